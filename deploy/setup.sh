@@ -1,0 +1,117 @@
+# shellcheck shell=bash
+# Shared by deploy/run and deploy/test: Python, a virtual environment, libraries of the system.
+# Everything is left alone when it is already there, so that a second run is quick.
+
+export PIP_DISABLE_PIP_VERSION_CHECK=1
+
+say() {
+    printf '%s\n' "$*" >&2
+}
+
+die() {
+    say "deploy: $*"
+    exit 1
+}
+
+# The first Python that is new enough; PYTHON=... names another.
+find_python() {
+    local candidate
+    for candidate in ${PYTHON:+"$PYTHON"} python3 python3.14 python3.13 python3.12 python3.11 python; do
+        if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+            printf '%s\n' "$candidate"
+            return
+        fi
+    done
+    die "Python 3.11 or newer is needed and was not found; PYTHON=/path/to/python3 names one"
+}
+
+# Packages of Debian and Ubuntu that $1 (a Python) needs for a virtual environment.
+missing_for_venv() {
+    "$1" -c 'import ensurepip, venv' 2>/dev/null ||
+        "$1" -c 'import sys; print("python3.%d-venv" % sys.version_info.minor)'
+}
+
+# The same for the bundled mongod, which exists for Linux on x86-64 only.
+missing_for_mongod() {
+    [ "$(uname -sm)" = "Linux x86_64" ] || return 0
+    command -v mongod >/dev/null && return 0
+    loads "$1" libcurl.so.4 || printf 'libcurl4\n'
+    loads "$1" libcrypto.so.3 || printf 'libssl3\n'
+}
+
+loads() {
+    "$1" -c 'import ctypes, sys; ctypes.CDLL(sys.argv[1])' "$2" 2>/dev/null
+}
+
+# Install packages of the system where that is possible without asking, else say how.
+install_packages() {
+    [ "$#" -gt 0 ] || return 0
+    if ! command -v apt-get >/dev/null; then
+        die "these are missing (names of Debian's packages); install them and run this again: $*"
+    fi
+    if [ "$(id -u)" -ne 0 ]; then
+        die "libraries are missing; type this and run it again: sudo apt-get install -y $*"
+    fi
+    say "installing $*"
+    # An old index may name versions that are gone, so it is read anew, but only when needed.
+    if ! apt_install "$@" 2>/dev/null; then
+        apt-get update -qq >&2
+        apt_install "$@" || die "this did not work: apt-get install -y $*"
+    fi
+}
+
+apt_install() {
+    DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$@" >/dev/null
+}
+
+# Make the virtual environment $2 with the Python $1.
+make_venv() {
+    [ -x "$2/bin/python" ] && "$2/bin/python" -c '' 2>/dev/null && return
+    say "making $2 with $("$1" --version)"
+    rm -rf "$2"
+    "$1" -m venv "$2"
+}
+
+# Install this project with the extra $2 into the virtual environment $1, as far as it changed: all
+# of it with pyproject.toml, only the project itself with its sources. A developer's editable
+# install is kept.
+install_project() {
+    local venv=$1 extra=$2 wanted sources
+    wanted="$extra $(cksum <pyproject.toml)"
+    sources=$(sources_sum)
+    if [ "$(stamp "$venv" wanted)" != "$wanted" ]; then
+        say "installing sluicemq[$extra] into $venv"
+        if is_editable "$venv"; then
+            "$venv/bin/pip" install --quiet --editable ".[$extra]"
+        else
+            "$venv/bin/pip" install --quiet "setuptools>=65" wheel
+            install_fresh "$venv" ".[$extra]"
+        fi
+    elif [ "$(stamp "$venv" sources)" != "$sources" ] && ! is_editable "$venv"; then
+        say "installing the changed sources into $venv"
+        install_fresh "$venv" --no-deps --force-reinstall .
+    fi
+    printf '%s\n' "$wanted" >"$venv/wanted.stamp"
+    printf '%s\n' "$sources" >"$venv/sources.stamp"
+}
+
+# setuptools would pack what an earlier build left in build/, modules that are gone included.
+install_fresh() {
+    local venv=$1
+    shift
+    rm -rf build
+    "$venv/bin/pip" install --quiet --no-build-isolation "$@"
+    rm -rf build
+}
+
+is_editable() {
+    compgen -G "$1/lib/python3*/site-packages/__editable__*sluicemq*" >/dev/null
+}
+
+stamp() {
+    cat "$1/$2.stamp" 2>/dev/null || true
+}
+
+sources_sum() {
+    find broker devices clients/sluicemq -type f -name '*.py' -exec cksum {} + | sort | cksum
+}
