@@ -1,0 +1,133 @@
+"""Every error that SluiceMQ reports: one base, one sentence and one stable wire code each.
+
+The broker raises these, sends ``code`` and the text over the wire, and the library raises
+them again on the other side (:func:`from_code`).
+"""
+
+from __future__ import annotations
+
+
+class SluiceError(Exception):
+    """Base of all errors; ``code`` is what goes over the wire."""
+
+    code = "UNAVAILABLE"
+
+
+class BadFrames(SluiceError):
+    """A message has the wrong number or kind of frames."""
+
+    code = "BAD_FRAMES"
+
+
+class BadHeaders(SluiceError):
+    """A job's headers can't be read, or hold an unknown key, a wrong type or a value out of range."""
+
+    code = "BAD_HEADERS"
+
+
+class BadQueue(SluiceError):
+    """A queue's name is not allowed, or the queue does not exist and may not be made."""
+
+    code = "BAD_QUEUE"
+
+
+class BadVerb(SluiceError):
+    """The broker does not know this request."""
+
+    code = "BAD_VERB"
+
+
+class BadVersion(SluiceError):
+    """The peer speaks another version of the protocol, or another protocol."""
+
+    code = "BAD_VERSION"
+
+
+class TooLarge(SluiceError):
+    """A job is larger than the broker takes."""
+
+    code = "TOO_LARGE"
+
+
+class QueueFull(SluiceError):
+    """The broker can't take more queues or jobs of this kind."""
+
+    code = "QUEUE_FULL"
+
+
+class LeaseLost(SluiceError):
+    """The job is no longer held under this receipt: it was given to another worker."""
+
+    code = "LEASE_LOST"
+
+
+class Uncertain(SluiceError):
+    """The job is gone, but whether this verdict or another's ended it can't be known."""
+
+    code = "UNCERTAIN"
+
+
+class Dead(SluiceError):
+    """The job is among the dead letters."""
+
+    code = "DEAD"
+
+
+class Expired(SluiceError):
+    """The job's time to live ran out before a worker took it."""
+
+    code = "EXPIRED"
+
+
+class Duplicate(SluiceError):
+    """A job with the same dedupe_id was pushed within the window."""
+
+    code = "DUPLICATE"
+
+
+class NotFound(SluiceError):
+    """There is no such job or queue."""
+
+    code = "NOT_FOUND"
+
+
+class Unavailable(SluiceError):
+    """The broker, or its MongoDB, can't be reached or is stopping."""
+
+    code = "UNAVAILABLE"
+
+
+class Timeout(SluiceError):
+    """No answer came in the time given."""
+
+    code = "TIMEOUT"
+
+
+class DifferentStore(SluiceError):
+    """Two queues lie in different MongoDB deployments, so no transaction can join them."""
+
+    code = "DIFFERENT_STORE"
+
+
+class Reject(Exception):
+    """Raised by a worker's handler: the job goes to the dead letters at once, with this text."""
+
+
+class Rollback(Exception):
+    """Raised by a worker's handler: the job is given back and is delivered again.
+
+    ``delay`` is in seconds, from the moment the broker hears of it.
+    """
+
+    def __init__(self, reason: str = "", delay: float = 0.0) -> None:
+        super().__init__(reason)
+        self.delay = delay
+
+
+_BY_CODE = {kind.code: kind for kind in SluiceError.__subclasses__()}
+
+
+def from_code(code: str, message: str) -> SluiceError:
+    """The exception for a wire code; an unknown code (a newer broker's) keeps its name in the text."""
+    kind = _BY_CODE.get(code)
+    return kind(message) if kind else SluiceError(f"{code}: {message}")

@@ -1,0 +1,206 @@
+"""Golden bytes of every message of SMQ/1: what stands here is what other languages implement."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluicemq import errors, wire
+
+JOB = ["id1", b"pay", {"priority": 3}]
+BARE_JOB = [None, b"", None]
+
+GOLDEN = {
+    "hello": (
+        (wire.HELLO, 1, {"client": "python", "version": "0.1.0"}),
+        b"HELLO",
+        "9201 82a6636c69656e74a6707974686f6e a776657273696f6ea5302e312e30",
+    ),
+    "hello answered": (
+        (wire.OK, 1, {"broker": "b", "heartbeat": 2.0, "silence": 6.0, "max_job_bytes": 12582912}),
+        b"OK",
+        (
+            "9201 84 a662726f6b6572 a162 a9686561727462656174 cb4000000000000000 a773696c656e6365 "
+            "cb4018000000000000 ad6d61785f6a6f625f6279746573 ce00c00000"
+        ),
+    ),
+    "push": (
+        (wire.PUSH, 2, "mail", [JOB, BARE_JOB]),
+        b"PUSH",
+        "9302 a46d61696c 92 93 a3696431 c403706179 81 a87072696f72697479 03 93 c0 c400 c0",
+    ),
+    "push answered": (
+        (wire.OK, 2, [[1, "TOO_LARGE", "no"]]),
+        b"OK",
+        "9202 91 93 01 a9544f4f5f4c41524745 a26e6f",
+    ),
+    "ready": (
+        (wire.READY, 3, "mail", 1024),
+        b"READY",
+        "9303 a46d61696c cd0400",
+    ),
+    "deliver": (
+        (wire.DELIVER, 0, "mail", [[b"\x00\x01", "id1", b"pay", None, 1]]),
+        b"DELIVER",
+        "9300 a46d61696c 91 95 c4020001 a3696431 c403706179 c0 01",
+    ),
+    "settle": (
+        (wire.SETTLE, 4, [[b"r", wire.COMMIT, b"42", None], [b"s", wire.ROLLBACK, "why", 1.5]]),
+        b"SETTLE",
+        (
+            "9204 92 94 c40172 a6434f4d4d4954 c4023432 c0 94 c40173 a8524f4c4c4241434b a3776879 "
+            "cb3ff8000000000000"
+        ),
+    ),
+    "settle otherwise": (
+        (wire.SETTLE, 5, [[b"r", wire.REJECT, "bad", None], [b"s", wire.RELEASE, None, None]]),
+        b"SETTLE",
+        "9205 92 94 c40172 a652454a454354 a3626164 c0 94 c40173 a752454c45415345 c0 c0",
+    ),
+    "extend": (
+        (wire.EXTEND, 6, [b"r"], 30),
+        b"EXTEND",
+        "9306 91 c40172 1e",
+    ),
+    "ping": (
+        (wire.PING, 7),
+        b"PING",
+        "9107",
+    ),
+    "ping answered": (
+        (wire.OK, 7, None),
+        b"OK",
+        "9207 c0",
+    ),
+    "bye": (
+        (wire.BYE, 8),
+        b"BYE",
+        "9108",
+    ),
+    "queues": (
+        (wire.QUEUES, 9),
+        b"QUEUES",
+        "9109",
+    ),
+    "stats": (
+        (wire.STATS, 10),
+        b"STATS",
+        "910a",
+    ),
+    "peek": (
+        (wire.PEEK, 11, "mail", "dead", 10),
+        b"PEEK",
+        "940b a46d61696c a464656164 0a",
+    ),
+    "purge": (
+        (wire.PURGE, 12, "mail", "ready"),
+        b"PURGE",
+        "930c a46d61696c a57265616479",
+    ),
+    "delete": (
+        (wire.DELETE, 13, "mail"),
+        b"DELETE",
+        "920d a46d61696c",
+    ),
+    "cancel": (
+        (wire.CANCEL, 14, "mail", "id1"),
+        b"CANCEL",
+        "930e a46d61696c a3696431",
+    ),
+    "error": (
+        (wire.ERROR, 15, "BAD_QUEUE", "no"),
+        b"ERROR",
+        "930f a94241445f5155455545 a26e6f",
+    ),
+    "largest number": (
+        (wire.PING, wire.MAX_NUMBER),
+        b"PING",
+        "91cf7fffffffffffffff",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_a_message_has_these_bytes_and_reads_back_as_it_was(name: str) -> None:
+    # Given
+    (verb, number, *fields), name_on_the_wire, body = GOLDEN[name]
+    # When
+    frames = wire.encode(verb, number, *fields)
+    # Then
+    assert frames == [b"SMQ1", name_on_the_wire, bytes.fromhex(body)]
+    assert wire.decode(frames) == (verb, number, fields)
+
+
+def test_every_verb_has_golden_bytes() -> None:
+    verbs = {value for value in vars(wire).values() if isinstance(value, bytes)} - {wire.VERSION}
+    assert {golden[0][0] for golden in GOLDEN.values()} == verbs
+
+
+@pytest.mark.parametrize("first", [b"", b"SMQ2", b"smq1", b"\xff\x00\x00\x00\x00"])
+def test_another_version_is_told_apart_from_a_bad_message(first: bytes) -> None:
+    with pytest.raises(errors.BadVersion, match="SMQ/1"):
+        wire.decode([first, wire.PING, b"\x91\x07"])
+
+
+def test_no_frames_at_all_are_another_protocol() -> None:
+    with pytest.raises(errors.BadVersion):
+        wire.decode([])
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [b"SMQ1"],
+        [b"SMQ1", b"PING"],
+        [b"SMQ1", b"PING", b"\x91\x07", b""],
+        [b"SMQ1", b"PING", b""],
+        [b"SMQ1", b"PING", b"\x90"],
+        [b"SMQ1", b"PING", b"\x07"],
+        [b"SMQ1", b"PING", b"\x91\xc3"],
+        [b"SMQ1", b"PING", b"\x91\xff"],
+        [b"SMQ1", b"PING", b"\x91\xa17"],
+        [b"SMQ1", b"PING", b"\x91\xcf\xff\xff\xff\xff\xff\xff\xff\xff"],
+        [b"SMQ1", b"PING", b"\x91\x07\x07"],
+        [b"SMQ1", b"PING", b"\x91" * 100_000],
+    ],
+)
+def test_what_is_no_message_is_refused(frames: list[bytes]) -> None:
+    with pytest.raises(errors.BadFrames):
+        wire.decode(frames)
+
+
+@given(st.lists(st.binary(max_size=40), max_size=5))
+def test_noise_never_raises_anything_else(frames: list[bytes]) -> None:
+    with contextlib.suppress(errors.BadFrames, errors.BadVersion):
+        wire.decode([wire.VERSION, *frames])
+
+
+def test_plain_headers_are_json_or_msgpack_or_nothing() -> None:
+    assert wire.decode_headers(b"") == {}
+    assert wire.decode_headers(b'{"priority": 3}') == {"priority": 3}
+    assert wire.decode_headers(bytes.fromhex("81a87072696f7269747903")) == {"priority": 3}
+    assert wire.encode_headers({"priority": 3}) == bytes.fromhex("81a87072696f7269747903")
+
+
+@pytest.mark.parametrize(
+    "frame", [b"{", b"{]", b"\x93\x01\x02\x03", b"\x07", b"\xc1", b"[1]", b'{"a":' * 50_000]
+)
+def test_headers_that_are_no_map_are_refused(frame: bytes) -> None:
+    with pytest.raises(errors.BadHeaders):
+        wire.decode_headers(frame)
+
+
+@pytest.mark.parametrize("kind", errors.SluiceError.__subclasses__())
+def test_an_error_crosses_the_wire_as_itself(kind: type[errors.SluiceError]) -> None:
+    back = errors.from_code(kind("text").code, "text")
+    assert type(back) is kind
+    assert str(back) == "text"
+
+
+def test_an_unknown_code_keeps_its_name() -> None:
+    back = errors.from_code("NEWER", "text")
+    assert type(back) is errors.SluiceError
+    assert str(back) == "NEWER: text"
