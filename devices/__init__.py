@@ -1,0 +1,1 @@
+"""ZeroMQ under gevent: doors, gates and lanes, and the three devices that join two ends."""

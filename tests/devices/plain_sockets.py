@@ -1,0 +1,121 @@
+"""Clients beside the doors of this process, driven without blocking its hub."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gevent
+import zmq
+from gevent import socket as sockets
+
+from devices.endpoints import Endpoint, host_and_port, parse
+
+ANY_PORT = parse("tcp://127.0.0.1:0")
+
+
+class Notices(list[tuple[str, str]]):
+    """What a switchboard was told."""
+
+    def of(self, kind: str) -> list[str]:
+        return [text for each, text in self if each == kind]
+
+
+class Clients:
+    """Plain ZeroMQ sockets in this process, read and written without blocking the hub."""
+
+    def __init__(self) -> None:
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+
+    def connect(self, kind: int, address: str, **options: Any) -> zmq.Socket[bytes]:
+        return self._socket(kind, options, lambda socket: socket.connect(address))
+
+    def bind(self, kind: int, **options: Any) -> tuple[zmq.Socket[bytes], Endpoint]:
+        """Bind to a free port; and the endpoint that a door needs to connect to it."""
+        socket = self._socket(kind, options, lambda socket: socket.bind("tcp://127.0.0.1:0"))
+        return socket, Endpoint(bytes(socket.last_endpoint).decode(), bind=False)
+
+    def _socket(
+        self, kind: int, options: dict[str, Any], attach: Callable[[zmq.Socket[bytes]], object]
+    ) -> zmq.Socket[bytes]:
+        socket = self.context.socket(kind)
+        socket.linger = 0
+        for name, value in options.items():
+            setattr(socket, name, value)
+        attach(socket)
+        return socket
+
+
+def eventually(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
+    """The first true value of ``condition``; fails after ``seconds``."""
+    end = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < end, f"it did not happen within {seconds} s"
+        gevent.sleep(0.002)
+    return value
+
+
+def receive(socket: zmq.Socket[bytes], seconds: float = 10.0) -> list[bytes]:
+    """Take the next message of a plain socket, while the hub goes on."""
+
+    def attempt() -> list[bytes] | None:
+        with contextlib.suppress(zmq.Again):
+            return socket.recv_multipart(zmq.NOBLOCK)
+        return None
+
+    return list(eventually(attempt, seconds))
+
+
+def send(socket: zmq.Socket[bytes], *frames: bytes) -> None:
+    """Send a message on a plain socket, while the hub goes on."""
+
+    def attempt() -> bool:
+        with contextlib.suppress(zmq.Again):
+            socket.send_multipart(frames, zmq.NOBLOCK)
+            return True
+        return False
+
+    eventually(attempt)
+
+
+def open_files() -> int:
+    """How many files this process has open; libzmq's threads close theirs a little later."""
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def dial(address: str) -> sockets.socket:
+    """A bare TCP connection."""
+    return sockets.create_connection(host_and_port(address), timeout=10)
+
+
+GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(16) + b"\0" + bytes(31)
+
+
+def ready(kind: bytes) -> bytes:
+    """ZMTP's READY command of a socket of this kind."""
+    body = b"\x05READY\x0bSocket-Type" + struct.pack(">I", len(kind)) + kind
+    return b"\x04" + bytes([len(body)]) + body
+
+
+def shake_hands(address: str, kind: bytes) -> sockets.socket:
+    """A bare TCP connection that has done the ZMTP handshake."""
+    client = dial(address)
+    client.sendall(GREETING + ready(kind))
+    answer = b""
+    while b"READY" not in answer:
+        answer += client.recv(4096)
+    return client
+
+
+def ended(client: sockets.socket) -> bool:
+    """The other side has closed the connection (waits for it)."""
+    try:
+        while client.recv(65536):
+            pass
+    except ConnectionError:
+        pass
+    return True

@@ -1,0 +1,313 @@
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psutil
+import pytest
+import zmq
+from gevent import subprocess
+from plain_sockets import ANY_PORT, Clients, Notices, eventually, open_files, receive, send
+
+from devices.endpoints import Endpoint
+from devices.forwarder import Forwarder
+from devices.queue import Queue
+from devices.streamer import Streamer
+from devices.switchboard import Switchboard
+
+Started = Callable[[Any], Any]
+
+
+class Alone:
+    """``python -m devices …`` as a process of its own."""
+
+    def __init__(self, arguments: tuple[object, ...]) -> None:
+        command = [sys.executable, "-m", "devices", *map(str, arguments)]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE)
+
+    def doors(self) -> tuple[str, str]:
+        """Its frontend and its backend, from the line that it prints at the start."""
+        line = self.process.stderr.readline().decode()
+        assert "frontend" in line, line
+        _, _, front, _, back = line.split()
+        return front.rstrip(","), back
+
+    def end(self) -> str:
+        self.process.kill()
+        self.process.wait()
+        with self.process.stderr as stderr:
+            return str(stderr.read().decode())
+
+
+Run = Callable[..., Alone]
+
+
+@pytest.fixture
+def alone() -> Iterator[Run]:
+    runs: list[Alone] = []
+
+    def run(*arguments: object) -> Alone:
+        runs.append(Alone(arguments))
+        return runs[-1]
+
+    yield run
+    for each in runs:
+        if not each.process.stderr.closed:
+            each.end()
+
+
+ENDS = pytest.mark.parametrize("connecting", ["neither", "frontend", "backend", "both"])
+
+
+def join(
+    alone: Run, clients: Clients, name: str, connecting: str, front: int, back: int
+) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
+    """Plain sockets at both ends of a device of which these ends connect; the others bind."""
+    bound: dict[str, tuple[zmq.Socket[bytes], Endpoint]] = {}
+    for end, kind in (("frontend", front), ("backend", back)):
+        if connecting in (end, "both"):
+            bound[end] = clients.bind(kind)
+    device = alone(name, *(bound[end][1] if end in bound else ANY_PORT for end in ("frontend", "backend")))
+    doors = dict(zip(("frontend", "backend"), device.doors(), strict=True))
+    first, second = (
+        bound[end][0] if end in bound else clients.connect(kind, doors[end])
+        for end, kind in (("frontend", front), ("backend", back))
+    )
+    return first, second
+
+
+@ENDS
+def test_a_streamer_alone_relays_from_push_to_pull(alone: Run, clients: Clients, connecting: str) -> None:
+    push, pull = join(alone, clients, "streamer", connecting, zmq.PUSH, zmq.PULL)
+    for number in range(100):
+        send(push, b"%d" % number, b"", b"part")
+    assert [receive(pull) for _ in range(100)] == [[b"%d" % n, b"", b"part"] for n in range(100)]
+
+
+@ENDS
+def test_a_queue_alone_takes_questions_to_workers_and_answers_back(
+    alone: Run, clients: Clients, connecting: str
+) -> None:
+    asker, worker = join(alone, clients, "queue", connecting, zmq.REQ, zmq.REP)
+    for number in range(20):
+        send(asker, b"%d" % number)
+        assert receive(worker) == [b"%d" % number]
+        send(worker, b"answer %d" % number)
+        assert receive(asker) == [b"answer %d" % number]
+
+
+@ENDS
+def test_a_forwarder_alone_takes_subscriptions_up_and_messages_down(
+    alone: Run, clients: Clients, connecting: str
+) -> None:
+    publisher, subscriber = join(alone, clients, "forwarder", connecting, zmq.XPUB, zmq.SUB)
+    subscriber.subscribe(b"news")
+    eventually(lambda: subscriber.poll(0) or publisher.poll(0))  # libzmq works only when it is called
+    assert receive(publisher) == [b"\x01news"]
+    send(publisher, b"weather", b"rain")
+    send(publisher, b"news", b"none")
+    assert receive(subscriber) == [b"news", b"none"]
+    subscriber.unsubscribe(b"news")
+    assert receive(publisher) == [b"\x00news"]
+
+
+def test_answers_of_a_queue_find_the_one_who_asked(
+    board: Switchboard, started: Started, clients: Clients
+) -> None:
+    queue = started(Queue(board, ANY_PORT, ANY_PORT))
+    front, back = queue.addresses
+    askers = [clients.connect(zmq.REQ, front) for _ in range(3)]
+    workers = [clients.connect(zmq.REP, back) for _ in range(2)]
+    for number, asker in enumerate(askers):
+        send(asker, b"%d" % number)
+    for _ in askers:
+        worker = eventually(lambda: next((each for each in workers if each.poll(0)), None))
+        send(worker, b"re " + receive(worker)[0])
+    assert [receive(asker) for asker in askers] == [[b"re 0"], [b"re 1"], [b"re 2"]]
+
+
+def test_two_subscribers_of_one_topic_are_one_subscription_upstream_until_both_are_gone(
+    board: Switchboard, started: Started, clients: Clients
+) -> None:
+    forwarder = started(Forwarder(board, [ANY_PORT], [ANY_PORT, ANY_PORT]))
+    front, *backs = forwarder.addresses
+    publisher = clients.connect(zmq.XPUB, front)
+    subscribers = [clients.connect(zmq.SUB, back) for back in backs]
+    for subscriber in subscribers:
+        subscriber.subscribe(b"a")
+    assert receive(publisher) == [b"\x01a"]
+    # When the first leaves, the second still gets messages
+    subscribers[0].close()
+    send(publisher, b"abc")
+    assert receive(subscribers[1]) == [b"abc"]
+    # When the second is killed too, the subscription is taken back
+    subscribers[1].close()
+    assert receive(publisher) == [b"\x00a"]
+
+
+def test_a_slow_subscriber_loses_what_goes_beyond_its_mark_counted_and_others_lose_nothing(
+    board: Switchboard, started: Started, clients: Clients, notices: Notices
+) -> None:
+    forwarder = started(Forwarder(board, ANY_PORT, ANY_PORT, hwm=50))
+    front, back = forwarder.addresses
+    publisher = clients.connect(zmq.XPUB, front, sndhwm=0)
+    slow, quick = (clients.connect(zmq.SUB, back, rcvhwm=1) for _ in range(2))
+    slow.subscribe(b"big")
+    quick.subscribe(b"")
+    assert {receive(publisher)[0], receive(publisher)[0]} == {b"\x01big", b"\x01"}
+    total = 400
+    for number in range(total):
+        send(publisher, b"big %d" % number, bytes(100_000))
+        send(publisher, b"small")
+        assert [receive(quick)[0] for _ in range(2)] == [b"big %d" % number, b"small"]
+    kept = 0
+    lost = eventually(lambda: forwarder.lost)
+    while kept + lost < total:
+        receive(slow)
+        kept += 1
+    eventually(lambda: forwarder.backlog == 0)
+    assert slow.poll(0) == 0
+    assert forwarder.lost == lost
+    assert forwarder.received == 2 * total
+    assert notices.of("subscribers_behind")
+
+
+@pytest.mark.parametrize("options", [{"hwm": 200}, {"hwm_bytes": 200_000}], ids=["by count", "by bytes"])
+def test_what_no_worker_takes_is_held_up_to_the_mark_then_the_producer_waits(
+    board: Switchboard, started: Started, clients: Clients, options: dict[str, int]
+) -> None:
+    streamer = started(Streamer(board, ANY_PORT, ANY_PORT, **options))
+    front, back = streamer.addresses
+    push = clients.connect(zmq.PUSH, front, sndhwm=10, sndbuf=10_000)
+    sent = 0
+
+    def blocked() -> bool:
+        nonlocal sent
+        while push.poll(0, zmq.POLLOUT):
+            push.send(bytes(1000))
+            sent += 1
+        return not push.poll(500, zmq.POLLOUT) if streamer.backlog else False
+
+    eventually(blocked)
+    assert 200 <= streamer.backlog < 200 + 2000  # the mark, and what was on its way: about a MiB
+    pull = clients.connect(zmq.PULL, back)
+    assert {len(receive(pull)[0]) for _ in range(sent)} == {1000}
+    eventually(lambda: streamer.backlog == 0)
+    send(push, b"goes on")
+    assert receive(pull) == [b"goes on"]
+
+
+_FLOOD = """
+import sys, zmq
+push = zmq.Context().socket(zmq.PUSH)
+push.connect(sys.argv[1])
+while True:
+    push.send(b"x" * 10_000)
+"""
+
+
+def test_a_flooded_device_nobody_takes_from_stays_small(
+    alone: Run, python: Callable[..., subprocess.Popen]
+) -> None:
+    device = alone("streamer", ANY_PORT, ANY_PORT, "--hwm", 1000, "--hwm-bytes", 5_000_000)
+    front, _ = device.doors()
+    memory = psutil.Process(device.process.pid).memory_info
+    before = memory().rss
+    flood = psutil.Process(python(_FLOOD, front).pid)
+    eventually(lambda: memory().rss - before > 4_000_000)
+    eventually(lambda: flood.cpu_percent(0.2) < 1, seconds=20)  # it waits
+    assert memory().rss - before < 40 << 20
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_flushes_what_is_held_and_ends_it_with_0(
+    alone: Run, clients: Clients, number: signal.Signals
+) -> None:
+    device = alone("streamer", ANY_PORT, ANY_PORT)
+    front, back = device.doors()
+    push = clients.connect(zmq.PUSH, front)
+    for _ in range(500):
+        send(push, bytes(100))
+    pull = clients.connect(zmq.PULL, back, rcvhwm=10)
+    assert receive(pull) == [bytes(100)]
+    device.process.send_signal(number)
+    assert [receive(pull) for _ in range(499)] == [[bytes(100)]] * 499
+    assert device.process.wait(10) == 0
+    assert "stopped after 500 messages" in device.end()
+
+
+def test_a_signal_ends_it_within_its_deadline_also_when_nobody_takes_what_is_held(
+    alone: Run, clients: Clients
+) -> None:
+    device = alone("streamer", ANY_PORT, ANY_PORT)
+    front, _ = device.doors()
+    push = clients.connect(zmq.PUSH, front)
+    send(push, b"for nobody")
+    device.process.send_signal(signal.SIGTERM)
+    assert device.process.wait(12) == 0
+
+
+def test_a_queue_that_is_ended_still_delivers_the_answer_of_a_busy_worker(
+    alone: Run, clients: Clients
+) -> None:
+    device = alone("queue", ANY_PORT, ANY_PORT)
+    front, back = device.doors()
+    asker, worker = clients.connect(zmq.REQ, front), clients.connect(zmq.REP, back)
+    send(asker, b"question")
+    assert receive(worker) == [b"question"]
+    device.process.send_signal(signal.SIGTERM)
+    send(worker, b"answer")
+    assert receive(asker) == [b"answer"]
+    assert device.process.wait(10) == 0
+
+
+def test_an_address_in_use_is_one_clear_line_and_exit_1(alone: Run, clients: Clients) -> None:
+    _, end = clients.bind(zmq.PULL)
+    device = alone("streamer", ANY_PORT, end.address)
+    assert device.process.wait(10) == 1
+    assert device.end() == f"streamer: {end.address} can't be bound: Address already in use\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (("streamer", "udp://x", "tcp://127.0.0.1:0"), "neither tcp:// nor ipc://"),
+        (("funnel", "tcp://127.0.0.1:0", "tcp://127.0.0.1:0"), "invalid choice: 'funnel'"),
+        (("queue", "tcp://127.0.0.1:0"), "required: BACKEND"),
+        (("queue", "tcp://127.0.0.1:0", "tcp://127.0.0.1:0", "--hwm", "0"), "argument --hwm"),
+    ],
+)
+def test_wrong_usage_says_what_is_wrong_and_exits_2(
+    alone: Run, arguments: tuple[object, ...], what: str
+) -> None:
+    device = alone(*arguments)
+    assert device.process.wait(10) == 2
+    assert what in device.end()
+
+
+@pytest.mark.parametrize("kind", [Streamer, Queue, Forwarder])
+def test_starting_and_stopping_twice_or_out_of_order_is_harmless_and_leaves_no_files(
+    board: Switchboard, kind: type[Streamer | Queue | Forwarder]
+) -> None:
+    device = kind(board, ANY_PORT, ANY_PORT)
+    device.stop()
+    files = open_files()
+    for _ in range(2):
+        device.start()
+        device.start()
+        device.stop()
+        device.stop()
+    eventually(lambda: open_files() == files)
+
+
+def test_a_device_that_can_not_open_one_door_opens_none(
+    board: Switchboard, started: Started, clients: Clients
+) -> None:
+    _, taken = clients.bind(zmq.PULL)
+    device = Streamer(board, Endpoint(taken.address, bind=True), ANY_PORT)
+    files = open_files()
+    with pytest.raises(OSError, match="can't be bound"):
+        device.start()
+    eventually(lambda: open_files() == files)

@@ -1,0 +1,464 @@
+from __future__ import annotations
+
+import resource
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gevent
+import psutil
+import pytest
+import zmq
+from gevent import socket as sockets
+from gevent import subprocess
+from plain_sockets import (
+    ANY_PORT,
+    GREETING,
+    Clients,
+    Notices,
+    dial,
+    ended,
+    eventually,
+    open_files,
+    receive,
+    send,
+    shake_hands,
+)
+
+from devices.doors import SharedDoor
+from devices.endpoints import Endpoint, parse
+from devices.port import Message
+from devices.switchboard import Switchboard
+
+Started = Callable[[Any], Any]
+Python = Callable[..., subprocess.Popen]
+MAX_FRAME = 1 << 20
+
+
+class Inbox(list[Message]):
+    """Where a door hands over its messages."""
+
+    def __call__(self, messages: list[Message]) -> None:
+        self.extend(messages)
+
+
+@pytest.fixture
+def inbox() -> Inbox:
+    return Inbox()
+
+
+def door_of(
+    board: Switchboard,
+    kind: str,
+    take: Callable[[list[Message]], None],
+    at: Endpoint = ANY_PORT,
+    **options: Any,
+) -> SharedDoor:
+    return SharedDoor(board, at, kind, take, max_frame=MAX_FRAME, **options)
+
+
+def resident() -> int:
+    return int(psutil.Process().memory_info().rss)
+
+
+_SEND_AND_LEAVE = """
+import sys, zmq
+context = zmq.Context()
+for _ in range(20):
+    push = context.socket(zmq.PUSH)
+    push.connect(sys.argv[1])
+    for _ in range(500):
+        push.send(b"x" * 200)
+    push.close()
+context.term()
+"""
+
+
+def test_nothing_is_lost_of_clients_that_send_and_leave(
+    board: Switchboard, inbox: Inbox, started: Started, python: Python
+) -> None:
+    door = started(door_of(board, "PULL", inbox))
+    leavers = [python(_SEND_AND_LEAVE, door.address) for _ in range(2)]
+    assert [leaver.wait(30) for leaver in leavers] == [0, 0]
+    eventually(lambda: len(inbox) == 20_000)
+    eventually(lambda: door.connections == 0)
+    assert door.received == 20_000
+
+
+def test_what_was_sent_before_a_kill_is_handed_over(
+    board: Switchboard, inbox: Inbox, started: Started
+) -> None:
+    door = started(door_of(board, "PULL", inbox))
+    client = shake_hands(door.address, b"PUSH")
+    client.sendall(b"\x00\x05hello")
+    client.setsockopt(sockets.SOL_SOCKET, sockets.SO_LINGER, struct.pack("ii", 1, 0))
+    client.close()  # with a reset, as when a process is killed
+    eventually(lambda: inbox == [[b"hello"]])
+
+
+def test_no_files_are_left_open_by_connections_that_ended(
+    board: Switchboard, inbox: Inbox, started: Started, clients: Clients
+) -> None:
+    door = started(door_of(board, "PULL", inbox))
+    files = open_files()
+    for _ in range(20):
+        client = dial(door.address)
+        client.sendall(GREETING)
+        client.close()
+    eventually(lambda: door.connections == 0 and open_files() == files)
+
+
+def test_a_router_answers_and_says_when_the_asker_is_gone(
+    board: Switchboard, inbox: Inbox, notices: Notices, started: Started, clients: Clients
+) -> None:
+    door = started(door_of(board, "ROUTER", inbox))
+    asker = clients.connect(zmq.REQ, door.address)
+    send(asker, b"question")
+    envelope = eventually(lambda: inbox and inbox[0])[:2]
+    assert door.send([*envelope, b"answer"])
+    assert receive(asker) == [b"answer"]
+    asker.close()
+    eventually(lambda: door.connections == 0)
+    eventually(lambda: not door.send([*envelope, b"too late"]))
+    assert notices.of("replies_dropped")
+
+
+def test_a_router_says_when_an_asker_does_not_read(
+    board: Switchboard, inbox: Inbox, notices: Notices, started: Started, clients: Clients
+) -> None:
+    door = started(door_of(board, "ROUTER", inbox))
+    client = shake_hands(door.address, b"DEALER")
+    client.sendall(b"\x00\x01?")
+    identity = eventually(lambda: inbox and inbox[0])[0]
+    eventually(lambda: not door.send([identity, bytes(100_000)]))
+    assert notices.of("replies_dropped")
+    other = clients.connect(zmq.DEALER, door.address)
+    send(other, b"!")
+    identity = eventually(lambda: len(inbox) == 2 and inbox[1])[0]
+    assert door.send([identity, b"served"])
+    assert receive(other) == [b"served"]
+
+
+@pytest.mark.parametrize(
+    ("garbage", "reason"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: here\r\n\r\n", "it does not speak ZMTP 3, but sent b'GET / HTTP/1.1"),
+        (bytes(range(256)) * 16, "it does not speak ZMTP 3"),
+        (b"\x01\x00\x05hello", "it does not speak ZMTP 3"),
+        (GREETING[:20], "it never finished its ZMTP greeting"),
+        (b"", "it sent nothing in the time for a handshake"),
+        (GREETING, "no handshake in time"),
+    ],
+    ids=["http", "noise", "zmtp1", "half greeting", "silence", "greeting only"],
+)
+def test_who_does_not_speak_zmtp_is_cut_with_a_notice_and_others_go_on(
+    board: Switchboard,
+    inbox: Inbox,
+    notices: Notices,
+    started: Started,
+    clients: Clients,
+    garbage: bytes,
+    reason: str,
+) -> None:
+    door = started(door_of(board, "PULL", inbox))
+    good = clients.connect(zmq.PUSH, door.address)
+    bad = dial(door.address)
+    bad.sendall(garbage)
+    assert ended(bad)
+    (notice,) = eventually(lambda: notices.of("connections_cut"))
+    assert reason in notice
+    assert f"tcp://127.0.0.1:{bad.getsockname()[1]}" in notice
+    send(good, b"still served")
+    eventually(lambda: inbox == [[b"still served"]])
+
+
+@pytest.mark.parametrize("length", [MAX_FRAME + 1, 1 << 40, (1 << 64) - 1])
+def test_a_frame_over_the_limit_cuts_its_connection_only(
+    board: Switchboard, inbox: Inbox, notices: Notices, started: Started, clients: Clients, length: int
+) -> None:
+    door = started(door_of(board, "PULL", inbox))
+    good = clients.connect(zmq.PUSH, door.address)
+    before = resident()
+    bad = shake_hands(door.address, b"PUSH")
+    bad.sendall(b"\x02" + struct.pack(">Q", length) + bytes(1000))
+    assert ended(bad)
+    assert "a frame over the limit" in eventually(lambda: notices.of("connections_cut"))[0]
+    send(good, bytes(MAX_FRAME))
+    eventually(lambda: inbox == [[bytes(MAX_FRAME)]])
+    assert resident() - before < 50 << 20
+
+
+_FLOOD = """
+import sys, zmq
+push = zmq.Context().socket(zmq.PUSH)
+if len(sys.argv) > 2:
+    push.heartbeat_ivl = push.heartbeat_timeout = int(sys.argv[2])
+push.sndtimeo = 1000
+push.connect(sys.argv[1])
+sent = 0
+try:
+    while True:
+        push.send(b"x" * 1000)
+        sent += 1
+except zmq.Again:
+    print(sent, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_paused_door_makes_its_producer_wait_with_bounded_memory_and_loses_nothing(
+    board: Switchboard, inbox: Inbox, started: Started, python: Python
+) -> None:
+    door = started(door_of(board, "PULL", inbox))
+    producer = python(_FLOOD, door.address)
+    eventually(lambda: len(inbox) > 100)
+    before, seen = resident(), len(inbox)
+    door.pause()
+    door.pause()
+    sent = int(producer.stdout.readline())  # it could not send for a second
+    assert len(inbox) - seen < 3000
+    assert resident() - before < 20 << 20
+    door.resume()
+    eventually(lambda: len(inbox) == sent)
+
+
+def test_a_door_whose_messages_pile_up_reads_no_more_than_its_window(
+    board: Switchboard, started: Started, python: Python
+) -> None:
+    # Given a door that takes one message a round, and so is always behind
+    door = started(door_of(board, "PULL", lambda _: gevent.get_hub().loop.update_now(), round=1))
+    before = resident()
+    producers = [python(_FLOOD, door.address) for _ in range(3)]
+    # When three producers flood it
+    eventually(lambda: door.received > 20_000, seconds=30)
+    # Then what lies in its socket is bounded
+    assert resident() - before < 30 << 20
+    for producer in producers:
+        producer.kill()
+
+
+def test_a_producer_with_heartbeats_against_a_paused_door_does_not_kill_the_process(
+    board: Switchboard, inbox: Inbox, started: Started, python: Python, clients: Clients
+) -> None:
+    door = started(door_of(board, "PULL", inbox))
+    producer = python(_FLOOD, door.address, 100)
+    eventually(lambda: len(inbox) > 100)
+    door.pause()
+    producer.stdout.readline()  # its pings went unanswered for a second
+    door.resume()
+    other = clients.connect(zmq.PUSH, door.address)
+    send(other, b"alive")
+    eventually(lambda: inbox.count([b"alive"]))
+
+
+def test_connections_over_the_budget_are_closed_at_once_and_counted(
+    notices: Notices, inbox: Inbox, clients: Clients
+) -> None:
+    board = Switchboard(notice=lambda kind, text: notices.append((kind, text)), max_connections=2)
+    board.start()
+    door = door_of(board, "PULL", inbox)
+    door.start()
+    try:
+        kept = [shake_hands(door.address, b"PUSH") for _ in range(2)]
+        refused = [dial(door.address) for _ in range(5)]
+        assert all(ended(client) for client in refused)
+        assert len(notices.of("connections_refused")) == 5
+        assert "2 connections are open" in notices.of("connections_refused")[0]
+        kept[0].sendall(b"\x00\x02ok")
+        eventually(lambda: inbox == [[b"ok"]])
+        kept[1].close()
+        eventually(lambda: door.connections == 1)
+        shake_hands(door.address, b"PUSH").sendall(b"\x00\x03new")
+        eventually(lambda: inbox == [[b"ok"], [b"new"]])
+    finally:
+        door.stop()
+        board.stop()
+
+
+def test_the_budget_follows_from_the_limit_of_open_files(board: Switchboard) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert soft == hard
+    assert board.max_connections == min(30_000, (hard - 256) // 5)
+
+
+_AT_THE_LIMIT = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
+import gevent
+from devices.doors import SharedDoor
+from devices.endpoints import parse
+from devices.switchboard import Switchboard
+refused = []
+board = Switchboard(notice=lambda kind, text: refused.append(kind), max_connections=1000)
+board.start()
+door = SharedDoor(board, parse("tcp://127.0.0.1:0"), "PULL", lambda _: None, max_frame=1000)
+door.start()
+print(door.address, flush=True)
+gevent.get_hub().threadpool.apply(sys.stdin.readline)
+print(len(refused) > 0, flush=True)
+"""
+
+
+def test_at_the_limit_of_open_files_the_process_lives_on(python: Python) -> None:
+    # Given a budget that is wrong: more connections than files
+    process = python(_AT_THE_LIMIT)
+    address = process.stdout.readline().decode().strip()
+    # When a crowd comes
+    crowd = [dial(address) for _ in range(150)]
+    for client in crowd:
+        client.close()
+    # Then it was turned away, and the process is there to say so
+    process.stdin.write(b"\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == b"True\n"
+
+
+def test_a_thousand_idle_connections_are_held_and_the_door_serves(
+    board: Switchboard, inbox: Inbox, started: Started
+) -> None:
+    door = started(door_of(board, "PULL", inbox))
+    before = resident()
+    crowd = [shake_hands(door.address, b"PUSH") for _ in range(1000)]
+    assert door.connections == 1000
+    crowd[500].sendall(b"\x00\x05hello")
+    eventually(lambda: inbox == [[b"hello"]])
+    assert resident() - before < 150 << 20
+    for client in crowd:
+        client.close()
+    eventually(lambda: door.connections == 0)
+
+
+def test_a_door_that_connects_is_dialled_until_somebody_answers_and_again_after_an_end(
+    board: Switchboard, inbox: Inbox, notices: Notices, started: Started, clients: Clients
+) -> None:
+    # Given an address where nobody is
+    producer, end = clients.bind(zmq.PUSH)
+    producer.close()
+    door = started(door_of(board, "PULL", inbox, at=end))
+    eventually(lambda: notices.of("dial_failed"))
+    assert end.address in notices.of("dial_failed")[0]
+    for text in (b"first", b"again"):
+        # When somebody comes, and comes again
+        producer = clients.context.socket(zmq.PUSH)
+        eventually(lambda socket=producer: _binds(socket, end.address))
+        send(producer, text)
+        # Then it is read
+        eventually(lambda wanted=text: [wanted] in inbox)
+        producer.close()
+        eventually(lambda: door.connections == 0)
+
+
+@pytest.mark.parametrize("mark", ["@", ">"])
+def test_unix_sockets_are_doors_too(
+    board: Switchboard, inbox: Inbox, started: Started, clients: Clients, tmp_path: Path, mark: str
+) -> None:
+    end = parse(f"{mark}ipc://{tmp_path}/door")
+    other = clients.context.socket(zmq.PUSH)
+    other.linger = 0
+    if mark == ">":
+        other.bind(end.address)
+    door = started(door_of(board, "PULL", inbox, at=end))
+    if mark == "@":
+        other.connect(end.address)
+    send(other, b"hello")
+    eventually(lambda: inbox == [[b"hello"]])
+    door.stop()
+    assert (tmp_path / "door").exists() == (mark == ">")
+
+
+def test_a_socket_file_left_by_a_killed_process_is_replaced_but_not_that_of_a_living_one(
+    board: Switchboard, inbox: Inbox, started: Started, tmp_path: Path
+) -> None:
+    with sockets.socket(sockets.AF_UNIX) as killed:
+        killed.bind(str(tmp_path / "door"))
+    end = parse(f"ipc://{tmp_path}/door")
+    started(door_of(board, "PULL", inbox, at=end))
+    with pytest.raises(OSError, match="can't be bound: Address already in use"):
+        door_of(board, "PULL", inbox, at=end).start()
+
+
+def test_an_address_in_use_is_named_and_nothing_is_left_open(
+    board: Switchboard, inbox: Inbox, started: Started
+) -> None:
+    first = started(door_of(board, "PULL", inbox))
+    second = door_of(board, "PULL", inbox, at=parse(first.address))
+    with pytest.raises(OSError, match=f"{first.address} can't be bound: Address already in use"):
+        second.start()
+    second.stop()
+    first.stop()
+    second.start()
+    second.stop()
+
+
+def test_a_closed_gate_has_handed_over_what_was_read(
+    board: Switchboard, inbox: Inbox, started: Started
+) -> None:
+    door = started(door_of(board, "PULL", inbox))
+    client = shake_hands(door.address, b"PUSH")
+    client.sendall(b"\x00\x01x" * 5000)
+    eventually(lambda: inbox)
+    door.close_gate()
+    assert door.connections == 0
+    count = len(inbox)
+    assert ended(client)
+    assert len(inbox) == count
+    with pytest.raises(OSError, match="refused"):
+        dial(door.address)
+
+
+def test_a_door_that_stops_flushes_what_was_sent(
+    board: Switchboard, inbox: Inbox, started: Started, clients: Clients
+) -> None:
+    door = started(door_of(board, "ROUTER", inbox))
+    asker = clients.connect(zmq.DEALER, door.address)
+    send(asker, b"?")
+    identity = eventually(lambda: inbox and inbox[0])[0]
+    for _ in range(100):
+        assert door.send([identity, bytes(10_000)])
+    door.stop()
+    assert [len(receive(asker)[0]) for _ in range(100)] == [10_000] * 100
+
+
+def test_starting_and_stopping_twice_or_out_of_order_is_harmless(
+    board: Switchboard, inbox: Inbox, clients: Clients
+) -> None:
+    door = door_of(board, "PULL", inbox)
+    door.stop()
+    door.close_gate()
+    door.pause()
+    door.resume()
+    assert not door.send([b"x"])
+    for text in (b"first", b"again"):
+        door.start()
+        door.start()
+        client = clients.connect(zmq.PUSH, door.address)
+        send(client, text)
+        eventually(lambda wanted=text: [wanted] in inbox)
+        door.stop()
+        door.stop()
+    assert door.received == 2
+
+
+def test_a_switchboard_leaves_no_files_and_no_folder_behind(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    board = Switchboard()
+    board.stop()
+    board.start()  # once, for what gevent and libzmq keep
+    board.stop()
+    files = open_files()
+    board.start()
+    board.start()
+    assert [entry.stat().st_mode & 0o777 for entry in tmp_path.iterdir()] == [0o700]
+    board.stop()
+    board.stop()
+    assert list(tmp_path.iterdir()) == []
+    eventually(lambda: open_files() == files)
+
+
+def _binds(socket: zmq.Socket[bytes], address: str) -> bool:
+    try:
+        socket.bind(address)
+    except zmq.ZMQError:
+        return False
+    return True

@@ -1,0 +1,284 @@
+from __future__ import annotations
+
+import signal
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import zmq
+from gevent import subprocess
+from plain_sockets import (
+    ANY_PORT,
+    GREETING,
+    Clients,
+    Notices,
+    dial,
+    ended,
+    eventually,
+    open_files,
+    receive,
+    send,
+    shake_hands,
+)
+
+from devices.doors import Lane, LaneDoor
+from devices.endpoints import Endpoint
+from devices.port import Message
+from devices.switchboard import Switchboard
+
+Started = Callable[[Any], Any]
+Python = Callable[..., subprocess.Popen]
+
+
+class Floor:
+    """Whoever is told of lanes: keeps those that are open, their messages, and when they closed."""
+
+    def __init__(self) -> None:
+        self.lanes: list[Lane] = []
+        self.messages: list[Message] = []
+        self.closed: list[tuple[Lane, float]] = []
+        self.unblocked = 0
+
+    def opened(self, lane: Lane) -> None:
+        lane.receive = self.messages.extend
+        lane.closed = lambda: self.closed.append((lane, time.monotonic()))
+        lane.unblocked = self._count
+        self.lanes.append(lane)
+
+    def lane(self, number: int = 0) -> Lane:
+        """Lane of this number, once it is open."""
+        eventually(lambda: len(self.lanes) > number)
+        return self.lanes[number]
+
+    def _count(self) -> None:
+        self.unblocked += 1
+
+
+@pytest.fixture
+def floor() -> Floor:
+    return Floor()
+
+
+def door_of(
+    board: Switchboard, floor: Floor, kind: str = "DEALER", at: Endpoint = ANY_PORT, **options: Any
+) -> LaneDoor:
+    beats = {"heartbeat": None, "silence": None, "max_frame": 1 << 20}
+    return LaneDoor(board, at, kind, floor.opened, **{**beats, **options})
+
+
+_WORKER = """
+import sys, zmq
+worker = zmq.Context().socket(zmq.REP)
+worker.connect(sys.argv[1])
+while True:
+    worker.send(worker.recv())
+"""
+
+
+def test_every_rep_worker_has_a_lane_of_its_own_and_answers_on_it(
+    board: Switchboard, floor: Floor, started: Started, clients: Clients
+) -> None:
+    door = started(door_of(board, floor))
+    workers = [clients.connect(zmq.REP, door.address) for _ in range(3)]
+    floor.lane(2)
+    for number, lane in enumerate(floor.lanes):
+        assert lane.writable
+        lane.send([b"", b"job %d" % number])
+    asked = [receive(worker) for worker in workers]
+    assert sorted(asked) == [[b"job 0"], [b"job 1"], [b"job 2"]]
+    for worker in workers:
+        send(worker, b"done")
+    eventually(lambda: floor.messages == [[b"", b"done"]] * 3)
+    assert {lane.peer for lane in floor.lanes} >= {floor.lanes[0].peer}
+    assert len({lane.peer for lane in floor.lanes}) == 3
+
+
+def test_a_connection_that_never_finishes_its_handshake_opens_no_lane(
+    board: Switchboard, floor: Floor, started: Started, clients: Clients
+) -> None:
+    door = started(door_of(board, floor))
+    half = dial(door.address)
+    half.sendall(GREETING)
+    assert ended(half)
+    eventually(lambda: door.connections == 0)
+    assert (floor.lanes, floor.closed) == ([], [])
+
+
+def test_a_lane_closes_within_50_ms_of_the_kill_of_its_worker(
+    board: Switchboard, floor: Floor, started: Started, python: Python
+) -> None:
+    door = started(door_of(board, floor, heartbeat=2.0, silence=6.0))
+    delays = []
+    for number in range(5):
+        worker = python(_WORKER, door.address)
+        lane = floor.lane(number)
+        lane.send([b"", b"job"])
+        eventually(lambda wanted=number + 1: len(floor.messages) == wanted)
+        killed = time.monotonic()
+        worker.send_signal(signal.SIGKILL)
+        eventually(lambda wanted=number + 1: len(floor.closed) == wanted)
+        delays.append(floor.closed[-1][1] - killed)
+    assert statistics.median(delays) < 0.05
+    assert [lane for lane, _ in floor.closed] == floor.lanes
+
+
+def test_an_answer_sent_right_before_the_workers_exit_arrives_before_the_close(
+    board: Switchboard, floor: Floor, started: Started
+) -> None:
+    door = started(door_of(board, floor))
+    for number in range(20):
+        worker = shake_hands(door.address, b"REP")
+        seen_at_close: list[int] = []
+        floor.lane(number).closed = lambda seen=seen_at_close: seen.append(len(floor.messages))
+        worker.sendall(b"\x01\x00\x00\x04done")
+        worker.close()
+        eventually(lambda seen=seen_at_close: seen)
+        assert seen_at_close == [number + 1]
+
+
+def test_a_stopped_worker_is_seen_by_its_silence(
+    board: Switchboard, floor: Floor, notices: Notices, started: Started, python: Python
+) -> None:
+    door = started(door_of(board, floor, heartbeat=0.1, silence=0.3))
+    stopped = python(_WORKER, door.address)
+    floor.lane(0)
+    well = python(_WORKER, door.address)
+    floor.lane(1)
+    stopped.send_signal(signal.SIGSTOP)
+    since = time.monotonic()
+    eventually(lambda: floor.closed)
+    assert time.monotonic() - since < 2.0
+    assert [lane for lane, _ in floor.closed] == [floor.lanes[0]]
+    assert "no answer to heartbeats" in notices.of("connections_cut")[0]
+    assert well.poll() is None
+
+
+def test_a_stopped_worker_is_seen_also_while_it_leaves_a_large_job_unread(
+    board: Switchboard, floor: Floor, started: Started, python: Python
+) -> None:
+    door = started(door_of(board, floor, heartbeat=0.1, silence=0.3))
+    stopped = python(_WORKER, door.address)
+    lane = floor.lane()
+    stopped.send_signal(signal.SIGSTOP)
+    lane.send([b"", bytes(32 << 20)])
+    eventually(lambda: floor.closed, seconds=5)
+
+
+def test_what_the_worker_does_not_take_is_held_until_it_does(
+    board: Switchboard, floor: Floor, started: Started, clients: Clients
+) -> None:
+    door = started(door_of(board, floor, kind="PUSH"))
+    worker = clients.connect(zmq.PULL, door.address, rcvhwm=1)
+    lane = floor.lane()
+    for number in range(200):
+        lane.send([b"%d" % number, bytes(100_000)])
+    assert lane.backlog > 100
+    assert lane.held.bytes > 100 * 100_000
+    assert not lane.writable
+    assert [receive(worker)[0] for _ in range(200)] == [b"%d" % number for number in range(200)]
+    eventually(lambda: floor.unblocked and lane.writable)
+    assert lane.backlog == 0
+
+
+def test_a_paused_lane_is_not_read_and_others_are(board: Switchboard, floor: Floor, started: Started) -> None:
+    door = started(door_of(board, floor))
+    clients = [shake_hands(door.address, b"DEALER") for _ in range(2)]
+    floor.lane(1)
+    paused = next(lane for lane in floor.lanes if lane.peer.endswith(f":{clients[0].getsockname()[1]}"))
+    paused.pause()
+    clients[0].sendall(b"\x00\x05first")  # the read that was under way at the pause
+    eventually(lambda: floor.messages == [[b"first"]])
+    clients[0].sendall(b"\x00\x06second")
+    for number in range(50):
+        clients[1].sendall(b"\x00\x05other")
+        eventually(lambda wanted=number + 1: floor.messages.count([b"other"]) == wanted)
+    assert [b"second"] not in floor.messages
+    paused.resume()
+    eventually(lambda: floor.messages[-1] == [b"second"])
+
+
+@pytest.mark.parametrize("paused", [True, False], ids=["paused", "reading"])
+def test_closing_a_lane_flushes_what_was_sent_then_ends_the_connection(
+    board: Switchboard, floor: Floor, notices: Notices, started: Started, clients: Clients, *, paused: bool
+) -> None:
+    door = started(door_of(board, floor))
+    worker = clients.connect(zmq.DEALER, door.address)
+    lane = floor.lane()
+    if paused:
+        lane.pause()
+    for number in range(50):
+        lane.send([b"%d" % number, bytes(10_000)])
+    lane.close()
+    lane.close()
+    lane.send([b"too late"])
+    assert [receive(worker)[0] for _ in range(50)] == [b"%d" % number for number in range(50)]
+    eventually(lambda: [each for each, _ in floor.closed] == [lane], seconds=2)
+    floor.lane(1)  # libzmq connects anew
+    assert worker.poll(0) == 0
+    assert notices == []
+
+
+def test_closing_a_lane_whose_client_reads_nothing_takes_about_a_second(
+    board: Switchboard, floor: Floor, started: Started
+) -> None:
+    door = started(door_of(board, floor))
+    client = shake_hands(door.address, b"DEALER")
+    lane = floor.lane()
+    for _ in range(100):
+        lane.send([bytes(1_000_000)])
+    since = time.monotonic()
+    lane.close()
+    eventually(lambda: floor.closed)
+    assert time.monotonic() - since < 3.0
+    assert ended(client)
+
+
+def test_a_lane_door_can_be_the_one_that_connects(
+    board: Switchboard, floor: Floor, started: Started, clients: Clients
+) -> None:
+    worker, end = clients.bind(zmq.REP)
+    started(door_of(board, floor, at=end))
+    lane = floor.lane()
+    assert lane.peer == end.address
+    lane.send([b"", b"job"])
+    assert receive(worker) == [b"job"]
+    send(worker, b"done")
+    eventually(lambda: floor.messages == [[b"", b"done"]])
+
+
+def test_a_callback_that_raises_ends_neither_its_lane_nor_others(
+    board: Switchboard, floor: Floor, started: Started, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_lane: Lane) -> None:
+        raise RuntimeError("not ready for lanes")
+
+    door = started(LaneDoor(board, ANY_PORT, "DEALER", fail, max_frame=1000, heartbeat=None, silence=None))
+    client = shake_hands(door.address, b"DEALER")
+    eventually(lambda: "not ready for lanes" in caplog.text)
+    assert door.connections == 1
+    client.close()
+    eventually(lambda: door.connections == 0)
+
+
+def test_starting_and_stopping_twice_or_out_of_order_is_harmless_and_leaves_no_files(
+    board: Switchboard, floor: Floor, clients: Clients
+) -> None:
+    door = door_of(board, floor)
+    door.stop()
+    door.close_gate()
+    files = open_files()
+    for _ in range(2):
+        door.start()
+        door.start()
+        count = len(floor.lanes)
+        connected = [shake_hands(door.address, b"DEALER") for _ in range(10)]
+        floor.lane(count + 9)
+        door.stop()
+        door.stop()
+        assert all(ended(client) for client in connected)
+        for client in connected:
+            client.close()
+    assert len(floor.closed) == 20
+    eventually(lambda: open_files() <= files + 1)
