@@ -1,0 +1,103 @@
+"""A job, and the one page on which its life is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, Final
+
+
+class State(StrEnum):
+    """The stored states of a job and every way between them.
+
+    ::
+
+        push                  push while a worker waits (born reserved)
+          │                                    │
+          ▼             reserve                ▼
+        ready ───────────────────────────▶ reserved ── commit ──▶ gone, or done if remembered
+         ▲ │ ▲                               │   │                             │
+         │ │ └── rollback, release, reclaim ─┘   │                    remove_at passes, purge
+         │ │                                     │                             ▼
+         │ ├─ expire, cancel, purge ▶ gone       │                           gone
+         │ └─ attempts used up ──┐               │
+         │                       ▼               │
+         └────── redrive ────── dead ◀── reject, attempts or losses used up
+                                ▲└─ purge ▶ gone
+        unreadable message ─────┘
+
+    ``waiting`` is a job that waits for the one before it in its group; it becomes ``ready`` when
+    that one is settled. A ``ready`` job whose ``eligible_at`` lies ahead is shown as ``scheduled``.
+    Each arrow is one MongoDB statement on one document, so a crash leaves either end of it.
+    """
+
+    READY = "ready"
+    WAITING = "waiting"
+    RESERVED = "reserved"
+    DONE = "done"
+    DEAD = "dead"
+
+
+#: How many failures a job remembers: time, attempt, reason and worker of each.
+ERRORS_KEPT: Final = 10
+
+
+class Job:
+    """One job in the broker's memory; times are Unix seconds of the MongoDB server's clock.
+
+    ``owner`` is the id under which this broker holds it (empty: it does not), ``attempts`` the
+    number of deliveries including the one under way, ``suspect`` whether a worker died with it:
+    then it is delivered alone.
+    """
+
+    __slots__ = (
+        "attempts",
+        "created_at",
+        "eligible_at",
+        "expires_at",
+        "headers",
+        "id",
+        "losses",
+        "max_attempts",
+        "owner",
+        "payload",
+        "priority",
+        "remember",
+        "seq",
+        "suspect",
+        "visibility_timeout",
+    )
+
+    def __init__(
+        self,
+        id: str,  # noqa: A002 - the field's name everywhere
+        payload: bytes,
+        headers: Mapping[str, Any] | None = None,
+        *,
+        priority: int = 0,
+        eligible_at: float = 0.0,
+        expires_at: float | None = None,
+        max_attempts: int = 5,
+        visibility_timeout: float = 1800.0,
+        remember: float | None = None,
+    ) -> None:
+        self.id = id
+        self.payload = payload
+        self.headers = headers
+        self.priority = priority
+        self.eligible_at = eligible_at
+        self.expires_at = expires_at
+        self.max_attempts = max_attempts
+        self.visibility_timeout = visibility_timeout
+        self.remember = remember
+        self.created_at = 0.0
+        self.seq = 0
+        self.attempts = 0
+        self.losses = 0
+        self.suspect = False
+        self.owner = ""
+
+    @property
+    def spent(self) -> bool:
+        """Whether one more failure ends among the dead letters (``max_attempts`` 0: never)."""
+        return 0 < self.max_attempts <= self.attempts

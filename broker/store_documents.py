@@ -1,0 +1,151 @@
+"""How a job lies in MongoDB: its document, its indexes, its schema number.
+
+One document per job from birth to end::
+
+    {_id, state, priority, eligible_at, seq, attempts, created_at, payload,
+     max_attempts?, visibility_timeout?,               where they are not the queue's own
+     losses?, suspect?, headers?, expires_at?, remember?,
+     owner?, reserved_at?,                             while reserved
+     errors?: [{at, attempt, reason, worker}],         the last 10 failures
+     result?, done_by?, ended_at?, remove_at?}         once done or dead
+
+Rule for changes: a new optional field keeps the schema number; a field that changes its meaning
+or a new index raises ``SCHEMA`` and comes with a step that carries old documents over, and a test
+that loads one of every past number. A broker refuses a database with a higher number than its own.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+
+from pymongo import IndexModel
+
+from broker.job import Job, State
+
+SCHEMA: Final = 1
+
+Document = dict[str, Any]
+
+
+class Usual(NamedTuple):
+    """A queue's own settings, which its jobs don't repeat: a change holds for those that wait, too."""
+
+    max_attempts: int = 5
+    visibility_timeout: float = 1800.0
+
+
+#: The order in which jobs are handed out: higher priority first, then the earliest, then FIFO.
+ORDER: Final = [("priority", -1), ("eligible_at", 1), ("seq", 1)]
+
+#: True of every job. Without a condition on its first field, the whole index would be scanned, all
+#: delayed jobs included; with it, a scan steps over those of each priority with one key.
+ANY_PRIORITY: Final = {"priority": {"$gte": -(2**31)}}
+
+READY_INDEX: Final = "ready"
+RESERVED_INDEX: Final = "reserved"
+ENDED_INDEX: Final = "ended"
+EXPIRY_INDEX: Final = "expiry"
+REMOVAL_INDEX: Final = "removal"
+
+INDEXES: Final = [
+    # Partial, so that half a million delayed, done or dead jobs cost the hot path nothing; and the
+    # whole sort is in it: a sort that skips a field fell from 967 to 29 claims a second.
+    IndexModel(ORDER, name=READY_INDEX, partialFilterExpression={"state": State.READY.value}),
+    IndexModel(
+        [("state", 1), ("owner", 1)],
+        name=RESERVED_INDEX,
+        partialFilterExpression={"state": State.RESERVED.value},
+    ),
+    IndexModel(
+        [("state", 1), ("ended_at", 1)],
+        name=ENDED_INDEX,
+        partialFilterExpression={"ended_at": {"$exists": True}},
+    ),
+    IndexModel(
+        [("expires_at", 1)],
+        name=EXPIRY_INDEX,
+        partialFilterExpression={"state": State.READY.value, "expires_at": {"$exists": True}},
+    ),
+    IndexModel([("remove_at", 1)], name=REMOVAL_INDEX, expireAfterSeconds=0),
+]
+
+
+def date(seconds: float) -> datetime:
+    """Unix seconds as MongoDB's date, which keeps milliseconds."""
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def seconds(when: datetime) -> float:
+    """MongoDB's date (read as naive UTC) as Unix seconds."""
+    return when.replace(tzinfo=UTC).timestamp()
+
+
+#: What is read of a job that is handed out; its dates and its history stay where they are.
+HANDED_OUT: Final = dict.fromkeys(
+    (
+        "payload",
+        "headers",
+        "priority",
+        "attempts",
+        "losses",
+        "suspect",
+        "expires_at",
+        "remember",
+        "max_attempts",
+        "visibility_timeout",
+    ),
+    1,
+)
+
+
+def document(job: Job, now: datetime, usual: Usual) -> Document:
+    """The document of a job that is born: ``reserved`` if it has an owner, else ``ready``."""
+    born: Document = {
+        "_id": job.id,
+        "state": "reserved" if job.owner else "ready",
+        "priority": job.priority,
+        "eligible_at": now if job.eligible_at == job.created_at else date(job.eligible_at),
+        "seq": job.seq,
+        "attempts": job.attempts,
+        "created_at": now,
+        "payload": job.payload,
+    }
+    if job.max_attempts != usual.max_attempts:
+        born["max_attempts"] = job.max_attempts
+    if job.visibility_timeout != usual.visibility_timeout:
+        born["visibility_timeout"] = job.visibility_timeout
+    if job.owner:
+        born["owner"] = job.owner
+        born["reserved_at"] = now
+    if job.headers:
+        born["headers"] = job.headers
+    if job.expires_at is not None:
+        born["expires_at"] = date(job.expires_at)
+    if job.remember is not None:
+        born["remember"] = job.remember
+    return born
+
+
+def job(stored: Document, usual: Usual) -> Job:
+    """The job of a stored document, read with ``HANDED_OUT``; ``eligible_at`` has passed and is not kept."""
+    expires_at = stored.get("expires_at")
+    loaded = Job(
+        stored["_id"],
+        stored.get("payload", b""),
+        stored.get("headers"),
+        priority=stored["priority"],
+        expires_at=None if expires_at is None else seconds(expires_at),
+        max_attempts=stored.get("max_attempts", usual.max_attempts),
+        visibility_timeout=stored.get("visibility_timeout", usual.visibility_timeout),
+        remember=stored.get("remember"),
+    )
+    loaded.attempts = stored["attempts"]
+    loaded.losses = stored.get("losses", 0)
+    loaded.suspect = stored.get("suspect", False)
+    return loaded
+
+
+def failure(job: Job, reason: str, worker: str, now: datetime) -> Document:
+    """One entry of a job's history."""
+    return {"at": now, "attempt": job.attempts, "reason": reason[:1000], "worker": worker}

@@ -1,0 +1,91 @@
+"""What all tests share: one real MongoDB, a database of one's own, free ports, long tests on request."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from secrets import token_hex
+
+import pytest
+from pymongo import MongoClient
+
+import launcher
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--full", action="store_true", help="run the long tests too")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--full"):
+        return
+    for item in items:
+        if item.get_closest_marker("full"):
+            item.add_marker(pytest.mark.skip(reason="long; runs with --full"))
+
+
+# The launcher owns mongod: it is a process of its own, so it does not matter whether this one is
+# monkey-patched, and when this one is killed, its stdin closes and it ends. A session of its own:
+# Ctrl-C must not take it away before the fixtures that still need it.
+_STORE = """
+import sys
+from pathlib import Path
+from broker.embedded import EmbeddedMongo
+store = EmbeddedMongo(Path(sys.argv[1]))
+try:
+    print(store.start(), flush=True)
+    sys.stdin.read()
+finally:
+    store.stop()
+"""
+
+
+@pytest.fixture(scope="session")
+def mongo_uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URI of a real MongoDB, a single-node replica set, that lasts as long as the session."""
+    given = os.environ.get("SLUICEMQ_TEST_MONGODB_URI")
+    if given:
+        yield given
+        return
+    folder = tmp_path_factory.mktemp("store")
+    program = [sys.executable, "-c", _STORE, folder]
+    store = subprocess.Popen(
+        program, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        yield _uri_of(store, folder)
+    finally:
+        _end(store)
+
+
+@pytest.fixture
+def database(mongo_uri: str) -> Iterator[str]:
+    """The name of a database that no other test uses; dropped at the end."""
+    name = f"test_{token_hex(6)}"
+    yield name
+    with MongoClient(mongo_uri, serverSelectionTimeoutMS=10_000) as client:
+        client.drop_database(name)
+
+
+@pytest.fixture
+def free_port() -> Callable[[], int]:
+    """A function that gives ports on 127.0.0.1 that are free, another one at each call."""
+    return launcher.free_port
+
+
+def _uri_of(store: subprocess.Popen[str], folder: Path) -> str:
+    assert store.stdout
+    uri = store.stdout.readline().strip()
+    assert uri, f"the tests' MongoDB did not start; its log is in {folder}"
+    return uri
+
+
+def _end(store: subprocess.Popen[str]) -> None:
+    try:
+        store.communicate(timeout=30)  # closes its stdin
+    finally:
+        store.kill()
+        store.wait()

@@ -1,0 +1,268 @@
+"""The plans of the hot statements over 200,000 jobs, as MongoDB explains what the store really sends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from secrets import token_hex
+from typing import Any, NamedTuple
+
+import pytest
+from pymongo import MongoClient
+from pymongo.monitoring import CommandListener, CommandStartedEvent
+from pymongo.write_concern import WriteConcern
+
+from broker.store import QueueStore
+from broker.store_documents import INDEXES, REMOVAL_INDEX, Usual, date, document
+from broker.store_inspect import COUNTED_EXACTLY, Inspector, collection
+from jobs import NOW, a_job
+
+JOBS, PRIORITIES, RESERVED, ENDED = 200_000, 10, 1_500, 2_000
+OWNERS = ("one", "two", "three")
+_EXPLAINED = ("find", "update", "delete", "distinct", "aggregate")
+_ONLY_SENT = ("lsid", "$db", "$clusterTime", "$readPreference", "txnNumber", "writeConcern", "ordered")
+
+
+class Plan(NamedTuple):
+    """One statement as it was sent, and what MongoDB does for it."""
+
+    command: str
+    stages: set[str]
+    keys: int
+    documents: int
+    returned: int
+
+
+class Explainer(CommandListener):
+    """Explains, over another connection, each statement right before it is sent."""
+
+    def __init__(self, uri: str) -> None:
+        self._client: MongoClient[dict[str, Any]] = MongoClient(uri)
+        self._plans: list[Plan] | None = None
+
+    @contextmanager
+    def plans(self) -> Iterator[list[Plan]]:
+        """The plans of what is sent inside the block."""
+        self._plans = found = []
+        yield found
+        self._plans = None
+
+    def close(self) -> None:
+        self._client.close()
+
+    def started(self, event: CommandStartedEvent) -> None:
+        if self._plans is None or event.command_name not in _EXPLAINED:
+            return
+        command = {name: value for name, value in event.command.items() if name not in _ONLY_SENT}
+        database = self._client[event.database_name]
+        self._plans.append(_plan(database.command("explain", command, verbosity="executionStats")))
+
+    def succeeded(self, event: object) -> None:
+        """Not of interest."""
+
+    def failed(self, event: object) -> None:
+        """Not of interest."""
+
+
+def _plan(explained: dict[str, Any]) -> Plan:
+    if "stages" in explained:  # an aggregation: what it reads is told in its first stage
+        return _plan({**explained["stages"][0]["$cursor"], "command": explained["command"]})
+    stats = explained["executionStats"]
+    name = next(iter(explained["command"]))
+    return Plan(
+        name,
+        _stages(explained["queryPlanner"]["winningPlan"]),
+        stats["totalKeysExamined"],
+        stats["totalDocsExamined"],
+        stats["nReturned"],
+    )
+
+
+def _stages(plan: Any) -> set[str]:
+    if isinstance(plan, list):
+        return set().union(*map(_stages, plan))
+    if not isinstance(plan, dict):
+        return set()
+    here = {plan["stage"]} if "stage" in plan else set()
+    return here.union(*map(_stages, plan.values()))
+
+
+@pytest.fixture(scope="module")
+def explainer(mongo_uri: str) -> Iterator[Explainer]:
+    listener = Explainer(mongo_uri)
+    yield listener
+    listener.close()
+
+
+@pytest.fixture(scope="module")
+def crowded(mongo_uri: str, explainer: Explainer) -> Iterator[QueueStore]:
+    """200,000 jobs, half of them delayed, of ten priorities; 1,500 reserved and 2,000 ended beside them."""
+    name = f"test_{token_hex(6)}"
+    with MongoClient[dict[str, Any]](mongo_uri, event_listeners=[explainer]) as client:
+        store = QueueStore(client[name], collection("mail"))
+        fast = store.jobs.with_options(write_concern=WriteConcern(1))
+        for start in range(0, JOBS, 10_000):
+            fast.insert_many([_waiting(at) for at in range(start, start + 10_000)], ordered=False)
+        fast.insert_many([_reserved(at) for at in range(RESERVED)], ordered=False)
+        fast.insert_many([_ended(at) for at in range(ENDED)], ordered=False)
+        store.prepare()
+        yield store
+        client.drop_database(name)
+
+
+_USUAL = Usual()
+
+
+def _waiting(at: int) -> dict[str, Any]:
+    due = NOW + 3600 + at / 1000 if at % 2 else NOW - 3600 + at / 1000
+    expires = NOW + 9 if at % 4 == 0 else None
+    job = a_job(f"waiting-{at}", priority=at // 2 % PRIORITIES, eligible_at=due, expires_at=expires)
+    return document(job, date(NOW), _USUAL)
+
+
+def _reserved(at: int) -> dict[str, Any]:
+    return document(a_job(f"reserved-{at}", owner=OWNERS[at % len(OWNERS)]), date(NOW), _USUAL)
+
+
+def _ended(at: int) -> dict[str, Any]:
+    state = {"state": "dead"} if at % 2 else {"state": "done", "remove_at": date(NOW + at)}
+    return {**document(a_job(f"ended-{at}"), date(NOW), _USUAL), **state, "ended_at": date(NOW + at)}
+
+
+# ------------------------------------------------------------------------- claim
+
+
+@pytest.mark.parametrize("limit", [1, 256, 1000])
+def test_a_claim_reads_the_keys_of_the_jobs_it_returns_and_few_more(
+    crowded: QueueStore, explainer: Explainer, limit: int
+) -> None:
+    # When
+    with explainer.plans() as plans:
+        claim = crowded.reserve(limit, NOW, "claimer")
+    # Then
+    find, update = plans
+    assert len(claim.jobs) == limit
+    assert find.returned == limit
+    assert find.keys <= limit * 1.05 + PRIORITIES
+    assert "IXSCAN" in find.stages
+    assert "SORT" not in find.stages
+    assert (update.command, update.stages & {"COLLSCAN", "SORT"}) == ("update", set())
+    assert update.keys <= limit * 2 + PRIORITIES
+    assert update.documents <= limit
+    assert crowded.release([job.id for job in claim.jobs], "claimer") == limit
+
+
+def test_a_claim_that_crosses_all_priorities_steps_over_the_delayed_jobs_of_each(
+    crowded: QueueStore, explainer: Explainer
+) -> None:
+    # Given
+    early = NOW - 3600 + 2.0  # 1,001 jobs are due by then, of all priorities
+    # When
+    with explainer.plans() as plans:
+        claim = crowded.reserve(2000, early, "early")
+    # Then
+    returned = len(claim.jobs)
+    assert len({job.priority for job in claim.jobs}) == PRIORITIES
+    assert not claim.more
+    assert plans[0].keys <= returned * 1.05 + 2 * PRIORITIES + 1
+    assert crowded.release([job.id for job in claim.jobs], "early") == returned
+
+
+# ----------------------------------------------------------- settle, sweep, audit
+
+
+def test_commits_and_returns_touch_only_their_own_jobs(crowded: QueueStore, explainer: Explainer) -> None:
+    # Given
+    jobs = crowded.reserve(300, NOW, "settler").jobs
+    # When
+    with explainer.plans() as plans:
+        crowded.release([job.id for job in jobs[:100]], "settler")
+        crowded.commit(jobs[100:])
+    # Then
+    assert [plan.command for plan in plans] == ["update", "delete"]
+    assert [plan.documents for plan in plans] == [100, 200]
+    assert all(plan.keys <= 2 * plan.documents for plan in plans)
+
+
+def test_the_owners_of_all_reserved_jobs_cost_one_step_each(
+    crowded: QueueStore, explainer: Explainer
+) -> None:
+    with explainer.plans() as plans:
+        owners = crowded.owners()
+    assert owners >= set(OWNERS)
+    assert plans[0].stages & {"DISTINCT_SCAN"}
+    assert plans[0].keys <= len(owners) + 2
+
+
+@pytest.mark.parametrize("read", [QueueStore.held_ids, lambda store, owner: store.reclaim(owner, 20, NOW)])
+def test_the_audit_and_a_reclaim_read_the_jobs_of_one_owner(
+    crowded: QueueStore, explainer: Explainer, read: Callable[[QueueStore, str], object]
+) -> None:
+    # When
+    with explainer.plans() as plans:
+        read(crowded, OWNERS[0])
+    # Then
+    held = RESERVED // len(OWNERS)
+    assert plans
+    assert all("IXSCAN" in plan.stages for plan in plans)
+    assert all(plan.keys <= held + 2 for plan in plans)
+
+
+def test_looking_for_expired_jobs_finds_none_at_once_and_some_by_their_keys(
+    crowded: QueueStore, explainer: Explainer
+) -> None:
+    # When
+    with explainer.plans() as plans:
+        none = crowded.expire(NOW)
+        some = crowded.expire(NOW + 9, 100)
+    # Then
+    assert (len(none), len(some)) == (0, 100)
+    empty, found, removed = plans
+    assert empty.keys <= 1
+    assert found.keys <= 101
+    assert removed.documents <= 100
+
+
+def test_the_removal_of_done_jobs_reads_only_those_whose_time_is_over(
+    crowded: QueueStore, explainer: Explainer
+) -> None:
+    # Given
+    removal = next(index.document for index in INDEXES if index.document["name"] == REMOVAL_INDEX)
+    # When
+    with explainer.plans() as plans:
+        over = list(crowded.jobs.find({"remove_at": {"$lte": date(NOW + 99)}}, {"_id": 1}))
+    # Then
+    assert removal["expireAfterSeconds"] == 0
+    assert len(over) == 50
+    assert plans[0].keys <= 51
+
+
+# --------------------------------------------------------------- what people ask
+
+
+def test_counting_is_bounded_however_many_jobs_there_are(crowded: QueueStore, explainer: Explainer) -> None:
+    # Given
+    inspector = Inspector(crowded.jobs.database)
+    # When
+    with explainer.plans() as plans:
+        counts = inspector.counts("mail", NOW)
+    # Then
+    assert counts["done"] == counts["dead"] == ENDED // 2
+    assert 0.9 * JOBS <= counts["ready"] + counts["scheduled"] <= JOBS + RESERVED
+    assert plans
+    assert all("COLLSCAN" not in plan.stages for plan in plans)
+    assert all(plan.keys <= COUNTED_EXACTLY + 2 * PRIORITIES for plan in plans)
+
+
+@pytest.mark.parametrize("state", ["ready", "scheduled", "reserved", "done", "dead"])
+def test_a_peek_reads_no_more_than_it_shows(crowded: QueueStore, explainer: Explainer, state: str) -> None:
+    # Given
+    inspector = Inspector(crowded.jobs.database)
+    # When
+    with explainer.plans() as plans:
+        shown = inspector.peek("mail", state, 10, 1_000_000, NOW)
+    # Then
+    most = RESERVED + 1 if state == "reserved" else 10 + 2 * PRIORITIES
+    assert len(shown) == 10
+    assert "COLLSCAN" not in plans[0].stages
+    assert plans[0].keys <= most

@@ -1,0 +1,255 @@
+"""What people ask of a queue and order: counts, peek, purge, drop, cancel; and the schema number."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pymongo.database import Database
+
+from broker import store_inspect
+from broker.store import GivenBack, QueueStore
+from broker.store_documents import SCHEMA
+from broker.store_inspect import SHOWN_STATES, Inspector, NewerSchema, collection
+from jobs import NOW, a_job, everything, ids, some_jobs
+from sluicemq.errors import NotFound
+
+ME = "me"
+LIMIT, BYTES = 100, 1_000_000
+
+
+@pytest.fixture
+def crowd(store: QueueStore) -> QueueStore:
+    """3 ready, 2 scheduled, 4 reserved, 1 done, 5 dead."""
+    store.push(some_jobs(3) + some_jobs(2, eligible_at=NOW + 60) + some_jobs(4, owner=ME), NOW)
+    done, *dead = some_jobs(6, owner=ME, remember=60.0)
+    store.push([done, *dead], NOW)
+    store.finish([(done, b"result")], NOW)
+    store.give_back([GivenBack(job, "bad", "worker", dead=True) for job in dead], NOW)
+    return store
+
+
+@pytest.mark.usefixtures("crowd")
+def test_jobs_are_counted_exactly_by_state(inspector: Inspector) -> None:
+    counts = inspector.counts("mail", NOW)
+    assert counts == {"ready": 3, "scheduled": 2, "reserved": 4, "done": 1, "dead": 5, "exact": True}
+
+
+def test_a_scheduled_job_is_ready_when_its_time_has_come(crowd: QueueStore, inspector: Inspector) -> None:
+    counts = inspector.counts("mail", NOW + 60)
+    assert (counts["ready"], counts["scheduled"]) == (5, 0)
+
+
+@pytest.mark.usefixtures("store")
+def test_an_empty_queue_counts_nothing(inspector: Inspector) -> None:
+    assert set(inspector.counts("mail", NOW).values()) == {0, True}
+
+
+@pytest.mark.parametrize(
+    ("bound", "ready", "scheduled"), [(3, 3, 2), (2, 3, 2)], ids=["many ready", "many of both"]
+)
+def test_many_jobs_are_counted_by_what_is_left_and_it_is_said_that_this_is_an_estimate(
+    crowd: QueueStore,
+    inspector: Inspector,
+    monkeypatch: pytest.MonkeyPatch,
+    bound: int,
+    ready: int,
+    scheduled: int,
+) -> None:
+    monkeypatch.setattr(store_inspect, "COUNTED_EXACTLY", bound)
+    counts = inspector.counts("mail", NOW)
+    assert counts == {
+        "ready": ready, "scheduled": scheduled, "reserved": 4, "done": 1, "dead": 5, "exact": False,
+    }  # fmt: skip
+
+
+def test_many_scheduled_jobs_are_counted_by_what_is_left(
+    store: QueueStore, inspector: Inspector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.push(some_jobs(3) + some_jobs(50, eligible_at=NOW + 60), NOW)
+    monkeypatch.setattr(store_inspect, "COUNTED_EXACTLY", 10)
+    counts = inspector.counts("mail", NOW)
+    assert (counts["ready"], counts["scheduled"], counts["exact"]) == (3, 50, False)
+
+
+# -------------------------------------------------------------------------- peek
+
+
+def test_a_peek_shows_the_jobs_in_the_order_in_which_they_go_out_and_takes_none(
+    store: QueueStore, inspector: Inspector
+) -> None:
+    # Given
+    low, high, next_high = a_job("low"), a_job("high", priority=9), a_job("next", priority=9)
+    store.push([low, next_high, high], NOW)
+    before = everything(store)
+    # When
+    shown = inspector.peek("mail", "ready", 2, BYTES, NOW)
+    # Then
+    assert [each["id"] for each in shown] == ["high", "next"]
+    assert everything(store) == before
+
+
+def test_a_shown_job_has_all_that_is_stored_with_times_in_seconds(
+    store: QueueStore, inspector: Inspector
+) -> None:
+    # Given
+    [job] = jobs = [a_job("a", b"x", headers={"k": [1]}, owner=ME, priority=3)]
+    store.push(jobs, NOW)
+    store.give_back([GivenBack(job, "bad", "w", dead=True)], NOW + 1)
+    # When
+    [shown] = inspector.peek("mail", "dead", 1, BYTES, NOW)
+    # Then
+    assert (shown["id"], shown["state"], shown["payload"], shown["headers"]) == (
+        "a",
+        "dead",
+        b"x",
+        {"k": [1]},
+    )
+    assert (shown["created_at"], shown["ended_at"], shown["priority"]) == (NOW, NOW + 1, 3)
+    assert shown["errors"] == [{"at": NOW + 1, "attempt": 1, "reason": "bad", "worker": "w"}]
+    assert "_id" not in shown
+
+
+@pytest.mark.parametrize(
+    ("state", "count"),
+    [("ready", 3), ("scheduled", 2), ("waiting", 0), ("reserved", 4), ("done", 1), ("dead", 5)],
+)
+def test_every_state_can_be_looked_at(
+    crowd: QueueStore, inspector: Inspector, state: str, count: int
+) -> None:
+    shown = inspector.peek("mail", state, LIMIT, BYTES, NOW)
+    assert [each["state"] for each in shown] == [state] * count
+    assert state in SHOWN_STATES
+
+
+def test_a_peek_shows_fewer_jobs_when_they_are_large_but_always_one(
+    store: QueueStore, inspector: Inspector
+) -> None:
+    store.push([a_job(payload=b"x" * 1000) for _ in range(5)], NOW)
+    assert len(inspector.peek("mail", "ready", LIMIT, 2500, NOW)) == 3
+    assert len(inspector.peek("mail", "ready", LIMIT, 1, NOW)) == 1
+
+
+# ----------------------------------------------------------- purge, drop, cancel
+
+
+@pytest.mark.parametrize(("state", "count"), [("ready", 3), ("scheduled", 2), ("done", 1), ("dead", 5)])
+def test_a_purge_removes_all_jobs_of_one_state_and_no_other(
+    crowd: QueueStore, inspector: Inspector, monkeypatch: pytest.MonkeyPatch, state: str, count: int
+) -> None:
+    # Given
+    monkeypatch.setattr(store_inspect, "_BATCH", 2)
+    before = inspector.counts("mail", NOW)
+    # When
+    removed = inspector.purge("mail", state, NOW)
+    # Then
+    assert removed == count
+    assert inspector.counts("mail", NOW) == {**before, state: 0}
+
+
+def test_a_job_claimed_during_a_purge_is_left_with_its_worker(
+    store: QueueStore, inspector: Inspector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given
+    store.push([a_job("a"), a_job("b")], NOW)
+    stored_state = store_inspect._stored
+
+    def claimed_in_between(state: str) -> str:
+        if not store.held_ids(ME):
+            store.jobs.update_one({"_id": "a"}, {"$set": {"state": "reserved", "owner": ME}})
+        return stored_state(state)
+
+    selects = store_inspect._selects
+    filters = iter([selects("ready", NOW)])
+    monkeypatch.setattr(
+        store_inspect, "_selects", lambda state, now: next(filters, None) or selects(state, now)
+    )
+    monkeypatch.setattr(store_inspect, "_stored", claimed_in_between)
+    # When
+    removed = inspector.purge("mail", "ready", NOW)
+    # Then
+    assert removed == 1
+    assert everything(store).keys() == {"a"}
+
+
+def test_a_dropped_queue_is_gone_with_all_its_jobs(crowd: QueueStore, inspector: Inspector) -> None:
+    assert inspector.drop("mail") == 15
+    assert inspector.names() == []
+
+
+def test_a_job_that_waits_can_be_cancelled_once(store: QueueStore, inspector: Inspector) -> None:
+    # Given
+    store.push([a_job("a"), a_job("later", eligible_at=NOW + 60)], NOW)
+    # When
+    inspector.cancel("mail", "a")
+    inspector.cancel("mail", "later")
+    # Then
+    assert everything(store) == {}
+    with pytest.raises(NotFound, match="'a' is not there in queue 'mail'"):
+        inspector.cancel("mail", "a")
+
+
+def test_a_job_that_a_worker_has_can_not_be_cancelled(store: QueueStore, inspector: Inspector) -> None:
+    store.push([a_job("a", owner=ME)], NOW)
+    with pytest.raises(NotFound, match="'a' is reserved"):
+        inspector.cancel("mail", "a")
+    assert store.held_ids(ME) == {"a"}
+
+
+# ------------------------------------------------------------- names and schema
+
+
+def test_the_queues_of_a_database_are_its_collections_with_their_prefix(
+    documents: Database[dict[str, Any]], inspector: Inspector
+) -> None:
+    for name in ("mail", "a.b", "A_b-1"):
+        QueueStore(documents, collection(name)).prepare()
+    documents["owners"].insert_one({"_id": "x"})
+    names = inspector.names()
+    for name in names:
+        inspector.drop(name)
+    assert names == ["A_b-1", "a.b", "mail"]
+
+
+def test_a_new_database_gets_this_schema_number_and_may_be_opened_again(
+    documents: Database[dict[str, Any]], inspector: Inspector
+) -> None:
+    inspector.check_schema()
+    inspector.check_schema()
+    assert documents["meta"].find_one() == {"_id": "schema", "number": SCHEMA}
+
+
+def test_a_database_of_a_newer_version_is_refused_and_left_as_it_is(
+    documents: Database[dict[str, Any]], inspector: Inspector
+) -> None:
+    documents["meta"].insert_one({"_id": "schema", "number": SCHEMA + 1})
+    with pytest.raises(NewerSchema, match=f"schema {SCHEMA + 1}, this one knows {SCHEMA}"):
+        inspector.check_schema()
+    assert documents["meta"].find_one() == {"_id": "schema", "number": SCHEMA + 1}
+
+
+def test_a_database_of_an_older_version_is_marked_as_of_this_one(
+    documents: Database[dict[str, Any]], inspector: Inspector
+) -> None:
+    documents["meta"].insert_one({"_id": "schema", "number": SCHEMA - 1})
+    inspector.check_schema()
+    assert documents["meta"].find_one() == {"_id": "schema", "number": SCHEMA}
+
+
+def test_the_jobs_of_schema_1_are_read(documents: Database[dict[str, Any]], store: QueueStore) -> None:
+    # Given: a document as the first version wrote it
+    when = store_inspect.date(NOW)
+    documents[collection("mail")].insert_one(
+        {
+            "_id": "old", "state": "ready", "priority": 2, "eligible_at": when, "seq": 7, "attempts": 1,
+            "created_at": when, "payload": b"x", "headers": {"a": 1}, "losses": 1, "suspect": True,
+            "max_attempts": 9, "visibility_timeout": 3.0, "remember": 60.0,
+            "errors": [{"at": when, "attempt": 1, "reason": "bad", "worker": "w"}],
+        }
+    )  # fmt: skip
+    # When
+    [job] = store.reserve(1, NOW, ME).jobs
+    # Then
+    assert (ids([job]), job.payload, job.priority, job.headers) == (["old"], b"x", 2, {"a": 1})
+    assert (job.attempts, job.losses, job.suspect) == (2, 1, True)
+    assert (job.max_attempts, job.visibility_timeout, job.remember) == (9, 3.0, 60.0)

@@ -1,0 +1,200 @@
+"""A job's life as ``State`` draws it: every edge is walked, and every verb from elsewhere changes nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from pymongo.database import Database
+
+from broker.job import Job, State
+from broker.store import GivenBack, QueueStore
+from broker.store_inspect import Inspector, collection
+from jobs import NOW, a_job, everything
+from launcher import wait_until
+from sluicemq.errors import NotFound
+
+ME, OTHER = "me", "other"
+LOSSES = 3
+
+
+class Life:
+    """One job under test, and the store that holds it; ``job`` is what its holder remembers of it."""
+
+    def __init__(self, documents: Database[dict[str, Any]]) -> None:
+        self.store = QueueStore(documents, collection("mail"))
+        self.inspector = Inspector(documents)
+        self.job = a_job("a", owner=ME, remember=60.0)
+
+    def document(self) -> dict[str, Any]:
+        return everything(self.store).get("a", {})
+
+    def state(self) -> str:
+        return str(self.document().get("state", "gone"))
+
+
+@pytest.fixture
+def life(documents: Database[dict[str, Any]]) -> Life:
+    return Life(documents)
+
+
+# ------------------------------------------------------------------------ states
+
+
+def push(life: Life, *, owner: str = "", **settings: Any) -> Job:
+    job = a_job("a", owner=owner, remember=60.0, **settings)
+    life.store.push([job], NOW)
+    return job
+
+
+def spent(life: Life) -> None:
+    job = a_job("a", max_attempts=1)
+    job.attempts = 1
+    life.store.push([job], NOW)
+
+
+def reserved(life: Life) -> None:
+    life.job = push(life, owner=ME)
+
+
+def reserved_for_the_last_time(life: Life) -> None:
+    reserved(life)
+    for _ in range(LOSSES - 1):
+        life.store.reclaim(ME, LOSSES, NOW)
+        life.store.reserve(1, NOW, ME)
+
+
+def done(life: Life) -> None:
+    job = push(life, owner=OTHER)
+    life.store.finish([(job, b"result")], NOW)
+
+
+def dead(life: Life) -> None:
+    job = push(life, owner=OTHER)
+    life.store.give_back([GivenBack(job, "bad", "worker", dead=True)], NOW)
+
+
+#: How a job gets into each state that the store tells apart; ``gone``: it is not there.
+STATES: dict[str, Callable[[Life], object]] = {
+    "gone": lambda _life: None,
+    "ready": push,
+    "ready, not due": lambda life: push(life, eligible_at=NOW + 60),
+    "ready, expired": lambda life: push(life, expires_at=NOW - 1),
+    "ready, no attempt left": spent,
+    "reserved": reserved,
+    "reserved, no loss left": reserved_for_the_last_time,
+    "reserved, by another": lambda life: push(life, owner=OTHER),
+    "done": done,
+    "dead": dead,
+}
+
+
+# ------------------------------------------------------------------------- verbs
+
+
+def cancel(life: Life) -> None:
+    with suppress(NotFound):
+        life.inspector.cancel("mail", "a")
+
+
+def give_back(life: Life, **settings: Any) -> None:
+    life.store.give_back([GivenBack(life.job, "why", "worker", **settings)], NOW)
+
+
+#: Every verb, as the holder ``me`` or a sweep of ``me`` says it.
+VERBS: dict[str, Callable[[Life], object]] = {
+    "push": push,
+    "push, born reserved": lambda life: push(life, owner=ME),
+    "bury": lambda life: life.store.bury(
+        [{"_id": "a", "payload": b"", "raw_headers": b"", "reason": "unreadable", "size": 1}], NOW
+    ),
+    "reserve": lambda life: life.store.reserve(10, NOW, ME),
+    "commit": lambda life: life.store.commit([life.job]),
+    "finish": lambda life: life.store.finish([(life.job, b"mine")], NOW),
+    "rollback": give_back,
+    "rollback with delay": lambda life: give_back(life, due=NOW + 9, suspect=True),
+    "reject": lambda life: give_back(life, dead=True),
+    "release": lambda life: life.store.release(["a"], ME),
+    "reclaim": lambda life: life.store.reclaim(ME, LOSSES, NOW),
+    "expire": lambda life: life.store.expire(NOW),
+    "cancel": cancel,
+    "purge ready": lambda life: life.inspector.purge("mail", "ready", NOW),
+    "purge scheduled": lambda life: life.inspector.purge("mail", "scheduled", NOW),
+    "purge done": lambda life: life.inspector.purge("mail", "done", NOW),
+    "purge dead": lambda life: life.inspector.purge("mail", "dead", NOW),
+}
+
+#: (from, verb): to. What is not here changes nothing.
+EDGES: dict[tuple[str, str], str] = {
+    ("gone", "push"): "ready",
+    ("gone", "push, born reserved"): "reserved",
+    ("gone", "bury"): "dead",
+    ("ready", "reserve"): "reserved",
+    ("ready", "cancel"): "gone",
+    ("ready", "purge ready"): "gone",
+    ("ready, not due", "cancel"): "gone",
+    ("ready, not due", "purge scheduled"): "gone",
+    ("ready, expired", "expire"): "gone",
+    ("ready, expired", "cancel"): "gone",
+    ("ready, expired", "purge ready"): "gone",
+    ("ready, no attempt left", "reserve"): "dead",
+    ("ready, no attempt left", "cancel"): "gone",
+    ("ready, no attempt left", "purge ready"): "gone",
+    ("reserved", "commit"): "gone",
+    ("reserved", "finish"): "done",
+    ("reserved", "rollback"): "ready",
+    ("reserved", "rollback with delay"): "ready",
+    ("reserved", "reject"): "dead",
+    ("reserved", "release"): "ready",
+    ("reserved", "reclaim"): "ready",
+    ("reserved, no loss left", "commit"): "gone",
+    ("reserved, no loss left", "finish"): "done",
+    ("reserved, no loss left", "rollback"): "ready",
+    ("reserved, no loss left", "rollback with delay"): "ready",
+    ("reserved, no loss left", "reject"): "dead",
+    ("reserved, no loss left", "release"): "ready",
+    ("reserved, no loss left", "reclaim"): "dead",
+    ("done", "purge done"): "gone",
+    ("dead", "purge dead"): "gone",
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("state", STATES)
+def test_a_verb_moves_a_job_along_its_edge_and_from_elsewhere_changes_nothing(
+    life: Life, state: str, verb: str
+) -> None:
+    # Given
+    STATES[state](life)
+    before = life.document()
+    # When
+    VERBS[verb](life)
+    # Then
+    if (state, verb) in EDGES:
+        assert life.state() == EDGES[state, verb]
+        assert ("owner" in life.document()) == (life.state() == "reserved")
+    else:
+        assert life.document() == before
+
+
+@pytest.mark.full  # MongoDB looks for what it has to remove once a minute
+def test_a_done_job_is_gone_when_its_time_to_be_remembered_is_over(life: Life, store: QueueStore) -> None:
+    # Given
+    reserved(life)
+    long_ago = 1_000_000_000.0
+    # When
+    store.finish([(life.job, b"result")], long_ago)
+    # Then
+    wait_until(lambda: life.state() == "gone", 100.0, "the removal of a job whose remove_at is over")
+
+
+def test_the_drawing_names_every_state_and_every_verb_that_moves_a_job() -> None:
+    drawing = State.__doc__ or ""
+    words = set(re.findall(r"\w+", drawing))
+    verbs = {re.split(r"[ ,]", verb)[0] for _, verb in EDGES} - {"finish", "bury"}
+    assert {state.value for state in State} <= words
+    assert verbs <= words
+    assert {"remembered", "remove_at", "unreadable"} <= words

@@ -1,0 +1,595 @@
+"""Each verb of the store, over the real MongoDB: what it moves, what it leaves, what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pymongo.database import Database
+from pymongo.errors import AutoReconnect, BulkWriteError, ServerSelectionTimeoutError
+
+from broker import store as store_module
+from broker.job import ERRORS_KEPT, Job, State
+from broker.mongo import Unclear, translated
+from broker.store import Claim, Found, GivenBack, Pushed, QueueStore
+from broker.store_documents import date
+from jobs import NOW, a_job, everything, ids, some_jobs, stored
+from sluicemq.errors import LeaseLost, TooLarge, Unavailable, Uncertain
+
+ME, OTHER = "me", "other"
+
+
+def claim(store: QueueStore, limit: int = 100, now: float = NOW, owner: str = ME, **options: Any) -> Claim:
+    return store.reserve(limit, now, owner, **options)
+
+
+def pushed(store: QueueStore, *jobs: Job) -> list[Job]:
+    store.push(jobs, NOW)
+    return list(jobs)
+
+
+def given_back(job: Job, reason: str = "why", **options: Any) -> GivenBack:
+    return GivenBack(job, reason, "worker", **options)
+
+
+# ------------------------------------------------------------------------- push
+
+
+def test_a_pushed_job_comes_back_from_a_claim_as_it_was(store: QueueStore) -> None:
+    # Given
+    job = a_job(
+        "id", b"\x00\xff", headers={"a": [1, {"b": None}], "bin": b"\xff"}, priority=7, expires_at=NOW + 9,
+        max_attempts=3, visibility_timeout=12.5, remember=60.0,
+    )  # fmt: skip
+    # When
+    answer = store.push([job], NOW)
+    [claimed] = claim(store).jobs
+    # Then
+    assert answer == Pushed()
+    kept = set(Job.__slots__) - {"created_at", "eligible_at", "seq"}
+    expected = {name: getattr(job, name) for name in kept} | {"owner": ME, "attempts": 1}
+    assert {name: getattr(claimed, name) for name in kept} == expected
+
+
+def test_a_push_repeated_by_id_stores_nothing_anew_and_says_which_were_there(store: QueueStore) -> None:
+    # Given
+    pushed(store, a_job("a", b"first"), a_job("c", b"first"))
+    # When
+    answer = store.push([a_job("a", b"second"), a_job("b", b"second"), a_job("c", b"second")], NOW)
+    # Then
+    assert answer == Pushed(existing=[0, 2])
+    assert {job_id: each["payload"] for job_id, each in everything(store).items()} == {
+        "a": b"first", "b": b"second", "c": b"first",
+    }  # fmt: skip
+
+
+def test_an_id_twice_in_one_push_is_stored_once(store: QueueStore) -> None:
+    assert store.push([a_job("a", b"first"), a_job("a", b"second")], NOW) == Pushed(existing=[1])
+    assert stored(store, "a")["payload"] == b"first"
+
+
+def test_a_push_of_an_id_whose_job_is_done_is_an_existing_one(store: QueueStore) -> None:
+    # Given
+    [job] = pushed(store, a_job("a", remember=60.0, owner=ME))
+    store.finish([(job, b"result")], NOW)
+    # When
+    answer = store.push([a_job("a")], NOW)
+    # Then
+    assert answer == Pushed(existing=[0])
+    assert stored(store, "a")["state"] == "done"
+
+
+def test_a_job_born_reserved_is_held_and_not_claimed(store: QueueStore) -> None:
+    pushed(store, a_job("a", owner=ME), a_job("b"))
+    assert ids(claim(store, owner=OTHER).jobs) == ["b"]
+    assert store.held(["a", "b"], ME) == {"a"}
+    assert stored(store, "a")["attempts"] == 1
+
+
+@pytest.mark.parametrize("code", [64, 100])
+def test_a_push_whose_durability_is_in_doubt_is_unclear(store: QueueStore, code: int) -> None:
+    doubt = {"writeErrors": [{"index": 0, "code": 11000}], "writeConcernErrors": [{"code": code}]}
+    with pytest.raises(Unclear, match="durability"):
+        store_module._refusals(BulkWriteError(doubt))
+
+
+def test_a_duplicate_of_another_unique_index_is_refused_and_not_taken_for_a_stored_job(
+    documents: Database[dict[str, Any]],
+) -> None:
+    # Given
+    store = QueueStore(documents, "queue.unique")
+    store.jobs.create_index("priority", unique=True)
+    pushed(store, a_job(priority=1))
+    # When
+    answer = store.push([a_job(priority=1), a_job(priority=2)], NOW)
+    # Then
+    assert answer.existing == []
+    assert isinstance(answer.refused.pop(0), TooLarge)
+    assert not answer.refused
+
+
+def test_an_unreadable_message_is_a_dead_letter_with_its_reason_and_may_be_buried_twice(
+    store: QueueStore,
+) -> None:
+    # Given
+    letter = {"_id": "a", "payload": b"\xff", "raw_headers": b"{", "reason": "BAD_HEADERS: no", "size": 9}
+    # When
+    store.bury([letter], NOW)
+    store.bury([letter], NOW)
+    # Then
+    assert store.find(["a"])["a"] == Found(State.DEAD, "", b"", "BAD_HEADERS: no")
+    assert stored(store, "a")["raw_headers"] == b"{"
+    assert claim(store).jobs == []
+
+
+# ---------------------------------------------------------------------- reserve
+
+
+def test_jobs_are_claimed_by_priority_then_time_then_acceptance(store: QueueStore) -> None:
+    # Given
+    last, third, second, first = (
+        a_job("last", priority=0, eligible_at=NOW - 99),
+        a_job("third", priority=5),
+        a_job("second", priority=5, eligible_at=NOW - 1),
+        a_job("first", priority=9),
+    )
+    fourth = a_job("fourth", priority=5)
+    pushed(store, last, fourth, third, second, first)
+    # When
+    jobs = claim(store).jobs
+    # Then
+    assert ids(jobs) == ["first", "second", "third", "fourth", "last"]
+
+
+def test_a_claim_takes_no_more_than_its_limit_and_says_whether_more_may_lie_ready(store: QueueStore) -> None:
+    jobs = pushed(store, *some_jobs(5))
+    first, second = claim(store, 3), claim(store, 3)
+    assert (ids(first.jobs), first.more) == (ids(jobs[:3]), True)
+    assert (ids(second.jobs), second.more) == (ids(jobs[3:]), False)
+
+
+def test_a_delayed_job_is_claimed_when_it_is_due_and_not_before(store: QueueStore) -> None:
+    pushed(store, a_job("a", eligible_at=NOW + 5))
+    assert claim(store, now=NOW + 4.999).jobs == []
+    assert ids(claim(store, now=NOW + 5).jobs) == ["a"]
+
+
+def test_a_claimed_job_counts_its_attempt_and_is_nobody_elses(store: QueueStore) -> None:
+    # Given
+    pushed(store, a_job("a"))
+    # When
+    [job] = claim(store).jobs
+    # Then
+    assert (job.attempts, job.owner, stored(store, "a")["attempts"]) == (1, ME, 1)
+    assert stored(store, "a")["reserved_at"].timestamp() != 0
+    assert claim(store, owner=OTHER).jobs == []
+
+
+def test_an_expired_job_is_not_claimed_and_does_not_stand_before_others(store: QueueStore) -> None:
+    # Given
+    pushed(store, *some_jobs(10, expires_at=NOW - 1), a_job("alive"), a_job("later", expires_at=NOW + 1))
+    # When
+    first = claim(store, 2)
+    # Then
+    assert ids(first.jobs) == ["alive", "later"]
+    assert claim(store, 2) == Claim([], ME, more=False)
+
+
+def test_a_job_without_attempts_left_goes_to_the_dead_letters_instead_of_a_worker(store: QueueStore) -> None:
+    # Given
+    spent = a_job("spent", max_attempts=2)
+    spent.attempts = 2
+    pushed(store, spent, a_job("next"))
+    # When
+    jobs = claim(store).jobs
+    # Then
+    assert ids(jobs) == ["next"]
+    assert store.find(["spent"])["spent"] == Found(State.DEAD, "", b"", "no attempt is left")
+
+
+def test_a_job_with_max_attempts_0_never_runs_out_of_them(store: QueueStore) -> None:
+    endless = a_job("a", max_attempts=0)
+    endless.attempts = 1_000
+    pushed(store, endless)
+    assert ids(claim(store).jobs) == ["a"]
+
+
+def test_of_several_brokers_each_claims_from_a_random_page_and_together_they_claim_all(
+    store: QueueStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given
+    jobs = pushed(store, *some_jobs(10))
+    pages = iter([1, 1, 3, 0, 2])
+    monkeypatch.setattr(store_module, "randrange", lambda _brokers: next(pages))
+    # When
+    second_page = claim(store, 3, brokers=4)
+    second_again = claim(store, 3, brokers=4)
+    beyond_the_end = claim(store, 3, brokers=4)
+    # Then
+    assert ids(second_page.jobs) == ids(jobs[3:6])
+    assert ids(second_again.jobs) == ids(jobs[6:9])
+    assert ids(beyond_the_end.jobs) == ids(jobs[:3])
+    assert beyond_the_end.more
+    assert ids(claim(store, 3, brokers=4).jobs) == ids(jobs[9:])
+
+
+def test_of_jobs_that_another_broker_took_meanwhile_none_is_claimed(
+    store: QueueStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given
+    pushed(store, a_job("a"), a_job("b"), a_job("c"))
+    between_read_and_update(store, monkeypatch, lambda: claim(store, 2, owner=OTHER))
+    # When
+    mine = claim(store)
+    # Then
+    assert ids(mine.jobs) == ["c"]
+    assert store.held(["a", "b", "c"], OTHER) == {"a", "b"}
+    assert [stored(store, each)["attempts"] for each in "abc"] == [1, 1, 1]
+
+
+def test_a_job_given_back_with_a_delay_between_read_and_update_is_not_claimed_early(
+    store: QueueStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given
+    pushed(store, a_job("a"))
+
+    def claimed_and_delayed() -> None:
+        [job] = claim(store, owner=OTHER).jobs
+        store.give_back([given_back(job, due=NOW + 60)], NOW)
+
+    between_read_and_update(store, monkeypatch, claimed_and_delayed)
+    # When
+    mine = claim(store)
+    # Then
+    assert mine.jobs == []
+    assert stored(store, "a")["state"] == "ready"
+
+
+def between_read_and_update(
+    store: QueueStore, monkeypatch: pytest.MonkeyPatch, happens: Callable[[], object]
+) -> None:
+    """Let something happen, once, between the two statements of the next claim."""
+    hold = QueueStore._hold
+
+    def interrupted(self: QueueStore, *arguments: Any) -> list[Job]:
+        monkeypatch.setattr(QueueStore, "_hold", hold)
+        happens()
+        return hold(self, *arguments)
+
+    monkeypatch.setattr(QueueStore, "_hold", interrupted)
+
+
+# ----------------------------------------------------------------------- commit
+
+
+def test_committed_jobs_are_gone(store: QueueStore) -> None:
+    jobs = pushed(store, *some_jobs(3, owner=ME))
+    assert store.commit(jobs[:2]) == {}
+    assert list(everything(store)) == ids(jobs[2:])
+
+
+def test_a_commit_of_a_job_that_is_held_by_another_changes_nothing_and_says_lease_lost(
+    store: QueueStore,
+) -> None:
+    # Given
+    mine, lost, ready = pushed(
+        store, a_job("mine", owner=ME), a_job("lost", owner=ME), a_job("ready", owner=ME)
+    )
+    store.release(["lost", "ready"], ME)
+    claim(store, 1, owner=OTHER)
+    before = everything(store)
+    # When
+    problems = store.commit([mine, lost, ready])
+    # Then
+    assert {job_id: type(problem) for job_id, problem in problems.items()} == {
+        "lost": LeaseLost,
+        "ready": LeaseLost,
+    }
+    assert everything(store) == {job_id: before[job_id] for job_id in ("lost", "ready")}
+
+
+def test_a_commit_that_finds_jobs_gone_is_uncertain_about_all_that_are_gone(store: QueueStore) -> None:
+    # Given
+    first, second, lost = pushed(store, *some_jobs(3, owner=ME))
+    store.release([lost.id], ME)
+    store.commit([first])
+    # When
+    problems = store.commit([first, second, lost])
+    # Then
+    assert {job_id: type(problem) for job_id, problem in problems.items()} == {
+        first.id: Uncertain, second.id: Uncertain, lost.id: LeaseLost,
+    }  # fmt: skip
+
+
+# ----------------------------------------------------------------------- finish
+
+
+def test_a_finished_job_is_remembered_with_its_result_until_its_time_is_over(store: QueueStore) -> None:
+    # Given
+    [job] = pushed(store, a_job("a", remember=300.0, owner=ME))
+    # When
+    problems = store.finish([(job, b"result")], NOW)
+    # Then
+    assert problems == {}
+    assert store.find(["a"])["a"].result == b"result"
+    assert stored(store, "a")["remove_at"] == date(NOW + 300).replace(tzinfo=None)
+    assert not {"payload", "owner", "reserved_at"} & stored(store, "a").keys()
+
+
+def test_finishing_twice_is_harmless(store: QueueStore) -> None:
+    # Given
+    [job] = pushed(store, a_job("a", remember=300.0, owner=ME))
+    store.finish([(job, b"result")], NOW)
+    before = everything(store)
+    # When
+    problems = store.finish([(job, b"result")], NOW + 1)
+    # Then
+    assert problems == {}
+    assert everything(store) == before
+
+
+def test_a_finish_under_a_lost_owner_changes_nothing_even_when_another_has_finished_it(
+    store: QueueStore,
+) -> None:
+    # Given
+    [job] = pushed(store, a_job("a", remember=300.0, owner=ME))
+    store.reclaim(ME, 20, NOW)
+    [again] = claim(store, owner=OTHER).jobs
+    # When
+    while_held = store.finish([(job, b"late")], NOW)
+    store.finish([(again, b"result")], NOW)
+    when_done = store.finish([(job, b"late")], NOW)
+    # Then
+    assert isinstance(while_held["a"], LeaseLost)
+    assert isinstance(when_done["a"], LeaseLost)
+    assert store.find(["a"])["a"].result == b"result"
+
+
+def test_a_finish_of_a_job_that_is_gone_is_uncertain_and_the_others_are_finished(store: QueueStore) -> None:
+    # Given
+    gone, here = pushed(store, *some_jobs(2, remember=300.0, owner=ME))
+    store.commit([gone])
+    # When
+    problems = store.finish([(gone, b"1"), (here, b"2")], NOW)
+    # Then
+    assert {job_id: type(problem) for job_id, problem in problems.items()} == {gone.id: Uncertain}
+    assert store.find([here.id])[here.id].state is State.DONE
+
+
+# -------------------------------------------------------------------- give back
+
+
+def test_a_job_given_back_is_ready_again_with_its_history_and_its_attempt_counted(store: QueueStore) -> None:
+    # Given
+    pushed(store, a_job("a"))
+    [job] = claim(store).jobs
+    # When
+    ours = store.give_back([given_back(job, "no luck")], NOW + 1)
+    # Then
+    document = stored(store, "a")
+    assert ours == 1
+    assert document["errors"] == [
+        {"at": date(NOW + 1).replace(tzinfo=None), "attempt": 1, "reason": "no luck", "worker": "worker"}
+    ]
+    assert not {"owner", "reserved_at"} & document.keys()
+    [again] = claim(store, now=NOW + 1).jobs
+    assert again.attempts == 2
+
+
+def test_a_job_given_back_with_a_delay_is_due_then_and_never_in_the_past(store: QueueStore) -> None:
+    # Given
+    delayed, past = pushed(store, a_job("delayed", owner=ME), a_job("past", owner=ME))
+    # When
+    store.give_back([given_back(delayed, due=NOW + 9), given_back(past, due=NOW - 9)], NOW)
+    # Then
+    assert claim(store, now=NOW - 1).jobs == []
+    assert ids(claim(store, now=NOW).jobs) == ["past"]
+    assert ids(claim(store, now=NOW + 9).jobs) == ["delayed"]
+
+
+def test_a_job_given_back_without_a_delay_keeps_its_place(store: QueueStore) -> None:
+    pushed(store, a_job("a"), a_job("b"))
+    [job] = claim(store, 1).jobs
+    store.give_back([given_back(job)], NOW)
+    assert ids(claim(store).jobs) == ["a", "b"]
+
+
+def test_a_history_keeps_the_last_ten_failures_and_cuts_long_reasons(store: QueueStore) -> None:
+    # Given
+    pushed(store, a_job("a", max_attempts=0))
+    # When
+    for number in range(ERRORS_KEPT + 3):
+        [job] = claim(store).jobs
+        store.give_back([given_back(job, f"{number} " + "x" * 5000)], NOW)
+    # Then
+    errors = stored(store, "a")["errors"]
+    assert [each["attempt"] for each in errors] == list(range(4, ERRORS_KEPT + 4))
+    assert max(len(each["reason"]) for each in errors) == 1000
+    [again] = claim(store).jobs
+    assert not hasattr(again, "errors")
+
+
+def test_a_suspect_stays_one(store: QueueStore) -> None:
+    # Given
+    pushed(store, a_job("a"))
+    [job] = claim(store).jobs
+    store.give_back([given_back(job, suspect=True)], NOW)
+    # When
+    [first] = claim(store).jobs
+    store.give_back([given_back(first)], NOW)
+    [second] = claim(store).jobs
+    # Then
+    assert first.suspect
+    assert second.suspect
+
+
+def test_a_rejected_job_is_dead_with_its_reason_and_is_not_handed_out(store: QueueStore) -> None:
+    [job] = pushed(store, a_job("a", owner=ME))
+    store.give_back([given_back(job, "poison", due=NOW + 5, dead=True)], NOW)
+    assert store.find(["a"])["a"] == Found(State.DEAD, "", b"", "poison")
+    assert stored(store, "a")["ended_at"] == date(NOW).replace(tzinfo=None)
+    assert claim(store, now=NOW + 10).jobs == []
+
+
+def test_only_jobs_that_are_still_ours_are_given_back(store: QueueStore) -> None:
+    # Given
+    mine, lost = pushed(store, a_job("mine", owner=ME), a_job("lost", owner=ME))
+    store.release(["lost"], ME)
+    claim(store, owner=OTHER)
+    before = stored(store, "lost")
+    # When
+    ours = store.give_back([given_back(mine), given_back(lost, dead=True)], NOW)
+    # Then
+    assert ours == 1
+    assert stored(store, "lost") == before
+
+
+def test_a_released_job_keeps_its_place_and_its_attempt_is_not_counted(store: QueueStore) -> None:
+    # Given
+    pushed(store, a_job("a"), a_job("b"))
+    claim(store)
+    # When
+    freed = store.release(["a", "b"], ME)
+    # Then
+    assert freed == 2
+    assert "errors" not in stored(store, "a")
+    assert [(job.id, job.attempts) for job in claim(store).jobs] == [("a", 1), ("b", 1)]
+
+
+def test_a_release_frees_only_what_the_owner_holds(store: QueueStore) -> None:
+    pushed(store, a_job("a", owner=ME), a_job("b", owner=OTHER), a_job("c"))
+    before = everything(store)
+    assert store.release(["b", "c"], ME) == 0
+    assert everything(store) == before
+
+
+# ---------------------------------------------------------------------- reclaim
+
+
+def test_a_reclaim_gives_back_all_jobs_of_one_owner_counting_a_loss_and_no_attempt(store: QueueStore) -> None:
+    # Given
+    pushed(store, *some_jobs(3), a_job("theirs", owner=OTHER))
+    claim(store)
+    # When
+    answer = store.reclaim(ME, 20, NOW)
+    # Then
+    assert answer == (3, 0)
+    assert store.owners() == {OTHER}
+    assert [(job.losses, job.attempts) for job in claim(store).jobs] == [(1, 1)] * 3
+
+
+def test_a_job_lost_with_its_broker_too_often_is_dead(store: QueueStore) -> None:
+    # Given
+    pushed(store, a_job("a"))
+    # When
+    answers = []
+    for _ in range(3):
+        claim(store)
+        answers.append(store.reclaim(ME, 3, NOW))
+    # Then
+    assert answers == [(1, 0), (1, 0), (0, 1)]
+    assert store.find(["a"])["a"] == Found(State.DEAD, "", b"", "lost with its broker too often")
+    assert stored(store, "a")["losses"] == 3
+
+
+def test_reclaiming_twice_changes_nothing_more(store: QueueStore) -> None:
+    pushed(store, a_job(owner=ME))
+    store.reclaim(ME, 20, NOW)
+    before = everything(store)
+    assert store.reclaim(ME, 20, NOW) == (0, 0)
+    assert everything(store) == before
+
+
+# ------------------------------------------------------------ expire, held, find
+
+
+def test_expired_jobs_are_removed_a_limited_number_at_a_time(store: QueueStore) -> None:
+    # Given
+    over = pushed(store, *some_jobs(3, expires_at=NOW))
+    pushed(store, a_job("later", expires_at=NOW + 1), a_job("never"))
+    # When
+    first, second, third = (store.expire(NOW, 2) for _ in range(3))
+    # Then
+    assert sorted(first + second) == sorted(ids(over))
+    assert (len(first), len(second), third) == (2, 1, [])
+    assert everything(store).keys() == {"later", "never"}
+
+
+def test_a_reserved_job_never_expires(store: QueueStore) -> None:
+    pushed(store, a_job("a", expires_at=NOW + 1))
+    claim(store)
+    assert store.expire(NOW + 2) == []
+    assert stored(store, "a")["state"] == "reserved"
+
+
+def test_what_is_held_is_told_by_owner(store: QueueStore) -> None:
+    pushed(store, a_job("a", owner=ME), a_job("b", owner=OTHER), a_job("c"))
+    assert store.owners() == {ME, OTHER}
+    assert store.held_ids(ME) == {"a"}
+    assert store.held(["a", "b", "c"], OTHER) == {"b"}
+
+
+def test_find_tells_what_became_of_a_job(store: QueueStore) -> None:
+    # Given
+    ready, held, done, dead = pushed(
+        store,
+        a_job("ready"),
+        a_job("held", owner=ME),
+        a_job("done", owner=ME, remember=9.0),
+        a_job("dead", owner=ME),
+    )
+    store.finish([(done, b"result")], NOW)
+    store.give_back([given_back(dead, "bad", dead=True)], NOW)
+    # When
+    found = store.find([*ids([ready, held, done, dead]), "nowhere"])
+    # Then
+    assert found == {
+        "ready": Found(State.READY, "", b"", ""),
+        "held": Found(State.RESERVED, ME, b"", ""),
+        "done": Found(State.DONE, "", b"result", ""),
+        "dead": Found(State.DEAD, "", b"", "bad"),
+    }
+
+
+# ------------------------------------------------------------------------ others
+
+
+def test_nothing_done_under_a_lost_owner_changes_the_job_of_the_new_one(store: QueueStore) -> None:
+    # Given
+    pushed(store, a_job("a"))
+    [late] = claim(store).jobs
+    store.reclaim(ME, 20, NOW)
+    [current] = claim(store, owner=OTHER).jobs
+    before = everything(store)
+    # When
+    problems = [store.commit([late]), store.finish([(late, b"late")], NOW)]
+    moved = [store.give_back([given_back(late)], NOW), store.release(["a"], ME), *store.reclaim(ME, 1, NOW)]
+    # Then
+    assert [type(each["a"]) for each in problems] == [LeaseLost, LeaseLost]
+    assert moved == [0, 0, 0, 0]
+    assert everything(store) == before
+    assert store.commit([current]) == {}
+
+
+def test_a_queue_that_was_removed_gets_its_indexes_again(store: QueueStore) -> None:
+    # Given
+    indexes = store.jobs.index_information()
+    store.jobs.drop()
+    # When
+    store.prepare()
+    unprepared = store.jobs.index_information()
+    store.dropped()
+    store.prepare()
+    # Then
+    assert unprepared == {}
+    assert store.jobs.index_information() == indexes
+
+
+def test_no_primary_means_not_sent_and_a_lost_reply_means_unclear() -> None:
+    with pytest.raises(Unavailable) as not_sent, translated():
+        raise ServerSelectionTimeoutError("nobody")
+    with pytest.raises(Unclear) as lost, translated():
+        raise AutoReconnect("cut")
+    assert not isinstance(not_sent.value, Unclear)
+    assert isinstance(lost.value.__cause__, AutoReconnect)

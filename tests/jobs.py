@@ -1,0 +1,44 @@
+"""Jobs for tests: made in one line, numbered as an intake would, looked at as they are stored."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from broker.job import Job
+from broker.store import QueueStore
+
+#: The present of the tests, far ahead: MongoDB removes by its own clock what has a ``remove_at`` behind it.
+NOW = 4_000_000_000.0
+
+_numbers = itertools.count(1)
+
+
+def a_job(job_id: str | None = None, payload: bytes = b"payload", *, owner: str = "", **settings: Any) -> Job:
+    """A job that was accepted at :data:`NOW`, after those made before; with an owner it is born reserved."""
+    number = next(_numbers)
+    settings.setdefault("eligible_at", NOW)
+    job = Job(job_id or f"job-{number}", payload, **settings)
+    job.created_at = NOW
+    job.seq = number
+    job.owner = owner
+    job.attempts = 1 if owner else 0
+    return job
+
+
+def some_jobs(count: int, **settings: Any) -> list[Job]:
+    return [a_job(**settings) for _ in range(count)]
+
+
+def ids(jobs: list[Job]) -> list[str]:
+    return [job.id for job in jobs]
+
+
+def stored(store: QueueStore, job_id: str) -> dict[str, Any]:
+    """The document of a job; empty if there is none."""
+    return store.jobs.find_one({"_id": job_id}) or {}
+
+
+def everything(store: QueueStore) -> dict[str, dict[str, Any]]:
+    """All documents of a queue by id."""
+    return {each["_id"]: each for each in store.jobs.find()}

@@ -1,0 +1,259 @@
+"""A broker for a test: a process of its own, all doors on free ports, ended whatever happens.
+
+::
+
+    with BrokerProcess(mongo_uri, database) as broker:
+        push.connect(broker.doors["push"])
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any, Self
+
+import tomli_w
+
+#: What a device's ends are called in ``BrokerProcess.doors``.
+_NAMES = {
+    "streamer": {"frontend": "push", "backend": "pull", "commit": "commit"},
+    "queue": {"frontend": "req", "backend": "rep"},
+    "forwarder": {"frontend": "pub", "backend": "sub"},
+}
+
+_given: set[int] = set()
+_random = Random(os.getpid())
+
+
+def free_port() -> int:
+    """A port on 127.0.0.1 that is free, another one at each call in this process.
+
+    From below the range of outgoing connections (32768), so that none takes it before its door does.
+    """
+    while True:
+        port = _random.randrange(10_000, 20_000)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if port not in _given and probe.connect_ex(("127.0.0.1", port)) != 0:
+                _given.add(port)
+                return port
+
+
+def wait_until(condition: Callable[[], Any], timeout: float = 10.0, what: str = "it") -> Any:
+    """Poll ``condition`` until it is true and return its value; AssertionError after ``timeout`` s."""
+    deadline = time.monotonic() + timeout
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"{what} did not happen within {timeout} s"
+        time.sleep(0.01)
+    return value
+
+
+class BrokerProcess:
+    """``python -m broker`` as a subprocess.
+
+    ``config`` is written as its TOML file; ``[[devices]]`` left out are the three default ones, on
+    free ports. ``mongodb_uri=None`` gives it an embedded MongoDB in :attr:`folder`. ``rlimits`` maps
+    ``resource.RLIMIT_*`` to a value (soft and hard).
+    """
+
+    def __init__(
+        self,
+        mongodb_uri: str | None = None,
+        database: str | None = None,
+        *,
+        config: Mapping[str, Any] | None = None,
+        args: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        rlimits: Mapping[int, int] | None = None,
+        folder: Path | None = None,
+        start_timeout: float = 60.0,
+    ) -> None:
+        self._own_folder = folder is None
+        self.folder = folder or Path(tempfile.mkdtemp(prefix="sluicemq-test-"))
+        self.config = _complete(config or {}, mongodb_uri, database, self.folder)
+        self._args = list(args)
+        self._env = {**_clean_environment(), **(env or {})}
+        self._rlimits = dict(rlimits or {})
+        self._start_timeout = start_timeout
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ready: dict[str, Any] = {}
+
+    def start(self) -> Self:
+        """Start it and wait until it is ready; AssertionError with its log if it ends first."""
+        self.launch()
+        self.wait_ready()
+        return self
+
+    def launch(self) -> None:
+        """Start it without waiting."""
+        (self.folder / "broker.toml").write_text(tomli_w.dumps(self.config))
+        self._ready_file.unlink(missing_ok=True)
+        command = [sys.executable, "-m", "broker", "--config", "broker.toml"]
+        command += ["--ready-file", str(self._ready_file), *self._args]
+        limits = self._rlimits
+        with self._log_file.open("ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                cwd=self.folder,
+                env=self._env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                preexec_fn=(lambda: _limit(limits)) if limits else None,  # noqa: PLW1509
+            )
+
+    def wait_ready(self) -> None:
+        """Wait for the ready file and read it."""
+        wait_until(self._is_ready_or_ended, self._start_timeout, "the broker's start")
+        if not self._ready_file.exists():
+            message = f"the broker ended with code {self.process.returncode}:\n{self.log_text()[-5000:]}"
+            raise AssertionError(message)
+        self._ready = json.loads(self._ready_file.read_text())
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        """The broker's process."""
+        assert self._process, "the broker was not started"
+        return self._process
+
+    @property
+    def pid(self) -> int:
+        """The broker's pid."""
+        return self.process.pid
+
+    @property
+    def mongod_pid(self) -> int:
+        """The pid of its embedded mongod at the time it was ready."""
+        return int(self._ready["mongod_pid"])
+
+    @property
+    def devices(self) -> list[dict[str, Any]]:
+        """The devices as the ready file lists them: kind, queue and addresses of their ends."""
+        return list(self._ready["devices"])
+
+    @property
+    def doors(self) -> dict[str, str]:
+        """One address each for smq, push, pull, commit, req, rep, pub and sub: of the first such device."""
+        doors = {"smq": self._ready["endpoint"]}
+        for device in self.devices:
+            for end, name in _NAMES[device["kind"]].items():
+                addresses = _addresses(device.get(end))
+                if addresses:
+                    doors.setdefault(name, addresses[0])
+        return doors
+
+    def log_text(self) -> str:
+        """What it wrote on stdout and stderr so far, over all its starts."""
+        return self._log_file.read_text(errors="replace") if self._log_file.exists() else ""
+
+    def wait_log(self, text: str, timeout: float = 10.0) -> None:
+        """Wait until ``text`` stands in its log."""
+        wait_until(lambda: text in self.log_text(), timeout, f"{text!r} in the broker's log")
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal (SIGSTOP, SIGCONT, ...)."""
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """``kill -9``, and wait until it is gone."""
+        self.process.kill()
+        self.process.wait(10)
+
+    def terminate(self, timeout: float = 40.0) -> int:
+        """SIGTERM; returns its exit code. TimeoutExpired after ``timeout`` seconds."""
+        self.process.terminate()
+        return self.process.wait(timeout)
+
+    def restart(self) -> Self:
+        """Start it again after :meth:`kill` or :meth:`terminate`: the same config and ports."""
+        return self.start()
+
+    def close(self) -> None:
+        """End it and remove its folder."""
+        if self._process and self._process.poll() is None:
+            self._process.send_signal(signal.SIGCONT)
+            self._process.terminate()
+            _kill_after(self._process, 10.0)
+        if self._own_folder:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        try:
+            return self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is not None:
+            sys.stderr.write(f"--- the broker's log ---\n{self.log_text()[-20_000:]}\n")
+        self.close()
+
+    @property
+    def _ready_file(self) -> Path:
+        return self.folder / "ready.json"
+
+    @property
+    def _log_file(self) -> Path:
+        return self.folder / "broker.log"
+
+    def _is_ready_or_ended(self) -> bool:
+        return self._ready_file.exists() or self.process.poll() is not None
+
+
+def tcp(port: int | None = None) -> str:
+    """An address on 127.0.0.1, by default on a free port."""
+    return f"tcp://127.0.0.1:{port or free_port()}"
+
+
+def _complete(
+    config: Mapping[str, Any], uri: str | None, database: str | None, folder: Path
+) -> dict[str, Any]:
+    broker = {"endpoint": tcp(), "data_dir": str(folder / "data")}
+    if uri:
+        broker["mongodb_uri"] = uri
+    if database:
+        broker["database"] = database
+    return {**config, "broker": {**broker, **config.get("broker", {})}, "devices": _devices(config)}
+
+
+def _devices(config: Mapping[str, Any]) -> list[dict[str, Any]]:
+    if "devices" in config:
+        return list(config["devices"])
+    return [
+        {"kind": "streamer", "frontend": tcp(), "backend": tcp(), "commit": tcp()},
+        {"kind": "queue", "frontend": tcp(), "backend": tcp()},
+        {"kind": "forwarder", "frontend": tcp(), "backend": tcp()},
+    ]
+
+
+def _addresses(end: str | list[str] | None) -> list[str]:
+    return [end] if isinstance(end, str) else list(end or [])
+
+
+def _clean_environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("SLUICEMQ_")}
+
+
+def _limit(limits: Mapping[int, int]) -> None:
+    for which, value in limits.items():
+        resource.setrlimit(which, (value, value))
+
+
+def _kill_after(process: subprocess.Popen[bytes], patience: float) -> None:
+    killer = threading.Timer(patience, process.kill)
+    killer.start()
+    process.wait()
+    killer.cancel()
