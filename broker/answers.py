@@ -1,0 +1,95 @@
+"""Who waits for the result of which job: REQ and DEALER clients at a QUEUE frontend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable
+from typing import Final
+
+from broker.batcher import Batcher
+from broker.job import State
+from broker.patience import Patience
+from broker.store import Found, QueueStore
+from sluicemq.errors import Dead, Expired, SluiceError, Unavailable, Uncertain
+
+#: Told once: the result of the job, or why there is none.
+Answer = Callable[[bytes | SluiceError], None]
+
+_LOOKED_UP_AT_ONCE: Final = 1000
+
+
+class Answers:
+    """The askers of one queue. A crash forgets them: they ask again with the same id and wait on."""
+
+    def __init__(self, store: QueueStore, patience: Patience) -> None:
+        self._store = store
+        self._patience = patience
+        self._askers: dict[str, list[Answer]] = {}
+        self._durable: set[str] = set()
+        self._missing: set[str] = set()
+        self._look_ups: Batcher[str] = Batcher(self._look_up, size=_LOOKED_UP_AT_ONCE)
+
+    def __len__(self) -> int:
+        """Jobs that somebody waits for."""
+        return len(self._askers)
+
+    def wait(self, job_id: str, answer: Answer) -> None:
+        """Call ``answer`` when this job has ended, whoever ends it."""
+        self._askers.setdefault(job_id, []).append(answer)
+
+    def durable(self, ids: Iterable[str], existing: Iterable[str]) -> None:
+        """These jobs are stored now; those that existed may have ended before they were asked for."""
+        self._durable.update(job_id for job_id in ids if job_id in self._askers)
+        self._look_ups.extend(existing)
+
+    def look_up_elsewhere(self, held: Container[str]) -> None:
+        """Look for the jobs that this broker doesn't hold, since nobody tells it when they end."""
+        if self._durable and not self._look_ups.busy:
+            self._look_ups.extend([job_id for job_id in self._durable if job_id not in held])
+
+    def committed(self, job_id: str, result: bytes) -> None:
+        """The job is done, durably."""
+        self._tell(job_id, result)
+
+    def failed(self, job_id: str, error: SluiceError) -> None:
+        """There will be no result."""
+        self._tell(job_id, error)
+
+    def expired(self, ids: Iterable[str]) -> None:
+        """These jobs were not taken in time."""
+        for job_id in ids:
+            self._tell(job_id, Expired(f"job {job_id}: its time to live is over"))
+
+    def refuse_all(self) -> None:
+        """The broker stops: whoever still waits may ask again, with the same id."""
+        for job_id in list(self._askers):
+            self._tell(job_id, Unavailable("the broker stops; ask again with the same id"))
+
+    def _tell(self, job_id: str, outcome: bytes | SluiceError) -> None:
+        self._durable.discard(job_id)
+        self._missing.discard(job_id)
+        for answer in self._askers.pop(job_id, ()):
+            answer(outcome)
+
+    def _look_up(self, ids: list[str]) -> None:
+        found = self._patience.insist(lambda: self._store.find(ids))
+        for job_id in ids:
+            if job_id not in found:
+                self._not_there(job_id)
+            elif (outcome := _outcome(job_id, found[job_id])) is not None:
+                self._tell(job_id, outcome)
+
+    def _not_there(self, job_id: str) -> None:
+        """A job that is gone may have been committed here this moment; the second time it is not so."""
+        if job_id in self._missing:
+            self._tell(job_id, Uncertain(f"job {job_id} has ended elsewhere and is not remembered"))
+        elif job_id in self._durable:
+            self._missing.add(job_id)
+
+
+def _outcome(job_id: str, found: Found) -> bytes | SluiceError | None:
+    """What to answer; None while the job is on its way."""
+    if found.state is State.DONE:
+        return found.result
+    if found.state is State.DEAD:
+        return Dead(f"job {job_id} is among the dead letters: {found.reason}")
+    return None

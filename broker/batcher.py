@@ -1,0 +1,114 @@
+"""Collecting items and handing them on in batches: what makes every hop of a job cheap."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Generic, TypeVar
+
+import gevent
+from gevent.event import Event
+
+from sluicemq.errors import Unavailable
+
+log = logging.getLogger("broker")
+
+Item = TypeVar("Item")
+
+
+class Batcher(Generic[Item]):
+    """Hands items to ``write`` in their order, up to ``size`` at a time, ``in_flight`` writes at once.
+
+    A batch is what has come together while the writes before it were under way: one item when
+    idle, for latency, hundreds under load. ``gather`` seconds are waited before a batch that isn't
+    full, to merge what comes one by one. Its greenlets exist only while there is work, so a
+    thousand idle queues cost nothing. ``weigh`` tells how much of ``size`` an item takes.
+
+    ``write`` blocks until its batch is settled; it deals with its own errors. One that raises all
+    the same is logged, and its batch is given to ``failed``.
+    """
+
+    def __init__(
+        self,
+        write: Callable[[list[Item]], None],
+        *,
+        size: int,
+        in_flight: int = 1,
+        gather: float = 0.0,
+        weigh: Callable[[Item], int] = lambda _item: 1,
+        failed: Callable[[list[Item]], None] = lambda _batch: None,
+    ) -> None:
+        self._write = write
+        self._size = size
+        self._in_flight = in_flight
+        self._gather = gather
+        self._weigh = weigh
+        self._failed = failed
+        self._items: deque[Item] = deque()
+        self._running = 0
+        self._idle = Event()
+        self._idle.set()
+
+    def __len__(self) -> int:
+        """Items that wait; those being written are not among them."""
+        return len(self._items)
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything waits or is being written."""
+        return not self._idle.is_set()
+
+    def add(self, *items: Item) -> None:
+        """Put items at the end; never blocks."""
+        self.extend(items)
+
+    def extend(self, items: Iterable[Item]) -> None:
+        """Put items at the end, in their order; never blocks."""
+        self._items.extend(items)
+        if self._items and self._running < self._in_flight:
+            self._running += 1
+            self._idle.clear()
+            gevent.spawn(self._run)
+
+    def clear(self) -> list[Item]:
+        """Take out everything that waits."""
+        left = list(self._items)
+        self._items.clear()
+        return left
+
+    def drain(self, timeout: float | None = None) -> bool:
+        """Wait until nothing waits and nothing is being written; False if time ran out before."""
+        return bool(self._idle.wait(timeout))
+
+    def _run(self) -> None:
+        try:
+            while self._items:
+                if self._gather and len(self._items) < self._size:
+                    gevent.sleep(self._gather)
+                self._write_one(self._take())
+        finally:
+            self._running -= 1
+            if not self._running:
+                self._idle.set()
+
+    def _write_one(self, batch: list[Item]) -> None:
+        if not batch:
+            return
+        try:
+            self._write(batch)
+        except Unavailable as error:
+            log.error("a batch of %d was not written: %s", len(batch), error)  # noqa: TRY400 - the store's text says all
+            self._failed(batch)
+        except Exception:
+            log.exception("a batch of %d failed", len(batch))
+            self._failed(batch)
+
+    def _take(self) -> list[Item]:
+        batch: list[Item] = []
+        room = self._size
+        while self._items and room > 0:
+            item = self._items.popleft()
+            batch.append(item)
+            room -= self._weigh(item)
+        return batch

@@ -1,0 +1,212 @@
+"""From frames to a job: what producers may send, checked, with errors that say what was wrong."""
+
+from __future__ import annotations
+
+import itertools
+import reprlib
+import secrets
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from broker.config import QueueSettings
+from broker.job import Job
+from broker.mongo import ServerClock
+from sluicemq import wire
+from sluicemq.errors import BadFrames, BadHeaders, TooLarge
+
+RESULT: Final = "result"
+ACCEPTED: Final = "accepted"
+
+_LONGEST_ID = 128
+_DEEPEST = 20
+_LAST_DATE = datetime(9999, 1, 1).timestamp()  # noqa: DTZ001 - a bound, to the day
+_TEN_YEARS = 10 * 366 * 86400.0
+
+# Values in messages, however long or deep they are: str() of a list in a thousand lists raises.
+_BRIEF = reprlib.Repr()
+_BRIEF.maxstring = _BRIEF.maxother = 64
+
+
+class PlainJob(NamedTuple):
+    """A message of a plain socket, taken apart: an empty queue means the device's own."""
+
+    queue: str
+    headers: dict[str, Any]
+    payload: bytes
+
+
+def split(frames: list[bytes]) -> PlainJob:
+    """``[payload]``, ``[queue][payload]`` or ``[queue][headers][payload]``.
+
+    Raises :class:`BadFrames` or :class:`BadHeaders`.
+    """
+    if not 1 <= len(frames) <= 3:
+        raise BadFrames(f"a job has 1 to 3 frames ([queue] [headers] payload), this one has {len(frames)}")
+    queue = frames[0] if len(frames) > 1 else b""
+    headers = wire.decode_headers(frames[1]) if len(frames) == 3 else {}
+    return PlainJob(queue.decode("utf-8", "backslashreplace"), headers, frames[-1])
+
+
+class JobMaker:
+    """Makes jobs of what producers send; gives ids, time-ordered, to those that have none."""
+
+    def __init__(self, clock: ServerClock, max_job_bytes: int) -> None:
+        self._clock = clock
+        self._max_job_bytes = max_job_bytes
+        self._name = secrets.token_hex(4)
+        self._numbers = itertools.count(1)
+
+    def new_id(self) -> str:
+        """An id that nobody else gives, and that sorts by time."""
+        return f"{int(self._clock.now() * 1000):012x}-{self._name}-{next(self._numbers):x}"
+
+    def make(
+        self,
+        settings: QueueSettings,
+        payload: bytes,
+        headers: Mapping[str, Any],
+        job_id: str | None = None,
+    ) -> Job:
+        """A job as its headers and its queue's settings have it; ``job_id`` wins over an id in the headers.
+
+        Raises :class:`BadHeaders` (naming the key, what it was and what it may be) and
+        :class:`TooLarge`.
+        """
+        self._check_size(payload, headers)
+        if job_id is not None:
+            _check("id", job_id)
+        if not headers:
+            return self._plain(settings, payload, job_id)
+        for key, value in headers.items():
+            _check(key, value)
+        now = self._clock.now()
+        ttl = headers.get("ttl", settings.ttl)
+        return Job(
+            job_id or headers.get("id") or self.new_id(),
+            payload,
+            headers.get("headers"),
+            priority=headers.get("priority", settings.priority),
+            eligible_at=_eligible_at(headers, now, settings.delay),
+            expires_at=None if ttl is None else now + ttl,
+            max_attempts=headers.get("max_attempts", settings.max_attempts),
+            visibility_timeout=float(headers.get("visibility_timeout", settings.visibility_timeout)),
+        )
+
+    def _plain(self, settings: QueueSettings, payload: bytes, job_id: str | None) -> Job:
+        return Job(
+            job_id or self.new_id(),
+            payload,
+            priority=settings.priority,
+            eligible_at=self._clock.now() + settings.delay if settings.delay else 0.0,
+            expires_at=None if settings.ttl is None else self._clock.now() + settings.ttl,
+            max_attempts=settings.max_attempts,
+            visibility_timeout=settings.visibility_timeout,
+        )
+
+    def _check_size(self, payload: bytes, headers: Mapping[str, Any]) -> None:
+        size = len(payload)
+        if headers.get("headers"):
+            size += len(_encoded(headers))
+        if size > self._max_job_bytes:
+            raise TooLarge(f"the job has {size} bytes, max_job_bytes is {self._max_job_bytes}")
+
+
+def _encoded(headers: Mapping[str, Any]) -> bytes:
+    try:
+        return wire.encode_headers(dict(headers))
+    except (ValueError, TypeError, RecursionError, OverflowError) as error:
+        raise BadHeaders(f"headers can't be stored: {error}") from error
+
+
+def _eligible_at(headers: Mapping[str, Any], now: float, delay: float) -> float:
+    not_before = headers.get("not_before")
+    if isinstance(not_before, str):
+        not_before = _rfc3339(not_before)
+    delay = headers.get("delay", delay)
+    due = max(not_before or 0.0, now + delay if delay else 0.0)
+    return int(due * 1000) / 1000
+
+
+def _rfc3339(text: str) -> float:
+    when = datetime.fromisoformat(text)
+    if when.tzinfo is None:
+        raise ValueError
+    return when.timestamp()
+
+
+def _number(low: float, high: float) -> Callable[[Any], bool]:
+    return lambda value: (
+        isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
+    )
+
+
+def _integer(low: int, high: int) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+
+
+def _is_id(value: Any) -> bool:
+    return isinstance(value, str) and 1 <= len(value.encode("utf-8", "surrogatepass")) <= _LONGEST_ID
+
+
+def _is_time(value: Any) -> bool:
+    if not isinstance(value, str):
+        return _number(0, _LAST_DATE)(value)
+    try:
+        return 0 <= _rfc3339(value) <= _LAST_DATE
+    except (ValueError, OverflowError):
+        return False
+
+
+def _storable(value: Any, depth: int = 0) -> bool:
+    """Whether MongoDB and msgpack can both hold it: 64-bit integers, text keys without NUL, not too deep.
+
+    Nor keys with a leading ``$``: ``{"$ref": ...}`` comes back from MongoDB as something else.
+    """
+    if depth > _DEEPEST:
+        return False
+    if isinstance(value, dict):
+        keys = all(
+            isinstance(key, str) and key[:1] != "$" and "\0" not in key and _is_text(key) for key in value
+        )
+        return keys and all(_storable(each, depth + 1) for each in value.values())
+    if isinstance(value, list):
+        return all(_storable(each, depth + 1) for each in value)
+    if isinstance(value, int):
+        return -(2**63) <= value < 2**63
+    return value is None or isinstance(value, float | bytes) or (isinstance(value, str) and _is_text(value))
+
+
+def _is_text(value: str) -> bool:
+    """Not a lone surrogate, which JSON can write but UTF-8 can't."""
+    return value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value)
+
+
+class _Rule(NamedTuple):
+    holds: Callable[[Any], bool]
+    expected: str
+
+
+_RULES: Final[dict[str, _Rule]] = {
+    "id": _Rule(lambda value: _is_id(value) and _is_text(value), "a string of 1 to 128 bytes"),
+    "priority": _Rule(_integer(0, 255), "a whole number from 0 to 255"),
+    "delay": _Rule(_number(0, _TEN_YEARS), "seconds from 0 to ten years"),
+    "not_before": _Rule(_is_time, "Unix seconds or RFC 3339 text with a time zone, before the year 9999"),
+    "ttl": _Rule(_number(0.001, _TEN_YEARS), "seconds above 0, at most ten years"),
+    "max_attempts": _Rule(_integer(0, 1_000_000), "a whole number from 0 (for ever) to 1000000"),
+    "visibility_timeout": _Rule(_number(0.1, 30 * 86400), "seconds from 0.1 to 30 days"),
+    "reply": _Rule(lambda value: value in (RESULT, ACCEPTED), "'result' or 'accepted'"),
+    "headers": _Rule(
+        lambda value: isinstance(value, dict) and _storable(value),
+        "a map with text keys (not starting with $), 64-bit numbers and at most 20 levels",
+    ),
+}
+
+
+def _check(key: Any, value: Any) -> None:
+    rule = _RULES.get(key) if isinstance(key, str) else None
+    if rule is None:
+        known = ", ".join(sorted(_RULES))
+        raise BadHeaders(f"unknown header {_BRIEF.repr(key)}; known are {known}; your own go under 'headers'")
+    if not rule.holds(value):
+        raise BadHeaders(f"header {key!r} is {_BRIEF.repr(value)}, expected {rule.expected}")

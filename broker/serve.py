@@ -1,0 +1,151 @@
+"""The process: flags, configuration, the embedded MongoDB, signals, exit codes."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import gevent
+from gevent.event import Event
+
+from broker import __version__, logs
+from broker.config import Config, ConfigError, describe, load
+from broker.embedded import EmbeddedMongo
+from broker.server import Server
+from sluicemq.errors import SluiceError
+
+log = logging.getLogger("broker")
+
+REFUSED, USAGE = 1, 2
+
+_EPILOG = (
+    "Every setting of [broker] can also be given in the file or as SLUICEMQ_NAME in the environment; "
+    "flags win. Queues and devices are set in the file. 'sluicemq config check' shows all of them."
+)
+
+
+@click.command(name="serve", epilog=_EPILOG)
+@click.version_option(__version__, prog_name="sluicemq")
+@click.option(
+    "--config", "config_file", type=click.Path(path_type=Path), help="TOML file with the configuration."
+)
+@click.option("--endpoint", help="Door of the library and the commands.  [tcp://127.0.0.1:5550]")
+@click.option("--host", help="Where the default doors listen.  [127.0.0.1]")
+@click.option("--mongodb-uri", help="MongoDB to use; without it a private one is run in the data folder.")
+@click.option("--database", help="MongoDB database.  [sluicemq]")
+@click.option("--data-dir", type=click.Path(path_type=Path), help="Folder of the private MongoDB.")
+@click.option("--lease", type=float, help="Seconds a silent broker keeps its jobs.  [15]")
+@click.option("--stop-timeout", type=float, help="Seconds a stop waits for running jobs.  [30]")
+@click.option("--allow-unsafe-store", is_flag=True, default=None, help="Accept a MongoDB that may lose jobs.")
+@click.option("--log-level", help="debug, info, warning or error.  [info]")
+@click.option("--log-format", help="text or json.  [text]")
+@click.option(
+    "--ready-file", type=click.Path(path_type=Path), help="Write doors and pids here (JSON) when ready."
+)
+@click.option("--check-config", is_flag=True, help="Show the configuration that would hold, and stop.")
+def serve(config_file: Path | None, ready_file: Path | None, *, check_config: bool, **flags: Any) -> int:
+    """Run the SluiceMQ broker in the foreground; SIGTERM or Ctrl-C stops it without losing a job."""
+    try:
+        config = load(config_file, os.environ, flags)
+    except ConfigError as error:
+        click.echo(f"sluicemq: {error}", err=True)
+        return USAGE
+    if check_config:
+        click.echo(describe(config))
+        return 0
+    logs.set_up(config.broker.log_level, config.broker.log_format)
+    return _run(config, ready_file)
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command; returns the exit code: 0 done, 1 refused, 2 usage."""
+    try:
+        code: int = serve.main(arguments, prog_name="sluicemq serve", standalone_mode=False) or 0
+    except click.ClickException as error:
+        error.show()
+        return USAGE
+    except click.Abort:
+        return REFUSED
+    return code
+
+
+def _run(config: Config, ready_file: Path | None) -> int:
+    stopped = _on_signals()
+    embedded = None if config.broker.mongodb_uri else EmbeddedMongo(_data_dir(config))
+    server: Server | None = None
+    try:
+        uri = config.broker.mongodb_uri or (embedded.start() if embedded else "")
+        server = Server(config, uri, alone=embedded is not None)
+        server.start()
+        _announce(server, embedded, ready_file)
+        stopped.wait()
+    except (SluiceError, OSError) as error:
+        log.error("%s", error)  # noqa: TRY400 - the text says what to do, a traceback would hide it
+        return REFUSED
+    else:
+        return 0
+    finally:
+        _stop(server, stopped, embedded)
+
+
+def _stop(server: Server | None, stopped: Event, embedded: EmbeddedMongo | None) -> None:
+    stopped.clear()
+    if server:
+        gevent.spawn(_hurry, server, stopped)
+        server.stop()
+    if embedded:
+        embedded.stop()
+    log.info("stopped")
+
+
+def _hurry(server: Server, signalled: Event) -> None:
+    signalled.wait()
+    log.warning("second signal: stopping at once")
+    server.hurry()
+
+
+def _on_signals() -> Event:
+    stopped = Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        gevent.signal_handler(number, stopped.set)
+    return stopped
+
+
+def _data_dir(config: Config) -> Path:
+    folder: Path | None = config.broker.data_dir
+    if folder is None:
+        raise ConfigError("data_dir is not known")
+    return folder
+
+
+def _announce(server: Server, embedded: EmbeddedMongo | None, ready_file: Path | None) -> None:
+    """Say where everything is: every door, and the data."""
+    doors = server.describe()
+    store = f"embedded, data in {server.config.broker.data_dir}" if embedded else "as configured"
+    log.info("SluiceMQ %s, MongoDB %s, database %s", __version__, store, server.config.broker.database)
+    log.info("  library, commands (SMQ/1)       %s", doors["endpoint"])
+    for device in doors["devices"]:
+        for end, text in _DOORS[device["kind"]].items():
+            for address in device[end]:
+                queue = f" of queue {device['queue']}" if device["queue"] else ""
+                log.info("  %-31s %s", text + queue, address)
+    log.info("ready (pid %d); Ctrl-C stops it", os.getpid())
+    if ready_file:
+        report = {"pid": os.getpid(), **doors, "mongod_pid": embedded.pid if embedded else None}
+        partial = ready_file.with_suffix(".part")
+        partial.write_text(json.dumps(report))
+        partial.rename(ready_file)
+    sys.stderr.flush()
+
+
+_DOORS = {
+    "streamer": {"frontend": "PUSH producers", "backend": "PULL workers", "commit": "commits"},
+    "queue": {"frontend": "REQ clients", "backend": "REP workers"},
+    "forwarder": {"frontend": "publishers", "backend": "subscribers"},
+}

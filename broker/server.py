@@ -1,0 +1,257 @@
+"""The broker, put together: its parts, its greenlets, and the order in which it starts and stops."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import gevent
+from gevent.event import Event
+
+from broker.admin import Admin
+from broker.config import Config, DeviceSettings
+from broker.counters import Counters
+from broker.device import Device, ForwarderDevice, QueueDevice
+from broker.frames import JobMaker
+from broker.mongo import Documents, ServerClock, connect, require_safe
+from broker.owners import Owners
+from broker.patience import Patience
+from broker.queue import House
+from broker.queues import Queues
+from broker.sessions import SessionDoor
+from broker.store_inspect import Inspector
+from broker.store_leases import LeaseStore
+from broker.sweeper import Sweeper
+from devices.switchboard import Switchboard
+from sluicemq.errors import SluiceError, Unavailable
+
+log = logging.getLogger("broker")
+
+#: A stopping broker reads its doors until nothing has come for so long, or for this share of its deadline.
+_QUIET = 0.1
+_READING_SHARE = 0.2
+_WRITING_SHARE = 0.3
+#: Seconds to mark the lease dead and say goodbye to MongoDB, at least.
+_LEAVING = 1.0
+
+
+class Server:
+    """One broker on a MongoDB. ``alone``: no other broker can use it, so all leases there are void."""
+
+    def __init__(self, config: Config, uri: str, *, alone: bool) -> None:
+        settings = config.broker
+        self.config = config
+        self.counters = Counters()
+        self._alone = alone
+        self._mongo = connect(uri)
+        self._clock = ServerClock()
+        self._patience = Patience()
+        name = f"{socket.gethostname()}:{os.getpid()}"
+        self._owners = Owners(LeaseStore(self._database(None)), self._clock, name, settings.lease)
+        house = House(self._database, self._owners, self._clock, self._patience, self.counters)
+        self._queues = Queues(config, house)
+        self._owners.lost = self._queues.drop_owner
+        self._sweeper = Sweeper(self._queues, self._owners, self._clock, self.counters)
+        self._board = Switchboard(notice=self.counters.notice, max_connections=settings.max_connections)
+        maker = JobMaker(self._clock, settings.max_job_bytes)
+        self._sessions = SessionDoor(
+            settings, self._board, self._queues, maker, Admin(self._queues, house), self.counters
+        )
+        self._devices: list[Device] = [self._device(each, maker) for each in config.devices]
+        self._greenlets: list[gevent.Greenlet[..., None]] = []
+        self._stopping = Event()
+        self._started = False
+
+    # ----------------------------------------------------------------- start
+
+    def start(self) -> None:
+        """Check the store, take back what is ours, open the doors.
+
+        Raises :class:`SluiceError` where MongoDB is not there or not safe, OSError where a door's
+        address is taken.
+        """
+        self._started = True
+        self._prepare_store()
+        self._board.start()
+        for part in (self._sessions, *self._devices):
+            part.start()
+        settings = self.config.broker
+        self._greenlets = [
+            self._repeat(
+                "heartbeat of the lease, measuring the server's clock", self._owners.pause, self._beat
+            ),
+            self._repeat("sweep of gone owners and expired jobs", settings.lease, self._sweeper.sweep),
+            self._repeat("audit of our reservations against memory", settings.lease, self._sweeper.audit),
+            self._repeat("time-outs, askers, jobs of other brokers", settings.poll, self._tick),
+            self._repeat("heartbeats of library sessions", settings.heartbeat / 2, self._sessions.beat),
+        ]
+
+    def describe(self) -> dict[str, Any]:
+        """The doors that are open: ``{endpoint, devices: [{kind, queue, frontend, backend, commit}]}``."""
+        return {
+            "endpoint": self._sessions.door.address,
+            "devices": [each.describe() for each in self._devices],
+        }
+
+    # ------------------------------------------------------------------ stop
+
+    def stop(self) -> None:
+        """Stop without losing what was received; returns when stopped. Harmless before start, or twice.
+
+        Grant no more work; read the doors until they are quiet; close them and write what came; wait
+        for running jobs; give back the rest; end the lease. ``stop_timeout`` bounds all of it.
+        """
+        if not self._started:
+            return
+        self._started = False
+        timeout = self.config.broker.stop_timeout
+        deadline = time.monotonic() + timeout
+        log.info("stopping: reading the doors until they are quiet")
+        self._grant_no_more(timeout * _READING_SHARE)
+        self._read_until_quiet(timeout * _READING_SHARE)
+        for device in self._devices:
+            device.close_gates()
+        self._sessions.taking = False
+        self._write_what_came(timeout * _WRITING_SHARE)
+        self._await_workers(deadline - timeout * _WRITING_SHARE)
+        self._give_back(deadline)
+        self._stopping.set()
+        gevent.joinall(self._greenlets, timeout=max(0.5, deadline - time.monotonic()))
+        self._say_what_was_counted()
+        self._close(deadline)
+
+    def hurry(self) -> None:
+        """Wait for nothing any more: a second signal came."""
+        self._patience.give_up()
+        self._stopping.set()
+
+    # ----------------------------------------------------------- parts of it
+
+    def _database(self, name: str | None) -> Documents:
+        return self._mongo[name or self.config.broker.database]
+
+    def _device(self, settings: DeviceSettings, maker: JobMaker) -> Device:
+        if settings.kind == "forwarder":
+            return ForwarderDevice(settings, self._board)
+        return QueueDevice(settings, self.config.broker, self._board, self._queues, maker, self.counters)
+
+    def _prepare_store(self) -> None:
+        broker = self.config.broker
+        warning = require_safe(self._mongo, allow_unsafe=broker.allow_unsafe_store)
+        if warning:
+            log.warning("%s", warning)
+        self._clock.measure(self._mongo)
+        LeaseStore(self._database(None)).prepare()
+        for database in {
+            broker.database,
+            *(each.database for each in self.config.queues.values() if each.database),
+        }:
+            inspector = Inspector(self._database(database))
+            inspector.check_schema()
+            for name in inspector.names():
+                if (self.config.queue(name).database or broker.database) == database:
+                    self._queues.open(name)
+        self._owners.use()
+        if self._alone:
+            self._owners.end_others()
+        self._sweeper.sweep()
+
+    def _repeat(self, duty: str, seconds: float, step: Callable[[], None]) -> gevent.Greenlet[..., None]:
+        """A greenlet that has one duty; MongoDB being away is no reason to end it."""
+
+        def run() -> None:
+            while not self._stopping.wait(seconds):
+                try:
+                    step()
+                except Unavailable as error:
+                    self.counters.notice("store_unavailable", f"{duty}: {error}")
+                except Exception:
+                    log.exception("%s failed", duty)
+
+        return gevent.spawn(run)
+
+    def _beat(self) -> None:
+        sure = self._owners.sure
+        self._owners.beat()
+        self._clock.measure(self._mongo)
+        if self._owners.sure and not sure:
+            for queue in self._queues:
+                queue.dispatch.hand_out()
+
+    def _tick(self) -> None:
+        for queue in self._queues:
+            queue.tick(self.config.broker.poll)
+
+    # -------------------------------------------------------- steps of a stop
+
+    def _grant_no_more(self, timeout: float) -> None:
+        deadline = time.monotonic() + timeout
+        for queue in self._queues:
+            queue.dispatch.stop_granting(max(0.0, deadline - time.monotonic()))
+
+    def _read_until_quiet(self, timeout: float) -> None:
+        """Closing the doors first would lose what lies in socket buffers."""
+        deadline = time.monotonic() + timeout
+        before, now = -1, self._received()
+        while now != before and time.monotonic() < deadline and not self._stopping.wait(_QUIET):
+            before, now = now, self._received()
+
+    def _received(self) -> int:
+        return sum(device.received for device in self._devices)
+
+    def _write_what_came(self, timeout: float) -> None:
+        deadline = time.monotonic() + timeout
+        for queue in self._queues:
+            if not queue.intake.drain(max(0.0, deadline - time.monotonic())):
+                queue.intake.refuse_waiting()
+
+    def _await_workers(self, deadline: float) -> None:
+        running = sum(len(queue.dispatch.deliveries) for queue in self._queues)
+        if running:
+            log.info(
+                "waiting for %d running jobs, until %.0f s from now", running, deadline - time.monotonic()
+            )
+        while time.monotonic() < deadline and not self._stopping.is_set():
+            if not any(queue.dispatch.deliveries for queue in self._queues):
+                return
+            self._stopping.wait(0.02)
+
+    def _give_back(self, deadline: float) -> None:
+        """Give back what is held, then close the doors: what a lane still held is pushed anew."""
+        for queue in self._queues:
+            queue.give_back()
+            queue.answers.refuse_all()
+        for part in (*self._devices, self._sessions):
+            part.stop()
+        for queue in self._queues:
+            queue.drain(max(0.2, deadline - time.monotonic()))
+        self._patience.give_up()
+
+    def _say_what_was_counted(self) -> None:
+        """What came in is what was stored, was there before, was refused, or could not be read."""
+        values = self.counters.values
+        came = {name: values[name] for name in ("received", "pushed", "repeated", "refused", "unreadable")}
+        unclear = 2 * came["received"] - sum(came.values())  # MongoDB has not answered
+        counted = {
+            **came,
+            "unclear": unclear,
+            "delivered": values["delivered"],
+            "committed": values["committed"],
+        }
+        log.info("counted: %s", " ".join(f"{name}={count}" for name, count in counted.items()))
+
+    def _close(self, deadline: float) -> None:
+        """End the lease and all connections; a MongoDB that does not answer is not waited for."""
+        leaving = gevent.spawn(self._leave_store)
+        leaving.join(max(_LEAVING, deadline - time.monotonic()))
+        self._board.stop()
+
+    def _leave_store(self) -> None:
+        with suppress(SluiceError):
+            self._owners.end()
+        self._mongo.close()

@@ -1,0 +1,425 @@
+"""SMQ/1: the library's door. A session is one connection: it pushes, works, asks, and may vanish.
+
+The protocol is written down in ``sluicemq.wire``; here is one method per verb.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final
+
+from broker import __version__
+from broker.admin import Admin
+from broker.batcher import Batcher
+from broker.config import BrokerSettings
+from broker.counters import Counters
+from broker.frames import JobMaker
+from broker.frontends import FRAME_FACTOR
+from broker.intake import Push
+from broker.job import Job
+from broker.queue import Queue
+from broker.queues import Queues, check_name
+from broker.settle import Settlement, Verdict
+from broker.worker import Delivery, Worker
+from devices.doors import Lane, LaneDoor
+from devices.flow import Watermark
+from devices.switchboard import Switchboard
+from sluicemq import wire
+from sluicemq.errors import BadFrames, BadVerb, BadVersion, LeaseLost, SluiceError, Unavailable
+
+#: Jobs in one PUSH, and receipts in one SETTLE, at most.
+MOST_AT_ONCE: Final = 1000
+#: Answers that a client has not read, before its requests are no longer read.
+MOST_UNREAD: Final = 1000
+_MOST_CREDIT: Final = 100_000
+_LONGEST_DELAY: Final = 10 * 366 * 86400.0
+_VERDICTS: Final = frozenset({wire.COMMIT, wire.ROLLBACK, wire.REJECT, wire.RELEASE})
+
+log = logging.getLogger("broker.sessions")
+
+Fields = list[Any]
+
+_NO_HEADERS: Final[dict[str, Any]] = {}
+
+
+class SessionDoor:
+    """The SMQ/1 door and its sessions."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        board: Switchboard,
+        queues: Queues,
+        maker: JobMaker,
+        admin: Admin,
+        counters: Counters,
+    ) -> None:
+        self.settings = settings
+        self.queues = queues
+        self.maker = maker
+        self.admin = admin
+        self.counters = counters
+        self.taking = True
+        self.sessions: set[Session] = set()
+        self.mark = Watermark(settings.hwm, settings.hwm_bytes, lambda: None, self._resume)
+        # No ZMTP heartbeats: a session that is not read for a while would not answer them in time.
+        self.door = LaneDoor(
+            board,
+            settings.endpoint,
+            "DEALER",
+            lambda lane: self.sessions.add(Session(self, lane)),
+            max_frame=FRAME_FACTOR * settings.max_job_bytes,
+            heartbeat=None,
+            silence=None,
+            sndhwm=1000,
+        )
+
+    def start(self) -> None:
+        """Open the door."""
+        self.door.start()
+
+    def stop(self) -> None:
+        """Close the door."""
+        self.door.stop()
+
+    def beat(self) -> None:
+        """Every heartbeat: greet the silent, close those that were silent too long."""
+        for session in list(self.sessions):
+            session.beat(time.monotonic())
+
+    def _resume(self) -> None:
+        for session in self.sessions:
+            session.read_on()
+
+
+class Session:
+    """One connection of the library."""
+
+    def __init__(self, house: SessionDoor, lane: Lane) -> None:
+        self.name = lane.peer
+        self.counters = house.counters
+        self._house = house
+        self._lane = lane
+        self._workers: dict[str, SessionWorker] = {}
+        self._heard = self._said = time.monotonic()
+        self._held_back = False
+        self._questions: Batcher[Callable[[], None]] = Batcher(lambda batch: batch[0](), size=1)
+        lane.receive = self._receive
+        lane.closed = self._closed
+        lane.unblocked = self.read_on
+
+    def send(self, verb: bytes, number: int, *fields: Any) -> None:
+        """Send a message; held if the client is slow to read."""
+        self._said = time.monotonic()
+        self._lane.send(wire.encode(verb, number, *fields))
+        if self._lane.backlog > MOST_UNREAD:
+            self._hold_back()
+
+    @property
+    def writable(self) -> bool:
+        """Whether the client reads what it is sent."""
+        return self._lane.backlog == 0
+
+    def read_on(self) -> None:
+        """The reason to hold this client back may be over."""
+        if self._held_back and not self._house.mark.is_full and not self._lane.backlog:
+            self._held_back = False
+            self._heard = time.monotonic()
+            self._lane.resume()
+        for worker in self._workers.values():
+            worker.queue.dispatch.offer(worker)
+
+    def beat(self, now: float) -> None:
+        """Say that the broker lives; close a client that has said nothing for too long."""
+        settings = self._house.settings
+        if not self._held_back and now - self._heard > settings.silence:
+            self.counters.notice("sessions_silent", f"{self.name} said nothing for {settings.silence} s")
+            self._lane.close()
+        elif now - self._said >= settings.heartbeat / 2:
+            self.send(wire.PING, 0)
+
+    def _hold_back(self) -> None:
+        if not self._held_back:
+            self._held_back = True
+            self._lane.pause()
+
+    def _receive(self, messages: list[list[bytes]]) -> None:
+        self._heard = time.monotonic()
+        for frames in messages:
+            self._handle(frames)
+
+    def _handle(self, frames: list[bytes]) -> None:
+        number = 0
+        try:
+            verb, number, fields = wire.decode(frames)
+            handler = _HANDLERS.get(verb)
+            if handler is None:
+                raise BadVerb(f"unknown verb {verb[:32]!r}")
+            handler(self, number, fields)
+        except SluiceError as error:
+            self.counters.notice(error.code.lower(), f"from {self.name}: {error}")
+            self.send(wire.ERROR, number, error.code, str(error))
+            if isinstance(error, BadVersion):
+                self._lane.close()
+
+    def _closed(self) -> None:
+        self._house.sessions.discard(self)
+        for worker in self._workers.values():
+            worker.queue.settle.worker_gone(worker)
+        self._workers.clear()
+
+    # ----------------------------------------------------------------- verbs
+
+    def _hello(self, number: int, fields: Fields) -> None:
+        (about,) = _take(fields, dict)
+        client = about.get("client")
+        self.name = f"{client[:100]} {self._lane.peer}" if isinstance(client, str) else self._lane.peer
+        settings = self._house.settings
+        self.send(
+            wire.OK,
+            number,
+            {
+                "broker": __version__,
+                "heartbeat": settings.heartbeat,
+                "silence": settings.silence,
+                "max_job_bytes": settings.max_job_bytes,
+            },
+        )
+
+    def _push(self, number: int, fields: Fields) -> None:
+        name, entries = _take(fields, str, list)
+        if not self._house.taking:
+            raise Unavailable("the broker stops: push again when it is back")
+        if len(entries) > MOST_AT_ONCE:
+            raise BadFrames(f"a PUSH has at most {MOST_AT_ONCE} jobs, this one has {len(entries)}")
+        queue = self._house.queues.for_push(name)
+        self.counters.add("received", len(entries))
+        jobs, positions, refused = self._jobs(queue, entries)
+        size = sum(len(job.payload) for job in jobs)
+        if not jobs:
+            self._pushed(number, 0, 0, [], refused, {}, ())
+            return
+        self._house.mark.take(len(jobs), size)
+        if self._house.mark.is_full:
+            self._hold_back()
+        queue.push(Push(jobs, partial(self._pushed, number, len(jobs), size, positions, refused)))
+
+    def _jobs(self, queue: Queue, entries: list[Any]) -> tuple[list[Job], list[int], dict[int, SluiceError]]:
+        make, settings = self._house.maker.make, queue.settings
+        jobs: list[Job] = []
+        positions: list[int] = []
+        refused: dict[int, SluiceError] = {}
+        for at, entry in enumerate(entries):
+            try:
+                job_id, payload, headers = _entry(entry)
+                jobs.append(make(settings, payload, headers, job_id))
+                positions.append(at)
+            except SluiceError as error:
+                refused[at] = error
+        return jobs, positions, refused
+
+    def _pushed(
+        self,
+        number: int,
+        count: int,
+        size: int,
+        positions: list[int],
+        unreadable: dict[int, SluiceError],
+        refused: dict[int, SluiceError],
+        existing: Sequence[int],
+    ) -> None:
+        self.counters.add("repeated", len(existing))
+        problems = unreadable | {positions[at]: error for at, error in refused.items()}
+        for error in unreadable.values():
+            self.counters.add("unreadable")
+            self.counters.notice(error.code.lower(), f"a job from {self.name}: {error}")
+        self.send(wire.OK, number, _listed(problems))
+        if count:
+            self._house.mark.give(count, size)
+
+    def _ready(self, number: int, fields: Fields) -> None:
+        name, credit = _take(fields, str, int)
+        if not 0 <= credit <= _MOST_CREDIT:
+            raise BadFrames(f"credit {credit} is not from 0 to {_MOST_CREDIT}")
+        queue = self._house.queues.for_push(check_name(name))
+        self.send(wire.OK, number, None)
+        worker = self._workers.get(name)
+        if worker:
+            queue.dispatch.resize(worker, credit)
+        else:
+            worker = self._workers[name] = SessionWorker(self, queue, credit)
+            queue.dispatch.attach(worker)
+
+    def _settle(self, number: int, fields: Fields) -> None:
+        (entries,) = _take(fields, list)
+        if len(entries) > MOST_AT_ONCE:
+            raise BadFrames(f"a SETTLE has at most {MOST_AT_ONCE} verdicts, this one has {len(entries)}")
+        verdicts = [_verdict(entry) for entry in entries]
+        told = partial(self._settled, number)
+        by_queue = self._by_queue(verdicts)
+        if len(by_queue) == 1:
+            queue, _ = by_queue.popitem()
+            queue.settle.settle(verdicts, Settlement(told))
+        else:
+            self._settle_apart(verdicts, by_queue, told)
+
+    def _by_queue(self, verdicts: list[Verdict]) -> dict[Queue, list[int]]:
+        """The positions of the verdicts on each queue's deliveries; void receipts go to any."""
+        queues = [worker.queue for worker in self._workers.values()]
+        if len(queues) == 1:
+            return {queues[0]: list(range(len(verdicts)))}
+        groups: dict[Queue, list[int]] = {}
+        for at, verdict in enumerate(verdicts):
+            for worker in self._workers.values():
+                if verdict.receipt in worker.unsettled:
+                    groups.setdefault(worker.queue, []).append(at)
+        return groups
+
+    def _settle_apart(
+        self,
+        verdicts: list[Verdict],
+        by_queue: dict[Queue, list[int]],
+        told: Callable[[dict[int, SluiceError]], None],
+    ) -> None:
+        known = {at for positions in by_queue.values() for at in positions}
+        whole = Settlement(told)
+        whole.pending += len(by_queue)
+        for at in set(range(len(verdicts))) - known:
+            whole.problems[at] = LeaseLost("this receipt is void: the delivery has ended")
+        for queue, positions in by_queue.items():
+            part = Settlement(partial(_join, whole, positions))
+            queue.settle.settle([verdicts[at] for at in positions], part)
+        whole.close()
+
+    def _settled(self, number: int, problems: dict[int, SluiceError]) -> None:
+        self.send(wire.OK, number, _listed(problems))
+
+    def _extend(self, number: int, fields: Fields) -> None:
+        receipts, seconds = _take(fields, list, int | float)
+        if not 0 < seconds <= _LONGEST_DELAY:
+            raise BadFrames(f"{seconds} is no number of seconds above 0")
+        if not all(isinstance(receipt, bytes) for receipt in receipts):
+            raise BadFrames("a receipt is bin, as DELIVER gave it")
+        problems: dict[int, SluiceError] = {}
+        for at, receipt in enumerate(receipts):
+            if not any(each.queue.dispatch.extend(receipt, each, seconds) for each in self._workers.values()):
+                problems[at] = LeaseLost("this receipt is void: the delivery has ended")
+        self.send(wire.OK, number, _listed(problems))
+
+    def _ping(self, number: int, _fields: Fields) -> None:
+        self.send(wire.OK, number, None)
+
+    def _bye(self, number: int, _fields: Fields) -> None:
+        for worker in self._workers.values():
+            worker.queue.settle.worker_gone(worker, died=False)
+        self._workers.clear()
+        self.send(wire.OK, number, None)
+
+    def _ask(self, number: int, fields: Fields, question: Callable[..., Any], *types: Any) -> None:
+        """Administrative verbs ask MongoDB, so they wait in a greenlet, one after the other."""
+        arguments = _take(fields, *types)
+        self._questions.add(partial(self._answer, number, partial(question, self._house.admin, *arguments)))
+        if len(self._questions) > MOST_UNREAD:
+            self._hold_back()
+
+    def _answer(self, number: int, question: Callable[[], Any]) -> None:
+        try:
+            self.send(wire.OK, number, question())
+        except SluiceError as error:
+            self.send(wire.ERROR, number, error.code, str(error))
+        except Exception:  # the client must have an answer, whatever went wrong
+            log.exception("an administrative request of %s failed", self.name)
+            self.send(wire.ERROR, number, Unavailable.code, "the broker failed on this; its log says why")
+        if not len(self._questions):
+            self.read_on()
+
+
+class SessionWorker(Worker):
+    """A library worker on one queue: credit is its prefetch, many jobs a message."""
+
+    def __init__(self, session: Session, queue: Queue, credit: int) -> None:
+        super().__init__(session.name, credit)
+        self.queue = queue
+        self._session = session
+        self._number = 0
+
+    @property
+    def free(self) -> int:
+        """Nothing while the client does not read."""
+        return super().free if self._session.writable else 0
+
+    def deliver(self, deliveries: Sequence[Delivery]) -> None:
+        """Send jobs in one message."""
+        self._number += 1
+        jobs = [
+            [each.receipt, each.job.id, each.job.payload, each.job.headers, each.job.attempts]
+            for each in deliveries
+        ]
+        self._session.send(wire.DELIVER, self._number, self.queue.name, jobs)
+
+
+_HANDLERS: Final[dict[bytes, Callable[[Session, int, Fields], None]]] = {
+    wire.HELLO: Session._hello,  # noqa: SLF001 - the table of verbs is part of the class
+    wire.PUSH: Session._push,  # noqa: SLF001
+    wire.READY: Session._ready,  # noqa: SLF001
+    wire.SETTLE: Session._settle,  # noqa: SLF001
+    wire.EXTEND: Session._extend,  # noqa: SLF001
+    wire.PING: Session._ping,  # noqa: SLF001
+    wire.BYE: Session._bye,  # noqa: SLF001
+    wire.QUEUES: lambda session, number, fields: session._ask(number, fields, Admin.queues),  # noqa: SLF001
+    wire.STATS: lambda session, number, fields: session._ask(number, fields, Admin.stats),  # noqa: SLF001
+    wire.PEEK: lambda session, number, fields: session._ask(number, fields, Admin.peek, str, str, int),  # noqa: SLF001
+    wire.PURGE: lambda session, number, fields: session._ask(number, fields, Admin.purge, str, str),  # noqa: SLF001
+    wire.DELETE: lambda session, number, fields: session._ask(number, fields, Admin.delete, str),  # noqa: SLF001
+    wire.CANCEL: lambda session, number, fields: session._ask(number, fields, Admin.cancel, str, str),  # noqa: SLF001
+}
+
+
+def _take(fields: Fields, *types: Any) -> Fields:
+    """The fields, if they are of these types; what a newer client adds at the end is ignored."""
+    if len(fields) < len(types):
+        raise BadFrames(f"{len(fields)} fields after the number, expected {len(types)}")
+    for at, (value, kind) in enumerate(zip(fields, types, strict=False)):
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise BadFrames(
+                f"field {at + 1} after the number is a {type(value).__name__}, expected {_name(kind)}"
+            )
+    return fields[: len(types)]
+
+
+def _name(kind: Any) -> str:
+    return str(getattr(kind, "__name__", kind))
+
+
+def _entry(entry: Any) -> tuple[str | None, bytes, dict[str, Any]]:
+    match entry:
+        case [None | str() as job_id, bytes() as payload, (None | dict()) as headers]:
+            return job_id, payload, headers or _NO_HEADERS
+    raise BadFrames("a job in a PUSH is [id or nil, payload as bin, headers or nil]")
+
+
+def _verdict(entry: Any) -> Verdict:
+    match entry:
+        case [
+            bytes() as receipt,
+            str() as kind,
+            None | bytes() | str() as detail,
+            None | int() | float() as delay,
+        ]:
+            if kind in _VERDICTS and 0 <= (delay or 0) <= _LONGEST_DELAY:
+                return Verdict(receipt, kind, detail or b"", delay)
+    raise BadFrames(
+        "a verdict is [receipt, COMMIT|ROLLBACK|REJECT|RELEASE, detail or nil, delay in seconds or nil]"
+    )
+
+
+def _join(whole: Settlement, positions: list[int], problems: dict[int, SluiceError]) -> None:
+    whole.problems.update({positions[at]: error for at, error in problems.items()})
+    whole.close()
+
+
+def _listed(problems: dict[int, SluiceError]) -> list[list[Any]]:
+    return [[at, error.code, str(error)] for at, error in sorted(problems.items())]

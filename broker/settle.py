@@ -1,0 +1,324 @@
+"""From a worker's verdict to MongoDB: commits and give-backs are merged, written, then confirmed.
+
+``kill -9`` before the write: the job is still reserved by this broker, and is delivered again when
+its lease has run out. After it: the job is settled; a worker that was not told so settles again,
+and hears that the receipt is void.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple
+
+from broker.answers import Answers
+from broker.batcher import Batcher
+from broker.config import MAX_JOB_BYTES
+from broker.counters import Counters
+from broker.dispatch import Dispatch
+from broker.job import Job
+from broker.mongo import ServerClock
+from broker.patience import Patience
+from broker.store import GivenBack, QueueStore
+from broker.worker import Delivery, Worker
+from sluicemq import wire
+from sluicemq.errors import BadFrames, Dead, LeaseLost, SluiceError, TooLarge, Unavailable, Uncertain
+
+#: Commits in one statement, at most; and statements at once.
+COMMIT: Final = 1000
+COMMITS_AT_ONCE: Final = 2
+#: Commits that come one by one are merged for so many seconds; nobody's next job waits for them.
+GATHER: Final = 0.001
+
+DIED: Final = "the worker died"
+TIMED_OUT: Final = "visibility_timeout passed without a verdict"
+
+
+class Verdict(NamedTuple):
+    """A worker's word on one delivery; ``detail`` is the result (bytes) or the reason (text)."""
+
+    receipt: bytes
+    kind: str
+    detail: bytes | str = b""
+    delay: float | None = None
+
+
+class Settlement:
+    """Verdicts that came together: when all are durable, ``told`` hears which were refused."""
+
+    __slots__ = ("pending", "problems", "told")
+
+    def __init__(self, told: Callable[[dict[int, SluiceError]], None] | None = None) -> None:
+        self.pending = 1
+        self.problems: dict[int, SluiceError] = {}
+        self.told = told
+
+    def settled(self, position: int, problem: SluiceError | None = None) -> None:
+        """One of them is durable or refused."""
+        if problem:
+            self.problems[position] = problem
+        self.close()
+
+    def close(self) -> None:
+        """One fewer to wait for."""
+        self.pending -= 1
+        if not self.pending and self.told:
+            self.told(self.problems)
+
+
+class _Commit(NamedTuple):
+    job: Job
+    result: bytes
+    settlement: Settlement
+    position: int
+
+
+class _Return(NamedTuple):
+    entry: GivenBack
+    settlement: Settlement
+    position: int
+
+
+class Settle:
+    """The verdicts of one queue, on their way into MongoDB."""
+
+    def __init__(
+        self,
+        store: QueueStore,
+        dispatch: Dispatch,
+        answers: Answers,
+        clock: ServerClock,
+        patience: Patience,
+        counters: Counters,
+    ) -> None:
+        self._store = store
+        self._dispatch = dispatch
+        self._answers = answers
+        self._clock = clock
+        self._patience = patience
+        self._counters = counters
+        dispatch.pop = self._pop
+        self._commits: Batcher[_Commit] = Batcher(
+            self._commit, size=COMMIT, in_flight=COMMITS_AT_ONCE, gather=GATHER, failed=self._commit_failed
+        )
+        self._returns: Batcher[_Return] = Batcher(self._give_back, size=COMMIT, failed=self._return_failed)
+        self._releases: Batcher[Job] = Batcher(self._release, size=COMMIT)
+        self._pops: Batcher[tuple[Worker, list[Delivery]]] = Batcher(
+            self._pop_all, size=COMMIT, in_flight=COMMITS_AT_ONCE, weigh=lambda pop: len(pop[1])
+        )
+
+    # -------------------------------------------------------------- verdicts
+
+    def settle(self, verdicts: Sequence[Verdict], settlement: Settlement) -> None:
+        """End the deliveries that these verdicts name; each void receipt is refused and counted."""
+        commits: list[_Commit] = []
+        workers: set[Worker] = set()
+        for position, verdict in enumerate(verdicts):
+            delivery = self._dispatch.take(verdict.receipt)
+            if delivery is None:
+                self._counters.add("late_verdicts")
+                settlement.problems[position] = LeaseLost("this receipt is void: the delivery has ended")
+                continue
+            workers.add(delivery.worker)
+            settlement.pending += 1
+            problem = _too_long(verdict, delivery.job)
+            if problem:
+                settlement.problems[position] = problem
+                self._counters.notice("too_large", f"job {delivery.job.id} is rolled back: {problem}")
+                verdict = verdict._replace(  # noqa: PLW2901 - from here on it is a rollback
+                    kind=wire.ROLLBACK, detail=f"{problem.code}: {problem}"
+                )
+            if verdict.kind == wire.COMMIT:
+                result = verdict.detail if isinstance(verdict.detail, bytes) else verdict.detail.encode()
+                commits.append(_Commit(delivery.job, result, settlement, position))
+            else:
+                self._return(delivery, verdict, settlement, position)
+        self._commits.extend(commits)
+        settlement.close()
+        for worker in workers:
+            self._dispatch.offer(worker)
+
+    def worker_gone(self, worker: Worker, *, died: bool = True) -> None:
+        """A worker has left: what it had goes to others at once, one job at a time if it died."""
+        left = self._dispatch.detach(worker)
+        if died:
+            self._fail(left, DIED, suspect=True)
+        else:
+            self.release([delivery.job for delivery in left])
+
+    def time_out(self) -> None:
+        """Give back the deliveries whose visibility timeout has passed."""
+        late = self._dispatch.overdue()
+        if late:
+            self._counters.add("timed_out", len(late))
+            self._fail(late, TIMED_OUT, suspect=False)
+
+    def release(self, jobs: Iterable[Job]) -> None:
+        """Give back jobs that no worker has started; the attempt is not counted."""
+        self._releases.extend(jobs)
+
+    # -------------------------------------------------------------- stopping
+
+    @property
+    def busy(self) -> bool:
+        """Whether any verdict is not durable yet."""
+        return any(each.busy for each in self._all())
+
+    def drain(self, timeout: float) -> bool:
+        """Wait until every verdict is durable; False if time ran out before."""
+        return all([each.drain(timeout) for each in self._all()])  # noqa: C419 - every one is waited for
+
+    def _all(
+        self,
+    ) -> tuple[Batcher[_Commit], Batcher[_Return], Batcher[Job], Batcher[tuple[Worker, list[Delivery]]]]:
+        return self._commits, self._returns, self._releases, self._pops
+
+    # --------------------------------------------------------------- commits
+
+    def _commit(self, commits: list[_Commit]) -> None:
+        problems = self._remove([each.job for each in commits if each.job.remember is None])
+        problems |= self._finish([each for each in commits if each.job.remember is not None])
+        self._dispatch.forget(each.job for each in commits)
+        self._counters.add("committed", len(commits) - len(problems))
+        for each in commits:
+            problem = problems.get(each.job.id)
+            each.settlement.settled(each.position, problem)
+            if problem:
+                self._counters.notice("uncommitted", str(problem))
+                self._answers.failed(each.job.id, problem)
+            else:
+                self._answers.committed(each.job.id, each.result)
+
+    def _remove(self, jobs: list[Job]) -> dict[str, SluiceError]:
+        problems: dict[str, SluiceError] = {}
+        for owner, held in _by_owner(jobs).items():
+            problems |= self._remove_held(owner, held)
+        return problems
+
+    def _remove_held(self, owner: str, jobs: list[Job]) -> dict[str, SluiceError]:
+        """Remove jobs; those gone after a lost reply were removed by us if nobody else can have had them."""
+        doubts: list[bool] = []
+        problems = self._patience.insist(lambda: self._store.commit(jobs), lambda: doubts.append(True))
+        if doubts and problems and self._patience.insist(lambda: self._dispatch.keeps(owner)):
+            return {each: problem for each, problem in problems.items() if not isinstance(problem, Uncertain)}
+        return problems
+
+    def _finish(self, commits: list[_Commit]) -> dict[str, SluiceError]:
+        if not commits:
+            return {}
+        finished = [(each.job, each.result) for each in commits]
+        return self._patience.insist(lambda: self._store.finish(finished, self._clock.now()))
+
+    def _commit_failed(self, commits: list[_Commit]) -> None:
+        for each in commits:
+            each.settlement.settled(each.position, _stopping())
+
+    # ------------------------------------------------------------------ pops
+
+    def _pop(self, worker: Worker, deliveries: list[Delivery]) -> None:
+        self._pops.add((worker, deliveries))
+
+    def _pop_all(self, pops: list[tuple[Worker, list[Delivery]]]) -> None:
+        """Remove jobs, durably, and only then send them: at most once."""
+        settlement = Settlement()
+        deliveries = [delivery for _, popped in pops for delivery in popped]
+        settlement.pending += len(deliveries)
+        self._commit([_Commit(each.job, b"", settlement, at) for at, each in enumerate(deliveries)])
+        gone = {deliveries[at].receipt for at in settlement.problems}
+        for worker, popped in pops:
+            worker.deliver([each for each in popped if each.receipt not in gone])
+
+    # ------------------------------------------------------------- give-backs
+
+    def _return(self, delivery: Delivery, verdict: Verdict, settlement: Settlement, position: int) -> None:
+        job, worker = delivery.job, delivery.worker.name
+        reason = (
+            verdict.detail if isinstance(verdict.detail, str) else verdict.detail.decode("utf-8", "replace")
+        )
+        if verdict.kind == wire.RELEASE:
+            self.release([job])
+            settlement.settled(position)
+            return
+        dead = verdict.kind == wire.REJECT or job.spent
+        due = self._clock.now() + verdict.delay if verdict.delay else None
+        entry = GivenBack(job, reason or verdict.kind.lower(), worker, due, dead=dead)
+        self._counters.add("rejected" if verdict.kind == wire.REJECT else "rolled_back")
+        self._returns.add(_Return(entry, settlement, position))
+
+    def _fail(self, deliveries: list[Delivery], reason: str, *, suspect: bool) -> None:
+        settlement = Settlement()
+        settlement.pending += len(deliveries)
+        entries = [
+            GivenBack(each.job, reason, each.worker.name, suspect=suspect, dead=each.job.spent)
+            for each in deliveries
+        ]
+        self._counters.add("rolled_back", len(entries))
+        self._returns.extend(_Return(entry, settlement, at) for at, entry in enumerate(entries))
+
+    def _give_back(self, returns: list[_Return]) -> None:
+        entries = [each.entry for each in returns]
+        now = self._clock.now()
+        ours = self._patience.insist(lambda: self._store.give_back(entries, now))
+        if ours < len(entries):
+            self._counters.add("given_back_by_others", len(entries) - ours)
+        self._dispatch.forget(each.job for each in entries)
+        for each in returns:
+            each.settlement.settled(each.position)
+        self._announce(entries, now)
+
+    def _announce(self, entries: list[GivenBack], now: float) -> None:
+        for entry in entries:
+            if entry.dead:
+                self._counters.notice("dead", f"job {entry.job.id} is dead after {entry.reason!r}")
+                self._answers.failed(entry.job.id, Dead(f"job {entry.job.id} is dead: {entry.reason}"))
+        alive = [entry for entry in entries if not entry.dead]
+        if alive:
+            self._dispatch.some_ready(max(entry.job.priority for entry in alive))
+            self._dispatch.due_later([entry.due for entry in alive if entry.due and entry.due > now])
+
+    def _return_failed(self, returns: list[_Return]) -> None:
+        for each in returns:
+            each.settlement.settled(each.position, _stopping())
+
+    def _release(self, jobs: list[Job]) -> None:
+        for owner, held in _by_owner(jobs).items():
+            self._release_held(owner, [job.id for job in held])
+        self._dispatch.forget(jobs)
+        self._counters.add("released", len(jobs))
+        self._dispatch.some_ready()
+
+    def _release_held(self, owner: str, ids: list[str]) -> None:
+        """Release; a repetition must not meet a new claim of the same jobs, so those go under a new id."""
+        self._patience.insist(lambda: self._store.release(ids, owner), lambda: self._dispatch.retire(owner))
+
+
+def read_verdict(kind: bytes) -> str:
+    """The verdict a plain worker's frame names; raises :class:`BadFrames` for anything else."""
+    try:
+        return _PLAIN[kind]
+    except KeyError:
+        raise BadFrames(f"verdict {kind[:32]!r} is not COMMIT, ROLLBACK or REJECT") from None
+
+
+_PLAIN = {b"COMMIT": wire.COMMIT, b"ROLLBACK": wire.ROLLBACK, b"REJECT": wire.REJECT}
+
+
+def _too_long(verdict: Verdict, job: Job) -> TooLarge | None:
+    """A result that can't be remembered is no result; one that nobody asks for again may be longer."""
+    if job.remember is None or verdict.kind != wire.COMMIT:
+        return None
+    size = len(verdict.detail if isinstance(verdict.detail, bytes) else verdict.detail.encode())
+    if size <= MAX_JOB_BYTES:
+        return None
+    return TooLarge(f"the result has {size} bytes, {MAX_JOB_BYTES} can be remembered")
+
+
+def _by_owner(jobs: Iterable[Job]) -> dict[str, list[Job]]:
+    groups: dict[str, list[Job]] = defaultdict(list)
+    for job in jobs:
+        groups[job.owner].append(job)
+    return groups
+
+
+def _stopping() -> Unavailable:
+    return Unavailable("the broker stops before this is durable; the job is delivered again")

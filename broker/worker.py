@@ -1,0 +1,59 @@
+"""What the dispatcher knows of a worker, whatever door it came through; and one delivery to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from broker.job import Job
+
+
+class Delivery:
+    """One job handed to one worker. ``receipt`` names it and nothing else, ever."""
+
+    __slots__ = ("job", "overdue_at", "receipt", "worker")
+
+    def __init__(self, job: Job, receipt: bytes, worker: Worker, overdue_at: float) -> None:
+        self.job = job
+        self.receipt = receipt
+        self.worker = worker
+        self.overdue_at = overdue_at
+
+
+class Worker:
+    """A worker of one queue: how much it can take, what it has, and how a job reaches it.
+
+    ``prefetch`` is the most it may have unsettled; ``pops``: its jobs are removed before they are
+    sent (at most once); ``proven``: it has answered before, so it is not still busy with a job
+    from a former connection.
+    """
+
+    pops = False
+
+    def __init__(self, name: str, prefetch: int) -> None:
+        self.name = name
+        self.prefetch = prefetch
+        self.unsettled: dict[bytes, Delivery] = {}
+        self.proven = False
+        self.alone = False
+        self.gone = False
+        self.waiting = False
+
+    @property
+    def free(self) -> int:
+        """How many jobs it can take now; one that has or awaits a suspect takes nothing beside it."""
+        if self.gone or (self.alone and self.unsettled):
+            return 0
+        return max(0, self.prefetch - len(self.unsettled))
+
+    def deliver(self, deliveries: Sequence[Delivery]) -> None:
+        """Send jobs to it; must not block."""
+        raise NotImplementedError
+
+    def settled(self, delivery: Delivery) -> None:
+        """A delivery has ended, by its verdict or because its time ran out."""
+        self.unsettled.pop(delivery.receipt, None)
+        self.proven = True
+
+    def overdue(self, delivery: Delivery) -> None:
+        """The visibility timeout of a delivery has passed without a verdict."""
+        self.unsettled.pop(delivery.receipt, None)

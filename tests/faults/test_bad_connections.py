@@ -1,0 +1,310 @@
+"""Strangers, liars and crowds at the doors: cut or turned away, counted, while everybody else is served."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import resource
+import signal
+import socket as sockets
+import time
+from collections.abc import Iterator
+
+import psutil
+import pytest
+import zmq
+
+from launcher import BrokerProcess, wait_until
+from plain_clients import ANY_PORT, GREETING, House, dial, hung_up, receive, serving, shake_hands, spare
+from sluicemq import Client
+
+LIMIT = 64 * 1024
+HANDSHAKE = 10.0  # seconds in which a client must have finished it
+
+FORWARDER = {"kind": "forwarder", "frontend": ANY_PORT, "backend": ANY_PORT}
+DOORS = ("smq", "push", "pull", "commit", "req", "rep", "pub", "sub")
+#: What may connect there.
+KINDS = {"smq": b"DEALER", "push": b"PUSH", "commit": b"PUSH", "req": b"REQ", "rep": b"REP", "pub": b"PUB"}
+
+
+@pytest.fixture(scope="module")
+def shared(mongo_uri: str) -> Iterator[House]:
+    with serving(mongo_uri, [*spare(pop=1, ack=1, ask=1), FORWARDER], max_job_bytes=LIMIT) as house:
+        yield house
+
+
+@pytest.fixture(scope="module", autouse=True)
+def never_finished(shared: House) -> Iterator[list[sockets.socket]]:
+    """Connections that stop within their greeting: opened first, for they have ten seconds."""
+    strangers = [dial(shared.broker.doors[door]) for door in DOORS for _ in range(3)]
+    for stranger, greeted in zip(strangers, (0, 1, 10) * len(DOORS), strict=True):
+        stranger.sendall(GREETING[:greeted])
+    yield strangers
+    for stranger in strangers:
+        stranger.close()
+
+
+@pytest.fixture
+def house(shared: House) -> Iterator[House]:
+    """Whatever a stranger does, the broker serves afterwards and none of its code has failed."""
+    yield shared
+    shared.leave()
+    assert shared.serves()
+    assert "Traceback" not in shared.broker.log_text()
+
+
+def lines(house: House, kind: str) -> int:
+    """How many lines of the broker's log are about this kind of mistake."""
+    return len(re.findall(rf"WARNING broker: {kind}: ", house.broker.log_text()))
+
+
+def noise(length: int) -> bytes:
+    return random.Random(length).randbytes(length)
+
+
+# -------------------------------------------------------------------- garbage
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + noise(200),  # TLS
+        b"\x01\x00" + b"\x06\x00hello" * 20,  # ZMTP 1.0: no greeting, messages at once
+        b"\xff" + bytes(8) + b"\x7f\x00\x04" + noise(100),  # ZMTP 1.0 as libzmq greets it
+        GREETING[:12] + b"CURVE" + GREETING[17:],
+        GREETING + noise(500),
+        noise(5000),
+    ],
+    ids=["HTTP", "TLS", "ZMTP 1.0", "ZMTP 1.0 greeted", "CURVE", "noise after the greeting", "noise"],
+)
+def test_garbage_is_cut_and_counted_and_is_no_job(house: House, door: str, garbage: bytes) -> None:
+    cut, received = house.counter("connections_cut"), house.counter("received")
+
+    with dial(house.broker.doors[door]) as stranger:
+        stranger.sendall(garbage)
+        assert hung_up(stranger)
+
+    wait_until(lambda: house.counter("connections_cut") > cut, 3)
+    assert house.counter("received") == received
+
+
+def test_much_garbage_from_many_is_one_line_a_second(house: House) -> None:
+    cut, logged, began = house.counter("connections_cut"), lines(house, "connections_cut"), time.monotonic()
+
+    for number in range(200):
+        with dial(house.broker.doors[DOORS[number % len(DOORS)]]) as stranger:
+            stranger.sendall(b"\0" + noise(300 + number))
+    wait_until(lambda: house.counter("connections_cut") >= cut + 200)
+
+    assert lines(house, "connections_cut") - logged <= 2 + time.monotonic() - began
+    assert re.search(
+        r"connections_cut: tcp://127.0.0.1:\d+ at tcp://.*does not speak ZMTP", house.broker.log_text()
+    )
+
+
+@pytest.mark.parametrize(
+    ("door", "kind"), [("push", b"PULL"), ("req", b"PUB"), ("rep", b"PUSH"), ("smq", b"SUB")]
+)
+def test_a_socket_of_the_wrong_kind_is_cut_and_counted(house: House, door: str, kind: bytes) -> None:
+    cut = house.counter("connections_cut")
+
+    with dial(house.broker.doors[door]) as stranger:
+        body = b"\x05READY\x0bSocket-Type" + len(kind).to_bytes(4, "big") + kind
+        stranger.sendall(GREETING + b"\x04" + bytes([len(body)]) + body)
+        assert hung_up(stranger)
+
+    wait_until(lambda: house.counter("connections_cut") > cut, 3)
+
+
+# --------------------------------------------------------------------- frames
+
+
+@pytest.mark.parametrize("door", KINDS)
+@pytest.mark.parametrize("length", [2**63 - 1, 2**64 - 1, 2**40, 64 * 2**20 + 1])
+def test_a_huge_frame_length_is_cut_and_counted(house: House, door: str, length: int) -> None:
+    cut = house.counter("connections_cut")
+
+    with shake_hands(house.broker.doors[door], KINDS[door]) as stranger:
+        stranger.sendall(b"\x02" + length.to_bytes(8, "big") + b"x" * 100)
+        assert hung_up(stranger)
+
+    wait_until(lambda: house.counter("connections_cut") > cut, 3)
+
+
+def test_a_frame_over_four_times_the_limit_cuts_only_its_own_connection(house: House) -> None:
+    cut = house.counter("connections_cut")
+    doors = house.broker.doors
+    worker, honest = house.socket(zmq.PULL, doors["pull"]), house.socket(zmq.PUSH, doors["push"])
+    honest.send(b"before")
+    assert receive(worker) == [b"before"]
+
+    with shake_hands(doors["push"], b"PUSH") as stranger:
+        stranger.sendall(b"\x02" + (4 * LIMIT + 1).to_bytes(8, "big") + bytes(4 * LIMIT + 1))
+        assert hung_up(stranger)
+    honest.send(b"after")
+
+    assert receive(worker) == [b"after"]
+    wait_until(lambda: house.counter("connections_cut") > cut, 3)
+
+
+def test_a_client_that_leaves_within_a_message_has_sent_none(house: House) -> None:
+    received = house.counter("received")
+
+    for door, kind in (("push", b"PUSH"), ("req", b"REQ")):
+        with shake_hands(house.broker.doors[door], kind) as stranger:
+            stranger.sendall(b"\x01\x05queue" + b"\x02" + (1000).to_bytes(8, "big") + b"half")
+
+    assert house.serves()
+    assert house.counter("received") == received + 1  # the job of the line above
+
+
+def test_an_unknown_zmtp_command_does_no_harm(house: House) -> None:
+    for door, kind in KINDS.items():
+        with shake_hands(house.broker.doors[door], kind) as stranger:
+            stranger.sendall(b"\x04\x06\x05WHAT?")
+            stranger.sendall(b"\x06" + (2**40).to_bytes(8, "big") + b"\x05WHAT?")
+            assert hung_up(stranger)
+
+
+# --------------------------------------------------------------------- crowds
+
+
+def test_two_thousand_idle_connections_cost_nobody_the_service(house: House) -> None:
+    _allow_files(4096)
+    doors = house.broker.doors
+    crowd = []
+    try:
+        for number in range(2000):
+            door = DOORS[number % len(DOORS)]
+            finished = number % 4 == 0 and door in KINDS
+            crowd.append(shake_hands(doors[door], KINDS[door]) if finished else dial(doors[door]))
+
+        began = time.monotonic()
+        for _ in range(20):
+            assert house.serves()
+        assert time.monotonic() - began < 5
+        house.admin.ping()
+    finally:
+        for each in crowd:
+            each.close()
+    assert house.broker.process.poll() is None
+
+
+def test_at_its_limit_of_connections_the_broker_turns_others_away(mongo_uri: str) -> None:
+    files = {resource.RLIMIT_NOFILE: 400}  # of which 256 are kept: for 28 connections
+    with serving(mongo_uri, spare(ask=1), process={"rlimits": files}) as house:
+        address = house.take("ask").front
+        assert house.serves()  # so these clients, and that of the counters, have their connections
+        assert house.counter("pushed") == 1
+        crowd = [dial(address) for _ in range(120)]
+        wait_until(lambda: house.counter("connections_refused") >= 120 - 28)
+
+        assert lines(house, "connections_refused") <= 3
+        assert re.search("connections_refused: .*28 connections are open", house.broker.log_text())
+        assert house.serves()
+        assert _files(house) < 300
+
+        for each in crowd:
+            each.close()
+        newcomer = house.socket(zmq.REQ, address)
+        newcomer.send_multipart([b"", b'{"reply": "accepted"}', b"work"])
+        assert receive(newcomer)
+        assert "Traceback" not in house.broker.log_text()
+
+
+def _allow_files(count: int) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(count, hard)), hard))
+
+
+# ---------------------------------------------------------------------- stall
+
+
+def test_a_producer_with_fast_heartbeats_survives_a_stalled_store_and_so_does_the_broker() -> None:
+    devices = [{"kind": "streamer", "frontend": ANY_PORT, "hwm": 500}]
+    with BrokerProcess(config={"devices": devices}) as broker, Client(broker.doors["smq"]) as admin:
+        context = zmq.Context()
+        producers = [_beating(context, broker.doors["push"]) for _ in range(3)]
+        for producer in producers:
+            producer.send(b"x" * 200)
+        wait_until(lambda: admin.stats()["counters"].get("received") == 3)
+
+        os.kill(broker.mongod_pid, signal.SIGSTOP)
+        try:
+            sent = _flood(producers, until=time.monotonic() + 3)
+        finally:
+            os.kill(broker.mongod_pid, signal.SIGCONT)
+
+        assert sent > 500
+        assert broker.process.poll() is None
+        wait_until(lambda: admin.stats()["counters"]["pushed"] > 500, 20)
+        assert admin.stats()["counters"]["gates_closed"] >= 1
+        before = admin.stats()["counters"]["pushed"]
+        for producer in producers:
+            assert producer.poll(10_000, zmq.POLLOUT)
+            producer.send(b"and on it goes")
+        wait_until(lambda: admin.stats()["counters"]["pushed"] > before, 20)
+        context.destroy(0)
+        assert "Traceback" not in broker.log_text()
+
+
+def _beating(context: zmq.Context[zmq.Socket[bytes]], address: str) -> zmq.Socket[bytes]:
+    producer = context.socket(zmq.PUSH)
+    producer.heartbeat_ivl = 100
+    producer.heartbeat_timeout = 1000
+    producer.connect(address)
+    return producer
+
+
+def _flood(producers: list[zmq.Socket[bytes]], until: float) -> int:
+    """Send whenever a producer takes more; they are blocked, and beating, for most of the time."""
+    poller = zmq.Poller()
+    for producer in producers:
+        poller.register(producer, zmq.POLLOUT)
+    sent = 0
+    while (left := until - time.monotonic()) > 0:
+        for producer, _ in poller.poll(left * 1000):
+            producer.send(b"x" * 200)
+            sent += 1
+    return sent
+
+
+# -------------------------------------------------------------- half greetings
+
+
+def test_who_never_finishes_the_greeting_is_cut_and_counted(
+    house: House, never_finished: list[sockets.socket]
+) -> None:
+    for stranger in never_finished:
+        assert hung_up(stranger)
+
+    wait_until(lambda: house.counter("connections_cut") >= len(never_finished))
+
+
+@pytest.mark.full
+def test_two_thousand_who_never_greet_are_all_cut_and_logged_in_a_few_lines(mongo_uri: str) -> None:
+    _allow_files(4096)
+    with serving(mongo_uri, [*spare(pop=1, ack=1, ask=1), FORWARDER]) as house:
+        crowd = [dial(house.broker.doors[DOORS[number % len(DOORS)]]) for number in range(2000)]
+        memory = _memory(house)
+        for each in crowd:
+            assert hung_up(each)
+            each.close()
+        wait_until(lambda: house.counter("connections_cut") == 2000)
+
+        assert lines(house, "connections_cut") < 2 * HANDSHAKE
+        assert "it sent nothing in the time for a handshake" in house.broker.log_text()
+        assert memory < 400 * 2**20
+        wait_until(lambda: _files(house) < 200)
+        assert house.serves()
+
+
+def _files(house: House) -> int:
+    return int(psutil.Process(house.broker.pid).num_fds())
+
+
+def _memory(house: House) -> int:
+    return int(psutil.Process(house.broker.pid).memory_info().rss)

@@ -1,0 +1,370 @@
+"""Verdicts and requests that can't be read: rolled back or refused, counted, and never taken for a commit."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import msgpack
+import pytest
+import zmq
+
+from launcher import wait_until
+from plain_clients import Doors, House, Smq, code, message, receive, serving, spare
+from sluicemq import wire
+
+MIB = 2**20
+
+
+@pytest.fixture(scope="module")
+def shared(mongo_uri: str) -> Iterator[House]:
+    with serving(mongo_uri, spare(ask=15, ack=8)) as house:
+        yield house
+
+
+@pytest.fixture
+def house(shared: House) -> Iterator[House]:
+    """Whatever a test sends, the broker serves afterwards and none of its code has failed."""
+    yield shared
+    shared.leave()
+    assert shared.serves()
+    assert "Traceback" not in shared.broker.log_text()
+
+
+def lines(house: House, kind: str) -> int:
+    """How many lines of the broker's log are about this kind of mistake."""
+    return len(re.findall(rf"WARNING broker: {kind}: ", house.broker.log_text()))
+
+
+# ------------------------------------------------------------------------ REP
+
+BAD_ANSWERS: list[tuple[list[bytes], str]] = [
+    ([b"result", b"more"], "b'result' is not COMMIT"),
+    ([b"commit", b"result"], "b'commit' is not COMMIT"),
+    ([b"DONE", b"result"], "b'DONE' is not COMMIT"),
+    ([b"", b""], "b'' is not COMMIT"),
+    ([b"\xff" * 1000, b""], "is not COMMIT"),
+    ([b"ROLLBACK", b"why", b"soon"], "b'soon' is not a number of seconds"),
+    ([b"ROLLBACK", b"why", b"-1"], "b'-1' is not a number of seconds"),
+    ([b"ROLLBACK", b"why", b"nan"], "b'nan' is not a number of seconds"),
+    ([b"ROLLBACK", b"why", b"1e99"], "b'1e99' is not a number of seconds"),
+    ([b"ROLLBACK", b"why", b""], "b'' is not a number of seconds"),
+    ([b"COMMIT", b"a", b"b", b"c"], "this one has 4"),
+    ([b"x"] * 1000, "this one has 1000"),
+]
+
+
+@pytest.mark.parametrize(("answer", "expected"), BAD_ANSWERS)
+def test_an_answer_that_cannot_be_read_rolls_back_with_that_reason(
+    house: House, answer: list[bytes], expected: str
+) -> None:
+    doors = house.take("ask")
+    worker = house.socket(zmq.REP, doors.back)
+    asker = house.socket(zmq.REQ, doors.front)
+    before = house.counter("bad_verdicts")
+    asker.send_multipart([b"", b'{"max_attempts": 2}', b"work"])
+    receive(worker)
+
+    worker.send_multipart(answer)
+
+    assert receive(worker) == [b"work"]  # delivered again
+    worker.send_multipart(answer)
+    letter = house.dead_letter(doors.queue)
+    assert [each["attempt"] for each in letter["errors"]] == [1, 2]
+    assert letter["reason"].startswith("bad verdict: ")
+    assert expected in letter["reason"]
+    heard = receive(asker)
+    assert (code(heard), expected in message(heard)) == ("DEAD", True)
+    assert house.counter("bad_verdicts") == before + 2
+
+
+def test_an_answer_nobody_asked_for_is_counted_and_changes_nothing(house: House) -> None:
+    doors = house.take("ask")
+    stranger = house.socket(zmq.DEALER, doors.back)  # a REP could not do this
+    asker = house.socket(zmq.REQ, doors.front)
+    before = house.counter("bad_verdicts")
+
+    for _ in range(50):
+        stranger.send_multipart([b"", b"result"])
+    wait_until(lambda: house.counter("bad_verdicts") == before + 50)
+
+    asker.send(b"work")
+    assert receive(stranger) == [b"", b"work"]
+    stranger.send_multipart([b"", b"done"])
+    assert receive(asker) == [b"done"]
+
+
+def test_a_result_too_long_to_be_remembered_is_no_result(house: House) -> None:
+    doors = house.take("ask")
+    worker = house.socket(zmq.REP, doors.back)
+    asker = house.socket(zmq.REQ, doors.front)
+    asker.send_multipart([b"", b'{"id": "long", "max_attempts": 1}', b"work"])
+    receive(worker)
+
+    worker.send(bytes(20 * MIB))
+
+    heard = receive(asker)
+    assert (code(heard), "result" in message(heard)) == ("DEAD", True)
+    assert "TOO_LARGE" in house.dead_letter(doors.queue)["reason"]
+
+
+def test_a_result_too_long_takes_no_other_result_with_it(house: House) -> None:
+    doors = house.take("ask")
+    workers = [house.socket(zmq.REP, doors.back) for _ in range(2)]
+    dealer = house.socket(zmq.DEALER, doors.front)
+    # With its headers the document would be too long, which only MongoDB can tell.
+    for number, padding in ((b"1", 4 * MIB), (b"2", 1)):
+        headers = {"id": number.decode(), "max_attempts": 1, "headers": {"padding": "x" * padding}}
+        dealer.send_multipart([number, b"", b"", msgpack.packb(headers), number])
+    jobs = [(receive(worker)[0], worker) for worker in workers]
+
+    for number, worker in jobs:
+        worker.send(bytes(14 * MIB) if number == b"1" else b"short")
+
+    answers = {answer[0]: answer[2:] for answer in (receive(dealer), receive(dealer))}
+    assert answers[b"2"] == [b"short"]
+    assert code(answers[b"1"]) in ("TOO_LARGE", "DEAD")
+
+
+# ---------------------------------------------------------------- commit door
+
+
+def _delivered(house: House, doors: Doors) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes], bytes]:
+    """A worker with one job, its way to the commit door, and the receipt."""
+    worker, commits = house.socket(zmq.PULL, doors.back), house.socket(zmq.PUSH, doors.commit)
+    house.push(doors.front, b"work")
+    return worker, commits, receive(worker)[0]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        (b"commit", [], "b'commit' is not COMMIT"),
+        (b"", [], "b'' is not COMMIT"),
+        (b"RELEASE", [], "b'RELEASE' is not COMMIT"),
+        (b"ROLLBACK", [b"why", b"soon"], "b'soon' is not a number of seconds"),
+        (b"COMMIT", [b"a", b"b", b"c"], "this one has 5"),
+    ],
+)
+def test_a_verdict_that_cannot_be_read_rolls_back_the_job_of_its_receipt(
+    house: House, before: bytes, after: list[bytes], expected: str
+) -> None:
+    doors = house.take("ack")
+    worker, commits, receipt = _delivered(house, doors)
+    counted = house.counter("bad_verdicts")
+
+    commits.send_multipart([before, receipt, *after])
+
+    again, _ = receive(worker)
+    assert again != receipt
+    (job,) = house.admin.peek(doors.queue, "reserved")
+    assert expected in job["errors"][-1]["reason"]
+    assert house.counter("bad_verdicts") == counted + 1
+
+
+def test_a_verdict_without_a_receipt_is_counted_and_logged_once(house: House) -> None:
+    doors = house.take("ack")
+    _, commits, receipt = _delivered(house, doors)
+    counted, logged, began = house.counter("bad_verdicts"), lines(house, "bad_verdicts"), time.monotonic()
+
+    for _ in range(100):
+        commits.send(b"COMMIT")
+    wait_until(lambda: house.counter("bad_verdicts") == counted + 100)
+
+    assert lines(house, "bad_verdicts") - logged <= 2 + time.monotonic() - began
+    assert house.counts(doors.queue)["reserved"] == 1
+    commits.send_multipart([b"COMMIT", receipt])
+    house.await_count(doors.queue, "reserved", 0)
+
+
+def test_receipts_that_nobody_has_are_counted_and_change_nothing(house: House) -> None:
+    doors = house.take("ack")
+    _, commits, receipt = _delivered(house, doors)
+    counted = house.counter("late_verdicts")
+    made_up = [b"", b"x", b"\0" * 10_000, receipt[:-1], receipt + b"0", receipt.upper() + b"-"]
+
+    for each in made_up:
+        commits.send_multipart([b"COMMIT", each])
+    wait_until(lambda: house.counter("late_verdicts") == counted + len(made_up))
+
+    assert house.counts(doors.queue)["reserved"] == 1
+
+
+# ---------------------------------------------------------------------- SMQ/1
+
+
+def refusal(answer: wire.Message) -> str:
+    """The code of an ERROR; its text is a sentence of bearable length."""
+    assert answer.verb == wire.ERROR
+    error, text = answer.fields
+    assert 5 < len(text) < 500
+    return str(error)
+
+
+BAD_SETTLES: list[Any] = [
+    None,
+    "COMMIT",
+    [[]],
+    [None],
+    [[b"receipt"]],
+    [[b"receipt", "COMMIT"]],
+    [[b"receipt", "COMMIT", b""]],
+    [["receipt", "COMMIT", b"", None]],
+    [[b"receipt", b"COMMIT", b"", None]],
+    [[b"receipt", "DONE", b"", None]],
+    [[b"receipt", "COMMIT", 7, None]],
+    [[b"receipt", "ROLLBACK", "why", "soon"]],
+    [[b"receipt", "ROLLBACK", "why", -1]],
+    [[b"receipt", "ROLLBACK", "why", float("nan")]],
+    [[b"receipt", "ROLLBACK", "why", float("inf")]],
+    [[b"receipt", "COMMIT", b"", None, "more"]],
+    [[b"receipt", "COMMIT", b"", None]] * 1001,
+]
+
+
+def test_verdicts_of_the_library_that_cannot_be_read_are_refused(house: House) -> None:
+    library = house.smq()
+
+    for verdicts in BAD_SETTLES:
+        assert refusal(library.ask(wire.SETTLE, verdicts)) == "BAD_FRAMES"
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_receipts_that_a_session_does_not_have_are_refused_by_position(house: House, workers: int) -> None:
+    library = house.smq()
+    for number in range(workers):
+        library.ask(wire.READY, f"nothing-{number}", 1)
+
+    settled = library.ask(wire.SETTLE, [[b"x", "COMMIT", b"", None], [b"y", "REJECT", "why", None]])
+    extended = library.ask(wire.EXTEND, [b"x", b"y"], 5)
+
+    for answer in (settled, extended):
+        assert [(at, each) for at, each, _ in answer.fields[0]] == [(0, "LEASE_LOST"), (1, "LEASE_LOST")]
+
+
+DEEP = msgpack.unpackb(b"\x91" * 400 + b"\x90")
+
+BAD_REQUESTS: list[tuple[bytes, list[Any]]] = [
+    (wire.HELLO, []),
+    (wire.HELLO, ["me"]),
+    (wire.PUSH, []),
+    (wire.PUSH, ["queue"]),
+    (wire.PUSH, ["queue", {}]),
+    (wire.PUSH, [7, []]),
+    (wire.PUSH, ["queue", [[None, b"x", None]] * 1001]),
+    (wire.READY, ["queue"]),
+    (wire.READY, ["queue", "1"]),
+    (wire.READY, ["queue", True]),
+    (wire.READY, ["queue", -1]),
+    (wire.READY, ["queue", 10**9]),
+    (wire.SETTLE, []),
+    (wire.EXTEND, [b"receipt", 5]),
+    (wire.EXTEND, [[b"receipt"], 0]),
+    (wire.EXTEND, [[b"receipt"], float("nan")]),
+    (wire.EXTEND, [[b"receipt"], "5"]),
+    (wire.EXTEND, [[["receipt"]], 5]),
+    (wire.EXTEND, [[{}], 5]),
+    (wire.PEEK, ["default"]),
+    (wire.PEEK, ["default", "ready", 0]),
+    (wire.PEEK, ["default", "asleep", 1]),
+    (wire.PURGE, ["default", "reserved"]),
+    (wire.CANCEL, ["default", 7]),
+    (wire.DELETE, [DEEP]),
+]
+
+
+@pytest.mark.parametrize(("verb", "fields"), BAD_REQUESTS, ids=lambda part: str(part)[:40])
+def test_a_request_with_wrong_fields_is_refused(house: House, verb: bytes, fields: list[Any]) -> None:
+    house.push(house.broker.doors["push"], b"default", b"so that the queue is there")
+    wait_until(lambda: house.counts("default"))
+    library = house.smq()
+
+    assert refusal(library.ask(verb, *fields)) == "BAD_FRAMES"
+    assert library.ask(wire.PING).verb == wire.OK
+
+
+def test_a_client_that_calls_itself_anything_is_answered(house: House) -> None:
+    library = house.smq()
+
+    for client in (None, 7, "line\nbreak", "x" * 100_000, DEEP):
+        assert library.ask(wire.HELLO, {"client": client}).verb == wire.OK
+
+
+@pytest.mark.parametrize("verb", [b"", b"push", b"DELIVER", b"OK", b"\xff\xfe", b"x" * 100_000])
+def test_an_unknown_verb_is_refused_and_counted(house: House, verb: bytes) -> None:
+    counted = house.counter("bad_verb")
+    library = house.smq()
+
+    assert refusal(library.ask(verb)) == "BAD_VERB"
+    assert house.counter("bad_verb") == counted + 1
+    assert library.ask(wire.PING).verb == wire.OK
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [b"SMQ1"],
+        [b"SMQ1", b"PING"],
+        [b"SMQ1", b"PING", b""],
+        [b"SMQ1", b"PING", b"\x80"],
+        [b"SMQ1", b"PING", b"\x90"],
+        [b"SMQ1", b"PING", b"\x91\xff"],
+        [b"SMQ1", b"PING", b"\x91\xc3"],
+        [b"SMQ1", b"PING", b"\x91\xcf" + b"\xff" * 8],
+        [b"SMQ1", b"PING", b"\x91"],
+        [b"SMQ1", b"PING", b"\xdd\xff\xff\xff\xff"],
+        [b"SMQ1", b"PING", b"\x91" * 2000],
+        [b"SMQ1", b"PING", b"\x91\x01", b""],
+        [b"SMQ1", *[b"x"] * 5000],
+    ],
+    ids=lambda frames: repr(frames)[:60],
+)
+def test_frames_that_are_no_message_are_refused(house: House, frames: list[bytes]) -> None:
+    counted = house.counter("bad_frames")
+    library = house.smq()
+
+    assert refusal(library.say(*frames)) == "BAD_FRAMES"
+    assert house.counter("bad_frames") == counted + 1
+    assert library.ask(wire.PING).verb == wire.OK
+
+
+@pytest.mark.parametrize(
+    "frames", [[b"SMQ2", b"PING", b"\x91\x01"], [b"", b"work"], [b"MDPC01"], [b"x" * 10**6]]
+)
+def test_another_version_or_protocol_is_told_so_and_its_connection_ends(
+    house: House, frames: list[bytes]
+) -> None:
+    counted = house.counter("bad_version")
+    stranger = house.socket(zmq.DEALER, house.broker.doors["smq"])
+    monitor = stranger.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+
+    answer = Smq(stranger).say(*frames)
+
+    assert refusal(answer) == "BAD_VERSION"
+    assert monitor.poll(5000)
+    assert house.counter("bad_version") == counted + 1
+    stranger.disable_monitor()
+
+
+def test_a_flood_of_unknown_verbs_is_answered_and_logged_once(house: House) -> None:
+    library = house.smq()
+    logged, began = lines(house, "bad_verb"), time.monotonic()
+
+    for _ in range(500):
+        assert refusal(library.ask(b"WHAT")) == "BAD_VERB"
+
+    assert 1 <= lines(house, "bad_verb") - logged <= 2 + time.monotonic() - began
+
+
+def test_a_name_with_line_breaks_forges_no_line_of_the_log(house: House) -> None:
+    library = house.smq()
+    library.ask(wire.HELLO, {"client": "me\n12:00:00 ERROR broker: forged"})
+    counted = house.counter("bad_queue")
+
+    library.ask(wire.READY, "no such name", 1)
+    wait_until(lambda: house.counter("bad_queue") == counted + 1)
+
+    assert not re.search(r"^12:00:00", house.broker.log_text(), re.MULTILINE)
+    house.broker.wait_log(r"from me\n12:00:00 ERROR broker: forged tcp://127.0.0.1")

@@ -1,0 +1,198 @@
+"""``kill -9`` of a broker: every confirmed job is done after all, and no attempt is charged for it."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+
+import pytest
+from fleet import Fleet
+from pymongo import MongoClient
+
+from launcher import BrokerProcess, wait_until
+from sluicemq import Client, Job, Producer, Worker
+
+QUEUED, RUNNING = 20_000, 50
+LEASE = 2.0
+#: Silence is long, so that a connection outlives its broker's being frozen.
+CONFIG = {"broker": {"lease": LEASE, "poll": 0.2, "silence": 30}}
+
+
+@pytest.fixture(params=["embedded", "external"])
+def broker(request: pytest.FixtureRequest) -> Iterator[BrokerProcess]:
+    if request.param == "embedded":
+        broker = BrokerProcess(config=CONFIG)
+    else:
+        names = (request.getfixturevalue("mongo_uri"), request.getfixturevalue("database"))
+        broker = BrokerProcess(*names, config=CONFIG)
+    with broker:
+        yield broker
+
+
+def test_queued_and_running_jobs_survive_and_no_attempt_is_charged(broker: BrokerProcess) -> None:
+    handler = Gate()
+    with Worker(broker.doors["smq"], "default", handler, prefetch=500, concurrency=RUNNING):
+        everything = push(broker, QUEUED + RUNNING)
+        wait_until(lambda: len(handler.running) == RUNNING, 20, "the running jobs")
+        interrupted = set(handler.running)
+
+        broker.kill()
+        handler.opened.set()
+        broker.restart()
+        wait_until(lambda: len(handler.handled) == len(everything), 60, "delivery of all jobs")
+        wait_until(lambda: waiting_and_reserved(broker) == (0, 0), 20, "commit of all jobs")
+
+    assert set(handler.handled) == everything
+    assert all(handler.handled[job] == 2 for job in interrupted)
+    assert handler.attempts == {1}
+
+
+def test_confirmed_pushes_survive_a_kill_in_the_middle_of_pushing(mongo_uri: str, database: str) -> None:
+    with BrokerProcess(mongo_uri, database, config=CONFIG) as broker:
+        kill_while_pushing(broker)
+
+
+@pytest.mark.full
+def test_confirmed_pushes_survive_a_kill_that_takes_the_embedded_store_too() -> None:
+    with BrokerProcess(config=CONFIG) as broker:
+        kill_while_pushing(broker)
+
+
+def test_another_broker_takes_over_what_a_killed_one_held(mongo_uri: str, database: str) -> None:
+    handler = Gate()
+    handler.opened.set()
+    with two_brokers(mongo_uri, database) as (first, second), Fleet() as fleet:
+        worker = fleet.worker("library", first.doors["smq"], "default", 20, 5)
+        everything = push(first, 100, b"hold")
+        worker.wait_said("got", 5)
+        wait_until(lambda: waiting_and_reserved(second)[1] > 5, what="jobs staged at the first broker")
+
+        first.kill()
+        with Worker(second.doors["smq"], "default", handler, prefetch=20):
+            wait_until(lambda: stored(mongo_uri, database) == 0, 10 * LEASE, "commit of all jobs")
+
+    assert handler.handled == Counter(everything)
+    assert handler.attempts == {1}
+
+
+def test_a_broker_that_wakes_after_its_jobs_were_taken_over_changes_nothing(
+    mongo_uri: str, database: str
+) -> None:
+    late, handler = Gate(), Gate()
+    with (
+        two_brokers(mongo_uri, database) as (first, second),
+        Worker(first.doors["smq"], "default", late, prefetch=5, concurrency=5),
+        Worker(second.doors["smq"], "default", handler, prefetch=20, concurrency=20),
+    ):
+        wait_until(lambda: len(push_one_more(first, late)) == 5, what="the first broker's jobs")
+        first.send_signal(signal.SIGSTOP)
+        wait_until(lambda: set(handler.running) >= set(late.running), 10 * LEASE, "the take-over")
+
+        first.send_signal(signal.SIGCONT)
+        late.opened.set()
+        wait_until(lambda: "declared dead by another" in first.log_text(), 10, "the first broker's insight")
+        wait_until(lambda: refused_verdicts(first) >= 5, what="refusing the late verdicts")
+
+        assert stored(mongo_uri, database) == len(handler.running)
+        handler.opened.set()
+        wait_until(lambda: stored(mongo_uri, database) == 0, 10, "commit of all jobs")
+        wait_until(lambda: len(push_one_more(first, late)) > 5, what="the first broker's going on")
+
+
+def test_two_brokers_deliver_nothing_twice(mongo_uri: str, database: str) -> None:
+    handlers = [Gate(), Gate()]
+    with two_brokers(mongo_uri, database) as brokers, ExitStack() as stack:
+        for handler, broker in zip(handlers, brokers, strict=True):
+            handler.opened.set()
+            stack.enter_context(Worker(broker.doors["smq"], "default", handler, prefetch=100))
+        pushing = [threading.Thread(target=push, args=(broker, 3000)) for broker in brokers]
+        for each in pushing:
+            each.start()
+
+        wait_until(lambda: sum(sum(each.handled.values()) for each in handlers) >= 6000, 30, "all deliveries")
+        wait_until(lambda: stored(mongo_uri, database) == 0, 10, "commit of all jobs")
+
+    together = handlers[0].handled + handlers[1].handled
+    assert len(together) == 6000
+    assert set(together.values()) == {1}
+    assert all(handler.handled for handler in handlers)
+
+
+def kill_while_pushing(broker: BrokerProcess) -> None:
+    handler = Gate()
+    handler.opened.set()
+    pushed: list[set[str]] = []
+    pushing = threading.Thread(target=lambda: pushed.append(push(broker, QUEUED)))
+    pushing.start()
+    with closing(Client(broker.doors["smq"])) as client:
+        wait_until(lambda: client.stats()["counters"].get("pushed", 0) > QUEUED / 10, 20, "the first pushes")
+
+    broker.kill()
+    broker.restart()
+    pushing.join(60)
+    with Worker(broker.doors["smq"], "default", handler, prefetch=1000):
+        wait_until(lambda: len(handler.handled) == QUEUED, 60, "delivery of all jobs")
+        wait_until(lambda: waiting_and_reserved(broker) == (0, 0), 20, "commit of all jobs")
+
+    assert set(handler.handled) == pushed[0]
+    assert set(handler.handled.values()) == {1}
+
+
+class Gate:
+    """A handler that holds its jobs until it is opened, and notes what it has had."""
+
+    def __init__(self) -> None:
+        self.opened = threading.Event()
+        self.running: list[str] = []
+        self.handled: Counter[str] = Counter()
+        self.attempts: set[int] = set()
+        self._lock = threading.Lock()
+
+    def __call__(self, job: Job) -> None:
+        with self._lock:
+            self.attempts.add(job.attempt)
+            self.handled[job.id] += 1
+            if not self.opened.is_set():
+                self.running.append(job.id)
+        self.opened.wait(60)
+
+
+def push_one_more(broker: BrokerProcess, handler: Gate) -> list[str]:
+    """Jobs go to whichever broker asks first; returns those that this handler has had."""
+    push(broker, 1)
+    return list(handler.handled)
+
+
+@contextmanager
+def two_brokers(mongo_uri: str, database: str) -> Iterator[tuple[BrokerProcess, BrokerProcess]]:
+    with (
+        BrokerProcess(mongo_uri, database, config=CONFIG) as first,
+        BrokerProcess(mongo_uri, database, config=CONFIG) as second,
+    ):
+        yield first, second
+
+
+def push(broker: BrokerProcess, count: int, payload: bytes = b"") -> set[str]:
+    """Push jobs, each confirmed; returns their ids."""
+    with Producer(broker.doors["smq"]) as producer:
+        return {producer.push("default", payload).id for _ in range(count)}
+
+
+def waiting_and_reserved(broker: BrokerProcess) -> tuple[int, int]:
+    with Client(broker.doors["smq"]) as client:
+        queue = next(each for each in client.queues() if each["name"] == "default")
+        return queue["ready"] + queue["scheduled"], queue["reserved"]
+
+
+def refused_verdicts(broker: BrokerProcess) -> int:
+    with Client(broker.doors["smq"]) as client:
+        counters = client.stats()["counters"]
+        return int(counters.get("late_verdicts", 0) + counters.get("uncommitted", 0))
+
+
+def stored(mongo_uri: str, database: str) -> int:
+    with MongoClient[dict[str, object]](mongo_uri) as client:
+        return int(client[database]["queue.default"].count_documents({}))

@@ -1,0 +1,252 @@
+"""MongoDB applies a statement and its reply is lost: no job is stuck, lost, or confirmed in vain."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from secrets import token_hex
+from typing import Any
+
+import pytest
+import zmq
+from mongo_proxy import Command, CuttingProxy
+from pymongo import MongoClient
+
+from launcher import BrokerProcess, wait_until
+from sluicemq import Client, Job, Producer, Rollback, Worker
+
+LEASE = 2.0
+CONFIG = {"broker": {"lease": LEASE, "poll": 0.2}}
+JOBS = [b"%d" % number for number in range(300)]
+
+
+full = pytest.mark.full
+
+
+@pytest.fixture(scope="module")
+def proxied(mongo_uri: str) -> Iterator[tuple[CuttingProxy, BrokerProcess]]:
+    """One broker for all tests here; each has a queue of its own."""
+    with (
+        MongoClient[dict[str, Any]](mongo_uri) as mongo,
+        CuttingProxy(mongo_uri) as proxy,
+        BrokerProcess(proxy.uri, f"test_{token_hex(6)}", config=CONFIG) as broker,
+    ):
+        yield proxy, broker
+        mongo.drop_database(broker.config["broker"]["database"])
+
+
+@pytest.fixture
+def stage(proxied: tuple[CuttingProxy, BrokerProcess], mongo_uri: str) -> Iterator[Stage]:
+    with MongoClient[dict[str, Any]](mongo_uri) as mongo:
+        yield Stage(*proxied, mongo, f"q{token_hex(4)}")
+
+
+@pytest.fixture
+def default(stage: Stage) -> Stage:
+    """The queue with plain doors."""
+    return stage.of("default")
+
+
+class Stage:
+    """A queue, and what lies between it and its MongoDB."""
+
+    def __init__(
+        self, proxy: CuttingProxy, broker: BrokerProcess, mongo: MongoClient[dict[str, Any]], queue: str
+    ) -> None:
+        self.queue = queue
+        self.doors = broker.doors
+        self.endpoint = self.doors["smq"]
+        self._args = (proxy, broker, mongo)
+        self._proxy = proxy
+        self._jobs = mongo[broker.config["broker"]["database"]][f"queue.{self.queue}"]
+        self._cuts_before = len(proxy.cuts)
+
+    def of(self, queue: str) -> Stage:
+        """The same with another queue."""
+        return Stage(*self._args, queue)
+
+    @property
+    def swallowed(self) -> list[Command]:
+        """The statements of this test whose replies were swallowed."""
+        return self._proxy.cuts[self._cuts_before :]
+
+    @property
+    def cuts(self) -> int:
+        """How many those are."""
+        return len(self.swallowed)
+
+    def cut(self, chosen: Callable[[Command], bool], times: int) -> None:
+        """Swallow the replies to the next so many ``chosen`` statements about the queue."""
+        collection = f"queue.{self.queue}"
+        self._proxy.cut(lambda command: command.collection == collection and chosen(command), times)
+
+    def push(self) -> None:
+        """Push all jobs, confirmed."""
+        with Producer(self.endpoint) as producer:
+            for job in JOBS:
+                producer.push(self.queue, job)
+
+    def stored(self) -> list[bytes]:
+        """The payloads in MongoDB."""
+        return sorted(each["payload"] for each in self._jobs.find({}, {"payload": 1}))
+
+    @contextmanager
+    def working(self, *, fail_first: bool = False) -> Iterator[Handled]:
+        """A worker that is known to the broker."""
+        handled = Handled()
+
+        def handle(job: Job) -> bytes:
+            handled[job.payload] += 1
+            handled.attempts.add(job.attempt)
+            if fail_first and job.attempt == 1:
+                raise Rollback("not the first time")
+            return b"result of " + job.payload
+
+        with Worker(self.endpoint, self.queue, handle, prefetch=len(JOBS)):
+            wait_until(lambda: self.summary()["workers"] == 1, what="the worker's coming")
+            yield handled
+
+    def wait_all_committed(self) -> None:
+        """Wait until nothing is left of the jobs, here or there."""
+        wait_until(lambda: not self.stored(), 10 * LEASE, "commit of all jobs")
+        wait_until(lambda: not self.summary()["in_flight"], 10, "the end of all deliveries")
+
+    def summary(self) -> dict[str, Any]:
+        """What the broker says of the queue; perhaps nobody has asked for it yet."""
+        with Client(self.endpoint) as client:
+            nothing = {"workers": 0, "in_flight": 0}
+            return next((each for each in client.queues() if each["name"] == self.queue), nothing)
+
+
+class Handled(Counter[bytes]):
+    """How often each job was handled, and at which attempts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attempts: set[int] = set()
+
+
+@pytest.mark.parametrize("times", [1, pytest.param(2, marks=full)])
+def test_jobs_of_a_claim_that_was_not_answered_are_delivered(stage: Stage, times: int) -> None:
+    stage.push()
+    stage.cut(is_claim, times)
+
+    with stage.working() as handled:
+        stage.wait_all_committed()
+
+    assert stage.cuts == times
+    assert handled == Counter(JOBS)
+    assert handled.attempts == {1}
+
+
+@pytest.mark.parametrize("times", [1, 2, pytest.param(4, marks=full)])
+def test_jobs_of_a_push_that_was_not_answered_are_stored_once(stage: Stage, times: int) -> None:
+    stage.cut(is_push, times)
+
+    stage.push()
+
+    assert stage.cuts == times
+    assert {job["state"] for job in stage.swallowed[0].statements} == {"ready"}
+    assert stage.stored() == sorted(JOBS)
+    with stage.working() as handled:
+        stage.wait_all_committed()
+    assert handled == Counter(JOBS)
+
+
+@pytest.mark.parametrize("times", [1, 2, pytest.param(4, marks=full)])
+def test_jobs_born_reserved_whose_insert_was_not_answered_are_delivered(stage: Stage, times: int) -> None:
+    with stage.working() as handled:
+        stage.cut(is_push, times)
+        stage.push()
+        stage.wait_all_committed()
+
+    assert stage.cuts == times
+    assert "reserved" in {job["state"] for job in stage.swallowed[0].statements}
+    assert handled == Counter(JOBS)
+    assert handled.attempts == {1}
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_commits_that_were_not_answered_hold(stage: Stage, times: int) -> None:
+    stage.cut(is_commit, times)
+
+    with stage.working() as handled:
+        stage.push()
+        stage.wait_all_committed()
+
+    assert stage.cuts == times
+    assert handled == Counter(JOBS)
+
+
+@pytest.mark.parametrize("times", [1, 2, pytest.param(8, marks=full)])
+def test_rollbacks_that_were_not_answered_are_delivered_again(stage: Stage, times: int) -> None:
+    stage.cut(is_rollback, times)
+
+    with stage.working(fail_first=True) as handled:
+        stage.push()
+        stage.wait_all_committed()
+
+    assert stage.cuts == times
+    assert handled == Counter(2 * JOBS)
+    assert handled.attempts == {1, 2}
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_popped_jobs_whose_removal_was_not_answered_are_sent(default: Stage, times: int) -> None:
+    with plain_socket(zmq.PULL, default.doors["pull"]) as puller:
+        wait_until(lambda: default.summary()["workers"] == 1, what="the worker's coming")
+        default.cut(is_commit, times)
+        default.push()
+        popped = [puller.recv() for _ in JOBS]
+
+    assert default.cuts == times
+    assert Counter(popped) == Counter(JOBS)
+    assert default.stored() == []
+
+
+@pytest.mark.parametrize("headers", [{}, {"id": "asked"}], ids=["forgotten", "remembered"])
+def test_an_asker_whose_jobs_commit_was_not_answered_gets_its_result(default: Stage, headers: Any) -> None:
+    default.cut(is_finish if headers else is_commit, 2)
+    with (
+        default.working(),
+        plain_socket(zmq.REQ, default.doors["req"]) as asker,
+    ):
+        asker.send_multipart([b"default", json.dumps(headers).encode(), b"question"])
+
+        assert asker.recv_multipart() == [b"result of question"]
+    assert default.cuts == 2
+
+
+@contextmanager
+def plain_socket(kind: int, address: str) -> Iterator[zmq.Socket[bytes]]:
+    with zmq.Context() as context, context.socket(kind) as socket:
+        socket.linger = 0
+        socket.rcvtimeo = 15_000
+        socket.connect(address)
+        yield socket
+
+
+def is_finish(command: Command) -> bool:
+    return command.name == "update" and bool(_sets(command).get("state") == "done")
+
+
+def is_claim(command: Command) -> bool:
+    return command.name == "update" and bool(_sets(command).get("state") == "reserved")
+
+
+def is_commit(command: Command) -> bool:
+    return command.name == "delete"
+
+
+def is_rollback(command: Command) -> bool:
+    return command.name == "update" and "errors" in command.statements[0]["u"].get("$push", {})
+
+
+def is_push(command: Command) -> bool:
+    return command.name == "insert"
+
+
+def _sets(command: Command) -> dict[str, Any]:
+    return dict(command.statements[0]["u"].get("$set", {}))

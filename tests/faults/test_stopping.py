@@ -1,0 +1,187 @@
+"""SIGTERM: nothing that was received is lost, running jobs may finish, the rest goes back uncharged."""
+
+from __future__ import annotations
+
+import re
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from fleet import Fleet
+from mongo_proxy import CuttingProxy
+from pymongo import MongoClient
+from pymongo.collection import Collection
+
+from launcher import BrokerProcess, wait_until
+from sluicemq import Client, Job, Producer, Worker
+
+STOP_TIMEOUT = 2.0
+CONFIG = {"broker": {"stop_timeout": STOP_TIMEOUT, "lease": 2.0}}
+#: Closing the store and the interpreter's end are not in the deadline.
+GRACE = 3.0
+
+Jobs = Collection[dict[str, Any]]
+
+
+@pytest.fixture
+def broker(mongo_uri: str, database: str) -> Iterator[BrokerProcess]:
+    with BrokerProcess(mongo_uri, database, config=CONFIG) as broker:
+        yield broker
+
+
+@pytest.fixture
+def jobs(mongo_uri: str, database: str) -> Iterator[Jobs]:
+    with MongoClient[dict[str, Any]](mongo_uri) as client:
+        yield client[database]["queue.default"]
+
+
+@pytest.fixture
+def fleet() -> Iterator[Fleet]:
+    with Fleet() as fleet:
+        yield fleet
+
+
+def test_under_a_flood_everything_received_is_stored_or_counted_as_refused(
+    broker: BrokerProcess, jobs: Jobs, fleet: Fleet
+) -> None:
+    fleet.start("flood.py", broker.doors["push"], 200)
+    wait_until(lambda: counters(broker)["pushed"] > 5000, 20, "the flood")
+
+    began = time.monotonic()
+    code = broker.terminate()
+    took = time.monotonic() - began
+
+    counted = counted_at_the_end(broker)
+    assert code == 0
+    assert took < STOP_TIMEOUT + GRACE
+    assert counted["received"] == counted["pushed"] + counted["refused"]
+    assert counted["unclear"] == 0
+    assert counted["pushed"] == jobs.count_documents({})
+
+
+def test_a_mongodb_that_is_away_is_not_waited_for(mongo_uri: str, database: str, fleet: Fleet) -> None:
+    with CuttingProxy(mongo_uri) as proxy, BrokerProcess(proxy.uri, database, config=CONFIG) as broker:
+        with_a_job(fleet, broker)
+        fleet.start("flood.py", broker.doors["push"], 200)
+        wait_until(lambda: counters(broker)["pushed"] > 5000, 20, "the flood")
+        proxy.freeze()
+
+        began = time.monotonic()
+        code = broker.terminate()
+
+        assert code == 0
+        assert time.monotonic() - began < STOP_TIMEOUT + GRACE
+
+
+def test_a_second_sigterm_stops_at_once(broker: BrokerProcess, fleet: Fleet, jobs: Jobs) -> None:
+    with_a_job(fleet, broker)
+    broker.process.terminate()
+    broker.wait_log("waiting for 1 running jobs")
+
+    began = time.monotonic()
+    broker.process.send_signal(signal.SIGTERM)
+    code = broker.process.wait(STOP_TIMEOUT)
+
+    assert code == 0
+    assert time.monotonic() - began < STOP_TIMEOUT / 2
+    assert left(jobs) == [("ready", 0)]
+
+
+def test_a_stopping_broker_lets_running_jobs_finish(broker: BrokerProcess, fleet: Fleet, jobs: Jobs) -> None:
+    worker = with_a_job(fleet, broker)
+    broker.process.terminate()
+    broker.wait_log("waiting for 1 running jobs")
+
+    worker.go()
+
+    assert broker.process.wait(STOP_TIMEOUT + GRACE) == 0
+    assert left(jobs) == []
+
+
+def test_a_stopping_broker_gives_back_what_does_not_finish_and_burns_no_attempt(
+    broker: BrokerProcess, fleet: Fleet, jobs: Jobs
+) -> None:
+    worker = fleet.worker("library", broker.doors["smq"], "default", 10, 2)
+    push(broker, [b"hold"] * 30)
+    worker.wait_said("got", 2)
+
+    code = broker.terminate(STOP_TIMEOUT + GRACE)
+
+    assert code == 0
+    assert left(jobs) == [("ready", 0)] * 30
+
+
+def test_a_stopping_library_worker_finishes_running_jobs_and_gives_back_the_others_uncharged(
+    broker: BrokerProcess, fleet: Fleet, jobs: Jobs
+) -> None:
+    worker = fleet.worker("library", broker.doors["smq"], "default", 10, 2)
+    push(broker, [b"hold"] * 10)
+    worker.wait_said("got", 2)
+    worker.process.terminate()
+    wait_until(lambda: left(jobs).count(("ready", 0)) == 8, what="the staged jobs' return")
+
+    worker.go(2)
+
+    assert worker.process.wait(10) == 0
+    assert left(jobs) == [("ready", 0)] * 8
+
+
+def test_a_producer_that_pushes_during_a_restart_loses_nothing(broker: BrokerProcess, jobs: Jobs) -> None:
+    numbers = [b"%d" % number for number in range(20_000)]
+    pushing = threading.Thread(target=push, args=(broker, numbers))
+    pushing.start()
+    wait_until(lambda: counters(broker)["pushed"] > 1000, what="the first pushes")
+
+    broker.terminate()
+    broker.restart()
+    pushing.join(30)
+
+    assert not pushing.is_alive()
+    assert sorted(each["payload"] for each in jobs.find({}, {"payload": 1})) == sorted(numbers)
+
+
+def test_a_worker_goes_on_after_a_restart(broker: BrokerProcess, jobs: Jobs) -> None:
+    handled: list[tuple[bytes, int]] = []
+
+    def handle(job: Job) -> None:
+        handled.append((job.payload, job.attempt))
+
+    with Worker(broker.doors["smq"], "default", handle, prefetch=50):
+        broker.terminate()
+        broker.restart()
+        push(broker, [b"after"])
+        wait_until(lambda: not left(jobs) and handled, what="the job's commit")
+
+    assert handled == [(b"after", 1)]
+
+
+def with_a_job(fleet: Fleet, broker: BrokerProcess) -> Any:
+    """A REP worker that holds a job."""
+    worker = fleet.worker("rep", broker.doors["rep"])
+    push(broker, [b"hold"])
+    worker.wait_said("got")
+    return worker
+
+
+def push(broker: BrokerProcess, payloads: list[bytes]) -> None:
+    with Producer(broker.doors["smq"]) as producer:
+        for payload in payloads:
+            producer.push("default", payload)
+
+
+def counters(broker: BrokerProcess) -> Any:
+    with Client(broker.doors["smq"]) as client:
+        return {"pushed": 0, **client.stats()["counters"]}
+
+
+def counted_at_the_end(broker: BrokerProcess) -> dict[str, int]:
+    line = re.search(r"counted: (.*)", broker.log_text())
+    assert line, "no line with what was counted"
+    return {name: int(count) for name, count in re.findall(r"(\w+)=(\d+)", line[1])}
+
+
+def left(jobs: Jobs) -> list[tuple[str, int]]:
+    return [(each["state"], each["attempts"]) for each in jobs.find({}, {"state": 1, "attempts": 1})]

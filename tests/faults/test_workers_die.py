@@ -1,0 +1,226 @@
+"""A worker dies, freezes, or is killed by its job: others get the job, and only a poison job ends dead."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from secrets import token_hex
+from statistics import median
+from typing import Any
+
+import pytest
+from fleet import Fleet, Program
+from pymongo import MongoClient
+
+from launcher import BrokerProcess, tcp, wait_until
+from sluicemq import Client, Producer
+
+KINDS = ["rep", "pull", "library"]
+HEARTBEAT, SILENCE = 0.5, 1.5
+#: A frozen worker is noticed after SILENCE, counted in heartbeats; and so much for a busy machine.
+NOTICED = SILENCE + 2 * HEARTBEAT + 0.5
+ROUNDS = 9
+HOLD = "hold"
+
+Stored = Callable[[], list[dict[str, Any]]]
+
+CONFIG = {
+    "broker": {"heartbeat": HEARTBEAT, "silence": SILENCE, "poll": 0.2},
+    "devices": [
+        {
+            "kind": "streamer",
+            "frontend": tcp(),
+            "backend": tcp(),
+            "commit": tcp(),
+            "ack": "explicit",
+            "prefetch": 100,
+        },
+        {"kind": "queue", "queue": "default", "frontend": tcp(), "backend": tcp()},
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def running_broker(mongo_uri: str) -> Iterator[BrokerProcess]:
+    """One broker for all tests here; their queue is empty and without workers when each of them begins."""
+    with (
+        MongoClient[dict[str, Any]](mongo_uri) as mongo,
+        BrokerProcess(mongo_uri, f"test_{token_hex(6)}", config=CONFIG) as broker,
+    ):
+        yield broker
+        mongo.drop_database(broker.config["broker"]["database"])
+
+
+@pytest.fixture
+def broker(running_broker: BrokerProcess, client: Client, stored: Stored) -> BrokerProcess:
+    wait_until(lambda: workers(client) == 0, what="the leaving of the former test's workers")
+    client.purge("default", "dead")
+    assert stored() == []
+    return running_broker
+
+
+@pytest.fixture
+def client(running_broker: BrokerProcess) -> Iterator[Client]:
+    with Client(running_broker.doors["smq"]) as client:
+        yield client
+
+
+@pytest.fixture
+def fleet() -> Iterator[Fleet]:
+    with Fleet() as fleet:
+        yield fleet
+
+
+@pytest.fixture
+def stored(mongo_uri: str, running_broker: BrokerProcess) -> Iterator[Stored]:
+    with MongoClient[dict[str, Any]](mongo_uri) as mongo:
+        jobs = mongo[running_broker.config["broker"]["database"]]["queue.default"]
+        yield lambda: list(jobs.find({}))
+
+
+@pytest.mark.parametrize("rounds", [ROUNDS, pytest.param(20, marks=pytest.mark.full)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_job_of_a_killed_worker_is_with_another_within_50_ms(
+    broker: BrokerProcess, client: Client, fleet: Fleet, stored: Stored, kind: str, rounds: int
+) -> None:
+    delays = []
+    survivor = hire(fleet, broker, kind)
+    for number in range(rounds):
+        other = hire(fleet, broker, kind)
+        wait_until(lambda: workers(client) == 2, what="the workers' coming")
+        job = f"{HOLD}-{number}"
+        push(broker, job)
+        holder, survivor = whoever_has(job, [survivor, other])
+
+        killed_at = time.monotonic()
+        holder.end()
+
+        delays.append(got_at(survivor, job) - killed_at)
+        survivor.go()
+        survivor.wait_said("done", len(survivor.said("got")))
+        wait_until(lambda: not stored(), what="the job's commit")
+    assert median(delays) < 0.05, delays
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_job_of_a_frozen_worker_goes_to_another_in_time_and_a_late_answer_changes_nothing(
+    broker: BrokerProcess, client: Client, fleet: Fleet, stored: Stored, kind: str
+) -> None:
+    team = [hire(fleet, broker, kind), hire(fleet, broker, kind)]
+    wait_until(lambda: workers(client) == 2, what="the workers' coming")
+    push(broker, HOLD)
+    frozen, other = whoever_has(HOLD, team)
+
+    frozen_at = time.monotonic()
+    frozen.freeze()
+    delay = got_at(other, HOLD) - frozen_at
+    frozen.thaw()
+    frozen.go()
+    frozen.wait_said("done")
+    wait_until(lambda: workers(client) == 2, what="the frozen worker's return")
+    if kind == "pull":  # the others' answers were dropped with their connections
+        wait_until(lambda: client.stats()["counters"].get("late_verdicts"), what="the late answer")
+
+    assert delay < NOTICED
+    (job,) = stored()
+    assert job["state"] == "reserved"
+    assert job["attempts"] == 2
+    other.go()
+    wait_until(lambda: not stored(), what="the job's commit")
+
+
+@pytest.mark.parametrize("kind", ["rep", "pull"])
+def test_a_job_that_kills_its_worker_ends_dead_with_its_history_and_takes_no_other_with_it(
+    broker: BrokerProcess, client: Client, fleet: Fleet, stored: Stored, kind: str
+) -> None:
+    fine = [f"fine-{number}" for number in range(20)]
+    push(broker, *fine[:10], "poison", *fine[10:])
+
+    deaths = work_until(lambda: hire(fleet, broker, kind), lambda: states(stored) == ["dead"])
+
+    assert deaths == 5
+    assert_is_dead_of_its_workers(client)
+    assert done(fleet) >= set(fine)
+
+
+def test_a_job_that_kills_a_library_worker_with_100_jobs_takes_none_of_them_with_it(
+    broker: BrokerProcess, client: Client, fleet: Fleet, stored: Stored
+) -> None:
+    fine = [f"fine-{number}" for number in range(150)]
+    push(broker, *fine[:50], "poison", *fine[50:])
+
+    deaths = work_until(
+        lambda: fleet.worker("library", broker.doors["smq"], "default", 100, 4),
+        lambda: states(stored) == ["dead"],
+    )
+
+    assert deaths == 5
+    assert_is_dead_of_its_workers(client)
+    assert done(fleet) >= set(fine)
+
+
+def assert_is_dead_of_its_workers(client: Client) -> None:
+    (job,) = client.peek("default", "dead")
+    assert job["payload"] == b"poison"
+    assert job["attempts"] == 5
+    assert [(each["attempt"], each["reason"]) for each in job["errors"]] == [
+        (attempt, "the worker died") for attempt in range(1, 6)
+    ]
+
+
+def work_until(start: Callable[[], Program], condition: Callable[[], bool]) -> int:
+    """Keep one worker at work until ``condition``; returns how many have died."""
+    deaths, worker = 0, start()
+    deadline = time.monotonic() + 40
+    while not condition():
+        assert time.monotonic() < deadline, f"after {deaths} deaths it is not over"
+        if not worker.alive:
+            deaths += 1
+            worker = start()
+        time.sleep(0.02)
+    return deaths + (not worker.alive)
+
+
+def states(stored: Stored) -> list[str]:
+    return [each["state"] for each in stored()]
+
+
+def done(fleet: Fleet) -> set[str]:
+    return {job for program in fleet.programs for (job,) in program.said("done")}
+
+
+def hire(fleet: Fleet, broker: BrokerProcess, kind: str) -> Program:
+    arguments: dict[str, list[object]] = {
+        "rep": [broker.doors.get("rep")],
+        "pull": [broker.doors.get("pull"), broker.doors.get("commit")],
+        "library": [broker.doors["smq"], "default", 1, 1],
+    }
+    return fleet.worker(kind, *arguments[kind])
+
+
+def push(broker: BrokerProcess, *payloads: str) -> None:
+    with Producer(broker.doors["smq"]) as producer:
+        for payload in payloads:
+            producer.push("default", payload.encode())
+
+
+def workers(client: Client) -> int:
+    return next(int(each["workers"]) for each in client.queues() if each["name"] == "default")
+
+
+def whoever_has(job: str, team: list[Program]) -> tuple[Program, Program]:
+    """Who has the job, and who has not."""
+    holder: Program = wait_until(
+        lambda: next((each for each in team if has(each, job)), None), what=f"{job}'s delivery"
+    )
+    (other,) = (each for each in team if each is not holder)
+    return holder, other
+
+
+def has(worker: Program, job: str) -> bool:
+    return any(name == job for _, name, _ in worker.said("got"))
+
+
+def got_at(worker: Program, job: str) -> float:
+    wait_until(lambda: has(worker, job), 15, f"{job} with another worker")
+    return next(float(at) for at, name, _ in worker.said("got") if name == job)

@@ -1,0 +1,271 @@
+"""What REQ and DEALER clients may ask, and what they hear."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import zmq
+
+from launcher import BrokerProcess, wait_until
+from plain_clients import ANY_PORT, House, Smq, code, message, receive, serving, spare
+
+#: A queue with doors of every kind: asked for at a QUEUE, worked on at two STREAMERS.
+MIXED = [
+    {"kind": "queue", "queue": "mixed", "frontend": ANY_PORT, "backend": ANY_PORT},
+    {"kind": "streamer", "queue": "mixed", "ack": "explicit", "backend": ANY_PORT, "commit": ANY_PORT},
+    {"kind": "streamer", "queue": "mixed", "backend": ANY_PORT},
+]
+
+
+@pytest.fixture(scope="module")
+def shared(mongo_uri: str) -> Iterator[House]:
+    # Expired jobs are swept once a lease.
+    with serving(mongo_uri, [*spare(ask=22), *MIXED], poll=0.2, lease=3) as house:
+        yield house
+
+
+@pytest.fixture
+def house(shared: House) -> Iterator[House]:
+    yield shared
+    shared.leave()
+
+
+def in_json(**headers: Any) -> bytes:
+    return json.dumps(headers).encode()
+
+
+def test_a_request_is_answered_with_the_result_of_its_worker(house: House) -> None:
+    doors = house.take("ask")
+    asker, worker = house.socket(zmq.REQ, doors.front), house.socket(zmq.REP, doors.back)
+
+    asker.send(b"21")
+
+    assert receive(worker) == [b"21"]
+    worker.send(b"42")
+    assert receive(asker) == [b"42"]
+
+
+@pytest.mark.parametrize("headers", [None, b"", b'{"priority": 3}'])
+def test_a_request_may_name_a_queue_and_is_answered_by_its_workers(
+    house: House, headers: bytes | None
+) -> None:
+    doors, other = house.take("ask"), house.take("ask")
+    asker, worker = house.socket(zmq.REQ, doors.front), house.socket(zmq.REP, other.back)
+
+    between = [] if headers is None else [headers]
+    asker.send_multipart([other.queue.encode(), *between, b"work"])
+
+    assert receive(worker) == [b"work"]
+    worker.send(b"done")
+    assert receive(asker) == [b"done"]
+
+
+def test_reply_accepted_answers_the_id_once_the_job_is_stored(house: House) -> None:
+    doors = house.take("ask")
+
+    (given,) = house.ask(doors.front, b"", b'{"reply": "accepted"}', b"work")
+    own = house.ask(doors.front, b"", in_json(id="mine", reply="accepted"), b"work")
+
+    assert own == [b"mine"]
+    assert [job["id"] for job in house.admin.peek(doors.queue)] == [given.decode(), "mine"]
+
+
+def test_reply_result_says_what_holds_without_it(house: House) -> None:
+    doors = house.take("ask")
+    asker, worker = house.socket(zmq.REQ, doors.front), house.socket(zmq.REP, doors.back)
+
+    asker.send_multipart([b"", b'{"reply": "result"}', b"work"])
+    receive(worker)
+    worker.send(b"the result")
+
+    assert receive(asker) == [b"the result"]
+
+
+def test_the_same_id_again_hears_the_stored_result(house: House) -> None:
+    doors = house.take("ask")
+    asker, worker = house.socket(zmq.REQ, doors.front), house.socket(zmq.REP, doors.back)
+    asker.send_multipart([b"", in_json(id="known"), b"work"])
+    receive(worker)
+    worker.send(b"the result")
+    receive(asker)
+
+    again = house.ask(doors.front, b"", in_json(id="known"), b"work")
+
+    assert again == [b"the result"]
+    assert not worker.poll(0)  # it was not worked on twice
+
+
+def test_the_same_id_accepted_again_is_answered_without_another_job(house: House) -> None:
+    doors = house.take("ask")
+
+    for _ in range(2):
+        answer = house.ask(doors.front, b"", in_json(id="twice", reply="accepted"), b"work")
+        assert answer == [b"twice"]
+
+    assert len(house.admin.peek(doors.queue)) == 1
+
+
+def test_the_same_id_while_the_job_runs_waits_for_its_result(house: House) -> None:
+    doors = house.take("ask")
+    first, worker = house.socket(zmq.REQ, doors.front), house.socket(zmq.REP, doors.back)
+    first.send_multipart([b"", in_json(id="running"), b"work"])
+    receive(worker)
+    repeated = house.counter("repeated")
+
+    second = house.socket(zmq.REQ, doors.front)
+    second.send_multipart([b"", in_json(id="running"), b"work"])
+    wait_until(lambda: house.counter("repeated") > repeated)
+    worker.send(b"for both")
+
+    assert receive(first) == receive(second) == [b"for both"]
+
+
+def test_a_client_that_comes_back_hears_what_became_of_its_job(house: House) -> None:
+    doors = house.take("ask")
+    gone, worker = house.socket(zmq.REQ, doors.front), house.socket(zmq.REP, doors.back)
+    gone.send_multipart([b"", in_json(id="kept"), b"work"])
+    receive(worker)
+    gone.close()
+    worker.send(b"nobody there")
+    house.await_count(doors.queue, "done", 1)
+
+    assert house.ask(doors.front, b"", in_json(id="kept"), b"work") == [b"nobody there"]
+
+
+def test_a_dealer_numbers_its_requests_and_hears_the_numbers(house: House) -> None:
+    doors = house.take("ask")
+    dealer = house.socket(zmq.DEALER, doors.front)
+    workers = [house.socket(zmq.REP, doors.back) for _ in range(3)]
+    for number in (b"1", b"2", b"3"):
+        dealer.send_multipart([number, b"", b"job " + number])
+
+    jobs = [(worker, receive(worker)) for worker in workers]
+    for worker, (job,) in sorted(jobs, key=lambda each: each[1], reverse=True):
+        worker.send(b"result of " + job)
+
+    answers = {bytes(number): rest for number, *rest in (receive(dealer) for _ in workers)}
+    assert answers == {number: [b"", b"result of job " + number] for number in (b"1", b"2", b"3")}
+
+
+def test_an_envelope_of_several_frames_comes_back_unchanged(house: House) -> None:
+    doors = house.take("ask")
+    dealer, worker = house.socket(zmq.DEALER, doors.front), house.socket(zmq.REP, doors.back)
+
+    dealer.send_multipart([b"hop 2", b"hop 1", b"", doors.queue.encode(), b"work"])
+
+    assert receive(worker) == [b"work"]
+    worker.send_multipart([b"COMMIT", b"done"])
+    assert receive(dealer) == [b"hop 2", b"hop 1", b"", b"done"]
+
+
+def test_a_message_without_an_envelope_is_refused(house: House) -> None:
+    doors = house.take("ask")
+    dealer = house.socket(zmq.DEALER, doors.front)
+
+    dealer.send_multipart([b"queue", b"work"])
+
+    answer = receive(dealer)
+    assert code(answer) == "BAD_FRAMES"
+    assert "no empty frame" in message(answer)
+
+
+def test_an_error_is_one_answer_that_leaves_the_socket_usable(house: House) -> None:
+    doors = house.take("ask")
+    asker, worker = house.socket(zmq.REQ, doors.front), house.socket(zmq.REP, doors.back)
+    asker.send_multipart([b"no such name", b"work"])
+    assert code(receive(asker)) == "BAD_QUEUE"
+
+    asker.send(b"work")
+    receive(worker)
+    worker.send(b"done")
+
+    assert receive(asker) == [b"done"]
+
+
+def test_a_rejected_job_answers_that_it_is_dead_then_and_later(house: House) -> None:
+    doors = house.take("ask")
+    asker, worker = house.socket(zmq.REQ, doors.front), house.socket(zmq.REP, doors.back)
+    asker.send_multipart([b"", in_json(id="hopeless"), b"work"])
+    receive(worker)
+
+    worker.send_multipart([b"REJECT", b"makes no sense"])
+
+    for answer in (receive(asker), house.ask(doors.front, b"", in_json(id="hopeless"), b"work")):
+        assert code(answer) == "DEAD"
+        assert "makes no sense" in message(answer)
+
+
+def test_rolled_back_the_asker_goes_on_waiting(house: House) -> None:
+    doors = house.take("ask")
+    asker, worker = house.socket(zmq.REQ, doors.front), house.socket(zmq.REP, doors.back)
+    asker.send(b"work")
+    receive(worker)
+    worker.send_multipart([b"ROLLBACK", b"once more"])
+
+    assert receive(worker) == [b"work"]
+    assert not asker.poll(0)
+    worker.send(b"at last")
+    assert receive(asker) == [b"at last"]
+
+
+def test_a_job_that_nobody_takes_in_time_answers_that_it_has_expired(house: House) -> None:
+    doors = house.take("ask")
+
+    answer = house.ask(doors.front, b"", in_json(ttl=0.1), b"work", seconds=15)
+
+    assert code(answer) == "EXPIRED"
+
+
+def _mixed(broker: BrokerProcess, kind: str, *, ack_has_commit: bool) -> dict[str, Any]:
+    return next(
+        device
+        for device in broker.devices
+        if (device["queue"], device["kind"]) == ("mixed", kind) and bool(device["commit"]) == ack_has_commit
+    )
+
+
+def test_a_job_committed_by_a_pull_worker_answers_an_empty_result(house: House) -> None:
+    front = _mixed(house.broker, "queue", ack_has_commit=False)["frontend"][0]
+    device = _mixed(house.broker, "streamer", ack_has_commit=True)
+    asker, worker = house.socket(zmq.REQ, front), house.socket(zmq.PULL, device["backend"][0])
+    commits = house.socket(zmq.PUSH, device["commit"][0])
+    asker.send(b"work")
+
+    receipt, payload = receive(worker)
+    assert payload == b"work"
+    assert not asker.poll(0)
+    commits.send_multipart([b"COMMIT", receipt])
+
+    assert receive(asker) == [b""]
+
+
+def test_a_job_popped_by_a_pull_worker_answers_an_empty_result(house: House) -> None:
+    front = _mixed(house.broker, "queue", ack_has_commit=False)["frontend"][0]
+    back = _mixed(house.broker, "streamer", ack_has_commit=False)["backend"][0]
+    asker, worker = house.socket(zmq.REQ, front), house.socket(zmq.PULL, back)
+
+    asker.send(b"work")
+
+    assert receive(worker) == [b"work"]
+    assert receive(asker) == [b""]
+
+
+def test_a_job_of_a_req_client_can_be_worked_on_by_the_library(house: House) -> None:
+    doors = house.take("ask")
+    asker, library = house.socket(zmq.REQ, doors.front), house.smq()
+    library.ask(b"READY", doors.queue, 1)
+    asker.send(b"work")
+
+    ((receipt, _, payload, _, attempt),) = library.delivery()
+    assert (payload, attempt) == (b"work", 1)
+    _commit(library, receipt, b"from afar")
+
+    assert receive(asker) == [b"from afar"]
+
+
+def _commit(library: Smq, receipt: bytes, result: bytes) -> None:
+    answer = library.ask(b"SETTLE", [[receipt, "COMMIT", result, None]])
+    assert answer.fields == [[]]

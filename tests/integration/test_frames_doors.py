@@ -1,0 +1,169 @@
+"""Several doors of each kind on a queue, doors that connect, doors on unix sockets, and the FORWARDER."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+
+from launcher import tcp, wait_until
+from plain_clients import ANY_PORT, House, receive, serving
+
+PRODUCER, WORKER, COMMITS, ASKER, ANSWERER = (tcp() for _ in range(5))
+
+DEVICES: list[dict[str, Any]] = [
+    {
+        "kind": "streamer",
+        "queue": "many",
+        "ack": "explicit",
+        "frontend": [ANY_PORT, ANY_PORT],
+        "backend": [ANY_PORT, ANY_PORT],
+        "commit": [ANY_PORT, ANY_PORT],
+    },
+    {
+        "kind": "queue",
+        "queue": "many_asked",
+        "frontend": [ANY_PORT, ANY_PORT],
+        "backend": [ANY_PORT, ANY_PORT],
+    },
+    {
+        "kind": "streamer",
+        "queue": "dialled",
+        "ack": "explicit",
+        "frontend": f">{PRODUCER}",
+        "backend": f">{WORKER}",
+        "commit": f">{COMMITS}",
+    },
+    {"kind": "queue", "queue": "dialled_asked", "frontend": f">{ASKER}", "backend": f">{ANSWERER}"},
+    {"kind": "forwarder", "frontend": [ANY_PORT, ANY_PORT], "backend": [ANY_PORT, ANY_PORT]},
+]
+
+
+@pytest.fixture(scope="module")
+def shared(mongo_uri: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    folder = tmp_path_factory.mktemp("doors")
+    local = {
+        "kind": "queue",
+        "queue": "local",
+        "frontend": f"@ipc://{folder}/asked",
+        "backend": f"ipc://{folder}/work",
+    }
+    with serving(mongo_uri, [*DEVICES, local]) as house:
+        yield house
+
+
+@pytest.fixture
+def house(shared: House) -> Iterator[House]:
+    yield shared
+    shared.leave()
+
+
+def device(house: House, queue: str) -> dict[str, Any]:
+    return next(each for each in house.broker.devices if each["queue"] == queue)
+
+
+def test_every_producer_door_and_every_worker_door_of_a_queue_is_open(house: House) -> None:
+    doors = device(house, "many")
+    workers = [house.socket(zmq.PULL, address) for address in doors["backend"]]
+    producers = [house.socket(zmq.PUSH, address) for address in doors["frontend"]]
+    wait_until(lambda: house.workers("many") == 2)
+
+    for producer in producers:
+        producer.send(b"work")
+
+    receipts = [receive(worker)[0] for worker in workers]  # prefetch is 1: each has one
+    for address, receipt in zip(doors["commit"], receipts, strict=True):
+        house.push(address, b"COMMIT", receipt)
+    house.await_count("many", "reserved", 0)
+    assert house.counts("many")["ready"] == 0
+
+
+def test_an_answer_goes_back_through_the_door_where_it_was_asked_for(house: House) -> None:
+    doors = device(house, "many_asked")
+    askers = [house.socket(zmq.REQ, address) for address in doors["frontend"]]
+    workers = [house.socket(zmq.REP, address) for address in doors["backend"]]
+    wait_until(lambda: house.workers("many_asked") == 2)
+
+    for number, asker in enumerate(askers):
+        asker.send(b"%d" % number)
+    for worker in workers:
+        worker.send(b"result of " + receive(worker)[0])
+
+    assert [receive(asker) for asker in askers] == [[b"result of 0"], [b"result of 1"]]
+
+
+def test_a_streamer_whose_doors_connect_serves_producers_and_workers_that_bind(house: House) -> None:
+    commits = house.socket(zmq.PUSH, COMMITS, bind=True)
+    worker = house.socket(zmq.PULL, WORKER, bind=True)
+    producer = house.socket(zmq.PUSH, PRODUCER, bind=True)
+
+    producer.send(b"work")
+
+    receipt, payload = receive(worker)
+    assert payload == b"work"
+    commits.send_multipart([b"COMMIT", receipt])
+    house.await_count("dialled", "reserved", 0)
+
+
+def test_a_queue_whose_doors_connect_serves_clients_and_workers_that_bind(house: House) -> None:
+    asker = house.socket(zmq.REQ, ASKER, bind=True)
+    worker = house.socket(zmq.REP, ANSWERER, bind=True)
+
+    asker.send(b"work")
+
+    assert receive(worker) == [b"work"]
+    worker.send(b"done")
+    assert receive(asker) == [b"done"]
+
+
+def test_a_door_that_connects_finds_a_worker_that_was_away(house: House) -> None:
+    for answer in (b"before", b"after"):
+        worker = house.socket(zmq.REP, ANSWERER, bind=True)
+        asker = house.socket(zmq.REQ, ASKER, bind=True)
+        asker.send(b"work")
+        assert receive(worker) == [b"work"]
+        worker.send(answer)
+        assert receive(asker) == [answer]
+        worker.unbind(ANSWERER)
+        house.leave()
+
+
+def test_doors_can_be_unix_sockets(house: House) -> None:
+    doors = device(house, "local")
+    asker, worker = house.socket(zmq.REQ, doors["frontend"][0]), house.socket(zmq.REP, doors["backend"][0])
+
+    asker.send(b"work")
+
+    assert receive(worker) == [b"work"]
+    worker.send(b"done")
+    assert receive(asker) == [b"done"]
+    assert Path(doors["frontend"][0].removeprefix("ipc://")).is_socket()
+
+
+def _subscribed(house: House, address: str, topic: bytes, publishers: list[zmq.Socket[bytes]]) -> Any:
+    """A subscriber whose subscription has reached every publisher."""
+    subscriber = house.socket(zmq.SUB, address)
+    subscriber.subscribe(topic)
+    for publisher in publishers:
+        assert receive(publisher) == [b"\x01" + topic]  # an XPUB hears of subscriptions
+    return subscriber
+
+
+def test_a_forwarder_relays_from_every_publisher_to_who_subscribed(house: House) -> None:
+    doors = device(house, "")
+    publishers = [house.socket(zmq.XPUB, address) for address in doors["frontend"]]
+    red, all_of_it = (
+        _subscribed(house, address, topic, publishers)
+        for address, topic in zip(doors["backend"], (b"red", b""), strict=True)
+    )
+
+    for publisher in publishers:
+        publisher.send_multipart([b"red.1", b"a"])
+        publisher.send_multipart([b"blue.1", b"b"])
+
+    assert [receive(red) for _ in range(2)] == [[b"red.1", b"a"]] * 2
+    assert sorted(receive(all_of_it) for _ in range(4)) == [[b"blue.1", b"b"]] * 2 + [[b"red.1", b"a"]] * 2
+    assert not red.poll(0)

@@ -1,0 +1,286 @@
+"""Strangers at a broker's doors: plain ZeroMQ sockets, raw SMQ/1, and bare TCP that speaks some ZMTP."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import socket as sockets
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from secrets import token_hex
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import zmq
+from pymongo import MongoClient
+from pymongo.database import Database
+
+from launcher import BrokerProcess, wait_until
+from sluicemq import Client, wire
+
+#: Devices by what their workers are: each takes jobs its own way, on a queue of its own.
+SHAPES: dict[str, dict[str, Any]] = {
+    "ask": {"kind": "queue"},
+    "ask_full": {"kind": "queue", "envelope": "full"},
+    "pop": {"kind": "streamer"},
+    "pop_full": {"kind": "streamer", "envelope": "full"},
+    "ack": {"kind": "streamer", "ack": "explicit", "prefetch": 2},
+    "ack_full": {"kind": "streamer", "ack": "explicit", "envelope": "full"},
+}
+
+#: The broker says in its ready file which port it got.
+ANY_PORT = "tcp://127.0.0.1:0"
+
+#: ZMTP 3.1, mechanism NULL.
+GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01NULL" + bytes(16) + b"\0" + bytes(31)
+
+
+class Doors(NamedTuple):
+    """One device: its queue and an address at each end."""
+
+    queue: str
+    front: str
+    back: str
+    commit: str
+
+
+class House:
+    """A broker with spare devices, and clients for it. Each test takes devices that nobody has used."""
+
+    def __init__(self, broker: BrokerProcess, jobs: Database[dict[str, Any]]) -> None:
+        self.broker = broker
+        self._jobs = jobs
+        self.admin = Client(broker.doors["smq"])
+        self._context = zmq.Context()
+        self._sockets: list[zmq.Socket[bytes]] = []
+        self._spare: dict[str, list[Doors]] = defaultdict(list)
+        for device in broker.devices:
+            self._spare[device["queue"].partition("-")[0]].append(_doors(device))
+
+    def take(self, shape: str) -> Doors:
+        """A device of this shape (see :data:`SHAPES`) with an empty queue."""
+        return self._spare[shape].pop()
+
+    def socket(self, kind: int, address: str, *, bind: bool = False, **options: Any) -> zmq.Socket[bytes]:
+        """A plain socket; closed at the end of the test."""
+        plain = self._context.socket(kind)
+        self._sockets.append(plain)
+        plain.linger = 0
+        for name, value in options.items():
+            setattr(plain, name, value)
+        if bind:
+            wait_until(lambda: _bound(plain, address), what=f"binding {address}")
+        else:
+            plain.connect(address)
+        return plain
+
+    def push(self, address: str, *frames: bytes) -> None:
+        """Send one job as a PUSH producer that leaves at once."""
+        plain = self.socket(zmq.PUSH, address, linger=10_000)
+        plain.send_multipart(frames)
+        plain.close()
+
+    def ask(self, address: str, *frames: bytes, seconds: float = 10.0) -> list[bytes]:
+        """Ask as a REQ client; the answer."""
+        plain = self.socket(zmq.REQ, address)
+        plain.send_multipart(frames)
+        return receive(plain, seconds)
+
+    def smq(self) -> Smq:
+        """A raw SMQ/1 connection."""
+        return Smq(self.socket(zmq.DEALER, self.broker.doors["smq"]))
+
+    def counter(self, name: str) -> int:
+        """What the broker has counted under this name."""
+        return int(self.admin.stats()["counters"].get(name, 0))
+
+    def counts(self, queue: str) -> Counter[str]:
+        """Jobs of a queue by state as it is shown; read in MongoDB, for a broker counts all queues."""
+        stored = self._jobs[f"queue.{queue}"].find({}, {"state": 1, "eligible_at": 1})
+        now = datetime.now(UTC).replace(tzinfo=None)
+        return Counter(
+            "scheduled" if each["state"] == "ready" and each["eligible_at"] > now else each["state"]
+            for each in stored
+        )
+
+    def await_count(self, queue: str, state: str, count: int) -> None:
+        """Wait until so many jobs of a queue are in this state."""
+        wait_until(lambda: self.counts(queue)[state] == count, what=f"{count} {state} in {queue}")
+
+    def workers(self, queue: str) -> int:
+        """How many workers a queue has."""
+        return next(int(each["workers"]) for each in self.admin.queues() if each["name"] == queue)
+
+    def dead_letter(self, queue: str) -> dict[str, Any]:
+        """The one dead letter of a queue, once it is there; ``reason`` is its last failure's."""
+        (letter,) = wait_until(lambda: self.admin.peek(queue, "dead"), what=f"a dead letter in {queue}")
+        return {**letter, "reason": letter["errors"][-1]["reason"]}
+
+    def serves(self) -> bool:
+        """Whether a job still goes all the way: pushed, worked on, answered."""
+        queue = "serves"
+        worker, asker = self._proof
+        asker.send_multipart([queue.encode(), b"still there?"])
+        job = receive(worker)
+        worker.send(job[-1])
+        return receive(asker) == [b"still there?"]
+
+    def hire(self) -> None:
+        """Open what :meth:`serves` needs; it takes the device of queue ``serves``."""
+        doors = self.take("serves")
+        worker, asker = self._context.socket(zmq.REP), self._context.socket(zmq.REQ)
+        for plain, address in ((worker, doors.back), (asker, doors.front)):
+            plain.linger = 0
+            plain.connect(address)
+        self._proof = (worker, asker)
+
+    def leave(self) -> None:
+        """Close the sockets of one test."""
+        for plain in self._sockets:
+            plain.close()
+        self._sockets.clear()
+
+    def close(self) -> None:
+        """Close everything."""
+        self.admin.close()
+        self._context.destroy(0)
+
+
+class Smq:
+    """A client of the library's door that may say anything."""
+
+    def __init__(self, plain: zmq.Socket[bytes]) -> None:
+        self.plain = plain
+        self._numbers = itertools.count(1)
+
+    def ask(self, verb: bytes, *fields: Any) -> wire.Message:
+        """Send a request and wait for its answer; pings and deliveries on the way are passed over."""
+        number = next(self._numbers)
+        self.plain.send_multipart(wire.encode(verb, number, *fields))
+        return self.answer(number)
+
+    def say(self, *frames: bytes) -> wire.Message:
+        """Send frames as they are; the answer, which has number 0 where ours can't be read."""
+        self.plain.send_multipart(frames)
+        return self.answer(0)
+
+    def answer(self, number: int) -> wire.Message:
+        """The next OK or ERROR with this number."""
+        return self.next(lambda message: message.verb in (wire.OK, wire.ERROR) and message.number == number)
+
+    def delivery(self) -> list[list[Any]]:
+        """The jobs of the next DELIVER: ``[receipt, id, payload, headers, attempt]`` each."""
+        jobs: list[list[Any]] = self.next(lambda message: message.verb == wire.DELIVER).fields[1]
+        return jobs
+
+    def next(self, wanted: Any) -> wire.Message:
+        """The next message that is wanted."""
+        return next(message for message in self._messages() if wanted(message))
+
+    def _messages(self) -> Iterator[wire.Message]:
+        while True:
+            yield wire.decode(receive(self.plain))
+
+
+@contextmanager
+def serving(
+    mongo_uri: str,
+    devices: list[dict[str, Any]],
+    *,
+    process: Mapping[str, Any] = MappingProxyType({}),
+    **settings: Any,
+) -> Iterator[House]:
+    """A broker with these devices and one more for :meth:`House.serves`, on a database of its own.
+
+    ``process``: arguments for :class:`BrokerProcess`; ``settings``: of ``[broker]``.
+    """
+    database = f"test_{token_hex(6)}"
+    config = {"broker": {"stop_timeout": 3, **settings}, "devices": [*devices, _device("serves", "queue")]}
+    with MongoClient(mongo_uri, serverSelectionTimeoutMS=10_000) as mongo:
+        try:
+            with BrokerProcess(mongo_uri, database, config=config, **process) as broker:
+                house = House(broker, mongo[database])
+                try:
+                    house.hire()
+                    yield house
+                finally:
+                    house.close()
+        finally:
+            mongo.drop_database(database)
+
+
+def spare(**shapes: int) -> list[dict[str, Any]]:
+    """The configuration of so many devices of each shape."""
+    return [_device(f"{shape}-{n}", **SHAPES[shape]) for shape, count in shapes.items() for n in range(count)]
+
+
+def _device(queue: str, kind: str, **settings: Any) -> dict[str, Any]:
+    commit = {"commit": ANY_PORT} if kind == "streamer" else {}
+    return {"kind": kind, "queue": queue, "frontend": ANY_PORT, "backend": ANY_PORT, **commit, **settings}
+
+
+def _doors(device: dict[str, Any]) -> Doors:
+    front, back, commit = ("".join(device[end][:1]) for end in ("frontend", "backend", "commit"))
+    return Doors(device["queue"], front, back, commit)
+
+
+def _bound(plain: zmq.Socket[bytes], address: str) -> bool:
+    """Bind, unless a socket that was just closed is still there."""
+    try:
+        plain.bind(address)
+    except zmq.ZMQError as error:
+        if error.errno != zmq.EADDRINUSE:
+            raise
+        return False
+    return True
+
+
+def receive(plain: zmq.Socket[bytes], seconds: float = 10.0) -> list[bytes]:
+    """Take the next message; AssertionError if none comes in time."""
+    assert plain.poll(int(seconds * 1000)), f"nothing came within {seconds} s"
+    return plain.recv_multipart()
+
+
+def code(answer: list[bytes]) -> str:
+    """The code of an error that a plain socket heard; AssertionError if it is none."""
+    assert answer[0] == b"ERROR", f"no error but {answer[:2]}"
+    assert len(answer) == 2
+    error = json.loads(answer[1])
+    assert set(error) == {"code", "message"}
+    return str(error["code"])
+
+
+def message(answer: list[bytes]) -> str:
+    """The text of an error that a plain socket heard."""
+    return str(json.loads(answer[1])["message"])
+
+
+def dial(address: str) -> sockets.socket:
+    """A bare TCP connection."""
+    host, _, port = address.removeprefix("tcp://").rpartition(":")
+    return sockets.create_connection((host, int(port)), timeout=15)
+
+
+def shake_hands(address: str, kind: bytes) -> sockets.socket:
+    """A bare TCP connection that has done the ZMTP handshake as a socket of this kind."""
+    stranger = dial(address)
+    body = b"\x05READY\x0bSocket-Type" + len(kind).to_bytes(4, "big") + kind
+    stranger.sendall(GREETING + b"\x04" + bytes([len(body)]) + body)
+    answer = b""
+    while b"READY" not in answer:
+        got = stranger.recv(4096)
+        assert got, "the door ended the connection during the handshake"
+        answer += got
+    return stranger
+
+
+def hung_up(stranger: sockets.socket) -> bool:
+    """Wait until the door has ended this connection; TimeoutError after 15 s."""
+    try:
+        while stranger.recv(65536):
+            pass
+    except ConnectionError:
+        pass
+    return True

@@ -1,0 +1,246 @@
+"""The configuration: its defaults, its sources, and the words with which it refuses."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError, replace
+from pathlib import Path
+
+import pytest
+
+from broker.config import Config, ConfigError, DeviceSettings, describe, load
+from devices.endpoints import Endpoint
+
+
+def test_the_defaults_are_those_of_the_documentation() -> None:
+    config = Config.default()
+
+    assert str(config.broker.endpoint) == "@tcp://127.0.0.1:5550"
+    assert config.broker.mongodb_uri is None
+    assert (config.broker.lease, config.broker.heartbeat, config.broker.silence) == (15.0, 2.0, 6.0)
+    assert config.broker.max_job_bytes == 12 * 2**20
+    assert config.queue("any").max_attempts == 5
+    assert [doors(each) for each in config.devices] == [
+        ("streamer", [5551], [5552], [5557]),
+        ("queue", [5553], [5554], []),
+        ("forwarder", [5555], [5556], []),
+    ]
+
+
+def test_it_cant_be_changed() -> None:
+    config = Config.default()
+
+    with pytest.raises(FrozenInstanceError):
+        config.broker.lease = 1.0  # type: ignore[misc]
+
+
+def test_later_sources_win(tmp_path: Path) -> None:
+    file = written(tmp_path, "[broker]\nlease = 20\nhwm = 7\ndatabase = 'file'\n")
+    environ = {"SLUICEMQ_LEASE": "30", "SLUICEMQ_HWM": "8"}
+
+    config = load(file, environ, {"lease": 40.0, "hwm": None})
+
+    assert (config.broker.lease, config.broker.hwm, config.broker.database) == (40.0, 8, "file")
+
+
+@pytest.mark.parametrize(
+    ("key", "word", "value"),
+    [
+        ("mongodb_uri", "mongodb://db/", "mongodb://db/"),
+        ("endpoint", "@tcp://*:1", Endpoint("tcp://*:1", bind=True)),
+        ("auto_create", "off", False),
+        ("allow_unsafe_store", "1", True),
+        ("max_connections", "9", 9),
+        ("stop_timeout", "0.5", 0.5),
+        ("data_dir", "/var/lib/x", Path("/var/lib/x")),
+    ],
+)
+def test_the_environment_is_read_in_the_type_of_each_key(key: str, word: str, value: object) -> None:
+    config = load(None, {f"SLUICEMQ_{key.upper()}": word}, {})
+
+    assert getattr(config.broker, key) == value
+
+
+def test_variables_that_are_not_for_us_are_left_alone() -> None:
+    environ = {"SLUICEMQ_PORT_5550_TCP_ADDR": "10.0.0.1", "SLUICEMQ_SERVICE_HOST": "10.0.0.1", "LEASE": "x"}
+
+    assert load(None, environ, {}) == Config.default()
+
+
+def test_a_queues_table_goes_over_the_star_and_the_star_over_the_defaults(tmp_path: Path) -> None:
+    file = written(tmp_path, '[queues."*"]\nmax_attempts = 9\nttl = 60\n[queues.mail]\nttl = 5\n')
+
+    config = load(file, {}, {})
+
+    assert (config.queue("mail").max_attempts, config.queue("mail").ttl) == (9, 5.0)
+    assert (config.queue("else").max_attempts, config.queue("else").ttl) == (9, 60.0)
+    assert config.queue("mail").remember == 300.0
+    assert list(config.queues) == ["mail"]
+
+
+def test_host_moves_the_default_doors_and_no_others(tmp_path: Path) -> None:
+    moved = load(None, {}, {"host": "*"})
+    named = load(written(tmp_path, '[broker]\nendpoint = "tcp://127.0.0.1:1"'), {}, {"host": "::1"})
+
+    assert moved.broker.endpoint.address == "tcp://*:5550"
+    assert moved.devices[1].backends[0].address == "tcp://*:5554"
+    assert named.broker.endpoint.address == "tcp://127.0.0.1:1"
+    assert named.devices[0].frontends[0].address == "tcp://[::1]:5551"
+
+
+def test_devices_that_are_named_replace_the_default_ones(tmp_path: Path) -> None:
+    file = written(
+        tmp_path,
+        """
+        [[devices]]
+        kind = "streamer"
+        queue = "mail"
+        frontend = ["tcp://*:1", ">tcp://producer:2"]
+        [[devices]]
+        kind = "streamer"
+        queue = "mail"
+        backend = "tcp://*:3"
+        commit = "tcp://*:4"
+        ack = "explicit"
+        prefetch = 20
+        """,
+    )
+
+    first, second = load(file, {}, {}).devices
+
+    assert first.frontends == (Endpoint("tcp://*:1", bind=True), Endpoint("tcp://producer:2", bind=False))
+    assert first.backends == ()
+    assert (second.queue, second.ack, second.prefetch) == ("mail", "explicit", 20)
+
+
+def test_no_devices_at_all_can_be_asked_for(tmp_path: Path) -> None:
+    assert load(written(tmp_path, "devices = []"), {}, {}).devices == ()
+
+
+def test_the_data_folder_is_the_users() -> None:
+    assert load(None, {"XDG_DATA_HOME": "/data"}, {}).broker.data_dir == Path("/data/sluicemq")
+    assert load(None, {}, {}).broker.data_dir == Path.home() / ".local/share/sluicemq"
+
+
+DEVICE = '[[devices]]\nkind = "{}"\n'
+
+
+@pytest.mark.parametrize(
+    ("toml", "complaint"),
+    [
+        ("[broker]\nlese = 3", r"\[broker\]: lese: unknown key; did you mean lease\?"),
+        ("[brokr]", r"broker\.toml: brokr: unknown key; did you mean broker\?"),
+        ("[queues.a]\nattempts = 3", r"\[queues\.a\]: attempts: .*max_attempts"),
+        ('[queues."*"]\nx = 3', r'\[queues\."\*"\]: x: unknown key; known are .*visibility_timeout'),
+        ('[broker]\nlease = "soon"', r"\[broker\] lease: expected seconds, more than 0; got 'soon'"),
+        ("[broker]\nlease = 0", "lease: expected seconds, more than 0; got 0"),
+        ("[broker]\nlease = true", "lease: expected seconds"),
+        ("[broker]\nlease = inf", "lease: expected seconds"),
+        ("[broker]\nhwm = 1.5", "hwm: expected a whole number of at least 1; got 1.5"),
+        ("[broker]\nmax_job_bytes = 16777216", "max_job_bytes: expected a whole number, 1 to 15728640"),
+        ("[broker]\nauto_create = 2", "auto_create: expected true or false; got 2"),
+        ('[broker]\nlog_level = "inf"', 'log_level: expected one of .*"info".* did you mean info'),
+        ('[broker]\nmongodb_uri = "db:27017"', "mongodb_uri: expected a URI that begins with mongodb://"),
+        ('[broker]\ndatabase = "a.b"', "database: expected the name of a database"),
+        ('[broker]\nhost = "tcp://x"', "host: expected a host name"),
+        ('[broker]\nendpoint = "5550"', r"endpoint: expected an endpoint: .*tcp://HOST:PORT"),
+        ('[broker]\nendpoint = ">tcp://a:1"', "endpoint: expected an endpoint that binds"),
+        ("[broker]\nheartbeat = 7", "silence = 6 must be longer than heartbeat = 7"),
+        ('[queues."a b"]', "expected a queue's name"),
+        ("queues = 3", r"expected tables, \[queues\.NAME\]"),
+        ("broker = 3", r"\[broker\]: expected a table"),
+        ("[devices]", r"expected \[\[devices\]\]"),
+        ("[[devices]]\nfrontend = 'tcp://*:1'", r"\[\[devices\]\] no\. 1: kind is missing"),
+        (DEVICE.format("streamr"), "kind: expected one of .* did you mean streamer"),
+        (DEVICE.format("streamer"), "expected a frontend, a backend or both"),
+        (
+            DEVICE.format("queue") + "backend = 'tcp://*:1'\nack = 'auto'",
+            "ack: is for a streamer, this is a queue",
+        ),
+        (DEVICE.format("queue") + "backend = 'tcp://*:1'\nprefetch = 2", "prefetch: is for a streamer"),
+        (
+            DEVICE.format("forwarder") + "backend = 'tcp://*:1'\nqueue = 'a'",
+            "queue: is for a streamer or queue",
+        ),
+        (DEVICE.format("streamer") + "backend = 'tcp://*:1'\nack = 'explicit'", "commit is missing"),
+        (DEVICE.format("queue") + "backend = 'tcp://127.0.0.1:5550'", "127.0.0.1:5550 is bound twice"),
+        (DEVICE.format("queue") + "backend = [3]", "backend: expected an endpoint such as"),
+        ("[broker\n", r"broker\.toml: is not TOML: .*line 1"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_place(tmp_path: Path, toml: str, complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint) as caught:
+        load(written(tmp_path, toml), {}, {})
+
+    assert "broker.toml" in str(caught.value) or "twice" in complaint or "silence" in complaint
+
+
+@pytest.mark.parametrize(
+    ("environ", "flags", "complaint"),
+    [
+        ({"SLUICEMQ_LEASE": "x"}, {}, "^SLUICEMQ_LEASE: expected seconds"),
+        ({"SLUICEMQ_LEASES": "1"}, {}, r"^SLUICEMQ_LEASES: unknown key; did you mean lease\?"),
+        ({}, {"mongodb_uri": "x"}, "^--mongodb-uri: expected a URI"),
+        ({}, {"nonsense": 1}, "^flags: nonsense: unknown key"),
+    ],
+)
+def test_variables_and_flags_are_named_as_they_were_written(
+    environ: dict[str, str], flags: dict[str, object], complaint: str
+) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        load(None, environ, flags)
+
+
+def test_a_file_that_cant_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none\.toml: can't be read: No such file"):
+        load(tmp_path / "none.toml", {}, {})
+
+
+def test_what_is_described_can_be_read_back(tmp_path: Path) -> None:
+    file = written(
+        tmp_path,
+        """
+        [broker]
+        lease = 3.5
+        mongodb_uri = "mongodb://db/?replicaSet=a"
+        [queues."*"]
+        ttl = 4
+        [queues.a]
+        max_attempts = 0
+        [[devices]]
+        kind = "streamer"
+        frontend = ["tcp://*:1", ">tcp://b:2"]
+        """,
+    )
+    for config in (load(file, {}, {}), Config.default()):
+        again = tmp_path / "again.toml"
+        again.write_text(describe(config))
+
+        assert load(again, {}, {}) == config
+
+
+def test_a_password_is_not_described() -> None:
+    config = load(None, {}, {"mongodb_uri": "mongodb://me:se%40cret@db/"})
+
+    assert 'mongodb_uri = "mongodb://me:***@db/"' in describe(config)
+
+
+def test_every_setting_says_what_it_is_for() -> None:
+    config = Config.default()
+    named = replace(config, queues={"mail": config.other_queues})
+
+    lines = [line for line in describe(named).splitlines() if line and not line.startswith("[")]
+
+    assert all("  # " in line for line in lines)
+    assert '[queues."mail"]' in describe(named)
+
+
+def doors(device: DeviceSettings) -> tuple[str, list[int], list[int], list[int]]:
+    ends = (device.frontends, device.backends, device.commits)
+    push, pull, commit = ([int(each.address.rpartition(":")[2]) for each in end] for end in ends)
+    return device.kind, push, pull, commit
+
+
+def written(folder: Path, toml: str) -> Path:
+    file = folder / "broker.toml"
+    file.write_text(toml)
+    return file

@@ -1,0 +1,582 @@
+"""Who gets which job: supply, demand, order, suspects, owners lost; over a store in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from broker import dispatch as dispatch_module
+from broker.counters import Counters
+from broker.dispatch import MESSAGE, Dispatch
+from broker.job import Job
+from broker.mongo import Unclear
+from broker.patience import Patience
+from broker.worker import Delivery, Worker
+from fakes import Clock, FakeOwners, FakeStore, FakeWorker, Held, go_on
+from jobs import NOW, a_job, ids, some_jobs
+from launcher import wait_until
+
+SMALLEST = dispatch_module._SMALLEST_APPETITE
+
+
+class House:
+    """A dispatcher with the fakes around it."""
+
+    def __init__(self) -> None:
+        self.store = FakeStore()
+        self.owners = FakeOwners()
+        self.clock = Clock()
+        self.counters = Counters()
+        self.dispatch = Dispatch(self.store, self.owners, self.clock, Patience(), self.counters)  # type: ignore[arg-type]
+
+    def ready(self, *jobs: Job) -> list[Job]:
+        """Jobs that lie ready in the store, and the dispatcher has heard of them."""
+        self.store.ready.extend(jobs)
+        self.dispatch.some_ready(max(job.priority for job in jobs))
+        go_on()
+        return list(jobs)
+
+    def worker(self, prefetch: int = 1, name: str = "worker") -> FakeWorker:
+        worker = FakeWorker(prefetch, name)
+        self.dispatch.attach(worker)
+        go_on()
+        return worker
+
+    def commit(self, worker: FakeWorker, *receipts: bytes) -> None:
+        """The worker settles these, or all it has."""
+        for receipt in receipts or list(worker.unsettled):
+            delivery = self.dispatch.take(receipt)
+            assert delivery
+            self.dispatch.forget([delivery.job])
+        self.dispatch.offer(worker)
+        go_on()
+
+    def born(self, *jobs: Job) -> list[str]:
+        """Which of a push's jobs are born reserved."""
+        self.dispatch.expect(jobs, NOW)
+        return [job.id for job in jobs if job.owner]
+
+
+@pytest.fixture
+def house() -> House:
+    return House()
+
+
+@pytest.fixture
+def empty(house: House) -> House:
+    """A dispatcher with one worker that knows that nothing lies ready."""
+    house.worker()
+    return house
+
+
+# ------------------------------------------------------------------------ claims
+
+
+def test_without_workers_nothing_is_claimed(house: House) -> None:
+    house.ready(*some_jobs(10))
+    house.dispatch.tick(1.0)
+    go_on()
+    assert house.store.claims == []
+
+
+def test_a_worker_gets_the_jobs_that_lie_ready_one_after_another_in_order(house: House) -> None:
+    # Given
+    house.ready(a_job("low"), a_job("high", priority=9), a_job("low 2"))
+    worker = house.worker()
+    # When
+    for _ in range(3):
+        house.commit(worker)
+    # Then
+    assert worker.jobs == ["high", "low", "low 2"]
+    assert house.dispatch.held == {}
+
+
+def test_a_worker_never_has_more_unsettled_jobs_than_its_prefetch(house: House) -> None:
+    house.ready(*some_jobs(20))
+    worker = house.worker(prefetch=3)
+    assert len(worker.jobs) == 3
+    house.commit(worker, worker.deliveries[0].receipt)
+    assert len(worker.unsettled) == 3
+    assert len(worker.jobs) == 4
+
+
+def test_jobs_are_spread_over_the_workers_that_are_free(house: House) -> None:
+    workers = [house.worker(prefetch=100) for _ in range(4)]
+    house.ready(*some_jobs(40))
+    assert sum(len(worker.jobs) for worker in workers) == 40
+    assert all(4 <= len(worker.jobs) <= 20 for worker in workers)
+
+
+def test_one_message_holds_so_many_jobs_at_most(house: House) -> None:
+    house.ready(*some_jobs(MESSAGE * 2))
+    worker = house.worker(prefetch=MESSAGE * 2)
+    assert len(worker.jobs) == MESSAGE * 2
+    assert max(map(len, worker.messages)) == MESSAGE
+
+
+def test_few_jobs_are_held_for_a_slow_worker_however_many_lie_ready(house: House) -> None:
+    house.ready(*some_jobs(10_000))
+    house.worker()
+    house.dispatch.tick(1.0)
+    go_on()
+    assert len(house.dispatch.held) <= 1 + 2 * SMALLEST
+
+
+def test_what_is_held_grows_with_the_pace_of_the_workers_and_shrinks_with_it(house: House) -> None:
+    # Given
+    house.ready(*some_jobs(5_000))
+    worker = house.worker(prefetch=100)
+    # When
+    while len(house.store.ready) > 1_000:
+        house.commit(worker)
+    fast = len(house.dispatch.held) - len(worker.unsettled)
+    while worker.unsettled:
+        house.commit(worker)
+    for _ in range(10):
+        house.dispatch.tick(1.0)
+        go_on()
+    house.ready(*some_jobs(5_000))
+    slow = len(house.dispatch.held) - len(worker.unsettled)
+    # Then
+    assert fast > 2 * SMALLEST
+    assert slow <= 2 * SMALLEST
+
+
+def test_a_queue_found_empty_is_not_asked_again_until_something_may_be_there(empty: House) -> None:
+    asked = len(empty.store.claims)
+    empty.dispatch.hand_out()
+    go_on()
+    assert len(empty.store.claims) == asked
+    empty.dispatch.some_ready(0)
+    go_on()
+    assert len(empty.store.claims) == asked + 1
+
+
+def test_a_tick_finds_what_other_brokers_have_pushed(empty: House) -> None:
+    empty.store.ready.append(a_job("theirs"))
+    empty.dispatch.tick(1.0)
+    go_on()
+    [worker] = empty.dispatch.workers
+    assert ids([each.job for each in worker.unsettled.values()]) == ["theirs"]
+
+
+def test_a_delayed_job_is_claimed_when_it_is_due_without_waiting_for_the_tick(empty: House) -> None:
+    # Given
+    job = a_job("a", eligible_at=NOW + 0.05)
+    empty.store.ready.append(job)
+    # When
+    empty.dispatch.due_later([job.eligible_at, job.eligible_at])
+    empty.clock.time = NOW + 1
+    asked = len(empty.store.claims)
+    # Then
+    wait_for(lambda: "a" in empty.dispatch.held)
+    assert len(empty.store.claims) == asked + 1
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    wait_until(lambda: go_on() or condition(), 5.0)
+
+
+def test_an_unclear_claim_retires_the_owner_and_is_repeated_under_a_new_one(house: House) -> None:
+    # Given
+    faults = [Unclear("cut")]
+
+    def cut() -> None:
+        if faults:
+            raise faults.pop()
+
+    house.store.before_claim = cut
+    house.store.ready.append(a_job("a"))
+    # When
+    worker = house.worker()
+    wait_for(lambda: bool(worker.jobs))
+    # Then
+    assert [owner for _, owner in house.store.claims][:2] == ["owner-1", "owner-2"]
+    assert house.owners.retired == ["owner-1"]
+    assert worker.deliveries[0].job.owner == "owner-2"
+
+
+def test_what_was_claimed_under_an_owner_that_is_dead_by_now_is_left_to_others(house: House) -> None:
+    house.store.before_claim = house.owners.lose_all
+    house.store.ready.append(a_job("a"))
+    worker = house.worker()
+    assert worker.jobs == []
+    assert house.dispatch.held == {}
+
+
+def test_nothing_is_claimed_or_handed_out_while_the_lease_is_not_sure(house: House) -> None:
+    # Given
+    house.owners.sure = False
+    worker = house.worker()
+    house.ready(a_job("a"))
+    unsure = (list(house.store.claims), list(worker.jobs))
+    # When
+    house.owners.sure = True
+    house.dispatch.hand_out()
+    go_on()
+    # Then
+    assert unsure == ([], [])
+    assert worker.jobs == ["a"]
+
+
+# ----------------------------------------------------------------- born reserved
+
+
+def test_a_job_is_born_reserved_when_a_worker_waits_and_goes_out_when_it_is_durable(empty: House) -> None:
+    # Given
+    [worker] = empty.dispatch.workers
+    job = a_job("a")
+    # When
+    arrival = empty.dispatch.expect([job], NOW)
+    before = list(worker.unsettled)
+    empty.dispatch.arrived(arrival, [job])
+    # Then
+    assert (job.owner, job.attempts) == ("owner-1", 1)
+    assert before == []
+    assert [each.job for each in worker.unsettled.values()] == [job]
+
+
+def test_as_many_are_born_reserved_as_there_is_room_for_and_the_rest_is_ready(empty: House) -> None:
+    jobs = some_jobs(1000)
+    born = empty.born(*jobs)
+    assert 1 <= len(born) <= 1 + 2 * SMALLEST
+    assert born == ids(jobs[: len(born)])
+
+
+def test_what_is_on_its_way_takes_up_room(empty: House) -> None:
+    # Given
+    jobs = [a_job(priority=each) for each in range(250)]
+    # When
+    born = [job for job in jobs if empty.born(job)]
+    # Then
+    assert len(born) <= 1 + 2 * SMALLEST
+
+
+def test_without_a_worker_nothing_is_born_reserved(house: House) -> None:
+    house.dispatch._ready = -1
+    assert house.born(a_job()) == []
+
+
+def test_a_job_is_not_born_reserved_before_older_ones_that_lie_ready(empty: House) -> None:
+    empty.dispatch._ready = 5
+    assert empty.born(a_job("lower", priority=4), a_job("same", priority=5), a_job("higher", priority=6)) == [
+        "higher"
+    ]
+
+
+def test_a_job_that_is_not_due_is_not_born_reserved(empty: House) -> None:
+    assert empty.born(a_job(eligible_at=NOW + 1)) == []
+
+
+@pytest.mark.parametrize("reason", ["not sure", "stopping", "no owner", "claiming"])
+def test_a_job_is_not_born_reserved_when_it_could_not_be_handed_out_in_order(
+    empty: House, reason: str
+) -> None:
+    held = Held()
+    empty.owners.sure = reason != "not sure"
+    empty.dispatch.granting = reason != "stopping"
+    if reason == "no owner":
+        empty.owners.retire("owner-1")
+    if reason == "claiming":
+        empty.store.before_claim = held
+        empty.ready(a_job("old"))
+        empty.dispatch._ready = -1
+    assert empty.born(a_job()) == []
+    held.set()
+    go_on()
+
+
+def test_a_job_is_not_born_reserved_past_one_that_is_still_being_written_as_ready(empty: House) -> None:
+    # Given: more than there is room for, so that the last ones go to the store as ready jobs
+    first = some_jobs(1000)
+    empty.dispatch.expect(first, NOW)
+    # When: a claim finds nothing, since they are not written yet
+    empty.dispatch._ready = -1
+    # Then
+    assert empty.born(a_job()) == []
+
+
+def test_pushes_that_become_durable_out_of_order_go_out_in_the_order_of_acceptance(house: House) -> None:
+    # Given
+    worker = house.worker(prefetch=10)
+    first, second = some_jobs(3), some_jobs(3)
+    earlier, later = house.dispatch.expect(first, NOW), house.dispatch.expect(second, NOW)
+    # When
+    house.dispatch.arrived(later, second)
+    early = list(worker.jobs)
+    house.dispatch.arrived(earlier, first)
+    # Then
+    assert early == []
+    assert worker.jobs == ids(first + second)
+
+
+def test_a_push_that_failed_does_not_hold_up_the_next(house: House) -> None:
+    worker = house.worker(prefetch=10)
+    first, second = some_jobs(3), some_jobs(3)
+    earlier, later = house.dispatch.expect(first, NOW), house.dispatch.expect(second, NOW)
+    house.dispatch.arrived(later, second)
+    house.dispatch.arrived(earlier, [])
+    assert worker.jobs == ids(second)
+    assert house.dispatch._expected == 0
+
+
+def test_a_new_job_of_higher_priority_goes_out_before_those_that_are_staged(house: House) -> None:
+    # Given
+    worker = house.worker()
+    house.ready(*some_jobs(5))
+    # When
+    urgent = a_job("urgent", priority=9)
+    house.dispatch.arrived(house.dispatch.expect([urgent], NOW), [urgent])
+    house.commit(worker)
+    # Then
+    assert worker.jobs[1] == "urgent"
+
+
+def test_jobs_that_arrive_under_an_owner_that_was_lost_meanwhile_are_left_to_others(empty: House) -> None:
+    [worker] = empty.dispatch.workers
+    job = a_job()
+    arrival = empty.dispatch.expect([job], NOW)
+    empty.owners.lose_all()
+    empty.dispatch.arrived(arrival, [job])
+    assert not worker.unsettled
+    assert empty.dispatch.held == {}
+
+
+# ---------------------------------------------------------------------- workers
+
+
+def test_a_worker_that_has_answered_before_comes_first(house: House) -> None:
+    # Given
+    new, proven = house.worker(name="new"), house.worker(name="proven")
+    proven.proven = True
+    house.dispatch._takers[1].remove(proven)
+    proven.waiting = False
+    house.dispatch.offer(proven)
+    # When
+    house.ready(a_job("a"))
+    # Then
+    assert (new.jobs, proven.jobs) == ([], ["a"])
+
+
+def test_workers_that_have_all_answered_take_turns(house: House) -> None:
+    workers = [house.worker() for _ in range(3)]
+    house.ready(*some_jobs(9))
+    for _ in range(2):
+        for worker in workers:
+            house.commit(worker)
+    assert [len(worker.jobs) for worker in workers] == [3, 3, 3]
+
+
+def test_a_worker_that_leaves_returns_what_it_had_and_its_receipts_are_void(house: House) -> None:
+    # Given
+    jobs = house.ready(*some_jobs(2))
+    worker = house.worker(prefetch=2)
+    receipts = list(worker.unsettled)
+    # When
+    left = house.dispatch.detach(worker)
+    # Then
+    assert ids([delivery.job for delivery in left]) == ids(jobs)
+    assert [house.dispatch.take(receipt) for receipt in receipts] == [None, None]
+    assert house.dispatch.detach(worker) == []
+    house.ready(a_job("next"))
+    assert len(worker.jobs) == 2
+
+
+def test_a_worker_may_change_how_much_it_takes(house: House) -> None:
+    # Given
+    house.ready(*some_jobs(10))
+    worker = house.worker(prefetch=1)
+    # When
+    house.dispatch.resize(worker, 4)
+    go_on()
+    more = len(worker.unsettled)
+    house.dispatch.resize(worker, 0)
+    house.commit(worker)
+    # Then
+    assert more == 4
+    assert len(worker.jobs) == 4
+
+
+def test_receipts_are_never_the_same(house: House) -> None:
+    house.ready(*some_jobs(50))
+    worker = house.worker(prefetch=50)
+    assert len({delivery.receipt for delivery in worker.deliveries}) == 50
+
+
+def test_jobs_of_a_worker_that_does_not_acknowledge_are_handed_to_their_removal(house: House) -> None:
+    # Given
+    popped: list[tuple[Worker, list[Delivery]]] = []
+    house.dispatch.pop = lambda worker, deliveries: popped.append((worker, deliveries))
+    worker = FakeWorker(prefetch=2)
+    worker.pops = True
+    jobs = house.ready(*some_jobs(2))
+    # When
+    house.dispatch.attach(worker)
+    go_on()
+    # Then
+    assert worker.jobs == []
+    assert house.dispatch.deliveries == {}
+    assert ids([each.job for _, deliveries in popped for each in deliveries]) == ids(jobs)
+
+
+# ------------------------------------------------------------------------ suspects
+
+
+def suspect(job_id: str, priority: int = 0) -> Job:
+    job = a_job(job_id, priority=priority)
+    job.suspect = True
+    return job
+
+
+def test_a_suspect_goes_to_an_idle_worker_alone_and_nothing_is_put_beside_it(house: House) -> None:
+    # Given
+    worker = house.worker(prefetch=10)
+    house.ready(suspect("bad"), suspect("bad 2"), *some_jobs(5))
+    # When
+    beside = worker.jobs
+    house.commit(worker)
+    then = worker.jobs
+    house.commit(worker)
+    # Then
+    assert beside == ["bad"]
+    assert then == ["bad", "bad 2"]
+    assert len(worker.jobs) == 7
+
+
+def test_other_workers_go_on_while_one_has_a_suspect(house: House) -> None:
+    workers = [house.worker(prefetch=5) for _ in range(2)]
+    house.ready(suspect("bad"), *some_jobs(4))
+    assert sorted(len(worker.jobs) for worker in workers) == [1, 4]
+    assert ["bad"] in [worker.jobs for worker in workers]
+
+
+def test_when_all_workers_are_busy_one_is_let_run_empty_for_a_suspect(house: House) -> None:
+    # Given
+    house.ready(*some_jobs(100))
+    one, other = house.worker(prefetch=4), house.worker(prefetch=4)
+    house.ready(suspect("bad"))
+    while "bad" not in house.dispatch.held:
+        house.commit(other, next(iter(other.unsettled)))
+    chosen = one if one.alone else other
+    # When
+    while chosen.unsettled and "bad" not in chosen.jobs:
+        house.commit(chosen, next(iter(chosen.unsettled)))
+    # Then
+    assert [each.job.id for each in chosen.unsettled.values()] == ["bad"]
+    assert (one.alone, other.alone).count(True) == 1
+
+
+def test_a_suspect_does_not_wait_for_a_worker_that_takes_nothing(house: House) -> None:
+    # Given
+    resting = [house.worker(prefetch=0) for _ in range(8)]
+    busy = house.worker(prefetch=2)
+    house.ready(*some_jobs(200))
+    house.store.ready.append(suspect("bad", priority=9))
+    # When
+    for _ in range(150):
+        if "bad" not in busy.jobs:
+            house.commit(busy, next(iter(busy.unsettled)))
+    # Then
+    assert [each.job.id for each in busy.unsettled.values()] == ["bad"]
+    assert not any(worker.jobs for worker in resting)
+
+
+# -------------------------------------------------------- time-outs, lost owners
+
+
+def test_an_overdue_delivery_is_ended_its_receipt_void_and_its_worker_free(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given
+    house.ready(a_job("a", visibility_timeout=10.0), a_job("b"))
+    worker = house.worker()
+    receipt = worker.deliveries[0].receipt
+    early = house.dispatch.overdue()
+    # When
+    worker.deliveries[0].overdue_at -= 10.1
+    late = house.dispatch.overdue()
+    # Then
+    assert early == []
+    assert ids([delivery.job for delivery in late]) == ["a"]
+    assert house.dispatch.take(receipt) is None
+    assert worker.jobs == ["a", "b"]
+
+
+def test_a_delivery_is_given_more_time_by_the_worker_that_has_it_only(house: House) -> None:
+    # Given
+    house.ready(a_job("a"))
+    worker, other = house.worker(), house.worker()
+    [delivery] = worker.deliveries or other.deliveries
+    holder, stranger = (worker, other) if worker.jobs else (other, worker)
+    delivery.overdue_at = 0.0
+    # When
+    by_stranger = house.dispatch.extend(delivery.receipt, stranger, 60.0)
+    by_holder = house.dispatch.extend(delivery.receipt, holder, 60.0)
+    # Then
+    assert (by_stranger, by_holder) == (False, True)
+    assert house.dispatch.overdue() == []
+    house.commit(holder)
+    assert not house.dispatch.extend(delivery.receipt, holder, 60.0)
+
+
+def test_what_was_held_under_a_lost_owner_is_forgotten_and_its_workers_get_other_jobs(house: House) -> None:
+    # Given
+    house.ready(*some_jobs(5))
+    worker = house.worker()
+    receipt = worker.deliveries[0].receipt
+    # When
+    lost = house.owners.current
+    house.owners.lose_all()
+    house.dispatch.drop(lost)
+    held = dict(house.dispatch.held)
+    house.ready(a_job("next"))
+    # Then
+    assert held == {}
+    assert house.dispatch.take(receipt) is None
+    assert worker.jobs[1:] == ["next"]
+
+
+def test_forgetting_a_job_leaves_the_one_that_was_claimed_anew(house: House) -> None:
+    house.ready(a_job("a"))
+    house.worker()
+    current = house.dispatch.held["a"]
+    house.dispatch.forget([a_job("a")])
+    assert house.dispatch.held == {"a": current}
+
+
+# ------------------------------------------------------------------------ stopping
+
+
+def test_a_stopping_broker_hands_out_and_claims_nothing_and_gives_up_what_is_staged(house: House) -> None:
+    # Given
+    jobs = house.ready(*some_jobs(5))
+    worker = house.worker()
+    # When
+    house.dispatch.stop_granting(1.0)
+    claims = len(house.store.claims)
+    house.commit(worker)
+    house.dispatch.tick(1.0)
+    go_on()
+    # Then
+    assert worker.jobs == [jobs[0].id]
+    assert len(house.store.claims) == claims
+    assert ids(house.dispatch.withdraw()) == ids(jobs[1:])
+    assert house.dispatch.withdraw() == []
+
+
+def test_a_stop_waits_for_the_claim_that_is_under_way(house: House) -> None:
+    # Given
+    held = Held()
+    house.store.before_claim = held
+    house.store.ready.extend(some_jobs(3))
+    worker = house.worker()
+    # When
+    house.dispatch.stop_granting(0.01)
+    in_time = len(house.dispatch.held)
+    held.set()
+    house.dispatch.stop_granting(1.0)
+    # Then
+    assert in_time == 0
+    assert len(house.dispatch.withdraw()) == 3
+    assert worker.jobs == []

@@ -1,0 +1,276 @@
+"""What producers may send: whatever bytes arrive, the answer is a job or an error that says why not."""
+
+from __future__ import annotations
+
+import json
+import math
+from datetime import UTC, datetime
+from typing import Any
+
+import bson
+import msgpack
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from broker.config import QueueSettings
+from broker.frames import JobMaker, PlainJob, split
+from broker.job import Job
+from broker.mongo import ServerClock
+from broker.queues import check_name
+from broker.store_documents import Usual, date, document, job
+from jobs import NOW
+from sluicemq import wire
+from sluicemq.errors import BadFrames, BadHeaders, BadQueue, SluiceError, TooLarge
+
+MOST = 1000
+
+
+class Clock(ServerClock):
+    """The server's clock, standing at :data:`NOW`."""
+
+    def now(self) -> float:
+        return NOW
+
+
+def make(headers: dict[Any, Any] | None = None, payload: bytes = b"x", **queue: Any) -> Job:
+    return JobMaker(Clock(), MOST).make(QueueSettings(**queue), payload, headers or {})
+
+
+def read(frames: list[bytes]) -> Job:
+    plain = split(frames)
+    return make(plain.headers, plain.payload)
+
+
+# ------------------------------------------------------------------------ frames
+
+
+@pytest.mark.parametrize(
+    ("frames", "expected"),
+    [
+        ([b"x"], PlainJob("", {}, b"x")),
+        ([b"mail", b"x"], PlainJob("mail", {}, b"x")),
+        ([b"", b"x"], PlainJob("", {}, b"x")),
+        ([b"", b"", b"x"], PlainJob("", {}, b"x")),
+        ([b"mail", b'{"priority": 3}', b"x"], PlainJob("mail", {"priority": 3}, b"x")),
+        ([b"mail", msgpack.packb({"id": "a"}), b""], PlainJob("mail", {"id": "a"}, b"")),
+        ([b"\xff", b"x"], PlainJob("\\xff", {}, b"x")),
+    ],
+)
+def test_a_message_is_a_payload_with_a_queue_and_headers_before_it(
+    frames: list[bytes], expected: PlainJob
+) -> None:
+    assert split(frames) == expected
+
+
+@pytest.mark.parametrize("count", [0, 4, 1000])
+def test_another_number_of_frames_is_refused(count: int) -> None:
+    with pytest.raises(BadFrames, match=f"this one has {count}"):
+        split([b""] * count)
+
+
+@pytest.mark.parametrize("name", ["a", "mail", "A-b_c.9", "-", "_", "x" * 64])
+def test_a_queue_may_have_this_name(name: str) -> None:
+    assert check_name(name) == name
+
+
+@pytest.mark.parametrize("name", ["", ".a", "a b", "ä", "a/b", "x" * 65, "a\n", "\\xff", None, 3, b"mail"])
+def test_a_queue_may_not_have_this_name(name: object) -> None:
+    with pytest.raises(BadQueue, match="is no queue name"):
+        check_name(name)
+
+
+# ----------------------------------------------------------------------- headers
+
+
+def test_a_job_without_headers_is_as_its_queue_says() -> None:
+    made = make(priority=7, delay=2.0, ttl=60.0, max_attempts=3, visibility_timeout=9.0)
+    assert (made.priority, made.eligible_at, made.expires_at) == (7, NOW + 2, NOW + 60)
+    assert (made.max_attempts, made.visibility_timeout) == (3, 9.0)
+
+
+def test_headers_win_over_the_queues_settings() -> None:
+    headers = {"id": "a", "priority": 255, "delay": 1, "ttl": 5, "max_attempts": 0, "visibility_timeout": 2}
+    made = make(
+        {**headers, "headers": {"k": [b"\xff", None, 1.5]}}, priority=7, delay=2.0, ttl=60.0, max_attempts=3
+    )
+    assert (made.id, made.priority, made.eligible_at, made.expires_at) == ("a", 255, NOW + 1, NOW + 5)
+    assert (made.max_attempts, made.visibility_timeout) == (0, 2.0)
+    assert made.headers == {"k": [b"\xff", None, 1.5]}
+
+
+@pytest.mark.parametrize(
+    ("headers", "due"),
+    [
+        ({"not_before": NOW + 10}, NOW + 10),
+        ({"not_before": datetime.fromtimestamp(NOW + 10, UTC).isoformat()}, NOW + 10),
+        ({"not_before": "2096-10-02T09:06:50+02:00"}, NOW + 10),
+        ({"not_before": "2096-10-02T07:06:50.250Z"}, NOW + 10.25),
+        ({"not_before": NOW + 10, "delay": 60}, NOW + 60),
+        ({"not_before": NOW + 100, "delay": 60}, NOW + 100),
+        ({"delay": 0}, 0.0),
+        ({"priority": 1}, 5 + NOW),
+    ],
+)
+def test_a_job_is_due_at_the_later_of_its_times(headers: dict[str, Any], due: float) -> None:
+    assert make(headers, delay=5.0 if "priority" in headers else 0.0).eligible_at == due
+
+
+def test_ids_that_the_broker_gives_are_all_different_and_sort_by_time() -> None:
+    maker = JobMaker(ServerClock(), MOST)
+    given_ids = [maker.new_id() for _ in range(1000)]
+    assert len(set(given_ids)) == 1000
+    assert [each[:12] for each in given_ids] == sorted(each[:12] for each in given_ids)
+
+
+@pytest.mark.parametrize(
+    ("headers", "problem"),
+    [
+        ({"id": ""}, "'id'"),
+        ({"id": "ä" * 65}, "'id'"),
+        ({"id": 7}, "'id'"),
+        ({"id": "\ud800"}, "'id'"),
+        ({"priority": -1}, "'priority'"),
+        ({"priority": 256}, "from 0 to 255"),
+        ({"priority": True}, "'priority'"),
+        ({"priority": "9"}, "'9'"),
+        ({"delay": -0.1}, "'delay'"),
+        ({"delay": math.nan}, "'delay'"),
+        ({"delay": math.inf}, "'delay'"),
+        ({"delay": False}, "'delay'"),
+        ({"not_before": "tomorrow"}, "RFC 3339"),
+        ({"not_before": "2096-10-02T07:06:50"}, "time zone"),
+        ({"not_before": 1e300}, "'not_before'"),
+        ({"not_before": "0001-01-01T00:00:00+23:59"}, "'not_before'"),
+        ({"not_before": "9999-12-31T23:59:59-23:59"}, "'not_before'"),
+        ({"ttl": 0}, "above 0"),
+        ({"max_attempts": 1.5}, "whole number"),
+        ({"visibility_timeout": 0}, "'visibility_timeout'"),
+        ({"reply": "later"}, "'result' or 'accepted'"),
+        ({"reply": []}, "'reply'"),
+        ({"headers": [1]}, "a map"),
+        ({"headers": {"a": {1: 2}}}, "text keys"),
+        ({"headers": {"a\0": 1}}, "text keys"),
+        ({"headers": {"$ref": "a"}}, r"not starting with \$"),
+        ({"headers": {"a": 2**63}}, "64-bit"),
+        ({"headers": {"a": "\udfff"}}, "'headers'|can't be stored"),
+        ({"colour": "red"}, "unknown header 'colour'.*priority"),
+        ({b"id": "a"}, "unknown header"),
+    ],
+)
+def test_a_header_that_is_wrong_is_named_with_what_it_may_be(headers: dict[Any, Any], problem: str) -> None:
+    with pytest.raises(BadHeaders, match=problem):
+        make(headers)
+
+
+def test_headers_that_are_too_deep_are_refused() -> None:
+    deep: Any = 0
+    for _ in range(21):
+        deep = [deep]
+    with pytest.raises(BadHeaders, match="20 levels"):
+        make({"headers": {"a": deep}})
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"{",
+        b"{}}",
+        b"[1]",
+        b"\xc1",
+        b"\xff\xff",
+        b"\x93\x01",
+        b'{"a": \xff}',
+        msgpack.packb([1]),
+        b'{"a":' * 9999,
+    ],
+)
+def test_headers_that_can_not_be_read_are_refused(frame: bytes) -> None:
+    with pytest.raises(BadHeaders):
+        read([b"", frame, b"x"])
+
+
+def test_a_job_may_have_so_many_bytes_and_its_own_headers_count() -> None:
+    assert make(payload=b"x" * MOST).payload == b"x" * MOST
+    for headers, payload in [({}, b"x" * (MOST + 1)), ({"headers": {"a": "x" * MOST}}, b"x")]:
+        with pytest.raises(TooLarge, match=f"max_job_bytes is {MOST}"):
+            make(headers, payload)
+
+
+# ------------------------------------------------------------------ any bytes
+
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**64), 2**65)
+    | st.floats()
+    | st.text(st.characters(), max_size=8)
+    | st.binary(max_size=8)
+    | st.datetimes(timezones=st.just(UTC)).map(datetime.isoformat),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(max_size=4) | st.just("$ref"), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+keys = st.sampled_from(
+    ["id", "priority", "delay", "not_before", "ttl", "max_attempts", "visibility_timeout", "reply", "headers"]
+)
+maps = st.dictionaries(keys | st.text(max_size=4), values, max_size=4) | st.fixed_dictionaries(
+    {"headers": st.dictionaries(st.text(max_size=4), values, max_size=3)}
+)
+
+
+def packed(headers: Any) -> bytes:
+    try:
+        return bytes(msgpack.packb(headers))
+    except (ValueError, OverflowError, UnicodeEncodeError):
+        return b""
+
+
+def damaged(frame: bytes, at: int, byte: int) -> bytes:
+    at %= len(frame) + 1
+    return frame[:at] + bytes([byte]) + frame[at + 1 :]
+
+
+header_frames = st.one_of(
+    st.binary(max_size=40),
+    maps.map(packed),
+    maps.map(lambda each: json.dumps(each, default=repr).encode()),
+    st.builds(damaged, maps.map(packed), st.integers(0, 200), st.integers(0, 255)),
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(st.binary(max_size=20), max_size=5))
+def test_any_frames_are_a_job_or_an_error_of_ours(frames: list[bytes]) -> None:
+    only_our_errors(frames)
+
+
+@settings(max_examples=800, deadline=None)
+@given(header_frames)
+@example(b'{"delay":' + b"[" * 900 + b"]" * 900 + b"}")
+@example(b'{"delay":' + b"[" * 990 + b"]" * 990 + b"}")
+@example(b'{"id": "\\ud800"}')
+@example(b'{"priority": ' + b"9" * 5000 + b"}")
+@example(packed({"delay": msgpack.Timestamp(1)}))
+@example(packed({"headers": {"a": msgpack.ExtType(4, b"x")}}))
+@example(packed({"headers": {"$ref": "a", "$id": 1}}))
+@example(b'{"headers": {"a": NaN}}')
+def test_any_headers_are_a_job_that_can_be_stored_and_sent_or_an_error_of_ours(frame: bytes) -> None:
+    only_our_errors([b"mail", frame, b"payload"])
+
+
+def only_our_errors(frames: list[bytes]) -> None:
+    """Read the frames; a job that is made survives MongoDB's encoding and the protocol's."""
+    try:
+        made = read(frames)
+    except SluiceError as error:
+        str(error).encode()
+        return
+    made.created_at = NOW
+    usual = Usual()
+    stored = bson.decode(bson.encode(document(made, date(NOW), usual)))
+    loaded = job(stored, usual)
+    assert repr((loaded.id, loaded.headers)) == repr((made.id, made.headers or None))
+    wire.encode(wire.DELIVER, 1, "mail", [[b"r", loaded.id, loaded.payload, loaded.headers, 1]])

@@ -1,0 +1,38 @@
+"""Jobs go out in the order in which they were accepted, also when a later insert is through first."""
+
+from __future__ import annotations
+
+from broker.counters import Counters
+from broker.dispatch import Dispatch
+from broker.job import Job
+from broker.patience import Patience
+from fakes import Clock, FakeOwners, FakeStore, FakeWorker, go_on
+from jobs import NOW, a_job
+
+
+def numbered(job_id: str, seq: int) -> Job:
+    job = a_job(job_id)
+    job.seq = seq
+    return job
+
+
+def test_a_claim_passes_over_jobs_whose_insert_overtook_an_earlier_one() -> None:
+    # Given two pushes under way while nobody works, of which the second is through first
+    store = FakeStore()
+    dispatch = Dispatch(store, FakeOwners(), Clock(), Patience(), Counters())  # type: ignore[arg-type]
+    first, second = numbered("first", int(NOW * 1e6) + 1), numbered("second", int(NOW * 1e6) + 2)
+    earlier = dispatch.expect([first], NOW)
+    later = dispatch.expect([second], NOW)
+    store.ready.append(second)
+    dispatch.arrived(later, [])
+    # When a worker comes
+    worker = FakeWorker(2, "worker")
+    dispatch.attach(worker)
+    go_on()
+    # Then it gets nothing until the first is there, and then both in order
+    assert worker.jobs == []
+    store.ready.append(first)
+    dispatch.arrived(earlier, [])
+    dispatch.some_ready(0)
+    go_on()
+    assert worker.jobs == ["first", "second"]

@@ -1,0 +1,97 @@
+"""Waiting for MongoDB: repeated until answered, or until the broker gives up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import gevent
+import pytest
+
+from broker import patience as patience_module
+from broker.mongo import Unclear
+from broker.patience import Patience
+from sluicemq.errors import TooLarge, Unavailable
+
+
+@pytest.fixture(autouse=True)
+def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience_module, "_FIRST_WAIT", 0.001)
+    monkeypatch.setattr(patience_module, "_LONGEST_WAIT", 0.004)
+
+
+def failing(*errors: Exception, answer: str = "answer") -> Callable[[], str]:
+    """A statement that fails so many times, and then answers."""
+    left = list(errors)
+
+    def statement() -> str:
+        if left:
+            raise left.pop(0)
+        return answer
+
+    return statement
+
+
+def test_an_answer_is_handed_on() -> None:
+    assert Patience().insist(failing()) == "answer"
+
+
+def test_a_statement_is_repeated_until_it_is_answered() -> None:
+    away = [Unavailable("away")] * 5
+    assert Patience().insist(failing(*away)) == "answer"
+
+
+def test_only_an_unclear_outcome_is_told_and_before_the_repetition() -> None:
+    # Given
+    told: list[str] = []
+    statement = failing(
+        Unavailable("not sent"), Unclear("cut"), Unavailable("not sent"), Unclear("cut again")
+    )
+
+    def noted() -> str:
+        told.append("sent")
+        return statement()
+
+    # When
+    Patience().insist(noted, lambda: told.append("unclear"))
+    # Then
+    assert told == ["sent", "sent", "unclear", "sent", "sent", "unclear", "sent"]
+
+
+def test_an_error_that_waiting_can_not_cure_is_raised_at_once() -> None:
+    with pytest.raises(TooLarge):
+        Patience().insist(failing(TooLarge("16 MiB")))
+
+
+def test_when_the_broker_gives_up_every_waiting_statement_raises_its_error() -> None:
+    # Given
+    patience = Patience()
+    endless = [Unavailable("away")] * 1_000_000
+    waiting = [gevent.spawn(patience.insist, failing(*endless)) for _ in range(3)]
+    gevent.idle()
+    # When
+    patience.give_up()
+    gevent.joinall(waiting, timeout=2.0)
+    # Then
+    assert patience.over
+    assert all(isinstance(each.exception, Unavailable) for each in waiting)
+
+
+def test_after_giving_up_a_statement_is_tried_once_and_a_doubt_is_still_told() -> None:
+    # Given
+    patience = Patience()
+    patience.give_up()
+    told: list[str] = []
+    # When
+    answer = patience.insist(failing())
+    with pytest.raises(Unclear):
+        patience.insist(failing(Unclear("cut")), lambda: told.append("unclear"))
+    # Then
+    assert answer == "answer"
+    assert told == ["unclear"]
+
+
+def test_an_outage_is_two_lines_in_the_log_however_long_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    patience = Patience()
+    patience.insist(failing(*[Unavailable("no primary")] * 9))
+    patience.insist(failing())
+    assert caplog.messages == ["MongoDB is away, waiting for it: no primary", "MongoDB is back"]

@@ -1,0 +1,95 @@
+"""The order in which staged jobs go out."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.job import Job
+from broker.staging import Staging
+from jobs import a_job, ids
+
+
+@pytest.fixture
+def staging() -> Staging:
+    return Staging()
+
+
+def suspect(job_id: str, owner: str = "") -> Job:
+    job = a_job(job_id, owner=owner)
+    job.suspect = True
+    return job
+
+
+def test_higher_priority_goes_first_and_inside_one_who_came_first(staging: Staging) -> None:
+    staging.add([a_job("a"), a_job("b", priority=5), a_job("c")])
+    staging.add([a_job("d", priority=9), a_job("e", priority=5)])
+    assert ids(staging.take(10)) == ["d", "b", "e", "a", "c"]
+    assert len(staging) == 0
+
+
+def test_no_more_are_taken_than_asked_for(staging: Staging) -> None:
+    staging.add([a_job("a"), a_job("b", priority=1), a_job("c")])
+    assert ids(staging.take(2)) == ["b", "a"]
+    assert len(staging) == 1
+    assert ids(staging.take(2)) == ["c"]
+    assert staging.take(2) == []
+
+
+def test_a_priority_that_ran_empty_can_come_again(staging: Staging) -> None:
+    staging.add([a_job("a", priority=1)])
+    staging.take(1)
+    staging.add([a_job("b", priority=0), a_job("c", priority=1)])
+    assert ids(staging.take(2)) == ["c", "b"]
+
+
+def test_suspects_stand_apart(staging: Staging) -> None:
+    staging.add([suspect("bad"), a_job("good")])
+    assert len(staging) == 1
+    assert ids(staging.take(5)) == ["good"]
+    assert ids(list(staging.suspects)) == ["bad"]
+
+
+def test_all_can_be_taken_out_suspects_too(staging: Staging) -> None:
+    staging.add([a_job("a"), suspect("bad"), a_job("b", priority=1)])
+    assert sorted(ids(staging.clear())) == ["a", "b", "bad"]
+    assert (len(staging), len(staging.suspects)) == (0, 0)
+
+
+def test_what_is_held_under_one_owner_is_dropped_and_the_rest_keeps_its_order(staging: Staging) -> None:
+    # Given
+    staging.add(
+        [
+            a_job("a", owner="old"),
+            a_job("b", owner="new"),
+            a_job("c", owner="new", priority=1),
+            suspect("d", "old"),
+            suspect("e", "new"),
+        ]
+    )
+    # When
+    dropped = staging.drop("old")
+    # Then
+    assert sorted(ids(dropped)) == ["a", "d"]
+    assert ids(list(staging.suspects)) == ["e"]
+    assert len(staging) == 2
+    assert ids(staging.take(9)) == ["c", "b"]
+
+
+@given(st.lists(st.one_of(st.lists(st.integers(0, 3), max_size=5), st.integers(1, 4))))
+def test_jobs_leave_as_a_stable_sort_by_priority_would_have_it(steps: list[list[int] | int]) -> None:
+    # Given
+    staging, model = Staging(), list[Job]()
+    for step in steps:
+        if isinstance(step, list):
+            jobs = [a_job(priority=priority) for priority in step]
+            staging.add(jobs)
+            model = sorted([*model, *jobs], key=lambda job: -job.priority)
+        else:
+            # When
+            taken = staging.take(step)
+            # Then
+            assert ids(taken) == ids(model[:step])
+            model = model[step:]
+        assert len(staging) == len(model)
