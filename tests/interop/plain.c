@@ -1,0 +1,75 @@
+/* Plain ZeroMQ programs as any textbook has them; each knows only an endpoint.
+ *
+ *   plain ask ENDPOINT TEXT...     REQ: print each reply
+ *   plain answer ENDPOINT          REP: reply "C:" and the request
+ *   plain push ENDPOINT TEXT...    PUSH each
+ *   plain pull ENDPOINT            PULL: print each message
+ *   plain publish ENDPOINT TEXT    PUB the text every 20 ms
+ *   plain subscribe ENDPOINT TOPIC SUB: print the first message
+ */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include <zmq.h>
+
+static int receive(void *socket, char *text, int size)
+{
+    int length = zmq_recv(socket, text, size - 1, 0);
+    if (length >= 0)
+        text[length] = 0;
+    return length;
+}
+
+int main(int argc, char **argv)
+{
+    const char *names[] = {"ask", "answer", "push", "pull", "publish", "subscribe"};
+    const int types[] = {ZMQ_REQ, ZMQ_REP, ZMQ_PUSH, ZMQ_PULL, ZMQ_PUB, ZMQ_SUB};
+    char text[1024], reply[1100];
+    int role = 0;
+    if (argc < 3)
+        return 2;
+    while (strcmp(argv[1], names[role]))
+        if (++role == 6)
+            return 2;
+    void *context = zmq_ctx_new();
+    void *socket = zmq_socket(context, types[role]);
+    if (types[role] == ZMQ_SUB)
+        zmq_setsockopt(socket, ZMQ_SUBSCRIBE, argv[3], strlen(argv[3]));
+    if (zmq_connect(socket, argv[2]))
+        return 1;
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    switch (types[role]) {
+    case ZMQ_REQ:
+        for (int i = 3; i < argc; i++) {
+            zmq_send(socket, argv[i], strlen(argv[i]), 0);
+            receive(socket, text, sizeof text);
+            puts(text);
+        }
+        break;
+    case ZMQ_REP:
+        while (receive(socket, text, sizeof text) >= 0) {
+            int length = snprintf(reply, sizeof reply, "C:%s", text);
+            zmq_send(socket, reply, length, 0);
+        }
+        break;
+    case ZMQ_PUSH:
+        for (int i = 3; i < argc; i++)
+            zmq_send(socket, argv[i], strlen(argv[i]), 0);
+        break;
+    case ZMQ_PULL:
+        while (receive(socket, text, sizeof text) >= 0)
+            puts(text);
+        break;
+    case ZMQ_PUB:
+        while (zmq_send(socket, argv[3], strlen(argv[3]), 0) >= 0)
+            usleep(20000);
+        break;
+    case ZMQ_SUB:
+        receive(socket, text, sizeof text);
+        puts(text);
+        break;
+    }
+    zmq_close(socket);
+    zmq_ctx_term(context);
+    return 0;
+}

@@ -1,0 +1,45 @@
+// Plain ZeroMQ programs as any textbook has them; each knows only an endpoint. See plain.c.
+const zmq = require("zeromq");
+
+const programs = {
+  async ask(endpoint, ...texts) {
+    const socket = new zmq.Request();
+    socket.connect(endpoint);
+    for (const text of texts) {
+      await socket.send(text);
+      console.log((await socket.receive()).toString());
+    }
+    socket.close();
+  },
+  async answer(endpoint) {
+    const socket = new zmq.Reply();
+    socket.connect(endpoint);
+    for await (const [text] of socket) await socket.send("Node:" + text);
+  },
+  async push(endpoint, ...texts) {
+    const socket = new zmq.Push();
+    socket.connect(endpoint);
+    for (const text of texts) await socket.send(text);
+    socket.close();
+  },
+  async pull(endpoint) {
+    const socket = new zmq.Pull();
+    socket.connect(endpoint);
+    for await (const [text] of socket) console.log(text.toString());
+  },
+  async publish(endpoint, text) {
+    const socket = new zmq.Publisher();
+    socket.connect(endpoint);
+    setInterval(() => socket.send(text), 20);
+  },
+  async subscribe(endpoint, topic) {
+    const socket = new zmq.Subscriber();
+    socket.connect(endpoint);
+    socket.subscribe(topic);
+    console.log((await socket.receive()).toString());
+    socket.close();
+  },
+};
+
+const [name, ...args] = process.argv.slice(2);
+programs[name](...args);

@@ -1,0 +1,135 @@
+"""Programs that know nothing of SluiceMQ, in C, Node and Python, unchanged but for the endpoint."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher import BrokerProcess, free_port, tcp
+
+HERE = Path(__file__).parent
+CLIENTS = HERE.parents[1] / "clients"
+NODE_PATH = HERE.parents[1] / ".venv-test" / "node" / "node_modules"
+ENVIRONMENT = {"NODE_PATH": str(NODE_PATH), **os.environ}
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture(scope="module")
+def broker(mongo_uri: str) -> Iterator[BrokerProcess]:
+    explicit = {
+        "kind": "streamer",
+        "queue": "pulled",
+        "frontend": tcp(),
+        "backend": tcp(),
+    }
+    queue = {"kind": "queue", "queue": "asked", "frontend": tcp(), "backend": tcp()}
+    forwarder = {"kind": "forwarder", "frontend": tcp(), "backend": tcp()}
+    with BrokerProcess(
+        mongo_uri, f"interop-{free_port()}", config={"devices": [explicit, queue, forwarder]}
+    ) as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    folder = tmp_path_factory.mktemp("interop")
+    built = folder / "plain"
+    subprocess.run(
+        ["gcc", "-O2", "-Wall", "-Werror", str(HERE / "plain.c"), "-o", str(built), "-lzmq"], check=True
+    )
+    for name in ("producer", "worker"):
+        source, target = CLIENTS / "c" / f"{name}.c", folder / name
+        subprocess.run(
+            ["gcc", "-O2", "-Wall", "-Werror", str(source), "-o", str(target), "-lzmq"], check=True
+        )
+    return {
+        "C": [str(built)],
+        "Node": ["node", str(HERE / "plain.js")],
+        "Python": [sys.executable, "-u", str(HERE / "plain.py")],
+        "C producer": [str(folder / "producer")],
+        "C worker": [str(folder / "worker")],
+        "Node producer": ["node", str(CLIENTS / "node" / "producer.js")],
+        "Node worker": ["node", str(CLIENTS / "node" / "worker.js")],
+    }
+
+
+@pytest.fixture
+def start(programs: dict[str, list[str]]) -> Iterator[Start]:
+    running: list[subprocess.Popen[str]] = []
+
+    def begin(language: str, *arguments: str) -> "subprocess.Popen[str]":
+        command = [*programs[language], *arguments]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
+        running.append(process)
+        return process
+
+    yield begin
+    for process in running:
+        process.kill()
+        process.communicate()
+
+
+def line(process: Any) -> str:
+    text: str = process.stdout.readline()
+    return text.rstrip("\n")
+
+
+@pytest.mark.parametrize(
+    ("asker", "worker"),
+    [("C", "Node"), ("Node", "Python"), ("Python", "C"), ("C", "C"), ("Node", "Node")],
+)
+def test_a_req_program_is_answered_by_a_rep_program(
+    broker: BrokerProcess, start: Start, asker: str, worker: str
+) -> None:
+    # Given a textbook REP server that connects instead of binding
+    start(worker, "answer", broker.doors["rep"])
+    # When a textbook REQ client asks three times
+    asking = start(asker, "ask", broker.doors["req"], "one", "two", "three")
+    # Then each question has its answer, in order
+    assert [line(asking) for _ in range(3)] == [f"{worker}:one", f"{worker}:two", f"{worker}:three"]
+    assert asking.wait(10) == 0
+
+
+@pytest.mark.parametrize(("producer", "worker"), [("C", "Node"), ("Node", "Python"), ("Python", "C")])
+def test_what_a_push_program_sends_reaches_a_pull_program_though_the_two_never_meet(
+    broker: BrokerProcess, start: Start, producer: str, worker: str
+) -> None:
+    # Given a producer that has sent and gone
+    assert start(producer, "push", broker.doors["push"], "one", "two", "three").wait(20) == 0
+    # When a worker comes
+    pulling = start(worker, "pull", broker.doors["pull"])
+    # Then it gets everything, in order
+    assert [line(pulling) for _ in range(3)] == ["one", "two", "three"]
+
+
+@pytest.mark.parametrize(("publisher", "subscriber"), [("C", "Node"), ("Node", "Python"), ("Python", "C")])
+def test_what_a_pub_program_publishes_reaches_a_sub_program_by_topic(
+    broker: BrokerProcess, start: Start, publisher: str, subscriber: str
+) -> None:
+    # Given publishers on two topics
+    start(publisher, "publish", broker.doors["pub"], "other 1")
+    start(publisher, "publish", broker.doors["pub"], f"{subscriber} 2")
+    # When somebody subscribes to one of them
+    subscribed = start(subscriber, "subscribe", broker.doors["sub"], subscriber)
+    # Then it hears that one
+    assert line(subscribed) == f"{subscriber} 2"
+
+
+@pytest.mark.parametrize("language", ["C", "Node"])
+def test_the_smallest_clients_push_and_work(broker: BrokerProcess, start: Start, language: str) -> None:
+    # Given the producer in `clients/`, pushing into the queue of the QUEUE device by its name's default
+    asked = broker.doors["req"]
+    worker = start(f"{language} worker", broker.doors["rep"])
+    asking = start("Python", "ask", asked, "first")
+    # Then the worker in `clients/` prints the job and its answer commits it
+    assert line(worker) == "first"
+    assert line(asking) == "done"
+    # And what the producer in `clients/` pushes arrives
+    assert start(f"{language} producer", broker.doors["push"], "a", "b").wait(20) == 0
+    pulling = start("Python", "pull", broker.doors["pull"])
+    assert [line(pulling), line(pulling)] == ["a", "b"]
