@@ -1,0 +1,64 @@
+"""SluiceMQ's client library: push jobs, work on them, look at the queues.
+
+>>> from sluicemq import Producer, Worker
+>>> with Producer("tcp://127.0.0.1:5550") as producer:
+...     producer.push("thumbnails", b"cat.jpg")
+>>> Worker("tcp://127.0.0.1:5550", "thumbnails", lambda job: resize(job.payload)).run()
+
+Works from threads, and from gevent's greenlets without being told. See :class:`Producer`,
+:class:`Worker` and :class:`Client`.
+"""
+
+from sluicemq.client import Client
+from sluicemq.errors import (
+    BadFrames,
+    BadHeaders,
+    BadQueue,
+    BadVerb,
+    BadVersion,
+    Dead,
+    DifferentStore,
+    Duplicate,
+    Expired,
+    LeaseLost,
+    NotFound,
+    QueueFull,
+    Reject,
+    Rollback,
+    SluiceError,
+    Timeout,
+    TooLarge,
+    Unavailable,
+    Uncertain,
+)
+from sluicemq.job import Job
+from sluicemq.producer import Producer
+from sluicemq.receipt import Receipt
+from sluicemq.worker import Worker
+
+__all__ = [
+    "BadFrames",
+    "BadHeaders",
+    "BadQueue",
+    "BadVerb",
+    "BadVersion",
+    "Client",
+    "Dead",
+    "DifferentStore",
+    "Duplicate",
+    "Expired",
+    "Job",
+    "LeaseLost",
+    "NotFound",
+    "Producer",
+    "QueueFull",
+    "Receipt",
+    "Reject",
+    "Rollback",
+    "SluiceError",
+    "Timeout",
+    "TooLarge",
+    "Unavailable",
+    "Uncertain",
+    "Worker",
+]

@@ -1,0 +1,193 @@
+"""The worker's part of the I/O thread: asks for jobs, takes them in, sends the verdicts in batches.
+
+Jobs that a lost connection has delivered are void: the broker has given them back. They are
+dropped from the worker's inbox, and a verdict on one is not sent.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from math import inf
+from time import monotonic
+from typing import Any, NamedTuple
+
+from sluicemq import native, wire
+from sluicemq.connection import Connection
+from sluicemq.errors import BadFrames, LeaseLost, SluiceError, Unavailable, from_code
+from sluicemq.job import Job
+from sluicemq.question import Questions
+
+MESSAGE_VERDICTS = 512
+MESSAGE_BYTES = 1 << 20
+_ASK_AGAIN = 0.5  # seconds after a broker could not grant work just now
+_EXTEND_TIMEOUT = 30.0
+
+
+class Verdict(NamedTuple):
+    """What became of a job: a verdict of the wire, its detail (result or reason) and a delay."""
+
+    job: Job
+    verb: str
+    detail: bytes | str | None = None
+    delay: float | None = None
+
+
+class Assignment:
+    """The :class:`~sluicemq.connection.Role` of a worker; ``verdicts`` is filled by any thread."""
+
+    def __init__(
+        self, queue: str, credit: int, taken: Callable[[list[Job]], None], over: Callable[[SluiceError], None]
+    ) -> None:
+        self.due = inf
+        self.verdicts: deque[Verdict] = deque()
+        self.unsettled = 0
+        """Verdicts that the broker did not accept: the job was no longer this worker's."""
+        self._queue = queue
+        self._credit = credit
+        self._taken = taken
+        self._over = over
+        self._questions = Questions()
+        self._connection: Connection
+        self._settling = 0
+        self._idle: list[Callable[[], None]] = []
+
+    def attach(self, connection: Connection) -> None:
+        """Use this connection; before it is started."""
+        self._connection = connection
+        self._questions.attach(connection)
+
+    # ------------------------------------------------------------------ through Connection.call
+
+    def ask_for_no_more(self) -> None:
+        """Tell the broker that no more jobs are wanted; those that still come are released."""
+        self._credit = 0
+        if self._connection.greeted:
+            self._ask_for_work()
+
+    def when_settled(self, tell: Callable[[], None]) -> None:
+        """Have ``tell`` called once every verdict so far has been answered."""
+        self._idle.append(tell)
+
+    # ------------------------------------------------------------------ from a handler's thread
+
+    def extend(self, job: Job, seconds: float) -> None:
+        """What :meth:`Job.extend` does."""
+        if job.epoch != self._connection.epoch or not self._connection.greeted:
+            raise LeaseLost(f"job {job.id} can't be extended: the connection that delivered it is lost")
+        try:
+            answer = self._questions.ask(
+                wire.EXTEND, [job.receipt], seconds, timeout=_EXTEND_TIMEOUT, repeat=False
+            )
+        except Unavailable as error:
+            raise LeaseLost(f"job {job.id} can't be extended: {error}") from error
+        for _position, code, text in answer or ():
+            raise from_code(str(code), str(text))
+
+    # ------------------------------------------------------------------ the role
+
+    def connected(self) -> None:
+        """Ask for work, and what has waited to be asked."""
+        self._questions.connected()
+        self._ask_for_work()
+
+    def turn(self) -> None:
+        """Send all verdicts that are there."""
+        if self._connection.greeted:
+            if monotonic() >= self.due:
+                self._ask_for_work()
+            self._settle()
+        else:
+            self.verdicts.clear()
+        if self._idle and not self._settling and not self.verdicts:
+            self._tell_idle()
+
+    def delivered(self, message: wire.Message) -> None:
+        """Take in the jobs of a DELIVER, or give them back at once when stopping."""
+        if message.verb != wire.DELIVER:
+            return
+        jobs = self._read(message)
+        if self._credit:
+            self._connection.post(self._taken, jobs)
+        else:
+            self.verdicts.extend(Verdict(job, wire.RELEASE) for job in jobs)
+
+    def lost(self) -> None:
+        """Forget the verdicts on void jobs, and let the worker drop the jobs themselves."""
+        self._questions.lost()
+        self.due = inf
+        self.verdicts.clear()
+        self._settling = 0
+        self._connection.post(self._taken, [])
+
+    def ended(self, error: SluiceError) -> None:
+        """The worker can go on no more."""
+        self._questions.ended(error)
+        self.verdicts.clear()
+        self._tell_idle()
+        self._connection.post(self._over, error)
+
+    # ------------------------------------------------------------------ below
+
+    def _ask_for_work(self) -> None:
+        self.due = inf
+        self._connection.request(wire.READY, self._queue, self._credit, answered=self._granted)
+
+    def _granted(self, _value: Any, error: SluiceError | None) -> None:
+        if error is None or error is self._connection.lost_error or not self._credit:
+            return
+        if isinstance(error, Unavailable):
+            self.due = monotonic() + _ASK_AGAIN
+        else:
+            self._connection.post(self._over, error)
+
+    def _read(self, message: wire.Message) -> list[Job]:
+        epoch = self._connection.epoch
+        try:
+            queue, rows = message.fields[:2]
+            return [Job(queue, row[:5], epoch, self.extend) for row in rows]
+        except (TypeError, ValueError) as error:
+            raise BadFrames(f"a DELIVER can't be read: {error}") from error
+
+    def _settle(self) -> None:
+        while self.verdicts:
+            batch = self._take_batch()
+            if batch:
+                self._send(batch)
+
+    def _take_batch(self) -> list[Verdict]:
+        batch: list[Verdict] = []
+        size = 0
+        epoch, verdicts = self._connection.epoch, self.verdicts
+        while verdicts and len(batch) < MESSAGE_VERDICTS and size < MESSAGE_BYTES:
+            verdict = verdicts.popleft()
+            if verdict.job.epoch == epoch:
+                batch.append(verdict)
+                size += len(verdict.detail or "")
+        return batch
+
+    def _send(self, batch: list[Verdict]) -> None:
+        def answered(value: Any, error: SluiceError | None) -> None:
+            if error is not self._connection.lost_error:
+                self._settling -= 1
+                self._note_refused(batch, value, error)
+
+        self._settling += 1
+        rows = [[job.receipt, verb, detail, delay] for job, verb, detail, delay in batch]
+        self._connection.request(wire.SETTLE, rows, answered=answered)
+
+    def _note_refused(self, batch: list[Verdict], value: Any, error: SluiceError | None) -> None:
+        if error is not None:
+            value = [(0, error.code, f"and all {len(batch)} of the message: {error}")]
+            self.unsettled += len(batch) - 1
+        for position, code, text in value or ():
+            self.unsettled += 1
+            verdict = batch[position]
+            self._connection.post(
+                native.log.warning, "%s of job %s refused: %s %s", verdict.verb, verdict.job.id, code, text
+            )
+
+    def _tell_idle(self) -> None:
+        for tell in self._idle:
+            self._connection.post(tell)
+        self._idle = []

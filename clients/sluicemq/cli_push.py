@@ -1,0 +1,108 @@
+"""``sluicemq push``: one job from the command line, or many from files or the lines of stdin."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
+
+from sluicemq.cli_output import Session
+from sluicemq.errors import SluiceError
+from sluicemq.producer import Producer
+from sluicemq.receipt import Receipt
+
+_REFUSALS_SHOWN = 10
+
+
+@click.command()
+@click.argument("queue")
+@click.argument("payload", required=False)
+@click.option("--file", "files", multiple=True, metavar="F", type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path), help="A job per file; - is stdin, as one job.")  # noqa: E501 # fmt: skip
+@click.option("--lines", is_flag=True, help="A job per line of stdin.")
+@click.option("--priority", type=int, default=0, help="Higher first.")
+@click.option("--delay", type=click.FloatRange(min=0), default=0.0, metavar="S", help="Seconds before it is ready.")  # noqa: E501 # fmt: skip
+@click.option("--ttl", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Seconds until it expires.")  # noqa: E501 # fmt: skip
+@click.option("--id", "id_", metavar="ID", help="The job's id; for one job only.")
+@click.option("--header", "headers", multiple=True, metavar="KEY=VALUE", help="Handed to the worker.")
+@click.pass_obj
+def push(
+    session: Session, queue: str, payload: str | None, files: tuple[Path, ...], *, lines: bool,
+    priority: int, delay: float, ttl: float | None, id_: str | None, headers: tuple[str, ...],
+) -> None:  # fmt: skip
+    """Push PAYLOAD to a QUEUE; or files, or the lines of stdin. Returns when they are stored for good."""
+    if (payload is not None) + bool(files) + lines != 1:
+        raise click.UsageError("give one of PAYLOAD, --file and --lines")
+    single = payload is not None or len(files) == 1
+    if id_ is not None and not single:
+        raise click.UsageError("--id names one job: push them one by one")
+    options = {"priority": priority, "delay": delay, "ttl": ttl, "id": id_, "headers": _parsed(headers)}
+    with session.client() as client:
+        client.ping()
+    run = _Run(session, queue, options)
+    if single:
+        run.push_one(next(_payloads(payload, files)))
+    else:
+        run.push_many(_payloads(payload, files), len(files) or None)
+
+
+class _Run:
+    """One call of the command."""
+
+    def __init__(self, session: Session, queue: str, options: dict[str, Any]) -> None:
+        self._session = session
+        self._queue = queue
+        self._options = options
+        self._refused = 0
+
+    def push_one(self, payload: bytes) -> None:
+        with Producer(self._session.endpoint, close_timeout=self._session.timeout) as producer:
+            receipt = producer.push(self._queue, payload, **self._options)
+            receipt.wait(self._session.timeout)
+        self._session.result(receipt.id, queue=self._queue, id=receipt.id, pushed=1, refused=0)
+
+    def push_many(self, payloads: Iterable[bytes], total: int | None) -> None:
+        pushed = 0
+        with Producer(self._session.endpoint, on_refused=self._note) as producer:
+            for payload in self._with_progress(payloads, total):
+                producer.push(self._queue, payload, **self._options)
+                pushed += 1
+        stored = pushed - self._refused
+        self._session.note(f"{stored} jobs pushed to {self._queue}, {self._refused} refused")
+        self._session.result("", queue=self._queue, pushed=stored, refused=self._refused)
+        if self._refused:
+            click.get_current_context().exit(1)
+
+    def _note(self, receipt: Receipt, error: SluiceError) -> None:
+        self._refused += 1
+        if self._refused <= _REFUSALS_SHOWN:
+            self._session.note(f"sluicemq: job {receipt.id} refused: {error}")
+
+    def _with_progress(self, payloads: Iterable[bytes], total: int | None) -> Iterator[bytes]:
+        console = self._session.err
+        shown = console.is_terminal
+        with Progress(
+            SpinnerColumn(), TextColumn("pushing"), BarColumn(), MofNCompleteColumn(),
+            console=console, disable=not shown,
+        ) as progress:  # fmt: skip
+            yield from progress.track(payloads, total=total)
+
+
+def _payloads(payload: str | None, files: tuple[Path, ...]) -> Iterator[bytes]:
+    if payload is not None:
+        yield payload.encode(errors="surrogateescape")  # the bytes as they stood on the command line
+    for path in files:
+        yield sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
+    if payload is None and not files:
+        for line in sys.stdin.buffer:
+            yield line.removesuffix(b"\n").removesuffix(b"\r")
+
+
+def _parsed(headers: tuple[str, ...]) -> dict[str, str] | None:
+    pairs = [header.partition("=") for header in headers]
+    if wrong := next((key for key, equals, _value in pairs if not (key and equals)), None):
+        raise click.BadParameter(f"{wrong!r}: write KEY=VALUE", param_hint="--header")
+    return {key: value for key, _equals, value in pairs} or None

@@ -1,0 +1,302 @@
+"""The connection to a broker: one native I/O thread that greets, listens, keeps alive and reconnects.
+
+A producer, a worker and a client each own one connection and give it a :class:`Role`: what they do
+in the I/O thread. The life of a connection::
+
+      open link ──HELLO──▶ waiting for the greeting ──OK──▶ greeted: requests and deliveries flow
+          ▲                        │ silent, cut, put off            │ silent, cut
+          └────── after a pause ◀──┴─────────────── lost ◀───────────┘
+
+Any other refusal of HELLO ends it for good. A broker counts as lost when its TCP connection
+ends or when nothing was heard from it for the silence that its greeting named.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+from collections import deque
+from collections.abc import Callable
+from importlib import metadata
+from time import monotonic
+from typing import Any, Protocol
+
+import zmq
+
+from sluicemq import native, wire
+from sluicemq.errors import SluiceError, Unavailable, from_code
+from sluicemq.link import Link
+
+#: Used until the broker's greeting names its own, in seconds.
+DEFAULT_HEARTBEAT = 2.0
+DEFAULT_SILENCE = 6.0
+
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
+_LONGEST_POLL = 3600.0
+_LINGER = 200  # ms for a last BYE to be written
+
+Answered = Callable[[Any, SluiceError | None], None]
+
+
+class Role(Protocol):
+    """What a producer, worker or client does in the I/O thread; nothing here may block or lock."""
+
+    due: float
+    """When ``turn`` is wanted again, on the monotonic clock; ``inf`` for not before something comes."""
+
+    def connected(self) -> None:
+        """The broker has greeted; also after every reconnect."""
+
+    def turn(self) -> None:
+        """Something came, or ``due`` has passed: send what is to be sent."""
+
+    def delivered(self, message: wire.Message) -> None:
+        """A message that is no answer."""
+
+    def lost(self) -> None:
+        """The connection has ended; called after every pending request was answered with ``lost_error``."""
+
+    def ended(self, error: SluiceError) -> None:
+        """The connection is closed, or has failed for good."""
+
+
+class Connection:
+    """One endpoint, kept connected. ``start`` it once, then ``close`` it as often as you like."""
+
+    def __init__(self, endpoint: str, role: Role) -> None:
+        self.endpoint = _checked(endpoint)
+        self.greeted = False
+        self.epoch = 0
+        """Number of greetings so far: what was delivered in another epoch is void."""
+        self.max_job_bytes: int | None = None
+        self.lost_error = Unavailable(f"the connection to {endpoint} was lost before the answer came")
+        self.failure: SluiceError | None = None
+        self.signalled: Callable[[int], None] = _ignore_signal
+        """Called through the mailbox for each signal that was written to ``signal_fd``."""
+        self._role = role
+        self._mailbox = native.open_mailbox()
+        self._wakeup = native.Wakeup()
+        self._calls: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._pending: dict[int, Answered] = {}
+        self._numbers = itertools.count(1)
+        self._heartbeat, self._silence = DEFAULT_HEARTBEAT, DEFAULT_SILENCE
+        self._heard = self._sent = 0.0
+        self._connect_at: float | None = monotonic()
+        self._pause = 0.0
+        self._close_by: float | None = None
+        self._over = False
+        self._ended = threading.Event()
+        self._context: zmq.Context[zmq.Socket[bytes]]
+        self._link: Link
+
+    # ------------------------------------------------------------------ from any thread
+
+    @property
+    def signal_fd(self) -> int:
+        """For ``signal.set_wakeup_fd``: the I/O thread hears signals also while the main thread waits."""
+        return self._wakeup.signal_fd
+
+    def start(self) -> None:
+        """Start the I/O thread; it connects by itself and reports to the role."""
+        self._context = zmq.Context()
+        self._link = Link(self._context, self._wakeup.fd)
+        native.start_thread(self._run)
+
+    def wake(self) -> None:
+        """Have the role's ``turn`` called soon."""
+        self._wakeup.ring()
+
+    def call(self, function: Callable[..., None], *args: Any) -> None:
+        """Run ``function(*args)`` in the I/O thread soon; raises if the connection has ended."""
+        if self._over:
+            raise self.failure or Unavailable(f"the connection to {self.endpoint} is closed")
+        self._calls.append((function, args))
+        self._wakeup.ring()
+
+    def close(self, timeout: float = 1.0) -> None:
+        """Say BYE, wait up to ``timeout`` seconds for its answer, and end the thread."""
+        if not self._over:
+            self._calls.append((self._leave, (monotonic() + timeout,)))
+            self._wakeup.ring()
+        self._ended.wait(timeout + 5.0)
+
+    # ------------------------------------------------------------------ from the I/O thread
+
+    def request(self, verb: bytes, *fields: Any, answered: Answered) -> None:
+        """Send a request; ``answered(value, error)`` follows exactly once, in the I/O thread.
+
+        Only while ``greeted``. A lost connection answers with ``lost_error``.
+        """
+        number = next(self._numbers)
+        self._pending[number] = answered
+        self._send(wire.encode(verb, number, *fields))
+
+    def post(self, deliver: Callable[..., None], *args: Any) -> None:
+        """Run ``deliver(*args)`` where locks and events may be used, in the order of posting."""
+        self._mailbox.post(deliver, *args)
+
+    # ------------------------------------------------------------------ the I/O thread's loop
+
+    def _run(self) -> None:
+        try:
+            while not self._over:
+                self._turn()
+        except BaseException as error:  # noqa: BLE001 - the thread's last word, whatever it was
+            self._fail(Unavailable(f"the library's I/O thread failed: {error!r}"))
+        finally:
+            self._end()
+
+    def _turn(self) -> None:
+        self._link.wait(self._seconds_to_wait())
+        for number in self._wakeup.answer():
+            self.post(self.signalled, number)
+        self._receive()
+        self._run_calls()
+        self._role.turn()
+        self._keep_alive()
+
+    def _seconds_to_wait(self) -> float:
+        moments = [self._role.due, self._connect_at or self._heard + self._silence]
+        if self.greeted:
+            moments.append(self._sent + self._heartbeat)
+        if self._close_by is not None:
+            moments.append(self._close_by)
+        return max(0.0, min(min(moments) - monotonic(), _LONGEST_POLL))
+
+    def _receive(self) -> None:
+        link = self._link
+        for frames in link.receive():
+            self._heard = monotonic()
+            try:
+                self._dispatch(wire.decode(frames))
+            except SluiceError as error:
+                self._lose(f"what it sends can't be read: {error}")
+            if self._link is not link:
+                return
+
+    def _dispatch(self, message: wire.Message) -> None:
+        if message.verb in (wire.OK, wire.ERROR):
+            answered = self._pending.pop(message.number, _ignore)
+            answered(*_outcome(message))
+        elif message.verb != wire.PING and self.greeted:
+            self._role.delivered(message)
+
+    def _run_calls(self) -> None:
+        while self._calls:
+            function, args = self._calls.popleft()
+            function(*args)
+
+    def _keep_alive(self) -> None:
+        now = monotonic()
+        if self._close_by is not None and now >= self._close_by:
+            self._over = True
+        elif self._connect_at is not None:
+            self._connect_when_due(now)
+        elif self._link.broken():
+            self._lose("the connection was closed")
+        elif now - self._heard >= self._silence:
+            self._lose(f"nothing heard for {self._silence:g} s")
+        elif self.greeted and now - self._sent >= self._heartbeat:
+            self._send(wire.encode(wire.PING, next(self._numbers)))
+
+    def _connect_when_due(self, now: float) -> None:
+        if now >= (self._connect_at or 0.0):
+            self._connect_at = None
+            self._heard = now
+            self._link.connect(self.endpoint)
+            about = {"client": "python", "version": _version()}
+            self.request(wire.HELLO, about, answered=self._greet)
+
+    def _send(self, frames: list[bytes]) -> None:
+        self._link.send(frames)
+        self._sent = monotonic()
+
+    # ------------------------------------------------------------------ greeting, losing, leaving
+
+    def _greet(self, hello: Any, error: SluiceError | None) -> None:
+        if self._over or error is self.lost_error:
+            return
+        if error is None and isinstance(hello, dict):
+            self._greeted_with(hello)
+        elif error is None or isinstance(error, Unavailable):
+            self._lose(f"it does not greet: {error or hello!r}")
+        else:
+            self._fail(error)
+
+    def _greeted_with(self, hello: dict[str, Any]) -> None:
+        self._heartbeat = float(hello.get("heartbeat", DEFAULT_HEARTBEAT))
+        self._silence = float(hello.get("silence", DEFAULT_SILENCE))
+        self.max_job_bytes = hello.get("max_job_bytes")
+        self.greeted, self.epoch, self._pause = True, self.epoch + 1, 0.0
+        self._role.connected()
+
+    def _lose(self, why: str) -> None:
+        self.post(native.log.warning, "connection to %s lost: %s", self.endpoint, why)
+        self._link.close()
+        self._link = Link(self._context, self._wakeup.fd)
+        self._connect_at = monotonic() + self._pause * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
+        # None after a good connection, longer each time that no greeting came.
+        self._pause = min(_LONGEST_PAUSE, max(_SHORTEST_PAUSE, 2 * self._pause))
+        self.greeted = False
+        self._answer_all(self.lost_error)
+        self._role.lost()
+        self._over = self._close_by is not None
+
+    def _answer_all(self, error: SluiceError) -> None:
+        pending, self._pending = self._pending, {}
+        for answered in pending.values():
+            answered(None, error)
+
+    def _leave(self, close_by: float) -> None:
+        self._close_by = close_by
+        if self.greeted:
+            self.request(wire.BYE, answered=self._left)
+        else:
+            self._over = True
+
+    def _left(self, _value: Any, _error: SluiceError | None) -> None:
+        self._over = True
+
+    def _fail(self, error: SluiceError) -> None:
+        self.failure = error
+        self._over = True
+
+    def _end(self) -> None:
+        self.greeted = False
+        error = self.failure or Unavailable(f"the connection to {self.endpoint} is closed")
+        self._answer_all(error)
+        self._role.ended(error)
+        self._run_calls()
+        self._link.close(_LINGER)
+        self._context.term()
+        self.post(self._ended.set)
+        self._mailbox.close()
+
+
+def _checked(endpoint: str) -> str:
+    if not endpoint.startswith(("tcp://", "ipc://")) or endpoint.startswith("tcp://*"):
+        raise ValueError(f"{endpoint!r} is no endpoint to connect to: write tcp://HOST:PORT or ipc://PATH")
+    return endpoint
+
+
+def _outcome(message: wire.Message) -> tuple[Any, SluiceError | None]:
+    if message.verb == wire.OK:
+        return (message.fields[0] if message.fields else None), None
+    code, text = (*message.fields, "", "")[:2]
+    return None, from_code(str(code), str(text))
+
+
+def _ignore(_value: Any, _error: SluiceError | None) -> None:
+    """The answer to a PING, or to a request of which nobody wants to hear any more."""
+
+
+def _ignore_signal(_number: int) -> None:
+    """Nobody has asked for signals."""
+
+
+def _version() -> str:
+    try:
+        return metadata.version("sluicemq")
+    except metadata.PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,84 @@
+"""One DEALER socket for the time of one connection; a lost connection gets a new one.
+
+Belongs to the I/O thread alone. A fresh socket per connection means that nothing sent to a
+broker that died reaches the one that comes after it, before that one has heard HELLO.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+
+_ROUND = 200  # messages taken before timers and sends get their turn
+_names = itertools.count(1)
+
+
+class Link:
+    """A socket, its monitor, and the poll over both and the wake-up pipe."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], wakeup_fd: int) -> None:
+        self._socket = context.socket(zmq.DEALER)
+        _configure(self._socket)
+        self._monitor = _watch(context, self._socket)
+        self._poller = zmq.Poller()
+        for source in (self._socket, self._monitor, wakeup_fd):
+            self._poller.register(source, zmq.POLLIN)
+
+    def connect(self, endpoint: str) -> None:
+        """Begin to connect; libzmq tries again by itself until it has been accepted once."""
+        self._socket.connect(endpoint)
+
+    def wait(self, seconds: float) -> None:
+        """Return when something has arrived, the wake-up has been rung, or the time is over."""
+        self._poller.poll(max(0, int(seconds * 1000 + 0.999)))
+
+    def send(self, frames: list[bytes]) -> None:
+        """Send one message; never blocks, for what is under way is bounded by window and credit."""
+        self._socket.send_multipart(frames, zmq.DONTWAIT)
+
+    def receive(self) -> list[list[bytes]]:
+        """All messages that have arrived, up to a round."""
+        messages: list[list[bytes]] = []
+        try:
+            while len(messages) < _ROUND:
+                messages.append(self._socket.recv_multipart(zmq.DONTWAIT))
+        except zmq.Again:
+            pass
+        return messages
+
+    def broken(self) -> bool:
+        """Whether the connection has ended; drains the monitor."""
+        broken = False
+        try:
+            while True:
+                event = parse_monitor_message(self._monitor.recv_multipart(zmq.DONTWAIT))
+                broken = broken or event["event"] == zmq.EVENT_DISCONNECTED
+        except zmq.Again:
+            return broken
+
+    def close(self, linger: int = 0) -> None:
+        """Close the sockets; ``linger`` milliseconds for what is not yet written."""
+        self._socket.disable_monitor()
+        self._monitor.close(0)
+        self._socket.close(linger)
+
+
+def _configure(socket: zmq.Socket[bytes]) -> None:
+    socket.linger = 0
+    socket.sndhwm = 0
+    socket.rcvhwm = 0
+    socket.reconnect_ivl = 50
+    socket.reconnect_ivl_max = 1000
+    socket.tcp_keepalive = 1
+
+
+def _watch(context: zmq.Context[zmq.Socket[bytes]], socket: zmq.Socket[bytes]) -> zmq.Socket[bytes]:
+    address = f"inproc://sluicemq-monitor-{next(_names)}"
+    socket.monitor(address, zmq.EVENT_DISCONNECTED)
+    monitor = context.socket(zmq.PAIR)
+    # Bounded, a monitor that nobody has read in time would stop libzmq's own I/O thread.
+    monitor.rcvhwm = 0
+    monitor.connect(address)
+    return monitor

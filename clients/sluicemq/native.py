@@ -1,0 +1,154 @@
+"""One real thread, also under gevent's monkey patching, and the two ways in and out of it.
+
+The I/O thread of a connection must go on while a handler computes or a greenlet blocks, so it is
+a native thread in every process. It uses no lock, event or sleep, which gevent may have replaced:
+
+* **in**: anyone appends to a deque and rings the :class:`Wakeup`, whose pipe the thread polls;
+* **out**: the thread posts a call to its mailbox. In a plain process the call runs in the I/O
+  thread itself; in a patched one it runs in a greenlet, so that patched events work in it.
+
+Deques and plain attributes carry everything across: each operation on them is atomic.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import logging
+import os
+import socket
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+log = logging.getLogger("sluicemq")
+
+_RING = b"\0"  # no signal has this number
+
+
+class Mailbox(Protocol):
+    """The way out of the I/O thread."""
+
+    def post(self, deliver: Callable[..., None], *args: Any) -> None:
+        """Have ``deliver(*args)`` run where locks and events may be used."""
+
+    def close(self) -> None:
+        """Nothing is posted any more; called by the I/O thread."""
+
+
+def start_thread(run: Callable[[], None]) -> None:
+    """Run ``run`` in a native thread that does not keep the process alive."""
+    monkey = sys.modules.get("gevent.monkey")
+    start = monkey.get_original("_thread", "start_new_thread") if monkey else _thread.start_new_thread
+    start(run, ())
+
+
+def open_mailbox() -> Mailbox:
+    """The mailbox that fits this process: direct, or through a greenlet where gevent has patched it."""
+    return GreenMailbox() if _is_patched() else DirectMailbox()
+
+
+def _is_patched() -> bool:
+    monkey = sys.modules.get("gevent.monkey")
+    return monkey is not None and bool(monkey.is_module_patched("threading"))
+
+
+class Wakeup:
+    """Wakes the I/O thread's poll; one system call for any number of rings before the answer.
+
+    Its pipe is closed with the last reference, never while someone could still ring it: a byte
+    written to a closed number might land in a file opened since.
+    """
+
+    __slots__ = ("_rung", "fd", "signal_fd")
+
+    def __init__(self) -> None:
+        self.fd, self.signal_fd = os.pipe()
+        os.set_blocking(self.fd, False)
+        os.set_blocking(self.signal_fd, False)
+        self._rung = False
+
+    def ring(self) -> None:
+        """Wake the I/O thread; from any thread, greenlet or signal handler."""
+        if not self._rung:
+            self._rung = True
+            _write(self.signal_fd)
+
+    def answer(self) -> list[int]:
+        """Called by the I/O thread before it looks at its deques, so that no later ring is missed.
+
+        Returns the signals that have come while ``signal_fd`` was the process's wake-up fd.
+        """
+        try:
+            heard = os.read(self.fd, 64)
+        except BlockingIOError:
+            heard = b""
+        self._rung = False
+        return list(heard.strip(_RING))
+
+    def __del__(self) -> None:
+        os.close(self.fd)
+        os.close(self.signal_fd)
+
+
+class DirectMailbox:
+    """Runs what is posted at once, in the I/O thread."""
+
+    def post(self, deliver: Callable[..., None], *args: Any) -> None:
+        """Run it; what it raises is logged, for the I/O thread must go on."""
+        _deliver(deliver, args)
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+
+class GreenMailbox:
+    """Hands what is posted to a greenlet of the thread that made the mailbox.
+
+    Each side closes its own end of the socket pair: the reader ends when the writer is closed.
+    """
+
+    def __init__(self) -> None:
+        self._letters: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._rung = False
+        reader, writer = socket.socketpair()
+        self._writer = writer.detach()
+        os.set_blocking(self._writer, False)
+        threading.Thread(target=self._read, args=(reader,), name="sluicemq-mailbox", daemon=True).start()
+
+    def post(self, deliver: Callable[..., None], *args: Any) -> None:
+        """Leave it for the greenlet and wake that."""
+        self._letters.append((deliver, args))
+        if not self._rung:
+            self._rung = True
+            _write(self._writer)
+
+    def close(self) -> None:
+        """End the greenlet once it has delivered everything."""
+        os.close(self._writer)
+
+    def _read(self, reader: socket.socket) -> None:
+        with reader:
+            while reader.recv(64):
+                self._rung = False
+                self._deliver_all()
+        self._deliver_all()
+
+    def _deliver_all(self) -> None:
+        while self._letters:
+            _deliver(*self._letters.popleft())
+
+
+def _deliver(deliver: Callable[..., None], args: tuple[Any, ...]) -> None:
+    try:
+        deliver(*args)
+    except Exception:
+        log.exception("a callback of the sluicemq library failed")
+
+
+def _write(fd: int) -> None:
+    # A full pipe is as good as a byte more: the reader has something to wake for.
+    with contextlib.suppress(BlockingIOError):
+        os.write(fd, _RING)

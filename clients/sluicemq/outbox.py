@@ -1,0 +1,160 @@
+"""The producer's part of the I/O thread: collects jobs into messages and keeps them until confirmed.
+
+A job's way::
+
+    push() ─▶ jobs ─▶ waiting, by queue ─▶ in flight ─▶ settled (confirmed or refused)
+                                  ▲             │
+                                  └── again ◀───┘  connection lost, or put off by the broker
+
+An idle outbox sends what it has at once. With messages in flight it sends only full ones, so
+that the batches grow with the load by themselves, without a timer.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from math import inf
+from time import monotonic
+from typing import Any
+
+from sluicemq import wire
+from sluicemq.connection import Connection
+from sluicemq.errors import SluiceError, Unavailable, Uncertain, from_code
+from sluicemq.receipt import Receipt
+
+MESSAGE_JOBS = 256
+MESSAGE_BYTES = 1 << 20
+IN_FLIGHT = 8
+_EAGER = 2  # with so many messages in flight, only full ones follow
+_PUT_OFF = 0.5  # seconds until the broker is asked again what it could not do just now
+
+Batch = list[Receipt]
+#: Called through the mailbox with the jobs of an answer, and the errors of the refused ones by position.
+Settled = Callable[[Batch, dict[int, SluiceError]], None]
+
+# The job may be stored or not; the same id again is harmless, so these are no refusals.
+_TRANSIENT = (Unavailable, Uncertain)
+
+
+class Outbox:
+    """The :class:`~sluicemq.connection.Role` of a producer; ``jobs`` is filled by any thread."""
+
+    def __init__(self, settled: Settled) -> None:
+        self.due = inf
+        self.jobs: deque[Receipt] = deque()
+        self._settled = settled
+        self._connection: Connection
+        self._waiting: dict[str, deque[Receipt]] = {}
+        self._again: deque[Batch] = deque()
+        self._lost: list[Batch] = []
+        self._in_flight = 0
+
+    def attach(self, connection: Connection) -> None:
+        """Use this connection; before it is started."""
+        self._connection = connection
+
+    def connected(self) -> None:
+        """Repeat what was not confirmed; ``turn`` follows."""
+        self.due = inf
+
+    def turn(self) -> None:
+        """Send what has been collected, as far as it may be in flight."""
+        if not self._connection.greeted or self._resting():
+            return
+        self._sort_in()
+        while self._in_flight < IN_FLIGHT and (batch := self._next_batch()):
+            self._send(batch)
+
+    def delivered(self, message: wire.Message) -> None:
+        """A producer is sent nothing but answers."""
+
+    def lost(self) -> None:
+        """What was in flight is first in the next connection, in its old order."""
+        self._again.extendleft(reversed(self._lost))
+        self._lost = []
+
+    def ended(self, error: SluiceError) -> None:
+        """Nobody will confirm the rest."""
+        self._sort_in()
+        for batch in (*self._lost, *self._again, *map(list, self._waiting.values())):
+            self._settle(batch, dict.fromkeys(range(len(batch)), error))
+
+    def _resting(self) -> bool:
+        if monotonic() < self.due < inf:
+            return True
+        self.due = inf
+        return False
+
+    def _sort_in(self) -> None:
+        jobs, waiting = self.jobs, self._waiting
+        while jobs:
+            receipt = jobs.popleft()
+            if receipt.queue not in waiting:
+                waiting[receipt.queue] = deque()
+            waiting[receipt.queue].append(receipt)
+
+    def _next_batch(self) -> Batch | None:
+        if self._again:
+            return self._again.popleft()
+        for queue, jobs in self._waiting.items():
+            if self._in_flight < _EAGER or _fill_a_message(jobs):
+                return self._take(queue)
+        return None
+
+    def _take(self, queue: str) -> Batch:
+        jobs = self._waiting.pop(queue)
+        batch = [jobs.popleft()]
+        size = batch[0].size
+        while jobs and len(batch) < MESSAGE_JOBS and size + jobs[0].size <= MESSAGE_BYTES:
+            size += jobs[0].size
+            batch.append(jobs.popleft())
+        if jobs:
+            self._waiting[queue] = jobs  # at the end: the queues take turns
+        return batch
+
+    def _send(self, batch: Batch) -> None:
+        def answered(value: Any, error: SluiceError | None) -> None:
+            self._in_flight -= 1
+            self._answered(batch, value, error)
+
+        self._in_flight += 1
+        rows = [receipt.row() for receipt in batch]
+        self._connection.request(wire.PUSH, batch[0].queue, rows, answered=answered)
+
+    def _answered(self, batch: Batch, value: Any, error: SluiceError | None) -> None:
+        if error is self._connection.lost_error:
+            self._lost.append(batch)
+        elif error is not None:
+            self._sort_out(batch, dict.fromkeys(range(len(batch)), error))
+        else:
+            self._sort_out(batch, _refused(value))
+
+    def _sort_out(self, batch: Batch, refused: dict[int, SluiceError]) -> None:
+        put_off = {position for position, error in refused.items() if isinstance(error, _TRANSIENT)}
+        if not put_off:
+            self._settle(batch, refused)
+            return
+        self._put_off([receipt for position, receipt in enumerate(batch) if position in put_off])
+        rest = [position for position in range(len(batch)) if position not in put_off]
+        errors = {at: refused[position] for at, position in enumerate(rest) if position in refused}
+        self._settle([batch[position] for position in rest], errors)
+
+    def _put_off(self, batch: Batch) -> None:
+        self._again.append(batch)
+        self.due = monotonic() + _PUT_OFF
+
+    def _settle(self, batch: Batch, refused: dict[int, SluiceError]) -> None:
+        if batch:
+            self._connection.post(self._settled, batch, refused)
+
+
+def _fill_a_message(jobs: deque[Receipt]) -> bool:
+    if len(jobs) >= MESSAGE_JOBS:
+        return True
+    return sum(receipt.size for receipt in jobs) >= MESSAGE_BYTES
+
+
+def _refused(value: Any) -> dict[int, SluiceError]:
+    """The refused jobs of a PUSH by position; an answer of nil or an empty list refuses none."""
+    return {int(position): from_code(str(code), str(text)) for position, code, text in value or ()}

@@ -1,0 +1,293 @@
+"""Push jobs, one by one; the library makes batches of them and waits for the confirmations."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import threading
+from collections.abc import Callable
+from time import time_ns
+from types import TracebackType
+from typing import Any, Self
+
+from sluicemq import exits, native, wire
+from sluicemq.client import DEFAULT_ENDPOINT
+from sluicemq.connection import Connection
+from sluicemq.errors import BadHeaders, BadQueue, SluiceError, Timeout, TooLarge
+from sluicemq.outbox import Batch, Outbox
+from sluicemq.receipt import Receipt
+
+_QUEUE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")
+_LONGEST_ID = 128
+_JOB_OVERHEAD = 64  # bytes that a job costs here beside its payload, so that empty ones count too
+_REFUSALS_KEPT = 1000
+
+Headers = dict[str, Any]
+
+
+class Producer:
+    """Pushes jobs to one broker; from any number of threads or greenlets.
+
+    ``push`` returns at once; a native I/O thread sends what has been collected, several messages in
+    flight, and repeats by id after a reconnect what was not confirmed. The order of the pushes to a
+    queue is kept, also then.
+
+    ``window`` and ``window_bytes`` bound what is unconfirmed: ``push`` blocks there, up to
+    ``push_timeout`` seconds (None: as long as it takes) and raises :class:`~sluicemq.Timeout`.
+
+    **No refusal vanishes.** ``Receipt.wait`` raises it; ``on_refused(receipt, error)``, if given,
+    hears of every one (it runs in the I/O thread, so it must be short and must not wait for this
+    producer); what neither has heard is raised by the next ``flush`` or ``close``.
+
+    Leaving the ``with`` block waits for all confirmations, up to ``close_timeout`` seconds. A
+    producer that is still open when the program ends is flushed for 5 s. After ``os.fork`` make a
+    new producer in the child.
+    """
+
+    def __init__(
+        self,
+        endpoint: str = DEFAULT_ENDPOINT,
+        *,
+        window: int = 20_000,
+        window_bytes: int = 64 << 20,
+        push_timeout: float | None = None,
+        close_timeout: float = 60.0,
+        on_refused: Callable[[Receipt, SluiceError], None] | None = None,
+    ) -> None:
+        self._window, self._window_bytes = window, window_bytes
+        self._push_timeout, self._close_timeout = push_timeout, close_timeout
+        self._on_refused = on_refused
+        self._refusals = _Refusals()
+        self._unconfirmed = self._unconfirmed_bytes = 0
+        self._lock = threading.Lock()
+        self._room = threading.Condition(self._lock)
+        self._new_id = _id_maker()
+        self._closed = False
+        self._outbox = Outbox(self._settled)
+        self._connection = Connection(endpoint, self._outbox)
+        self._outbox.attach(self._connection)
+        self._connection.start()
+        exits.close_at_exit(self)
+
+    @property
+    def unconfirmed(self) -> int:
+        """Jobs pushed of which the broker has not yet said what became of them."""
+        return self._unconfirmed
+
+    @property
+    def refused(self) -> int:
+        """Jobs that the broker has refused so far."""
+        return self._refusals.count
+
+    def push(
+        self,
+        queue: str,
+        payload: bytes,
+        *,
+        id: str | None = None,  # noqa: A002 - the word that jobs use everywhere
+        priority: int = 0,
+        delay: float = 0,
+        not_before: float | str | None = None,
+        ttl: float | None = None,
+        max_attempts: int | None = None,
+        visibility_timeout: float | None = None,
+        headers: Headers | None = None,
+    ) -> Receipt:
+        """Push one job; blocks only while too much is unconfirmed.
+
+        ``id``: up to 128 bytes, chosen by the library if None; ``priority``: higher first;
+        ``delay``, ``ttl``, ``visibility_timeout``: seconds; ``not_before``: Unix seconds or RFC 3339;
+        ``headers``: a map of your own, handed to the worker.
+
+        Raises TypeError or ValueError for what is no job, :class:`~sluicemq.BadQueue`,
+        :class:`~sluicemq.BadHeaders`, :class:`~sluicemq.TooLarge` (once the broker has told its
+        limit), and what ended the connection if it has ended.
+        """
+        if type(payload) is not bytes:
+            payload = _as_bytes(payload)
+        self._check(queue, payload)
+        wired, size = None, _JOB_OVERHEAD + len(payload)
+        if (
+            priority or delay or headers or not_before is not None or ttl is not None
+            or max_attempts is not None or visibility_timeout is not None
+        ):  # fmt: skip
+            wired, more = _frozen({
+                "priority": priority or None, "delay": delay or None, "not_before": not_before,
+                "ttl": ttl, "max_attempts": max_attempts, "visibility_timeout": visibility_timeout,
+                "headers": headers or None,
+            })  # fmt: skip
+            size += more
+        receipt = Receipt(queue, self._new_id() if id is None else _checked_id(id), payload, wired, size)
+        self._enqueue(receipt, size)
+        return receipt
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until nothing is unconfirmed.
+
+        Raises :class:`~sluicemq.Timeout` naming how many jobs still are; and if jobs were refused
+        of which nobody has heard yet, the error of the first, naming how many.
+        """
+        with self._room:
+            if not self._room.wait_for(lambda: not self._unconfirmed, timeout):
+                raise Timeout(f"{self._unconfirmed} jobs are not confirmed after {timeout:g} s")
+        self._refusals.raise_unheard()
+
+    def close(self, timeout: float | None = None) -> None:
+        """Flush for up to ``timeout`` seconds (None: ``close_timeout``), then end the connection.
+
+        Raises what ``flush`` raises; the connection is closed in any case. Again is harmless.
+        """
+        if self._closed:
+            return
+        with self._room:
+            self._closed = True
+            self._room.notify_all()  # a push that waits for room raises now
+        try:
+            self.flush(self._close_timeout if timeout is None else timeout)
+        finally:
+            self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except SluiceError as unkept:
+            if error is None:
+                raise
+            native.log.error("while leaving a producer's block: %s", unkept)
+
+    def _check(self, queue: str, payload: bytes) -> None:
+        limit = self._connection.max_job_bytes
+        if limit is not None and len(payload) > limit:
+            raise TooLarge(f"the payload has {len(payload)} bytes, this broker takes {limit}")
+        if not _QUEUE_NAME.fullmatch(queue):
+            raise BadQueue(f"{queue!r} is no queue name: 1 to 64 of A-Z a-z 0-9 _ - and, not first, .")
+
+    def _enqueue(self, receipt: Receipt, size: int) -> None:
+        with self._lock:
+            if not self._has_room(size):
+                self._wait_for_room(size)
+            if self._closed or self._connection.failure:
+                raise self._connection.failure or ValueError("push to a closed producer")
+            self._unconfirmed += 1
+            self._unconfirmed_bytes += size
+            self._outbox.jobs.append(receipt)
+        self._connection.wake()
+
+    def _has_room(self, size: int) -> bool:
+        if self._unconfirmed == 0:
+            return True  # or a job larger than the window would wait for ever
+        return self._unconfirmed < self._window and self._unconfirmed_bytes + size <= self._window_bytes
+
+    def _wait_for_room(self, size: int) -> None:
+        def free() -> bool:
+            return self._has_room(size) or self._closed or self._connection.failure is not None
+
+        if not self._room.wait_for(free, self._push_timeout):
+            raise Timeout(f"{self._unconfirmed} jobs are unconfirmed, no room after {self._push_timeout:g} s")
+
+    def _settled(self, batch: Batch, refused: dict[int, SluiceError]) -> None:
+        size = 0
+        for receipt in batch:
+            size += receipt.size
+        self._settle_each(batch, refused)
+        with self._lock:
+            self._unconfirmed -= len(batch)
+            self._unconfirmed_bytes -= size
+            if self._roomy():
+                self._room.notify_all()
+
+    def _roomy(self) -> bool:
+        """Whether it is worth waking those who wait: not for every few jobs of a full window."""
+        return (
+            self._unconfirmed <= self._window * 3 // 4
+            and self._unconfirmed_bytes <= self._window_bytes * 3 // 4
+        )
+
+    def _settle_each(self, batch: Batch, refused: dict[int, SluiceError]) -> None:
+        if not refused:
+            for receipt in batch:
+                receipt.settle()
+            return
+        for position, receipt in enumerate(batch):
+            error = refused.get(position)
+            if error is not None:
+                self._refusals.add(receipt, error)
+            receipt.settle(error)
+            if error is not None and self._on_refused is not None:
+                self._tell(receipt, error)
+
+    def _tell(self, receipt: Receipt, error: SluiceError) -> None:
+        receipt.heard = True
+        try:
+            self._on_refused(receipt, error)  # type: ignore[misc]
+        except Exception:  # noqa: BLE001 - the others must be told all the same
+            native.log.exception("on_refused failed for job %s", receipt.id)
+
+
+class _Refusals:
+    """Counts refused jobs and keeps the first of them until somebody has heard of them."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._kept: list[tuple[Receipt, SluiceError]] = []
+        self._beyond = 0
+
+    def add(self, receipt: Receipt, error: SluiceError) -> None:
+        self.count += 1
+        if self.count & (self.count - 1) == 0:  # 1, 2, 4, 8, ...: seen in the log, never flooding it
+            native.log.warning("%d pushes refused, the last: %s to %s: %s", self.count, receipt.id,
+                               receipt.queue, error)  # fmt: skip
+        if len(self._kept) < _REFUSALS_KEPT:
+            self._kept.append((receipt, error))
+        else:
+            self._beyond += 1
+
+    def raise_unheard(self) -> None:
+        kept, self._kept = self._kept, []
+        beyond, self._beyond = self._beyond, 0
+        unheard = [(receipt, error) for receipt, error in kept if not receipt.heard]
+        if unheard:
+            first, error = unheard[0]
+            what = f"{len(unheard) + beyond} jobs were refused, the first: {first.id} for queue {first.queue}"
+            raise type(error)(f"{what}: {error}") from error
+
+
+def _as_bytes(payload: Any) -> bytes:
+    if isinstance(payload, bytes | bytearray | memoryview):
+        return bytes(payload)
+    raise TypeError(f"a payload is bytes, not {type(payload).__name__}: encode it first")
+
+
+def _frozen(options: Headers) -> tuple[Headers, int]:
+    """A copy as it will be sent, and its size; made now, so that it is the caller who hears of errors."""
+    given = {key: value for key, value in options.items() if value is not None}
+    try:
+        packed = wire.encode_headers(given)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise BadHeaders(f"headers can't be sent: {error}") from error
+    return wire.decode_headers(packed), len(packed)
+
+
+def _checked_id(id: str) -> str:  # noqa: A002
+    if not isinstance(id, str):
+        raise TypeError(f"an id is a str, not {type(id).__name__}")
+    if not 1 <= len(id.encode()) <= _LONGEST_ID:
+        raise ValueError(f"an id has 1 to {_LONGEST_ID} bytes, this one has {len(id.encode())}")
+    return id
+
+
+def _id_maker() -> Callable[[], str]:
+    """Ids that sort by time: milliseconds, then this producer's random mark, then a counter."""
+    mark = os.urandom(5).hex()
+    counter = itertools.count()
+
+    def new_id() -> str:
+        return f"{time_ns() // 1_000_000:012x}{mark}{next(counter) & 0xFFFFFFFF:08x}"
+
+    return new_id

@@ -1,0 +1,111 @@
+"""A request that someone waits for: asked in any thread, sent by the I/O thread, answered once."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from math import inf
+from typing import Any
+
+from sluicemq import wire
+from sluicemq.connection import Connection
+from sluicemq.errors import SluiceError, Timeout
+
+
+class Question:
+    """One request and its answer. ``repeat``: harmless to ask again after a lost connection."""
+
+    __slots__ = ("_answered", "_error", "_value", "fields", "given_up", "repeat", "verb")
+
+    def __init__(self, verb: bytes, *fields: Any, repeat: bool) -> None:
+        self.verb = verb
+        self.fields = fields
+        self.repeat = repeat
+        self.given_up = False
+        self._answered = threading.Event()
+        self._value: Any = None
+        self._error: SluiceError | None = None
+
+    def wait(self, timeout: float | None, connection: Connection) -> Any:
+        """The answer's value; raises its error, or :class:`Timeout`."""
+        if not self._answered.wait(timeout):
+            self.given_up = True
+            raise Timeout(_what_is_missing(self.verb, timeout, connection))
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+    def answer(self, value: Any, error: SluiceError | None) -> None:
+        """Wake who waits; called through the mailbox."""
+        self._value, self._error = value, error
+        self._answered.set()
+
+
+class Questions:
+    """The role of a connection on which only questions are asked, and a part of the worker's."""
+
+    due = inf
+
+    def __init__(self) -> None:
+        self._connection: Connection
+        self._unsent: deque[Question] = deque()
+        self._lost: list[Question] = []
+        self._ended: SluiceError | None = None
+
+    def attach(self, connection: Connection) -> None:
+        """Use this connection; before it is started."""
+        self._connection = connection
+
+    def ask(self, verb: bytes, *fields: Any, timeout: float | None, repeat: bool = True) -> Any:
+        """Ask and wait for the answer, from any thread or greenlet."""
+        question = Question(verb, *fields, repeat=repeat)
+        self._connection.call(self._put, question)
+        return question.wait(timeout, self._connection)
+
+    def connected(self) -> None:
+        """Ask what has waited for the connection, and again what got no answer on the last one."""
+        waiting, self._unsent = self._unsent, deque()
+        for question in waiting:
+            self._put(question)
+
+    def turn(self) -> None:
+        """Nothing is collected: each question is sent by its own call."""
+
+    def delivered(self, message: wire.Message) -> None:
+        """No broker sends anything here; a newer one's notice is passed over."""
+
+    def lost(self) -> None:
+        """Keep what may be asked again, in its old order, before what came later."""
+        self._unsent.extendleft(reversed(self._lost))
+        self._lost = []
+
+    def ended(self, error: SluiceError) -> None:
+        """Answer everything that waits, now and later, with ``error``."""
+        self._ended = error
+        for question in (*self._lost, *self._unsent):
+            self._connection.post(question.answer, None, error)
+
+    def _put(self, question: Question) -> None:
+        if question.given_up:
+            return
+        if self._ended is not None:
+            self._connection.post(question.answer, None, self._ended)
+        elif self._connection.greeted:
+            self._send(question)
+        else:
+            self._unsent.append(question)
+
+    def _send(self, question: Question) -> None:
+        def answered(value: Any, error: SluiceError | None) -> None:
+            if question.repeat and error is self._connection.lost_error:
+                self._lost.append(question)
+            else:
+                self._connection.post(question.answer, value, error)
+
+        self._connection.request(question.verb, *question.fields, answered=answered)
+
+
+def _what_is_missing(verb: bytes, timeout: float | None, connection: Connection) -> str:
+    if connection.epoch:
+        return f"no answer to {verb.decode()} from {connection.endpoint} within {timeout:g} s"
+    return f"no broker answers at {connection.endpoint} (waited {timeout:g} s): is it running there?"

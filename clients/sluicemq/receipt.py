@@ -1,0 +1,73 @@
+"""A push and what became of it."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from sluicemq.errors import SluiceError, Timeout
+
+# Held only while an event is made, so one for all receipts is enough.
+_making_an_event = threading.Lock()
+
+
+class Receipt:
+    """One pushed job: its ``id`` at once, and whether the broker has confirmed it.
+
+    Made by :meth:`Producer.push`. Cheap: the event to wait on is made by who waits, and the payload
+    is let go once the job is confirmed. ``size`` and ``heard`` (of its refusal) are the producer's.
+    """
+
+    __slots__ = ("_error", "_event", "_headers", "_payload", "_settled", "heard", "id", "queue", "size")
+
+    def __init__(
+        self, queue: str, job_id: str, payload: bytes, headers: dict[str, Any] | None, size: int
+    ) -> None:
+        self.queue = queue
+        self.id = job_id
+        self._payload: bytes | None = payload
+        self._headers = headers
+        self.size = size
+        self._settled = False
+        self._error: SluiceError | None = None
+        self._event: threading.Event | None = None
+        self.heard = False
+
+    @property
+    def done(self) -> bool:
+        """Whether the broker has answered: confirmed or refused."""
+        return self._settled
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Return once the job is stored for good.
+
+        Raises the broker's error if it refused the job, and :class:`~sluicemq.Timeout` after
+        ``timeout`` seconds; the job is still on its way then.
+        """
+        if not self._settled and not self._wait(timeout):
+            raise Timeout(f"job {self.id} for queue {self.queue} is not confirmed after {timeout:g} s")
+        if self._error is not None:
+            self.heard = True
+            raise self._error
+
+    def __repr__(self) -> str:
+        state = "on its way" if not self._settled else self._error or "confirmed"
+        return f"<Receipt {self.id} for {self.queue}: {state}>"
+
+    def row(self) -> list[Any]:
+        """The job as it stands in a PUSH message."""
+        return [self.id, self._payload, self._headers]
+
+    def settle(self, error: SluiceError | None = None) -> None:
+        """Confirmed, or refused with ``error``; wakes who waits."""
+        self._error = error
+        self._payload = self._headers = None
+        self._settled = True
+        # Read after `_settled` is set: who has made its event later finds that set.
+        if self._event is not None:
+            self._event.set()
+
+    def _wait(self, timeout: float | None) -> bool:
+        with _making_an_event:
+            event = self._event = self._event or threading.Event()
+        return self._settled or event.wait(timeout)

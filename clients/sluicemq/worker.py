@@ -1,0 +1,264 @@
+"""Run a handler for the jobs of a queue."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+from sluicemq import exits, native, wire
+from sluicemq.assignment import Assignment, Verdict
+from sluicemq.connection import Connection
+from sluicemq.errors import Reject, Rollback, SluiceError
+from sluicemq.job import Job
+
+#: Called for each job; bytes are its result, None is an empty one.
+Handler = Callable[[Job], bytes | None]
+
+
+class Worker:
+    """Takes jobs of one queue and gives each to ``handler``, in ``concurrency`` threads.
+
+    What the handler does settles the job:
+
+    * it returns bytes or None: **commit**, with that result;
+    * it raises :class:`~sluicemq.Reject`: to the dead letters, with its text;
+    * it raises :class:`~sluicemq.Rollback`, or anything else: given back, with its text, to be
+      delivered again (after ``Rollback.delay``) until the queue's ``max_attempts``.
+
+    ``prefetch`` jobs are the worker's at a time, and never fewer than ``concurrency``: 1 is fair
+    for slow jobs; hundreds make short ones fast, for their verdicts travel in batches.
+
+    Heartbeats and verdicts go on in a native thread of its own while handlers block. After a lost
+    connection it connects again; jobs that were not settled by then belong to the broker again:
+    those not started are dropped, and a late verdict is not sent. A job can therefore run twice.
+
+    ``run()`` blocks until SIGTERM or SIGINT; or ``start()`` and ``stop()``, or ``with``. In a
+    process patched by gevent the threads are greenlets.
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        queue: str,
+        handler: Handler,
+        *,
+        prefetch: int = 1,
+        concurrency: int = 1,
+        stop_timeout: float = 30.0,
+    ) -> None:
+        if prefetch < 1 or concurrency < 1:
+            raise ValueError("prefetch and concurrency are at least 1")
+        self.queue = queue
+        self._handler = handler
+        self._concurrency = concurrency
+        self._stop_timeout = stop_timeout
+        self._inbox: deque[Job] = deque()
+        self._change = threading.Condition()
+        self._threads: list[threading.Thread] = []
+        self._stop_asked = threading.Event()
+        self._signals = 0
+        self._ending = False
+        self._stopped = False
+        self._stopping = threading.Lock()
+        self._busy = 0
+        self._failure: SluiceError | None = None
+        self._assignment = Assignment(queue, max(prefetch, concurrency), self._taken, self._over)
+        self._connection = Connection(endpoint, self._assignment)
+        self._assignment.attach(self._connection)
+
+    @property
+    def unsettled(self) -> int:
+        """Verdicts that came too late: the job had been given to another worker."""
+        return self._assignment.unsettled
+
+    def run(self) -> None:
+        """Work until SIGTERM, SIGINT or ``stop()`` from another thread; then finish or give back.
+
+        The signals are caught only if this is the main thread; a second one stops at once. Raises
+        what made it impossible to go on, as :class:`~sluicemq.BadQueue`.
+        """
+        with self._signals_caught():
+            self.start()
+            self._stop_asked.wait()
+            self.stop()
+        if self._failure is not None:
+            raise self._failure
+
+    def start(self) -> None:
+        """Begin to work in the background; again is harmless. Does not wait for the broker."""
+        if self._threads:
+            return
+        self._connection.start()
+        exits.close_at_exit(self)
+        self._busy = self._concurrency
+        for number in range(self._concurrency):
+            name = f"sluicemq-{self.queue}-{number}"
+            self._threads.append(threading.Thread(target=self._work, name=name, daemon=True))
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self, timeout: float | None = None) -> bool:
+        """Take no more jobs, wait for running handlers, settle, give back the rest, leave.
+
+        ``timeout`` (None: ``stop_timeout``) is for the handlers. True if all had finished; the jobs
+        of the others are given back while these still run. Before ``start`` and again harmless. From a
+        handler it returns False at once, and the worker stops when that handler is through.
+        """
+        self._stop_asked.set()
+        if threading.current_thread() in self._threads:
+            threading.Thread(target=self.stop, args=(timeout,), name="sluicemq-stop").start()
+            return False
+        with self._stopping:
+            if self._threads and not self._stopped:
+                self._stopped = True
+                self._give_back_the_rest()
+                self._wait_for_handlers(self._stop_timeout if timeout is None else timeout)
+                self._wait_for_verdicts()
+                self._connection.close()
+        return not self._busy
+
+    def close(self, timeout: float | None = None) -> None:
+        """Do the same as ``stop``."""
+        self.stop(timeout)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    # ------------------------------------------------------------------ handler threads
+
+    def _work(self) -> None:
+        while (job := self._next_job()) is not None:
+            if self._connection.greeted and job.epoch == self._connection.epoch:
+                self._assignment.verdicts.append(self._judge(job))
+                self._connection.wake()
+        with self._change:
+            self._busy -= 1
+            self._change.notify_all()
+
+    def _next_job(self) -> Job | None:
+        while not self._ending:
+            try:
+                return self._inbox.popleft()
+            except IndexError:
+                self._wait_for_jobs()
+        return None
+
+    def _wait_for_jobs(self) -> None:
+        with self._change:
+            self._change.wait_for(lambda: self._inbox or self._ending)
+
+    def _judge(self, job: Job) -> Verdict:
+        try:
+            result = self._handler(job)
+            if result is not None and type(result) is not bytes:
+                result = _as_result(result)
+        except Reject as error:
+            return Verdict(job, wire.REJECT, str(error))
+        except Rollback as error:
+            return Verdict(job, wire.ROLLBACK, str(error), error.delay or None)
+        except BaseException as error:  # noqa: BLE001 - also SystemExit: the job must not stay behind
+            native.log.warning("job %s of queue %s failed", job.id, job.queue, exc_info=True)
+            return Verdict(job, wire.ROLLBACK, f"{type(error).__name__}: {error}")
+        return Verdict(job, wire.COMMIT, result)
+
+    # ------------------------------------------------------------------ from the mailbox
+
+    def _taken(self, jobs: list[Job]) -> None:
+        """Jobs have come; or, with none, the connection is lost and those that had come are void."""
+        if not jobs:
+            self._inbox.clear()
+        elif self._ending:
+            self._release(jobs)
+        else:
+            with self._change:
+                self._inbox.extend(jobs)
+                self._change.notify(len(jobs))
+
+    def _over(self, error: SluiceError) -> None:
+        if not self._stopped:
+            self._failure = error
+            self._stop_asked.set()
+
+    # ------------------------------------------------------------------ stopping
+
+    def _give_back_the_rest(self) -> None:
+        with self._change:
+            self._ending = True
+            rest = list(self._inbox)
+            self._inbox.clear()
+            self._change.notify_all()
+        self._call(self._assignment.ask_for_no_more)
+        self._release(rest)
+
+    def _release(self, jobs: list[Job]) -> None:
+        self._assignment.verdicts.extend(Verdict(job, wire.RELEASE) for job in jobs)
+        self._connection.wake()
+
+    def _wait_for_handlers(self, timeout: float) -> None:
+        with self._change:
+            self._change.wait_for(lambda: not self._busy or self._signals > 1, timeout)
+            busy = self._busy
+        if busy:
+            native.log.warning("%d handlers still run; their jobs are given back", busy)
+
+    def _wait_for_verdicts(self) -> None:
+        settled = threading.Event()
+        self._call(self._assignment.when_settled, settled.set)
+        settled.wait(2.0)
+
+    def _call(self, function: Callable[..., None], *args: Any) -> None:
+        try:
+            self._connection.call(function, *args)
+        except SluiceError:
+            for tell in args:
+                tell()
+
+    # ------------------------------------------------------------------ signals
+
+    @contextmanager
+    def _signals_caught(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        # Not a handler's own code, which waits until the main thread runs again: a signal that comes
+        # just before that begins to wait, or to another thread, would not end its waiting.
+        self._connection.signalled = self._signalled
+        fd_before = signal.set_wakeup_fd(self._connection.signal_fd, warn_on_full_buffer=False)
+        before = [(number, signal.signal(number, _leave_it_to_the_fd)) for number in _SIGNALS]
+        try:
+            yield
+        finally:
+            for number, handler in before:
+                signal.signal(number, handler)
+            signal.set_wakeup_fd(fd_before)
+
+    def _signalled(self, number: int) -> None:
+        if number in _SIGNALS:
+            self._signals += 1
+            self._stop_asked.set()
+            with self._change:
+                self._change.notify_all()
+
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+def _leave_it_to_the_fd(_number: int, _frame: FrameType | None) -> None:
+    """Only keep Python from ending the process."""
+
+
+def _as_result(result: Any) -> bytes:
+    if isinstance(result, bytes | bytearray | memoryview):
+        return bytes(result)
+    raise TypeError(f"the handler returned {type(result).__name__}, expected bytes or None")

@@ -1,0 +1,333 @@
+"""The command line against a scripted broker: output, exit codes, errors in one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from sluicemq import BadQueue, NotFound, cli_broker, wire
+from sluicemq.cli_app import app
+from stub_broker import SECONDS, StubBroker
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(broker: StubBroker) -> Run:
+    """Run a command against the stub."""
+
+    def run(*arguments: str, stdin: bytes | None = None) -> Result:
+        return CliRunner().invoke(app, ["--endpoint", broker.endpoint, *arguments], input=stdin)
+
+    return run
+
+
+def nobody() -> str:
+    gone = StubBroker().start()
+    gone.stop()
+    return gone.endpoint
+
+
+# ---------------------------------------------------------------------- push
+
+
+def test_push_prints_the_id_of_the_stored_job(broker: StubBroker, run: Run) -> None:
+    result = run("push", "mail", "hello")
+    assert result.exit_code == 0
+    assert broker.pushed() == [(result.stdout.strip(), b"hello")]
+
+
+def test_push_sends_its_options(broker: StubBroker, run: Run) -> None:
+    options = ["--priority", "3", "--delay", "1.5", "--ttl", "60", "--id", "mine"]
+    result = run("--json", "push", "mail", "x", *options, "--header", "a=1", "--header", "b=x=y")
+    assert json.loads(result.stdout) == {"queue": "mail", "id": "mine", "pushed": 1, "refused": 0}
+    headers = {"priority": 3, "delay": 1.5, "ttl": 60.0, "headers": {"a": "1", "b": "x=y"}}
+    assert broker.of(wire.PUSH)[0].fields == ["mail", [["mine", b"x", headers]]]
+
+
+def test_push_makes_a_job_of_every_line(broker: StubBroker, run: Run) -> None:
+    result = run("push", "mail", "--lines", stdin=b"one\r\n\ntwo\xff\nthree")
+    assert result.exit_code == 0
+    assert result.stderr == "4 jobs pushed to mail, 0 refused\n"
+    assert [payload for _id, payload in broker.pushed()] == [b"one", b"", b"two\xff", b"three"]
+
+
+def test_push_makes_a_job_of_every_file_and_of_stdin(broker: StubBroker, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"\x00a\n")
+    result = run("--json", "push", "mail", "--file", str(tmp_path / "a"), "--file", "-", stdin=b"b\nc\n")
+    assert json.loads(result.stdout) == {"queue": "mail", "pushed": 2, "refused": 0}
+    assert [payload for _id, payload in broker.pushed()] == [b"\x00a\n", b"b\nc\n"]
+
+
+def test_push_ends_with_1_and_the_reason_when_the_job_is_refused(broker: StubBroker, run: Run) -> None:
+    broker.on[wire.PUSH] = lambda _message: [[0, "QUEUE_FULL", "1000 queues are enough"]]
+    result = run("push", "mail", "x")
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[-1] == "sluicemq: 1000 queues are enough"
+
+
+def test_push_of_many_counts_what_is_refused_and_ends_with_1(broker: StubBroker, run: Run) -> None:
+    def refuse_evens(message: Any) -> Any:
+        return [[at, "TOO_LARGE", "no"] for at, row in enumerate(message.fields[1]) if int(row[1]) % 2 == 0]
+
+    broker.on[wire.PUSH] = refuse_evens
+    result = run("--json", "push", "mail", "--lines", stdin=b"".join(b"%d\n" % n for n in range(50)))
+    assert result.exit_code == 1
+    assert json.loads(result.stdout) == {"queue": "mail", "pushed": 25, "refused": 25}
+    assert result.stderr.count("refused: no") == 10
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["push", "mail"],
+        ["push", "mail", "x", "--lines"],
+        ["push", "mail", "--lines", "--id", "one"],
+        ["push", "mail", "x", "--header", "nothing"],
+        ["push", "mail", "x", "--priority", "high"],
+        ["push", "mail", "--file", "/does/not/exist"],
+        ["work", "mail"],
+        ["work", "mail", "--print", "--exec", "cat"],
+        ["work", "mail", "--print", "--prefetch", "0"],
+        ["peek", "mail", "--state", "lost"],
+        ["nonsense"],
+        ["--endpoint", "localhost", "queues"],
+    ],
+)
+def test_wrong_usage_ends_with_2_and_says_why(run: Run, arguments: list[str]) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert "Error: " in result.stderr
+    assert result.stdout == ""
+
+
+# ---------------------------------------------------------------------- queues and jobs
+
+COUNTS = {"scheduled": 1, "reserved": 0, "done": 0, "dead": 2}
+QUEUES = [
+    {"name": "mail", "ready": 12, **COUNTS, "workers": 1, "exact": True},
+    {"name": "thumbs", "ready": 0, **COUNTS, "workers": 4, "exact": False},
+]
+
+
+def test_queues_are_shown_as_a_table_of_whatever_the_broker_tells(broker: StubBroker, run: Run) -> None:
+    broker.on[wire.QUEUES] = lambda _message: QUEUES
+    lines = run("queues").stdout.splitlines()
+    assert lines[0].split() == list(QUEUES[0])
+    assert lines[1].split() == ["mail", "12", "1", "0", "0", "2", "1", "yes"]
+    assert lines[2].split()[0] == "thumbs"
+
+
+def test_queues_as_json_are_one_object(broker: StubBroker, run: Run) -> None:
+    broker.on[wire.QUEUES] = lambda _message: QUEUES
+    assert json.loads(run("--json", "queues").stdout) == {"queues": QUEUES}
+
+
+def test_stats_show_the_broker_its_counters_and_its_queues(broker: StubBroker, run: Run) -> None:
+    stats = {"broker": {"id": "b1"}, "counters": {"pushed": 7, "replies_dropped": 0}, "queues": QUEUES}
+    broker.on[wire.STATS] = lambda _message: stats
+    shown = run("stats").stdout
+    for word in ("broker", "b1", "replies_dropped", "pushed", "thumbs"):
+        assert word in shown
+    assert json.loads(run("--json", "stats").stdout) == stats
+
+
+def test_peek_shows_jobs_with_times_and_the_beginning_of_payloads(broker: StubBroker, run: Run) -> None:
+    # Given
+    job = {
+        "id": "one", "state": "dead", "payload": b"\xffx" + b"y" * 100, "headers": {"a": 1}, "priority": 0,
+        "attempts": 5, "created_at": 0, "eligible_at": 1.5, "expires_at": None, "errors": [],
+    }  # fmt: skip
+    broker.on[wire.PEEK] = lambda _message: [job]
+    # When
+    shown = run("peek", "mail", "--state", "dead", "--limit", "3").stdout
+    # Then
+    assert broker.of(wire.PEEK)[0].fields == ["mail", "dead", 3]
+    assert "1970-01-01 00:00:00+00:00" in shown
+    assert "\\xffxyyy" in shown
+    assert "yyy…" in shown
+    as_json = json.loads(run("--json", "peek", "mail").stdout)
+    assert as_json["jobs"][0]["payload"]["base64"].startswith("/3h5")
+
+
+def test_purge_asks_first_and_a_no_ends_with_1(broker: StubBroker, run: Run) -> None:
+    result = run("purge", "mail", stdin=b"n\n")
+    assert result.exit_code == 1
+    assert "Remove all ready jobs of queue mail?" in result.stderr
+    assert broker.of(wire.PURGE) == []
+
+
+def test_purge_and_delete_do_it_after_a_yes(broker: StubBroker, run: Run) -> None:
+    broker.on[wire.PURGE] = broker.on[wire.DELETE] = lambda _message: 12
+    assert run("purge", "mail", stdin=b"y\n").stdout == "removed 12 ready jobs of mail\n"
+    assert run("purge", "mail", "--state", "dead", "--yes").stdout == "removed 12 dead jobs of mail\n"
+    assert run("delete", "mail", "--yes").stdout == "deleted mail with 12 jobs\n"
+    assert [message.fields for message in broker.of(wire.PURGE)] == [["mail", "ready"], ["mail", "dead"]]
+    assert broker.of(wire.DELETE)[0].fields == ["mail"]
+
+
+def test_cancel_names_the_job(broker: StubBroker, run: Run) -> None:
+    assert json.loads(run("--json", "cancel", "mail", "one").stdout) == {"queue": "mail", "id": "one"}
+    assert broker.of(wire.CANCEL)[0].fields == ["mail", "one"]
+
+
+def test_a_refusal_is_one_line_and_with_json_also_an_object(broker: StubBroker, run: Run) -> None:
+    broker.on[wire.CANCEL] = lambda _message: NotFound("no job 'one' in mail")
+    result = run("--json", "cancel", "mail", "one")
+    assert result.exit_code == 1
+    assert result.stderr == "sluicemq: no job 'one' in mail\n"
+    assert json.loads(result.stdout) == {"error": {"code": "NOT_FOUND", "message": "no job 'one' in mail"}}
+
+
+# ---------------------------------------------------------------------- ping, no broker
+
+
+def test_ping_tells_how_long_it_took(broker: StubBroker, run: Run) -> None:
+    assert f"{broker.endpoint} answers in" in run("ping").stdout
+    assert json.loads(run("--json", "ping").stdout)["seconds"] < SECONDS
+
+
+def test_ping_waits_for_a_broker_that_comes_up(broker: StubBroker) -> None:
+    # Given
+    broker.stop()
+    environment = os.environ | {"SLUICEMQ_ENDPOINT": broker.endpoint}
+    command = [sys.executable, "-m", "sluicemq.cli", "ping", "--wait", "10"]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as process:
+        try:
+            # When
+            broker.start()
+            # Then
+            assert process.wait(SECONDS) == 0
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["queues"], ["ping"], ["push", "q", "x"], ["push", "q", "--lines"], ["work", "q", "--print"],
+     ["purge", "q", "--yes"]],
+)  # fmt: skip
+def test_without_a_broker_every_command_ends_with_3_and_says_what_to_do(command: list[str]) -> None:
+    program = [sys.executable, "-m", "sluicemq.cli", "--endpoint", nobody(), "--timeout", "0.2", *command]
+    done = subprocess.run(
+        program, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECONDS, check=False
+    )
+    assert done.returncode == 3
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+    assert "no broker answers at tcp://127.0.0.1" in done.stderr
+    assert "sluicemq serve" in done.stderr
+
+
+# ---------------------------------------------------------------------- work
+
+
+def start_work(broker: StubBroker, *arguments: str) -> tuple[subprocess.Popen[str], bytes]:
+    command = [sys.executable, "-m", "sluicemq.cli", "--endpoint", broker.endpoint, *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return process, broker.wait_for(wire.READY)[0].peer
+
+
+def end_work(process: subprocess.Popen[str]) -> tuple[str, str]:
+    process.send_signal(signal.SIGTERM)
+    try:
+        return process.communicate(timeout=SECONDS)
+    finally:
+        process.kill()
+
+
+@pytest.mark.parametrize(
+    ("command", "verdict"),
+    [
+        ("cat; printf $SLUICEMQ_JOB_ID-$SLUICEMQ_QUEUE-$SLUICEMQ_ATTEMPT", ["COMMIT", b"xid-x-q-4", None]),
+        ("echo first >&2; echo no such user >&2; exit 100", ["REJECT", "no such user", None]),
+        ("exit 100", ["REJECT", "exit status 100", None]),
+        ("echo disk full >&2; exit 1", ["ROLLBACK", "disk full", None]),
+        ("kill -9 $$", ["ROLLBACK", "exit status -9", None]),
+    ],
+)
+def test_the_commands_exit_status_is_the_verdict(
+    broker: StubBroker, command: str, verdict: list[Any]
+) -> None:
+    process, peer = start_work(broker, "work", "q", "--exec", command)
+    try:
+        broker.deliver(peer, "q", [b"x"], attempt=4)
+        broker.wait_for(wire.SETTLE)
+    finally:
+        end_work(process)
+    assert broker.settled() == {b"r-x": verdict}
+    assert process.returncode == 0
+
+
+def test_work_tells_at_its_end_what_it_has_done(broker: StubBroker) -> None:
+    process, peer = start_work(broker, "--json", "work", "q", "--exec", "grep -q good", "--prefetch", "3")
+    broker.deliver(peer, "q", [b"good", b"bad", b"good too"])
+    broker.wait_until(lambda: len(broker.settled()) == 3)
+    output, errors = end_work(process)
+    assert json.loads(output) == {"committed": 2, "rejected": 0, "rolled_back": 1}
+    assert errors.endswith("2 committed, 0 rejected, 1 rolled back\n")
+
+
+def test_work_prints_payloads_and_commits_them(broker: StubBroker) -> None:
+    process, peer = start_work(broker, "work", "q", "--print", "--prefetch", "2")
+    broker.deliver(peer, "q", [b"one", b"two"])
+    broker.wait_until(lambda: len(broker.settled()) == 2)
+    assert end_work(process)[0] == "one\ntwo\n"
+    assert process.returncode == 0
+
+
+def test_work_that_is_refused_ends_with_1(broker: StubBroker) -> None:
+    broker.on[wire.READY] = lambda message: BadQueue("no such queue") if message.fields[1] else None
+    process, _peer = start_work(broker, "work", "q", "--exec", "cat")
+    assert process.wait(SECONDS) == 1
+    assert "sluicemq: no such queue" in end_work(process)[1]
+
+
+# ---------------------------------------------------------------------- the broker's own commands
+
+
+@pytest.fixture
+def executed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What would have been executed."""
+    calls: list[str] = []
+    monkeypatch.setattr(os, "execv", lambda _path, arguments: calls.extend(arguments))
+    return calls
+
+
+def test_serve_hands_everything_over_untouched(run: Run, executed: list[str]) -> None:
+    arguments = ["--help", "--config", "a.toml", "--", "-x", "--endpoint=y"]
+    assert run("serve", *arguments).exit_code == 0
+    assert executed == [sys.executable, "-m", "broker", *arguments]
+
+
+def test_config_check_asks_the_broker(run: Run, executed: list[str]) -> None:
+    assert run("config", "check", "a.toml").exit_code == 0
+    assert run("config", "check").exit_code == 0
+    once = [sys.executable, "-m", "broker", "--check-config"]
+    assert executed == [*once, "--config", "a.toml", *once]
+
+
+def test_serve_without_the_broker_says_what_to_install(
+    run: Run, executed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli_broker, "_is_installed", lambda name: name != "gevent")
+    result = run("serve")
+    assert result.exit_code == 1
+    assert "pip install 'sluicemq[broker]'" in result.stderr
+    assert executed == []
+
+
+def test_the_command_without_click_says_what_to_install() -> None:
+    program = "import sys; sys.modules['click'] = None; from sluicemq.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "sluicemq: the command line needs click and rich: pip install 'sluicemq[cli]'\n"

@@ -1,0 +1,325 @@
+"""The producer against a scripted broker: batches, confirmations, refusals, bounds, its end."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import pytest
+
+from sluicemq import (
+    BadHeaders,
+    BadQueue,
+    Producer,
+    QueueFull,
+    Receipt,
+    SluiceError,
+    Timeout,
+    TooLarge,
+    Unavailable,
+    wire,
+)
+from stub_broker import SECONDS, SILENCE, Received, StubBroker
+
+
+def rows(message: Received) -> list[list[Any]]:
+    return message.fields[1]  # type: ignore[no-any-return]
+
+
+def test_a_confirmed_push_is_done_and_has_sent_what_was_given(broker: StubBroker) -> None:
+    # Given
+    with Producer(broker.endpoint) as producer:
+        # When
+        receipt = producer.push("mail", b"hello", id="mine")
+        receipt.wait(SECONDS)
+    # Then
+    assert receipt.done
+    assert receipt.id == "mine"
+    assert broker.of(wire.PUSH)[0].fields == ["mail", [["mine", b"hello", None]]]
+
+
+def test_only_options_that_are_set_are_sent(broker: StubBroker) -> None:
+    with Producer(broker.endpoint) as producer:
+        producer.push("q", b"", priority=3, ttl=1.5, headers={"user": 1}).wait(SECONDS)
+        producer.push(
+            "q", b"", delay=2, not_before="2030-01-01T00:00:00Z", max_attempts=1, visibility_timeout=9
+        ).wait(SECONDS)
+    first, second = (message.fields[1][0][2] for message in broker.of(wire.PUSH))
+    assert first == {"priority": 3, "ttl": 1.5, "headers": {"user": 1}}
+    assert second == {
+        "delay": 2, "not_before": "2030-01-01T00:00:00Z", "max_attempts": 1, "visibility_timeout": 9,
+    }  # fmt: skip
+
+
+def test_headers_are_sent_as_they_were_when_pushed(broker: StubBroker) -> None:
+    # Given
+    headers = {"step": 1}
+    with Producer(broker.endpoint) as producer:
+        # When
+        producer.push("q", b"", headers=headers)
+        headers["step"] = 2
+    # Then
+    assert broker.of(wire.PUSH)[0].fields[1][0][2] == {"headers": {"step": 1}}
+
+
+def test_ids_of_the_library_are_unique_and_sort_in_the_order_of_the_pushes(broker: StubBroker) -> None:
+    with Producer(broker.endpoint) as producer, Producer(broker.endpoint) as other:
+        ids = [producer.push("q", b"").id for _ in range(3000)]
+        others = [other.push("q", b"").id for _ in range(3000)]
+    assert ids == sorted(ids)
+    assert len({*ids, *others}) == 6000
+
+
+def test_the_first_push_goes_alone_and_those_behind_it_travel_in_full_messages(broker: StubBroker) -> None:
+    # Given: a broker that holds back its answers
+    broker.on[wire.PUSH] = lambda _message: SILENCE
+    with Producer(broker.endpoint) as producer:
+        producer.push("q", b"first")
+        first = broker.wait_for(wire.PUSH)[0]
+        producer.push("q", b"second")
+        broker.wait_for(wire.PUSH, 2)
+        # When
+        for number in range(700):
+            producer.push("q", b"%d" % number)
+        held = broker.wait_for(wire.PUSH, 4)
+        # Then: two full messages, and the rest waits for an answer
+        assert [len(rows(message)) for message in held] == [1, 1, 256, 256]
+        broker.on[wire.PUSH] = lambda _message: []
+        for message in held[1:]:
+            broker.answer(message, [])
+        assert len(rows(broker.wait_for(wire.PUSH, 5)[4])) == 188
+        broker.answer(first, [])
+
+
+def test_no_more_than_eight_messages_are_in_flight(broker: StubBroker) -> None:
+    # Given
+    broker.on[wire.PUSH] = lambda _message: SILENCE
+    with Producer(broker.endpoint) as producer:
+        for number in range(256 * 12):
+            producer.push("q", b"%d" % number)
+        held = broker.wait_for(wire.PUSH, 8)
+        # When: a heartbeat later there are still no more
+        broker.wait_for(wire.PING, 2)
+        # Then
+        assert len(broker.of(wire.PUSH)) == 8
+        broker.on[wire.PUSH] = lambda _message: []
+        for message in held:
+            broker.answer(message, [])
+
+
+def test_a_message_holds_one_queue_and_at_most_a_mebibyte(broker: StubBroker) -> None:
+    with Producer(broker.endpoint) as producer:
+        for number in range(20):
+            producer.push("a" if number % 2 else "b", bytes(300_000))
+    for message in broker.of(wire.PUSH):
+        assert len(rows(message)) <= 3
+    assert sum(len(rows(message)) for message in broker.of(wire.PUSH)) == 20
+    assert {message.fields[0] for message in broker.of(wire.PUSH)} == {"a", "b"}
+
+
+def test_a_refusal_hits_the_job_at_its_position_and_no_other(broker: StubBroker) -> None:
+    # Given
+    def script(message: Received) -> Any:
+        return [[at, "TOO_LARGE", "too big"] for at, row in enumerate(rows(message)) if row[1] == b"big"]
+
+    broker.on[wire.PUSH] = script
+    with Producer(broker.endpoint) as producer:
+        # When
+        receipts = [producer.push("q", b"big" if number == 7 else b"ok") for number in range(20)]
+        # Then
+        with pytest.raises(TooLarge, match="too big"):
+            receipts[7].wait(SECONDS)
+        for number in set(range(20)) - {7}:
+            receipts[number].wait(SECONDS)
+        assert producer.refused == 1
+
+
+def test_an_error_for_the_whole_message_refuses_all_its_jobs(broker: StubBroker) -> None:
+    broker.on[wire.PUSH] = lambda _message: QueueFull("1000 queues are enough")
+    producer = Producer(broker.endpoint)
+    with pytest.raises(QueueFull, match="enough"):
+        producer.push("q", b"").wait(SECONDS)
+    producer.close()
+
+
+def test_a_refusal_that_nobody_waited_for_is_raised_at_the_end_of_the_block(broker: StubBroker) -> None:
+    # Given
+    broker.on[wire.PUSH] = lambda _message: [[0, "QUEUE_FULL", "full"]]
+
+    def push_two() -> None:
+        with Producer(broker.endpoint) as producer:
+            producer.push("q", b"", id="one")
+            broker.wait_for(wire.PUSH)
+            producer.push("q", b"", id="two")
+
+    # When, Then
+    with pytest.raises(QueueFull, match=r"^2 jobs were refused, the first: one for queue q: full"):
+        push_two()
+
+
+def test_a_refusal_that_was_heard_is_not_raised_again(broker: StubBroker) -> None:
+    # Given
+    broker.on[wire.PUSH] = lambda message: [[0, "QUEUE_FULL", "full"]]
+    heard: list[tuple[Receipt, SluiceError]] = []
+    with Producer(broker.endpoint, on_refused=lambda *refusal: heard.append(refusal)) as producer:
+        receipt = producer.push("q", b"")
+        producer.flush(SECONDS)
+    with Producer(broker.endpoint) as producer:
+        other = producer.push("q", b"")
+        with pytest.raises(QueueFull):
+            other.wait(SECONDS)
+    # Then
+    assert [(refused, type(error)) for refused, error in heard] == [(receipt, QueueFull)]
+
+
+def test_a_broker_that_is_unavailable_for_a_moment_is_asked_again(broker: StubBroker) -> None:
+    # Given: it can't store the first message, nor the second job of the next one
+    answers = iter([Unavailable("no MongoDB"), [[0, "UNCERTAIN", "who knows"]], []])
+    broker.on[wire.PUSH] = lambda _message: next(answers)
+    # When
+    with Producer(broker.endpoint) as producer:
+        producer.push("q", b"", id="one").wait(SECONDS)
+    # Then
+    assert [id_ for id_, _payload in broker.pushed()] == ["one"] * 3
+
+
+def test_push_blocks_at_the_window_until_confirmations_make_room(broker: StubBroker) -> None:
+    # Given
+    broker.on[wire.PUSH] = lambda _message: SILENCE
+    through = threading.Event()
+    with Producer(broker.endpoint, window=10) as producer:
+        for _ in range(10):
+            producer.push("q", b"")
+
+        def push_one_more() -> None:
+            producer.push("q", b"last")
+            through.set()
+
+        # When
+        pusher = threading.Thread(target=push_one_more)
+        pusher.start()
+        broker.wait_for(wire.PUSH)
+        broker.wait_for(wire.PING, 2)
+        # Then
+        assert not through.is_set()
+        held = broker.of(wire.PUSH)
+        broker.on[wire.PUSH] = lambda _message: []
+        for message in held:
+            broker.answer(message, [])
+        assert through.wait(SECONDS)
+        pusher.join(SECONDS)
+    assert broker.pushed()[-1][1] == b"last"
+
+
+def test_push_gives_up_after_its_time_out_when_there_is_no_room(broker: StubBroker) -> None:
+    broker.on[wire.PUSH] = lambda _message: SILENCE
+    producer = Producer(broker.endpoint, window_bytes=1000, push_timeout=0.05)
+    producer.push("q", bytes(900))
+    with pytest.raises(Timeout, match="1 jobs are unconfirmed"):
+        producer.push("q", bytes(900))
+    with pytest.raises(Timeout):
+        producer.close(0.05)
+
+
+def test_a_job_larger_than_the_window_is_pushed_alone(broker: StubBroker) -> None:
+    with Producer(broker.endpoint, window_bytes=1000) as producer:
+        producer.push("q", bytes(5000)).wait(SECONDS)
+
+
+def test_the_end_of_the_block_waits_for_every_confirmation(broker: StubBroker) -> None:
+    with Producer(broker.endpoint) as producer:
+        receipts = [producer.push("q", b"%d" % number) for number in range(5000)]
+    assert all(receipt.done for receipt in receipts)
+    assert [payload for _id, payload in broker.pushed()] == [b"%d" % number for number in range(5000)]
+    assert broker.wait_for(wire.BYE)
+
+
+def test_an_end_without_confirmations_names_how_many_are_missing(broker: StubBroker) -> None:
+    broker.on[wire.PUSH] = lambda _message: SILENCE
+    with (
+        pytest.raises(Timeout, match="3 jobs are not confirmed"),
+        Producer(broker.endpoint, close_timeout=0.1) as producer,
+    ):
+        receipts = [producer.push("q", b"") for _ in range(3)]
+    with pytest.raises(Unavailable, match="closed"):
+        receipts[0].wait(SECONDS)
+
+
+def test_a_program_that_just_ends_has_its_pushes_stored(broker: StubBroker) -> None:
+    program = f"import sluicemq; sluicemq.Producer('{broker.endpoint}').push('q', b'from a script')"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=SECONDS)
+    assert [payload for _id, payload in broker.pushed()] == [b"from a script"]
+
+
+def test_what_the_broker_would_refuse_for_its_size_is_refused_at_once() -> None:
+    # Given
+    broker = StubBroker(limit=100).start()
+    try:
+        with Producer(broker.endpoint) as producer:
+            producer.push("q", bytes(100)).wait(SECONDS)
+            # When, Then
+            with pytest.raises(TooLarge, match="101 bytes, this broker takes 100"):
+                producer.push("q", bytes(101))
+        assert len(broker.pushed()) == 1
+    finally:
+        broker.stop()
+
+
+@pytest.mark.parametrize(
+    ("error", "queue", "payload", "options"),
+    [
+        (BadQueue, "", b"", {}),
+        (BadQueue, ".hidden", b"", {}),
+        (BadQueue, "x" * 65, b"", {}),
+        (BadQueue, "with space", b"", {}),
+        (TypeError, "q", "text", {}),
+        (TypeError, "q", None, {}),
+        (TypeError, "q", b"", {"id": 7}),
+        (ValueError, "q", b"", {"id": ""}),
+        (ValueError, "q", b"", {"id": "é" * 65}),
+        (BadHeaders, "q", b"", {"headers": {"when": object()}}),
+        (BadHeaders, "q", b"", {"headers": {"big": 2**70}}),
+    ],
+)
+def test_what_is_no_job_is_refused_at_once(
+    broker: StubBroker, error: type[Exception], queue: str, payload: Any, options: dict[str, Any]
+) -> None:
+    with Producer(broker.endpoint) as producer, pytest.raises(error):
+        producer.push(queue, payload, **options)
+    assert broker.pushed() == []
+
+
+def test_bytes_in_another_wrapping_are_taken(broker: StubBroker) -> None:
+    with Producer(broker.endpoint) as producer:
+        producer.push("q", bytearray(b"a"))  # type: ignore[arg-type]
+        producer.push("q", memoryview(b"b"))  # type: ignore[arg-type]
+    assert [payload for _id, payload in broker.pushed()] == [b"a", b"b"]
+
+
+def test_a_closed_producer_takes_nothing_and_closes_again(broker: StubBroker) -> None:
+    producer = Producer(broker.endpoint)
+    producer.close()
+    producer.close()
+    with pytest.raises(ValueError, match="closed"):
+        producer.push("q", b"")
+
+
+def test_many_threads_push_through_one_producer(broker: StubBroker) -> None:
+    # Given
+    with Producer(broker.endpoint, window=500) as producer:
+
+        def push_some(who: int) -> None:
+            for number in range(1000):
+                producer.push("q", b"%d-%d" % (who, number))
+
+        # When
+        threads = [threading.Thread(target=push_some, args=(who,)) for who in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(SECONDS)
+    # Then
+    payloads = [payload for _id, payload in broker.pushed()]
+    assert sorted(payloads) == sorted(b"%d-%d" % (who, number) for who in range(4) for number in range(1000))

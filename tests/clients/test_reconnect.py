@@ -1,0 +1,233 @@
+"""The connection against brokers that die, come back, fall silent, or are no brokers."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from sluicemq import BadVersion, Client, Job, LeaseLost, Producer, Timeout, Unavailable, Worker, wire
+from stub_broker import SECONDS, SILENCE, StubBroker
+
+
+def test_unconfirmed_pushes_are_repeated_by_id_and_in_order_when_the_broker_comes_back(
+    broker: StubBroker,
+) -> None:
+    # Given: messages on their way, none confirmed
+    broker.on[wire.PUSH] = lambda _message: SILENCE
+    with Producer(broker.endpoint) as producer:
+        first = [producer.push("q", b"%d" % number) for number in range(600)]
+        before = [row for message in broker.wait_for(wire.PUSH, 2) for row in message.fields[1]]
+        # When: it dies, more is pushed, and it comes back on the same port
+        broker.stop()
+        second = [producer.push("q", b"%d" % number) for number in range(600, 1000)]
+        broker.on[wire.PUSH] = lambda _message: []
+        broker.received.clear()
+        broker.start()
+        for receipt in first + second:
+            receipt.wait(SECONDS)
+    # Then
+    assert broker.pushed() == [(r.id, b"%d" % number) for number, r in enumerate(first + second)]
+    assert [row[0] for row in before] == [receipt.id for receipt in first[: len(before)]]
+
+
+def test_hello_comes_first_on_every_connection(broker: StubBroker) -> None:
+    with Client(broker.endpoint) as client:
+        client.ping(SECONDS)
+        broker.stop()
+        broker.start()
+        client.ping(SECONDS)
+    peers = {message.peer for message in broker.received}
+    firsts = [next(m for m in broker.received if m.peer == peer) for peer in peers]
+    assert len(peers) == 2
+    assert [message.verb for message in firsts] == [wire.HELLO, wire.HELLO]
+    assert firsts[0].fields[0]["client"] == "python"
+
+
+def test_a_restart_is_noticed_by_the_cut_connection_not_only_by_silence() -> None:
+    # Given: a broker that would have to be silent for a minute
+    broker = StubBroker(silence=60.0).start()
+    try:
+        with Client(broker.endpoint) as client:
+            client.ping(SECONDS)
+            # When
+            broker.stop()
+            broker.start()
+            # Then
+            client.ping(SECONDS)
+    finally:
+        broker.stop()
+
+
+def test_a_broker_that_falls_silent_is_left_and_greeted_anew(broker: StubBroker) -> None:
+    # Given
+    broker.hello |= {"heartbeat": 60.0, "silence": 0.3}
+    with Producer(broker.endpoint) as producer:
+        producer.push("q", b"one").wait(SECONDS)
+        # When: it answers nothing more, though its TCP connection stands
+        answers = iter([SILENCE, []])
+        broker.on[wire.PUSH] = lambda _message: next(answers)
+        producer.push("q", b"two", id="two").wait(SECONDS)
+    # Then: it was said again, to the new connection
+    repeats = [m.peer for m in broker.of(wire.PUSH) if m.fields[1][0][0] == "two"]
+    assert len(repeats) == len(set(repeats)) == 2
+
+
+def test_a_client_with_nothing_to_say_sends_a_ping_every_heartbeat(broker: StubBroker) -> None:
+    with Client(broker.endpoint):
+        broker.wait_for(wire.PING, 3)
+    assert len(broker.of(wire.HELLO)) == 1
+
+
+def test_questions_asked_while_there_is_no_broker_are_answered_when_there_is_one(broker: StubBroker) -> None:
+    # Given
+    broker.stop()
+    broker.on[wire.STATS] = lambda _message: {"broker": {"id": "b"}}
+    with Client(broker.endpoint, timeout=SECONDS) as client:
+        answers: list[Any] = []
+        asker = threading.Thread(target=lambda: answers.append(client.stats()))
+        asker.start()
+        # When
+        broker.start()
+        asker.join(SECONDS)
+        # Then
+        assert answers == [{"broker": {"id": "b"}}]
+
+
+def test_a_read_is_asked_again_after_a_lost_connection_but_a_removal_is_not(broker: StubBroker) -> None:
+    # Given
+    broker.on[wire.QUEUES] = broker.on[wire.PURGE] = lambda _message: SILENCE
+    results: dict[str, Any] = {}
+
+    def run(name: str, call: Any) -> None:
+        try:
+            results[name] = call()
+        except Unavailable as error:
+            results[name] = error
+
+    with Client(broker.endpoint, timeout=SECONDS) as client:
+        calls = {"queues": client.queues, "purge": lambda: client.purge("q")}
+        threads = [threading.Thread(target=run, args=item) for item in calls.items()]
+        for thread in threads:
+            thread.start()
+        broker.wait_for(wire.QUEUES)
+        broker.wait_for(wire.PURGE)
+        # When
+        broker.stop()
+        broker.on[wire.QUEUES] = lambda _message: [{"name": "q"}]
+        broker.start()
+        for thread in threads:
+            thread.join(SECONDS)
+    # Then
+    assert results["queues"] == [{"name": "q"}]
+    assert isinstance(results["purge"], Unavailable)
+    assert len(broker.of(wire.PURGE)) == 1
+
+
+def test_no_broker_is_a_time_out_that_says_so() -> None:
+    nobody = StubBroker().start()
+    nobody.stop()
+    with Client(nobody.endpoint) as client, pytest.raises(Timeout, match="no broker answers at tcp://127"):
+        client.ping(0.1)
+
+
+def test_a_broker_that_does_not_answer_one_question_is_a_time_out_that_says_so(broker: StubBroker) -> None:
+    broker.on[wire.STATS] = lambda _message: SILENCE
+    with Client(broker.endpoint, timeout=0.3) as client:
+        client.ping(SECONDS)
+        with pytest.raises(Timeout, match="no answer to STATS"):
+            client.stats()
+
+
+def test_a_broker_of_another_version_ends_everything_with_its_error(broker: StubBroker) -> None:
+    # Given
+    broker.on[wire.HELLO] = lambda _message: BadVersion("I speak SMQ/2")
+    # When, Then
+    with Client(broker.endpoint) as client, pytest.raises(BadVersion, match="SMQ/2"):
+        client.ping(SECONDS)
+    producer = Producer(broker.endpoint)
+    with pytest.raises(BadVersion):
+        producer.push("q", b"").wait(SECONDS)
+    with pytest.raises(BadVersion):
+        producer.push("q", b"")
+    producer.close()
+    with pytest.raises(BadVersion):
+        Worker(broker.endpoint, "q", lambda _job: None).run()
+
+
+def test_a_broker_that_is_still_starting_is_greeted_again(broker: StubBroker) -> None:
+    answers = iter([Unavailable("starting"), Unavailable("starting"), broker.hello])
+    broker.on[wire.HELLO] = lambda _message: next(answers)
+    with Client(broker.endpoint) as client:
+        client.ping(SECONDS)
+    assert len(broker.of(wire.HELLO)) == 3
+
+
+def test_a_peer_that_sends_garbage_is_left_and_tried_again(broker: StubBroker) -> None:
+    with Client(broker.endpoint) as client:
+        client.ping(SECONDS)
+        broker.send(broker.received[0].peer, [b"garbage"])
+        broker.wait_for(wire.HELLO, 2)
+        client.ping(SECONDS)
+
+
+@pytest.mark.parametrize("endpoint", ["127.0.0.1:5550", "http://host", "tcp://*:5550", ""])
+def test_what_is_no_endpoint_is_refused_with_what_to_write(endpoint: str) -> None:
+    with pytest.raises(ValueError, match="tcp://HOST:PORT"):
+        Client(endpoint)
+
+
+def test_a_worker_asks_for_work_again_and_drops_what_the_lost_connection_delivered(
+    broker: StubBroker,
+) -> None:
+    # Given: one job running, one more in the worker's hands
+    started, go_on = threading.Event(), threading.Event()
+    seen: list[bytes] = []
+
+    def handler(job: Job) -> None:
+        seen.append(job.payload)
+        started.set()
+        assert go_on.wait(SECONDS)
+
+    with Worker(broker.endpoint, "q", handler, prefetch=2):
+        peer = broker.wait_for(wire.READY)[0].peer
+        broker.deliver(peer, "q", [b"running", b"dropped"])
+        assert started.wait(SECONDS)
+        # When
+        broker.stop()
+        broker.start()
+        ready = broker.wait_for(wire.READY, 2)[1]
+        go_on.set()
+        broker.deliver(ready.peer, "q", [b"new"])
+        broker.wait_for(wire.SETTLE)
+    # Then: no verdict on the void job, and the dropped one never ran
+    assert ready.fields == ["q", 2]
+    assert seen == [b"running", b"new"]
+    assert list(broker.settled()) == [b"r-new"]
+
+
+def test_a_job_of_a_lost_connection_can_not_be_extended(broker: StubBroker) -> None:
+    # Given
+    started, restarted = threading.Event(), threading.Event()
+    results: list[BaseException] = []
+
+    def handler(job: Job) -> None:
+        started.set()
+        assert restarted.wait(SECONDS)
+        try:
+            job.extend(30)
+        except LeaseLost as error:
+            results.append(error)
+
+    with Worker(broker.endpoint, "q", handler):
+        broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"a"])
+        assert started.wait(SECONDS)
+        # When
+        broker.stop()
+        broker.start()
+        broker.wait_for(wire.READY, 2)
+        restarted.set()
+    # Then
+    assert len(results) == 1
+    assert broker.of(wire.EXTEND) == []

@@ -1,0 +1,171 @@
+"""The library in a process that gevent has patched: nothing blocks the other greenlets."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from sluicemq import wire
+from stub_broker import SECONDS, SILENCE, StubBroker
+
+PATCHED = """
+from gevent import monkey
+monkey.patch_all()
+import sys
+import threading
+import gevent
+from sluicemq import Client, Producer, Timeout, Worker
+
+ticks = 0
+def tick():
+    global ticks
+    while True:
+        ticks += 1
+        gevent.sleep(0.001)
+gevent.spawn(tick)
+"""
+
+
+def run_patched(program: str, endpoint: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", PATCHED + program, endpoint],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def finish(process: subprocess.Popen[str]) -> list[str]:
+    try:
+        output, _errors = process.communicate(timeout=SECONDS)
+        assert process.returncode == 0
+        return output.splitlines()
+    finally:
+        process.kill()
+
+
+def test_other_greenlets_go_on_while_one_waits_for_a_confirmation(broker: StubBroker) -> None:
+    # Given: a broker that answers only when it has heard three heartbeats
+    broker.on[wire.PUSH] = lambda _message: SILENCE
+    process = run_patched(
+        """
+with Producer(sys.argv[1]) as producer:
+    receipt = producer.push("q", b"x")
+    before = ticks
+    receipt.wait(10)
+    print(ticks - before)
+""",
+        broker.endpoint,
+    )
+    # When
+    message = broker.wait_for(wire.PUSH)[0]
+    broker.wait_for(wire.PING, 3)
+    broker.answer(message, [])
+    # Then
+    assert int(finish(process)[0]) > 50
+
+
+def test_heartbeats_go_on_while_the_whole_hub_is_blocked(broker: StubBroker) -> None:
+    # Given: code that blocks the hub until it is told to go on, without any greenlet running
+    process = run_patched(
+        """
+client = Client(sys.argv[1])
+client.ping(10)
+read = monkey.get_original("os", "read")
+print("blocked", flush=True)
+read(0, 1)
+client.ping(10)
+client.close()
+""",
+        broker.endpoint,
+    )
+    assert process.stdout
+    assert process.stdin
+    assert process.stdout.readline() == "blocked\n"
+    # When
+    beats = len(broker.of(wire.PING))
+    broker.wait_for(wire.PING, beats + 6)
+    # Then
+    finish(process)
+    assert len(broker.of(wire.HELLO)) == 1
+
+
+def test_many_greenlets_push_and_wait_each_for_its_own(broker: StubBroker) -> None:
+    process = run_patched(
+        """
+with Producer(sys.argv[1], window=50) as producer:
+    def push(number):
+        producer.push("q", b"%d" % number).wait(10)
+    gevent.joinall([gevent.spawn(push, number) for number in range(500)], raise_error=True)
+print("all", ticks > 0)
+""",
+        broker.endpoint,
+    )
+    assert finish(process) == ["all True"]
+    assert sorted(int(payload) for _id, payload in broker.pushed()) == list(range(500))
+
+
+def test_a_wait_without_an_answer_times_out_in_its_greenlet(broker: StubBroker) -> None:
+    broker.on[wire.STATS] = lambda _message: SILENCE
+    process = run_patched(
+        """
+with Client(sys.argv[1], timeout=0.2) as client:
+    client.ping(10)
+    before = ticks
+    try:
+        client.stats()
+    except Timeout:
+        print("timeout", ticks - before > 20)
+""",
+        broker.endpoint,
+    )
+    assert finish(process) == ["timeout True"]
+
+
+def test_handlers_are_greenlets_and_run_at_once(broker: StubBroker) -> None:
+    # Given
+    process = run_patched(
+        """
+together = threading.Barrier(4, timeout=10)
+def handler(job):
+    together.wait()
+    return b"done"
+with Worker(sys.argv[1], "q", handler, concurrency=4):
+    gevent.os.tp_read(0, 1)
+""",
+        broker.endpoint,
+    )
+    # When
+    broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"1", b"2", b"3", b"4"])
+    broker.wait_until(lambda: len(broker.settled()) == 4)
+    # Then
+    finish(process)
+    assert {row[0] for row in broker.settled().values()} == {"COMMIT"}
+
+
+def test_a_lost_broker_is_found_again(broker: StubBroker) -> None:
+    # Given
+    process = run_patched(
+        """
+with Producer(sys.argv[1]) as producer:
+    producer.push("q", b"one").wait(10)
+    print("one", flush=True)
+    sys.stdin.readline()
+    producer.push("q", b"two").wait(10)
+print("two")
+""",
+        broker.endpoint,
+    )
+    assert process.stdout
+    assert process.stdout.readline() == "one\n"
+    # When
+    broker.stop()
+    broker.start()
+    # Then
+    assert finish(process) == ["two"]
+
+
+@pytest.mark.parametrize("module", ["gevent", "broker", "devices"])
+def test_the_library_imports_none_of_the_broker(module: str) -> None:
+    program = f"import sys, sluicemq, sluicemq.cli_app; sys.exit({module!r} in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False, timeout=SECONDS).returncode == 0

@@ -1,0 +1,320 @@
+"""The worker against a scripted broker: verdicts, credit, heartbeats, its end."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from sluicemq import BadQueue, Job, LeaseLost, Reject, Rollback, Unavailable, Worker, wire
+from stub_broker import SECONDS, StubBroker
+
+
+def test_a_handler_sees_the_job_and_its_bytes_are_the_result(broker: StubBroker) -> None:
+    # Given
+    seen: list[Any] = []
+
+    def handler(job: Job) -> bytes:
+        seen.append((job.id, job.payload, job.headers, job.attempt, job.queue))
+        return job.payload.upper()
+
+    # When
+    with Worker(broker.endpoint, "q", handler):
+        broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"a"], attempt=3)
+        broker.wait_for(wire.SETTLE)
+    # Then
+    assert seen == [("id-a", b"a", {"k": "v"}, 3, "q")]
+    assert broker.settled() == {b"r-a": ["COMMIT", b"A", None]}
+
+
+def failing(job: Job) -> Any:
+    match job.payload:
+        case b"none":
+            return None
+        case b"array":
+            return bytearray(b"x")
+        case b"reject":
+            raise Reject("no such user")
+        case b"rollback":
+            raise Rollback("later", delay=2.5)
+        case b"now":
+            raise Rollback
+        case b"error":
+            raise OSError("disk full")
+        case b"exit":
+            raise SystemExit(3)
+    return 42
+
+
+@pytest.mark.parametrize(
+    ("payload", "verdict"),
+    [
+        (b"none", ["COMMIT", None, None]),
+        (b"array", ["COMMIT", b"x", None]),
+        (b"reject", ["REJECT", "no such user", None]),
+        (b"rollback", ["ROLLBACK", "later", 2.5]),
+        (b"now", ["ROLLBACK", "", None]),
+        (b"error", ["ROLLBACK", "OSError: disk full", None]),
+        (b"exit", ["ROLLBACK", "SystemExit: 3", None]),
+        (b"number", ["ROLLBACK", "TypeError: the handler returned int, expected bytes or None", None]),
+    ],
+)
+def test_what_the_handler_does_is_the_verdict(broker: StubBroker, payload: bytes, verdict: list[Any]) -> None:
+    with Worker(broker.endpoint, "q", failing):
+        broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [payload])
+        broker.wait_for(wire.SETTLE)
+    assert broker.settled() == {b"r-" + payload: verdict}
+
+
+@pytest.mark.parametrize(("prefetch", "concurrency", "credit"), [(1, 1, 1), (50, 2, 50), (1, 4, 4)])
+def test_the_credit_is_the_prefetch_and_at_least_a_job_per_thread(
+    broker: StubBroker, prefetch: int, concurrency: int, credit: int
+) -> None:
+    with Worker(broker.endpoint, "q", lambda _job: None, prefetch=prefetch, concurrency=concurrency):
+        assert broker.wait_for(wire.READY)[0].fields == ["q", credit]
+
+
+def test_as_many_handlers_run_at_once_as_concurrency_says(broker: StubBroker) -> None:
+    # Given: handlers that end only when all four run
+    together = threading.Barrier(4, timeout=SECONDS)
+
+    def handler(_job: Job) -> None:
+        together.wait()
+
+    with Worker(broker.endpoint, "q", handler, concurrency=4):
+        # When
+        broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"1", b"2", b"3", b"4"])
+        broker.wait_until(lambda: len(broker.settled()) == 4)
+    # Then
+    assert {row[0] for row in broker.settled().values()} == {"COMMIT"}
+
+
+def test_verdicts_of_short_jobs_travel_together(broker: StubBroker) -> None:
+    with Worker(broker.endpoint, "q", lambda _job: None, prefetch=5000):
+        peer = broker.wait_for(wire.READY)[0].peer
+        broker.deliver(peer, "q", [b"%d" % number for number in range(5000)])
+        broker.wait_until(lambda: len(broker.settled()) == 5000)
+    assert len(broker.of(wire.SETTLE)) < 1000
+
+
+def test_heartbeats_go_on_while_a_handler_blocks(broker: StubBroker) -> None:
+    # Given
+    started, go_on = threading.Event(), threading.Event()
+
+    def handler(_job: Job) -> None:
+        started.set()
+        assert go_on.wait(SECONDS)
+
+    with Worker(broker.endpoint, "q", handler):
+        broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"a"])
+        assert started.wait(SECONDS)
+        # When
+        beats = len(broker.of(wire.PING))
+        broker.wait_for(wire.PING, beats + 4)
+        # Then: still the same connection, and the verdict comes on it
+        go_on.set()
+        broker.wait_for(wire.SETTLE)
+    assert len(broker.of(wire.HELLO)) == 1
+
+
+def test_a_job_is_extended_from_its_handler(broker: StubBroker) -> None:
+    with Worker(broker.endpoint, "q", lambda job: job.extend(30)):  # type: ignore[func-returns-value]
+        broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"a"])
+        broker.wait_for(wire.SETTLE)
+    assert broker.of(wire.EXTEND)[0].fields == [[b"r-a"], 30]
+    assert broker.settled()[b"r-a"][0] == "COMMIT"
+
+
+def test_a_job_that_is_no_longer_held_can_not_be_extended(broker: StubBroker) -> None:
+    broker.on[wire.EXTEND] = lambda _message: [[0, "LEASE_LOST", "given to another"]]
+    seen: list[str] = []
+
+    def handler(job: Job) -> None:
+        with pytest.raises(LeaseLost, match="given to another") as caught:
+            job.extend(30)
+        seen.append(str(caught.value))
+
+    with Worker(broker.endpoint, "q", handler):
+        broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"a"])
+        broker.wait_for(wire.SETTLE)
+    assert seen == ["given to another"]
+
+
+def test_verdicts_that_come_too_late_are_counted_and_logged(
+    broker: StubBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.on[wire.SETTLE] = lambda _message: [[0, "LEASE_LOST", "given to another"]]
+    with Worker(broker.endpoint, "q", lambda _job: None) as worker:
+        broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"a"])
+        broker.wait_for(wire.SETTLE)
+    assert worker.unsettled == 1
+    assert "COMMIT of job id-a refused: LEASE_LOST given to another" in caplog.text
+
+
+def test_stopping_finishes_what_runs_and_gives_back_what_had_not_started(broker: StubBroker) -> None:
+    # Given: one job running, two waiting
+    started, go_on = threading.Event(), threading.Event()
+
+    def handler(_job: Job) -> bytes:
+        started.set()
+        assert go_on.wait(SECONDS)
+        return b"done"
+
+    worker = Worker(broker.endpoint, "q", handler, prefetch=3)
+    worker.start()
+    peer = broker.wait_for(wire.READY)[0].peer
+    broker.deliver(peer, "q", [b"runs", b"waits", b"waits-too"])
+    assert started.wait(SECONDS)
+    # When: it stops, and one more job was on its way
+    stopper = threading.Thread(target=worker.stop)
+    stopper.start()
+    assert broker.wait_for(wire.READY, 2)[1].fields == ["q", 0]
+    broker.deliver(peer, "q", [b"late"])
+    broker.wait_until(lambda: len(broker.settled()) == 3)
+    go_on.set()
+    stopper.join(SECONDS)
+    # Then
+    release = ["RELEASE", None, None]
+    assert broker.settled() == {
+        b"r-waits": release,
+        b"r-waits-too": release,
+        b"r-late": release,
+        b"r-runs": ["COMMIT", b"done", None],
+    }
+    assert [message.verb for message in broker.received if message.verb != wire.PING][-1] == wire.BYE
+
+
+def test_a_handler_that_outlives_the_deadline_does_not_hold_up_the_stop(broker: StubBroker) -> None:
+    # Given
+    started, go_on = threading.Event(), threading.Event()
+
+    def handler(_job: Job) -> None:
+        started.set()
+        assert go_on.wait(SECONDS)
+
+    worker = Worker(broker.endpoint, "q", handler)
+    worker.start()
+    broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"a"])
+    assert started.wait(SECONDS)
+    # When
+    finished = worker.stop(0.05)
+    # Then
+    assert not finished
+    assert broker.wait_for(wire.BYE)
+    assert broker.settled() == {}
+    go_on.set()
+
+
+def test_stopping_before_the_start_and_twice_is_harmless(broker: StubBroker) -> None:
+    worker = Worker(broker.endpoint, "q", lambda _job: None)
+    assert worker.stop()
+    worker.start()
+    assert worker.stop()
+    assert worker.stop()
+
+
+def test_a_worker_whose_queue_is_refused_ends_with_that_error(broker: StubBroker) -> None:
+    broker.on[wire.READY] = lambda message: BadQueue("no such queue") if message.fields[1] else None
+    with pytest.raises(BadQueue, match="no such queue"):
+        Worker(broker.endpoint, "q", lambda _job: None).run()
+
+
+def test_a_broker_that_can_not_grant_work_just_now_is_asked_again(broker: StubBroker) -> None:
+    answers = iter([Unavailable("no MongoDB"), None, None])
+    broker.on[wire.READY] = lambda _message: next(answers)
+    with Worker(broker.endpoint, "q", lambda _job: None, prefetch=7):
+        ready = broker.wait_for(wire.READY, 2)
+    assert [message.fields for message in ready[:2]] == [["q", 7], ["q", 7]]
+
+
+def test_run_returns_when_another_thread_stops_the_worker(broker: StubBroker) -> None:
+    worker = Worker(broker.endpoint, "q", lambda _job: None)
+    runner = threading.Thread(target=worker.run)
+    runner.start()
+    broker.wait_for(wire.READY)
+    worker.stop()
+    runner.join(SECONDS)
+    assert not runner.is_alive()
+
+
+@pytest.mark.parametrize("options", [{"prefetch": 0}, {"concurrency": 0}])
+def test_a_worker_without_hands_is_refused(options: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        Worker("tcp://127.0.0.1:1", "q", lambda _job: None, **options)
+
+
+PROGRAM = """
+import os
+import sys
+read = os.read
+if "gevent" in sys.argv:
+    from gevent import monkey, os
+    monkey.patch_all()
+    read = os.tp_read  # blocks its greenlet only
+from sluicemq import Worker
+
+def handler(job):
+    print(job.payload.decode(), flush=True)
+    read(0, 1)
+    return b"done"
+
+Worker(sys.argv[1], "q", handler, prefetch=2, stop_timeout=float(sys.argv[2])).run()
+print("stopped", flush=True)
+"""
+
+
+@contextmanager
+def program(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("mode", ["threads", "gevent"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_the_running_handler_finish_and_gives_back_the_rest(
+    broker: StubBroker, mode: str, number: signal.Signals
+) -> None:
+    with program(broker.endpoint, "30", mode) as process:
+        # Given
+        assert process.stdin
+        assert process.stdout
+        broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"runs", b"waits"])
+        assert process.stdout.readline() == "runs\n"
+        # When
+        process.send_signal(number)
+        broker.wait_for(wire.SETTLE)
+        process.stdin.write("go on\n")
+        process.stdin.flush()
+        # Then
+        assert process.stdout.readline() == "stopped\n"
+        assert process.wait(SECONDS) == 0
+    assert broker.settled() == {b"r-waits": ["RELEASE", None, None], b"r-runs": ["COMMIT", b"done", None]}
+    assert broker.of(wire.BYE)
+
+
+def test_a_second_signal_stops_at_once(broker: StubBroker) -> None:
+    with program(broker.endpoint, "30", "threads") as process:
+        # Given
+        assert process.stdout
+        broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"runs", b"waits"])
+        assert process.stdout.readline() == "runs\n"
+        process.send_signal(signal.SIGTERM)
+        broker.wait_for(wire.SETTLE)
+        # When
+        process.send_signal(signal.SIGTERM)
+        # Then
+        assert process.stdout.readline() == "stopped\n"
+        assert broker.wait_for(wire.BYE)
+    assert list(broker.settled()) == [b"r-waits"]

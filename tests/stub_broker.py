@@ -1,0 +1,154 @@
+"""A scripted SMQ/1 broker: a real ROUTER in a thread, for tests of the client library alone."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from time import monotonic
+from typing import Any, NamedTuple
+
+import zmq
+
+from sluicemq import wire
+from sluicemq.errors import SluiceError
+from sluicemq.native import Wakeup
+
+SECONDS = 10.0  # the longest that any test waits for anything
+
+
+class Received(NamedTuple):
+    """One message of a client."""
+
+    peer: bytes
+    verb: bytes
+    number: int
+    fields: list[Any]
+
+
+#: What a verb is answered with: a value, a SluiceError, or SILENCE.
+Script = Callable[[Received], Any]
+SILENCE = object()
+
+
+class StubBroker:
+    """Answers everything kindly unless told otherwise by ``on[verb] = script``."""
+
+    def __init__(
+        self, port: int = 0, heartbeat: float = 0.2, silence: float = 1.0, limit: int = 12 << 20
+    ) -> None:
+        self.hello = {"broker": "stub", "heartbeat": heartbeat, "silence": silence, "max_job_bytes": limit}
+        self.on: dict[bytes, Script] = {wire.HELLO: lambda _message: self.hello}
+        self.received: list[Received] = []
+        self.port = port
+        self._change = threading.Condition()
+        self._calls: deque[Callable[[], None]] = deque()
+        self._wakeup = Wakeup()
+        self._over = False
+        self._thread: threading.Thread | None = None
+
+    @property
+    def endpoint(self) -> str:
+        return f"tcp://127.0.0.1:{self.port}"
+
+    def start(self) -> StubBroker:
+        self._over = False
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._socket.linger = 0
+        self._socket.rcvhwm = self._socket.sndhwm = 0
+        self._socket.bind(f"tcp://127.0.0.1:{self.port or '*'}")
+        self.port = int(self._socket.last_endpoint.rsplit(b":", 1)[1])
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """Vanish, as a killed broker does: connections end, nothing more is answered."""
+        if self._thread is not None:
+            self._over = True
+            self._wakeup.ring()
+            self._thread.join(SECONDS)
+            self._thread = None
+
+    def answer(self, message: Received, value: Any) -> None:
+        """Answer now what was answered with SILENCE."""
+        self._call(lambda: self._answer(message, value))
+
+    def deliver(self, peer: bytes, queue: str, payloads: list[bytes], attempt: int = 1) -> None:
+        """Give jobs to a worker; ids and receipts are made from the payloads."""
+        rows = [[b"r-" + p, f"id-{p.decode()}", p, {"k": "v"}, attempt] for p in payloads]
+        self._call(lambda: self._send(peer, wire.encode(wire.DELIVER, 0, queue, rows)))
+
+    def send(self, peer: bytes, frames: list[bytes]) -> None:
+        self._call(lambda: self._send(peer, frames))
+
+    def of(self, verb: bytes) -> list[Received]:
+        """All messages of a verb so far."""
+        with self._change:
+            return [message for message in self.received if message.verb == verb]
+
+    def wait_for(self, verb: bytes, count: int = 1) -> list[Received]:
+        """Wait until ``count`` messages of a verb have come; all of them."""
+        self.wait_until(lambda: sum(message.verb == verb for message in self.received) >= count)
+        return self.of(verb)
+
+    def wait_until(self, holds: Callable[[], bool]) -> None:
+        with self._change:
+            verbs = [message.verb for message in self.received]
+            assert self._change.wait_for(holds, SECONDS), f"did not come; got {verbs[-20:]}"
+
+    def pushed(self) -> list[tuple[str, bytes]]:
+        """Id and payload of every job pushed so far, repeats included, in the order of arrival."""
+        return [(row[0], row[1]) for message in self.of(wire.PUSH) for row in message.fields[1]]
+
+    def settled(self) -> dict[bytes, list[Any]]:
+        """Verdict, detail and delay by receipt."""
+        return {row[0]: row[1:] for message in self.of(wire.SETTLE) for row in message.fields[0]}
+
+    def _call(self, call: Callable[[], None]) -> None:
+        self._calls.append(call)
+        self._wakeup.ring()
+
+    def _run(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self._socket, zmq.POLLIN)
+        poller.register(self._wakeup.fd, zmq.POLLIN)
+        pinged = monotonic()
+        while not self._over:
+            poller.poll(self.hello["heartbeat"] * 1000)
+            self._wakeup.answer()
+            while self._calls:
+                self._calls.popleft()()
+            self._read()
+            if monotonic() - pinged > self.hello["heartbeat"]:
+                pinged = monotonic()
+                for peer in {message.peer for message in self.received}:
+                    self._send(peer, wire.encode(wire.PING, 0))
+        self._socket.close()
+        self._context.term()
+
+    def _read(self) -> None:
+        while self._socket.poll(0):
+            peer, *frames = self._socket.recv_multipart()
+            message = Received(peer, *wire.decode(frames))
+            value = self.on.get(message.verb, _kindly)(message)
+            with self._change:
+                self.received.append(message)
+                self._change.notify_all()
+            if value is not SILENCE:
+                self._answer(message, value)
+
+    def _answer(self, message: Received, value: Any) -> None:
+        if isinstance(value, SluiceError):
+            frames = wire.encode(wire.ERROR, message.number, value.code, str(value))
+        else:
+            frames = wire.encode(wire.OK, message.number, value)
+        self._send(message.peer, frames)
+
+    def _send(self, peer: bytes, frames: list[bytes]) -> None:
+        self._socket.send_multipart([peer, *frames])
+
+
+def _kindly(message: Received) -> Any:
+    return [] if message.verb in (wire.PUSH, wire.SETTLE, wire.EXTEND) else None
