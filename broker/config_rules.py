@@ -8,7 +8,6 @@ type that the broker uses. It raises ValueError, whatever is wrong, with the wor
 from __future__ import annotations
 
 import difflib
-import math
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -45,13 +44,18 @@ def whole(least: int = 0, most: int | None = None) -> Rule:
     return check
 
 
+#: No time is longer than ten years: dates beyond the year 9999 can't be stored.
+LONGEST = 10 * 366 * 86400.0
+
+
 def seconds(*, above: float | None = None) -> Rule:
-    """A time in seconds: at least 0, or above a bound."""
-    expected = "seconds, at least 0" if above is None else f"seconds, more than {above:g}"
+    """A time in seconds: at least 0, or above a bound; at most ten years."""
+    least = "at least 0" if above is None else f"more than {above:g}"
+    expected = f"seconds, {least}, at most ten years"
 
     def check(value: Any) -> float:
         number = float(_number(value, float, expected))
-        if not math.isfinite(number) or number < 0 or (above is not None and number <= above):
+        if not 0 <= number <= LONGEST or (above is not None and number <= above):
             raise ValueError(expected)
         return number
 

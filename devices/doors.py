@@ -42,13 +42,14 @@ class SharedDoor:
     ) -> None:
         """``receive`` is called on the hub with up to ``round`` messages and must not block.
 
-        ``max_frame``: bytes of a frame above which its connection is cut. ``sndhwm``: messages that
+        ``max_frame``: bytes of a frame, or of all frames of a message, above which its connection is
+        cut. ``sndhwm``: messages that
         libzmq holds for each peer. ``held``: told of what :meth:`post` has to hold.
         """
         self._board = board
         self._kind = kind
         self._receive = receive
-        self._max_frame = max_frame
+        self.most_bytes = max_frame
         self._round = round
         self._sndhwm = sndhwm
         self.held = held or boundless()
@@ -138,7 +139,7 @@ class SharedDoor:
 
     def _socket(self) -> zmq.Socket[bytes]:
         socket = self._board.socket(self._kind, domain=self.address)
-        socket.maxmsgsize = self._max_frame
+        socket.maxmsgsize = self.most_bytes
         socket.sndhwm = self._sndhwm
         if self._kind == "ROUTER":
             socket.router_mandatory = 1

@@ -39,6 +39,7 @@ class Inner(Protocol):
     path: str
     valve: Valve
     patience: float | None
+    most_bytes: int
 
     def left(self) -> None:
         """Be told that the connection has ended and libzmq has read all of it."""
@@ -148,7 +149,7 @@ class Gate:
         inner = self._enter(splice)
         self._splices.add(splice)
         try:
-            splice.run(inner.path, inner.valve, inner.patience)
+            splice.run(inner.path, inner.valve, inner.patience, inner.most_bytes)
         finally:
             self._splices.discard(splice)
             inner.left()

@@ -48,6 +48,7 @@ class Lane:
         self.closed: Callable[[], None] = nothing
         self.unblocked: Callable[[], None] = nothing
         self.patience = silence
+        self.most_bytes = max_frame
         self._opened = opened
         self._gone = gone
         self._is_open = False

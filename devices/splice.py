@@ -9,6 +9,7 @@ import gevent
 from gevent import socket as sockets
 
 from devices.valve import Valve
+from devices.zmtp import MessageMeter
 
 _CHUNK = 65536
 _MOMENT = 1e-9  # a sleep of 0 would starve timers: 8 ms late against 0.03
@@ -34,13 +35,15 @@ class Splice:
         self._ending = False
         self._client_ended = False
         self._head = b""
+        self._endless = False
 
-    def run(self, path: str, valve: Valve, patience: float | None) -> None:
-        """Pass bytes until either side ends.
+    def run(self, path: str, valve: Valve, patience: float | None, most_bytes: int) -> None:
+        """Pass bytes until either side ends, or the client sends a message of more than ``most_bytes``.
 
         ``patience``: seconds after which a client that takes nothing is given up; None: never.
         """
         _connect(self._inside, path)
+        self._meter = MessageMeter(most_bytes)
         down = gevent.spawn(self._pass_down, patience)
         try:
             self._pass_up(valve)
@@ -70,6 +73,8 @@ class Splice:
     @property
     def reason(self) -> str:
         """Why the inner side has probably ended it; libzmq does not say."""
+        if self._endless:
+            return "a frame over the limit, or a message of too many frames or bytes"
         if not self._head:
             return "it sent nothing in the time for a handshake"
         if not self.spoke_zmtp:
@@ -88,6 +93,9 @@ class Splice:
         while self._may_read(valve) and (data := self._read()):
             if len(self._head) < _GREETING:
                 self._head += data[: _GREETING - len(self._head)]
+            if self._meter.over(data):
+                self.cut = self._endless = True
+                return
             self._inside.sendall(data)
             valve.passed(len(data))
             burst += len(data)
@@ -114,7 +122,7 @@ class Splice:
         with contextlib.suppress(OSError):
             while data := self._inside.recv(_CHUNK):
                 taking = taking and self._give(data, patience)
-        self.cut = not (self._client_ended or self._expected)
+        self.cut = self.cut or not (self._client_ended or self._expected)
         self._ending = True
         _shut(self._outside, sockets.SHUT_RDWR)
 

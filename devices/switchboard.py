@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 import resource
 import shutil
 import sys
@@ -21,6 +22,7 @@ _log = logging.getLogger("devices")
 _FDS_PER_CONNECTION = 5  # of a lane: TCP, both ends of the inner connection, listener, eventfd; else 3
 _MOST_CONNECTIONS = 30_000  # libzmq numbers its sockets with 16 bits
 _SOCKETS_BESIDES_LANES = 1024
+_FOLDER = "sluicemq-doors-"
 
 
 class Switchboard:
@@ -59,7 +61,9 @@ class Switchboard:
         files = _raise_limit_of_files()
         self._last_file = files - self._reserve_fds // 4
         self.max_connections = self._wanted or self._affordable(files)
-        self._folder = Path(tempfile.mkdtemp(prefix="doors-"))  # 0700: nobody else gets past the gates
+        _remove_left_behind()
+        # 0700: nobody else gets past the gates.
+        self._folder = Path(tempfile.mkdtemp(prefix=f"{_FOLDER}{os.getpid()}-"))
         self._context = zmq.Context()
         self._context.max_sockets = self.max_connections + _SOCKETS_BESIDES_LANES
         self._zap = _answer_zap(self._context)
@@ -123,6 +127,24 @@ def _raise_limit_of_files() -> int:
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return sys.maxsize if hard == resource.RLIM_INFINITY else hard
+
+
+def _remove_left_behind() -> None:
+    """Remove the folders of processes that were killed."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*-*"):
+        pid = folder.name.removeprefix(_FOLDER).split("-")[0]
+        if pid.isdigit() and not _lives(int(pid)):
+            shutil.rmtree(folder, ignore_errors=True)  # another user's stays: it can't be removed
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def _open(context: zmq.Context[zmq.Socket[bytes]], kind: str) -> zmq.Socket[bytes]:

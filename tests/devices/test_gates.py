@@ -462,3 +462,20 @@ def _binds(socket: zmq.Socket[bytes], address: str) -> bool:
     except zmq.ZMQError:
         return False
     return True
+
+
+def test_the_folder_of_a_killed_process_is_removed_at_the_next_start(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    # Given what a killed process and a living one have left
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    (tmp_path / f"sluicemq-doors-{gone.pid}-abc").mkdir()
+    (tmp_path / "sluicemq-doors-1-abc").mkdir()
+    # When
+    board = Switchboard()
+    board.start()
+    board.stop()
+    # Then
+    assert [folder.name for folder in tmp_path.iterdir()] == ["sluicemq-doors-1-abc"]
