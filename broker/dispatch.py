@@ -20,6 +20,7 @@ from broker.counters import Counters
 from broker.job import Job
 from broker.mongo import ServerClock, Unclear
 from broker.owners import Owners
+from broker.pace import Pace
 from broker.patience import Patience
 from broker.staging import Staging
 from broker.store import Claim, QueueStore
@@ -30,8 +31,8 @@ from sluicemq.errors import Unavailable
 CLAIM: Final = 1000
 #: Jobs in one message to a worker, at most: the second message is under way while it works.
 MESSAGE: Final = 256
-#: Jobs held for when workers are done with what they have: grows while they starve, shrinks with their pace.
-_SMALLEST_APPETITE, _LARGEST_APPETITE = 16, 8192
+#: Jobs in one look for what other brokers have left; it must not stand in anybody's way.
+LOOK: Final = 64
 #: Payloads held so, at most (and what one claim brings beyond).
 STAGED_BYTES: Final = 32 * 2**20
 _NOTHING = -1
@@ -81,12 +82,12 @@ class Dispatch:
         self._arrivals: deque[Arrival] = deque()
         self._expected = 0
         self._capacity = 0
-        self._appetite = _SMALLEST_APPETITE
-        self._given = 0
+        self.pace = Pace()
         self._ready = 255  # the highest priority that may lie ready in MongoDB; _NOTHING: none does
         self._withheld = _NOTHING  # the same, of jobs that wait for an earlier insert to be through
         self._last_seq = 0
         self._claiming = False
+        self._behind = False  # a claim of what lies ready is under way: nothing may overtake it
         self._unclaimed = Event()
         self._unclaimed.set()
         self._ticks: set[int] = set()
@@ -100,7 +101,7 @@ class Dispatch:
         A job is born reserved if a worker can take it and nothing that comes before it lies ready:
         no claim round trip. Call :meth:`arrived` with what became of it.
         """
-        owner = self._owners.current if self.granting and self._owners.sure and not self._claiming else ""
+        owner = self._owners.current if self.granting and self._owners.sure and not self._behind else ""
         room = self._room() if owner else 0
         before = max([self._ready, *(each.ready for each in self._arrivals if not each.finished)])
         born: list[Job] = []
@@ -254,14 +255,12 @@ class Dispatch:
         self.granting = False
         self._unclaimed.wait(timeout)
 
-    def tick(self, elapsed: float) -> None:
+    def tick(self) -> None:
         """Every second or so: follow the pace of the workers, look for jobs of other brokers."""
-        if self._given < self._appetite * elapsed:
-            self._appetite = max(_SMALLEST_APPETITE, self._appetite // 2)
-        self._given = 0
-        if self.workers:
-            self.some_ready()
-            self.hand_out()
+        self.pace.tick(working=bool(self.deliveries))
+        self.hand_out()
+        if self.granting and self._owners.sure and self._room() > 0:
+            self._spawn_claims(self._look)
 
     # --------------------------------------------------------------- helpers
 
@@ -270,7 +269,7 @@ class Dispatch:
         if not self._capacity or self._staged.bytes >= STAGED_BYTES:
             return 0
         free = max(0, self._capacity - len(self.deliveries))
-        return free + self._appetite - len(self._staged) - self._expected
+        return free + self.pace.appetite - len(self._staged) - self._expected
 
     def _queue_up(self, worker: Worker) -> None:
         """Put a worker that can take more behind the others; those that have answered before come first."""
@@ -301,6 +300,8 @@ class Dispatch:
         return None
 
     def _give(self, worker: Worker, jobs: list[Job]) -> None:
+        if not self.deliveries:
+            self.pace.begin()
         now = time.monotonic()
         deliveries = []
         for job in jobs:
@@ -308,9 +309,9 @@ class Dispatch:
             delivery = Delivery(job, receipt, worker, now + job.visibility_timeout)
             worker.unsettled[receipt] = delivery
             deliveries.append(delivery)
-        self._given += len(jobs)
         self._counters.add("delivered", len(jobs))
         if worker.pops:
+            self.pace.ended(len(jobs))
             self.pop(worker, deliveries)
             return
         for delivery in deliveries:
@@ -321,25 +322,40 @@ class Dispatch:
         wanted = self._ready > _NOTHING and self._capacity > 0 and self.granting and self._owners.sure
         return (
             wanted
-            and len(self._staged) + self._expected <= self._appetite // 2
+            and len(self._staged) + self._expected <= self.pace.appetite // 2
             and self._staged.bytes < STAGED_BYTES
         )
 
     def _refill(self) -> None:
-        if not self._claiming and self._hungry():
+        if self._hungry():
+            self._spawn_claims(self._catch_up)
+
+    def _spawn_claims(self, claims: Callable[[], None]) -> None:
+        """One claim at a time: two of one owner would take each other's jobs for their own."""
+        if not self._claiming:
             self._claiming = True
             self._unclaimed.clear()
-            gevent.spawn(self._claim_all)
+            gevent.spawn(self._run_claims, claims)
 
-    def _claim_all(self) -> None:
+    def _run_claims(self, claims: Callable[[], None]) -> None:
         try:
-            while self._hungry():
-                self._claim(max(1, min(CLAIM, self._room())))
+            claims()
         except Unavailable:
             pass  # patience is over: the broker stops, and what may be claimed is swept
         finally:
-            self._claiming = False
+            self._claiming = self._behind = False
             self._unclaimed.set()
+        self._refill()
+
+    def _catch_up(self) -> None:
+        """Claim what is known to lie ready, as long as workers want it."""
+        self._behind = True
+        while self._hungry():
+            self._claim(max(1, min(CLAIM, self._room())))
+
+    def _look(self) -> None:
+        """Claim a little, to see whether other brokers or other times have left something ready."""
+        self._take_in(self._patience.insist(lambda: self._reserve(min(LOOK, max(1, self._room())), [])), 255)
 
     def _claim(self, limit: int) -> None:
         bound, self._ready = self._ready, _NOTHING
@@ -347,10 +363,11 @@ class Dispatch:
         claim = self._patience.insist(lambda: self._reserve(limit, under_way))
         if under_way:
             self._withheld = max(self._withheld, bound)
+        self._take_in(claim, bound)
+
+    def _take_in(self, claim: Claim, bound: int) -> None:
         if claim.owner not in self._owners.mine():
             return  # declared dead meanwhile: others have these jobs
-        if claim.more and not len(self._staged):  # the workers were faster than the claim
-            self._appetite = min(_LARGEST_APPETITE, self._appetite * 2)
         if claim.more:
             self._ready = max(self._ready, claim.jobs[-1].priority if claim.jobs else bound)
         for job in claim.jobs:

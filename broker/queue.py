@@ -76,11 +76,11 @@ class Queue:
         if self._unreadable <= UNREADABLE_KEPT:
             self._buried.add(unreadable)
 
-    def tick(self, elapsed: float) -> None:
+    def tick(self) -> None:
         """Every second or so: time-outs, askers, and jobs of other brokers."""
         self.settle.time_out()
         self.answers.look_up_elsewhere(self.dispatch.held)
-        self.dispatch.tick(elapsed)
+        self.dispatch.tick()
 
     def expire(self) -> None:
         """Remove what was not taken in time, and tell those who wait for it."""

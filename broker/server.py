@@ -185,7 +185,7 @@ class Server:
 
     def _tick(self) -> None:
         for queue in self._queues:
-            queue.tick(self.config.broker.poll)
+            queue.tick()
 
     # -------------------------------------------------------- steps of a stop
 

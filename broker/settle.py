@@ -113,6 +113,7 @@ class Settle:
         """End the deliveries that these verdicts name; each void receipt is refused and counted."""
         commits: list[_Commit] = []
         workers: set[Worker] = set()
+        ended = 0
         for position, verdict in enumerate(verdicts):
             delivery = self._dispatch.take(verdict.receipt)
             if delivery is None:
@@ -120,6 +121,7 @@ class Settle:
                 settlement.problems[position] = LeaseLost("this receipt is void: the delivery has ended")
                 continue
             workers.add(delivery.worker)
+            ended += 1
             settlement.pending += 1
             problem = _too_long(verdict, delivery.job)
             if problem:
@@ -134,6 +136,7 @@ class Settle:
             else:
                 self._return(delivery, verdict, settlement, position)
         self._commits.extend(commits)
+        self._dispatch.pace.ended(ended)
         settlement.close()
         for worker in workers:
             self._dispatch.offer(worker)

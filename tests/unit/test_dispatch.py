@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from broker import dispatch as dispatch_module
+from broker import pace as pace_module
 from broker.counters import Counters
 from broker.dispatch import MESSAGE, Dispatch
 from broker.job import Job
@@ -17,7 +17,7 @@ from fakes import Clock, FakeOwners, FakeStore, FakeWorker, Held, go_on
 from jobs import NOW, a_job, ids, some_jobs
 from launcher import wait_until
 
-SMALLEST = dispatch_module._SMALLEST_APPETITE
+SMALLEST = pace_module.SMALLEST
 
 
 class House:
@@ -75,7 +75,7 @@ def empty(house: House) -> House:
 
 def test_without_workers_nothing_is_claimed(house: House) -> None:
     house.ready(*some_jobs(10))
-    house.dispatch.tick(1.0)
+    house.dispatch.tick()
     go_on()
     assert house.store.claims == []
 
@@ -118,7 +118,7 @@ def test_one_message_holds_so_many_jobs_at_most(house: House) -> None:
 def test_few_jobs_are_held_for_a_slow_worker_however_many_lie_ready(house: House) -> None:
     house.ready(*some_jobs(10_000))
     house.worker()
-    house.dispatch.tick(1.0)
+    house.dispatch.tick()
     go_on()
     assert len(house.dispatch.held) <= 1 + 2 * SMALLEST
 
@@ -127,20 +127,18 @@ def test_what_is_held_grows_with_the_pace_of_the_workers_and_shrinks_with_it(hou
     # Given
     house.ready(*some_jobs(5_000))
     worker = house.worker(prefetch=100)
-    # When
-    while len(house.store.ready) > 1_000:
-        house.commit(worker)
+    # When they end 10,000 jobs a second
+    house.dispatch.pace.appetite = 2_500
+    house.commit(worker)
     fast = len(house.dispatch.held) - len(worker.unsettled)
-    while worker.unsettled:
-        house.commit(worker)
-    for _ in range(10):
-        house.dispatch.tick(1.0)
-        go_on()
-    house.ready(*some_jobs(5_000))
-    slow = len(house.dispatch.held) - len(worker.unsettled)
-    # Then
-    assert fast > 2 * SMALLEST
-    assert slow <= 2 * SMALLEST
+    # Then a quarter of that is held for them
+    assert 1_000 < fast <= 2_500
+    # And when they end none any more, and what was held is gone
+    house.dispatch.forget(house.dispatch.withdraw())
+    house.dispatch.tick()
+    house.dispatch.some_ready()
+    go_on()
+    assert len(house.dispatch.held) - len(worker.unsettled) <= 2 * SMALLEST
 
 
 def test_a_queue_found_empty_is_not_asked_again_until_something_may_be_there(empty: House) -> None:
@@ -155,7 +153,7 @@ def test_a_queue_found_empty_is_not_asked_again_until_something_may_be_there(emp
 
 def test_a_tick_finds_what_other_brokers_have_pushed(empty: House) -> None:
     empty.store.ready.append(a_job("theirs"))
-    empty.dispatch.tick(1.0)
+    empty.dispatch.tick()
     go_on()
     [worker] = empty.dispatch.workers
     assert ids([each.job for each in worker.unsettled.values()]) == ["theirs"]
@@ -556,7 +554,7 @@ def test_a_stopping_broker_hands_out_and_claims_nothing_and_gives_up_what_is_sta
     house.dispatch.stop_granting(1.0)
     claims = len(house.store.claims)
     house.commit(worker)
-    house.dispatch.tick(1.0)
+    house.dispatch.tick()
     go_on()
     # Then
     assert worker.jobs == [jobs[0].id]

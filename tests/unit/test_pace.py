@@ -1,0 +1,53 @@
+"""The pace of workers: what it is while it is not known, fast, slow, and idle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from broker import pace as pace_module
+from broker.pace import LARGEST, SMALLEST, Pace
+
+Pass = Callable[[float], None]
+
+
+@pytest.fixture
+def wait(monkeypatch: pytest.MonkeyPatch) -> Pass:
+    """Time that passes only when told to."""
+    now = 100.0
+
+    class Time:
+        @staticmethod
+        def monotonic() -> float:
+            return now
+
+    def on(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    monkeypatch.setattr(pace_module, "time", Time)
+    return on
+
+
+def test_a_quarter_of_a_second_of_work_is_held_within_bounds(wait: Pass) -> None:
+    pace = Pace()
+    pace.begin()
+    wait(0.05)
+    pace.ended(500)
+    assert pace.rate == pytest.approx(10_000)
+    assert pace.appetite == 2_500
+    wait(0.05)
+    pace.ended(50_000)
+    assert pace.appetite == LARGEST
+
+
+def test_workers_that_have_jobs_and_end_none_are_slow_and_idle_ones_unknown(wait: Pass) -> None:
+    pace = Pace()
+    pace.begin()
+    wait(1.0)
+    pace.tick(working=True)
+    assert (pace.rate, pace.appetite) == (0.0, SMALLEST)
+    wait(1.0)
+    pace.tick(working=False)
+    assert pace.rate is None
