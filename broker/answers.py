@@ -9,7 +9,7 @@ from broker.batcher import Batcher
 from broker.job import State
 from broker.patience import Patience
 from broker.store import Found, QueueStore
-from sluicemq.errors import Dead, Expired, SluiceError, Unavailable, Uncertain
+from sluicemq.errors import Dead, Expired, NotFound, SluiceError, Unavailable, Uncertain
 
 #: Told once: the result of the job, or why there is none.
 Answer = Callable[[bytes | SluiceError], None]
@@ -36,6 +36,16 @@ class Answers:
         """Call ``answer`` when this job has ended, whoever ends it."""
         self._askers.setdefault(job_id, []).append(answer)
 
+    def forget(self, job_id: str, answer: Answer) -> None:
+        """Whoever gave this to :meth:`wait` has gone."""
+        waiting = self._askers.get(job_id, [])
+        if answer in waiting:
+            waiting.remove(answer)
+        if job_id in self._askers and not waiting:
+            del self._askers[job_id]
+            self._durable.discard(job_id)
+            self._missing.discard(job_id)
+
     def durable(self, ids: Iterable[str], existing: Iterable[str]) -> None:
         """These jobs are stored now; those that existed may have ended before they were asked for."""
         self._durable.update(job_id for job_id in ids if job_id in self._askers)
@@ -61,8 +71,15 @@ class Answers:
 
     def refuse_all(self) -> None:
         """The broker stops: whoever still waits may ask again, with the same id."""
+        self._tell_all(Unavailable("the broker stops; ask again with the same id"))
+
+    def removed(self) -> None:
+        """The queue was removed with all its jobs."""
+        self._tell_all(NotFound("the queue was removed with all its jobs"))
+
+    def _tell_all(self, error: SluiceError) -> None:
         for job_id in list(self._askers):
-            self._tell(job_id, Unavailable("the broker stops; ask again with the same id"))
+            self._tell(job_id, error)
 
     def _tell(self, job_id: str, outcome: bytes | SluiceError) -> None:
         self._durable.discard(job_id)

@@ -52,6 +52,8 @@ class Backend:
         self.settings = settings
         self.counters = counters
         self.unsettled = 0
+        self.unsettled_bytes = 0
+        self.workers: set[LaneWorker] = set()
         self.max_frame = FRAME_FACTOR * broker.max_job_bytes
         self._board = board
         self.commit_doors: list[SharedDoor] = []
@@ -74,8 +76,22 @@ class Backend:
 
     @property
     def room(self) -> int:
-        """How many more deliveries the device's high-water mark allows."""
-        return self.settings.hwm - self.unsettled
+        """How many more deliveries the device's high-water marks allow."""
+        return 0 if self.unsettled_bytes >= self.settings.hwm_bytes else self.settings.hwm - self.unsettled
+
+    def took(self, deliveries: Sequence[Delivery]) -> None:
+        """These are under way at a worker of this device."""
+        self.unsettled += len(deliveries)
+        self.unsettled_bytes += sum([each.job.size for each in deliveries])
+
+    def freed(self, deliveries: Sequence[Delivery]) -> None:
+        """These have ended; workers that the marks had turned away are offered again."""
+        was_full = self.room <= 0
+        self.unsettled -= len(deliveries)
+        self.unsettled_bytes -= sum([each.job.size for each in deliveries])
+        if was_full and self.room > 0:
+            for worker in list(self.workers):
+                self.queue.dispatch.offer(worker)
 
     def start(self) -> None:
         """Open the doors."""
@@ -174,6 +190,7 @@ class LaneWorker(Worker):
         lane.receive = self._receive
         lane.unblocked = partial(self._queue.dispatch.offer, self)
         lane.closed = self._closed
+        backend.workers.add(self)
 
     @property
     def free(self) -> int:
@@ -182,19 +199,23 @@ class LaneWorker(Worker):
 
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
         """Count and send them."""
-        self._backend.unsettled += len(deliveries)
+        self._backend.took(deliveries)
         for delivery in deliveries:
             self._send(delivery)
 
     def settled(self, delivery: Delivery) -> None:
         """One fewer under way."""
         super().settled(delivery)
-        self._backend.unsettled -= 1
+        self._backend.freed([delivery])
 
     def overdue(self, delivery: Delivery) -> None:
         """One fewer under way, though it may still be worked on."""
         super().overdue(delivery)
-        self._backend.unsettled -= 1
+        self._backend.freed([delivery])
+
+    def hang_up(self) -> None:
+        """Close its lane."""
+        self._lane.close()
 
     def _send(self, delivery: Delivery) -> None:
         raise NotImplementedError
@@ -203,42 +224,33 @@ class LaneWorker(Worker):
         """A PULL socket says nothing."""
 
     def _closed(self) -> None:
-        self._backend.unsettled -= len(self.unsettled)
+        self._backend.workers.discard(self)
+        left = list(self.unsettled.values())
         self._queue.settle.worker_gone(self)
+        self._backend.freed(left)
 
 
 class RepWorker(LaneWorker):
-    """A REP socket: it has one job or none, and owes an answer even when its time was up."""
+    """A REP socket: it has one job or none, and its next answer is that job's, in time or not."""
 
     def __init__(self, backend: Backend, lane: Lane) -> None:
         super().__init__(backend, lane)
-        self._owes: Delivery | None = None
+        self._working_on: Delivery | None = None
         self._full = backend.settings.envelope == "full"
 
-    @property
-    def free(self) -> int:
-        """Nothing while an answer is owed: it would be taken for the next job's."""
-        return 0 if self._owes else super().free
-
-    def overdue(self, delivery: Delivery) -> None:
-        """It gets nothing more; after as long again without an answer its connection is closed."""
-        super().overdue(delivery)
-        gevent.spawn_later(delivery.job.visibility_timeout, self._hang_up, delivery)
-
     def _send(self, delivery: Delivery) -> None:
-        self._owes = delivery
+        self._working_on = delivery
         job = delivery.job
         body = [job.id.encode(), _headers(job), job.payload] if self._full else [job.payload]
         self._lane.send([b"", *body])
 
     def _receive(self, messages: list[list[bytes]]) -> None:
         for frames in messages:
-            delivery, self._owes = self._owes, None
+            delivery, self._working_on = self._working_on, None
             if delivery is None:
                 self._backend.counters.notice("bad_verdicts", f"worker {self.name} answered without a job")
                 continue
             self._queue.settle.settle([self._verdict(delivery, frames[1:])], Settlement())
-        self._queue.dispatch.offer(self)
 
     def _verdict(self, delivery: Delivery, frames: list[bytes]) -> Verdict:
         try:
@@ -248,13 +260,6 @@ class RepWorker(LaneWorker):
                 "bad_verdicts", f"worker {self.name}, job {delivery.job.id}: {error}"
             )
             return _unreadable(delivery.receipt, error)
-
-    def _hang_up(self, delivery: Delivery) -> None:
-        if self._owes is delivery:
-            self._backend.counters.notice(
-                "workers_hung_up", f"worker {self.name} never answered job {delivery.job.id}"
-            )
-            self._lane.close()
 
 
 class PullWorker(LaneWorker):
@@ -313,6 +318,7 @@ class PopWorker(LaneWorker):
 
     def _closed(self) -> None:
         # What is being removed for it right now comes back through `deliver`, and is pushed anew there.
+        self._backend.workers.discard(self)
         self._queue.dispatch.detach(self)
         self._push_anew()
 

@@ -108,9 +108,11 @@ class QueueSettings:
     database: str | None = _setting(
         None, rules.optional(rules.database_name), "the MongoDB database; by default that of [broker]"
     )
-    max_attempts: int = _setting(5, rules.whole(), "deliveries before a job is a dead letter; 0 = no end")
+    max_attempts: int = _setting(
+        5, rules.whole(0, 1_000_000), "deliveries before a job is a dead letter; 0 = no end"
+    )
     max_losses: int = _setting(
-        20, rules.whole(1), "brokers that may die with a job before it is a dead letter"
+        20, rules.whole(1, 1_000_000), "brokers that may die with a job before it is a dead letter"
     )
     visibility_timeout: float = _setting(1800.0, rules.seconds(above=0), "longest time one delivery may take")
     remember: float = _setting(

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from devices.endpoints import Endpoint, parse
+from sluicemq.wire import QUEUE_NAME_RULE, is_queue_name
 
 Rule = Callable[[Any], Any]
-
-QUEUE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")
 
 _WORDS = {
     "true": True,
@@ -54,10 +53,10 @@ def seconds(*, above: float | None = None) -> Rule:
     expected = f"seconds, {least}, at most ten years"
 
     def check(value: Any) -> float:
-        number = float(_number(value, float, expected))
+        number = _number(value, float, expected)
         if not 0 <= number <= LONGEST or (above is not None and number <= above):
             raise ValueError(expected)
-        return number
+        return float(number)
 
     return check
 
@@ -104,9 +103,9 @@ def database_name(value: Any) -> str:
 
 def queue_name(value: Any) -> str:
     """A queue's name."""
-    if not isinstance(value, str) or not QUEUE_NAME.fullmatch(value):
-        raise ValueError("a queue's name: 1 to 64 of A-Z a-z 0-9 _ - and, not first, a full stop")
-    return value
+    if not is_queue_name(value):
+        raise ValueError(f"a queue's name: {QUEUE_NAME_RULE}")
+    return str(value)
 
 
 def folder(value: Any) -> Path:

@@ -25,7 +25,7 @@ from broker.patience import Patience
 from broker.staging import Staging
 from broker.store import Claim, QueueStore
 from broker.worker import Delivery, Worker
-from sluicemq.errors import Unavailable
+from sluicemq.errors import SluiceError, Unavailable
 
 #: Jobs in one claim, at most: 256 to 1000 at a time reach 25k to 39k/s, one by one 1k to 2k.
 CLAIM: Final = 1000
@@ -73,9 +73,11 @@ class Dispatch:
         self._patience = patience
         self._counters = counters
         self.pop: Callable[[Worker, list[Delivery]], None] = _no_pop
+        self.give_back: Callable[[list[Job]], None] = _no_give_back
         self.held: dict[str, Job] = {}
         self.deliveries: dict[bytes, Delivery] = {}
         self.workers: set[Worker] = set()
+        self._owed: dict[bytes, Delivery] = {}
         self.granting = True
         self._staged = Staging()
         self._takers: tuple[deque[Worker], deque[Worker]] = (deque(), deque())
@@ -171,6 +173,9 @@ class Dispatch:
         worker.gone = True
         left = list(worker.unsettled.values())
         worker.unsettled.clear()
+        for receipt in worker.owed:
+            self._owed.pop(receipt, None)
+        self.hand_out()
         return [delivery for delivery in left if self.deliveries.pop(delivery.receipt, None)]
 
     def offer(self, worker: Worker) -> None:
@@ -183,6 +188,9 @@ class Dispatch:
     def hand_out(self) -> None:
         """Give what is staged to who is free, then see to more."""
         if not self.granting or not self._owners.sure:
+            return
+        if not self._capacity:
+            self._give_back(self._staged.clear())  # nobody is here, others may have workers
             return
         while self._staged.suspects and (worker := self._next_idle()):
             self._give(worker, [self._staged.take_suspect()])
@@ -201,17 +209,35 @@ class Dispatch:
         delivery = self.deliveries.pop(receipt, None)
         if delivery:
             delivery.worker.settled(delivery)
+        elif owed := self._owed.pop(receipt, None):
+            owed.worker.owed.discard(receipt)
+            self.offer(owed.worker)
         return delivery
 
     def overdue(self) -> list[Delivery]:
-        """End the deliveries whose visibility timeout has passed."""
+        """End the deliveries whose visibility timeout has passed.
+
+        Their workers get nothing more in their place, since they may still be at work on them; one
+        that has not answered after as long again is hung up on.
+        """
         now = time.monotonic()
         late = [each for each in self.deliveries.values() if each.overdue_at <= now]
         for delivery in late:
-            del self.deliveries[delivery.receipt]
-            delivery.worker.overdue(delivery)
-            self.offer(delivery.worker)
+            self._let_go(delivery)
+        for delivery in [each for each in self._owed.values() if each.overdue_at <= now]:
+            del self._owed[delivery.receipt]
+            self._counters.notice(
+                "workers_hung_up", f"worker {delivery.worker.name} never answered job {delivery.job.id}"
+            )
+            delivery.worker.hang_up()
         return late
+
+    def _let_go(self, delivery: Delivery) -> None:
+        """Void a receipt; its worker owes an answer still."""
+        del self.deliveries[delivery.receipt]
+        delivery.worker.overdue(delivery)
+        delivery.overdue_at = time.monotonic() + delivery.job.visibility_timeout
+        self._owed[delivery.receipt] = delivery
 
     def extend(self, receipt: bytes, worker: Worker, seconds: float) -> bool:
         """Give a delivery more time, from now; False if this worker does not have it (any more)."""
@@ -240,9 +266,7 @@ class Dispatch:
         self._staged.drop(owner)
         self.forget([job for job in self.held.values() if job.owner == owner])
         for delivery in [each for each in self.deliveries.values() if each.job.owner == owner]:
-            del self.deliveries[delivery.receipt]
-            delivery.worker.overdue(delivery)
-            self.offer(delivery.worker)
+            self._let_go(delivery)
 
     # -------------------------------------------------------------- stopping
 
@@ -250,19 +274,27 @@ class Dispatch:
         """Take back everything staged; what is at workers stays with them."""
         return self._staged.clear()
 
-    def stop_granting(self, timeout: float) -> None:
-        """Hand out and claim no more; returns when no claim is under way."""
+    def stop_granting(self, timeout: float) -> bool:
+        """Hand out and claim no more; returns when no claim is under way, False if time ran out before."""
         self.granting = False
-        self._unclaimed.wait(timeout)
+        return bool(self._unclaimed.wait(timeout))
 
     def tick(self) -> None:
         """Every second or so: follow the pace of the workers, look for jobs of other brokers."""
         self.pace.tick(working=bool(self.deliveries))
         self.hand_out()
+        free = max(0, self._capacity - len(self.deliveries))
+        if self.pace.rate is not None:  # what workers won't come to within a second others may have
+            beyond = len(self._staged) - free - int(self.pace.rate)
+            self._give_back(self._staged.take_last(beyond))
         if self.granting and self._owners.sure and self._room() > 0:
             self._spawn_claims(self._look)
 
     # --------------------------------------------------------------- helpers
+
+    def _give_back(self, jobs: list[Job]) -> None:
+        if jobs:
+            self.give_back(jobs)
 
     def _room(self) -> int:
         """How many more jobs to hold: what workers can take now, and a short queue for when they are done."""
@@ -317,6 +349,8 @@ class Dispatch:
         for delivery in deliveries:
             self.deliveries[delivery.receipt] = delivery
         worker.deliver(deliveries)
+        for job in jobs:
+            job.payload = b""  # it lies in MongoDB, should it be needed again
 
     def _hungry(self) -> bool:
         wanted = self._ready > _NOTHING and self._capacity > 0 and self.granting and self._owners.sure
@@ -342,6 +376,8 @@ class Dispatch:
             claims()
         except Unavailable:
             pass  # patience is over: the broker stops, and what may be claimed is swept
+        except SluiceError as error:
+            self._counters.notice("claims_refused", f"MongoDB refuses to hand out jobs: {error}")
         finally:
             self._claiming = self._behind = False
             self._unclaimed.set()
@@ -368,6 +404,8 @@ class Dispatch:
     def _take_in(self, claim: Claim, bound: int) -> None:
         if claim.owner not in self._owners.mine():
             return  # declared dead meanwhile: others have these jobs
+        for job_id in claim.buried:
+            self._counters.notice("dead", f"job {job_id} is dead: no attempt is left")
         if claim.more:
             self._ready = max(self._ready, claim.jobs[-1].priority if claim.jobs else bound)
         for job in claim.jobs:
@@ -388,6 +426,10 @@ class Dispatch:
             # What is reserved under this id without our knowledge is freed when the id is closed.
             self._owners.retire(owner)
             raise
+
+
+def _no_give_back(_jobs: list[Job]) -> None:
+    raise NotImplementedError
 
 
 def _no_pop(_worker: Worker, _deliveries: list[Delivery]) -> None:

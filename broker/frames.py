@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 from broker.config import QueueSettings
 from broker.job import Job
 from broker.mongo import ServerClock
+from broker.store_documents import stored_size
 from sluicemq import wire
 from sluicemq.errors import BadFrames, BadHeaders, TooLarge
 
@@ -73,7 +74,7 @@ class JobMaker:
         Raises :class:`BadHeaders` (naming the key, what it was and what it may be) and
         :class:`TooLarge`.
         """
-        self._check_size(payload, headers)
+        size = self._size(payload, headers)
         if job_id is not None:
             _check("id", job_id)
         if not headers:
@@ -91,6 +92,7 @@ class JobMaker:
             expires_at=None if ttl is None else now + ttl,
             max_attempts=headers.get("max_attempts", settings.max_attempts),
             visibility_timeout=float(headers.get("visibility_timeout", settings.visibility_timeout)),
+            size=size,
         )
 
     def _plain(self, settings: QueueSettings, payload: bytes, job_id: str | None) -> Job:
@@ -104,19 +106,31 @@ class JobMaker:
             visibility_timeout=settings.visibility_timeout,
         )
 
-    def _check_size(self, payload: bytes, headers: Mapping[str, Any]) -> None:
-        size = len(payload)
-        if headers.get("headers"):
-            size += len(_encoded(headers))
+    def _size(self, payload: bytes, headers: Mapping[str, Any]) -> int:
+        """The bytes of the payload and of the producer's own headers, as they will be stored."""
+        size = self._bounded(len(payload))
+        own = headers.get("headers")
+        if not own:
+            return size
+        # As they came first: stored, they can take fifteen times as much, which is not built in vain.
+        self._bounded(size + _measured(_packed_size, own))
+        return self._bounded(size + _measured(stored_size, own))
+
+    def _bounded(self, size: int) -> int:
         if size > self._max_job_bytes:
             raise TooLarge(f"the job has {size} bytes, max_job_bytes is {self._max_job_bytes}")
+        return size
 
 
-def _encoded(headers: Mapping[str, Any]) -> bytes:
+def _packed_size(headers: dict[str, Any]) -> int:
+    return len(wire.encode_headers(headers))
+
+
+def _measured(measure: Callable[[Any], int], headers: Any) -> int:
     try:
-        return wire.encode_headers(dict(headers))
+        return measure(headers)
     except (ValueError, TypeError, RecursionError, OverflowError) as error:
-        raise BadHeaders(f"headers can't be stored: {error}") from error
+        raise _wrong("headers", headers) from error
 
 
 def _eligible_at(headers: Mapping[str, Any], now: float, delay: float) -> float:
@@ -209,4 +223,8 @@ def _check(key: Any, value: Any) -> None:
         known = ", ".join(sorted(_RULES))
         raise BadHeaders(f"unknown header {_BRIEF.repr(key)}; known are {known}; your own go under 'headers'")
     if not rule.holds(value):
-        raise BadHeaders(f"header {key!r} is {_BRIEF.repr(value)}, expected {rule.expected}")
+        raise _wrong(key, value)
+
+
+def _wrong(key: str, value: Any) -> BadHeaders:
+    return BadHeaders(f"header {key!r} is {_BRIEF.repr(value)}, expected {_RULES[key].expected}")

@@ -8,6 +8,7 @@ and the producer blocks.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
@@ -19,10 +20,12 @@ from broker.intake import Push
 from broker.job import Job
 from broker.queue import Queue
 from broker.queues import Queues
-from devices.doors import SharedDoor
+from devices.callbacks import nothing
+from devices.doors import Lane, LaneDoor, SharedDoor
+from devices.endpoints import Endpoint
 from devices.flow import Watermark
 from devices.switchboard import Switchboard
-from sluicemq.errors import BadFrames, SluiceError, TooLarge
+from sluicemq.errors import BadFrames, BadHeaders, SluiceError, TooLarge, Unavailable
 
 #: Of a message that can't be read, so much of its payload is kept; of an over-long one the first KiB.
 _KEPT: Final = 64 * 1024
@@ -30,12 +33,16 @@ _KEPT_OF_LONG: Final = 1024
 #: A frame longer than this cuts the connection, and with it what else was in its pipe; so the true
 #: limit is checked here, where the sender can be told.
 FRAME_FACTOR: Final = 4
+#: Answers that an asker has not read, before its requests are no longer read.
+MOST_UNREAD: Final = 1000
+#: Of these libzmq holds so many, whatever their size; the others are counted, by number and bytes.
+_UNREAD_IN_SOCKET: Final = 64
+
+log = logging.getLogger("broker.frontends")
 
 
 class Frontend:
     """The doors of one device where jobs come in, and the mark that bounds what is on its way."""
-
-    kind: str
 
     def __init__(
         self,
@@ -53,10 +60,7 @@ class Frontend:
         self._closing = False
         self._mark = Watermark(settings.hwm, settings.hwm_bytes, self._close_gates, self._open_gates)
         longest = FRAME_FACTOR * broker.max_job_bytes
-        self.doors = [
-            SharedDoor(board, endpoint, self.kind, partial(self._receive, at), max_frame=longest)
-            for at, endpoint in enumerate(settings.frontends)
-        ]
+        self.doors = [self._door(board, endpoint, longest) for endpoint in settings.frontends]
 
     @property
     def received(self) -> int:
@@ -87,7 +91,7 @@ class Frontend:
         for door in self.doors if not self._closing else ():
             door.resume()
 
-    def _receive(self, door: int, messages: list[list[bytes]]) -> None:
+    def _door(self, board: Switchboard, endpoint: Endpoint, longest: int) -> SharedDoor | LaneDoor:
         raise NotImplementedError
 
     def _read(self, frames: list[bytes]) -> tuple[Queue, Job, dict[str, Any]]:
@@ -99,22 +103,29 @@ class Frontend:
 class PushFrontend(Frontend):
     """PULL doors for PUSH producers, who hear nothing: what can't be read goes to the dead letters."""
 
-    kind = "PULL"
+    def _door(self, board: Switchboard, endpoint: Endpoint, longest: int) -> SharedDoor:
+        return SharedDoor(board, endpoint, "PULL", self._receive, max_frame=longest)
 
-    def _receive(self, door: int, messages: list[list[bytes]]) -> None:  # noqa: ARG002 - nobody is answered
+    def _receive(self, messages: list[list[bytes]]) -> None:
         self._counters.add("received", len(messages))
         batches: dict[Queue, list[Job]] = {}
         for frames in messages:
             try:
-                queue, job, _ = self._read(frames)
-            except SluiceError as error:
-                self._bury(frames, error)
+                queue, job = self._read_push(frames)
+            except Exception as error:  # noqa: BLE001 - the jobs around it must not be lost with it
+                self._bury(frames, refusal(error))
             else:
                 batches.setdefault(queue, []).append(job)
         for queue, jobs in batches.items():
-            size = sum(len(job.payload) for job in jobs)
+            size = sum(job.size for job in jobs)
             self._mark.take(len(jobs), size)
             queue.push(Push(jobs, partial(self._stored, len(jobs), size)))
+
+    def _read_push(self, frames: list[bytes]) -> tuple[Queue, Job]:
+        queue, job, headers = self._read(frames)
+        if "reply" in headers:
+            raise BadHeaders("header 'reply' is for REQ and DEALER: nobody hears an answer to a PUSH")
+        return queue, job
 
     def _stored(
         self, count: int, size: int, refused: dict[int, SluiceError], existing: Sequence[int]
@@ -137,38 +148,87 @@ class PushFrontend(Frontend):
 
 
 class RequestFrontend(Frontend):
-    """ROUTER doors for REQ and DEALER clients: one reply each, with the return envelope unchanged."""
+    """ROUTER doors for REQ and DEALER clients: one reply each, with the return envelope unchanged.
 
-    kind = "ROUTER"
+    Every connection is a lane: answers wait for an asker that is slow to read them, and questions of
+    one that has gone are forgotten.
+    """
+
+    def __init__(
+        self,
+        settings: DeviceSettings,
+        broker: BrokerSettings,
+        board: Switchboard,
+        queues: Queues,
+        maker: JobMaker,
+        counters: Counters,
+    ) -> None:
+        super().__init__(settings, broker, board, queues, maker, counters)
+        self.most_unread_bytes = settings.hwm_bytes
 
     def close_gates(self) -> None:
         """Read no more; the connections stay until the answers that are still owed have gone out."""
         self._closing = True
         self._close_gates()
 
-    def _receive(self, door: int, messages: list[list[bytes]]) -> None:
+    def receive(self, asker: Asker, messages: list[list[bytes]]) -> None:
+        """Take in questions; those that can't be read are answered at once."""
         self._counters.add("received", len(messages))
-        batches: dict[Queue, list[_Request]] = {}
+        batches: dict[Queue, list[tuple[_Request, Job]]] = {}
         for frames in messages:
-            request = _Request(self, door, frames)
+            request = _Request(self, asker, frames)
             try:
-                queue = request.read(self._read)
-            except SluiceError as error:
-                self._counters.add("unreadable")
-                self._counters.notice(error.code.lower(), f"a request to queue {self._queue.name}: {error}")
-                request.answer(error)
+                queue, job = request.read(self._read)
+            except Exception as error:  # noqa: BLE001 - those who asked with it must not go unanswered
+                self._refuse(request, refusal(error))
             else:
-                batches.setdefault(queue, []).append(request)
-        for queue, requests in batches.items():
-            self._push(queue, requests)
+                batches.setdefault(queue, []).append((request, job))
+        for queue, batch in batches.items():
+            self._push(queue, [request for request, _ in batch], [job for _, job in batch])
 
-    def _push(self, queue: Queue, requests: list[_Request]) -> None:
+    def reply(self, request: _Request, outcome: bytes | SluiceError) -> None:
+        """Send the one answer to a question; it is dropped if the asker has gone."""
+        if request in request.asker.waiting:
+            request.asker.waiting.discard(request)
+            self._mark.give(1, 0)
+        body = [outcome] if isinstance(outcome, bytes) else error_frames(outcome)
+        request.asker.send([*request.envelope, *body])
+
+    def left(self, asker: Asker) -> None:
+        """An asker has gone: its questions no longer count, though their jobs are done all the same."""
+        waiting, asker.waiting = asker.waiting, set()
+        count = len(waiting)
+        for request in waiting:
+            request.forget()
+        if count:
+            self._counters.add("askers_gone", count)
+            self._mark.give(count, 0)
+
+    def _door(self, board: Switchboard, endpoint: Endpoint, longest: int) -> LaneDoor:
+        return LaneDoor(
+            board,
+            endpoint,
+            "ROUTER",
+            lambda lane: Asker(self, lane).listen(),
+            max_frame=longest,
+            heartbeat=None,  # one that is paused would not answer in time
+            silence=None,
+            sndhwm=_UNREAD_IN_SOCKET,
+        )
+
+    def _refuse(self, request: _Request, error: SluiceError) -> None:
+        self._counters.add("unreadable")
+        self._counters.notice(error.code.lower(), f"a request to queue {self._queue.name}: {error}")
+        request.answer(error)
+
+    def _push(self, queue: Queue, requests: list[_Request], jobs: list[Job]) -> None:
         for request in requests:
-            request.taken = True
+            request.asker.waiting.add(request)
             self._mark.take(1, request.size)
             if request.wants_result:
-                queue.answers.wait(request.job.id, request.answer)
-        queue.push(Push([request.job for request in requests], partial(self._stored, queue, requests)))
+                queue.answers.wait(request.job_id, request.answer)
+                request.forget = partial(queue.answers.forget, request.job_id, request.answer)
+        queue.push(Push(jobs, partial(self._stored, queue, requests)))
 
     def _stored(
         self, queue: Queue, requests: list[_Request], refused: dict[int, SluiceError], existing: Sequence[int]
@@ -177,40 +237,55 @@ class RequestFrontend(Frontend):
         for at, request in enumerate(requests):
             self._mark.give(0, request.size)
             if at in refused and request.wants_result:
-                queue.answers.failed(request.job.id, refused[at])
+                queue.answers.failed(request.job_id, refused[at])
             elif at in refused or not request.wants_result:
-                request.answer(refused.get(at, request.job.id.encode()))
+                request.answer(refused.get(at, request.job_id.encode()))
         asked = [
-            request.job.id
+            request.job_id
             for at, request in enumerate(requests)
             if request.wants_result and at not in refused
         ]
-        queue.answers.durable(asked, [requests[at].job.id for at in existing if requests[at].wants_result])
+        queue.answers.durable(asked, [requests[at].job_id for at in existing if requests[at].wants_result])
 
-    def reply(self, request: _Request, outcome: bytes | SluiceError) -> None:
-        """Send the one answer to a request; an asker who has gone is counted by the door."""
-        if request.taken:
-            self._mark.give(1, 0)
-        body = [outcome] if isinstance(outcome, bytes) else error_frames(outcome)
-        self.doors[request.door].send([*request.envelope, *body])
+
+class Asker:
+    """One connection of a REQ or DEALER client, and the questions that it waits for."""
+
+    def __init__(self, frontend: RequestFrontend, lane: Lane) -> None:
+        self.waiting: set[_Request] = set()
+        self._frontend = frontend
+        self._lane = lane
+
+    def listen(self) -> None:
+        """Take what comes on its lane."""
+        self._lane.receive = partial(self._frontend.receive, self)
+        self._lane.closed = partial(self._frontend.left, self)
+        self._lane.unblocked = self._lane.resume
+
+    def send(self, frames: list[bytes]) -> None:
+        """Send an answer, or keep it until it is read; who leaves too many unread asks no more."""
+        self._lane.send(frames)
+        held = self._lane.held
+        if held.count > MOST_UNREAD or held.bytes > self._frontend.most_unread_bytes:
+            self._lane.pause()
 
 
 class _Request:
-    """One question: where its answer goes, and the job that it became."""
+    """One question: who asks, and where in that the answer goes. Its job is not kept: it may be large."""
 
-    __slots__ = ("door", "envelope", "frames", "frontend", "job", "size", "taken", "wants_result")
+    __slots__ = ("asker", "envelope", "forget", "frames", "frontend", "job_id", "size", "wants_result")
 
-    def __init__(self, frontend: RequestFrontend, door: int, frames: list[bytes]) -> None:
+    def __init__(self, frontend: RequestFrontend, asker: Asker, frames: list[bytes]) -> None:
         self.frontend = frontend
-        self.door = door
+        self.asker = asker
         self.frames = frames
         self.envelope = frames[:1]
-        self.job: Job
+        self.job_id = ""
+        self.forget: Callable[[], None] = nothing
         self.size = 0
-        self.taken = False
         self.wants_result = True
 
-    def read(self, reader: Callable[[list[bytes]], tuple[Queue, Job, dict[str, Any]]]) -> Queue:
+    def read(self, reader: Callable[[list[bytes]], tuple[Queue, Job, dict[str, Any]]]) -> tuple[Queue, Job]:
         """Take the message apart; the envelope is everything up to the first empty frame."""
         frames = self.frames
         self.frames = []
@@ -219,16 +294,24 @@ class _Request:
         except ValueError:
             raise BadFrames("no empty frame after the envelope: a DEALER sends one before the job") from None
         self.envelope = frames[:body]
-        queue, self.job, headers = reader(frames[body:])
+        queue, job, headers = reader(frames[body:])
         self.wants_result = headers.get("reply", RESULT) != ACCEPTED
         if "id" in headers and self.wants_result:
-            self.job.remember = queue.settings.remember
-        self.size = len(self.job.payload)
-        return queue
+            job.remember = queue.settings.remember
+        self.job_id, self.size = job.id, job.size
+        return queue, job
 
     def answer(self, outcome: bytes | SluiceError) -> None:
         """Send the answer."""
         self.frontend.reply(self, outcome)
+
+
+def refusal(error: Exception) -> SluiceError:
+    """What to say of an error in reading a message; one that nobody foresaw is told to the log."""
+    if isinstance(error, SluiceError):
+        return error
+    log.error("a message could not be read", exc_info=error)
+    return Unavailable("the broker failed on this; its log says why")
 
 
 def error_frames(error: SluiceError) -> list[bytes]:

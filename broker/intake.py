@@ -9,9 +9,10 @@ from broker.batcher import Batcher
 from broker.counters import Counters
 from broker.dispatch import Arrival, Dispatch
 from broker.job import Job
-from broker.mongo import ServerClock
+from broker.mongo import Refused, ServerClock
 from broker.owners import Owners
 from broker.patience import Patience
+from broker.shield import shielded
 from broker.store import Pushed, QueueStore
 from sluicemq.errors import SluiceError, Unavailable
 
@@ -87,7 +88,7 @@ class Intake:
         for push in pushes:
             self._counters.add("refused", len(push.jobs))
             error = Unavailable("the broker stops, or MongoDB can't be reached: not stored")
-            push.told(dict.fromkeys(range(len(push.jobs)), error), ())
+            shielded(push.told, dict.fromkeys(range(len(push.jobs)), error), ())
 
     def _write(self, pushes: list[Push]) -> None:
         jobs = pushes[0].jobs if len(pushes) == 1 else [job for push in pushes for job in push.jobs]
@@ -125,21 +126,34 @@ class Intake:
         """Insert until it is known what happened; returns that, and the jobs that are ours to stage."""
         doubtful = ""
 
-        def statement() -> Pushed:
-            self._store.prepare()
-            return self._store.push(jobs, now)
-
         def unclear() -> None:
             nonlocal doubtful
             doubtful = doubtful or self._disown(arrival)
 
-        pushed = self._patience.insist(statement, unclear)
+        pushed = self._store_each(jobs, now, unclear)
         if doubtful:
             return pushed, self._adopt(pushed, jobs, arrival, doubtful)
         absent = {*pushed.existing, *pushed.refused}
         if not absent:
             return pushed, arrival.jobs
         return pushed, [job for at, job in enumerate(jobs) if job.owner and at not in absent]
+
+    def _store_each(self, jobs: list[Job], now: float, unclear: Callable[[], None]) -> Pushed:
+        """Push; a statement that MongoDB refuses is halved, until only the job at fault is refused."""
+
+        def statement() -> Pushed:
+            self._store.prepare()
+            return self._store.push(jobs, now)
+
+        try:
+            return self._patience.insist(statement, unclear)
+        except Refused as error:
+            if len(jobs) == 1:
+                return Pushed(refused={0: error})
+        unclear()  # the driver may have split the statement, and MongoDB taken a part of it
+        middle = len(jobs) // 2
+        first, second = (self._store_each(half, now, unclear) for half in (jobs[:middle], jobs[middle:]))
+        return _joined(first, second, middle)
 
     def _disown(self, arrival: Arrival) -> str:
         """After an unclear born-reserved insert: repeat it as ready jobs, under no id."""
@@ -171,14 +185,19 @@ class Intake:
             self._dispatch.due_later(later)
 
 
+def _joined(first: Pushed, second: Pushed, start: int) -> Pushed:
+    existing = [*first.existing, *(start + at for at in second.existing)]
+    return Pushed(existing, first.refused | {start + at: error for at, error in second.refused.items()})
+
+
 def _tell(pushes: list[Push], pushed: Pushed) -> None:
     if not pushed.existing and not pushed.refused:
         for push in pushes:
-            push.told({}, ())
+            shielded(push.told, {}, ())
         return
     start = 0
     for push in pushes:
         end = start + len(push.jobs)
         refused = {at - start: error for at, error in pushed.refused.items() if start <= at < end}
-        push.told(refused, [at - start for at in pushed.existing if start <= at < end])
+        shielded(push.told, refused, [at - start for at in pushed.existing if start <= at < end])
         start = end

@@ -47,7 +47,7 @@ class Job:
 
     ``owner`` is the id under which this broker holds it (empty: it does not), ``attempts`` the
     number of deliveries including the one under way, ``suspect`` whether a worker died with it:
-    then it is delivered alone.
+    then it is delivered alone. ``size`` is what it takes in memory and on the wire: payload and headers.
     """
 
     __slots__ = (
@@ -64,6 +64,7 @@ class Job:
         "priority",
         "remember",
         "seq",
+        "size",
         "suspect",
         "visibility_timeout",
     )
@@ -80,6 +81,7 @@ class Job:
         max_attempts: int = 5,
         visibility_timeout: float = 1800.0,
         remember: float | None = None,
+        size: int | None = None,
     ) -> None:
         self.id = id
         self.payload = payload
@@ -90,6 +92,7 @@ class Job:
         self.max_attempts = max_attempts
         self.visibility_timeout = visibility_timeout
         self.remember = remember
+        self.size = len(payload) if size is None else size
         self.created_at = 0.0
         self.seq = 0
         self.attempts = 0

@@ -6,14 +6,15 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 import pymongo
+from bson.errors import BSONError
 from pymongo import errors as mongo_errors
 from pymongo.database import Database
 from pymongo.write_concern import WriteConcern
 
-from sluicemq.errors import Unavailable
+from sluicemq.errors import TooLarge, Unavailable
 
 Documents = Database[dict[str, Any]]
 
@@ -22,9 +23,29 @@ REPLY_TIMEOUT = 15.0
 #: How long a statement waits for a primary before it is given up as not sent.
 PRIMARY_TIMEOUT = 5.0
 
+#: The server's codes for a statement that is itself at fault. They are listed, and not those of a server
+#: in trouble (a full disk, missing rights, an election): to take one of those for a refusal loses jobs.
+_AT_FAULT: Final = {
+    2,  # BadValue
+    9,  # FailedToParse
+    14,  # TypeMismatch
+    15,  # Overflow: nested too deep
+    22,  # InvalidBSON
+    52,  # DollarPrefixedFieldName
+    73,  # InvalidNamespace
+    121,  # DocumentValidationFailure
+    10334,  # BSONObjectTooLarge
+    17419,  # a document that an update makes too large
+    17420,  # the same, of an upsert
+}
+
 
 class Unclear(Unavailable):
     """A write may or may not have happened: its reply was lost or its durability is not known."""
+
+
+class Refused(TooLarge):
+    """The statement itself is at fault, so waiting can't cure it: with checked jobs, only by their size."""
 
 
 class UnsafeStore(Unavailable):
@@ -32,18 +53,27 @@ class UnsafeStore(Unavailable):
 
 
 def connect(uri: str) -> pymongo.MongoClient[dict[str, Any]]:
-    """A client whose writes wait for the majority and its journal; it connects when first used."""
-    return pymongo.MongoClient(
-        uri,
-        w="majority",
-        retryWrites=True,
-        retryReads=True,
-        serverSelectionTimeoutMS=int(PRIMARY_TIMEOUT * 1000),
-        socketTimeoutMS=int(REPLY_TIMEOUT * 1000),
-        connectTimeoutMS=5000,
-        maxPoolSize=64,
-        appname="sluicemq",
-    )
+    """A client whose writes wait for the majority and its journal; it connects when first used.
+
+    Raises :class:`Unavailable` for a URI that can't be read.
+    """
+    try:
+        return pymongo.MongoClient(
+            uri,
+            w="majority",
+            retryWrites=True,
+            retryReads=True,
+            serverSelectionTimeoutMS=int(PRIMARY_TIMEOUT * 1000),
+            socketTimeoutMS=int(REPLY_TIMEOUT * 1000),
+            connectTimeoutMS=5000,
+            maxPoolSize=64,
+            appname="sluicemq",
+        )
+    except (mongo_errors.ConfigurationError, ValueError) as error:
+        raise Unavailable(
+            f"mongodb_uri can't be used: {brief(error)}. Write mongodb://USER:PASSWORD@HOST:27017; "
+            "in user and password, the characters @ : / % are written %40 %3A %2F %25"
+        ) from error
 
 
 def require_safe(client: pymongo.MongoClient[dict[str, Any]], *, allow_unsafe: bool) -> str | None:
@@ -115,13 +145,25 @@ def translated() -> Iterator[None]:
     """Raise this package's errors for the driver's, with the cause kept.
 
     :class:`Unavailable`: the statement was not sent. :class:`Unclear`: it may have been applied.
+    :class:`Refused`: repeating it is of no use.
     """
     try:
         yield
     except mongo_errors.ServerSelectionTimeoutError as error:
         raise Unavailable(f"no MongoDB primary: {brief(error)}") from error
+    except (BSONError, OverflowError, mongo_errors.InvalidName) as error:  # the driver could not write it
+        raise Refused(f"MongoDB can't take it: {brief(error)}") from error
     except mongo_errors.PyMongoError as error:
-        raise Unclear(f"{type(error).__name__}: {brief(error)}") from error
+        kind = Refused if isinstance(error, mongo_errors.OperationFailure) and _definite(error) else Unclear
+        raise kind(f"{type(error).__name__}: {brief(error)}") from error
+
+
+def _definite(error: mongo_errors.OperationFailure) -> bool:
+    details = error.details or {}
+    if details.get("writeConcernError") or details.get("writeConcernErrors"):
+        return False
+    codes = {each.get("code") for each in details.get("writeErrors", ())} or {error.code}
+    return codes <= _AT_FAULT
 
 
 def brief(error: Exception) -> str:

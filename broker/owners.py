@@ -17,6 +17,7 @@ from gevent.lock import RLock
 
 from broker.mongo import ServerClock
 from broker.store_leases import LeaseStore
+from sluicemq.errors import Unavailable
 
 log = logging.getLogger("broker.owners")
 
@@ -43,7 +44,9 @@ class Owners:
         self._changing = RLock()
         self._confirmed = float("-inf")
         self._reached = 0.0
+        self._ended = False
         self._seen: dict[str, tuple[int, float]] = {}
+        self._risen: set[str] = set()  # others whose counter has risen since we look: they are there
 
     @property
     def pause(self) -> float:
@@ -63,8 +66,15 @@ class Owners:
         return [owner for owner in (self.current, *self.retired) if owner]
 
     def use(self) -> str:
-        """The id for new work; a new one is begun, its lease durable before it is used, if there is none."""
+        """The id for new work; a new one is begun, its lease durable before it is used, if there is none.
+
+        Raises :class:`Unavailable` once :meth:`end` was called.
+        """
+        if self.current:  # a heartbeat under way, which may take long, is not waited for
+            return self.current
         with self._changing:
+            if self._ended:
+                raise Unavailable("the broker stops: it takes no jobs any more")
             if not self.current:
                 self._begin()
             return self.current
@@ -95,12 +105,15 @@ class Owners:
     def beat(self) -> None:
         """One heartbeat for all our ids; a lease found dead is dropped, and a new id taken."""
         with self._changing:
+            if self._ended:
+                return
             mine, sent = self.mine(), time.monotonic()
             if self._leases.beat(mine) == len(mine):
                 self._confirm(sent)
             else:
                 self._drop_dead(mine)
-            self.use()
+            if not self._ended:
+                self.use()
         self._watch()
 
     def end_others(self) -> int:
@@ -115,19 +128,22 @@ class Owners:
         return set(self._leases.live()) | set(self.mine())
 
     def end(self) -> None:
-        """Mark all our leases dead, when we stop."""
-        for owner in self.mine():
-            self._leases.end(owner, self._clock.now())
-        self.current = ""
-        self.retired.clear()
-        self._confirmed = float("-inf")
+        """Mark all our leases dead, when we stop, and begin no other."""
+        self._ended = True
+        with self._changing:  # or a heartbeat would take it for another broker's doing
+            for owner in self.mine():
+                self._leases.end(owner, self._clock.now())
+            self.current = ""
+            self.retired.clear()
+            self._confirmed = float("-inf")
 
     def _begin(self) -> None:
         sent = time.monotonic()
         owner = secrets.token_hex(6)
         self._leases.begin(owner, self._name, self.lease, self._clock.now())
         self.current = owner
-        self._confirmed = max(self._confirmed, sent)
+        if not self.retired:  # of those, only a heartbeat tells whether they are still ours
+            self._confirmed = max(self._confirmed, sent)
 
     def _confirm(self, sent: float) -> None:
         # Time without MongoDB is not counted against the others: one long gap adds one beat's worth.
@@ -147,11 +163,15 @@ class Owners:
 
     def _watch(self) -> None:
         others = {owner: beat for owner, beat in self._leases.live().items() if owner not in self.mine()}
-        self.others = len(others)
         self._seen = {owner: seen for owner, seen in self._seen.items() if owner in others}
         for owner, (beat, lease) in others.items():
             seen = self._seen.get(owner)
+            if seen is not None and seen[0] != beat:
+                self._risen.add(owner)
             if seen is None or seen[0] != beat:
                 self._seen[owner] = (beat, self._reached)
             elif self._reached - seen[1] >= lease and self._leases.end(owner, self._clock.now(), beat=beat):
                 log.warning("broker with owner %s has been silent for %.1f s: declared dead", owner, lease)
+        # One that was killed before we came leaves a lease, and nobody to share the work with.
+        self._risen &= others.keys()
+        self.others = len(self._risen)

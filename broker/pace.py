@@ -7,9 +7,9 @@ from typing import Final
 
 #: The shortest time over which a rate is measured, in seconds.
 _WINDOW: Final = 0.02
-#: So many seconds of work are held ready, within these bounds.
+#: So many seconds of work are held ready, up to a bound; this much for workers not known yet.
 _AHEAD: Final = 0.25
-SMALLEST, LARGEST = 16, 8192
+UNKNOWN, LARGEST = 16, 8192
 
 
 class Pace:
@@ -17,7 +17,7 @@ class Pace:
 
     def __init__(self) -> None:
         self.rate: float | None = None
-        self.appetite = SMALLEST
+        self.appetite = UNKNOWN
         self._began = time.monotonic()
         self._count = 0
 
@@ -38,9 +38,9 @@ class Pace:
         if self._count or working:
             self._measure(time.monotonic())
         else:
-            self.rate, self.appetite = None, SMALLEST
+            self.rate, self.appetite = None, UNKNOWN
 
     def _measure(self, now: float) -> None:
         self.rate = self._count / max(now - self._began, _WINDOW)
-        self.appetite = int(min(LARGEST, max(SMALLEST, self.rate * _AHEAD)))
+        self.appetite = int(min(LARGEST, self.rate * _AHEAD))
         self._began, self._count = now, 0

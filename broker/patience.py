@@ -38,7 +38,8 @@ class Patience:
         """The answer of ``statement``, repeated for as long as it takes.
 
         ``unclear`` is called, before the repetition, after an outcome that can't be known. Raises
-        :class:`Unavailable` once patience is over.
+        :class:`Unavailable` once patience is over, and at once what waiting can't cure
+        (:class:`~broker.mongo.Refused`).
         """
         wait = _FIRST_WAIT
         while True:

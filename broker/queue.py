@@ -25,7 +25,7 @@ from broker.settle import Settle
 from broker.store import QueueStore
 from broker.store_documents import Usual
 from broker.store_inspect import collection
-from sluicemq.errors import Unavailable
+from sluicemq.errors import SluiceError
 
 log = logging.getLogger("broker.queue")
 
@@ -91,16 +91,17 @@ class Queue:
             self._house.counters.add("expired", len(expired))
             self.answers.expired(expired)
 
-    def drain(self, timeout: float) -> bool:
-        """Wait until everything taken in and every verdict is durable."""
-        return self.intake.drain(timeout) and self.settle.drain(timeout) and self._buried.drain(timeout)
-
     def give_back(self) -> None:
         """Give back all that is held, staged or at workers, without charging an attempt: the broker stops."""
         dispatch = self.dispatch
         at_workers: list[Job] = [each.job for each in dispatch.deliveries.values()]
         dispatch.deliveries.clear()
         self.settle.release([*dispatch.withdraw(), *at_workers])
+
+    def forget_all(self) -> None:
+        """The queue was removed from MongoDB: drop what is staged, and tell those who wait for its jobs."""
+        self.dispatch.forget([*self.dispatch.withdraw(), *self.dispatch.held.values()])
+        self.answers.removed()
 
     def _bury(self, unreadable: list[dict[str, Any]]) -> None:
         def statement() -> None:
@@ -109,5 +110,5 @@ class Queue:
 
         try:
             self._house.patience.insist(statement)
-        except Unavailable:
+        except SluiceError:
             log.exception("%d unreadable messages are not kept", len(unreadable))

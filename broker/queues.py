@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
 from broker.config import Config
 from broker.queue import House, Queue
 from sluicemq.errors import BadQueue, QueueFull
-
-NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")
+from sluicemq.wire import QUEUE_NAME_RULE, is_queue_name
 
 
 class Queues:
@@ -59,6 +57,7 @@ class Queues:
         """The queue's collection was removed; it is made again if somebody still uses it."""
         queue = self._open[name]
         queue.store.dropped()
+        queue.forget_all()
         if not queue.dispatch.workers and not queue.busy and name not in self._configured():
             del self._open[name]
 
@@ -79,8 +78,6 @@ class Queues:
 
 def check_name(name: object) -> str:
     """The name, if it may be one; raises :class:`BadQueue`."""
-    if isinstance(name, str) and NAME.fullmatch(name):
+    if isinstance(name, str) and is_queue_name(name):
         return name
-    raise BadQueue(
-        f"{str(name)[:80]!r} is no queue name: 1 to 64 of A-Z a-z 0-9 _ - and, not first, a full stop"
-    )
+    raise BadQueue(f"{str(name)[:80]!r} is no queue name: {QUEUE_NAME_RULE}")

@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import click
 import gevent
 from gevent.event import Event
 
-from broker import __version__, logs
+from broker import __version__, addresses, logs
 from broker.config import Config, ConfigError, describe, load
 from broker.embedded import EmbeddedMongo
 from broker.server import Server
@@ -23,6 +24,9 @@ from sluicemq.errors import SluiceError
 log = logging.getLogger("broker")
 
 REFUSED, USAGE = 1, 2
+
+#: Signals within so many seconds are one: timeout(1) signals the process and then its group.
+_ONE_SIGNAL = 1.0
 
 _EPILOG = (
     "Every setting of [broker] can also be given in the file or as SLUICEMQ_NAME in the environment; "
@@ -60,7 +64,7 @@ def serve(config_file: Path | None, ready_file: Path | None, *, check_config: bo
         click.echo(describe(config))
         return 0
     logs.set_up(config.broker.log_level, config.broker.log_format)
-    return _run(config, ready_file)
+    return _Process(config).run(ready_file)
 
 
 def main(arguments: list[str]) -> int:
@@ -75,46 +79,70 @@ def main(arguments: list[str]) -> int:
     return code
 
 
-def _run(config: Config, ready_file: Path | None) -> int:
-    stopped = _on_signals()
-    embedded = None if config.broker.mongodb_uri else EmbeddedMongo(_data_dir(config))
-    server: Server | None = None
+class _Process:
+    """The broker and its embedded MongoDB, from the start until a signal, at any time, has ended them."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._embedded = None if config.broker.mongodb_uri else EmbeddedMongo(_data_dir(config))
+        self._server: Server | None = None
+        self._asked = Event()
+        self._asked_at = 0.0
+        self._hurried = False
+        for number in (signal.SIGTERM, signal.SIGINT):
+            gevent.signal_handler(number, self._signalled)
+
+    def run(self, ready_file: Path | None) -> int:
+        """Start, wait for a signal, stop; returns the exit code."""
+        try:
+            self._start(ready_file)
+            self._asked.wait()
+        except (SluiceError, OSError) as error:
+            log.error("%s", error)  # noqa: TRY400 - the text says what to do, a traceback would hide it
+            return REFUSED
+        else:
+            return 0
+        finally:
+            stop(self._server, self._embedded)
+
+    def _start(self, ready_file: Path | None) -> None:
+        config = self._config
+        addresses.require_free(config)
+        for address in addresses.exposed(config):
+            log.warning("%s is open to the network without a password", address)
+        uri = config.broker.mongodb_uri or (self._embedded.start() if self._embedded else "")
+        if self._asked.is_set():
+            return
+        self._server = Server(config, uri, alone=self._embedded is not None)
+        self._server.start()
+        _announce(self._server, self._embedded, ready_file)
+
+    def _signalled(self) -> None:
+        now = time.monotonic()
+        if not self._asked.is_set():
+            self._asked_at = now
+            self._asked.set()
+        elif now - self._asked_at >= _ONE_SIGNAL and not self._hurried:
+            self._hurry()
+
+    def _hurry(self) -> None:
+        self._hurried = True
+        log.warning("second signal: stopping at once")
+        if self._server:
+            self._server.hurry()
+        if self._embedded:
+            self._embedded.hurry()
+
+
+def stop(server: Server | None, embedded: EmbeddedMongo | None) -> None:
+    """Stop the broker, then its MongoDB, whatever becomes of the first."""
     try:
-        uri = config.broker.mongodb_uri or (embedded.start() if embedded else "")
-        server = Server(config, uri, alone=embedded is not None)
-        server.start()
-        _announce(server, embedded, ready_file)
-        stopped.wait()
-    except (SluiceError, OSError) as error:
-        log.error("%s", error)  # noqa: TRY400 - the text says what to do, a traceback would hide it
-        return REFUSED
-    else:
-        return 0
+        if server:
+            server.stop()
     finally:
-        _stop(server, stopped, embedded)
-
-
-def _stop(server: Server | None, stopped: Event, embedded: EmbeddedMongo | None) -> None:
-    stopped.clear()
-    if server:
-        gevent.spawn(_hurry, server, stopped)
-        server.stop()
-    if embedded:
-        embedded.stop()
+        if embedded:
+            embedded.stop()
     log.info("stopped")
-
-
-def _hurry(server: Server, signalled: Event) -> None:
-    signalled.wait()
-    log.warning("second signal: stopping at once")
-    server.hurry()
-
-
-def _on_signals() -> Event:
-    stopped = Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        gevent.signal_handler(number, stopped.set)
-    return stopped
 
 
 def _data_dir(config: Config) -> Path:

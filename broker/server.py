@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -16,6 +15,7 @@ from gevent.event import Event
 from broker.admin import Admin
 from broker.config import Config, DeviceSettings
 from broker.counters import Counters
+from broker.deadline import Deadline
 from broker.device import Device, ForwarderDevice, QueueDevice
 from broker.frames import JobMaker
 from broker.mongo import Documents, ServerClock, connect, require_safe
@@ -36,7 +36,8 @@ log = logging.getLogger("broker")
 _QUIET = 0.1
 _READING_SHARE = 0.2
 _WRITING_SHARE = 0.3
-#: Seconds to mark the lease dead and say goodbye to MongoDB, at least.
+#: Seconds that a MongoDB gets in any case: to write what is given back; to mark the lease dead.
+_LAST_WRITES = 0.2
 _LEAVING = 1.0
 
 
@@ -65,7 +66,8 @@ class Server:
         self._devices: list[Device] = [self._device(each, maker) for each in config.devices]
         self._greenlets: list[gevent.Greenlet[..., None]] = []
         self._stopping = Event()
-        self._started = False
+        self._deadline = Deadline()
+        self._started = self._open = False
 
     # ----------------------------------------------------------------- start
 
@@ -90,6 +92,7 @@ class Server:
             self._repeat("time-outs, askers, jobs of other brokers", settings.poll, self._tick),
             self._repeat("heartbeats of library sessions", settings.heartbeat / 2, self._sessions.beat),
         ]
+        self._open = True
 
     def describe(self) -> dict[str, Any]:
         """The doors that are open: ``{endpoint, devices: [{kind, queue, frontend, backend, commit}]}``."""
@@ -104,31 +107,33 @@ class Server:
         """Stop without losing what was received; returns when stopped. Harmless before start, or twice.
 
         Grant no more work; read the doors until they are quiet; close them and write what came; wait
-        for running jobs; give back the rest; end the lease. ``stop_timeout`` bounds all of it.
+        for running jobs; give back the rest; end the lease. ``stop_timeout`` bounds all of it. After a
+        start that failed half-way it does the same, and says nothing.
         """
         if not self._started:
             return
         self._started = False
         timeout = self.config.broker.stop_timeout
-        deadline = time.monotonic() + timeout
-        log.info("stopping: reading the doors until they are quiet")
+        self._deadline.begin(timeout)
+        if self._open:
+            log.info("stopping: reading the doors until they are quiet")
         self._grant_no_more(timeout * _READING_SHARE)
         self._read_until_quiet(timeout * _READING_SHARE)
-        for device in self._devices:
-            device.close_gates()
+        _all_at_once(device.close_gates for device in self._devices)
         self._sessions.taking = False
         self._write_what_came(timeout * _WRITING_SHARE)
-        self._await_workers(deadline - timeout * _WRITING_SHARE)
-        self._give_back(deadline)
+        self._await_workers(self._deadline.left - timeout * _WRITING_SHARE)
+        self._give_back()
         self._stopping.set()
-        gevent.joinall(self._greenlets, timeout=max(0.5, deadline - time.monotonic()))
-        self._say_what_was_counted()
-        self._close(deadline)
+        self._deadline.until(lambda: all(each.ready() for each in self._greenlets), at_least=_LAST_WRITES)
+        if self._open:
+            self._say_what_was_counted()
+        self._close()
 
     def hurry(self) -> None:
         """Wait for nothing any more: a second signal came."""
+        self._deadline.hurry()
         self._patience.give_up()
-        self._stopping.set()
 
     # ----------------------------------------------------------- parts of it
 
@@ -166,14 +171,17 @@ class Server:
 
         def run() -> None:
             while not self._stopping.wait(seconds):
-                try:
-                    step()
-                except Unavailable as error:
-                    self.counters.notice("store_unavailable", f"{duty}: {error}")
-                except Exception:
-                    log.exception("%s failed", duty)
+                self._do(duty, step)
 
         return gevent.spawn(run)
+
+    def _do(self, duty: str, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except Unavailable as error:
+            self.counters.notice("store_unavailable", f"{duty}: {error}")
+        except Exception:
+            log.exception("%s failed", duty)
 
     def _beat(self) -> None:
         sure = self._owners.sure
@@ -184,52 +192,52 @@ class Server:
                 queue.dispatch.hand_out()
 
     def _tick(self) -> None:
-        for queue in self._queues:
-            queue.tick()
+        for queue in self._queues:  # one that fails costs the others nothing
+            self._do(f"time-outs, askers, jobs of other brokers of queue {queue.name}", queue.tick)
 
     # -------------------------------------------------------- steps of a stop
 
-    def _grant_no_more(self, timeout: float) -> None:
-        deadline = time.monotonic() + timeout
-        for queue in self._queues:
-            queue.dispatch.stop_granting(max(0.0, deadline - time.monotonic()))
+    def _grant_no_more(self, seconds: float) -> None:
+        self._deadline.until(
+            lambda: all([queue.dispatch.stop_granting(0.0) for queue in self._queues]),  # noqa: C419 - each is told
+            within=seconds,
+        )
 
-    def _read_until_quiet(self, timeout: float) -> None:
+    def _read_until_quiet(self, seconds: float) -> None:
         """Closing the doors first would lose what lies in socket buffers."""
-        deadline = time.monotonic() + timeout
+        latest = Deadline()
+        latest.begin(min(seconds, self._deadline.left))
         before, now = -1, self._received()
-        while now != before and time.monotonic() < deadline and not self._stopping.wait(_QUIET):
+        while now != before and latest.left and self._deadline.left:
+            self._deadline.until(lambda: False, within=_QUIET)
             before, now = now, self._received()
 
     def _received(self) -> int:
         return sum(device.received for device in self._devices)
 
-    def _write_what_came(self, timeout: float) -> None:
-        deadline = time.monotonic() + timeout
-        for queue in self._queues:
-            if not queue.intake.drain(max(0.0, deadline - time.monotonic())):
+    def _write_what_came(self, seconds: float) -> None:
+        if not self._deadline.until(lambda: not any(q.intake.busy for q in self._queues), within=seconds):
+            for queue in self._queues:
                 queue.intake.refuse_waiting()
 
-    def _await_workers(self, deadline: float) -> None:
+    def _await_workers(self, seconds: float) -> None:
         running = sum(len(queue.dispatch.deliveries) for queue in self._queues)
         if running:
-            log.info(
-                "waiting for %d running jobs, until %.0f s from now", running, deadline - time.monotonic()
-            )
-        while time.monotonic() < deadline and not self._stopping.is_set():
-            if not any(queue.dispatch.deliveries for queue in self._queues):
-                return
-            self._stopping.wait(0.02)
+            log.info("waiting for %d running jobs, until %.0f s from now", running, max(0.0, seconds))
+        # Their verdicts too: whoever has asked is answered when they are durable.
+        self._deadline.until(
+            lambda: not any(queue.dispatch.deliveries or queue.settle.busy for queue in self._queues),
+            within=seconds,
+        )
 
-    def _give_back(self, deadline: float) -> None:
+    def _give_back(self) -> None:
         """Give back what is held, then close the doors: what a lane still held is pushed anew."""
         for queue in self._queues:
             queue.give_back()
             queue.answers.refuse_all()
-        for part in (*self._devices, self._sessions):
-            part.stop()
-        for queue in self._queues:
-            queue.drain(max(0.2, deadline - time.monotonic()))
+        _all_at_once(part.stop for part in (*self._devices, self._sessions))
+        # What ends in one part may begin in another: jobs removed for a worker that is gone are pushed anew.
+        self._deadline.until(lambda: not any(q.busy for q in self._queues), at_least=_LAST_WRITES)
         self._patience.give_up()
 
     def _say_what_was_counted(self) -> None:
@@ -245,13 +253,18 @@ class Server:
         }
         log.info("counted: %s", " ".join(f"{name}={count}" for name, count in counted.items()))
 
-    def _close(self, deadline: float) -> None:
+    def _close(self) -> None:
         """End the lease and all connections; a MongoDB that does not answer is not waited for."""
         leaving = gevent.spawn(self._leave_store)
-        leaving.join(max(_LEAVING, deadline - time.monotonic()))
+        self._deadline.until(lambda: bool(leaving.ready()), at_least=_LEAVING)
         self._board.stop()
 
     def _leave_store(self) -> None:
         with suppress(SluiceError):
             self._owners.end()
         self._mongo.close()
+
+
+def _all_at_once(steps: Iterable[Callable[[], None]]) -> None:
+    """Each may take a second or two to flush; one after the other they would take the deadline."""
+    gevent.joinall([gevent.spawn(step) for step in steps])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ from broker.batcher import Batcher
 from broker.config import BrokerSettings
 from broker.counters import Counters
 from broker.frames import JobMaker
-from broker.frontends import FRAME_FACTOR
+from broker.frontends import FRAME_FACTOR, MOST_UNREAD, refusal
 from broker.intake import Push
 from broker.job import Job
 from broker.queue import Queue
@@ -32,8 +32,10 @@ from sluicemq.errors import BadFrames, BadVerb, BadVersion, LeaseLost, SluiceErr
 
 #: Jobs in one PUSH, and receipts in one SETTLE, at most.
 MOST_AT_ONCE: Final = 1000
-#: Answers that a client has not read, before its requests are no longer read.
-MOST_UNREAD: Final = 1000
+#: Bytes of one DELIVER, at most, unless one job alone has more.
+MOST_BYTES: Final = 2**20
+#: Messages that libzmq holds for a client, whatever their size; no worker gets jobs beyond them.
+_UNREAD_IN_SOCKET: Final = 8
 _MOST_CREDIT: Final = 100_000
 _LONGEST_DELAY: Final = 10 * 366 * 86400.0
 _VERDICTS: Final = frozenset({wire.COMMIT, wire.ROLLBACK, wire.REJECT, wire.RELEASE})
@@ -74,7 +76,7 @@ class SessionDoor:
             max_frame=FRAME_FACTOR * settings.max_job_bytes,
             heartbeat=None,
             silence=None,
-            sndhwm=1000,
+            sndhwm=_UNREAD_IN_SOCKET,
         )
 
     def start(self) -> None:
@@ -121,7 +123,7 @@ class Session:
     @property
     def writable(self) -> bool:
         """Whether the client reads what it is sent."""
-        return self._lane.backlog == 0
+        return self._lane.writable
 
     def read_on(self) -> None:
         """The reason to hold this client back may be over."""
@@ -131,6 +133,10 @@ class Session:
             self._lane.resume()
         for worker in self._workers.values():
             worker.queue.dispatch.offer(worker)
+
+    def hang_up(self) -> None:
+        """Close the connection."""
+        self._lane.close()
 
     def beat(self, now: float) -> None:
         """Say that the broker lives; close a client that has said nothing for too long."""
@@ -155,14 +161,12 @@ class Session:
         number = 0
         try:
             verb, number, fields = wire.decode(frames)
-            handler = _HANDLERS.get(verb)
-            if handler is None:
-                raise BadVerb(f"unknown verb {verb[:32]!r}")
-            handler(self, number, fields)
-        except SluiceError as error:
-            self.counters.notice(error.code.lower(), f"from {self.name}: {error}")
-            self.send(wire.ERROR, number, error.code, str(error))
-            if isinstance(error, BadVersion):
+            _handler(verb)(self, number, fields)
+        except Exception as error:  # noqa: BLE001 - the client must have an answer, and those after it theirs
+            problem = refusal(error)
+            self.counters.notice(problem.code.lower(), f"from {self.name}: {problem}")
+            self.send(wire.ERROR, number, problem.code, str(problem))
+            if isinstance(problem, BadVersion):
                 self._lane.close()
 
     def _closed(self) -> None:
@@ -198,7 +202,7 @@ class Session:
         queue = self._house.queues.for_push(name)
         self.counters.add("received", len(entries))
         jobs, positions, refused = self._jobs(queue, entries)
-        size = sum(len(job.payload) for job in jobs)
+        size = sum(job.size for job in jobs)
         if not jobs:
             self._pushed(number, 0, 0, [], refused, {}, ())
             return
@@ -257,42 +261,36 @@ class Session:
         (entries,) = _take(fields, list)
         if len(entries) > MOST_AT_ONCE:
             raise BadFrames(f"a SETTLE has at most {MOST_AT_ONCE} verdicts, this one has {len(entries)}")
-        verdicts = [_verdict(entry) for entry in entries]
-        told = partial(self._settled, number)
-        by_queue = self._by_queue(verdicts)
-        if len(by_queue) == 1:
-            queue, _ = by_queue.popitem()
-            queue.settle.settle(verdicts, Settlement(told))
-        else:
-            self._settle_apart(verdicts, by_queue, told)
+        whole = Settlement(partial(self._settled, number))
+        for queue, verdicts in self._by_queue(entries, whole.problems).items():
+            whole.pending += 1
+            part = Settlement(partial(_join, whole, list(verdicts)))
+            queue.settle.settle(list(verdicts.values()), part)
+        whole.close()
 
-    def _by_queue(self, verdicts: list[Verdict]) -> dict[Queue, list[int]]:
-        """The positions of the verdicts on each queue's deliveries; void receipts go to any."""
-        queues = [worker.queue for worker in self._workers.values()]
-        if len(queues) == 1:
-            return {queues[0]: list(range(len(verdicts)))}
-        groups: dict[Queue, list[int]] = {}
-        for at, verdict in enumerate(verdicts):
-            for worker in self._workers.values():
-                if verdict.receipt in worker.unsettled:
-                    groups.setdefault(worker.queue, []).append(at)
+    def _by_queue(
+        self, entries: list[Any], problems: dict[int, SluiceError]
+    ) -> dict[Queue, dict[int, Verdict]]:
+        """The verdicts on each queue's deliveries by their positions; ``problems`` gets those refused."""
+        groups: dict[Queue, dict[int, Verdict]] = {}
+        for at, entry in enumerate(entries):
+            try:
+                verdict = _verdict(entry)
+                groups.setdefault(self._queue_of(verdict.receipt), {})[at] = verdict
+            except BadFrames as error:
+                self.counters.notice("bad_verdicts", f"from {self.name}: {error}")
+                problems[at] = error
+            except LeaseLost as error:
+                self.counters.add("late_verdicts")
+                problems[at] = error
         return groups
 
-    def _settle_apart(
-        self,
-        verdicts: list[Verdict],
-        by_queue: dict[Queue, list[int]],
-        told: Callable[[dict[int, SluiceError]], None],
-    ) -> None:
-        known = {at for positions in by_queue.values() for at in positions}
-        whole = Settlement(told)
-        whole.pending += len(by_queue)
-        for at in set(range(len(verdicts))) - known:
-            whole.problems[at] = LeaseLost("this receipt is void: the delivery has ended")
-        for queue, positions in by_queue.items():
-            part = Settlement(partial(_join, whole, positions))
-            queue.settle.settle([verdicts[at] for at in positions], part)
-        whole.close()
+    def _queue_of(self, receipt: bytes) -> Queue:
+        """The queue whose worker here has, or owes, this delivery; raises :class:`LeaseLost` if none has."""
+        for worker in self._workers.values():
+            if receipt in worker.unsettled or receipt in worker.owed:
+                return worker.queue
+        raise LeaseLost("this receipt is void: the delivery has ended")
 
     def _settled(self, number: int, problems: dict[int, SluiceError]) -> None:
         self.send(wire.OK, number, _listed(problems))
@@ -352,13 +350,18 @@ class SessionWorker(Worker):
         return super().free if self._session.writable else 0
 
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
-        """Send jobs in one message."""
-        self._number += 1
-        jobs = [
-            [each.receipt, each.job.id, each.job.payload, each.job.headers, each.job.attempts]
-            for each in deliveries
-        ]
-        self._session.send(wire.DELIVER, self._number, self.queue.name, jobs)
+        """Send jobs, many in a message."""
+        for part in _by_bytes(deliveries):
+            self._number += 1
+            jobs = [
+                [each.receipt, each.job.id, each.job.payload, each.job.headers, each.job.attempts]
+                for each in part
+            ]
+            self._session.send(wire.DELIVER, self._number, self.queue.name, jobs)
+
+    def hang_up(self) -> None:
+        """Close its session."""
+        self._session.hang_up()
 
 
 _HANDLERS: Final[dict[bytes, Callable[[Session, int, Fields], None]]] = {
@@ -376,6 +379,13 @@ _HANDLERS: Final[dict[bytes, Callable[[Session, int, Fields], None]]] = {
     wire.DELETE: lambda session, number, fields: session._ask(number, fields, Admin.delete, str),  # noqa: SLF001
     wire.CANCEL: lambda session, number, fields: session._ask(number, fields, Admin.cancel, str, str),  # noqa: SLF001
 }
+
+
+def _handler(verb: bytes) -> Callable[[Session, int, Fields], None]:
+    handler = _HANDLERS.get(verb)
+    if handler is None:
+        raise BadVerb(f"unknown verb {verb[:32]!r}")
+    return handler
 
 
 def _take(fields: Fields, *types: Any) -> Fields:
@@ -399,6 +409,20 @@ def _entry(entry: Any) -> tuple[str | None, bytes, dict[str, Any]]:
         case [None | str() as job_id, bytes() as payload, (None | dict()) as headers]:
             return job_id, payload, headers or _NO_HEADERS
     raise BadFrames("a job in a PUSH is [id or nil, payload as bin, headers or nil]")
+
+
+def _by_bytes(deliveries: Sequence[Delivery]) -> Iterator[list[Delivery]]:
+    """In their order, in parts of :data:`MOST_BYTES` at most, or of one."""
+    part: list[Delivery] = []
+    size = 0
+    for delivery in deliveries:
+        if part and size + delivery.job.size > MOST_BYTES:
+            yield part
+            part, size = [], 0
+        part.append(delivery)
+        size += delivery.job.size
+    if part:
+        yield part
 
 
 def _verdict(entry: Any) -> Verdict:

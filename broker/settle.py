@@ -19,6 +19,7 @@ from broker.dispatch import Dispatch
 from broker.job import Job
 from broker.mongo import ServerClock
 from broker.patience import Patience
+from broker.shield import shielded
 from broker.store import GivenBack, QueueStore
 from broker.worker import Delivery, Worker
 from sluicemq import wire
@@ -63,7 +64,7 @@ class Settlement:
         """One fewer to wait for."""
         self.pending -= 1
         if not self.pending and self.told:
-            self.told(self.problems)
+            shielded(self.told, self.problems)
 
 
 class _Commit(NamedTuple):
@@ -98,13 +99,18 @@ class Settle:
         self._patience = patience
         self._counters = counters
         dispatch.pop = self._pop
+        dispatch.give_back = self.release
         self._commits: Batcher[_Commit] = Batcher(
             self._commit, size=COMMIT, in_flight=COMMITS_AT_ONCE, gather=GATHER, failed=self._commit_failed
         )
         self._returns: Batcher[_Return] = Batcher(self._give_back, size=COMMIT, failed=self._return_failed)
-        self._releases: Batcher[Job] = Batcher(self._release, size=COMMIT)
+        self._releases: Batcher[Job] = Batcher(self._release, size=COMMIT, failed=dispatch.forget)
         self._pops: Batcher[tuple[Worker, list[Delivery]]] = Batcher(
-            self._pop_all, size=COMMIT, in_flight=COMMITS_AT_ONCE, weigh=lambda pop: len(pop[1])
+            self._pop_all,
+            size=COMMIT,
+            in_flight=COMMITS_AT_ONCE,
+            weigh=lambda pop: len(pop[1]),
+            failed=self._pop_failed,
         )
 
     # -------------------------------------------------------------- verdicts
@@ -167,10 +173,6 @@ class Settle:
         """Whether any verdict is not durable yet."""
         return any(each.busy for each in self._all())
 
-    def drain(self, timeout: float) -> bool:
-        """Wait until every verdict is durable; False if time ran out before."""
-        return all([each.drain(timeout) for each in self._all()])  # noqa: C419 - every one is waited for
-
     def _all(
         self,
     ) -> tuple[Batcher[_Commit], Batcher[_Return], Batcher[Job], Batcher[tuple[Worker, list[Delivery]]]]:
@@ -188,9 +190,9 @@ class Settle:
             each.settlement.settled(each.position, problem)
             if problem:
                 self._counters.notice("uncommitted", str(problem))
-                self._answers.failed(each.job.id, problem)
+                shielded(self._answers.failed, each.job.id, problem)
             else:
-                self._answers.committed(each.job.id, each.result)
+                shielded(self._answers.committed, each.job.id, each.result)
 
     def _remove(self, jobs: list[Job]) -> dict[str, SluiceError]:
         problems: dict[str, SluiceError] = {}
@@ -213,8 +215,10 @@ class Settle:
         return self._patience.insist(lambda: self._store.finish(finished, self._clock.now()))
 
     def _commit_failed(self, commits: list[_Commit]) -> None:
+        """What is forgotten and still reserved is found by the audit, and delivered again."""
+        self._dispatch.forget(each.job for each in commits)
         for each in commits:
-            each.settlement.settled(each.position, _stopping())
+            each.settlement.settled(each.position, _not_durable())
 
     # ------------------------------------------------------------------ pops
 
@@ -229,7 +233,12 @@ class Settle:
         self._commit([_Commit(each.job, b"", settlement, at) for at, each in enumerate(deliveries)])
         gone = {deliveries[at].receipt for at in settlement.problems}
         for worker, popped in pops:
-            worker.deliver([each for each in popped if each.receipt not in gone])
+            shielded(worker.deliver, [each for each in popped if each.receipt not in gone])
+
+    def _pop_failed(self, pops: list[tuple[Worker, list[Delivery]]]) -> None:
+        for worker, popped in pops:
+            self._dispatch.forget(each.job for each in popped)
+            shielded(worker.deliver, [])
 
     # ------------------------------------------------------------- give-backs
 
@@ -273,15 +282,17 @@ class Settle:
         for entry in entries:
             if entry.dead:
                 self._counters.notice("dead", f"job {entry.job.id} is dead after {entry.reason!r}")
-                self._answers.failed(entry.job.id, Dead(f"job {entry.job.id} is dead: {entry.reason}"))
+                why = Dead(f"job {entry.job.id} is dead: {entry.reason}")
+                shielded(self._answers.failed, entry.job.id, why)
         alive = [entry for entry in entries if not entry.dead]
         if alive:
             self._dispatch.some_ready(max(entry.job.priority for entry in alive))
             self._dispatch.due_later([entry.due for entry in alive if entry.due and entry.due > now])
 
     def _return_failed(self, returns: list[_Return]) -> None:
+        self._dispatch.forget(each.entry.job for each in returns)
         for each in returns:
-            each.settlement.settled(each.position, _stopping())
+            each.settlement.settled(each.position, _not_durable())
 
     def _release(self, jobs: list[Job]) -> None:
         for owner, held in _by_owner(jobs).items():
@@ -323,5 +334,5 @@ def _by_owner(jobs: Iterable[Job]) -> dict[str, list[Job]]:
     return groups
 
 
-def _stopping() -> Unavailable:
-    return Unavailable("the broker stops before this is durable; the job is delivered again")
+def _not_durable() -> Unavailable:
+    return Unavailable("this is not durable: the broker stops, or has failed; the job is delivered again")

@@ -11,7 +11,7 @@ from broker.job import Job
 class Staging:
     """Reserved jobs in memory: higher priority first, FIFO inside one; suspects apart.
 
-    ``bytes`` is the sum of their payloads.
+    ``bytes`` is the sum of their sizes.
 
     A suspect is a job that a worker died with. It goes out alone, to a worker with nothing else in
     flight, so that a poison job takes no other job with it.
@@ -31,7 +31,7 @@ class Staging:
     def add(self, jobs: Iterable[Job]) -> None:
         """Put jobs behind those of their priority."""
         for job in jobs:
-            self.bytes += len(job.payload)
+            self.bytes += job.size
             if job.suspect:
                 self.suspects.append(job)
                 continue
@@ -52,14 +52,27 @@ class Staging:
             if not line:
                 del self._lines[priority], self._order[0]
         self._count -= len(taken)
-        self.bytes -= sum([len(job.payload) for job in taken])
+        self.bytes -= sum([job.size for job in taken])
         return taken
 
     def take_suspect(self) -> Job:
         """Take out the first suspect."""
         job = self.suspects.popleft()
-        self.bytes -= len(job.payload)
+        self.bytes -= job.size
         return job
+
+    def take_last(self, count: int) -> list[Job]:
+        """Take out the last ``count`` jobs, which would go out last."""
+        taken: list[Job] = []
+        while self._order and len(taken) < count:
+            line = self._lines[self._order[-1]]
+            while line and len(taken) < count:
+                taken.append(line.pop())
+            if not line:
+                del self._lines[self._order.pop()]
+        self._count -= len(taken)
+        self.bytes -= sum([job.size for job in taken])
+        return taken
 
     def clear(self) -> list[Job]:
         """Take out everything, suspects too."""

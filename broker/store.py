@@ -4,8 +4,8 @@ Every statement that settles a job names the owner that holds it, so that a late
 nothing. Several documents in one statement are never a transaction: each document is moved or
 not, and the caller learns which. What a lost reply leaves behind is said at each verb.
 
-All methods block the calling greenlet, and raise :class:`~broker.mongo.Unavailable` (nothing was
-sent) or :class:`~broker.mongo.Unclear` (it may have been applied).
+All methods block the calling greenlet, and raise, of ``broker.mongo``, Unavailable (nothing was
+sent), Unclear (it may have been applied) or Refused (repeating it is of no use).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _NONE_SET = Usual()
 #: take that one for as good, and then reads all of it (100,000 keys for 1,000 jobs).
 _BY_ID = "_id_"
 
-#: Payloads in one claim, at most; a job larger than this is claimed alone.
+#: Bytes of jobs in one claim, at most; a job larger than this is claimed alone.
 CLAIM_BYTES = 16 * 2**20
 _HOLD = {"owner": "", "reserved_at": ""}
 
@@ -56,11 +56,15 @@ class Pushed:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Jobs reserved under ``owner``, in order; ``more``: others may lie ready behind them."""
+    """Jobs reserved under ``owner``, in order; ``more``: others may lie ready behind them.
+
+    ``buried``: ids of those that are dead letters now, as they had no attempt left.
+    """
 
     jobs: list[Job]
     owner: str
     more: bool
+    buried: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -161,12 +165,13 @@ class QueueStore:
             found, more = self._first(due, limit, skip)
             if skip and not found:
                 found, more = self._first(due, limit, 0)
-            wanted = self._fit(found, now)
+            buried = self._bury_spent(found, now)
+            wanted = [each for each in found if not each.spent]
             claimed = self._hold(wanted, due, owner, now) if wanted else []
         for each in claimed:
             each.owner = owner
             each.attempts += 1
-        return Claim(claimed, owner, more=more or skip > 0)
+        return Claim(claimed, owner, more=more or skip > 0, buried=buried)
 
     def _first(self, due: Document, limit: int, skip: int) -> tuple[list[Job], bool]:
         """The first due jobs, up to ``limit`` and ``CLAIM_BYTES``; and whether there may be more."""
@@ -174,7 +179,7 @@ class QueueStore:
         room = CLAIM_BYTES
         for stored in self.jobs.find(due, HANDED_OUT).sort(ORDER).skip(skip).limit(limit):
             found.append(job(stored, self._usual))
-            room -= len(found[-1].payload)
+            room -= found[-1].size
             if room <= 0:
                 return found, True
         return found, len(found) == limit
@@ -194,12 +199,16 @@ class QueueStore:
         mine = {"_id": {"$in": ids}, "state": "reserved", "owner": owner}
         return {each["_id"] for each in self.jobs.find(mine, {"_id": 1}, hint=_BY_ID)}
 
-    def _fit(self, found: list[Job], now: float) -> list[Job]:
-        """Leave out, and bury, what has no attempt left."""
+    def _bury_spent(self, found: list[Job], now: float) -> tuple[str, ...]:
+        """Bury what has no attempt left; returns the ids of those that were not another broker's to bury."""
         spent = [each.id for each in found if each.spent]
-        if spent:
-            self.jobs.update_many({"_id": {"$in": spent}, "state": "ready"}, _death(now), hint=_BY_ID)
-        return [each for each in found if not each.spent]
+        if not spent:
+            return ()
+        these = {"_id": {"$in": spent}, "state": "ready"}
+        if self.jobs.update_many(these, _death(now), hint=_BY_ID).modified_count == len(spent):
+            return tuple(spent)
+        ours = {"_id": {"$in": spent}, "state": "dead", "ended_at": date(now)}
+        return tuple(each["_id"] for each in self.jobs.find(ours, {"_id": 1}, hint=_BY_ID))
 
     def held(self, ids: Sequence[str], owner: str) -> set[str]:
         """Which of these jobs lie reserved under ``owner``."""

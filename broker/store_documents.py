@@ -16,9 +16,11 @@ that loads one of every past number. A broker refuses a database with a higher n
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
+import bson
 from pymongo import IndexModel
 
 from broker.job import Job, State
@@ -81,6 +83,14 @@ def seconds(when: datetime) -> float:
     return when.replace(tzinfo=UTC).timestamp()
 
 
+def stored_size(headers: Mapping[str, Any]) -> int:
+    """How many bytes a job's headers take in its document; raises ValueError if they can't be stored."""
+    try:
+        return len(bson.encode(headers))
+    except (bson.errors.BSONError, ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise ValueError(str(error)) from error
+
+
 #: What is read of a job that is handed out; its dates and its history stay where they are.
 HANDED_OUT: Final = dict.fromkeys(
     (
@@ -130,15 +140,17 @@ def document(job: Job, now: datetime, usual: Usual) -> Document:
 def job(stored: Document, usual: Usual) -> Job:
     """The job of a stored document, read with ``HANDED_OUT``; ``eligible_at`` has passed and is not kept."""
     expires_at = stored.get("expires_at")
+    payload, headers = stored.get("payload", b""), stored.get("headers")
     loaded = Job(
         stored["_id"],
-        stored.get("payload", b""),
-        stored.get("headers"),
+        payload,
+        headers,
         priority=stored["priority"],
         expires_at=None if expires_at is None else seconds(expires_at),
         max_attempts=stored.get("max_attempts", usual.max_attempts),
         visibility_timeout=stored.get("visibility_timeout", usual.visibility_timeout),
         remember=stored.get("remember"),
+        size=len(payload) + (stored_size(headers) if headers else 0),
     )
     loaded.attempts = stored["attempts"]
     loaded.losses = stored.get("losses", 0)

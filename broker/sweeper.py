@@ -8,35 +8,37 @@ reserved jobs against the live leases, and what is reserved by us against memory
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from broker.counters import Counters
-from broker.mongo import ServerClock
+from broker.mongo import ServerClock, Unclear
 from broker.owners import Owners
 from broker.queue import Queue
 from broker.queues import Queues
+from sluicemq.errors import Unavailable
 
 log = logging.getLogger("broker.sweeper")
 
+#: A job that is reserved and not in memory: its queue, its owner, its id.
+_Missing = tuple[str, str, str]
+
 
 class Sweeper:
-    """The sweep and the audit of one broker; each call goes over all queues once."""
+    """The sweep and the audit of one broker; each call goes over all queues once.
+
+    A queue that fails is counted and logged, and does not keep those behind it from their turn.
+    """
 
     def __init__(self, queues: Queues, owners: Owners, clock: ServerClock, counters: Counters) -> None:
         self._queues = queues
         self._owners = owners
         self._clock = clock
         self._counters = counters
-        self._doubtful: set[tuple[str, str, str]] = set()
+        self._doubtful: set[_Missing] = set()
 
     def sweep(self) -> None:
         """Give back the jobs of every owner without a live lease; remove what has expired."""
-        for queue in self._queues:
-            queue.store.prepare()
-            # The jobs' owners first, then the leases: a lease is written before its first job.
-            holders = queue.store.owners()
-            for owner in holders - self._owners.live() if holders else ():
-                self._reclaim(queue, owner)
-            queue.expire()
+        self._each(self._sweep)
 
     def audit(self) -> None:
         """Give back what lies reserved under our ids and is in nobody's memory; close settled ids.
@@ -44,19 +46,45 @@ class Sweeper:
         What is not in memory may be on its way there (a claim under way), so it must be missing in
         two audits in a row.
         """
-        missing = {
-            (queue.name, owner, job_id)
-            for queue in self._queues
-            for owner in self._owners.mine()
-            for job_id in queue.store.held_ids(owner) - queue.dispatch.held.keys()
-        }
-        for queue_name, owner, job_id in missing & self._doubtful:
-            queue = self._queues.get(queue_name)
-            if job_id not in queue.dispatch.held:
-                self._counters.add("orphans", queue.store.release([job_id], owner))
-                queue.dispatch.some_ready()
+        missing: set[_Missing] = set()
+        self._each(lambda queue: missing.update(self._missing(queue)))
+        orphans = missing & self._doubtful
+        if orphans:
+            self._each(lambda queue: self._free(queue, orphans))
         self._doubtful = missing
         self._close_settled()
+
+    def _each(self, duty: Callable[[Queue], None]) -> None:
+        for queue in self._queues:
+            try:
+                duty(queue)
+            except Exception as error:
+                if isinstance(error, Unavailable) and not isinstance(error, Unclear):
+                    raise  # MongoDB is away, for all of them
+                self._counters.notice("unswept", f"queue {queue.name}: {type(error).__name__}: {error}")
+
+    def _sweep(self, queue: Queue) -> None:
+        queue.store.prepare()
+        # The jobs' owners first, then the leases: a lease is written before its first job.
+        holders = queue.store.owners()
+        for owner in holders - self._owners.live() if holders else ():
+            self._reclaim(queue, owner)
+        queue.expire()
+
+    def _missing(self, queue: Queue) -> set[_Missing]:
+        held = queue.dispatch.held
+        owners = self._owners.mine()
+        return {
+            (queue.name, owner, job_id)
+            for owner in owners
+            for job_id in queue.store.held_ids(owner) - held.keys()
+        }
+
+    def _free(self, queue: Queue, orphans: set[_Missing]) -> None:
+        for name, owner, job_id in orphans:
+            if name == queue.name and job_id not in queue.dispatch.held:
+                self._counters.add("orphans", queue.store.release([job_id], owner))
+                queue.dispatch.some_ready()
 
     def _close_settled(self) -> None:
         """A retired id under which nothing is known any more is marked dead; the sweep does the rest."""

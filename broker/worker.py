@@ -22,9 +22,10 @@ class Delivery:
 class Worker:
     """A worker of one queue: how much it can take, what it has, and how a job reaches it.
 
-    ``prefetch`` is the most it may have unsettled; ``pops``: its jobs are removed before they are
-    sent (at most once); ``proven``: it has answered before, so it is not still busy with a job
-    from a former connection.
+    ``prefetch`` is the most it may have unsettled; ``owed`` are receipts whose time is over, but on
+    which it may still be at work, so they count like those unsettled; ``pops``: its jobs are removed
+    before they are sent (at most once); ``proven``: it has answered before, so it is not still busy
+    with a job from a former connection.
     """
 
     pops = False
@@ -33,6 +34,7 @@ class Worker:
         self.name = name
         self.prefetch = prefetch
         self.unsettled: dict[bytes, Delivery] = {}
+        self.owed: set[bytes] = set()
         self.proven = False
         self.alone = False
         self.gone = False
@@ -43,17 +45,22 @@ class Worker:
         """How many jobs it can take now; one that has or awaits a suspect takes nothing beside it."""
         if self.gone or (self.alone and self.unsettled):
             return 0
-        return max(0, self.prefetch - len(self.unsettled))
+        return max(0, self.prefetch - len(self.unsettled) - len(self.owed))
 
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
         """Send jobs to it; must not block."""
         raise NotImplementedError
 
     def settled(self, delivery: Delivery) -> None:
-        """A delivery has ended, by its verdict or because its time ran out."""
+        """A delivery has ended, by its verdict."""
         self.unsettled.pop(delivery.receipt, None)
         self.proven = True
 
     def overdue(self, delivery: Delivery) -> None:
         """The visibility timeout of a delivery has passed without a verdict."""
         self.unsettled.pop(delivery.receipt, None)
+        self.owed.add(delivery.receipt)
+
+    def hang_up(self) -> None:
+        """End its connection: it has not answered for twice the visibility timeout."""
+        raise NotImplementedError

@@ -162,7 +162,7 @@ class LaneDoor:
         sndhwm: int = 1,
         held: Callable[[str], Watermark] | None = None,
     ) -> None:
-        """``opened(lane)`` is called when a client has finished its handshake.
+        """``opened(lane)`` is called when a client has finished its handshake; a ROUTER's, has spoken first.
 
         ``heartbeat``: seconds between ZMTP pings; ``silence``: seconds without any sign of life after
         which the connection is cut. ``sndhwm``: messages that libzmq holds for a lane. ``held(peer)``:
@@ -177,6 +177,8 @@ class LaneDoor:
         self._sndhwm = sndhwm
         self._held = held
         self._lanes: set[Lane] = set()
+        self._received = 0
+        self._paused = False
         self._gate = Gate(board, endpoint, self._enter)
 
     @property
@@ -189,9 +191,28 @@ class LaneDoor:
         """How many there are now."""
         return self._gate.connections
 
+    @property
+    def received(self) -> int:
+        """Messages handed over so far, by all lanes."""
+        return self._received + sum(lane.received for lane in self._lanes)
+
     def start(self) -> None:
         """Open the gate; OSError names the address that can't be bound."""
         self._gate.start()
+
+    def pause(self) -> None:
+        """Stop reading every lane, and accepting; what is on its way is still handed over."""
+        self._paused = True
+        self._gate.pause()
+        for lane in self._lanes:
+            lane.pause(self)
+
+    def resume(self) -> None:
+        """Go on, but with lanes that were paused for a reason of their own."""
+        self._paused = False
+        self._gate.resume()
+        for lane in self._lanes:
+            lane.resume(self)
 
     def close_gate(self) -> None:
         """Accept no more; end all connections and hand over what was read of them (about a second)."""
@@ -209,7 +230,7 @@ class LaneDoor:
             splice,
             self._kind,
             self._opened,
-            self._lanes.discard,
+            self._left,
             max_frame=self._max_frame,
             sndhwm=self._sndhwm,
             held=self._held(splice.peer) if self._held else None,
@@ -217,4 +238,10 @@ class LaneDoor:
             silence=self._silence,
         )
         self._lanes.add(lane)
+        if self._paused:  # accepted before, and only now here
+            lane.pause(self)
         return lane
+
+    def _left(self, lane: Lane) -> None:
+        self._lanes.discard(lane)
+        self._received += lane.received

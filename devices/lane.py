@@ -1,4 +1,4 @@
-"""A lane: one worker's private way, an inner socket for one connection alone."""
+"""A lane: a worker's or an asker's private way, an inner socket for one connection alone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _ignore(_messages: list[Message]) -> None:
 
 
 class Lane:
-    """One DEALER or PUSH for one connection; a free worker can be chosen, and its death is seen.
+    """One DEALER, PUSH or ROUTER for one connection; a free worker can be chosen, and its death is seen.
 
     Set ``receive`` (lists of messages), ``closed`` (once: the connection has ended and all that it
     sent has been delivered) and ``unblocked`` (writable again). They run on the hub or in a
@@ -53,13 +53,17 @@ class Lane:
         self._gone = gone
         self._is_open = False
         self._closing = False
+        self._paused_by: set[object] = set()
         self._splice = splice
+        splice.watched = True
         socket = board.socket(kind, domain=splice.peer)
         socket.maxmsgsize = max_frame
         socket.sndhwm = sndhwm
         socket.immediate = 1
         if kind == "XPUB":
             socket.xpub_nodrop = 1  # say so when a subscriber's pipe is full
+        elif kind == "ROUTER":
+            socket.router_mandatory = 1  # the same for its one peer; else the message is dropped
         if heartbeat is not None:
             socket.heartbeat_ivl = int(heartbeat * 1000)
             socket.heartbeat_timeout = int((silence or heartbeat) * 1000)
@@ -67,12 +71,16 @@ class Lane:
         self._port = Port(socket, self._receive, unblocked=self._unblocked, held=held)
         self.valve = Valve(self._port)
         self._port.start()
-        _ = self._port.writable  # it is not, so the port says when it is: the handshake is done
+        _ = self._port.writable  # it is not, so the port says when it is: the handshake is done.
+        # A ROUTER always is: its lane opens with the first message.
 
     @property
     def writable(self) -> bool:
-        """Nothing is held and the socket takes a message now; after a False, ``unblocked`` is called."""
-        return self._port.writable
+        """Nothing is held and the socket takes a message now; after a False, ``unblocked`` is called.
+
+        Never once the lane is closing. A ROUTER says so whenever nothing is held.
+        """
+        return not self._closing and self._port.writable
 
     @property
     def backlog(self) -> int:
@@ -84,6 +92,11 @@ class Lane:
         """Count and bytes of the backlog."""
         return self._port.held
 
+    @property
+    def received(self) -> int:
+        """Messages handed over so far."""
+        return self._port.received
+
     def send(self, frames: Message) -> None:
         """Send now or, in order, as soon as the socket takes it; dropped if the lane is closed."""
         self.post([frames])
@@ -93,13 +106,19 @@ class Lane:
         if not self._closing:
             self._port.post(messages)
 
-    def pause(self) -> None:
-        """Stop reading this connection; with heartbeats, one paused for ``silence`` is ended."""
+    def pause(self, by: object = None) -> None:
+        """Stop reading this connection; with heartbeats, one paused for ``silence`` is ended.
+
+        ``by``: whoever has a reason of its own; reading goes on when all of them have resumed.
+        """
+        self._paused_by.add(by)
         self.valve.pause()
 
-    def resume(self) -> None:
-        """Go on reading."""
-        self.valve.resume()
+    def resume(self, by: object = None) -> None:
+        """Go on reading, unless somebody else has paused it too."""
+        self._paused_by.discard(by)
+        if not self._paused_by:
+            self.valve.resume()
 
     def close(self) -> None:
         """Flush what was sent (about a second at most), then end the connection; returns at once."""

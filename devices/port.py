@@ -22,7 +22,7 @@ from devices.flow import Watermark, boundless
 Message = list[bytes]
 
 _MOMENT = 1e-9  # seconds; a timer of 0 (or sleep(0)) would run before other timers and starve them
-_RETRY = 0.002  # seconds
+_RETRY = (0.002, 0.1)  # seconds: first and longest
 _READ = 1  # libev's EV_READ
 _NOBLOCK = int(zmq.NOBLOCK)
 _MORE = _NOBLOCK | int(zmq.SNDMORE)
@@ -68,7 +68,8 @@ class Port:
         loop = get_hub().loop
         self._watcher = loop.io(socket.FD, _READ)
         self._timer = loop.timer(_MOMENT)
-        self._retry = loop.timer(_RETRY)
+        self._retry_after = _RETRY[0]
+        self._retry = loop.timer(_RETRY[0])
 
     @property
     def writable(self) -> bool:
@@ -204,12 +205,22 @@ class Port:
         if self.behind or (self._held and flushed and events & _POLLOUT):
             self._look_again()
         elif self._held and events & _POLLOUT:
-            self._retry.start(self._turn)  # XPUB says POLLOUT also when it takes nothing: don't spin
+            self._try_later()
+        if flushed:
+            self._retry_after = _RETRY[0]
         if not self.behind:
             self.caught_up()
         if self._blocked and not self._held and events & _POLLOUT:
             self._blocked = False
             shielded(self.unblocked)
+
+    def _try_later(self) -> None:
+        """XPUB and ROUTER say POLLOUT also when they take nothing: who doesn't read must cost little."""
+        if not self._retry.active:
+            self._retry.close()
+            self._retry = get_hub().loop.timer(self._retry_after)
+            self._retry.start(self._turn)
+            self._retry_after = min(2 * self._retry_after, _RETRY[1])
 
 
 def weight(messages: Iterable[Message]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import select
 
 import gevent
 from gevent import socket as sockets
@@ -29,11 +30,14 @@ class Splice:
         self.peer = peer
         self.cut = False
         """The inner side ended it, unexpectedly."""
+        self.watched = False
+        """Though paused, the client's end is noticed, and what it sent before is read."""
         self._outside = outside
         self._inside = sockets.socket(sockets.AF_UNIX)
         self._expected = False
         self._ending = False
         self._client_ended = False
+        self._has_left = False
         self._head = b""
         self._endless = False
 
@@ -113,8 +117,8 @@ class Splice:
         return data
 
     def _may_read(self, valve: Valve) -> bool:
-        while not self._ending and not valve.wait(_GLANCE):
-            pass
+        while not self._ending and not self._has_left and not valve.wait(_GLANCE):
+            self._has_left = self.watched and _has_ended(self._outside)
         return not self._ending
 
     def _pass_down(self, patience: float | None) -> None:
@@ -152,6 +156,13 @@ def _connect(inside: sockets.socket, path: str) -> None:
         if error not in (errno.EAGAIN, errno.EINTR):
             raise OSError(error, "an inner socket can't be reached", path)
         gevent.sleep(0.001)
+
+
+def _has_ended(outside: sockets.socket) -> bool:
+    """Whether the peer has closed its side; what it sent before may not have been read."""
+    poll = select.poll()
+    poll.register(outside.fileno(), select.POLLRDHUP)
+    return bool(poll.poll(0))
 
 
 def _shut(end: sockets.socket, how: int) -> None:

@@ -114,6 +114,10 @@ class FakeWorker(Worker):
     def __init__(self, prefetch: int = 1, name: str = "worker") -> None:
         super().__init__(name, prefetch)
         self.messages: list[list[Delivery]] = []
+        self.hung_up = False
+
+    def hang_up(self) -> None:
+        self.hung_up = True
 
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
         self.messages.append(list(deliveries))

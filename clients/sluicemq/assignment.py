@@ -6,7 +6,7 @@ dropped from the worker's inbox, and a verdict on one is not sent.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from math import inf
 from time import monotonic
@@ -41,8 +41,8 @@ class Assignment:
     ) -> None:
         self.due = inf
         self.verdicts: deque[Verdict] = deque()
-        self.unsettled = 0
-        """Verdicts that the broker did not accept: the job was no longer this worker's."""
+        self.late: Counter[str] = Counter()
+        """Verdicts that came too late, by kind: the job was no longer this worker's."""
         self._queue = queue
         self._credit = credit
         self._taken = taken
@@ -98,7 +98,7 @@ class Assignment:
                 self._ask_for_work()
             self._settle()
         else:
-            self.verdicts.clear()
+            self._drop_all()
         if self._idle and not self._settling and not self.verdicts:
             self._tell_idle()
 
@@ -116,14 +116,14 @@ class Assignment:
         """Forget the verdicts on void jobs, and let the worker drop the jobs themselves."""
         self._questions.lost()
         self.due = inf
-        self.verdicts.clear()
+        self._drop_all()
         self._settling = 0
         self._connection.post(self._taken, [])
 
     def ended(self, error: SluiceError) -> None:
         """The worker can go on no more."""
         self._questions.ended(error)
-        self.verdicts.clear()
+        self._drop_all()
         self._tell_idle()
         self._connection.post(self._over, error)
 
@@ -164,6 +164,8 @@ class Assignment:
             if verdict.job.epoch == epoch:
                 batch.append(verdict)
                 size += len(verdict.detail or "")
+            else:
+                self._note_late(verdict)
         return batch
 
     def _send(self, batch: list[Verdict]) -> None:
@@ -179,13 +181,22 @@ class Assignment:
     def _note_refused(self, batch: list[Verdict], value: Any, error: SluiceError | None) -> None:
         if error is not None:
             value = [(0, error.code, f"and all {len(batch)} of the message: {error}")]
-            self.unsettled += len(batch) - 1
+            for verdict in batch[1:]:
+                self._note_late(verdict)
         for position, code, text in value or ():
-            self.unsettled += 1
             verdict = batch[position]
+            self._note_late(verdict)
             self._connection.post(
                 native.log.warning, "%s of job %s refused: %s %s", verdict.verb, verdict.job.id, code, text
             )
+
+    def _drop_all(self) -> None:
+        while self.verdicts:
+            self._note_late(self.verdicts.popleft())
+
+    def _note_late(self, verdict: Verdict) -> None:
+        if verdict.verb != wire.RELEASE:
+            self.late[verdict.verb] += 1
 
     def _tell_idle(self) -> None:
         for tell in self._idle:

@@ -29,7 +29,7 @@ class _PassedThrough(click.Command):
 @click.command(cls=_PassedThrough, add_help_option=False, short_help="Run the broker; see serve --help.")
 def serve(arguments: tuple[str, ...]) -> None:
     """Run the broker in the foreground."""
-    _become(arguments)
+    _become(("--help",) if arguments == ("-h",) else arguments)
 
 
 @click.group()

@@ -1,13 +1,17 @@
 """What the commands share: where the broker is, and how results are shown.
 
-Results go to stdout, as text or with ``--json`` as one object; all else goes to stderr.
+Results go to stdout, as text or with ``--json`` as one object; all else goes to stderr. What a
+terminal could take for a command is shown escaped: payloads, ids and reasons are anybody's.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping, Sequence
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -22,11 +26,18 @@ from sluicemq.errors import SluiceError
 
 _PREVIEW = 60  # characters of a payload, of headers or errors, in a table
 _PIPED_WIDTH = 240
+_NAMES = ("id", "name")  # columns that other commands are given: never shortened, never wrapped
+_NARROW = 12  # characters of a column that is not worth narrowing
+_SPANS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
-@dataclass(frozen=True)
+class Unwritable(Exception):
+    """Stdout takes no more: who read it has gone, or the disk is full."""
+
+
+@dataclass
 class Session:
-    """The options that stand before the command, and the ways out."""
+    """The options that stand before or after the command, and the ways out."""
 
     endpoint: str
     timeout: float
@@ -34,40 +45,93 @@ class Session:
     out: Console = field(default_factory=lambda: _console(stderr=False))
     err: Console = field(default_factory=lambda: _console(stderr=True))
 
-    def client(self) -> Client:
-        """A client of the broker that ``--endpoint`` names."""
-        return Client(self.endpoint, timeout=self.timeout)
+    def client(self, *, patient: bool = False) -> Client:
+        """A client of the broker that ``--endpoint`` names; ``patient`` waits for one that is not there."""
+        return Client(self.endpoint, timeout=self.timeout, patient=patient)
 
     def result(self, text: str, **values: Any) -> None:
         """Show one sentence, or with ``--json`` the values."""
         if self.as_json:
             self.json(values)
         elif text:
-            self.out.print(text, markup=False, highlight=False, soft_wrap=True)
+            self.line(printable(text))
 
     def json(self, value: Any) -> None:
         """One JSON value on one line of stdout; bytes as text, or ``{"base64": ...}``."""
-        click.echo(json.dumps(value, default=_json_default, ensure_ascii=False))
+        text = json.dumps(value, default=_json_default, ensure_ascii=False)
+        self.line(_escaped(text, lambda character: json.dumps(character)[1:-1]))
+
+    def line(self, text: str | bytes) -> None:
+        """One line of stdout as it stands, bytes too; raises :class:`Unwritable`."""
+        with writing():
+            click.echo(text)
 
     def table(self, title: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Rows of whatever keys they have, in the order in which those first come."""
         columns = list(dict.fromkeys(key for row in rows for key in row))
-        table = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
+        table = Table(
+            title=Text(printable(title)) if title else None, title_justify="left", box=None, pad_edge=False
+        )
         for column in columns:
-            table.add_column(column, justify="right" if _is_number(rows, column) else "left")
+            width = max(len(printable(column)), *(len(shown(column, row.get(column))) for row in rows))
+            whole = column in _NAMES or width <= _NARROW
+            justify: Any = "right" if _is_number(rows, column) else "left"
+            table.add_column(printable(column), justify=justify, no_wrap=whole, overflow="fold",
+                             min_width=width if whole else None)  # fmt: skip
         for row in rows:
-            table.add_row(*(Text(_shown(column, row.get(column))) for column in columns))
-        self.out.print(table)
+            table.add_row(*(Text(shown(column, row.get(column))) for column in columns))
+        with writing():
+            self.out.print(table, crop=False)
 
     def note(self, text: str) -> None:
         """A line on stderr."""
-        self.err.print(text, markup=False, highlight=False, soft_wrap=True)
+        self.err.print(printable(text), markup=False, highlight=False, soft_wrap=True)
 
     def error(self, error: SluiceError, advice: str = "") -> None:
         """One line on stderr; with ``--json`` also an object on stdout."""
         self.note(f"sluicemq: {error}{'; ' if advice else ''}{advice}")
         if self.as_json:
             self.json({"error": {"code": error.code, "message": str(error)}})
+
+
+@contextmanager
+def writing() -> Iterator[None]:
+    """Turn a failed write to stdout into :class:`Unwritable`, and forget what is still in its buffer."""
+    try:
+        yield
+    except OSError as error:
+        # Or Python's own flush at the end would fail once more, and say so.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise Unwritable(f"can't write to stdout: {error.strerror}") from error
+
+
+def printable(text: str) -> str:
+    """The text with all that a terminal does not show as a character escaped, line ends too."""
+    return _escaped(text, lambda character: character.encode("unicode_escape").decode())
+
+
+def shown(column: str, value: Any) -> str:
+    """A value as it stands in a table."""
+    if column.endswith("_at") and isinstance(value, int | float):
+        return datetime.fromtimestamp(value, UTC).isoformat(sep=" ", timespec="seconds")
+    if value is None or value in ([], {}, b""):
+        return "-"
+    match value:
+        case bool():
+            return "yes" if value else "no"
+        case bytes():
+            return _short(value.decode(errors="backslashreplace"))
+        case dict() | list():
+            return _short(json.dumps(value, default=_json_default, ensure_ascii=False))
+    return f"{value:g}" if isinstance(value, float) else printable(str(value))
+
+
+def span(seconds: float) -> str:
+    """A time as one number and its unit."""
+    for length, unit in _SPANS:
+        if seconds >= length:
+            return f"{seconds / length:.0f} {unit}"
+    return "0 s"
 
 
 def _console(*, stderr: bool) -> Console:
@@ -80,24 +144,13 @@ def _is_number(rows: Sequence[Mapping[str, Any]], column: str) -> bool:
     return not column.endswith("_at") and all(isinstance(value, int | float | None) for value in values)
 
 
-def _shown(column: str, value: Any) -> str:
-    if column.endswith("_at") and isinstance(value, int | float):
-        return datetime.fromtimestamp(value, UTC).isoformat(sep=" ", timespec="seconds")
-    match value:
-        case None | [] | {}:
-            return "-"
-        case bool():
-            return "yes" if value else "no"
-        case bytes():
-            return _short(value.decode(errors="backslashreplace"))
-        case dict() | list():
-            return _short(json.dumps(value, default=_json_default, ensure_ascii=False))
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
 def _short(text: str) -> str:
-    line = text.replace("\n", "\\n")
+    line = printable(text)
     return line if len(line) <= _PREVIEW else line[: _PREVIEW - 1] + "…"
+
+
+def _escaped(text: str, escape: Callable[[str], str]) -> str:
+    return text if text.isprintable() else "".join(c if c.isprintable() else escape(c) for c in text)
 
 
 def _json_default(value: Any) -> Any:

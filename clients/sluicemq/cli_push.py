@@ -16,30 +16,39 @@ from sluicemq.producer import Producer
 from sluicemq.receipt import Receipt
 
 _REFUSALS_SHOWN = 10
+_FILE = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
+_seconds = click.FloatRange(min=0, min_open=True)
 
 
 @click.command()
 @click.argument("queue")
-@click.argument("payload", required=False)
-@click.option("--file", "files", multiple=True, metavar="F", type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path), help="A job per file; - is stdin, as one job.")  # noqa: E501 # fmt: skip
+@click.argument("payloads", metavar="[PAYLOAD]", nargs=-1)
+@click.option("--file", "files", multiple=True, metavar="F", type=_FILE, help="A job per file, any number of them; - is stdin, as one job.")  # noqa: E501 # fmt: skip
 @click.option("--lines", is_flag=True, help="A job per line of stdin.")
 @click.option("--priority", type=int, default=0, help="Higher first.")
 @click.option("--delay", type=click.FloatRange(min=0), default=0.0, metavar="S", help="Seconds before it is ready.")  # noqa: E501 # fmt: skip
-@click.option("--ttl", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Seconds until it expires.")  # noqa: E501 # fmt: skip
+@click.option("--not-before", metavar="T", help="When it is ready: Unix seconds, or as 2030-01-31T12:00:00Z.")
+@click.option("--ttl", type=_seconds, metavar="S", help="Seconds until it expires.")
+@click.option("--max-attempts", type=click.IntRange(1), metavar="N", help="Deliveries before it is dead.")
+@click.option("--visibility-timeout", type=_seconds, metavar="S", help="Seconds a worker has for it.")
 @click.option("--id", "id_", metavar="ID", help="The job's id; for one job only.")
 @click.option("--header", "headers", multiple=True, metavar="KEY=VALUE", help="Handed to the worker.")
 @click.pass_obj
 def push(
-    session: Session, queue: str, payload: str | None, files: tuple[Path, ...], *, lines: bool,
-    priority: int, delay: float, ttl: float | None, id_: str | None, headers: tuple[str, ...],
+    session: Session, /, queue: str, payloads: tuple[str, ...], files: tuple[Path, ...], *, lines: bool,
+    id_: str | None, headers: tuple[str, ...], not_before: str | None, **options: Any,
 ) -> None:  # fmt: skip
-    """Push PAYLOAD to a QUEUE; or files, or the lines of stdin. Returns when they are stored for good."""
+    """Push PAYLOAD to a QUEUE, or stdin if it is -; or files, or the lines of stdin.
+
+    Returns when they are stored for good.
+    """
+    payload, files = _sorted(payloads, files)
     if (payload is not None) + bool(files) + lines != 1:
         raise click.UsageError("give one of PAYLOAD, --file and --lines")
     single = payload is not None or len(files) == 1
     if id_ is not None and not single:
         raise click.UsageError("--id names one job: push them one by one")
-    options = {"priority": priority, "delay": delay, "ttl": ttl, "id": id_, "headers": _parsed(headers)}
+    options |= {"id": id_, "headers": _parsed(headers), "not_before": _moment(not_before)}
     with session.client() as client:
         client.ping()
     run = _Run(session, queue, options)
@@ -89,6 +98,22 @@ class _Run:
             console=console, disable=not shown,
         ) as progress:  # fmt: skip
             yield from progress.track(payloads, total=total)
+
+
+def _sorted(payloads: tuple[str, ...], files: tuple[Path, ...]) -> tuple[str | None, tuple[Path, ...]]:
+    """The payload and the files: what follows after ``--file F`` are files too, and ``-`` is one."""
+    if files or payloads == ("-",):
+        return None, (*files, *(_FILE.convert(name, None, None) for name in payloads))
+    if len(payloads) > 1:
+        raise click.UsageError("one PAYLOAD at a time: quote it, or give many with --file or --lines")
+    return (payloads[0] if payloads else None), ()
+
+
+def _moment(text: str | None) -> float | str | None:
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return text  # RFC 3339, for the broker to read
 
 
 def _payloads(payload: str | None, files: tuple[Path, ...]) -> Iterator[bytes]:

@@ -7,18 +7,22 @@ import logging
 import os
 import signal
 import subprocess
+import sys
 import threading
 from collections import Counter
-from typing import Any
+from typing import Any, Protocol
 
 import click
 
-from sluicemq.cli_output import Session
+from sluicemq import wire
+from sluicemq.cli_output import Session, Unwritable, printable
+from sluicemq.cli_shift import Impossible, Shift
 from sluicemq.errors import Reject, Rollback
 from sluicemq.job import Job
-from sluicemq.worker import Worker
 
 REJECT_STATUS = 100
+_NOT_RUN = {126: "can't be run", 127: "is not found"}
+_VERDICTS = {"committed": wire.COMMIT, "rejected": wire.REJECT, "rolled_back": wire.ROLLBACK}
 
 
 @click.command()
@@ -27,26 +31,41 @@ REJECT_STATUS = 100
 @click.option("--print", "show", is_flag=True, help="Print each payload on a line, and commit it.")
 @click.option("--prefetch", type=click.IntRange(1), default=1, show_default=True, help="Jobs held at a time.")
 @click.option("--concurrency", type=click.IntRange(1), default=1, show_default=True, help="Jobs run at a time.")  # noqa: E501 # fmt: skip
+@click.option("--count", type=click.IntRange(1), metavar="N", help="Stop after N jobs, one at a time.")
+@click.option("--drain", is_flag=True, help="Stop when no job is ready for a second.")
 @click.pass_obj
 def work(
-    session: Session, queue: str, command: str | None, prefetch: int, concurrency: int, *, show: bool
-) -> None:
+    session: Session, queue: str, command: str | None, prefetch: int, concurrency: int, count: int | None,
+    *, show: bool, drain: bool,
+) -> None:  # fmt: skip
     """Work on the jobs of a QUEUE until SIGTERM or Ctrl-C.
 
-    CMD gets the payload on stdin and SLUICEMQ_JOB_ID, SLUICEMQ_QUEUE and SLUICEMQ_ATTEMPT in its
-    environment. Exit status 0 commits, with stdout as the result; 100 rejects; any other gives the
-    job back. The reason is the last line of its stderr, which is also passed through.
+    CMD gets the payload on stdin and JOB_ID, JOB_QUEUE and JOB_ATTEMPT in its environment. Exit
+    status 0 commits, with stdout as the result; 100 rejects; any other gives the job back. The
+    reason is the last line of its stderr, which is also passed through. If CMD can't be run at all
+    (126, 127), the job is left as it was and the work ends.
     """
     if (command is None) == (not show):
         raise click.UsageError("give one of --exec and --print")
+    if count and concurrency > 1:
+        raise click.UsageError("--count takes one job at a time: leave --concurrency out")
     with session.client() as client:
         client.ping()
     _log_to_stderr()
-    handler = _Print(session) if command is None else _Exec(session, command)
+    task: _Task = _Print(session) if command is None else _Exec(session, command)
+    shift = Shift(session, queue, task, prefetch=prefetch, concurrency=concurrency, count=count)
     try:
-        Worker(session.endpoint, queue, handler, prefetch=prefetch, concurrency=concurrency).run()
+        shift.run(until_drained=drain)
     finally:
-        handler.end()
+        task.end(shift.late)
+
+
+class _Task(Protocol):
+    """What is done with each job."""
+
+    def __call__(self, job: Job) -> bytes | None: ...
+
+    def end(self, late: dict[str, int]) -> None: ...
 
 
 class _Print:
@@ -58,13 +77,21 @@ class _Print:
 
     def __call__(self, job: Job) -> None:
         with self._one_at_a_time:
-            if self._session.as_json:
-                self._session.json(_described(job))
-            else:
-                click.echo(job.payload)
+            try:
+                self._show(job)
+            except Unwritable as error:
+                raise Impossible from error
 
-    def end(self) -> None:
+    def end(self, late: dict[str, int]) -> None:
         """Nothing is left."""
+
+    def _show(self, job: Job) -> None:
+        if self._session.as_json:
+            self._session.json(_described(job))
+        elif sys.stdout.isatty():
+            self._session.line(printable(job.payload.decode(errors="backslashreplace")))
+        else:
+            self._session.line(job.payload)
 
 
 class _Exec:
@@ -78,24 +105,30 @@ class _Exec:
 
     def __call__(self, job: Job) -> bytes:
         status, output, errors = self._run(job)
-        click.echo(errors, nl=False, err=True)
+        with contextlib.suppress(OSError):  # a stderr that nobody reads is not the job's fault
+            click.echo(errors, nl=False, err=True)
+        if status in _NOT_RUN:
+            why = f"{self._command!r} {_NOT_RUN[status]} (exit status {status} of the shell)"
+            raise Impossible from click.ClickException(why)
         lines = errors.decode(errors="replace").strip().splitlines()
         reason = lines[-1] if lines else f"exit status {status}"
         if status == REJECT_STATUS:
-            self._counts["rejected"] += 1
+            self._counts[wire.REJECT] += 1
             raise Reject(reason)
         if status:
-            self._counts["rolled_back"] += 1
+            self._counts[wire.ROLLBACK] += 1
             raise Rollback(reason)
-        self._counts["committed"] += 1
+        self._counts[wire.COMMIT] += 1
         return output
 
-    def end(self) -> None:
+    def end(self, late: dict[str, int]) -> None:
         """End commands that outlived the deadline: their jobs are somebody else's by now."""
         for process in list(self._running):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-        counts = {verdict: self._counts[verdict] for verdict in ("committed", "rejected", "rolled_back")}
+        counts = {name: self._counts[verb] - late.get(verb, 0) for name, verb in _VERDICTS.items()}
+        if late:
+            counts["too_late"] = sum(late.values())
         self._session.note(", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items()))
         self._session.result("", **counts)
 
@@ -113,19 +146,22 @@ class _Exec:
         return process.returncode, output, errors
 
 
+class _Escaping(logging.Formatter):
+    """Ids and reasons are anybody's text."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        return printable(super().formatMessage(record))
+
+
 def _log_to_stderr() -> None:
     """Tell of lost connections and late verdicts, for this command runs for long."""
     handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("sluicemq: %(message)s"))
+    handler.setFormatter(_Escaping("sluicemq: %(message)s"))
     logging.getLogger("sluicemq").addHandler(handler)
 
 
 def _environment(job: Job) -> dict[str, str]:
-    return {
-        "SLUICEMQ_JOB_ID": job.id,
-        "SLUICEMQ_QUEUE": job.queue,
-        "SLUICEMQ_ATTEMPT": str(job.attempt),
-    }
+    return {"JOB_ID": job.id, "JOB_QUEUE": job.queue, "JOB_ATTEMPT": str(job.attempt)}
 
 
 def _described(job: Job) -> dict[str, Any]:

@@ -20,12 +20,16 @@ class Client:
     raises :class:`~sluicemq.Timeout` when no broker has answered by then, and the broker's error
     when it refuses. Reads are asked again after a lost connection; ``purge``, ``delete`` and
     ``cancel`` raise :class:`~sluicemq.Unavailable` then, for they may or may not have been done.
+    With ``patient=False`` they all raise :class:`~sluicemq.Unavailable` at once if nothing listens at
+    ``endpoint``, rather than wait for a broker to come up there.
     """
 
-    def __init__(self, endpoint: str = DEFAULT_ENDPOINT, *, timeout: float = 10.0) -> None:
+    def __init__(
+        self, endpoint: str = DEFAULT_ENDPOINT, *, timeout: float = 10.0, patient: bool = True
+    ) -> None:
         self.timeout = timeout
         self._questions = Questions()
-        self._connection = Connection(endpoint, self._questions)
+        self._connection = Connection(endpoint, self._questions, patient=patient)
         self._questions.attach(self._connection)
         self._connection.start()
 

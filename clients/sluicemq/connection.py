@@ -7,7 +7,8 @@ in the I/O thread. The life of a connection::
           ▲                        │ silent, cut, put off            │ silent, cut
           └────── after a pause ◀──┴─────────────── lost ◀───────────┘
 
-Any other refusal of HELLO ends it for good. A broker counts as lost when its TCP connection
+Any other refusal of HELLO ends it for good, and so does a refused connection where nobody wants
+to wait for a broker (``patient=False``). A broker counts as lost when its TCP connection
 ends or when nothing was heard from it for the silence that its greeting named.
 """
 
@@ -34,6 +35,7 @@ DEFAULT_SILENCE = 6.0
 
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 _LONGEST_POLL = 3600.0
+_UNREACHED_AGAIN = 30.0  # seconds until it is told again that there is no broker
 _LINGER = 200  # ms for a last BYE to be written
 
 Answered = Callable[[Any, SluiceError | None], None]
@@ -64,7 +66,7 @@ class Role(Protocol):
 class Connection:
     """One endpoint, kept connected. ``start`` it once, then ``close`` it as often as you like."""
 
-    def __init__(self, endpoint: str, role: Role) -> None:
+    def __init__(self, endpoint: str, role: Role, *, patient: bool = True) -> None:
         self.endpoint = _checked(endpoint)
         self.greeted = False
         self.epoch = 0
@@ -75,6 +77,9 @@ class Connection:
         self.signalled: Callable[[int], None] = _ignore_signal
         """Called through the mailbox for each signal that was written to ``signal_fd``."""
         self._role = role
+        self._patient = patient
+        self._obstacle: str | None = None
+        self._tell_at = 0.0
         self._mailbox = native.open_mailbox()
         self._wakeup = native.Wakeup()
         self._calls: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
@@ -96,6 +101,11 @@ class Connection:
     def signal_fd(self) -> int:
         """For ``signal.set_wakeup_fd``: the I/O thread hears signals also while the main thread waits."""
         return self._wakeup.signal_fd
+
+    @property
+    def obstacle(self) -> str:
+        """Why no broker has greeted, as far as it is known."""
+        return self._obstacle or self._strange() or f"no broker answers at {self.endpoint}"
 
     def start(self) -> None:
         """Start the I/O thread; it connects by itself and reports to the role."""
@@ -171,6 +181,7 @@ class Connection:
             try:
                 self._dispatch(wire.decode(frames))
             except SluiceError as error:
+                self._link.met = True
                 self._lose(f"what it sends can't be read: {error}")
             if self._link is not link:
                 return
@@ -197,6 +208,8 @@ class Connection:
             self._lose("the connection was closed")
         elif now - self._heard >= self._silence:
             self._lose(f"nothing heard for {self._silence:g} s")
+        elif self._link.refused:
+            self._unreached()
         elif self.greeted and now - self._sent >= self._heartbeat:
             self._send(wire.encode(wire.PING, next(self._numbers)))
 
@@ -220,7 +233,8 @@ class Connection:
         if error is None and isinstance(hello, dict):
             self._greeted_with(hello)
         elif error is None or isinstance(error, Unavailable):
-            self._lose(f"it does not greet: {error or hello!r}")
+            why = f"it does not greet: {error or hello!r}"
+            self._lose(why, f"the broker at {self.endpoint} can't serve now: {error or hello!r}")
         else:
             self._fail(error)
 
@@ -229,10 +243,15 @@ class Connection:
         self._silence = float(hello.get("silence", DEFAULT_SILENCE))
         self.max_job_bytes = hello.get("max_job_bytes")
         self.greeted, self.epoch, self._pause = True, self.epoch + 1, 0.0
+        self._obstacle, self._tell_at = None, 0.0
         self._role.connected()
 
-    def _lose(self, why: str) -> None:
-        self.post(native.log.warning, "connection to %s lost: %s", self.endpoint, why)
+    def _lose(self, why: str, obstacle: str | None = None) -> None:
+        if self.greeted:
+            self.post(native.log.warning, "connection to %s lost: %s", self.endpoint, why)
+        else:
+            self._obstacle = obstacle or self._strange()
+            self._tell_unreached()
         self._link.close()
         self._link = Link(self._context, self._wakeup.fd)
         self._connect_at = monotonic() + self._pause * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
@@ -242,6 +261,24 @@ class Connection:
         self._answer_all(self.lost_error)
         self._role.lost()
         self._over = self._close_by is not None
+
+    def _unreached(self) -> None:
+        if self._patient or self.epoch:
+            self._tell_unreached()
+        else:
+            self._fail(Unavailable(self.obstacle))
+
+    def _tell_unreached(self) -> None:
+        if monotonic() >= self._tell_at:
+            self._tell_at = monotonic() + _UNREACHED_AGAIN
+            why = self._obstacle or f"can't reach {self.endpoint}: is a broker running there?"
+            self.post(native.log.warning, "%s", why)
+
+    def _strange(self) -> str | None:
+        if not self._link.met or self.greeted:
+            return None
+        what = "it does not greet as an SMQ/1 door (5550 by default)"
+        return f"something answers at {self.endpoint}, but {what}"
 
     def _answer_all(self, error: SluiceError) -> None:
         pending, self._pending = self._pending, {}

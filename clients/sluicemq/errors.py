@@ -124,6 +124,13 @@ class Rollback(Exception):
         self.delay = delay
 
 
+class Release(Exception):
+    """Raised by a worker's handler that can't begin: the job is given back as if never delivered.
+
+    It may be delivered again at once, also to this worker, and this attempt is not counted.
+    """
+
+
 _BY_CODE = {kind.code: kind for kind in SluiceError.__subclasses__()}
 
 

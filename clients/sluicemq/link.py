@@ -13,12 +13,17 @@ from zmq.utils.monitor import parse_monitor_message
 
 _ROUND = 200  # messages taken before timers and sends get their turn
 _names = itertools.count(1)
+_EVENTS = zmq.EVENT_CLOSED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
 
 
 class Link:
     """A socket, its monitor, and the poll over both and the wake-up pipe."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], wakeup_fd: int) -> None:
+        self.refused = False
+        """Nothing listens there: a try to connect has failed."""
+        self.met = False
+        """Something listens there: it has shaken hands, or hung up instead."""
         self._socket = context.socket(zmq.DEALER)
         _configure(self._socket)
         self._monitor = _watch(context, self._socket)
@@ -53,8 +58,10 @@ class Link:
         broken = False
         try:
             while True:
-                event = parse_monitor_message(self._monitor.recv_multipart(zmq.DONTWAIT))
-                broken = broken or event["event"] == zmq.EVENT_DISCONNECTED
+                event = parse_monitor_message(self._monitor.recv_multipart(zmq.DONTWAIT))["event"]
+                broken = broken or event == zmq.EVENT_DISCONNECTED
+                self.refused = event == zmq.EVENT_CLOSED
+                self.met = self.met or event != zmq.EVENT_CLOSED
         except zmq.Again:
             return broken
 
@@ -76,7 +83,7 @@ def _configure(socket: zmq.Socket[bytes]) -> None:
 
 def _watch(context: zmq.Context[zmq.Socket[bytes]], socket: zmq.Socket[bytes]) -> zmq.Socket[bytes]:
     address = f"inproc://sluicemq-monitor-{next(_names)}"
-    socket.monitor(address, zmq.EVENT_DISCONNECTED)
+    socket.monitor(address, _EVENTS)
     monitor = context.socket(zmq.PAIR)
     # Bounded, a monitor that nobody has read in time would stop libzmq's own I/O thread.
     monitor.rcvhwm = 0

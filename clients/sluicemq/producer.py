@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import re
 import threading
 from collections.abc import Callable
 from time import time_ns
@@ -18,7 +17,6 @@ from sluicemq.errors import BadHeaders, BadQueue, SluiceError, Timeout, TooLarge
 from sluicemq.outbox import Batch, Outbox
 from sluicemq.receipt import Receipt
 
-_QUEUE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")
 _LONGEST_ID = 128
 _JOB_OVERHEAD = 64  # bytes that a job costs here beside its payload, so that empty ones count too
 _REFUSALS_KEPT = 1000
@@ -165,8 +163,8 @@ class Producer:
         limit = self._connection.max_job_bytes
         if limit is not None and len(payload) > limit:
             raise TooLarge(f"the payload has {len(payload)} bytes, this broker takes {limit}")
-        if not _QUEUE_NAME.fullmatch(queue):
-            raise BadQueue(f"{queue!r} is no queue name: 1 to 64 of A-Z a-z 0-9 _ - and, not first, .")
+        if not wire.is_queue_name(queue):
+            raise BadQueue(f"{queue!r} is no queue name: {wire.QUEUE_NAME_RULE}")
 
     def _enqueue(self, receipt: Receipt, size: int) -> None:
         with self._lock:

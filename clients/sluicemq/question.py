@@ -108,4 +108,4 @@ class Questions:
 def _what_is_missing(verb: bytes, timeout: float | None, connection: Connection) -> str:
     if connection.epoch:
         return f"no answer to {verb.decode()} from {connection.endpoint} within {timeout:g} s"
-    return f"no broker answers at {connection.endpoint} (waited {timeout:g} s): is it running there?"
+    return f"{connection.obstacle} (waited {timeout:g} s)"

@@ -50,6 +50,7 @@ else raises it. ``tests/unit/test_wire.py`` holds golden bytes of every message.
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, Final, NamedTuple
 
 import msgpack
@@ -80,8 +81,14 @@ ROLLBACK: Final = "ROLLBACK"
 REJECT: Final = "REJECT"
 RELEASE: Final = "RELEASE"
 
+#: What is said of a queue's name that is none.
+QUEUE_NAME_RULE: Final = "1 to 64 of A-Z a-z 0-9 _ - and, between them, single full stops"
+
 #: Largest number in a message; the library starts again at 1 after it.
 MAX_NUMBER: Final = 2**63 - 1
+
+_LONGEST_QUEUE_NAME: Final = 64
+_QUEUE_NAME: Final = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 
 
 class Message(NamedTuple):
@@ -90,6 +97,15 @@ class Message(NamedTuple):
     verb: bytes
     number: int
     fields: list[Any]
+
+
+def is_queue_name(value: object) -> bool:
+    """Whether a queue may have this name: it becomes part of a collection's, so full stops stand alone."""
+    return (
+        isinstance(value, str)
+        and len(value) <= _LONGEST_QUEUE_NAME
+        and _QUEUE_NAME.fullmatch(value) is not None
+    )
 
 
 def encode(verb: bytes, number: int, *fields: Any) -> list[bytes]:

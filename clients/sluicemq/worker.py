@@ -7,13 +7,14 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from time import monotonic
 from types import FrameType, TracebackType
 from typing import Any, Self
 
 from sluicemq import exits, native, wire
 from sluicemq.assignment import Assignment, Verdict
 from sluicemq.connection import Connection
-from sluicemq.errors import Reject, Rollback, SluiceError
+from sluicemq.errors import Reject, Release, Rollback, SluiceError
 from sluicemq.job import Job
 
 #: Called for each job; bytes are its result, None is an empty one.
@@ -28,7 +29,8 @@ class Worker:
     * it returns bytes or None: **commit**, with that result;
     * it raises :class:`~sluicemq.Reject`: to the dead letters, with its text;
     * it raises :class:`~sluicemq.Rollback`, or anything else: given back, with its text, to be
-      delivered again (after ``Rollback.delay``) until the queue's ``max_attempts``.
+      delivered again (after ``Rollback.delay``) until the queue's ``max_attempts``;
+    * it raises :class:`~sluicemq.Release`: given back as if it had not been delivered.
 
     ``prefetch`` jobs are the worker's at a time, and never fewer than ``concurrency``: 1 is fair
     for slow jobs; hundreds make short ones fast, for their verdicts travel in batches.
@@ -62,6 +64,7 @@ class Worker:
         self._threads: list[threading.Thread] = []
         self._stop_asked = threading.Event()
         self._signals = 0
+        self._first_signal = 0.0
         self._ending = False
         self._stopped = False
         self._stopping = threading.Lock()
@@ -72,9 +75,14 @@ class Worker:
         self._assignment.attach(self._connection)
 
     @property
-    def unsettled(self) -> int:
-        """Verdicts that came too late: the job had been given to another worker."""
-        return self._assignment.unsettled
+    def late(self) -> int:
+        """Verdicts that came too late: the job was no longer this worker's."""
+        return sum(self._assignment.late.values())
+
+    @property
+    def late_by_kind(self) -> dict[str, int]:
+        """The same, by verdict: COMMIT, ROLLBACK and REJECT."""
+        return dict(self._assignment.late)
 
     def run(self) -> None:
         """Work until SIGTERM, SIGINT or ``stop()`` from another thread; then finish or give back.
@@ -95,7 +103,6 @@ class Worker:
             return
         self._connection.start()
         exits.close_at_exit(self)
-        self._busy = self._concurrency
         for number in range(self._concurrency):
             name = f"sluicemq-{self.queue}-{number}"
             self._threads.append(threading.Thread(target=self._work, name=name, daemon=True))
@@ -111,6 +118,7 @@ class Worker:
         """
         self._stop_asked.set()
         if threading.current_thread() in self._threads:
+            self._begin_no_more()
             threading.Thread(target=self.stop, args=(timeout,), name="sluicemq-stop").start()
             return False
         with self._stopping:
@@ -138,25 +146,31 @@ class Worker:
     # ------------------------------------------------------------------ handler threads
 
     def _work(self) -> None:
-        while (job := self._next_job()) is not None:
-            if self._connection.greeted and job.epoch == self._connection.epoch:
-                self._assignment.verdicts.append(self._judge(job))
-                self._connection.wake()
-        with self._change:
-            self._busy -= 1
-            self._change.notify_all()
+        while self._wait_for_jobs():
+            while (job := self._next_job()) is not None:
+                if self._connection.greeted and job.epoch == self._connection.epoch:
+                    self._assignment.verdicts.append(self._judge(job))
+                    self._connection.wake()
+            self._rest()
 
     def _next_job(self) -> Job | None:
-        while not self._ending:
-            try:
-                return self._inbox.popleft()
-            except IndexError:
-                self._wait_for_jobs()
-        return None
+        try:
+            return None if self._ending else self._inbox.popleft()
+        except IndexError:
+            return None
 
-    def _wait_for_jobs(self) -> None:
+    def _wait_for_jobs(self) -> bool:
         with self._change:
             self._change.wait_for(lambda: self._inbox or self._ending)
+            if not self._ending:
+                self._busy += 1
+            return not self._ending
+
+    def _rest(self) -> None:
+        with self._change:
+            self._busy -= 1
+            if self._ending:
+                self._change.notify_all()
 
     def _judge(self, job: Job) -> Verdict:
         try:
@@ -167,6 +181,8 @@ class Worker:
             return Verdict(job, wire.REJECT, str(error))
         except Rollback as error:
             return Verdict(job, wire.ROLLBACK, str(error), error.delay or None)
+        except Release:
+            return Verdict(job, wire.RELEASE)
         except BaseException as error:  # noqa: BLE001 - also SystemExit: the job must not stay behind
             native.log.warning("job %s of queue %s failed", job.id, job.queue, exc_info=True)
             return Verdict(job, wire.ROLLBACK, f"{type(error).__name__}: {error}")
@@ -192,12 +208,16 @@ class Worker:
 
     # ------------------------------------------------------------------ stopping
 
-    def _give_back_the_rest(self) -> None:
+    def _begin_no_more(self) -> None:
         with self._change:
             self._ending = True
+            self._change.notify_all()
+
+    def _give_back_the_rest(self) -> None:
+        self._begin_no_more()
+        with self._change:
             rest = list(self._inbox)
             self._inbox.clear()
-            self._change.notify_all()
         self._call(self._assignment.ask_for_no_more)
         self._release(rest)
 
@@ -209,7 +229,9 @@ class Worker:
         with self._change:
             self._change.wait_for(lambda: not self._busy or self._signals > 1, timeout)
             busy = self._busy
-        if busy:
+        if busy == 1:
+            native.log.warning("1 handler still runs; its job is given back")
+        elif busy:
             native.log.warning("%d handlers still run; their jobs are given back", busy)
 
     def _wait_for_verdicts(self) -> None:
@@ -244,14 +266,17 @@ class Worker:
             signal.set_wakeup_fd(fd_before)
 
     def _signalled(self, number: int) -> None:
-        if number in _SIGNALS:
-            self._signals += 1
-            self._stop_asked.set()
-            with self._change:
-                self._change.notify_all()
+        if number not in _SIGNALS or monotonic() < self._first_signal + _SAME_SIGNAL:
+            return
+        self._first_signal = self._first_signal or monotonic()
+        self._signals += 1
+        self._stop_asked.set()
+        with self._change:
+            self._change.notify_all()
 
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_SAME_SIGNAL = 1.0  # seconds: who ends a process and its group, as timeout(1) does, means one end
 
 
 def _leave_it_to_the_fd(_number: int, _frame: FrameType | None) -> None:

@@ -1,13 +1,15 @@
 """The figures that SluiceMQ promises, measured: ``python tests/bench/figures.py [--rounds N]``.
 
-Starts a broker with an embedded MongoDB of its own, on free ports, and pushes 200-byte jobs
-through it; prints each figure beside the least it must reach. Medians of several rounds. Producers
-and workers are processes of their own, on the same cores as the broker and its MongoDB.
+Starts a broker with an embedded MongoDB of its own, on free ports, and has ``sluicemq bench`` push
+200-byte jobs through it; prints each figure beside the least it must reach. Medians of several
+rounds. Producers and workers are processes of their own, on the same cores as the broker and its
+MongoDB.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import statistics
 import subprocess
@@ -15,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 from rich.console import Console
@@ -23,67 +26,36 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from launcher import BrokerProcess, tcp
-
-PROGRAM = Path(__file__).with_name("load.py")
-JOBS = 50_000
+from launcher import BrokerProcess
 
 
-def run(*arguments: object) -> float:
-    """Run one load program to its end; its last line is the figure."""
-    return finish(start(*arguments))
-
-
-def start(*arguments: object) -> subprocess.Popen[str]:
-    """Start a load program."""
-    command = [sys.executable, str(PROGRAM), *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-
-
-def finish(process: subprocess.Popen[str]) -> float:
-    """Wait for a load program; its last line is the figure."""
-    out, _ = process.communicate(timeout=120)
-    if process.returncode:
-        raise SystemExit(f"{process.args} ended with {process.returncode}")
-    return float(out.split()[-1])
+def bench(*arguments: object) -> dict[str, Any]:
+    """What ``sluicemq bench`` finds."""
+    command = [sys.executable, "-m", "sluicemq.cli", "bench", *map(str, arguments), "--json"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=300)
+    return dict(json.loads(done.stdout))
 
 
 def confirmed_push(broker: BrokerProcess) -> float:
     """Jobs a second that one library producer gets confirmed."""
-    figure = run("push", broker.doors["smq"], "pushed", JOBS)
-    run("purge", broker.doors["smq"], "pushed")
-    return figure
+    return float(bench("push", "--endpoint", broker.doors["smq"])["jobs_per_s"])
 
 
 def through_library_worker(broker: BrokerProcess) -> float:
     """Jobs a second, pushed and committed at once, through one library worker with prefetch 1,024."""
-    worker = start("work", broker.doors["smq"], "worked", JOBS, 1024)
-    assert worker.stdout
-    worker.stdout.readline()
-    producer = start("push", broker.doors["smq"], "worked", JOBS)
-    figure = finish(worker)
-    finish(producer)
-    return figure
+    return float(bench("both", "--endpoint", broker.doors["smq"])["jobs_per_s"])
 
 
 def through_rep_workers(broker: BrokerProcess) -> float:
     """Jobs a second, pushed and committed at once, through four plain REP workers."""
-    jobs = 8_000
-    workers = [start("rep", broker.doors["rep"]) for _ in range(4)]
-    try:
-        for worker in workers:
-            assert worker.stdout
-            worker.stdout.readline()
-        return run("through", broker.doors["smq"], "default", jobs)
-    finally:
-        for worker in workers:
-            worker.kill()
-            worker.wait()
+    doors = ["--endpoint", broker.doors["smq"], "--backend", broker.doors["rep"]]
+    return float(bench("both", "--door", "rep", "--workers", 4, "--jobs", 8_000, *doors)["jobs_per_s"])
 
 
 def push_to_worker_ms(broker: BrokerProcess) -> float:
     """Median milliseconds from a push to the handler of an idle library worker."""
-    return run("latency", broker.doors["smq"], "idle", 300)
+    found = bench("latency", "--jobs", 300, "--endpoint", broker.doors["smq"])
+    return float(found["latency_ms"]["p50"])
 
 
 def cpu_at_rest(broker: BrokerProcess) -> float:
@@ -98,18 +70,7 @@ def memory_at_rest(broker: BrokerProcess) -> float:
 
 def relay_alone(_broker: BrokerProcess) -> float:
     """64-byte messages a second through ``python -m devices streamer`` alone."""
-    frontend, backend = tcp(), tcp()
-    command = [sys.executable, "-m", "devices", "streamer", frontend, backend]
-    relay = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    try:
-        sink = start("pull", backend, 1_000_000)
-        source = start("flood", frontend, 1_000_000)
-        figure = finish(sink)
-        finish(source)
-        return figure
-    finally:
-        relay.terminate()
-        relay.wait(10)
+    return float(bench("relay", "--jobs", 1_000_000)["jobs_per_s"])
 
 
 #: What is measured, its least (or most, where smaller is better), and its unit.

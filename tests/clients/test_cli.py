@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from time import time
 from typing import Any
 
 import pytest
@@ -68,6 +69,26 @@ def test_push_makes_a_job_of_every_file_and_of_stdin(broker: StubBroker, run: Ru
     assert [payload for _id, payload in broker.pushed()] == [b"\x00a\n", b"b\nc\n"]
 
 
+def test_files_may_follow_one_option(broker: StubBroker, run: Run, tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        (tmp_path / name).write_text(name)
+    assert run("push", "mail", "--file", *(str(tmp_path / name) for name in "abc")).exit_code == 0
+    assert [payload for _id, payload in broker.pushed()] == [b"a", b"b", b"c"]
+
+
+def test_push_of_a_dash_is_stdin_as_one_job(broker: StubBroker, run: Run) -> None:
+    assert run("push", "mail", "-", stdin=b"a\nb\n").exit_code == 0
+    assert [payload for _id, payload in broker.pushed()] == [b"a\nb\n"]
+
+
+@pytest.mark.parametrize(("moment", "sent"), [("12.5", 12.5), ("2030-01-31T12:00:00Z",) * 2])
+def test_push_sends_the_rules_of_delivery(broker: StubBroker, run: Run, moment: str, sent: Any) -> None:
+    run("push", "mail", "x", "--max-attempts", "3", "--not-before", moment, "--visibility-timeout", "9")
+    assert broker.of(wire.PUSH)[0].fields[1][0][2] == {
+        "max_attempts": 3, "not_before": sent, "visibility_timeout": 9.0,
+    }  # fmt: skip
+
+
 def test_push_ends_with_1_and_the_reason_when_the_job_is_refused(broker: StubBroker, run: Run) -> None:
     broker.on[wire.PUSH] = lambda _message: [[0, "QUEUE_FULL", "1000 queues are enough"]]
     result = run("push", "mail", "x")
@@ -98,6 +119,12 @@ def test_push_of_many_counts_what_is_refused_and_ends_with_1(broker: StubBroker,
         ["work", "mail"],
         ["work", "mail", "--print", "--exec", "cat"],
         ["work", "mail", "--print", "--prefetch", "0"],
+        ["work", "mail", "--print", "--count", "3", "--concurrency", "2"],
+        ["push", "mail", "x", "y"],
+        ["push", "mail", "x", "--max-attempts", "0"],
+        ["--timeout", "0", "ping"],
+        ["ping", "--timeout", "-1"],
+        ["ping", "--endpoint", "localhost"],
         ["peek", "mail", "--state", "lost"],
         ["nonsense"],
         ["--endpoint", "localhost", "queues"],
@@ -152,11 +179,67 @@ def test_peek_shows_jobs_with_times_and_the_beginning_of_payloads(broker: StubBr
     shown = run("peek", "mail", "--state", "dead", "--limit", "3").stdout
     # Then
     assert broker.of(wire.PEEK)[0].fields == ["mail", "dead", 3]
-    assert "1970-01-01 00:00:00+00:00" in shown
+    assert shown.split()[:5] == ["id", "attempts", "age", "headers", "payload"]
+    assert '{"a": 1}' in shown
     assert "\\xffxyyy" in shown
     assert "yyy…" in shown
     as_json = json.loads(run("--json", "peek", "mail").stdout)
     assert as_json["jobs"][0]["payload"]["base64"].startswith("/3h5")
+
+
+def test_peek_shows_when_a_job_is_due_and_the_reason_of_its_last_failure(
+    broker: StubBroker, run: Run
+) -> None:
+    reasons = [{"reason": "first", "attempt": 1}, {"reason": "disk full", "attempt": 2}]
+    job = {"id": "one", "state": "ready", "eligible_at": time() + 3 * 3600 + 60, "errors": reasons}
+    broker.on[wire.PEEK] = lambda _message: [job]
+    shown = run("peek", "mail").stdout
+    assert shown.split("\n")[0].split() == ["id", "due", "last", "error"]
+    assert shown.split("\n")[1].split() == ["one", "in", "3", "h", "disk", "full"]
+
+
+def test_peek_in_a_narrow_terminal_shows_ids_whole(
+    broker: StubBroker, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as in a terminal
+    monkeypatch.setenv("COLUMNS", "30")
+    job = {"id": "i" * 50, "attempts": 1, "payload": b"p " * 40, "headers": {"key": "value " * 20}}
+    broker.on[wire.PEEK] = lambda _message: [job]
+    assert "i" * 50 in run("peek", "mail").stdout
+
+
+def test_nothing_shown_can_command_the_terminal(broker: StubBroker, run: Run) -> None:
+    evil = "\x1b[2J\x9b2J\r\u202e"
+    job = {"id": evil, "payload": evil.encode(), "headers": {evil: evil}, "errors": [{"reason": evil}]}
+    broker.on[wire.PEEK] = lambda _message: [job]
+    broker.on[wire.QUEUES] = lambda _message: [{"name": evil}]
+    broker.on[wire.STATS] = lambda _message: {evil: {evil: evil}}
+    broker.on[wire.CANCEL] = lambda _message: NotFound(evil)
+    for command in (["peek", "q"], ["queues"], ["stats"], ["cancel", "q", "x"], ["--json", "peek", "q"]):
+        result = run(*command)
+        assert result.output
+        assert all(line.isprintable() for line in result.output.split("\n")), command
+    as_json = json.loads(run("--json", "peek", "q").stdout)
+    assert as_json["jobs"][0]["id"] == evil
+
+
+def test_queues_shows_one_queue(broker: StubBroker, run: Run) -> None:
+    broker.on[wire.QUEUES] = lambda _message: QUEUES
+    assert json.loads(run("queues", "thumbs", "--json").stdout) == {"queues": QUEUES[1:]}
+    unknown = run("queues", "nosuch")
+    assert unknown.exit_code == 1
+    assert unknown.stderr == "sluicemq: there is no queue nosuch\n"
+
+
+def test_the_shared_options_may_follow_the_command(broker: StubBroker) -> None:
+    arguments = ["--endpoint", nobody(), "ping", "--endpoint", broker.endpoint, "--timeout", "5", "--json"]
+    result = CliRunner().invoke(app, arguments)
+    assert json.loads(result.stdout)["endpoint"] == broker.endpoint
+
+
+def test_an_error_is_told_as_json_when_the_option_follows_the_command(broker: StubBroker, run: Run) -> None:
+    broker.on[wire.CANCEL] = lambda _message: NotFound("no job")
+    assert json.loads(run("cancel", "q", "x", "--json").stdout)["error"]["code"] == "NOT_FOUND"
 
 
 def test_purge_asks_first_and_a_no_ends_with_1(broker: StubBroker, run: Run) -> None:
@@ -199,7 +282,7 @@ def test_ping_tells_how_long_it_took(broker: StubBroker, run: Run) -> None:
 def test_ping_waits_for_a_broker_that_comes_up(broker: StubBroker) -> None:
     # Given
     broker.stop()
-    environment = os.environ | {"SLUICEMQ_ENDPOINT": broker.endpoint}
+    environment = os.environ | {"SLUICEMQ_BROKER": broker.endpoint}
     command = [sys.executable, "-m", "sluicemq.cli", "ping", "--wait", "10"]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as process:
         try:
@@ -217,7 +300,7 @@ def test_ping_waits_for_a_broker_that_comes_up(broker: StubBroker) -> None:
      ["purge", "q", "--yes"]],
 )  # fmt: skip
 def test_without_a_broker_every_command_ends_with_3_and_says_what_to_do(command: list[str]) -> None:
-    program = [sys.executable, "-m", "sluicemq.cli", "--endpoint", nobody(), "--timeout", "0.2", *command]
+    program = [sys.executable, "-m", "sluicemq.cli", "--endpoint", nobody(), "--timeout", "60", *command]
     done = subprocess.run(
         program, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECONDS, check=False
     )
@@ -225,7 +308,7 @@ def test_without_a_broker_every_command_ends_with_3_and_says_what_to_do(command:
     assert done.stdout == ""
     assert len(done.stderr.splitlines()) == 1
     assert "no broker answers at tcp://127.0.0.1" in done.stderr
-    assert "sluicemq serve" in done.stderr
+    assert "; start one with `sluicemq serve`" in done.stderr
 
 
 # ---------------------------------------------------------------------- work
@@ -248,7 +331,7 @@ def end_work(process: subprocess.Popen[str]) -> tuple[str, str]:
 @pytest.mark.parametrize(
     ("command", "verdict"),
     [
-        ("cat; printf $SLUICEMQ_JOB_ID-$SLUICEMQ_QUEUE-$SLUICEMQ_ATTEMPT", ["COMMIT", b"xid-x-q-4", None]),
+        ("cat; printf $JOB_ID-$JOB_QUEUE-$JOB_ATTEMPT", ["COMMIT", b"xid-x-q-4", None]),
         ("echo first >&2; echo no such user >&2; exit 100", ["REJECT", "no such user", None]),
         ("exit 100", ["REJECT", "exit status 100", None]),
         ("echo disk full >&2; exit 1", ["ROLLBACK", "disk full", None]),
@@ -285,6 +368,111 @@ def test_work_prints_payloads_and_commits_them(broker: StubBroker) -> None:
     assert process.returncode == 0
 
 
+def test_work_whose_reader_has_gone_gives_the_jobs_back_and_ends_quietly_with_1(broker: StubBroker) -> None:
+    # Given
+    process, peer = start_work(broker, "work", "q", "--print", "--prefetch", "5")
+    assert process.stdout
+    process.stdout.close()
+    # When
+    broker.deliver(peer, "q", [b"1", b"2", b"3", b"4", b"5"])
+    # Then
+    assert process.wait(SECONDS) == 1
+    assert process.stderr
+    assert process.stderr.read() == ""
+    process.stderr.close()
+    assert {row[0] for row in broker.settled().values()} == {"RELEASE"}
+    assert len(broker.settled()) == 5
+
+
+def test_work_on_a_full_disk_gives_the_job_back_and_says_why(broker: StubBroker) -> None:
+    command = [sys.executable, "-m", "sluicemq.cli", "--endpoint", broker.endpoint, "work", "q", "--print"]
+    with Path("/dev/full").open("w") as full, subprocess.Popen(
+        command, stdout=full, stderr=subprocess.PIPE, text=True
+    ) as process:  # fmt: skip
+        broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"1"])
+        assert process.communicate(timeout=SECONDS)[1] == (
+            "sluicemq: can't write to stdout: No space left on device\n"
+        )
+    assert process.returncode == 1
+    assert broker.settled() == {b"r-1": ["RELEASE", None, None]}
+
+
+@pytest.mark.parametrize("arguments", [["peek", "q"], ["--json", "queues"], ["ping"]])
+def test_a_result_that_can_not_be_written_is_one_line(broker: StubBroker, arguments: list[str]) -> None:
+    broker.on[wire.PEEK] = broker.on[wire.QUEUES] = lambda _message: [{"id": "one", "name": "q"}]
+    command = [sys.executable, "-m", "sluicemq.cli", "--endpoint", broker.endpoint, *arguments]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=SECONDS, check=False
+        )
+    assert done.returncode == 1
+    assert done.stderr == "sluicemq: can't write to stdout: No space left on device\n"
+
+
+@pytest.mark.parametrize(("command", "status"), [("nosuchprogram", "127"), ("/dev/null", "126")])
+def test_a_command_that_can_not_be_run_ends_the_work_and_harms_no_job(
+    broker: StubBroker, command: str, status: str
+) -> None:
+    process, peer = start_work(broker, "work", "q", "--exec", command)
+    broker.deliver(peer, "q", [b"x"])
+    errors = process.communicate(timeout=SECONDS)[1]
+    assert process.returncode == 1
+    assert f"(exit status {status} of the shell)" in errors.splitlines()[-1]
+    assert f"Error: '{command}' " in errors
+    assert broker.settled() == {b"r-x": ["RELEASE", None, None]}
+
+
+def test_work_whose_errors_nobody_reads_still_does_its_jobs(broker: StubBroker) -> None:
+    process, peer = start_work(broker, "work", "q", "--exec", "echo trouble >&2")
+    assert process.stderr
+    process.stderr.close()
+    broker.deliver(peer, "q", [b"x"])
+    broker.wait_for(wire.SETTLE)
+    process.kill()
+    process.wait()
+    process.stdout.close()  # type: ignore[union-attr]
+    assert broker.settled() == {b"r-x": ["COMMIT", b"", None]}
+
+
+def test_work_does_not_count_what_came_too_late(broker: StubBroker) -> None:
+    late = [0, "LEASE_LOST", "given to another"]
+    broker.on[wire.SETTLE] = lambda message: [late] if message.fields[0][0][0] == b"r-1" else []
+    process, peer = start_work(broker, "work", "q", "--exec", "true", "--json")
+    for payload in (b"1", b"2", b"3"):
+        broker.deliver(peer, "q", [payload])
+    broker.wait_until(lambda: len(broker.settled()) == 3)
+    output, errors = end_work(process)
+    assert json.loads(output) == {"committed": 2, "rejected": 0, "rolled_back": 0, "too_late": 1}
+    assert errors.endswith("2 committed, 0 rejected, 0 rolled back, 1 too late\n")
+
+
+def test_work_stops_after_a_count_of_jobs_and_gives_back_the_rest(broker: StubBroker) -> None:
+    process, peer = start_work(broker, "work", "q", "--print", "--prefetch", "3", "--count", "2")
+    broker.deliver(peer, "q", [b"1", b"2", b"3"])
+    assert process.communicate(timeout=SECONDS)[0] == "1\n2\n"
+    assert process.returncode == 0
+    assert [row[0] for row in broker.settled().values()].count("COMMIT") == 2
+    assert broker.settled()[b"r-3"] == ["RELEASE", None, None]
+
+
+def test_work_stops_when_the_queue_is_empty(broker: StubBroker) -> None:
+    # Given: a queue that is said to hold one more until that was delivered
+    holds = iter([1, 0])
+    broker.on[wire.QUEUES] = lambda _message: [
+        {"name": "other", "ready": 7},
+        {"name": "q", "ready": next(holds)},
+    ]
+    process, peer = start_work(broker, "work", "q", "--print", "--drain")
+    # When
+    broker.deliver(peer, "q", [b"1"])
+    broker.wait_for(wire.QUEUES)
+    broker.deliver(peer, "q", [b"2"])
+    # Then
+    assert process.communicate(timeout=SECONDS)[0] == "1\n2\n"
+    assert process.returncode == 0
+    assert len(broker.of(wire.QUEUES)) == 2
+
+
 def test_work_that_is_refused_ends_with_1(broker: StubBroker) -> None:
     broker.on[wire.READY] = lambda message: BadQueue("no such queue") if message.fields[1] else None
     process, _peer = start_work(broker, "work", "q", "--exec", "cat")
@@ -307,6 +495,11 @@ def test_serve_hands_everything_over_untouched(run: Run, executed: list[str]) ->
     arguments = ["--help", "--config", "a.toml", "--", "-x", "--endpoint=y"]
     assert run("serve", *arguments).exit_code == 0
     assert executed == [sys.executable, "-m", "broker", *arguments]
+
+
+def test_serve_knows_the_short_help_too(run: Run, executed: list[str]) -> None:
+    run("serve", "-h")
+    assert executed == [sys.executable, "-m", "broker", "--help"]
 
 
 def test_config_check_asks_the_broker(run: Run, executed: list[str]) -> None:

@@ -272,6 +272,8 @@ def test_what_the_broker_would_refuse_for_its_size_is_refused_at_once() -> None:
     [
         (BadQueue, "", b"", {}),
         (BadQueue, ".hidden", b"", {}),
+        (BadQueue, "ends.", b"", {}),
+        (BadQueue, "a..b", b"", {}),
         (BadQueue, "x" * 65, b"", {}),
         (BadQueue, "with space", b"", {}),
         (TypeError, "q", "text", {}),

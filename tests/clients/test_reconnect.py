@@ -6,6 +6,7 @@ import threading
 from typing import Any
 
 import pytest
+import zmq
 
 from sluicemq import BadVersion, Client, Job, LeaseLost, Producer, Timeout, Unavailable, Worker, wire
 from stub_broker import SECONDS, SILENCE, StubBroker
@@ -130,6 +131,61 @@ def test_no_broker_is_a_time_out_that_says_so() -> None:
     nobody.stop()
     with Client(nobody.endpoint) as client, pytest.raises(Timeout, match="no broker answers at tcp://127"):
         client.ping(0.1)
+
+
+def test_a_client_without_patience_raises_at_once_where_nobody_listens() -> None:
+    nobody = StubBroker().start()
+    nobody.stop()
+    with (
+        Client(nobody.endpoint, patient=False) as client,
+        pytest.raises(Unavailable, match="no broker answers"),
+    ):
+        client.ping(SECONDS)
+
+
+def test_a_client_without_patience_comes_back_to_a_broker_that_was_there(broker: StubBroker) -> None:
+    with Client(broker.endpoint, patient=False) as client:
+        client.ping(SECONDS)
+        broker.stop()
+        with pytest.raises(Timeout):
+            client.ping(0.3)
+        broker.start()
+        client.ping(SECONDS)
+
+
+def test_that_there_is_no_broker_is_told_once_and_not_as_a_loss(caplog: pytest.LogCaptureFixture) -> None:
+    # Given
+    told = threading.Event()
+    caplog.handler.addFilter(lambda _record: told.set() or True)
+    nobody = StubBroker().start()
+    nobody.stop()
+    # When: many tries, of which the library hears through its monitor
+    with Client(nobody.endpoint) as client:
+        assert told.wait(SECONDS)
+        with pytest.raises(Timeout):
+            client.ping(0.6)
+    # Then
+    why = f"can't reach {nobody.endpoint}: is a broker running there?"
+    assert [record.getMessage() for record in caplog.records] == [why]
+
+
+@pytest.mark.parametrize("kind", [zmq.PULL, zmq.REP])
+def test_a_door_of_another_kind_is_told_from_nobody(kind: int) -> None:
+    with zmq.Context() as context, context.socket(kind) as door:
+        port = door.bind_to_random_port("tcp://127.0.0.1")
+        refused = pytest.raises(Timeout, match="it does not greet as an SMQ/1 door")
+        with Client(f"tcp://127.0.0.1:{port}") as client, refused:
+            client.ping(1.0)
+
+
+def test_what_answers_in_another_protocol_is_told_from_nobody() -> None:
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as door:
+        port = door.bind_to_random_port("tcp://127.0.0.1")
+        with Client(f"tcp://127.0.0.1:{port}") as client:
+            peer = door.recv_multipart()[0]
+            door.send_multipart([peer, b"", b"no such request"])
+            with pytest.raises(Timeout, match=r"something answers at .* it does not greet as an SMQ/1 door"):
+                client.ping(0.5)
 
 
 def test_a_broker_that_does_not_answer_one_question_is_a_time_out_that_says_so(broker: StubBroker) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from sluicemq import BadQueue, Job, LeaseLost, Reject, Rollback, Unavailable, Worker, wire
+from sluicemq import BadQueue, Job, LeaseLost, Reject, Release, Rollback, Unavailable, Worker, wire
 from stub_broker import SECONDS, StubBroker
 
 
@@ -45,6 +46,8 @@ def failing(job: Job) -> Any:
             raise Rollback("later", delay=2.5)
         case b"now":
             raise Rollback
+        case b"release":
+            raise Release
         case b"error":
             raise OSError("disk full")
         case b"exit":
@@ -60,6 +63,7 @@ def failing(job: Job) -> Any:
         (b"reject", ["REJECT", "no such user", None]),
         (b"rollback", ["ROLLBACK", "later", 2.5]),
         (b"now", ["ROLLBACK", "", None]),
+        (b"release", ["RELEASE", None, None]),
         (b"error", ["ROLLBACK", "OSError: disk full", None]),
         (b"exit", ["ROLLBACK", "SystemExit: 3", None]),
         (b"number", ["ROLLBACK", "TypeError: the handler returned int, expected bytes or None", None]),
@@ -153,7 +157,8 @@ def test_verdicts_that_come_too_late_are_counted_and_logged(
     with Worker(broker.endpoint, "q", lambda _job: None) as worker:
         broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"a"])
         broker.wait_for(wire.SETTLE)
-    assert worker.unsettled == 1
+    assert worker.late == 1
+    assert worker.late_by_kind == {"COMMIT": 1}
     assert "COMMIT of job id-a refused: LEASE_LOST given to another" in caplog.text
 
 
@@ -209,6 +214,55 @@ def test_a_handler_that_outlives_the_deadline_does_not_hold_up_the_stop(broker: 
     assert broker.wait_for(wire.BYE)
     assert broker.settled() == {}
     go_on.set()
+
+
+def test_only_handlers_that_hold_a_job_are_said_to_still_run(
+    broker: StubBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Given: three threads, of which one has a job
+    started, go_on = threading.Event(), threading.Event()
+
+    def handler(_job: Job) -> None:
+        started.set()
+        assert go_on.wait(SECONDS)
+
+    worker = Worker(broker.endpoint, "q", handler, concurrency=3)
+    worker.start()
+    broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"a"])
+    assert started.wait(SECONDS)
+    # When
+    worker.stop(0)
+    go_on.set()
+    # Then
+    assert "1 handler still runs; its job is given back" in caplog.text
+
+
+def test_stopping_an_idle_worker_at_once_mentions_no_handlers(
+    broker: StubBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = Worker(broker.endpoint, "q", lambda _job: None, concurrency=20)
+    worker.start()
+    broker.wait_for(wire.READY)
+    assert worker.stop(0)
+    assert "still" not in caplog.text
+
+
+def test_a_worker_that_its_handler_stops_begins_no_other_job(broker: StubBroker) -> None:
+    # Given
+    seen: list[bytes] = []
+
+    def handler(job: Job) -> None:
+        seen.append(job.payload)
+        worker.stop()
+
+    worker = Worker(broker.endpoint, "q", handler, prefetch=50)
+    worker.start()
+    # When
+    broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"%d" % number for number in range(50)])
+    broker.wait_for(wire.BYE)
+    # Then
+    assert seen == [b"0"]
+    assert [row[0] for row in broker.settled().values()].count("RELEASE") == 49
 
 
 def test_stopping_before_the_start_and_twice_is_harmless(broker: StubBroker) -> None:
@@ -312,9 +366,12 @@ def test_a_second_signal_stops_at_once(broker: StubBroker) -> None:
         assert process.stdout.readline() == "runs\n"
         process.send_signal(signal.SIGTERM)
         broker.wait_for(wire.SETTLE)
-        # When
-        process.send_signal(signal.SIGTERM)
+        # When: those within a second of the first are the same one, as of timeout(1)
+        said = broker.wait_for(wire.PING)
+        while not select.select([process.stdout], [], [], 0.1)[0]:
+            process.send_signal(signal.SIGTERM)
         # Then
         assert process.stdout.readline() == "stopped\n"
         assert broker.wait_for(wire.BYE)
+        assert len(broker.of(wire.PING)) >= len(said) + 2
     assert list(broker.settled()) == [b"r-waits"]

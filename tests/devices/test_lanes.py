@@ -199,6 +199,93 @@ def test_a_paused_lane_is_not_read_and_others_are(board: Switchboard, floor: Flo
     eventually(lambda: floor.messages[-1] == [b"second"])
 
 
+def test_a_lane_paused_for_two_reasons_is_read_when_both_are_over(
+    board: Switchboard, floor: Floor, started: Started
+) -> None:
+    door = started(door_of(board, floor))
+    client = shake_hands(door.address, b"DEALER")
+    lane = floor.lane()
+    lane.pause()
+    door.pause()
+    client.sendall(b"\x00\x05first")  # the read that was under way at the pause
+    eventually(lambda: floor.messages == [[b"first"]])
+    client.sendall(b"\x00\x06second")
+    door.resume()
+    assert not lane.valve.wait(0)
+    lane.resume()
+    eventually(lambda: floor.messages == [[b"first"], [b"second"]])
+
+
+def test_the_end_of_a_client_is_seen_though_its_lane_is_paused_and_what_it_had_sent_is_read(
+    board: Switchboard, floor: Floor, started: Started
+) -> None:
+    door = started(door_of(board, floor))
+    client = shake_hands(door.address, b"DEALER")
+    floor.lane().pause()
+    for _ in range(2):
+        client.sendall(b"\x00\x04work")
+    client.close()
+    eventually(lambda: floor.closed)
+    assert floor.messages == [[b"work"], [b"work"]]
+
+
+def test_a_paused_door_reads_none_of_its_lanes_nor_one_that_was_being_accepted(
+    board: Switchboard, floor: Floor, started: Started, clients: Clients
+) -> None:
+    door = started(door_of(board, floor, kind="ROUTER"))
+    askers = [clients.connect(zmq.DEALER, door.address) for _ in range(2)]
+    for asker in askers:
+        send(asker, b"before")
+    floor.lane(1)
+    eventually(lambda: door.received == 2)
+    door.pause()
+    askers.append(clients.connect(zmq.DEALER, door.address))
+    eventually(lambda: door.connections == 3)
+    for asker in askers:
+        send(asker, b"meanwhile")
+    assert not any(lane.valve.wait(0) for lane in door._lanes)
+    assert len(door._lanes) == 3
+    door.resume()
+    eventually(lambda: door.received == 5)
+    door.stop()
+    assert door.received == 5
+
+
+def test_a_router_lane_opens_with_the_first_message_and_holds_answers_until_they_are_read(
+    board: Switchboard, floor: Floor, started: Started, clients: Clients
+) -> None:
+    door = started(door_of(board, floor, kind="ROUTER"))
+    asker = clients.connect(zmq.DEALER, door.address, rcvhwm=1)
+    send(asker, b"", b"question")
+    lane = floor.lane()
+    eventually(lambda: floor.messages)
+    ((identity, *question),) = floor.messages
+    assert question == [b"", b"question"]
+    for number in range(200):
+        lane.send([identity, b"", b"%d" % number, bytes(100_000)])
+    assert lane.backlog > 100
+    assert not lane.writable
+    assert [receive(asker)[1] for _ in range(200)] == [b"%d" % number for number in range(200)]
+    eventually(lambda: floor.unblocked and lane.writable)
+
+
+def test_answers_to_one_that_has_left_unread_ones_end_with_its_lane(
+    board: Switchboard, floor: Floor, notices: Notices, started: Started, clients: Clients
+) -> None:
+    door = started(door_of(board, floor, kind="ROUTER"))
+    asker = clients.connect(zmq.DEALER, door.address, rcvhwm=1)
+    send(asker, b"", b"question")
+    lane = floor.lane()
+    for _ in range(200):
+        lane.send([floor.messages[0][0], b"", bytes(100_000)])
+    assert lane.backlog
+    asker.close(linger=0)
+    eventually(lambda: [each for each, _ in floor.closed] == [lane])
+    lane.send([floor.messages[0][0], b"", b"too late"])
+    assert not lane.writable
+    assert notices == []
+
+
 @pytest.mark.parametrize("paused", [True, False], ids=["paused", "reading"])
 def test_closing_a_lane_flushes_what_was_sent_then_ends_the_connection(
     board: Switchboard, floor: Floor, notices: Notices, started: Started, clients: Clients, *, paused: bool
@@ -212,12 +299,23 @@ def test_closing_a_lane_flushes_what_was_sent_then_ends_the_connection(
         lane.send([b"%d" % number, bytes(10_000)])
     lane.close()
     lane.close()
+    assert not lane.writable
     lane.send([b"too late"])
     assert [receive(worker)[0] for _ in range(50)] == [b"%d" % number for number in range(50)]
     eventually(lambda: [each for each, _ in floor.closed] == [lane], seconds=2)
     floor.lane(1)  # libzmq connects anew
     assert worker.poll(0) == 0
     assert notices == []
+
+
+def test_a_lane_that_is_closing_is_not_writable(board: Switchboard, floor: Floor, started: Started) -> None:
+    door = started(door_of(board, floor))
+    client = shake_hands(door.address, b"DEALER")
+    lane = floor.lane()
+    assert lane.writable
+    lane.close()
+    assert not lane.writable
+    assert ended(client)
 
 
 def test_closing_a_lane_whose_client_reads_nothing_takes_about_a_second(

@@ -25,7 +25,7 @@ MIB = 2**20
 
 @pytest.fixture(scope="module")
 def shared(mongo_uri: str) -> Iterator[House]:
-    with serving(mongo_uri, spare(pop=3, ask=1), max_job_bytes=LIMIT, max_queues=20) as house:
+    with serving(mongo_uri, spare(pop=4, ask=1), max_job_bytes=LIMIT, max_queues=20) as house:
         yield house
 
 
@@ -67,6 +67,8 @@ def refused(house: House, front: str, deaf: Doors, *frames: bytes) -> tuple[str,
 
 BAD_NAMES = [
     b".hidden",
+    b"ends.",
+    b"a..b",
     b"two words",
     b"x" * 65,
     b"a/b",
@@ -87,7 +89,7 @@ def test_a_bad_queue_name_is_refused(house: House, front: str, deaf: Doors, name
     assert len(text) < 500
 
 
-@pytest.mark.parametrize("name", ["", ".hidden", "two words", "x" * 65, "a\0b", "größe"])
+@pytest.mark.parametrize("name", ["", ".hidden", "ends.", "a..b", "two words", "x" * 65, "a\0b", "größe"])
 def test_a_bad_queue_name_is_refused_by_every_verb_of_the_library(house: House, name: str) -> None:
     library = house.smq()
 
@@ -233,6 +235,15 @@ def test_bad_jobs_of_the_library_are_refused_by_position_and_their_neighbours_st
     assert house.counter("unreadable") == before + len(BAD_ENTRIES)
 
 
+def test_a_push_that_wants_an_answer_is_refused(house: House, deaf: Doors) -> None:
+    house.push(deaf.front, b"", b'{"reply": "accepted"}', b"work")
+
+    letter = house.dead_letter(deaf.queue)
+    house.admin.purge(deaf.queue, "dead")
+    assert letter["reason"].startswith("BAD_HEADERS")
+    assert "REQ and DEALER" in letter["reason"]
+
+
 # ---------------------------------------------------------------------- parts
 
 
@@ -273,6 +284,26 @@ def test_an_over_long_job_is_refused_and_keeps_its_headers_and_first_kib(house: 
 
 def test_headers_count_for_the_size_of_a_job(house: House, front: str, deaf: Doors) -> None:
     headers = json.dumps({"headers": {"padding": "x" * LIMIT}}).encode()
+
+    assert refused(house, front, deaf, b"", headers, b"")[0] == "TOO_LARGE"
+
+
+def test_a_bad_queue_name_takes_nothing_from_the_messages_that_came_with_it(house: House) -> None:
+    doors = house.take("pop")
+    names = [b"", b"ends.", b"", b"a..b", b""] * 20
+    producer = house.socket(zmq.PUSH, doors.front)
+
+    for name in names:
+        producer.send_multipart([name, b"work"])
+
+    house.await_count(doors.queue, "ready", names.count(b""))
+    house.await_count(doors.queue, "dead", 40)
+
+
+def test_headers_count_with_the_bytes_that_they_take_in_mongodb(
+    house: House, front: str, deaf: Doors
+) -> None:
+    headers = msgpack.packb({"headers": {"a": [1] * (LIMIT // 4)}})
 
     assert refused(house, front, deaf, b"", headers, b"")[0] == "TOO_LARGE"
 

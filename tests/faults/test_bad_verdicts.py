@@ -206,29 +206,70 @@ def refusal(answer: wire.Message) -> str:
 BAD_SETTLES: list[Any] = [
     None,
     "COMMIT",
-    [[]],
-    [None],
-    [[b"receipt"]],
-    [[b"receipt", "COMMIT"]],
-    [[b"receipt", "COMMIT", b""]],
-    [["receipt", "COMMIT", b"", None]],
-    [[b"receipt", b"COMMIT", b"", None]],
-    [[b"receipt", "DONE", b"", None]],
-    [[b"receipt", "COMMIT", 7, None]],
-    [[b"receipt", "ROLLBACK", "why", "soon"]],
-    [[b"receipt", "ROLLBACK", "why", -1]],
-    [[b"receipt", "ROLLBACK", "why", float("nan")]],
-    [[b"receipt", "ROLLBACK", "why", float("inf")]],
-    [[b"receipt", "COMMIT", b"", None, "more"]],
     [[b"receipt", "COMMIT", b"", None]] * 1001,
 ]
 
+BAD_VERDICTS: list[Any] = [
+    [],
+    None,
+    [b"receipt"],
+    [b"receipt", "COMMIT"],
+    [b"receipt", "COMMIT", b""],
+    ["receipt", "COMMIT", b"", None],
+    [b"receipt", b"COMMIT", b"", None],
+    [b"receipt", "DONE", b"", None],
+    [b"receipt", "COMMIT", 7, None],
+    [b"receipt", "ROLLBACK", "why", "soon"],
+    [b"receipt", "ROLLBACK", "why", -1],
+    [b"receipt", "ROLLBACK", "why", float("nan")],
+    [b"receipt", "ROLLBACK", "why", float("inf")],
+    [b"receipt", "COMMIT", b"", None, "more"],
+]
 
-def test_verdicts_of_the_library_that_cannot_be_read_are_refused(house: House) -> None:
+
+def test_what_is_no_list_of_verdicts_is_refused(house: House) -> None:
     library = house.smq()
 
     for verdicts in BAD_SETTLES:
         assert refusal(library.ask(wire.SETTLE, verdicts)) == "BAD_FRAMES"
+
+
+def test_verdicts_of_the_library_that_cannot_be_read_are_refused_by_position_and_the_others_hold(
+    house: House,
+) -> None:
+    library, counted = house.smq(), house.counter("bad_verdicts")
+    library.ask(wire.READY, "verdicts", 2)
+    library.ask(wire.PUSH, "verdicts", [[None, b"work", None]] * 2)
+    receipts = [job[0] for job in library.delivery()]
+    while len(receipts) < 2:
+        receipts += [job[0] for job in library.delivery()]
+    first, last = ([receipt, "COMMIT", b"", None] for receipt in receipts)
+
+    (problems,) = library.ask(wire.SETTLE, [first, *BAD_VERDICTS, last]).fields
+
+    assert [(at, each) for at, each, _ in problems] == [
+        (at, "BAD_FRAMES") for at in range(1, 1 + len(BAD_VERDICTS))
+    ]
+    assert house.counter("bad_verdicts") == counted + len(BAD_VERDICTS)
+    assert not house.counts("verdicts")
+
+
+@pytest.mark.parametrize("queues", [["lent"], ["lent", "idle"]])
+def test_a_session_settles_no_deliveries_of_another(house: House, queues: list[str]) -> None:
+    library, stranger = house.smq(), house.smq()
+    for queue in queues:
+        stranger.ask(wire.READY, queue, 0)
+    library.ask(wire.READY, "lent", 1)
+    library.ask(wire.PUSH, "lent", [[None, b"work", None]])
+    ((receipt, *_),) = library.delivery()
+    verdict = [receipt, "COMMIT", b"", None]
+
+    (problems,) = stranger.ask(wire.SETTLE, [verdict]).fields
+
+    assert [(at, each) for at, each, _ in problems] == [(0, "LEASE_LOST")]
+    assert house.counts("lent") == {"reserved": 1}
+    assert library.ask(wire.SETTLE, [verdict]).fields == [[]]
+    assert not house.counts("lent")
 
 
 @pytest.mark.parametrize("workers", [0, 1, 2])

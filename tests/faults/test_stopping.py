@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import zmq
 from fleet import Fleet
 from mongo_proxy import CuttingProxy
 from pymongo import MongoClient
@@ -76,18 +77,56 @@ def test_a_mongodb_that_is_away_is_not_waited_for(mongo_uri: str, database: str,
         assert time.monotonic() - began < STOP_TIMEOUT + GRACE
 
 
-def test_a_second_sigterm_stops_at_once(broker: BrokerProcess, fleet: Fleet, jobs: Jobs) -> None:
-    with_a_job(fleet, broker)
-    broker.process.terminate()
-    broker.wait_log("waiting for 1 running jobs")
+@pytest.fixture
+def patient(mongo_uri: str, database: str) -> Iterator[BrokerProcess]:
+    with BrokerProcess(mongo_uri, database, config={"broker": {"stop_timeout": 60.0}}) as broker:
+        yield broker
 
-    began = time.monotonic()
-    broker.process.send_signal(signal.SIGTERM)
-    code = broker.process.wait(STOP_TIMEOUT)
 
-    assert code == 0
-    assert time.monotonic() - began < STOP_TIMEOUT / 2
+def test_a_signal_that_comes_again_after_a_second_stops_at_once(
+    patient: BrokerProcess, fleet: Fleet, jobs: Jobs
+) -> None:
+    with_a_job(fleet, patient)
+
+    signal_until_it_hurries(patient)
+
     assert left(jobs) == [("ready", 0)]
+
+
+def test_it_stops_at_once_too_where_mongodb_does_not_answer(mongo_uri: str, database: str) -> None:
+    with (
+        CuttingProxy(mongo_uri) as proxy,
+        BrokerProcess(proxy.uri, database, config={"broker": {"stop_timeout": 60.0}}) as broker,
+        zmq.Context() as context,
+        context.socket(zmq.PUSH) as producer,
+    ):
+        producer.connect(broker.doors["push"])
+        producer.send(b"first")
+        wait_until(lambda: counters(broker)["pushed"] == 1, what="the first job")
+        proxy.freeze()
+        producer.send(b"second")
+        signal_until_it_hurries(broker)
+
+
+def signal_until_it_hurries(broker: BrokerProcess) -> None:
+    """Like somebody who presses Ctrl-C again and again."""
+    wait_until(
+        lambda: "second signal" in broker.log_text() or broker.send_signal(signal.SIGINT), 10, "its hurry"
+    )
+    assert broker.process.wait(5) == 0
+
+
+def test_two_signals_within_a_second_are_one(patient: BrokerProcess, fleet: Fleet, jobs: Jobs) -> None:
+    worker = with_a_job(fleet, patient)
+    patient.send_signal(signal.SIGTERM)
+    patient.wait_log("stopping: ")
+    patient.send_signal(signal.SIGINT)
+    patient.wait_log("waiting for 1 running jobs")
+
+    worker.go()
+
+    assert patient.process.wait(10) == 0
+    assert left(jobs) == []
 
 
 def test_a_stopping_broker_lets_running_jobs_finish(broker: BrokerProcess, fleet: Fleet, jobs: Jobs) -> None:

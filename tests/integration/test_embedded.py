@@ -130,6 +130,8 @@ def test_a_former_mongod_that_does_not_end_is_killed(tmp_path: Path, monkeypatch
     stuck = subprocess.Popen([sys.executable, "-c", "input()", tmp_path / "mongo"], stdin=subprocess.PIPE)
     try:
         (tmp_path / "mongod.pid").write_text(str(stuck.pid))
+        # Popen may return while the child is still on its way into Python.
+        wait_until(lambda: mongod._serves(stuck.pid, tmp_path / "mongo"), what="the stuck process")
 
         with running(tmp_path):
             assert stuck.wait(5) == -signal.SIGKILL

@@ -19,11 +19,14 @@ MIXED = [
     {"kind": "streamer", "queue": "mixed", "backend": ANY_PORT},
 ]
 
+#: A QUEUE with room for three questions.
+NARROW = [{"kind": "queue", "queue": "narrow", "frontend": ANY_PORT, "backend": ANY_PORT, "hwm": 3}]
+
 
 @pytest.fixture(scope="module")
 def shared(mongo_uri: str) -> Iterator[House]:
     # Expired jobs are swept once a lease.
-    with serving(mongo_uri, [*spare(ask=22), *MIXED], poll=0.2, lease=3) as house:
+    with serving(mongo_uri, [*spare(ask=22), *MIXED, *NARROW], poll=0.2, lease=3) as house:
         yield house
 
 
@@ -148,6 +151,37 @@ def test_a_dealer_numbers_its_requests_and_hears_the_numbers(house: House) -> No
 
     answers = {bytes(number): rest for number, *rest in (receive(dealer) for _ in workers)}
     assert answers == {number: [b"", b"result of job " + number] for number in (b"1", b"2", b"3")}
+
+
+def test_a_dealer_that_asks_much_and_reads_late_hears_every_answer(house: House) -> None:
+    doors, count, result = house.take("ask"), 1500, bytes(30_000)
+    dealer = house.socket(zmq.DEALER, doors.front, rcvhwm=1, sndhwm=0)
+    worker = house.socket(zmq.REP, doors.back)
+    for number in range(count):
+        dealer.send_multipart([b"%d" % number, b"", b"work"])
+    for _ in range(count):
+        receive(worker)
+        worker.send(result)
+
+    answers = [receive(dealer) for _ in range(count)]
+
+    assert {number for number, *_ in answers} == {b"%d" % number for number in range(count)}
+    assert all(rest == [b"", result] for _, *rest in answers)
+
+
+def test_questions_that_were_left_alone_shut_the_door_for_nobody(house: House) -> None:
+    device = next(each for each in house.broker.devices if each["queue"] == "narrow")
+    gone = house.socket(zmq.DEALER, device["frontend"][0])
+    for number in (b"1", b"2", b"3"):
+        gone.send_multipart([number, b"", b"never answered"])
+    house.await_count("narrow", "ready", 3)
+
+    gone.close()
+    asker = house.socket(zmq.REQ, device["frontend"][0])
+    asker.send_multipart([b"", b'{"priority": 1, "reply": "accepted", "id": "next"}', b"work"])
+
+    assert receive(asker) == [b"next"]
+    assert house.counter("askers_gone") >= 3
 
 
 def test_an_envelope_of_several_frames_comes_back_unchanged(house: House) -> None:

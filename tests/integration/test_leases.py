@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC
 from typing import Any
 
+import gevent
 import pytest
 from pymongo.database import Database
 
@@ -12,6 +13,7 @@ from broker import owners as owners_module
 from broker.mongo import ServerClock, Unclear
 from broker.owners import Owners
 from broker.store_leases import LeaseStore
+from fakes import Held, go_on
 from jobs import NOW
 from sluicemq.errors import Unavailable
 
@@ -271,7 +273,84 @@ def test_an_end_marks_all_our_leases_dead(leases: LeaseStore) -> None:
     assert broker.mine() == []
 
 
+def test_a_new_id_says_nothing_about_a_retired_one_that_has_not_been_confirmed(
+    leases: LeaseStore, time: Time
+) -> None:
+    # Given an id retired, and no heartbeat for longer than a lease, so that another broker ends it
+    broker, lost = a_broker(leases), list[str]()
+    broker.lost = lost.append
+    old = broker.current
+    broker.retire(old)
+    time.passes(LEASE + 1)
+    leases.end(old, NOW)
+    # When
+    new = broker.use()
+    # Then
+    assert not broker.sure
+    assert not broker.keeps(old)
+    assert lost == [old]
+    assert broker.current == new
+
+
+def test_a_heartbeat_that_takes_long_holds_up_no_work(
+    leases: LeaseStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given
+    broker, held = a_broker(leases), Held()
+    monkeypatch.setattr(leases, "beat", lambda owners: held() or len(owners))
+    beating = gevent.spawn(broker.beat)
+    go_on()
+    # When
+    using = gevent.spawn(broker.use)
+    using.join(2.0)
+    # Then
+    assert using.value == broker.current
+    held.set()
+    beating.get(timeout=5.0)
+
+
+def test_a_heartbeat_under_way_at_the_end_leaves_no_lease_behind(
+    leases: LeaseStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Given
+    broker, held, beat = a_broker(leases), Held(), leases.beat
+    monkeypatch.setattr(leases, "beat", lambda owners: held() or beat(owners))
+    beating = gevent.spawn(broker.beat)
+    go_on()
+    # When
+    ending = gevent.spawn(broker.end)
+    go_on()
+    held.set()
+    gevent.joinall([beating, ending], timeout=5.0, raise_error=True)
+    # Then
+    assert leases.live() == {}
+    assert "declared dead" not in caplog.text
+
+
+def test_after_the_end_no_id_is_begun(leases: LeaseStore) -> None:
+    broker = a_broker(leases)
+    broker.end()
+    with pytest.raises(Unavailable, match="the broker stops"):
+        broker.use()
+    broker.beat()
+    assert leases.live() == {}
+
+
 # -------------------------------------------------------------------- the others
+
+
+def test_only_brokers_whose_counter_has_risen_share_the_work(leases: LeaseStore, time: Time) -> None:
+    # Given a lease left by a broker that was killed, one of a broker that lives, and one who comes then
+    a_broker(leases, "killed")
+    alive, watcher = a_broker(leases, "alive"), a_broker(leases, "watcher")
+    # When
+    beats(time, watcher)
+    at_first = watcher.others
+    beats(time, alive, watcher)
+    # Then
+    assert (at_first, watcher.others) == (0, 1)
+    beats(time, watcher, count=7)
+    assert watcher.others == 0
 
 
 def test_a_broker_that_is_silent_for_a_lease_is_declared_dead(

@@ -11,7 +11,7 @@ import pytest
 
 from broker.config import Config, describe, load
 from launcher import BrokerProcess, free_port, wait_until
-from sluicemq import Client, errors
+from sluicemq import Client, Producer, errors
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 DOORS = {
@@ -108,3 +108,32 @@ def test_every_error_code_is_named_and_every_file_that_is_named_exists() -> None
     root = Path(__file__).parents[2]
     for link in re.findall(r"\]\(([^)#:]+)\)", README):
         assert (root / link).exists(), link
+
+
+def test_the_example_of_a_pull_worker_works_on_the_example_of_a_device(
+    mongo_uri: str, database: str, tmp_path: Path
+) -> None:
+    # Given the device of the README, on free ports
+    ports = {port: free_port() for port in ("5561", "5562", "5567")}
+
+    def elsewhere(text: str) -> str:
+        text = re.sub(r"tcp://127\.0\.0\.1:(\d+)", lambda found: f"tcp://127.0.0.1:{ports[found[1]]}", text)
+        return text.replace("ipc:///tmp/mail.sock", f"ipc://{tmp_path}/mail.sock")
+
+    config = tomllib.loads(elsewhere(block("devices")))
+    with BrokerProcess(mongo_uri, database, config=config) as broker:
+        worker = subprocess.Popen(
+            [sys.executable, "-u", "-c", elsewhere(block("pull worker"))], stdout=subprocess.PIPE, text=True
+        )
+        try:
+            # When something is pushed
+            with Producer(broker.doors["smq"]) as producer:
+                producer.push("mail", b"letter")
+            # Then the worker of the README has it, and commits it
+            assert worker.stdout
+            assert worker.stdout.readline() == "b'letter'\n"
+            with Client(broker.doors["smq"]) as client:
+                wait_until(lambda: client.stats()["counters"].get("committed") == 1, what="the commit")
+        finally:
+            worker.kill()
+            worker.communicate()

@@ -11,7 +11,7 @@ from pymongo.errors import AutoReconnect, BulkWriteError, ServerSelectionTimeout
 
 from broker import store as store_module
 from broker.job import ERRORS_KEPT, Job, State
-from broker.mongo import Unclear, translated
+from broker.mongo import Refused, Unclear, translated
 from broker.store import Claim, Found, GivenBack, Pushed, QueueStore
 from broker.store_documents import date
 from jobs import NOW, a_job, everything, ids, some_jobs, stored
@@ -47,7 +47,7 @@ def test_a_pushed_job_comes_back_from_a_claim_as_it_was(store: QueueStore) -> No
     [claimed] = claim(store).jobs
     # Then
     assert answer == Pushed()
-    kept = set(Job.__slots__) - {"created_at", "eligible_at", "seq"}
+    kept = set(Job.__slots__) - {"created_at", "eligible_at", "seq", "size"}
     expected = {name: getattr(job, name) for name in kept} | {"owner": ME, "attempts": 1}
     assert {name: getattr(claimed, name) for name in kept} == expected
 
@@ -62,6 +62,13 @@ def test_a_push_repeated_by_id_stores_nothing_anew_and_says_which_were_there(sto
     assert {job_id: each["payload"] for job_id, each in everything(store).items()} == {
         "a": b"first", "b": b"second", "c": b"first",
     }  # fmt: skip
+
+
+def test_a_job_that_is_too_large_for_mongodb_is_refused_for_good(store: QueueStore) -> None:
+    for large in (a_job(payload=bytes(17 * 2**20)), a_job(headers={"a": [1] * 2_000_000})):
+        with pytest.raises(Refused) as refusal:
+            store.push([large], NOW)
+        assert refusal.value.code == "TOO_LARGE"
 
 
 def test_an_id_twice_in_one_push_is_stored_once(store: QueueStore) -> None:
@@ -182,9 +189,10 @@ def test_a_job_without_attempts_left_goes_to_the_dead_letters_instead_of_a_worke
     spent.attempts = 2
     pushed(store, spent, a_job("next"))
     # When
-    jobs = claim(store).jobs
+    claimed = claim(store)
     # Then
-    assert ids(jobs) == ["next"]
+    assert (ids(claimed.jobs), claimed.buried) == (["next"], ("spent",))
+    assert claim(store).buried == ()
     assert store.find(["spent"])["spent"] == Found(State.DEAD, "", b"", "no attempt is left")
 
 

@@ -17,7 +17,7 @@ from fakes import Clock, FakeOwners, FakeStore, FakeWorker, Held, go_on
 from jobs import NOW, a_job, ids, some_jobs
 from launcher import wait_until
 
-SMALLEST = pace_module.SMALLEST
+SMALLEST = pace_module.UNKNOWN
 
 
 class House:
@@ -29,6 +29,12 @@ class House:
         self.clock = Clock()
         self.counters = Counters()
         self.dispatch = Dispatch(self.store, self.owners, self.clock, Patience(), self.counters)  # type: ignore[arg-type]
+        self.dispatch.give_back = self.given_back
+
+    def given_back(self, jobs: list[Job]) -> None:
+        """What the settlement does with jobs that no worker has started."""
+        self.dispatch.forget(jobs)
+        self.store.ready.extend(jobs)
 
     def ready(self, *jobs: Job) -> list[Job]:
         """Jobs that lie ready in the store, and the dispatcher has heard of them."""
@@ -578,3 +584,54 @@ def test_a_stop_waits_for_the_claim_that_is_under_way(house: House) -> None:
     assert in_time == 0
     assert len(house.dispatch.withdraw()) == 3
     assert worker.jobs == []
+
+
+# ------------------------------------------------------------- staged for nobody
+
+
+def test_when_the_last_worker_leaves_what_was_staged_for_it_goes_back(house: House) -> None:
+    # Given more jobs than the worker takes
+    jobs = house.ready(*some_jobs(10))
+    worker = house.worker()
+    assert len(house.dispatch.held) > 1
+    # When it leaves
+    left = house.dispatch.detach(worker)
+    # Then all but the one that it had are ready again, and nothing is held for nobody
+    assert len(left) == 1
+    assert len(house.store.ready) == len(jobs) - 1
+    assert set(house.dispatch.held) == {left[0].job.id}
+
+
+def test_what_a_slow_worker_won_t_come_to_within_a_second_goes_back(house: House) -> None:
+    # Given a worker that is known to be slow, and jobs staged while it was not
+    house.ready(*some_jobs(10))
+    worker = house.worker()
+    # When it has ended none by the next tick
+    house.dispatch.tick()
+    go_on()
+    # Then only the one it has is held
+    assert len(house.dispatch.held) == len(worker.unsettled) == 1
+
+
+def test_a_worker_whose_time_was_up_gets_nothing_more_until_it_answers(house: House) -> None:
+    # Given a job whose visibility timeout passes
+    house.ready(a_job("slow", visibility_timeout=0.0), a_job("next"))
+    worker = house.worker()
+    [late] = house.dispatch.overdue()
+    go_on()
+    # Then its worker may be at it still, and gets nothing
+    assert worker.jobs == ["slow"]
+    # When its answer comes after all
+    assert house.dispatch.take(late.receipt) is None
+    go_on()
+    # Then it gets the next
+    assert worker.jobs == ["slow", "next"]
+
+
+def test_a_worker_that_never_answers_is_hung_up_on(house: House) -> None:
+    house.ready(a_job("slow", visibility_timeout=0.0))
+    worker = house.worker()
+    house.dispatch.overdue()
+    house.dispatch.overdue()
+    assert worker.hung_up
+    assert house.counters.values["workers_hung_up"] == 1

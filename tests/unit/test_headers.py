@@ -69,12 +69,14 @@ def test_another_number_of_frames_is_refused(count: int) -> None:
         split([b""] * count)
 
 
-@pytest.mark.parametrize("name", ["a", "mail", "A-b_c.9", "-", "_", "x" * 64])
+@pytest.mark.parametrize("name", ["a", "mail", "A-b_c.9", "a.b.c", "-", "_", "x" * 64, "a." * 31 + "bc"])
 def test_a_queue_may_have_this_name(name: str) -> None:
     assert check_name(name) == name
 
 
-@pytest.mark.parametrize("name", ["", ".a", "a b", "ä", "a/b", "x" * 65, "a\n", "\\xff", None, 3, b"mail"])
+@pytest.mark.parametrize(
+    "name", ["", ".a", "a.", "a..b", ".", "a b", "ä", "a/b", "x" * 65, "a.b\n", "\\xff", None, 3, b"a"]
+)
 def test_a_queue_may_not_have_this_name(name: object) -> None:
     with pytest.raises(BadQueue, match="is no queue name"):
         check_name(name)
@@ -188,6 +190,21 @@ def test_headers_that_are_too_deep_are_refused() -> None:
 def test_headers_that_can_not_be_read_are_refused(frame: bytes) -> None:
     with pytest.raises(BadHeaders):
         read([b"", frame, b"x"])
+
+
+def test_headers_count_with_the_bytes_that_they_take_in_mongodb() -> None:
+    headers = {"headers": {"a": [1] * (MOST // 4)}}
+    assert len(packed(headers)) < MOST // 3
+    with pytest.raises(TooLarge, match=r"the job has \d+ bytes"):
+        make(headers)
+
+
+def test_a_jobs_size_is_that_of_its_payload_and_its_own_headers_and_the_same_after_a_claim() -> None:
+    own = {"a": "x" * 100}
+    made = make({"headers": own, "priority": 1}, b"12345")
+    assert made.size == 5 + len(bson.encode(own))
+    assert make(None, b"12345").size == make({"priority": 1}, b"12345").size == 5
+    assert job(document(made, date(NOW), Usual()), Usual()).size == made.size
 
 
 def test_a_job_may_have_so_many_bytes_and_its_own_headers_count() -> None:

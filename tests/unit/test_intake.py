@@ -11,7 +11,7 @@ from broker.counters import Counters
 from broker.dispatch import Dispatch
 from broker.intake import INSERT, INSERTS_AT_ONCE, Intake, Push
 from broker.job import Job
-from broker.mongo import Unclear
+from broker.mongo import Refused, Unclear
 from broker.patience import Patience
 from broker.store import Pushed
 from fakes import Clock, FakeOwners, FakeStore, FakeWorker, Held, go_on
@@ -293,6 +293,55 @@ def test_two_lost_replies_in_a_row_still_hand_out_each_job_once(house: House) ->
     assert worker.jobs == ["a", "b"]
 
 
+def test_of_a_batch_that_mongodb_refuses_only_the_job_at_fault_is_refused(house: House) -> None:
+    # Given
+    worker = house.worker(prefetch=9)
+    house.store.before_insert = _refuse_large
+    # When
+    told = [house.push(a_job("a"), a_job("large"), a_job("b")), house.push(a_job("c"))]
+    house.drain()
+    # Then
+    assert [{at: type(why) for at, why in (each.refused or {}).items()} for each in told] == [
+        {1: Refused},
+        {},
+    ]
+    assert (house.counters.values["pushed"], house.counters.values["refused"]) == (3, 1)
+    assert sorted(worker.jobs) == ["a", "b", "c"]
+    assert house.dispatch._expected == 0
+
+
+def test_what_mongodb_took_of_a_batch_before_it_refused_the_rest_is_handed_out_once(house: House) -> None:
+    # Given
+    worker = house.worker(prefetch=9)
+    refusals: list[Exception] = [Refused("the second half")]
+    house.store.after_insert = lambda: _raise_next(refusals)
+    # When
+    told = house.push(a_job("a"), a_job("b"))
+    house.drain()
+    # Then
+    assert told.refused == {}
+    assert worker.jobs == ["a", "b"]
+    assert {each.job.owner for each in worker.deliveries} == {"owner-1"}
+
+
+def test_a_pusher_that_fails_on_what_it_is_told_is_told_once_and_the_others_hear_too(house: House) -> None:
+    # Given
+    heard: list[str] = []
+
+    def fails(refused: dict[int, SluiceError], existing: Sequence[int]) -> None:
+        heard.append("once")
+        raise ValueError("a mistake")
+
+    # When
+    house.intake.push(Push([a_job("a")], fails))
+    told = house.push(a_job("b"))
+    house.drain()
+    # Then
+    assert heard == ["once"]
+    assert (told.times, told.refused) == (1, {})
+    assert (house.counters.values["pushed"], house.counters.values["refused"]) == (2, 0)
+
+
 def test_when_the_broker_gives_up_what_is_not_stored_is_refused_and_nothing_of_it_goes_out(
     house: House,
 ) -> None:
@@ -349,6 +398,11 @@ def test_what_is_not_being_written_yet_can_be_refused_when_time_is_up(house: Hou
     assert waiting.refused.keys() == {0, 1}
     assert [each.refused for each in under_way] == [{}] * INSERTS_AT_ONCE
     assert not house.intake.busy
+
+
+def _refuse_large(jobs: list[Job]) -> None:
+    if "large" in ids(jobs):
+        raise Refused("BSONObj size is invalid")
 
 
 def _raise_next(faults: list[Exception] | list[Unavailable] | list[Unclear]) -> None:

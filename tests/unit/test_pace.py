@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from broker import pace as pace_module
-from broker.pace import LARGEST, SMALLEST, Pace
+from broker.pace import LARGEST, Pace
 
 Pass = Callable[[float], None]
 
@@ -47,7 +47,7 @@ def test_workers_that_have_jobs_and_end_none_are_slow_and_idle_ones_unknown(wait
     pace.begin()
     wait(1.0)
     pace.tick(working=True)
-    assert (pace.rate, pace.appetite) == (0.0, SMALLEST)
+    assert (pace.rate, pace.appetite) == (0.0, 0)
     wait(1.0)
     pace.tick(working=False)
     assert pace.rate is None

@@ -8,7 +8,7 @@ import gevent
 import pytest
 
 from broker import patience as patience_module
-from broker.mongo import Unclear
+from broker.mongo import Refused, Unclear
 from broker.patience import Patience
 from sluicemq.errors import TooLarge, Unavailable
 
@@ -58,8 +58,9 @@ def test_only_an_unclear_outcome_is_told_and_before_the_repetition() -> None:
 
 
 def test_an_error_that_waiting_can_not_cure_is_raised_at_once() -> None:
-    with pytest.raises(TooLarge):
-        Patience().insist(failing(TooLarge("16 MiB")))
+    for error in (TooLarge("16 MiB"), Refused("16 MiB")):
+        with pytest.raises(type(error)):
+            Patience().insist(failing(error))
 
 
 def test_when_the_broker_gives_up_every_waiting_statement_raises_its_error() -> None:

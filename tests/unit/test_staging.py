@@ -37,6 +37,19 @@ def test_no_more_are_taken_than_asked_for(staging: Staging) -> None:
     assert staging.take(2) == []
 
 
+def test_what_is_held_is_measured_with_the_headers(staging: Staging) -> None:
+    jobs = [a_job(payload=b"12", size=size) for size in (10, 20, 30)]
+    jobs[0].suspect = True
+    staging.add(jobs)
+    sizes = [staging.bytes]
+    staging.take_suspect()
+    sizes.append(staging.bytes)
+    staging.take(1)
+    sizes.append(staging.bytes)
+    staging.clear()
+    assert [*sizes, staging.bytes] == [60, 50, 30, 0]
+
+
 def test_a_priority_that_ran_empty_can_come_again(staging: Staging) -> None:
     staging.add([a_job("a", priority=1)])
     staging.take(1)

@@ -1,0 +1,122 @@
+"""The broker that is measured: one of the bench's own, in a temporary folder, or one that is there."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+from sluicemq import cli_broker
+from sluicemq.bench.crew import BenchFailed
+from sluicemq.bench.plan import Plan
+from sluicemq.bench.task import Site
+
+_START_PATIENCE = 120.0
+_STOP_PATIENCE = 60.0
+_LOG_SHOWN = 20
+
+# Port 0: the ready file tells which ones they got. PULL workers are bounded by their device.
+_CONFIG = """\
+[broker]
+endpoint = "tcp://127.0.0.1:0"
+[[devices]]
+kind = "streamer"
+queue = "bench-pull"
+frontend = "tcp://127.0.0.1:0"
+backend = "tcp://127.0.0.1:0"
+commit = "tcp://127.0.0.1:0"
+ack = "explicit"
+prefetch = {prefetch}
+[[devices]]
+kind = "queue"
+queue = "bench-ask"
+frontend = "tcp://127.0.0.1:0"
+backend = "tcp://127.0.0.1:0"
+"""
+
+
+@contextmanager
+def own_broker(plan: Plan) -> Iterator[Site]:
+    """Run a broker with an embedded MongoDB for as long as the ``with`` block; BenchFailed if it can't."""
+    folder = Path(tempfile.mkdtemp(prefix="sluicemq-bench-"))
+    try:
+        process = _start(plan, folder)
+        try:
+            yield _site(plan, _ready(process, folder))
+        finally:
+            _stop(process)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def site_of(plan: Plan, endpoint: str, queue: str | None, ends: dict[str, str | None]) -> Site:
+    """A broker that is there: the default doors where none are named, and a queue of our own where we can."""
+    defaults = {
+        "library": {},
+        "rep": {"backend": "tcp://127.0.0.1:5554"},
+        "pull": {
+            "frontend": "tcp://127.0.0.1:5551",
+            "backend": "tcp://127.0.0.1:5552",
+            "commit": "tcp://127.0.0.1:5557",
+        },
+        "req": {"frontend": "tcp://127.0.0.1:5553", "backend": "tcp://127.0.0.1:5554"},
+    }[plan.door]
+    named = {name: address for name, address in ends.items() if address is not None}
+    queue = queue or (f"bench-{token_hex(4)}" if plan.door == "library" else "default")
+    return Site(endpoint, queue, **{**defaults, **named})
+
+
+def _start(plan: Plan, folder: Path) -> subprocess.Popen[bytes]:
+    module = cli_broker.broker_module()
+    if module is None:
+        raise BenchFailed(f"{cli_broker.ABSENT}; or name a broker that runs with --endpoint")
+    (folder / "broker.toml").write_text(_CONFIG.format(prefetch=plan.prefetch))
+    arguments = ["--config", "broker.toml", "--data-dir", str(folder / "data"), "--ready-file", "ready.json"]
+    with (folder / "broker.log").open("wb") as log:
+        return subprocess.Popen(  # noqa: S603 - our own module
+            [sys.executable, "-m", module, *arguments], cwd=folder, env=_environment(),
+            stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+        )  # fmt: skip
+
+
+def _environment() -> dict[str, str]:
+    """Without the settings of a broker that the user runs."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("SLUICEMQ_")}
+
+
+def _ready(process: subprocess.Popen[bytes], folder: Path) -> dict[str, Any]:
+    patience = time.monotonic() + _START_PATIENCE
+    while not (folder / "ready.json").exists():
+        if process.poll() is not None or time.monotonic() > patience:
+            lines = (folder / "broker.log").read_text(errors="replace").splitlines()[-_LOG_SHOWN:]
+            raise BenchFailed("\n  ".join(["the broker did not start; it wrote:", *lines]))
+        time.sleep(0.02)
+    ready: dict[str, Any] = json.loads((folder / "ready.json").read_text())
+    return ready
+
+
+def _site(plan: Plan, ready: dict[str, Any]) -> Site:
+    if plan.door == "library":
+        return Site(ready["endpoint"], "bench")
+    kind = "streamer" if plan.door == "pull" else "queue"
+    device = next(each for each in ready["devices"] if each["kind"] == kind)
+    ends = {end: (device.get(end) or [""])[0] for end in ("frontend", "backend", "commit")}
+    return Site(ready["endpoint"], device["queue"], **ends)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(_STOP_PATIENCE)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,0 +1,162 @@
+"""One measurement: put the processes to work, watch them to their end, gather what they found."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic_ns
+from typing import Protocol
+
+from sluicemq.bench.board import Board
+from sluicemq.bench.crew import BenchFailed, Crew
+from sluicemq.bench.outcome import Outcome, Timeline
+from sluicemq.bench.plan import ENDLESS, Plan
+from sluicemq.bench.schedule import SECOND, merged
+from sluicemq.bench.task import Result, Site, Task, shares
+from sluicemq.bench.usage import Meter
+
+_LOOK = 0.05  # seconds between looks at the counts
+_STALLED = 60.0  # seconds without a job after which the run is given up
+_HEAD_START = SECOND // 20  # for the word to go to reach all processes
+
+
+class Watch(Protocol):
+    """Who is told how it goes on."""
+
+    def phase(self, name: str, total: int | None) -> None:
+        """Another part of the run begins, of so many jobs if that is known."""
+
+    def at(self, done: int) -> None:
+        """So many jobs of this part are done."""
+
+
+@dataclass(frozen=True)
+class Cast:
+    """A plan and who acts in it: programs of producers and of workers ('': none), and what is measured."""
+
+    plan: Plan
+    site: Site
+    pids: dict[str, int]
+    producing: str
+    working: str
+    producers_count: bool
+    """Whether a job is done when its producer knows, not when a worker has it."""
+
+
+def measure(cast: Cast, watch: Watch, ready: Callable[[], None] = lambda: None) -> Outcome:
+    """Run it; ``ready`` returns when the workers, who come first, are where they should be."""
+    _announce(cast.plan, watch)
+    with (
+        board_for(cast.plan) as (file, board),
+        Crew(_workers(cast, file)) as workers,
+        Crew(_producers(cast, file)) as producers,
+    ):
+        board.target = _known_target(cast)
+        workers.wait_ready()
+        ready()
+        meter, timeline = Meter(cast.pids), Timeline()
+
+        def look(seconds: float, done: int) -> None:
+            meter.read()
+            timeline.add(seconds, done)
+            watch.at(done)
+            _end_workers(cast.plan, board, producers, seconds)
+
+        counted = board.produced if cast.producers_count else board.worked
+        start = carry_out([workers, producers], counted, look)
+        meter.read()
+        found = [workers.results(), producers.results()]
+        deciding = found[1] if cast.producers_count else found[0]
+        return _outcome(cast.plan, start, deciding, found[1] + found[0], meter, timeline)
+
+
+def carry_out(crews: Sequence[Crew], counted: Callable[[], int], look: Callable[[float, int], None]) -> int:
+    """Start crews and watch them until all have ended; when they started, in monotonic ns."""
+    for crew in crews:
+        crew.wait_ready()
+    start = monotonic_ns() + _HEAD_START
+    for crew in crews:
+        crew.go(start)
+    stall = _Stall()
+    while not all([crew.ended() for crew in crews]):  # noqa: C419 - each is asked whether it has failed
+        time.sleep(_LOOK)
+        done = counted()
+        look((monotonic_ns() - start) / SECOND, done)
+        stall.at(done)
+    return start
+
+
+@contextmanager
+def board_for(plan: Plan) -> Iterator[tuple[Path, Board]]:
+    """The counts of a run, and the file they are in."""
+    with tempfile.NamedTemporaryFile(prefix="sluicemq-bench-") as file:
+        path = Path(file.name)
+        yield path, Board.make(path, plan.workers, plan.producers)
+
+
+class _Stall:
+    """Gives a run up in which nothing is done any more."""
+
+    def __init__(self) -> None:
+        self._done = 0
+        self._since = time.monotonic()
+
+    def at(self, done: int) -> None:
+        if done != self._done:
+            self._done, self._since = done, time.monotonic()
+        elif time.monotonic() - self._since > _STALLED:
+            raise BenchFailed(f"no job was done for {_STALLED:g} s, after {done} jobs")
+
+
+def _announce(plan: Plan, watch: Watch) -> None:
+    total = plan.jobs * plan.iterations if plan.scenario == "simulate" else plan.jobs
+    watch.phase(plan.scenario, total if total < ENDLESS else None)
+
+
+def _workers(cast: Cast, file: Path) -> list[Task]:
+    early = cast.plan.scenario != "drain"
+    task = Task(cast.working, cast.site, cast.plan, cast.plan.jobs, 0, str(file), early=early)
+    return shares(task, cast.plan.workers, 1) if cast.working else []
+
+
+def _producers(cast: Cast, file: Path) -> list[Task]:
+    task = Task(cast.producing, cast.site, cast.plan, cast.plan.jobs, 0, str(file), rate=cast.plan.rate)
+    return shares(task, cast.plan.producers, 1 + cast.plan.workers) if cast.producing else []
+
+
+def _known_target(cast: Cast) -> int:
+    """After how many jobs the workers end, as far as that is known before."""
+    if cast.plan.scenario == "simulate" or cast.producers_count:
+        return ENDLESS
+    return cast.plan.jobs * (cast.plan.workers if _is_copied(cast.plan) else 1)
+
+
+def _end_workers(plan: Plan, board: Board, producers: Crew, seconds: float) -> None:
+    """Where it was not known before: they end with what was produced, or with the time."""
+    if plan.scenario == "drain":
+        if plan.duration and seconds >= plan.duration:
+            board.target = 0
+    elif plan.scenario != "simulate" and not _is_copied(plan) and producers.ended():
+        board.target = board.produced()
+
+
+def _is_copied(plan: Plan) -> bool:
+    """Whether every worker gets every message."""
+    return plan.scenario == "relay" and plan.device == "forwarder"
+
+
+def _outcome(
+    plan: Plan, start: int, deciding: list[Result], found: list[Result], meter: Meter, timeline: Timeline
+) -> Outcome:
+    done = sum(result.done for result in deciding)
+    if not done:
+        raise BenchFailed("not one job was done")
+    seconds = (max(result.ended for result in deciding) - start) / SECOND
+    names = dict.fromkeys(name for result in found for name in result.times)
+    merges = {name: merged([each.times[name] for each in found if name in each.times]) for name in names}
+    times = {name: histogram for name, histogram in merges.items() if histogram.total_count}
+    return Outcome(plan, done, seconds, meter.usage, times, timeline.until(seconds, done))

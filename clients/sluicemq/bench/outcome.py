@@ -1,0 +1,113 @@
+"""What a run found: as one JSON object, and as rows of a table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from hdrh.histogram import HdrHistogram
+
+from sluicemq.bench.plan import Plan
+from sluicemq.bench.usage import Usage
+
+_MS = 1_000_000
+_PERCENTILES = {"p50": 50.0, "p75": 75.0, "p95": 95.0, "p99": 99.0, "p99.9": 99.9}
+
+#: Where the times of the plans' jobs begin and end.
+_MEASURED = {
+    "taken": "from due to in hand",
+    "confirmed": "from due to confirmed",
+    "publish": "a publish",
+    "fetch": "a fetch",
+}
+
+
+class Timeline:
+    """Jobs done by then, for some moments of a run in seconds since its start."""
+
+    def __init__(self) -> None:
+        self._points = [(0.0, 0)]
+
+    def add(self, seconds: float, done: int) -> None:
+        """One more moment."""
+        if seconds > 0:
+            self._points.append((round(seconds, 4), done))
+
+    def until(self, seconds: float, done: int) -> list[tuple[float, int]]:
+        """The moments before the end, and the end."""
+        return [*(point for point in self._points if point[0] < seconds), (round(seconds, 4), done)]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One run. ``times`` are histograms of nanoseconds by what was measured; empty ones are left out."""
+
+    plan: Plan
+    jobs: int
+    seconds: float
+    usage: dict[str, Usage]
+    times: dict[str, HdrHistogram]
+    timeline: list[tuple[float, int]]
+
+    @property
+    def jobs_per_s(self) -> float:
+        """The rate over the whole run."""
+        return self.jobs / self.seconds
+
+    @property
+    def latency(self) -> HdrHistogram | None:
+        """The times that ``latency_ms`` tells: the last ones measured."""
+        return next(reversed(self.times.values()), None)
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything, with units in the names."""
+        return {
+            **self.plan.described(),
+            "jobs": self.jobs,
+            "seconds": round(self.seconds, 4),
+            "jobs_per_s": round(self.jobs_per_s, 1),
+            "latency_ms": _percentiles(self.latency) if self.latency else None,
+            "operations_ms": {name: _operation(times) for name, times in self.times.items()},
+            "processes": {name: self._process(usage) for name, usage in self.usage.items()},
+            "timeline": self.timeline,
+        }
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A line for each figure."""
+        rows = [_row(f"{self.jobs:,} jobs in", self.seconds, "s"), _row("rate", self.jobs_per_s, "jobs/s")]
+        for name, usage in self.usage.items():
+            process = self._process(usage)
+            rows.append(_row(f"{name}, CPU of 1,000 jobs", process["cpu_s_per_1000_jobs"] * 1000, "ms"))
+            rows.append(_row(f"{name}, memory at its peak", process["peak_rss_mb"], "MB"))
+        for name, times in self.times.items():
+            shown = _operation(times) if self.plan.scenario == "simulate" else _percentiles(times)
+            rows += [_row(f"{_MEASURED[name]}, {which}", value, "ms") for which, value in shown.items()]
+        return rows
+
+    def _process(self, usage: Usage) -> dict[str, float]:
+        per_1000 = usage.cpu_s / self.jobs * 1000 if self.jobs else 0.0
+        return {
+            "cpu_s": round(usage.cpu_s, 3),
+            "cpu_s_per_1000_jobs": round(per_1000, 5),
+            "peak_rss_mb": round(usage.peak_rss_mb, 1),
+        }
+
+
+def _percentiles(times: HdrHistogram) -> dict[str, float]:
+    values = {name: times.get_value_at_percentile(at) for name, at in _PERCENTILES.items()}
+    return _in_ms({**values, "max": times.get_max_value()})
+
+
+def _operation(times: HdrHistogram) -> dict[str, float]:
+    """What the load simulation of the literature tells of each operation."""
+    values = {"mean": times.get_mean_value(), "deviation": times.get_stddev()}
+    values |= {f"p{at}": times.get_value_at_percentile(at) for at in (75, 95, 99)}
+    return _in_ms({**values, "min": times.get_min_value(), "max": times.get_max_value()})
+
+
+def _in_ms(values: dict[str, float]) -> dict[str, float]:
+    return {name: round(value / _MS, 4) for name, value in values.items()}
+
+
+def _row(figure: str, value: float, unit: str) -> dict[str, Any]:
+    return {"figure": figure, "value": f"{value:,.0f}" if value >= 1000 else f"{value:,.3g}", "": unit}

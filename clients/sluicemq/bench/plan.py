@@ -1,0 +1,133 @@
+"""What a bench run is to do: its scenario, its door, how much of everything; defaults and rules."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+#: What each scenario does, as ``sluicemq bench --help`` says it.
+SCENARIOS = {
+    "push": "push jobs until the last is confirmed; nobody works",
+    "drain": "fill a backlog, then work it off",
+    "both": "push and work at once, until the last job is done",
+    "latency": "push on a fixed schedule to idle workers; from the schedule to the worker's hands",
+    "relay": "a device alone, without MongoDB: streamer, forwarder or queue",
+    "simulate": "rounds of one second, each with 1,000 publishes at once and 300 reads",
+}
+
+#: Who connects: producers, then workers.
+DOORS = {
+    "library": "Producer and Worker of this library",
+    "rep": "Producer of this library, REP workers",
+    "pull": "PUSH producers, PULL workers that acknowledge",
+    "req": "REQ clients that wait for each answer, REP workers",
+}
+
+DEVICES = ("streamer", "forwarder", "queue")
+
+#: The smallest job holds the time at which it was due.
+STAMP_BYTES = 8
+
+#: Of the publishes of a simulated round, the share that is read in it: 300 of 1,000.
+READ_SHARE = 0.3
+
+ENDLESS = 1 << 62
+
+_DOORS_OF = {
+    "push": ("library", "req"),
+    "drain": ("library", "rep", "pull"),
+    "both": ("library", "rep", "pull", "req"),
+    "latency": ("library", "rep", "pull", "req"),
+    "relay": ("library",),
+    "simulate": ("library", "rep", "req"),
+}
+_JOBS = {
+    "push": 50_000,
+    "drain": 20_000,
+    "both": 50_000,
+    "latency": 1_000,
+    "relay": 500_000,
+    "simulate": 1_000,
+}
+_SLOW_DOOR_JOBS = 5_000  # one job at a time for each worker or client
+_RATE = 100.0
+_PREFETCH = {"latency": 1, "simulate": 1}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One run. ``jobs`` of ``size`` bytes; in ``simulate`` the publishes of one of ``iterations`` rounds.
+
+    ``window`` is how many jobs a library producer leaves unconfirmed (1: one by one); ``rate`` is
+    jobs a second over all producers, None for as fast as they can; ``duration`` ends the run after
+    that many seconds whatever is left.
+    """
+
+    scenario: str
+    door: str
+    jobs: int
+    size: int
+    producers: int
+    workers: int
+    prefetch: int
+    window: int
+    backlog: int
+    duration: float | None
+    rate: float | None
+    iterations: int
+    device: str
+
+    def described(self) -> dict[str, Any]:
+        """The settings that had a say in this run."""
+        unused = {"device"} if self.scenario != "relay" else {"door", "prefetch", "window"}
+        unused |= {"iterations"} if self.scenario != "simulate" else set()
+        unused |= {"backlog"} if self.scenario != "drain" else set()
+        unused |= {"workers", "prefetch"} if self.scenario == "push" else set()
+        unused |= {"jobs"} if self.jobs == ENDLESS else set()
+        return {
+            name: value for name, value in asdict(self).items() if name not in unused and value is not None
+        }
+
+
+def planned(scenario: str, **given: Any) -> Plan:
+    """A plan with the scenario's defaults for what is None; ValueError says what does not fit."""
+    chosen = {name: value for name, value in given.items() if value is not None}
+    door = chosen.get("door", "library")
+    plan = Plan(**{**_defaults(scenario, door, chosen), **chosen, "scenario": scenario, "door": door})
+    _check(plan)
+    return plan
+
+
+def _defaults(scenario: str, door: str, chosen: dict[str, Any]) -> dict[str, Any]:
+    jobs = _JOBS[scenario] if door == "library" else min(_JOBS[scenario], _SLOW_DOOR_JOBS)
+    if chosen.get("duration") and scenario in ("push", "both", "latency"):
+        jobs = ENDLESS
+    return {
+        "jobs": jobs,
+        "size": 64 if scenario == "relay" else 200,
+        "producers": 1,
+        "workers": 1,
+        "prefetch": _PREFETCH.get(scenario, 1024 if door == "library" else 100),
+        "window": 20_000,
+        "backlog": chosen.get("jobs", jobs),
+        "duration": None,
+        "rate": _RATE if scenario == "latency" else None,
+        "iterations": 25,
+        "device": "streamer",
+    }
+
+
+def _check(plan: Plan) -> None:
+    doors = _DOORS_OF[plan.scenario]
+    if plan.door not in doors:
+        raise ValueError(
+            f"{plan.scenario} can't be run through the door {plan.door}, only {', '.join(doors)}"
+        )
+    if plan.size < STAMP_BYTES:
+        raise ValueError(f"a job of the bench holds a time: its size is at least {STAMP_BYTES} bytes")
+    if plan.scenario == "drain" and plan.backlog < plan.jobs:
+        raise ValueError(f"a backlog of {plan.backlog} does not hold the {plan.jobs} jobs to drain")
+    if plan.duration is not None and plan.scenario in ("relay", "simulate"):
+        raise ValueError(f"{plan.scenario} ends after its --jobs, not after a --duration")
+    if plan.jobs < plan.producers:
+        raise ValueError(f"{plan.jobs} jobs are too few for {plan.producers} producers")

@@ -1,0 +1,140 @@
+"""The processes of a bench run: ``python -m sluicemq.bench.programs TASK``; started by the run itself."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from time import monotonic_ns
+
+from sluicemq.bench import relay_programs as relay
+from sluicemq.bench.board import Board
+from sluicemq.bench.plan import READ_SHARE
+from sluicemq.bench.schedule import SECOND, Payloads, Times, sleep_until, stamp_of, stamps
+from sluicemq.bench.sources import CONFIRMED, source_for
+from sluicemq.bench.takers import TAKERS
+from sluicemq.bench.task import Task, await_go, report
+
+_COUNT_EVERY = 64
+
+
+def produce(task: Task, board: Board) -> None:
+    """Send this process's share of the jobs, as fast as it can or at a rate."""
+    payloads = Payloads(task.plan.size)
+    sent = 0
+    with source_for(task) as source:
+        start = await_go()
+        duration = task.plan.duration if task.plan.scenario != "drain" else None
+        for stamp in stamps(start, task.jobs, rate=task.rate, duration=duration):
+            source.send(payloads.of(stamp), stamp)
+            sent += 1
+            if sent % _COUNT_EVERY == 0:
+                board.set(source.confirmed())
+    ended = monotonic_ns()
+    board.set(sent)
+    report(sent, ended=ended, **{CONFIRMED: source.times.encoded()})
+
+
+def work(task: Task, board: Board) -> None:
+    """Take jobs until all workers together have taken those of the run."""
+    count = Count(board, timed=task.plan.scenario != "drain")
+    TAKERS[task.plan.door](task, board, count, await_go)
+    # Who has not taken the last job has been through since its own last one.
+    report(count.done, ended=monotonic_ns() if count.over else count.last, taken=count.times.encoded())
+
+
+def publish(task: Task, board: Board) -> None:
+    """The publishers of the load simulation: in each round, their share of the jobs at once."""
+    payloads = Payloads(task.plan.size)
+    with source_for(task) as source:
+        start = await_go()
+        for number in range(task.plan.iterations):
+            sleep_until(start + number * SECOND)
+            source.send_together([payloads.of(monotonic_ns()) for _ in range(task.jobs)])
+            board.set((number + 1) * task.jobs)
+    report(task.plan.iterations * task.jobs, publish=source.times.encoded())
+
+
+def read(task: Task, board: Board) -> None:
+    """A reader of the load simulation: in each round, its share of the reads, one by one."""
+    reading = Reading(board, max(1, int(task.jobs * READ_SHARE)), task.plan.iterations)
+    TAKERS[task.plan.door](task, board, reading, await_go)
+    report(reading.done, fetch=reading.times.encoded())
+
+
+class Count:
+    """Counts jobs, and times them from their stamps."""
+
+    def __init__(self, board: Board, *, timed: bool) -> None:
+        self.times = Times()
+        self.done = 0
+        self.last = 0
+        self.over = False
+        self._board = board
+        self._timed = timed
+
+    def started(self, start: int) -> None:
+        """Without a job, it has been through since the start."""
+        self.last = start
+
+    def __call__(self, payload: bytes) -> None:
+        """One more."""
+        self.last = monotonic_ns()
+        if self._timed:
+            self.times.add(self.last - stamp_of(payload))
+        self.done += 1
+        self._board.set(self.done)
+        self.over = self._board.is_over()
+
+
+class Reading:
+    """Times each read from the reader's asking (it has settled the job before) to the job's arrival."""
+
+    def __init__(self, board: Board, share: int, rounds: int) -> None:
+        self.times = Times()
+        self.done = 0
+        self._board = board
+        self._share, self._rounds = share, rounds
+        self._start = self._asked = 0
+
+    @property
+    def over(self) -> bool:
+        """Whether all its rounds are read."""
+        return self.done >= self._share * self._rounds
+
+    def started(self, start: int) -> None:
+        """The first round has begun."""
+        self._start = start
+        self._asked = monotonic_ns()
+
+    def __call__(self, _payload: bytes) -> None:
+        """One more; after the last of a round, sleep until the next begins."""
+        self.times.add(monotonic_ns() - self._asked)
+        self.done += 1
+        self._board.set(self.done)
+        if self.done % self._share == 0 and not self.over:
+            sleep_until(self._start + self.done // self._share * SECOND)
+        self._asked = monotonic_ns()
+
+
+PROGRAMS: dict[str, Callable[[Task, Board], None]] = {
+    "produce": produce,
+    "work": work,
+    "publish": publish,
+    "read": read,
+    "flood": relay.flood,
+    "sink": relay.sink,
+    "broadcast": relay.broadcast,
+    "listen": relay.listen,
+    "call": relay.call,
+    "echo": relay.echo,
+}
+
+
+def main() -> None:
+    """Run the task that the first argument is."""
+    task = Task.decoded(sys.argv[1])
+    PROGRAMS[task.program](task, task.open_board())
+
+
+if __name__ == "__main__":
+    main()

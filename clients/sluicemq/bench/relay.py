@@ -1,0 +1,48 @@
+"""Carry out the plan of a relay: a device alone, ``python -m devices``, between plain sockets."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+
+from sluicemq.bench.crew import BenchFailed
+from sluicemq.bench.measure import Cast, Watch, measure
+from sluicemq.bench.outcome import Outcome
+from sluicemq.bench.plan import Plan
+from sluicemq.bench.task import Site
+
+# Programs at its frontend and at its backend.
+_PROGRAMS = {"streamer": ("flood", "sink"), "forwarder": ("broadcast", "listen"), "queue": ("call", "echo")}
+_ANY_PORT = "tcp://127.0.0.1:0"
+
+
+def run_relay(plan: Plan, watch: Watch) -> Outcome:
+    """Measure a relay of the plan's kind; of a queue, round trips."""
+    producing, working = _PROGRAMS[plan.device]
+    with _relay(plan.device) as (pid, site):
+        return measure(Cast(plan, site, {"relay": pid}, producing, working, plan.device == "queue"), watch)
+
+
+@contextmanager
+def _relay(device: str) -> Iterator[tuple[int, Site]]:
+    if find_spec("devices") is None:
+        raise BenchFailed("the devices are not installed here: pip install 'sluicemq[broker]'")
+    command = [sys.executable, "-m", "devices", device, _ANY_PORT, _ANY_PORT]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)  # noqa: S603 - our own module
+    try:
+        yield process.pid, _announced(process)
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+def _announced(process: subprocess.Popen[str]) -> Site:
+    """Where it listens. Its first line is ``streamer: frontend ADDRESS, backend ADDRESS``."""
+    line = process.stderr.readline() if process.stderr else ""
+    words = line.replace(",", " ").split()
+    if "frontend" not in words:
+        raise BenchFailed(f"the relay did not start: {line.strip()}")
+    return Site(frontend=words[words.index("frontend") + 1], backend=words[words.index("backend") + 1])

@@ -1,0 +1,124 @@
+"""The processes around a relay: plain sockets that send, receive and ask as fast as Python can."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import monotonic_ns
+
+import zmq
+
+from sluicemq.bench.board import Board
+from sluicemq.bench.task import Task, await_go, report
+
+_COUNT_EVERY = 100
+_IN_FLIGHT = 250  # questions without an answer yet; a ROUTER surely takes 500 answers for one peer
+_AHEAD = 5_000  # messages that a publisher sends ahead of its slowest reader: half a forwarder's mark
+_OWN_HWM = 10_000  # so that it is the relay's mark that counts
+_PROBE = b"?"
+_PATIENCE_MS = 10_000
+
+
+def flood(task: Task, board: Board) -> None:
+    """A PUSH socket."""
+    with _socket(zmq.PUSH, task.site.frontend) as socket:
+        await_go()
+        message = bytes(task.plan.size)
+        for _ in range(task.jobs):
+            socket.send(message)
+        board.set(task.jobs)
+    report(task.jobs)
+
+
+def sink(task: Task, board: Board) -> None:
+    """A PULL socket, until all of them together have everything."""
+    with _socket(zmq.PULL, task.site.backend) as socket:
+        await_go()
+        _receive(socket, board, 0)
+
+
+def broadcast(task: Task, board: Board) -> None:
+    """A PUB socket that does not run away from its subscribers, so that nothing is dropped."""
+    with _socket(zmq.PUB, task.site.frontend) as socket:
+        while board.worked() < task.plan.workers:  # until all have heard a probe
+            socket.send(_PROBE)
+            time.sleep(0.01)
+        await_go()
+        message = bytes(task.plan.size)
+        for sent in range(task.jobs):
+            if sent % _COUNT_EVERY == 0:
+                _let_them_follow(board, sent, task.plan.workers)
+            socket.send(message)
+        board.set(task.jobs)
+        report(task.jobs)
+
+
+def listen(task: Task, board: Board) -> None:
+    """A SUB socket."""
+    with _socket(zmq.SUB, task.site.backend) as socket:
+        socket.subscribe(b"")
+        socket.recv()
+        board.set(1)
+        await_go()
+        board.set(0)
+        _receive(socket, board, len(_PROBE))
+
+
+def call(task: Task, board: Board) -> None:
+    """A DEALER socket with many questions in flight; an answer counts."""
+    with _socket(zmq.DEALER, task.site.frontend) as socket:
+        await_go()
+        message = [b"", bytes(task.plan.size)]
+        asked = 0
+        for answered in range(task.jobs):
+            while asked < min(task.jobs, answered + _IN_FLIGHT):
+                socket.send_multipart(message)
+                asked += 1
+            socket.recv_multipart()
+            if answered % _COUNT_EVERY == 0:
+                board.set(answered)
+        board.set(task.jobs)
+        report(task.jobs)
+
+
+def echo(task: Task, board: Board) -> None:
+    """A REP socket."""
+    done = 0
+    with _socket(zmq.REP, task.site.backend) as socket:
+        await_go()
+        while not board.is_over():
+            if socket.poll(20):
+                socket.send(socket.recv())
+                done += 1
+                board.set(done)
+    report(done)
+
+
+def _receive(socket: zmq.Socket[bytes], board: Board, ignored: int) -> None:
+    """Count messages, but not those of the ignored size; a silence ends it too."""
+    done = last = 0
+    while not board.is_over() and socket.poll(_PATIENCE_MS if not done else 500):
+        for _ in range(_COUNT_EVERY):
+            try:
+                done += len(socket.recv(zmq.NOBLOCK)) != ignored
+            except zmq.Again:
+                break
+        board.set(done)
+        last = monotonic_ns()
+    report(done, ended=last)
+
+
+def _let_them_follow(board: Board, sent: int, readers: int) -> None:
+    """Wait until the readers are near; not for ever, for what is lost never comes."""
+    patience = time.monotonic() + 1.0
+    while sent - board.worked() // readers > _AHEAD and time.monotonic() < patience:
+        time.sleep(0.0002)
+
+
+@contextmanager
+def _socket(kind: int, address: str) -> Iterator[zmq.Socket[bytes]]:
+    with zmq.Context() as context, context.socket(kind) as socket:
+        socket.set_hwm(_OWN_HWM)
+        socket.connect(address)
+        yield socket

@@ -1,0 +1,156 @@
+"""Producers of the bench, one class for each kind that a door knows."""
+
+from __future__ import annotations
+
+import json
+from time import monotonic_ns
+from types import TracebackType
+from typing import Protocol, Self
+
+import zmq
+
+from sluicemq.bench.schedule import Times
+from sluicemq.bench.task import Task
+from sluicemq.producer import Producer
+
+#: The times of this kind of operation are reported under its name.
+CONFIRMED = "confirmed"
+
+_ACCEPTED = json.dumps({"reply": "accepted"}).encode()
+
+
+class Source(Protocol):
+    """Sends jobs one by one."""
+
+    times: Times
+    """Nanoseconds from each job's stamp to its confirmation, where the source waits for that."""
+
+    def send(self, payload: bytes, stamp: int) -> None:
+        """Send one job; returns as soon as the next may be sent."""
+
+    def confirmed(self) -> int:
+        """Jobs that are stored for good; sent ones where nobody says."""
+
+    def send_together(self, payloads: list[bytes]) -> None:
+        """Send these at once, as that many publishers would, and time each up to its confirmation."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Wait until all that was sent is confirmed."""
+
+
+class LibrarySource:
+    """The library's producer."""
+
+    def __init__(self, task: Task) -> None:
+        self.times = Times()
+        self._queue = task.site.queue
+        self._sent = 0
+        self._producer = Producer(task.site.endpoint, window=task.plan.window)
+
+    def send(self, payload: bytes, stamp: int) -> None:  # noqa: ARG002 - timed by who takes it
+        """Push; the library makes batches."""
+        self._sent += 1
+        self._producer.push(self._queue, payload)
+
+    def confirmed(self) -> int:
+        """What the broker has confirmed."""
+        return self._sent - self._producer.unconfirmed
+
+    def send_together(self, payloads: list[bytes]) -> None:
+        """Push all, then wait for each in its turn."""
+        pushed = [(monotonic_ns(), self._producer.push(self._queue, payload)) for payload in payloads]
+        for began, receipt in pushed:
+            receipt.wait()
+            self.times.add(monotonic_ns() - began)
+        self._sent += len(payloads)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._producer.close()
+
+
+class OneByOneSource(LibrarySource):
+    """The library's producer, waiting for each confirmation."""
+
+    def send(self, payload: bytes, stamp: int) -> None:
+        """Push and wait."""
+        self._producer.push(self._queue, payload).wait()
+        self._sent += 1
+        self.times.add(monotonic_ns() - stamp)
+
+
+class _SocketSource:
+    """What plain sockets share."""
+
+    def __init__(self, kind: int, address: str) -> None:
+        self.times = Times()
+        self._sent = 0
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = self._context.socket(kind)
+        self._socket.connect(address)
+
+    def confirmed(self) -> int:
+        """What was sent."""
+        return self._sent
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._socket.close()
+        self._context.term()  # waits until all is written
+
+
+class PushSource(_SocketSource):
+    """A plain PUSH socket: it hears no confirmation."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(zmq.PUSH, task.site.frontend)
+
+    def send(self, payload: bytes, stamp: int) -> None:  # noqa: ARG002 - timed by who takes it
+        """Send; blocks at the broker's high-water mark."""
+        self._socket.send(payload)
+        self._sent += 1
+
+    def send_together(self, payloads: list[bytes]) -> None:
+        """Is not asked of it: there is nothing to time."""
+        raise NotImplementedError
+
+
+class AskSource(_SocketSource):
+    """A plain REQ socket; it waits for the result, or where nobody works for the acceptance."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(zmq.REQ, task.site.frontend)
+        self._accepted_only = task.plan.scenario in ("push", "simulate")
+
+    def send(self, payload: bytes, stamp: int) -> None:
+        """Ask and wait for the answer."""
+        self._socket.send_multipart([b"", _ACCEPTED, payload] if self._accepted_only else [payload])
+        answer = self._socket.recv_multipart()
+        if answer[0] == b"ERROR":
+            raise RuntimeError(answer[1].decode())
+        self._sent += 1
+        self.times.add(monotonic_ns() - stamp)
+
+    def send_together(self, payloads: list[bytes]) -> None:
+        """One after the other: a REQ socket can't do otherwise."""
+        for payload in payloads:
+            self.send(payload, monotonic_ns())
+
+
+def source_for(task: Task) -> Source:
+    """The kind of producer that the plan's door and window ask for."""
+    if task.plan.door in ("library", "rep"):
+        return OneByOneSource(task) if task.plan.window == 1 else LibrarySource(task)
+    return PushSource(task) if task.plan.door == "pull" else AskSource(task)

@@ -1,0 +1,101 @@
+"""What one process of a bench run is told, and how it talks with the run: ready, go, one result."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from time import monotonic_ns
+from typing import Any
+
+from sluicemq.bench.board import Board
+from sluicemq.bench.plan import Plan
+from sluicemq.bench.schedule import sleep_until
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where the jobs go: a broker's addresses and the queue behind them; or the ends of a relay."""
+
+    endpoint: str = ""
+    queue: str = ""
+    frontend: str = ""
+    backend: str = ""
+    commit: str = ""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One process's part. ``jobs`` and ``rate`` are its own share; ``slot`` its cell on the board."""
+
+    program: str
+    site: Site
+    plan: Plan
+    jobs: int
+    slot: int
+    board: str
+    rate: float | None = None
+    early: bool = False
+    """Workers: be there before the start, and not only from then on."""
+
+    def encoded(self) -> str:
+        """As JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def decoded(cls, text: str) -> Task:
+        """The task of :meth:`encoded`."""
+        fields: dict[str, Any] = json.loads(text)
+        return cls(**fields | {"site": Site(**fields["site"]), "plan": Plan(**fields["plan"])})
+
+    def open_board(self) -> Board:
+        """The counts, with this process's cell to write to."""
+        return Board(Path(self.board), self.plan.workers, self.slot)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one process found: when it was through (monotonic ns), and histograms by name."""
+
+    ended: int
+    done: int
+    times: dict[str, str] = field(default_factory=dict)
+
+
+def await_go() -> int:
+    """Say that this process is ready, and return at the start; which was when, in monotonic ns."""
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    line = sys.stdin.readline()
+    if not line:
+        sys.exit("the bench has ended before the start")
+    threading.Thread(target=_end_with_the_run, daemon=True).start()
+    start = int(line)
+    sleep_until(start)
+    return start
+
+
+def _end_with_the_run() -> None:
+    """Nobody writes any more after the start; when the run is killed, its end of the pipe closes."""
+    sys.stdin.read()
+    os._exit(1)
+
+
+def report(done: int, *, ended: int | None = None, **times: str) -> None:
+    """Tell the run what this process found."""
+    result = Result(ended or monotonic_ns(), done, times)
+    sys.stdout.write(json.dumps(asdict(result)) + "\n")
+    sys.stdout.flush()
+
+
+def shares(task: Task, processes: int, first_slot: int) -> list[Task]:
+    """The same task for several processes, each with its share of the jobs and of the rate."""
+    jobs, rest = divmod(task.jobs, processes)
+    rate = task.rate / processes if task.rate else None
+    return [
+        replace(task, jobs=jobs + (number < rest), rate=rate, slot=first_slot + number)
+        for number in range(processes)
+    ]

@@ -1,0 +1,182 @@
+"""``sluicemq bench``: how fast a broker is on this machine."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+
+from sluicemq.bench.plan import DEVICES, DOORS, SCENARIOS, Plan, planned
+from sluicemq.cli_output import Session
+
+if TYPE_CHECKING:
+    from sluicemq.bench.outcome import Outcome
+
+_NEEDED = ("hdrh", "psutil")
+_FORMATS = (".svg", ".png")
+_INSTALL = "pip install 'sluicemq[bench]'"
+
+
+def _meanings(words: dict[str, str]) -> str:
+    """A list that click does not wrap into one paragraph."""
+    return "\b\n" + "\n".join(f"  {word:<10} {meaning}" for word, meaning in words.items())
+
+
+_HELP = f"""Measure a broker: by default one of its own, on an embedded MongoDB in a temporary folder.
+
+\b
+SCENARIO is one of
+{_meanings(SCENARIOS).removeprefix(chr(8) + chr(10))}
+
+\b
+--door says who connects
+{_meanings(DOORS).removeprefix(chr(8) + chr(10))}
+
+Producers and workers are processes of their own. Latency counts from the time at which a job was due,
+so that a broker that stalls can't hide it.
+"""
+
+_count = click.IntRange(1)
+_seconds = click.FloatRange(min=0, min_open=True)
+
+
+def _plot_file(_context: click.Context, _parameter: click.Parameter, value: Path | None) -> Path | None:
+    """Say before a long run what would fail after it."""
+    if value is not None and value.suffix not in _FORMATS:
+        raise click.BadParameter(f"name a file that ends with {' or '.join(_FORMATS)}")
+    if value is not None and find_spec("matplotlib") is None:
+        raise click.ClickException(f"a plot needs matplotlib: {_INSTALL}")
+    return value
+
+
+@click.command(help=_HELP, short_help="Measure how fast a broker is on this machine.")
+@click.argument("scenario", type=click.Choice(list(SCENARIOS)))
+@click.option("--door", type=click.Choice(list(DOORS)), help="Who connects.  [library]")
+@click.option("--jobs", type=_count, help="How many; in simulate, publishes of one round.")
+@click.option("--size", type=_count, help="Bytes of a job.  [200; relay 64]")
+@click.option("--producers", type=_count, help="Processes that push.  [1]")
+@click.option("--workers", type=_count, help="Processes that work.  [1]")
+@click.option("--prefetch", type=_count, help="Jobs at one worker; of PULL workers the device's own.")
+@click.option("--window", type=_count, help="Unconfirmed jobs of a library producer; 1: one by one.  [20000]")
+@click.option("--backlog", type=_count, help="Of drain: jobs in the queue before.  [--jobs]")
+@click.option("--duration", type=_seconds, metavar="S", help="Push for so many seconds; in drain, work.")
+@click.option("--rate", type=_seconds, metavar="N", help="Jobs a second; in latency 100 by default.")
+@click.option("--iterations", type=_count, help="Rounds of simulate, a second each.  [25]")
+@click.option("--device", type=click.Choice(DEVICES), help="What relay measures.  [streamer]")
+@click.option("--endpoint", help="A broker that runs already: its SMQ/1 door.")
+@click.option(
+    "--queue", help="Its queue to use; it must be empty.  [a new one, or of the other doors: default]"
+)
+@click.option("--frontend", help="Its door of PUSH or REQ.  [the default ones]")
+@click.option("--backend", help="Its door of PULL or REP workers.")
+@click.option("--commit", help="Its door for the commits of PULL workers.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option(
+    "--plot", "plot_file", metavar="FILE", callback=_plot_file,
+    type=click.Path(dir_okay=False, writable=True, path_type=Path), help="Draw it: an .svg or .png.",
+)  # fmt: skip
+@click.pass_context
+def bench(  # noqa: D103 - its help is above
+    context: click.Context, /, scenario: str, plot_file: Path | None, endpoint: str | None, queue: str | None,
+    frontend: str | None, backend: str | None, commit: str | None, *, as_json: bool, **given: Any,
+) -> None:  # fmt: skip
+    if not all(find_spec(name) for name in _NEEDED):
+        raise click.ClickException(f"the bench needs hdrhistogram and psutil: {_INSTALL}")
+    session = context.obj
+    try:
+        plan = planned(scenario, **given)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    ends = {"frontend": frontend, "backend": backend, "commit": commit}
+    outcome = _run(session, plan, endpoint or _named_before(context), queue, ends)
+    _show(session, outcome, as_json=as_json or session.as_json)
+    if plot_file:
+        from sluicemq.bench.plot import plot  # noqa: PLC0415 - only now is it known that it is there
+
+        plot(outcome, plot_file)
+        session.note(f"drawn: {plot_file}")
+
+
+def _named_before(context: click.Context) -> str | None:
+    """``sluicemq --endpoint E bench``. Not what the environment names: that may be in earnest."""
+    given = context.parent and context.parent.get_parameter_source("endpoint")
+    by_hand = given is click.core.ParameterSource.COMMANDLINE
+    endpoint: str = context.obj.endpoint
+    return endpoint if by_hand else None
+
+
+def _run(
+    session: Session, plan: Plan, endpoint: str | None, queue: str | None, ends: dict[str, str | None]
+) -> Outcome:
+    from sluicemq.bench import broker, relay, run  # noqa: PLC0415 - they need the extra
+    from sluicemq.bench.crew import BenchFailed  # noqa: PLC0415
+
+    try:
+        with _ended_by_sigterm(), _progress(session) as watch:
+            if plan.scenario == "relay":
+                return relay.run_relay(plan, watch)
+            if endpoint:
+                return run.run(plan, broker.site_of(plan, endpoint, queue, ends), watch)
+            watch.phase("starting a broker", None)
+            with broker.own_broker(plan) as site:
+                return run.run(plan, site, watch)
+    except BenchFailed as failed:
+        raise click.ClickException(str(failed)) from failed
+
+
+def _show(session: Session, outcome: Outcome, *, as_json: bool) -> None:
+    if as_json:
+        session.json(outcome.as_json())
+        return
+    settings = ", ".join(f"{name} {value}" for name, value in outcome.plan.described().items())
+    session.result(settings)
+    session.table("", outcome.rows())
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """Leave all blocks at SIGTERM too, for that is what ends the processes that were started."""
+    before = signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class _Bar:
+    """The progress of a run, as a bar for each of its parts."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._task = progress.add_task("", visible=False)
+
+    def phase(self, name: str, total: int | None) -> None:
+        """Another bar."""
+        self._progress.update(self._task, total=self._progress.tasks[-1].completed)
+        self._task = self._progress.add_task(name, total=total)
+
+    def at(self, done: int) -> None:
+        """So far."""
+        self._progress.update(self._task, completed=done)
+
+
+@contextmanager
+def _progress(session: Session) -> Iterator[_Bar]:
+    columns = [SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()]
+    shown = session.err.is_terminal
+    with Progress(*columns, TimeElapsedColumn(), console=session.err, disable=not shown) as progress:
+        yield _Bar(progress)

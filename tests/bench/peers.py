@@ -1,0 +1,303 @@
+"""SluiceMQ and its peers at the same work, in turn, on this machine: ``python tests/bench/peers.py``.
+
+The first time with ``--install``. 200-byte jobs, one producer process and one worker process; at
+least once; everything on 127.0.0.1. SluiceMQ, pymongo, keuss and kombu share one MongoDB. In each
+round every system does each case once, in the other direction every other round; ratios are made
+inside a round, so that both sides had the same machine. Prints a table in Markdown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress
+
+sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).with_name("peers"))]
+
+from servers import PEERS, Tools, served, version_of  # noqa: E402 - the folder of the drivers
+
+from launcher import BrokerProcess  # noqa: E402 - the folder of the tests
+
+OURS = "sluicemq"
+PATIENCE = 120.0
+RATE = 100.0  # jobs a second of the latency case
+
+# What each case is called, its share of the jobs, and whether less is better.
+CASES = {
+    "push_one": ("push one by one /s", 0.05, False),
+    "push": ("push pipelined /s", 1.0, False),
+    "drain": ("drain /s", 1.0, False),
+    "both": ("push to done /s", 1.0, False),
+    "p50": ("idle p50 ms", 0.0, True),
+    "p99": ("idle p99 ms", 0.0, True),
+}
+_RUNS = ("push_one", "push", "drain", "both", "latency")
+_LATENCY_JOBS = 200
+
+Figures = dict[str, float]
+_err = Console(stderr=True)
+
+
+@dataclass(frozen=True)
+class System:
+    """One contestant: how its driver is run, and with what share of the jobs."""
+
+    command: list[str]
+    environment: Mapping[str, str]
+    share: float
+
+    def run(self, case: str, jobs: int) -> Figures:
+        """Do one case once."""
+        if case == "latency":
+            return self._latency()
+        jobs = max(200, int(jobs * self.share * CASES[case][1]))
+        self._reset()
+        if case == "drain":
+            self._play([("push", jobs, None)])
+            roles = [("work", jobs, None)]
+        else:
+            roles = {"push_one": [("push_one", jobs, None)], "push": [("push", jobs, None)]}.get(
+                case, [("work", jobs, None), ("push", jobs, None)]
+            )
+        seconds, _times = self._play(roles)
+        return {case: jobs / seconds}
+
+    def _latency(self) -> Figures:
+        self._reset()
+        roles = [("work", _LATENCY_JOBS, None), ("push_one", _LATENCY_JOBS, RATE)]
+        _seconds, times = self._play(roles, IDLE="1")
+        percentiles = statistics.quantiles(times, n=100)
+        return {"p50": percentiles[49], "p99": percentiles[98]}
+
+    def _reset(self) -> None:
+        environment = {**os.environ, **self.environment}
+        subprocess.run([*self.command, "reset"], env=environment, check=True, timeout=PATIENCE)
+
+    def _play(
+        self, roles: Sequence[tuple[str, int, float | None]], **settings: str
+    ) -> tuple[float, list[float]]:
+        """Run processes together; the seconds up to the end of the first named, and its times."""
+        processes = [self._start(*role, settings) for role in roles]
+        try:
+            for process in processes:
+                if process.stdout.readline().strip() != "ready":
+                    raise RuntimeError("a driver ended before the start")
+            start = time.monotonic_ns() + 50_000_000
+            outs = [
+                process.communicate(f"{start}\n", timeout=PATIENCE)[0] for process in _told(processes, start)
+            ]
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+        found = json.loads(outs[0].strip().splitlines()[-1])
+        return (found["ended"] - start) / 1e9, found["times"]
+
+    def _start(
+        self, role: str, jobs: int, rate: float | None, settings: Mapping[str, str]
+    ) -> subprocess.Popen[str]:
+        command = [*self.command, role, "--jobs", str(jobs), *(["--rate", str(rate)] if rate else [])]
+        environment = {**os.environ, **self.environment, **settings}
+        return subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+
+def _told(processes: list[subprocess.Popen[str]], start: int) -> list[subprocess.Popen[str]]:
+    """All hear of the start before anybody is waited for."""
+    for process in processes[1:]:
+        process.stdin.write(f"{start}\n")
+        process.stdin.flush()
+    return processes
+
+
+class Sluice:
+    """Our own: the same cases by ``sluicemq bench``."""
+
+    def __init__(self, endpoint: str) -> None:
+        self._endpoint = endpoint
+
+    def run(self, case: str, jobs: int) -> Figures:
+        """Do one case once."""
+        if case == "latency":
+            latency = self._bench("latency", "--jobs", _LATENCY_JOBS, "--rate", RATE)["latency_ms"]
+            return {"p50": latency["p50"], "p99": latency["p99"]}
+        jobs = int(jobs * CASES[case][1])
+        scenario = ["push", "--window", 1] if case == "push_one" else [case]
+        return {case: self._bench(*scenario, "--jobs", jobs)["jobs_per_s"]}
+
+    def _bench(self, *arguments: object) -> dict[str, Any]:
+        command = [sys.executable, "-m", "sluicemq.cli", "bench", *map(str, arguments)]
+        command += ["--endpoint", self._endpoint, "--json"]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=PATIENCE)
+        return dict(json.loads(done.stdout))
+
+
+def main() -> int:
+    """Run everything that can be run here."""
+    options = _options()
+    tools = Tools(options.folder)
+    if options.install:
+        tools.install()
+    chosen = [name for name in options.peers if not _skipped(name, tools.missing(PEERS[name]))]
+    with tempfile.TemporaryDirectory(prefix="sluicemq-peers-") as folder, ExitStack() as stack:
+        systems = _systems(chosen, tools, Path(folder), stack)
+        rounds = _measure(systems, options.rounds, options.jobs)
+    text = _table(rounds, options, tools)
+    print(text)
+    if options.table:
+        options.table.write_text(text + "\n")
+    if options.plot:
+        _plot(rounds, options.plot)
+    return 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--install", action="store_true", help="install the peers first: apt-get, pip, npm")
+    parser.add_argument("--peers", type=lambda text: text.split(","), default=list(PEERS), help="NAME,NAME")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--jobs", type=int, default=20_000)
+    parser.add_argument("--folder", type=Path, default=Path.home() / ".cache" / "sluicemq-peers")
+    parser.add_argument("--table", type=Path, metavar="FILE", help="write the table there too")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw it: .svg or .png")
+    options = parser.parse_args()
+    if unknown := set(options.peers) - set(PEERS):
+        parser.error(f"{', '.join(sorted(unknown))}: the peers are {', '.join(PEERS)}")
+    return options
+
+
+def _skipped(name: str, reason: str) -> bool:
+    if reason:
+        _err.print(f"{name} is skipped: {reason} (try --install)")
+    return bool(reason)
+
+
+def _systems(
+    names: Sequence[str], tools: Tools, folder: Path, stack: ExitStack
+) -> dict[str, System | Sluice]:
+    """Start our broker with its MongoDB, and the servers of the peers."""
+    broker = stack.enter_context(BrokerProcess())
+    port = (broker.folder / "data" / "mongod.port").read_text()
+    shared = {
+        "MONGO_URL": f"mongodb://127.0.0.1:{port}/?directConnection=true",
+        "NODE_PATH": str(tools.node_modules),
+    }
+    systems: dict[str, System | Sluice] = {OURS: Sluice(broker.doors["smq"])}
+    for name in names:
+        peer = PEERS[name]
+        try:
+            more = stack.enter_context(served(peer, folder / name))
+        except (TimeoutError, OSError) as error:
+            _skipped(name, str(error))
+            continue
+        systems[name] = System(tools.command(peer), shared | more, peer.share)
+    return systems
+
+
+def _measure(systems: Mapping[str, System | Sluice], rounds: int, jobs: int) -> list[dict[str, Figures]]:
+    """For each round, the figures of each system."""
+    found: list[dict[str, Figures]] = [defaultdict(dict) for _ in range(rounds)]
+    with Progress(console=_err) as progress:
+        task = progress.add_task("", total=rounds * len(_RUNS) * len(systems))
+        for number, figures in enumerate(found):
+            for case in _RUNS:
+                for name in list(systems)[:: -1 if number % 2 else 1]:
+                    progress.update(task, description=f"{case} {name}", advance=1)
+                    figures[name] |= _figures(name, systems[name], case, jobs)
+    return found
+
+
+def _figures(name: str, system: System | Sluice, case: str, jobs: int) -> Figures:
+    """One that fails has no figure; the others go on."""
+    try:
+        return system.run(case, jobs)
+    except (subprocess.SubprocessError, RuntimeError, ValueError, IndexError) as error:
+        _err.print(f"{case} of {name} failed: {error}")
+        return {}
+
+
+def _table(rounds: Sequence[dict[str, Figures]], options: argparse.Namespace, tools: Tools) -> str:
+    lines = [
+        f"{os.cpu_count()} cores, {options.jobs:,} jobs of 200 bytes, {len(rounds)} rounds.",
+        "Medians (least .. most); in bold, how many times better SluiceMQ is.",
+        "",
+        "| | confirmed means | " + " | ".join(title for title, _share, _less in CASES.values()) + " |",
+        "|---" * (len(CASES) + 2) + "|",
+    ]
+    for name in rounds[0]:
+        durable = PEERS[name].durable if name in PEERS else "majority, journal"
+        cells = [_cell(rounds, name, case) for case in CASES]
+        lines.append(
+            f"| {name} {version_of(name) if name in PEERS else ''} | {durable} | " + " | ".join(cells) + " |"
+        )
+    clients = ", ".join(f"{name} {version}" for name, version in tools.versions().items())
+    return "\n".join([*lines, "", f"Clients: {clients}."])
+
+
+def _cell(rounds: Sequence[dict[str, Figures]], name: str, case: str) -> str:
+    values = [figures[name][case] for figures in rounds if case in figures[name]]
+    if not values:
+        return "-"
+    text = _spread(values)
+    ratios = _ratios(rounds, name, case)
+    return text if name == OURS or not ratios else f"{text}<br>**{_spread(ratios)}**"
+
+
+def _ratios(rounds: Sequence[dict[str, Figures]], name: str, case: str) -> list[float]:
+    """How many times better we are, in each round."""
+    pairs = [
+        (figures[OURS][case], figures[name][case])
+        for figures in rounds
+        if case in figures[OURS] and case in figures[name]
+    ]
+    return [theirs / ours if CASES[case][2] else ours / theirs for ours, theirs in pairs]
+
+
+def _spread(values: Sequence[float]) -> str:
+    least, median, most = min(values), statistics.median(values), max(values)
+    return f"{_number(median)} ({_number(least)} .. {_number(most)})" if len(values) > 1 else _number(median)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2g}"
+
+
+def _plot(rounds: Sequence[dict[str, Figures]], file: Path) -> None:
+    """Bars for each case that is a rate."""
+    import matplotlib as mpl  # noqa: PLC0415 - optional
+
+    mpl.use("agg")
+    from matplotlib import pyplot as plt  # noqa: PLC0415
+
+    cases = [case for case, (_title, _share, less) in CASES.items() if not less]
+    figure, axes = plt.subplots(
+        1, len(cases), figsize=(3.2 * len(cases), 3.2), layout="constrained", sharey=True
+    )
+    names = list(rounds[0])[::-1]
+    for axis, case in zip(axes, cases, strict=True):
+        values = [[figures[name].get(case, 0.0) for figures in rounds] for name in names]
+        colours = ["tab:orange" if name == OURS else "tab:blue" for name in names]
+        axis.barh(names, [statistics.median(each) for each in values], color=colours)
+        axis.set_title(CASES[case][0], fontsize=10)
+        axis.spines[["top", "right"]].set_visible(False)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

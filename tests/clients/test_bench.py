@@ -1,0 +1,313 @@
+"""The bench: every scenario against a broker of its own or a given one, and times that can't be flattered."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from click.testing import CliRunner, Result
+
+from launcher import BrokerProcess, tcp, wait_until
+from sluicemq import Client, Producer, cli_bench
+from sluicemq.bench.plan import ENDLESS, planned
+from sluicemq.bench.schedule import SECOND, Payloads, Times, merged, stamp_of, stamps
+from sluicemq.cli_app import app
+
+Measured = Callable[..., dict[str, Any]]
+
+MOMENT = 7_000 * SECOND
+
+
+def bench(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["bench", *map(str, arguments)])
+
+
+@pytest.fixture(scope="module")
+def broker(mongo_uri: str) -> Iterator[BrokerProcess]:
+    devices = [
+        {
+            "kind": "streamer",
+            "frontend": tcp(),
+            "backend": tcp(),
+            "commit": tcp(),
+            "ack": "explicit",
+            "prefetch": 50,
+        },
+        {"kind": "queue", "queue": "asked", "frontend": tcp(), "backend": tcp()},
+    ]
+    with BrokerProcess(mongo_uri, f"bench_{os.getpid()}", config={"devices": devices}) as broker:
+        yield broker
+
+
+@pytest.fixture
+def measured(broker: BrokerProcess) -> Measured:
+    """The JSON of a run against the broker, through one of its doors."""
+    doors = broker.doors
+    ends = {
+        "library": [],
+        "rep": ["--queue", "asked", "--backend", doors["rep"]],
+        "req": ["--queue", "asked", "--frontend", doors["req"], "--backend", doors["rep"]],
+        "pull": ["--frontend", doors["push"], "--backend", doors["pull"], "--commit", doors["commit"]],
+    }
+
+    def measured(scenario: str, *options: object, door: str = "library") -> dict[str, Any]:
+        where = ["--endpoint", doors["smq"], "--door", door, *ends[door]]
+        result = bench(scenario, "--json", *where, *options)
+        assert result.exit_code == 0, result.output
+        return dict(json.loads(result.stdout))
+
+    return measured
+
+
+# ---------------------------------------------------------------------- scenarios
+
+
+def test_a_broker_of_its_own_is_started_measured_and_ended() -> None:
+    result = bench("both", "--jobs", 3_000, "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert (found["scenario"], found["door"], found["jobs"]) == ("both", "library", 3_000)
+    assert found["jobs_per_s"] == pytest.approx(3_000 / found["seconds"], rel=0.01)
+    for name in ("broker", "mongod"):
+        assert found["processes"][name]["peak_rss_mb"] > 10
+        assert found["processes"][name]["cpu_s_per_1000_jobs"] > 0
+    assert not [each for each in psutil.Process().children(recursive=True) if each.name() == "mongod"]
+
+
+def test_sigterm_ends_all_that_was_started() -> None:
+    command = [sys.executable, "-m", "sluicemq.cli", "bench", "both", "--duration", "60"]
+    run = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        started = wait_until(lambda: _started(run.pid), 30, "the run's start")
+        run.terminate()
+        assert run.wait(30) == 128 + signal.SIGTERM
+    finally:
+        run.kill()
+        run.wait()
+    wait_until(lambda: not any(each.is_running() for each in started), 10, "the end of all processes")
+
+
+def _started(pid: int) -> list[psutil.Process]:
+    """The broker, its mongod, a producer and a worker; nothing before all of them are there."""
+    children = psutil.Process(pid).children(recursive=True)
+    return children if len(children) >= 4 else []
+
+
+@pytest.mark.parametrize("door", ["library", "req"])
+def test_push_counts_what_is_confirmed(measured: Measured, door: str) -> None:
+    found = measured("push", "--jobs", 300, door=door)
+    assert found["jobs"] == 300
+    assert found["jobs_per_s"] > 0
+
+
+def test_push_one_by_one_times_each_confirmation(measured: Measured) -> None:
+    found = measured("push", "--jobs", 50, "--window", 1, "--producers", 2)
+    least = 50 / 2 * found["operations_ms"]["confirmed"]["min"] / 1000
+    assert found["seconds"] > least
+    assert found["latency_ms"]["p50"] > 0.1
+
+
+@pytest.mark.parametrize("door", ["library", "rep", "pull"])
+def test_drain_works_off_a_backlog(measured: Measured, door: str) -> None:
+    found = measured("drain", "--jobs", 200, "--workers", 2, door=door)
+    assert found["jobs"] == 200
+    assert found["latency_ms"] is None
+
+
+def test_drain_takes_no_more_of_a_backlog_than_it_is_told(measured: Measured) -> None:
+    found = measured("drain", "--jobs", 200, "--backlog", 1_000, "--workers", 2, "--prefetch", 10)
+    assert 200 <= found["jobs"] <= 202  # each worker may have taken one when the last was done
+
+
+@pytest.mark.parametrize("door", ["library", "rep", "pull", "req"])
+def test_both_brings_every_job_from_its_producer_to_a_worker(measured: Measured, door: str) -> None:
+    found = measured("both", "--jobs", 200, "--producers", 2, "--workers", 2, door=door)
+    assert found["jobs"] == 200
+    assert found["latency_ms"]["p50"] <= found["latency_ms"]["max"] < found["seconds"] * 1000
+    assert found["timeline"][-1] == [found["seconds"], 200]
+
+
+def test_both_ends_by_itself_after_a_duration(measured: Measured) -> None:
+    found = measured("both", "--duration", 0.3, "--rate", 2_000)
+    assert found["jobs"] > 0
+    assert 0.25 < found["seconds"] < 20
+
+
+def test_latency_sends_on_its_schedule(measured: Measured) -> None:
+    found = measured("latency", "--jobs", 40, "--rate", 200)
+    assert found["jobs"] == 40
+    assert 39 / 200 < found["seconds"] < 5
+    assert list(found["latency_ms"]) == ["p50", "p75", "p95", "p99", "p99.9", "max"]
+
+
+def test_simulate_tells_of_publishes_and_fetches(measured: Measured) -> None:
+    found = measured("simulate", "--jobs", 100, "--iterations", 2)
+    assert found["jobs"] == 200
+    assert set(found["operations_ms"]) == {"publish", "fetch"}
+    for operation in found["operations_ms"].values():
+        assert list(operation) == ["mean", "deviation", "p75", "p95", "p99", "min", "max"]
+        assert (
+            operation["min"] <= operation["p75"] <= operation["p95"] <= operation["p99"] <= operation["max"]
+        )
+
+
+@pytest.mark.parametrize("device", ["streamer", "forwarder", "queue"])
+def test_relay_measures_a_device_alone_and_nothing_is_lost(device: str) -> None:
+    result = bench("relay", "--device", device, "--jobs", 5_000, "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert found["jobs"] == 5_000
+    assert found["processes"]["relay"]["peak_rss_mb"] > 10
+
+
+# ---------------------------------------------------------------------- what it shows, leaves and refuses
+
+
+def test_plot_draws_both_pictures(measured: Measured, tmp_path: Path) -> None:
+    measured("both", "--jobs", 200, "--plot", tmp_path / "run.svg")
+    measured("push", "--jobs", 200, "--plot", tmp_path / "run.png")
+    assert "</svg>" in (tmp_path / "run.svg").read_text()
+    assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_plot_without_matplotlib_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(cli_bench, "find_spec", lambda name: name != "matplotlib" or None)
+    result = bench("push", "--plot", tmp_path / "run.svg")
+    assert result.exit_code == 1
+    assert "pip install 'sluicemq[bench]'" in result.stderr
+
+
+def test_a_table_is_shown_without_json(broker: BrokerProcess) -> None:
+    result = bench("push", "--endpoint", broker.doors["smq"], "--jobs", 100)
+    assert result.exit_code == 0
+    assert "jobs/s" in result.stdout
+
+
+def test_nothing_is_left_in_a_broker_that_was_there(broker: BrokerProcess, measured: Measured) -> None:
+    measured("drain", "--jobs", 10, "--backlog", 50)
+    with Client(broker.doors["smq"]) as client:
+        assert {each["name"] for each in client.queues()} == {"asked", "default"}
+
+
+def test_a_queue_that_holds_jobs_is_not_touched(broker: BrokerProcess) -> None:
+    with Producer(broker.doors["smq"]) as producer:
+        producer.push("precious", b"job")
+    result = bench("drain", "--endpoint", broker.doors["smq"], "--queue", "precious")
+    assert result.exit_code == 1
+    assert "holds 1 jobs" in result.stderr
+    with Client(broker.doors["smq"]) as client:
+        assert client.delete("precious") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("push", "--door", "rep"), "can't be run through the door rep"),
+        (("drain", "--jobs", 100, "--backlog", 10), "does not hold"),
+        (("both", "--size", 7), "at least 8 bytes"),
+        (("relay", "--duration", 1), "not after a --duration"),
+        (("push", "--plot", "run.pdf"), ".svg or .png"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_anything_starts(
+    arguments: tuple[object, ...], words: str
+) -> None:
+    result = bench(*arguments)
+    assert result.exit_code == 2
+    assert words in result.stderr
+
+
+def test_a_run_for_a_time_has_no_number_of_jobs() -> None:
+    assert planned("both", duration=1.0).jobs == ENDLESS
+    assert "jobs" not in planned("both", duration=1.0).described()
+
+
+# ---------------------------------------------------------------------- the schedule
+
+
+class SlowSystem:
+    """A clock, and a system that stalls once for a second while the producer waits for it."""
+
+    def __init__(self, stalls_at: int) -> None:
+        self.now = MOMENT
+        self._stalls_at = stalls_at
+
+    def clock(self) -> int:
+        return self.now
+
+    def wait_until(self, due: int) -> None:
+        self.now = max(self.now, due)
+
+    def handle(self, number: int) -> None:
+        self.now += SECOND if number == self._stalls_at else SECOND // 1000
+
+
+def test_jobs_that_were_due_while_the_system_stalled_count_from_when_they_were_due() -> None:
+    system = SlowSystem(stalls_at=100)
+    latencies = []
+    due = stamps(MOMENT, 1_000, rate=100, clock=system.clock, wait_until=system.wait_until)
+    for number, stamp in enumerate(due):
+        system.handle(number)
+        latencies.append((system.now - stamp) / SECOND)
+    # A producer that waits would see one slow job; these are the 111 that a second's stall made late.
+    assert max(latencies) == pytest.approx(1.0)
+    assert 105 <= sum(latency > 0.002 for latency in latencies) <= 115
+    assert latencies[150] == pytest.approx(0.55, abs=0.01)
+
+
+def test_stamps_of_a_schedule_do_not_depend_on_what_the_system_does() -> None:
+    system = SlowSystem(stalls_at=3)
+    due = []
+    for number, stamp in enumerate(
+        stamps(MOMENT, 10, rate=50, clock=system.clock, wait_until=system.wait_until)
+    ):
+        due.append(stamp)
+        system.handle(number)
+    assert due == [MOMENT + number * SECOND // 50 for number in range(10)]
+
+
+def test_a_late_producer_still_sends_all_that_was_due_within_the_duration() -> None:
+    system = SlowSystem(stalls_at=0)
+    sent = 0
+    for number, _stamp in enumerate(
+        stamps(MOMENT, ENDLESS, rate=10, duration=0.5, clock=system.clock, wait_until=system.wait_until)
+    ):
+        system.handle(number)
+        sent += 1
+    assert sent == 5
+
+
+def test_without_a_rate_a_job_is_due_when_it_is_asked_for() -> None:
+    system = SlowSystem(stalls_at=1)
+    due = []
+    for number, stamp in enumerate(stamps(MOMENT, 3, clock=system.clock)):
+        due.append(stamp - MOMENT)
+        system.handle(number)
+    assert due == [0, SECOND // 1000, SECOND // 1000 + SECOND]
+
+
+def test_payloads_carry_their_stamp() -> None:
+    payload = Payloads(64).of(MOMENT)
+    assert len(payload) == 64
+    assert stamp_of(payload) == MOMENT
+
+
+def test_times_of_several_processes_become_one_histogram() -> None:
+    first, second = Times(), Times()
+    for value in range(1, 51):
+        first.add(value * 1_000_000)
+        second.add((value + 50) * 1_000_000)
+    both = merged([first.encoded(), second.encoded()])
+    assert both.total_count == 100
+    assert both.get_value_at_percentile(50) == pytest.approx(50e6, rel=0.002)
+    assert both.get_max_value() == pytest.approx(100e6, rel=0.002)

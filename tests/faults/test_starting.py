@@ -1,0 +1,103 @@
+"""A broker that can't start says why in one line; one that is told to stop while it starts does so."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from broker.serve import stop
+from launcher import BrokerProcess, tcp, wait_until
+
+
+def refusal(broker: BrokerProcess) -> list[str]:
+    """Start a broker that can't, and return the lines of its log from the first warning on."""
+    broker.launch()
+    try:
+        assert broker.process.wait(30) == 1
+        return broker.log_text().splitlines()
+    finally:
+        broker.close()
+
+
+def test_a_mongodb_uri_that_can_not_be_read_is_one_line(tmp_path: Path) -> None:
+    lines = refusal(BrokerProcess("mongodb://user:p@ss@host", "none", folder=tmp_path))
+    assert "mongodb_uri can't be used" in lines[0]
+    assert len(lines) == 2  # and that it has stopped
+
+
+def test_a_door_that_is_taken_is_told_before_mongodb_is_started(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        door = tcp(taken.getsockname()[1])
+        lines = refusal(BrokerProcess(folder=tmp_path, config={"broker": {"endpoint": door}}))
+    assert f"{door} is taken, perhaps by another broker; choose other doors with --endpoint or" in lines[0]
+    assert len(lines) == 2
+
+
+def test_a_door_that_can_not_be_opened_stops_what_was_started_quietly(
+    mongo_uri: str, database: str, tmp_path: Path
+) -> None:
+    here = {"kind": "streamer", "frontend": tcp(), "backend": tcp()}
+    nowhere = {"kind": "streamer", "frontend": "tcp://192.0.2.1:5551", "backend": tcp()}
+    config = {"devices": [here, nowhere]}
+    lines = refusal(BrokerProcess(mongo_uri, database, config=config, folder=tmp_path))
+    assert "tcp://192.0.2.1:5551 is open to the network without a password" in lines[0]
+    assert "tcp://192.0.2.1:5551 can't be bound" in lines[1]
+    assert [line.split(" ", 1)[1].split() for line in lines[2:]] == [["INFO", "broker:", "stopped"]]
+
+
+def test_a_broker_that_is_told_to_stop_while_it_starts_stops(tmp_path: Path) -> None:
+    broker = BrokerProcess(folder=tmp_path)
+    broker.launch()
+    try:
+        broker.wait_log("starting MongoDB")
+        broker.send_signal(signal.SIGTERM)
+        assert broker.process.wait(30) == 0
+        assert "ready (pid" not in broker.log_text()
+        assert mongods(tmp_path) == []
+    finally:
+        broker.close()
+
+
+def test_a_second_signal_ends_an_embedded_mongodb_that_does_not_stop(tmp_path: Path) -> None:
+    with BrokerProcess(folder=tmp_path) as broker:
+        store = psutil.Process(broker.mongod_pid)
+        store.suspend()
+        wait_until(
+            lambda: "second signal" in broker.log_text() or broker.send_signal(signal.SIGTERM),
+            10,
+            "its hurry",
+        )
+        assert broker.process.wait(5) == 0
+        assert not store.is_running()
+
+
+def test_a_stop_that_fails_stops_mongodb_all_the_same() -> None:
+    stopped: list[str] = []
+
+    class Failing:
+        def stop(self) -> None:
+            raise ValueError("a mistake of ours")
+
+    class Store:
+        def stop(self) -> None:
+            stopped.append("store")
+
+    server: Any = Failing()
+    store: Any = Store()
+    with pytest.raises(ValueError, match="a mistake"):
+        stop(server, store)
+    assert stopped == ["store"]
+
+
+def mongods(folder: Path) -> list[psutil.Process]:
+    """Those that run on a data folder."""
+    return [
+        each
+        for each in psutil.process_iter(["cmdline"])
+        if str(folder) in " ".join(each.info["cmdline"] or [])
+    ]

@@ -1,0 +1,91 @@
+"""The queues of one broker: what becomes of those who wait when one is removed, or when one fails."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import gevent
+import pytest
+from pymongo.database import Database
+
+from broker.config import Config
+from broker.counters import Counters
+from broker.deadline import Deadline
+from broker.intake import Push
+from broker.patience import Patience
+from broker.queue import House
+from broker.queues import Queues
+from broker.server import Server
+from broker.store_inspect import collection
+from fakes import Clock, FakeOwners, FakeWorker, Held
+from jobs import a_job
+from sluicemq.errors import NotFound
+
+
+@pytest.fixture
+def queues(documents: Database[dict[str, Any]]) -> Queues:
+    house = House(lambda _name: documents, FakeOwners(), Clock(), Patience(), Counters())  # type: ignore[arg-type]
+    return Queues(Config.default(), house)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    """A broker that is not started."""
+    server = Server(Config.default(), "mongodb://127.0.0.1:9", alone=False)
+    yield server
+    server._mongo.close()
+
+
+def test_who_waits_for_a_job_of_a_removed_queue_is_told_and_nothing_of_it_is_held(queues: Queues) -> None:
+    # Given
+    queue, told = queues.open("mail"), list[Any]()
+    queue.answers.wait("a", told.append)
+    staged, held = a_job("a", owner="owner-1"), a_job("b", owner="owner-1")
+    queue.dispatch.held = {"a": staged, "b": held}
+    queue.dispatch._staged.add([staged])
+    # When
+    queues.forget("mail")
+    # Then
+    assert [type(each) for each in told] == [NotFound]
+    assert queue.dispatch.held == {}
+    assert queue.dispatch.withdraw() == []
+    assert list(queues) == []
+
+
+def test_a_queue_that_fails_costs_the_others_nothing(
+    server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Given
+    failing, others = server._queues.open("failing"), [server._queues.open(name) for name in ("b", "c")]
+    ticked: list[str] = []
+    monkeypatch.setattr(failing, "tick", lambda: 1 / 0)
+    for queue in others:
+        monkeypatch.setattr(queue, "tick", lambda name=queue.name: ticked.append(name))
+    # When
+    with caplog.at_level(logging.ERROR, "broker"):
+        server._tick()
+    # Then
+    assert ticked == ["b", "c"]
+    assert "queue failing failed" in caplog.text
+
+
+def test_what_a_pop_that_ends_late_pushes_anew_is_waited_for(
+    documents: Database[dict[str, Any]], queues: Queues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a queue where nothing is taken in, and a removal for a worker that is gone is under way
+    queue, ending, deadline = queues.open("mail"), Held(), Deadline()
+
+    def pushes_anew(_pops: object) -> None:
+        ending()
+        queue.push(Push([a_job("again")], lambda *_: None))
+
+    monkeypatch.setattr(queue.settle._pops, "_write", pushes_anew)
+    queue.settle._pops.add((FakeWorker(), []))
+    # When
+    gevent.spawn_later(0.05, ending.set)
+    deadline.begin(5.0)
+    # Then
+    assert deadline.until(lambda: not queue.busy)
+    assert documents[collection("mail")].count_documents({"_id": "again"}) == 1

@@ -1,0 +1,68 @@
+"""Doors that are taken are told before anything starts; doors open to the network are named."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import tomli_w
+
+from broker import addresses
+from broker.config import Config, load
+from launcher import tcp
+from sluicemq.errors import Unavailable
+
+
+def config(folder: Path, endpoint: str, **ends: str) -> Config:
+    """A broker with one streamer."""
+    device = {"kind": "streamer", "frontend": tcp(), "backend": tcp(), **ends}
+    file = folder / "broker.toml"
+    file.write_text(tomli_w.dumps({"broker": {"endpoint": endpoint}, "devices": [device]}))
+    return load(file, {}, {})
+
+
+@pytest.fixture
+def taken() -> Iterator[str]:
+    """An address that another program listens at."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield tcp(listener.getsockname()[1])
+
+
+def test_a_door_that_is_taken_is_named_with_what_to_do(tmp_path: Path, taken: str) -> None:
+    text = f"{taken} is taken, perhaps by another broker; choose other doors with --endpoint or"
+    for wrong in (config(tmp_path, taken), config(tmp_path, tcp(), backend=taken)):
+        with pytest.raises(Unavailable, match=text):
+            addresses.require_free(wrong)
+
+
+def test_a_unix_socket_is_taken_only_while_somebody_listens(tmp_path: Path) -> None:
+    # Given
+    path = tmp_path / "door"
+    wanted = config(tmp_path, tcp(), frontend=f"ipc://{path}")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        # Then
+        with pytest.raises(Unavailable, match="is taken"):
+            addresses.require_free(wanted)
+    addresses.require_free(wanted)
+
+
+def test_doors_that_are_free_or_that_connect_are_fine(tmp_path: Path, taken: str) -> None:
+    addresses.require_free(config(tmp_path, tcp(), frontend=f">{taken}", backend="tcp://127.0.0.1:0"))
+
+
+@pytest.mark.parametrize("host", ["*", "192.0.2.1", "[::]"])
+def test_a_door_that_other_machines_reach_is_exposed(tmp_path: Path, host: str) -> None:
+    open_door = f"tcp://{host}:5561"
+    assert addresses.exposed(config(tmp_path, tcp(), frontend=open_door)) == [open_door]
+
+
+@pytest.mark.parametrize("end", ["tcp://127.0.0.1:5561", "tcp://localhost:5561", "tcp://[::1]:5561"])
+def test_a_door_of_this_machine_is_not(tmp_path: Path, end: str) -> None:
+    assert (
+        addresses.exposed(config(tmp_path, end, frontend="ipc:///tmp/door", backend=">tcp://192.0.2.1:1"))
+        == []
+    )

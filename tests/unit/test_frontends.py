@@ -1,0 +1,215 @@
+"""Producers' doors: what one message does to those that came with it, and what askers leave behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from broker.config import BrokerSettings, DeviceSettings, QueueSettings
+from broker.counters import Counters
+from broker.frames import JobMaker
+from broker.frontends import MOST_UNREAD, Asker, PushFrontend, RequestFrontend
+from broker.intake import Push
+from devices.flow import boundless
+from devices.switchboard import Switchboard
+from fakes import Clock
+from sluicemq.errors import Unavailable
+
+
+class Queue:
+    """One queue that keeps what it is given; it is its own ``answers`` too."""
+
+    name = "mail"
+    settings = QueueSettings()
+
+    def __init__(self) -> None:
+        self.answers = self
+        self.pushes: list[Push] = []
+        self.buried: list[dict[str, Any]] = []
+        self.waiting: dict[str, Callable[..., None]] = {}
+
+    def push(self, push: Push) -> None:
+        self.pushes.append(push)
+
+    def bury(self, unreadable: dict[str, Any]) -> None:
+        self.buried.append(unreadable)
+
+    def wait(self, job_id: str, answer: Callable[..., None]) -> None:
+        self.waiting[job_id] = answer
+
+    def forget(self, job_id: str, answer: Callable[..., None]) -> None:
+        assert self.waiting.pop(job_id) == answer
+
+    def durable(self, ids: object, existing: object) -> None:
+        """Nobody asks."""
+
+    @property
+    def payloads(self) -> list[bytes]:
+        return [job.payload for push in self.pushes for job in push.jobs]
+
+
+class Queues:
+    """All names are those of one queue, but ``broken``: that is nobody's fault but the broker's."""
+
+    def __init__(self) -> None:
+        self.queue = Queue()
+
+    def open(self, name: str) -> Queue:
+        return self.queue
+
+    def for_push(self, name: str) -> Queue:
+        if name == "broken":
+            raise RuntimeError("nobody foresaw this")
+        return self.queue
+
+
+class Lane:
+    """Keeps what is sent; its client reads nothing while ``blocked``."""
+
+    def __init__(self) -> None:
+        self.sent: list[list[bytes]] = []
+        self.held = boundless()
+        self.blocked = False
+        self.paused = False
+        self.receive: Callable[[list[list[bytes]]], None]
+        self.closed: Callable[[], None]
+        self.unblocked: Callable[[], None]
+
+    def send(self, frames: list[bytes]) -> None:
+        self.sent.append(frames)
+        if self.blocked:
+            self.held.take(1, sum(map(len, frames)))
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def resume(self) -> None:
+        self.paused = False
+
+
+class House:
+    """A frontend of each kind over one queue, with room for ``hwm`` jobs on their way."""
+
+    def __init__(self, hwm: int = 1000, hwm_bytes: int = 1 << 20) -> None:
+        self.queues = Queues()
+        self.queue = self.queues.queue
+        self.counters = Counters()
+        self._settings = DeviceSettings(kind="queue", queue="mail", hwm=hwm, hwm_bytes=hwm_bytes)
+
+    def frontend(self, kind: Any) -> Any:
+        board, maker = Switchboard(), JobMaker(Clock(), 1 << 20)
+        return kind(self._settings, BrokerSettings(), board, self.queues, maker, self.counters)
+
+    def asker(self, frontend: RequestFrontend) -> Lane:
+        lane = Lane()
+        Asker(frontend, lane).listen()  # type: ignore[arg-type]
+        return lane
+
+
+def ask(number: int, *job: bytes) -> list[bytes]:
+    return [b"routing id", b"%d" % number, b"", *job]
+
+
+def test_a_push_on_which_the_broker_fails_takes_no_other_with_it(caplog: pytest.LogCaptureFixture) -> None:
+    house = House()
+    frontend = house.frontend(PushFrontend)
+
+    frontend._receive([[b"first"], [b"broken", b"second"], [b"third"]])
+
+    assert house.queue.payloads == [b"first", b"third"]
+    (letter,) = house.queue.buried
+    assert (letter["payload"], letter["reason"][:11]) == (b"second", "UNAVAILABLE")
+    assert house.counters.values["unreadable"] == 1
+    assert "nobody foresaw this" in caplog.text
+
+
+def test_a_request_on_which_the_broker_fails_is_answered_and_takes_no_other_with_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    house = House()
+    lane = house.asker(house.frontend(RequestFrontend))
+
+    lane.receive([ask(1, b"first"), ask(2, b"broken", b"second"), ask(3, b"third")])
+
+    assert house.queue.payloads == [b"first", b"third"]
+    (answer,) = lane.sent
+    assert answer[:4] == [b"routing id", b"2", b"", b"ERROR"]
+    assert b"UNAVAILABLE" in answer[4]
+    assert "nobody foresaw this" in caplog.text
+
+
+def test_askers_that_have_gone_make_room_for_others() -> None:
+    house = House(hwm=2)
+    frontend = house.frontend(RequestFrontend)
+    gone = house.asker(frontend)
+    gone.receive([ask(1, b"a"), ask(2, b"b")])
+    house.queue.pushes[0].told({}, ())
+    assert frontend._mark.is_full
+
+    gone.closed()
+
+    assert not frontend._mark.is_full
+    assert (frontend._mark.count, frontend._mark.bytes) == (0, 0)
+    assert house.counters.values["askers_gone"] == 2
+
+
+def test_an_answer_to_an_asker_that_has_gone_is_not_counted_again() -> None:
+    house = House()
+    frontend = house.frontend(RequestFrontend)
+    gone, there = house.asker(frontend), house.asker(frontend)
+    gone.receive([ask(1, b"a")])
+    there.receive([ask(1, b"b")])
+    answers = list(house.queue.waiting.values())
+    for push in house.queue.pushes:
+        push.told({}, ())
+    gone.closed()
+    assert len(house.queue.waiting) == 1
+
+    for answer in answers:
+        answer(Unavailable("too late"))
+
+    assert (frontend._mark.count, frontend._mark.bytes) == (0, 0)
+    assert len(there.sent) == 1
+
+
+def test_an_asker_that_reads_no_answers_is_not_read_until_it_does() -> None:
+    house = House()
+    lane = house.asker(house.frontend(RequestFrontend))
+    lane.blocked = True
+
+    lane.receive([ask(number, b"broken", b"x") for number in range(MOST_UNREAD)])
+    assert not lane.paused
+    lane.receive([ask(0, b"broken", b"x")])
+    assert lane.paused
+
+    lane.unblocked()
+    assert not lane.paused
+
+
+def test_an_asker_that_reads_no_large_answers_is_not_read_until_it_does() -> None:
+    house = House(hwm_bytes=1000)
+    lane = house.asker(house.frontend(RequestFrontend))
+    lane.blocked = True
+    lane.receive([ask(1, b"a")])
+    assert not lane.paused
+
+    (answer,) = house.queue.waiting.values()
+    answer(bytes(1000))
+
+    assert lane.paused
+
+
+def test_a_question_under_way_keeps_no_payload_in_memory() -> None:
+    house = House()
+    lane = house.asker(house.frontend(RequestFrontend))
+
+    lane.receive([ask(1, bytes(10_000))])
+
+    (answer,) = house.queue.waiting.values()
+    request = answer.__self__  # type: ignore[attr-defined]
+    kept = [getattr(request, name) for name in request.__slots__]
+    assert request.size >= 10_000
+    assert not any(isinstance(each, list) and bytes(10_000) in each for each in kept)
+    assert not any(hasattr(each, "payload") for each in kept)

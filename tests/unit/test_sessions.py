@@ -1,0 +1,118 @@
+"""The library's door: what one request does to those after it, and what a client that does not read gets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from broker.config import BrokerSettings
+from broker.counters import Counters
+from broker.frames import JobMaker
+from broker.job import Job
+from broker.sessions import MOST_BYTES, Session, SessionDoor, SessionWorker
+from broker.worker import Delivery
+from devices.switchboard import Switchboard
+from fakes import Clock
+from sluicemq import wire
+
+
+class Lane:
+    """Keeps what the session sends, as messages."""
+
+    peer = "tcp://127.0.0.1:1"
+    backlog = 0
+    writable = True
+    is_closed = False
+    receive: Callable[[list[list[bytes]]], None]
+
+    def __init__(self) -> None:
+        self.sent: list[wire.Message] = []
+
+    def send(self, frames: list[bytes]) -> None:
+        self.sent.append(wire.decode(frames))
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class Broken:
+    """Queues that fail in a way that nobody foresaw."""
+
+    def for_push(self, name: str) -> None:
+        raise RuntimeError("nobody foresaw this")
+
+
+class Queue:
+    name = "mail"
+
+
+@pytest.fixture
+def lane() -> Lane:
+    return Lane()
+
+
+@pytest.fixture
+def session(lane: Lane) -> Session:
+    nobody: Any = None
+    queues: Any = Broken()
+    settings, maker = BrokerSettings(), JobMaker(Clock(), 1 << 20)
+    house = SessionDoor(settings, Switchboard(), queues, maker, nobody, Counters())
+    client: Any = lane
+    return Session(house, client)
+
+
+@pytest.fixture
+def worker(session: Session) -> SessionWorker:
+    queue: Any = Queue()
+    return SessionWorker(session, queue, 100)
+
+
+def delivery(worker: SessionWorker, number: int, size: int) -> Delivery:
+    return Delivery(Job(f"j{number}", bytes(size)), b"%d" % number, worker, 0.0)
+
+
+def test_a_request_on_which_the_broker_fails_is_answered_like_those_after_it(
+    session: Session, lane: Lane, caplog: pytest.LogCaptureFixture
+) -> None:
+    push = wire.encode(wire.PUSH, 1, "mail", [[None, b"work", None]])
+
+    lane.receive([push, wire.encode(wire.READY, 2, "mail", 1), wire.encode(wire.PING, 3)])
+
+    assert [(each.verb, each.number) for each in lane.sent] == [
+        (wire.ERROR, 1),
+        (wire.ERROR, 2),
+        (wire.OK, 3),
+    ]
+    assert lane.sent[0].fields[0] == "UNAVAILABLE"
+    assert session.counters.values["unavailable"] == 2
+    assert "nobody foresaw this" in caplog.text
+
+
+def test_jobs_go_out_in_messages_of_a_mib_and_a_larger_one_alone(worker: SessionWorker, lane: Lane) -> None:
+    sizes = [400_000, 400_000, 400_000, 3 * MOST_BYTES, 10, 10]
+
+    worker.deliver([delivery(worker, number, size) for number, size in enumerate(sizes)])
+
+    assert [[job[1] for job in each.fields[1]] for each in lane.sent] == [
+        ["j0", "j1"],
+        ["j2"],
+        ["j3"],
+        ["j4", "j5"],
+    ]
+    assert len({each.number for each in lane.sent}) == 4
+
+
+def test_a_worker_whose_client_does_not_read_takes_nothing(worker: SessionWorker, lane: Lane) -> None:
+    assert worker.free == 100
+
+    lane.writable = False
+
+    assert worker.free == 0
+
+
+def test_a_worker_that_is_hung_up_on_loses_its_session(worker: SessionWorker, lane: Lane) -> None:
+    worker.hang_up()
+
+    assert lane.is_closed
