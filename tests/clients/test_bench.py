@@ -71,6 +71,7 @@ def measured(broker: BrokerProcess) -> Measured:
 
 
 def test_a_broker_of_its_own_is_started_measured_and_ended() -> None:
+    before = mongods()  # that of the other tests, if it runs already
     result = bench("both", "--jobs", 3_000, "--json")
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
@@ -79,7 +80,11 @@ def test_a_broker_of_its_own_is_started_measured_and_ended() -> None:
     for name in ("broker", "mongod"):
         assert found["processes"][name]["peak_rss_mb"] > 10
         assert found["processes"][name]["cpu_s_per_1000_jobs"] > 0
-    assert not [each for each in psutil.Process().children(recursive=True) if each.name() == "mongod"]
+    assert mongods() == before
+
+
+def mongods() -> set[psutil.Process]:
+    return {each for each in psutil.Process().children(recursive=True) if each.name() == "mongod"}
 
 
 def test_sigterm_ends_all_that_was_started() -> None:

@@ -18,6 +18,7 @@ from pymongo import MongoClient, WriteConcern
 
 from broker import mongod
 from broker.embedded import EmbeddedMongo
+from launcher import wait_until
 from sluicemq.errors import Unavailable
 
 if TYPE_CHECKING:
