@@ -22,6 +22,7 @@ from broker.intake import Push
 from broker.job import Job
 from broker.queue import Queue
 from broker.queues import Queues, check_name
+from broker.session_fields import LONGEST_DELAY, Fields, job_entry, listed, take, verdict_entry
 from broker.settle import Settlement, Verdict
 from broker.worker import Delivery, Worker
 from devices.doors import Lane, LaneDoor
@@ -37,14 +38,8 @@ MOST_BYTES: Final = 2**20
 #: Messages that libzmq holds for a client, whatever their size; no worker gets jobs beyond them.
 _UNREAD_IN_SOCKET: Final = 8
 _MOST_CREDIT: Final = 100_000
-_LONGEST_DELAY: Final = 10 * 366 * 86400.0
-_VERDICTS: Final = frozenset({wire.COMMIT, wire.ROLLBACK, wire.REJECT, wire.RELEASE})
 
 log = logging.getLogger("broker.sessions")
-
-Fields = list[Any]
-
-_NO_HEADERS: Final[dict[str, Any]] = {}
 
 
 class SessionDoor:
@@ -178,7 +173,7 @@ class Session:
     # ----------------------------------------------------------------- verbs
 
     def _hello(self, number: int, fields: Fields) -> None:
-        (about,) = _take(fields, dict)
+        (about,) = take(fields, dict)
         client = about.get("client")
         self.name = f"{client[:100]} {self._lane.peer}" if isinstance(client, str) else self._lane.peer
         settings = self._house.settings
@@ -194,7 +189,7 @@ class Session:
         )
 
     def _push(self, number: int, fields: Fields) -> None:
-        name, entries = _take(fields, str, list)
+        name, entries = take(fields, str, list)
         if not self._house.taking:
             raise Unavailable("the broker stops: push again when it is back")
         if len(entries) > MOST_AT_ONCE:
@@ -218,7 +213,7 @@ class Session:
         refused: dict[int, SluiceError] = {}
         for at, entry in enumerate(entries):
             try:
-                job_id, payload, headers = _entry(entry)
+                job_id, payload, headers = job_entry(entry)
                 jobs.append(make(settings, payload, headers, job_id))
                 positions.append(at)
             except SluiceError as error:
@@ -240,12 +235,12 @@ class Session:
         for error in unreadable.values():
             self.counters.add("unreadable")
             self.counters.notice(error.code.lower(), f"a job from {self.name}: {error}")
-        self.send(wire.OK, number, _listed(problems))
+        self.send(wire.OK, number, listed(problems))
         if count:
             self._house.mark.give(count, size)
 
     def _ready(self, number: int, fields: Fields) -> None:
-        name, credit = _take(fields, str, int)
+        name, credit = take(fields, str, int)
         if not 0 <= credit <= _MOST_CREDIT:
             raise BadFrames(f"credit {credit} is not from 0 to {_MOST_CREDIT}")
         queue = self._house.queues.for_push(check_name(name))
@@ -258,7 +253,7 @@ class Session:
             queue.dispatch.attach(worker)
 
     def _settle(self, number: int, fields: Fields) -> None:
-        (entries,) = _take(fields, list)
+        (entries,) = take(fields, list)
         if len(entries) > MOST_AT_ONCE:
             raise BadFrames(f"a SETTLE has at most {MOST_AT_ONCE} verdicts, this one has {len(entries)}")
         whole = Settlement(partial(self._settled, number))
@@ -275,7 +270,7 @@ class Session:
         groups: dict[Queue, dict[int, Verdict]] = {}
         for at, entry in enumerate(entries):
             try:
-                verdict = _verdict(entry)
+                verdict = verdict_entry(entry)
                 groups.setdefault(self._queue_of(verdict.receipt), {})[at] = verdict
             except BadFrames as error:
                 self.counters.notice("bad_verdicts", f"from {self.name}: {error}")
@@ -293,11 +288,11 @@ class Session:
         raise LeaseLost("this receipt is void: the delivery has ended")
 
     def _settled(self, number: int, problems: dict[int, SluiceError]) -> None:
-        self.send(wire.OK, number, _listed(problems))
+        self.send(wire.OK, number, listed(problems))
 
     def _extend(self, number: int, fields: Fields) -> None:
-        receipts, seconds = _take(fields, list, int | float)
-        if not 0 < seconds <= _LONGEST_DELAY:
+        receipts, seconds = take(fields, list, int | float)
+        if not 0 < seconds <= LONGEST_DELAY:
             raise BadFrames(f"{seconds} is no number of seconds above 0")
         if not all(isinstance(receipt, bytes) for receipt in receipts):
             raise BadFrames("a receipt is bin, as DELIVER gave it")
@@ -305,7 +300,7 @@ class Session:
         for at, receipt in enumerate(receipts):
             if not any(each.queue.dispatch.extend(receipt, each, seconds) for each in self._workers.values()):
                 problems[at] = LeaseLost("this receipt is void: the delivery has ended")
-        self.send(wire.OK, number, _listed(problems))
+        self.send(wire.OK, number, listed(problems))
 
     def _ping(self, number: int, _fields: Fields) -> None:
         self.send(wire.OK, number, None)
@@ -318,7 +313,7 @@ class Session:
 
     def _ask(self, number: int, fields: Fields, question: Callable[..., Any], *types: Any) -> None:
         """Administrative verbs ask MongoDB, so they wait in a greenlet, one after the other."""
-        arguments = _take(fields, *types)
+        arguments = take(fields, *types)
         self._questions.add(partial(self._answer, number, partial(question, self._house.admin, *arguments)))
         if len(self._questions) > MOST_UNREAD:
             self._hold_back()
@@ -388,29 +383,6 @@ def _handler(verb: bytes) -> Callable[[Session, int, Fields], None]:
     return handler
 
 
-def _take(fields: Fields, *types: Any) -> Fields:
-    """The fields, if they are of these types; what a newer client adds at the end is ignored."""
-    if len(fields) < len(types):
-        raise BadFrames(f"{len(fields)} fields after the number, expected {len(types)}")
-    for at, (value, kind) in enumerate(zip(fields, types, strict=False)):
-        if not isinstance(value, kind) or isinstance(value, bool):
-            raise BadFrames(
-                f"field {at + 1} after the number is a {type(value).__name__}, expected {_name(kind)}"
-            )
-    return fields[: len(types)]
-
-
-def _name(kind: Any) -> str:
-    return str(getattr(kind, "__name__", kind))
-
-
-def _entry(entry: Any) -> tuple[str | None, bytes, dict[str, Any]]:
-    match entry:
-        case [None | str() as job_id, bytes() as payload, (None | dict()) as headers]:
-            return job_id, payload, headers or _NO_HEADERS
-    raise BadFrames("a job in a PUSH is [id or nil, payload as bin, headers or nil]")
-
-
 def _by_bytes(deliveries: Sequence[Delivery]) -> Iterator[list[Delivery]]:
     """In their order, in parts of :data:`MOST_BYTES` at most, or of one."""
     part: list[Delivery] = []
@@ -425,25 +397,6 @@ def _by_bytes(deliveries: Sequence[Delivery]) -> Iterator[list[Delivery]]:
         yield part
 
 
-def _verdict(entry: Any) -> Verdict:
-    match entry:
-        case [
-            bytes() as receipt,
-            str() as kind,
-            None | bytes() | str() as detail,
-            None | int() | float() as delay,
-        ]:
-            if kind in _VERDICTS and 0 <= (delay or 0) <= _LONGEST_DELAY:
-                return Verdict(receipt, kind, detail or b"", delay)
-    raise BadFrames(
-        "a verdict is [receipt, COMMIT|ROLLBACK|REJECT|RELEASE, detail or nil, delay in seconds or nil]"
-    )
-
-
 def _join(whole: Settlement, positions: list[int], problems: dict[int, SluiceError]) -> None:
     whole.problems.update({positions[at]: error for at, error in problems.items()})
     whole.close()
-
-
-def _listed(problems: dict[int, SluiceError]) -> list[list[Any]]:
-    return [[at, error.code, str(error)] for at, error in sorted(problems.items())]

@@ -89,8 +89,10 @@ def test_an_answer_goes_back_through_the_door_where_it_was_asked_for(house: Hous
 
     for number, asker in enumerate(askers):
         asker.send(b"%d" % number)
-    for worker in workers:
-        worker.send(b"result of " + receive(worker)[0])
+    # Each has one before any answers: else the first may get both.
+    jobs = [receive(worker)[0] for worker in workers]
+    for worker, job in zip(workers, jobs, strict=True):
+        worker.send(b"result of " + job)
 
     assert [receive(asker) for asker in askers] == [[b"result of 0"], [b"result of 1"]]
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from launcher import BrokerProcess, free_port, tcp
+from launcher import BrokerProcess, free_port, tcp, wait_until
+from sluicemq import Client
 
 HERE = Path(__file__).parent
 CLIENTS = HERE.parents[1] / "clients"
@@ -99,7 +100,10 @@ def test_a_req_program_is_answered_by_a_rep_program(
 def test_what_a_push_program_sends_reaches_a_pull_program_though_the_two_never_meet(
     broker: BrokerProcess, start: Start, producer: str, worker: str
 ) -> None:
-    # Given a producer that has sent and gone
+    # Given that the worker of the test before is gone, which would take jobs with it, at most once
+    with Client(broker.doors["smq"]) as client:
+        wait_until(lambda: not any(each["workers"] for each in client.queues() if each["name"] == "pulled"))
+    # And a producer that has sent and gone
     assert start(producer, "push", broker.doors["push"], "one", "two", "three").wait(20) == 0
     # When a worker comes
     pulling = start(worker, "pull", broker.doors["pull"])
