@@ -8,7 +8,8 @@ import zmq
 KINDS = {"ask": "REQ", "answer": "REP", "push": "PUSH", "pull": "PULL", "publish": "PUB", "subscribe": "SUB"}
 
 name, endpoint, *texts = sys.argv[1:]
-socket = zmq.Context().socket(zmq.SocketType[KINDS[name]])
+context = zmq.Context()
+socket = context.socket(zmq.SocketType[KINDS[name]])
 if name == "subscribe":
     socket.subscribe(texts[0])
 socket.connect(endpoint)
@@ -22,6 +23,8 @@ elif name == "answer":
 elif name == "push":
     for text in texts:
         socket.send_string(text)
+    socket.close()
+    context.term()  # waits until all is sent; just ending may lose it
 elif name == "pull":
     while True:
         print(socket.recv_string(), flush=True)
