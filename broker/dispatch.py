@@ -357,7 +357,7 @@ class Dispatch:
         return (
             wanted
             and len(self._staged) + self._expected <= self.pace.appetite // 2
-            and self._staged.bytes < STAGED_BYTES
+            and self._room() > 0  # else the next tick would give back what is claimed
         )
 
     def _refill(self) -> None:

@@ -635,3 +635,17 @@ def test_a_worker_that_never_answers_is_hung_up_on(house: House) -> None:
     house.dispatch.overdue()
     assert worker.hung_up
     assert house.counters.values["workers_hung_up"] == 1
+
+
+def test_nothing_is_claimed_again_and_again_for_a_slow_worker_that_is_busy(house: House) -> None:
+    # Given a slow worker with a job, and others behind it
+    house.ready(*some_jobs(10))
+    house.worker()
+    house.dispatch.tick()
+    go_on()
+    claims = len(house.store.claims)
+    # When it is told that some lie ready, as after every giving back
+    house.dispatch.some_ready()
+    go_on()
+    # Then they are left where they are
+    assert len(house.store.claims) == claims
