@@ -21,8 +21,8 @@ class Batcher(Generic[Item]):
     """Hands items to ``write`` in their order, up to ``size`` at a time, ``in_flight`` writes at once.
 
     A batch is what has come together while the writes before it were under way: one item when
-    idle, for latency, hundreds under load. ``gather`` seconds are waited before a batch that isn't
-    full, to merge what comes one by one. Its greenlets exist only while there is work, so a
+    idle, for latency, hundreds under load. ``gather`` is called before a batch is taken, with how many
+    items wait, and may wait for more or for better times. Its greenlets exist only while there is work, so a
     thousand idle queues cost nothing. ``weigh`` tells how much of ``size`` an item takes.
 
     ``write`` blocks until its batch is settled; it deals with its own errors. One that raises all
@@ -35,7 +35,7 @@ class Batcher(Generic[Item]):
         *,
         size: int,
         in_flight: int = 1,
-        gather: float = 0.0,
+        gather: Callable[[int], None] = lambda _waiting: None,
         weigh: Callable[[Item], int] = lambda _item: 1,
         failed: Callable[[list[Item]], None] = lambda _batch: None,
     ) -> None:
@@ -84,8 +84,7 @@ class Batcher(Generic[Item]):
     def _run(self) -> None:
         try:
             while self._items:
-                if self._gather and len(self._items) < self._size:
-                    gevent.sleep(self._gather)
+                self._gather(len(self._items))
                 self._write_one(self._take())
         finally:
             self._running -= 1

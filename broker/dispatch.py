@@ -1,59 +1,28 @@
-"""Who gets which job: what is staged, which workers are free, what is under way, what to claim.
-
-Nothing here blocks but the claim, which runs in a greenlet of its own that lives only while
-workers want more than is staged.
-"""
+"""Who gets which job: what is staged, which workers are free, what is under way. Nothing here blocks."""
 
 from __future__ import annotations
 
 import itertools
-import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Final
-
-import gevent
-from gevent.event import Event
 
 from broker.counters import Counters
 from broker.job import Job
-from broker.mongo import ServerClock, Unclear
+from broker.mongo import ServerClock
 from broker.owners import Owners
 from broker.pace import Pace
 from broker.patience import Patience
 from broker.staging import Staging
-from broker.store import Claim, QueueStore
+from broker.store import QueueStore
+from broker.supply import Supply
 from broker.worker import Delivery, Worker
-from sluicemq.errors import SluiceError, Unavailable
 
-#: Jobs in one claim, at most: 256 to 1000 at a time reach 25k to 39k/s, one by one 1k to 2k.
-CLAIM: Final = 1000
 #: Jobs in one message to a worker, at most: the second message is under way while it works.
 MESSAGE: Final = 256
-#: Jobs in one look for what other brokers have left; it must not stand in anybody's way.
-LOOK: Final = 64
 #: Payloads held so, at most (and what one claim brings beyond).
 STAGED_BYTES: Final = 32 * 2**20
-_NOTHING = -1
-#: Delayed jobs are looked for on ticks of so many seconds, this far ahead: a bounded number of timers.
-_TICK, _HORIZON = 0.05, 60.0
-
-
-class Arrival:
-    """A push under way: those of its jobs that are born reserved go out once they are durable.
-
-    ``ready``: the highest priority of the others, which no claim finds before that; ``seq``: the
-    first number of all.
-    """
-
-    __slots__ = ("finished", "jobs", "ready", "seq")
-
-    def __init__(self, jobs: list[Job], ready: int, seq: int) -> None:
-        self.jobs = jobs
-        self.ready = ready
-        self.seq = seq
-        self.finished = False
 
 
 class Dispatch:
@@ -67,88 +36,48 @@ class Dispatch:
         patience: Patience,
         counters: Counters,
     ) -> None:
-        self._store = store
         self._owners = owners
-        self._clock = clock
-        self._patience = patience
         self._counters = counters
+        self.supply = Supply(store, owners, clock, patience, counters, self)
         self.pop: Callable[[Worker, list[Delivery]], None] = _no_pop
         self.give_back: Callable[[list[Job]], None] = _no_give_back
         self.held: dict[str, Job] = {}
         self.deliveries: dict[bytes, Delivery] = {}
         self.workers: set[Worker] = set()
         self._owed: dict[bytes, Delivery] = {}
-        self.granting = True
+        self._stopping = False
+        self._paused = False
         self._staged = Staging()
         self._takers: tuple[deque[Worker], deque[Worker]] = (deque(), deque())
-        self._arrivals: deque[Arrival] = deque()
-        self._expected = 0
         self._capacity = 0
         self.pace = Pace()
-        self._ready = 255  # the highest priority that may lie ready in MongoDB; _NOTHING: none does
-        self._withheld = _NOTHING  # the same, of jobs that wait for an earlier insert to be through
-        self._last_seq = 0
-        self._claiming = False
-        self._behind = False  # a claim of what lies ready is under way: nothing may overtake it
-        self._unclaimed = Event()
-        self._unclaimed.set()
-        self._ticks: set[int] = set()
         self._numbers = itertools.count(1)
 
     # ---------------------------------------------------------------- supply
 
-    def expect(self, jobs: Sequence[Job], now: float) -> Arrival:
-        """Before a push is written: give an owner to those that can go straight to a free worker.
+    @property
+    def granting(self) -> bool:
+        """Whether jobs may be handed out, and somebody is there to take them."""
+        return self._capacity > 0 and not self._stopping and not self._paused and self._owners.sure
 
-        A job is born reserved if a worker can take it and nothing that comes before it lies ready:
-        no claim round trip. Call :meth:`arrived` with what became of it.
-        """
-        owner = self._owners.current if self.granting and self._owners.sure and not self._behind else ""
-        room = self._room() if owner else 0
-        before = max([self._ready, *(each.ready for each in self._arrivals if not each.finished)])
-        born: list[Job] = []
+    @property
+    def staged(self) -> int:
+        """How many jobs are held for workers."""
+        return len(self._staged)
+
+    @property
+    def room(self) -> int:
+        """How many more jobs to hold: what workers can take now, and a short queue for when they are done."""
+        if not self._capacity or self._staged.bytes >= STAGED_BYTES:
+            return 0
+        return self._free + self.pace.appetite - len(self._staged)
+
+    def stage(self, jobs: list[Job]) -> None:
+        """Hold jobs that this broker has reserved, and hand out what can be."""
         for job in jobs:
-            if room > len(born) and job.priority > before and job.eligible_at <= now:
-                job.owner, job.attempts = owner, 1
-                born.append(job)
-        ready = max(
-            (job.priority for job in jobs if not job.owner and job.eligible_at <= now), default=_NOTHING
-        )
-        arrival = Arrival(born, ready, jobs[0].seq)
-        self._expected += len(born)
-        self._arrivals.append(arrival)
-        self._ready = max(self._ready, ready)
-        self._last_seq = jobs[-1].seq
-        return arrival
-
-    def arrived(self, arrival: Arrival, durable: list[Job]) -> None:
-        """After a push was written: stage what it reserved, in the order of acceptance."""
-        self._expected -= len(arrival.jobs)
-        mine = set(self._owners.mine())
-        arrival.jobs = durable = [job for job in durable if job.owner in mine]
-        arrival.finished = True
-        for job in durable:
             self.held[job.id] = job
-        while self._arrivals and self._arrivals[0].finished:
-            self._staged.add(self._arrivals.popleft().jobs)
-        self._ready, self._withheld = max(self._ready, self._withheld), _NOTHING
+        self._staged.add(jobs)
         self.hand_out()
-
-    def some_ready(self, priority: int = 255) -> None:
-        """Jobs of this priority or below may lie ready: claim them when a worker wants them."""
-        self._ready = max(self._ready, priority)
-        self._refill()
-
-    def due_later(self, times: Iterable[float]) -> None:
-        """Jobs become due at these times: claim them then. What lies further ahead is found by the poll."""
-        now = self._clock.now()
-        for tick in {math.ceil(when / _TICK) for when in times if when - now < _HORIZON} - self._ticks:
-            self._ticks.add(tick)
-            gevent.spawn_later(max(0.0, tick * _TICK - now), self._due, tick)
-
-    def _due(self, tick: int) -> None:
-        self._ticks.discard(tick)
-        self.some_ready()
 
     # ---------------------------------------------------------------- demand
 
@@ -187,9 +116,9 @@ class Dispatch:
 
     def hand_out(self) -> None:
         """Give what is staged to who is free, then see to more."""
-        if not self.granting or not self._owners.sure:
+        if self._stopping or not self._owners.sure:
             return
-        if not self._capacity:
+        if self._paused or not self._capacity:
             self._give_back(self._staged.clear())  # nobody is here, others may have workers
             return
         while self._staged.suspects and (worker := self._next_idle()):
@@ -200,7 +129,7 @@ class Dispatch:
             share = max(1, len(self._staged) // takers)
             self._give(worker, self._staged.take(min(worker.free, MESSAGE, share)))
             self._queue_up(worker)
-        self._refill()
+        self.supply.refill()
 
     # -------------------------------------------------------------- delivery
 
@@ -209,6 +138,8 @@ class Dispatch:
         delivery = self.deliveries.pop(receipt, None)
         if delivery:
             delivery.worker.settled(delivery)
+            if not self.deliveries:
+                self.pace.rest()
         elif owed := self._owed.pop(receipt, None):
             owed.worker.owed.discard(receipt)
             self.offer(owed.worker)
@@ -276,19 +207,23 @@ class Dispatch:
 
     def stop_granting(self, timeout: float) -> bool:
         """Hand out and claim no more; returns when no claim is under way, False if time ran out before."""
-        self.granting = False
-        return bool(self._unclaimed.wait(timeout))
+        self._stopping = True
+        self.supply.refill()
+        return self.supply.at_rest(timeout)
+
+    def pause(self, *, paused: bool) -> None:
+        """Hand out nothing, and give back what is staged, until it is resumed; who has jobs goes on."""
+        self._paused = paused
+        self.hand_out()
 
     def tick(self) -> None:
         """Every second or so: follow the pace of the workers, look for jobs of other brokers."""
         self.pace.tick(working=bool(self.deliveries))
         self.hand_out()
-        free = max(0, self._capacity - len(self.deliveries))
         if self.pace.rate is not None:  # what workers won't come to within a second others may have
-            beyond = len(self._staged) - free - int(self.pace.rate)
+            beyond = len(self._staged) - self._free - int(self.pace.rate)
             self._give_back(self._staged.take_last(beyond))
-        if self.granting and self._owners.sure and self._room() > 0:
-            self._spawn_claims(self._look)
+        self.supply.look()
 
     # --------------------------------------------------------------- helpers
 
@@ -296,12 +231,9 @@ class Dispatch:
         if jobs:
             self.give_back(jobs)
 
-    def _room(self) -> int:
-        """How many more jobs to hold: what workers can take now, and a short queue for when they are done."""
-        if not self._capacity or self._staged.bytes >= STAGED_BYTES:
-            return 0
-        free = max(0, self._capacity - len(self.deliveries))
-        return free + self.pace.appetite - len(self._staged) - self._expected
+    @property
+    def _free(self) -> int:
+        return max(0, self._capacity - len(self.deliveries))
 
     def _queue_up(self, worker: Worker) -> None:
         """Put a worker that can take more behind the others; those that have answered before come first."""
@@ -351,81 +283,6 @@ class Dispatch:
         worker.deliver(deliveries)
         for job in jobs:
             job.payload = b""  # it lies in MongoDB, should it be needed again
-
-    def _hungry(self) -> bool:
-        wanted = self._ready > _NOTHING and self._capacity > 0 and self.granting and self._owners.sure
-        return (
-            wanted
-            and len(self._staged) + self._expected <= self.pace.appetite // 2
-            and self._room() > 0  # else the next tick would give back what is claimed
-        )
-
-    def _refill(self) -> None:
-        if self._hungry():
-            self._spawn_claims(self._catch_up)
-
-    def _spawn_claims(self, claims: Callable[[], None]) -> None:
-        """One claim at a time: two of one owner would take each other's jobs for their own."""
-        if not self._claiming:
-            self._claiming = True
-            self._unclaimed.clear()
-            gevent.spawn(self._run_claims, claims)
-
-    def _run_claims(self, claims: Callable[[], None]) -> None:
-        try:
-            claims()
-        except Unavailable:
-            pass  # patience is over: the broker stops, and what may be claimed is swept
-        except SluiceError as error:
-            self._counters.notice("claims_refused", f"MongoDB refuses to hand out jobs: {error}")
-        finally:
-            self._claiming = self._behind = False
-            self._unclaimed.set()
-        self._refill()
-
-    def _catch_up(self) -> None:
-        """Claim what is known to lie ready, as long as workers want it."""
-        self._behind = True
-        while self._hungry():
-            self._claim(max(1, min(CLAIM, self._room())))
-
-    def _look(self) -> None:
-        """Claim a little, to see whether other brokers or other times have left something ready."""
-        self._take_in(self._patience.insist(lambda: self._reserve(min(LOOK, max(1, self._room())), [])), 255)
-
-    def _claim(self, limit: int) -> None:
-        bound, self._ready = self._ready, _NOTHING
-        under_way = [each.seq for each in self._arrivals if each.ready > _NOTHING and not each.finished]
-        claim = self._patience.insist(lambda: self._reserve(limit, under_way))
-        if under_way:
-            self._withheld = max(self._withheld, bound)
-        self._take_in(claim, bound)
-
-    def _take_in(self, claim: Claim, bound: int) -> None:
-        if claim.owner not in self._owners.mine():
-            return  # declared dead meanwhile: others have these jobs
-        for job_id in claim.buried:
-            self._counters.notice("dead", f"job {job_id} is dead: no attempt is left")
-        if claim.more:
-            self._ready = max(self._ready, claim.jobs[-1].priority if claim.jobs else bound)
-        for job in claim.jobs:
-            self.held[job.id] = job
-        self._staged.add(claim.jobs)
-        self.hand_out()
-
-    def _reserve(self, limit: int, under_way: list[int]) -> Claim:
-        self._store.prepare()
-        owner = self._owners.use()
-        try:
-            now, brokers = self._clock.now(), 1 + self._owners.others
-            # Of two inserts under way, or yet to come, the later may be through first: nothing that is
-            # accepted here from now on is claimed, nor what comes after an insert under way.
-            before = min([max(self._last_seq + 1, int(now * 1e6)), *under_way])
-            return self._store.reserve(limit, now, owner, before=before, brokers=brokers)
-        except Unclear:
-            # What is reserved under this id without our knowledge is freed when the id is closed.
-            self._owners.retire(owner)
-            raise
 
 
 def _no_give_back(_jobs: list[Job]) -> None:

@@ -7,13 +7,14 @@ from typing import Final
 
 from broker.batcher import Batcher
 from broker.counters import Counters
-from broker.dispatch import Arrival, Dispatch
+from broker.dispatch import Dispatch
 from broker.job import Job
 from broker.mongo import Refused, ServerClock
 from broker.owners import Owners
 from broker.patience import Patience
 from broker.shield import shielded
 from broker.store import Pushed, QueueStore
+from broker.supply import Arrival
 from sluicemq.errors import SluiceError, Unavailable
 
 #: Jobs in one insert, at most, and inserts at once: 1000 x 2 reach 116k/s but hold the hub for 13 ms.
@@ -52,6 +53,7 @@ class Intake:
     ) -> None:
         self._store = store
         self._dispatch = dispatch
+        self._supply = dispatch.supply
         self._owners = owners
         self._clock = clock
         self._patience = patience
@@ -64,6 +66,7 @@ class Intake:
             in_flight=INSERTS_AT_ONCE,
             weigh=lambda push: len(push.jobs),
             failed=self.refuse,
+            gather=self._gather,
         )
 
     @property
@@ -93,7 +96,7 @@ class Intake:
     def _write(self, pushes: list[Push]) -> None:
         jobs = pushes[0].jobs if len(pushes) == 1 else [job for push in pushes for job in push.jobs]
         now = self._accept(jobs)
-        arrival = self._dispatch.expect(jobs, now)
+        arrival = self._supply.expect(jobs, now)
         staged: list[Job] = []
         try:
             pushed, staged = self._insert(jobs, arrival, now)
@@ -105,7 +108,10 @@ class Intake:
             _tell(pushes, pushed)
             self._wake(jobs)
         finally:
-            self._dispatch.arrived(arrival, staged)
+            self._supply.arrived(arrival, staged)
+
+    def _gather(self, waiting: int) -> None:
+        self._supply.await_room(min(INSERT, waiting))
 
     def _accept(self, jobs: list[Job]) -> float:
         """Number jobs in the order of acceptance, which is FIFO; times relative to the server's now.
@@ -179,10 +185,10 @@ class Intake:
         now = self._clock.now()
         ready = [job.priority for job in jobs if not job.owner and job.eligible_at <= now]
         if ready:
-            self._dispatch.some_ready(max(ready))
+            self._supply.pushed_ready(max(ready))
         later = [job.eligible_at for job in jobs if job.eligible_at > now]
         if later:
-            self._dispatch.due_later(later)
+            self._supply.due_later(later)
 
 
 def _joined(first: Pushed, second: Pushed, start: int) -> Pushed:

@@ -13,18 +13,26 @@ UNKNOWN, LARGEST = 16, 8192
 
 
 class Pace:
-    """The rate at which jobs end at workers, in jobs a second; None while it is not known."""
+    """The rate at which jobs end at workers that have some, in jobs a second; None while not known."""
 
     def __init__(self) -> None:
         self.rate: float | None = None
         self.appetite = UNKNOWN
-        self._began = time.monotonic()
+        self.working = False
+        self._began = self._rested = time.monotonic()
         self._count = 0
 
     def begin(self) -> None:
-        """Idle workers get jobs: what follows tells how fast they are."""
-        if self.rate is None:
-            self._began, self._count = time.monotonic(), 0
+        """Idle workers get jobs; the time that they had none is not counted, whoever kept them waiting."""
+        now = time.monotonic()
+        self._began = now if self.rate is None else self._began + now - self._rested
+        self._rested = now
+        self.working = True
+
+    def rest(self) -> None:
+        """The last job at a worker has ended."""
+        self._rested = time.monotonic()
+        self.working = False
 
     def ended(self, count: int) -> None:
         """So many jobs have ended at workers."""
@@ -35,8 +43,9 @@ class Pace:
 
     def tick(self, *, working: bool) -> None:
         """Every second or so: workers that have jobs and end none are slow, not unknown."""
-        if self._count or working:
-            self._measure(time.monotonic())
+        self.working = working
+        if working or self._count:
+            self._measure(time.monotonic() if working else self._rested)
         else:
             self.rate, self.appetite = None, UNKNOWN
 

@@ -11,6 +11,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
+import gevent
+
 from broker.answers import Answers
 from broker.batcher import Batcher
 from broker.config import MAX_JOB_BYTES
@@ -101,7 +103,7 @@ class Settle:
         dispatch.pop = self._pop
         dispatch.give_back = self.release
         self._commits: Batcher[_Commit] = Batcher(
-            self._commit, size=COMMIT, in_flight=COMMITS_AT_ONCE, gather=GATHER, failed=self._commit_failed
+            self._commit, size=COMMIT, in_flight=COMMITS_AT_ONCE, gather=_merge, failed=self._commit_failed
         )
         self._returns: Batcher[_Return] = Batcher(self._give_back, size=COMMIT, failed=self._return_failed)
         self._releases: Batcher[Job] = Batcher(self._release, size=COMMIT, failed=dispatch.forget)
@@ -286,8 +288,8 @@ class Settle:
                 shielded(self._answers.failed, entry.job.id, why)
         alive = [entry for entry in entries if not entry.dead]
         if alive:
-            self._dispatch.some_ready(max(entry.job.priority for entry in alive))
-            self._dispatch.due_later([entry.due for entry in alive if entry.due and entry.due > now])
+            self._dispatch.supply.some_ready(max(entry.job.priority for entry in alive))
+            self._dispatch.supply.due_later([entry.due for entry in alive if entry.due and entry.due > now])
 
     def _return_failed(self, returns: list[_Return]) -> None:
         self._dispatch.forget(each.entry.job for each in returns)
@@ -299,7 +301,7 @@ class Settle:
             self._release_held(owner, [job.id for job in held])
         self._dispatch.forget(jobs)
         self._counters.add("released", len(jobs))
-        self._dispatch.some_ready()
+        self._dispatch.supply.some_ready()
 
     def _release_held(self, owner: str, ids: list[str]) -> None:
         """Release; a repetition must not meet a new claim of the same jobs, so those go under a new id."""
@@ -325,6 +327,11 @@ def _too_long(verdict: Verdict, job: Job) -> TooLarge | None:
     if size <= MAX_JOB_BYTES:
         return None
     return TooLarge(f"the result has {size} bytes, {MAX_JOB_BYTES} can be remembered")
+
+
+def _merge(waiting: int) -> None:
+    if waiting < COMMIT:
+        gevent.sleep(GATHER)
 
 
 def _by_owner(jobs: Iterable[Job]) -> dict[str, list[Job]]:

@@ -177,7 +177,8 @@ class QueueStore:
         """The first due jobs, up to ``limit`` and ``CLAIM_BYTES``; and whether there may be more."""
         found: list[Job] = []
         room = CLAIM_BYTES
-        for stored in self.jobs.find(due, HANDED_OUT).sort(ORDER).skip(skip).limit(limit):
+        page = self.jobs.find(due, HANDED_OUT, skip=skip, limit=limit, batch_size=limit + 1)
+        for stored in page.sort(ORDER):
             found.append(job(stored, self._usual))
             room -= found[-1].size
             if room <= 0:

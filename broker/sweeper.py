@@ -84,7 +84,7 @@ class Sweeper:
         for name, owner, job_id in orphans:
             if name == queue.name and job_id not in queue.dispatch.held:
                 self._counters.add("orphans", queue.store.release([job_id], owner))
-                queue.dispatch.some_ready()
+                queue.dispatch.supply.some_ready()
 
     def _close_settled(self) -> None:
         """A retired id under which nothing is known any more is marked dead; the sweep does the rest."""
@@ -104,4 +104,4 @@ class Sweeper:
             )
         self._counters.add("reclaimed", ready)
         self._counters.add("dead", dead)
-        queue.dispatch.some_ready()
+        queue.dispatch.supply.some_ready()

@@ -93,7 +93,7 @@ def test_so_many_writes_are_under_way_at_once_and_no_more(writes: Writes, in_fli
 
 def test_items_that_come_one_by_one_are_gathered_for_a_moment(writes: Writes) -> None:
     # Given
-    batcher = Batcher(writes, size=3, gather=0.02)
+    batcher = Batcher(writes, size=3, gather=lambda _waiting: gevent.sleep(0.02))
     # When
     for item in range(2):
         batcher.add(item)
@@ -103,11 +103,13 @@ def test_items_that_come_one_by_one_are_gathered_for_a_moment(writes: Writes) ->
     assert writes.batches == [[0, 1]]
 
 
-def test_a_full_batch_is_not_held_up_to_gather_more(writes: Writes) -> None:
-    batcher = Batcher(writes, size=3, gather=60.0)
-    batcher.extend(range(3))
+def test_whoever_gathers_hears_before_each_batch_how_many_items_wait(writes: Writes) -> None:
+    waiting: list[int] = []
+    batcher = Batcher(writes, size=3, gather=waiting.append)
+    batcher.extend(range(5))
     assert batcher.drain(1.0)
-    assert writes.batches == [[0, 1, 2]]
+    assert waiting == [5, 2]
+    assert writes.batches == [[0, 1, 2], [3, 4]]
 
 
 def test_a_batch_that_fails_is_logged_and_handed_back_and_the_next_is_written(

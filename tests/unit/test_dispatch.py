@@ -39,7 +39,7 @@ class House:
     def ready(self, *jobs: Job) -> list[Job]:
         """Jobs that lie ready in the store, and the dispatcher has heard of them."""
         self.store.ready.extend(jobs)
-        self.dispatch.some_ready(max(job.priority for job in jobs))
+        self.dispatch.supply.some_ready(max(job.priority for job in jobs))
         go_on()
         return list(jobs)
 
@@ -60,7 +60,7 @@ class House:
 
     def born(self, *jobs: Job) -> list[str]:
         """Which of a push's jobs are born reserved."""
-        self.dispatch.expect(jobs, NOW)
+        self.dispatch.supply.expect(jobs, NOW)
         return [job.id for job in jobs if job.owner]
 
 
@@ -142,7 +142,7 @@ def test_what_is_held_grows_with_the_pace_of_the_workers_and_shrinks_with_it(hou
     # And when they end none any more, and what was held is gone
     house.dispatch.forget(house.dispatch.withdraw())
     house.dispatch.tick()
-    house.dispatch.some_ready()
+    house.dispatch.supply.some_ready()
     go_on()
     assert len(house.dispatch.held) - len(worker.unsettled) <= 2 * SMALLEST
 
@@ -152,7 +152,7 @@ def test_a_queue_found_empty_is_not_asked_again_until_something_may_be_there(emp
     empty.dispatch.hand_out()
     go_on()
     assert len(empty.store.claims) == asked
-    empty.dispatch.some_ready(0)
+    empty.dispatch.supply.some_ready(0)
     go_on()
     assert len(empty.store.claims) == asked + 1
 
@@ -170,7 +170,7 @@ def test_a_delayed_job_is_claimed_when_it_is_due_without_waiting_for_the_tick(em
     job = a_job("a", eligible_at=NOW + 0.05)
     empty.store.ready.append(job)
     # When
-    empty.dispatch.due_later([job.eligible_at, job.eligible_at])
+    empty.dispatch.supply.due_later([job.eligible_at, job.eligible_at])
     empty.clock.time = NOW + 1
     asked = len(empty.store.claims)
     # Then
@@ -232,9 +232,9 @@ def test_a_job_is_born_reserved_when_a_worker_waits_and_goes_out_when_it_is_dura
     [worker] = empty.dispatch.workers
     job = a_job("a")
     # When
-    arrival = empty.dispatch.expect([job], NOW)
+    arrival = empty.dispatch.supply.expect([job], NOW)
     before = list(worker.unsettled)
-    empty.dispatch.arrived(arrival, [job])
+    empty.dispatch.supply.arrived(arrival, [job])
     # Then
     assert (job.owner, job.attempts) == ("owner-1", 1)
     assert before == []
@@ -258,12 +258,12 @@ def test_what_is_on_its_way_takes_up_room(empty: House) -> None:
 
 
 def test_without_a_worker_nothing_is_born_reserved(house: House) -> None:
-    house.dispatch._ready = -1
+    house.dispatch.supply._ready = -1
     assert house.born(a_job()) == []
 
 
 def test_a_job_is_not_born_reserved_before_older_ones_that_lie_ready(empty: House) -> None:
-    empty.dispatch._ready = 5
+    empty.dispatch.supply._ready = 5
     assert empty.born(a_job("lower", priority=4), a_job("same", priority=5), a_job("higher", priority=6)) == [
         "higher"
     ]
@@ -279,13 +279,13 @@ def test_a_job_is_not_born_reserved_when_it_could_not_be_handed_out_in_order(
 ) -> None:
     held = Held()
     empty.owners.sure = reason != "not sure"
-    empty.dispatch.granting = reason != "stopping"
+    empty.dispatch._stopping = reason == "stopping"
     if reason == "no owner":
         empty.owners.retire("owner-1")
     if reason == "claiming":
         empty.store.before_claim = held
         empty.ready(a_job("old"))
-        empty.dispatch._ready = -1
+        empty.dispatch.supply._ready = -1
     assert empty.born(a_job()) == []
     held.set()
     go_on()
@@ -294,9 +294,9 @@ def test_a_job_is_not_born_reserved_when_it_could_not_be_handed_out_in_order(
 def test_a_job_is_not_born_reserved_past_one_that_is_still_being_written_as_ready(empty: House) -> None:
     # Given: more than there is room for, so that the last ones go to the store as ready jobs
     first = some_jobs(1000)
-    empty.dispatch.expect(first, NOW)
+    empty.dispatch.supply.expect(first, NOW)
     # When: a claim finds nothing, since they are not written yet
-    empty.dispatch._ready = -1
+    empty.dispatch.supply._ready = -1
     # Then
     assert empty.born(a_job()) == []
 
@@ -305,11 +305,11 @@ def test_pushes_that_become_durable_out_of_order_go_out_in_the_order_of_acceptan
     # Given
     worker = house.worker(prefetch=10)
     first, second = some_jobs(3), some_jobs(3)
-    earlier, later = house.dispatch.expect(first, NOW), house.dispatch.expect(second, NOW)
+    earlier, later = house.dispatch.supply.expect(first, NOW), house.dispatch.supply.expect(second, NOW)
     # When
-    house.dispatch.arrived(later, second)
+    house.dispatch.supply.arrived(later, second)
     early = list(worker.jobs)
-    house.dispatch.arrived(earlier, first)
+    house.dispatch.supply.arrived(earlier, first)
     # Then
     assert early == []
     assert worker.jobs == ids(first + second)
@@ -318,11 +318,11 @@ def test_pushes_that_become_durable_out_of_order_go_out_in_the_order_of_acceptan
 def test_a_push_that_failed_does_not_hold_up_the_next(house: House) -> None:
     worker = house.worker(prefetch=10)
     first, second = some_jobs(3), some_jobs(3)
-    earlier, later = house.dispatch.expect(first, NOW), house.dispatch.expect(second, NOW)
-    house.dispatch.arrived(later, second)
-    house.dispatch.arrived(earlier, [])
+    earlier, later = house.dispatch.supply.expect(first, NOW), house.dispatch.supply.expect(second, NOW)
+    house.dispatch.supply.arrived(later, second)
+    house.dispatch.supply.arrived(earlier, [])
     assert worker.jobs == ids(second)
-    assert house.dispatch._expected == 0
+    assert house.dispatch.supply._expected == 0
 
 
 def test_a_new_job_of_higher_priority_goes_out_before_those_that_are_staged(house: House) -> None:
@@ -331,7 +331,7 @@ def test_a_new_job_of_higher_priority_goes_out_before_those_that_are_staged(hous
     house.ready(*some_jobs(5))
     # When
     urgent = a_job("urgent", priority=9)
-    house.dispatch.arrived(house.dispatch.expect([urgent], NOW), [urgent])
+    house.dispatch.supply.arrived(house.dispatch.supply.expect([urgent], NOW), [urgent])
     house.commit(worker)
     # Then
     assert worker.jobs[1] == "urgent"
@@ -340,9 +340,9 @@ def test_a_new_job_of_higher_priority_goes_out_before_those_that_are_staged(hous
 def test_jobs_that_arrive_under_an_owner_that_was_lost_meanwhile_are_left_to_others(empty: House) -> None:
     [worker] = empty.dispatch.workers
     job = a_job()
-    arrival = empty.dispatch.expect([job], NOW)
+    arrival = empty.dispatch.supply.expect([job], NOW)
     empty.owners.lose_all()
-    empty.dispatch.arrived(arrival, [job])
+    empty.dispatch.supply.arrived(arrival, [job])
     assert not worker.unsettled
     assert empty.dispatch.held == {}
 
@@ -645,7 +645,7 @@ def test_nothing_is_claimed_again_and_again_for_a_slow_worker_that_is_busy(house
     go_on()
     claims = len(house.store.claims)
     # When it is told that some lie ready, as after every giving back
-    house.dispatch.some_ready()
+    house.dispatch.supply.some_ready()
     go_on()
     # Then they are left where they are
     assert len(house.store.claims) == claims

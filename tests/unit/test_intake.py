@@ -215,7 +215,7 @@ def test_a_job_that_was_known_before_is_not_handed_out_by_its_second_push(house:
     house.push(a_job("b"))
     house.drain()
     assert sorted(worker.jobs) == ["a", "b"]
-    assert house.dispatch._expected == 0
+    assert house.dispatch.supply._expected == 0
 
 
 # -------------------------------------------------------------------------- faults
@@ -307,7 +307,7 @@ def test_of_a_batch_that_mongodb_refuses_only_the_job_at_fault_is_refused(house:
     ]
     assert (house.counters.values["pushed"], house.counters.values["refused"]) == (3, 1)
     assert sorted(worker.jobs) == ["a", "b", "c"]
-    assert house.dispatch._expected == 0
+    assert house.dispatch.supply._expected == 0
 
 
 def test_what_mongodb_took_of_a_batch_before_it_refused_the_rest_is_handed_out_once(house: House) -> None:
@@ -357,7 +357,7 @@ def test_when_the_broker_gives_up_what_is_not_stored_is_refused_and_nothing_of_i
     assert told.refused is not None
     assert isinstance(told.refused[0], Unavailable)
     assert worker.jobs == []
-    assert house.dispatch._expected == 0
+    assert house.dispatch.supply._expected == 0
     assert house.counters.values["refused"] == 1
 
 

@@ -21,10 +21,10 @@ def test_a_claim_passes_over_jobs_whose_insert_overtook_an_earlier_one() -> None
     store = FakeStore()
     dispatch = Dispatch(store, FakeOwners(), Clock(), Patience(), Counters())  # type: ignore[arg-type]
     first, second = numbered("first", int(NOW * 1e6) + 1), numbered("second", int(NOW * 1e6) + 2)
-    earlier = dispatch.expect([first], NOW)
-    later = dispatch.expect([second], NOW)
+    earlier = dispatch.supply.expect([first], NOW)
+    later = dispatch.supply.expect([second], NOW)
     store.ready.append(second)
-    dispatch.arrived(later, [])
+    dispatch.supply.arrived(later, [])
     # When a worker comes
     worker = FakeWorker(2, "worker")
     dispatch.attach(worker)
@@ -32,7 +32,7 @@ def test_a_claim_passes_over_jobs_whose_insert_overtook_an_earlier_one() -> None
     # Then it gets nothing until the first is there, and then both in order
     assert worker.jobs == []
     store.ready.append(first)
-    dispatch.arrived(earlier, [])
-    dispatch.some_ready(0)
+    dispatch.supply.arrived(earlier, [])
+    dispatch.supply.some_ready(0)
     go_on()
     assert worker.jobs == ["first", "second"]

@@ -51,3 +51,30 @@ def test_workers_that_have_jobs_and_end_none_are_slow_and_idle_ones_unknown(wait
     wait(1.0)
     pace.tick(working=False)
     assert pace.rate is None
+
+
+def test_time_in_which_workers_had_no_jobs_is_not_counted(wait: Pass) -> None:
+    # Given: fast workers that were kept waiting
+    pace = Pace()
+    pace.begin()
+    wait(0.05)
+    pace.ended(500)
+    pace.rest()
+    wait(10.0)
+    # When
+    pace.begin()
+    wait(0.05)
+    pace.ended(500)
+    # Then
+    assert pace.rate == pytest.approx(10_000)
+
+
+def test_what_idle_workers_have_done_before_counts_by_the_time_it_took(wait: Pass) -> None:
+    pace = Pace()
+    pace.begin()
+    wait(0.01)
+    pace.ended(100)
+    pace.rest()
+    wait(0.9)
+    pace.tick(working=False)
+    assert pace.rate == pytest.approx(5_000)

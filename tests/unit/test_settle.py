@@ -71,7 +71,7 @@ class House:
 
     def hire(self) -> None:
         self.dispatch.attach(self.worker)
-        self.dispatch.some_ready()
+        self.dispatch.supply.some_ready()
         self.wait()
 
     def verdict(self, kind: str, told: Callable[[dict[int, SluiceError]], None] | None = None) -> None:

@@ -48,7 +48,7 @@ class Owners(FakeOwners):
 
 
 def a_queue(name: str) -> Any:
-    dispatch = SimpleNamespace(held={}, some_ready=go_on)
+    dispatch = SimpleNamespace(held={}, supply=SimpleNamespace(some_ready=go_on))
     settings = SimpleNamespace(max_losses=3)
     return SimpleNamespace(name=name, store=Store(), dispatch=dispatch, settings=settings, expire=go_on)
 

@@ -1,0 +1,137 @@
+"""When a push waits for workers, so that its jobs are born reserved; and when it must not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import gevent
+import pytest
+
+from broker import supply as supply_module
+from broker.counters import Counters
+from broker.dispatch import Dispatch
+from broker.patience import Patience
+from broker.supply import FAST
+from fakes import Clock, FakeOwners, FakeStore, FakeWorker, Held, go_on
+from jobs import NOW, some_jobs
+
+Waits = Callable[[int], bool]
+
+
+class House:
+    """A dispatcher over a store in memory, with one worker whose pace is known."""
+
+    def __init__(self, rate: float | None) -> None:
+        self.store = FakeStore()
+        clock, owners = Clock(), FakeOwners()
+        self.dispatch = Dispatch(self.store, owners, clock, Patience(), Counters())  # type: ignore[arg-type]
+        self.dispatch.give_back = self.dispatch.forget
+        self.supply = self.dispatch.supply
+        self.worker = FakeWorker(100)
+        self.dispatch.attach(self.worker)
+        go_on()
+        self.dispatch.pace.rate = rate
+        self.dispatch.pace.appetite = 1000
+        self.work(100)
+
+    def work(self, count: int) -> None:
+        """Born reserved, durable, and with the worker or staged for it."""
+        jobs = some_jobs(count)
+        arrival = self.supply.expect(jobs, NOW)
+        self.supply.arrived(arrival, arrival.jobs)
+
+    def finish(self) -> None:
+        """The worker commits all it has, and gets more."""
+        for receipt in list(self.worker.unsettled):
+            self.dispatch.take(receipt)
+        self.dispatch.offer(self.worker)
+
+
+def seconds_of(wait: Callable[[], None]) -> float:
+    began = time.monotonic()
+    wait()
+    return time.monotonic() - began
+
+
+@pytest.fixture(autouse=True)
+def _long_moments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So long that whoever waits for one is not mistaken for somebody who does not."""
+    monkeypatch.setattr(supply_module, "MOMENT", 5.0)
+    monkeypatch.setattr(supply_module, "_FIRST_MOMENT", 0.5)
+
+
+def test_a_push_waits_until_fast_workers_have_room_for_it() -> None:
+    # Given: as much staged as is held for them
+    house = House(rate=FAST)
+    house.work(1000)
+    assert house.dispatch.room == 0
+    # When
+    push = gevent.spawn(house.supply.await_room, 100)
+    go_on()
+    assert not push.ready()
+    house.finish()
+    # Then
+    push.join(1.0)
+    assert push.ready()
+
+
+def test_a_push_waits_until_the_few_jobs_before_it_are_claimed() -> None:
+    # Given: jobs lie ready, and a claim of them is under way
+    house = House(rate=FAST)
+    house.store.before_claim = held = Held()
+    house.store.ready.extend(jobs := some_jobs(50))
+    house.supply._backlog = 0
+    house.supply.pushed_ready(0)
+    go_on()
+    # When
+    push = gevent.spawn(house.supply.await_room, 100)
+    go_on()
+    assert not push.ready()
+    held.set()
+    # Then: it is born reserved, behind them
+    push.join(1.0)
+    assert push.ready()
+    assert len(house.supply.expect(some_jobs(100), NOW).jobs) == 100
+    assert all(job.owner for job in jobs)
+
+
+def test_a_push_with_room_waits_for_nothing() -> None:
+    assert seconds_of(lambda: House(rate=FAST).supply.await_room(100)) < 0.1
+
+
+@pytest.mark.parametrize("reason", ["slow", "far behind", "backlog not known", "nobody", "stopping"])
+def test_a_push_does_not_wait(reason: str) -> None:
+    house = House(rate=FAST - 1 if reason == "slow" else FAST)
+    house.work(1000)
+    if reason == "far behind":
+        house.supply._ready, house.supply._backlog = 0, FAST * supply_module.MOMENT
+    if reason == "backlog not known":
+        house.supply.some_ready(0)
+    if reason == "nobody":
+        house.dispatch.detach(house.worker)
+    if reason == "stopping":
+        house.dispatch.stop_granting(0.0)
+    assert seconds_of(lambda: house.supply.await_room(100)) < 0.1
+
+
+def test_a_push_that_waits_goes_on_when_the_broker_stops() -> None:
+    house = House(rate=FAST)
+    house.work(1000)
+    push = gevent.spawn(house.supply.await_room, 100)
+    go_on()
+    house.dispatch.stop_granting(0.0)
+    push.join(1.0)
+    assert push.ready()
+
+
+def test_for_workers_of_unknown_pace_a_push_waits_only_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    house = House(rate=None)
+    house.work(1000)
+    assert 0.4 < seconds_of(lambda: house.supply.await_room(100)) < 2.0
+    monkeypatch.setattr(supply_module, "_FIRST_MOMENT", 5.0)
+    push = gevent.spawn(house.supply.await_room, 100)
+    go_on()
+    house.finish()
+    push.join(1.0)
+    assert push.ready()
