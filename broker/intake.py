@@ -185,7 +185,7 @@ class Intake:
         now = self._clock.now()
         ready = [job.priority for job in jobs if not job.owner and job.eligible_at <= now]
         if ready:
-            self._supply.pushed_ready(max(ready))
+            self._supply.some_ready(max(ready), 0)  # they were counted when they were expected
         later = [job.eligible_at for job in jobs if job.eligible_at > now]
         if later:
             self._supply.due_later(later)

@@ -288,7 +288,7 @@ class Settle:
                 shielded(self._answers.failed, entry.job.id, why)
         alive = [entry for entry in entries if not entry.dead]
         if alive:
-            self._dispatch.supply.some_ready(max(entry.job.priority for entry in alive))
+            self._dispatch.supply.some_ready(max(entry.job.priority for entry in alive), len(alive))
             self._dispatch.supply.due_later([entry.due for entry in alive if entry.due and entry.due > now])
 
     def _return_failed(self, returns: list[_Return]) -> None:
@@ -301,7 +301,7 @@ class Settle:
             self._release_held(owner, [job.id for job in held])
         self._dispatch.forget(jobs)
         self._counters.add("released", len(jobs))
-        self._dispatch.supply.some_ready()
+        self._dispatch.supply.some_ready(count=len(jobs))
 
     def _release_held(self, owner: str, ids: list[str]) -> None:
         """Release; a repetition must not meet a new claim of the same jobs, so those go under a new id."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 
@@ -109,7 +109,7 @@ class Supply:
         self._unclaimed = Event()
         self._unclaimed.set()
         self._changed = Event()
-        self._ticks: set[int] = set()
+        self._ticks: Counter[int] = Counter()  # how many jobs become due at each
 
     # ---------------------------------------------------------------- pushes
 
@@ -161,23 +161,21 @@ class Supply:
 
     # ------------------------------------------------------ what lies ready
 
-    def some_ready(self, priority: int = 255) -> None:
-        """Jobs of this priority or below may lie ready, and not only from pushes: claim them when wanted."""
+    def some_ready(self, priority: int = 255, count: float = math.inf) -> None:
+        """So many jobs (by default nobody knows how many) of this priority or below may lie ready."""
         self._ready = max(self._ready, priority)
-        self._backlog = math.inf
-        self.refill()
-
-    def pushed_ready(self, priority: int) -> None:
-        """Jobs of a push that were not born reserved are durable."""
-        self._ready = max(self._ready, priority)
+        self._backlog += count
         self.refill()
 
     def due_later(self, times: Iterable[float]) -> None:
         """Jobs become due at these times: claim them then. What lies further ahead is found by the poll."""
         now = self._clock.now()
-        for tick in {math.ceil(when / _TICK) for when in times if when - now < _HORIZON} - self._ticks:
-            self._ticks.add(tick)
-            gevent.spawn_later(max(0.0, tick * _TICK - now), self._due, tick)
+        for when in times:
+            if when - now < _HORIZON:
+                tick = math.ceil(when / _TICK)
+                if tick not in self._ticks:
+                    gevent.spawn_later(max(0.0, tick * _TICK - now), self._due, tick)
+                self._ticks[tick] += 1
 
     def refill(self) -> None:
         """What is staged, or who is there, has changed: claim if more is wanted."""
@@ -197,8 +195,7 @@ class Supply:
     # --------------------------------------------------------------- helpers
 
     def _due(self, tick: int) -> None:
-        self._ticks.discard(tick)
-        self.some_ready()
+        self.some_ready(count=self._ticks.pop(tick))
 
     def _room(self) -> int:
         return self._demand.room - self._expected
@@ -218,9 +215,13 @@ class Supply:
         return (
             self._ready > _NOTHING
             and self._demand.granting
-            and self._demand.staged + self._expected <= self._demand.pace.appetite // 2
             and self._room() > 0  # else the next tick would give back what is claimed
+            and (self._is_low() or self._backlog <= self._room())
         )
+
+    def _is_low(self) -> bool:
+        """Whether so little is staged that a claim is a large one."""
+        return self._demand.staged + self._expected <= self._demand.pace.appetite // 2
 
     def _spawn_claims(self, claims: Callable[[], None]) -> None:
         """One claim at a time: two of one owner would take each other's jobs for their own."""

@@ -24,6 +24,7 @@ class Link:
         """Nothing listens there: a try to connect has failed."""
         self.met = False
         """Something listens there: it has shaken hands, or hung up instead."""
+        self._cut = False
         self._socket = context.socket(zmq.DEALER)
         _configure(self._socket)
         self._monitor = _watch(context, self._socket)
@@ -40,8 +41,14 @@ class Link:
         self._poller.poll(max(0, int(seconds * 1000 + 0.999)))
 
     def send(self, frames: list[bytes]) -> None:
-        """Send one message; never blocks, for what is under way is bounded by window and credit."""
-        self._socket.send_multipart(frames, zmq.DONTWAIT)
+        """Send one message; never blocks, for what is under way is bounded by window and credit.
+
+        What can't be sent is lost with the connection: libzmq has no peer any more, :meth:`broken` tells.
+        """
+        try:
+            self._socket.send_multipart(frames, zmq.DONTWAIT)
+        except zmq.Again:
+            self._cut = True
 
     def receive(self) -> list[list[bytes]]:
         """All messages that have arrived, up to a round."""
@@ -55,7 +62,7 @@ class Link:
 
     def broken(self) -> bool:
         """Whether the connection has ended; drains the monitor."""
-        broken = False
+        broken = self._cut
         try:
             while True:
                 event = parse_monitor_message(self._monitor.recv_multipart(zmq.DONTWAIT))["event"]

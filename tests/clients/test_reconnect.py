@@ -287,3 +287,16 @@ def test_a_job_of_a_lost_connection_can_not_be_extended(broker: StubBroker) -> N
     # Then
     assert len(results) == 1
     assert broker.of(wire.EXTEND) == []
+
+
+def test_what_finds_no_peer_any_more_is_lost_with_the_connection_and_not_an_end_of_the_thread() -> None:
+    # Given: as when libzmq has given up the peer, and nobody has read of it yet
+    with zmq.Context() as context:
+        wakeup = Wakeup()
+        link = Link(context, wakeup.fd)
+        assert not link.broken()
+        # When
+        link.send([b"a question"])
+        # Then
+        assert link.broken()
+        link.close()

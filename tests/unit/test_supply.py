@@ -82,7 +82,7 @@ def test_a_push_waits_until_the_few_jobs_before_it_are_claimed() -> None:
     house.store.before_claim = held = Held()
     house.store.ready.extend(jobs := some_jobs(50))
     house.supply._backlog = 0
-    house.supply.pushed_ready(0)
+    house.supply.some_ready(0, 50)
     go_on()
     # When
     push = gevent.spawn(house.supply.await_room, 100)
@@ -94,6 +94,19 @@ def test_a_push_waits_until_the_few_jobs_before_it_are_claimed() -> None:
     assert push.ready()
     assert len(house.supply.expect(some_jobs(100), NOW).jobs) == 100
     assert all(job.owner for job in jobs)
+
+
+def test_a_few_jobs_that_came_back_are_claimed_at_once_though_much_is_staged() -> None:
+    # Given
+    house = House(rate=FAST)
+    house.supply._backlog = 0
+    house.work(900)
+    # When
+    house.store.ready.extend(some_jobs(3))
+    house.supply.some_ready(0, 3)
+    go_on()
+    # Then
+    assert house.store.ready == []
 
 
 def test_a_push_with_room_waits_for_nothing() -> None:
