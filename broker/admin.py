@@ -8,11 +8,14 @@ from typing import Any, Final
 
 from broker import __version__
 from broker.counters import Counters
+from broker.frames import check_headers
 from broker.mongo import ServerClock
 from broker.queue import House, Queue
 from broker.queues import Queues
+from broker.store_changes import Changes, Letters
 from broker.store_inspect import SHOWN_STATES, Inspector
-from sluicemq.errors import BadFrames, BadQueue
+from sluicemq import wire
+from sluicemq.errors import BadFrames, BadQueue, NotFound
 
 _MOST_PEEKED: Final = 1000
 _PEEKED_BYTES: Final = 8 * 1024 * 1024
@@ -55,11 +58,19 @@ class Admin:
             raise BadFrames(f"limit {limit} is not from 1 to {_MOST_PEEKED}")
         return self._inspector(queue).peek(name, state, limit, _PEEKED_BYTES, self._clock.now())
 
+    def show(self, name: str, job_id: str) -> dict[str, Any]:
+        """All that is known of one job; if a worker of this broker has it, which."""
+        queue = self._queues.get(name)
+        shown = self._inspector(queue).show(name, job_id, self._clock.now())
+        usual = {key: getattr(queue.settings, key) for key in ("max_attempts", "visibility_timeout")}
+        workers = [each.worker.name for each in queue.dispatch.deliveries.values() if each.job.id == job_id]
+        return {**usual, **shown, **({"worker": workers[0]} if workers else {})}
+
     def purge(self, name: str, state: str) -> int:
         """Remove all jobs of a state."""
         queue = self._queues.get(name)
         _check_state(state, [each for each in SHOWN_STATES if each != "reserved"])
-        removed = self._inspector(queue).purge(name, state, self._clock.now())
+        removed = self._changes(queue).purge(name, state, self._clock.now())
         self._counters.add("purged", removed)
         return removed
 
@@ -69,22 +80,103 @@ class Admin:
         workers = len(queue.dispatch.workers)
         if workers:
             raise BadQueue(f"queue {name!r} has {workers} workers: stop them first")
-        removed = self._inspector(queue).drop(name)
+        removed = self._changes(queue).drop(name)
         self._queues.forget(name)
         return removed
 
     def cancel(self, name: str, job_id: str) -> None:
-        """Remove one job that waits."""
-        self._inspector(self._queues.get(name)).cancel(name, job_id)
+        """Remove one job that waits, and tell whoever waits for its result."""
+        queue = self._queues.get(name)
+        self._changes(queue).cancel(name, job_id)
         self._counters.add("cancelled")
+        queue.answers.failed(job_id, NotFound(f"job {job_id!r} was cancelled"))
+
+    def promote(self, name: str, job_id: str) -> None:
+        """Run a delayed job now."""
+        queue = self._queues.get(name)
+        self._changes(queue).promote(name, job_id, self._clock.now())
+        queue.dispatch.some_ready()
+
+    def change(self, name: str, job_id: str, fields: dict[str, Any]) -> None:
+        """Give a job that waits another priority, or another delay from now on."""
+        queue = self._queues.get(name)
+        if not fields or fields.keys() - {"priority", "delay"}:
+            raise BadFrames("a change is a map of priority, delay, or both")
+        check_headers(fields)
+        now = self._clock.now()
+        due = now + fields["delay"] if "delay" in fields else None
+        self._changes(queue).change(name, job_id, now, priority=fields.get("priority"), due=due)
+        queue.dispatch.some_ready()
+        queue.dispatch.due_later([due] if due else ())
+
+    def redrive(self, name: str, which: dict[str, Any], to: str | None) -> dict[str, Any]:
+        """Make dead letters ready again, here or in another queue."""
+        queue, letters = self._queues.get(name), _letters(which)
+        target = queue if to is None else self._target(name, to)
+        into = None if to is None else target.store.jobs
+        redriven = self._changes(queue).redrive(name, letters, self._clock.now(), into)
+        self._counters.add("redriven", redriven.moved)
+        target.dispatch.some_ready()
+        refused = [[job_id, error.code, str(error)] for job_id, error in redriven.refused.items()]
+        return {"moved": redriven.moved, "left": redriven.left, "refused": refused}
+
+    def pause(self, name: str, what: str) -> list[str]:
+        """Pause delivery or intake, for all brokers and until it is resumed; what is paused now."""
+        queue = self._pausable(name, what)
+        self._queues.pause(queue, what)
+        return sorted(queue.paused)
+
+    def resume(self, name: str, what: str) -> list[str]:
+        """Resume delivery or intake; what is paused still."""
+        queue = self._pausable(name, what)
+        self._queues.resume(queue, what)
+        return sorted(queue.paused)
+
+    def _pausable(self, name: str, what: str) -> Queue:
+        if what not in (wire.DELIVERY, wire.INTAKE):
+            raise BadFrames(f"{what!r} can't be paused, only {wire.DELIVERY} or {wire.INTAKE}")
+        queue = self._queues.get(name)
+        queue.store.prepare()  # one without a collection would not be known after a restart
+        return queue
+
+    def _target(self, name: str, to: str) -> Queue:
+        if to == name:
+            raise BadQueue(f"{to!r} is the same queue: redrive it without naming another")
+        target = self._queues.for_push(to)
+        target.admit()
+        target.store.prepare()
+        return target
 
     def _summary(self, queue: Queue) -> dict[str, Any]:
-        counts = self._inspector(queue).counts(queue.name, self._clock.now())
-        return self._queues.summary(queue, counts)
+        inspector, now = self._inspector(queue), self._clock.now()
+        counts = inspector.counts(queue.name, now)
+        oldest = inspector.oldest_ready(queue.name, now) if counts["ready"] else None
+        age = None if oldest is None else round(now - oldest, 3)
+        return self._queues.summary(queue, {**counts, "oldest_ready_age": age})
 
     def _inspector(self, queue: Queue) -> Inspector:
         queue.store.prepare()
         return Inspector(self._house.database(queue.settings.database))
+
+    def _changes(self, queue: Queue) -> Changes:
+        queue.store.prepare()
+        return Changes(self._house.database(queue.settings.database))
+
+
+def _letters(which: dict[str, Any]) -> Letters:
+    """Which dead letters a REDRIVE names; raises :class:`BadFrames`."""
+    ids, reason, limit = which.get("ids"), which.get("reason"), which.get("limit", wire.MOST_REDRIVEN)
+    if which.keys() - {"ids", "reason", "limit"}:
+        raise BadFrames("a redrive is told which by ids, reason and limit")
+    if ids is not None and not (isinstance(ids, list) and all(isinstance(each, str) for each in ids)):
+        raise BadFrames("ids are an array of strings")
+    if ids is not None and len(ids) > wire.MOST_IDS:
+        raise BadFrames(f"a redrive names at most {wire.MOST_IDS} ids, this one {len(ids)}")
+    if reason is not None and not isinstance(reason, str):
+        raise BadFrames("reason is a string, a part of the last error's reason")
+    if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= wire.MOST_REDRIVEN:
+        raise BadFrames(f"limit {limit!r} is not from 1 to {wire.MOST_REDRIVEN}")
+    return Letters(None if ids is None else tuple(ids), reason, limit)
 
 
 def _check_state(state: str, allowed: tuple[str, ...] | list[str]) -> None:

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter
+from collections import Counter, deque
+from typing import Final
+
+#: Rates are taken over so many steps of so many seconds: a minute.
+_STEP: Final = 5.0
+_STEPS: Final = 12
+_RATED: Final = ("pushed", "delivered", "committed")
 
 log = logging.getLogger("broker")
 
@@ -31,3 +37,37 @@ class Counters:
         self._quiet_until[name] = now + 1.0
         unsaid = self._unsaid.pop(name, 0)
         log.warning("%s: %s%s", name, text, f" (and {unsaid} more like it)" if unsaid else "")
+
+
+class QueueCounters(Counters):
+    """What one queue counts is also counted for the whole broker; and how fast it goes here."""
+
+    def __init__(self, broker: Counters, now: float = 0.0) -> None:
+        super().__init__()
+        self._broker = broker
+        self._marks: deque[tuple[float, tuple[int, ...]]] = deque([(now, self._rated())], maxlen=_STEPS + 1)
+
+    def add(self, name: str, count: int = 1) -> None:
+        """Count something that happens all the time."""
+        self.values[name] += count
+        self._broker.add(name, count)
+
+    def notice(self, name: str, text: str) -> None:
+        """Count something that somebody should hear of."""
+        self.values[name] += 1
+        self._broker.notice(name, text)
+
+    def tick(self, now: float) -> None:
+        """Every second or so; ``now`` is monotonic."""
+        if now - self._marks[-1][0] >= _STEP:
+            self._marks.append((now, self._rated()))
+
+    def rates(self, now: float) -> dict[str, float]:
+        """Jobs ``pushed``, ``delivered`` and ``committed`` here per second of the last minute."""
+        since, before = self._marks[0]
+        seconds = max(now - since, 1.0)
+        counted = zip(_RATED, before, self._rated(), strict=True)
+        return {name: round((count - then) / seconds, 3) for name, then, count in counted}
+
+    def _rated(self) -> tuple[int, ...]:
+        return tuple(self.values[name] for name in _RATED)

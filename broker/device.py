@@ -46,6 +46,10 @@ class QueueDevice:
         self.backend.start()
         self.frontend.start()
 
+    def read_all(self) -> None:
+        """The broker stops: read the doors where intake is paused, too."""
+        self.frontend.read_all()
+
     def close_gates(self) -> None:
         """Let no producer in any more, after what has been read was taken in."""
         self.frontend.close_gates()
@@ -84,6 +88,9 @@ class ForwarderDevice:
     def start(self) -> None:
         """Open the doors."""
         self._relay.start()
+
+    def read_all(self) -> None:
+        """It reads all the time."""
 
     def close_gates(self) -> None:
         """It relays until it is stopped."""

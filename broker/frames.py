@@ -49,6 +49,12 @@ def split(frames: list[bytes]) -> PlainJob:
     return PlainJob(queue.decode("utf-8", "backslashreplace"), headers, frames[-1])
 
 
+def check_headers(headers: Mapping[str, Any]) -> None:
+    """Raises :class:`BadHeaders` that names the first header that may not be so, and what it may be."""
+    for key, value in headers.items():
+        _check(key, value)
+
+
 class JobMaker:
     """Makes jobs of what producers send; gives ids, time-ordered, to those that have none."""
 
@@ -79,8 +85,7 @@ class JobMaker:
             _check("id", job_id)
         if not headers:
             return self._plain(settings, payload, job_id)
-        for key, value in headers.items():
-            _check(key, value)
+        check_headers(headers)
         now = self._clock.now()
         ttl = headers.get("ttl", settings.ttl)
         return Job(

@@ -25,7 +25,8 @@ from devices.doors import Lane, LaneDoor, SharedDoor
 from devices.endpoints import Endpoint
 from devices.flow import Watermark
 from devices.switchboard import Switchboard
-from sluicemq.errors import BadFrames, BadHeaders, SluiceError, TooLarge, Unavailable
+from sluicemq import wire
+from sluicemq.errors import BadFrames, BadHeaders, Paused, SluiceError, TooLarge, Unavailable
 
 #: Of a message that can't be read, so much of its payload is kept; of an over-long one the first KiB.
 _KEPT: Final = 64 * 1024
@@ -72,6 +73,9 @@ class Frontend:
         for door in self.doors:
             door.start()
 
+    def read_all(self) -> None:
+        """Read on although intake is paused: what lies in socket buffers would be lost with a stop."""
+
     def close_gates(self) -> None:
         """Let nothing in any more, after what has been read from the wire was taken in."""
         for door in self.doors:
@@ -88,8 +92,13 @@ class Frontend:
             door.pause()
 
     def _open_gates(self) -> None:
-        for door in self.doors if not self._closing else ():
+        for door in self.doors if not self._shut else ():
             door.resume()
+
+    @property
+    def _shut(self) -> bool:
+        """Whether the gates must stay closed."""
+        return self._closing or self._mark.is_full
 
     def _door(self, board: Switchboard, endpoint: Endpoint, longest: int) -> SharedDoor | LaneDoor:
         raise NotImplementedError
@@ -101,7 +110,38 @@ class Frontend:
 
 
 class PushFrontend(Frontend):
-    """PULL doors for PUSH producers, who hear nothing: what can't be read goes to the dead letters."""
+    """PULL doors for PUSH producers, who hear nothing: what can't be read goes to the dead letters.
+
+    While intake of their own queue is paused the doors are not read, so that the producers block. What
+    names a paused queue at another's door is stored all the same: nobody could be told.
+    """
+
+    _reads_all = False
+
+    def start(self) -> None:
+        """Open the doors; nothing is read of them while intake is paused."""
+        super().start()
+        self._queue.gates.append(self._follow_pause)
+        self._follow_pause()
+
+    def read_all(self) -> None:
+        """Read on although intake is paused: what lies in socket buffers would be lost with a stop."""
+        self._reads_all = True
+        self._follow_pause()
+
+    @property
+    def _shut(self) -> bool:
+        return super()._shut or self._held_up
+
+    @property
+    def _held_up(self) -> bool:
+        return wire.INTAKE in self._queue.paused and not self._reads_all
+
+    def _follow_pause(self) -> None:
+        if self._held_up:
+            self._close_gates()
+        else:
+            self._open_gates()
 
     def _door(self, board: Switchboard, endpoint: Endpoint, longest: int) -> SharedDoor:
         return SharedDoor(board, endpoint, "PULL", self._receive, max_frame=longest)
@@ -179,6 +219,11 @@ class RequestFrontend(Frontend):
             request = _Request(self, asker, frames)
             try:
                 queue, job = request.read(self._read)
+                queue.admit()
+            except Paused as error:
+                self._counters.add("refused")
+                self._counters.notice("paused", str(error))
+                request.answer(error)
             except Exception as error:  # noqa: BLE001 - those who asked with it must not go unanswered
                 self._refuse(request, refusal(error))
             else:

@@ -20,6 +20,7 @@ class State(StrEnum):
          │ │ └── rollback, release, reclaim ─┘   │                    remove_at passes, purge
          │ │                                     │                             ▼
          │ ├─ expire, cancel, purge ▶ gone       │                           gone
+         │ ├─ promote, change ▶ ready            │
          │ └─ attempts used up ──┐               │
          │                       ▼               │
          └────── redrive ────── dead ◀── reject, attempts or losses used up
@@ -28,7 +29,9 @@ class State(StrEnum):
 
     ``waiting`` is a job that waits for the one before it in its group; it becomes ``ready`` when
     that one is settled. A ``ready`` job whose ``eligible_at`` lies ahead is shown as ``scheduled``.
-    Each arrow is one MongoDB statement on one document, so a crash leaves either end of it.
+    Each arrow is one MongoDB statement on one document, so a crash leaves either end of it; a redrive
+    into another queue is one transaction. A paused queue is a guard: without delivery nobody walks
+    ``reserve``, without intake nobody ``push``; both are kept in the collection ``queues``.
     """
 
     READY = "ready"

@@ -7,6 +7,7 @@ A job's way: ``intake`` writes it, ``dispatch`` finds it a worker, ``settle`` wr
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 from broker.answers import Answers
 from broker.batcher import Batcher
 from broker.config import QueueSettings
-from broker.counters import Counters
+from broker.counters import Counters, QueueCounters
 from broker.dispatch import Dispatch
 from broker.intake import Intake, Push
 from broker.job import Job
@@ -25,7 +26,8 @@ from broker.settle import Settle
 from broker.store import QueueStore
 from broker.store_documents import Usual
 from broker.store_inspect import collection
-from sluicemq.errors import SluiceError
+from sluicemq import wire
+from sluicemq.errors import Paused, SluiceError
 
 log = logging.getLogger("broker.queue")
 
@@ -52,7 +54,10 @@ class Queue:
         self.settings = settings
         usual = Usual(settings.max_attempts, settings.visibility_timeout)
         self.store = QueueStore(house.database(settings.database), collection(name), usual)
-        shared = (house.clock, house.patience, house.counters)
+        self.counters = QueueCounters(house.counters, time.monotonic())
+        self.paused: frozenset[str] = frozenset()
+        self.gates: list[Callable[[], None]] = []  # called when intake is paused or resumed
+        shared = (house.clock, house.patience, self.counters)
         self.dispatch = Dispatch(self.store, house.owners, *shared)
         self.answers = Answers(self.store, house.patience)
         self.intake = Intake(self.store, self.dispatch, house.owners, *shared)
@@ -76,8 +81,29 @@ class Queue:
         if self._unreadable <= UNREADABLE_KEPT:
             self._buried.add(unreadable)
 
+    def admit(self) -> None:
+        """Raises :class:`Paused` if jobs are not taken in."""
+        if wire.INTAKE in self.paused:
+            raise Paused(
+                f"queue {self.name!r} takes no jobs: its intake is paused; "
+                f"resume it with: sluicemq resume {self.name} --intake"
+            )
+
+    def pause(self, paused: frozenset[str]) -> None:
+        """Pause these, of ``delivery`` and ``intake``, and resume the others; again is harmless.
+
+        Jobs that are at workers go on and are settled; pushes that were taken in are stored.
+        """
+        changed, self.paused = self.paused ^ paused, paused
+        if wire.DELIVERY in changed:
+            self.dispatch.pause(paused=wire.DELIVERY in paused)
+        if wire.INTAKE in changed:
+            for follow in self.gates:
+                follow()
+
     def tick(self) -> None:
         """Every second or so: time-outs, askers, and jobs of other brokers."""
+        self.counters.tick(time.monotonic())
         self.settle.time_out()
         self.answers.look_up_elsewhere(self.dispatch.held)
         self.dispatch.tick()
@@ -88,7 +114,7 @@ class Queue:
             expired = self.store.expire(self._house.clock.now())
             if not expired:
                 return
-            self._house.counters.add("expired", len(expired))
+            self.counters.add("expired", len(expired))
             self.answers.expired(expired)
 
     def give_back(self) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from broker.config import Config
+from broker.pauses import Pauses
 from broker.queue import House, Queue
+from broker.store_pauses import PauseStore
 from sluicemq.errors import BadQueue, QueueFull
 from sluicemq.wire import QUEUE_NAME_RULE, is_queue_name
 
@@ -18,6 +21,8 @@ class Queues:
         self._config = config
         self._house = house
         self._open: dict[str, Queue] = {}
+        names = {None, *(each.database for each in (*config.queues.values(), config.other_queues))}
+        self._pauses = Pauses(house.database, names)
 
     def __iter__(self) -> Iterator[Queue]:
         """Every queue that is known."""
@@ -28,6 +33,7 @@ class Queues:
         queue = self._open.get(name)
         if queue is None:
             queue = self._open[name] = Queue(check_name(name), self._config.queue(name), self._house)
+            queue.pause(self._pauses.of(queue.settings.database, name))
         return queue
 
     def get(self, name: str) -> Queue:
@@ -60,6 +66,28 @@ class Queues:
         queue.forget_all()
         if not queue.dispatch.workers and not queue.busy and name not in self._configured():
             del self._open[name]
+        self._order(queue, lambda store: store.forget(name))
+
+    def follow_pauses(self) -> None:
+        """Every second or so, and at the start: do as MongoDB says of all queues, whoever was told."""
+        self._pauses.read()
+        self._apply_pauses()
+
+    def pause(self, queue: Queue, what: str) -> None:
+        """Pause ``delivery`` or ``intake`` of a queue: here at once, elsewhere within a poll."""
+        self._order(queue, lambda store: store.pause(queue.name, what))
+
+    def resume(self, queue: Queue, what: str) -> None:
+        """Resume it."""
+        self._order(queue, lambda store: store.resume(queue.name, what))
+
+    def _order(self, queue: Queue, statement: Callable[[PauseStore], None]) -> None:
+        self._pauses.order(queue.settings.database, statement)
+        self._apply_pauses()
+
+    def _apply_pauses(self) -> None:
+        for queue in self:
+            queue.pause(self._pauses.of(queue.settings.database, queue.name))
 
     def drop_owner(self, owner: str) -> None:
         """Another broker has taken what we held under this owner id."""
@@ -72,7 +100,12 @@ class Queues:
     def summary(self, queue: Queue, counts: dict[str, Any]) -> dict[str, Any]:
         """One line of the list of queues: what MongoDB holds and what is going on here."""
         dispatch = queue.dispatch
-        here = {"workers": len(dispatch.workers), "in_flight": len(dispatch.deliveries)}
+        here = {
+            "workers": len(dispatch.workers),
+            "in_flight": len(dispatch.deliveries),
+            "rates": queue.counters.rates(time.monotonic()),
+            "paused": sorted(queue.paused),
+        }
         return {"name": queue.name, **counts, **here}
 
 

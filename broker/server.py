@@ -90,6 +90,7 @@ class Server:
             self._repeat("sweep of gone owners and expired jobs", settings.lease, self._sweeper.sweep),
             self._repeat("audit of our reservations against memory", settings.lease, self._sweeper.audit),
             self._repeat("time-outs, askers, jobs of other brokers", settings.poll, self._tick),
+            self._repeat("pauses that any broker was told of", settings.poll, self._queues.follow_pauses),
             self._repeat("heartbeats of library sessions", settings.heartbeat / 2, self._sessions.beat),
         ]
         self._open = True
@@ -161,6 +162,7 @@ class Server:
             for name in inspector.names():
                 if (self.config.queue(name).database or broker.database) == database:
                     self._queues.open(name)
+        self._queues.follow_pauses()
         self._owners.use()
         if self._alone:
             self._owners.end_others()
@@ -207,6 +209,8 @@ class Server:
         """Closing the doors first would lose what lies in socket buffers."""
         latest = Deadline()
         latest.begin(min(seconds, self._deadline.left))
+        for device in self._devices:
+            device.read_all()
         before, now = -1, self._received()
         while now != before and latest.left and self._deadline.left:
             self._deadline.until(lambda: False, within=_QUIET)

@@ -29,7 +29,7 @@ from devices.doors import Lane, LaneDoor
 from devices.flow import Watermark
 from devices.switchboard import Switchboard
 from sluicemq import wire
-from sluicemq.errors import BadFrames, BadVerb, BadVersion, LeaseLost, SluiceError, Unavailable
+from sluicemq.errors import BadFrames, BadVerb, BadVersion, LeaseLost, Paused, SluiceError, Unavailable
 
 #: Jobs in one PUSH, and receipts in one SETTLE, at most.
 MOST_AT_ONCE: Final = 1000
@@ -196,6 +196,11 @@ class Session:
             raise BadFrames(f"a PUSH has at most {MOST_AT_ONCE} jobs, this one has {len(entries)}")
         queue = self._house.queues.for_push(name)
         self.counters.add("received", len(entries))
+        try:
+            queue.admit()
+        except Paused:
+            self.counters.add("refused", len(entries))
+            raise
         jobs, positions, refused = self._jobs(queue, entries)
         size = sum(job.size for job in jobs)
         if not jobs:
@@ -373,6 +378,14 @@ _HANDLERS: Final[dict[bytes, Callable[[Session, int, Fields], None]]] = {
     wire.PURGE: lambda session, number, fields: session._ask(number, fields, Admin.purge, str, str),  # noqa: SLF001
     wire.DELETE: lambda session, number, fields: session._ask(number, fields, Admin.delete, str),  # noqa: SLF001
     wire.CANCEL: lambda session, number, fields: session._ask(number, fields, Admin.cancel, str, str),  # noqa: SLF001
+    wire.SHOW: lambda session, number, fields: session._ask(number, fields, Admin.show, str, str),  # noqa: SLF001
+    wire.PROMOTE: lambda session, number, fields: session._ask(number, fields, Admin.promote, str, str),  # noqa: SLF001
+    wire.CHANGE: lambda session, number, fields: session._ask(number, fields, Admin.change, str, str, dict),  # noqa: SLF001
+    wire.REDRIVE: lambda session, number, fields: session._ask(  # noqa: SLF001
+        number, fields, Admin.redrive, str, dict, str | None
+    ),
+    wire.PAUSE: lambda session, number, fields: session._ask(number, fields, Admin.pause, str, str),  # noqa: SLF001
+    wire.RESUME: lambda session, number, fields: session._ask(number, fields, Admin.resume, str, str),  # noqa: SLF001
 }
 
 

@@ -1,8 +1,10 @@
-"""What people ask of a queue in MongoDB: how much, which, and removing what waits."""
+"""What people ask of a queue in MongoDB: how many, which, since when."""
 
 from __future__ import annotations
 
 from typing import Any
+
+from pymongo.collection import Collection
 
 from broker.mongo import Documents, durable, translated
 from broker.store_documents import (
@@ -21,12 +23,23 @@ from sluicemq.errors import NotFound, Unavailable
 #: Up to so many jobs of a state are counted one by one; above, the figure is an estimate.
 COUNTED_EXACTLY = 10_000
 
+#: With so many in all, a sample tells first which states are not worth counting.
+_SURELY_MANY = 100_000
+#: Documents of a random sample; MongoDB draws it without a scan while it is under 5 % of all.
+_SAMPLE = 900
+#: Priorities among which the oldest ready job is looked for.
+_PRIORITIES = 32
+
 _PREFIX = "queue."
-_BATCH = 5_000
+_COUNTED = ("ready", "scheduled", "reserved", "done", "dead")
+_INDEX_OF = {"ready": READY_INDEX, "scheduled": READY_INDEX, "reserved": RESERVED_INDEX}
+
+
+_Jobs = Collection[dict[str, Any]]
 
 
 class Inspector:
-    """Reads and removals over the queue collections of one database."""
+    """Reads over the queue collections of one database."""
 
     def __init__(self, database: Documents) -> None:
         self._database = durable(database)
@@ -50,34 +63,41 @@ class Inspector:
         return sorted(name.removeprefix(_PREFIX) for name in found)
 
     def counts(self, queue: str, now: float) -> dict[str, Any]:
-        """``{ready, scheduled, reserved, done, dead, exact}``.
+        """``{ready, scheduled, reserved, done, dead, exact}``, in a few ms however many there are.
 
-        Ready and scheduled are estimates above ``COUNTED_EXACTLY`` (then ``exact`` is False).
+        States with less than ``COUNTED_EXACTLY`` jobs are counted; above, ``exact`` is False and the
+        figure an estimate: what is left of all documents, split between several such states as a
+        random sample is (within some 5 % of all, which MongoDB counts itself).
         """
         jobs = self._database[_PREFIX + queue]
         with translated():
-            reserved = jobs.count_documents({"state": "reserved"}, hint=RESERVED_INDEX)
-            done, dead = (
-                jobs.count_documents(_selects(state, now), hint=ENDED_INDEX) for state in ("done", "dead")
-            )
-            ready, scheduled = (
-                jobs.count_documents(_selects(state, now), hint=READY_INDEX, limit=COUNTED_EXACTLY)
-                for state in ("ready", "scheduled")
-            )
-            rest = jobs.estimated_document_count() - reserved - done - dead
-        exact = ready < COUNTED_EXACTLY and scheduled < COUNTED_EXACTLY
-        if ready >= COUNTED_EXACTLY:
-            ready = max(ready, rest - scheduled)
-        elif scheduled >= COUNTED_EXACTLY:
-            scheduled = max(scheduled, rest - ready)
-        return {
-            "ready": ready,
-            "scheduled": scheduled,
-            "reserved": reserved,
-            "done": done,
-            "dead": dead,
-            "exact": exact,
-        }
+            total = jobs.estimated_document_count()
+            shares = _sampled(jobs, now) if total >= _SURELY_MANY else {}
+            few = [each for each in _COUNTED if shares.get(each, 0.0) * total < 3 * COUNTED_EXACTLY]
+            counts = {state: _counted(jobs, state, now) for state in few}
+            many = [each for each in _COUNTED if counts.get(each, COUNTED_EXACTLY) >= COUNTED_EXACTLY]
+            if len(many) > 1:
+                shares = shares or _sampled(jobs, now)
+        rest = total - sum(count for state, count in counts.items() if state not in many)
+        counts |= _shared_out(rest, many, shares)
+        return {**{state: counts[state] for state in _COUNTED}, "exact": not many}
+
+    def oldest_ready(self, queue: str, now: float) -> float | None:
+        """Since when the job is due that has been due longest; None: no job is ready.
+
+        One step in the index for each priority in use, of the ``_PRIORITIES`` highest: more are rare.
+        """
+        jobs = self._database[_PREFIX + queue]
+        due, below = list[float](), 2**31
+        with translated():
+            for _ in range(_PRIORITIES):
+                line = {"state": "ready", "priority": {"$gte": -(2**31), "$lt": below}}
+                first = jobs.find_one(line, {"priority": 1, "eligible_at": 1}, sort=ORDER)
+                if first is None:
+                    break
+                below = first["priority"]
+                due.append(seconds(first["eligible_at"]))
+        return min((each for each in due if each <= now), default=None)
 
     def peek(self, queue: str, state: str, limit: int, most_bytes: int, now: float) -> list[Document]:
         """The first ``limit`` jobs of a state, in the order in which they would be handed out.
@@ -86,9 +106,7 @@ class Inspector:
         """
         shown: list[Document] = []
         with translated():
-            found = (
-                self._database[_PREFIX + queue].find(_selects(state, now)).sort(_order(state)).limit(limit)
-            )
+            found = self._database[_PREFIX + queue].find(selects(state, now)).sort(_order(state)).limit(limit)
             for each in found:
                 shown.append(_shown(each, state))
                 most_bytes -= len(each.get("payload", b""))
@@ -96,35 +114,14 @@ class Inspector:
                     break
         return shown
 
-    def purge(self, queue: str, state: str, now: float) -> int:
-        """Remove all jobs of a state, in batches; never those that are reserved. Returns how many."""
-        jobs, removed = self._database[_PREFIX + queue], 0
+    def show(self, queue: str, job_id: str, now: float) -> Document:
+        """All that is stored of one job; raises :class:`NotFound`."""
         with translated():
-            while True:
-                chosen = [each["_id"] for each in jobs.find(_selects(state, now), {"_id": 1}).limit(_BATCH)]
-                if not chosen:
-                    return removed
-                removed += jobs.delete_many(
-                    {"_id": {"$in": chosen}, "state": _stored(state)}, hint="_id_"
-                ).deleted_count
-
-    def drop(self, queue: str) -> int:
-        """Remove a queue with all it holds; returns about how many jobs that were."""
-        with translated():
-            jobs = self._database[_PREFIX + queue]
-            count: int = jobs.estimated_document_count()
-            jobs.drop()
-        return count
-
-    def cancel(self, queue: str, job_id: str) -> None:
-        """Remove one job that waits; raises :class:`NotFound` if there is none or a worker has it."""
-        with translated():
-            jobs = self._database[_PREFIX + queue]
-            if jobs.delete_one({"_id": job_id, "state": {"$in": ["ready", "waiting"]}}).deleted_count:
-                return
-            found = jobs.find_one({"_id": job_id}, {"state": 1})
-        what = f"is {found['state']}" if found else "is not there"
-        raise NotFound(f"job {job_id!r} {what} in queue {queue!r}: only a job that waits can be cancelled")
+            found = self._database[_PREFIX + queue].find_one({"_id": job_id})
+        if found is None:
+            raise NotFound(f"job {job_id!r} is not there in queue {queue!r}")
+        later = found["state"] == "ready" and seconds(found["eligible_at"]) > now
+        return _shown(found, "scheduled" if later else found["state"])
 
 
 class NewerSchema(Unavailable):
@@ -140,16 +137,43 @@ def collection(queue: str) -> str:
 SHOWN_STATES = ("ready", "scheduled", "waiting", "reserved", "done", "dead")
 
 
-def _stored(state: str) -> str:
+def stored_state(state: str) -> str:
+    """The state that a shown one is stored as."""
     return "ready" if state == "scheduled" else state
 
 
-def _selects(state: str, now: float) -> Document:
+def selects(state: str, now: float) -> Document:
     """The jobs of a state, in words that MongoDB can answer from the state's own index."""
     if state in ("done", "dead"):
-        return {"state": state, "ended_at": {"$exists": True}}
+        return {"state": state, "ended_at": {"$gte": date(0)}}  # not $exists, for which it reads documents
     when = {"ready": {"$lte": date(now)}, "scheduled": {"$gt": date(now)}}.get(state)
-    return {"state": _stored(state)} | ({**ANY_PRIORITY, "eligible_at": when} if when else {})
+    return {"state": stored_state(state)} | ({**ANY_PRIORITY, "eligible_at": when} if when else {})
+
+
+def _counted(jobs: _Jobs, state: str, now: float) -> int:
+    """Jobs of a state, counted up to ``COUNTED_EXACTLY``."""
+    return jobs.count_documents(
+        selects(state, now), hint=_INDEX_OF.get(state, ENDED_INDEX), limit=COUNTED_EXACTLY
+    )
+
+
+def _sampled(jobs: _Jobs, now: float) -> dict[str, float]:
+    """Which part of all jobs is in which state, as in a random sample."""
+    later = {"$and": [{"$eq": ["$state", "ready"]}, {"$gt": ["$eligible_at", date(now)]}]}
+    by_state = {"_id": {"$cond": [later, "scheduled", "$state"]}, "count": {"$sum": 1}}
+    found = {
+        each["_id"]: each["count"]
+        for each in jobs.aggregate([{"$sample": {"size": _SAMPLE}}, {"$group": by_state}])
+    }
+    return {state: count / sum(found.values()) for state, count in found.items()}
+
+
+def _shared_out(rest: int, states: list[str], shares: dict[str, float]) -> dict[str, int]:
+    """How many of the rest are in each of these states, of which each has ``COUNTED_EXACTLY`` at least."""
+    if len(states) == 1:
+        return {states[0]: max(COUNTED_EXACTLY, rest)}
+    whole = sum(shares.get(state, 0.0) for state in states) or 1.0
+    return {state: max(COUNTED_EXACTLY, int(rest * shares.get(state, 0.0) / whole)) for state in states}
 
 
 def _order(state: str) -> list[tuple[str, int]]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from sluicemq import cli_bench, cli_broker, cli_push, cli_queues, cli_work
+from sluicemq import cli_bench, cli_broker, cli_ended, cli_jobs, cli_push, cli_queues, cli_work
 from sluicemq.cli_output import Session, Unwritable
 from sluicemq.client import DEFAULT_ENDPOINT
 from sluicemq.errors import SluiceError, Timeout, Unavailable
@@ -82,6 +82,10 @@ def _set(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
 
 def _asking(command: click.Command) -> click.Command:
     """A command that asks a broker: it takes the options of ``sluicemq`` too, after its name."""
+    if isinstance(command, click.Group):
+        for each in command.commands.values():
+            _asking(each)
+        return command
     passed_on: Any = {"callback": _set, "expose_value": False}
     command.params += [
         click.Option(["--endpoint"], type=_Endpoint(), help=_ENDPOINT_HELP, **passed_on),
@@ -101,10 +105,17 @@ for _command in (
     _asking(cli_work.work),
     _asking(cli_queues.queues),
     _asking(cli_queues.stats),
-    _asking(cli_queues.peek),
     _asking(cli_queues.purge),
     _asking(cli_queues.delete),
-    _asking(cli_queues.cancel),
+    _asking(cli_queues.pause),
+    _asking(cli_queues.resume),
+    _asking(cli_jobs.peek),
+    _asking(cli_jobs.show),
+    _asking(cli_jobs.cancel),
+    _asking(cli_jobs.promote),
+    _asking(cli_jobs.change),
+    _asking(cli_ended.dead),
+    _asking(cli_ended.done),
     _asking(cli_queues.ping),
     cli_broker.config,
     cli_bench.bench,

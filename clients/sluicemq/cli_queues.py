@@ -1,19 +1,24 @@
-"""Commands that look at queues and act on them."""
+"""Commands that look at queues, pause them, and empty them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from time import time
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
+from sluicemq import wire
+from sluicemq.cli_jobs import STATES
 from sluicemq.cli_output import Session, span
 from sluicemq.errors import NotFound
 
-STATES = ("ready", "scheduled", "waiting", "reserved", "done", "dead")
+#: Figures from here on are estimates where a broker says that not all are exact.
+COUNTED_EXACTLY = 10_000
+_COUNTS = ("ready", "scheduled", "reserved", "done", "dead")
 
 _state = click.option("--state", type=click.Choice(STATES), default="ready", show_default=True)
+_delivery = click.option("--delivery", is_flag=True, help="Handing out jobs; the default.")
+_intake = click.option("--intake", is_flag=True, help="Taking jobs in.")
 _yes = click.option("--yes", is_flag=True, help="Don't ask.")
 
 
@@ -29,7 +34,7 @@ def queues(session: Session, queue: str | None) -> None:
     if session.as_json:
         session.json({"queues": rows})
     elif rows:
-        session.table("", rows)
+        session.table("", [_readable(row) for row in rows])
     else:
         session.note("no queues yet")
 
@@ -44,26 +49,13 @@ def stats(session: Session) -> None:
         session.json(figures)
         return
     for title, part in figures.items():
-        rows = part if isinstance(part, list) else [{"name": key, "value": part[key]} for key in part]
+        rows = (
+            [_readable(row) for row in part]
+            if isinstance(part, list)
+            else [{"name": key, "value": part[key]} for key in part]
+        )
         session.table(title, rows)
         session.result(" ")
-
-
-@click.command()
-@click.argument("queue")
-@_state
-@click.option("--limit", type=click.IntRange(1, 1000), default=10, show_default=True)
-@click.pass_obj
-def peek(session: Session, queue: str, state: str, limit: int) -> None:
-    """Show the next jobs of a QUEUE without taking them; all that is known of them with --json."""
-    with session.client() as client:
-        jobs = client.peek(queue, state, limit)
-    if session.as_json:
-        session.json({"queue": queue, "state": state, "jobs": jobs})
-    elif jobs:
-        session.table("", _in_short(jobs, state, time()))
-    else:
-        session.note(f"no {state} jobs in {queue}")
 
 
 @click.command()
@@ -93,13 +85,34 @@ def delete(session: Session, queue: str, *, yes: bool) -> None:
 
 @click.command()
 @click.argument("queue")
-@click.argument("id")
+@_delivery
+@_intake
 @click.pass_obj
-def cancel(session: Session, queue: str, id: str) -> None:  # noqa: A002 - the argument's name
-    """Remove one job of a QUEUE that no worker holds."""
+def pause(session: Session, queue: str, *, delivery: bool, intake: bool) -> None:
+    """Stop the delivery of a QUEUE, or its intake, for all brokers, until it is resumed.
+
+    Paused delivery: workers get no jobs, running ones go on. Paused intake: pushes are refused, and
+    plain PUSH producers block.
+    """
     with session.client() as client:
-        client.cancel(queue, id)
-    session.result(f"cancelled {id}", queue=queue, id=id)
+        for what in _chosen(delivery=delivery, intake=intake):
+            paused = client.pause(queue, what)
+    session.result(f"paused in {queue}: {' and '.join(paused)}", queue=queue, paused=paused)
+
+
+@click.command()
+@click.argument("queue")
+@_delivery
+@_intake
+@click.pass_obj
+def resume(session: Session, queue: str, *, delivery: bool, intake: bool) -> None:
+    """Let the delivery of a QUEUE, or its intake, go on."""
+    resumed = _chosen(delivery=delivery, intake=intake)
+    with session.client() as client:
+        for what in resumed:
+            paused = client.resume(queue, what)
+    still = f"; still paused: {' and '.join(paused)}" if paused else ""
+    session.result(f"resumed in {queue}: {' and '.join(resumed)}{still}", queue=queue, paused=paused)
 
 
 @click.command()
@@ -114,27 +127,31 @@ def ping(session: Session, wait: float | None) -> None:
     session.result(text, endpoint=session.endpoint, seconds=seconds)
 
 
-def _in_short(jobs: Sequence[Mapping[str, Any]], state: str, now: float) -> list[dict[str, Any]]:
-    """What someone wants to know who looks at a queue; columns that hold nothing are left out."""
-    rows = [_row(job, state, now) for job in jobs]
-    told = {column for row in rows for column, value in row.items() if value not in (None, "", {})}
-    return [{column: value for column, value in row.items() if column in told} for row in rows]
+def _chosen(*, delivery: bool, intake: bool) -> list[str]:
+    given = {wire.DELIVERY: delivery or not intake, wire.INTAKE: intake}
+    return [what for what, chosen in given.items() if chosen]
 
 
-def _row(job: Mapping[str, Any], state: str, now: float) -> dict[str, Any]:
-    errors = job.get("errors") or [{}]
-    created, due = job.get("created_at"), job.get("eligible_at")
-    waits = due is not None and due > now
-    return {
-        "id": job.get("id"),
-        "state": job.get("state") if job.get("state") != state else None,
-        "attempts": job.get("attempts"),
-        "age": None if created is None else span(now - created),
-        "due": f"in {span(due - now)}" if due is not None and waits else None,
-        "headers": job.get("headers"),
-        "payload": job.get("payload"),
-        "last error": errors[-1].get("reason"),
-    }
+class _About(int):
+    """A count that is an estimate."""
+
+    def __str__(self) -> str:
+        return f"~{int(self)}"
+
+
+def _readable(row: Mapping[str, Any]) -> dict[str, Any]:
+    """One queue as a line of a table; what a newer broker tells stands at its end."""
+    rest = {key: value for key, value in row.items() if key not in ("exact", "oldest_ready_age", "rates")}
+    line = {key: rest.pop(key) for key in ("name", *_COUNTS) if key in rest}
+    if not row.get("exact", True):
+        line |= {key: _About(line[key]) for key in _COUNTS if line.get(key, 0) >= COUNTED_EXACTLY}
+    if "oldest_ready_age" in row:
+        age = row["oldest_ready_age"]
+        line["oldest"] = None if age is None else span(age)
+    if "rates" in row:
+        line |= {"in/s": round(row["rates"]["pushed"], 1), "out/s": round(row["rates"]["committed"], 1)}
+    paused = {"paused": ", ".join(rest.pop("paused")) or None} if "paused" in rest else {}
+    return {**line, **rest, **paused}
 
 
 def _ask(question: str, *, yes: bool) -> None:

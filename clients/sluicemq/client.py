@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from time import monotonic
 from types import TracebackType
 from typing import Any, Self
@@ -18,8 +19,8 @@ class Client:
 
     It connects by itself and keeps connected. Every method waits up to ``timeout`` seconds and
     raises :class:`~sluicemq.Timeout` when no broker has answered by then, and the broker's error
-    when it refuses. Reads are asked again after a lost connection; ``purge``, ``delete`` and
-    ``cancel`` raise :class:`~sluicemq.Unavailable` then, for they may or may not have been done.
+    when it refuses. Reads, ``pause`` and ``resume`` are asked again after a lost connection; all that
+    changes jobs raises :class:`~sluicemq.Unavailable` then, for it may or may not have been done.
     With ``patient=False`` they all raise :class:`~sluicemq.Unavailable` at once if nothing listens at
     ``endpoint``, rather than wait for a broker to come up there.
     """
@@ -56,6 +57,73 @@ class Client:
     def cancel(self, queue: str, id: str) -> None:  # noqa: A002 - the word that jobs use everywhere
         """Remove one job that no worker holds; raises :class:`~sluicemq.NotFound`."""
         self._act(wire.CANCEL, queue, id)
+
+    def show(self, queue: str, id: str) -> dict[str, Any]:  # noqa: A002
+        """All that is known of one job: payload, result, history; times in Unix seconds.
+
+        Raises :class:`~sluicemq.NotFound`.
+        """
+        return dict(self._read(wire.SHOW, queue, id))
+
+    def promote(self, queue: str, id: str) -> None:  # noqa: A002
+        """Make a delayed job due now; raises :class:`~sluicemq.NotFound` if no such job waits."""
+        self._act(wire.PROMOTE, queue, id)
+
+    def change(
+        self,
+        queue: str,
+        id: str,  # noqa: A002
+        *,
+        priority: int | None = None,
+        delay: float | None = None,
+    ) -> None:
+        """Give a job that waits another priority (0 to 255), or a delay in seconds from now, or both.
+
+        Raises :class:`~sluicemq.NotFound` if no such job waits.
+        """
+        fields = {"priority": priority, "delay": delay}
+        self._act(wire.CHANGE, queue, id, {key: value for key, value in fields.items() if value is not None})
+
+    def redrive(
+        self,
+        queue: str,
+        ids: Sequence[str] | None = None,
+        *,
+        reason: str | None = None,
+        limit: int | None = None,
+        to: str | None = None,
+    ) -> dict[str, Any]:
+        """Make dead letters ready again, the oldest first, here or in the queue ``to``.
+
+        All of them, or those of ``ids`` (1,000 at most), or those with ``reason`` in their last error;
+        ``limit`` at most. Attempts and time to live start anew, the history stays. Returns ``{moved,
+        left, refused}``: how many went, how many of those chosen stay dead, and ``[id, code, text]`` of
+        some that can't go. What dies again meanwhile is not redriven twice. Each request moves up to
+        10,000; one that fails (:class:`~sluicemq.SluiceError`) leaves what went before it moved.
+        """
+        chosen = {"ids": None if ids is None else list(ids), "reason": reason}
+        which = {key: value for key, value in chosen.items() if value is not None}
+        moved, most = 0, limit
+        while True:
+            part = wire.MOST_REDRIVEN if most is None else min(most - moved, wire.MOST_REDRIVEN)
+            answer = dict(self._act(wire.REDRIVE, queue, {**which, "limit": part}, to))
+            there = moved + answer["moved"] + answer["left"]
+            most = there if most is None else min(most, there)
+            moved += answer["moved"]
+            if ids is not None or not answer["moved"] or moved >= most:
+                return {**answer, "moved": moved}
+
+    def pause(self, queue: str, what: str = wire.DELIVERY) -> list[str]:
+        """Pause ``delivery`` (workers get no jobs) or ``intake`` (pushes are refused) of a queue.
+
+        It holds for all brokers (here at once, elsewhere within a second) and over restarts, until
+        :meth:`resume`. Running jobs go on. Returns all that is paused of the queue now.
+        """
+        return list(self._read(wire.PAUSE, queue, what))
+
+    def resume(self, queue: str, what: str = wire.DELIVERY) -> list[str]:
+        """Resume what was paused; all that is paused of the queue still."""
+        return list(self._read(wire.RESUME, queue, what))
 
     def ping(self, timeout: float | None = None) -> float:
         """Seconds for one way to the broker and back; the first call waits for the connection too."""

@@ -55,6 +55,12 @@ class QueueFull(SluiceError):
     code = "QUEUE_FULL"
 
 
+class Paused(SluiceError):
+    """The queue takes no jobs now: its intake is paused."""
+
+    code = "PAUSED"
+
+
 class LeaseLost(SluiceError):
     """The job is no longer held under this receipt: it was given to another worker."""
 

@@ -31,6 +31,16 @@ From the client::
     PURGE   [n, queue, state]                           -> number of jobs removed
     DELETE  [n, queue]                                  -> number of jobs removed with the queue
     CANCEL  [n, queue, id]                              -> nil     or NOT_FOUND
+    SHOW    [n, queue, id]                              -> {id, state, payload, errors, ...}
+                                                           whole; times are Unix seconds
+    PROMOTE [n, queue, id]                              -> nil     a delayed job is due now
+    CHANGE  [n, queue, id, {priority?, delay?}]         -> nil     a job that waits; delay: from now
+    REDRIVE [n, queue, {ids?, reason?, limit?}, to|nil] -> {moved, left, refused: [[id, code, text], ...]}
+                                                           dead letters, the oldest first; all, or those
+                                                           of ids, or with reason in their last error;
+                                                           limit: at most, and by default, 10,000
+    PAUSE   [n, queue, what]                            -> [what, ...] that is paused now; ``delivery``
+    RESUME  [n, queue, what]                            -> the same                     or ``intake``
 
 From the broker, unasked::
 
@@ -73,6 +83,12 @@ PEEK: Final = b"PEEK"
 PURGE: Final = b"PURGE"
 DELETE: Final = b"DELETE"
 CANCEL: Final = b"CANCEL"
+SHOW: Final = b"SHOW"
+PROMOTE: Final = b"PROMOTE"
+CHANGE: Final = b"CHANGE"
+REDRIVE: Final = b"REDRIVE"
+PAUSE: Final = b"PAUSE"
+RESUME: Final = b"RESUME"
 OK: Final = b"OK"
 ERROR: Final = b"ERROR"
 
@@ -80,6 +96,14 @@ COMMIT: Final = "COMMIT"
 ROLLBACK: Final = "ROLLBACK"
 REJECT: Final = "REJECT"
 RELEASE: Final = "RELEASE"
+
+#: What of a queue can be paused: handing out jobs, taking jobs in.
+DELIVERY: Final = "delivery"
+INTAKE: Final = "intake"
+
+#: Dead letters in one REDRIVE, and ids in it, at most.
+MOST_REDRIVEN: Final = 10_000
+MOST_IDS: Final = 1_000
 
 #: What is said of a queue's name that is none.
 QUEUE_NAME_RULE: Final = "1 to 64 of A-Z a-z 0-9 _ - and, between them, single full stops"

@@ -12,6 +12,7 @@ from pymongo.database import Database
 
 from broker.mongo import connect
 from broker.store import QueueStore
+from broker.store_changes import Changes
 from broker.store_inspect import Inspector, collection
 
 
@@ -44,6 +45,12 @@ def store(documents: Database[dict[str, Any]]) -> QueueStore:
     mail = QueueStore(documents, collection("mail"))
     mail.prepare()
     return mail
+
+
+@pytest.fixture
+def changes(documents: Database[dict[str, Any]]) -> Changes:
+    """What people order for the jobs of this test's database."""
+    return Changes(documents)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What people ask of a queue and order: counts, peek, purge, drop, cancel; and the schema number."""
+"""What people ask of a queue: counts, since when, peek, show; and the schema number."""
 
 from __future__ import annotations
 
@@ -45,22 +45,29 @@ def test_an_empty_queue_counts_nothing(inspector: Inspector) -> None:
     assert set(inspector.counts("mail", NOW).values()) == {0, True}
 
 
-@pytest.mark.parametrize(
-    ("bound", "ready", "scheduled"), [(3, 3, 2), (2, 3, 2)], ids=["many ready", "many of both"]
-)
-def test_many_jobs_are_counted_by_what_is_left_and_it_is_said_that_this_is_an_estimate(
-    crowd: QueueStore,
-    inspector: Inspector,
-    monkeypatch: pytest.MonkeyPatch,
-    bound: int,
-    ready: int,
-    scheduled: int,
+def test_many_jobs_of_one_state_are_counted_by_what_is_left_and_it_is_said_that_this_is_an_estimate(
+    store: QueueStore, inspector: Inspector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_inspect, "COUNTED_EXACTLY", bound)
+    store.push(some_jobs(50) + some_jobs(3, eligible_at=NOW + 60), NOW)
+    monkeypatch.setattr(store_inspect, "COUNTED_EXACTLY", 10)
     counts = inspector.counts("mail", NOW)
-    assert counts == {
-        "ready": ready, "scheduled": scheduled, "reserved": 4, "done": 1, "dead": 5, "exact": False,
-    }  # fmt: skip
+    assert (counts["ready"], counts["scheduled"], counts["exact"]) == (50, 3, False)
+
+
+@pytest.mark.parametrize("surely_many", [100, 100_000], ids=["sampled first", "sampled last"])
+def test_several_states_with_many_jobs_share_what_is_left_as_a_sample_of_it_does(
+    store: QueueStore, inspector: Inspector, monkeypatch: pytest.MonkeyPatch, surely_many: int
+) -> None:
+    # Given, but for 5 reserved, three times as many ready jobs as scheduled ones
+    monkeypatch.setattr(store_inspect, "COUNTED_EXACTLY", 10)
+    monkeypatch.setattr(store_inspect, "_SURELY_MANY", surely_many)
+    store.push(some_jobs(900) + some_jobs(300, eligible_at=NOW + 60) + some_jobs(5, owner=ME), NOW)
+    # When
+    counts = inspector.counts("mail", NOW)
+    # Then
+    assert counts["ready"] == pytest.approx(900, rel=0.15)
+    assert counts["scheduled"] == pytest.approx(300, rel=0.3)
+    assert (counts["reserved"], counts["exact"]) == (5, False)
 
 
 def test_many_scheduled_jobs_are_counted_by_what_is_left(
@@ -70,6 +77,42 @@ def test_many_scheduled_jobs_are_counted_by_what_is_left(
     monkeypatch.setattr(store_inspect, "COUNTED_EXACTLY", 10)
     counts = inspector.counts("mail", NOW)
     assert (counts["ready"], counts["scheduled"], counts["exact"]) == (3, 50, False)
+
+
+# ------------------------------------------------------------ since when, and show
+
+
+def test_the_oldest_ready_job_is_found_whatever_its_priority(store: QueueStore, inspector: Inspector) -> None:
+    # Given one that is due since 60 s, behind those of higher priority and some that are not due
+    store.push([a_job(priority=9, eligible_at=NOW - 5), a_job(priority=9, eligible_at=NOW - 8)], NOW)
+    store.push([a_job(priority=0, eligible_at=NOW - 60), a_job(priority=4, eligible_at=NOW + 60)], NOW)
+    # Then
+    assert inspector.oldest_ready("mail", NOW) == NOW - 60
+
+
+def test_without_a_ready_job_none_is_the_oldest(store: QueueStore, inspector: Inspector) -> None:
+    store.push([a_job(eligible_at=NOW + 60), a_job(owner=ME)], NOW)
+    assert inspector.oldest_ready("mail", NOW) is None
+
+
+def test_a_job_is_shown_whole_with_its_history(store: QueueStore, inspector: Inspector) -> None:
+    # Given
+    [job] = jobs = [a_job("a", b"x" * 100_000, headers={"k": [1]}, owner=ME, priority=3)]
+    store.push(jobs, NOW)
+    store.give_back([GivenBack(job, "bad", "w", due=NOW + 9)], NOW + 1)
+    # When
+    shown = inspector.show("mail", "a", NOW)
+    # Then
+    assert (shown["id"], shown["state"], len(shown["payload"])) == ("a", "scheduled", 100_000)
+    assert (shown["headers"], shown["eligible_at"]) == ({"k": [1]}, NOW + 9)
+    assert shown["errors"] == [{"at": NOW + 1, "attempt": 1, "reason": "bad", "worker": "w"}]
+    assert inspector.show("mail", "a", NOW + 9)["state"] == "ready"
+
+
+@pytest.mark.usefixtures("store")
+def test_a_job_that_is_not_there_can_not_be_shown(inspector: Inspector) -> None:
+    with pytest.raises(NotFound, match="'a' is not there in queue 'mail'"):
+        inspector.show("mail", "a", NOW)
 
 
 # -------------------------------------------------------------------------- peek
@@ -130,72 +173,6 @@ def test_a_peek_shows_fewer_jobs_when_they_are_large_but_always_one(
     assert len(inspector.peek("mail", "ready", LIMIT, 1, NOW)) == 1
 
 
-# ----------------------------------------------------------- purge, drop, cancel
-
-
-@pytest.mark.parametrize(("state", "count"), [("ready", 3), ("scheduled", 2), ("done", 1), ("dead", 5)])
-def test_a_purge_removes_all_jobs_of_one_state_and_no_other(
-    crowd: QueueStore, inspector: Inspector, monkeypatch: pytest.MonkeyPatch, state: str, count: int
-) -> None:
-    # Given
-    monkeypatch.setattr(store_inspect, "_BATCH", 2)
-    before = inspector.counts("mail", NOW)
-    # When
-    removed = inspector.purge("mail", state, NOW)
-    # Then
-    assert removed == count
-    assert inspector.counts("mail", NOW) == {**before, state: 0}
-
-
-def test_a_job_claimed_during_a_purge_is_left_with_its_worker(
-    store: QueueStore, inspector: Inspector, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Given
-    store.push([a_job("a"), a_job("b")], NOW)
-    stored_state = store_inspect._stored
-
-    def claimed_in_between(state: str) -> str:
-        if not store.held_ids(ME):
-            store.jobs.update_one({"_id": "a"}, {"$set": {"state": "reserved", "owner": ME}})
-        return stored_state(state)
-
-    selects = store_inspect._selects
-    filters = iter([selects("ready", NOW)])
-    monkeypatch.setattr(
-        store_inspect, "_selects", lambda state, now: next(filters, None) or selects(state, now)
-    )
-    monkeypatch.setattr(store_inspect, "_stored", claimed_in_between)
-    # When
-    removed = inspector.purge("mail", "ready", NOW)
-    # Then
-    assert removed == 1
-    assert everything(store).keys() == {"a"}
-
-
-def test_a_dropped_queue_is_gone_with_all_its_jobs(crowd: QueueStore, inspector: Inspector) -> None:
-    assert inspector.drop("mail") == 15
-    assert inspector.names() == []
-
-
-def test_a_job_that_waits_can_be_cancelled_once(store: QueueStore, inspector: Inspector) -> None:
-    # Given
-    store.push([a_job("a"), a_job("later", eligible_at=NOW + 60)], NOW)
-    # When
-    inspector.cancel("mail", "a")
-    inspector.cancel("mail", "later")
-    # Then
-    assert everything(store) == {}
-    with pytest.raises(NotFound, match="'a' is not there in queue 'mail'"):
-        inspector.cancel("mail", "a")
-
-
-def test_a_job_that_a_worker_has_can_not_be_cancelled(store: QueueStore, inspector: Inspector) -> None:
-    store.push([a_job("a", owner=ME)], NOW)
-    with pytest.raises(NotFound, match="'a' is reserved"):
-        inspector.cancel("mail", "a")
-    assert store.held_ids(ME) == {"a"}
-
-
 # ------------------------------------------------------------- names and schema
 
 
@@ -207,7 +184,7 @@ def test_the_queues_of_a_database_are_its_collections_with_their_prefix(
     documents["owners"].insert_one({"_id": "x"})
     names = inspector.names()
     for name in names:
-        inspector.drop(name)
+        documents.drop_collection(collection(name))
     assert names == ["A_b-1", "a.b", "mail"]
 
 

@@ -12,7 +12,8 @@ from pymongo.database import Database
 
 from broker.job import Job, State
 from broker.store import GivenBack, QueueStore
-from broker.store_inspect import Inspector, collection
+from broker.store_changes import Changes, Letters
+from broker.store_inspect import collection
 from jobs import NOW, a_job, everything
 from launcher import wait_until
 from sluicemq.errors import NotFound
@@ -26,7 +27,10 @@ class Life:
 
     def __init__(self, documents: Database[dict[str, Any]]) -> None:
         self.store = QueueStore(documents, collection("mail"))
-        self.inspector = Inspector(documents)
+        self.changes = Changes(documents)
+        self.other = QueueStore(documents, collection("other"))
+        self.store.prepare()
+        self.other.prepare()
         self.job = a_job("a", owner=ME, remember=60.0)
 
     def document(self) -> dict[str, Any]:
@@ -97,7 +101,17 @@ STATES: dict[str, Callable[[Life], object]] = {
 
 def cancel(life: Life) -> None:
     with suppress(NotFound):
-        life.inspector.cancel("mail", "a")
+        life.changes.cancel("mail", "a")
+
+
+def promote(life: Life) -> None:
+    with suppress(NotFound):
+        life.changes.promote("mail", "a", NOW)
+
+
+def change(life: Life, **fields: Any) -> None:
+    with suppress(NotFound):
+        life.changes.change("mail", "a", NOW, **fields)
 
 
 def give_back(life: Life, **settings: Any) -> None:
@@ -121,10 +135,16 @@ VERBS: dict[str, Callable[[Life], object]] = {
     "reclaim": lambda life: life.store.reclaim(ME, LOSSES, NOW),
     "expire": lambda life: life.store.expire(NOW),
     "cancel": cancel,
-    "purge ready": lambda life: life.inspector.purge("mail", "ready", NOW),
-    "purge scheduled": lambda life: life.inspector.purge("mail", "scheduled", NOW),
-    "purge done": lambda life: life.inspector.purge("mail", "done", NOW),
-    "purge dead": lambda life: life.inspector.purge("mail", "dead", NOW),
+    "promote": promote,
+    "change of the priority": lambda life: change(life, priority=7),
+    "change of the delay": lambda life: change(life, due=NOW + 5),
+    "redrive": lambda life: life.changes.redrive("mail", Letters(), NOW),
+    "redrive by id": lambda life: life.changes.redrive("mail", Letters(("a",)), NOW),
+    "redrive elsewhere": lambda life: life.changes.redrive("mail", Letters(), NOW, life.other.jobs),
+    "purge ready": lambda life: life.changes.purge("mail", "ready", NOW),
+    "purge scheduled": lambda life: life.changes.purge("mail", "scheduled", NOW),
+    "purge done": lambda life: life.changes.purge("mail", "done", NOW),
+    "purge dead": lambda life: life.changes.purge("mail", "dead", NOW),
 }
 
 #: (from, verb): to. What is not here changes nothing.
@@ -157,6 +177,16 @@ EDGES: dict[tuple[str, str], str] = {
     ("reserved, no loss left", "reject"): "dead",
     ("reserved, no loss left", "release"): "ready",
     ("reserved, no loss left", "reclaim"): "dead",
+    ("ready", "change of the priority"): "ready",
+    ("ready", "change of the delay"): "ready",
+    ("ready, not due", "promote"): "ready",
+    ("ready, not due", "change of the priority"): "ready",
+    ("ready, not due", "change of the delay"): "ready",
+    ("ready, no attempt left", "change of the priority"): "ready",
+    ("ready, no attempt left", "change of the delay"): "ready",
+    ("dead", "redrive"): "ready",
+    ("dead", "redrive by id"): "ready",
+    ("dead", "redrive elsewhere"): "gone",
     ("done", "purge done"): "gone",
     ("dead", "purge dead"): "gone",
 }
@@ -174,6 +204,7 @@ def test_a_verb_moves_a_job_along_its_edge_and_from_elsewhere_changes_nothing(
     VERBS[verb](life)
     # Then
     if (state, verb) in EDGES:
+        assert life.document() != before
         assert life.state() == EDGES[state, verb]
         assert ("owner" in life.document()) == (life.state() == "reserved")
     else:

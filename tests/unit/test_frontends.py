@@ -15,7 +15,8 @@ from broker.intake import Push
 from devices.flow import boundless
 from devices.switchboard import Switchboard
 from fakes import Clock
-from sluicemq.errors import Unavailable
+from sluicemq import wire
+from sluicemq.errors import Paused, Unavailable
 
 
 class Queue:
@@ -26,9 +27,20 @@ class Queue:
 
     def __init__(self) -> None:
         self.answers = self
+        self.gates: list[Callable[[], None]] = []
+        self.paused: frozenset[str] = frozenset()
         self.pushes: list[Push] = []
         self.buried: list[dict[str, Any]] = []
         self.waiting: dict[str, Callable[..., None]] = {}
+
+    def admit(self) -> None:
+        if wire.INTAKE in self.paused:
+            raise Paused("paused")
+
+    def pause(self, *paused: str) -> None:
+        self.paused = frozenset(paused)
+        for follow in self.gates:
+            follow()
 
     def push(self, push: Push) -> None:
         self.pushes.append(push)

@@ -110,6 +110,49 @@ GOLDEN = {
         b"CANCEL",
         "930e a46d61696c a3696431",
     ),
+    "show": (
+        (wire.SHOW, 16, "mail", "id1"),
+        b"SHOW",
+        "9310 a46d61696c a3696431",
+    ),
+    "promote": (
+        (wire.PROMOTE, 17, "mail", "id1"),
+        b"PROMOTE",
+        "9311 a46d61696c a3696431",
+    ),
+    "change": (
+        (wire.CHANGE, 18, "mail", "id1", {"priority": 9, "delay": 1.5}),
+        b"CHANGE",
+        "9412 a46d61696c a3696431 82 a87072696f72697479 09 a564656c6179 cb3ff8000000000000",
+    ),
+    "redrive": (
+        (wire.REDRIVE, 19, "mail", {"ids": ["id1"], "reason": "why", "limit": 5}, None),
+        b"REDRIVE",
+        "9413 a46d61696c 83 a3696473 91 a3696431 a6726561736f6e a3776879 a56c696d6974 05 c0",
+    ),
+    "redrive elsewhere": (
+        (wire.REDRIVE, 20, "mail", {}, "late"),
+        b"REDRIVE",
+        "9414 a46d61696c 80 a46c617465",
+    ),
+    "redrive answered": (
+        (wire.OK, 20, {"moved": 3, "left": 1, "refused": [["id1", "DUPLICATE", "no"]]}),
+        b"OK",
+        (
+            "9214 83 a56d6f766564 03 a46c656674 01 a772656675736564 91 93 a3696431 "
+            "a94455504c4943415445 a26e6f"
+        ),
+    ),
+    "pause": (
+        (wire.PAUSE, 21, "mail", wire.INTAKE),
+        b"PAUSE",
+        "9315 a46d61696c a6696e74616b65",
+    ),
+    "resume": (
+        (wire.RESUME, 22, "mail", wire.DELIVERY),
+        b"RESUME",
+        "9316 a46d61696c a864656c6976657279",
+    ),
     "error": (
         (wire.ERROR, 15, "BAD_QUEUE", "no"),
         b"ERROR",

@@ -1,0 +1,164 @@
+"""Commands for single jobs: look at them, cancel, promote, change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from time import time
+from typing import Any
+
+import click
+
+from sluicemq.cli_output import Session, shown, span
+
+STATES = ("ready", "scheduled", "waiting", "reserved", "done", "dead")
+
+_PREVIEW = 2_000  # characters of a payload, or a result, that are shown of one job
+_BODIES = ("payload", "result")
+
+limit_option = click.option("--limit", type=click.IntRange(1, 1000), default=10, show_default=True)
+
+
+@click.command()
+@click.argument("queue")
+@click.option("--state", type=click.Choice(STATES), default="ready", show_default=True)
+@limit_option
+@click.pass_obj
+def peek(session: Session, queue: str, state: str, limit: int) -> None:
+    """Show the next jobs of a QUEUE without taking them; all that is known of them with --json."""
+    list_jobs(session, queue, state, limit)
+
+
+@click.command()
+@click.argument("queue")
+@click.argument("id")
+@click.pass_obj
+def show(session: Session, queue: str, id: str) -> None:  # noqa: A002 - the argument's name
+    """Show all that is known of one job of a QUEUE, with its history; bytes whole with --json."""
+    with session.client() as client:
+        job = client.show(queue, id)
+    show_job(session, queue, job)
+
+
+@click.command()
+@click.argument("queue")
+@click.argument("id")
+@click.pass_obj
+def cancel(session: Session, queue: str, id: str) -> None:  # noqa: A002
+    """Remove one job of a QUEUE that no worker holds."""
+    with session.client() as client:
+        client.cancel(queue, id)
+    session.result(f"cancelled {id}", queue=queue, id=id)
+
+
+@click.command()
+@click.argument("queue")
+@click.argument("id")
+@click.pass_obj
+def promote(session: Session, queue: str, id: str) -> None:  # noqa: A002
+    """Make a delayed job of a QUEUE due now."""
+    with session.client() as client:
+        client.promote(queue, id)
+    session.result(f"promoted {id}: it is due now", queue=queue, id=id)
+
+
+@click.command()
+@click.argument("queue")
+@click.argument("id")
+@click.option("--priority", type=click.IntRange(0, 255), metavar="N", help="Higher first.")
+@click.option("--delay", type=click.FloatRange(min=0), metavar="S", help="Seconds from now.")
+@click.pass_obj
+def change(
+    session: Session,
+    queue: str,
+    id: str,  # noqa: A002
+    priority: int | None,
+    delay: float | None,
+) -> None:
+    """Give a job of a QUEUE that waits another priority, another delay, or both."""
+    if priority is None and delay is None:
+        raise click.UsageError("give --priority, --delay, or both")
+    with session.client() as client:
+        client.change(queue, id, priority=priority, delay=delay)
+    session.result(f"changed {id}", queue=queue, id=id)
+
+
+def list_jobs(session: Session, queue: str, state: str, limit: int) -> None:
+    """Show the first jobs of a state as a table."""
+    with session.client() as client:
+        jobs = client.peek(queue, state, limit)
+    if session.as_json:
+        session.json({"queue": queue, "state": state, "jobs": jobs})
+    elif jobs:
+        session.table("", _in_short(jobs, state, time()))
+    else:
+        session.note(f"no {state} jobs in {queue}")
+
+
+def show_job(session: Session, queue: str, job: Mapping[str, Any]) -> None:
+    """Show one job: its fields, its errors, the beginning of its payload and result."""
+    if session.as_json:
+        session.json({"queue": queue, "job": job})
+        return
+    now, errors = time(), job.get("errors") or []
+    session.table("", [{"field": key, "value": _value(key, job[key], now)} for key in _fields(job)])
+    if errors:
+        session.result(" ")
+        session.table("errors", [_failure(each, _columns(errors)) for each in errors])
+    for name in _BODIES:
+        if job.get(name):
+            session.result(" ")
+            session.result(_body(name, job[name]))
+
+
+def _in_short(jobs: Sequence[Mapping[str, Any]], state: str, now: float) -> list[dict[str, Any]]:
+    """What someone wants to know who looks at a queue; columns that hold nothing are left out."""
+    rows = [_row(job, state, now) for job in jobs]
+    told = {column for row in rows for column, value in row.items() if value not in (None, "", {})}
+    return [{column: value for column, value in row.items() if column in told} for row in rows]
+
+
+def _row(job: Mapping[str, Any], state: str, now: float) -> dict[str, Any]:
+    errors = job.get("errors") or [{}]
+    created, due, ended = job.get("created_at"), job.get("eligible_at"), job.get("ended_at")
+    waits = due is not None and due > now
+    return {
+        "id": job.get("id"),
+        "state": job.get("state") if job.get("state") != state else None,
+        "attempts": job.get("attempts"),
+        "age": None if created is None else span(now - created),
+        "ended": None if ended is None else f"{span(now - ended)} ago",
+        "due": f"in {span(due - now)}" if due is not None and waits else None,
+        "headers": job.get("headers"),
+        "payload": job.get("payload"),
+        "result": job.get("result"),
+        "last error": errors[-1].get("reason"),
+    }
+
+
+def _fields(job: Mapping[str, Any]) -> list[str]:
+    first = [key for key in ("id", "state") if key in job]
+    return [*first, *(key for key in job if key not in (*first, *_BODIES, "errors"))]
+
+
+def _value(key: str, value: Any, now: float) -> Any:
+    """A field of a job as text; a time also as a span from now."""
+    if not key.endswith("_at") or not isinstance(value, int | float):
+        return value
+    ago = f"{span(now - value)} ago" if value <= now else f"in {span(value - now)}"
+    return f"{shown(key, value)} ({ago})"
+
+
+def _failure(error: Mapping[str, Any], columns: Sequence[str]) -> dict[str, Any]:
+    return {key: shown("_at", error[key]) if key == "at" else error.get(key) or None for key in columns}
+
+
+def _columns(errors: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The columns of a history: the known ones first, then what a newer broker tells."""
+    known = ["at", "attempt", "worker", "reason"]
+    return [*known, *dict.fromkeys(key for each in errors for key in each if key not in known)]
+
+
+def _body(name: str, body: Any) -> str:
+    text = body.decode(errors="backslashreplace") if isinstance(body, bytes) else str(body)
+    more = f" … ({len(body)} bytes; --json shows all)" if len(text) > _PREVIEW else ""
+    return f"{name}: {text[:_PREVIEW]}{more}"
