@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from broker import counters as counters_module
-from broker.counters import Counters
+from broker.counters import Counters, QueueCounters
 
 
 class Time:
@@ -68,3 +68,36 @@ def test_one_flood_does_not_silence_another_notice(
     counters.notice("bad_headers", "a")
     counters.notice("too_large", "b")
     assert caplog.messages == ["bad_headers: a", "too_large: b"]
+
+
+def test_what_a_queue_counts_is_counted_for_the_broker_too(caplog: pytest.LogCaptureFixture) -> None:
+    broker = Counters()
+    mail, other = QueueCounters(broker), QueueCounters(broker)
+    mail.add("pushed", 5)
+    other.add("pushed", 2)
+    mail.notice("dead", "job a")
+    assert (mail.values, broker.values) == ({"pushed": 5, "dead": 1}, {"pushed": 7, "dead": 1})
+    assert caplog.text.count("job a") == 1
+
+
+def test_the_rates_of_a_queue_are_those_of_the_last_minute() -> None:
+    # Given 10 jobs a second for two minutes, then none
+    counters = QueueCounters(Counters(), 1000.0)
+    assert counters.rates(1000.0) == {"pushed": 0.0, "delivered": 0.0, "committed": 0.0}
+    for second in range(1001, 1121):
+        counters.add("pushed", 10)
+        counters.tick(float(second))
+    # Then
+    assert counters.rates(1120.0)["pushed"] == 10.0
+    for second in range(1121, 1151):
+        counters.tick(float(second))
+    assert counters.rates(1150.0)["pushed"] == pytest.approx(5.0, abs=0.5)
+    for second in range(1151, 1201):
+        counters.tick(float(second))
+    assert counters.rates(1200.0)["pushed"] == 0.0
+
+
+def test_a_burst_right_after_the_start_is_no_endless_rate() -> None:
+    counters = QueueCounters(Counters(), 1000.0)
+    counters.add("committed", 50)
+    assert counters.rates(1000.001)["committed"] == 50.0

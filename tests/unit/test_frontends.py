@@ -225,3 +225,94 @@ def test_a_question_under_way_keeps_no_payload_in_memory() -> None:
     assert request.size >= 10_000
     assert not any(isinstance(each, list) and bytes(10_000) in each for each in kept)
     assert not any(hasattr(each, "payload") for each in kept)
+
+
+# ------------------------------------------------------------------ paused intake
+
+
+class Door:
+    """Notes whether it is read."""
+
+    received = 0
+
+    def __init__(self) -> None:
+        self.is_open = False
+
+    def start(self) -> None:
+        self.is_open = True
+
+    def pause(self) -> None:
+        self.is_open = False
+
+    def resume(self) -> None:
+        self.is_open = True
+
+
+@pytest.fixture
+def door() -> Door:
+    return Door()
+
+
+def push_frontend(house: House, door: Door) -> PushFrontend:
+    frontend: PushFrontend = house.frontend(PushFrontend)
+    frontend.doors = [door]  # type: ignore[list-item]
+    return frontend
+
+
+def test_a_push_door_is_not_read_while_intake_of_its_queue_is_paused(door: Door) -> None:
+    house = House()
+    frontend = push_frontend(house, door)
+    house.queue.pause(wire.INTAKE)
+
+    frontend.start()
+    assert not door.is_open
+    house.queue.pause(wire.DELIVERY)
+    assert door.is_open
+    house.queue.pause(wire.DELIVERY, wire.INTAKE)
+    assert not door.is_open
+
+
+def test_a_push_door_that_is_paused_and_full_opens_when_it_is_neither(door: Door) -> None:
+    house = House(hwm=1)
+    frontend = push_frontend(house, door)
+    frontend.start()
+    frontend._receive([[b"first"]])
+    assert not door.is_open
+
+    house.queue.pause(wire.INTAKE)
+    house.queue.pushes[0].told({}, ())
+    assert not door.is_open
+    house.queue.pause()
+    assert door.is_open
+
+    frontend._receive([[b"second"]])
+    house.queue.pause(wire.INTAKE)
+    house.queue.pause()
+    assert not door.is_open
+    house.queue.pushes[1].told({}, ())
+    assert door.is_open
+
+
+def test_a_push_door_is_read_to_its_end_by_a_broker_that_stops_though_intake_is_paused(door: Door) -> None:
+    house = House()
+    frontend = push_frontend(house, door)
+    frontend.start()
+    house.queue.pause(wire.INTAKE)
+    frontend.read_all()
+    assert door.is_open
+    frontend._receive([[b"last"]])
+    assert house.queue.payloads == [b"last"]
+
+
+def test_a_request_to_a_paused_queue_is_refused_at_once_and_counted() -> None:
+    house = House()
+    lane = house.asker(house.frontend(RequestFrontend))
+    house.queue.pause(wire.INTAKE)
+
+    lane.receive([ask(1, b"a"), ask(2, b"b")])
+
+    assert house.queue.pushes == []
+    assert [answer[1] for answer in lane.sent] == [b"1", b"2"]
+    assert all(b'"PAUSED"' in answer[4] for answer in lane.sent)
+    assert (house.counters.values["received"], house.counters.values["refused"]) == (2, 2)
+    assert house.counters.values["unreadable"] == 0

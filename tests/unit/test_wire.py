@@ -138,10 +138,7 @@ GOLDEN = {
     "redrive answered": (
         (wire.OK, 20, {"moved": 3, "left": 1, "refused": [["id1", "DUPLICATE", "no"]]}),
         b"OK",
-        (
-            "9214 83 a56d6f766564 03 a46c656674 01 a772656675736564 91 93 a3696431 "
-            "a94455504c4943415445 a26e6f"
-        ),
+        ("9214 83 a56d6f766564 03 a46c656674 01 a772656675736564 91 93 a3696431 a94455504c4943415445 a26e6f"),
     ),
     "pause": (
         (wire.PAUSE, 21, "mail", wire.INTAKE),

@@ -1,0 +1,427 @@
+"""What people order for the jobs of a queue: cancel, promote, change, redrive, purge, drop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pymongo.database import Database
+from pymongo.errors import AutoReconnect, OperationFailure
+
+from broker import store_changes
+from broker.mongo import Unclear
+from broker.store import GivenBack, QueueStore
+from broker.store_changes import Changes, Letters
+from broker.store_documents import date, seconds
+from broker.store_inspect import Inspector, collection
+from jobs import NOW, a_job, everything, ids, some_jobs, stored
+from sluicemq.errors import DifferentStore, NotFound, Unavailable
+
+ME = "me"
+LATER = NOW + 100
+
+
+@pytest.fixture
+def other(documents: Database[dict[str, Any]]) -> QueueStore:
+    """The empty queue ``other``."""
+    other = QueueStore(documents, collection("other"))
+    other.prepare()
+    return other
+
+
+@pytest.fixture
+def crowd(store: QueueStore) -> QueueStore:
+    """3 ready, 2 scheduled, 4 reserved, 1 done, 5 dead."""
+    store.push(some_jobs(3) + some_jobs(2, eligible_at=NOW + 60) + some_jobs(4, owner=ME), NOW)
+    [done] = some_jobs(1, owner=ME, remember=60.0)
+    store.push([done], NOW)
+    store.finish([(done, b"result")], NOW)
+    bury(store, 5)
+    return store
+
+
+def bury(
+    store: QueueStore, count: int = 1, *, reason: str = "bad", at: float = NOW, **settings: Any
+) -> list[str]:
+    """Make so many jobs dead letters; their ids."""
+    jobs = some_jobs(count, owner=ME, **settings)
+    store.push(jobs, NOW)
+    store.give_back([GivenBack(job, reason, "worker", dead=True) for job in jobs], at)
+    return ids(jobs)
+
+
+def bury_unreadable(store: QueueStore, job_id: str, **fields: Any) -> None:
+    letter = {"_id": job_id, "payload": b"12345", "raw_headers": b"", "reason": "unreadable", "size": 5}
+    store.bury([{**letter, **fields}], NOW)
+
+
+def states(store: QueueStore) -> dict[str, str]:
+    return {job_id: each["state"] for job_id, each in everything(store).items()}
+
+
+# ------------------------------------------------------------------------ cancel
+
+
+def test_a_job_that_waits_can_be_cancelled_once(store: QueueStore, changes: Changes) -> None:
+    # Given
+    store.push([a_job("a"), a_job("later", eligible_at=NOW + 60)], NOW)
+    # When
+    changes.cancel("mail", "a")
+    changes.cancel("mail", "later")
+    # Then
+    assert everything(store) == {}
+    with pytest.raises(NotFound, match="'a' is not there in queue 'mail'"):
+        changes.cancel("mail", "a")
+
+
+def test_a_job_that_a_worker_has_can_not_be_cancelled(store: QueueStore, changes: Changes) -> None:
+    store.push([a_job("a", owner=ME)], NOW)
+    with pytest.raises(NotFound, match="'a' is reserved"):
+        changes.cancel("mail", "a")
+    assert store.held_ids(ME) == {"a"}
+
+
+# --------------------------------------------------------------- promote, change
+
+
+def test_a_promoted_job_is_due_now_behind_those_that_were_due_before(
+    store: QueueStore, changes: Changes
+) -> None:
+    # Given
+    store.push([a_job("later", eligible_at=NOW + 3600), a_job("first"), a_job("second")], NOW)
+    # When
+    changes.promote("mail", "later", NOW + 1)
+    changes.promote("mail", "second", NOW + 1)
+    # Then one that was due keeps its place
+    assert ids(store.reserve(3, NOW + 1, ME).jobs) == ["first", "second", "later"]
+
+
+def test_a_changed_priority_changes_the_place_and_a_changed_delay_the_time(
+    store: QueueStore, changes: Changes
+) -> None:
+    # Given
+    store.push([a_job("a"), a_job("b"), a_job("c")], NOW)
+    # When
+    changes.change("mail", "c", NOW, priority=9)
+    changes.change("mail", "a", NOW, due=NOW + 60)
+    # Then
+    assert ids(store.reserve(3, NOW, ME).jobs) == ["c", "b"]
+    assert ids(store.reserve(3, NOW + 60, ME).jobs) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("state", "settings"),
+    [("reserved", {"owner": "other"}), ("expired", {"expires_at": NOW - 1}), ("not there", None)],
+)
+def test_what_does_not_wait_is_neither_promoted_nor_changed_and_it_is_said_what_it_is(
+    store: QueueStore, changes: Changes, state: str, settings: dict[str, Any] | None
+) -> None:
+    # Given
+    if settings is not None:
+        store.push([a_job("a", eligible_at=NOW - 9, **settings)], NOW)
+    before = everything(store)
+    # When, then
+    with pytest.raises(
+        NotFound, match=f"'a' is {state} in queue 'mail': only a job that waits can be promoted"
+    ):
+        changes.promote("mail", "a", NOW)
+    with pytest.raises(
+        NotFound, match=f"'a' is {state} in queue 'mail': only a job that waits can be changed"
+    ):
+        changes.change("mail", "a", NOW, priority=1, due=NOW)
+    assert everything(store) == before
+
+
+# ----------------------------------------------------------------------- redrive
+
+
+def test_a_redriven_job_begins_anew_and_keeps_its_history(store: QueueStore, changes: Changes) -> None:
+    # Given a dead letter that is removed one day, had 60 s to live, and has ten failures behind it
+    [job] = some_jobs(1, owner=ME, expires_at=NOW + 60, headers={"k": "v"}, priority=4, max_attempts=20)
+    store.push([job], NOW)
+    for _ in range(9):
+        store.give_back([GivenBack(job, "again", "w", suspect=True)], NOW)
+        [job] = store.reserve(1, NOW, ME).jobs
+    store.give_back([GivenBack(job, "$bad", "w", dead=True)], NOW + 1)
+    store.jobs.update_one({}, {"$set": {"remove_at": date(NOW + 9e6), "losses": 2}})
+    before = stored(store, job.id)
+    # When
+    redriven = changes.redrive("mail", Letters(), LATER)
+    # Then
+    assert (redriven.moved, redriven.left, redriven.refused) == (1, 0, {})
+    after = stored(store, job.id)
+    assert (after["state"], after["attempts"]) == ("ready", 0)
+    assert seconds(after["eligible_at"]) == LATER
+    assert seconds(after["expires_at"]) == LATER + 60
+    assert not after.keys() & {"losses", "suspect", "ended_at", "remove_at"}
+    kept = ("payload", "headers", "priority", "max_attempts", "seq", "created_at")
+    assert [after[key] for key in kept] == [before[key] for key in kept]
+    *history, entry = after["errors"]
+    assert history == before["errors"][1:]
+    assert entry == {"at": after["eligible_at"], "attempt": 10, "reason": "redriven", "worker": ""}
+    [again] = store.reserve(1, LATER, ME).jobs
+    assert (again.attempts, again.losses, again.suspect) == (1, 0, False)
+
+
+def test_redriven_jobs_come_after_what_is_due_in_their_old_order(store: QueueStore, changes: Changes) -> None:
+    first, second = bury(store, 2)
+    store.push([a_job("waits")], NOW)
+    changes.redrive("mail", Letters(), LATER)
+    assert ids(store.reserve(3, LATER, ME).jobs) == ["waits", first, second]
+
+
+def test_a_redrive_takes_the_ids_it_is_told_and_says_what_the_others_are(
+    store: QueueStore, changes: Changes
+) -> None:
+    # Given
+    first, second, _third = bury(store, 3)
+    store.push([a_job("waits")], NOW)
+    # When
+    redriven = changes.redrive("mail", Letters((first, second, "waits", "nosuch")), LATER)
+    # Then
+    assert (redriven.moved, redriven.left) == (2, 0)
+    assert {each: str(why).partition(" in ")[0] for each, why in redriven.refused.items()} == {
+        "waits": "job 'waits' is ready",
+        "nosuch": "job 'nosuch' is not there",
+    }
+    assert list(states(store).values()).count("dead") == 1
+
+
+def test_a_redrive_by_reason_looks_at_the_last_failure_and_takes_the_text_as_it_is(
+    store: QueueStore, changes: Changes
+) -> None:
+    # Given
+    [wanted] = bury(store, reason="no .*$ on device (5)")
+    bury(store, reason="no space on device (5)")
+    bury(store, reason="$errors.reason")
+    before = a_job("before", owner=ME)
+    store.push([before], NOW)
+    store.give_back([GivenBack(before, "no .*$ on device", "w")], NOW)
+    [again] = store.reserve(1, NOW, ME).jobs
+    store.give_back([GivenBack(again, "something else", "w", dead=True)], NOW)
+    # When
+    redriven = changes.redrive("mail", Letters(reason="o .*$ on device"), LATER)
+    # Then
+    assert (redriven.moved, redriven.left) == (1, 0)
+    assert [job_id for job_id, state in states(store).items() if state == "ready"] == [wanted]
+    assert changes.redrive("mail", Letters(reason="$errors.reason"), LATER).moved == 1
+
+
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["here", "elsewhere"])
+def test_a_redrive_with_a_limit_takes_the_oldest_in_batches(
+    store: QueueStore,
+    changes: Changes,
+    other: QueueStore,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    elsewhere: bool,
+) -> None:
+    # Given
+    monkeypatch.setattr(store_changes, "_AT_ONCE", 3)
+    young = bury(store, 5, at=NOW + 50)
+    old = bury(store, 5, at=NOW + 10)
+    # When
+    redriven = changes.redrive("mail", Letters(limit=7), LATER, other.jobs if elsewhere else None)
+    # Then
+    assert (redriven.moved, redriven.left) == (7, 3)
+    assert {job_id for job_id, state in states(store).items() if state == "dead"} < set(young)
+    moved = states(other if elsewhere else store)
+    assert all(moved[job_id] == "ready" for job_id in old)
+
+
+def test_large_letters_go_in_statements_of_some_mib(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_changes, "_BYTES_AT_ONCE", 10)
+    sizes = [("a", 4), ("b", 5), ("c", 3), ("d", 99), ("e", 1), ("f", 9)]
+    assert list(store_changes._batches(sizes)) == [["a", "b"], ["c"], ["d"], ["e", "f"]]
+
+
+def test_what_dies_later_than_the_order_is_left(store: QueueStore, changes: Changes) -> None:
+    bury(store, at=LATER + 1)
+    redriven = changes.redrive("mail", Letters(), LATER)
+    assert (redriven.moved, redriven.left) == (0, 0)
+
+
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["here", "elsewhere"])
+def test_a_letter_that_never_was_a_whole_job_is_left_and_named(
+    store: QueueStore, changes: Changes, other: QueueStore, *, elsewhere: bool
+) -> None:
+    # Given
+    bury_unreadable(store, "cut", size=6)
+    bury_unreadable(store, "headers", raw_headers=b"{", size=5)
+    bury_unreadable(store, "whole")
+    # When
+    redriven = changes.redrive("mail", Letters(), LATER, other.jobs if elsewhere else None)
+    # Then
+    assert (redriven.moved, redriven.left) == (1, 2)
+    assert redriven.refused.keys() == {"cut", "headers"}
+    assert "never was a job" in str(redriven.refused["cut"])
+    assert "size" not in {**stored(store, "whole"), **stored(other, "whole")}
+    assert states(store).get("cut") == states(store).get("headers") == "dead"
+
+
+# ------------------------------------------------------------- into another queue
+
+
+def test_a_redrive_moves_jobs_whole_to_another_queue(
+    store: QueueStore, changes: Changes, other: QueueStore
+) -> None:
+    # Given
+    [job_id] = bury(store, headers={"k": "v"}, payload=b"p" * 1000, priority=7)
+    # When
+    redriven = changes.redrive("mail", Letters(), LATER, other.jobs)
+    # Then
+    assert (redriven.moved, redriven.left) == (1, 0)
+    assert everything(store) == {}
+    moved = stored(other, job_id)
+    assert (moved["state"], moved["attempts"], moved["payload"]) == ("ready", 0, b"p" * 1000)
+    assert [each["reason"] for each in moved["errors"]] == ["bad", "redriven from mail"]
+    assert ids(other.reserve(1, LATER, ME).jobs) == [job_id]
+
+
+def test_a_job_whose_id_is_in_the_other_queue_is_refused_by_name_and_stays(
+    store: QueueStore, changes: Changes, other: QueueStore
+) -> None:
+    # Given
+    first, second, third = bury(store, 3)
+    other.push([a_job(second, b"its own")], NOW)
+    # When
+    redriven = changes.redrive("mail", Letters(), LATER, other.jobs)
+    # Then
+    assert (redriven.moved, redriven.left) == (2, 1)
+    assert str(redriven.refused[second]) == f"queue 'other' has a job {second!r} already"
+    assert states(store) == {second: "dead"}
+    assert stored(other, second)["payload"] == b"its own"
+    assert states(other).keys() == {first, second, third}
+
+
+def test_an_id_that_comes_up_in_the_other_queue_during_the_move_costs_the_others_nothing(
+    store: QueueStore, changes: Changes, other: QueueStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given
+    first, second = bury(store, 2)
+    movable = store_changes._Move._movable
+
+    def pushed_right_after(move: Any, *arguments: Any) -> list[str]:
+        found = movable(move, *arguments)
+        other.push([a_job(second, b"its own")], NOW)
+        return found
+
+    monkeypatch.setattr(store_changes._Move, "_movable", pushed_right_after)
+    # When
+    redriven = changes.redrive("mail", Letters(), LATER, other.jobs)
+    # Then
+    assert (redriven.moved, redriven.left, list(redriven.refused)) == (1, 1, [second])
+    assert states(store) == {second: "dead"}
+    assert states(other) == {first: "ready", second: "ready"}
+
+
+def test_a_letter_that_somebody_else_takes_during_the_move_is_left_to_them(
+    store: QueueStore, changes: Changes, other: QueueStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given
+    first, second = bury(store, 2)
+    movable = store_changes._Move._movable
+
+    def purged_right_after(move: Any, *arguments: Any) -> list[str]:
+        found = movable(move, *arguments)
+        store.jobs.delete_one({"_id": second})
+        return found
+
+    monkeypatch.setattr(store_changes._Move, "_movable", purged_right_after)
+    # When
+    redriven = changes.redrive("mail", Letters(), LATER, other.jobs)
+    # Then
+    assert (redriven.moved, redriven.left) == (1, 0)
+    assert (states(store), states(other)) == ({}, {first: "ready"})
+
+
+@pytest.mark.parametrize("step", ["insert_many", "delete_many"])
+def test_a_move_that_breaks_off_leaves_the_jobs_where_they_were(
+    store: QueueStore, changes: Changes, other: QueueStore, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    # Given
+    bury(store, 3)
+    before = everything(store)
+    broken = type(store.jobs)
+    monkeypatch.setattr(broken, step, raising(AutoReconnect("gone")))
+    # When
+    with pytest.raises(Unclear):
+        changes.redrive("mail", Letters(), LATER, other.jobs)
+    # Then, and it can be repeated
+    monkeypatch.undo()
+    assert (everything(store), everything(other)) == (before, {})
+    assert changes.redrive("mail", Letters(), LATER, other.jobs).moved == 3
+
+
+def test_without_transactions_nothing_is_moved_and_it_is_said_why(
+    store: QueueStore, changes: Changes, other: QueueStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bury(store)
+    standalone = OperationFailure("Transaction numbers are only allowed on a replica set member", 20)
+    monkeypatch.setattr(store_changes._Move, "_apply", raising(standalone))
+    with pytest.raises(DifferentStore, match="stand-alone"):
+        changes.redrive("mail", Letters(), LATER, other.jobs)
+
+
+def test_a_move_that_is_always_overtaken_is_given_up(
+    store: QueueStore, changes: Changes, other: QueueStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bury(store)
+    monkeypatch.setattr(store_changes._Move, "_apply", raising(store_changes._Overtaken()))
+    with pytest.raises(Unavailable, match="try again"):
+        changes.redrive("mail", Letters(), LATER, other.jobs)
+
+
+def raising(error: Exception) -> Any:
+    def fail(*_arguments: Any, **_options: Any) -> None:
+        raise error
+
+    return fail
+
+
+# ------------------------------------------------------------------- purge, drop
+
+
+@pytest.mark.parametrize(("state", "count"), [("ready", 3), ("scheduled", 2), ("done", 1), ("dead", 5)])
+def test_a_purge_removes_all_jobs_of_one_state_and_no_other(
+    crowd: QueueStore,
+    changes: Changes,
+    inspector: Inspector,
+    monkeypatch: pytest.MonkeyPatch,
+    state: str,
+    count: int,
+) -> None:
+    # Given
+    monkeypatch.setattr(store_changes, "_PURGED_AT_ONCE", 2)
+    before = inspector.counts("mail", NOW)
+    # When
+    removed = changes.purge("mail", state, NOW)
+    # Then
+    assert removed == count
+    assert inspector.counts("mail", NOW) == {**before, state: 0}
+
+
+def test_a_job_claimed_during_a_purge_is_left_with_its_worker(
+    store: QueueStore, changes: Changes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given
+    store.push([a_job("a"), a_job("b")], NOW)
+    stored_state = store_changes.stored_state
+
+    def claimed_in_between(state: str) -> str:
+        store.jobs.update_one({"_id": "a"}, {"$set": {"state": "reserved", "owner": ME}})
+        return stored_state(state)
+
+    monkeypatch.setattr(store_changes, "stored_state", claimed_in_between)
+    # When
+    removed = changes.purge("mail", "ready", NOW)
+    # Then
+    assert removed == 1
+    assert everything(store).keys() == {"a"}
+
+
+def test_a_dropped_queue_is_gone_with_all_its_jobs(
+    crowd: QueueStore, changes: Changes, inspector: Inspector
+) -> None:
+    assert changes.drop("mail") == 15
+    assert "mail" not in inspector.names()

@@ -1,0 +1,186 @@
+"""A queue whose delivery or intake is paused: the dispatcher, the doors, and who is told by whom."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from unittest.mock import MagicMock
+
+import gevent
+import pytest
+from test_dispatch import House
+
+from broker.config import Config
+from broker.counters import Counters
+from broker.patience import Patience
+from broker.pauses import Pauses
+from broker.queue import House as SharedParts
+from broker.queue import Queue
+from fakes import Clock, FakeOwners, Held, go_on
+from jobs import NOW, a_job, ids, some_jobs
+from sluicemq import wire
+from sluicemq.errors import Paused, Unavailable
+
+
+@pytest.fixture
+def house() -> House:
+    return House()
+
+
+# ---------------------------------------------------------------------- delivery
+
+
+def test_a_paused_queue_hands_out_and_claims_nothing_and_its_running_jobs_go_on(house: House) -> None:
+    # Given a worker with a job, and others staged behind it
+    worker = house.worker()
+    house.ready(*some_jobs(5))
+    assert len(house.dispatch._staged)
+    # When
+    house.dispatch.pause(paused=True)
+    house.ready(a_job("new"))
+    house.dispatch.tick()
+    go_on()
+    house.commit(worker)
+    # Then the running one was settled, and nothing is held
+    assert len(worker.jobs) == 1
+    assert house.dispatch.held == {}
+    assert len(house.store.ready) == 5
+    assert house.born(a_job("next")) == []
+
+
+def test_a_resumed_queue_hands_out_at_once_what_has_come_meanwhile(house: House) -> None:
+    worker = house.worker(prefetch=10)
+    house.dispatch.pause(paused=True)
+    house.ready(*(jobs := some_jobs(5)))
+    assert worker.jobs == []
+    house.dispatch.pause(paused=False)
+    go_on()
+    assert worker.jobs == ids(jobs)
+
+
+def test_what_a_claim_under_way_brings_after_the_pause_goes_back(house: House) -> None:
+    # Given
+    held = Held()
+    house.store.before_claim = held
+    worker = house.worker()
+    house.ready(a_job("a"))
+    # When
+    house.dispatch.pause(paused=True)
+    held.set()
+    go_on()
+    # Then
+    assert (worker.jobs, house.dispatch.held) == ([], {})
+    assert ids(house.store.ready) == ["a"]
+
+
+def test_what_is_born_reserved_and_durable_only_after_the_pause_goes_back(house: House) -> None:
+    # Given
+    worker = house.worker()
+    [job] = jobs = [a_job("a")]
+    arrival = house.dispatch.expect(jobs, NOW)
+    assert job.owner
+    # When
+    house.dispatch.pause(paused=True)
+    house.dispatch.arrived(arrival, jobs)
+    # Then
+    assert (worker.jobs, house.dispatch.held) == ([], {})
+    assert house.store.ready == jobs
+
+
+# ------------------------------------------------------------------------ intake
+
+
+@pytest.fixture
+def queue() -> Queue:
+    never_asked: Any = MagicMock()
+    owners: Any = FakeOwners()
+    shared = SharedParts(lambda _name: never_asked, owners, Clock(), Patience(), Counters())
+    return Queue("mail", Config.default().queue("mail"), shared)
+
+
+def test_a_queue_refuses_jobs_while_its_intake_is_paused_and_says_how_to_resume_it(queue: Queue) -> None:
+    # Given
+    told: list[bool] = []
+    queue.gates.append(lambda: told.append(wire.INTAKE in queue.paused))
+    queue.admit()
+    # When
+    queue.pause(frozenset({wire.INTAKE}))
+    queue.pause(frozenset({wire.INTAKE}))
+    # Then
+    with pytest.raises(Paused, match="sluicemq resume mail --intake"):
+        queue.admit()
+    queue.pause(frozenset({wire.DELIVERY}))
+    queue.admit()
+    assert (told, queue.dispatch.paused) == ([True, False], True)
+
+
+# ----------------------------------------------------------------- what is known
+
+
+class Store:
+    """The pauses of a database; ``before_read`` may wait or raise."""
+
+    def __init__(self) -> None:
+        self.stored: dict[str, frozenset[str]] = {}
+        self.reads = 0
+        self.before_read: Callable[[], None] = lambda: None
+
+    def paused(self) -> dict[str, frozenset[str]]:
+        self.reads += 1
+        found = dict(self.stored)
+        self.before_read()
+        return found
+
+    def pause(self, queue: str, what: str) -> None:
+        self.stored[queue] = self.stored.get(queue, frozenset()) | {what}
+
+
+@pytest.fixture
+def pauses(store: Store) -> Pauses:
+    pauses = Pauses(lambda _name: None, [])  # type: ignore[arg-type,return-value]
+    pauses._stores = {None: store}  # type: ignore[dict-item]
+    return pauses
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store()
+
+
+def test_what_is_paused_is_one_read_for_all_queues_of_a_database(pauses: Pauses, store: Store) -> None:
+    store.stored = {"a": frozenset({"intake"}), "b": frozenset({"delivery"})}
+    pauses.read()
+    assert (pauses.of(None, "a"), pauses.of(None, "b"), pauses.of(None, "c")) == (
+        {"intake"},
+        {"delivery"},
+        set(),
+    )
+    assert store.reads == 1
+
+
+def test_while_mongodb_is_away_what_was_known_holds_on(pauses: Pauses, store: Store) -> None:
+    pauses.order(None, lambda each: each.pause("a", "intake"))
+
+    def away() -> None:
+        raise Unavailable("no primary")
+
+    store.before_read = away
+    with pytest.raises(Unavailable):
+        pauses.read()
+    assert pauses.of(None, "a") == {"intake"}
+
+
+def test_a_look_that_began_before_an_order_does_not_undo_it(pauses: Pauses, store: Store) -> None:
+    # Given a look that has read, and whose answer takes long
+    held = Held()
+    store.before_read = held
+    look = gevent.spawn(pauses.read)
+    go_on()
+    # When
+    store.before_read = lambda: None
+    order = gevent.spawn(pauses.order, None, lambda each: each.pause("a", "intake"))
+    go_on()
+    held.set()
+    gevent.joinall([look, order], timeout=5, raise_error=True)
+    # Then
+    assert pauses.of(None, "a") == {"intake"}
