@@ -32,7 +32,8 @@ class Admin:
         self._started = time.monotonic()
 
     def queues(self) -> list[dict[str, Any]]:
-        """All queues with their counts."""
+        """All queues with their counts, those that other brokers have made too."""
+        self._queues.discover()
         return [self._summary(queue) for queue in sorted(self._queues, key=lambda queue: queue.name)]
 
     def stats(self) -> dict[str, Any]:

@@ -15,13 +15,13 @@ _NOTHING: frozenset[str] = frozenset()
 class Pauses:
     """What of which queue is paused, as MongoDB said last; one read for each database, not each queue."""
 
-    def __init__(self, database: Callable[[str | None], Documents], names: Iterable[str | None]) -> None:
-        """``names``: of all databases with queues; None is the broker's own."""
+    def __init__(self, database: Callable[[str], Documents], names: Iterable[str]) -> None:
+        """``names``: of all databases with queues."""
         self._stores = {name: PauseStore(database(name)) for name in names}
-        self._known: dict[str | None, dict[str, frozenset[str]]] = {}
+        self._known: dict[str, dict[str, frozenset[str]]] = {}
         self._reading = RLock()  # or a read that began before an order would undo it, for a second
 
-    def of(self, database: str | None, queue: str) -> frozenset[str]:
+    def of(self, database: str, queue: str) -> frozenset[str]:
         """What is paused of a queue: ``delivery``, ``intake``, both, or nothing."""
         return self._known.get(database, {}).get(queue, _NOTHING)
 
@@ -30,7 +30,7 @@ class Pauses:
         with self._reading:
             self._known = {name: store.paused() for name, store in self._stores.items()}
 
-    def order(self, database: str | None, statement: Callable[[PauseStore], None]) -> None:
+    def order(self, database: str, statement: Callable[[PauseStore], None]) -> None:
         """Write a change, durably, and read what holds then."""
         with self._reading:
             statement(self._stores[database])

@@ -9,6 +9,7 @@ from typing import Any
 from broker.config import Config
 from broker.pauses import Pauses
 from broker.queue import House, Queue
+from broker.store_inspect import Inspector
 from broker.store_pauses import PauseStore
 from sluicemq.errors import BadQueue, QueueFull
 from sluicemq.wire import QUEUE_NAME_RULE, is_queue_name
@@ -21,8 +22,13 @@ class Queues:
         self._config = config
         self._house = house
         self._open: dict[str, Queue] = {}
-        names = {None, *(each.database for each in (*config.queues.values(), config.other_queues))}
-        self._pauses = Pauses(house.database, names)
+        usual = config.broker.database
+        #: The names of all databases with queues, each once.
+        self.databases = {
+            usual,
+            *(each.database or usual for each in (*config.queues.values(), config.other_queues)),
+        }
+        self._pauses = Pauses(house.database, self.databases)
 
     def __iter__(self) -> Iterator[Queue]:
         """Every queue that is known."""
@@ -33,11 +39,20 @@ class Queues:
         queue = self._open.get(name)
         if queue is None:
             queue = self._open[name] = Queue(check_name(name), self._config.queue(name), self._house)
-            queue.pause(self._pauses.of(queue.settings.database, name))
+            queue.pause(self._pauses.of(self._database_of(queue.name), name))
         return queue
 
+    def discover(self) -> None:
+        """Open the queues that MongoDB has and that are not known here: other brokers have made them."""
+        for database in self.databases:
+            for name in Inspector(self._house.database(database)).names():
+                if is_queue_name(name) and self._database_of(name) == database:
+                    self.open(name)
+
     def get(self, name: str) -> Queue:
-        """The queue of this name; raises :class:`BadQueue` if there is none."""
+        """The queue of this name, whoever made it; raises :class:`BadQueue` if there is none."""
+        if name not in self._open:
+            self.discover()
         queue = self._open.get(name)
         if queue is None:
             raise BadQueue(f"there is no queue {check_name(name)!r}")
@@ -82,17 +97,20 @@ class Queues:
         self._order(queue, lambda store: store.resume(queue.name, what))
 
     def _order(self, queue: Queue, statement: Callable[[PauseStore], None]) -> None:
-        self._pauses.order(queue.settings.database, statement)
+        self._pauses.order(self._database_of(queue.name), statement)
         self._apply_pauses()
 
     def _apply_pauses(self) -> None:
         for queue in self:
-            queue.pause(self._pauses.of(queue.settings.database, queue.name))
+            queue.pause(self._pauses.of(self._database_of(queue.name), queue.name))
 
     def drop_owner(self, owner: str) -> None:
         """Another broker has taken what we held under this owner id."""
         for queue in self:
             queue.dispatch.drop(owner)
+
+    def _database_of(self, name: str) -> str:
+        return self._config.queue(name).database or self._config.broker.database
 
     def _configured(self) -> set[str]:
         return {*self._config.queues, *(device.queue for device in self._config.devices)}

@@ -153,15 +153,9 @@ class Server:
             log.warning("%s", warning)
         self._clock.measure(self._mongo)
         LeaseStore(self._database(None)).prepare()
-        for database in {
-            broker.database,
-            *(each.database for each in self.config.queues.values() if each.database),
-        }:
-            inspector = Inspector(self._database(database))
-            inspector.check_schema()
-            for name in inspector.names():
-                if (self.config.queue(name).database or broker.database) == database:
-                    self._queues.open(name)
+        for database in self._queues.databases:
+            Inspector(self._database(database)).check_schema()
+        self._queues.discover()
         self._queues.follow_pauses()
         self._owners.use()
         if self._alone:

@@ -138,7 +138,7 @@ class Store:
 @pytest.fixture
 def pauses(store: Store) -> Pauses:
     pauses = Pauses(lambda _name: None, [])  # type: ignore[arg-type,return-value]
-    pauses._stores = {None: store}  # type: ignore[dict-item]
+    pauses._stores = {"db": store}  # type: ignore[dict-item]
     return pauses
 
 
@@ -150,7 +150,7 @@ def store() -> Store:
 def test_what_is_paused_is_one_read_for_all_queues_of_a_database(pauses: Pauses, store: Store) -> None:
     store.stored = {"a": frozenset({"intake"}), "b": frozenset({"delivery"})}
     pauses.read()
-    assert (pauses.of(None, "a"), pauses.of(None, "b"), pauses.of(None, "c")) == (
+    assert (pauses.of("db", "a"), pauses.of("db", "b"), pauses.of("db", "c")) == (
         {"intake"},
         {"delivery"},
         set(),
@@ -159,7 +159,7 @@ def test_what_is_paused_is_one_read_for_all_queues_of_a_database(pauses: Pauses,
 
 
 def test_while_mongodb_is_away_what_was_known_holds_on(pauses: Pauses, store: Store) -> None:
-    pauses.order(None, lambda each: each.pause("a", "intake"))
+    pauses.order("db", lambda each: each.pause("a", "intake"))
 
     def away() -> None:
         raise Unavailable("no primary")
@@ -167,7 +167,7 @@ def test_while_mongodb_is_away_what_was_known_holds_on(pauses: Pauses, store: St
     store.before_read = away
     with pytest.raises(Unavailable):
         pauses.read()
-    assert pauses.of(None, "a") == {"intake"}
+    assert pauses.of("db", "a") == {"intake"}
 
 
 def test_a_look_that_began_before_an_order_does_not_undo_it(pauses: Pauses, store: Store) -> None:
@@ -178,9 +178,9 @@ def test_a_look_that_began_before_an_order_does_not_undo_it(pauses: Pauses, stor
     go_on()
     # When
     store.before_read = lambda: None
-    order = gevent.spawn(pauses.order, None, lambda each: each.pause("a", "intake"))
+    order = gevent.spawn(pauses.order, "db", lambda each: each.pause("a", "intake"))
     go_on()
     held.set()
     gevent.joinall([look, order], timeout=5, raise_error=True)
     # Then
-    assert pauses.of(None, "a") == {"intake"}
+    assert pauses.of("db", "a") == {"intake"}

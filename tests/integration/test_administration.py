@@ -1,0 +1,313 @@
+"""What an operator orders over the library, at real brokers with real workers: seen by all, and at once."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from secrets import token_hex
+from typing import Any
+
+import pytest
+import zmq
+from pymongo import MongoClient
+
+from launcher import BrokerProcess, wait_until
+from sluicemq import Client, Job, NotFound, Paused, Producer, Reject, Worker
+
+CONFIG = {"broker": {"poll": 0.2, "lease": 2.0}}
+
+
+class Stage:
+    """Two brokers on one database, each with a client; a queue of one's own."""
+
+    def __init__(self, first: BrokerProcess, second: BrokerProcess, queue: str) -> None:
+        self.queue = queue
+        self.first = first
+        self.second = second
+        self.here = Client(first.doors["smq"])
+        self.elsewhere = Client(second.doors["smq"])
+
+    def push(self, *payloads: bytes, **settings: Any) -> list[str]:
+        with Producer(self.first.doors["smq"]) as producer:
+            receipts = [producer.push(self.queue, each, **settings) for each in payloads]
+        return [receipt.id for receipt in receipts]
+
+    def counts(self, client: Client | None = None) -> dict[str, Any]:
+        rows = (client or self.here).queues()
+        return next(row for row in rows if row["name"] == self.queue)
+
+    def close(self) -> None:
+        self.here.close()
+        self.elsewhere.close()
+
+
+@pytest.fixture(scope="module")
+def brokers(mongo_uri: str) -> Iterator[tuple[BrokerProcess, BrokerProcess]]:
+    name = f"test_{token_hex(6)}"
+    with (
+        MongoClient(mongo_uri) as mongo,
+        BrokerProcess(mongo_uri, name, config=CONFIG) as first,
+        BrokerProcess(mongo_uri, name, config=CONFIG) as second,
+    ):
+        yield first, second
+        mongo.drop_database(name)
+
+
+@pytest.fixture
+def stage(brokers: tuple[BrokerProcess, BrokerProcess]) -> Iterator[Stage]:
+    stage = Stage(*brokers, f"q{token_hex(4)}")
+    yield stage
+    stage.close()
+
+
+class Works:
+    """A library worker in a thread; ``seen`` are the payloads it has had."""
+
+    def __init__(self, endpoint: str, queue: str, *, fails: bool = False, prefetch: int = 1) -> None:
+        self.seen: list[bytes] = []
+        self.attempts: list[int] = []
+        self.may_end = threading.Event()
+        self.may_end.set()
+        self.fails = fails
+        self.worker = Worker(endpoint, queue, self._work, prefetch=prefetch)
+
+    def _work(self, job: Job) -> None:
+        self.seen.append(job.payload)
+        self.attempts.append(job.attempt)
+        assert self.may_end.wait(20)
+        if self.fails:
+            raise Reject("disk full")
+
+
+@contextmanager
+def working(broker: BrokerProcess, queue: str, *, fails: bool = False, prefetch: int = 1) -> Iterator[Works]:
+    works = Works(broker.doors["smq"], queue, fails=fails, prefetch=prefetch)
+    thread = threading.Thread(target=works.worker.run)
+    thread.start()
+    try:
+        yield works
+    finally:
+        works.may_end.set()
+        works.worker.stop()
+        thread.join(20)
+
+
+# --------------------------------------------------------- show, promote, change
+
+
+def test_a_promoted_job_is_worked_on_at_once_wherever_the_worker_is(stage: Stage) -> None:
+    first, second = stage.push(b"one", b"two", delay=3600)
+    with working(stage.first, stage.queue) as near:
+        stage.here.promote(stage.queue, first)
+        wait_until(lambda: near.seen == [b"one"], what="the promoted job")
+    with working(stage.second, stage.queue) as far:
+        stage.here.promote(stage.queue, second)
+        wait_until(lambda: far.seen == [b"two"], what="the promoted job at the other broker")
+
+
+def test_a_changed_delay_is_kept_to_and_a_changed_priority_decides_the_order(stage: Stage) -> None:
+    low, high, _late = stage.push(b"low", b"high", b"late", delay=3600)
+    stage.here.change(stage.queue, high, priority=5, delay=0.3)
+    stage.here.change(stage.queue, low, delay=0.3)
+    with working(stage.first, stage.queue) as works:
+        wait_until(lambda: len(works.seen) == 2, what="both changed jobs")
+    assert works.seen == [b"high", b"low"]
+
+
+def test_a_job_that_is_worked_on_is_shown_with_its_worker_and_can_not_be_changed(stage: Stage) -> None:
+    with working(stage.first, stage.queue) as works:
+        works.may_end.clear()
+        [job_id] = stage.push(b"x", headers={"k": "v"})
+        wait_until(lambda: works.seen, what="the job")
+        # When
+        shown = stage.here.show(stage.queue, job_id)
+        # Then
+        assert (shown["state"], shown["payload"], shown["headers"]) == ("reserved", b"x", {"k": "v"})
+        assert (shown["max_attempts"], shown["visibility_timeout"]) == (5, 1800.0)
+        assert "python" in shown["worker"]
+        for order in (stage.here.cancel, stage.here.promote):
+            with pytest.raises(NotFound, match="is reserved"):
+                order(stage.queue, job_id)
+        with pytest.raises(NotFound, match="is reserved"):
+            stage.here.change(stage.queue, job_id, priority=1)
+
+
+def test_who_waits_for_the_result_of_a_cancelled_job_is_told(stage: Stage) -> None:
+    with zmq.Context() as context, context.socket(zmq.REQ) as asker:
+        asker.linger = 0
+        asker.connect(stage.first.doors["req"])
+        headers = json.dumps({"id": "asked", "delay": 3600}).encode()
+        asker.send_multipart([stage.queue.encode(), headers, b"x"])
+        wait_until(lambda: "asked" in [each["id"] for each in scheduled(stage)], what="the job")
+        stage.here.cancel(stage.queue, "asked")
+        assert asker.poll(5000)
+        error, text = asker.recv_multipart()
+    assert (error, json.loads(text)["code"]) == (b"ERROR", "NOT_FOUND")
+
+
+def scheduled(stage: Stage) -> list[dict[str, Any]]:
+    known = [row["name"] for row in stage.here.queues()]
+    return stage.here.peek(stage.queue, "scheduled") if stage.queue in known else []
+
+
+# ----------------------------------------------------------------------- redrive
+
+
+def test_redriven_jobs_are_worked_on_at_once_here_and_in_another_queue(stage: Stage) -> None:
+    # Given
+    with working(stage.first, stage.queue, fails=True) as failing:
+        first, _second = stage.push(b"one", b"two")
+        wait_until(lambda: stage.counts()["dead"] == 2, what="two dead letters")
+    assert failing.seen == [b"one", b"two"]
+    other = f"{stage.queue}-late"
+    with working(stage.first, stage.queue) as works, working(stage.first, other) as late:
+        # When
+        here = stage.here.redrive(stage.queue, [first])
+        wait_until(lambda: works.seen == [b"one"], what="the redriven job")
+        there = stage.here.redrive(stage.queue, reason="disk full", to=other)
+        wait_until(lambda: late.seen == [b"two"], what="the job in the other queue")
+    # Then
+    nothing = {"moved": 0, "left": 0, "refused": []}
+    assert here == there == {"moved": 1, "left": 0, "refused": []}
+    assert (works.attempts, late.attempts) == ([1], [1])
+    assert stage.here.redrive(stage.queue) == nothing
+    assert stage.counts()["dead"] == 0
+
+
+# ------------------------------------------------------------------------- pause
+
+
+def test_a_pause_of_the_delivery_holds_for_all_brokers_and_over_restarts(stage: Stage) -> None:
+    with working(stage.first, stage.queue) as near, working(stage.second, stage.queue) as far:
+        # Given both at work, and more staged for them
+        near.may_end.clear()
+        far.may_end.clear()
+        stage.push(*[b"%d" % number for number in range(20)])
+        wait_until(lambda: near.seen and far.seen, what="both at work")
+        # When
+        assert stage.here.pause(stage.queue) == ["delivery"]
+        wait_until(lambda: stage.counts(stage.elsewhere)["paused"] == ["delivery"], what="the other to hear")
+        near.may_end.set()
+        far.may_end.set()
+        # Then running jobs end, nothing else goes out, and nothing is held back
+        wait_until(lambda: stage.counts()["reserved"] == 0, what="the running ones to end")
+        assert len(near.seen) == len(far.seen) == 1
+        assert stage.counts()["ready"] == 18
+        assert [job["attempts"] for job in stage.here.peek(stage.queue, limit=20)] == [0] * 18
+        # When one broker is restarted
+        stage.here.close()
+        assert stage.first.terminate() == 0
+        stage.first.restart()
+        stage.here = Client(stage.first.doors["smq"])
+        # Then
+        assert stage.counts()["paused"] == ["delivery"]
+        stage.push(b"more")
+        wait_until(lambda: stage.counts()["workers"] == 1, what="the worker to be back")
+        assert (stage.counts()["ready"], stage.counts()["reserved"]) == (19, 0)
+        # When
+        assert stage.elsewhere.resume(stage.queue) == []
+        # Then
+        wait_until(lambda: len(near.seen) + len(far.seen) == 21, what="all jobs")
+        assert {*near.attempts, *far.attempts} == {1}
+
+
+def test_paused_intake_refuses_the_library_at_every_broker_and_resumes(stage: Stage) -> None:
+    stage.push(b"before")
+    stage.here.pause(stage.queue, "intake")
+    wait_until(lambda: stage.counts(stage.elsewhere)["paused"], what="the other to hear")
+    for broker in (stage.first, stage.second):
+        with Producer(broker.doors["smq"]) as producer:
+            receipt = producer.push(stage.queue, b"no")
+            with pytest.raises(Paused, match="resume it with: sluicemq resume"):
+                receipt.wait(10)
+    with working(stage.first, stage.queue) as works:
+        wait_until(lambda: works.seen == [b"before"], what="the job from before")
+    stage.here.resume(stage.queue, "intake")
+    stage.push(b"after")
+    assert stage.counts()["ready"] == 1
+
+
+def test_a_queue_that_was_made_at_one_broker_is_known_at_the_other(stage: Stage) -> None:
+    [job_id] = stage.push(b"x", delay=3600)
+    assert stage.elsewhere.show(stage.queue, job_id)["payload"] == b"x"
+    assert stage.counts(stage.elsewhere)["scheduled"] == 1
+
+
+def test_a_queue_that_is_deleted_and_made_anew_is_not_paused(stage: Stage) -> None:
+    stage.push(b"x")
+    stage.here.pause(stage.queue)
+    stage.here.pause(stage.queue, "intake")
+    stage.here.delete(stage.queue)
+    stage.push(b"y")
+    assert stage.counts()["paused"] == []
+
+
+def test_plain_doors_of_a_paused_queue_refuse_who_can_hear_and_block_who_can_not(
+    mongo_uri: str, database: str
+) -> None:
+    count = 3000
+    with BrokerProcess(mongo_uri, database, config=CONFIG) as broker, zmq.Context() as context:
+        # Given a broker that was started with the intake of its devices' queue paused
+        with Client(broker.doors["smq"]) as client:
+            client.pause("default", "intake")
+        assert broker.terminate() == 0
+        broker.restart()
+        client = Client(broker.doors["smq"])
+        # When
+        push = context.socket(zmq.PUSH)
+        push.linger, push.sndhwm = 10_000, 100
+        push.connect(broker.doors["push"])
+        sent = blocked_after(push, count)
+        # Then the producer is stopped by its own mark, and an asker is refused
+        assert sent <= 200
+        with context.socket(zmq.REQ) as asker:
+            asker.linger = 0
+            asker.connect(broker.doors["req"])
+            asker.send(b"x")
+            assert asker.poll(5000)
+            assert json.loads(asker.recv_multipart()[1])["code"] == "PAUSED"
+        assert client.queues()[0]["ready"] == 0
+        # When
+        client.resume("default", "intake")
+        # Then
+        wait_until(lambda: client.queues()[0]["ready"] == sent, what="all that was sent")
+        # When it is stopped while it is paused and a producer's messages lie in its buffers
+        client.pause("default", "intake")
+        push.send_multipart([b"", b"last"])
+        client.close()
+        push.close()
+        assert broker.terminate() == 0
+        # Then they are stored
+        with MongoClient(mongo_uri) as mongo:
+            assert mongo[database]["queue.default"].count_documents({}) == sent + 1
+
+
+def blocked_after(push: zmq.Socket[bytes], most: int) -> int:
+    """Send until the socket takes no more for a second; how many went."""
+    for sent in range(most):
+        if not push.poll(1000, zmq.POLLOUT):
+            return sent
+        push.send(b"x" * 100)
+    return most
+
+
+# ------------------------------------------------------------------------- stats
+
+
+def test_the_statistics_tell_how_long_the_oldest_waits_and_how_fast_it_goes(stage: Stage) -> None:
+    # Given
+    with working(stage.first, stage.queue):
+        stage.push(*[b"x"] * 30)
+        wait_until(lambda: stage.counts()["rates"]["committed"] > 0, what="a rate")
+        wait_until(lambda: stage.counts()["reserved"] == stage.counts()["ready"] == 0, what="an empty queue")
+    assert stage.counts()["oldest_ready_age"] is None
+    # When
+    stage.push(b"y")
+    # Then
+    counts = stage.counts()
+    assert counts["exact"] is True
+    assert 0 <= counts["oldest_ready_age"] < 60
+    rates = counts["rates"]
+    assert rates["pushed"] >= rates["delivered"] >= rates["committed"] > 0
