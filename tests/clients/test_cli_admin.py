@@ -1,0 +1,296 @@
+"""The commands of an operator against a scripted broker: show, change, redrive, pause; and the library's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from time import time
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from sluicemq import Client, NotFound, wire
+from sluicemq.cli_app import app
+from stub_broker import Received, StubBroker
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(broker: StubBroker) -> Run:
+    """Run a command against the stub."""
+
+    def run(*arguments: str, stdin: bytes | None = None) -> Result:
+        return CliRunner().invoke(app, ["--endpoint", broker.endpoint, *arguments], input=stdin)
+
+    return run
+
+
+def a_job(**fields: Any) -> dict[str, Any]:
+    errors = [
+        {"at": time() - 60, "attempt": 1, "worker": "w1", "reason": "timeout"},
+        {"at": time(), "reason": "no attempt is left"},
+    ]
+    job = {"id": "one", "state": "dead", "attempts": 5, "created_at": time() - 7200, "ended_at": time() - 60}
+    return {**job, "headers": {"a": 1}, "errors": errors, "payload": b"pay\x1bload", **fields}
+
+
+# --------------------------------------------------------------------- single jobs
+
+
+def test_show_tells_a_job_with_its_times_its_history_and_its_payload(broker: StubBroker, run: Run) -> None:
+    # Given
+    broker.on[wire.SHOW] = lambda _message: a_job()
+    # When
+    shown = run("show", "mail", "one").stdout
+    # Then
+    assert broker.of(wire.SHOW)[0].fields == ["mail", "one"]
+    lines = [line.split() for line in shown.splitlines()]
+    assert ["id", "one"] in lines
+    assert ["state", "dead"] in lines
+    assert next(line for line in lines if line[:1] == ["created_at"])[-3:] == ["(2", "h", "ago)"]
+    assert ["at", "attempt", "worker", "reason"] in lines
+    assert next(line for line in lines if line[-1:] == ["timeout"])[2:4] == ["1", "w1"]
+    assert "payload: pay\\x1bload" in shown
+
+
+def test_show_as_json_is_the_whole_job(broker: StubBroker, run: Run) -> None:
+    broker.on[wire.SHOW] = lambda _message: a_job(payload=b"x" * 10_000)
+    shown = json.loads(run("show", "mail", "one", "--json").stdout)
+    assert (shown["queue"], len(shown["job"]["payload"])) == ("mail", 10_000)
+
+
+def test_show_cuts_a_long_payload_and_says_so(broker: StubBroker, run: Run) -> None:
+    broker.on[wire.SHOW] = lambda _message: a_job(payload=b"x" * 10_000)
+    shown = run("show", "mail", "one").stdout
+    assert len(shown) < 4000
+    assert "(10000 bytes; --json shows all)" in shown
+
+
+@pytest.mark.parametrize(
+    ("command", "verb", "fields", "said"),
+    [
+        (["promote", "mail", "one"], wire.PROMOTE, ["mail", "one"], "promoted one: it is due now\n"),
+        (
+            ["change", "mail", "one", "--priority", "0", "--delay", "1.5"],
+            wire.CHANGE,
+            ["mail", "one", {"priority": 0, "delay": 1.5}],
+            "changed one\n",
+        ),
+        (
+            ["change", "mail", "one", "--delay", "0"],
+            wire.CHANGE,
+            ["mail", "one", {"delay": 0.0}],
+            "changed one\n",
+        ),
+    ],
+)
+def test_a_job_that_waits_is_promoted_or_changed(
+    broker: StubBroker, run: Run, command: list[str], verb: bytes, fields: list[Any], said: str
+) -> None:
+    assert run(*command).stdout == said
+    assert broker.of(verb)[0].fields == fields
+    assert json.loads(run(*command, "--json").stdout) == {"queue": "mail", "id": "one"}
+
+
+def test_a_refused_change_ends_with_1(broker: StubBroker, run: Run) -> None:
+    broker.on[wire.CHANGE] = lambda _message: NotFound("job 'one' is reserved")
+    result = run("change", "mail", "one", "--delay", "1")
+    assert (result.exit_code, result.stderr) == (1, "sluicemq: job 'one' is reserved\n")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["change", "mail", "one"],
+        ["change", "mail", "one", "--priority", "256"],
+        ["change", "mail", "one", "--delay", "-1"],
+        ["dead"],
+        ["dead", "redrive", "mail"],
+        ["dead", "redrive", "mail", "one", "--all"],
+        ["dead", "redrive", "mail", "--all", "--limit", "0"],
+        ["done", "redrive", "mail"],
+    ],
+)
+def test_wrong_usage_ends_with_2(run: Run, arguments: list[str]) -> None:
+    result = run(*arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+
+
+# -------------------------------------------------------------------- dead and done
+
+
+@pytest.mark.parametrize("state", ["dead", "done"])
+def test_what_has_ended_is_listed_with_its_end(broker: StubBroker, run: Run, state: str) -> None:
+    broker.on[wire.PEEK] = lambda _message: [a_job(state=state, result=b"ok")]
+    lines = run(state, "list", "mail", "--limit", "3").stdout.splitlines()
+    assert broker.of(wire.PEEK)[0].fields == ["mail", state, 3]
+    assert lines[0].split() == [
+        "id",
+        "attempts",
+        "age",
+        "ended",
+        "headers",
+        "payload",
+        "result",
+        "last",
+        "error",
+    ]
+    assert lines[1].split()[:7] == ["one", "5", "2", "h", "1", "min", "ago"]
+    assert json.loads(run(state, "list", "mail", "--json").stdout)["jobs"][0]["id"] == "one"
+
+
+@pytest.mark.parametrize(("state", "other"), [("dead", "done"), ("done", "dead")])
+def test_what_has_ended_is_shown_by_the_command_of_its_state_only(
+    broker: StubBroker, run: Run, state: str, other: str
+) -> None:
+    broker.on[wire.SHOW] = lambda _message: a_job(state=state)
+    assert run(state, "show", "mail", "one").exit_code == 0
+    refused = run(other, "show", "mail", "one")
+    assert (refused.exit_code, refused.stderr) == (
+        1,
+        f"sluicemq: job 'one' of queue 'mail' is {state}, not {other}\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fields"),
+    [
+        (["--all"], ["mail", {"limit": 10_000}, None]),
+        (["one", "two"], ["mail", {"ids": ["one", "two"], "limit": 10_000}, None]),
+        (["--reason", "disk", "--limit", "5"], ["mail", {"reason": "disk", "limit": 5}, None]),
+        (["--all", "--to", "late"], ["mail", {"limit": 10_000}, "late"]),
+    ],
+)
+def test_redrive_sends_which_and_where_to(
+    broker: StubBroker, run: Run, arguments: list[str], fields: list[Any]
+) -> None:
+    broker.on[wire.REDRIVE] = lambda _message: {"moved": 0, "left": 3, "refused": []}
+    result = run("dead", "redrive", "mail", *arguments)
+    assert result.exit_code == 0
+    assert result.stdout.startswith("0 dead letters of mail redriven")
+    assert result.stdout.endswith(", 3 left\n")
+    assert broker.of(wire.REDRIVE)[0].fields == fields
+
+
+def test_an_id_that_can_not_be_redriven_is_told_and_ends_with_1(broker: StubBroker, run: Run) -> None:
+    refused = [["two", "NOT_FOUND", "job 'two' is ready"]]
+    broker.on[wire.REDRIVE] = lambda _message: {"moved": 1, "left": 0, "refused": refused}
+    result = run("dead", "redrive", "mail", "one", "two", "--json")
+    assert (result.exit_code, result.stderr) == (1, "not redriven: job 'two' is ready\n")
+    assert json.loads(result.stdout) == {
+        "queue": "mail", "to": None, "moved": 1, "left": 0, "refused": refused,
+    }  # fmt: skip
+    assert run("dead", "redrive", "mail", "--all").exit_code == 0
+
+
+def test_dead_purge_asks_first(broker: StubBroker, run: Run) -> None:
+    broker.on[wire.PURGE] = lambda _message: 7
+    assert run("dead", "purge", "mail", stdin=b"n\n").exit_code == 1
+    assert broker.of(wire.PURGE) == []
+    assert run("dead", "purge", "mail", "--yes").stdout == "removed 7 dead letters of mail\n"
+    assert broker.of(wire.PURGE)[0].fields == ["mail", "dead"]
+
+
+# ------------------------------------------------------------------ pause and queues
+
+
+@pytest.mark.parametrize(
+    ("flags", "whats"),
+    [([], ["delivery"]), (["--intake"], ["intake"]), (["--intake", "--delivery"], ["delivery", "intake"])],
+)
+def test_pause_and_resume_send_what(broker: StubBroker, run: Run, flags: list[str], whats: list[str]) -> None:
+    broker.on[wire.PAUSE] = lambda message: ["delivery", "intake"][: 1 + (message.fields[1] == "intake")]
+    broker.on[wire.RESUME] = lambda _message: ["intake"]
+    assert run("pause", "mail", *flags).stdout.startswith("paused in mail: delivery")
+    assert [message.fields for message in broker.of(wire.PAUSE)] == [["mail", what] for what in whats]
+    resumed = run("resume", "mail", *flags).stdout
+    assert resumed == f"resumed in mail: {' and '.join(whats)}; still paused: intake\n"
+    assert [message.fields for message in broker.of(wire.RESUME)] == [["mail", what] for what in whats]
+    assert json.loads(run("resume", "mail", "--json").stdout) == {"queue": "mail", "paused": ["intake"]}
+
+
+def test_queues_mark_estimates_and_tell_the_age_the_rates_and_what_is_paused(
+    broker: StubBroker, run: Run
+) -> None:
+    # Given
+    counts = {"ready": 48_000, "scheduled": 9_999, "reserved": 0, "done": 0, "dead": 10_000}
+    rates = {"pushed": 1000.04, "delivered": 11.0, "committed": 10.26}
+    row = {"name": "mail", **counts, "exact": False, "oldest_ready_age": 7300.0, "rates": rates}
+    rows = [
+        {**row, "paused": ["delivery"], "new": 1},
+        {**row, "exact": True, "paused": [], "oldest_ready_age": None},
+    ]
+    broker.on[wire.QUEUES] = lambda _message: rows
+    # When
+    head, first, second = run("queues").stdout.splitlines()
+    # Then
+    columns = [
+        "name",
+        "ready",
+        "scheduled",
+        "reserved",
+        "done",
+        "dead",
+        "oldest",
+        "in/s",
+        "out/s",
+        "new",
+        "paused",
+    ]
+    assert head.split() == columns
+    assert first.split() == [
+        "mail", "~48000", "9999", "0", "0", "~10000", "2", "h", "1000", "10.3", "1", "delivery",
+    ]  # fmt: skip
+    assert second.split() == ["mail", "48000", "9999", "0", "0", "10000", "-", "1000", "10.3", "-", "-"]
+    assert json.loads(run("queues", "--json").stdout) == {"queues": rows}
+
+
+# ----------------------------------------------------------------------- the library
+
+
+class Letters:
+    """A broker with so many dead letters; those redriven die again at once, as the youngest."""
+
+    def __init__(self, count: int, *, stuck: int = 0, die_again: bool = False) -> None:
+        self.count = count
+        self.stuck = stuck
+        self.die_again = die_again
+
+    def answer(self, message: Received) -> dict[str, Any]:
+        moved = min(self.count, message.fields[1]["limit"])
+        if not self.die_again:
+            self.count -= moved
+        refused = [[f"stuck-{at}", "BAD_FRAMES", "no"] for at in range(self.stuck)]
+        left = self.count - (moved if self.die_again else 0)
+        return {"moved": moved, "left": left + self.stuck, "refused": refused}
+
+
+@pytest.mark.parametrize(
+    ("letters", "limit", "moved", "left", "limits"),
+    [
+        (Letters(25_000), None, 25_000, 0, [10_000] * 2 + [5_000]),
+        (Letters(25_000), 12_000, 12_000, 13_000, [10_000, 2_000]),
+        (Letters(15_000, stuck=2), None, 15_000, 2, [10_000, 5_002, 2]),
+        (Letters(15_000, die_again=True), None, 15_000, 10_000, [10_000, 5_000]),
+    ],
+    ids=["all", "a limit", "some stuck", "they die again"],
+)
+def test_the_library_redrives_any_number_in_requests_of_a_bounded_size(
+    broker: StubBroker, letters: Letters, limit: int | None, moved: int, left: int, limits: list[int]
+) -> None:
+    broker.on[wire.REDRIVE] = letters.answer
+    with Client(broker.endpoint) as client:
+        answer = client.redrive("mail", limit=limit)
+    assert (answer["moved"], answer["left"], len(answer["refused"])) == (moved, left, letters.stuck)
+    assert [message.fields[1]["limit"] for message in broker.of(wire.REDRIVE)] == limits
+
+
+def test_the_library_redrives_ids_in_one_request(broker: StubBroker) -> None:
+    broker.on[wire.REDRIVE] = lambda _message: {"moved": 1, "left": 0, "refused": []}
+    with Client(broker.endpoint) as client:
+        client.redrive("mail", ("one",), to="late")
+    assert [message.fields for message in broker.of(wire.REDRIVE)] == [
+        ["mail", {"ids": ["one"], "limit": 10_000}, "late"]
+    ]
