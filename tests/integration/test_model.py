@@ -17,9 +17,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from broker.job import Job
 from broker.store import GivenBack, QueueStore
+from broker.store_changes import Changes, Letters, Redriven
 from broker.store_documents import seconds as seconds_of
 from jobs import NOW, a_job, everything
-from sluicemq.errors import LeaseLost, Uncertain
+from sluicemq.errors import LeaseLost, NotFound, Uncertain
 
 OWNERS = ("one", "two")
 MAX_LOSSES, MAX_ATTEMPTS = 3, 4
@@ -41,6 +42,7 @@ class Known:
     priority: int
     seq: int
     remember: bool
+    created: float
     losses: int = 0
     result: bytes = b""
     done_by: str = ""
@@ -50,6 +52,7 @@ class Queue(RuleBasedStateMachine):
     """Each rule does one verb on the store and says, in the model's words, what it must have done."""
 
     store: QueueStore
+    changes: Changes
 
     def __init__(self) -> None:
         super().__init__()
@@ -92,7 +95,15 @@ class Queue(RuleBasedStateMachine):
             self.pushed[job_id] += 1
             state = "reserved" if owner else "ready"
             self.known[job_id] = Known(
-                state, owner, job.attempts, job.eligible_at, job.expires_at, priority, job.seq, remember
+                state,
+                owner,
+                job.attempts,
+                job.eligible_at,
+                job.expires_at,
+                priority,
+                job.seq,
+                remember,
+                self.now,
             )
             if owner:
                 self.handles[owner].append(job)
@@ -191,6 +202,34 @@ class Queue(RuleBasedStateMachine):
         for job_id in over:
             del self.known[job_id]
 
+    @rule(job_id=job_ids)
+    def promote(self, job_id: str) -> None:
+        if self._waits(job_id):
+            self.known[job_id].due = min(self.now, self.known[job_id].due)
+            self.changes.promote("mail", job_id, self.now)
+            return
+        with pytest.raises(NotFound):
+            self.changes.promote("mail", job_id, self.now)
+
+    @rule(job_id=job_ids, priority=st.integers(0, 2), delay=seconds)
+    def change(self, job_id: str, priority: int, delay: int) -> None:
+        due = self.now + delay
+        if self._waits(job_id):
+            self.known[job_id].priority, self.known[job_id].due = priority, due
+            self.changes.change("mail", job_id, self.now, priority=priority, due=due)
+            return
+        with pytest.raises(NotFound):
+            self.changes.change("mail", job_id, self.now, priority=priority, due=due)
+
+    @rule()
+    def redrive(self) -> None:
+        dead = [known for known in self.known.values() if known.state == "dead"]
+        assert self.changes.redrive("mail", Letters(), self.now) == Redriven(len(dead), 0)
+        for known in dead:
+            known.state, known.attempts, known.losses, known.due = "ready", 0, 0, self.now
+            if known.expires is not None:
+                known.expires = self.now + (known.expires - known.created)
+
     # ---------------------------------------------------------- what must hold
 
     @invariant()
@@ -236,6 +275,10 @@ class Queue(RuleBasedStateMachine):
     def _expired(self, known: Known) -> bool:
         return known.expires is not None and known.expires <= self.now
 
+    def _waits(self, job_id: str) -> bool:
+        known = self.known.get(job_id)
+        return known is not None and known.state == "ready" and not self._expired(known)
+
     def _spent(self, job_id: str) -> bool:
         return self.known[job_id].attempts >= MAX_ATTEMPTS
 
@@ -267,9 +310,9 @@ def _seen(document: dict[str, Any]) -> tuple[object, ...]:
 
 @pytest.fixture
 def queue(store: QueueStore) -> Iterator[type[Queue]]:
-    Queue.store = store
+    Queue.store, Queue.changes = store, Changes(store.jobs.database)
     yield Queue
-    del Queue.store
+    del Queue.store, Queue.changes
 
 
 def check(queue: type[Queue], examples: int, steps: int) -> None:
