@@ -176,6 +176,33 @@ def test_redriven_jobs_are_worked_on_at_once_here_and_in_another_queue(stage: St
     assert stage.counts()["dead"] == 0
 
 
+def test_what_is_ordered_here_is_done_here_without_waiting_for_the_next_look(
+    mongo_uri: str, database: str
+) -> None:
+    seldom = {"broker": {"poll": 600.0}}
+    with BrokerProcess(mongo_uri, database, config=seldom) as broker, Client(broker.doors["smq"]) as client:
+        with working(broker, "mail", fails=True), Producer(broker.doors["smq"]) as producer:
+            promoted, changed, _dead = (
+                producer.push("mail", b"1", delay=3600),
+                producer.push("mail", b"2", delay=3600),
+                producer.push("mail", b"3"),
+            )
+            wait_until(lambda: client.queues()[-1]["dead"] == 1, what="a dead letter")
+        with working(broker, "mail") as works:
+            client.promote("mail", promoted.id)
+            wait_until(lambda: works.seen == [b"1"], 5, "the promoted job")
+            client.change("mail", changed.id, delay=0.2)
+            wait_until(lambda: works.seen[1:] == [b"2"], 5, "the changed job")
+            client.redrive("mail")
+            wait_until(lambda: works.seen[2:] == [b"3"], 5, "the redriven job")
+            client.pause("mail")
+            with Producer(broker.doors["smq"]) as producer:
+                producer.push("mail", b"4").wait(5)
+            assert client.queues()[-1]["ready"] == 1
+            client.resume("mail")
+            wait_until(lambda: works.seen[3:] == [b"4"], 5, "the job after the pause")
+
+
 # ------------------------------------------------------------------------- pause
 
 

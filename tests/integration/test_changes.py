@@ -235,6 +235,28 @@ def test_large_letters_go_in_statements_of_some_mib(monkeypatch: pytest.MonkeyPa
     assert list(store_changes._batches(sizes)) == [["a", "b"], ["c"], ["d"], ["e", "f"]]
 
 
+def test_a_letter_that_a_worker_has_before_its_redrive_is_written_stays_with_it(
+    store: QueueStore, changes: Changes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given somebody else's redrive of one of them, and a worker that takes it, after it was chosen
+    first, second = bury(store, 2)
+    run = store_changes._Revival.run
+
+    def after_another(step: Any, *arguments: Any) -> None:
+        monkeypatch.setattr(store_changes._Revival, "run", run)
+        changes.redrive("mail", Letters((first,)), LATER)
+        store.reserve(1, LATER, ME)
+        run(step, *arguments)
+
+    monkeypatch.setattr(store_changes._Revival, "run", after_another)
+    # When
+    redriven = changes.redrive("mail", Letters(), LATER)
+    # Then
+    assert redriven.moved == 1
+    assert states(store) == {first: "reserved", second: "ready"}
+    assert stored(store, first)["attempts"] == 1
+
+
 def test_what_dies_later_than_the_order_is_left(store: QueueStore, changes: Changes) -> None:
     bury(store, at=LATER + 1)
     redriven = changes.redrive("mail", Letters(), LATER)

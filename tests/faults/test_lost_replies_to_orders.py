@@ -1,0 +1,94 @@
+"""An operator's order is carried out and its reply is lost: it is done whole, and once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from secrets import token_hex
+
+import pytest
+from mongo_proxy import CuttingProxy
+
+from broker.mongo import Unclear, connect
+from broker.store import GivenBack, QueueStore
+from broker.store_changes import Changes, Letters
+from broker.store_inspect import collection
+from broker.store_pauses import PauseStore
+from jobs import NOW, a_job, everything, ids, some_jobs
+
+LATER = NOW + 9
+
+
+class Stage:
+    """Two queues of a database behind a proxy; in the first one lie 20 dead letters."""
+
+    def __init__(self, proxy: CuttingProxy, mail: QueueStore, other: QueueStore) -> None:
+        self.proxy = proxy
+        self.mail = mail
+        self.other = other
+        self.changes = Changes(mail.jobs.database)
+        self.pauses = PauseStore(mail.jobs.database)
+        jobs = some_jobs(20, owner="me")
+        mail.push(jobs, NOW)
+        mail.give_back([GivenBack(job, "bad", "worker", dead=True) for job in jobs], NOW)
+        self.letters = set(ids(jobs))
+
+    def cut(self, name: str, times: int = 1) -> None:
+        self.proxy.cut(lambda command: command.name == name, times)
+
+
+@pytest.fixture
+def stage(mongo_uri: str) -> Iterator[Stage]:
+    name = f"test_{token_hex(6)}"
+    with CuttingProxy(mongo_uri) as proxy, connect(proxy.uri) as mongo:
+        mail, other = (QueueStore(mongo[name], collection(each)) for each in ("mail", "other"))
+        mail.prepare()
+        other.prepare()
+        yield Stage(proxy, mail, other)
+    with connect(mongo_uri) as mongo:
+        mongo.drop_database(name)
+
+
+def test_a_redrive_whose_reply_is_lost_was_done_once_and_is_not_done_again(stage: Stage) -> None:
+    stage.cut("update")
+    with pytest.raises(Unclear):
+        stage.changes.redrive("mail", Letters(), LATER)
+    assert stage.changes.redrive("mail", Letters(), LATER).moved == 0
+    found = everything(stage.mail)
+    assert found.keys() == stage.letters
+    assert {each["state"] for each in found.values()} == {"ready"}
+    assert {len(each["errors"]) for each in found.values()} == {2}
+
+
+@pytest.mark.parametrize("command", ["update", "insert", "delete", "commitTransaction"])
+@pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.full)])
+def test_a_move_to_another_queue_whose_replies_are_lost_leaves_each_job_in_one_of_them(
+    stage: Stage, command: str, times: int
+) -> None:
+    # Given
+    stage.cut(command, times)
+    # When
+    with suppress(Unclear):
+        stage.changes.redrive("mail", Letters(), LATER, stage.other.jobs)
+    # Then
+    assert len(stage.proxy.cuts) == times
+    here, there = everything(stage.mail).keys(), everything(stage.other).keys()
+    assert here | there == stage.letters
+    assert here & there == set()
+    # When it is repeated
+    stage.changes.redrive("mail", Letters(), LATER, stage.other.jobs)
+    # Then
+    assert everything(stage.mail) == {}
+    assert {each["state"] for each in everything(stage.other).values()} == {"ready"}
+    assert {len(each["errors"]) for each in everything(stage.other).values()} == {2}
+
+
+def test_a_promotion_and_a_pause_whose_replies_are_lost_are_carried_out(stage: Stage) -> None:
+    stage.mail.push([a_job("a", eligible_at=NOW + 60)], NOW)
+    stage.cut("update")
+    stage.changes.promote("mail", "a", LATER)
+    assert ids(stage.mail.reserve(1, LATER, "me").jobs) == ["a"]
+    stage.cut("update")
+    stage.pauses.pause("mail", "intake")
+    assert stage.pauses.paused() == {"mail": {"intake"}}
+    assert len(stage.proxy.cuts) == 2
