@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from gevent.lock import RLock
+from gevent.lock import BoundedSemaphore
 
 from broker.mongo import Documents
 from broker.store_pauses import PauseStore
@@ -19,7 +19,7 @@ class Pauses:
         """``names``: of all databases with queues."""
         self._stores = {name: PauseStore(database(name)) for name in names}
         self._known: dict[str, dict[str, frozenset[str]]] = {}
-        self._reading = RLock()  # or a read that began before an order would undo it, for a second
+        self._reading = BoundedSemaphore()  # or a read that began before an order would end after its own
 
     def of(self, database: str, queue: str) -> frozenset[str]:
         """What is paused of a queue: ``delivery``, ``intake``, both, or nothing."""
@@ -32,6 +32,5 @@ class Pauses:
 
     def order(self, database: str, statement: Callable[[PauseStore], None]) -> None:
         """Write a change, durably, and read what holds then."""
-        with self._reading:
-            statement(self._stores[database])
-            self.read()
+        statement(self._stores[database])
+        self.read()

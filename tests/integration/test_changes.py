@@ -337,24 +337,29 @@ def test_an_id_that_comes_up_in_the_other_queue_during_the_move_costs_the_others
     assert states(other) == {first: "ready", second: "ready"}
 
 
+@pytest.mark.parametrize("state", ["gone", "ready", "reserved"])
 def test_a_letter_that_somebody_else_takes_during_the_move_is_left_to_them(
-    store: QueueStore, changes: Changes, other: QueueStore, monkeypatch: pytest.MonkeyPatch
+    store: QueueStore, changes: Changes, other: QueueStore, monkeypatch: pytest.MonkeyPatch, state: str
 ) -> None:
     # Given
     first, second = bury(store, 2)
     movable = store_changes._Move._movable
 
-    def purged_right_after(move: Any, *arguments: Any) -> list[str]:
+    def taken_right_after(move: Any, *arguments: Any) -> list[str]:
         found = movable(move, *arguments)
-        store.jobs.delete_one({"_id": second})
+        if state == "gone":
+            store.jobs.delete_one({"_id": second})
+        else:
+            store.jobs.update_one({"_id": second}, {"$set": {"state": state}})
         return found
 
-    monkeypatch.setattr(store_changes._Move, "_movable", purged_right_after)
+    monkeypatch.setattr(store_changes._Move, "_movable", taken_right_after)
     # When
     redriven = changes.redrive("mail", Letters(), LATER, other.jobs)
     # Then
     assert (redriven.moved, redriven.left) == (1, 0)
-    assert (states(store), states(other)) == ({}, {first: "ready"})
+    assert states(store) == ({} if state == "gone" else {second: state})
+    assert states(other) == {first: "ready"}
 
 
 @pytest.mark.parametrize("step", ["insert_many", "delete_many"])

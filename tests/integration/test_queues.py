@@ -21,7 +21,8 @@ from broker.server import Server
 from broker.store_inspect import collection
 from fakes import Clock, FakeOwners, FakeWorker, Held
 from jobs import a_job
-from sluicemq.errors import NotFound
+from sluicemq import wire
+from sluicemq.errors import NotFound, Paused
 
 
 @pytest.fixture
@@ -89,3 +90,18 @@ def test_what_a_pop_that_ends_late_pushes_anew_is_waited_for(
     # Then
     assert deadline.until(lambda: not queue.busy)
     assert documents[collection("mail")].count_documents({"_id": "again"}) == 1
+
+
+def test_a_queue_that_is_opened_after_it_was_paused_elsewhere_is_paused_from_its_first_moment(
+    documents: Database[dict[str, Any]], queues: Queues
+) -> None:
+    # Given
+    elsewhere = Queues(Config.default(), queues._house)
+    elsewhere.pause(elsewhere.open("mail"), wire.INTAKE)
+    # When
+    queues.follow_pauses()
+    # Then
+    assert queues.open("mail").paused == {"intake"}
+    with pytest.raises(Paused):
+        queues.for_push("mail").admit()
+    assert queues.open("other").paused == frozenset()
