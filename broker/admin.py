@@ -96,7 +96,7 @@ class Admin:
         """Run a delayed job now."""
         queue = self._queues.get(name)
         self._changes(queue).promote(name, job_id, self._clock.now())
-        queue.dispatch.some_ready()
+        queue.dispatch.supply.some_ready(count=1)
 
     def change(self, name: str, job_id: str, fields: dict[str, Any]) -> None:
         """Give a job that waits another priority, or another delay from now on."""
@@ -107,8 +107,10 @@ class Admin:
         now = self._clock.now()
         due = now + fields["delay"] if "delay" in fields else None
         self._changes(queue).change(name, job_id, now, priority=fields.get("priority"), due=due)
-        queue.dispatch.some_ready()
-        queue.dispatch.due_later([due] if due else ())
+        if due is not None and due > now:
+            queue.dispatch.supply.due_later([due])
+        else:
+            queue.dispatch.supply.some_ready(count=1)
 
     def redrive(self, name: str, which: dict[str, Any], to: str | None) -> dict[str, Any]:
         """Make dead letters ready again, here or in another queue."""
@@ -117,7 +119,7 @@ class Admin:
         into = None if to is None else target.store.jobs
         redriven = self._changes(queue).redrive(name, letters, self._clock.now(), into)
         self._counters.add("redriven", redriven.moved)
-        target.dispatch.some_ready()
+        target.dispatch.supply.some_ready(count=redriven.moved)
         refused = [[job_id, error.code, str(error)] for job_id, error in redriven.refused.items()]
         return {"moved": redriven.moved, "left": redriven.left, "refused": refused}
 

@@ -77,11 +77,11 @@ def test_what_is_born_reserved_and_durable_only_after_the_pause_goes_back(house:
     # Given
     worker = house.worker()
     [job] = jobs = [a_job("a")]
-    arrival = house.dispatch.expect(jobs, NOW)
+    arrival = house.dispatch.supply.expect(jobs, NOW)
     assert job.owner
     # When
     house.dispatch.pause(paused=True)
-    house.dispatch.arrived(arrival, jobs)
+    house.dispatch.supply.arrived(arrival, jobs)
     # Then
     assert (worker.jobs, house.dispatch.held) == ([], {})
     assert house.store.ready == jobs
@@ -111,7 +111,7 @@ def test_a_queue_refuses_jobs_while_its_intake_is_paused_and_says_how_to_resume_
         queue.admit()
     queue.pause(frozenset({wire.DELIVERY}))
     queue.admit()
-    assert (told, queue.dispatch.paused) == ([True, False], True)
+    assert (told, queue.dispatch._paused) == ([True, False], True)
 
 
 # ----------------------------------------------------------------- what is known
