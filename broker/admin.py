@@ -166,6 +166,23 @@ class Admin:
         return Changes(self._house.database(queue.settings.database))
 
 
+#: The administrative verbs: which method answers, and the types of the fields that it takes.
+QUESTIONS: Final[dict[bytes, tuple[Any, ...]]] = {
+    wire.QUEUES: (Admin.queues,),
+    wire.STATS: (Admin.stats,),
+    wire.PEEK: (Admin.peek, str, str, int),
+    wire.PURGE: (Admin.purge, str, str),
+    wire.DELETE: (Admin.delete, str),
+    wire.CANCEL: (Admin.cancel, str, str),
+    wire.SHOW: (Admin.show, str, str),
+    wire.PROMOTE: (Admin.promote, str, str),
+    wire.CHANGE: (Admin.change, str, str, dict),
+    wire.REDRIVE: (Admin.redrive, str, dict, str | None),
+    wire.PAUSE: (Admin.pause, str, str),
+    wire.RESUME: (Admin.resume, str, str),
+}
+
+
 def _letters(which: dict[str, Any]) -> Letters:
     """Which dead letters a REDRIVE names; raises :class:`BadFrames`."""
     ids, reason, limit = which.get("ids"), which.get("reason"), which.get("limit", wire.MOST_REDRIVEN)

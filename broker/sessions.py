@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Final
 
 from broker import __version__
-from broker.admin import Admin
+from broker.admin import QUESTIONS, Admin
 from broker.batcher import Batcher
 from broker.config import BrokerSettings
 from broker.counters import Counters
@@ -372,24 +372,13 @@ _HANDLERS: Final[dict[bytes, Callable[[Session, int, Fields], None]]] = {
     wire.EXTEND: Session._extend,  # noqa: SLF001
     wire.PING: Session._ping,  # noqa: SLF001
     wire.BYE: Session._bye,  # noqa: SLF001
-    wire.QUEUES: lambda session, number, fields: session._ask(number, fields, Admin.queues),  # noqa: SLF001
-    wire.STATS: lambda session, number, fields: session._ask(number, fields, Admin.stats),  # noqa: SLF001
-    wire.PEEK: lambda session, number, fields: session._ask(number, fields, Admin.peek, str, str, int),  # noqa: SLF001
-    wire.PURGE: lambda session, number, fields: session._ask(number, fields, Admin.purge, str, str),  # noqa: SLF001
-    wire.DELETE: lambda session, number, fields: session._ask(number, fields, Admin.delete, str),  # noqa: SLF001
-    wire.CANCEL: lambda session, number, fields: session._ask(number, fields, Admin.cancel, str, str),  # noqa: SLF001
-    wire.SHOW: lambda session, number, fields: session._ask(number, fields, Admin.show, str, str),  # noqa: SLF001
-    wire.PROMOTE: lambda session, number, fields: session._ask(number, fields, Admin.promote, str, str),  # noqa: SLF001
-    wire.CHANGE: lambda session, number, fields: session._ask(number, fields, Admin.change, str, str, dict),  # noqa: SLF001
-    wire.REDRIVE: lambda session, number, fields: session._ask(  # noqa: SLF001
-        number, fields, Admin.redrive, str, dict, str | None
-    ),
-    wire.PAUSE: lambda session, number, fields: session._ask(number, fields, Admin.pause, str, str),  # noqa: SLF001
-    wire.RESUME: lambda session, number, fields: session._ask(number, fields, Admin.resume, str, str),  # noqa: SLF001
 }
 
 
 def _handler(verb: bytes) -> Callable[[Session, int, Fields], None]:
+    if verb in QUESTIONS:
+        question, *types = QUESTIONS[verb]
+        return lambda session, number, fields: session._ask(number, fields, question, *types)  # noqa: SLF001
     handler = _HANDLERS.get(verb)
     if handler is None:
         raise BadVerb(f"unknown verb {verb[:32]!r}")

@@ -14,7 +14,19 @@ import zmq
 from pymongo import MongoClient
 
 from launcher import BrokerProcess, wait_until
-from sluicemq import Client, Job, NotFound, Paused, Producer, Reject, Worker
+from sluicemq import (
+    BadFrames,
+    BadHeaders,
+    BadQueue,
+    Client,
+    Job,
+    NotFound,
+    Paused,
+    Producer,
+    Reject,
+    Worker,
+    wire,
+)
 
 CONFIG = {"broker": {"poll": 0.2, "lease": 2.0}}
 
@@ -201,6 +213,46 @@ def test_what_is_ordered_here_is_done_here_without_waiting_for_the_next_look(
             assert client.queues()[-1]["ready"] == 1
             client.resume("mail")
             wait_until(lambda: works.seen[3:] == [b"4"], 5, "the job after the pause")
+
+
+@pytest.mark.parametrize(
+    ("verb", "fields", "error", "said"),
+    [
+        (wire.CHANGE, ["a", {}], BadFrames, "a map of priority, delay, or both"),
+        (wire.CHANGE, ["a", {"priority": 1, "ttl": 5}], BadFrames, "a map of priority, delay, or both"),
+        (wire.CHANGE, ["a", {"priority": 256}], BadHeaders, "header 'priority' is 256"),
+        (wire.CHANGE, ["a", {"delay": -1}], BadHeaders, "header 'delay' is -1"),
+        (wire.CHANGE, ["a", "priority"], BadFrames, "field 3 after the number is a str"),
+        (wire.REDRIVE, [{"id": "a"}, None], BadFrames, "by ids, reason and limit"),
+        (wire.REDRIVE, [{"ids": "a"}, None], BadFrames, "an array of strings"),
+        (wire.REDRIVE, [{"ids": ["a"] * 1001}, None], BadFrames, "at most 1000 ids"),
+        (wire.REDRIVE, [{"reason": 5}, None], BadFrames, "reason is a string"),
+        (wire.REDRIVE, [{"limit": 10_001}, None], BadFrames, "not from 1 to 10000"),
+        (wire.REDRIVE, [{"limit": True}, None], BadFrames, "not from 1 to 10000"),
+        (wire.REDRIVE, [{}, "no name!"], BadQueue, "is no queue name"),
+        (wire.PAUSE, ["everything"], BadFrames, "only delivery or intake"),
+    ],
+)
+def test_an_order_that_makes_no_sense_is_refused_and_it_is_said_why(
+    stage: Stage, verb: bytes, fields: list[Any], error: type[Exception], said: str
+) -> None:
+    stage.push(b"x")
+    with pytest.raises(error, match=said):
+        stage.here._act(verb, stage.queue, *fields)
+
+
+def test_letters_go_to_no_queue_that_takes_no_jobs_and_not_to_their_own(stage: Stage) -> None:
+    other = f"{stage.queue}-late"
+    with working(stage.first, stage.queue, fails=True):
+        stage.push(b"x")
+        wait_until(lambda: stage.counts()["dead"] == 1, what="the dead letter")
+    with Producer(stage.first.doors["smq"]) as producer:
+        producer.push(other, b"y")
+    stage.here.pause(other, wire.INTAKE)
+    for to, error in ((other, Paused), (stage.queue, BadQueue)):
+        with pytest.raises(error):
+            stage.here.redrive(stage.queue, to=to)
+    assert stage.counts()["dead"] == 1
 
 
 # ------------------------------------------------------------------------- pause
