@@ -28,7 +28,7 @@ def done() -> None:
 @limit_option
 @click.pass_obj
 def dead_list(session: Session, queue: str, limit: int) -> None:
-    """Show the dead letters of a QUEUE, the oldest first, with their last error."""
+    """List the dead letters of a QUEUE, oldest first."""
     list_jobs(session, queue, "dead", limit)
 
 
@@ -59,9 +59,10 @@ def redrive(
     *,
     everything: bool,
 ) -> None:
-    """Make dead letters of a QUEUE ready again: these IDs, those with a reason, or --all.
+    """Make dead letters of a QUEUE ready again.
 
-    Attempts and time to live start anew; the history stays. Exits with 1 if an ID can't go.
+    These IDs, those with a reason, or --all. Attempts and time to live start anew; the history stays.
+    Exits with 1 if an ID can't go.
     """
     if bool(ids) + (reason is not None) + everything != 1:
         raise click.UsageError("give IDs, --reason, or --all")
@@ -90,7 +91,7 @@ def dead_purge(session: Session, queue: str, *, yes: bool) -> None:
 @limit_option
 @click.pass_obj
 def done_list(session: Session, queue: str, limit: int) -> None:
-    """Show the finished jobs of a QUEUE that are kept, the oldest first."""
+    """List the finished jobs of a QUEUE that are kept, oldest first."""
     list_jobs(session, queue, "done", limit)
 
 

@@ -120,7 +120,7 @@ def _in_short(jobs: Sequence[Mapping[str, Any]], state: str, now: float) -> list
 def _row(job: Mapping[str, Any], state: str, now: float) -> dict[str, Any]:
     errors = job.get("errors") or [{}]
     created, due, ended = job.get("created_at"), job.get("eligible_at"), job.get("ended_at")
-    waits = due is not None and due > now
+    waits = due is not None and due > now and ended is None
     return {
         "id": job.get("id"),
         "state": job.get("state") if job.get("state") != state else None,
