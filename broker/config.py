@@ -123,6 +123,9 @@ class QueueSettings:
         None, rules.optional(rules.seconds(above=0)), "seconds a job may wait for a worker"
     )
     delay: float = _setting(0.0, rules.seconds(), "seconds before a new job may be delivered")
+    dedupe_window: float = _setting(
+        300.0, rules.seconds(above=0), "seconds in which no other job may have a job's dedupe_id"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from broker.config import QueueSettings
-from broker.job import Job
+from broker.job import Dedupe, Job
 from broker.mongo import ServerClock
 from broker.store_documents import stored_size
 from sluicemq import wire
@@ -97,6 +97,7 @@ class JobMaker:
             expires_at=None if ttl is None else now + ttl,
             max_attempts=headers.get("max_attempts", settings.max_attempts),
             visibility_timeout=float(headers.get("visibility_timeout", settings.visibility_timeout)),
+            dedupe=_dedupe(headers, settings.dedupe_window),
             size=size,
         )
 
@@ -145,6 +146,14 @@ def _eligible_at(headers: Mapping[str, Any], now: float, delay: float) -> float:
     delay = headers.get("delay", delay)
     due = max(not_before or 0.0, now + delay if delay else 0.0)
     return int(due * 1000) / 1000
+
+
+def _dedupe(headers: Mapping[str, Any], window: float) -> Dedupe | None:
+    if "dedupe_id" in headers:
+        return Dedupe(headers["dedupe_id"], float(headers.get("dedupe_window", window)))
+    if "dedupe_window" in headers:
+        raise BadHeaders("header 'dedupe_window' is there without a 'dedupe_id' that it could be about")
+    return None
 
 
 def _rfc3339(text: str) -> float:
@@ -213,6 +222,8 @@ _RULES: Final[dict[str, _Rule]] = {
     "not_before": _Rule(_is_time, "Unix seconds or RFC 3339 text with a time zone, before the year 9999"),
     "ttl": _Rule(_number(0.001, _TEN_YEARS), "seconds above 0, at most ten years"),
     "max_attempts": _Rule(_integer(0, 1_000_000), "a whole number from 0 (for ever) to 1000000"),
+    "dedupe_id": _Rule(lambda value: _is_id(value) and _is_text(value), "a string of 1 to 128 bytes"),
+    "dedupe_window": _Rule(_number(0.1, _TEN_YEARS), "seconds from 0.1 to ten years"),
     "visibility_timeout": _Rule(_number(0.1, 30 * 86400), "seconds from 0.1 to 30 days"),
     "reply": _Rule(lambda value: value in (RESULT, ACCEPTED), "'result' or 'accepted'"),
     "headers": _Rule(

@@ -26,7 +26,15 @@ from devices.endpoints import Endpoint
 from devices.flow import Watermark
 from devices.switchboard import Switchboard
 from sluicemq import wire
-from sluicemq.errors import BadFrames, BadHeaders, Paused, SluiceError, TooLarge, Unavailable
+from sluicemq.errors import (
+    BadFrames,
+    BadHeaders,
+    Duplicate,
+    Paused,
+    SluiceError,
+    TooLarge,
+    Unavailable,
+)
 
 #: Of a message that can't be read, so much of its payload is kept; of an over-long one the first KiB.
 _KEPT: Final = 64 * 1024
@@ -172,7 +180,7 @@ class PushFrontend(Frontend):
     ) -> None:
         self._mark.give(count, size)
         self._counters.add("repeated", len(existing))
-        for error in refused.values():
+        for error in [each for each in refused.values() if not isinstance(each, Duplicate)]:
             self._counters.notice("jobs_refused", f"a job of a PUSH producer was not stored: {error}")
 
     def _bury(self, frames: list[bytes], error: SluiceError) -> None:
@@ -360,5 +368,8 @@ def refusal(error: Exception) -> SluiceError:
 
 
 def error_frames(error: SluiceError) -> list[bytes]:
-    """How an error looks to a plain socket: ``["ERROR"][JSON {code, message}]``."""
-    return [b"ERROR", json.dumps({"code": error.code, "message": str(error)}).encode()]
+    """How an error looks to a plain socket: ``["ERROR"][JSON {code, message}]``; a DUPLICATE's has ``id``."""
+    told = {"code": error.code, "message": str(error)}
+    if isinstance(error, Duplicate):
+        told["id"] = error.id
+    return [b"ERROR", json.dumps(told).encode()]

@@ -13,9 +13,10 @@ from broker.mongo import Refused, ServerClock
 from broker.owners import Owners
 from broker.patience import Patience
 from broker.shield import shielded
-from broker.store import Pushed, QueueStore
+from broker.store import QueueStore
+from broker.store_push import Pushed
 from broker.supply import Arrival
-from sluicemq.errors import SluiceError, Unavailable
+from sluicemq.errors import Duplicate, SluiceError, Unavailable
 
 #: Jobs in one insert, at most, and inserts at once: 1000 x 2 reach 116k/s but hold the hub for 13 ms.
 INSERT: Final = 500
@@ -104,7 +105,9 @@ class Intake:
             self.refuse(pushes)
         else:
             self._counters.add("pushed", len(jobs) - len(pushed.existing) - len(pushed.refused))
-            self._counters.add("refused", len(pushed.refused))
+            duplicates = sum(isinstance(error, Duplicate) for error in pushed.refused.values())
+            self._counters.add("duplicates", duplicates)
+            self._counters.add("refused", len(pushed.refused) - duplicates)
             _tell(pushes, pushed)
             self._wake(jobs)
         finally:
@@ -149,7 +152,7 @@ class Intake:
 
         def statement() -> Pushed:
             self._store.prepare()
-            return self._store.push(jobs, now)
+            return self._store.push(jobs, now, self._clock.now())
 
         try:
             return self._patience.insist(statement, unclear)
@@ -159,7 +162,8 @@ class Intake:
         unclear()  # the driver may have split the statement, and MongoDB taken a part of it
         middle = len(jobs) // 2
         first, second = (self._store_each(half, now, unclear) for half in (jobs[:middle], jobs[middle:]))
-        return _joined(first, second, middle)
+        first.add(second, range(middle, len(jobs)))
+        return first
 
     def _disown(self, arrival: Arrival) -> str:
         """After an unclear born-reserved insert: repeat it as ready jobs, under no id."""
@@ -189,11 +193,6 @@ class Intake:
         later = [job.eligible_at for job in jobs if job.eligible_at > now]
         if later:
             self._supply.due_later(later)
-
-
-def _joined(first: Pushed, second: Pushed, start: int) -> Pushed:
-    existing = [*first.existing, *(start + at for at in second.existing)]
-    return Pushed(existing, first.refused | {start + at: error for at, error in second.refused.items()})
 
 
 def _tell(pushes: list[Push], pushed: Pushed) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 
 class State(StrEnum):
@@ -45,17 +45,28 @@ class State(StrEnum):
 ERRORS_KEPT: Final = 10
 
 
+class Dedupe(NamedTuple):
+    """What a producer calls this piece of work, and for how many seconds nobody may push it again."""
+
+    id: str
+    window: float
+
+
 class Job:
     """One job in the broker's memory; times are Unix seconds of the MongoDB server's clock.
 
     ``owner`` is the id under which this broker holds it (empty: it does not), ``attempts`` the
     number of deliveries including the one under way, ``suspect`` whether a worker died with it:
-    then it is delivered alone. ``size`` is what it takes in memory and on the wire: payload and headers.
+    then it is delivered alone. ``dedupe_until`` is when another job may have its ``dedupe_id`` (0: it
+    has none); ``dedupe`` itself is only known where the job was pushed. ``size`` is what it takes in
+    memory and on the wire: payload and headers.
     """
 
     __slots__ = (
         "attempts",
         "created_at",
+        "dedupe",
+        "dedupe_until",
         "eligible_at",
         "expires_at",
         "headers",
@@ -84,6 +95,7 @@ class Job:
         max_attempts: int = 5,
         visibility_timeout: float = 1800.0,
         remember: float | None = None,
+        dedupe: Dedupe | None = None,
         size: int | None = None,
     ) -> None:
         self.id = id
@@ -95,6 +107,8 @@ class Job:
         self.max_attempts = max_attempts
         self.visibility_timeout = visibility_timeout
         self.remember = remember
+        self.dedupe = dedupe
+        self.dedupe_until = 0.0
         self.size = len(payload) if size is None else size
         self.created_at = 0.0
         self.seq = 0
@@ -107,3 +121,12 @@ class Job:
     def spent(self) -> bool:
         """Whether one more failure ends among the dead letters (``max_attempts`` 0: never)."""
         return 0 < self.max_attempts <= self.attempts
+
+    def kept_until(self, now: float) -> float | None:
+        """Until when it is kept if it is done ``now``; None: its document is removed.
+
+        It stays for its result (``remember``) and while its ``dedupe_id`` may be taken by nobody else.
+        """
+        if self.remember is not None:
+            return max(now + self.remember, self.dedupe_until)
+        return self.dedupe_until if self.dedupe_until > now else None

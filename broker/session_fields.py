@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from broker.settle import Verdict
 from sluicemq import wire
-from sluicemq.errors import BadFrames, SluiceError
+from sluicemq.errors import BadFrames, Duplicate, SluiceError
 
 Fields = list[Any]
 
@@ -54,8 +54,11 @@ def verdict_entry(entry: Any) -> Verdict:
 
 
 def listed(problems: dict[int, SluiceError]) -> list[list[Any]]:
-    """Refusals by position, as they are answered: ``[[position, code, text], ...]``."""
-    return [[at, error.code, str(error)] for at, error in sorted(problems.items())]
+    """Refusals by position, as they are answered: ``[[position, code, text, id of a DUPLICATE], ...]``."""
+    return [
+        [at, error.code, str(error), *([error.id] if isinstance(error, Duplicate) else [])]
+        for at, error in sorted(problems.items())
+    ]
 
 
 def _name(kind: Any) -> str:

@@ -131,7 +131,7 @@ class Settle:
             workers.add(delivery.worker)
             ended += 1
             settlement.pending += 1
-            problem = _too_long(verdict, delivery.job)
+            problem = _too_long(verdict, delivery.job, self._clock)
             if problem:
                 settlement.problems[position] = problem
                 self._counters.notice("too_large", f"job {delivery.job.id} is rolled back: {problem}")
@@ -183,8 +183,15 @@ class Settle:
     # --------------------------------------------------------------- commits
 
     def _commit(self, commits: list[_Commit]) -> None:
-        problems = self._remove([each.job for each in commits if each.job.remember is None])
-        problems |= self._finish([each for each in commits if each.job.remember is not None])
+        now = self._clock.now()
+        removed: list[Job] = []
+        kept: list[_Commit] = []
+        for each in commits:
+            if each.job.kept_until(now) is None:
+                removed.append(each.job)
+            else:
+                kept.append(each)
+        problems = self._remove(removed) | self._finish(kept)
         self._dispatch.forget(each.job for each in commits)
         self._counters.add("committed", len(commits) - len(problems))
         for each in commits:
@@ -319,12 +326,12 @@ def read_verdict(kind: bytes) -> str:
 _PLAIN = {b"COMMIT": wire.COMMIT, b"ROLLBACK": wire.ROLLBACK, b"REJECT": wire.REJECT}
 
 
-def _too_long(verdict: Verdict, job: Job) -> TooLarge | None:
-    """A result that can't be remembered is no result; one that nobody asks for again may be longer."""
-    if job.remember is None or verdict.kind != wire.COMMIT:
+def _too_long(verdict: Verdict, job: Job, clock: ServerClock) -> TooLarge | None:
+    """A result that can't be kept is no result; that of a job which is not kept may be longer."""
+    if verdict.kind != wire.COMMIT:
         return None
     size = len(verdict.detail if isinstance(verdict.detail, bytes) else verdict.detail.encode())
-    if size <= MAX_JOB_BYTES:
+    if size <= MAX_JOB_BYTES or job.kept_until(clock.now()) is None:
         return None
     return TooLarge(f"the result has {size} bytes, {MAX_JOB_BYTES} can be remembered")
 

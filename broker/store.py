@@ -11,7 +11,7 @@ sent), Unclear (it may have been applied) or Refused (repeating it is of no use)
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from random import randrange
 from typing import Any
@@ -20,7 +20,7 @@ from pymongo import UpdateOne
 from pymongo.errors import BulkWriteError
 
 from broker.job import ERRORS_KEPT, Job, State
-from broker.mongo import Documents, Unclear, brief, durable, translated
+from broker.mongo import Documents, durable, translated
 from broker.store_documents import (
     ANY_PRIORITY,
     HANDED_OUT,
@@ -33,9 +33,9 @@ from broker.store_documents import (
     failure,
     job,
 )
-from sluicemq.errors import LeaseLost, SluiceError, TooLarge, Uncertain
+from broker.store_push import Pushed, insert, judge, open_windows, refusals
+from sluicemq.errors import LeaseLost, SluiceError, Uncertain
 
-_DUPLICATE_KEY = 11000
 _NONE_SET = Usual()
 #: Named wherever ids are given: the jobs asked for are the first of the ready index too, so MongoDB may
 #: take that one for as good, and then reads all of it (100,000 keys for 1,000 jobs).
@@ -44,14 +44,6 @@ _BY_ID = "_id_"
 #: Bytes of jobs in one claim, at most; a job larger than this is claimed alone.
 CLAIM_BYTES = 16 * 2**20
 _HOLD = {"owner": "", "reserved_at": ""}
-
-
-@dataclass(slots=True)
-class Pushed:
-    """What a push did: positions whose id was there before, and positions refused with the reason."""
-
-    existing: list[int] = field(default_factory=list)
-    refused: dict[int, SluiceError] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,19 +103,29 @@ class QueueStore:
 
     # ------------------------------------------------------------------ push
 
-    def push(self, jobs: Sequence[Job], now: float) -> Pushed:
+    def push(self, jobs: Sequence[Job], now: float, at: float | None = None) -> Pushed:
         """Insert jobs, each ``reserved`` if it has an owner, else ``ready``.
 
+        ``now`` is when they were accepted, ``at`` when this statement is sent (None: the same), from
+        which their dedupe windows count; whoever has a ``dedupe_id`` that is another's is refused as
+        :class:`~sluicemq.errors.Duplicate`. Of several in one push the first has it.
+
         Crash or lost reply: each job is stored or not. Repeating the push is harmless, since the
-        ids of those stored come back as ``existing``.
+        ids of those stored come back as ``existing``, also where their ``dedupe_id`` has been found first.
         """
+        at = now if at is None else at
+        open_windows(jobs, at)
         stamp = date(now)
         with translated():
-            try:
-                self.jobs.insert_many([document(each, stamp, self._usual) for each in jobs], ordered=False)
-            except BulkWriteError as error:
-                return _refusals(error)
-        return Pushed()
+            pushed = insert(self.jobs, [document(each, stamp, self._usual) for each in jobs])
+            while taken := pushed.taken:
+                pushed.taken = []
+                pushed.add(judge(self.jobs, [jobs[each] for each in taken], at), taken)
+                free, pushed.taken = pushed.taken, []
+                again = [document(jobs[each], stamp, self._usual) for each in free]
+                if again:
+                    pushed.add(insert(self.jobs, again), free)
+        return pushed
 
     def bury(self, unreadable: Iterable[Document], now: float) -> None:
         """Insert dead letters for messages that never became jobs.
@@ -133,10 +135,7 @@ class QueueStore:
         """
         letters = [_letter(each, date(now), self._usual) for each in unreadable]
         with translated():
-            try:
-                self.jobs.insert_many(letters, ordered=False)
-            except BulkWriteError as error:
-                _refusals(error)
+            insert(self.jobs, letters)
 
     # --------------------------------------------------------------- reserve
 
@@ -251,7 +250,7 @@ class QueueStore:
                 if self.jobs.bulk_write(writes, ordered=False).matched_count == len(writes):
                     return {}
             except BulkWriteError as error:  # with headers and history, the document would be over 16 MiB
-                too_long = {finished[at][0].id: why for at, why in _refusals(error).refused.items()}
+                too_long = {finished[at][0].id: why for at, why in refusals(error).refused.items()}
             ids = [each.id for each, _ in finished if each.id not in too_long]
             there = {each["_id"]: each for each in self.jobs.find({"_id": {"$in": ids}}, {"done_by": 1})}
         lost: dict[str, SluiceError] = {
@@ -342,22 +341,6 @@ def _letter(unreadable: Document, now: datetime, usual: Usual) -> Document:
     return {**document(nobody, now, usual), "eligible_at": now, **ended}
 
 
-def _refusals(error: BulkWriteError) -> Pushed:
-    """Read an unordered insert's errors.
-
-    A duplicate key means "stored" only if it is that of ``_id`` and no durability is in doubt.
-    """
-    if error.details.get("writeConcernErrors"):
-        raise Unclear(f"durability is not known: {brief(error)}") from error
-    pushed = Pushed()
-    for each in error.details["writeErrors"]:
-        if each.get("code") == _DUPLICATE_KEY and each.get("keyPattern", {"_id": 1}) == {"_id": 1}:
-            pushed.existing.append(each["index"])
-        else:
-            pushed.refused[each["index"]] = TooLarge(f"MongoDB refused it: {str(each.get('errmsg'))[:200]}")
-    return pushed
-
-
 def _lost(each: str) -> LeaseLost:
     return LeaseLost(f"job {each} is no longer held under this receipt")
 
@@ -372,7 +355,7 @@ def _done(each: Job, result: bytes, now: float) -> Document:
         "done_by": each.owner,  # tells a repetition from a late verdict under another owner
         "result": result,
         "ended_at": date(now),
-        "remove_at": date(now + (each.remember or 0)),
+        "remove_at": date(each.kept_until(now) or now),
     }
     return {"$set": ended, "$unset": {**_HOLD, "payload": ""}}
 

@@ -5,13 +5,15 @@ One document per job from birth to end::
     {_id, state, priority, eligible_at, seq, attempts, created_at, payload,
      max_attempts?, visibility_timeout?,               where they are not the queue's own
      losses?, suspect?, headers?, expires_at?, remember?,
+     dedupe_id?, dedupe_until?,                        together, until another job takes them over
      owner?, reserved_at?,                             while reserved
      errors?: [{at, attempt, reason, worker}],         the last 10 failures
      result?, done_by?, ended_at?, remove_at?}         once done or dead
 
-Rule for changes: a new optional field keeps the schema number; a field that changes its meaning
-or a new index raises ``SCHEMA`` and comes with a step that carries old documents over, and a test
-that loads one of every past number. A broker refuses a database with a higher number than its own.
+Rule for changes: a new optional field keeps the schema number, and so does a partial index over one,
+which no older document is in; a field that changes its meaning or any other new index raises
+``SCHEMA`` and comes with a step that carries old documents over, and a test that loads one of every
+past number. A broker refuses a database with a higher number than its own.
 """
 
 from __future__ import annotations
@@ -49,6 +51,7 @@ RESERVED_INDEX: Final = "reserved"
 ENDED_INDEX: Final = "ended"
 EXPIRY_INDEX: Final = "expiry"
 REMOVAL_INDEX: Final = "removal"
+DEDUPE_INDEX: Final = "dedupe"
 
 INDEXES: Final = [
     # Partial, so that half a million delayed, done or dead jobs cost the hot path nothing; and the
@@ -70,6 +73,13 @@ INDEXES: Final = [
         partialFilterExpression={"state": State.READY.value, "expires_at": {"$exists": True}},
     ),
     IndexModel([("remove_at", 1)], name=REMOVAL_INDEX, expireAfterSeconds=0),
+    # Unique, so that of any number of pushes at any number of brokers one is first.
+    IndexModel(
+        [("dedupe_id", 1)],
+        name=DEDUPE_INDEX,
+        unique=True,
+        partialFilterExpression={"dedupe_id": {"$exists": True}},
+    ),
 ]
 
 
@@ -102,6 +112,7 @@ HANDED_OUT: Final = dict.fromkeys(
         "suspect",
         "expires_at",
         "remember",
+        "dedupe_until",
         "max_attempts",
         "visibility_timeout",
     ),
@@ -134,6 +145,9 @@ def document(job: Job, now: datetime, usual: Usual) -> Document:
         born["expires_at"] = date(job.expires_at)
     if job.remember is not None:
         born["remember"] = job.remember
+    if job.dedupe:
+        born["dedupe_id"] = job.dedupe.id
+        born["dedupe_until"] = date(job.dedupe_until)
     return born
 
 
@@ -155,6 +169,8 @@ def job(stored: Document, usual: Usual) -> Job:
     loaded.attempts = stored["attempts"]
     loaded.losses = stored.get("losses", 0)
     loaded.suspect = stored.get("suspect", False)
+    if "dedupe_until" in stored:
+        loaded.dedupe_until = seconds(stored["dedupe_until"])
     return loaded
 
 

@@ -10,7 +10,8 @@ from gevent.event import Event
 
 from broker.job import Job
 from broker.mongo import ServerClock
-from broker.store import Claim, Pushed
+from broker.store import Claim
+from broker.store_push import Pushed
 from broker.worker import Delivery, Worker
 from jobs import NOW
 
@@ -88,7 +89,7 @@ class FakeStore:
             job.attempts += 1
         return Claim(taken, owner, more=len(taken) == limit)
 
-    def push(self, jobs: Sequence[Job], now: float) -> Pushed:
+    def push(self, jobs: Sequence[Job], now: float, _at: float | None = None) -> Pushed:
         self.inserts.append(list(jobs))
         self.before_insert(list(jobs))
         known = self.reserved.keys() | {job.id for job in self.ready}

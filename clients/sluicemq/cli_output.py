@@ -22,7 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sluicemq.client import Client
-from sluicemq.errors import SluiceError
+from sluicemq.errors import Duplicate, SluiceError
 
 _PREVIEW = 60  # characters of a payload, of headers or errors, in a table
 _PIPED_WIDTH = 240
@@ -91,7 +91,8 @@ class Session:
         """One line on stderr; with ``--json`` also an object on stdout."""
         self.note(f"sluicemq: {error}{'; ' if advice else ''}{advice}")
         if self.as_json:
-            self.json({"error": {"code": error.code, "message": str(error)}})
+            first = {"id": error.id} if isinstance(error, Duplicate) else {}
+            self.json({"error": {"code": error.code, "message": str(error), **first}})
 
 
 @contextmanager

@@ -31,6 +31,8 @@ _seconds = click.FloatRange(min=0, min_open=True)
 @click.option("--ttl", type=_seconds, metavar="S", help="Seconds until it expires.")
 @click.option("--max-attempts", type=click.IntRange(1), metavar="N", help="Deliveries before it is dead.")
 @click.option("--visibility-timeout", type=_seconds, metavar="S", help="Seconds a worker has for it.")
+@click.option("--dedupe-id", metavar="ID", help="Refused if a job with it was pushed within the window; for one job only.")  # noqa: E501 # fmt: skip
+@click.option("--dedupe-window", type=_seconds, metavar="S", help="Seconds in which no other job may have this dedupe id.")  # noqa: E501 # fmt: skip
 @click.option("--id", "id_", metavar="ID", help="The job's id; for one job only.")
 @click.option("--header", "headers", multiple=True, metavar="KEY=VALUE", help="Handed to the worker.")
 @click.pass_obj
@@ -48,6 +50,10 @@ def push(
     single = payload is not None or len(files) == 1
     if id_ is not None and not single:
         raise click.UsageError("--id names one job: push them one by one")
+    if options["dedupe_id"] is not None and not single:
+        raise click.UsageError("--dedupe-id names one job: push them one by one")
+    if options["dedupe_window"] is not None and options["dedupe_id"] is None:
+        raise click.UsageError("--dedupe-window is about a --dedupe-id: give that too")
     options |= {"id": id_, "headers": _parsed(headers), "not_before": _moment(not_before)}
     with session.client() as client:
         client.ping()

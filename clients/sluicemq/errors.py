@@ -86,9 +86,13 @@ class Expired(SluiceError):
 
 
 class Duplicate(SluiceError):
-    """A job with the same dedupe_id was pushed within the window."""
+    """A job with the same dedupe_id was pushed within the window; ``id`` is that one's."""
 
     code = "DUPLICATE"
+
+    def __init__(self, message: str = "", id: str = "") -> None:  # noqa: A002 - the field's name everywhere
+        super().__init__(message)
+        self.id = id
 
 
 class NotFound(SluiceError):
@@ -140,7 +144,12 @@ class Release(Exception):
 _BY_CODE = {kind.code: kind for kind in SluiceError.__subclasses__()}
 
 
-def from_code(code: str, message: str) -> SluiceError:
-    """The exception for a wire code; an unknown code (a newer broker's) keeps its name in the text."""
+def from_code(code: str, message: str, job_id: str = "") -> SluiceError:
+    """The exception for a wire code; an unknown code (a newer broker's) keeps its name in the text.
+
+    ``job_id``: the job that a :class:`Duplicate` speaks of.
+    """
+    if code == Duplicate.code:
+        return Duplicate(message, job_id)
     kind = _BY_CODE.get(code)
     return kind(message) if kind else SluiceError(f"{code}: {message}")

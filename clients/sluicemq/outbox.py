@@ -157,4 +157,7 @@ def _fill_a_message(jobs: deque[Receipt]) -> bool:
 
 def _refused(value: Any) -> dict[int, SluiceError]:
     """The refused jobs of a PUSH by position; an answer of nil or an empty list refuses none."""
-    return {int(position): from_code(str(code), str(text)) for position, code, text in value or ()}
+    return {
+        int(position): from_code(str(code), str(text), *map(str, job_id[:1]))
+        for position, code, text, *job_id in value or ()
+    }

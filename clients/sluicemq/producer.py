@@ -90,12 +90,16 @@ class Producer:
         ttl: float | None = None,
         max_attempts: int | None = None,
         visibility_timeout: float | None = None,
+        dedupe_id: str | None = None,
+        dedupe_window: float | None = None,
         headers: Headers | None = None,
     ) -> Receipt:
         """Push one job; blocks only while too much is unconfirmed.
 
         ``id``: up to 128 bytes, chosen by the library if None; ``priority``: higher first;
         ``delay``, ``ttl``, ``visibility_timeout``: seconds; ``not_before``: Unix seconds or RFC 3339;
+        ``dedupe_id``: within ``dedupe_window`` seconds (None: the queue's) no other job with it is taken,
+        but refused as :class:`~sluicemq.Duplicate`, whose ``id`` is the first one's;
         ``headers``: a map of your own, handed to the worker.
 
         Raises TypeError or ValueError for what is no job, :class:`~sluicemq.BadQueue`,
@@ -109,10 +113,12 @@ class Producer:
         if (
             priority or delay or headers or not_before is not None or ttl is not None
             or max_attempts is not None or visibility_timeout is not None
+            or dedupe_id is not None or dedupe_window is not None
         ):  # fmt: skip
             wired, more = _frozen({
                 "priority": priority or None, "delay": delay or None, "not_before": not_before,
                 "ttl": ttl, "max_attempts": max_attempts, "visibility_timeout": visibility_timeout,
+                "dedupe_id": dedupe_id, "dedupe_window": dedupe_window,
                 "headers": headers or None,
             })  # fmt: skip
             size += more
@@ -253,7 +259,9 @@ class _Refusals:
         if unheard:
             first, error = unheard[0]
             what = f"{len(unheard) + beyond} jobs were refused, the first: {first.id} for queue {first.queue}"
-            raise type(error)(f"{what}: {error}") from error
+            told = type(error)(f"{what}: {error}")
+            vars(told).update(vars(error))  # the id in a Duplicate
+            raise told from error
 
 
 def _as_bytes(payload: Any) -> bytes:

@@ -16,7 +16,8 @@ From the client::
 
     HELLO   [n, {client, version}]                      -> {broker, heartbeat, silence, max_job_bytes}
     PUSH    [n, queue, [[id|nil, payload, headers|nil], ...]]
-                                                        -> [[position, code, text], ...]  refused ones;
+                                                        -> [[position, code, text, id?], ...]  refused
+                                                           ones, id: of a DUPLICATE, who was first;
                                                            all others are durable when this arrives
     READY   [n, queue, credit]                          -> nil     work wanted: at most ``credit``
                                                                    unsettled jobs; 0 = no more

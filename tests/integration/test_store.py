@@ -12,8 +12,9 @@ from pymongo.errors import AutoReconnect, BulkWriteError, ServerSelectionTimeout
 from broker import store as store_module
 from broker.job import ERRORS_KEPT, Job, State
 from broker.mongo import Refused, Unclear, translated
-from broker.store import Claim, Found, GivenBack, Pushed, QueueStore
+from broker.store import Claim, Found, GivenBack, QueueStore
 from broker.store_documents import date
+from broker.store_push import Pushed, refusals
 from jobs import NOW, a_job, everything, ids, some_jobs, stored
 from sluicemq.errors import LeaseLost, TooLarge, Unavailable, Uncertain
 
@@ -47,7 +48,7 @@ def test_a_pushed_job_comes_back_from_a_claim_as_it_was(store: QueueStore) -> No
     [claimed] = claim(store).jobs
     # Then
     assert answer == Pushed()
-    kept = set(Job.__slots__) - {"created_at", "eligible_at", "seq", "size"}
+    kept = set(Job.__slots__) - {"created_at", "dedupe", "eligible_at", "seq", "size"}
     expected = {name: getattr(job, name) for name in kept} | {"owner": ME, "attempts": 1}
     assert {name: getattr(claimed, name) for name in kept} == expected
 
@@ -98,7 +99,7 @@ def test_a_job_born_reserved_is_held_and_not_claimed(store: QueueStore) -> None:
 def test_a_push_whose_durability_is_in_doubt_is_unclear(store: QueueStore, code: int) -> None:
     doubt = {"writeErrors": [{"index": 0, "code": 11000}], "writeConcernErrors": [{"code": code}]}
     with pytest.raises(Unclear, match="durability"):
-        store_module._refusals(BulkWriteError(doubt))
+        refusals(BulkWriteError(doubt))
 
 
 def test_a_duplicate_of_another_unique_index_is_refused_and_not_taken_for_a_stored_job(

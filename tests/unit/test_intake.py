@@ -13,7 +13,7 @@ from broker.intake import INSERT, INSERTS_AT_ONCE, Intake, Push
 from broker.job import Job
 from broker.mongo import Refused, Unclear
 from broker.patience import Patience
-from broker.store import Pushed
+from broker.store_push import Pushed
 from fakes import Clock, FakeOwners, FakeStore, FakeWorker, Held, go_on
 from jobs import NOW, a_job, ids, some_jobs
 from sluicemq.errors import SluiceError, TooLarge, Unavailable
@@ -120,7 +120,7 @@ def test_a_refused_job_is_told_to_its_own_push_at_its_own_place(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Given
-    monkeypatch.setattr(house.store, "push", lambda _jobs, _now: Pushed([], {2: TooLarge("16 MiB")}))
+    monkeypatch.setattr(house.store, "push", lambda _jobs, _now, _at: Pushed([], {2: TooLarge("16 MiB")}))
     # When
     first, second = house.push(a_job()), house.push(a_job(), a_job("large"))
     house.drain()
