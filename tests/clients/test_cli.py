@@ -96,6 +96,20 @@ def test_push_ends_with_1_and_the_reason_when_the_job_is_refused(broker: StubBro
     assert result.stderr.splitlines()[-1] == "sluicemq: 1000 queues are enough"
 
 
+def test_push_sends_its_dedupe_id_and_window(broker: StubBroker, run: Run) -> None:
+    run("push", "mail", "x", "--dedupe-id", "order-7", "--dedupe-window", "60")
+    assert broker.of(wire.PUSH)[0].fields[1][0][2] == {"dedupe_id": "order-7", "dedupe_window": 60.0}
+
+
+def test_push_of_a_duplicate_ends_with_1_and_names_the_first_job(broker: StubBroker, run: Run) -> None:
+    broker.on[wire.PUSH] = lambda _message: [[0, "DUPLICATE", "not stored", "first"]]
+    result = run("--json", "push", "mail", "x", "--dedupe-id", "order-7")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout) == {
+        "error": {"code": "DUPLICATE", "message": "not stored", "id": "first"}
+    }
+
+
 def test_push_of_many_counts_what_is_refused_and_ends_with_1(broker: StubBroker, run: Run) -> None:
     def refuse_evens(message: Any) -> Any:
         return [[at, "TOO_LARGE", "no"] for at, row in enumerate(message.fields[1]) if int(row[1]) % 2 == 0]
@@ -113,6 +127,8 @@ def test_push_of_many_counts_what_is_refused_and_ends_with_1(broker: StubBroker,
         ["push", "mail"],
         ["push", "mail", "x", "--lines"],
         ["push", "mail", "--lines", "--id", "one"],
+        ["push", "mail", "--lines", "--dedupe-id", "one"],
+        ["push", "mail", "x", "--dedupe-window", "9"],
         ["push", "mail", "x", "--header", "nothing"],
         ["push", "mail", "x", "--priority", "high"],
         ["push", "mail", "--file", "/does/not/exist"],

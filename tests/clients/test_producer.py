@@ -46,11 +46,13 @@ def test_only_options_that_are_set_are_sent(broker: StubBroker) -> None:
         producer.push(
             "q", b"", delay=2, not_before="2030-01-01T00:00:00Z", max_attempts=1, visibility_timeout=9
         ).wait(SECONDS)
-    first, second = (message.fields[1][0][2] for message in broker.of(wire.PUSH))
+        producer.push("q", b"", dedupe_id="d", dedupe_window=0.5).wait(SECONDS)
+    first, second, third = (message.fields[1][0][2] for message in broker.of(wire.PUSH))
     assert first == {"priority": 3, "ttl": 1.5, "headers": {"user": 1}}
     assert second == {
         "delay": 2, "not_before": "2030-01-01T00:00:00Z", "max_attempts": 1, "visibility_timeout": 9,
     }  # fmt: skip
+    assert third == {"dedupe_id": "d", "dedupe_window": 0.5}
 
 
 def test_headers_are_sent_as_they_were_when_pushed(broker: StubBroker) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from secrets import token_hex
 from typing import Any
 
@@ -15,10 +15,11 @@ from mongo_proxy import Command, CuttingProxy
 from pymongo import MongoClient
 
 from launcher import BrokerProcess, wait_until
-from sluicemq import Client, Job, Producer, Rollback, Worker
+from sluicemq import Client, Duplicate, Job, Producer, Receipt, Rollback, Worker
 
 LEASE = 2.0
 CONFIG = {"broker": {"lease": LEASE, "poll": 0.2}}
+SECONDS = 60.0
 JOBS = [b"%d" % number for number in range(300)]
 
 
@@ -87,6 +88,15 @@ class Stage:
         with Producer(self.endpoint) as producer:
             for job in JOBS:
                 producer.push(self.queue, job)
+
+    def in_state(self, state: str) -> list[str]:
+        """The ids of the jobs in this state in MongoDB."""
+        return [each["_id"] for each in self._jobs.find({"state": state}, {"_id": 1})]
+
+    def over(self, dedupe_id: str) -> bool:
+        """Whether the window of a dedupe_id is over, by MongoDB's own clock."""
+        held = {"dedupe_id": dedupe_id, "$expr": {"$lte": ["$dedupe_until", "$$NOW"]}}
+        return self._jobs.find_one(held) is not None
 
     def stored(self) -> list[bytes]:
         """The payloads in MongoDB."""
@@ -169,6 +179,60 @@ def test_jobs_born_reserved_whose_insert_was_not_answered_are_delivered(stage: S
 
 
 @pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("working", [False, True], ids=["ready", "born reserved"])
+def test_duplicates_in_a_push_that_was_not_answered_are_what_they_were(
+    stage: Stage, times: int, *, working: bool
+) -> None:
+    # Given
+    with ExitStack() as stack:
+        handled = stack.enter_context(stage.working()) if working else None
+        # When: each dedupe_id is pushed three times
+        stage.cut(is_push, times)
+        with Producer(stage.endpoint, on_refused=lambda *_: None) as producer:
+            receipts = [
+                [producer.push(stage.queue, job, dedupe_id=job.decode()) for job in JOBS] for _ in range(3)
+            ]
+        # Then
+        assert stage.cuts == times
+        for same in zip(*receipts, strict=True):
+            told = Counter(first_of(each) for each in same)
+            assert list(told.values()) == [3]
+            assert told.keys() <= {each.id for each in same}
+        if handled is None:
+            handled = stack.enter_context(stage.working())
+        wait_until(lambda: len(stage.in_state("done")) == len(JOBS), 10 * LEASE, "commit of all jobs")
+        assert handled == Counter(JOBS)
+
+
+def first_of(receipt: Receipt) -> str:
+    """The id of the job that was first: its own, or the one that it was told."""
+    try:
+        receipt.wait(SECONDS)
+    except Duplicate as error:
+        return error.id
+    return receipt.id
+
+
+def test_an_id_whose_taking_over_was_not_answered_is_taken_over_once(stage: Stage) -> None:
+    # Given
+    with Producer(stage.endpoint) as producer:
+        old = producer.push(stage.queue, b"old", dedupe_id="d", dedupe_window=0.1)
+        old.wait(SECONDS)
+        wait_until(lambda: stage.over("d"), what="the end of the window")
+        # When
+        stage.cut(is_taking_over, 1)
+        new = producer.push(stage.queue, b"new", dedupe_id="d")
+        new.wait(SECONDS)
+        again = producer.push(stage.queue, b"again", dedupe_id="d")
+        # Then
+        with pytest.raises(Duplicate) as refusal:
+            again.wait(SECONDS)
+    assert stage.cuts == 1
+    assert refusal.value.id == new.id
+    assert stage.stored() == [b"new", b"old"]
+
+
+@pytest.mark.parametrize("times", [1, 2])
 def test_commits_that_were_not_answered_hold(stage: Stage, times: int) -> None:
     stage.cut(is_commit, times)
 
@@ -242,6 +306,10 @@ def is_commit(command: Command) -> bool:
 
 def is_rollback(command: Command) -> bool:
     return command.name == "update" and "errors" in command.statements[0]["u"].get("$push", {})
+
+
+def is_taking_over(command: Command) -> bool:
+    return command.name == "update" and "dedupe_id" in command.statements[0]["u"].get("$unset", {})
 
 
 def is_push(command: Command) -> bool:

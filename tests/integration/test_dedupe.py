@@ -310,7 +310,7 @@ class Pushes(RuleBasedStateMachine):
             first, until = self.holds.get(name, ("", 0.0))
             if job_id in self.jobs:
                 existing.add(at)
-            elif first in self.jobs and until > self.now:
+            elif until > self.now:
                 refused[at] = first
             else:
                 new.add(at)
@@ -349,30 +349,35 @@ class Pushes(RuleBasedStateMachine):
                 self.jobs[job.id] = "done"
             else:
                 assert self.store.commit([job]) == {}
-                del self.jobs[job.id]
+                self._gone({job.id})
 
     @rule()
     def mongodb_removes_what_is_over(self) -> None:
-        over = [
+        over = {
             job_id
             for job_id, each in everything(self.store).items()
             if "remove_at" in each and seconds(each["remove_at"]) <= self.now
-        ]
-        self.store.jobs.delete_many({"_id": {"$in": over}})
-        for job_id in over:
-            del self.jobs[job_id]
+        }
+        self.store.jobs.delete_many({"_id": {"$in": list(over)}})
+        self._gone(over)
 
     @rule(state=st.sampled_from(["ready", "done", "dead"]))
     def purge(self, state: str) -> None:
         self.inspector.purge("mail", state, self.now)
-        self.jobs = {job_id: each for job_id, each in self.jobs.items() if each != state}
+        self._gone({job_id for job_id, each in self.jobs.items() if each == state})
+
+    def _gone(self, ids: set[str]) -> None:
+        self.jobs = {job_id: state for job_id, state in self.jobs.items() if job_id not in ids}
+        self.holds = {
+            name: (job_id, until) for name, (job_id, until) in self.holds.items() if job_id not in ids
+        }
 
     @invariant()
     def each_open_window_has_its_job(self) -> None:
         there = everything(self.store)
         assert {job_id: each["state"] for job_id, each in there.items()} == self.jobs
         for name, (job_id, until) in self.holds.items():
-            if until > self.now and job_id in self.jobs:
+            if until > self.now:
                 assert there[job_id].get("dedupe_id") == name
 
 

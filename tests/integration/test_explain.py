@@ -17,6 +17,7 @@ from pymongo import MongoClient
 from pymongo.monitoring import CommandListener, CommandStartedEvent
 from pymongo.write_concern import WriteConcern
 
+from broker.job import Dedupe
 from broker.store import QueueStore
 from broker.store_changes import Changes, Letters
 from broker.store_documents import INDEXES, REMOVAL_INDEX, Usual, date, document
@@ -27,7 +28,9 @@ PRIORITIES, RESERVED, ENDED = 10, 1_500, 2_000
 OWNERS = ("one", "two", "three")
 _EXPLAINED = ("find", "update", "delete", "distinct", "aggregate")
 _ANY_DATE = CodecOptions[dict[str, Any]](datetime_conversion=DatetimeConversion.DATETIME_AUTO)  # of bounds
-_ONLY_SENT = ("lsid", "$db", "$clusterTime", "$readPreference", "txnNumber", "writeConcern", "ordered")
+_ONLY_SENT = (
+    "lsid", "$db", "$clusterTime", "$readPreference", "txnNumber", "writeConcern", "readConcern", "ordered",
+)  # fmt: skip
 
 
 class Plan(NamedTuple):
@@ -243,6 +246,31 @@ def test_the_removal_of_done_jobs_reads_only_those_whose_time_is_over(
     assert removal["expireAfterSeconds"] == 0
     assert len(over) == 50
     assert plans[0].keys <= 51
+
+
+# ---------------------------------------------------------------------- dedupe
+
+
+def test_who_holds_dedupe_ids_and_whose_windows_are_over_is_read_by_key(
+    crowded: QueueStore, explainer: Explainer
+) -> None:
+    # Given
+    held, over = 100, 50
+    windows = [Dedupe(f"d{at}", 10.0 if at < over else 99.0) for at in range(held)]
+    crowded.push([a_job(f"first-{each.id}", dedupe=each) for each in windows], NOW)
+    second = [a_job(f"second-{each.id}", dedupe=each) for each in windows]
+    # When
+    with explainer.plans() as plans:
+        answer = crowded.push(second, NOW + 10)
+    # Then
+    assert sorted(answer.refused) == list(range(over, held))
+    stored, holders, freed = plans
+    assert [plan.command for plan in plans] == ["find", "find", "update"]
+    assert all("IXSCAN" in plan.stages and "COLLSCAN" not in plan.stages for plan in plans)
+    assert (stored.documents, holders.documents, freed.documents) == (0, held, over)
+    assert all(plan.keys <= 2 * held for plan in plans)
+    crowded.jobs.delete_many({"dedupe_id": {"$exists": True}})
+    crowded.jobs.delete_many({"_id": {"$regex": "^first-"}})
 
 
 # --------------------------------------------------------------- what people ask

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from broker.config import QueueSettings
 from broker.frames import JobMaker, PlainJob, split
-from broker.job import Job
+from broker.job import Dedupe, Job
 from broker.mongo import ServerClock
 from broker.queues import check_name
 from broker.store_documents import Usual, date, document, job
@@ -102,6 +102,20 @@ def test_headers_win_over_the_queues_settings() -> None:
 
 
 @pytest.mark.parametrize(
+    ("headers", "dedupe"),
+    [
+        ({"priority": 1}, None),
+        ({"dedupe_id": "ä"}, Dedupe("ä", 60.0)),
+        ({"dedupe_id": "a", "dedupe_window": 5}, Dedupe("a", 5.0)),
+    ],
+)
+def test_the_window_of_a_dedupe_id_is_its_queues_unless_it_has_its_own(
+    headers: dict[str, Any], dedupe: Dedupe | None
+) -> None:
+    assert make(headers, dedupe_window=60.0).dedupe == dedupe
+
+
+@pytest.mark.parametrize(
     ("headers", "due"),
     [
         ({"not_before": NOW + 10}, NOW + 10),
@@ -148,6 +162,11 @@ def test_ids_that_the_broker_gives_are_all_different_and_sort_by_time() -> None:
         ({"ttl": 0}, "above 0"),
         ({"max_attempts": 1.5}, "whole number"),
         ({"visibility_timeout": 0}, "'visibility_timeout'"),
+        ({"dedupe_id": ""}, "'dedupe_id' is '', expected a string of 1 to 128 bytes"),
+        ({"dedupe_id": "ä" * 65}, "'dedupe_id'"),
+        ({"dedupe_id": 7}, "'dedupe_id'"),
+        ({"dedupe_id": "a", "dedupe_window": 0}, "seconds from 0.1"),
+        ({"dedupe_window": 9}, "without a 'dedupe_id'"),
         ({"reply": "later"}, "'result' or 'accepted'"),
         ({"reply": []}, "'reply'"),
         ({"headers": [1]}, "a map"),

@@ -16,7 +16,7 @@ from broker.patience import Patience
 from broker.store_push import Pushed
 from fakes import Clock, FakeOwners, FakeStore, FakeWorker, Held, go_on
 from jobs import NOW, a_job, ids, some_jobs
-from sluicemq.errors import SluiceError, TooLarge, Unavailable
+from sluicemq.errors import Duplicate, SluiceError, TooLarge, Unavailable
 
 
 class House:
@@ -129,6 +129,24 @@ def test_a_refused_job_is_told_to_its_own_push_at_its_own_place(
     assert second.refused is not None
     assert [(at, type(error)) for at, error in second.refused.items()] == [(1, TooLarge)]
     assert (house.counters.values["pushed"], house.counters.values["refused"]) == (2, 1)
+
+
+def test_a_duplicate_is_told_counted_by_its_own_name_and_handed_to_nobody(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given
+    worker = house.worker(prefetch=3)
+    told = Pushed([], {1: Duplicate("not stored", "first")})
+    monkeypatch.setattr(house.store, "push", lambda _jobs, _now, _at: told)
+    # When
+    push = house.push(a_job("a"), a_job("b"), a_job("c"))
+    house.drain()
+    # Then
+    assert push.refused == told.refused
+    assert worker.jobs == ["a", "c"]
+    assert house.dispatch.held.keys() == {"a", "c"}
+    counted = house.counters.values
+    assert (counted["pushed"], counted["duplicates"], counted["refused"]) == (2, 1, 0)
 
 
 # ---------------------------------------------------------------- numbers, times

@@ -37,6 +37,11 @@ GOLDEN = {
         b"OK",
         "9202 91 93 01 a9544f4f5f4c41524745 a26e6f",
     ),
+    "push answered with a duplicate": (
+        (wire.OK, 2, [[0, "DUPLICATE", "no", "id1"]]),
+        b"OK",
+        "9202 91 94 00 a94455504c4943415445 a26e6f a3696431",
+    ),
     "ready": (
         (wire.READY, 3, "mail", 1024),
         b"READY",
@@ -238,6 +243,12 @@ def test_an_error_crosses_the_wire_as_itself(kind: type[errors.SluiceError]) -> 
     back = errors.from_code(kind("text").code, "text")
     assert type(back) is kind
     assert str(back) == "text"
+
+
+def test_a_duplicate_brings_the_first_ones_id_along() -> None:
+    back = errors.from_code("DUPLICATE", "text", "first")
+    assert isinstance(back, errors.Duplicate)
+    assert (str(back), back.id) == ("text", "first")
 
 
 def test_an_unknown_code_keeps_its_name() -> None:

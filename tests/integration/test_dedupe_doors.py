@@ -1,0 +1,180 @@
+"""Two brokers, doors of every kind, one dedupe_id: one job, and everybody hears of the same first one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from secrets import token_hex
+from typing import Any
+
+import pytest
+import zmq
+from pymongo import MongoClient
+
+from launcher import BrokerProcess, wait_until
+from sluicemq import Client, Duplicate, Job, Producer, Reject, Worker
+
+SECONDS = 20.0
+CONFIG = {"broker": {"poll": 0.2, "stop_timeout": 3}, "queues": {"*": {"dedupe_window": 60.0}}}
+
+
+@pytest.fixture(scope="module")
+def brokers(mongo_uri: str) -> Iterator[list[BrokerProcess]]:
+    """Two on one database."""
+    database = f"test_{token_hex(6)}"
+    with ExitStack() as stack:
+        yield [stack.enter_context(BrokerProcess(mongo_uri, database, config=CONFIG)) for _ in range(2)]
+    with MongoClient(mongo_uri) as mongo:
+        mongo.drop_database(database)
+
+
+@pytest.fixture
+def queue() -> str:
+    """One that no other test uses."""
+    return f"q{token_hex(4)}"
+
+
+def peek(broker: BrokerProcess, queue: str, state: str) -> list[dict[str, Any]]:
+    with Client(broker.doors["smq"]) as client:
+        return client.peek(queue, state, 100)
+
+
+def counter(broker: BrokerProcess, name: str) -> int:
+    with Client(broker.doors["smq"]) as client:
+        return int(client.stats()["counters"].get(name, 0))
+
+
+def ask(broker: BrokerProcess, queue: str, payload: bytes, **headers: Any) -> list[bytes]:
+    with zmq.Context() as context, context.socket(zmq.REQ) as asker:
+        asker.linger, asker.rcvtimeo = 0, int(SECONDS * 1000)
+        asker.connect(broker.doors["req"])
+        asker.send_multipart([queue.encode(), json.dumps(headers).encode(), payload])
+        return asker.recv_multipart()
+
+
+def push_once(producer: Producer, queue: str, dedupe_id: str, **options: Any) -> tuple[str, str]:
+    """The id of the job, and that of the job which it repeats."""
+    receipt = producer.push(queue, b"work", dedupe_id=dedupe_id, **options)
+    try:
+        receipt.wait(SECONDS)
+    except Duplicate as error:
+        return receipt.id, error.id
+    return receipt.id, ""
+
+
+@pytest.mark.parametrize("working", [False, True], ids=["nobody works", "workers wait"])
+def test_of_many_producers_at_two_brokers_one_is_first_and_its_job_is_done_once(
+    brokers: list[BrokerProcess], queue: str, *, working: bool
+) -> None:
+    # Given
+    names = [f"d{number}" for number in range(20)]
+    handled: list[str] = []
+    with ExitStack() as stack:
+        if working:
+            for broker in brokers:
+                worker = Worker(broker.doors["smq"], queue, lambda job: handled.append(job.id), prefetch=50)
+                stack.enter_context(worker)
+        producers = [
+            stack.enter_context(Producer(broker.doors["smq"])) for broker in brokers for _ in range(4)
+        ]
+
+        def push_all(producer: Producer) -> list[tuple[str, str]]:
+            return [push_once(producer, queue, name) for name in names]
+
+        # When
+        with ThreadPoolExecutor(len(producers)) as threads:
+            answers = [list(each) for each in zip(*threads.map(push_all, producers), strict=True)]
+        # Then
+        winners = []
+        for answer in answers:
+            [first] = [job_id for job_id, other in answer if not other]
+            assert {other for job_id, other in answer if job_id != first} == {first}
+            winners.append(first)
+        if working:
+            wait_until(lambda: len(peek(brokers[0], queue, "done")) == len(names), what="all jobs done")
+            assert sorted(handled) == sorted(winners)
+        else:
+            assert {job["id"] for job in peek(brokers[0], queue, "ready")} == set(winners)
+
+
+@pytest.mark.parametrize("end", ["done", "dead"])
+def test_a_job_that_has_ended_is_remembered_until_its_window_is_over(
+    brokers: list[BrokerProcess], queue: str, end: str
+) -> None:
+    def handle(_job: Job) -> bytes:
+        if end == "dead":
+            raise Reject("no")
+        return b"result"
+
+    with Producer(brokers[0].doors["smq"]) as here, Producer(brokers[1].doors["smq"]) as there:
+        first, _ = push_once(here, queue, "d", dedupe_window=2.0)
+        with Worker(brokers[1].doors["smq"], queue, handle):
+            [ended] = wait_until(lambda: peek(brokers[0], queue, end), what="its end")
+        # When
+        _, known = push_once(there, queue, "d")
+        # Then
+        assert (ended["id"], known) == (first, first)
+        second = wait_until(lambda: _accepted(there, queue), what="the end of the window")
+        assert push_once(here, queue, "d")[1] == second
+
+
+def _accepted(producer: Producer, queue: str) -> str:
+    job_id, known = push_once(producer, queue, "d")
+    return "" if known else job_id
+
+
+def test_a_duplicate_request_is_answered_with_the_first_ones_id(
+    brokers: list[BrokerProcess], queue: str
+) -> None:
+    # Given
+    [first] = ask(brokers[0], queue, b"work", dedupe_id="d", reply="accepted")
+    # When
+    waiting = ask(brokers[1], queue, b"work", dedupe_id="d")
+    accepted = ask(brokers[1], queue, b"work", dedupe_id="d", reply="accepted", id="mine")
+    # Then
+    for error, problem in (waiting, accepted):
+        told = json.loads(problem)
+        assert error == b"ERROR"
+        assert (told["code"], told["id"]) == ("DUPLICATE", first.decode())
+        assert first.decode() in told["message"]
+
+
+def test_a_request_repeated_with_its_id_is_no_duplicate_of_itself(
+    brokers: list[BrokerProcess], queue: str
+) -> None:
+    for broker in brokers:
+        assert ask(broker, queue, b"work", id="mine", dedupe_id="d", reply="accepted") == [b"mine"]
+
+
+def test_duplicates_of_a_plain_push_are_counted_and_neither_kept_nor_delivered(
+    brokers: list[BrokerProcess], queue: str
+) -> None:
+    # Given
+    broker = brokers[0]
+    before = counter(broker, "duplicates")
+    headers = json.dumps({"dedupe_id": "d"}).encode()
+    # When
+    with zmq.Context() as context, context.socket(zmq.PUSH) as plain:
+        plain.linger = 10_000
+        plain.connect(broker.doors["push"])
+        for number in range(5):
+            plain.send_multipart([queue.encode(), headers, b"%d" % number])
+        wait_until(lambda: counter(broker, "duplicates") == before + 4, what="the count of duplicates")
+    # Then
+    assert [job["payload"] for job in peek(broker, queue, "ready")] == [b"0"]
+    assert peek(broker, queue, "dead") == []
+    assert counter(broker, "refused") == 0
+
+
+def test_who_flushes_hears_the_first_ones_id_too(brokers: list[BrokerProcess], queue: str) -> None:
+    # Given
+    producer = Producer(brokers[0].doors["smq"])
+    first = producer.push(queue, b"work", dedupe_id="d")
+    producer.push(queue, b"work", dedupe_id="d")
+    # When
+    with pytest.raises(Duplicate) as refusal:
+        producer.close(SECONDS)
+    # Then
+    assert refusal.value.id == first.id
