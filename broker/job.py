@@ -29,6 +29,8 @@ class State(StrEnum):
 
     ``waiting`` is a job that waits for the one before it in its group; it becomes ``ready`` when
     that one is settled. A ``ready`` job whose ``eligible_at`` lies ahead is shown as ``scheduled``.
+    A job is remembered for its result, and while its dedupe window is open (in every state: the
+    ``dedupe_id`` is its document's, and is another's for the taking once the window is over).
     Each arrow is one MongoDB statement on one document, so a crash leaves either end of it; a redrive
     into another queue is one transaction. A paused queue is a guard: without delivery nobody walks
     ``reserve``, without intake nobody ``push``; both are kept in the collection ``queues``.

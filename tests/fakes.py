@@ -54,7 +54,7 @@ class FakeOwners:
 
 
 class FakeStore:
-    """One queue in memory. ``claims`` and ``inserts`` note what was asked; faults are put in by tests.
+    """One queue in memory. ``claims``, ``inserts`` and ``sent`` note what was asked; faults come from tests.
 
     ``before_claim`` and ``before_insert`` are called first and may wait or raise; ``after_insert``
     is called when the insert was applied, so that raising there is a lost reply.
@@ -65,6 +65,7 @@ class FakeStore:
         self.reserved: dict[str, str] = {}
         self.claims: list[tuple[int, str]] = []
         self.inserts: list[list[Job]] = []
+        self.sent: list[float | None] = []
         self.before_claim: Callable[[], None] = _nothing
         self.before_insert: Callable[[list[Job]], None] = _nothing
         self.after_insert: Callable[[], None] = _nothing
@@ -89,7 +90,8 @@ class FakeStore:
             job.attempts += 1
         return Claim(taken, owner, more=len(taken) == limit)
 
-    def push(self, jobs: Sequence[Job], now: float, _at: float | None = None) -> Pushed:
+    def push(self, jobs: Sequence[Job], now: float, sent: float | None = None) -> Pushed:
+        self.sent.append(sent)
         self.inserts.append(list(jobs))
         self.before_insert(list(jobs))
         known = self.reserved.keys() | {job.id for job in self.ready}

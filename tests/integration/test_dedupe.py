@@ -209,6 +209,39 @@ def test_a_job_that_is_there_exists_whichever_index_has_refused_it(store: QueueS
     assert firsts(answer) == {2: "second"}
 
 
+def test_an_id_is_not_taken_from_a_job_that_has_come_since_under_the_holders_own_id(
+    store: QueueStore, documents: Database[dict[str, Any]]
+) -> None:
+    # Given: the holder is removed and pushed again between the read and the taking over
+    store.push([one_of("old")], NOW)
+    other = QueueStore(documents, collection("mail"))
+
+    def come_again() -> None:
+        other.jobs.delete_one({"_id": "old"})
+        other.push([one_of("old")], NOW + WINDOW)
+
+    slow = QueueStore(documents, collection("mail"))
+    slow.jobs = Overtaken(slow.jobs, come_again)  # type: ignore[assignment]
+    # When
+    answer = slow.push([one_of("new")], NOW + WINDOW)
+    # Then
+    assert firsts(answer) == {0: "old"}
+    assert everything(store).keys() == {"old"}
+
+
+class Overtaken:
+    """A collection where something happens just before an update."""
+
+    def __init__(self, jobs: Any, before: Callable[[], None]) -> None:
+        self.jobs = jobs
+        self.before = before
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "update_many":
+            self.before()
+        return getattr(self.jobs, name)
+
+
 # ------------------------------------------------------------------ concurrently
 
 

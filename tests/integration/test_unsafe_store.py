@@ -12,7 +12,8 @@ from pymongo import MongoClient
 from broker import mongod
 from broker.mongo import UnsafeStore, connect, require_safe
 from launcher import BrokerProcess, wait_until
-from sluicemq.errors import Unavailable
+from sluicemq import Producer
+from sluicemq.errors import Duplicate, Unavailable
 
 
 @pytest.fixture(scope="module")
@@ -93,3 +94,14 @@ def test_a_broker_starts_on_it_and_says_so_if_it_is_told_to(standalone: str, dat
     with BrokerProcess(standalone, database, args=["--allow-unsafe-store"]) as broker:
         wait_until(lambda: "confirmed jobs may be lost" in broker.log_text(), what="the warning")
         assert broker.doors["smq"].startswith("tcp://127.0.0.1:")
+
+
+def test_duplicates_are_told_on_it_too(standalone: str, database: str) -> None:
+    with (
+        BrokerProcess(standalone, database, args=["--allow-unsafe-store"]) as broker,
+        Producer(broker.doors["smq"]) as producer,
+    ):
+        first = producer.push("mail", b"", dedupe_id="d")
+        with pytest.raises(Duplicate) as refusal:
+            producer.push("mail", b"", dedupe_id="d").wait(20)
+    assert refusal.value.id == first.id

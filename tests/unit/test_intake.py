@@ -149,6 +149,23 @@ def test_a_duplicate_is_told_counted_by_its_own_name_and_handed_to_nobody(
     assert (counted["pushed"], counted["duplicates"], counted["refused"]) == (2, 1, 0)
 
 
+def test_a_repeated_insert_says_when_it_was_sent(house: House) -> None:
+    """Or a dedupe window could be over before anybody hears that its job is stored."""
+
+    # Given
+    def lose_the_first_reply() -> None:
+        if house.clock.time == NOW:
+            house.clock.time += 100
+            raise Unclear
+
+    house.store.after_insert = lose_the_first_reply
+    # When
+    house.push(a_job())
+    house.drain()
+    # Then
+    assert house.store.sent == [NOW, NOW + 100]
+
+
 # ---------------------------------------------------------------- numbers, times
 
 
