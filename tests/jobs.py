@@ -7,6 +7,8 @@ from typing import Any
 
 from broker.job import Job
 from broker.store import QueueStore
+from broker.store_push import Pushed
+from sluicemq.errors import Duplicate
 
 #: The present of the tests, far ahead: MongoDB removes by its own clock what has a ``remove_at`` behind it.
 NOW = 4_000_000_000.0
@@ -42,3 +44,8 @@ def stored(store: QueueStore, job_id: str) -> dict[str, Any]:
 def everything(store: QueueStore) -> dict[str, dict[str, Any]]:
     """All documents of a queue by id."""
     return {each["_id"]: each for each in store.jobs.find()}
+
+
+def firsts(answer: Pushed) -> dict[int, str]:
+    """The ids of the jobs that the refused ones repeat, by position."""
+    return {at: error.id for at, error in answer.refused.items() if isinstance(error, Duplicate)}
