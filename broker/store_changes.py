@@ -178,7 +178,9 @@ class _Move:
     def __init__(self, source: _Jobs, target: _Jobs, now: float) -> None:
         self._source = source
         self._target = target
-        self._update = _revived(now, f"redriven from {source.name.removeprefix(collection(''))}")
+        revived = _revived(now, f"redriven from {source.name.removeprefix(collection(''))}")
+        # What has the same dedupe_id there was pushed there, and goes before it.
+        self._update = [*revived, {"$unset": ["dedupe_id", "dedupe_until"]}]
 
     def run(self, ids: list[str], redriven: Redriven) -> None:
         for _ in range(_TRIES):
@@ -193,7 +195,9 @@ class _Move:
         there = {each["_id"] for each in self._target.find({"_id": {"$in": ids}}, {"_id": 1})}
         name = self._target.name.removeprefix(collection(""))
         redriven.refused |= {
-            each: Duplicate(f"queue {name!r} has a job {each!r} already") for each in ids if each in there
+            each: Duplicate(f"queue {name!r} has a job {each!r} already", each)
+            for each in ids
+            if each in there
         }
         dead = {"_id": {"$in": [each for each in ids if each not in there]}, "state": "dead"}
         return [each["_id"] for each in self._source.find(dead, {"_id": 1}, hint=_BY_ID)]

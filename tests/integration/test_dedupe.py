@@ -12,8 +12,9 @@ from pymongo.database import Database
 
 from broker.job import Dedupe, Job
 from broker.store import GivenBack, QueueStore
+from broker.store_changes import Changes, Letters
 from broker.store_documents import DEDUPE_INDEX, seconds
-from broker.store_inspect import Inspector, collection
+from broker.store_inspect import collection
 from broker.store_push import Pushed, judge
 from jobs import NOW, a_job, everything, firsts, stored
 
@@ -95,19 +96,38 @@ def test_once_the_window_is_over_the_next_push_takes_the_id_over(
 
 @pytest.mark.parametrize("way", ["cancelled", "purged", "expired"])
 def test_a_job_that_is_removed_unfinished_leaves_its_id_to_the_next(
-    store: QueueStore, inspector: Inspector, way: str
+    store: QueueStore, changes: Changes, way: str
 ) -> None:
     # Given
     store.push([one_of("first", expires_at=NOW + 1)], NOW)
     # When
     if way == "cancelled":
-        inspector.cancel("mail", "first")
+        changes.cancel("mail", "first")
     elif way == "purged":
-        inspector.purge("mail", "ready", NOW)
+        changes.purge("mail", "ready", NOW)
     else:
         store.expire(NOW + 1)
     # Then
     assert store.push([one_of("second")], NOW + 2) == Pushed()
+
+
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["here", "elsewhere"])
+def test_a_redriven_job_keeps_its_id_in_its_queue_and_contends_for_none_in_another(
+    store: QueueStore, changes: Changes, documents: Database[dict[str, Any]], *, elsewhere: bool
+) -> None:
+    # Given
+    other = QueueStore(documents, collection("other"))
+    other.prepare()
+    store.push([one_of("first")], NOW)
+    other.push([one_of("there")], NOW)
+    dead(store, one_of("first"))
+    # When
+    redriven = changes.redrive("mail", Letters(), NOW + 1, other.jobs if elsewhere else None)
+    # Then
+    assert (redriven.moved, redriven.refused) == (1, {})
+    assert firsts(store.push([one_of("second")], NOW + 2)) == ({} if elsewhere else {0: "first"})
+    assert firsts(other.push([one_of("third")], NOW + 2)) == {0: "there"}
+    assert stored(other if elsewhere else store, "first")["state"] == "ready"
 
 
 def test_a_claimed_job_knows_how_long_its_id_is_taken(store: QueueStore) -> None:

@@ -18,8 +18,8 @@ from pymongo.errors import AutoReconnect
 from broker.job import Dedupe, Job
 from broker.mongo import Unclear
 from broker.store import GivenBack, QueueStore
+from broker.store_changes import Changes
 from broker.store_documents import seconds
-from broker.store_inspect import Inspector
 from broker.store_push import Pushed
 from jobs import NOW, a_job, everything, firsts
 from sluicemq.errors import SluiceError
@@ -59,7 +59,7 @@ class Pushes(RuleBasedStateMachine):
     """Random pushes of few ids and dedupe_ids, some cut, beside all that can become of a job."""
 
     store: QueueStore
-    inspector: Inspector
+    changes: Changes
 
     def __init__(self) -> None:
         super().__init__()
@@ -146,7 +146,7 @@ class Pushes(RuleBasedStateMachine):
 
     @rule(state=st.sampled_from(["ready", "done", "dead"]))
     def purge(self, state: str) -> None:
-        self.inspector.purge("mail", state, self.now)
+        self.changes.purge("mail", state, self.now)
         self._gone({job_id for job_id, each in self.jobs.items() if each == state})
 
     def _gone(self, ids: set[str]) -> None:
@@ -175,10 +175,10 @@ class Answer(Pushed):
 
 
 @pytest.fixture
-def pushes(store: QueueStore, inspector: Inspector) -> Iterator[type[Pushes]]:
-    Pushes.store, Pushes.inspector = store, inspector
+def pushes(store: QueueStore, changes: Changes) -> Iterator[type[Pushes]]:
+    Pushes.store, Pushes.changes = store, changes
     yield Pushes
-    del Pushes.store, Pushes.inspector
+    del Pushes.store, Pushes.changes
 
 
 def check(pushes: type[Pushes], examples: int, steps: int) -> None:
