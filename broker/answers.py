@@ -8,7 +8,8 @@ from typing import Final
 from broker.batcher import Batcher
 from broker.job import State
 from broker.patience import Patience
-from broker.store import Found, QueueStore
+from broker.store import QueueStore
+from broker.store_verdicts import Found
 from sluicemq.errors import Dead, Expired, NotFound, SluiceError, Unavailable, Uncertain
 
 #: Told once: the result of the job, or why there is none.
@@ -67,7 +68,7 @@ class Answers:
     def expired(self, ids: Iterable[str]) -> None:
         """These jobs were not taken in time."""
         for job_id in ids:
-            self._tell(job_id, Expired(f"job {job_id}: its time to live is over"))
+            self._tell(job_id, _expired(job_id))
 
     def refuse_all(self) -> None:
         """The broker stops: whoever still waits may ask again, with the same id."""
@@ -108,5 +109,11 @@ def _outcome(job_id: str, found: Found) -> bytes | SluiceError | None:
     if found.state is State.DONE:
         return found.result
     if found.state is State.DEAD:
+        if found.expired:
+            return _expired(job_id)
         return Dead(f"job {job_id} is among the dead letters: {found.reason}")
     return None
+
+
+def _expired(job_id: str) -> Expired:
+    return Expired(f"job {job_id}: its time to live is over")

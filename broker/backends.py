@@ -325,11 +325,14 @@ class PopWorker(LaneWorker):
     def _push_anew(self) -> None:
         jobs = list(self._popped)
         self._popped.clear()
-        for job in jobs:
-            job.owner, job.attempts = "", 0
         if jobs:
             self._backend.counters.add("pushed_anew", len(jobs))
-            self._queue.push(Push(jobs, self._stored_anew))
+        self._queue.settle.take_back([job for job in jobs if job.owner])
+        gone = [job for job in jobs if not job.owner]
+        for job in gone:
+            job.attempts = 0
+        if gone:
+            self._queue.push(Push(gone, self._stored_anew))
 
     def _stored_anew(self, refused: dict[int, SluiceError], _existing: Sequence[int]) -> None:
         if refused:

@@ -21,6 +21,7 @@ from types import MappingProxyType
 from typing import Any, Self, cast
 
 from broker import config_rules as rules
+from broker.backoff import BOUNDS, KINDS, Backoff
 from devices.endpoints import Endpoint, tcp_address
 
 MIB = 2**20
@@ -115,6 +116,21 @@ class QueueSettings:
         20, rules.whole(1, 1_000_000), "brokers that may die with a job before it is a dead letter"
     )
     visibility_timeout: float = _setting(1800.0, rules.seconds(above=0), "longest time one delivery may take")
+    backoff: str = _setting(
+        "exponential", rules.one_of(*KINDS), "how the wait grows after each failure; or linear, fixed, none"
+    )
+    backoff_base: float = _setting(1.0, rules.seconds(), "seconds after the first failure")
+    backoff_factor: float = _setting(
+        2.0, rules.number(*BOUNDS["factor"]), "by which an exponential wait grows each time"
+    )
+    backoff_cap: float = _setting(3600.0, rules.seconds(), "seconds, at most")
+    backoff_jitter: float = _setting(
+        0.1, rules.number(*BOUNDS["jitter"]), "share of a wait that chance adds or takes off"
+    )
+    dead_retention: float | None = _setting(
+        None, rules.optional(rules.seconds()), "seconds a dead letter is kept; by default until it is purged"
+    )
+    keep_done: float = _setting(0.0, rules.seconds(), "seconds a job is kept, whole, once it is done")
     remember: float = _setting(
         300.0, rules.seconds(), "seconds a result can be asked for again by the job's id"
     )
@@ -122,10 +138,19 @@ class QueueSettings:
     ttl: float | None = _setting(
         None, rules.optional(rules.seconds(above=0)), "seconds a job may wait for a worker"
     )
+    on_expiry: str = _setting(
+        "drop", rules.one_of("drop", "dead"), "what becomes of it then: removed, or a dead letter"
+    )
     delay: float = _setting(0.0, rules.seconds(), "seconds before a new job may be delivered")
     dedupe_window: float = _setting(
         300.0, rules.seconds(above=0), "seconds in which no other job may have a job's dedupe_id"
     )
+
+    @property
+    def retries(self) -> Backoff:
+        """How long a job that failed waits."""
+        numbers = (self.backoff_base, self.backoff_factor, self.backoff_cap, self.backoff_jitter)
+        return Backoff(self.backoff, *numbers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

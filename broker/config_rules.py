@@ -61,6 +61,19 @@ def seconds(*, above: float | None = None) -> Rule:
     return check
 
 
+def number(least: float, most: float) -> Rule:
+    """A number within bounds."""
+    expected = f"a number, {least:g} to {most:g}"
+
+    def check(value: Any) -> float:
+        given = _number(value, float, expected)
+        if not least <= given <= most:
+            raise ValueError(expected)
+        return float(given)
+
+    return check
+
+
 def one_of(*words: str) -> Rule:
     """One of a few words."""
     expected = "one of " + ", ".join(f'"{word}"' for word in words)

@@ -270,7 +270,7 @@ class Dispatch:
         deliveries = []
         for job in jobs:
             receipt = b"%s-%x" % (job.owner.encode(), next(self._numbers))
-            delivery = Delivery(job, receipt, worker, now + job.visibility_timeout)
+            delivery = Delivery(job, receipt, worker, now)
             worker.unsettled[receipt] = delivery
             deliveries.append(delivery)
         self._counters.add("delivered", len(jobs))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
+from broker.backoff import BOUNDS, KINDS, Backoff
 from broker.config import QueueSettings
 from broker.job import Dedupe, Job
 from broker.mongo import ServerClock
@@ -98,6 +99,8 @@ class JobMaker:
             max_attempts=headers.get("max_attempts", settings.max_attempts),
             visibility_timeout=float(headers.get("visibility_timeout", settings.visibility_timeout)),
             dedupe=_dedupe(headers, settings.dedupe_window),
+            backoff=_backoff(headers["backoff"], settings.retries) if "backoff" in headers else None,
+            keep_done=float(headers.get("keep_done", settings.keep_done)),
             size=size,
         )
 
@@ -110,6 +113,7 @@ class JobMaker:
             expires_at=None if settings.ttl is None else self._clock.now() + settings.ttl,
             max_attempts=settings.max_attempts,
             visibility_timeout=settings.visibility_timeout,
+            keep_done=settings.keep_done,
         )
 
     def _size(self, payload: bytes, headers: Mapping[str, Any]) -> int:
@@ -156,6 +160,14 @@ def _dedupe(headers: Mapping[str, Any], window: float) -> Dedupe | None:
     return None
 
 
+def _backoff(header: str | Mapping[str, Any], usual: Backoff) -> Backoff | None:
+    """The queue's own rule with what the header says; None if that says nothing new."""
+    said = {"kind": header} if isinstance(header, str) else header
+    numbers = {name: float(value) for name, value in said.items() if name != "kind"}
+    own = usual._replace(kind=said.get("kind", usual.kind), **numbers)
+    return None if own == usual else own
+
+
 def _rfc3339(text: str) -> float:
     when = datetime.fromisoformat(text)
     if when.tzinfo is None:
@@ -171,6 +183,15 @@ def _number(low: float, high: float) -> Callable[[Any], bool]:
 
 def _integer(low: int, high: int) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+
+
+def _is_backoff(value: Any) -> bool:
+    if isinstance(value, str):
+        return value in KINDS
+    return isinstance(value, dict) and all(
+        each in KINDS if name == "kind" else name in BOUNDS and _number(*BOUNDS[name])(each)
+        for name, each in value.items()
+    )
 
 
 def _is_id(value: Any) -> bool:
@@ -225,6 +246,12 @@ _RULES: Final[dict[str, _Rule]] = {
     "dedupe_id": _Rule(lambda value: _is_id(value) and _is_text(value), "a string of 1 to 128 bytes"),
     "dedupe_window": _Rule(_number(0.1, _TEN_YEARS), "seconds from 0.1 to ten years"),
     "visibility_timeout": _Rule(_number(0.1, 30 * 86400), "seconds from 0.1 to 30 days"),
+    "backoff": _Rule(
+        _is_backoff,
+        "'exponential', 'linear', 'fixed' or 'none', or a map of kind (one of these), base and cap "
+        "(seconds from 0 to ten years), factor (1 to 100) and jitter (0 to 1)",
+    ),
+    "keep_done": _Rule(_number(0, _TEN_YEARS), "seconds from 0 to ten years"),
     "reply": _Rule(lambda value: value in (RESULT, ACCEPTED), "'result' or 'accepted'"),
     "headers": _Rule(
         lambda value: isinstance(value, dict) and _storable(value),

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
+from broker.backoff import Backoff
+
 
 class State(StrEnum):
     """The stored states of a job and every way between them.
@@ -15,18 +17,21 @@ class State(StrEnum):
         push                  push while a worker waits (born reserved)
           │                                    │
           ▼             reserve                ▼
-        ready ───────────────────────────▶ reserved ── commit ──▶ gone, or done if remembered
-         ▲ │ ▲                               │   │                             │
-         │ │ └── rollback, release, reclaim ─┘   │                    remove_at passes, purge
-         │ │                                     │                             ▼
-         │ ├─ expire, cancel, purge ▶ gone       │                           gone
+        ready ───────────────────────────▶ reserved ── commit ──▶ gone, or done if kept or remembered
+         ▲ │ ▲                               │   │                  │  │
+         │ │ ├── rollback, release, reclaim ─┘   │                  │  └─ remove_at passes, purge ▶ gone
+         │ │ └── take back: popped, not sent ────┼──────────────────┘
+         │ ├─ cancel, purge, expire ▶ gone       │
          │ ├─ promote, change ▶ ready            │
-         │ └─ attempts used up ──┐               │
-         │                       ▼               │
-         └────── redrive ────── dead ◀── reject, attempts or losses used up
-                                ▲└─ purge ▶ gone
-        unreadable message ─────┘
+         │ └─ expire, attempts used up ─┐        │
+         │                              ▼        │
+         └────── redrive ───────────── dead ◀────┴─ reject, attempts or losses used up
+                                        ▲ └─ remove_at passes, purge ▶ gone
+        unreadable message ─────────────┘
 
+    A rollback makes the job ``ready`` with an ``eligible_at`` ahead: its delay, or its back-off. An
+    expired one is gone or dead as the queue's ``on_expiry`` says; dead letters and done jobs that
+    have a ``remove_at`` are removed by MongoDB itself, within a minute of it.
     ``waiting`` is a job that waits for the one before it in its group; it becomes ``ready`` when
     that one is settled. A ``ready`` job whose ``eligible_at`` lies ahead is shown as ``scheduled``.
     A job is remembered for its result, and while its dedupe window is open (in every state: the
@@ -59,13 +64,16 @@ class Job:
 
     ``owner`` is the id under which this broker holds it (empty: it does not), ``attempts`` the
     number of deliveries including the one under way, ``suspect`` whether a worker died with it:
-    then it is delivered alone. ``dedupe_until`` is when another job may have its ``dedupe_id`` (0: it
-    has none); ``dedupe`` itself is only known where the job was pushed. ``size`` is what it takes in
-    memory and on the wire: payload and headers.
+    then it is delivered alone. ``backoff`` is None where the queue's own holds. ``remember`` is for how
+    long its result stays, ``keep_done`` for how long the whole job, once it is done (0: not at all).
+    ``dedupe_until`` is when another job may have its ``dedupe_id`` (0: it has none); ``dedupe`` itself
+    is only known where the job was pushed. ``size`` is what it takes in memory and on the wire:
+    payload and headers.
     """
 
     __slots__ = (
         "attempts",
+        "backoff",
         "created_at",
         "dedupe",
         "dedupe_until",
@@ -73,6 +81,7 @@ class Job:
         "expires_at",
         "headers",
         "id",
+        "keep_done",
         "losses",
         "max_attempts",
         "owner",
@@ -96,8 +105,10 @@ class Job:
         expires_at: float | None = None,
         max_attempts: int = 5,
         visibility_timeout: float = 1800.0,
+        backoff: Backoff | None = None,
         remember: float | None = None,
         dedupe: Dedupe | None = None,
+        keep_done: float = 0.0,
         size: int | None = None,
     ) -> None:
         self.id = id
@@ -108,9 +119,11 @@ class Job:
         self.expires_at = expires_at
         self.max_attempts = max_attempts
         self.visibility_timeout = visibility_timeout
+        self.backoff = backoff
         self.remember = remember
         self.dedupe = dedupe
         self.dedupe_until = 0.0
+        self.keep_done = keep_done
         self.size = len(payload) if size is None else size
         self.created_at = 0.0
         self.seq = 0
@@ -127,8 +140,9 @@ class Job:
     def kept_until(self, now: float) -> float | None:
         """Until when it is kept if it is done ``now``; None: its document is removed.
 
-        It stays for its result (``remember``) and while its ``dedupe_id`` may be taken by nobody else.
+        It stays for its result (``remember``), whole (``keep_done``), and while its ``dedupe_id`` may be
+        taken by nobody else.
         """
-        if self.remember is not None:
-            return max(now + self.remember, self.dedupe_until)
+        if self.remember is not None or self.keep_done:
+            return max(now + (self.remember or 0.0), now + self.keep_done, self.dedupe_until)
         return self.dedupe_until if self.dedupe_until > now else None

@@ -52,7 +52,13 @@ class Queue:
     def __init__(self, name: str, settings: QueueSettings, house: House) -> None:
         self.name = name
         self.settings = settings
-        usual = Usual(settings.max_attempts, settings.visibility_timeout)
+        usual = Usual(
+            settings.max_attempts,
+            settings.visibility_timeout,
+            settings.keep_done,
+            settings.dead_retention,
+            settings.on_expiry,
+        )
         self.store = QueueStore(house.database(settings.database), collection(name), usual)
         self.counters = QueueCounters(house.counters, time.monotonic())
         self.paused: frozenset[str] = frozenset()
@@ -61,7 +67,7 @@ class Queue:
         self.dispatch = Dispatch(self.store, house.owners, *shared)
         self.answers = Answers(self.store, house.patience)
         self.intake = Intake(self.store, self.dispatch, house.owners, *shared)
-        self.settle = Settle(self.store, self.dispatch, self.answers, *shared)
+        self.settle = Settle(self.store, self.dispatch, self.answers, *shared, settings.retries)
         self._house = house
         self._unreadable = 0
         self._buried: Batcher[dict[str, Any]] = Batcher(self._bury, size=100)
@@ -109,7 +115,7 @@ class Queue:
         self.dispatch.tick()
 
     def expire(self) -> None:
-        """Remove what was not taken in time, and tell those who wait for it."""
+        """End what was not taken in time, and tell those who wait for it."""
         while True:
             expired = self.store.expire(self._house.clock.now())
             if not expired:

@@ -7,13 +7,15 @@ and hears that the receipt is void.
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import gevent
 
 from broker.answers import Answers
+from broker.backoff import Backoff
 from broker.batcher import Batcher
 from broker.config import MAX_JOB_BYTES
 from broker.counters import Counters
@@ -22,7 +24,8 @@ from broker.job import Job
 from broker.mongo import ServerClock
 from broker.patience import Patience
 from broker.shield import shielded
-from broker.store import GivenBack, QueueStore
+from broker.store import QueueStore
+from broker.store_verdicts import Finished, GivenBack
 from broker.worker import Delivery, Worker
 from sluicemq import wire
 from sluicemq.errors import BadFrames, Dead, LeaseLost, SluiceError, TooLarge, Unavailable, Uncertain
@@ -35,6 +38,8 @@ GATHER: Final = 0.001
 
 DIED: Final = "the worker died"
 TIMED_OUT: Final = "visibility_timeout passed without a verdict"
+
+_USUAL_BACKOFF: Final = Backoff()
 
 
 class Verdict(NamedTuple):
@@ -70,7 +75,7 @@ class Settlement:
 
 
 class _Commit(NamedTuple):
-    job: Job
+    delivery: Delivery
     result: bytes
     settlement: Settlement
     position: int
@@ -93,6 +98,7 @@ class Settle:
         clock: ServerClock,
         patience: Patience,
         counters: Counters,
+        backoff: Backoff = _USUAL_BACKOFF,
     ) -> None:
         self._store = store
         self._dispatch = dispatch
@@ -100,6 +106,7 @@ class Settle:
         self._clock = clock
         self._patience = patience
         self._counters = counters
+        self._backoff = backoff
         dispatch.pop = self._pop
         dispatch.give_back = self.release
         self._commits: Batcher[_Commit] = Batcher(
@@ -114,6 +121,7 @@ class Settle:
             weigh=lambda pop: len(pop[1]),
             failed=self._pop_failed,
         )
+        self._unsent: Batcher[Job] = Batcher(self._take_back, size=COMMIT, failed=self._take_back_failed)
 
     # -------------------------------------------------------------- verdicts
 
@@ -133,14 +141,10 @@ class Settle:
             settlement.pending += 1
             problem = _too_long(verdict, delivery.job, self._clock)
             if problem:
-                settlement.problems[position] = problem
-                self._counters.notice("too_large", f"job {delivery.job.id} is rolled back: {problem}")
-                verdict = verdict._replace(  # noqa: PLW2901 - from here on it is a rollback
-                    kind=wire.ROLLBACK, detail=f"{problem.code}: {problem}"
-                )
-            if verdict.kind == wire.COMMIT:
+                self._return_unkept(_Commit(delivery, b"", settlement, position), problem)
+            elif verdict.kind == wire.COMMIT:
                 result = verdict.detail if isinstance(verdict.detail, bytes) else verdict.detail.encode()
-                commits.append(_Commit(delivery.job, result, settlement, position))
+                commits.append(_Commit(delivery, result, settlement, position))
             else:
                 self._return(delivery, verdict, settlement, position)
         self._commits.extend(commits)
@@ -175,10 +179,8 @@ class Settle:
         """Whether any verdict is not durable yet."""
         return any(each.busy for each in self._all())
 
-    def _all(
-        self,
-    ) -> tuple[Batcher[_Commit], Batcher[_Return], Batcher[Job], Batcher[tuple[Worker, list[Delivery]]]]:
-        return self._commits, self._returns, self._releases, self._pops
+    def _all(self) -> tuple[Batcher[Any], ...]:
+        return self._commits, self._returns, self._releases, self._pops, self._unsent
 
     # --------------------------------------------------------------- commits
 
@@ -187,21 +189,30 @@ class Settle:
         removed: list[Job] = []
         kept: list[_Commit] = []
         for each in commits:
-            if each.job.kept_until(now) is None:
-                removed.append(each.job)
+            if each.delivery.job.kept_until(now) is None:
+                removed.append(each.delivery.job)
             else:
                 kept.append(each)
         problems = self._remove(removed) | self._finish(kept)
-        self._dispatch.forget(each.job for each in commits)
+        self._dispatch.forget(each.delivery.job for each in commits)
+        for job in removed:
+            job.owner = ""
         self._counters.add("committed", len(commits) - len(problems))
         for each in commits:
-            problem = problems.get(each.job.id)
-            each.settlement.settled(each.position, problem)
+            problem = problems.get(each.delivery.job.id)
             if problem:
-                self._counters.notice("uncommitted", str(problem))
-                shielded(self._answers.failed, each.job.id, problem)
+                self._not_committed(each, problem)
             else:
-                shielded(self._answers.committed, each.job.id, each.result)
+                each.settlement.settled(each.position)
+                shielded(self._answers.committed, each.delivery.job.id, each.result)
+
+    def _not_committed(self, commit: _Commit, problem: SluiceError) -> None:
+        if isinstance(problem, TooLarge):  # with its headers and history, which only MongoDB can tell
+            self._return_unkept(commit, problem)
+            return
+        commit.settlement.settled(commit.position, problem)
+        self._counters.notice("uncommitted", str(problem))
+        shielded(self._answers.failed, commit.delivery.job.id, problem)
 
     def _remove(self, jobs: list[Job]) -> dict[str, SluiceError]:
         problems: dict[str, SluiceError] = {}
@@ -220,12 +231,18 @@ class Settle:
     def _finish(self, commits: list[_Commit]) -> dict[str, SluiceError]:
         if not commits:
             return {}
-        finished = [(each.job, each.result) for each in commits]
+        then = self._clock.now() - time.monotonic()  # the server's time when this machine's was 0
+        finished = [
+            Finished(
+                each.delivery.job, each.result, each.delivery.worker.name, then + each.delivery.handed_at
+            )
+            for each in commits
+        ]
         return self._patience.insist(lambda: self._store.finish(finished, self._clock.now()))
 
     def _commit_failed(self, commits: list[_Commit]) -> None:
         """What is forgotten and still reserved is found by the audit, and delivered again."""
-        self._dispatch.forget(each.job for each in commits)
+        self._dispatch.forget(each.delivery.job for each in commits)
         for each in commits:
             each.settlement.settled(each.position, _not_durable())
 
@@ -235,11 +252,11 @@ class Settle:
         self._pops.add((worker, deliveries))
 
     def _pop_all(self, pops: list[tuple[Worker, list[Delivery]]]) -> None:
-        """Remove jobs, durably, and only then send them: at most once."""
+        """Remove jobs (or keep them as done), durably, and only then send them: at most once."""
         settlement = Settlement()
         deliveries = [delivery for _, popped in pops for delivery in popped]
         settlement.pending += len(deliveries)
-        self._commit([_Commit(each.job, b"", settlement, at) for at, each in enumerate(deliveries)])
+        self._commit([_Commit(each, b"", settlement, at) for at, each in enumerate(deliveries)])
         gone = {deliveries[at].receipt for at in settlement.problems}
         for worker, popped in pops:
             shielded(worker.deliver, [each for each in popped if each.receipt not in gone])
@@ -248,6 +265,17 @@ class Settle:
         for worker, popped in pops:
             self._dispatch.forget(each.job for each in popped)
             shielded(worker.deliver, [])
+
+    def take_back(self, jobs: Iterable[Job]) -> None:
+        """Popped jobs that are kept as done, and could not be sent, are ready again."""
+        self._unsent.extend(jobs)
+
+    def _take_back(self, jobs: list[Job]) -> None:
+        self._patience.insist(lambda: self._store.take_back(jobs))
+        self._dispatch.supply.some_ready(count=len(jobs))
+
+    def _take_back_failed(self, jobs: list[Job]) -> None:
+        self._counters.notice("popped_lost", f"{len(jobs)} popped jobs could not be stored again")
 
     # ------------------------------------------------------------- give-backs
 
@@ -261,7 +289,7 @@ class Settle:
             settlement.settled(position)
             return
         dead = verdict.kind == wire.REJECT or job.spent
-        due = self._clock.now() + verdict.delay if verdict.delay else None
+        due = None if dead else self._due(job, verdict.delay)
         entry = GivenBack(job, reason or verdict.kind.lower(), worker, due, dead=dead)
         self._counters.add("rejected" if verdict.kind == wire.REJECT else "rolled_back")
         self._returns.add(_Return(entry, settlement, position))
@@ -270,11 +298,35 @@ class Settle:
         settlement = Settlement()
         settlement.pending += len(deliveries)
         entries = [
-            GivenBack(each.job, reason, each.worker.name, suspect=suspect, dead=each.job.spent)
+            GivenBack(
+                each.job,
+                reason,
+                each.worker.name,
+                self._due_again(each.job, suspect=suspect),
+                suspect,
+                each.job.spent,
+            )
             for each in deliveries
         ]
         self._counters.add("rolled_back", len(entries))
         self._returns.extend(_Return(entry, settlement, at) for at, entry in enumerate(entries))
+
+    def _due(self, job: Job, delay: float | None = None) -> float | None:
+        """When a job that was rolled back is due: after the delay, or else its back-off; None: at once."""
+        wait = (job.backoff or self._backoff).wait(job.attempts) if delay is None else delay
+        return self._clock.now() + wait if wait else None
+
+    def _due_again(self, job: Job, *, suspect: bool) -> float | None:
+        """At once, the first time that a worker has died with it or not answered; then with back-off."""
+        return self._due(job, 0 if (not job.suspect if suspect else job.attempts == 1) else None)
+
+    def _return_unkept(self, commit: _Commit, problem: TooLarge) -> None:
+        """A result that can't be kept is no result, also where that is found out late."""
+        commit.settlement.problems[commit.position] = problem
+        job_id, reason = commit.delivery.job.id, f"{problem.code}: {problem}"
+        self._counters.notice("too_large", f"job {job_id} is rolled back: {problem}")
+        verdict = Verdict(commit.delivery.receipt, wire.ROLLBACK, reason)
+        self._return(commit.delivery, verdict, commit.settlement, commit.position)
 
     def _give_back(self, returns: list[_Return]) -> None:
         entries = [each.entry for each in returns]
@@ -294,9 +346,12 @@ class Settle:
                 why = Dead(f"job {entry.job.id} is dead: {entry.reason}")
                 shielded(self._answers.failed, entry.job.id, why)
         alive = [entry for entry in entries if not entry.dead]
-        if alive:
-            self._dispatch.supply.some_ready(max(entry.job.priority for entry in alive), len(alive))
-            self._dispatch.supply.due_later([entry.due for entry in alive if entry.due and entry.due > now])
+        at_once = [entry.job.priority for entry in alive if not entry.due or entry.due <= now]
+        if at_once:
+            self._dispatch.supply.some_ready(max(at_once), len(at_once))
+        later = [entry.due for entry in alive if entry.due and entry.due > now]
+        if later:
+            self._dispatch.supply.due_later(later)
 
     def _return_failed(self, returns: list[_Return]) -> None:
         self._dispatch.forget(each.entry.job for each in returns)
@@ -331,9 +386,11 @@ def _too_long(verdict: Verdict, job: Job, clock: ServerClock) -> TooLarge | None
     if verdict.kind != wire.COMMIT:
         return None
     size = len(verdict.detail if isinstance(verdict.detail, bytes) else verdict.detail.encode())
-    if size <= MAX_JOB_BYTES or job.kept_until(clock.now()) is None:
+    most = MAX_JOB_BYTES - (job.size if job.keep_done else 0)
+    if size <= most or job.kept_until(clock.now()) is None:
         return None
-    return TooLarge(f"the result has {size} bytes, {MAX_JOB_BYTES} can be remembered")
+    beside = f" beside a job of {job.size}" if job.keep_done else ""
+    return TooLarge(f"the result has {size} bytes, {most} can be kept{beside}")
 
 
 def _merge(waiting: int) -> None:

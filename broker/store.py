@@ -12,14 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from random import randrange
-from typing import Any
 
-from pymongo import UpdateOne
 from pymongo.errors import BulkWriteError
 
-from broker.job import ERRORS_KEPT, Job, State
+from broker.job import Job
 from broker.mongo import Documents, durable, translated
 from broker.store_documents import (
     ANY_PRIORITY,
@@ -30,10 +27,24 @@ from broker.store_documents import (
     Usual,
     date,
     document,
-    failure,
     job,
 )
 from broker.store_push import Pushed, insert, judge, open_windows, refusals
+from broker.store_verdicts import (
+    EXPIRED,
+    FOUND,
+    HOLD,
+    Finished,
+    Found,
+    GivenBack,
+    death,
+    done,
+    done_alike,
+    found,
+    given_back,
+    letter,
+    not_done,
+)
 from sluicemq.errors import LeaseLost, SluiceError, Uncertain
 
 _NONE_SET = Usual()
@@ -43,7 +54,6 @@ _BY_ID = "_id_"
 
 #: Bytes of jobs in one claim, at most; a job larger than this is claimed alone.
 CLAIM_BYTES = 16 * 2**20
-_HOLD = {"owner": "", "reserved_at": ""}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,28 +67,6 @@ class Claim:
     owner: str
     more: bool
     buried: tuple[str, ...] = ()
-
-
-@dataclass(slots=True)
-class GivenBack:
-    """A job that goes back, or dies: why, when it is due again (None: keeps its place), on whose hands."""
-
-    job: Job
-    reason: str
-    worker: str
-    due: float | None = None
-    suspect: bool = False
-    dead: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What is known of a job by its id."""
-
-    state: State
-    owner: str
-    result: bytes
-    reason: str
 
 
 class QueueStore:
@@ -133,7 +121,7 @@ class QueueStore:
         Each is ``{_id, payload, raw_headers, reason, size}``. Repeating it after a lost reply finds
         them there.
         """
-        letters = [_letter(each, date(now), self._usual) for each in unreadable]
+        letters = [letter(each, date(now), self._usual) for each in unreadable]
         with translated():
             insert(self.jobs, letters)
 
@@ -205,7 +193,9 @@ class QueueStore:
         if not spent:
             return ()
         these = {"_id": {"$in": spent}, "state": "ready"}
-        if self.jobs.update_many(these, _death(now), hint=_BY_ID).modified_count == len(spent):
+        if self.jobs.update_many(
+            these, death(now, "no attempt is left", self._usual), hint=_BY_ID
+        ).modified_count == len(spent):
             return tuple(spent)
         ours = {"_id": {"$in": spent}, "state": "dead", "ended_at": date(now)}
         return tuple(each["_id"] for each in self.jobs.find(ours, {"_id": 1}, hint=_BY_ID))
@@ -235,30 +225,46 @@ class QueueStore:
             problems.update({each: _uncertain(each) for each in gone})
         return problems
 
-    def finish(self, finished: Sequence[tuple[Job, bytes]], now: float) -> dict[str, SluiceError]:
-        """Commit jobs that are remembered: ``done`` with their result, in their own document.
+    def finish(self, finished: Sequence[Finished], now: float) -> dict[str, SluiceError]:
+        """Commit jobs that are kept: ``done`` with their result, in their own document.
 
-        Returns the ids that it did not commit, and why. Repeating it after a lost reply is harmless.
+        Returns the ids that it did not commit, and why. Crash or lost reply: each is done or still
+        held; repeating it is harmless.
         """
-        writes = [
-            UpdateOne({"_id": each.id, "owner": each.owner}, _done(each, result, now))
-            for each, result in finished
-        ]
         too_long: dict[str, SluiceError] = {}
         with translated():
             try:
-                if self.jobs.bulk_write(writes, ordered=False).matched_count == len(writes):
+                written = self.jobs.bulk_write(done_alike(finished, now), ordered=False)
+                if written.matched_count == len(finished):
                     return {}
-            except BulkWriteError as error:  # with headers and history, the document would be over 16 MiB
-                too_long = {finished[at][0].id: why for at, why in refusals(error).refused.items()}
-            ids = [each.id for each, _ in finished if each.id not in too_long]
+            except BulkWriteError as error:
+                refusals(error)  # durability first
+                too_long = self._finish_each(finished, now)
+            ids = [each.job.id for each in finished if each.job.id not in too_long]
             there = {each["_id"]: each for each in self.jobs.find({"_id": {"$in": ids}}, {"done_by": 1})}
         lost: dict[str, SluiceError] = {
             each.id: _lost(each.id) if each.id in there else _uncertain(each.id)
-            for each, _ in finished
+            for each in (one.job for one in finished)
             if there.get(each.id, {}).get("done_by") != each.owner
         }
         return lost | too_long
+
+    def _finish_each(self, finished: Sequence[Finished], now: float) -> dict[str, SluiceError]:
+        """One by one, so that a job whose document would come to over 16 MiB takes no other with it."""
+        try:
+            self.jobs.bulk_write([done(each, now) for each in finished], ordered=False)
+        except BulkWriteError as error:
+            return {finished[at].job.id: why for at, why in refusals(error).refused.items()}
+        return {}
+
+    def take_back(self, jobs: Sequence[Job]) -> int:
+        """Make jobs ready again that were popped, are kept as done and could not be sent; returns how many.
+
+        Crash before: they stay done, unsent; at most once allows that. Repeating it after a lost
+        reply finds them done no longer, and changes nothing.
+        """
+        with translated():
+            return self.jobs.bulk_write([not_done(each) for each in jobs], ordered=False).matched_count
 
     def _states(self, ids: list[str]) -> dict[str, str]:
         return {each["_id"]: each["state"] for each in self.jobs.find({"_id": {"$in": ids}}, {"state": 1})}
@@ -269,14 +275,14 @@ class QueueStore:
         Lost reply: repeating it finds those moved no longer under their owner and leaves them. The
         attempt is in the filter for the one that we have reserved again in the meantime.
         """
-        writes = [UpdateOne(_held(entry.job), _return(entry, now)) for entry in entries]
+        writes = [given_back(entry, now, self._usual) for entry in entries]
         with translated():
             return self.jobs.bulk_write(writes, ordered=False).matched_count
 
     def release(self, ids: Sequence[str], owner: str) -> int:
         """Give back jobs that no worker has started: the attempt is not counted, the place is kept."""
         held = {"_id": {"$in": list(ids)}, "state": "reserved", "owner": owner}
-        freed = {"$set": {"state": "ready"}, "$unset": _HOLD, "$inc": {"attempts": -1}}
+        freed = {"$set": {"state": "ready"}, "$unset": HOLD, "$inc": {"attempts": -1}}
         with translated():
             return self.jobs.update_many(held, freed, hint=_BY_ID).modified_count
 
@@ -298,9 +304,9 @@ class QueueStore:
         with translated():
             doomed = {**held, "losses": {"$gte": max_losses - 1}}
             dead = self.jobs.update_many(
-                doomed, {**_death(now, "lost with its broker too often"), "$inc": {"losses": 1}}
+                doomed, death(now, "lost with its broker too often", self._usual, losses=1)
             )
-            ready = self.jobs.update_many(held, {"$set": {"state": "ready"}, "$unset": _HOLD, **loss})
+            ready = self.jobs.update_many(held, {"$set": {"state": "ready"}, "$unset": HOLD, **loss})
         return ready.modified_count, dead.modified_count
 
     def held_ids(self, owner: str) -> set[str]:
@@ -309,36 +315,32 @@ class QueueStore:
             return {each["_id"] for each in self.jobs.find({"state": "reserved", "owner": owner}, {"_id": 1})}
 
     def expire(self, now: float, limit: int = 1000) -> list[str]:
-        """Remove ``ready`` jobs whose time to live is over, at most ``limit``; returns their ids."""
+        """End ``ready`` jobs whose time to live is over, at most ``limit``; returns their ids.
+
+        They are removed, or dead letters if the queue's ``on_expiry`` says so. What has been claimed
+        since it was found stays as it is. Crash or lost reply: each is ended or not, and the next
+        sweep ends the others.
+        """
         over = {"expires_at": {"$lte": date(now)}, "state": "ready"}
         with translated():
             ids = [each["_id"] for each in self.jobs.find(over, {"_id": 1}).limit(limit)]
-            if ids:
-                self.jobs.delete_many({"_id": {"$in": ids}, **over}, hint=_BY_ID)
-        return ids
+            if not ids or self._end({"_id": {"$in": ids}, **over}, now) == len(ids):
+                return ids
+            alive = {each for each, state in self._states(ids).items() if state != "dead"}
+        return [each for each in ids if each not in alive]
+
+    def _end(self, expired: Document, now: float) -> int:
+        if self._usual.on_expiry == "dead":
+            dying = death(now, EXPIRED, self._usual)
+            return self.jobs.update_many(expired, dying, hint=_BY_ID).modified_count
+        return self.jobs.delete_many(expired, hint=_BY_ID).deleted_count
 
     # ------------------------------------------------------------------ find
 
     def find(self, ids: Sequence[str]) -> dict[str, Found]:
         """What became of these jobs; an id that is not there is not in the answer."""
-        wanted = {"state": 1, "owner": 1, "result": 1, "errors": {"$slice": -1}}
         with translated():
-            return {each["_id"]: _found(each) for each in self.jobs.find({"_id": {"$in": list(ids)}}, wanted)}
-
-
-def _held(job: Job) -> Document:
-    """The filter for one delivery of a job, and no later one."""
-    return {"_id": job.id, "owner": job.owner, "attempts": job.attempts}
-
-
-def _letter(unreadable: Document, now: datetime, usual: Usual) -> Document:
-    """A dead letter has every field that a job has, so that it can be read and looked at like one."""
-    entry = {"at": now, "attempt": 0, "reason": unreadable["reason"], "worker": ""}
-    nobody = Job(unreadable["_id"], unreadable["payload"])
-    ended = {"state": "dead", "ended_at": now, "errors": [entry], "size": unreadable["size"]}
-    if unreadable["raw_headers"]:
-        ended["raw_headers"] = unreadable["raw_headers"]
-    return {**document(nobody, now, usual), "eligible_at": now, **ended}
+            return {each["_id"]: found(each) for each in self.jobs.find({"_id": {"$in": list(ids)}}, FOUND)}
 
 
 def _lost(each: str) -> LeaseLost:
@@ -347,39 +349,3 @@ def _lost(each: str) -> LeaseLost:
 
 def _uncertain(each: str) -> Uncertain:
     return Uncertain(f"job {each} is gone, whether by this verdict is not known")
-
-
-def _done(each: Job, result: bytes, now: float) -> Document:
-    ended = {
-        "state": "done",
-        "done_by": each.owner,  # tells a repetition from a late verdict under another owner
-        "result": result,
-        "ended_at": date(now),
-        "remove_at": date(each.kept_until(now) or now),
-    }
-    return {"$set": ended, "$unset": {**_HOLD, "payload": ""}}
-
-
-def _return(entry: GivenBack, now: float) -> Document:
-    changed: Document = {"state": "dead", "ended_at": date(now)} if entry.dead else {"state": "ready"}
-    if entry.due is not None and not entry.dead:
-        changed["eligible_at"] = date(max(entry.due, now))
-    if entry.suspect:
-        changed["suspect"] = True
-    history = {"$each": [failure(entry.job, entry.reason, entry.worker, date(now))], "$slice": -ERRORS_KEPT}
-    return {"$set": changed, "$unset": _HOLD, "$push": {"errors": history}}
-
-
-def _death(now: float, reason: str = "no attempt is left") -> Document:
-    entry = {"$each": [{"at": date(now), "reason": reason}], "$slice": -ERRORS_KEPT}
-    return {"$set": {"state": "dead", "ended_at": date(now)}, "$unset": _HOLD, "$push": {"errors": entry}}
-
-
-def _found(stored: dict[str, Any]) -> Found:
-    errors = stored.get("errors") or [{}]
-    return Found(
-        State(stored["state"]),
-        stored.get("owner", ""),
-        stored.get("result", b""),
-        errors[-1].get("reason", ""),
-    )

@@ -3,12 +3,14 @@
 One document per job from birth to end::
 
     {_id, state, priority, eligible_at, seq, attempts, created_at, payload,
-     max_attempts?, visibility_timeout?,               where they are not the queue's own
+     max_attempts?, visibility_timeout?, keep_done?,
+     backoff?: {kind, base, factor, cap, jitter},      where they are not the queue's own
      losses?, suspect?, headers?, expires_at?, remember?,
      dedupe_id?, dedupe_until?,                        together, until another job takes them over
      owner?, reserved_at?,                             while reserved
      errors?: [{at, attempt, reason, worker}],         the last 10 failures
-     result?, done_by?, ended_at?, remove_at?}         once done or dead
+     result?, done_by?, worker?, started_at?,          once done
+     ended_at?, remove_at?}                            once done or dead
 
 Rule for changes: a new optional field keeps the schema number, and so does a partial index over one,
 which no older document is in; a field that changes its meaning or any other new index raises
@@ -25,6 +27,7 @@ from typing import Any, Final, NamedTuple
 import bson
 from pymongo import IndexModel
 
+from broker.backoff import Backoff
 from broker.job import Job, State
 
 SCHEMA: Final = 1
@@ -37,6 +40,9 @@ class Usual(NamedTuple):
 
     max_attempts: int = 5
     visibility_timeout: float = 1800.0
+    keep_done: float = 0.0
+    dead_retention: float | None = None
+    on_expiry: str = "drop"
 
 
 #: The order in which jobs are handed out: higher priority first, then the earliest, then FIFO.
@@ -115,6 +121,8 @@ HANDED_OUT: Final = dict.fromkeys(
         "dedupe_until",
         "max_attempts",
         "visibility_timeout",
+        "backoff",
+        "keep_done",
     ),
     1,
 )
@@ -136,6 +144,10 @@ def document(job: Job, now: datetime, usual: Usual) -> Document:
         born["max_attempts"] = job.max_attempts
     if job.visibility_timeout != usual.visibility_timeout:
         born["visibility_timeout"] = job.visibility_timeout
+    if job.keep_done != usual.keep_done:
+        born["keep_done"] = job.keep_done
+    if job.backoff is not None:
+        born["backoff"] = job.backoff._asdict()
     if job.owner:
         born["owner"] = job.owner
         born["reserved_at"] = now
@@ -154,7 +166,7 @@ def document(job: Job, now: datetime, usual: Usual) -> Document:
 def job(stored: Document, usual: Usual) -> Job:
     """The job of a stored document, read with ``HANDED_OUT``; ``eligible_at`` has passed and is not kept."""
     expires_at = stored.get("expires_at")
-    payload, headers = stored.get("payload", b""), stored.get("headers")
+    payload, headers, backoff = stored.get("payload", b""), stored.get("headers"), stored.get("backoff")
     loaded = Job(
         stored["_id"],
         payload,
@@ -163,7 +175,9 @@ def job(stored: Document, usual: Usual) -> Job:
         expires_at=None if expires_at is None else seconds(expires_at),
         max_attempts=stored.get("max_attempts", usual.max_attempts),
         visibility_timeout=stored.get("visibility_timeout", usual.visibility_timeout),
+        backoff=Backoff(**backoff) if backoff else None,
         remember=stored.get("remember"),
+        keep_done=stored.get("keep_done", usual.keep_done),
         size=len(payload) + (stored_size(headers) if headers else 0),
     )
     loaded.attempts = stored["attempts"]

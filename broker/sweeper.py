@@ -37,7 +37,7 @@ class Sweeper:
         self._doubtful: set[_Missing] = set()
 
     def sweep(self) -> None:
-        """Give back the jobs of every owner without a live lease; remove what has expired."""
+        """Give back the jobs of every owner without a live lease; end what has expired."""
         self._each(self._sweep)
 
     def audit(self) -> None:

@@ -8,15 +8,16 @@ from broker.job import Job
 
 
 class Delivery:
-    """One job handed to one worker. ``receipt`` names it and nothing else, ever."""
+    """One job handed to one worker. ``receipt`` names it and nothing else, ever; times are monotonic."""
 
-    __slots__ = ("job", "overdue_at", "receipt", "worker")
+    __slots__ = ("handed_at", "job", "overdue_at", "receipt", "worker")
 
-    def __init__(self, job: Job, receipt: bytes, worker: Worker, overdue_at: float) -> None:
+    def __init__(self, job: Job, receipt: bytes, worker: Worker, handed_at: float) -> None:
         self.job = job
         self.receipt = receipt
         self.worker = worker
-        self.overdue_at = overdue_at
+        self.handed_at = handed_at
+        self.overdue_at = handed_at + job.visibility_timeout
 
 
 class Worker:

@@ -8,6 +8,7 @@ from typing import Any
 from broker.job import Job
 from broker.store import QueueStore
 from broker.store_push import Pushed
+from broker.store_verdicts import Finished
 from sluicemq.errors import Duplicate
 
 #: The present of the tests, far ahead: MongoDB removes by its own clock what has a ``remove_at`` behind it.
@@ -49,3 +50,8 @@ def everything(store: QueueStore) -> dict[str, dict[str, Any]]:
 def firsts(answer: Pushed) -> dict[int, str]:
     """The ids of the jobs that the refused ones repeat, by position."""
     return {at: error.id for at, error in answer.refused.items() if isinstance(error, Duplicate)}
+
+
+def finished(job: Job, result: bytes = b"result", *, worker: str = "worker") -> Finished:
+    """A job that a worker has done, which got it at :data:`NOW`."""
+    return Finished(job, result, worker, NOW)

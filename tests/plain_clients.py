@@ -37,6 +37,10 @@ ANY_PORT = "tcp://127.0.0.1:0"
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01NULL" + bytes(16) + b"\0" + bytes(31)
 
 
+#: For tests in which a job that was rolled back comes again without a wait.
+AT_ONCE: dict[str, Any] = {"*": {"backoff": "none"}}
+
+
 class Doors(NamedTuple):
     """One device: its queue and an address at each end."""
 
@@ -190,14 +194,20 @@ def serving(
     devices: list[dict[str, Any]],
     *,
     process: Mapping[str, Any] = MappingProxyType({}),
+    queues: Mapping[str, Any] = MappingProxyType({}),
     **settings: Any,
 ) -> Iterator[House]:
     """A broker with these devices and one more for :meth:`House.serves`, on a database of its own.
 
-    ``process``: arguments for :class:`BrokerProcess`; ``settings``: of ``[broker]``.
+    ``process``: arguments for :class:`BrokerProcess`; ``queues``: the tables of ``[queues]``;
+    ``settings``: of ``[broker]``.
     """
     database = f"test_{token_hex(6)}"
-    config = {"broker": {"stop_timeout": 3, **settings}, "devices": [*devices, _device("serves", "queue")]}
+    config = {
+        "broker": {"stop_timeout": 3, **settings},
+        "queues": dict(queues),
+        "devices": [*devices, _device("serves", "queue")],
+    }
     with MongoClient(mongo_uri, serverSelectionTimeoutMS=10_000) as mongo:
         try:
             with BrokerProcess(mongo_uri, database, config=config, **process) as broker:

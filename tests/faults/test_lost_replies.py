@@ -111,7 +111,7 @@ class Stage:
             handled[job.payload] += 1
             handled.attempts.add(job.attempt)
             if fail_first and job.attempt == 1:
-                raise Rollback("not the first time")
+                raise Rollback("not the first time", delay=0)
             return b"result of " + job.payload
 
         with Worker(self.endpoint, self.queue, handle, prefetch=len(JOBS)):

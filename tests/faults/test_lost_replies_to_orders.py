@@ -10,10 +10,11 @@ import pytest
 from mongo_proxy import CuttingProxy
 
 from broker.mongo import Unclear, connect
-from broker.store import GivenBack, QueueStore
+from broker.store import QueueStore
 from broker.store_changes import Changes, Letters
 from broker.store_inspect import collection
 from broker.store_pauses import PauseStore
+from broker.store_verdicts import GivenBack
 from jobs import NOW, a_job, everything, ids, some_jobs
 
 LATER = NOW + 9

@@ -26,6 +26,7 @@ Stored = Callable[[], list[dict[str, Any]]]
 
 CONFIG = {
     "broker": {"heartbeat": HEARTBEAT, "silence": SILENCE, "poll": 0.2},
+    "queues": {"default": {"backoff": "none"}},  # deaths follow each other at once
     "devices": [
         {
             "kind": "streamer",

@@ -10,11 +10,12 @@ from pymongo.errors import AutoReconnect, OperationFailure
 
 from broker import store_changes
 from broker.mongo import Unclear
-from broker.store import GivenBack, QueueStore
+from broker.store import QueueStore
 from broker.store_changes import Changes, Letters
 from broker.store_documents import date, seconds
 from broker.store_inspect import Inspector, collection
-from jobs import NOW, a_job, everything, ids, some_jobs, stored
+from broker.store_verdicts import GivenBack
+from jobs import NOW, a_job, everything, finished, ids, some_jobs, stored
 from sluicemq.errors import DifferentStore, NotFound, Unavailable
 
 ME = "me"
@@ -35,7 +36,7 @@ def crowd(store: QueueStore) -> QueueStore:
     store.push(some_jobs(3) + some_jobs(2, eligible_at=NOW + 60) + some_jobs(4, owner=ME), NOW)
     [done] = some_jobs(1, owner=ME, remember=60.0)
     store.push([done], NOW)
-    store.finish([(done, b"result")], NOW)
+    store.finish([finished(done, b"result")], NOW)
     bury(store, 5)
     return store
 

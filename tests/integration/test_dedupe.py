@@ -11,12 +11,13 @@ import pytest
 from pymongo.database import Database
 
 from broker.job import Dedupe, Job
-from broker.store import GivenBack, QueueStore
+from broker.store import QueueStore
 from broker.store_changes import Changes, Letters
 from broker.store_documents import DEDUPE_INDEX, seconds
 from broker.store_inspect import collection
 from broker.store_push import Pushed, judge
-from jobs import NOW, a_job, everything, firsts, stored
+from broker.store_verdicts import GivenBack
+from jobs import NOW, a_job, everything, finished, firsts, stored
 
 ME = "me"
 WINDOW = 10.0
@@ -45,7 +46,7 @@ def given_back(store: QueueStore, _first: Job) -> None:
 
 def done(store: QueueStore, _first: Job) -> None:
     [job] = store.reserve(1, NOW, ME).jobs
-    store.finish([(job, b"result")], NOW)
+    store.finish([finished(job, b"result")], NOW)
 
 
 def dead(store: QueueStore, _first: Job) -> None:
@@ -149,7 +150,7 @@ def test_a_done_job_stays_for_the_longer_of_window_and_memory_without_its_payloa
     store.push([one_of("first", remember=remember)], NOW)
     [job] = store.reserve(1, NOW, ME).jobs
     # When
-    store.finish([(job, b"result")], NOW + 1)
+    store.finish([finished(job, b"result")], NOW + 1)
     # Then
     left = stored(store, "first")
     assert (left["state"], left["result"]) == ("done", b"result")

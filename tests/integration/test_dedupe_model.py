@@ -17,11 +17,12 @@ from pymongo.errors import AutoReconnect
 
 from broker.job import Dedupe, Job
 from broker.mongo import Unclear
-from broker.store import GivenBack, QueueStore
+from broker.store import QueueStore
 from broker.store_changes import Changes
 from broker.store_documents import seconds
 from broker.store_push import Pushed
-from jobs import NOW, a_job, everything, firsts
+from broker.store_verdicts import GivenBack
+from jobs import NOW, a_job, everything, finished, firsts
 from sluicemq.errors import SluiceError
 
 ME = "me"
@@ -128,7 +129,7 @@ class Pushes(RuleBasedStateMachine):
                 self.store.give_back([GivenBack(job, "why", "w", dead=result == "dead")], self.now)
                 self.jobs[job.id] = result
             elif kept is not None:
-                assert self.store.finish([(job, b"")], self.now) == {}
+                assert self.store.finish([finished(job, b"")], self.now) == {}
                 self.jobs[job.id] = "done"
             else:
                 assert self.store.commit([job]) == {}

@@ -22,7 +22,7 @@ from broker.store import QueueStore
 from broker.store_changes import Changes, Letters
 from broker.store_documents import INDEXES, REMOVAL_INDEX, Usual, date, document
 from broker.store_inspect import COUNTED_EXACTLY, Inspector, collection
-from jobs import NOW, a_job
+from jobs import NOW, a_job, finished
 
 PRIORITIES, RESERVED, ENDED = 10, 1_500, 2_000
 OWNERS = ("one", "two", "three")
@@ -232,6 +232,35 @@ def test_looking_for_expired_jobs_finds_none_at_once_and_some_by_their_keys(
     assert empty.keys <= 1
     assert found.keys <= 101
     assert removed.documents <= 100
+
+
+def test_burying_expired_jobs_reads_those_alone(crowded: QueueStore, explainer: Explainer) -> None:
+    # Given
+    store = QueueStore(crowded.jobs.database, crowded.name, Usual(on_expiry="dead", dead_retention=3600.0))
+    # When
+    with explainer.plans() as plans:
+        some = store.expire(NOW + 9, 100)
+    # Then
+    found, buried = plans
+    assert (len(some), found.keys) == (100, 100)
+    assert buried.documents <= 100
+    assert "COLLSCAN" not in buried.stages
+    store.jobs.delete_many({"_id": {"$in": some}})
+
+
+def test_kept_jobs_are_finished_and_taken_back_by_their_ids(
+    crowded: QueueStore, explainer: Explainer
+) -> None:
+    # Given
+    [job] = crowded.reserve(1, NOW, "popper").jobs
+    job.keep_done = 60.0
+    # When
+    with explainer.plans() as plans:
+        crowded.finish([finished(job)], NOW)
+        crowded.take_back([job])
+    # Then
+    assert [plan.command for plan in plans] == ["update", "update"]
+    assert [(plan.keys, plan.documents) for plan in plans] == [(1, 1), (1, 1)]
 
 
 def test_the_removal_of_done_jobs_reads_only_those_whose_time_is_over(

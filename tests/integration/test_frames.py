@@ -13,12 +13,12 @@ import pytest
 import zmq
 
 from launcher import wait_until
-from plain_clients import House, receive, serving, spare
+from plain_clients import AT_ONCE, House, receive, serving, spare
 
 
 @pytest.fixture(scope="module")
 def shared(mongo_uri: str) -> Iterator[House]:
-    with serving(mongo_uri, spare(pop=16, pop_full=8, ask_full=4, ask=4), poll=0.2) as house:
+    with serving(mongo_uri, spare(pop=16, pop_full=8, ask_full=4, ask=4), poll=0.2, queues=AT_ONCE) as house:
         yield house
 
 

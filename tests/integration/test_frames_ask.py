@@ -10,7 +10,7 @@ import pytest
 import zmq
 
 from launcher import BrokerProcess, wait_until
-from plain_clients import ANY_PORT, House, Smq, code, message, receive, serving, spare
+from plain_clients import ANY_PORT, AT_ONCE, House, Smq, code, message, receive, serving, spare
 
 #: A queue with doors of every kind: asked for at a QUEUE, worked on at two STREAMERS.
 MIXED = [
@@ -26,7 +26,7 @@ NARROW = [{"kind": "queue", "queue": "narrow", "frontend": ANY_PORT, "backend": 
 @pytest.fixture(scope="module")
 def shared(mongo_uri: str) -> Iterator[House]:
     # Expired jobs are swept once a lease.
-    with serving(mongo_uri, [*spare(ask=22), *MIXED, *NARROW], poll=0.2, lease=3) as house:
+    with serving(mongo_uri, [*spare(ask=22), *MIXED, *NARROW], poll=0.2, lease=3, queues=AT_ONCE) as house:
         yield house
 
 

@@ -10,12 +10,13 @@ import pytest
 import zmq
 
 from launcher import wait_until
-from plain_clients import Doors, House, code, message, receive, serving, spare
+from plain_clients import AT_ONCE, Doors, House, code, message, receive, serving, spare
 
 
 @pytest.fixture(scope="module")
 def shared(mongo_uri: str) -> Iterator[House]:
-    with serving(mongo_uri, spare(ask=22, ask_full=2, pop=3, pop_full=2, ack=16, ack_full=2)) as house:
+    devices = spare(ask=22, ask_full=2, pop=3, pop_full=2, ack=16, ack_full=2)
+    with serving(mongo_uri, devices, queues=AT_ONCE) as house:
         yield house
 
 

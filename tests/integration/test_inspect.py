@@ -8,10 +8,11 @@ import pytest
 from pymongo.database import Database
 
 from broker import store_inspect
-from broker.store import GivenBack, QueueStore
+from broker.store import QueueStore
 from broker.store_documents import SCHEMA
 from broker.store_inspect import SHOWN_STATES, Inspector, NewerSchema, collection
-from jobs import NOW, a_job, everything, ids, some_jobs
+from broker.store_verdicts import GivenBack
+from jobs import NOW, a_job, everything, finished, ids, some_jobs
 from sluicemq.errors import NotFound
 
 ME = "me"
@@ -24,7 +25,7 @@ def crowd(store: QueueStore) -> QueueStore:
     store.push(some_jobs(3) + some_jobs(2, eligible_at=NOW + 60) + some_jobs(4, owner=ME), NOW)
     done, *dead = some_jobs(6, owner=ME, remember=60.0)
     store.push([done, *dead], NOW)
-    store.finish([(done, b"result")], NOW)
+    store.finish([finished(done, b"result")], NOW)
     store.give_back([GivenBack(job, "bad", "worker", dead=True) for job in dead], NOW)
     return store
 

@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from broker.job import Job
-from broker.store import GivenBack, QueueStore
+from broker.store import QueueStore
 from broker.store_changes import Changes, Letters, Redriven
 from broker.store_documents import seconds as seconds_of
-from jobs import NOW, a_job, everything
+from broker.store_verdicts import GivenBack
+from jobs import NOW, a_job, everything, finished
 from sluicemq.errors import LeaseLost, NotFound, Uncertain
 
 OWNERS = ("one", "two")
@@ -144,7 +145,7 @@ class Queue(RuleBasedStateMachine):
             return
         ours, there = self._ours(jobs), {job.id for job in jobs if job.id in self.known}
         repeated = {job.id for job in jobs if job.id in there and self.known[job.id].done_by == owner}
-        problems = self.store.finish([(job, result) for job in jobs], self.now)
+        problems = self.store.finish([finished(job, result) for job in jobs], self.now)
         for job_id in ours:
             self._end(job_id, "done")
             self.known[job_id].result, self.known[job_id].done_by = result, owner

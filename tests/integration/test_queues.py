@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import gevent
 import pytest
 from pymongo.database import Database
 
+from broker.backends import PopWorker
 from broker.config import Config
 from broker.counters import Counters
 from broker.deadline import Deadline
@@ -70,6 +72,45 @@ def test_a_queue_that_fails_costs_the_others_nothing(
     # Then
     assert ticked == ["b", "c"]
     assert "queue failing failed" in caplog.text
+
+
+class LaneThatFills:
+    """Takes jobs until one is on its way."""
+
+    peer = "peer"
+
+    def __init__(self, counters: Counters) -> None:
+        self._counters = counters
+
+    @property
+    def writable(self) -> bool:
+        return not self._counters.values["delivered"]
+
+
+@pytest.mark.parametrize("settings", [{}, {"keep_done": 60.0}, {"remember": 60.0}])
+def test_what_was_popped_and_could_not_be_sent_is_ready_again_also_where_it_is_kept_as_done(
+    queues: Queues, settings: dict[str, float]
+) -> None:
+    # Given a worker whose socket takes nothing more once a job was popped for it
+    queue, deadline, counters = queues.open("mail"), Deadline(), queues._house.counters
+    device = SimpleNamespace(envelope="payload")
+    backend: Any = SimpleNamespace(
+        queue=queue, prefetch=1, room=9, workers=set(), counters=counters, settings=device
+    )
+    worker = PopWorker(backend, LaneThatFills(counters))  # type: ignore[arg-type]
+    queue.dispatch.attach(worker)
+    queue.push(Push([a_job("a", b"payload", **settings)], lambda *_: None))
+    deadline.begin(5.0)
+    assert deadline.until(lambda: bool(worker._popped))
+    # When
+    worker.gone = True
+    worker._closed()
+    # Then
+    assert deadline.until(lambda: not queue.busy)
+    [stored] = queue.store.jobs.find()
+    expected = {"_id": "a", "state": "ready", "payload": b"payload", "attempts": 0}
+    assert {name: stored[name] for name in expected} == expected
+    assert "remove_at" not in stored
 
 
 def test_what_a_pop_that_ends_late_pushes_anew_is_waited_for(

@@ -11,15 +11,18 @@ import pytest
 from pymongo.database import Database
 
 from broker.job import Job, State
-from broker.store import GivenBack, QueueStore
+from broker.store import QueueStore
 from broker.store_changes import Changes, Letters
+from broker.store_documents import Usual, date
 from broker.store_inspect import collection
-from jobs import NOW, a_job, everything
+from broker.store_verdicts import GivenBack
+from jobs import NOW, a_job, everything, finished
 from launcher import wait_until
 from sluicemq.errors import NotFound
 
 ME, OTHER = "me", "other"
 LOSSES = 3
+KEPT = 60.0
 
 
 class Life:
@@ -31,6 +34,9 @@ class Life:
         self.other = QueueStore(documents, collection("other"))
         self.store.prepare()
         self.other.prepare()
+        self.where_they_die = QueueStore(
+            documents, collection("mail"), Usual(on_expiry="dead", dead_retention=KEPT)
+        )
         self.job = a_job("a", owner=ME, remember=60.0)
 
     def document(self) -> dict[str, Any]:
@@ -73,7 +79,12 @@ def reserved_for_the_last_time(life: Life) -> None:
 
 def done(life: Life) -> None:
     job = push(life, owner=OTHER)
-    life.store.finish([(job, b"result")], NOW)
+    life.store.finish([finished(job, b"result")], NOW)
+
+
+def popped(life: Life) -> None:
+    reserved(life)
+    life.store.finish([finished(life.job)], NOW)
 
 
 def dead(life: Life) -> None:
@@ -92,6 +103,7 @@ STATES: dict[str, Callable[[Life], object]] = {
     "reserved, no loss left": reserved_for_the_last_time,
     "reserved, by another": lambda life: push(life, owner=OTHER),
     "done": done,
+    "done, popped by me": popped,
     "dead": dead,
 }
 
@@ -127,13 +139,15 @@ VERBS: dict[str, Callable[[Life], object]] = {
     ),
     "reserve": lambda life: life.store.reserve(10, NOW, ME),
     "commit": lambda life: life.store.commit([life.job]),
-    "finish": lambda life: life.store.finish([(life.job, b"mine")], NOW),
+    "finish": lambda life: life.store.finish([finished(life.job, b"mine")], NOW),
     "rollback": give_back,
     "rollback with delay": lambda life: give_back(life, due=NOW + 9, suspect=True),
     "reject": lambda life: give_back(life, dead=True),
     "release": lambda life: life.store.release(["a"], ME),
     "reclaim": lambda life: life.store.reclaim(ME, LOSSES, NOW),
+    "take back": lambda life: life.store.take_back([life.job]),
     "expire": lambda life: life.store.expire(NOW),
+    "expire, to the dead letters": lambda life: life.where_they_die.expire(NOW),
     "cancel": cancel,
     "promote": promote,
     "change of the priority": lambda life: change(life, priority=7),
@@ -158,6 +172,7 @@ EDGES: dict[tuple[str, str], str] = {
     ("ready, not due", "cancel"): "gone",
     ("ready, not due", "purge scheduled"): "gone",
     ("ready, expired", "expire"): "gone",
+    ("ready, expired", "expire, to the dead letters"): "dead",
     ("ready, expired", "cancel"): "gone",
     ("ready, expired", "purge ready"): "gone",
     ("ready, no attempt left", "reserve"): "dead",
@@ -188,6 +203,8 @@ EDGES: dict[tuple[str, str], str] = {
     ("dead", "redrive by id"): "ready",
     ("dead", "redrive elsewhere"): "gone",
     ("done", "purge done"): "gone",
+    ("done, popped by me", "take back"): "ready",
+    ("done, popped by me", "purge done"): "gone",
     ("dead", "purge dead"): "gone",
 }
 
@@ -211,13 +228,50 @@ def test_a_verb_moves_a_job_along_its_edge_and_from_elsewhere_changes_nothing(
         assert life.document() == before
 
 
+DEATHS: dict[str, Callable[[Life], object]] = {
+    "rejected": lambda life: life.where_they_die.give_back(
+        [GivenBack(push(life, owner=ME), "bad", "w", dead=True)], NOW
+    ),
+    "no attempt left": lambda life: (spent(life), life.where_they_die.reserve(1, NOW, ME)),
+    "lost too often": lambda life: (
+        reserved_for_the_last_time(life), life.where_they_die.reclaim(ME, LOSSES, NOW)
+    ),
+    "expired": lambda life: (push(life, expires_at=NOW - 1), life.where_they_die.expire(NOW)),
+    "unreadable": lambda life: life.where_they_die.bury(
+        [{"_id": "a", "payload": b"", "raw_headers": b"", "reason": "unreadable", "size": 1}], NOW
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("death", DEATHS)
+def test_every_way_to_die_notes_why_and_when_the_dead_letter_is_removed(life: Life, death: str) -> None:
+    # When
+    DEATHS[death](life)
+    # Then
+    letter = life.document()
+    assert letter["state"] == "dead"
+    assert letter["remove_at"] == date(NOW + KEPT).replace(tzinfo=None)
+    entry = letter["errors"][-1]
+    assert entry.keys() == {"at", "attempt", "reason", "worker"}
+    assert (entry["at"], entry["attempt"]) == (letter["ended_at"], letter["attempts"])
+    assert entry["reason"]
+
+
+@pytest.mark.parametrize("death", DEATHS)
+def test_without_a_retention_a_dead_letter_is_kept_for_ever(life: Life, death: str) -> None:
+    life.where_they_die = QueueStore(life.store.jobs.database, collection("mail"), Usual(on_expiry="dead"))
+    DEATHS[death](life)
+    assert life.state() == "dead"
+    assert "remove_at" not in life.document()
+
+
 @pytest.mark.full  # MongoDB looks for what it has to remove once a minute
 def test_a_done_job_is_gone_when_its_time_to_be_remembered_is_over(life: Life, store: QueueStore) -> None:
     # Given
     reserved(life)
     long_ago = 1_000_000_000.0
     # When
-    store.finish([(life.job, b"result")], long_ago)
+    store.finish([finished(life.job, b"result")], long_ago)
     # Then
     wait_until(lambda: life.state() == "gone", 100.0, "the removal of a job whose remove_at is over")
 
@@ -225,7 +279,7 @@ def test_a_done_job_is_gone_when_its_time_to_be_remembered_is_over(life: Life, s
 def test_the_drawing_names_every_state_and_every_verb_that_moves_a_job() -> None:
     drawing = State.__doc__ or ""
     words = set(re.findall(r"\w+", drawing))
-    verbs = {re.split(r"[ ,]", verb)[0] for _, verb in EDGES} - {"finish", "bury"}
+    verbs = {re.split(r", | ", verb)[0] for _, verb in EDGES} - {"finish", "bury"}
     assert {state.value for state in State} <= words
     assert verbs <= words
-    assert {"remembered", "remove_at", "unreadable"} <= words
+    assert {"kept", "remembered", "remove_at", "unreadable", "popped"} <= words

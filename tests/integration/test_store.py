@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -10,12 +11,14 @@ from pymongo.database import Database
 from pymongo.errors import AutoReconnect, BulkWriteError, ServerSelectionTimeoutError
 
 from broker import store as store_module
+from broker.backoff import Backoff
 from broker.job import ERRORS_KEPT, Job, State
 from broker.mongo import Refused, Unclear, translated
-from broker.store import Claim, Found, GivenBack, QueueStore
-from broker.store_documents import date
+from broker.store import Claim, QueueStore
+from broker.store_documents import Usual, date
 from broker.store_push import Pushed, refusals
-from jobs import NOW, a_job, everything, ids, some_jobs, stored
+from broker.store_verdicts import Finished, Found, GivenBack
+from jobs import NOW, a_job, everything, finished, ids, some_jobs, stored
 from sluicemq.errors import LeaseLost, TooLarge, Unavailable, Uncertain
 
 ME, OTHER = "me", "other"
@@ -30,6 +33,11 @@ def pushed(store: QueueStore, *jobs: Job) -> list[Job]:
     return list(jobs)
 
 
+def at(seconds: float) -> datetime:
+    """A date as MongoDB gives it back."""
+    return date(seconds).replace(tzinfo=None)
+
+
 def given_back(job: Job, reason: str = "why", **options: Any) -> GivenBack:
     return GivenBack(job, reason, "worker", **options)
 
@@ -41,7 +49,8 @@ def test_a_pushed_job_comes_back_from_a_claim_as_it_was(store: QueueStore) -> No
     # Given
     job = a_job(
         "id", b"\x00\xff", headers={"a": [1, {"b": None}], "bin": b"\xff"}, priority=7, expires_at=NOW + 9,
-        max_attempts=3, visibility_timeout=12.5, remember=60.0,
+        max_attempts=3, visibility_timeout=12.5, remember=60.0, keep_done=5.0,
+        backoff=Backoff("fixed", base=3.0),
     )  # fmt: skip
     # When
     answer = store.push([job], NOW)
@@ -80,7 +89,7 @@ def test_an_id_twice_in_one_push_is_stored_once(store: QueueStore) -> None:
 def test_a_push_of_an_id_whose_job_is_done_is_an_existing_one(store: QueueStore) -> None:
     # Given
     [job] = pushed(store, a_job("a", remember=60.0, owner=ME))
-    store.finish([(job, b"result")], NOW)
+    store.finish([finished(job, b"result")], NOW)
     # When
     answer = store.push([a_job("a")], NOW)
     # Then
@@ -318,7 +327,7 @@ def test_a_finished_job_is_remembered_with_its_result_until_its_time_is_over(sto
     # Given
     [job] = pushed(store, a_job("a", remember=300.0, owner=ME))
     # When
-    problems = store.finish([(job, b"result")], NOW)
+    problems = store.finish([finished(job, b"result")], NOW)
     # Then
     assert problems == {}
     assert store.find(["a"])["a"].result == b"result"
@@ -326,13 +335,80 @@ def test_a_finished_job_is_remembered_with_its_result_until_its_time_is_over(sto
     assert not {"payload", "owner", "reserved_at"} & stored(store, "a").keys()
 
 
+def test_a_kept_job_stays_whole_with_who_did_it_when_and_with_what_result(store: QueueStore) -> None:
+    # Given
+    pushed(store, a_job("a", b"payload", headers={"k": "v"}, keep_done=300.0))
+    [job] = claim(store).jobs
+    before = stored(store, "a")
+    # When
+    problems = store.finish([Finished(job, b"result", "worker", NOW + 1)], NOW + 2)
+    # Then
+    assert problems == {}
+    expected = {name: each for name, each in before.items() if name not in ("owner", "reserved_at")}
+    assert stored(store, "a") == expected | {
+        "state": "done", "done_by": ME, "worker": "worker", "result": b"result",
+        "started_at": at(NOW + 1), "ended_at": at(NOW + 2), "remove_at": at(NOW + 302),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("remember", "keep_done", "kept"), [(9.0, 60.0, 60), (60.0, 9.0, 60), (0.0, 0.0, 0)])
+def test_a_job_that_is_remembered_and_kept_stays_for_the_longer_of_the_two(
+    store: QueueStore, remember: float, keep_done: float, kept: float
+) -> None:
+    [job] = pushed(store, a_job("a", remember=remember, keep_done=keep_done, owner=ME))
+    store.finish([finished(job)], NOW)
+    assert stored(store, "a")["remove_at"] == at(NOW + kept)
+    assert ("payload" in stored(store, "a")) == (keep_done > 0)
+
+
+@pytest.mark.parametrize("settings", [{"remember": 60.0}, {"keep_done": 60.0}])
+def test_a_popped_job_that_could_not_be_sent_is_as_it_was_before(
+    store: QueueStore, settings: dict[str, float]
+) -> None:
+    # Given
+    pushed(store, a_job("a", headers={"k": "v"}, **settings))
+    before = everything(store)
+    [job] = claim(store).jobs
+    store.finish([finished(job)], NOW)
+    # When
+    counts = [store.take_back([job]), store.take_back([job])]
+    # Then
+    assert counts == [1, 0]
+    assert everything(store) == before
+
+
+def test_of_many_finished_jobs_each_keeps_its_own_result_and_story(store: QueueStore) -> None:
+    # Given
+    jobs = pushed(store, *some_jobs(6, keep_done=9.0, owner=ME))
+    jobs[4].keep_done, jobs[5].keep_done, jobs[5].remember = 5.0, 0.0, 9.0
+    story = [(b"a", "x"), (b"a", "x"), (b"b", "x"), (b"a", "y"), (b"a", "x"), (b"a", "x")]
+    # When
+    store.finish([Finished(job, *story[at], NOW) for at, job in enumerate(jobs)], NOW)
+    # Then
+    found = everything(store)
+    assert [(found[each]["result"], found[each]["worker"]) for each in ids(jobs)] == story
+    assert [found[each]["remove_at"] for each in ids(jobs)] == [at(NOW + kept) for kept in (9, 9, 9, 9, 5, 9)]
+    assert ["payload" in found[each] for each in ids(jobs)] == [True] * 5 + [False]
+
+
+def test_a_job_that_grows_too_long_takes_none_of_those_like_it_with_it(store: QueueStore) -> None:
+    # Given
+    long = a_job(payload=bytes(12 * 2**20), keep_done=9.0, owner=ME)
+    jobs = pushed(store, a_job(keep_done=9.0, owner=ME), long, a_job(keep_done=9.0, owner=ME))
+    # When
+    problems = store.finish([finished(each, bytes(5 * 2**20)) for each in jobs], NOW)
+    # Then
+    assert {each: type(why) for each, why in problems.items()} == {long.id: TooLarge}
+    assert [each["state"] for each in everything(store).values()] == ["done", "reserved", "done"]
+
+
 def test_finishing_twice_is_harmless(store: QueueStore) -> None:
     # Given
     [job] = pushed(store, a_job("a", remember=300.0, owner=ME))
-    store.finish([(job, b"result")], NOW)
+    store.finish([finished(job, b"result")], NOW)
     before = everything(store)
     # When
-    problems = store.finish([(job, b"result")], NOW + 1)
+    problems = store.finish([finished(job, b"result")], NOW + 1)
     # Then
     assert problems == {}
     assert everything(store) == before
@@ -346,9 +422,9 @@ def test_a_finish_under_a_lost_owner_changes_nothing_even_when_another_has_finis
     store.reclaim(ME, 20, NOW)
     [again] = claim(store, owner=OTHER).jobs
     # When
-    while_held = store.finish([(job, b"late")], NOW)
-    store.finish([(again, b"result")], NOW)
-    when_done = store.finish([(job, b"late")], NOW)
+    while_held = store.finish([finished(job, b"late")], NOW)
+    store.finish([finished(again, b"result")], NOW)
+    when_done = store.finish([finished(job, b"late")], NOW)
     # Then
     assert isinstance(while_held["a"], LeaseLost)
     assert isinstance(when_done["a"], LeaseLost)
@@ -360,7 +436,7 @@ def test_a_finish_of_a_job_that_is_gone_is_uncertain_and_the_others_are_finished
     gone, here = pushed(store, *some_jobs(2, remember=300.0, owner=ME))
     store.commit([gone])
     # When
-    problems = store.finish([(gone, b"1"), (here, b"2")], NOW)
+    problems = store.finish([finished(gone, b"1"), finished(here, b"2")], NOW)
     # Then
     assert {job_id: type(problem) for job_id, problem in problems.items()} == {gone.id: Uncertain}
     assert store.find([here.id])[here.id].state is State.DONE
@@ -525,6 +601,52 @@ def test_expired_jobs_are_removed_a_limited_number_at_a_time(store: QueueStore) 
     assert everything(store).keys() == {"later", "never"}
 
 
+def test_expired_jobs_are_dead_letters_where_the_queue_says_so(
+    documents: Database[dict[str, Any]],
+) -> None:
+    # Given
+    store = QueueStore(documents, "queue.mail", Usual(on_expiry="dead"))
+    over = pushed(store, *some_jobs(3, expires_at=NOW))
+    pushed(store, a_job("later", expires_at=NOW + 1), a_job("held", expires_at=NOW, owner=ME))
+    # When
+    first, second, third = (store.expire(NOW, 2) for _ in range(3))
+    # Then
+    assert sorted(first + second) == sorted(ids(over))
+    assert (len(first), len(second), third) == (2, 1, [])
+    found = store.find([*ids(over), "later", "held"])
+    assert [found.pop(each) for each in ids(over)] == [
+        Found(State.DEAD, "", b"", "expired", expired=True)
+    ] * 3
+    assert {each: left.state for each, left in found.items()} == {
+        "later": State.READY, "held": State.RESERVED,
+    }  # fmt: skip
+
+
+def test_a_rejection_in_the_same_word_is_no_expiry(store: QueueStore) -> None:
+    [job] = pushed(store, a_job("a", owner=ME))
+    store.give_back([given_back(job, "expired", dead=True)], NOW)
+    assert not store.find(["a"])["a"].expired
+
+
+@pytest.mark.parametrize("on_expiry", ["drop", "dead"])
+def test_a_job_that_is_claimed_while_it_expires_is_not_told_to_have_expired(
+    documents: Database[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, on_expiry: str
+) -> None:
+    # Given another broker whose clock is a little behind
+    store = QueueStore(documents, "queue.mail", Usual(on_expiry=on_expiry))
+    pushed(store, a_job("a", expires_at=NOW), a_job("b", expires_at=NOW))
+    end = QueueStore._end
+
+    def claimed_before(self: QueueStore, *arguments: Any) -> int:
+        store.jobs.update_one({"_id": "a"}, {"$set": {"state": "reserved", "owner": OTHER}})
+        return end(self, *arguments)
+
+    monkeypatch.setattr(QueueStore, "_end", claimed_before)
+    # Then
+    assert store.expire(NOW) == ["b"]
+    assert stored(store, "a")["state"] == "reserved"
+
+
 def test_a_reserved_job_never_expires(store: QueueStore) -> None:
     pushed(store, a_job("a", expires_at=NOW + 1))
     claim(store)
@@ -548,7 +670,7 @@ def test_find_tells_what_became_of_a_job(store: QueueStore) -> None:
         a_job("done", owner=ME, remember=9.0),
         a_job("dead", owner=ME),
     )
-    store.finish([(done, b"result")], NOW)
+    store.finish([finished(done, b"result")], NOW)
     store.give_back([given_back(dead, "bad", dead=True)], NOW)
     # When
     found = store.find([*ids([ready, held, done, dead]), "nowhere"])
@@ -572,7 +694,7 @@ def test_nothing_done_under_a_lost_owner_changes_the_job_of_the_new_one(store: Q
     [current] = claim(store, owner=OTHER).jobs
     before = everything(store)
     # When
-    problems = [store.commit([late]), store.finish([(late, b"late")], NOW)]
+    problems = [store.commit([late]), store.finish([finished(late, b"late")], NOW)]
     moved = [store.give_back([given_back(late)], NOW), store.release(["a"], ME), *store.reclaim(ME, 1, NOW)]
     # Then
     assert [type(each["a"]) for each in problems] == [LeaseLost, LeaseLost]

@@ -141,6 +141,13 @@ DEVICE = '[[devices]]\nkind = "{}"\n'
         (f"[broker]\nlease = {10**400}", "lease: expected seconds"),
         ("[queues.mail]\nremember = 400000000", "remember: expected seconds, at least 0, at most ten years"),
         (f"[queues.mail]\nmax_losses = {2**64}", "max_losses: expected a whole number, 1 to 1000000"),
+        (
+            '[queues.a]\nbackoff = "exponental"',
+            'backoff: expected one of .*"linear".* did you mean exponential',
+        ),
+        ("[queues.a]\nbackoff_factor = 0.5", "backoff_factor: expected a number, 1 to 100; got 0.5"),
+        ("[queues.a]\nbackoff_jitter = 2", "backoff_jitter: expected a number, 0 to 1; got 2"),
+        ('[queues.a]\non_expiry = "die"', 'on_expiry: expected one of "drop", "dead"'),
         ('[queues."a..b"]', r"\[queues.a..b\]: expected a queue's name"),
         ('[queues."a."]', "expected a queue's name: .* single full stops"),
         ("[broker]\nhwm = 1.5", "hwm: expected a whole number of at least 1; got 1.5"),

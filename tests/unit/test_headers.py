@@ -13,6 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from broker.backoff import Backoff
 from broker.config import QueueSettings
 from broker.frames import JobMaker, PlainJob, split
 from broker.job import Dedupe, Job
@@ -116,6 +117,38 @@ def test_the_window_of_a_dedupe_id_is_its_queues_unless_it_has_its_own(
 
 
 @pytest.mark.parametrize(
+    ("header", "expected"),
+    [
+        ("linear", Backoff("linear", 5.0, 2.0, 60.0, 0.1)),
+        ({}, None),
+        ("fixed", None),
+        ({"kind": "fixed", "base": 5, "cap": 60}, None),
+        ({"base": 1}, Backoff("fixed", 1.0, 2.0, 60.0, 0.1)),
+        (
+            {"kind": "exponential", "base": 2, "factor": 3, "cap": 9, "jitter": 0},
+            Backoff("exponential", 2.0, 3.0, 9.0, 0.0),
+        ),
+    ],
+)
+def test_a_backoff_header_changes_what_it_names_and_is_kept_where_that_is_not_the_queues_own(
+    header: Any, expected: Backoff | None
+) -> None:
+    made = make({"backoff": header}, backoff="fixed", backoff_base=5.0, backoff_cap=60.0)
+    stored = document(made, date(NOW), Usual())
+    assert made.backoff == expected
+    assert ("backoff" in stored) == (expected is not None)
+    assert job(stored, Usual()).backoff == expected
+
+
+def test_a_job_is_kept_when_done_as_its_header_says_or_else_its_queue() -> None:
+    usual = Usual(keep_done=60.0)
+    assert [make(header, keep_done=60.0).keep_done for header in ({}, {"priority": 1})] == [60.0, 60.0]
+    assert "keep_done" not in document(make(keep_done=60.0), date(NOW), usual)
+    stored = document(make({"keep_done": 0}, keep_done=60.0), date(NOW), usual)
+    assert job(stored, usual).keep_done == 0
+
+
+@pytest.mark.parametrize(
     ("headers", "due"),
     [
         ({"not_before": NOW + 10}, NOW + 10),
@@ -167,6 +200,17 @@ def test_ids_that_the_broker_gives_are_all_different_and_sort_by_time() -> None:
         ({"dedupe_id": 7}, "'dedupe_id'"),
         ({"dedupe_id": "a", "dedupe_window": 0}, "seconds from 0.1"),
         ({"dedupe_window": 9}, "without a 'dedupe_id'"),
+        ({"backoff": "expo"}, "'exponential', 'linear', 'fixed' or 'none'"),
+        ({"backoff": {"kind": None}}, "'backoff'"),
+        ({"backoff": {"kind": []}}, "'backoff'"),
+        ({"backoff": {"base": -1}}, "'backoff'"),
+        ({"backoff": {"factor": 0.5}}, "'backoff'"),
+        ({"backoff": {"cap": math.nan}}, "'backoff'"),
+        ({"backoff": {"jitter": 1.1}}, "'backoff'"),
+        ({"backoff": {"speed": 1}}, "'backoff'"),
+        ({"backoff": {1: 1}}, "'backoff'"),
+        ({"backoff": None}, "'backoff'"),
+        ({"keep_done": -1}, "'keep_done'"),
         ({"reply": "later"}, "'result' or 'accepted'"),
         ({"reply": []}, "'reply'"),
         ({"headers": [1]}, "a map"),
