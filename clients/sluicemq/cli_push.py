@@ -25,14 +25,16 @@ _seconds = click.FloatRange(min=0, min_open=True)
 @click.argument("payloads", metavar="[PAYLOAD]", nargs=-1)
 @click.option("--file", "files", multiple=True, metavar="F", type=_FILE, help="A job per file, any number of them; - is stdin, as one job.")  # noqa: E501 # fmt: skip
 @click.option("--lines", is_flag=True, help="A job per line of stdin.")
-@click.option("--priority", type=int, default=0, help="Higher first.")
-@click.option("--delay", type=click.FloatRange(min=0), default=0.0, metavar="S", help="Seconds before it is ready.")  # noqa: E501 # fmt: skip
+@click.option("--priority", type=int, help="Higher first.")
+@click.option("--delay", type=click.FloatRange(min=0), metavar="S", help="Seconds before it is ready.")
 @click.option("--not-before", metavar="T", help="When it is ready: Unix seconds, or as 2030-01-31T12:00:00Z.")
 @click.option("--ttl", type=_seconds, metavar="S", help="Seconds until it expires.")
-@click.option("--max-attempts", type=click.IntRange(1), metavar="N", help="Deliveries before it is dead.")
+@click.option("--max-attempts", type=click.IntRange(0), metavar="N", help="Deliveries before it is dead; 0: no end.")  # noqa: E501 # fmt: skip
 @click.option("--visibility-timeout", type=_seconds, metavar="S", help="Seconds a worker has for it.")
 @click.option("--dedupe-id", metavar="ID", help="Refused if a job with it was pushed within the window; for one job only.")  # noqa: E501 # fmt: skip
 @click.option("--dedupe-window", type=_seconds, metavar="S", help="Seconds in which no other job may have this dedupe id.")  # noqa: E501 # fmt: skip
+@click.option("--backoff", metavar="KIND", help="How its wait grows after failures: exponential, linear, fixed, none.")  # noqa: E501 # fmt: skip
+@click.option("--keep-done", type=click.FloatRange(min=0), metavar="S", help="Seconds it is kept once it is done.")  # noqa: E501 # fmt: skip
 @click.option("--id", "id_", metavar="ID", help="The job's id; for one job only.")
 @click.option("--header", "headers", multiple=True, metavar="KEY=VALUE", help="Handed to the worker.")
 @click.pass_obj

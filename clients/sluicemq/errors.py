@@ -126,10 +126,11 @@ class Reject(Exception):
 class Rollback(Exception):
     """Raised by a worker's handler: the job is given back and is delivered again.
 
-    ``delay`` is in seconds, from the moment the broker hears of it.
+    ``delay`` is in seconds, from the moment the broker hears of it; 0 is at once, None as long as
+    the job's back-off says.
     """
 
-    def __init__(self, reason: str = "", delay: float = 0.0) -> None:
+    def __init__(self, reason: str = "", delay: float | None = None) -> None:
         super().__init__(reason)
         self.delay = delay
 

@@ -84,23 +84,27 @@ class Producer:
         payload: bytes,
         *,
         id: str | None = None,  # noqa: A002 - the word that jobs use everywhere
-        priority: int = 0,
-        delay: float = 0,
+        priority: int | None = None,
+        delay: float | None = None,
         not_before: float | str | None = None,
         ttl: float | None = None,
         max_attempts: int | None = None,
         visibility_timeout: float | None = None,
         dedupe_id: str | None = None,
         dedupe_window: float | None = None,
+        backoff: str | dict[str, Any] | None = None,
+        keep_done: float | None = None,
         headers: Headers | None = None,
     ) -> Receipt:
         """Push one job; blocks only while too much is unconfirmed.
 
         ``id``: up to 128 bytes, chosen by the library if None; ``priority``: higher first;
-        ``delay``, ``ttl``, ``visibility_timeout``: seconds; ``not_before``: Unix seconds or RFC 3339;
-        ``dedupe_id``: within ``dedupe_window`` seconds (None: the queue's) no other job with it is taken,
-        but refused as :class:`~sluicemq.Duplicate`, whose ``id`` is the first one's;
+        ``delay``, ``ttl``, ``visibility_timeout``, ``keep_done``: seconds; ``not_before``: Unix seconds
+        or RFC 3339; ``backoff``: ``exponential``, ``linear``, ``fixed``, ``none``, or a map of ``kind``,
+        ``base``, ``factor``, ``cap``, ``jitter``; ``dedupe_id``: within ``dedupe_window`` seconds no other
+        job with it is taken, but refused as :class:`~sluicemq.Duplicate`, whose ``id`` is the first one's;
         ``headers``: a map of your own, handed to the worker.
+        What is None is as the queue's settings have it.
 
         Raises TypeError or ValueError for what is no job, :class:`~sluicemq.BadQueue`,
         :class:`~sluicemq.BadHeaders`, :class:`~sluicemq.TooLarge` (once the broker has told its
@@ -111,14 +115,16 @@ class Producer:
         self._check(queue, payload)
         wired, size = None, _JOB_OVERHEAD + len(payload)
         if (
-            priority or delay or headers or not_before is not None or ttl is not None
-            or max_attempts is not None or visibility_timeout is not None
+            priority is not None or delay is not None or headers or not_before is not None
+            or ttl is not None or max_attempts is not None or visibility_timeout is not None
+            or backoff is not None or keep_done is not None
             or dedupe_id is not None or dedupe_window is not None
         ):  # fmt: skip
             wired, more = _frozen({
-                "priority": priority or None, "delay": delay or None, "not_before": not_before,
+                "priority": priority, "delay": delay, "not_before": not_before,
                 "ttl": ttl, "max_attempts": max_attempts, "visibility_timeout": visibility_timeout,
                 "dedupe_id": dedupe_id, "dedupe_window": dedupe_window,
+                "backoff": backoff, "keep_done": keep_done,
                 "headers": headers or None,
             })  # fmt: skip
             size += more

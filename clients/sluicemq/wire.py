@@ -47,8 +47,9 @@ From the broker, unasked::
 
     DELIVER [n, queue, [[receipt, id, payload, headers|nil, attempt], ...]]   no answer; settle each
 
-Verdicts: ``COMMIT`` (detail: result, bin), ``ROLLBACK`` (detail: reason, str; delay: seconds),
-``REJECT`` (detail: reason), ``RELEASE`` (never started: given back without counting the attempt).
+Verdicts: ``COMMIT`` (detail: result, bin), ``ROLLBACK`` (detail: reason, str; delay: seconds, nil:
+the job's back-off), ``REJECT`` (detail: reason), ``RELEASE`` (never started: given back without
+counting the attempt).
 
 Either side may be silent for ``silence`` seconds (HELLO's answer) before the other takes it for
 gone; a side with nothing to say sends PING every ``heartbeat`` seconds, the broker included; a

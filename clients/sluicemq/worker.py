@@ -29,7 +29,8 @@ class Worker:
     * it returns bytes or None: **commit**, with that result;
     * it raises :class:`~sluicemq.Reject`: to the dead letters, with its text;
     * it raises :class:`~sluicemq.Rollback`, or anything else: given back, with its text, to be
-      delivered again (after ``Rollback.delay``) until the queue's ``max_attempts``;
+      delivered again (after ``Rollback.delay``, or else the job's back-off) until its
+      ``max_attempts`` are used up;
     * it raises :class:`~sluicemq.Release`: given back as if it had not been delivered.
 
     ``prefetch`` jobs are the worker's at a time, and never fewer than ``concurrency``: 1 is fair
@@ -180,7 +181,7 @@ class Worker:
         except Reject as error:
             return Verdict(job, wire.REJECT, str(error))
         except Rollback as error:
-            return Verdict(job, wire.ROLLBACK, str(error), error.delay or None)
+            return Verdict(job, wire.ROLLBACK, str(error), error.delay)
         except Release:
             return Verdict(job, wire.RELEASE)
         except BaseException as error:  # noqa: BLE001 - also SystemExit: the job must not stay behind

@@ -83,9 +83,13 @@ def test_push_of_a_dash_is_stdin_as_one_job(broker: StubBroker, run: Run) -> Non
 
 @pytest.mark.parametrize(("moment", "sent"), [("12.5", 12.5), ("2030-01-31T12:00:00Z",) * 2])
 def test_push_sends_the_rules_of_delivery(broker: StubBroker, run: Run, moment: str, sent: Any) -> None:
-    run("push", "mail", "x", "--max-attempts", "3", "--not-before", moment, "--visibility-timeout", "9")
+    run(
+        "push", "mail", "x", "--max-attempts", "3", "--not-before", moment, "--visibility-timeout", "9",
+        "--backoff", "linear", "--keep-done", "60", "--priority", "0", "--delay", "0", "--ttl", "5",
+    )  # fmt: skip
     assert broker.of(wire.PUSH)[0].fields[1][0][2] == {
         "max_attempts": 3, "not_before": sent, "visibility_timeout": 9.0,
+        "backoff": "linear", "keep_done": 60.0, "priority": 0, "delay": 0.0, "ttl": 5.0,
     }  # fmt: skip
 
 
@@ -137,7 +141,7 @@ def test_push_of_many_counts_what_is_refused_and_ends_with_1(broker: StubBroker,
         ["work", "mail", "--print", "--prefetch", "0"],
         ["work", "mail", "--print", "--count", "3", "--concurrency", "2"],
         ["push", "mail", "x", "y"],
-        ["push", "mail", "x", "--max-attempts", "0"],
+        ["push", "mail", "x", "--max-attempts", "-1"],
         ["--timeout", "0", "ping"],
         ["ping", "--timeout", "-1"],
         ["ping", "--endpoint", "localhost"],

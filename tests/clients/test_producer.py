@@ -44,13 +44,15 @@ def test_only_options_that_are_set_are_sent(broker: StubBroker) -> None:
     with Producer(broker.endpoint) as producer:
         producer.push("q", b"", priority=3, ttl=1.5, headers={"user": 1}).wait(SECONDS)
         producer.push(
-            "q", b"", delay=2, not_before="2030-01-01T00:00:00Z", max_attempts=1, visibility_timeout=9
-        ).wait(SECONDS)
+            "q", b"", delay=2, not_before="2030-01-01T00:00:00Z", max_attempts=1, visibility_timeout=9,
+            backoff={"kind": "fixed", "base": 5}, keep_done=60, priority=0,
+        ).wait(SECONDS)  # fmt: skip
         producer.push("q", b"", dedupe_id="d", dedupe_window=0.5).wait(SECONDS)
     first, second, third = (message.fields[1][0][2] for message in broker.of(wire.PUSH))
     assert first == {"priority": 3, "ttl": 1.5, "headers": {"user": 1}}
     assert second == {
         "delay": 2, "not_before": "2030-01-01T00:00:00Z", "max_attempts": 1, "visibility_timeout": 9,
+        "backoff": {"kind": "fixed", "base": 5}, "keep_done": 60, "priority": 0,
     }  # fmt: skip
     assert third == {"dedupe_id": "d", "dedupe_window": 0.5}
 

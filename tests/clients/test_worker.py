@@ -45,7 +45,9 @@ def failing(job: Job) -> Any:
         case b"rollback":
             raise Rollback("later", delay=2.5)
         case b"now":
-            raise Rollback
+            raise Rollback(delay=0)
+        case b"backoff":
+            raise Rollback("as usual")
         case b"release":
             raise Release
         case b"error":
@@ -62,7 +64,8 @@ def failing(job: Job) -> Any:
         (b"array", ["COMMIT", b"x", None]),
         (b"reject", ["REJECT", "no such user", None]),
         (b"rollback", ["ROLLBACK", "later", 2.5]),
-        (b"now", ["ROLLBACK", "", None]),
+        (b"now", ["ROLLBACK", "", 0]),
+        (b"backoff", ["ROLLBACK", "as usual", None]),
         (b"release", ["RELEASE", None, None]),
         (b"error", ["ROLLBACK", "OSError: disk full", None]),
         (b"exit", ["ROLLBACK", "SystemExit: 3", None]),
