@@ -1,0 +1,277 @@
+"""Back-off, expiry, kept jobs and each job's own settings, as they look from every door."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import zmq
+
+from launcher import wait_until
+from plain_clients import Doors, House, code, receive, serving, spare
+from sluicemq import Client, Job, Producer, Rollback, Worker
+
+WAIT = 0.6
+#: What a queue's own settings are here, unless a header says otherwise.
+OWN: dict[str, Any] = {
+    "backoff": "fixed",
+    "backoff_base": WAIT,
+    "backoff_jitter": 0,
+    "max_attempts": 3,
+    "visibility_timeout": 77.0,
+    "priority": 7,
+    "ttl": 500,
+    "delay": 50,
+    "keep_done": 60,
+    "dead_retention": 600,
+    "on_expiry": "dead",
+}
+LASTING = {name: OWN[name] for name in OWN if name not in ("ttl", "delay", "keep_done")}
+
+
+@pytest.fixture(scope="module")
+def shared(mongo_uri: str) -> Iterator[House]:
+    devices = spare(ask=12, ack=6, pop=6)
+    with serving(mongo_uri, devices, queues={"*": LASTING, "settings": OWN}, poll=0.2, lease=3) as house:
+        yield house
+
+
+@pytest.fixture
+def house(shared: House) -> Iterator[House]:
+    yield shared
+    shared.leave()
+
+
+def in_json(**headers: Any) -> bytes:
+    return json.dumps(headers).encode()
+
+
+# ---------------------------------------------------------------------- back-off
+
+
+def by_rep(house: House, verdict: list[bytes]) -> list[float]:
+    doors = house.take("ask")
+    worker = house.socket(zmq.REP, doors.back)
+    house.ask(doors.front, b"", b'{"reply": "accepted"}', b"work")
+    receive(worker)
+    times = [time.monotonic()]
+    worker.send_multipart(verdict)
+    receive(worker)
+    worker.send(b"done")
+    return [*times, time.monotonic()]
+
+
+def by_pull(house: House, verdict: list[bytes]) -> list[float]:
+    doors = house.take("ack")
+    worker, commits = house.socket(zmq.PULL, doors.back), house.socket(zmq.PUSH, doors.commit)
+    house.push(doors.front, b"work")
+    receipt, _ = receive(worker)
+    times = [time.monotonic()]
+    commits.send_multipart([verdict[0], receipt, *verdict[1:]])
+    receipt, _ = receive(worker)
+    commits.send_multipart([b"COMMIT", receipt])
+    return [*times, time.monotonic()]
+
+
+def by_library(house: House, verdict: list[bytes]) -> list[float]:
+    times: list[float] = []
+
+    def handler(_job: Job) -> None:
+        times.append(time.monotonic())
+        if len(times) == 1:
+            raise Rollback("why", delay=float(verdict[2])) if len(verdict) > 2 else OSError("why")
+
+    doors = house.take("pop")
+    with Worker(house.broker.doors["smq"], doors.queue, handler):
+        house.push(doors.front, b"work")
+        wait_until(lambda: len(times) == 2, what="the second delivery")
+    return times
+
+
+@pytest.mark.parametrize("roll_back", [by_rep, by_pull, by_library])
+@pytest.mark.parametrize(
+    ("verdict", "least", "most"),
+    [([b"ROLLBACK"], WAIT - 0.05, WAIT + 1.0), ([b"ROLLBACK", b"why", b"0"], 0.0, WAIT - 0.05)],
+    ids=["backoff", "delay 0"],
+)
+def test_a_job_that_was_rolled_back_comes_again_after_its_backoff_or_at_once_if_the_worker_says_so(
+    house: House, roll_back: Callable[[House, list[bytes]], list[float]], verdict: list[bytes],
+    least: float, most: float,
+) -> None:  # fmt: skip
+    before, after = roll_back(house, verdict)
+    assert least <= after - before <= most
+
+
+def test_the_wait_is_as_the_queues_settings_have_it_and_is_told_by_the_job(house: House) -> None:
+    # Given
+    doors = house.take("ask")
+    worker = house.socket(zmq.REP, doors.back)
+    house.ask(doors.front, b"", in_json(reply="accepted"), b"work")
+    receive(worker)
+    # When
+    worker.send_multipart([b"ROLLBACK", b"why"])
+    house.await_count(doors.queue, "scheduled", 1)
+    # Then
+    [job] = house.admin.peek(doors.queue, "scheduled")
+    assert job["eligible_at"] - job["errors"][0]["at"] == pytest.approx(WAIT, abs=0.1)
+    assert job["errors"][0]["worker"]
+
+
+# ------------------------------------------------------------------------ expiry
+
+
+def test_an_expired_job_that_goes_to_the_dead_letters_answers_that_it_has_expired_also_when_asked_again(
+    house: House,
+) -> None:
+    doors = house.take("ask")
+    question = (b"", in_json(id="late", ttl=0.1), b"work")
+    for _ in range(2):
+        assert code(house.ask(doors.front, *question, seconds=15)) == "EXPIRED"
+    letter = house.dead_letter(doors.queue)
+    assert (letter["id"], letter["reason"], letter["attempts"]) == ("late", "expired", 0)
+    assert letter["remove_at"] == pytest.approx(letter["ended_at"] + OWN["dead_retention"])
+
+
+# --------------------------------------------------------------------- kept jobs
+
+
+def done_by_rep(house: House, doors: Doors) -> bytes:
+    worker = house.socket(zmq.REP, doors.back)
+    receive(worker)
+    worker.send(b"result")
+    return b"result"
+
+
+def done_by_pull(house: House, doors: Doors) -> bytes:
+    worker, commits = house.socket(zmq.PULL, doors.back), house.socket(zmq.PUSH, doors.commit)
+    receipt, _ = receive(worker)
+    commits.send_multipart([b"COMMIT", receipt, b"result"])
+    return b"result"
+
+
+def done_by_pop(house: House, doors: Doors) -> bytes:
+    receive(house.socket(zmq.PULL, doors.back))
+    return b""
+
+
+def done_by_library(house: House, doors: Doors) -> bytes:
+    with Worker(house.broker.doors["smq"], doors.queue, lambda _job: b"result"):
+        house.await_count(doors.queue, "done", 1)
+    return b"result"
+
+
+@pytest.mark.parametrize(
+    ("shape", "work"),
+    [("ask", done_by_rep), ("ack", done_by_pull), ("pop", done_by_pop), ("pop", done_by_library)],
+)
+def test_a_kept_job_stays_as_done_with_its_whole_story(
+    house: House, shape: str, work: Callable[[House, Doors], bytes]
+) -> None:
+    # Given
+    doors = house.take(shape)
+    pushed = time.time()
+    headers = {"keep_done": 30, "headers": {"k": "v"}}
+    with Producer(house.broker.doors["smq"]) as producer:
+        producer.push(doors.queue, b"work", id="kept", **headers).wait(10)
+    # When
+    result = work(house, doors)
+    house.await_count(doors.queue, "done", 1)
+    # Then
+    [job] = house.admin.peek(doors.queue, "done")
+    assert (job["payload"], job["result"], job["headers"]) == (b"work", result, {"k": "v"})
+    assert job["attempts"] == 1
+    assert job["worker"]
+    assert pushed - 0.5 < job["created_at"] <= job["started_at"] <= job["ended_at"] < time.time() + 0.5
+    assert job["remove_at"] == pytest.approx(job["ended_at"] + 30)
+
+
+def test_the_start_of_a_kept_job_is_that_of_its_last_delivery(house: House) -> None:
+    # Given
+    doors = house.take("ask")
+    worker = house.socket(zmq.REP, doors.back)
+    house.ask(doors.front, b"", in_json(keep_done=30, reply="accepted"), b"work")
+    receive(worker)
+    worker.send_multipart([b"ROLLBACK", b"not yet", b"0.3"])
+    # When
+    receive(worker)
+    wait_until(lambda: house.counts(doors.queue)["reserved"] == 1)
+    worker.send(b"done")
+    house.await_count(doors.queue, "done", 1)
+    # Then
+    [job] = house.admin.peek(doors.queue, "done")
+    assert job["attempts"] == 2
+    assert job["created_at"] + 0.3 <= job["started_at"] + 0.002
+    assert job["errors"][0]["at"] <= job["started_at"] <= job["ended_at"]
+
+
+# ----------------------------------------------------- each setting, at each door
+
+QUEUE = "settings"
+NOT_BEFORE = 4_000_000_010.0  # decades ahead
+HEADERS: dict[str, Any] = {
+    "priority": 0,
+    "delay": 4000,
+    "not_before": "2096-10-02T07:06:50Z",
+    "ttl": 5000,
+    "max_attempts": 0,
+    "visibility_timeout": 9.5,
+    "backoff": "linear",
+    "keep_done": 0,
+}
+
+
+def by_push(house: House, job_id: str, headers: dict[str, Any]) -> None:
+    house.push(house.take("pop").front, QUEUE.encode(), in_json(id=job_id, **headers), b"x")
+
+
+def by_req(house: House, job_id: str, headers: dict[str, Any]) -> None:
+    all_headers = in_json(id=job_id, reply="accepted", **headers)
+    assert house.ask(house.take("ask").front, QUEUE.encode(), all_headers, b"x") == [job_id.encode()]
+
+
+def by_producer(house: House, job_id: str, headers: dict[str, Any]) -> None:
+    with Producer(house.broker.doors["smq"]) as producer:
+        producer.push(QUEUE, b"x", id=job_id, **headers).wait(10)
+
+
+def by_command(house: House, job_id: str, headers: dict[str, Any]) -> None:
+    options = [f"--{name.replace('_', '-')}={value}" for name, value in headers.items()]
+    program = "from sluicemq.cli import main; main()"
+    endpoint = house.broker.doors["smq"]
+    command = [sys.executable, "-c", program, "--endpoint", endpoint, "push", QUEUE, "x", "--id", job_id]
+    subprocess.run([*command, *options], check=True, timeout=30, stdout=subprocess.DEVNULL)
+
+
+@pytest.mark.parametrize("push", [by_push, by_req, by_producer, by_command])
+def test_every_setting_is_the_queues_own_unless_the_job_has_another_at_each_door(
+    house: House, push: Callable[[House, str, dict[str, Any]], None]
+) -> None:
+    # When
+    push(house, f"own-{push.__name__}", HEADERS)
+    push(house, f"usual-{push.__name__}", {})
+    # Then
+    own, usual = (stored(house.admin, f"{kind}-{push.__name__}") for kind in ("own", "usual"))
+    assert {name: own[name] for name in ("priority", "max_attempts", "visibility_timeout", "keep_done")} == {
+        "priority": 0, "max_attempts": 0, "visibility_timeout": 9.5, "keep_done": 0,
+    }  # fmt: skip
+    backoff = {"kind": "linear", "base": WAIT, "factor": 2.0, "cap": 3600.0, "jitter": 0.0}
+    assert own["backoff"] == backoff
+    assert own["eligible_at"] == NOT_BEFORE
+    assert own["expires_at"] - own["created_at"] == pytest.approx(5000, abs=1)
+    assert usual["priority"] == 7
+    assert usual["eligible_at"] - usual["created_at"] == pytest.approx(50, abs=1)
+    assert usual["expires_at"] - usual["created_at"] == pytest.approx(500, abs=1)
+    assert not {"max_attempts", "visibility_timeout", "keep_done", "backoff"} & usual.keys()
+
+
+def stored(admin: Client, job_id: str) -> dict[str, Any]:
+    def found() -> dict[str, Any] | None:
+        return next((each for each in admin.peek(QUEUE, "scheduled", 100) if each["id"] == job_id), None)
+
+    wait_until(lambda: QUEUE in [each["name"] for each in admin.queues()], what="the making of the queue")
+    return wait_until(found, what=f"the push of {job_id}")  # type: ignore[no-any-return]
