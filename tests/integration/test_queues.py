@@ -16,6 +16,7 @@ from broker.config import Config
 from broker.counters import Counters
 from broker.deadline import Deadline
 from broker.intake import Push
+from broker.job import Dedupe
 from broker.patience import Patience
 from broker.queue import House
 from broker.queues import Queues
@@ -87,9 +88,11 @@ class LaneThatFills:
         return not self._counters.values["delivered"]
 
 
-@pytest.mark.parametrize("settings", [{}, {"keep_done": 60.0}, {"remember": 60.0}])
+@pytest.mark.parametrize(
+    "settings", [{}, {"keep_done": 60.0}, {"remember": 60.0}, {"dedupe": Dedupe("d", 60.0)}]
+)
 def test_what_was_popped_and_could_not_be_sent_is_ready_again_also_where_it_is_kept_as_done(
-    queues: Queues, settings: dict[str, float]
+    queues: Queues, settings: dict[str, Any]
 ) -> None:
     # Given a worker whose socket takes nothing more once a job was popped for it
     queue, deadline, counters = queues.open("mail"), Deadline(), queues._house.counters
