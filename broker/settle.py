@@ -331,13 +331,20 @@ class Settle:
     def _give_back(self, returns: list[_Return]) -> None:
         entries = [each.entry for each in returns]
         now = self._clock.now()
-        ours = self._patience.insist(lambda: self._store.give_back(entries, now))
+        ours = self._patience.insist(
+            lambda: self._store.give_back(entries, now), lambda: self._retire_owners_of(entries)
+        )
         if ours < len(entries):
             self._counters.add("given_back_by_others", len(entries) - ours)
         self._dispatch.forget(each.job for each in entries)
         for each in returns:
             each.settlement.settled(each.position)
         self._announce(entries, now)
+
+    def _retire_owners_of(self, entries: list[GivenBack]) -> None:
+        """A repetition must not meet a job that was redriven and claimed anew, with its attempts from 0."""
+        for owner in {entry.job.owner for entry in entries}:
+            self._dispatch.retire(owner)
 
     def _announce(self, entries: list[GivenBack], now: float) -> None:
         for entry in entries:

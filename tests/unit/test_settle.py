@@ -12,6 +12,7 @@ from broker.config import MAX_JOB_BYTES
 from broker.counters import Counters
 from broker.dispatch import Dispatch
 from broker.job import Job
+from broker.mongo import Unclear
 from broker.patience import Patience
 from broker.settle import _USUAL_BACKOFF, DIED, TIMED_OUT, Settle, Settlement, Verdict
 from broker.store_verdicts import Finished, GivenBack
@@ -83,7 +84,8 @@ class House:
         self.counters = Counters()
         self.patience = Patience()
         shared = (Clock(), self.patience, self.counters)
-        self.dispatch = Dispatch(self.store, FakeOwners(), *shared)  # type: ignore[arg-type]
+        self.owners = FakeOwners()
+        self.dispatch = Dispatch(self.store, self.owners, *shared)  # type: ignore[arg-type]
         answers: Any = AnswersThatFail()
         self.settle = Settle(self.store, self.dispatch, answers, *shared, backoff)  # type: ignore[arg-type]
         self.heard: list[dict[int, SluiceError]] = []
@@ -117,6 +119,28 @@ class House:
         for batcher in self.settle._all():
             assert batcher.drain(5.0)
         go_on()
+
+
+@pytest.mark.parametrize("kind", [wire.ROLLBACK, wire.REJECT, wire.RELEASE])
+def test_after_an_unclear_give_back_nothing_new_is_claimed_under_its_owner(kind: str) -> None:
+    """Else the repetition could give back what the same owner has claimed again in the meantime."""
+    # Given: the first statement is applied or not, nobody knows
+    house = House(3)
+    house.hire()
+    faults = [Unclear("no reply")]
+    end = house.store._end
+
+    def once(job_ids: Sequence[str]) -> None:
+        if faults:
+            raise faults.pop()
+        end(job_ids)
+
+    house.store._end = once  # type: ignore[method-assign]
+    # When
+    house.verdict(kind)
+    # Then
+    assert house.owners.retired == ["owner-1"]
+    assert house.dispatch.held == {}
 
 
 @pytest.mark.parametrize("fault", [Unavailable("away"), ValueError("a mistake")])
