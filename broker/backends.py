@@ -17,8 +17,8 @@ import gevent
 from broker.config import BrokerSettings, DeviceSettings
 from broker.counters import Counters
 from broker.frontends import FRAME_FACTOR
-from broker.intake import Push
 from broker.job import Job
+from broker.pops import push_anew
 from broker.queue import Queue
 from broker.settle import Settlement, Verdict, read_verdict
 from broker.worker import Delivery, Worker
@@ -27,7 +27,7 @@ from devices.endpoints import Endpoint
 from devices.flow import Watermark
 from devices.switchboard import Switchboard
 from sluicemq import wire
-from sluicemq.errors import BadFrames, SluiceError
+from sluicemq.errors import BadFrames
 
 #: After a worker's connection has ended, its last commits are looked for so long at the commit door.
 LAST_WORDS: Final = 0.020
@@ -325,20 +325,7 @@ class PopWorker(LaneWorker):
     def _push_anew(self) -> None:
         jobs = list(self._popped)
         self._popped.clear()
-        if jobs:
-            self._backend.counters.add("pushed_anew", len(jobs))
-        self._queue.settle.take_back([job for job in jobs if job.owner])
-        gone = [job for job in jobs if not job.owner]
-        for job in gone:
-            job.attempts = 0
-        if gone:
-            self._queue.push(Push(gone, self._stored_anew))
-
-    def _stored_anew(self, refused: dict[int, SluiceError], _existing: Sequence[int]) -> None:
-        if refused:
-            self._backend.counters.notice(
-                "popped_lost", f"{len(refused)} popped jobs could not be stored again"
-            )
+        push_anew(self._queue, jobs, self._backend.counters)
 
 
 def _headers(job: Job) -> bytes:

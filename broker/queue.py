@@ -65,7 +65,7 @@ class Queue:
         self.gates: list[Callable[[], None]] = []  # called when intake is paused or resumed
         shared = (house.clock, house.patience, self.counters)
         self.dispatch = Dispatch(self.store, house.owners, *shared)
-        self.answers = Answers(self.store, house.patience)
+        self.answers = Answers(self.store, house.patience, self.dispatch.held)
         self.intake = Intake(self.store, self.dispatch, house.owners, *shared)
         self.settle = Settle(self.store, self.dispatch, self.answers, *shared, settings.retries)
         self._house = house
@@ -111,7 +111,7 @@ class Queue:
         """Every second or so: time-outs, askers, and jobs of other brokers."""
         self.counters.tick(time.monotonic())
         self.settle.time_out()
-        self.answers.look_up_elsewhere(self.dispatch.held)
+        self.answers.look_up_elsewhere()
         self.dispatch.tick()
 
     def expire(self) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -16,15 +16,24 @@ from broker.admin import QUESTIONS, Admin
 from broker.batcher import Batcher
 from broker.config import BrokerSettings
 from broker.counters import Counters
-from broker.frames import JobMaker
+from broker.frames import RESULT, JobMaker
 from broker.frontends import FRAME_FACTOR, MOST_UNREAD, refusal
 from broker.intake import Push
 from broker.job import Job
 from broker.queue import Queue
 from broker.queues import Queues, check_name
-from broker.session_fields import LONGEST_DELAY, Fields, job_entry, listed, take, verdict_entry
+from broker.session_fields import (
+    LONGEST_DELAY,
+    Fields,
+    job_entry,
+    listed,
+    ready_options,
+    take,
+    verdict_entry,
+)
+from broker.session_results import Results
+from broker.session_workers import PoppingWorker, SessionWorker
 from broker.settle import Settlement, Verdict
-from broker.worker import Delivery, Worker
 from devices.doors import Lane, LaneDoor
 from devices.flow import Watermark
 from devices.switchboard import Switchboard
@@ -33,11 +42,11 @@ from sluicemq.errors import BadFrames, BadVerb, BadVersion, LeaseLost, Paused, S
 
 #: Jobs in one PUSH, and receipts in one SETTLE, at most.
 MOST_AT_ONCE: Final = 1000
-#: Bytes of one DELIVER, at most, unless one job alone has more.
-MOST_BYTES: Final = 2**20
 #: Messages that libzmq holds for a client, whatever their size; no worker gets jobs beyond them.
 _UNREAD_IN_SOCKET: Final = 8
 _MOST_CREDIT: Final = 100_000
+#: Seconds that a first look for jobs, or the removal of popped ones, may keep an answer back.
+_LOOK: Final = 30.0
 
 log = logging.getLogger("broker.sessions")
 
@@ -101,6 +110,7 @@ class Session:
         self._house = house
         self._lane = lane
         self._workers: dict[str, SessionWorker] = {}
+        self._results = Results(self._resulted)
         self._heard = self._said = time.monotonic()
         self._held_back = False
         self._questions: Batcher[Callable[[], None]] = Batcher(lambda batch: batch[0](), size=1)
@@ -169,6 +179,7 @@ class Session:
         for worker in self._workers.values():
             worker.queue.settle.worker_gone(worker)
         self._workers.clear()
+        self._results.forget()
 
     # ----------------------------------------------------------------- verbs
 
@@ -219,7 +230,10 @@ class Session:
         for at, entry in enumerate(entries):
             try:
                 job_id, payload, headers = job_entry(entry)
-                jobs.append(make(settings, payload, headers, job_id))
+                job = make(settings, payload, headers, job_id)
+                if headers and headers.get("reply") == RESULT:
+                    job.remember = settings.remember
+                jobs.append(job)
                 positions.append(at)
             except SluiceError as error:
                 refused[at] = error
@@ -240,7 +254,8 @@ class Session:
         for error in unreadable.values():
             self.counters.add("unreadable")
             self.counters.notice(error.code.lower(), f"a job from {self.name}: {error}")
-        self.send(wire.OK, number, listed(problems))
+        known = [sorted(positions[at] for at in existing)] if existing else []
+        self.send(wire.OK, number, listed(problems), *known)
         if count:
             self._house.mark.give(count, size)
 
@@ -248,14 +263,21 @@ class Session:
         name, credit = take(fields, str, int)
         if not 0 <= credit <= _MOST_CREDIT:
             raise BadFrames(f"credit {credit} is not from 0 to {_MOST_CREDIT}")
+        pop, look = ready_options(fields[2:])
         queue = self._house.queues.for_push(check_name(name))
-        self.send(wire.OK, number, None)
         worker = self._workers.get(name)
+        if worker and worker.pops != pop:
+            raise BadFrames(f"this session works on queue {name!r} with pop {worker.pops}, so not with {pop}")
+        waits = look or (pop and not credit)
+        if not waits:
+            self.send(wire.OK, number, None)
         if worker:
-            queue.dispatch.resize(worker, credit)
+            worker.grant(credit)
         else:
-            worker = self._workers[name] = SessionWorker(self, queue, credit)
+            worker = self._workers[name] = (PoppingWorker if pop else SessionWorker)(self, queue, credit)
             queue.dispatch.attach(worker)
+        if waits:
+            self._questions.add(partial(self._answer, number, partial(worker.await_supply, _LOOK)))
 
     def _settle(self, number: int, fields: Fields) -> None:
         (entries,) = take(fields, list)
@@ -307,6 +329,18 @@ class Session:
                 problems[at] = LeaseLost("this receipt is void: the delivery has ended")
         self.send(wire.OK, number, listed(problems))
 
+    def _result(self, number: int, fields: Fields) -> None:
+        name, job_id, wait = take(fields, str, str, int | float)
+        if not 0 <= wait <= LONGEST_DELAY:
+            raise BadFrames(f"{wait} is no number of seconds from 0 to ten years")
+        self._results.ask(number, self._house.queues.for_push(check_name(name)), job_id, wait)
+
+    def _resulted(self, number: int, outcome: bytes | SluiceError) -> None:
+        if isinstance(outcome, SluiceError):
+            self.send(wire.ERROR, number, outcome.code, str(outcome))
+        else:
+            self.send(wire.OK, number, outcome)
+
     def _ping(self, number: int, _fields: Fields) -> None:
         self.send(wire.OK, number, None)
 
@@ -335,41 +369,13 @@ class Session:
             self.read_on()
 
 
-class SessionWorker(Worker):
-    """A library worker on one queue: credit is its prefetch, many jobs a message."""
-
-    def __init__(self, session: Session, queue: Queue, credit: int) -> None:
-        super().__init__(session.name, credit)
-        self.queue = queue
-        self._session = session
-        self._number = 0
-
-    @property
-    def free(self) -> int:
-        """Nothing while the client does not read."""
-        return super().free if self._session.writable else 0
-
-    def deliver(self, deliveries: Sequence[Delivery]) -> None:
-        """Send jobs, many in a message."""
-        for part in _by_bytes(deliveries):
-            self._number += 1
-            jobs = [
-                [each.receipt, each.job.id, each.job.payload, each.job.headers, each.job.attempts]
-                for each in part
-            ]
-            self._session.send(wire.DELIVER, self._number, self.queue.name, jobs)
-
-    def hang_up(self) -> None:
-        """Close its session."""
-        self._session.hang_up()
-
-
 _HANDLERS: Final[dict[bytes, Callable[[Session, int, Fields], None]]] = {
     wire.HELLO: Session._hello,  # noqa: SLF001 - the table of verbs is part of the class
     wire.PUSH: Session._push,  # noqa: SLF001
     wire.READY: Session._ready,  # noqa: SLF001
     wire.SETTLE: Session._settle,  # noqa: SLF001
     wire.EXTEND: Session._extend,  # noqa: SLF001
+    wire.RESULT: Session._result,  # noqa: SLF001
     wire.PING: Session._ping,  # noqa: SLF001
     wire.BYE: Session._bye,  # noqa: SLF001
 }
@@ -383,20 +389,6 @@ def _handler(verb: bytes) -> Callable[[Session, int, Fields], None]:
     if handler is None:
         raise BadVerb(f"unknown verb {verb[:32]!r}")
     return handler
-
-
-def _by_bytes(deliveries: Sequence[Delivery]) -> Iterator[list[Delivery]]:
-    """In their order, in parts of :data:`MOST_BYTES` at most, or of one."""
-    part: list[Delivery] = []
-    size = 0
-    for delivery in deliveries:
-        if part and size + delivery.job.size > MOST_BYTES:
-            yield part
-            part, size = [], 0
-        part.append(delivery)
-        size += delivery.job.size
-    if part:
-        yield part
 
 
 def _join(whole: Settlement, positions: list[int], problems: dict[int, SluiceError]) -> None:

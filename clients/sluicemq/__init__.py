@@ -36,6 +36,7 @@ from sluicemq.errors import (
 from sluicemq.job import Job
 from sluicemq.producer import Producer
 from sluicemq.receipt import Receipt
+from sluicemq.replies import Reply
 from sluicemq.worker import Worker
 
 __all__ = [
@@ -58,6 +59,7 @@ __all__ = [
     "Receipt",
     "Reject",
     "Release",
+    "Reply",
     "Rollback",
     "SluiceError",
     "Timeout",

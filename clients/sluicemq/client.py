@@ -125,6 +125,16 @@ class Client:
         """Resume what was paused; all that is paused of the queue still."""
         return list(self._read(wire.RESUME, queue, what))
 
+    def result(self, queue: str, id: str, wait: float = 0.0) -> bytes:  # noqa: A002
+        """The result of a job, waiting for it up to ``wait`` seconds.
+
+        It is there for the queue's ``remember`` seconds if the job was pushed by ``submit`` or ``call``,
+        by REQ with an id, or with header ``reply: "result"``. Raises :class:`~sluicemq.Timeout` while the
+        job has not ended, :class:`~sluicemq.Dead`, :class:`~sluicemq.NotFound`, or
+        :class:`~sluicemq.Uncertain` if it has ended and its result is not known.
+        """
+        return bytes(self._questions.ask(wire.RESULT, queue, id, wait, timeout=wait + self.timeout))
+
     def ping(self, timeout: float | None = None) -> float:
         """Seconds for one way to the broker and back; the first call waits for the connection too."""
         asked = monotonic()

@@ -44,8 +44,9 @@ Answered = Callable[[Any, SluiceError | None], None]
 class Role(Protocol):
     """What a producer, worker or client does in the I/O thread; nothing here may block or lock."""
 
-    due: float
-    """When ``turn`` is wanted again, on the monotonic clock; ``inf`` for not before something comes."""
+    @property
+    def due(self) -> float:
+        """When ``turn`` is wanted again, on the monotonic clock; ``inf`` for not before something comes."""
 
     def connected(self) -> None:
         """The broker has greeted; also after every reconnect."""
@@ -83,7 +84,7 @@ class Connection:
         self._mailbox = native.open_mailbox()
         self._wakeup = native.Wakeup()
         self._calls: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
-        self._pending: dict[int, Answered] = {}
+        self._pending: dict[int, tuple[Answered, bool]] = {}
         self._numbers = itertools.count(1)
         self._heartbeat, self._silence = DEFAULT_HEARTBEAT, DEFAULT_SILENCE
         self._heard = self._sent = 0.0
@@ -133,13 +134,14 @@ class Connection:
 
     # ------------------------------------------------------------------ from the I/O thread
 
-    def request(self, verb: bytes, *fields: Any, answered: Answered) -> None:
+    def request(self, verb: bytes, *fields: Any, answered: Answered, whole: bool = False) -> None:
         """Send a request; ``answered(value, error)`` follows exactly once, in the I/O thread.
 
-        Only while ``greeted``. A lost connection answers with ``lost_error``.
+        ``whole``: the value is a list of all that follows the number, not the first of it. Only while
+        ``greeted``. A lost connection answers with ``lost_error``.
         """
         number = next(self._numbers)
-        self._pending[number] = answered
+        self._pending[number] = answered, whole
         self._send(wire.encode(verb, number, *fields))
 
     def post(self, deliver: Callable[..., None], *args: Any) -> None:
@@ -188,8 +190,8 @@ class Connection:
 
     def _dispatch(self, message: wire.Message) -> None:
         if message.verb in (wire.OK, wire.ERROR):
-            answered = self._pending.pop(message.number, _ignore)
-            answered(*_outcome(message))
+            answered, whole = self._pending.pop(message.number, _NOBODY)
+            answered(*_outcome(message, whole=whole))
         elif message.verb != wire.PING and self.greeted:
             self._role.delivered(message)
 
@@ -282,7 +284,7 @@ class Connection:
 
     def _answer_all(self, error: SluiceError) -> None:
         pending, self._pending = self._pending, {}
-        for answered in pending.values():
+        for answered, _whole in pending.values():
             answered(None, error)
 
     def _leave(self, close_by: float) -> None:
@@ -317,8 +319,10 @@ def _checked(endpoint: str) -> str:
     return endpoint
 
 
-def _outcome(message: wire.Message) -> tuple[Any, SluiceError | None]:
+def _outcome(message: wire.Message, *, whole: bool) -> tuple[Any, SluiceError | None]:
     if message.verb == wire.OK:
+        if whole:
+            return message.fields, None
         return (message.fields[0] if message.fields else None), None
     code, text = (*message.fields, "", "")[:2]
     return None, from_code(str(code), str(text))
@@ -326,6 +330,9 @@ def _outcome(message: wire.Message) -> tuple[Any, SluiceError | None]:
 
 def _ignore(_value: Any, _error: SluiceError | None) -> None:
     """The answer to a PING, or to a request of which nobody wants to hear any more."""
+
+
+_NOBODY = (_ignore, False)
 
 
 def _ignore_signal(_number: int) -> None:

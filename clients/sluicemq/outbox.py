@@ -22,6 +22,7 @@ from sluicemq import wire
 from sluicemq.connection import Connection
 from sluicemq.errors import SluiceError, Unavailable, Uncertain, from_code
 from sluicemq.receipt import Receipt
+from sluicemq.replies import Replies
 
 MESSAGE_JOBS = 256
 MESSAGE_BYTES = 1 << 20
@@ -41,8 +42,9 @@ class Outbox:
     """The :class:`~sluicemq.connection.Role` of a producer; ``jobs`` is filled by any thread."""
 
     def __init__(self, settled: Settled) -> None:
-        self.due = inf
         self.jobs: deque[Receipt] = deque()
+        self.replies = Replies()
+        self._rest_until = inf
         self._settled = settled
         self._connection: Connection
         self._waiting: dict[str, deque[Receipt]] = {}
@@ -50,16 +52,24 @@ class Outbox:
         self._lost: list[Batch] = []
         self._in_flight = 0
 
+    @property
+    def due(self) -> float:
+        """When what was put off is due."""
+        return min(self._rest_until, self.replies.due)
+
     def attach(self, connection: Connection) -> None:
         """Use this connection; before it is started."""
         self._connection = connection
+        self.replies.attach(connection)
 
     def connected(self) -> None:
         """Repeat what was not confirmed; ``turn`` follows."""
-        self.due = inf
+        self._rest_until = inf
+        self.replies.connected()
 
     def turn(self) -> None:
         """Send what has been collected, as far as it may be in flight."""
+        self.replies.turn()
         if not self._connection.greeted or self._resting():
             return
         self._sort_in()
@@ -73,17 +83,19 @@ class Outbox:
         """What was in flight is first in the next connection, in its old order."""
         self._again.extendleft(reversed(self._lost))
         self._lost = []
+        self.replies.lost()
 
     def ended(self, error: SluiceError) -> None:
         """Nobody will confirm the rest."""
         self._sort_in()
         for batch in (*self._lost, *self._again, *map(list, self._waiting.values())):
             self._settle(batch, dict.fromkeys(range(len(batch)), error))
+        self.replies.ended(error)
 
     def _resting(self) -> bool:
-        if monotonic() < self.due < inf:
+        if monotonic() < self._rest_until < inf:
             return True
-        self.due = inf
+        self._rest_until = inf
         return False
 
     def _sort_in(self) -> None:
@@ -120,7 +132,7 @@ class Outbox:
 
         self._in_flight += 1
         rows = [receipt.row() for receipt in batch]
-        self._connection.request(wire.PUSH, batch[0].queue, rows, answered=answered)
+        self._connection.request(wire.PUSH, batch[0].queue, rows, answered=answered, whole=True)
 
     def _answered(self, batch: Batch, value: Any, error: SluiceError | None) -> None:
         if error is self._connection.lost_error:
@@ -128,7 +140,10 @@ class Outbox:
         elif error is not None:
             self._sort_out(batch, dict.fromkeys(range(len(batch)), error))
         else:
-            self._sort_out(batch, _refused(value))
+            refused, existing = (*value, None, None)[:2]
+            for position in existing or ():
+                batch[position].existed = True
+            self._sort_out(batch, _refused(refused))
 
     def _sort_out(self, batch: Batch, refused: dict[int, SluiceError]) -> None:
         put_off = {position for position, error in refused.items() if isinstance(error, _TRANSIENT)}
@@ -142,7 +157,7 @@ class Outbox:
 
     def _put_off(self, batch: Batch) -> None:
         self._again.append(batch)
-        self.due = monotonic() + _PUT_OFF
+        self._rest_until = monotonic() + _PUT_OFF
 
     def _settle(self, batch: Batch, refused: dict[int, SluiceError]) -> None:
         if batch:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from time import time_ns
 from types import TracebackType
 from typing import Any, Self
@@ -13,9 +13,10 @@ from typing import Any, Self
 from sluicemq import exits, native, wire
 from sluicemq.client import DEFAULT_ENDPOINT
 from sluicemq.connection import Connection
-from sluicemq.errors import BadHeaders, BadQueue, SluiceError, Timeout, TooLarge
+from sluicemq.errors import BadFrames, BadHeaders, BadQueue, SluiceError, Timeout, TooLarge
 from sluicemq.outbox import Batch, Outbox
 from sluicemq.receipt import Receipt
+from sluicemq.replies import AskingReceipt, Reply
 
 _LONGEST_ID = 128
 _JOB_OVERHEAD = 64  # bytes that a job costs here beside its payload, so that empty ones count too
@@ -95,6 +96,8 @@ class Producer:
         backoff: str | dict[str, Any] | None = None,
         keep_done: float | None = None,
         headers: Headers | None = None,
+        position: int | None = None,
+        reply: Reply | None = None,
     ) -> Receipt:
         """Push one job; blocks only while too much is unconfirmed.
 
@@ -104,7 +107,8 @@ class Producer:
         ``base``, ``factor``, ``cap``, ``jitter``; ``dedupe_id``: within ``dedupe_window`` seconds no other
         job with it is taken, but refused as :class:`~sluicemq.Duplicate`, whose ``id`` is the first one's;
         ``headers``: a map of your own, handed to the worker.
-        What is None is as the queue's settings have it.
+        What is None is as the queue's settings have it. ``position`` and ``reply`` are set by
+        :meth:`push_many` and :meth:`submit`.
 
         Raises TypeError or ValueError for what is no job, :class:`~sluicemq.BadQueue`,
         :class:`~sluicemq.BadHeaders`, :class:`~sluicemq.TooLarge` (once the broker has told its
@@ -118,19 +122,63 @@ class Producer:
             priority is not None or delay is not None or headers or not_before is not None
             or ttl is not None or max_attempts is not None or visibility_timeout is not None
             or backoff is not None or keep_done is not None
-            or dedupe_id is not None or dedupe_window is not None
+            or dedupe_id is not None or dedupe_window is not None or reply is not None
         ):  # fmt: skip
             wired, more = _frozen({
                 "priority": priority, "delay": delay, "not_before": not_before,
                 "ttl": ttl, "max_attempts": max_attempts, "visibility_timeout": visibility_timeout,
                 "dedupe_id": dedupe_id, "dedupe_window": dedupe_window,
                 "backoff": backoff, "keep_done": keep_done,
-                "headers": headers or None,
+                "headers": headers or None, "reply": None if reply is None else "result",
             })  # fmt: skip
             size += more
-        receipt = Receipt(queue, self._new_id() if id is None else _checked_id(id), payload, wired, size)
-        self._enqueue(receipt, size)
+        kind = Receipt if reply is None else AskingReceipt
+        receipt = kind(queue, self._new_id() if id is None else _checked_id(id), payload, wired, size)
+        if isinstance(receipt, AskingReceipt) and reply is not None:
+            receipt.asks(reply, self._outbox.replies)
+        receipt.position = position
+        self._enqueue(receipt)
         return receipt
+
+    def push_many(
+        self, queue: str, jobs: Iterable[bytes | Mapping[str, Any]], *, start: int = 0, **options: Any
+    ) -> list[Receipt]:
+        """Push many jobs; of those only what is wrong is refused, each by its receipt's ``position``.
+
+        Each is a payload, or a map of what ``push`` takes (``{"payload": b"...", "delay": 5}``) over the
+        ``options`` of all; ``start``: the position of the first. Returns a receipt for every job, in
+        their order. What ``push`` would raise of one job is raised by its receipt's ``wait``, and counts
+        as refused. Raises :class:`~sluicemq.BadQueue`, and what ended the connection.
+        """
+        return [self._push_at(position, queue, job, options) for position, job in enumerate(jobs, start)]
+
+    def submit(self, queue: str, payload: bytes, **options: Any) -> Reply:
+        """Push one job and have its result in time: a :class:`concurrent.futures.Future` of bytes.
+
+        ``options`` are those of ``push``; with an ``id`` that was pushed before, the result is the stored
+        one (for the queue's ``remember`` seconds), or that of the running job. The future raises the
+        error of a refused push, :class:`~sluicemq.Dead`, :class:`~sluicemq.Expired`, or
+        :class:`~sluicemq.Uncertain`. A lost connection changes nothing: it is asked again by id. Close
+        the producer only when you have the results: closing ends the rest with
+        :class:`~sluicemq.Unavailable`, though their jobs are done all the same.
+        """
+        reply = Reply()
+        self.push(queue, payload, reply=reply, **options)
+        return reply
+
+    def call(self, queue: str, payload: bytes, timeout: float | None = 30.0, **options: Any) -> bytes:
+        """Push one job and wait for its result, up to ``timeout`` seconds.
+
+        Raises :class:`~sluicemq.Timeout`, the job being still on its way then (ask for it with
+        ``Client.result``, or call again with the same ``id``), and what :meth:`submit`'s future raises.
+        """
+        reply = self.submit(queue, payload, **options)
+        try:
+            return reply.result(timeout)
+        except TimeoutError:
+            reply.cancel()
+            job = f"job {reply.receipt.id} for queue {queue}"
+            raise Timeout(f"{job} has no result after {timeout:g} s") from None
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until nothing is unconfirmed.
@@ -178,16 +226,35 @@ class Producer:
         if not wire.is_queue_name(queue):
             raise BadQueue(f"{queue!r} is no queue name: {wire.QUEUE_NAME_RULE}")
 
-    def _enqueue(self, receipt: Receipt, size: int) -> None:
+    def _push_at(
+        self, position: int, queue: str, job: bytes | Mapping[str, Any], options: dict[str, Any]
+    ) -> Receipt:
+        own = job if isinstance(job, Mapping) else {"payload": job}
+        try:
+            return self.push(queue, **{**options, **own}, position=position)
+        except (TypeError, ValueError, BadHeaders, TooLarge) as error:
+            kind = type(error) if isinstance(error, SluiceError) else BadFrames
+            receipt = Receipt(queue, str(own.get("id") or self._new_id()), b"", None, _JOB_OVERHEAD)
+            receipt.position = position
+            with self._lock:
+                self._count(receipt)
+            refused = {0: kind(f"job {position}: {error}")}
+            self._connection.call(self._connection.post, self._settled, [receipt], refused)
+            return receipt
+
+    def _enqueue(self, receipt: Receipt) -> None:
         with self._lock:
-            if not self._has_room(size):
-                self._wait_for_room(size)
-            if self._closed or self._connection.failure:
-                raise self._connection.failure or ValueError("push to a closed producer")
-            self._unconfirmed += 1
-            self._unconfirmed_bytes += size
+            if not self._has_room(receipt.size):
+                self._wait_for_room(receipt.size)
+            self._count(receipt)
             self._outbox.jobs.append(receipt)
         self._connection.wake()
+
+    def _count(self, receipt: Receipt) -> None:
+        if self._closed or self._connection.failure:
+            raise self._connection.failure or ValueError("push to a closed producer")
+        self._unconfirmed += 1
+        self._unconfirmed_bytes += receipt.size
 
     def _has_room(self, size: int) -> bool:
         if self._unconfirmed == 0:

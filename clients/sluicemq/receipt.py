@@ -16,9 +16,25 @@ class Receipt:
 
     Made by :meth:`Producer.push`. Cheap: the event to wait on is made by who waits, and the payload
     is let go once the job is confirmed. ``size`` and ``heard`` (of its refusal) are the producer's.
+
+    ``existed``: after ``wait``, whether a job with this id was there already, so that this push made
+    none. Also when this one was repeated after a lost connection, and its first try had stored it.
+    ``position``: its place in ``push_many``, from 0.
     """
 
-    __slots__ = ("_error", "_event", "_headers", "_payload", "_settled", "heard", "id", "queue", "size")
+    __slots__ = (
+        "_error",
+        "_event",
+        "_headers",
+        "_payload",
+        "_settled",
+        "existed",
+        "heard",
+        "id",
+        "position",
+        "queue",
+        "size",
+    )
 
     def __init__(
         self, queue: str, job_id: str, payload: bytes, headers: dict[str, Any] | None, size: int
@@ -32,6 +48,8 @@ class Receipt:
         self._error: SluiceError | None = None
         self._event: threading.Event | None = None
         self.heard = False
+        self.existed = False
+        self.position: int | None = None
 
     @property
     def done(self) -> bool:

@@ -18,9 +18,15 @@ From the client::
     PUSH    [n, queue, [[id|nil, payload, headers|nil], ...]]
                                                         -> [[position, code, text, id?], ...]  refused
                                                            ones, id: of a DUPLICATE, who was first;
-                                                           all others are durable when this arrives
-    READY   [n, queue, credit]                          -> nil     work wanted: at most ``credit``
+                                                           all others are durable when this arrives;
+                                                           a second element after it, if there are any:
+                                                           [position, ...] of ids that were there before
+    READY   [n, queue, credit, options]                 -> nil     work wanted: at most ``credit``
                                                                    unsettled jobs; 0 = no more
+    RESULT  [n, queue, id, wait]                        -> result, bin, of a job that was pushed with
+                                                           header reply = "result"; TIMEOUT if it has
+                                                           not ended ``wait`` seconds from now; DEAD,
+                                                           EXPIRED, NOT_FOUND, UNCERTAIN
     SETTLE  [n, [[receipt, verdict, detail|nil, delay|nil], ...]]
                                                         -> [[position, code, text], ...]  refused ones
     EXTEND  [n, [receipt, ...], seconds]                -> [[position, code, text], ...]  refused ones
@@ -46,6 +52,11 @@ From the client::
 From the broker, unasked::
 
     DELIVER [n, queue, [[receipt, id, payload, headers|nil, attempt], ...]]   no answer; settle each
+
+The options of READY may be left out; they are a map of ``look`` (true: answered only once what lies
+ready has been sent, as far as the credit goes) and ``pop`` (true: each job is removed before it is
+sent, and there is nothing to settle; ``credit`` is then how many more jobs are wanted, added to what
+is left of the former; with 0, and with ``look``, the answer comes after all that has been removed).
 
 Verdicts: ``COMMIT`` (detail: result, bin), ``ROLLBACK`` (detail: reason, str; delay: seconds, nil:
 the job's back-off), ``REJECT`` (detail: reason), ``RELEASE`` (never started: given back without
@@ -77,6 +88,7 @@ READY: Final = b"READY"
 DELIVER: Final = b"DELIVER"
 SETTLE: Final = b"SETTLE"
 EXTEND: Final = b"EXTEND"
+RESULT: Final = b"RESULT"
 PING: Final = b"PING"
 BYE: Final = b"BYE"
 QUEUES: Final = b"QUEUES"

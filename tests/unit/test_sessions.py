@@ -11,7 +11,8 @@ from broker.config import BrokerSettings
 from broker.counters import Counters
 from broker.frames import JobMaker
 from broker.job import Job
-from broker.sessions import MOST_BYTES, Session, SessionDoor, SessionWorker
+from broker.session_workers import MOST_BYTES, SessionWorker
+from broker.sessions import Session, SessionDoor
 from broker.worker import Delivery
 from devices.switchboard import Switchboard
 from fakes import Clock

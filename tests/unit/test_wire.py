@@ -42,10 +42,20 @@ GOLDEN = {
         b"OK",
         "9202 91 94 00 a94455504c4943415445 a26e6f a3696431",
     ),
+    "push answered, one was there": (
+        (wire.OK, 2, [[1, "TOO_LARGE", "no"]], [0, 4]),
+        b"OK",
+        "9302 91 93 01 a9544f4f5f4c41524745 a26e6f 92 00 04",
+    ),
     "ready": (
         (wire.READY, 3, "mail", 1024),
         b"READY",
         "9303 a46d61696c cd0400",
+    ),
+    "ready to pop": (
+        (wire.READY, 3, "mail", 1, {"pop": True, "look": True}),
+        b"READY",
+        "9403 a46d61696c 01 82 a3706f70 c3 a46c6f6f6b c3",
     ),
     "deliver": (
         (wire.DELIVER, 0, "mail", [[b"\x00\x01", "id1", b"pay", None, 1]]),
@@ -69,6 +79,16 @@ GOLDEN = {
         (wire.EXTEND, 6, [b"r"], 30),
         b"EXTEND",
         "9306 91 c40172 1e",
+    ),
+    "result": (
+        (wire.RESULT, 6, "mail", "id1", 1.5),
+        b"RESULT",
+        "9406 a46d61696c a3696431 cb3ff8000000000000",
+    ),
+    "result answered": (
+        (wire.OK, 6, b"42"),
+        b"OK",
+        "9206 c4023432",
     ),
     "ping": (
         (wire.PING, 7),

@@ -1,0 +1,132 @@
+"""Workers of the library: what a session takes from a queue, to settle it or at most once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, Protocol
+
+from gevent.event import Event
+
+from broker.counters import Counters
+from broker.pops import push_anew
+from broker.queue import Queue
+from broker.worker import Delivery, Worker
+from sluicemq import wire
+
+#: Bytes of one DELIVER, at most, unless one job alone has more.
+MOST_BYTES: Final = 2**20
+
+
+class Session(Protocol):
+    """The connection through which a worker works."""
+
+    name: str
+    counters: Counters
+
+    @property
+    def writable(self) -> bool:
+        """Whether the client reads what it is sent."""
+
+    def send(self, verb: bytes, number: int, *fields: Any) -> None:
+        """Send a message."""
+
+    def hang_up(self) -> None:
+        """Close the connection."""
+
+
+class SessionWorker(Worker):
+    """A library worker on one queue: credit is its prefetch, many jobs a message."""
+
+    def __init__(self, session: Session, queue: Queue, credit: int) -> None:
+        super().__init__(session.name, credit)
+        self.queue = queue
+        self._session = session
+        self._number = 0
+
+    @property
+    def free(self) -> int:
+        """Nothing while the client does not read."""
+        return super().free if self._session.writable else 0
+
+    def grant(self, credit: int) -> None:
+        """It wants so many unsettled jobs at most."""
+        self.queue.dispatch.resize(self, credit)
+
+    def await_supply(self, timeout: float) -> None:
+        """Block until what lies ready has been sent, as far as its credit goes."""
+        self.queue.dispatch.supply(self, timeout)
+
+    def deliver(self, deliveries: Sequence[Delivery]) -> None:
+        """Send jobs, many in a message."""
+        for part in _by_bytes(deliveries):
+            self._number += 1
+            jobs = [
+                [each.receipt, each.job.id, each.job.payload, each.job.headers, each.job.attempts]
+                for each in part
+            ]
+            self._session.send(wire.DELIVER, self._number, self.queue.name, jobs)
+
+    def hang_up(self) -> None:
+        """Close its session."""
+        self._session.hang_up()
+
+
+class PoppingWorker(SessionWorker):
+    """A library worker whose jobs are removed before they are sent: it settles nothing.
+
+    So its credit is not what it may have, but how many more it wants: each job that is sent takes
+    one off, and only the client adds some.
+    """
+
+    pops = True
+
+    def __init__(self, session: Session, queue: Queue, credit: int) -> None:
+        super().__init__(session, queue, credit)
+        self._sent = Event()
+
+    @property
+    def free(self) -> int:
+        """Nothing while jobs are being removed for it: one batch after the other, in order."""
+        return 0 if self.unsettled else super().free
+
+    def grant(self, credit: int) -> None:
+        """It wants so many jobs more; 0: none at all."""
+        self.queue.dispatch.resize(self, self.prefetch + credit if credit else 0)
+
+    def await_supply(self, timeout: float) -> None:
+        """The same; and what is being removed for it has been sent too."""
+        super().await_supply(timeout)
+        while self.await_removals(timeout):
+            super().await_supply(timeout)
+
+    def await_removals(self, timeout: float) -> bool:
+        """Block until what is being removed for it has been sent; False if nothing is, or time ran out."""
+        if not self.unsettled:
+            return False
+        self._sent.clear()
+        return bool(self._sent.wait(timeout))
+
+    def deliver(self, deliveries: Sequence[Delivery]) -> None:
+        """Send jobs that are no longer in MongoDB; if the client has left they are pushed anew."""
+        self.unsettled.clear()
+        self.proven = True
+        if self.gone:
+            push_anew(self.queue, [each.job for each in deliveries], self._session.counters)
+        else:
+            super().deliver(deliveries)
+            self.queue.dispatch.resize(self, max(0, self.prefetch - len(deliveries)))
+        self._sent.set()
+
+
+def _by_bytes(deliveries: Sequence[Delivery]) -> Iterator[list[Delivery]]:
+    """In their order, in parts of :data:`MOST_BYTES` at most, or of one."""
+    part: list[Delivery] = []
+    size = 0
+    for delivery in deliveries:
+        if part and size + delivery.job.size > MOST_BYTES:
+            yield part
+            part, size = [], 0
+        part.append(delivery)
+        size += delivery.job.size
+    if part:
+        yield part

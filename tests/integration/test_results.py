@@ -1,0 +1,260 @@
+"""Results over SMQ/1: kept if wanted, asked for by id, waited for; whatever became of the job."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import wait
+from contextlib import contextmanager
+from secrets import token_hex
+
+import pytest
+import zmq
+
+from launcher import wait_until
+from plain_clients import House, receive, serving, spare
+from sluicemq import (
+    BadHeaders,
+    Client,
+    Dead,
+    Expired,
+    Job,
+    NotFound,
+    Producer,
+    Reject,
+    Rollback,
+    Timeout,
+    Worker,
+    wire,
+)
+
+SECONDS = 10.0
+
+
+@pytest.fixture(scope="module")
+def shared(mongo_uri: str) -> Iterator[House]:
+    # Expired jobs are swept once a lease.
+    with serving(mongo_uri, spare(ask=2), poll=0.2, lease=2) as house:
+        yield house
+
+
+@pytest.fixture
+def house(shared: House) -> Iterator[House]:
+    yield shared
+    shared.leave()
+    assert "Traceback" not in shared.broker.log_text()
+
+
+@pytest.fixture
+def endpoint(house: House) -> str:
+    return house.broker.doors["smq"]
+
+
+@pytest.fixture
+def queue() -> str:
+    return token_hex(6)
+
+
+@contextmanager
+def working(endpoint: str, queue: str, handler: object) -> Iterator[Worker]:
+    with Worker(endpoint, queue, handler, prefetch=8) as worker:  # type: ignore[arg-type]
+        yield worker
+
+
+def double(job: Job) -> bytes:
+    return job.payload * 2
+
+
+def test_a_call_returns_what_the_handler_returned(endpoint: str, queue: str) -> None:
+    with working(endpoint, queue, double), Producer(endpoint) as producer:
+        assert producer.call(queue, b"ab", SECONDS) == b"abab"
+
+
+def test_many_futures_have_each_its_own_result(endpoint: str, queue: str) -> None:
+    with working(endpoint, queue, double), Producer(endpoint) as producer:
+        replies = [producer.submit(queue, b"%d," % number) for number in range(5000)]
+        assert not wait(replies, 30).not_done
+    assert [reply.result() for reply in replies] == [b"%d,%d," % (n, n) for n in range(5000)]
+
+
+def test_a_known_id_has_the_stored_result_and_is_not_worked_on_again(endpoint: str, queue: str) -> None:
+    ran: list[str] = []
+
+    def handler(job: Job) -> bytes:
+        ran.append(job.id)
+        return b"once"
+
+    with working(endpoint, queue, handler), Producer(endpoint) as producer:
+        assert producer.call(queue, b"x", SECONDS, id="mine") == b"once"
+        assert producer.call(queue, b"x", SECONDS, id="mine") == b"once"
+    with Client(endpoint) as client:
+        assert client.result(queue, "mine") == b"once"
+    assert ran == ["mine"]
+
+
+def test_a_known_id_of_a_running_job_waits_for_its_result(endpoint: str, queue: str) -> None:
+    # Given a job that runs
+    running, go_on = threading.Event(), threading.Event()
+
+    def handler(_job: Job) -> bytes:
+        running.set()
+        assert go_on.wait(SECONDS)
+        return b"at last"
+
+    with working(endpoint, queue, handler), Producer(endpoint) as first, Producer(endpoint) as second:
+        replies = [first.submit(queue, b"x", id="mine")]
+        assert running.wait(SECONDS)
+        # When it is submitted again, and asked for without a wait
+        replies.append(second.submit(queue, b"x", id="mine"))
+        replies[1].receipt.wait(SECONDS)
+        with Client(endpoint) as client, pytest.raises(Timeout, match="mine has not ended"):
+            client.result(queue, "mine")
+        # Then both have its result when it ends
+        go_on.set()
+        assert [reply.result(SECONDS) for reply in replies] == [b"at last"] * 2
+    assert [reply.receipt.existed for reply in replies] == [False, True]
+
+
+def test_the_result_of_a_job_pushed_without_wanting_it_is_not_remembered(endpoint: str, queue: str) -> None:
+    done = threading.Event()
+    with Producer(endpoint) as producer, Client(endpoint) as client:
+        producer.push(queue, b"x", id="mine").wait(SECONDS)
+        with working(endpoint, queue, lambda _job: done.set()):
+            assert done.wait(SECONDS)
+        with pytest.raises(NotFound, match="never pushed, or ended and not remembered"):
+            client.result(queue, "mine")
+
+
+def test_who_waits_for_a_job_pushed_without_wanting_it_hears_its_result(
+    house: House, endpoint: str, queue: str
+) -> None:
+    library = house.smq()
+    with Producer(endpoint) as producer:
+        producer.push(queue, b"x", id="mine").wait(SECONDS)
+    library.plain.send_multipart(wire.encode(wire.RESULT, 77, queue, "mine", 10))
+    assert library.ask(wire.RESULT, queue, "mine", 0).fields[0] == "TIMEOUT"  # so it waits by now
+    with working(endpoint, queue, double):
+        assert library.answer(77).fields == [b"xx"]
+
+
+def test_an_unknown_id_is_not_found_at_once_however_long_one_would_wait(endpoint: str, queue: str) -> None:
+    with Client(endpoint, timeout=5) as client, pytest.raises(NotFound, match="no job nobody"):
+        client.result(queue, "nobody", wait=3600)
+
+
+def test_a_question_times_out_when_its_time_is_over_and_the_later_ones_wait_on(
+    house: House, endpoint: str, queue: str
+) -> None:
+    library = house.smq()
+    with Producer(endpoint) as producer:
+        producer.push(queue, b"x", id="mine").wait(SECONDS)
+    for number, seconds in ((901, 20), (902, 0.4), (903, 0.1)):
+        library.plain.send_multipart(wire.encode(wire.RESULT, number, queue, "mine", seconds))
+    answers = [library.next(lambda message: message.number > 900) for _ in range(2)]
+    assert [(each.number, each.fields[0]) for each in answers] == [(903, "TIMEOUT"), (902, "TIMEOUT")]
+    with working(endpoint, queue, double):
+        assert library.answer(901).fields == [b"xx"]
+
+
+def test_a_dead_job_answers_dead_to_who_waits_and_to_who_comes_later(endpoint: str, queue: str) -> None:
+    def handler(_job: Job) -> None:
+        raise Reject("no such cat")
+
+    with working(endpoint, queue, handler), Producer(endpoint) as producer, Client(endpoint) as client:
+        with pytest.raises(Dead, match="no such cat"):
+            producer.call(queue, b"x", SECONDS, id="mine")
+        with pytest.raises(Dead, match="no such cat"):
+            client.result(queue, "mine")
+
+
+def test_a_job_that_is_rolled_back_keeps_its_asker_waiting(endpoint: str, queue: str) -> None:
+    def handler(job: Job) -> bytes:
+        if job.attempt == 1:
+            raise Rollback("once more", delay=0.05)
+        return b"the second time"
+
+    with working(endpoint, queue, handler), Producer(endpoint) as producer:
+        assert producer.call(queue, b"x", SECONDS) == b"the second time"
+
+
+def test_an_expired_job_answers_expired(endpoint: str, queue: str) -> None:
+    with Producer(endpoint) as producer, pytest.raises(Expired):
+        producer.call(queue, b"x", SECONDS, ttl=0.05)
+
+
+def test_a_refused_push_is_the_error_of_its_future_and_of_nobody_else(endpoint: str, queue: str) -> None:
+    with Producer(endpoint) as producer:
+        reply = producer.submit(queue, b"x", priority=999)
+        with pytest.raises(BadHeaders, match="priority"):
+            reply.result(SECONDS)
+
+
+def test_a_plain_asker_and_the_library_hear_of_the_same_job(house: House, endpoint: str) -> None:
+    doors = house.take("ask")
+    asker, worker = house.socket(zmq.REQ, doors.front), house.socket(zmq.REP, doors.back)
+    asker.send_multipart([b"", b'{"id": "known"}', b"work"])
+    assert receive(worker) == [b"work"]
+    with Producer(endpoint) as producer, Client(endpoint) as client:
+        reply = producer.submit(doors.queue, b"work", id="known")
+        reply.receipt.wait(SECONDS)
+        worker.send(b"42")
+        assert receive(asker) == [b"42"]
+        assert reply.result(SECONDS) == b"42"
+        assert client.result(doors.queue, "known") == b"42"
+
+
+def test_a_session_that_goes_forgets_its_questions(house: House, endpoint: str, queue: str) -> None:
+    # Given a client that waits, and one that leaves
+    with Producer(endpoint) as producer:
+        producer.push(queue, b"x", id="mine").wait(SECONDS)
+    leaving, staying = house.smq(), house.smq()
+    leaving.plain.send_multipart(wire.encode(wire.RESULT, 1, queue, "mine", 100))
+    staying.plain.send_multipart(wire.encode(wire.RESULT, 901, queue, "mine", 100))
+    assert leaving.ask(wire.PING).verb == wire.OK
+    leaving.plain.close()
+    # When the job ends, then who stayed hears of it, and nothing fails
+    with working(endpoint, queue, double):
+        assert staying.answer(901).fields == [b"xx"]
+
+
+def test_questions_that_wait_are_answered_by_the_broker_that_comes_back(mongo_uri: str, queue: str) -> None:
+    with serving(mongo_uri, [], lease=1) as own:
+        endpoint = own.broker.doors["smq"]
+        with Producer(endpoint) as producer:
+            # Given a job whose result somebody waits for, at a broker that is killed
+            reply = producer.submit(queue, b"ab", id="mine")
+            reply.receipt.wait(SECONDS)
+            own.broker.kill()
+            own.broker.restart()
+            # When its worker comes, then it is told
+            with working(endpoint, queue, double):
+                assert reply.result(30) == b"abab"
+
+
+def test_a_job_done_at_another_broker_is_heard_of_here(mongo_uri: str, queue: str) -> None:
+    with serving(mongo_uri, [], poll=0.1) as here:
+        config = here.broker.config["broker"]
+        with serving_beside(mongo_uri, config["database"]) as there:
+            with Producer(here.broker.doors["smq"]) as producer:
+                reply = producer.submit(queue, b"ab")
+                reply.receipt.wait(SECONDS)
+                with working(there, queue, double):
+                    assert reply.result(SECONDS) == b"abab"
+
+
+@contextmanager
+def serving_beside(mongo_uri: str, database: str) -> Iterator[str]:
+    from launcher import BrokerProcess  # noqa: PLC0415
+
+    with BrokerProcess(mongo_uri, database, config={"broker": {"poll": 0.1}, "devices": []}) as broker:
+        yield broker.doors["smq"]
+
+
+def test_the_broker_counts_what_was_there_before_by_position(house: House, queue: str) -> None:
+    library = house.smq()
+    library.ask(wire.PUSH, queue, [["b", b"", None]])
+    entries = [["a", b"", None], ["bad", b"", {"priority": -1}], ["b", b"", None], ["a", b"", None]]
+    refused, existing = library.ask(wire.PUSH, queue, entries).fields
+    assert [at for at, _, _ in refused] == [1]
+    assert existing == [2, 3]
+    wait_until(lambda: house.counts(queue)["ready"] == 2)
