@@ -53,7 +53,11 @@ class SessionWorker(Worker):
         self.queue.dispatch.resize(self, credit)
 
     def await_supply(self, timeout: float) -> None:
-        """Block until what lies ready has been sent, as far as its credit goes."""
+        """Block until what lies ready has been sent, as far as its credit goes.
+
+        Also what was claimed beyond the credit of one that took its jobs and left a moment ago.
+        """
+        self.queue.settle.await_releases(timeout)
         self.queue.dispatch.supply(self, timeout)
 
     def deliver(self, deliveries: Sequence[Delivery]) -> None:

@@ -172,6 +172,10 @@ class Settle:
         """Give back jobs that no worker has started; the attempt is not counted."""
         self._releases.extend(jobs)
 
+    def await_releases(self, timeout: float) -> None:
+        """Block until what is being given back unstarted can be claimed again."""
+        self._releases.drain(timeout)
+
     # -------------------------------------------------------------- stopping
 
     @property

@@ -9,6 +9,7 @@ Works from threads, and from gevent's greenlets without being told. See :class:`
 :class:`Worker` and :class:`Client`.
 """
 
+from sluicemq.claim import Claim, ClaimedJob
 from sluicemq.client import Client
 from sluicemq.errors import (
     BadFrames,
@@ -45,6 +46,8 @@ __all__ = [
     "BadQueue",
     "BadVerb",
     "BadVersion",
+    "Claim",
+    "ClaimedJob",
     "Client",
     "Dead",
     "DifferentStore",

@@ -8,7 +8,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from sluicemq import wire
+from sluicemq.claim import Claim, pop
 from sluicemq.connection import Connection
+from sluicemq.job import Job
 from sluicemq.question import Questions
 
 DEFAULT_ENDPOINT = "tcp://127.0.0.1:5550"
@@ -29,6 +31,7 @@ class Client:
         self, endpoint: str = DEFAULT_ENDPOINT, *, timeout: float = 10.0, patient: bool = True
     ) -> None:
         self.timeout = timeout
+        self._patient = patient
         self._questions = Questions()
         self._connection = Connection(endpoint, self._questions, patient=patient)
         self._questions.attach(self._connection)
@@ -134,6 +137,22 @@ class Client:
         :class:`~sluicemq.Uncertain` if it has ended and its result is not known.
         """
         return bytes(self._questions.ask(wire.RESULT, queue, id, wait, timeout=wait + self.timeout))
+
+    def reserve(self, queue: str, limit: int, wait: float = 0.0) -> Claim:
+        """Reserve up to ``limit`` jobs (1000 at most) as one claim: what lies ready, else what comes.
+
+        Returns when there are so many, or after ``wait`` seconds with what there is by then, also none.
+        """
+        claim = Claim(self._connection.endpoint, queue, timeout=self.timeout, patient=self._patient)
+        return claim.fill(limit, wait)
+
+    def pop(self, queue: str, limit: int = 1, wait: float = 0.0) -> list[Job]:
+        """Take up to ``limit`` jobs (1000 at most) at most once: they are gone from the broker already.
+
+        Waits as :meth:`reserve` does. What is under way when the connection is lost is lost too.
+        """
+        endpoint = self._connection.endpoint
+        return pop(endpoint, queue, limit, wait, timeout=self.timeout, patient=self._patient)
 
     def ping(self, timeout: float | None = None) -> float:
         """Seconds for one way to the broker and back; the first call waits for the connection too."""

@@ -16,6 +16,7 @@ from sluicemq.assignment import Assignment, Verdict
 from sluicemq.connection import Connection
 from sluicemq.errors import Reject, Release, Rollback, SluiceError
 from sluicemq.job import Job
+from sluicemq.pop import PopAssignment
 
 #: Called for each job; bytes are its result, None is an empty one.
 Handler = Callable[[Job], bytes | None]
@@ -40,6 +41,10 @@ class Worker:
     connection it connects again; jobs that were not settled by then belong to the broker again:
     those not started are dropped, and a late verdict is not sent. A job can therefore run twice.
 
+    ``pop=True``: at most once. Each job is gone from the broker before it comes, so there is nothing to
+    settle: one whose handler raises is logged, counted in ``failed`` and lost, and so are those that
+    have come when the process dies. ``stop`` works off what has come first.
+
     ``run()`` blocks until SIGTERM or SIGINT; or ``start()`` and ``stop()``, or ``with``. In a
     process patched by gevent the threads are greenlets.
     """
@@ -53,6 +58,7 @@ class Worker:
         prefetch: int = 1,
         concurrency: int = 1,
         stop_timeout: float = 30.0,
+        pop: bool = False,
     ) -> None:
         if prefetch < 1 or concurrency < 1:
             raise ValueError("prefetch and concurrency are at least 1")
@@ -71,7 +77,10 @@ class Worker:
         self._stopping = threading.Lock()
         self._busy = 0
         self._failure: SluiceError | None = None
-        self._assignment = Assignment(queue, max(prefetch, concurrency), self._taken, self._over)
+        self._pop = pop
+        self._failed = 0
+        kind = PopAssignment if pop else Assignment
+        self._assignment = kind(queue, max(prefetch, concurrency), self._taken, self._over)
         self._connection = Connection(endpoint, self._assignment)
         self._assignment.attach(self._connection)
 
@@ -84,6 +93,11 @@ class Worker:
     def late_by_kind(self) -> dict[str, int]:
         """The same, by verdict: COMMIT, ROLLBACK and REJECT."""
         return dict(self._assignment.late)
+
+    @property
+    def failed(self) -> int:
+        """Popped jobs that are lost: their handler raised, or there was no time for them."""
+        return self._failed
 
     def run(self) -> None:
         """Work until SIGTERM, SIGINT or ``stop()`` from another thread; then finish or give back.
@@ -119,14 +133,18 @@ class Worker:
         """
         self._stop_asked.set()
         if threading.current_thread() in self._threads:
-            self._begin_no_more()
+            if not self._pop:
+                self._begin_no_more()
             threading.Thread(target=self.stop, args=(timeout,), name="sluicemq-stop").start()
             return False
         with self._stopping:
             if self._threads and not self._stopped:
                 self._stopped = True
+                seconds = self._stop_timeout if timeout is None else timeout
+                if self._pop:
+                    self._work_off(seconds)
                 self._give_back_the_rest()
-                self._wait_for_handlers(self._stop_timeout if timeout is None else timeout)
+                self._wait_for_handlers(seconds)
                 self._wait_for_verdicts()
                 self._connection.close()
         return not self._busy
@@ -149,10 +167,18 @@ class Worker:
     def _work(self) -> None:
         while self._wait_for_jobs():
             while (job := self._next_job()) is not None:
-                if self._connection.greeted and job.epoch == self._connection.epoch:
-                    self._assignment.verdicts.append(self._judge(job))
+                if self._pop or (self._connection.greeted and job.epoch == self._connection.epoch):
+                    verdict = self._judge(job)
+                    if self._pop and verdict.verb != wire.COMMIT:
+                        self._note_failed(1, f"{verdict.detail!r}; job {job.id} was popped, so it is")
+                    self._assignment.verdicts.append(verdict)
                     self._connection.wake()
             self._rest()
+
+    def _note_failed(self, count: int, what: str) -> None:
+        with self._change:
+            self._failed += count
+        native.log.warning("%s lost", what)
 
     def _next_job(self) -> Job | None:
         try:
@@ -170,7 +196,7 @@ class Worker:
     def _rest(self) -> None:
         with self._change:
             self._busy -= 1
-            if self._ending:
+            if self._ending or self._stopped:
                 self._change.notify_all()
 
     def _judge(self, job: Job) -> Verdict:
@@ -214,6 +240,13 @@ class Worker:
             self._ending = True
             self._change.notify_all()
 
+    def _work_off(self, timeout: float) -> None:
+        """Ask for no more, and let the handlers have what was popped by then: nobody else has it."""
+        self._call(self._assignment.ask_for_no_more)
+        self._wait_for_verdicts()
+        with self._change:
+            self._change.wait_for(lambda: not (self._inbox or self._busy) or self._signals > 1, timeout)
+
     def _give_back_the_rest(self) -> None:
         self._begin_no_more()
         with self._change:
@@ -223,6 +256,8 @@ class Worker:
         self._release(rest)
 
     def _release(self, jobs: list[Job]) -> None:
+        if self._pop and jobs:
+            self._note_failed(len(jobs), f"no time for {len(jobs)} popped jobs, they are")
         self._assignment.verdicts.extend(Verdict(job, wire.RELEASE) for job in jobs)
         self._connection.wake()
 

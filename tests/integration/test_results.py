@@ -11,7 +11,7 @@ from secrets import token_hex
 import pytest
 import zmq
 
-from launcher import wait_until
+from launcher import BrokerProcess, wait_until
 from plain_clients import House, receive, serving, spare
 from sluicemq import (
     BadHeaders,
@@ -234,18 +234,18 @@ def test_questions_that_wait_are_answered_by_the_broker_that_comes_back(mongo_ur
 def test_a_job_done_at_another_broker_is_heard_of_here(mongo_uri: str, queue: str) -> None:
     with serving(mongo_uri, [], poll=0.1) as here:
         config = here.broker.config["broker"]
-        with serving_beside(mongo_uri, config["database"]) as there:
-            with Producer(here.broker.doors["smq"]) as producer:
-                reply = producer.submit(queue, b"ab")
-                reply.receipt.wait(SECONDS)
-                with working(there, queue, double):
-                    assert reply.result(SECONDS) == b"abab"
+        with (
+            serving_beside(mongo_uri, config["database"]) as there,
+            Producer(here.broker.doors["smq"]) as producer,
+        ):
+            reply = producer.submit(queue, b"ab")
+            reply.receipt.wait(SECONDS)
+            with working(there, queue, double):
+                assert reply.result(SECONDS) == b"abab"
 
 
 @contextmanager
 def serving_beside(mongo_uri: str, database: str) -> Iterator[str]:
-    from launcher import BrokerProcess  # noqa: PLC0415
-
     with BrokerProcess(mongo_uri, database, config={"broker": {"poll": 0.1}, "devices": []}) as broker:
         yield broker.doors["smq"]
 

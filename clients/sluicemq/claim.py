@@ -1,0 +1,312 @@
+"""Up to N jobs as one claim: renewed once, released once; and jobs taken at most once.
+
+Each has a connection of its own, and dies with it: then the broker gives its jobs to others at once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from time import monotonic
+from types import TracebackType
+from typing import Any, Self
+
+from sluicemq import exits, wire
+from sluicemq.connection import Connection
+from sluicemq.errors import BadFrames, LeaseLost, SluiceError, Timeout, Unavailable, from_code
+from sluicemq.job import Job
+from sluicemq.pop import never_extended
+from sluicemq.question import Questions
+
+#: Jobs in one claim, at most: its verdicts travel in one message.
+MOST_CLAIMED = 1000
+
+
+class ClaimedJob(Job):
+    """A job of a claim; settled by :meth:`commit`, :meth:`rollback` or :meth:`reject`, or with its claim.
+
+    Each of them returns when it is durable, and raises :class:`~sluicemq.LeaseLost` if the job is no
+    longer the claim's, :class:`~sluicemq.Uncertain` if the job is gone by whoever's verdict.
+    """
+
+    __slots__ = ("_claim",)
+
+    def __init__(self, claim: Claim, row: tuple[Any, ...], epoch: int) -> None:
+        super().__init__(claim.queue, row[:5], epoch, claim.extend_one)
+        self._claim = claim
+
+    def commit(self, result: bytes | None = None) -> None:
+        """Done, with this result."""
+        self._claim.settle([self], wire.COMMIT, result)
+
+    def rollback(self, reason: str = "", delay: float = 0.0) -> None:
+        """Give it back, to be delivered again after ``delay`` seconds."""
+        self._claim.settle([self], wire.ROLLBACK, reason, delay or None)
+
+    def reject(self, reason: str = "") -> None:
+        """To the dead letters at once."""
+        self._claim.settle([self], wire.REJECT, reason)
+
+
+class Claim:
+    """Jobs that were reserved together, made by ``Client.reserve``; iterate over it, or use ``jobs``.
+
+    Leaving its ``with`` block, or :meth:`release`, gives back what is not settled, without counting the
+    attempt. When the last job is settled, its connection is closed by itself.
+    """
+
+    def __init__(self, endpoint: str, queue: str, *, timeout: float, patient: bool) -> None:
+        self.queue = queue
+        self.jobs: list[ClaimedJob] = []
+        """All jobs of the claim, settled or not."""
+        self._timeout = timeout
+        self._unsettled: dict[bytes, ClaimedJob] = {}
+        self._supply = Supply(endpoint, queue, self._made, pop=False, patient=patient)
+
+    @property
+    def unsettled(self) -> list[ClaimedJob]:
+        """The jobs that are still to be settled."""
+        return list(self._unsettled.values())
+
+    def fill(self, limit: int, wait: float) -> Self:
+        """Reserve up to ``limit`` jobs; what ``Client.reserve`` does."""
+        try:
+            for job in self._supply.take(limit, wait, self._timeout):
+                self.jobs.append(job)
+                self._unsettled[job.receipt] = job
+        except BaseException:
+            self._supply.close()
+            raise
+        exits.close_at_exit(self)
+        self._close_if_settled()
+        return self
+
+    def extend(self, seconds: float) -> None:
+        """Ask for ``seconds`` from now until the unsettled jobs must be settled; one message for all.
+
+        Raises :class:`~sluicemq.LeaseLost` naming those that are no longer the claim's (they are not
+        unsettled any more, the others are extended).
+        """
+        self._extend(self.unsettled, seconds)
+
+    def commit(self) -> None:
+        """Commit all that is unsettled, without a result; raises what a job's ``commit`` raises."""
+        self.settle(self.unsettled, wire.COMMIT)
+
+    def release(self) -> None:
+        """Give back all that is unsettled, as if it had not been delivered; again is harmless."""
+        self._unsettled.clear()
+        self._supply.close()
+
+    def close(self, timeout: float | None = None) -> None:  # noqa: ARG002 - as other parts that close
+        """Do the same as :meth:`release`."""
+        self.release()
+
+    def settle(
+        self,
+        jobs: Sequence[ClaimedJob],
+        verb: str,
+        detail: bytes | str | None = None,
+        delay: float | None = None,
+    ) -> None:
+        """One verdict on some of the jobs, in one message; what their own methods do."""
+        mine = [job for job in jobs if job.receipt in self._unsettled]
+        if len(mine) < len(jobs):
+            raise LeaseLost(f"job {next(j.id for j in jobs if j not in mine)} was settled or lost before")
+        if mine:
+            rows = [[job.receipt, verb, detail, delay] for job in mine]
+            problems = self._ask(mine, wire.SETTLE, rows)
+            for job in mine:
+                self._unsettled.pop(job.receipt, None)
+            self._close_if_settled()
+            _raise_first(mine, problems)
+
+    def extend_one(self, job: Job, seconds: float) -> None:
+        """What the ``extend`` of one job does."""
+        self._extend([each for each in self.unsettled if each is job] or [job], seconds)
+
+    def __iter__(self) -> Iterator[ClaimedJob]:
+        return iter(self.jobs)
+
+    def __len__(self) -> int:
+        return len(self.jobs)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+    def _made(self, row: tuple[Any, ...], epoch: int) -> ClaimedJob:
+        return ClaimedJob(self, row, epoch)
+
+    def _extend(self, jobs: Sequence[Job], seconds: float) -> None:
+        if not jobs:
+            return
+        problems = self._ask(jobs, wire.EXTEND, [job.receipt for job in jobs], seconds)
+        for position in problems:
+            self._unsettled.pop(jobs[position].receipt, None)
+        _raise_first(jobs, problems)
+
+    def _ask(self, jobs: Sequence[Job], verb: bytes, *fields: Any) -> dict[int, SluiceError]:
+        try:
+            answer = self._supply.ask_about(jobs[0].epoch, verb, *fields, timeout=self._timeout)
+        except Unavailable as error:
+            self._unsettled.clear()
+            self._supply.close()
+            raise LeaseLost(f"the claim is lost, its jobs go to others: {error}") from error
+        return {int(position): from_code(str(code), str(text)) for position, code, text in answer or ()}
+
+    def _close_if_settled(self) -> None:
+        if not self._unsettled:
+            self._supply.close()
+
+
+class Supply(Questions):
+    """The :class:`~sluicemq.connection.Role` of a connection that takes some jobs once, and no more."""
+
+    def __init__(
+        self,
+        endpoint: str,
+        queue: str,
+        made: Callable[[tuple[Any, ...], int], Any],
+        *,
+        pop: bool,
+        patient: bool,
+    ) -> None:
+        super().__init__()
+        self._queue = queue
+        self._made = made
+        self._pop = pop
+        self._limit = self._room = 0
+        self._jobs: list[Any] = []
+        self._lost_some = False
+        self._change = threading.Condition()
+        self.attach(Connection(endpoint, self, patient=patient))
+        self._connection.start()
+
+    def take(self, limit: int, wait: float, timeout: float) -> list[Any]:
+        """Up to ``limit`` jobs: what lies ready, and what comes within ``wait`` seconds.
+
+        The credit is withdrawn then. ``timeout``: seconds for an answer beyond that.
+        """
+        if not 1 <= limit <= MOST_CLAIMED:
+            raise ValueError(f"limit {limit} is not from 1 to {MOST_CLAIMED}")
+        until = monotonic() + wait
+        self._limit = self._room = limit
+        while not self._filled(until, timeout):
+            pass
+        self._withdraw(timeout)
+        self._limit = self._room = 0
+        return [job for job in self._jobs if self._pop or job.epoch == self._connection.epoch]
+
+    def _filled(self, until: float, timeout: float) -> bool:
+        """One try; False if the connection was lost in between, so that the broker must be asked again."""
+        self._lost_some = False
+        wanted = self._limit - len(self._jobs) if self._pop else self._limit
+        left = max(0.0, until - monotonic())
+        if wanted > 0 and not self._ask_for(wanted, left + timeout):
+            return False
+        with self._change:
+            self._change.wait_for(
+                lambda: len(self._jobs) >= self._limit or self._lost_some, max(0.0, until - monotonic())
+            )
+        return not self._lost_some or monotonic() >= until
+
+    def _withdraw(self, timeout: float) -> None:
+        """Ask for no more; when that is answered nothing else comes."""
+        try:
+            self._ask_for(0, timeout)
+        except Timeout:
+            if not (self._pop and self._jobs):  # who else would have them?
+                raise
+
+    def _ask_for(self, credit: int, timeout: float) -> bool:
+        """Whether the broker has answered; False if the connection was lost before."""
+        options = {"pop": self._pop, "look": credit > 0}
+        try:
+            self.ask(wire.READY, self._queue, credit, options, timeout=timeout, repeat=False)
+        except Unavailable as error:
+            if error is not self._connection.lost_error:
+                raise
+            return False
+        return True
+
+    def ask_about(self, epoch: int, verb: bytes, *fields: Any, timeout: float) -> Any:
+        """Ask about jobs of this epoch, and never on a later connection: they are void there."""
+        if not self._connection.greeted or self._connection.epoch != epoch:
+            raise Unavailable(f"the connection to {self._connection.endpoint} was lost")
+        return self.ask(verb, *fields, timeout=timeout, repeat=False)
+
+    def close(self) -> None:
+        """Leave: the broker gives back what is not settled."""
+        self._connection.close()
+
+    # ------------------------------------------------------------------ the role
+
+    def delivered(self, message: wire.Message) -> None:
+        """Take in the jobs of a DELIVER; what comes beyond the limit, or late, is given back at once."""
+        if message.verb != wire.DELIVER:
+            return
+        rows = _rows(message)
+        room = len(rows) if self._pop else max(0, self._room)
+        self._room -= len(rows)
+        epoch = self._connection.epoch
+        self._connection.post(self._take_in, [self._made(tuple(row), epoch) for row in rows[:room]])
+        if rows[room:]:
+            self._give_back(rows[room:])
+
+    def lost(self) -> None:
+        """What was reserved is void, so all of it is wanted again; what was popped is not."""
+        super().lost()
+        self._room = self._limit
+        self._connection.post(self._note_lost)
+
+    def _take_in(self, jobs: list[Any]) -> None:
+        with self._change:
+            self._jobs.extend(jobs)
+            self._change.notify_all()
+
+    def _note_lost(self) -> None:
+        with self._change:
+            self._lost_some = True
+            if not self._pop:
+                self._jobs = []
+            self._change.notify_all()
+
+    def _give_back(self, rows: Sequence[Sequence[Any]]) -> None:
+        releases = [[row[0], wire.RELEASE, None, None] for row in rows]
+        self._connection.request(wire.SETTLE, releases, answered=_given_back)
+
+
+def _rows(message: wire.Message) -> list[Sequence[Any]]:
+    try:
+        return [row[:5] for row in message.fields[1]]
+    except (TypeError, IndexError) as error:
+        raise BadFrames(f"a DELIVER can't be read: {error}") from error
+
+
+def _given_back(_value: Any, _error: SluiceError | None) -> None:
+    """Whatever it says: they are not ours."""
+
+
+def _raise_first(jobs: Sequence[Job], problems: dict[int, SluiceError]) -> None:
+    if problems:
+        first = problems[min(problems)]
+        names = ", ".join(jobs[position].id for position in sorted(problems))
+        raise type(first)(f"{first} ({len(problems)} of {len(jobs)} jobs: {names})") from first
+
+
+def pop(endpoint: str, queue: str, limit: int, wait: float, *, timeout: float, patient: bool) -> list[Job]:
+    """Take up to ``limit`` jobs at most once; what ``Client.pop`` does."""
+
+    def made(row: tuple[Any, ...], epoch: int) -> Job:
+        return Job(queue, row, epoch, never_extended)
+
+    supply = Supply(endpoint, queue, made, pop=True, patient=patient)
+    try:
+        return supply.take(limit, wait, timeout)
+    finally:
+        supply.close()

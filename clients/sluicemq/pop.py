@@ -1,0 +1,87 @@
+"""The part of the I/O thread for a worker that pops: its jobs are gone from the broker before they come.
+
+There is nothing to settle, so a job whose handler is through only makes room for another one; and
+what a lost connection has delivered is still this worker's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sluicemq import wire
+from sluicemq.assignment import Assignment, Verdict
+from sluicemq.errors import LeaseLost, SluiceError
+from sluicemq.job import Job
+
+POP = {"pop": True}
+
+
+class PopAssignment(Assignment):
+    """The :class:`~sluicemq.connection.Role` of a worker that pops.
+
+    The broker counts down what it was asked for, so a job more is asked for with each that is done.
+    """
+
+    def __init__(
+        self, queue: str, credit: int, taken: Callable[[list[Job]], None], over: Callable[[SluiceError], None]
+    ) -> None:
+        super().__init__(queue, credit, taken, over)
+        self._here = 0
+        """Jobs that have come and are not done."""
+        self._asked = 0
+        """Jobs that this connection was asked for and that have not come."""
+
+    def extend(self, job: Job, seconds: float) -> None:
+        """Refuse it."""
+        never_extended(job, seconds)
+
+    def delivered(self, message: wire.Message) -> None:
+        """Take in the jobs of a DELIVER, also when stopping: nobody else has them."""
+        if message.verb == wire.DELIVER:
+            jobs = self._read(message)
+            self._here += len(jobs)
+            self._asked -= len(jobs)
+            self._connection.post(self._taken, jobs)
+
+    def lost(self) -> None:
+        """Keep the jobs; the next connection is asked for as many as there is room for."""
+        self._questions.lost()
+        self._settling = self._asked = 0
+
+    def _drop_all(self) -> None:
+        self._here -= len(self._done())
+
+    def _ask_for_work(self) -> None:
+        room = self._credit - self._here - self._asked
+        if not self._credit:
+            self._request(0)
+        elif room > 0:
+            self._request(room)
+
+    def _settle(self) -> None:
+        done = self._done()
+        self._here -= len(done)
+        if done and self._credit:
+            self._ask_for_work()
+
+    def _done(self) -> list[Verdict]:
+        return [self.verdicts.popleft() for _ in range(len(self.verdicts))]
+
+    def _request(self, credit: int) -> None:
+        def answered(value: Any, error: SluiceError | None) -> None:
+            if error is self._connection.lost_error:
+                return
+            self._settling -= 1
+            if error is not None:
+                self._asked -= credit
+            self._granted(value, error)
+
+        self._settling += 1
+        self._asked = self._asked + credit if credit else 0
+        self._connection.request(wire.READY, self._queue, credit, POP, answered=answered)
+
+
+def never_extended(job: Job, _seconds: float) -> None:
+    """What the ``extend`` of a popped job does."""
+    raise LeaseLost(f"job {job.id} was popped: nobody waits for it, so there is nothing to extend")
