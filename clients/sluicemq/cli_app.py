@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from sluicemq import cli_bench, cli_broker, cli_ended, cli_jobs, cli_push, cli_queues, cli_work
+from sluicemq import cli_bench, cli_broker, cli_ended, cli_jobs, cli_push, cli_queues, cli_results, cli_work
 from sluicemq.cli_output import Session, Unwritable
 from sluicemq.client import DEFAULT_ENDPOINT
 from sluicemq.errors import SluiceError, Timeout, Unavailable
@@ -103,6 +103,9 @@ for _command in (
     cli_broker.serve,
     _asking(cli_push.push),
     _asking(cli_work.work),
+    _asking(cli_work.pop),
+    _asking(cli_results.call),
+    _asking(cli_results.result),
     _asking(cli_queues.queues),
     _asking(cli_queues.stats),
     _asking(cli_queues.purge),

@@ -66,6 +66,11 @@ class Session:
         with writing():
             click.echo(text)
 
+    def write(self, data: bytes) -> None:
+        """These bytes to stdout, and no others; raises :class:`Unwritable`."""
+        with writing():
+            click.echo(data, nl=False)
+
     def table(self, title: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Rows of whatever keys they have, in the order in which those first come."""
         columns = list(dict.fromkeys(key for row in rows for key in row))

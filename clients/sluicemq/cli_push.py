@@ -63,7 +63,7 @@ def push(
     if single:
         run.push_one(next(_payloads(payload, files)))
     else:
-        run.push_many(_payloads(payload, files), len(files) or None)
+        run.push_many(_payloads(payload, files), files)
 
 
 class _Run:
@@ -74,6 +74,7 @@ class _Run:
         self._queue = queue
         self._options = options
         self._refused = 0
+        self._files: tuple[Path, ...] = ()
 
     def push_one(self, payload: bytes) -> None:
         with Producer(self._session.endpoint, close_timeout=self._session.timeout) as producer:
@@ -81,11 +82,13 @@ class _Run:
             receipt.wait(self._session.timeout)
         self._session.result(receipt.id, queue=self._queue, id=receipt.id, pushed=1, refused=0)
 
-    def push_many(self, payloads: Iterable[bytes], total: int | None) -> None:
+    def push_many(self, payloads: Iterable[bytes], files: tuple[Path, ...]) -> None:
+        """Push the lines of stdin, or the files if there are some; what is wrong in them is named."""
+        self._files = files
         pushed = 0
         with Producer(self._session.endpoint, on_refused=self._note) as producer:
-            for payload in self._with_progress(payloads, total):
-                producer.push(self._queue, payload, **self._options)
+            for payload in self._with_progress(payloads, len(files) or None):
+                producer.push_many(self._queue, [payload], start=pushed, **self._options)
                 pushed += 1
         stored = pushed - self._refused
         self._session.note(f"{stored} jobs pushed to {self._queue}, {self._refused} refused")
@@ -96,7 +99,11 @@ class _Run:
     def _note(self, receipt: Receipt, error: SluiceError) -> None:
         self._refused += 1
         if self._refused <= _REFUSALS_SHOWN:
-            self._session.note(f"sluicemq: job {receipt.id} refused: {error}")
+            self._session.note(f"sluicemq: {self._place(receipt)} refused: {error}")
+
+    def _place(self, receipt: Receipt) -> str:
+        position = receipt.position or 0
+        return f"file {self._files[position]}" if self._files else f"line {position + 1}"
 
     def _with_progress(self, payloads: Iterable[bytes], total: int | None) -> Iterator[bytes]:
         console = self._session.err

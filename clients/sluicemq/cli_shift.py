@@ -22,7 +22,7 @@ class Shift:
 
     def __init__(
         self, session: Session, queue: str, task: Callable[[Job], bytes | None], *,
-        prefetch: int, concurrency: int, count: int | None,
+        prefetch: int, concurrency: int, count: int | None, pop: bool = False,
     ) -> None:  # fmt: skip
         self._session = session
         self._queue = queue
@@ -33,7 +33,7 @@ class Shift:
         self._running = 0
         self._stirred = False
         self._worker = Worker(
-            session.endpoint, queue, self._handle, prefetch=prefetch, concurrency=concurrency
+            session.endpoint, queue, self._handle, prefetch=prefetch, concurrency=concurrency, pop=pop
         )
 
     @property

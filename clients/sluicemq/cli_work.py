@@ -1,4 +1,4 @@
-"""``sluicemq work``: run a command for each job of a queue, or print them."""
+"""``sluicemq work`` and ``sluicemq pop``: run a command for each job of a queue, or print them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import click
 
 from sluicemq import wire
+from sluicemq.claim import MOST_CLAIMED
 from sluicemq.cli_output import Session, Unwritable, printable
 from sluicemq.cli_shift import Impossible, Shift
 from sluicemq.errors import Reject, Rollback
@@ -33,10 +34,11 @@ _VERDICTS = {"committed": wire.COMMIT, "rejected": wire.REJECT, "rolled_back": w
 @click.option("--concurrency", type=click.IntRange(1), default=1, show_default=True, help="Jobs run at a time.")  # noqa: E501 # fmt: skip
 @click.option("--count", type=click.IntRange(1), metavar="N", help="Stop after N jobs, one at a time.")
 @click.option("--drain", is_flag=True, help="Stop when no job is ready for a second.")
+@click.option("--pop", "pops", is_flag=True, help="At most once: a job that fails is gone.")
 @click.pass_obj
 def work(
     session: Session, queue: str, command: str | None, prefetch: int, concurrency: int, count: int | None,
-    *, show: bool, drain: bool,
+    *, show: bool, drain: bool, pops: bool,
 ) -> None:  # fmt: skip
     """Work on the jobs of a QUEUE until SIGTERM or Ctrl-C.
 
@@ -49,15 +51,36 @@ def work(
         raise click.UsageError("give one of --exec and --print")
     if count and concurrency > 1:
         raise click.UsageError("--count takes one job at a time: leave --concurrency out")
+    if count and pops:
+        raise click.UsageError("--pop may take jobs beyond --count: use `sluicemq pop QUEUE --count N`")
     with session.client() as client:
         client.ping()
     _log_to_stderr()
     task: _Task = _Print(session) if command is None else _Exec(session, command)
-    shift = Shift(session, queue, task, prefetch=prefetch, concurrency=concurrency, count=count)
+    shift = Shift(session, queue, task, prefetch=prefetch, concurrency=concurrency, count=count, pop=pops)
     try:
         shift.run(until_drained=drain)
     finally:
         task.end(shift.late)
+
+
+@click.command()
+@click.argument("queue")
+@click.option("--count", type=click.IntRange(1, MOST_CLAIMED), default=1, show_default=True, metavar="N", help="Jobs at most.")  # noqa: E501 # fmt: skip
+@click.option("--wait", type=click.FloatRange(min=0), default=0.0, metavar="S", help="Wait up to S seconds for them.")  # noqa: E501 # fmt: skip
+@click.pass_obj
+def pop(session: Session, queue: str, count: int, wait: float) -> None:
+    """Take jobs of a QUEUE for good and print each payload on a line.
+
+    They are gone from the broker before they are printed.
+    """
+    with session.client() as client:
+        client.ping()
+        jobs = client.pop(queue, count, wait)
+    for job in jobs:
+        _show(session, job)
+    if not jobs:
+        session.note(f"no job is ready in {queue}")
 
 
 class _Task(Protocol):
@@ -78,20 +101,12 @@ class _Print:
     def __call__(self, job: Job) -> None:
         with self._one_at_a_time:
             try:
-                self._show(job)
+                _show(self._session, job)
             except Unwritable as error:
                 raise Impossible from error
 
     def end(self, late: dict[str, int]) -> None:
         """Nothing is left."""
-
-    def _show(self, job: Job) -> None:
-        if self._session.as_json:
-            self._session.json(_described(job))
-        elif sys.stdout.isatty():
-            self._session.line(printable(job.payload.decode(errors="backslashreplace")))
-        else:
-            self._session.line(job.payload)
 
 
 class _Exec:
@@ -144,6 +159,15 @@ class _Exec:
         finally:
             self._running.discard(process)
         return process.returncode, output, errors
+
+
+def _show(session: Session, job: Job) -> None:
+    if session.as_json:
+        session.json(_described(job))
+    elif sys.stdout.isatty():
+        session.line(printable(job.payload.decode(errors="backslashreplace")))
+    else:
+        session.line(job.payload)
 
 
 class _Escaping(logging.Formatter):

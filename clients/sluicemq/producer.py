@@ -238,7 +238,7 @@ class Producer:
             receipt.position = position
             with self._lock:
                 self._count(receipt)
-            refused = {0: kind(f"job {position}: {error}")}
+            refused = {0: kind(str(error))}
             self._connection.call(self._connection.post, self._settled, [receipt], refused)
             return receipt
 
@@ -331,7 +331,9 @@ class _Refusals:
         unheard = [(receipt, error) for receipt, error in kept if not receipt.heard]
         if unheard:
             first, error = unheard[0]
-            what = f"{len(unheard) + beyond} jobs were refused, the first: {first.id} for queue {first.queue}"
+            place = "" if first.position is None else f" at position {first.position}"
+            name = f"{first.id}{place} for queue {first.queue}"
+            what = f"{len(unheard) + beyond} jobs were refused, the first: {name}"
             told = type(error)(f"{what}: {error}")
             vars(told).update(vars(error))  # the id in a Duplicate
             raise told from error

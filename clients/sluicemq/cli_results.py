@@ -1,0 +1,72 @@
+"""``sluicemq result`` and ``sluicemq call``: what a worker returned."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from sluicemq.cli_output import Session, printable
+from sluicemq.errors import Timeout
+from sluicemq.producer import Producer
+
+_seconds = click.FloatRange(min=0)
+
+
+@click.command()
+@click.argument("queue")
+@click.argument("id")
+@click.option("--wait", type=_seconds, metavar="S", default=0.0, help="Wait up to S seconds for it.")
+@click.pass_obj
+def result(session: Session, queue: str, id: str, wait: float) -> None:  # noqa: A002 - the argument's name
+    """Print the result of a job of a QUEUE, the bytes as they are.
+
+    It is remembered for a while if the job was pushed by `call`, or by REQ with an id. Ends with 1 if
+    there is none: the job has not ended yet, is dead, or is not known.
+    """
+    with session.client() as client:
+        try:
+            outcome = client.result(queue, id, wait)
+        except Timeout as error:
+            client.ping()  # or it was the broker that did not answer
+            _refuse(session, error)
+    _print(session, queue, id, outcome)
+
+
+@click.command()
+@click.argument("queue")
+@click.argument("payload")
+@click.option("--id", "id_", metavar="ID", help="The job's id: called again, it has the stored result.")
+@click.pass_obj
+def call(session: Session, queue: str, payload: str, id_: str | None) -> None:
+    """Push PAYLOAD to a QUEUE, or stdin if it is -, and print the result, the bytes as they are.
+
+    --timeout is for the result. Ends with 1 if there is none by then, or the job is dead.
+    """
+    job = sys.stdin.buffer.read() if payload == "-" else payload.encode(errors="surrogateescape")
+    with session.client() as client:
+        client.ping()
+        with Producer(session.endpoint, close_timeout=session.timeout) as producer:
+            reply = producer.submit(queue, job, id=id_)
+            try:
+                outcome = reply.result(session.timeout)
+            except TimeoutError:
+                reply.cancel()
+                client.ping()
+                text = f"job {reply.receipt.id} has no result after {session.timeout:g} s"
+                _refuse(session, Timeout(text), f"`sluicemq result {queue} {reply.receipt.id}` asks again")
+    _print(session, queue, reply.receipt.id, outcome)
+
+
+def _refuse(session: Session, error: Timeout, advice: str = "") -> None:
+    session.error(error, advice)
+    click.get_current_context().exit(1)
+
+
+def _print(session: Session, queue: str, job_id: str, outcome: bytes) -> None:
+    if session.as_json:
+        session.json({"queue": queue, "id": job_id, "result": outcome})
+    elif sys.stdout.isatty():
+        session.line(printable(outcome.decode(errors="backslashreplace")))
+    else:
+        session.write(outcome)
