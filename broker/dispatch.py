@@ -114,16 +114,6 @@ class Dispatch:
         self._queue_up(worker)
         self.hand_out()
 
-    def supply(self, worker: Worker, timeout: float) -> None:
-        """Look in MongoDB for as much as this worker takes; returns when that has been handed out.
-
-        Blocks, up to ``timeout`` seconds.
-        """
-        end = time.monotonic() + timeout
-        self.some_ready()
-        while self._claiming and worker.free and (left := end - time.monotonic()) > 0:
-            self._unclaimed.wait(left)
-
     def hand_out(self) -> None:
         """Give what is staged to who is free, then see to more."""
         if self._stopping or not self._owners.sure:

@@ -49,6 +49,10 @@ class Queues:
                 if is_queue_name(name) and self._database_of(name) == database:
                     self.open(name)
 
+    def known(self, name: str) -> Queue | None:
+        """The queue of this name, if this broker knows one."""
+        return self._open.get(name)
+
     def get(self, name: str) -> Queue:
         """The queue of this name, whoever made it; raises :class:`BadQueue` if there is none."""
         if name not in self._open:

@@ -58,7 +58,7 @@ class SessionWorker(Worker):
         Also what was claimed beyond the credit of one that took its jobs and left a moment ago.
         """
         self.queue.settle.await_releases(timeout)
-        self.queue.dispatch.supply(self, timeout)
+        self.queue.dispatch.supply.search(lambda: not self.free, timeout)
 
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
         """Send jobs, many in a message."""
@@ -112,13 +112,14 @@ class PoppingWorker(SessionWorker):
 
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
         """Send jobs that are no longer in MongoDB; if the client has left they are pushed anew."""
-        self.unsettled.clear()
-        self.proven = True
         if self.gone:
             push_anew(self.queue, [each.job for each in deliveries], self._session.counters)
         else:
-            super().deliver(deliveries)
             self.queue.dispatch.resize(self, max(0, self.prefetch - len(deliveries)))
+            self.unsettled.clear()  # only now, with less credit, may there be more
+            self.proven = True
+            super().deliver(deliveries)
+            self.queue.dispatch.offer(self)
         self._sent.set()
 
 

@@ -333,7 +333,19 @@ class Session:
         name, job_id, wait = take(fields, str, str, int | float)
         if not 0 <= wait <= LONGEST_DELAY:
             raise BadFrames(f"{wait} is no number of seconds from 0 to ten years")
-        self._results.ask(number, self._house.queues.for_push(check_name(name)), job_id, wait)
+        queue = self._house.queues.known(name)
+        if queue:
+            self._results.ask(number, queue, job_id, wait)
+        else:  # MongoDB may have it
+            self._questions.add(partial(self._ask_unknown, number, name, job_id, wait))
+
+    def _ask_unknown(self, number: int, name: str, job_id: str, wait: float) -> None:
+        try:
+            queue = self._house.queues.get(name)
+            if self in self._house.sessions:
+                self._results.ask(number, queue, job_id, wait)
+        except SluiceError as error:
+            self._resulted(number, error)
 
     def _resulted(self, number: int, outcome: bytes | SluiceError) -> None:
         if isinstance(outcome, SluiceError):

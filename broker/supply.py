@@ -79,7 +79,7 @@ class Arrival:
 class Supply:
     """What lies ready in MongoDB as far as this broker knows, what is on its way there, and the claims.
 
-    Nothing here blocks but :meth:`await_room` and the claims, whose greenlet lives only while
+    Nothing here blocks but :meth:`await_room`, :meth:`search` and the claims, whose greenlet lives only while
     workers want more than is staged.
     """
 
@@ -187,6 +187,13 @@ class Supply:
         """Every second or so: claim a little, to see whether other brokers have left something ready."""
         if self._demand.granting and self._room() > 0:
             self._spawn_claims(self._look)
+
+    def search(self, enough: Callable[[], bool], timeout: float) -> None:
+        """Claim what lies ready, whatever is known of that; blocks until it is staged, or there is enough."""
+        end = time.monotonic() + timeout
+        self.some_ready(count=0)
+        while self._claiming and not enough() and (left := end - time.monotonic()) > 0:
+            self._unclaimed.wait(left)
 
     def at_rest(self, timeout: float) -> bool:
         """Wait until no claim is under way; False if time ran out before."""

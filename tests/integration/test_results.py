@@ -15,6 +15,7 @@ from launcher import BrokerProcess, wait_until
 from plain_clients import House, receive, serving, spare
 from sluicemq import (
     BadHeaders,
+    BadQueue,
     Client,
     Dead,
     Expired,
@@ -137,7 +138,16 @@ def test_who_waits_for_a_job_pushed_without_wanting_it_hears_its_result(
         assert library.answer(77).fields == [b"xx"]
 
 
+def test_a_result_of_an_unknown_queue_is_refused_and_makes_none(endpoint: str, queue: str) -> None:
+    with Client(endpoint) as client:
+        with pytest.raises(BadQueue, match=f"no queue '{queue}'"):
+            client.result(queue, "any")
+        assert queue not in {each["name"] for each in client.queues()}
+
+
 def test_an_unknown_id_is_not_found_at_once_however_long_one_would_wait(endpoint: str, queue: str) -> None:
+    with Producer(endpoint) as producer:
+        producer.push(queue, b"")
     with Client(endpoint, timeout=5) as client, pytest.raises(NotFound, match="no job nobody"):
         client.result(queue, "nobody", wait=3600)
 
@@ -217,14 +227,17 @@ def test_a_session_that_goes_forgets_its_questions(house: House, endpoint: str, 
         assert staying.answer(901).fields == [b"xx"]
 
 
-def test_questions_that_wait_are_answered_by_the_broker_that_comes_back(mongo_uri: str, queue: str) -> None:
+@pytest.mark.parametrize("end", ["kill", "terminate"])
+def test_questions_that_wait_are_answered_by_the_broker_that_comes_back(
+    mongo_uri: str, queue: str, end: str
+) -> None:
     with serving(mongo_uri, [], lease=1) as own:
         endpoint = own.broker.doors["smq"]
         with Producer(endpoint) as producer:
-            # Given a job whose result somebody waits for, at a broker that is killed
+            # Given a job whose result somebody waits for, at a broker that is ended
             reply = producer.submit(queue, b"ab", id="mine")
             reply.receipt.wait(SECONDS)
-            own.broker.kill()
+            getattr(own.broker, end)()
             own.broker.restart()
             # When its worker comes, then it is told
             with working(endpoint, queue, double):
