@@ -344,8 +344,8 @@ class Session:
             queue = self._house.queues.get(name)
             if self in self._house.sessions:
                 self._results.ask(number, queue, job_id, wait)
-        except SluiceError as error:
-            self._resulted(number, error)
+        except Exception as error:  # noqa: BLE001 - the client must have an answer
+            self._resulted(number, refusal(error))
 
     def _resulted(self, number: int, outcome: bytes | SluiceError) -> None:
         if isinstance(outcome, SluiceError):

@@ -39,9 +39,9 @@ class ClaimedJob(Job):
         """Done, with this result."""
         self._claim.settle([self], wire.COMMIT, result)
 
-    def rollback(self, reason: str = "", delay: float = 0.0) -> None:
-        """Give it back, to be delivered again after ``delay`` seconds."""
-        self._claim.settle([self], wire.ROLLBACK, reason, delay or None)
+    def rollback(self, reason: str = "", delay: float | None = None) -> None:
+        """Give it back, to be delivered again after ``delay`` seconds (None: as the broker has it)."""
+        self._claim.settle([self], wire.ROLLBACK, reason, delay)
 
     def reject(self, reason: str = "") -> None:
         """To the dead letters at once."""
