@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from heapq import heapify, heappop, heappush
 from typing import Final
 
 import gevent
 
+from broker.batcher import Batcher
+from broker.frontends import refusal
 from broker.queue import Queue
+from broker.queues import Queues
 from sluicemq.errors import QueueFull, SluiceError, Timeout
 
 #: Results that one session may wait for at once.
@@ -20,31 +24,40 @@ _STALE: Final = 1000  # deadlines of questions answered before, kept until there
 class Results:
     """The questions of one session. ``reply`` gets a request's number and its outcome, once.
 
-    One timer in all, for the earliest deadline; it exists only while a question waits for a job.
+    ``later`` runs what has to ask MongoDB whether there is such a queue. One timer in all, for the
+    earliest deadline; it exists only while a question waits for a job.
     """
 
-    def __init__(self, reply: Callable[[int, bytes | SluiceError], None]) -> None:
+    def __init__(
+        self,
+        queues: Queues,
+        later: Batcher[Callable[[], None]],
+        reply: Callable[[int, bytes | SluiceError], None],
+    ) -> None:
+        self._queues = queues
+        self._later = later
         self._reply = reply
+        self._gone = False
         self._asked: set[_Asked] = set()
         self._deadlines: list[tuple[float, int, _Asked]] = []
         self._count = 0
         self._timer: gevent.Greenlet[..., None] | None = None
         self._due = 0.0
 
-    def __len__(self) -> int:
-        """Questions without an answer so far."""
-        return len(self._asked)
-
-    def ask(self, number: int, queue: Queue, job_id: str, wait: float) -> None:
+    def ask(self, number: int, name: str, job_id: str, wait: float) -> None:
         """Reply with the result of a job, once it has one; up to ``wait`` seconds from now."""
         if len(self._asked) >= MOST_ASKED:
             raise QueueFull(f"{MOST_ASKED} questions of this session wait for results: ask again later")
-        asked = _Asked(self, number, queue, job_id, time.monotonic() + wait)
-        self._asked.add(asked)
-        queue.answers.ask(job_id, asked.answer, asked.on_its_way)
+        until = time.monotonic() + wait
+        queue = self._queues.known(name)
+        if queue:
+            self._ask(number, queue, job_id, until)
+        else:
+            self._later.add(partial(self._ask_unknown, number, name, job_id, until))
 
     def forget(self) -> None:
         """The session has gone."""
+        self._gone = True
         for asked in self._asked:
             asked.forget()
         self._asked.clear()
@@ -64,6 +77,20 @@ class Results:
         self._count += 1
         heappush(self._deadlines, (asked.deadline, self._count, asked))
         self._set_timer()
+
+    def _ask(self, number: int, queue: Queue, job_id: str, until: float) -> None:
+        asked = _Asked(self, number, queue, job_id, until)
+        self._asked.add(asked)
+        queue.answers.ask(job_id, asked.answer, asked.on_its_way)
+
+    def _ask_unknown(self, number: int, name: str, job_id: str, until: float) -> None:
+        """Another broker may have made the queue."""
+        try:
+            queue = self._queues.get(name)
+            if not self._gone:
+                self._ask(number, queue, job_id, until)
+        except Exception as error:  # noqa: BLE001 - the client must have an answer
+            self._reply(number, refusal(error))
 
     def _set_timer(self) -> None:
         due = self._deadlines[0][0]

@@ -110,10 +110,10 @@ class Session:
         self._house = house
         self._lane = lane
         self._workers: dict[str, SessionWorker] = {}
-        self._results = Results(self._resulted)
         self._heard = self._said = time.monotonic()
         self._held_back = False
         self._questions: Batcher[Callable[[], None]] = Batcher(lambda batch: batch[0](), size=1)
+        self._results = Results(house.queues, self._questions, self._resulted)
         lane.receive = self._receive
         lane.closed = self._closed
         lane.unblocked = self.read_on
@@ -333,19 +333,7 @@ class Session:
         name, job_id, wait = take(fields, str, str, int | float)
         if not 0 <= wait <= LONGEST_DELAY:
             raise BadFrames(f"{wait} is no number of seconds from 0 to ten years")
-        queue = self._house.queues.known(name)
-        if queue:
-            self._results.ask(number, queue, job_id, wait)
-        else:  # MongoDB may have it
-            self._questions.add(partial(self._ask_unknown, number, name, job_id, wait))
-
-    def _ask_unknown(self, number: int, name: str, job_id: str, wait: float) -> None:
-        try:
-            queue = self._house.queues.get(name)
-            if self in self._house.sessions:
-                self._results.ask(number, queue, job_id, wait)
-        except Exception as error:  # noqa: BLE001 - the client must have an answer
-            self._resulted(number, refusal(error))
+        self._results.ask(number, name, job_id, wait)
 
     def _resulted(self, number: int, outcome: bytes | SluiceError) -> None:
         if isinstance(outcome, SluiceError):

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from sluicemq import wire
-from stub_broker import SECONDS, SILENCE, StubBroker
+from stub_broker import SECONDS, SILENCE, Received, StubBroker
 
 PATCHED = """
 from gevent import monkey
@@ -169,3 +169,29 @@ print("two")
 def test_the_library_imports_none_of_the_broker(module: str) -> None:
     program = f"import sys, sluicemq, sluicemq.cli_app; sys.exit({module!r} in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False, timeout=SECONDS).returncode == 0
+
+
+def test_many_greenlets_call_and_claim_while_the_others_go_on(broker: StubBroker) -> None:
+    broker.on[wire.RESULT] = lambda message: message.fields[1].encode()
+
+    def ready(message: Received) -> None:
+        if message.fields[1]:
+            broker.deliver(message.peer, message.fields[0], [b"a", b"b"])
+
+    broker.on[wire.READY] = ready
+    process = run_patched(
+        """
+with Producer(sys.argv[1]) as producer:
+    def call(number):
+        assert producer.call("q", b"x", 10, id="%d" % number) == b"%d" % number
+    gevent.joinall([gevent.spawn(call, number) for number in range(200)], raise_error=True)
+    futures = [producer.submit("q", b"x") for _ in range(200)]
+    print(all(future.result(10) == future.receipt.id.encode() for future in futures), ticks > 0)
+with Client(sys.argv[1]) as client:
+    with client.reserve("q", 2, wait=10) as claim:
+        claim.commit()
+        print(len(claim), [job.payload for job in client.pop("q", 2, wait=10)])
+""",
+        broker.endpoint,
+    )
+    assert finish(process) == ["True True", "2 [b'a', b'b']"]

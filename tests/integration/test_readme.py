@@ -76,6 +76,11 @@ def test_the_example_of_the_library_runs_to_its_end(broker: BrokerProcess) -> No
         wait_until(lambda: numbers()["ready"] == numbers()["reserved"] == 0, what="an empty queue")
 
 
+def test_the_example_of_results_claims_and_pops_prints_what_it_says(broker: BrokerProcess) -> None:
+    output, _ = program(broker, "results").communicate(timeout=60)
+    assert output.splitlines() == ["b'abab'", "b'9999'", "b'9999'", "2"]
+
+
 def test_the_configuration_shown_is_every_setting_with_its_default() -> None:
     shown = tomllib.loads(block("configuration"))
     real = tomllib.loads(describe(Config.default()))
