@@ -18,6 +18,7 @@ from sluicemq import (
     Timeout,
     TooLarge,
     Unavailable,
+    Worker,
     wire,
 )
 from sluicemq.replies import ASKED_AT_ONCE
@@ -231,10 +232,13 @@ def test_a_claim_that_waits_when_the_broker_vanishes_asks_the_one_that_comes_bac
         broker.wait_for(wire.READY)
         # When the broker is another one
         broker.stop()
-        deliver_on_ready(broker, [b"b", b"c"])
+        deliver_on_ready(broker, [b"b"])
         broker.start()
+        again = broker.wait_for(wire.READY, 2)[1]
+        broker.wait_for(wire.PING, len(broker.of(wire.PING)) + 4)
+        broker.deliver(again.peer, "mail", [b"c"])
         waiting.join(SECONDS)
-        # Then it has that one's jobs, and not the void one
+        # Then it has waited for that one's jobs, and does not count the void one
         with claims[0] as claim:
             assert [job.payload for job in claim] == [b"b", b"c"]
 
@@ -265,3 +269,24 @@ def test_what_was_popped_before_the_broker_vanished_is_kept_and_only_the_rest_as
     assert [job.payload for job in popped] == [b"a", b"b", b"c"]
     assert [message.fields[1] for message in broker.of(wire.READY)] == [3, 2, 0]
     assert {message.fields[2]["pop"] for message in broker.of(wire.READY)} == {True}
+
+
+def test_a_worker_that_pops_asks_for_as_many_as_it_has_room_for(broker: StubBroker) -> None:
+    # Given a worker with room for four, that has two
+    go_on = threading.Semaphore(0)
+    worker = Worker(broker.endpoint, "mail", lambda _job: go_on.acquire(timeout=SECONDS) and None,
+                    prefetch=4, pop=True)  # fmt: skip
+    with worker:
+        broker.deliver(broker.wait_for(wire.READY)[0].peer, "mail", [b"a", b"b"])
+        # When one is done, then it wants one more
+        go_on.release()
+        broker.wait_for(wire.READY, 2)
+        # When the connection is lost, then the next broker is asked for all but the one that it has
+        broker.stop()
+        broker.start()
+        broker.wait_for(wire.READY, 3)
+        assert [message.fields[1] for message in broker.of(wire.READY)] == [4, 1, 3]
+        go_on.release()
+        broker.wait_for(wire.READY, 4)
+    assert [message.fields[1] for message in broker.of(wire.READY)][3] == 1
+    assert broker.settled() == {}

@@ -130,6 +130,17 @@ def test_who_pushed_the_job_is_not_told_that_it_is_unknown(house: House) -> None
     assert len(house.answers) == 1
 
 
+def test_who_has_gone_before_the_job_was_looked_for_is_told_nothing(house: House) -> None:
+    def answer(outcome: bytes | SluiceError) -> None:
+        house.heard.append(outcome)
+
+    house.answers.ask("job", answer, lambda: house.heard.append("on its way"))
+    house.answers.forget("job", answer)
+    go_on()
+    assert house.store.reads == [["job"]]
+    assert house.heard == []
+
+
 def test_a_job_that_was_there_and_ends_elsewhere_unremembered_is_uncertain(house: House) -> None:
     house.store.jobs["job"] = RUNNING
     house.ask()

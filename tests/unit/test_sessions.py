@@ -10,10 +10,11 @@ import pytest
 from broker.config import BrokerSettings
 from broker.counters import Counters
 from broker.frames import JobMaker
+from broker.intake import Push
 from broker.job import Job
-from broker.session_workers import MOST_BYTES, SessionWorker
+from broker.session_workers import MOST_BYTES, PoppingWorker, SessionWorker
 from broker.sessions import Session, SessionDoor
-from broker.worker import Delivery
+from broker.worker import Delivery, Worker
 from devices.switchboard import Switchboard
 from fakes import Clock
 from sluicemq import wire
@@ -27,6 +28,7 @@ class Lane:
     writable = True
     is_closed = False
     receive: Callable[[list[list[bytes]]], None]
+    closed: Callable[[], None]
 
     def __init__(self) -> None:
         self.sent: list[wire.Message] = []
@@ -46,7 +48,29 @@ class Broken:
 
 
 class Queue:
+    """One queue whose parts are all itself; notes what it is asked for."""
+
     name = "mail"
+
+    def __init__(self) -> None:
+        self.settle = self.dispatch = self.supply = self
+        self.calls: list[str] = []
+        self.pushes: list[Push] = []
+
+    def await_releases(self, timeout: float) -> None:
+        self.calls.append("releases")
+
+    def search(self, enough: Callable[[], bool], timeout: float) -> None:
+        self.calls.append("search")
+
+    def resize(self, worker: Worker, prefetch: int) -> None:
+        worker.prefetch = prefetch
+
+    def offer(self, worker: Worker) -> None:
+        """Nobody has any."""
+
+    def push(self, push: Push) -> None:
+        self.pushes.append(push)
 
 
 @pytest.fixture
@@ -65,9 +89,18 @@ def session(lane: Lane) -> Session:
 
 
 @pytest.fixture
-def worker(session: Session) -> SessionWorker:
-    queue: Any = Queue()
+def queue() -> Queue:
+    return Queue()
+
+
+@pytest.fixture
+def worker(session: Session, queue: Any) -> SessionWorker:
     return SessionWorker(session, queue, 100)
+
+
+@pytest.fixture
+def popper(session: Session, queue: Any) -> PoppingWorker:
+    return PoppingWorker(session, queue, 3)
 
 
 def delivery(worker: SessionWorker, number: int, size: int) -> Delivery:
@@ -117,3 +150,39 @@ def test_a_worker_that_is_hung_up_on_loses_its_session(worker: SessionWorker, la
     worker.hang_up()
 
     assert lane.is_closed
+
+
+def test_a_look_for_jobs_waits_for_those_that_are_being_given_back(
+    worker: SessionWorker, queue: Queue
+) -> None:
+    worker.await_supply(1.0)
+
+    assert queue.calls == ["releases", "search"]
+
+
+def test_a_session_that_has_gone_asks_no_more(session: Session, lane: Lane) -> None:
+    lane.closed()
+
+    assert session._results._gone
+
+
+def test_jobs_removed_for_a_client_that_has_left_are_pushed_anew(
+    popper: PoppingWorker, queue: Queue, lane: Lane
+) -> None:
+    popper.gone = True
+
+    popper.deliver([delivery(popper, 7, 10)])
+
+    assert lane.sent == []
+    assert [job.id for push in queue.pushes for job in push.jobs] == ["j7"]
+
+
+def test_a_job_that_is_popped_takes_one_off_the_credit_and_a_grant_is_added(
+    popper: PoppingWorker, lane: Lane
+) -> None:
+    popper.deliver([delivery(popper, 1, 10), delivery(popper, 2, 10)])
+    assert popper.free == 1
+    popper.grant(4)
+    assert popper.free == 5
+    popper.grant(0)
+    assert popper.free == 0
