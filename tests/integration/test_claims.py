@@ -133,15 +133,15 @@ def test_one_renewal_keeps_all_jobs_of_a_claim_beyond_their_visibility_timeout(
     house: House, client: Client, queue: str
 ) -> None:
     # Given two claims of jobs that must be settled soon, one of them renewed
-    push(house, queue, 6, visibility_timeout=1.5)
+    push(house, queue, 6, visibility_timeout=3)
     before = house.counter("timed_out")
     with client.reserve(queue, 3) as renewed:
         renewed.extend(60)
         forgotten = client.reserve(queue, 3)
         # When the time is over, then the others are lost, and these still the claim's
-        wait_until(lambda: house.counter("timed_out") == before + 3)
+        wait_until(lambda: house.counter("timed_out") >= before + 3)
         renewed.commit()
-        with pytest.raises(LeaseLost, match="3 of 3 jobs|the claim is lost"):
+        with pytest.raises(LeaseLost, match=r"3 of 3 jobs|the claim is lost"):
             forgotten.extend(60)
         assert forgotten.unsettled == []
     house.await_count(queue, "ready", 3)

@@ -72,6 +72,9 @@ class Queue:
     def push(self, push: Push) -> None:
         self.pushes.append(push)
 
+    def take_back(self, jobs: list[Job]) -> None:
+        self.calls += [f"take back {job.id}" for job in jobs]
+
 
 @pytest.fixture
 def lane() -> Lane:
@@ -170,11 +173,14 @@ def test_jobs_removed_for_a_client_that_has_left_are_pushed_anew(
     popper: PoppingWorker, queue: Queue, lane: Lane
 ) -> None:
     popper.gone = True
+    remembered = delivery(popper, 8, 10)
+    remembered.job.owner = "me"  # it is still there, as done
 
-    popper.deliver([delivery(popper, 7, 10)])
+    popper.deliver([delivery(popper, 7, 10), remembered])
 
     assert lane.sent == []
     assert [job.id for push in queue.pushes for job in push.jobs] == ["j7"]
+    assert queue.calls == ["take back j8"]
 
 
 def test_a_job_that_is_popped_takes_one_off_the_credit_and_a_grant_is_added(
