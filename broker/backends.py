@@ -20,7 +20,7 @@ from broker.frontends import FRAME_FACTOR
 from broker.job import Job
 from broker.pops import push_anew
 from broker.queue import Queue
-from broker.settle import Settlement, Verdict, read_verdict
+from broker.verdict import Settlement, Verdict, read_verdict
 from broker.worker import Delivery, Worker
 from devices.doors import Lane, LaneDoor, SharedDoor
 from devices.endpoints import Endpoint

@@ -220,7 +220,9 @@ class Dispatch:
         """Every second or so: follow the pace of the workers, look for jobs of other brokers."""
         self.pace.tick(working=bool(self.deliveries))
         self.hand_out()
-        if self.pace.rate is not None:  # what workers won't come to within a second others may have
+        if self.pace.rate is not None and not self.supply.under_way:
+            # What workers won't come to within a second others may have; not while later jobs are on
+            # their way here, which would overtake those.
             beyond = len(self._staged) - self._free - int(self.pace.rate)
             self._give_back(self._staged.take_last(beyond))
         self.supply.look()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from broker.settle import Verdict
+from broker.verdict import Verdict
 from sluicemq import wire
 from sluicemq.errors import BadFrames, Duplicate, SluiceError
 

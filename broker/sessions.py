@@ -33,7 +33,7 @@ from broker.session_fields import (
 )
 from broker.session_results import Results
 from broker.session_workers import PoppingWorker, SessionWorker
-from broker.settle import Settlement, Verdict
+from broker.verdict import Settlement, Verdict
 from devices.doors import Lane, LaneDoor
 from devices.flow import Watermark
 from devices.switchboard import Switchboard

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 import gevent
@@ -26,9 +26,10 @@ from broker.patience import Patience
 from broker.shield import shielded
 from broker.store import QueueStore
 from broker.store_verdicts import Finished, GivenBack
+from broker.verdict import Settlement, Verdict
 from broker.worker import Delivery, Worker
 from sluicemq import wire
-from sluicemq.errors import BadFrames, Dead, LeaseLost, SluiceError, TooLarge, Unavailable, Uncertain
+from sluicemq.errors import Dead, LeaseLost, SluiceError, TooLarge, Unavailable, Uncertain
 
 #: Commits in one statement, at most; and statements at once.
 COMMIT: Final = 1000
@@ -40,38 +41,6 @@ DIED: Final = "the worker died"
 TIMED_OUT: Final = "visibility_timeout passed without a verdict"
 
 _USUAL_BACKOFF: Final = Backoff()
-
-
-class Verdict(NamedTuple):
-    """A worker's word on one delivery; ``detail`` is the result (bytes) or the reason (text)."""
-
-    receipt: bytes
-    kind: str
-    detail: bytes | str = b""
-    delay: float | None = None
-
-
-class Settlement:
-    """Verdicts that came together: when all are durable, ``told`` hears which were refused."""
-
-    __slots__ = ("pending", "problems", "told")
-
-    def __init__(self, told: Callable[[dict[int, SluiceError]], None] | None = None) -> None:
-        self.pending = 1
-        self.problems: dict[int, SluiceError] = {}
-        self.told = told
-
-    def settled(self, position: int, problem: SluiceError | None = None) -> None:
-        """One of them is durable or refused."""
-        if problem:
-            self.problems[position] = problem
-        self.close()
-
-    def close(self) -> None:
-        """One fewer to wait for."""
-        self.pending -= 1
-        if not self.pending and self.told:
-            shielded(self.told, self.problems)
 
 
 class _Commit(NamedTuple):
@@ -379,17 +348,6 @@ class Settle:
     def _release_held(self, owner: str, ids: list[str]) -> None:
         """Release; a repetition must not meet a new claim of the same jobs, so those go under a new id."""
         self._patience.insist(lambda: self._store.release(ids, owner), lambda: self._dispatch.retire(owner))
-
-
-def read_verdict(kind: bytes) -> str:
-    """The verdict a plain worker's frame names; raises :class:`BadFrames` for anything else."""
-    try:
-        return _PLAIN[kind]
-    except KeyError:
-        raise BadFrames(f"verdict {kind[:32]!r} is not COMMIT, ROLLBACK or REJECT") from None
-
-
-_PLAIN = {b"COMMIT": wire.COMMIT, b"ROLLBACK": wire.ROLLBACK, b"REJECT": wire.REJECT}
 
 
 def _too_long(verdict: Verdict, job: Job, clock: ServerClock) -> TooLarge | None:

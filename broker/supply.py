@@ -195,6 +195,11 @@ class Supply:
         while self._claiming and not enough() and (left := end - time.monotonic()) > 0:
             self._unclaimed.wait(left)
 
+    @property
+    def under_way(self) -> bool:
+        """Whether a claim or a push that is born reserved will bring jobs."""
+        return self._claiming or self._expected > 0
+
     def at_rest(self, timeout: float) -> bool:
         """Wait until no claim is under way; False if time ran out before."""
         return bool(self._unclaimed.wait(timeout))

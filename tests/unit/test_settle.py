@@ -14,8 +14,9 @@ from broker.dispatch import Dispatch
 from broker.job import Job
 from broker.mongo import Unclear
 from broker.patience import Patience
-from broker.settle import _USUAL_BACKOFF, DIED, TIMED_OUT, Settle, Settlement, Verdict
+from broker.settle import _USUAL_BACKOFF, DIED, TIMED_OUT, Settle
 from broker.store_verdicts import Finished, GivenBack
+from broker.verdict import Settlement, Verdict
 from fakes import Clock, FakeOwners, FakeStore, FakeWorker, go_on
 from jobs import NOW, ids, some_jobs
 from sluicemq import wire

@@ -148,3 +148,20 @@ def test_for_workers_of_unknown_pace_a_push_waits_only_a_moment(monkeypatch: pyt
     house.finish()
     push.join(1.0)
     assert push.ready()
+
+
+def test_nothing_is_given_back_while_later_jobs_are_on_their_way_here_to_overtake_it() -> None:
+    # Given: far more is staged than a worker that has become slow will come to
+    house = House(rate=0.0)
+    house.work(1000)
+    given_back: list[str] = []
+    house.dispatch.give_back = lambda jobs: given_back.extend(job.id for job in jobs)
+    # When: a push that is born reserved is under way
+    house.dispatch.pace.appetite = 2000
+    arrival = house.supply.expect(some_jobs(10), NOW)
+    house.dispatch.tick()
+    assert given_back == []
+    # Then: once it has come
+    house.supply.arrived(arrival, arrival.jobs)
+    house.dispatch.tick()
+    assert given_back
