@@ -1,5 +1,6 @@
 """The README is true: its code runs, its configuration is the real one, its claims name real things."""
 
+import inspect
 import re
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from broker.config import Config, describe, load
+from broker.job import State
 from launcher import BrokerProcess, free_port, wait_until
 from sluicemq import Client, Producer, errors
 
@@ -43,6 +45,10 @@ def program(broker: BrokerProcess, name: str) -> subprocess.Popen[str]:
     """Run a block of the README as it stands, but for the ports of this broker."""
     code = re.sub(r"tcp://127\.0\.0\.1:(\d+)", lambda found: broker.doors[DOORS[int(found[1])]], block(name))
     return subprocess.Popen([sys.executable, "-u", "-c", code], stdout=subprocess.PIPE, text=True)
+
+
+def test_the_life_of_a_job_is_drawn_as_the_code_has_it() -> None:
+    assert block("life of a job").strip() in inspect.getdoc(State).replace("\n    ", "\n")
 
 
 def test_the_quick_start_copies_and_runs(broker: BrokerProcess) -> None:
