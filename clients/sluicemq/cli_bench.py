@@ -24,6 +24,8 @@ from sluicemq.bench.plan import DEVICES, DOORS, SCENARIOS, Plan, planned
 from sluicemq.cli_output import Session
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from sluicemq.bench.outcome import Outcome
 
 _NEEDED = ("hdrh", "psutil")
@@ -46,8 +48,8 @@ SCENARIO is one of
 --door says who connects
 {_meanings(DOORS).removeprefix(chr(8) + chr(10))}
 
-Producers and workers are processes of their own. Latency counts from the time at which a job was due,
-so that a broker that stalls can't hide it.
+Producers and workers are processes of their own; more than 16 workers share that many. Latency counts
+from the time at which a job was due, so that a broker that stalls can't hide it.
 """
 
 _count = click.IntRange(1)
@@ -69,7 +71,9 @@ def _plot_file(_context: click.Context, _parameter: click.Parameter, value: Path
 @click.option("--jobs", type=_count, help="How many; in simulate, publishes of one round.")
 @click.option("--size", type=_count, help="Bytes of a job.  [200; relay 64]")
 @click.option("--producers", type=_count, help="Processes that push.  [1]")
-@click.option("--workers", type=_count, help="Processes that work.  [1]")
+@click.option("--workers", type=_count, help="Workers.  [1; of several queues one each]")
+@click.option("--processes", type=_count, help="Processes that the workers share.  [one each, up to 16]")
+@click.option("--queues", type=_count, help="Queues of the library, jobs and workers dealt in turn.  [1]")
 @click.option("--prefetch", type=_count, help="Jobs at one worker; of PULL workers the device's own.")
 @click.option("--window", type=_count, help="Unconfirmed jobs of a library producer; 1: one by one.  [20000]")
 @click.option("--backlog", type=_count, help="Of drain: jobs in the queue before.  [--jobs]")
@@ -126,7 +130,7 @@ def _run(
     from sluicemq.bench.crew import BenchFailed  # noqa: PLC0415
 
     try:
-        with _ended_by_sigterm(), _progress(session) as watch:
+        with ended_by_sigterm(), progress(session.err) as watch:
             if plan.scenario == "relay":
                 return relay.run_relay(plan, watch)
             if endpoint:
@@ -148,7 +152,7 @@ def _show(session: Session, outcome: Outcome, *, as_json: bool) -> None:
 
 
 @contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
+def ended_by_sigterm() -> Iterator[None]:
     """Leave all blocks at SIGTERM too, for that is what ends the processes that were started."""
     before = signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     try:
@@ -157,7 +161,7 @@ def _ended_by_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-class _Bar:
+class Bar:
     """The progress of a run, as a bar for each of its parts."""
 
     def __init__(self, progress: Progress) -> None:
@@ -175,8 +179,8 @@ class _Bar:
 
 
 @contextmanager
-def _progress(session: Session) -> Iterator[_Bar]:
+def progress(console: Console) -> Iterator[Bar]:
+    """Show the progress of runs there, if it is a terminal."""
     columns = [SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()]
-    shown = session.err.is_terminal
-    with Progress(*columns, TimeElapsedColumn(), console=session.err, disable=not shown) as progress:
-        yield _Bar(progress)
+    with Progress(*columns, TimeElapsedColumn(), console=console, disable=not console.is_terminal) as shown:
+        yield Bar(shown)

@@ -1,6 +1,6 @@
 """Counts that all processes of a bench run see: a small file, mapped into each.
 
-Cell 0 is the number of jobs that ends the run; then one cell for each worker, then one for each
+Cell 0 is the number of jobs that ends the run; then one cell for each process of workers, then one for each
 producer: what it has done so far. Each cell has one writer, so nothing is locked.
 """
 

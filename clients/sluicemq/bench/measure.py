@@ -95,7 +95,7 @@ def board_for(plan: Plan) -> Iterator[tuple[Path, Board]]:
     """The counts of a run, and the file they are in."""
     with tempfile.NamedTemporaryFile(prefix="sluicemq-bench-") as file:
         path = Path(file.name)
-        yield path, Board.make(path, plan.workers, plan.producers)
+        yield path, Board.make(path, plan.processes, plan.producers)
 
 
 class _Stall:
@@ -119,13 +119,14 @@ def _announce(plan: Plan, watch: Watch) -> None:
 
 def _workers(cast: Cast, file: Path) -> list[Task]:
     early = cast.plan.scenario != "drain"
-    task = Task(cast.working, cast.site, cast.plan, cast.plan.jobs, 0, str(file), early=early)
-    return shares(task, cast.plan.workers, 1) if cast.working else []
+    hands = tuple(range(cast.plan.workers))
+    task = Task(cast.working, cast.site, cast.plan, cast.plan.jobs, 0, str(file), early=early, hands=hands)
+    return shares(task, cast.plan.processes, 1) if cast.working else []
 
 
 def _producers(cast: Cast, file: Path) -> list[Task]:
     task = Task(cast.producing, cast.site, cast.plan, cast.plan.jobs, 0, str(file), rate=cast.plan.rate)
-    return shares(task, cast.plan.producers, 1 + cast.plan.workers) if cast.producing else []
+    return shares(task, cast.plan.producers, 1 + cast.plan.processes) if cast.producing else []
 
 
 def _known_target(cast: Cast) -> int:

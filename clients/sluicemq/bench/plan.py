@@ -49,8 +49,10 @@ _JOBS = {
     "relay": 500_000,
     "simulate": 1_000,
 }
+_PROCESSES = 16  # of workers, at most: with hundreds, the machine would do little else
 _SLOW_DOOR_JOBS = 5_000  # one job at a time for each worker or client
 _RATE = 100.0
+_APART = ("relay", "simulate")  # each of their workers is a process
 _PREFETCH = {"latency": 1, "simulate": 1}
 
 
@@ -60,7 +62,8 @@ class Plan:
 
     ``window`` is how many jobs a library producer leaves unconfirmed (1: one by one); ``rate`` is
     jobs a second over all producers, None for as fast as they can; ``duration`` ends the run after
-    that many seconds whatever is left.
+    that many seconds whatever is left. ``workers`` share ``processes`` evenly. Over several ``queues``
+    jobs and workers are dealt in turn.
     """
 
     scenario: str
@@ -76,13 +79,17 @@ class Plan:
     rate: float | None
     iterations: int
     device: str
+    processes: int
+    queues: int
 
     def described(self) -> dict[str, Any]:
         """The settings that had a say in this run."""
         unused = {"device"} if self.scenario != "relay" else {"door", "prefetch", "window"}
         unused |= {"iterations"} if self.scenario != "simulate" else set()
         unused |= {"backlog"} if self.scenario != "drain" else set()
-        unused |= {"workers", "prefetch"} if self.scenario == "push" else set()
+        unused |= {"workers", "prefetch", "processes"} if self.scenario == "push" else set()
+        unused |= {"processes"} if self.processes == self.workers else set()
+        unused |= {"queues"} if self.queues == 1 else set()
         unused |= {"jobs"} if self.jobs == ENDLESS else set()
         return {
             name: value for name, value in asdict(self).items() if name not in unused and value is not None
@@ -102,11 +109,14 @@ def _defaults(scenario: str, door: str, chosen: dict[str, Any]) -> dict[str, Any
     jobs = _JOBS[scenario] if door == "library" else min(_JOBS[scenario], _SLOW_DOOR_JOBS)
     if chosen.get("duration") and scenario in ("push", "both", "latency"):
         jobs = ENDLESS
+    workers = chosen.get("workers", chosen.get("queues", 1))
     return {
         "jobs": jobs,
         "size": 64 if scenario == "relay" else 200,
         "producers": 1,
-        "workers": 1,
+        "workers": workers,
+        "processes": workers if scenario in _APART else min(workers, _PROCESSES),
+        "queues": 1,
         "prefetch": _PREFETCH.get(scenario, 1024 if door == "library" else 100),
         "window": 20_000,
         "backlog": chosen.get("jobs", jobs),
@@ -129,5 +139,11 @@ def _check(plan: Plan) -> None:
         raise ValueError(f"a backlog of {plan.backlog} does not hold the {plan.jobs} jobs to drain")
     if plan.duration is not None and plan.scenario in ("relay", "simulate"):
         raise ValueError(f"{plan.scenario} ends after its --jobs, not after a --duration")
+    if plan.processes > plan.workers or (plan.scenario in _APART and plan.processes != plan.workers):
+        raise ValueError(f"{plan.workers} workers of {plan.scenario} can't share {plan.processes} processes")
+    if plan.queues > 1 and (plan.door != "library" or plan.scenario == "relay"):
+        raise ValueError("only the library's producers and workers can have several queues")
+    if plan.queues > plan.workers and plan.scenario != "push":
+        raise ValueError(f"{plan.workers} workers are too few for {plan.queues} queues")
     if plan.jobs < plan.producers:
         raise ValueError(f"{plan.jobs} jobs are too few for {plan.producers} producers")

@@ -15,6 +15,7 @@ from sluicemq.bench.task import Site, Task
 from sluicemq.bench.usage import pids_behind
 from sluicemq.client import Client
 from sluicemq.errors import SluiceError
+from sluicemq.producer import Producer
 
 _ATTACH_PATIENCE = 30.0
 _LEAVE_PATIENCE = 5.0
@@ -32,15 +33,43 @@ _CASTS = {
 
 
 def run(plan: Plan, site: Site, watch: Watch) -> Outcome:
-    """Measure a broker. The queue must be empty before, and is so again after."""
+    """Measure a broker. The queues must be empty before, and are gone after."""
+    queues = site.queues(plan)
     with Client(site.endpoint, timeout=30) as client:
-        _make_sure_it_is_empty(client, site.queue)
+        _make_sure_they_are_empty(client, queues)
         try:
+            watch.phase("making queues", None)
+            make(client, site.endpoint, queues)
             if plan.scenario == "drain":
-                _fill(plan, site, watch)
-            return measure(_cast(plan, site, client), watch, lambda: _await_workers(client, plan, site.queue))
+                fill(plan, site, watch)
+            return measured(plan, site, client, watch)
         finally:
-            _clear(client, site.queue)
+            _clear(client, queues)
+
+
+def make(client: Client, endpoint: str, queues: list[str]) -> None:
+    """Have their collections and indexes made, which MongoDB takes its time for."""
+    with Producer(endpoint) as producer:
+        for queue in queues:
+            producer.push(queue, b"")
+    for queue in queues:
+        client.purge(queue)
+
+
+def measured(plan: Plan, site: Site, client: Client, watch: Watch) -> Outcome:
+    """Measure a broker whose queues hold what they should."""
+    queues = site.queues(plan)
+    return measure(_cast(plan, site, client), watch, lambda: _await_workers(client, plan, queues))
+
+
+def fill(plan: Plan, site: Site, watch: Watch) -> None:
+    """Push the plan's backlog."""
+    filling = replace(plan, door="library", jobs=plan.backlog, producers=1, window=20_000)
+    watch.phase("filling", plan.backlog)
+    with board_for(filling) as (file, board):
+        task = Task("produce", site, filling, plan.backlog, 1 + filling.processes, str(file))
+        with Crew([task]) as crew:
+            carry_out([crew], board.produced, lambda _seconds, done: watch.at(done))
 
 
 def _cast(plan: Plan, site: Site, client: Client) -> Cast:
@@ -50,46 +79,39 @@ def _cast(plan: Plan, site: Site, client: Client) -> Cast:
     return Cast(plan, site, pids, producing, working, producers_count or plan.door == "req")
 
 
-def _fill(plan: Plan, site: Site, watch: Watch) -> None:
-    filling = replace(plan, door="library", jobs=plan.backlog, producers=1, window=20_000)
-    watch.phase("filling", plan.backlog)
-    with board_for(filling) as (file, board):
-        task = Task("produce", site, filling, plan.backlog, 1 + filling.workers, str(file))
-        with Crew([task]) as crew:
-            carry_out([crew], board.produced, lambda _seconds, done: watch.at(done))
-
-
-def _await_workers(client: Client, plan: Plan, queue: str) -> None:
+def _await_workers(client: Client, plan: Plan, queues: list[str]) -> None:
     """Rates and latencies begin with all workers at the broker's door, not on their way."""
     if plan.scenario in ("push", "drain"):
         return
     patience = time.monotonic() + _ATTACH_PATIENCE
     while time.monotonic() < patience:
-        if _found(client, queue).get("workers", 0) >= plan.workers:
+        if sum(each.get("workers", 0) for each in _found(client, queues)) >= plan.workers:
             return
         time.sleep(_POLL)
-    raise BenchFailed(f"{plan.workers} workers did not get to queue {queue!r} within {_ATTACH_PATIENCE:g} s")
+    raise BenchFailed(f"{plan.workers} workers did not get to {queues[0]!r} within {_ATTACH_PATIENCE:g} s")
 
 
-def _make_sure_it_is_empty(client: Client, queue: str) -> None:
-    found = _found(client, queue)
-    if held := _held(found):
-        raise BenchFailed(f"queue {queue!r} holds {held} jobs: purge it, or name another with --queue")
-    if found.get("workers"):
-        raise BenchFailed(f"queue {queue!r} has {found['workers']} workers already")
+def _make_sure_they_are_empty(client: Client, queues: list[str]) -> None:
+    for found in _found(client, queues):
+        name = found["name"]
+        if held := _held(found):
+            raise BenchFailed(f"queue {name!r} holds {held} jobs: purge it, or name another with --queue")
+        if found.get("workers"):
+            raise BenchFailed(f"queue {name!r} has {found['workers']} workers already")
 
 
-def _clear(client: Client, queue: str) -> None:
-    """Leave nothing behind. It was empty, so it may go; not while our workers are on their way out."""
+def _clear(client: Client, queues: list[str]) -> None:
+    """Leave nothing behind. They were empty, so they may go; not while our workers are on their way out."""
     patience = time.monotonic() + _LEAVE_PATIENCE
     with suppress(SluiceError):  # the broker may be gone
-        while time.monotonic() < patience and _found(client, queue).get("workers"):
+        while time.monotonic() < patience and any(each.get("workers") for each in _found(client, queues)):
             time.sleep(_POLL)
-        client.delete(queue)
+        for queue in queues:
+            client.delete(queue)
 
 
-def _found(client: Client, queue: str) -> dict[str, Any]:
-    return next((each for each in client.queues() if each["name"] == queue), {})
+def _found(client: Client, queues: list[str]) -> list[dict[str, Any]]:
+    return [each for each in client.queues() if each["name"] in queues]
 
 
 def _held(found: dict[str, Any]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import cycle
 from time import monotonic_ns
 from types import TracebackType
 from typing import Protocol, Self
@@ -47,14 +48,14 @@ class LibrarySource:
 
     def __init__(self, task: Task) -> None:
         self.times = Times()
-        self._queue = task.site.queue
+        self._queues = cycle(task.site.queues(task.plan))
         self._sent = 0
         self._producer = Producer(task.site.endpoint, window=task.plan.window)
 
     def send(self, payload: bytes, stamp: int) -> None:  # noqa: ARG002 - timed by who takes it
         """Push; the library makes batches."""
         self._sent += 1
-        self._producer.push(self._queue, payload)
+        self._producer.push(next(self._queues), payload)
 
     def confirmed(self) -> int:
         """What the broker has confirmed."""
@@ -62,7 +63,7 @@ class LibrarySource:
 
     def send_together(self, payloads: list[bytes]) -> None:
         """Push all, then wait for each in its turn."""
-        pushed = [(monotonic_ns(), self._producer.push(self._queue, payload)) for payload in payloads]
+        pushed = [(monotonic_ns(), self._producer.push(next(self._queues), payload)) for payload in payloads]
         for began, receipt in pushed:
             receipt.wait()
             self.times.add(monotonic_ns() - began)
@@ -82,7 +83,7 @@ class OneByOneSource(LibrarySource):
 
     def send(self, payload: bytes, stamp: int) -> None:
         """Push and wait."""
-        self._producer.push(self._queue, payload).wait()
+        self._producer.push(next(self._queues), payload).wait()
         self._sent += 1
         self.times.add(monotonic_ns() - stamp)
 

@@ -1,4 +1,4 @@
-"""Workers of the bench, one function for each kind that a door knows.
+"""Workers of the bench, one function for each kind that a door knows; a process may be many of them.
 
 Each gives every payload to ``tally`` and settles the job; it ends when the tally is over or, while
 nothing comes, when the board says so. It returns once what it settled has been sent (the library:
@@ -8,15 +8,18 @@ confirmed).
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol
 
 import zmq
 
 from sluicemq.bench.board import Board
 from sluicemq.bench.task import Task
+from sluicemq.errors import Release
 from sluicemq.worker import Worker
+
+Socket = zmq.Socket[bytes]
 
 _IDLE = 0.02  # seconds between looks whether it is over, while nothing comes
 
@@ -40,39 +43,44 @@ AwaitGo = Callable[[], int]
 
 
 def take_with_library(task: Task, board: Board, tally: Tally, await_go: AwaitGo) -> None:
-    """The library's worker."""
+    """The library's workers."""
     finished = threading.Event()
+    counting = threading.Lock()
 
     def handler(job: Any) -> None:
-        if finished.is_set():
-            return  # one that had been handed over before the stop; it is not counted
-        tally(job.payload)
-        if tally.over:
-            finished.set()
-            worker.stop()  # from here it only begins, and at once
+        with counting:
+            if finished.is_set():
+                raise Release("it had been handed over before the stop")
+            tally(job.payload)
+            if tally.over:
+                finished.set()
 
-    worker = Worker(task.site.endpoint, task.site.queue, handler, prefetch=task.plan.prefetch)
-    if task.early:
-        worker.start()
-    tally.started(await_go())
-    worker.start()
-    while not (finished.wait(_IDLE) or board.is_over()):
-        pass
-    worker.stop()
+    with ExitStack() as stack:
+        workers = _library_workers(task, handler)
+        for worker in workers:
+            stack.callback(worker.stop)
+            if task.early:
+                worker.start()
+        tally.started(await_go())
+        for worker in workers:
+            worker.start()
+        while not (finished.wait(_IDLE) or board.is_over()):
+            pass
+        finished.set()
 
 
 def take_with_rep(task: Task, board: Board, tally: Tally, await_go: AwaitGo) -> None:
-    """A plain REP socket that answers nothing."""
-    with _connected(task, zmq.REP, tally, await_go) as socket:
-        for payload in _received(socket, board, tally):
+    """Plain REP sockets that answer nothing."""
+    with _connected(task, zmq.REP, tally, await_go) as sockets:
+        for socket, payload in _received(sockets, board, tally):
             tally(payload)
             socket.send(b"")
 
 
 def take_with_pull(task: Task, board: Board, tally: Tally, await_go: AwaitGo) -> None:
-    """A plain PULL socket that commits each job with a PUSH socket."""
-    with _connected(task, zmq.PULL, tally, await_go) as socket, _committing(task) as commits:
-        for receipt in _received(socket, board, tally):
+    """Plain PULL sockets; a PUSH socket commits each job."""
+    with _connected(task, zmq.PULL, tally, await_go) as sockets, _committing(task) as commits:
+        for socket, receipt in _received(sockets, board, tally):
             tally(socket.recv())
             commits.send_multipart([b"COMMIT", receipt])
 
@@ -85,35 +93,48 @@ TAKERS: dict[str, Callable[[Task, Board, Tally, AwaitGo], None]] = {
 }
 
 
-def _received(socket: zmq.Socket[bytes], board: Board, tally: Tally) -> Iterator[bytes]:
-    """The first frame of each message, until it is over."""
+def _library_workers(task: Task, handler: Callable[[Any], None]) -> list[Worker]:
+    queues = task.site.queues(task.plan)
+    return [
+        Worker(task.site.endpoint, queues[hand % len(queues)], handler, prefetch=task.plan.prefetch)
+        for hand in task.hands
+    ]
+
+
+def _received(sockets: Sequence[Socket], board: Board, tally: Tally) -> Iterator[tuple[Socket, bytes]]:
+    """The first frame of each message and who got it, until it is over."""
+    poller = zmq.Poller()
+    for socket in sockets:
+        poller.register(socket, zmq.POLLIN)
     while not tally.over:
-        if socket.poll(int(_IDLE * 1000)):
-            yield socket.recv()
-        elif board.is_over():
+        ready = poller.poll(int(_IDLE * 1000))
+        if not ready and board.is_over():
             return
+        for socket, _ in ready:
+            yield socket, socket.recv()
+            if tally.over:
+                return
 
 
 @contextmanager
-def _connected(task: Task, kind: int, tally: Tally, await_go: AwaitGo) -> Iterator[zmq.Socket[bytes]]:
-    with _socket(kind) as socket:
-        if task.early:
+def _connected(task: Task, kind: int, tally: Tally, await_go: AwaitGo) -> Iterator[list[Socket]]:
+    with _sockets(kind, len(task.hands)) as sockets:
+        start = 0 if task.early else await_go()
+        for socket in sockets:
             socket.connect(task.site.backend)
-        start = await_go()
-        if not task.early:
-            socket.connect(task.site.backend)
-        tally.started(start)
-        yield socket
+        tally.started(start or await_go())
+        yield sockets
 
 
 @contextmanager
-def _committing(task: Task) -> Iterator[zmq.Socket[bytes]]:
-    with _socket(zmq.PUSH) as commits:
+def _committing(task: Task) -> Iterator[Socket]:
+    with _sockets(zmq.PUSH, 1) as [commits]:
         commits.connect(task.site.commit)
         yield commits
 
 
 @contextmanager
-def _socket(kind: int) -> Iterator[zmq.Socket[bytes]]:
-    with zmq.Context() as context, context.socket(kind) as socket:
-        yield socket
+def _sockets(kind: int, count: int) -> Iterator[list[Socket]]:
+    """Sockets of one context; a PUSH socket has sent what it was given before it is closed."""
+    with zmq.Context() as context, ExitStack() as stack:
+        yield [stack.enter_context(context.socket(kind)) for _ in range(count)]

@@ -26,10 +26,18 @@ class Site:
     backend: str = ""
     commit: str = ""
 
+    def queues(self, plan: Plan) -> list[str]:
+        """The names of the plan's queues; the queue's own if there is one."""
+        return [self.queue, *(f"{self.queue}-{number}" for number in range(2, plan.queues + 1))]
+
 
 @dataclass(frozen=True)
 class Task:
-    """One process's part. ``jobs`` and ``rate`` are its own share; ``slot`` its cell on the board."""
+    """One process's part.
+
+    ``jobs`` and ``rate`` are its own share, ``slot`` its cell on the board, ``hands`` the numbers of the
+    workers that it is, from 0.
+    """
 
     program: str
     site: Site
@@ -40,6 +48,7 @@ class Task:
     rate: float | None = None
     early: bool = False
     """Workers: be there before the start, and not only from then on."""
+    hands: tuple[int, ...] = ()
 
     def encoded(self) -> str:
         """As JSON."""
@@ -49,11 +58,12 @@ class Task:
     def decoded(cls, text: str) -> Task:
         """The task of :meth:`encoded`."""
         fields: dict[str, Any] = json.loads(text)
-        return cls(**fields | {"site": Site(**fields["site"]), "plan": Plan(**fields["plan"])})
+        whole = {"site": Site(**fields["site"]), "plan": Plan(**fields["plan"])}
+        return cls(**fields | whole | {"hands": tuple(fields["hands"])})
 
     def open_board(self) -> Board:
         """The counts, with this process's cell to write to."""
-        return Board(Path(self.board), self.plan.workers, self.slot)
+        return Board(Path(self.board), self.plan.processes, self.slot)
 
 
 @dataclass(frozen=True)
@@ -92,10 +102,16 @@ def report(done: int, *, ended: int | None = None, **times: str) -> None:
 
 
 def shares(task: Task, processes: int, first_slot: int) -> list[Task]:
-    """The same task for several processes, each with its share of the jobs and of the rate."""
+    """The same task for several processes, each with its share of the jobs, the rate, and the hands."""
     jobs, rest = divmod(task.jobs, processes)
     rate = task.rate / processes if task.rate else None
     return [
-        replace(task, jobs=jobs + (number < rest), rate=rate, slot=first_slot + number)
+        replace(
+            task,
+            jobs=jobs + (number < rest),
+            rate=rate,
+            slot=first_slot + number,
+            hands=task.hands[number::processes],
+        )
         for number in range(processes)
     ]
