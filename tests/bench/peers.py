@@ -28,7 +28,7 @@ from rich.progress import Progress
 
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).with_name("peers"))]
 
-from servers import PEERS, Tools, served, version_of  # noqa: E402 - the folder of the drivers
+from servers import PEERS, Tools, served  # noqa: E402 - the folder of the drivers
 
 from launcher import BrokerProcess  # noqa: E402 - the folder of the tests
 
@@ -45,7 +45,13 @@ CASES = {
     "p50": ("idle p50 ms", 0.0, True),
     "p99": ("idle p99 ms", 0.0, True),
 }
-_RUNS = ("push_one", "push", "drain", "both", "latency")
+# The same of 32 at once; whoever has no driver for it is left out.
+CROWDS = {
+    "together": ("32 threads, one producer", 0.25, False),
+    "apart": ("32 threads, a producer each", 0.25, False),
+}
+_ALL = CASES | CROWDS
+_RUNS = ("push_one", "together", "apart", "push", "drain", "both", "latency")
 _LATENCY_JOBS = 200
 
 Figures = dict[str, float]
@@ -59,20 +65,19 @@ class System:
     command: list[str]
     environment: Mapping[str, str]
     share: float
+    crowds: tuple[str, ...] = ()
 
     def run(self, case: str, jobs: int) -> Figures:
         """Do one case once."""
         if case == "latency":
             return self._latency()
-        jobs = max(200, int(jobs * self.share * CASES[case][1]))
+        jobs = max(200, int(jobs * self.share * _ALL[case][1]))
         self._reset()
         if case == "drain":
             self._play([("push", jobs, None)])
             roles = [("work", jobs, None)]
         else:
-            roles = {"push_one": [("push_one", jobs, None)], "push": [("push", jobs, None)]}.get(
-                case, [("work", jobs, None), ("push", jobs, None)]
-            )
+            roles = [("work", jobs, None), ("push", jobs, None)] if case == "both" else [(case, jobs, None)]
         seconds, _times = self._play(roles)
         return {case: jobs / seconds}
 
@@ -128,14 +133,20 @@ def _told(processes: list[subprocess.Popen[str]], start: int) -> list[subprocess
 class Sluice:
     """Our own: the same cases by ``sluicemq bench``."""
 
+    crowds = tuple(CROWDS)
+
     def __init__(self, endpoint: str) -> None:
         self._endpoint = endpoint
+        crowd = [sys.executable, str(Path(__file__).with_name("peers") / "crowd.py")]
+        self._crowd = System(crowd, {"ENDPOINT": endpoint}, 1.0)
 
     def run(self, case: str, jobs: int) -> Figures:
         """Do one case once."""
         if case == "latency":
             latency = self._bench("latency", "--jobs", _LATENCY_JOBS, "--rate", RATE)["latency_ms"]
             return {"p50": latency["p50"], "p99": latency["p99"]}
+        if case in CROWDS:
+            return self._crowd.run(case, jobs)
         jobs = int(jobs * CASES[case][1])
         scenario = ["push", "--window", 1] if case == "push_one" else [case]
         return {case: self._bench(*scenario, "--jobs", jobs)["jobs_per_s"]}
@@ -198,14 +209,19 @@ def _systems(
         "NODE_PATH": str(tools.node_modules),
     }
     systems: dict[str, System | Sluice] = {OURS: Sluice(broker.doors["smq"])}
+    servers: dict[str, Mapping[str, str]] = {}
     for name in names:
         peer = PEERS[name]
+        server = peer.beside or name
         try:
-            more = stack.enter_context(served(peer, folder / name))
+            if server not in servers:
+                servers[server] = stack.enter_context(served(PEERS[server], folder / server))
         except (TimeoutError, OSError) as error:
             _skipped(name, str(error))
             continue
-        systems[name] = System(tools.command(peer), shared | more, peer.share)
+        environment = {**shared, **servers[server], **peer.settings}
+        crowds = ("together",) if peer.crowd else ()
+        systems[name] = System(tools.command(peer), environment, peer.share, crowds)
     return systems
 
 
@@ -213,13 +229,20 @@ def _measure(systems: Mapping[str, System | Sluice], rounds: int, jobs: int) -> 
     """For each round, the figures of each system."""
     found: list[dict[str, Figures]] = [defaultdict(dict) for _ in range(rounds)]
     with Progress(console=_err) as progress:
-        task = progress.add_task("", total=rounds * len(_RUNS) * len(systems))
+        task = progress.add_task("", total=rounds * len(_turns(systems)))
         for number, figures in enumerate(found):
-            for case in _RUNS:
-                for name in list(systems)[:: -1 if number % 2 else 1]:
-                    progress.update(task, description=f"{case} {name}", advance=1)
-                    figures[name] |= _figures(name, systems[name], case, jobs)
+            for case, name in _turns(systems, backwards=number % 2 > 0):
+                progress.update(task, description=f"{case} {name}", advance=1)
+                figures[name] |= _figures(name, systems[name], case, jobs)
     return found
+
+
+def _turns(systems: Mapping[str, System | Sluice], *, backwards: bool = False) -> list[tuple[str, str]]:
+    """Who does what after what in one round."""
+    names = list(systems)[:: -1 if backwards else 1]
+    return [
+        (case, name) for case in _RUNS for name in names if case not in CROWDS or case in systems[name].crowds
+    ]
 
 
 def _figures(name: str, system: System | Sluice, case: str, jobs: int) -> Figures:
@@ -243,10 +266,29 @@ def _table(rounds: Sequence[dict[str, Figures]], options: argparse.Namespace, to
         durable = PEERS[name].durable if name in PEERS else "majority, journal"
         cells = [_cell(rounds, name, case) for case in CASES]
         lines.append(
-            f"| {name} {version_of(name) if name in PEERS else ''} | {durable} | " + " | ".join(cells) + " |"
+            f"| {name} {tools.version_of(PEERS[name]) if name in PEERS else ''} | {durable} | "
+            + " | ".join(cells)
+            + " |"
         )
+    lines += _crowds(rounds)
     clients = ", ".join(f"{name} {version}" for name, version in tools.versions().items())
     return "\n".join([*lines, "", f"Clients: {clients}."])
+
+
+def _crowds(rounds: Sequence[dict[str, Figures]]) -> list[str]:
+    """Many at once, and how many times as fast as one ``insert_one`` loop in the same round."""
+    lines = ["", "| push one by one, 32 at once | /s | times one insert_one loop |", "|---|---|---|"]
+    for name in rounds[0]:
+        for case, (title, _share, _less) in CROWDS.items():
+            values = [figures[name][case] for figures in rounds if case in figures[name]]
+            loops = [
+                figures[name][case] / figures["pymongo"]["push_one"]
+                for figures in rounds
+                if case in figures[name] and "push_one" in figures.get("pymongo", {})
+            ]
+            if values:
+                lines.append(f"| {name}: {title} | {_spread(values)} | {_spread(loops) if loops else '-'} |")
+    return lines
 
 
 def _cell(rounds: Sequence[dict[str, Figures]], name: str, case: str) -> str:

@@ -4,9 +4,9 @@ import os
 import time
 
 from pymongo import MongoClient
-from worker import Run, main
+from worker import Run, main, one_by_one
 
-INSERTED, DELETED = 1000, 100
+INSERTED, DELETED, THREADS = 1000, 100, 32
 client = MongoClient(os.environ["MONGO_URL"])
 jobs = client.bench_floor.jobs
 
@@ -21,6 +21,13 @@ def push_one(run: Run) -> None:
     run.go()
     for payload in run.payloads():
         jobs.insert_one({"payload": payload})
+
+
+def together(run: Run) -> None:
+    """From many threads at once, each with a connection of the client's pool."""
+    jobs.find_one()
+    run.go()
+    one_by_one(run, THREADS, lambda _at, payload: jobs.insert_one({"payload": payload}))
 
 
 def push(run: Run) -> None:
@@ -47,4 +54,4 @@ def work(run: Run) -> None:
         run.done += len(found)
 
 
-main(reset=reset, push_one=push_one, push=push, work=work)
+main(reset=reset, push_one=push_one, together=together, push=push, work=work)

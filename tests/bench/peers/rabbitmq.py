@@ -1,4 +1,4 @@
-"""RabbitMQ: durable classic queue, persistent messages, confirms; prefetch 200, each acknowledged."""
+"""RabbitMQ: durable queue, classic or quorum; persistent, confirmed; prefetch 200, each acknowledged."""
 
 import os
 
@@ -7,14 +7,15 @@ from worker import BATCH, Run, main
 
 PARAMETERS = pika.ConnectionParameters("127.0.0.1", int(os.environ["PORT"]), heartbeat=0)
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
-QUEUE = "bench"
+KIND = os.environ.get("QUEUE_KIND", "classic")
+QUEUE = f"bench-{KIND}"
 
 
 def reset(_run: Run) -> None:
     connection = pika.BlockingConnection(PARAMETERS)
     channel = connection.channel()
     channel.queue_delete(QUEUE)
-    channel.queue_declare(QUEUE, durable=True)
+    channel.queue_declare(QUEUE, durable=True, arguments={"x-queue-type": KIND})
     connection.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -9,9 +10,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from launcher import free_port
@@ -19,7 +20,7 @@ from launcher import free_port
 _START_PATIENCE = 60.0
 _STOP_PATIENCE = 20.0
 _PIP = ["pika", "nats-py", "redis", "kombu[mongodb]", "pymongo"]
-_NPM = ["keuss@2.0.6", "mongodb@4"]
+_NPM = ["keuss@2.0.6", "mongodb@4", "bullmq@5"]
 _RABBIT = "/usr/lib/rabbitmq/bin/rabbitmq-server"  # not the one in sbin, which becomes another user
 _APT = {
     _RABBIT: "rabbitmq-server",
@@ -42,6 +43,14 @@ class Peer:
     command: Callable[[Path, int], list[str]] | None = None
     share: float = 1.0
     """Of the jobs; slow ones get fewer, for their rate does not depend on it."""
+    package: str = ""
+    """Debian's or npm's, that its version is told of."""
+    beside: str = ""
+    """The peer whose server it uses."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """For its driver's environment."""
+    crowd: bool = False
+    """Whether its driver also pushes from 32 threads."""
 
 
 def _nats(folder: Path, port: int) -> list[str]:
@@ -62,12 +71,21 @@ def _rabbitmq(_folder: Path, _port: int) -> list[str]:
 
 
 PEERS = {
-    "pymongo": Peer("floor.py", "majority, journal"),
-    "rabbitmq": Peer("rabbitmq.py", "written", _RABBIT, _rabbitmq),
-    "nats": Peer("nats_jetstream.py", "in the page cache", "nats-server", _nats),
-    "beanstalkd": Peer("beanstalkd.py", "fsync", "beanstalkd", _beanstalkd, share=0.25),
-    "redis": Peer("redis_streams.py", "fsync", "redis-server", _redis),
-    "keuss": Peer("keuss.js", "majority, journal", "node", share=0.1),
+    "pymongo": Peer("floor.py", "majority, journal", crowd=True),
+    "rabbitmq": Peer("rabbitmq.py", "written", _RABBIT, _rabbitmq, package="rabbitmq-server"),
+    "rabbitmq-quorum": Peer(
+        "rabbitmq.py",
+        "fsync",
+        _RABBIT,
+        package="rabbitmq-server",
+        beside="rabbitmq",
+        settings={"QUEUE_KIND": "quorum"},
+    ),
+    "nats": Peer("nats_jetstream.py", "in the page cache", "nats-server", _nats, package="nats-server"),
+    "beanstalkd": Peer("beanstalkd.py", "fsync", "beanstalkd", _beanstalkd, share=0.25, package="beanstalkd"),
+    "redis": Peer("redis_streams.py", "fsync", "redis-server", _redis, package="redis-server"),
+    "bullmq": Peer("bullmq.js", "fsync", "node", share=0.5, package="bullmq", beside="redis"),
+    "keuss": Peer("keuss.js", "majority, journal", "node", share=0.1, package="keuss"),
     "kombu": Peer("kombu_mongodb.py", "majority, journal", share=0.1),
 }
 
@@ -81,7 +99,7 @@ class Tools:
         self.node_modules = folder / "node_modules"
 
     def install(self) -> None:
-        """Debian's servers (as root), the clients of PyPI, and keuss of npm; what fails is told later."""
+        """Debian's servers (as root), clients of PyPI, keuss and BullMQ of npm; what fails is told later."""
         self.folder.mkdir(parents=True, exist_ok=True)
         for program, package in _APT.items():
             if not shutil.which(program):
@@ -89,20 +107,30 @@ class Tools:
         _try(sys.executable, "-m", "venv", self.python.parents[1])
         for package in _PIP:
             _try(self.python, "-m", "pip", "install", "--quiet", package)
-        _try("npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", self.folder, *_NPM)
+        for package in _NPM:
+            _try("npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", self.folder, package)
 
     def missing(self, peer: Peer) -> str:
         """Why this peer can't be run here; nothing if it can."""
-        if peer.program and not shutil.which(peer.program):
-            return f"{Path(peer.program).name} is not installed"
+        for program in (peer.program, PEERS[peer.beside].program if peer.beside else ""):
+            if program and not shutil.which(program):
+                return f"{Path(program).name} is not installed"
         if peer.driver.endswith(".js"):
-            return "" if (self.node_modules / "keuss").exists() else f"keuss is not in {self.node_modules}"
+            there = (self.node_modules / peer.package).exists()
+            return "" if there else f"{peer.package} is not in {self.node_modules}"
         return "" if self.python.exists() else f"{self.python} is not there"
 
     def command(self, peer: Peer) -> list[str]:
         """How its driver is run."""
         driver = Path(__file__).with_name(peer.driver)
         return ["node", str(driver)] if driver.suffix == ".js" else [str(self.python), str(driver)]
+
+    def version_of(self, peer: Peer) -> str:
+        """What its package says; nothing of a library in Python, which :meth:`versions` tells."""
+        if peer.driver.endswith(".js"):
+            return str(json.loads((self.node_modules / peer.package / "package.json").read_text())["version"])
+        command = ["dpkg-query", "-W", "-f", "${Version}", peer.package or "-"]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
     def versions(self) -> dict[str, str]:
         """Of the clients."""
@@ -131,15 +159,6 @@ def served(peer: Peer, folder: Path) -> Iterator[dict[str, str]]:
         stack.enter_context(_running(peer.command(folder, port), environment, folder.with_suffix(".log")))
         _await_port(port)
         yield {"PORT": str(port)}
-
-
-def version_of(name: str) -> str:
-    """What the server says it is; Debian's word where it does not."""
-    package = {"rabbitmq": "rabbitmq-server", "nats": "nats-server", "redis": "redis-server"}.get(name, name)
-    asked = subprocess.run(
-        ["dpkg-query", "-W", "-f", "${Version}", package], capture_output=True, text=True, check=False
-    )
-    return asked.stdout.strip()
 
 
 def _rabbit_environment(folder: Path, port: int, stack: ExitStack) -> dict[str, str]:

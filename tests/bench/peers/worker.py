@@ -4,6 +4,7 @@
 
 * reset: an empty queue, whatever was there before;
 * push_one: push one by one, each confirmed before the next; with a rate, on that schedule;
+* together, apart: the same from 32 threads at once, with one connection, or one each;
 * push: push with many unconfirmed, until the last is confirmed;
 * work: take and settle jobs until there were so many; at least once, so never settled on delivery.
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import threading
 import time
 from array import array
 from collections.abc import Callable, Iterator
@@ -75,6 +77,21 @@ class Run:
         ended = time.monotonic_ns()
         times = [value / 1e6 for value in self._times]
         print(json.dumps({"ended": ended, "done": self.done or self.jobs, "times": times}), flush=True)
+
+
+def one_by_one(run: Run, threads: int, push: Callable[[int, bytes], object]) -> None:
+    """Each of the threads pushes its share of the jobs, one after the other; returns when all have."""
+    waiting = [list(run.payloads())[at::threads] for at in range(threads)]
+
+    def push_all(at: int) -> None:
+        for payload in waiting[at]:
+            push(at, payload)
+
+    pushing = [threading.Thread(target=push_all, args=(at,)) for at in range(threads)]
+    for thread in pushing:
+        thread.start()
+    for thread in pushing:
+        thread.join()
 
 
 def main(**roles: Callable[[Run], None]) -> None:
