@@ -272,7 +272,7 @@ def _table(rounds: Sequence[dict[str, Figures]], options: argparse.Namespace, to
         )
     lines += _crowds(rounds)
     clients = ", ".join(f"{name} {version}" for name, version in tools.versions().items())
-    return "\n".join([*lines, "", f"Clients: {clients}."])
+    return "\n".join([*lines, "", f"Clients: {clients or 'none'}."])
 
 
 def _crowds(rounds: Sequence[dict[str, Figures]]) -> list[str]:

@@ -134,6 +134,8 @@ class Tools:
 
     def versions(self) -> dict[str, str]:
         """Of the clients."""
+        if not self.python.exists():
+            return {}
         listed = subprocess.run(
             [self.python, "-m", "pip", "list", "--format", "freeze"],
             capture_output=True,
