@@ -72,7 +72,12 @@ def _plot_file(_context: click.Context, _parameter: click.Parameter, value: Path
 @click.option("--size", type=_count, help="Bytes of a job.  [200; relay 64]")
 @click.option("--producers", type=_count, help="Processes that push.  [1]")
 @click.option("--workers", type=_count, help="Workers.  [1; of several queues one each]")
-@click.option("--processes", type=_count, help="Processes that the workers share.  [one each, up to 16]")
+@click.option(
+    "--processes",
+    "worker_processes",
+    type=_count,
+    help="Processes that the workers share.  [one each, up to 16]",
+)
 @click.option("--queues", type=_count, help="Queues of the library, jobs and workers dealt in turn.  [1]")
 @click.option("--prefetch", type=_count, help="Jobs at one worker; of PULL workers the device's own.")
 @click.option("--window", type=_count, help="Unconfirmed jobs of a library producer; 1: one by one.  [20000]")

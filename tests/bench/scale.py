@@ -125,17 +125,17 @@ def _backlog(jobs: int, behind: int, delayed: int) -> Case:
 
 
 def _queues(jobs: int, queues: int) -> Case:
-    plan = planned("both", jobs=jobs, queues=queues, workers=200, processes=4, prefetch=100)
+    plan = planned("both", jobs=jobs, queues=queues, workers=200, worker_processes=4, prefetch=100)
     return Case(f"{queues} queues", _library_run(plan))
 
 
 def _library(jobs: int, workers: int) -> Case:
-    plan = planned("both", jobs=jobs, workers=workers, processes=min(workers, 4), prefetch=100)
+    plan = planned("both", jobs=jobs, workers=workers, worker_processes=min(workers, 4), prefetch=100)
     return Case(f"{workers} workers", _library_run(plan))
 
 
 def _rep(jobs: int, workers: int) -> Case:
-    plan = planned("both", door="rep", jobs=jobs, workers=workers, processes=min(workers, 4))
+    plan = planned("both", door="rep", jobs=jobs, workers=workers, worker_processes=min(workers, 4))
 
     def measure(broker: BrokerProcess, watch: Watch) -> Outcome:
         return run(plan, Site(broker.doors["smq"], "default", backend=broker.doors["rep"]), watch)
@@ -296,4 +296,7 @@ _SHOWN = {
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -140,6 +140,26 @@ def test_both_brings_every_job_from_its_producer_to_a_worker(measured: Measured,
     assert found["timeline"][-1] == [found["seconds"], 200]
 
 
+@pytest.mark.parametrize("door", ["library", "rep", "pull"])
+def test_many_workers_share_a_few_processes(measured: Measured, door: str) -> None:
+    found = measured("both", "--jobs", 400, "--workers", 20, "--processes", 3, door=door)
+    assert found["jobs"] == 400
+    assert (found["workers"], found["worker_processes"]) == (20, 3)
+
+
+def test_jobs_and_workers_are_dealt_over_several_queues(measured: Measured, broker: BrokerProcess) -> None:
+    found = measured("drain", "--jobs", 300, "--queues", 3, "--queue", "dealt")
+    assert (found["jobs"], found["workers"]) == (300, 3)
+    with Client(broker.doors["smq"]) as client:
+        assert not [each for each in client.queues() if each["name"].startswith("dealt")]
+
+
+def test_more_than_16_workers_share_as_many_processes() -> None:
+    assert planned("both", workers=500).worker_processes == 16
+    assert planned("both", workers=16).worker_processes == 16
+    assert planned("simulate", workers=20).worker_processes == 20
+
+
 def test_both_ends_by_itself_after_a_duration(measured: Measured) -> None:
     found = measured("both", "--duration", 0.3, "--rate", 2_000)
     assert found["jobs"] > 0
@@ -221,6 +241,10 @@ def test_a_queue_that_holds_jobs_is_not_touched(broker: BrokerProcess) -> None:
         (("drain", "--jobs", 100, "--backlog", 10), "does not hold"),
         (("both", "--size", 7), "at least 8 bytes"),
         (("relay", "--duration", 1), "not after a --duration"),
+        (("both", "--processes", 2), "1 workers of both can't share 2 processes"),
+        (("simulate", "--workers", 4, "--processes", 2), "can't share 2 processes"),
+        (("both", "--door", "rep", "--queues", 2), "several queues"),
+        (("both", "--queues", 3, "--workers", 2), "too few for 3 queues"),
         (("push", "--plot", "run.pdf"), ".svg or .png"),
     ],
 )

@@ -95,7 +95,7 @@ def board_for(plan: Plan) -> Iterator[tuple[Path, Board]]:
     """The counts of a run, and the file they are in."""
     with tempfile.NamedTemporaryFile(prefix="sluicemq-bench-") as file:
         path = Path(file.name)
-        yield path, Board.make(path, plan.processes, plan.producers)
+        yield path, Board.make(path, plan.worker_processes, plan.producers)
 
 
 class _Stall:
@@ -121,12 +121,12 @@ def _workers(cast: Cast, file: Path) -> list[Task]:
     early = cast.plan.scenario != "drain"
     hands = tuple(range(cast.plan.workers))
     task = Task(cast.working, cast.site, cast.plan, cast.plan.jobs, 0, str(file), early=early, hands=hands)
-    return shares(task, cast.plan.processes, 1) if cast.working else []
+    return shares(task, cast.plan.worker_processes, 1) if cast.working else []
 
 
 def _producers(cast: Cast, file: Path) -> list[Task]:
     task = Task(cast.producing, cast.site, cast.plan, cast.plan.jobs, 0, str(file), rate=cast.plan.rate)
-    return shares(task, cast.plan.producers, 1 + cast.plan.processes) if cast.producing else []
+    return shares(task, cast.plan.producers, 1 + cast.plan.worker_processes) if cast.producing else []
 
 
 def _known_target(cast: Cast) -> int:

@@ -62,7 +62,7 @@ class Plan:
 
     ``window`` is how many jobs a library producer leaves unconfirmed (1: one by one); ``rate`` is
     jobs a second over all producers, None for as fast as they can; ``duration`` ends the run after
-    that many seconds whatever is left. ``workers`` share ``processes`` evenly. Over several ``queues``
+    that many seconds whatever is left. ``workers`` share ``worker_processes`` evenly. Over several ``queues``
     jobs and workers are dealt in turn.
     """
 
@@ -79,7 +79,7 @@ class Plan:
     rate: float | None
     iterations: int
     device: str
-    processes: int
+    worker_processes: int
     queues: int
 
     def described(self) -> dict[str, Any]:
@@ -87,8 +87,8 @@ class Plan:
         unused = {"device"} if self.scenario != "relay" else {"door", "prefetch", "window"}
         unused |= {"iterations"} if self.scenario != "simulate" else set()
         unused |= {"backlog"} if self.scenario != "drain" else set()
-        unused |= {"workers", "prefetch", "processes"} if self.scenario == "push" else set()
-        unused |= {"processes"} if self.processes == self.workers else set()
+        unused |= {"workers", "prefetch", "worker_processes"} if self.scenario == "push" else set()
+        unused |= {"worker_processes"} if self.worker_processes == self.workers else set()
         unused |= {"queues"} if self.queues == 1 else set()
         unused |= {"jobs"} if self.jobs == ENDLESS else set()
         return {
@@ -115,7 +115,7 @@ def _defaults(scenario: str, door: str, chosen: dict[str, Any]) -> dict[str, Any
         "size": 64 if scenario == "relay" else 200,
         "producers": 1,
         "workers": workers,
-        "processes": workers if scenario in _APART else min(workers, _PROCESSES),
+        "worker_processes": workers if scenario in _APART else min(workers, _PROCESSES),
         "queues": 1,
         "prefetch": _PREFETCH.get(scenario, 1024 if door == "library" else 100),
         "window": 20_000,
@@ -139,8 +139,12 @@ def _check(plan: Plan) -> None:
         raise ValueError(f"a backlog of {plan.backlog} does not hold the {plan.jobs} jobs to drain")
     if plan.duration is not None and plan.scenario in ("relay", "simulate"):
         raise ValueError(f"{plan.scenario} ends after its --jobs, not after a --duration")
-    if plan.processes > plan.workers or (plan.scenario in _APART and plan.processes != plan.workers):
-        raise ValueError(f"{plan.workers} workers of {plan.scenario} can't share {plan.processes} processes")
+    if plan.worker_processes > plan.workers or (
+        plan.scenario in _APART and plan.worker_processes != plan.workers
+    ):
+        raise ValueError(
+            f"{plan.workers} workers of {plan.scenario} can't share {plan.worker_processes} processes"
+        )
     if plan.queues > 1 and (plan.door != "library" or plan.scenario == "relay"):
         raise ValueError("only the library's producers and workers can have several queues")
     if plan.queues > plan.workers and plan.scenario != "push":

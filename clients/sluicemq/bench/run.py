@@ -67,7 +67,7 @@ def fill(plan: Plan, site: Site, watch: Watch) -> None:
     filling = replace(plan, door="library", jobs=plan.backlog, producers=1, window=20_000)
     watch.phase("filling", plan.backlog)
     with board_for(filling) as (file, board):
-        task = Task("produce", site, filling, plan.backlog, 1 + filling.processes, str(file))
+        task = Task("produce", site, filling, plan.backlog, 1 + filling.worker_processes, str(file))
         with Crew([task]) as crew:
             carry_out([crew], board.produced, lambda _seconds, done: watch.at(done))
 

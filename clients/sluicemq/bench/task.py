@@ -63,7 +63,7 @@ class Task:
 
     def open_board(self) -> Board:
         """The counts, with this process's cell to write to."""
-        return Board(Path(self.board), self.plan.processes, self.slot)
+        return Board(Path(self.board), self.plan.worker_processes, self.slot)
 
 
 @dataclass(frozen=True)
