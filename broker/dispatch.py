@@ -21,6 +21,11 @@ from broker.worker import Delivery, Worker
 
 #: Jobs in one message to a worker, at most: the second message is under way while it works.
 MESSAGE: Final = 256
+#: Least jobs in one message to a worker that asks for many more: with hundreds of workers one job each
+#: would go out alone (70 ms of CPU for 1,000 jobs instead of 22). A share of its prefetch, so that
+#: workers of slow jobs, which ask for few, still get them evenly.
+SHARE: Final = 16
+SHARE_OF_PREFETCH: Final = 8
 #: Payloads held so, at most (and what one claim brings beyond).
 STAGED_BYTES: Final = 32 * 2**20
 
@@ -124,11 +129,15 @@ class Dispatch:
         while self._staged.suspects and (worker := self._next_idle()):
             self._give(worker, [self._staged.take_suspect()])
             worker.alone = True
-        while len(self._staged) and (worker := self._next()):
+        while len(self._staged) and (taker := self._next()):
+            worker, free = taker
             takers = 1 + len(self._takers[0]) + len(self._takers[1])
-            share = max(1, len(self._staged) // takers)
-            self._give(worker, self._staged.take(min(worker.free, MESSAGE, share)))
-            self._queue_up(worker)
+            least = min(SHARE, worker.prefetch // SHARE_OF_PREFETCH)
+            share = max(1, least, len(self._staged) // takers)
+            jobs = self._staged.take(min(free, MESSAGE, share))
+            self._give(worker, jobs)
+            if free > len(jobs):
+                self._queue_up(worker)
         self.supply.refill()
 
     # -------------------------------------------------------------- delivery
@@ -239,17 +248,18 @@ class Dispatch:
 
     def _queue_up(self, worker: Worker) -> None:
         """Put a worker that can take more behind the others; those that have answered before come first."""
-        if worker.free and not worker.waiting:
+        if not worker.waiting:
             worker.waiting = True
             self._takers[0 if worker.proven else 1].append(worker)
 
-    def _next(self) -> Worker | None:
+    def _next(self) -> tuple[Worker, int] | None:
         for takers in self._takers:
             while takers:
                 worker = takers.popleft()
                 worker.waiting = False
-                if worker.free:
-                    return worker
+                free = worker.free  # asks its socket: once is enough
+                if free:
+                    return worker, free
         return None
 
     def _next_idle(self) -> Worker | None:

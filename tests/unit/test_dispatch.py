@@ -649,3 +649,20 @@ def test_nothing_is_claimed_again_and_again_for_a_slow_worker_that_is_busy(house
     go_on()
     # Then they are left where they are
     assert len(house.store.claims) == claims
+
+
+def test_workers_that_ask_for_much_get_more_than_one_job_a_message_however_many_they_are(
+    house: House,
+) -> None:
+    # Given: fewer jobs than workers, all of them free
+    workers = [house.worker(prefetch=64, name=str(number)) for number in range(20)]
+    # When
+    house.ready(*some_jobs(16))
+    # Then
+    assert sorted(len(message) for worker in workers for message in worker.messages) == [8, 8]
+
+
+def test_workers_that_ask_for_little_share_evenly(house: House) -> None:
+    workers = [house.worker(prefetch=4, name=str(number)) for number in range(8)]
+    house.ready(*some_jobs(16))
+    assert {len(worker.jobs) for worker in workers} <= {1, 2, 3}
