@@ -1,0 +1,632 @@
+"""Two brokers and three workers against a short model, while MongoDB fails and brokers die.
+
+Whatever happens: no job is lost, none is committed twice by accepted answers, nobody works on a job
+that another one holds, attempts count exactly the deliveries that failed, and of duplicates one is stored.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from pymongo.database import Database
+
+from broker.admin import Admin
+from broker.intake import Push
+from broker.job import ERRORS_KEPT, Dedupe, Job
+from broker.settle import Settlement, Verdict
+from broker.store import QueueStore
+from broker.store_documents import seconds as seconds_of
+from broker.worker import Delivery
+from fakes import FakeWorker
+from faulty_mongo import WRITES, Fault, Kind, Line
+from sluicemq import wire
+from sluicemq.errors import Duplicate, SluiceError
+from small_broker import BEAT, MAX_LOSSES, SmallBroker, VirtualClock, live_in
+from virtual_time import VirtualTime, come_to_rest
+
+VISIBILITY: Final = 20.0
+#: After so many heartbeats everything has come to its end, if all are well.
+_LONG: Final = 200
+
+slots = st.sampled_from([0, 1])
+job_ids = st.sampled_from("abcdef")
+seats = st.sampled_from([0, 1, 2])
+faults = st.builds(
+    Fault,
+    kind=st.sampled_from(Kind),
+    method=st.sampled_from(["", *WRITES]),
+    skip=st.integers(0, 1),
+    times=st.sampled_from([1, 1, 2, 1000]),
+)
+orders = st.fixed_dictionaries(
+    {
+        "id": job_ids,
+        "priority": st.integers(0, 2),
+        "delay": st.sampled_from([0, 0, 0, 2]),
+        "ttl": st.sampled_from([None, None, None, 4]),
+        "max_attempts": st.sampled_from([0, 1, 3, 3]),
+        "remember": st.sampled_from([None, None, 10**6]),
+        "dedupe": st.sampled_from([None, None, None, Dedupe("x", 5.0), Dedupe("x", 1000.0)]),
+    }
+)
+_PLAIN: Final = {"priority": 0, "delay": 0, "ttl": None, "max_attempts": 3, "remember": None, "dedupe": None}
+
+
+@dataclass
+class Surroundings:
+    """What the fixtures give to every run."""
+
+    documents: Database[dict[str, Any]]
+    complaints: list[str]
+    monkeypatch: pytest.MonkeyPatch
+
+
+@dataclass(eq=False)
+class Life:
+    """What the model knows of one job, from the insert that bore it to its end.
+
+    ``certain`` failed deliveries are counted, and up to ``possible``: a verdict is on its way.
+    ``ending``: a commit is under way, or was, that may be applied; ``rejected``: the same of a reject.
+    """
+
+    job_id: str
+    remember: bool
+    max_attempts: int
+    expires_at: float | None
+    dedupe_id: str
+    dedupe_until: float
+    certain: int = 0
+    possible: int = 0
+    accepted: int = 0
+    ending: bool = False
+    rejected: bool = False
+    cancelled: bool = False
+    redriven: bool = False
+
+
+@dataclass(eq=False)
+class Hand:
+    """One delivery, as its worker sees it; ``held``: when the verdict was given, the job was its own."""
+
+    life: Life
+    broker: SmallBroker
+    receipt: bytes
+    owner: str
+    attempt: int
+    until: float
+    open: bool = True
+    held: bool = False
+    failing: bool = False
+    fired: int = 0
+
+
+class ModelWorker(FakeWorker):
+    """Tells the model of each job that it gets, at the moment when it gets it."""
+
+    def __init__(self, model: TwoBrokers, broker: SmallBroker, prefetch: int) -> None:
+        super().__init__(prefetch)
+        self.model = model
+        self.broker = broker
+        self.hands: list[Hand] = []
+
+    def deliver(self, deliveries: Any) -> None:
+        self.hands += [self.model.delivered(self.broker, each) for each in deliveries]
+
+
+class TwoBrokers(RuleBasedStateMachine):
+    """Rules are what workers, producers, brokers and fate do; the model hears what comes of it."""
+
+    around: Surroundings
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.documents, self.complaints = self.around.documents, self.around.complaints
+        for name in ("queue.mail", "owners"):
+            self.documents[name].delete_many({})
+        self.jobs = self.documents["queue.mail"]
+        self.complaints.clear()
+        self.time = VirtualTime()
+        live_in(self.around.monkeypatch, self.time)
+        self.clock = VirtualClock(self.time)
+        self.lives: dict[str, Life] = {}
+        self.births: Counter[str] = Counter()
+        self.sent: Counter[str] = Counter()
+        self.pending: Counter[str] = Counter()
+        self.open: list[Hand] = []
+        self.lines: list[Line] = []
+        self.workers: list[ModelWorker | None] = [None, None, None]
+        self.sound = True
+        self.brokers = [self._new_broker(slot) for slot in (0, 1)]
+
+    @initialize()
+    def everybody_is_at_work(self) -> None:
+        for seat in range(len(self.workers)):
+            self._come(seat, self.brokers[seat % 2], 2)
+        for broker, names in zip(self.brokers, ("abc", "de"), strict=True):
+            self._push(broker, [self._job({**_PLAIN, "id": name}) for name in names])
+
+    # ----------------------------------------------------------- what people do
+
+    @rule(slot=slots, jobs=st.lists(orders, min_size=1, max_size=3))
+    def push(self, slot: int, jobs: list[dict[str, Any]]) -> None:
+        self._begin()
+        self._push(self.brokers[slot], [self._job(each) for each in jobs])
+
+    @rule(seat=seats, slot=slots, prefetch=st.integers(1, 3))
+    def come(self, seat: int, slot: int, prefetch: int) -> None:
+        self._begin()
+        self._leave(seat, died=False)
+        self._come(seat, self.brokers[slot], prefetch)
+
+    @rule(seat=seats, died=st.booleans())
+    def leave(self, seat: int, *, died: bool) -> None:
+        self._begin()
+        self._leave(seat, died=died)
+
+    @rule(
+        seat=seats,
+        kind=st.sampled_from([wire.COMMIT, wire.COMMIT, wire.ROLLBACK, wire.REJECT, wire.RELEASE]),
+        delay=st.sampled_from([None, 0.0, 2.0]),
+        which=st.sampled_from(["first", "all", "late"]),
+    )
+    def settle(self, seat: int, kind: str, delay: float | None, which: str) -> None:
+        self._begin()
+        worker = self.workers[seat]
+        if worker is None:
+            return
+        mine = [hand for hand in worker.hands if hand.open]
+        late = [hand for hand in worker.hands if not hand.open]
+        chosen = {"first": mine[:1], "all": mine, "late": late[-2:]}[which]
+        if chosen:
+            self._settle(worker.broker, chosen, kind, delay)
+
+    @rule(
+        slot=slots, job_id=job_ids, order=st.sampled_from(["promote", "cancel", "change", "redrive", "pause"])
+    )
+    def order(self, slot: int, job_id: str, order: str) -> None:
+        self._begin()
+        if order == "pause":
+            queue = self.brokers[slot].queue
+            queue.pause(frozenset({wire.DELIVERY}) - queue.paused)
+            return
+        before = self._stored(job_id)
+        more = {"change": [{"priority": 5, "delay": 1.0}]}.get(order, [])
+        if order == "redrive":
+            self._do(slot, lambda admin: admin.redrive("mail", {"ids": [job_id]}, None))
+        else:
+            self._do(slot, lambda admin: getattr(admin, order)("mail", job_id, *more))
+        if before:
+            self._ordered(order, before, self._stored(job_id))
+
+    # ---------------------------------------------------------- what brokers do
+
+    @rule(slot=slots)
+    def sweep_and_audit(self, slot: int) -> None:
+        self._begin()
+        self.brokers[slot].sweep()
+        self.brokers[slot].audit()
+
+    @rule(slot=slots, killed=st.booleans())
+    def end(self, slot: int, *, killed: bool) -> None:
+        self._begin()
+        if killed:
+            self.brokers[slot].line.dead = True
+        else:
+            self._stop(slot)
+
+    # ---------------------------------------------------------------- what fate does
+
+    @rule(seconds=st.sampled_from([0.1, 1.0, 2 * BEAT, VISIBILITY]), silent=st.sampled_from([None, 0, 1]))
+    def time_passes(self, seconds: float, silent: int | None) -> None:
+        self._begin()
+        self._pass(seconds, silent)
+
+    @rule(slot=slots, answer=st.sampled_from([None, wire.COMMIT, wire.COMMIT, wire.ROLLBACK, wire.RELEASE]))
+    def a_broker_is_silent_until_it_is_declared_dead(self, slot: int, answer: str | None) -> None:
+        """What its workers say then, it hears before it learns of that."""
+        self._begin()
+        self._pass(8 * BEAT, slot)
+        self.brokers[1 - slot].sweep()
+        silent = self.brokers[slot]
+        hands = self._hands_of(silent)
+        if answer and hands:
+            self._settle(silent, hands, answer, 0.0)
+
+    @rule(slot=slots, fault=faults)
+    def arm(self, slot: int, fault: Fault) -> None:
+        self.brokers[slot].line.fault = Fault(fault.kind, fault.method, fault.skip, fault.times)
+
+    # ---------------------------------------------------------- what must hold
+
+    @invariant()
+    def all_is_as_the_model_says(self) -> None:
+        come_to_rest()
+        self._bury_the_dead()
+        self._learn_what_is_certain()
+        stored = {each["_id"]: each for each in self.jobs.find({}, {"payload": 0})}
+        for life in self.lives.values():
+            self._check(life, stored.get(life.job_id))
+        assert stored.keys() <= self.lives.keys()
+        assert self.complaints == []
+        self.sound = True
+
+    def teardown(self) -> None:
+        try:
+            if self.sound:
+                self._heal()
+                self._work_until_all_is_done()
+        finally:
+            for line in self.lines:
+                line.dead = True
+            self.time.passes(10 * VISIBILITY)  # whoever still waits, ends
+
+    # ------------------------------------------------------------------- pushes
+
+    def _job(self, order: dict[str, Any]) -> Job:
+        now = self.clock.now()
+        return Job(
+            order["id"],
+            b"payload",
+            priority=order["priority"],
+            eligible_at=now + order["delay"],
+            expires_at=None if order["ttl"] is None else now + order["ttl"],
+            max_attempts=order["max_attempts"],
+            visibility_timeout=VISIBILITY,
+            remember=order["remember"],
+            dedupe=order["dedupe"],
+        )
+
+    def _push(self, broker: SmallBroker, jobs: list[Job]) -> None:
+        before, then, others = Counter(self.births), self.clock.now(), set(+self.pending)
+        self.sent.update(job.id for job in jobs)
+        self.pending.update(job.id for job in jobs)
+        sent = Counter(self.sent)
+
+        def told(refused: dict[int, SluiceError], existing: Any) -> None:
+            if broker.line.dead:
+                return
+            self.pending.subtract(job.id for job in jobs)
+            for at, job in enumerate(jobs):
+                if isinstance(refused.get(at), Duplicate):
+                    first = job.dedupe and self._namesakes(job.id, job.dedupe.id, then)
+                    self._expect(first, f"{job.id} was refused as a duplicate of nothing: {refused[at]}")
+                    stored = self.births[job.id] - before[job.id]
+                    twice = sum(each.id == job.id for each in jobs) > 1
+                    alone = not (twice or job.id in others) and sent[job.id] == self.sent[job.id]
+                    self._expect(not (alone and stored), f"{job.id} was refused, and stored")
+                elif at in refused:
+                    self._expect(broker.patience.over, f"{job.id} was refused: {refused[at]}")
+                elif at in existing:
+                    self._expect(self.births[job.id] > 0, f"{job.id} was never stored, but is said to exist")
+                else:
+                    self._expect(self.births[job.id] > before[job.id], f"{job.id} was not stored")
+
+        broker.queue.push(Push(jobs, told))
+
+    def _born(self, documents: list[dict[str, Any]]) -> None:
+        """An insert was applied, whether its broker learns of it or not."""
+        for each in documents:
+            former = self.lives.get(each["_id"])
+            self._expect(former is None or self._may_be_gone(former), f"{each['_id']} was lost")
+            self.births[each["_id"]] += 1
+            dedupe_id = each.get("dedupe_id", "")
+            rivals = dedupe_id and self._namesakes(each["_id"], dedupe_id, self.clock.now())
+            self._expect(
+                not rivals or all(map(self._may_be_gone, rivals)),
+                f"{each['_id']} was stored, and is a duplicate of {rivals}",
+            )
+            self.lives[each["_id"]] = Life(
+                each["_id"],
+                "remember" in each,
+                each.get("max_attempts", 5),
+                _time(each, "expires_at"),
+                dedupe_id,
+                _time(each, "dedupe_until") or 0.0,
+            )
+
+    def _namesakes(self, job_id: str, dedupe_id: str, at: float) -> list[Life]:
+        """The other jobs of this dedupe id whose window is open then; those that expired may be gone."""
+        return [
+            life
+            for life in self.lives.values()
+            if life.dedupe_id == dedupe_id and life.job_id != job_id and life.dedupe_until > at
+        ]
+
+    # ----------------------------------------------------------------- deliveries
+
+    def delivered(self, broker: SmallBroker, delivery: Delivery) -> Hand:
+        """A worker gets a job: nobody else may have it, and its attempt is that of the model."""
+        job, life = delivery.job, self.lives[delivery.job.id]
+        live = self._live_owners()
+        rivals = [hand for hand in self.open if hand.open and hand.life is life and hand.owner in live]
+        self._expect(not rivals, f"{job.id} is delivered twice at the same time")
+        self._expect(not life.accepted, f"{job.id} is delivered after its commit was accepted")
+        seen, least, most = job.attempts, life.certain + 1, life.possible + 1
+        self._expect(least <= seen <= most, f"{job.id}: attempt {seen}, not {least} to {most}")
+        life.certain = life.possible = seen - 1
+        until = self.time.value + VISIBILITY
+        hand = Hand(life, broker, delivery.receipt, job.owner, seen, until)
+        self.open.append(hand)
+        return hand
+
+    def _settle(self, broker: SmallBroker, hands: list[Hand], kind: str, delay: float | None) -> None:
+        valid = {hand for hand in hands if hand.open and hand.owner in broker.owners.mine()}
+        for hand in hands:
+            hand.held = hand in valid and self._holds(hand)
+            hand.fired = broker.line.fired
+            hand.open = False
+            if hand.held and kind == wire.COMMIT:
+                hand.life.ending = True
+            elif hand.held and kind != wire.RELEASE:
+                self._fails(hand)
+                hand.life.rejected |= kind == wire.REJECT
+
+        def told(problems: dict[int, SluiceError]) -> None:
+            for at, hand in enumerate(hands):
+                self._hear(hand, hand in valid, kind, problems.get(at))
+
+        detail = b"result" if kind == wire.COMMIT else "why"
+        verdicts = [Verdict(hand.receipt, kind, detail, delay) for hand in hands]
+        broker.queue.settle.settle(verdicts, Settlement(told))
+
+    def _hear(self, hand: Hand, valid: bool, kind: str, problem: SluiceError | None) -> None:  # noqa: FBT001
+        broker, life = hand.broker, hand.life
+        if broker.line.dead:
+            return
+        what = f"{kind} of {life.job_id}, attempt {hand.attempt}"
+        if problem is None:
+            self._expect(valid, f"{what}: accepted, but the receipt was void")
+        else:
+            well = hand.owner in self._live_owners() and broker.line.fired == hand.fired
+            self._expect(not (valid and well), f"{what}: refused, but all was well: {problem!r}")
+        if kind == wire.COMMIT and problem is None:
+            self._expect(hand.held, f"{what}: accepted, but another one held it")
+            life.accepted += 1
+            self._expect(life.accepted == 1, f"{what}: accepted twice")
+
+    def _come(self, seat: int, broker: SmallBroker, prefetch: int) -> None:
+        worker = self.workers[seat] = ModelWorker(self, broker, prefetch)
+        broker.queue.dispatch.attach(worker)
+
+    def _leave(self, seat: int, *, died: bool) -> None:
+        worker, self.workers[seat] = self.workers[seat], None
+        if worker is None:
+            return
+        for hand in [hand for hand in worker.hands if hand.open]:
+            hand.open = False
+            if died and self._holds(hand):
+                self._fails(hand)
+        worker.broker.queue.settle.worker_gone(worker, died=died)
+
+    def _fails(self, hand: Hand) -> None:
+        hand.held = hand.failing = True
+        hand.life.possible = max(hand.life.possible, hand.attempt)
+
+    def _holds(self, hand: Hand) -> bool:
+        """Whether this delivery is the one that counts, as MongoDB knows it."""
+        held = {"state": "reserved", "owner": hand.owner, "attempts": hand.attempt}
+        return self.jobs.find_one({"_id": hand.life.job_id, **held}) is not None
+
+    def _learn_what_is_certain(self) -> None:
+        """A failed delivery is counted once its broker has nothing more to write, if it lives."""
+        live = self._live_owners()
+        for hand in self.open:
+            if hand.failing and not hand.broker.busy:
+                hand.failing = False
+                if hand.owner in live and not hand.broker.line.dead:
+                    hand.life.certain = max(hand.life.certain, hand.attempt)
+        self.open = [hand for hand in self.open if hand.open or hand.failing]
+
+    # ------------------------------------------------------------------- brokers
+
+    def _ordered(self, order: str, before: dict[str, Any], after: dict[str, Any] | None) -> None:
+        """What became of a job for which there was an order; nothing else runs meanwhile."""
+        life = self.lives[before["_id"]]
+        if order == "cancel" and after is None:
+            self._expect(before["state"] == "ready", f"{life} was cancelled while it was {before['state']}")
+            life.cancelled = True
+        if order == "redrive" and after and before["state"] == "dead" != after["state"]:
+            life.certain = life.possible = 0
+            life.rejected, life.redriven = False, True
+            life.expires_at = _time(after, "expires_at")
+
+    def _do(self, slot: int, order: Callable[[Admin], object]) -> None:
+        with suppress(SluiceError):  # what came of it, MongoDB knows
+            order(self.brokers[slot].admin)
+
+    def _stored(self, job_id: str) -> dict[str, Any] | None:
+        return self.jobs.find_one({"_id": job_id})
+
+    def _new_broker(self, slot: int) -> SmallBroker:
+        line = Line(self._born)
+        self.lines.append(line)
+        return SmallBroker(f"broker {slot}", self.documents, self.time, self.clock, line)
+
+    def _replace(self, slot: int) -> None:
+        """A broker is no more: another one comes in its place, to which its workers connect again."""
+        former, new = self.brokers[slot], self._new_broker(slot)
+        self.brokers[slot] = new
+        for hand in self._hands_of(former):
+            hand.open = False
+        for seat, worker in enumerate(self.workers):
+            if worker and worker.broker is former:
+                self._come(seat, new, worker.prefetch)
+        come_to_rest()
+
+    def _stop(self, slot: int) -> None:
+        broker = self.brokers[slot]
+        for hand in self._hands_of(broker):
+            hand.open = False
+        broker.give_back_all()
+        self._learn_what_is_certain()
+        broker.end()
+        self._replace(slot)
+
+    def _bury_the_dead(self) -> None:
+        for slot, broker in enumerate(self.brokers):
+            if broker.line.dead:
+                self._replace(slot)
+
+    def _hands_of(self, broker: SmallBroker) -> list[Hand]:
+        return [hand for hand in self.open if hand.open and hand.broker is broker]
+
+    def _live_owners(self) -> set[str]:
+        return {each["_id"] for each in self.documents["owners"].find({"state": "live"}, {"_id": 1})}
+
+    # ---------------------------------------------------------------------- time
+
+    def _begin(self) -> None:
+        self.sound = False
+        self.time.passes(0.002)
+
+    def _pass(self, seconds: float, silent: int | None = None) -> None:
+        while seconds > 0:
+            step = min(seconds, BEAT)
+            seconds -= step
+            self.time.passes(step)
+            for slot, broker in enumerate(self.brokers):
+                if slot != silent:
+                    self._duties(broker, beat=step == BEAT)
+
+    def _duties(self, broker: SmallBroker, *, beat: bool) -> None:
+        if beat:
+            broker.beat()
+        for hand in self._hands_of(broker):
+            if hand.until <= self.time.value:
+                hand.open = False
+                if self._holds(hand) and hand.owner in broker.owners.mine():
+                    self._fails(hand)
+        broker.tick()
+        for seat, worker in enumerate(self.workers):
+            if worker and worker.hung_up:
+                self._leave(seat, died=True)
+
+    # --------------------------------------------------------------------- the end
+
+    def _heal(self) -> None:
+        for line in self.lines:
+            line.fault = None
+        for broker in self.brokers:
+            broker.queue.pause(frozenset())
+        for seat in range(len(self.workers)):
+            self._leave(seat, died=False)
+
+    def _work_until_all_is_done(self) -> None:
+        workers = [ModelWorker(self, broker, 100) for broker in self.brokers]
+        for worker in workers:
+            worker.broker.queue.dispatch.attach(worker)
+        for _ in range(_LONG):
+            self._pass(BEAT)
+            for worker in workers:
+                mine = [hand for hand in worker.hands if hand.open]
+                if mine:
+                    self._settle(worker.broker, mine, wire.COMMIT, 0.0)
+                worker.broker.sweep()
+                worker.broker.audit()
+            self.all_is_as_the_model_says()
+            if not self.jobs.count_documents({"state": {"$in": ["ready", "reserved"]}}):
+                break
+        self._pass(BEAT)
+        self.all_is_as_the_model_says()
+        left = list(self.jobs.find({"state": {"$in": ["ready", "reserved"]}}, {"payload": 0}))
+        assert left == []
+        for broker in self.brokers:
+            assert not broker.busy
+            assert broker.queue.dispatch.held == {}
+        lost_inserts = sum(line.lost_inserts for line in self.lines)
+        assert sum((self.births - self.sent).values()) <= lost_inserts
+
+    # ---------------------------------------------------------------- the checks
+
+    def _expect(self, truth: object, complaint: str) -> None:
+        """Noted, since some of those who call this have every error shielded or repeated."""
+        if not truth:
+            self.complaints.append(complaint)
+
+    def _may_be_gone(self, life: Life) -> bool:
+        now = self.clock.now()
+        expired = life.expires_at is not None and life.expires_at <= now
+        kept = life.remember or life.dedupe_until > now
+        return expired or life.cancelled or (not kept and bool(life.accepted or life.ending))
+
+    def _check(self, life: Life, stored: dict[str, Any] | None) -> None:
+        if stored is None:
+            assert self._may_be_gone(life), f"{life} was lost"
+            return
+        state = stored["state"]
+        failures = stored["attempts"] - (state == "reserved")
+        assert not life.accepted or state == "done", f"{life} was committed, and is {stored}"
+        if state in ("ready", "reserved"):
+            assert life.redriven or min(failures, ERRORS_KEPT) == len(stored.get("errors", ())), stored
+            assert life.certain <= failures <= life.possible, (life, stored)
+        elif state == "done":
+            assert life.remember or life.dedupe_id
+            assert life.accepted or life.ending, stored
+            assert stored["result"] == b"result"
+        else:
+            assert self._may_be_dead(life, stored), (life, stored)
+
+    def _may_be_dead(self, life: Life, stored: dict[str, Any]) -> bool:
+        used_up = 0 < life.max_attempts <= life.possible
+        return life.rejected or used_up or stored.get("losses", 0) >= MAX_LOSSES
+
+
+def _time(stored: dict[str, Any], field: str) -> float | None:
+    return seconds_of(stored[field]) if field in stored else None
+
+
+class _Complaints(logging.Handler):
+    """An error that the broker shields from others is still an error."""
+
+    def __init__(self, complaints: list[str]) -> None:
+        super().__init__()
+        self.complaints = complaints
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info:
+            self.complaints.append(f"{record.getMessage()}: {record.exc_info[1]!r}")
+
+
+@pytest.fixture
+def two_brokers(
+    documents: Database[dict[str, Any]], store: QueueStore, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[type[TwoBrokers]]:
+    complaints: list[str] = []
+    listener = _Complaints(complaints)
+    TwoBrokers.around = Surroundings(documents, complaints, monkeypatch)
+    logging.getLogger("broker").addHandler(listener)
+    yield TwoBrokers
+    logging.getLogger("broker").removeHandler(listener)
+    del TwoBrokers.around
+
+
+def check(machine: type[TwoBrokers], examples: int, steps: int) -> None:
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=steps,
+            deadline=None,
+            derandomize=examples < 200,  # the short run is the same each time
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+
+
+def test_no_job_is_lost_or_done_twice_whatever_fails(two_brokers: type[TwoBrokers]) -> None:
+    check(two_brokers, 50, 30)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1800)
+def test_no_job_is_lost_or_done_twice_whatever_fails_for_long(two_brokers: type[TwoBrokers]) -> None:
+    check(two_brokers, 1000, 50)

@@ -1,0 +1,143 @@
+"""A broker without doors and without greenlets of its own: each duty is done when a test says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, Final
+
+import pytest
+
+from broker import counters, dispatch, owners, pace, queue, settle, supply
+from broker.admin import Admin
+from broker.config import Config
+from broker.counters import Counters
+from broker.mongo import ServerClock
+from broker.owners import Owners
+from broker.patience import Patience
+from broker.queue import House
+from broker.queues import Queues
+from broker.store_leases import LeaseStore
+from broker.sweeper import Sweeper
+from faulty_mongo import FaultyDatabase, Line
+from jobs import NOW
+from sluicemq.errors import SluiceError, Unavailable
+from virtual_time import VirtualTime, come_to_rest
+
+LEASE: Final = 15.0
+BEAT: Final = LEASE / 5
+MAX_LOSSES: Final = 3
+#: How long a broker that stops waits for MongoDB.
+_LAST_WRITES: Final = 2.0
+
+
+class VirtualClock(ServerClock):
+    """The server's clock: :data:`NOW` when the test begins, the same for all brokers."""
+
+    def __init__(self, time: VirtualTime) -> None:
+        self._time = time
+        self._began = time.value
+
+    def now(self) -> float:
+        return int((NOW + self._time.value - self._began) * 1000) / 1000
+
+
+class _Over:
+    """What a broker's patience waits on; a broker that was killed waits for nothing."""
+
+    def __init__(self, time: VirtualTime, line: Line) -> None:
+        self._time = time
+        self._line = line
+        self._set = False
+
+    def is_set(self) -> bool:
+        return self._set or self._line.dead
+
+    def set(self) -> None:
+        self._set = True
+
+    def wait(self, seconds: float) -> bool:
+        if not self.is_set():
+            self._time.sleep(seconds)
+        return self.is_set()
+
+
+class SmallBroker:
+    """The parts between the doors and MongoDB, as ``Server`` puts them together, with one queue."""
+
+    def __init__(self, name: str, documents: Any, time: VirtualTime, clock: VirtualClock, line: Line) -> None:
+        self.time = time
+        self.line = line
+        self.patience = Patience()
+        self.patience._over = _Over(time, line)  # type: ignore[assignment]
+        self.counters = Counters()
+        database: Any = FaultyDatabase(documents, line)
+        self.owners = Owners(LeaseStore(database), clock, name, LEASE)
+        house = House(lambda _name: database, self.owners, clock, self.patience, self.counters)
+        self.queues = Queues(_config(), house)
+        self.owners.lost = self.queues.drop_owner
+        self.sweeper = Sweeper(self.queues, self.owners, clock, self.counters)
+        self.admin = Admin(self.queues, house)
+        self.queue = self.queues.open("mail")
+        self.owners.use()
+        self.sweeper.sweep()
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything is on its way to MongoDB; nothing is any more once it was killed."""
+        return self.queue.busy and not self.line.dead
+
+    def beat(self) -> None:
+        """As ``Server`` does, without measuring the clock."""
+        sure = self.owners.sure
+        self._do(self.owners.beat)
+        if self.owners.sure and not sure:
+            self.queue.dispatch.hand_out()
+
+    def tick(self) -> None:
+        self._do(self.queue.tick)
+
+    def sweep(self) -> None:
+        self._do(self.sweeper.sweep)
+
+    def audit(self) -> None:
+        self._do(self.sweeper.audit)
+
+    def give_back_all(self) -> None:
+        """The first half of a stop, for which MongoDB has a moment."""
+        self.queue.dispatch.stop_granting(0.0)
+        come_to_rest()
+        self.queue.intake.refuse_waiting()
+        self.queue.give_back()
+        self.time.passes(_LAST_WRITES)
+
+    def end(self) -> None:
+        """The second half."""
+        self.patience.give_up()
+        self.time.passes(_LAST_WRITES)
+        with suppress(SluiceError):
+            self.owners.end()
+
+    def _do(self, duty: Callable[[], None]) -> None:
+        with suppress(Unavailable):
+            duty()
+        come_to_rest()
+
+
+def _config() -> Config:
+    default = Config.default()
+    return replace(default, other_queues=replace(default.other_queues, max_losses=MAX_LOSSES))
+
+
+def live_in(monkeypatch: pytest.MonkeyPatch, time: VirtualTime) -> None:
+    """Let the brokers' modules see this time, and owner ids that are the same in each run."""
+    for module in (counters, dispatch, owners, pace, queue, settle, supply):
+        monkeypatch.setattr(module, "time", time)
+    for module in (settle, supply):
+        monkeypatch.setattr(module, "gevent", time)
+    monkeypatch.setattr(supply, "MOMENT", 0.0)  # with time that stands still, a moment never ends
+    monkeypatch.setattr(supply, "_FIRST_MOMENT", 0.0)
+    numbers = iter(range(10**9))
+    monkeypatch.setattr(owners, "secrets", SimpleNamespace(token_hex=lambda _size: f"owner-{next(numbers)}"))

@@ -1,0 +1,57 @@
+"""Time that passes when a test says so, for greenlets that wait: a test runs the same way each time."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import gevent
+from gevent.event import Event
+
+
+class VirtualTime:
+    """Stands in for ``time.monotonic``, ``gevent.sleep`` and ``gevent.spawn_later``."""
+
+    def __init__(self) -> None:
+        self.value = 1000.0
+        self._alarms: list[tuple[float, int, Callable[[], object]]] = []
+        self._numbers = itertools.count()
+
+    def monotonic(self) -> float:
+        return self.value
+
+    def sleep(self, seconds: float) -> None:
+        rung = Event()
+        self._ring(seconds, rung.set)
+        rung.wait()
+
+    def spawn(self, run: Callable[..., object], *arguments: Any) -> None:
+        gevent.spawn(run, *arguments)
+
+    def spawn_later(self, seconds: float, run: Callable[..., object], *arguments: Any) -> None:
+        self._ring(seconds, lambda: gevent.spawn(run, *arguments))
+
+    def passes(self, seconds: float) -> None:
+        """Go on to each alarm in turn, and let everybody come to rest there."""
+        end = self.value + seconds
+        while self._alarms and self._alarms[0][0] <= end:
+            self.value, _, ring = heapq.heappop(self._alarms)
+            ring()
+            come_to_rest()
+        self.value = end
+        come_to_rest()
+
+    def _ring(self, seconds: float, ring: Callable[[], object]) -> None:
+        heapq.heappush(self._alarms, (self.value + seconds, next(self._numbers), ring))
+
+
+def come_to_rest() -> None:
+    """Let every greenlet run until all of them wait: for time to pass, or for somebody to act."""
+    loop = gevent.get_hub().loop
+    for _ in range(10_000):
+        gevent.sleep(0)
+        if not loop._callbacks:
+            return
+    raise AssertionError("the greenlets never come to rest")
