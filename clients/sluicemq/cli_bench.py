@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 from collections.abc import Iterator
@@ -65,6 +66,15 @@ def _plot_file(_context: click.Context, _parameter: click.Parameter, value: Path
     return value
 
 
+def _headers(
+    _context: click.Context, _parameter: click.Parameter, pairs: tuple[str, ...]
+) -> dict[str, float] | None:
+    try:
+        return {key: json.loads(value) for key, value in (pair.split("=") for pair in pairs)} or None
+    except ValueError:
+        raise click.BadParameter("write KEY=NUMBER, for instance priority=5") from None
+
+
 @click.command(help=_HELP, short_help="Measure how fast a broker is on this machine.")
 @click.argument("scenario", type=click.Choice(list(SCENARIOS)))
 @click.option("--door", type=click.Choice(list(DOORS)), help="Who connects.  [library]")
@@ -82,6 +92,10 @@ def _plot_file(_context: click.Context, _parameter: click.Parameter, value: Path
 @click.option("--prefetch", type=_count, help="Jobs at one worker; of PULL workers the device's own.")
 @click.option("--window", type=_count, help="Unconfirmed jobs of a library producer; 1: one by one.  [20000]")
 @click.option("--backlog", type=_count, help="Of drain: jobs in the queue before.  [--jobs]")
+@click.option(
+    "--header", "headers", multiple=True, callback=_headers, metavar="KEY=NUMBER",
+    help="What a library producer says with every job: priority, delay, ttl, keep_done.",
+)  # fmt: skip
 @click.option("--duration", type=_seconds, metavar="S", help="Push for so many seconds; in drain, work.")
 @click.option("--rate", type=_seconds, metavar="N", help="Jobs a second; in latency 100 by default.")
 @click.option("--iterations", type=_count, help="Rounds of simulate, a second each.  [25]")

@@ -340,3 +340,23 @@ def test_times_of_several_processes_become_one_histogram() -> None:
     assert both.total_count == 100
     assert both.get_value_at_percentile(50) == pytest.approx(50e6, rel=0.002)
     assert both.get_max_value() == pytest.approx(100e6, rel=0.002)
+
+
+def test_every_job_of_a_library_producer_says_what_the_bench_is_told(
+    measured: Measured, broker: BrokerProcess
+) -> None:
+    with Client(broker.endpoint) as client:
+        queue = f"headers-{os.getpid()}"
+        measured("push", "--jobs", 10, "--queue", queue, "--header", "priority=7", "--header", "delay=3600")
+        jobs = client.peek(queue, "scheduled")
+    assert [job["priority"] for job in jobs] == [7] * 10
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [(["--header", "priority"], "KEY=NUMBER"), (["--door", "pull", "--header", "ttl=1"], "send headers")],
+)
+def test_headers_that_can_not_be_sent_are_refused(arguments: list[str], complaint: str) -> None:
+    refused = bench("both", *arguments)
+    assert refused.exit_code == 2
+    assert complaint in refused.stderr

@@ -63,7 +63,8 @@ class Plan:
     ``window`` is how many jobs a library producer leaves unconfirmed (1: one by one); ``rate`` is
     jobs a second over all producers, None for as fast as they can; ``duration`` ends the run after
     that many seconds whatever is left. ``workers`` share ``worker_processes`` evenly. Over several ``queues``
-    jobs and workers are dealt in turn.
+    jobs and workers are dealt in turn. ``headers`` are what a library producer says with every job:
+    ``priority``, ``delay``, ``ttl``, ``keep_done``.
     """
 
     scenario: str
@@ -81,6 +82,7 @@ class Plan:
     device: str
     worker_processes: int
     queues: int
+    headers: dict[str, Any]
 
     def described(self) -> dict[str, Any]:
         """The settings that had a say in this run."""
@@ -90,6 +92,7 @@ class Plan:
         unused |= {"workers", "prefetch", "worker_processes"} if self.scenario == "push" else set()
         unused |= {"worker_processes"} if self.worker_processes == self.workers else set()
         unused |= {"queues"} if self.queues == 1 else set()
+        unused |= set() if self.headers else {"headers"}
         unused |= {"jobs"} if self.jobs == ENDLESS else set()
         return {
             name: value for name, value in asdict(self).items() if name not in unused and value is not None
@@ -117,6 +120,7 @@ def _defaults(scenario: str, door: str, chosen: dict[str, Any]) -> dict[str, Any
         "workers": workers,
         "worker_processes": workers if scenario in _APART else min(workers, _PROCESSES),
         "queues": 1,
+        "headers": {},
         "prefetch": _PREFETCH.get(scenario, 1024 if door == "library" else 100),
         "window": 20_000,
         "backlog": chosen.get("jobs", jobs),
@@ -145,6 +149,8 @@ def _check(plan: Plan) -> None:
         raise ValueError(
             f"{plan.workers} workers of {plan.scenario} can't share {plan.worker_processes} processes"
         )
+    if plan.headers and (plan.door not in ("library", "rep") or plan.scenario == "relay"):
+        raise ValueError("only the library's producers send headers")
     if plan.queues > 1 and (plan.door != "library" or plan.scenario == "relay"):
         raise ValueError("only the library's producers and workers can have several queues")
     if plan.queues > plan.workers and plan.scenario != "push":

@@ -50,12 +50,13 @@ class LibrarySource:
         self.times = Times()
         self._queues = cycle(task.site.queues(task.plan))
         self._sent = 0
+        self._headers = task.plan.headers
         self._producer = Producer(task.site.endpoint, window=task.plan.window)
 
     def send(self, payload: bytes, stamp: int) -> None:  # noqa: ARG002 - timed by who takes it
         """Push; the library makes batches."""
         self._sent += 1
-        self._producer.push(next(self._queues), payload)
+        self._producer.push(next(self._queues), payload, **self._headers)
 
     def confirmed(self) -> int:
         """What the broker has confirmed."""
@@ -63,7 +64,10 @@ class LibrarySource:
 
     def send_together(self, payloads: list[bytes]) -> None:
         """Push all, then wait for each in its turn."""
-        pushed = [(monotonic_ns(), self._producer.push(next(self._queues), payload)) for payload in payloads]
+        pushed = [
+            (monotonic_ns(), self._producer.push(next(self._queues), payload, **self._headers))
+            for payload in payloads
+        ]
         for began, receipt in pushed:
             receipt.wait()
             self.times.add(monotonic_ns() - began)
@@ -83,7 +87,7 @@ class OneByOneSource(LibrarySource):
 
     def send(self, payload: bytes, stamp: int) -> None:
         """Push and wait."""
-        self._producer.push(next(self._queues), payload).wait()
+        self._producer.push(next(self._queues), payload, **self._headers).wait()
         self._sent += 1
         self.times.add(monotonic_ns() - stamp)
 
