@@ -55,6 +55,7 @@ class Dispatch:
         self._staged = Staging()
         self._takers: tuple[deque[Worker], deque[Worker]] = (deque(), deque())
         self._capacity = 0
+        self._beyond = 0  # deliveries of workers that take fewer now than they have
         self.pace = Pace()
         self._numbers = itertools.count(1)
 
@@ -95,7 +96,9 @@ class Dispatch:
     def resize(self, worker: Worker, prefetch: int) -> None:
         """A worker has changed how much it takes."""
         self._capacity += prefetch - worker.prefetch
+        self._beyond -= worker.beyond
         worker.prefetch = prefetch
+        self._beyond += worker.beyond
         self.offer(worker)
 
     def detach(self, worker: Worker) -> list[Delivery]:
@@ -104,6 +107,7 @@ class Dispatch:
             return []
         self.workers.discard(worker)
         self._capacity -= worker.prefetch
+        self._beyond -= worker.beyond
         worker.gone = True
         left = list(worker.unsettled.values())
         worker.unsettled.clear()
@@ -146,6 +150,7 @@ class Dispatch:
         """End a delivery by its receipt; None if it is not under way (any more)."""
         delivery = self.deliveries.pop(receipt, None)
         if delivery:
+            self._beyond -= delivery.worker.beyond > 0
             delivery.worker.settled(delivery)
             if not self.deliveries:
                 self.pace.rest()
@@ -175,6 +180,7 @@ class Dispatch:
     def _let_go(self, delivery: Delivery) -> None:
         """Void a receipt; its worker owes an answer still."""
         del self.deliveries[delivery.receipt]
+        self._beyond -= delivery.worker.beyond > 0
         delivery.worker.overdue(delivery)
         delivery.overdue_at = time.monotonic() + delivery.job.visibility_timeout
         self._owed[delivery.receipt] = delivery
@@ -244,7 +250,7 @@ class Dispatch:
 
     @property
     def _free(self) -> int:
-        return max(0, self._capacity - len(self.deliveries))
+        return max(0, self._capacity + self._beyond - len(self.deliveries))
 
     def _queue_up(self, worker: Worker) -> None:
         """Put a worker that can take more behind the others; those that have answered before come first."""

@@ -48,6 +48,11 @@ class Worker:
             return 0
         return max(0, self.prefetch - len(self.unsettled) - len(self.owed))
 
+    @property
+    def beyond(self) -> int:
+        """How many jobs it has to settle that it would not be given now: it has asked for fewer since."""
+        return 0 if self.pops else max(0, len(self.unsettled) - self.prefetch)
+
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
         """Send jobs to it; must not block."""
         raise NotImplementedError

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import zmq
 from pymongo import MongoClient
+from pymongo.collection import Collection
 from pymongo.database import Database
 
 from launcher import BrokerProcess, wait_until
@@ -102,7 +103,7 @@ class House:
 
     def counts(self, queue: str) -> Counter[str]:
         """Jobs of a queue by state as it is shown; read in MongoDB, for a broker counts all queues."""
-        stored = self._jobs[f"queue.{queue}"].find({}, {"state": 1, "eligible_at": 1})
+        stored = self.collection(queue).find({}, {"state": 1, "eligible_at": 1})
         now = datetime.now(UTC).replace(tzinfo=None)
         return Counter(
             "scheduled" if each["state"] == "ready" and each["eligible_at"] > now else each["state"]
@@ -112,6 +113,10 @@ class House:
     def await_count(self, queue: str, state: str, count: int) -> None:
         """Wait until so many jobs of a queue are in this state."""
         wait_until(lambda: self.counts(queue)[state] == count, what=f"{count} {state} in {queue}")
+
+    def collection(self, queue: str) -> Collection[dict[str, Any]]:
+        """Where the jobs of a queue lie in MongoDB."""
+        return self._jobs[f"queue.{queue}"]
 
     def workers(self, queue: str) -> int:
         """How many workers a queue has."""

@@ -11,9 +11,9 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, Self
 
-from sluicemq import exits, wire
+from sluicemq import exits, native, wire
 from sluicemq.connection import Connection
-from sluicemq.errors import BadFrames, LeaseLost, SluiceError, Timeout, Unavailable, from_code
+from sluicemq.errors import BadFrames, LeaseLost, Release, SluiceError, Timeout, Unavailable, from_code
 from sluicemq.job import Job
 from sluicemq.pop import never_extended
 from sluicemq.question import Questions
@@ -52,7 +52,9 @@ class Claim:
     """Jobs that were reserved together, made by ``Client.reserve``; iterate over it, or use ``jobs``.
 
     Leaving its ``with`` block, or :meth:`release`, gives back what is not settled, without counting the
-    attempt. When the last job is settled, its connection is closed by itself.
+    attempt; an exception that leaves the block (but :class:`~sluicemq.Release`) rolls it back, with its
+    text: or a job that breaks whoever claims it would come again for ever. When the last job is settled,
+    its connection is closed by itself.
     """
 
     def __init__(self, endpoint: str, queue: str, *, timeout: float, patient: bool) -> None:
@@ -137,7 +139,15 @@ class Claim:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if isinstance(error, Exception) and not isinstance(error, Release):
+            self._fail(error)
         self.release()
+
+    def _fail(self, error: Exception) -> None:
+        try:
+            self.settle(self.unsettled, wire.ROLLBACK, f"{type(error).__name__}: {error}")
+        except SluiceError as unsettled:
+            native.log.warning("while leaving a claim's block: %s", unsettled)
 
     def _made(self, row: tuple[Any, ...], epoch: int) -> ClaimedJob:
         return ClaimedJob(self, row, epoch)

@@ -14,6 +14,8 @@ from broker.mongo import connect
 from broker.store import QueueStore
 from broker.store_changes import Changes
 from broker.store_inspect import Inspector, collection
+from other_systems import Jobs, broker, jobs_of
+from plain_clients import House
 
 
 @pytest.fixture(scope="session")
@@ -57,3 +59,17 @@ def changes(documents: Database[dict[str, Any]]) -> Changes:
 def inspector(documents: Database[dict[str, Any]]) -> Inspector:
     """What people ask of the queues of this test's database."""
     return Inspector(documents)
+
+
+@pytest.fixture(scope="session")
+def compared(mongo_uri: str) -> Iterator[House]:
+    """The broker that is compared with other systems."""
+    with broker(mongo_uri) as house:
+        yield house
+
+
+@pytest.fixture
+def jobs(compared: House) -> Iterator[Jobs]:
+    """A new queue at that broker, and the library for it."""
+    with jobs_of(compared) as jobs:
+        yield jobs

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from broker import dispatch as dispatch_module
 from broker import pace as pace_module
 from broker.counters import Counters
 from broker.dispatch import MESSAGE, Dispatch
@@ -400,6 +401,34 @@ def test_a_worker_may_change_how_much_it_takes(house: House) -> None:
     # Then
     assert more == 4
     assert len(worker.jobs) == 4
+
+
+@pytest.mark.parametrize("ends", ["settles", "leaves", "is late"])
+def test_what_a_worker_has_that_takes_no_more_leaves_the_room_of_the_others_as_it_is(
+    house: House, ends: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a slow worker with three jobs that stops: it takes no more, and is still at work on them
+    house.ready(*some_jobs(3, visibility_timeout=5.0))
+    stopping = house.worker(prefetch=3)
+    for credit in (0, 3, 0):  # it changes its mind twice
+        house.dispatch.resize(stopping, credit)
+    house.dispatch.tick()
+    assert house.dispatch.pace.appetite == 0
+    # When one that is free comes, then it gets jobs
+    other = house.worker(prefetch=2)
+    house.ready(*some_jobs(9))
+    assert (len(other.unsettled), house.dispatch.staged) == (2, 0)
+    # And when the first one is through, in whatever way, nobody has more room than before
+    if ends == "settles":
+        house.commit(stopping)
+    elif ends == "leaves":
+        house.dispatch.detach(stopping)
+    else:
+        now = dispatch_module.time.monotonic()
+        monkeypatch.setattr(dispatch_module.time, "monotonic", lambda: now + 6)
+        assert len(house.dispatch.overdue()) == 3
+    go_on()
+    assert house.dispatch.staged + house.dispatch.room <= house.dispatch.pace.appetite
 
 
 def test_receipts_are_never_the_same(house: House) -> None:

@@ -1,0 +1,174 @@
+"""What the documentation of other queues says of a job, as rows of a table: each with a check of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from secrets import token_hex
+from time import monotonic
+from typing import Any, NamedTuple
+
+import pytest
+from pymongo.change_stream import ChangeStream
+from pymongo.collection import Collection
+
+from launcher import wait_until
+from plain_clients import AT_ONCE, House, Smq, serving
+from sluicemq import Claim, ClaimedJob, Client, Producer, wire
+
+#: How long a test waits for what must come.
+SECONDS = 15.0
+#: The reservation of a job that is not to be settled in time; and one that is.
+SHORT, LONG = 0.5, 60.0
+
+
+class Jobs:
+    """A queue of one row's own, and the library for it."""
+
+    def __init__(self, house: House, producer: Producer, client: Client) -> None:
+        self.house = house
+        self.producer = producer
+        self.client = client
+        self.queue = token_hex(6)
+        self._claims: list[Claim] = []
+
+    def push(self, payload: bytes = b"job", **settings: Any) -> str:
+        """Push one job; its id, once it is durable."""
+        receipt = self.producer.push(self.queue, payload, **settings)
+        receipt.wait(SECONDS)
+        return receipt.id
+
+    def reserve(self, limit: int = 1, wait: float = SECONDS) -> Claim:
+        """Reserve up to ``limit`` jobs."""
+        claim = self.client.reserve(self.queue, limit, wait)
+        self._claims.append(claim)
+        return claim
+
+    def take(self, wait: float = SECONDS) -> ClaimedJob:
+        """Reserve one job; AssertionError if none comes."""
+        claim = self.reserve(1, wait)
+        assert len(claim) == 1, f"no job came within {wait} s"
+        return claim.jobs[0]
+
+    def ready(self) -> bool:
+        """Whether a consumer would get a job now."""
+        with self.reserve(1, wait=0) as claim:
+            return len(claim) > 0
+
+    def in_order(self, count: int) -> list[bytes]:
+        """Take so many jobs; their payloads in the order in which they came."""
+        return [job.payload for job in self.reserve(count)]
+
+    def await_ready(self, *ids: str) -> None:
+        """Wait until these are ready, in this order; some may have been on their way to a worker."""
+        wait_until(lambda: self.ids("ready") == list(ids), SECONDS, f"{ids} ready")
+
+    def show(self, job_id: str) -> dict[str, Any]:
+        """All that is known of a job."""
+        return self.client.show(self.queue, job_id)
+
+    def state(self, job_id: str) -> str:
+        """In which state a job is shown; ``gone`` if it is not there."""
+        return next((state for state in STATES if job_id in self.ids(state)), "gone")
+
+    def ids(self, state: str) -> list[str]:
+        """The ids of all jobs in a state, in the order of peek."""
+        return [each["id"] for each in self.client.peek(self.queue, state, 100)]
+
+    def counts(self) -> dict[str, Any]:
+        """The queue's counts by state, and what else is told of it."""
+        return next(row for row in self.client.queues() if row["name"] == self.queue)
+
+    @property
+    def collection(self) -> Collection[dict[str, Any]]:
+        """Where the jobs lie in MongoDB."""
+        return self.house.collection(self.queue)
+
+    def now(self) -> datetime:
+        """MongoDB's present."""
+        present: datetime = self.collection.database.command("hello")["localTime"]
+        return present.replace(tzinfo=UTC)
+
+    def close(self) -> None:
+        """Give back what is still reserved."""
+        for claim in self._claims:
+            claim.release()
+
+    def stranger(self) -> tuple[Smq, list[Any]]:
+        """A worker of raw messages that has one job, and can say anything or die without a word."""
+        worker = self.house.smq()
+        worker.ask(wire.HELLO, {"client": "stranger"})
+        worker.ask(wire.READY, self.queue, 1)
+        (job,) = worker.delivery()
+        return worker, job
+
+
+STATES = ("ready", "scheduled", "reserved", "dead", "done")
+
+Check = Callable[[Jobs], None]
+
+
+class Row(NamedTuple):
+    """One statement: whose, where it stands, what it says; and what shows it of ours."""
+
+    system: str
+    where: str
+    says: str
+    check: Check
+
+
+class Table:
+    """The rows of one system; calling it with a place and a statement adds the check below it."""
+
+    def __init__(self, system: str) -> None:
+        self.system = system
+        self.rows: list[Row] = []
+
+    def __call__(self, where: str, says: str) -> Callable[[Check], Check]:
+        """Make a row of the decorated check."""
+
+        def add(check: Check) -> Check:
+            self.rows.append(Row(self.system, where, says, check))
+            return check
+
+        return add
+
+
+def parameters(*tables: Table) -> list[Any]:
+    """The rows as parameters of one test, named by what they say."""
+    rows = [row for table in tables for row in table.rows]
+    return [pytest.param(row, id=f"{row.system}, {row.where}: {row.says}") for row in rows]
+
+
+@contextmanager
+def broker(mongo_uri: str) -> Iterator[House]:
+    """A broker that looks often, and whose jobs come again without a wait, as in all three systems."""
+    queues = {**AT_ONCE, "late": {"delay": LONG}}
+    with serving(mongo_uri, [], poll=0.1, lease=2.0, queues=queues) as house:
+        yield house
+
+
+@contextmanager
+def jobs_of(house: House) -> Iterator[Jobs]:
+    """A new queue, with a producer and a client that are closed at the end."""
+    endpoint = house.broker.doors["smq"]
+    with Producer(endpoint) as producer, Client(endpoint) as client:
+        jobs = Jobs(house, producer, client)
+        try:
+            yield jobs
+        finally:
+            jobs.close()
+    house.leave()
+    assert "Traceback" not in house.broker.log_text()
+
+
+def written(changes: ChangeStream[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """What MongoDB writes, one after the other."""
+    while True:
+        yield wait_until(changes.try_next, SECONDS, "another write")
+
+
+def passed(since: float) -> float:
+    """Seconds since then, by the clock that nobody sets; a little more, for MongoDB's milliseconds."""
+    return monotonic() - since + 0.01
