@@ -113,7 +113,6 @@ class Backend:
             self.kind,
             lambda lane: self.queue.dispatch.attach(self._worker(lane)),
             max_frame=self.max_frame,
-            sndhwm=self.prefetch,
             heartbeat=self._broker.heartbeat if self.beats else None,
             silence=self._broker.silence if self.beats else None,
         )

@@ -279,7 +279,7 @@ def test_connections_over_the_budget_are_closed_at_once_and_counted(
 def test_the_budget_follows_from_the_limit_of_open_files(board: Switchboard) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert soft == hard
-    assert board.max_connections == min(30_000, (hard - 256) // 5)
+    assert board.max_connections == min(30_000, (hard - 256) // 3)
 
 
 _AT_THE_LIMIT = """
