@@ -49,7 +49,7 @@ class Outbox:
         """Send a message now, or hold it. False: something is held."""
         size = sum([len(frame) for frame in frames])
         if self._parts or size >= LARGE:
-            return self.post([frames])
+            return self._post([frames])
         data = encode(frames)
         sent = self._try(data)
         if sent < len(data):
@@ -60,6 +60,16 @@ class Outbox:
 
     def post(self, messages: list[Message]) -> bool:
         """Send several, in as few calls as they need, and hold the rest. False: something is held."""
+        return self.send(messages[0]) if len(messages) == 1 else self._post(messages)
+
+    def flush(self) -> bool:
+        """Send what the kernel takes in one call. False: something is held still."""
+        gone, lighter, _ = self._write()
+        if gone:
+            self.held.give(gone, lighter)
+        return not self._parts
+
+    def _post(self, messages: list[Message]) -> bool:
         first = not self._parts
         count, weight = len(messages), 0
         for frames in messages:
@@ -73,13 +83,6 @@ class Outbox:
                 break
         if count:
             self.held.take(count, weight)
-        return not self._parts
-
-    def flush(self) -> bool:
-        """Send what the kernel takes in one call. False: something is held still."""
-        gone, lighter, _ = self._write()
-        if gone:
-            self.held.give(gone, lighter)
         return not self._parts
 
     def _write(self) -> tuple[int, int, bool]:

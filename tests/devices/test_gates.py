@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import gevent
-import psutil
 import pytest
 import zmq
 from gevent import socket as sockets
@@ -22,6 +21,7 @@ from plain_sockets import (
     eventually,
     open_files,
     receive,
+    resident,
     send,
     shake_hands,
 )
@@ -56,10 +56,6 @@ def door_of(
     **options: Any,
 ) -> SharedDoor:
     return SharedDoor(board, at, kind, take, max_frame=MAX_FRAME, **options)
-
-
-def resident() -> int:
-    return int(psutil.Process().memory_info().rss)
 
 
 _SEND_AND_LEAVE = """
