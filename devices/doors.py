@@ -34,7 +34,6 @@ class SharedDoor:
 
     path: str
     valve: Valve
-    patience: float | None = None
 
     def __init__(
         self,

@@ -27,7 +27,6 @@ class Inner(Protocol):
 
     path: str
     valve: Valve
-    patience: float | None
     most_bytes: int
 
     def left(self) -> None:
@@ -104,7 +103,7 @@ class Gate:
         inner = self._enter(splice)
         self._splices.add(splice)
         try:
-            splice.run(inner.path, inner.valve, inner.patience, inner.most_bytes)
+            splice.run(inner.path, inner.valve, inner.most_bytes)
         finally:
             self._splices.discard(splice)
             inner.left()
