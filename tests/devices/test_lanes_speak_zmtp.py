@@ -179,6 +179,29 @@ def test_who_reads_a_large_job_slowly_is_not_taken_for_dead(
     assert floor.closed == []
 
 
+@pytest.mark.parametrize("size", [300_000, 8 << 20])
+def test_what_was_sent_to_one_whose_own_words_are_unread_still_comes_when_its_lane_is_closed(
+    board: Switchboard, floor: Floor, started: Started, size: int
+) -> None:
+    # Given words that nobody reads, for which the kernel would reset a connection that is closed
+    door = started(lane_door(board, floor, max_frame=16 << 20))
+    client = shake_hands(door.address, b"DEALER")
+    lane = floor.lane()
+    lane.pause()
+    client.sendall(b"\0\5hello" * 100)
+    # When
+    lane.send([bytes(size)])
+    lane.close()
+    # Then
+    got = 0
+    while data := client.recv(65_536):
+        got += len(data)
+    assert got == 9 + size
+    client.close()
+    eventually(lambda: floor.closed)
+    assert floor.messages == []
+
+
 @pytest.mark.parametrize("mark", ["@", ">"])
 def test_unix_sockets_have_lanes_too(
     board: Switchboard, floor: Floor, started: Started, clients: Clients, tmp_path: Path, mark: str
