@@ -1,13 +1,12 @@
 """Where workers connect with plain sockets: REP at a QUEUE, PULL at a STREAMER.
 
-Every connection is a lane with a socket of its own, so that a job goes to the worker that is free
+Every connection is a lane of its own, so that a job goes to the worker that is free
 and to nobody else, and a worker that dies is noticed when its connection ends.
 """
 
 from __future__ import annotations
 
 import json
-from collections import deque
 from collections.abc import Sequence
 from functools import partial
 from typing import Final
@@ -113,7 +112,6 @@ class Backend:
             self.kind,
             lambda lane: self.queue.dispatch.attach(self._worker(lane)),
             max_frame=self.max_frame,
-            sndhwm=self.prefetch,
             heartbeat=self._broker.heartbeat if self.beats else None,
             silence=self._broker.silence if self.beats else None,
         )
@@ -200,8 +198,7 @@ class LaneWorker(Worker):
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
         """Count and send them."""
         self._backend.took(deliveries)
-        for delivery in deliveries:
-            self._send(delivery)
+        self._lane.post([self._frames(delivery) for delivery in deliveries])
 
     def settled(self, delivery: Delivery) -> None:
         """One fewer under way."""
@@ -217,7 +214,7 @@ class LaneWorker(Worker):
         """Close its lane."""
         self._lane.close()
 
-    def _send(self, delivery: Delivery) -> None:
+    def _frames(self, delivery: Delivery) -> list[bytes]:
         raise NotImplementedError
 
     def _receive(self, messages: list[list[bytes]]) -> None:
@@ -238,11 +235,9 @@ class RepWorker(LaneWorker):
         self._working_on: Delivery | None = None
         self._full = backend.settings.envelope == "full"
 
-    def _send(self, delivery: Delivery) -> None:
+    def _frames(self, delivery: Delivery) -> list[bytes]:
         self._working_on = delivery
-        job = delivery.job
-        body = [job.id.encode(), _headers(job), job.payload] if self._full else [job.payload]
-        self._lane.send([b"", *body])
+        return [b"", *_body(delivery.job, full=self._full)]
 
     def _receive(self, messages: list[list[bytes]]) -> None:
         for frames in messages:
@@ -269,10 +264,8 @@ class PullWorker(LaneWorker):
         super().__init__(backend, lane)
         self._full = backend.settings.envelope == "full"
 
-    def _send(self, delivery: Delivery) -> None:
-        job = delivery.job
-        body = [job.id.encode(), _headers(job), job.payload] if self._full else [job.payload]
-        self._lane.send([delivery.receipt, *body])
+    def _frames(self, delivery: Delivery) -> list[bytes]:
+        return [delivery.receipt, *_body(delivery.job, full=self._full)]
 
     def _closed(self) -> None:
         self.gone = True
@@ -282,15 +275,16 @@ class PullWorker(LaneWorker):
 class PopWorker(LaneWorker):
     """A PULL socket without acknowledgement: its jobs are removed before they are sent.
 
-    Those removed that its socket does not take wait here, so that they can be pushed anew if the
-    connection ends: at most once, and lost only with what was on the wire.
+    Those removed that the kernel has not taken when the connection ends are pushed anew: at most
+    once, and lost only with what was on the wire.
     """
 
     pops = True
 
     def __init__(self, backend: Backend, lane: Lane) -> None:
         super().__init__(backend, lane)
-        self._popped: deque[Job] = deque()
+        self._popped: list[Job] = []
+        self._posted: list[Job] = []  # the lane has these; at its end, as many as its backlog did not go
         self._full = backend.settings.envelope == "full"
         lane.unblocked = self._flush
 
@@ -310,10 +304,11 @@ class PopWorker(LaneWorker):
         if self.gone:
             self._push_anew()
             return
-        while self._popped and self._lane.writable:
-            job = self._popped.popleft()
-            self._lane.send([job.id.encode(), _headers(job), job.payload] if self._full else [job.payload])
-        if not self._popped:
+        if self._lane.writable:
+            self._posted, self._popped = self._popped, []
+            self._lane.post([_body(job, full=self._full) for job in self._posted])
+        if self._lane.writable:
+            self._posted = []
             self._queue.dispatch.offer(self)
 
     def _closed(self) -> None:
@@ -323,9 +318,13 @@ class PopWorker(LaneWorker):
         self._push_anew()
 
     def _push_anew(self) -> None:
-        jobs = list(self._popped)
-        self._popped.clear()
+        jobs = self._posted[len(self._posted) - self._lane.backlog :] + self._popped
+        self._posted, self._popped = [], []
         push_anew(self._queue, jobs, self._backend.counters)
+
+
+def _body(job: Job, *, full: bool) -> list[bytes]:
+    return [job.id.encode(), _headers(job), job.payload] if full else [job.payload]
 
 
 def _headers(job: Job) -> bytes:

@@ -44,8 +44,6 @@ _KEPT_OF_LONG: Final = 1024
 FRAME_FACTOR: Final = 4
 #: Answers that an asker has not read, before its requests are no longer read.
 MOST_UNREAD: Final = 1000
-#: Of these libzmq holds so many, whatever their size; the others are counted, by number and bytes.
-_UNREAD_IN_SOCKET: Final = 64
 
 log = logging.getLogger("broker.frontends")
 
@@ -266,7 +264,6 @@ class RequestFrontend(Frontend):
             max_frame=longest,
             heartbeat=None,  # one that is paused would not answer in time
             silence=None,
-            sndhwm=_UNREAD_IN_SOCKET,
         )
 
     def _refuse(self, request: _Request, error: SluiceError) -> None:

@@ -42,8 +42,6 @@ from sluicemq.errors import BadFrames, BadVerb, BadVersion, LeaseLost, Paused, S
 
 #: Jobs in one PUSH, and receipts in one SETTLE, at most.
 MOST_AT_ONCE: Final = 1000
-#: Messages that libzmq holds for a client, whatever their size; no worker gets jobs beyond them.
-_UNREAD_IN_SOCKET: Final = 8
 _MOST_CREDIT: Final = 100_000
 #: Seconds that a first look for jobs, or the removal of popped ones, may keep an answer back.
 _LOOK: Final = 30.0
@@ -80,7 +78,6 @@ class SessionDoor:
             max_frame=FRAME_FACTOR * settings.max_job_bytes,
             heartbeat=None,
             silence=None,
-            sndhwm=_UNREAD_IN_SOCKET,
         )
 
     def start(self) -> None:

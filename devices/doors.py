@@ -1,12 +1,20 @@
-"""Doors: the addresses where clients connect. One shared inner socket, or a lane for each."""
+"""Doors: the addresses where clients connect. One shared inner socket, or a lane for each.
+
+A shared door has libzmq route between its connections; a lane needs none of that, and speaks ZMTP
+on the connection itself at an eighth of the cost: no greenlets, no copies from socket to socket.
+"""
 
 from __future__ import annotations
 
+import _socket
 from collections.abc import Callable
 
 import zmq
+from gevent import socket as sockets
+from gevent.event import Event
 
 from devices.endpoints import Endpoint
+from devices.entrance import Entrance
 from devices.flow import Watermark, boundless
 from devices.gate import Gate
 from devices.lane import Lane
@@ -26,7 +34,6 @@ class SharedDoor:
 
     path: str
     valve: Valve
-    patience: float | None = None
 
     def __init__(
         self,
@@ -147,7 +154,7 @@ class SharedDoor:
 
 
 class LaneDoor:
-    """One address; every connection gets an inner socket of its own (a lane)."""
+    """One address; every connection is a lane, which speaks ZMTP itself: no inner socket, no libzmq."""
 
     def __init__(
         self,
@@ -159,14 +166,13 @@ class LaneDoor:
         max_frame: int,
         heartbeat: float | None,
         silence: float | None,
-        sndhwm: int = 1,
         held: Callable[[str], Watermark] | None = None,
     ) -> None:
-        """``opened(lane)`` is called when a client has finished its handshake; a ROUTER's, has spoken first.
+        """``opened(lane)`` is called when a client has finished its handshake.
 
+        ``max_frame``: bytes of all frames of a message above which its connection is cut.
         ``heartbeat``: seconds between ZMTP pings; ``silence``: seconds without any sign of life after
-        which the connection is cut. ``sndhwm``: messages that libzmq holds for a lane. ``held(peer)``:
-        makes what is told of a lane's backlog.
+        which the connection is cut. ``held(peer)``: makes what is told of a lane's backlog.
         """
         self._board = board
         self._kind = kind
@@ -174,22 +180,22 @@ class LaneDoor:
         self._max_frame = max_frame
         self._heartbeat = heartbeat
         self._silence = silence
-        self._sndhwm = sndhwm
         self._held = held
-        self._lanes: set[Lane] = set()
+        self._lanes: dict[Lane, Callable[[], None]] = {}
         self._received = 0
         self._paused = False
-        self._gate = Gate(board, endpoint, self._enter)
+        self._all_gone = Event()
+        self._entrance = Entrance(board, endpoint, self._enter)
 
     @property
     def address(self) -> str:
         """Where it is; after :meth:`start` with the port that the kernel chose, if that was 0."""
-        return self._gate.address
+        return self._entrance.address
 
     @property
     def connections(self) -> int:
         """How many there are now."""
-        return self._gate.connections
+        return len(self._lanes)
 
     @property
     def received(self) -> int:
@@ -197,51 +203,60 @@ class LaneDoor:
         return self._received + sum(lane.received for lane in self._lanes)
 
     def start(self) -> None:
-        """Open the gate; OSError names the address that can't be bound."""
-        self._gate.start()
+        """Open the entrance; OSError names the address that can't be bound."""
+        self._entrance.start()
 
     def pause(self) -> None:
-        """Stop reading every lane, and accepting; what is on its way is still handed over."""
+        """Stop reading every lane, and accepting."""
         self._paused = True
-        self._gate.pause()
-        for lane in self._lanes:
+        self._entrance.pause()
+        for lane in list(self._lanes):
             lane.pause(self)
 
     def resume(self) -> None:
         """Go on, but with lanes that were paused for a reason of their own."""
         self._paused = False
-        self._gate.resume()
-        for lane in self._lanes:
+        self._entrance.resume()
+        for lane in list(self._lanes):
             lane.resume(self)
 
     def close_gate(self) -> None:
-        """Accept no more; end all connections and hand over what was read of them (about a second)."""
-        self._gate.close()
+        """Accept no more and close every lane, which flushes what was sent (about a second at most)."""
+        self._entrance.stop()
+        self._all_gone.clear()
+        for lane in list(self._lanes):
+            lane.close()
+        if self._lanes:
+            self._all_gone.wait()
 
     def stop(self) -> None:
         """Close every lane, flushing what was sent (about a second at most)."""
-        for lane in self._lanes:
-            lane.close()
-        self._gate.stop()
+        self.close_gate()
 
-    def _enter(self, splice: Splice) -> Lane:
+    def _enter(self, outside: sockets.socket, peer: str, left: Callable[[], None]) -> None:
+        socket = _socket.socket(fileno=outside.detach())
+        socket.setblocking(False)  # noqa: FBT003 - that is how it is called
         lane = Lane(
-            self._board,
-            splice,
+            socket,
+            peer,
             self._kind,
             self._opened,
             self._left,
             max_frame=self._max_frame,
-            sndhwm=self._sndhwm,
-            held=self._held(splice.peer) if self._held else None,
+            held=self._held(peer) if self._held else None,
             heartbeat=self._heartbeat,
             silence=self._silence,
         )
-        self._lanes.add(lane)
+        self._lanes[lane] = left
         if self._paused:  # accepted before, and only now here
             lane.pause(self)
-        return lane
+        lane.start(self._board.handshake)
 
-    def _left(self, lane: Lane) -> None:
-        self._lanes.discard(lane)
+    def _left(self, lane: Lane, why: str) -> None:
         self._received += lane.received
+        left = self._lanes.pop(lane)
+        left()
+        if not self._lanes:
+            self._all_gone.set()
+        if why:
+            self._board.notice("connections_cut", f"{lane.peer} at {self.address}: {why}")

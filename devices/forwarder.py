@@ -61,7 +61,6 @@ class Forwarder(Device):
             max_frame=hwm_bytes,
             heartbeat=None,
             silence=None,
-            sndhwm=min(hwm, 1000),
             held=lambda peer: Watermark(hwm, hwm_bytes, partial(self._fell_behind, peer), nothing),
         )
 
@@ -97,9 +96,6 @@ class _Subscriber:
 
     def publish(self, messages: list[Message]) -> int:
         """Send what it wants of them; how many of these it lost."""
-        if not self.lane.backlog:
-            self.lane.post(messages)  # libzmq picks out what it wants
-            return 0
         wanted = [message for message in messages if message[0].startswith(self._topics)]
         taken = 0 if self.lane.held.is_full else len(wanted)
         self.lane.post(wanted[:taken])
@@ -113,10 +109,12 @@ class _Subscriber:
     def _receive(self, messages: list[Message]) -> None:
         for message in messages:
             verb, topic = message[0][:1], message[0][1:]
-            if verb == _SUBSCRIBE:
+            if verb == _SUBSCRIBE and topic not in self._topics:
                 self._topics += (topic,)
-            elif verb == _UNSUBSCRIBE:
+            elif verb == _UNSUBSCRIBE and topic in self._topics:
                 self._topics = tuple(each for each in self._topics if each != topic)
+            elif verb in (_SUBSCRIBE, _UNSUBSCRIBE):
+                continue
             self._send_up(message)
 
 

@@ -1,36 +1,25 @@
-"""Gates: clients' connections are accepted (or dialled) by gevent, not by libzmq.
+"""Gates: each connection to a shared door is spliced to its inner socket.
 
-libzmq 4.3.5 aborts the whole process when a peer with ZMTP heartbeats meets a full pipe, and at the
-limit of open files. A gate splices each connection to an inner socket that is always drained;
-back-pressure means that it stops reading TCP. It also knows every peer's address.
+libzmq 4.3.5 aborts the whole process when a peer with ZMTP heartbeats meets a full pipe; so the
+inner socket is always drained, and back-pressure means that the gate stops reading TCP.
 """
 
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Protocol
 
-import gevent
 from gevent import socket as sockets
-from gevent.event import Event
 from gevent.pool import Group
 
-from devices.endpoints import Endpoint, host_and_port, tcp_address
+from devices.endpoints import Endpoint
+from devices.entrance import Entrance
 from devices.splice import Splice
 from devices.switchboard import Switchboard
 from devices.valve import Valve
 
-_BACKLOG = 1024
-_EVERY_INTERFACE = "0.0.0.0"  # noqa: S104 - only where the endpoint says *
 _FLUSH = 1.0  # seconds for connections to end by themselves
-_BREATH = 0.1  # seconds before the next accept() after one that failed: no storm at the limit of files
-_BACKOFF = (0.1, 5.0)  # seconds between dials: first and longest
-_MOMENT = 1e-9  # seconds
-_DIAL = 5.0  # seconds for one dial
-_STEADY = 1.0  # seconds; a dialled connection that lasted so long is redialled without backing off
 
 
 class Inner(Protocol):
@@ -38,7 +27,6 @@ class Inner(Protocol):
 
     path: str
     valve: Valve
-    patience: float | None
     most_bytes: int
 
     def left(self) -> None:
@@ -46,19 +34,19 @@ class Inner(Protocol):
 
 
 class Gate:
-    """One address: accepts or dials connections and splices each to what ``enter`` gives for it."""
+    """One address: splices each connection to what ``enter`` gives for it."""
 
     def __init__(self, board: Switchboard, endpoint: Endpoint, enter: Callable[[Splice], Inner]) -> None:
-        self.address = endpoint.address
         self._board = board
-        self._endpoint = endpoint
         self._enter = enter
         self._splices: set[Splice] = set()
         self._greenlets = Group()
-        self._entrance: gevent.Greenlet[..., None] | None = None
-        self._listener: sockets.socket | None = None
-        self._accepting = Event()
-        self._accepting.set()
+        self._entrance = Entrance(board, endpoint, self._welcome)
+
+    @property
+    def address(self) -> str:
+        """Where it is; after :meth:`start` with the port that the kernel chose, if that was 0."""
+        return self._entrance.address
 
     @property
     def connections(self) -> int:
@@ -67,33 +55,26 @@ class Gate:
 
     def start(self) -> None:
         """Bind or begin to dial; OSError names the address that can't be bound."""
-        if self._entrance:
-            return
-        if self._endpoint.bind:
-            self._listener = _listen(self._endpoint.address)
-            self.address = _real_address(self._endpoint.address, self._listener)
-            self._entrance = gevent.spawn(self._accept, self._listener)
-        else:
-            self._entrance = gevent.spawn(self._dial)
+        self._entrance.start()
 
     def pause(self) -> None:
         """Accept no more: who comes waits in the kernel, where a dead one costs no file."""
-        self._accepting.clear()
+        self._entrance.pause()
 
     def resume(self) -> None:
         """Accept again."""
-        self._accepting.set()
+        self._entrance.resume()
 
     def close(self) -> None:
         """Accept no more; end every connection once what was read of it has been passed on."""
-        self._shut_entrance()
+        self._entrance.stop()
         for splice in self._splices:
             splice.end()
         self._wait()
 
     def stop(self) -> None:
         """Accept no more; the inner sockets are closing: pass on what they flush."""
-        self._shut_entrance()
+        self._entrance.stop()
         self._wait()
 
     def expect_end(self) -> None:
@@ -101,155 +82,30 @@ class Gate:
         for splice in self._splices:
             splice.expect_end()
 
-    def _shut_entrance(self) -> None:
-        if self._entrance:
-            self._entrance.kill()
-            self._entrance = None
-        if self._listener:
-            self._listener.close()
-            self._listener = None
-            _unlink(self._endpoint.address)
-
     def _wait(self) -> None:
         self._greenlets.join(_FLUSH)
         self._greenlets.kill(timeout=_FLUSH)
 
-    def _accept(self, listener: sockets.socket) -> None:
-        while True:
-            self._accepting.wait()
-            try:
-                outside, address = listener.accept()
-            except OSError as error:
-                self._board.notice("connections_refused", f"{self.address}: {error.strerror}")
-                gevent.sleep(_BREATH)
-                continue
-            self._admit(outside, _peer_name(outside, address))
-            gevent.sleep(_MOMENT)  # it opens its files before the next comes; and a crowd starves nobody
+    def _welcome(self, outside: sockets.socket, peer: str, left: Callable[[], None]) -> None:
+        self._greenlets.spawn(self._serve, outside, peer, left)
 
-    def _admit(self, outside: sockets.socket, peer: str) -> gevent.Greenlet[..., None] | None:
-        if self._board.admit(outside.fileno()):
-            return self._greenlets.spawn(self._serve, outside, peer)
-        outside.close()
-        text = f"{peer} at {self.address}: {self._board.connections} connections are open, or too many files"
-        self._board.notice("connections_refused", text)
-        return None
-
-    def _serve(self, outside: sockets.socket, peer: str) -> None:
+    def _serve(self, outside: sockets.socket, peer: str, left: Callable[[], None]) -> None:
         try:
-            _tune(outside)
             with contextlib.closing(Splice(outside, peer)) as splice:
                 self._join(splice)
         except OSError as error:
             self._board.notice("connections_refused", f"{peer} at {self.address}: {error}")
         finally:
             outside.close()
-            self._board.release()
+            left()
 
     def _join(self, splice: Splice) -> None:
         inner = self._enter(splice)
         self._splices.add(splice)
         try:
-            splice.run(inner.path, inner.valve, inner.patience, inner.most_bytes)
+            splice.run(inner.path, inner.valve, inner.most_bytes)
         finally:
             self._splices.discard(splice)
             inner.left()
         if splice.cut or not splice.spoke_zmtp:
             self._board.notice("connections_cut", f"{splice.peer} at {self.address}: {splice.reason}")
-
-    def _dial(self) -> None:
-        pause, longest = _BACKOFF
-        while True:
-            began = time.monotonic()
-            self._dial_once()
-            pause = _BACKOFF[0] if time.monotonic() - began > _DIAL + _STEADY else min(2 * pause, longest)
-            gevent.sleep(pause)
-
-    def _dial_once(self) -> None:
-        """Connect, and stay until the connection has ended."""
-        try:
-            outside = _connect(self._endpoint.address)
-        except OSError as error:
-            self._board.notice("dial_failed", f"{self.address}: {error.strerror or error}")
-            return
-        if serving := self._admit(outside, self.address):
-            serving.join()
-
-
-def _listen(address: str) -> sockets.socket:
-    try:
-        return _listen_ipc(address.removeprefix("ipc://")) if _is_ipc(address) else _listen_tcp(address)
-    except OSError as error:
-        raise OSError(error.errno, f"{address} can't be bound: {error.strerror}") from error
-
-
-def _listen_tcp(address: str) -> sockets.socket:
-    host, port = host_and_port(address)
-    family, _, _, _, place = sockets.getaddrinfo(
-        host or _EVERY_INTERFACE, port, type=sockets.SOCK_STREAM, flags=sockets.AI_PASSIVE
-    )[0]
-    listener = sockets.socket(family, sockets.SOCK_STREAM)
-    listener.setsockopt(sockets.SOL_SOCKET, sockets.SO_REUSEADDR, 1)
-    return _bound(listener, place)
-
-
-def _listen_ipc(path: str) -> sockets.socket:
-    with sockets.socket(sockets.AF_UNIX) as probe:
-        if probe.connect_ex(path) != 0:  # left behind by a process that was killed
-            with contextlib.suppress(FileNotFoundError):
-                Path(path).unlink()
-    return _bound(sockets.socket(sockets.AF_UNIX), path)
-
-
-def _bound(listener: sockets.socket, place: object) -> sockets.socket:
-    try:
-        listener.bind(place)
-        listener.listen(_BACKLOG)
-    except OSError:
-        listener.close()
-        raise
-    return listener
-
-
-def _connect(address: str) -> sockets.socket:
-    if not _is_ipc(address):
-        return sockets.create_connection(host_and_port(address), timeout=_DIAL)
-    outside = sockets.socket(sockets.AF_UNIX)
-    try:
-        outside.connect(address.removeprefix("ipc://"))
-    except OSError:
-        outside.close()
-        raise
-    return outside
-
-
-def _tune(outside: sockets.socket) -> None:
-    """No delay for small frames; a peer whose machine has vanished is noticed after a minute."""
-    outside.settimeout(None)
-    if outside.family == sockets.AF_UNIX:
-        return
-    outside.setsockopt(sockets.IPPROTO_TCP, sockets.TCP_NODELAY, 1)
-    outside.setsockopt(sockets.SOL_SOCKET, sockets.SO_KEEPALIVE, 1)
-    outside.setsockopt(sockets.IPPROTO_TCP, sockets.TCP_KEEPIDLE, 30)
-    outside.setsockopt(sockets.IPPROTO_TCP, sockets.TCP_KEEPINTVL, 10)
-    outside.setsockopt(sockets.IPPROTO_TCP, sockets.TCP_KEEPCNT, 3)
-
-
-def _real_address(address: str, listener: sockets.socket) -> str:
-    """With the port that the kernel chose, where 0 was asked for."""
-    if _is_ipc(address):
-        return address
-    return tcp_address(host_and_port(address)[0], listener.getsockname()[1])
-
-
-def _peer_name(outside: sockets.socket, address: tuple[str, int]) -> str:
-    return "ipc" if outside.family == sockets.AF_UNIX else tcp_address(address[0], address[1])
-
-
-def _is_ipc(address: str) -> bool:
-    return address.startswith("ipc://")
-
-
-def _unlink(address: str) -> None:
-    if _is_ipc(address):
-        with contextlib.suppress(FileNotFoundError):
-            Path(address.removeprefix("ipc://")).unlink()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import select
 
 import gevent
 from gevent import socket as sockets
@@ -14,8 +13,8 @@ from devices.zmtp import MessageMeter
 
 _CHUNK = 65536
 _MOMENT = 1e-9  # a sleep of 0 would starve timers: 8 ms late against 0.03
-_GRACE = 1.0  # seconds for what libzmq has still to say after the client's end
 _GLANCE = 1.0  # seconds between looks whether a paused connection has been cut
+_GRACE = 1.0  # seconds for what libzmq has still to say after the client's end
 _GREETING = 64  # bytes of a ZMTP 3 greeting
 
 
@@ -30,25 +29,19 @@ class Splice:
         self.peer = peer
         self.cut = False
         """The inner side ended it, unexpectedly."""
-        self.watched = False
-        """Though paused, the client's end is noticed, and what it sent before is read."""
         self._outside = outside
         self._inside = sockets.socket(sockets.AF_UNIX)
         self._expected = False
         self._ending = False
         self._client_ended = False
-        self._has_left = False
         self._head = b""
         self._endless = False
 
-    def run(self, path: str, valve: Valve, patience: float | None, most_bytes: int) -> None:
-        """Pass bytes until either side ends, or the client sends a message of more than ``most_bytes``.
-
-        ``patience``: seconds after which a client that takes nothing is given up; None: never.
-        """
+    def run(self, path: str, valve: Valve, most_bytes: int) -> None:
+        """Pass bytes until either side ends, or the client sends a message of more than ``most_bytes``."""
         _connect(self._inside, path)
         self._meter = MessageMeter(most_bytes)
-        down = gevent.spawn(self._pass_down, patience)
+        down = gevent.spawn(self._pass_down)
         try:
             self._pass_up(valve)
             down.join(_GRACE)
@@ -85,7 +78,7 @@ class Splice:
             return f"it does not speak ZMTP 3, but sent {self._head[:24]!r}"
         if len(self._head) < _GREETING:
             return "it never finished its ZMTP greeting"
-        return "a frame over the limit, broken ZMTP, no handshake in time or no answer to heartbeats"
+        return "a frame over the limit, broken ZMTP or no handshake in time"
 
     def _pass_up(self, valve: Valve) -> None:
         with contextlib.suppress(OSError):
@@ -117,27 +110,26 @@ class Splice:
         return data
 
     def _may_read(self, valve: Valve) -> bool:
-        while not self._ending and not self._has_left and not valve.wait(_GLANCE):
-            self._has_left = self.watched and _has_ended(self._outside)
+        while not self._ending and not valve.wait(_GLANCE):
+            pass
         return not self._ending
 
-    def _pass_down(self, patience: float | None) -> None:
+    def _pass_down(self) -> None:
         taking = True
         with contextlib.suppress(OSError):
             while data := self._inside.recv(_CHUNK):
-                taking = taking and self._give(data, patience)
+                taking = taking and self._give(data)
         self.cut = self.cut or not (self._client_ended or self._expected)
         self._ending = True
         _shut(self._outside, sockets.SHUT_RDWR)
 
-    def _give(self, data: bytes, patience: float | None) -> bool:
+    def _give(self, data: bytes) -> bool:
         """Send it to the client; False: it takes no more, and the rest may be thrown away."""
         try:
             rest = memoryview(data)[self._send_now(data) :]
             while rest:
-                with gevent.Timeout(patience, TimeoutError):
-                    rest = rest[self._outside.send(rest) :]
-        except OSError:  # TimeoutError is one
+                rest = rest[self._outside.send(rest) :]
+        except OSError:
             _shut(self._outside, sockets.SHUT_RDWR)
             return False
         return True
@@ -156,13 +148,6 @@ def _connect(inside: sockets.socket, path: str) -> None:
         if error not in (errno.EAGAIN, errno.EINTR):
             raise OSError(error, "an inner socket can't be reached", path)
         gevent.sleep(0.001)
-
-
-def _has_ended(outside: sockets.socket) -> bool:
-    """Whether the peer has closed its side; what it sent before may not have been read."""
-    poll = select.poll()
-    poll.register(outside.fileno(), select.POLLRDHUP)
-    return bool(poll.poll(0))
 
 
 def _shut(end: sockets.socket, how: int) -> None:

@@ -19,9 +19,8 @@ from devices import zap
 from devices.port import Message, Port
 
 _log = logging.getLogger("devices")
-_FDS_PER_CONNECTION = 5  # of a lane: TCP, both ends of the inner connection, listener, eventfd; else 3
-_MOST_CONNECTIONS = 30_000  # libzmq numbers its sockets with 16 bits
-_SOCKETS_BESIDES_LANES = 1024
+_FDS_PER_CONNECTION = 3  # of a shared door: TCP, both ends of the inner connection; a lane has one
+_MOST_CONNECTIONS = 30_000  # whatever the limit of open files, for the memory they take
 _FOLDER = "sluicemq-doors-"
 
 
@@ -65,7 +64,6 @@ class Switchboard:
         # 0700: nobody else gets past the gates.
         self._folder = Path(tempfile.mkdtemp(prefix=f"{_FOLDER}{os.getpid()}-"))
         self._context = zmq.Context()
-        self._context.max_sockets = self.max_connections + _SOCKETS_BESIDES_LANES
         self._zap = _answer_zap(self._context)
 
     def stop(self) -> None:

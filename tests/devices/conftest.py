@@ -16,7 +16,7 @@ from devices.switchboard import Switchboard
 # Folders of tests are no packages, so that of this one must be made known for its module to be found.
 sys.path.insert(0, str(Path(__file__).parent))
 
-from plain_sockets import Clients, Notices
+from plain_sockets import Clients, Floor, Notices
 
 
 class Startable(Protocol):
@@ -27,6 +27,11 @@ class Startable(Protocol):
 @pytest.fixture
 def notices() -> Notices:
     return Notices()
+
+
+@pytest.fixture
+def floor() -> Floor:
+    return Floor()
 
 
 @pytest.fixture

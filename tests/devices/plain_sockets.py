@@ -10,10 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import gevent
+import psutil
 import zmq
 from gevent import socket as sockets
 
+from devices.doors import Lane, LaneDoor
 from devices.endpoints import Endpoint, host_and_port, parse
+from devices.port import Message
+from devices.switchboard import Switchboard
 
 ANY_PORT = parse("tcp://127.0.0.1:0")
 
@@ -48,6 +52,37 @@ class Clients:
             setattr(socket, name, value)
         attach(socket)
         return socket
+
+
+class Floor:
+    """Whoever is told of lanes: keeps those that are open, their messages, and when they closed."""
+
+    def __init__(self) -> None:
+        self.lanes: list[Lane] = []
+        self.messages: list[Message] = []
+        self.closed: list[tuple[Lane, float]] = []
+        self.unblocked = 0
+
+    def opened(self, lane: Lane) -> None:
+        lane.receive = self.messages.extend
+        lane.closed = lambda: self.closed.append((lane, time.monotonic()))
+        lane.unblocked = self._count
+        self.lanes.append(lane)
+
+    def lane(self, number: int = 0) -> Lane:
+        """Lane of this number, once it is open."""
+        eventually(lambda: len(self.lanes) > number)
+        return self.lanes[number]
+
+    def _count(self) -> None:
+        self.unblocked += 1
+
+
+def lane_door(
+    board: Switchboard, floor: Floor, kind: str = "DEALER", at: Endpoint = ANY_PORT, **options: Any
+) -> LaneDoor:
+    beats = {"heartbeat": None, "silence": None, "max_frame": 1 << 20}
+    return LaneDoor(board, at, kind, floor.opened, **{**beats, **options})
 
 
 def eventually(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
@@ -85,6 +120,11 @@ def send(socket: zmq.Socket[bytes], *frames: bytes) -> None:
 def open_files() -> int:
     """How many files this process has open; libzmq's threads close theirs a little later."""
     return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def resident() -> int:
+    """Memory of this process, in bytes."""
+    return int(psutil.Process().memory_info().rss)
 
 
 def dial(address: str) -> sockets.socket:

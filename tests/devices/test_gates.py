@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import gevent
-import psutil
 import pytest
 import zmq
 from gevent import socket as sockets
@@ -22,6 +21,7 @@ from plain_sockets import (
     eventually,
     open_files,
     receive,
+    resident,
     send,
     shake_hands,
 )
@@ -56,10 +56,6 @@ def door_of(
     **options: Any,
 ) -> SharedDoor:
     return SharedDoor(board, at, kind, take, max_frame=MAX_FRAME, **options)
-
-
-def resident() -> int:
-    return int(psutil.Process().memory_info().rss)
 
 
 _SEND_AND_LEAVE = """
@@ -279,7 +275,7 @@ def test_connections_over_the_budget_are_closed_at_once_and_counted(
 def test_the_budget_follows_from_the_limit_of_open_files(board: Switchboard) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert soft == hard
-    assert board.max_connections == min(30_000, (hard - 256) // 5)
+    assert board.max_connections == min(30_000, (hard - 256) // 3)
 
 
 _AT_THE_LIMIT = """

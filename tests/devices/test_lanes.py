@@ -13,10 +13,12 @@ from plain_sockets import (
     ANY_PORT,
     GREETING,
     Clients,
+    Floor,
     Notices,
     dial,
     ended,
     eventually,
+    lane_door,
     open_files,
     receive,
     send,
@@ -24,48 +26,10 @@ from plain_sockets import (
 )
 
 from devices.doors import Lane, LaneDoor
-from devices.endpoints import Endpoint
-from devices.port import Message
 from devices.switchboard import Switchboard
 
 Started = Callable[[Any], Any]
 Python = Callable[..., subprocess.Popen]
-
-
-class Floor:
-    """Whoever is told of lanes: keeps those that are open, their messages, and when they closed."""
-
-    def __init__(self) -> None:
-        self.lanes: list[Lane] = []
-        self.messages: list[Message] = []
-        self.closed: list[tuple[Lane, float]] = []
-        self.unblocked = 0
-
-    def opened(self, lane: Lane) -> None:
-        lane.receive = self.messages.extend
-        lane.closed = lambda: self.closed.append((lane, time.monotonic()))
-        lane.unblocked = self._count
-        self.lanes.append(lane)
-
-    def lane(self, number: int = 0) -> Lane:
-        """Lane of this number, once it is open."""
-        eventually(lambda: len(self.lanes) > number)
-        return self.lanes[number]
-
-    def _count(self) -> None:
-        self.unblocked += 1
-
-
-@pytest.fixture
-def floor() -> Floor:
-    return Floor()
-
-
-def door_of(
-    board: Switchboard, floor: Floor, kind: str = "DEALER", at: Endpoint = ANY_PORT, **options: Any
-) -> LaneDoor:
-    beats = {"heartbeat": None, "silence": None, "max_frame": 1 << 20}
-    return LaneDoor(board, at, kind, floor.opened, **{**beats, **options})
 
 
 _WORKER = """
@@ -80,7 +44,7 @@ while True:
 def test_every_rep_worker_has_a_lane_of_its_own_and_answers_on_it(
     board: Switchboard, floor: Floor, started: Started, clients: Clients
 ) -> None:
-    door = started(door_of(board, floor))
+    door = started(lane_door(board, floor))
     workers = [clients.connect(zmq.REP, door.address) for _ in range(3)]
     floor.lane(2)
     for number, lane in enumerate(floor.lanes):
@@ -98,7 +62,7 @@ def test_every_rep_worker_has_a_lane_of_its_own_and_answers_on_it(
 def test_a_connection_that_never_finishes_its_handshake_opens_no_lane(
     board: Switchboard, floor: Floor, started: Started, clients: Clients
 ) -> None:
-    door = started(door_of(board, floor))
+    door = started(lane_door(board, floor))
     half = dial(door.address)
     half.sendall(GREETING)
     assert ended(half)
@@ -109,7 +73,7 @@ def test_a_connection_that_never_finishes_its_handshake_opens_no_lane(
 def test_a_lane_closes_within_50_ms_of_the_kill_of_its_worker(
     board: Switchboard, floor: Floor, started: Started, python: Python
 ) -> None:
-    door = started(door_of(board, floor, heartbeat=2.0, silence=6.0))
+    door = started(lane_door(board, floor, heartbeat=2.0, silence=6.0))
     delays = []
     for number in range(5):
         worker = python(_WORKER, door.address)
@@ -127,7 +91,7 @@ def test_a_lane_closes_within_50_ms_of_the_kill_of_its_worker(
 def test_an_answer_sent_right_before_the_workers_exit_arrives_before_the_close(
     board: Switchboard, floor: Floor, started: Started
 ) -> None:
-    door = started(door_of(board, floor))
+    door = started(lane_door(board, floor))
     for number in range(20):
         worker = shake_hands(door.address, b"REP")
         seen_at_close: list[int] = []
@@ -141,7 +105,7 @@ def test_an_answer_sent_right_before_the_workers_exit_arrives_before_the_close(
 def test_a_stopped_worker_is_seen_by_its_silence(
     board: Switchboard, floor: Floor, notices: Notices, started: Started, python: Python
 ) -> None:
-    door = started(door_of(board, floor, heartbeat=0.1, silence=0.3))
+    door = started(lane_door(board, floor, heartbeat=0.1, silence=0.3))
     stopped = python(_WORKER, door.address)
     floor.lane(0)
     well = python(_WORKER, door.address)
@@ -158,7 +122,7 @@ def test_a_stopped_worker_is_seen_by_its_silence(
 def test_a_stopped_worker_is_seen_also_while_it_leaves_a_large_job_unread(
     board: Switchboard, floor: Floor, started: Started, python: Python
 ) -> None:
-    door = started(door_of(board, floor, heartbeat=0.1, silence=0.3))
+    door = started(lane_door(board, floor, heartbeat=0.1, silence=0.3))
     stopped = python(_WORKER, door.address)
     lane = floor.lane()
     stopped.send_signal(signal.SIGSTOP)
@@ -169,7 +133,7 @@ def test_a_stopped_worker_is_seen_also_while_it_leaves_a_large_job_unread(
 def test_what_the_worker_does_not_take_is_held_until_it_does(
     board: Switchboard, floor: Floor, started: Started, clients: Clients
 ) -> None:
-    door = started(door_of(board, floor, kind="PUSH"))
+    door = started(lane_door(board, floor, kind="PUSH"))
     worker = clients.connect(zmq.PULL, door.address, rcvhwm=1)
     lane = floor.lane()
     for number in range(200):
@@ -183,13 +147,11 @@ def test_what_the_worker_does_not_take_is_held_until_it_does(
 
 
 def test_a_paused_lane_is_not_read_and_others_are(board: Switchboard, floor: Floor, started: Started) -> None:
-    door = started(door_of(board, floor))
+    door = started(lane_door(board, floor))
     clients = [shake_hands(door.address, b"DEALER") for _ in range(2)]
     floor.lane(1)
     paused = next(lane for lane in floor.lanes if lane.peer.endswith(f":{clients[0].getsockname()[1]}"))
     paused.pause()
-    clients[0].sendall(b"\x00\x05first")  # the read that was under way at the pause
-    eventually(lambda: floor.messages == [[b"first"]])
     clients[0].sendall(b"\x00\x06second")
     for number in range(50):
         clients[1].sendall(b"\x00\x05other")
@@ -202,24 +164,26 @@ def test_a_paused_lane_is_not_read_and_others_are(board: Switchboard, floor: Flo
 def test_a_lane_paused_for_two_reasons_is_read_when_both_are_over(
     board: Switchboard, floor: Floor, started: Started
 ) -> None:
-    door = started(door_of(board, floor))
+    door = started(lane_door(board, floor))
     client = shake_hands(door.address, b"DEALER")
     lane = floor.lane()
     lane.pause()
     door.pause()
-    client.sendall(b"\x00\x05first")  # the read that was under way at the pause
-    eventually(lambda: floor.messages == [[b"first"]])
-    client.sendall(b"\x00\x06second")
+    client.sendall(b"\x00\x05hello")
     door.resume()
-    assert not lane.valve.wait(0)
+    assert not lane.reading
+    other = shake_hands(door.address, b"DEALER")
+    for _ in range(5):
+        other.sendall(b"\x00\x05other")
+    eventually(lambda: floor.messages == [[b"other"]] * 5)
     lane.resume()
-    eventually(lambda: floor.messages == [[b"first"], [b"second"]])
+    eventually(lambda: floor.messages[5:] == [[b"hello"]])
 
 
 def test_the_end_of_a_client_is_seen_though_its_lane_is_paused_and_what_it_had_sent_is_read(
     board: Switchboard, floor: Floor, started: Started
 ) -> None:
-    door = started(door_of(board, floor))
+    door = started(lane_door(board, floor))
     client = shake_hands(door.address, b"DEALER")
     floor.lane().pause()
     for _ in range(2):
@@ -232,7 +196,7 @@ def test_the_end_of_a_client_is_seen_though_its_lane_is_paused_and_what_it_had_s
 def test_a_paused_door_reads_none_of_its_lanes_nor_one_that_was_being_accepted(
     board: Switchboard, floor: Floor, started: Started, clients: Clients
 ) -> None:
-    door = started(door_of(board, floor, kind="ROUTER"))
+    door = started(lane_door(board, floor, kind="ROUTER"))
     askers = [clients.connect(zmq.DEALER, door.address) for _ in range(2)]
     for asker in askers:
         send(asker, b"before")
@@ -243,7 +207,7 @@ def test_a_paused_door_reads_none_of_its_lanes_nor_one_that_was_being_accepted(
     eventually(lambda: door.connections == 3)
     for asker in askers:
         send(asker, b"meanwhile")
-    assert not any(lane.valve.wait(0) for lane in door._lanes)
+    assert not any(lane.reading for lane in door._lanes)
     assert len(door._lanes) == 3
     door.resume()
     eventually(lambda: door.received == 5)
@@ -251,10 +215,10 @@ def test_a_paused_door_reads_none_of_its_lanes_nor_one_that_was_being_accepted(
     assert door.received == 5
 
 
-def test_a_router_lane_opens_with_the_first_message_and_holds_answers_until_they_are_read(
+def test_a_router_lane_holds_answers_until_they_are_read(
     board: Switchboard, floor: Floor, started: Started, clients: Clients
 ) -> None:
-    door = started(door_of(board, floor, kind="ROUTER"))
+    door = started(lane_door(board, floor, kind="ROUTER"))
     asker = clients.connect(zmq.DEALER, door.address, rcvhwm=1)
     send(asker, b"", b"question")
     lane = floor.lane()
@@ -272,7 +236,7 @@ def test_a_router_lane_opens_with_the_first_message_and_holds_answers_until_they
 def test_answers_to_one_that_has_left_unread_ones_end_with_its_lane(
     board: Switchboard, floor: Floor, notices: Notices, started: Started, clients: Clients
 ) -> None:
-    door = started(door_of(board, floor, kind="ROUTER"))
+    door = started(lane_door(board, floor, kind="ROUTER"))
     asker = clients.connect(zmq.DEALER, door.address, rcvhwm=1)
     send(asker, b"", b"question")
     lane = floor.lane()
@@ -290,7 +254,7 @@ def test_answers_to_one_that_has_left_unread_ones_end_with_its_lane(
 def test_closing_a_lane_flushes_what_was_sent_then_ends_the_connection(
     board: Switchboard, floor: Floor, notices: Notices, started: Started, clients: Clients, *, paused: bool
 ) -> None:
-    door = started(door_of(board, floor))
+    door = started(lane_door(board, floor))
     worker = clients.connect(zmq.DEALER, door.address)
     lane = floor.lane()
     if paused:
@@ -309,7 +273,7 @@ def test_closing_a_lane_flushes_what_was_sent_then_ends_the_connection(
 
 
 def test_a_lane_that_is_closing_is_not_writable(board: Switchboard, floor: Floor, started: Started) -> None:
-    door = started(door_of(board, floor))
+    door = started(lane_door(board, floor))
     client = shake_hands(door.address, b"DEALER")
     lane = floor.lane()
     assert lane.writable
@@ -321,7 +285,7 @@ def test_a_lane_that_is_closing_is_not_writable(board: Switchboard, floor: Floor
 def test_closing_a_lane_whose_client_reads_nothing_takes_about_a_second(
     board: Switchboard, floor: Floor, started: Started
 ) -> None:
-    door = started(door_of(board, floor))
+    door = started(lane_door(board, floor))
     client = shake_hands(door.address, b"DEALER")
     lane = floor.lane()
     for _ in range(100):
@@ -337,7 +301,7 @@ def test_a_lane_door_can_be_the_one_that_connects(
     board: Switchboard, floor: Floor, started: Started, clients: Clients
 ) -> None:
     worker, end = clients.bind(zmq.REP)
-    started(door_of(board, floor, at=end))
+    started(lane_door(board, floor, at=end))
     lane = floor.lane()
     assert lane.peer == end.address
     lane.send([b"", b"job"])
@@ -363,7 +327,7 @@ def test_a_callback_that_raises_ends_neither_its_lane_nor_others(
 def test_starting_and_stopping_twice_or_out_of_order_is_harmless_and_leaves_no_files(
     board: Switchboard, floor: Floor, clients: Clients
 ) -> None:
-    door = door_of(board, floor)
+    door = lane_door(board, floor)
     door.stop()
     door.close_gate()
     files = open_files()

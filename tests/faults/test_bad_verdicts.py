@@ -400,8 +400,10 @@ def test_a_flood_of_unknown_verbs_is_answered_and_logged_once(house: House) -> N
     library = house.smq()
     logged, began = lines(house, "bad_verb"), time.monotonic()
 
-    for _ in range(500):
+    asked = 0
+    while asked < 500 or lines(house, "bad_verb") == logged:  # a line for an earlier one may be fresh
         assert refusal(library.ask(b"WHAT")) == "BAD_VERB"
+        asked += 1
 
     assert 1 <= lines(house, "bad_verb") - logged <= 2 + time.monotonic() - began
 

@@ -10,12 +10,12 @@ import pytest
 import zmq
 
 from launcher import wait_until
-from plain_clients import AT_ONCE, Doors, House, code, message, receive, serving, spare
+from plain_clients import AT_ONCE, Doors, House, code, message, receive, serving, shake_hands, spare
 
 
 @pytest.fixture(scope="module")
 def shared(mongo_uri: str) -> Iterator[House]:
-    devices = spare(ask=22, ask_full=2, pop=3, pop_full=2, ack=16, ack_full=2)
+    devices = spare(ask=22, ask_full=2, pop=4, pop_full=2, ack=16, ack_full=2)
     with serving(mongo_uri, devices, queues=AT_ONCE) as house:
         yield house
 
@@ -145,6 +145,21 @@ def test_a_popped_job_is_gone_when_its_worker_has_it(house: House) -> None:
     assert receive(worker) == [b"work"]
     counts = house.counts(doors.queue)
     assert (counts["ready"], counts["reserved"], counts["done"], counts["dead"]) == (0, 0, 0, 0)
+
+
+def test_a_popped_job_that_its_worker_did_not_take_whole_goes_to_another(house: House) -> None:
+    # Given a worker that reads nothing, and a job larger than what the kernel takes for it
+    doors, anew, large = house.take("pop"), house.counter("pushed_anew"), bytes(range(256)) * (12 << 12)
+    silent = shake_hands(doors.back, b"PULL")
+    producer = house.socket(zmq.PUSH, doors.front)
+    producer.send(large)
+    assert silent.recv(1)
+    # When it goes
+    silent.close()
+    # Then another gets it
+    worker = house.socket(zmq.PULL, doors.back)
+    assert receive(worker) == [large]
+    assert house.counter("pushed_anew") == anew + 1
 
 
 def test_a_pull_worker_can_have_id_and_headers_too(house: House) -> None:

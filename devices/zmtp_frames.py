@@ -1,0 +1,63 @@
+"""Frames as ZMTP 3 sends them (ZeroMQ RFC 23).
+
+frame:    flags  size: 1 byte, or 8 if LONG  body         flags: MORE 1, LONG 2, COMMAND 4
+command:  a frame whose body is: length of name, name, data
+"""
+
+from __future__ import annotations
+
+import struct
+
+from devices.port import Message
+
+MORE, LONG, COMMAND = 1, 2, 4
+#: Frames from this size on are neither copied when they are sent, nor received in pieces.
+LARGE = 65_536
+
+_LONG_HEADER = struct.Struct(">BQ")
+_SHORT_LAST = [bytes((0, length)) for length in range(256)]
+_SHORT_MORE = [bytes((MORE, length)) for length in range(256)]
+
+
+def encode(frames: Message) -> bytes:
+    """A message as it is sent."""
+    if len(frames) == 1 and len(frames[0]) < 256:
+        return _SHORT_LAST[len(frames[0])] + frames[0]
+    parts: list[bytes] = []
+    for frame in frames:
+        length = len(frame)
+        parts.append(_SHORT_MORE[length] if length < 256 else _LONG_HEADER.pack(MORE | LONG, length))
+        parts.append(frame)
+    length = len(frames[-1])
+    parts[-2] = _SHORT_LAST[length] if length < 256 else _LONG_HEADER.pack(LONG, length)
+    return b"".join(parts)
+
+
+def encode_large(frames: Message) -> list[bytes]:
+    """The same in parts, so that no large frame is copied."""
+    parts: list[bytes] = [b""]
+    for at, frame in enumerate(frames):
+        length, more = len(frame), MORE if at < len(frames) - 1 else 0
+        head = bytes((more, length)) if length < 256 else _LONG_HEADER.pack(more | LONG, length)
+        if length < LARGE:
+            parts[-1] += head + frame
+        else:
+            parts[-1] += head
+            parts += [frame, b""]
+    return [part for part in parts if part]
+
+
+def command(name: bytes, about: bytes) -> bytes:
+    """A command as it is sent."""
+    body = short(name) + about
+    header = bytes((COMMAND, len(body))) if len(body) < 256 else _LONG_HEADER.pack(COMMAND | LONG, len(body))
+    return header + body
+
+
+def short(text: bytes) -> bytes:
+    """A text of up to 255 bytes behind its length."""
+    return bytes((len(text),)) + text
+
+
+#: Asks for a sign of life.
+PING = command(b"PING", bytes(2))

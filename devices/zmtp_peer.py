@@ -1,0 +1,294 @@
+"""One end of a ZMTP 3 connection (ZeroMQ RFC 23 and 37), mechanism NULL: bytes in, messages out.
+
+    greeting: ff  8 bytes  7f  major minor  mechanism (20 bytes)  as-server  31 bytes
+    READY:    for each property: length of name, name, length of value (4 bytes), value
+
+Then frames, as in :mod:`devices.zmtp_frames`.
+Nothing here touches a socket, waits or raises on what a stranger sends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from devices.port import Message
+from devices.zmtp import MOST_FRAMES
+from devices.zmtp_frames import COMMAND, LARGE, LONG, MORE, command, short
+
+GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"NULL".ljust(20, b"\0") + bytes(32)
+#: Messages of one :meth:`Peer.take`, at most: a chunk may hold thousands of empty ones.
+MOST_AT_ONCE = 256
+
+_OLD, _MECHANISM = 3, slice(12, 32)
+_SIGNATURE_END, _MAJOR = 9, 10
+_MOST_COMMAND = 65_536  # bytes
+_LONGEST_IDENTITY = 255
+
+_PARTNERS = {
+    "DEALER": (b"REP", b"DEALER", b"ROUTER"),
+    "ROUTER": (b"REQ", b"DEALER", b"ROUTER"),
+    "PUSH": (b"PULL",),
+    "XPUB": (b"SUB", b"XSUB"),
+}
+_WITH_IDENTITY = ("DEALER", "ROUTER")
+_NO_IDENTITY = b"\0"  # a routing id as ZeroMQ makes them begins with a zero too
+_SUBSCRIPTIONS = {b"SUBSCRIBE": b"\x01", b"CANCEL": b"\x00"}  # RFC 37; as messages they are RFC 23's
+
+
+class Peer:
+    """Reads what one peer sends and says what the protocol wants said.
+
+    Feed :meth:`take`, or while there is ``room`` fill that and call :meth:`filled`. Once ``error``
+    is set, nothing more is read: the connection is to be cut.
+    """
+
+    __slots__ = (
+        "_frames",
+        "_greeted",
+        "_kind",
+        "_large",
+        "_large_has_more",
+        "_most_bytes",
+        "_prefix",
+        "_rest",
+        "_say",
+        "_size",
+        "behind",
+        "error",
+        "ready",
+        "room",
+    )
+
+    def __init__(self, kind: str, most_bytes: int, say: Callable[[bytes], None]) -> None:
+        """``kind``: of socket that this end is; ``most_bytes``: of one message; ``say``: sends bytes."""
+        self.error = ""
+        """Why the connection must be cut, in words for the log."""
+        self.ready = False
+        """The handshake is done."""
+        self.behind = False
+        """There may be more messages in what was taken: take nothing, again."""
+        self.room: memoryview | None = None
+        """Where the rest of a large frame belongs."""
+        self._kind = kind
+        self._most_bytes = most_bytes
+        self._say = say
+        self._greeted = False
+        self._rest = b""
+        self._large = bytearray()
+        self._large_has_more = False
+        self._prefix: Message = []
+        self._frames: Message = []
+        self._size = 0
+
+    @property
+    def late(self) -> str:
+        """What is missing when the time for a handshake is over."""
+        if self._greeted:
+            return "no handshake in time: the READY command is missing"
+        return (
+            "it never finished its ZMTP greeting"
+            if self._rest
+            else "it sent nothing in the time for a handshake"
+        )
+
+    def greet(self) -> None:
+        """Say who is here; the first thing to do."""
+        self._say(GREETING)
+
+    def take(self, data: bytes = b"") -> list[Message]:
+        """Read the next bytes; messages that are now complete. A ROUTER's begin with an identity."""
+        if self._rest:
+            data = self._rest + data
+        if self.ready:
+            return self._read(data, 0)
+        at = self._shake_hands(data)
+        if self.ready:
+            return self._read(data, at)
+        self._rest = data
+        return []
+
+    def filled(self, count: int) -> list[Message]:
+        """Note that ``count`` bytes were written to ``room``; messages that are now complete."""
+        if self.room is None:
+            return []
+        self.room = self.room[count:] if count < len(self.room) else None
+        if self.room is not None:
+            return []
+        frames = self._frames
+        frames.append(bytes(self._large))
+        self._large = bytearray()
+        if self._large_has_more:
+            return []
+        self._frames, self._size = self._prefix.copy(), 0
+        return [frames]
+
+    def _read(self, data: bytes, at: int) -> list[Message]:  # noqa: C901 - a call for each frame would cost more than all the rest
+        messages: list[Message] = []
+        frames, size, prefix, most_bytes = self._frames, self._size, self._prefix, self._most_bytes
+        most_frames = MOST_FRAMES + len(prefix)
+        end = len(data)
+        while at + 2 <= end and len(messages) < MOST_AT_ONCE:
+            flags = data[at]
+            if flags & LONG:
+                start = at + 9
+                if start > end:
+                    break
+                length = int.from_bytes(data[at + 1 : start])
+            else:
+                start = at + 2
+                length = data[at + 1]
+            stop = start + length
+            if flags > MORE | LONG:  # a command, or rubbish
+                if not self._is_command(flags, length) or stop > end:
+                    break
+                messages += self._obey(data[start:stop])
+                if self.error:
+                    break
+                at = stop
+                continue
+            if size + length > most_bytes or len(frames) >= most_frames:
+                self.error = _too_large(size + length, most_bytes)
+                break
+            if stop > end:
+                if length >= LARGE:
+                    self._make_room(flags, length, data[start:])
+                    size += length
+                    at = end
+                break
+            frames.append(data[start:stop])
+            size += length
+            at = stop
+            if not flags & MORE:
+                messages.append(frames)
+                frames = prefix.copy()
+                size = 0
+        self._frames, self._size = frames, size
+        self._rest = data[at:]
+        self.behind = len(messages) >= MOST_AT_ONCE and not self.error
+        return messages
+
+    def _make_room(self, flags: int, length: int, beginning: bytes) -> None:
+        """Receive the rest of a large frame where it belongs: its pages are taken as they are filled."""
+        self._large = bytearray(length)
+        self._large[: len(beginning)] = beginning
+        self._large_has_more = bool(flags & MORE)
+        self.room = memoryview(self._large)[len(beginning) :]
+
+    # ------------------------------------------------------------- handshake
+
+    def _shake_hands(self, data: bytes) -> int:
+        """Read greeting and READY, as far as they have come; where the frames begin."""
+        if not self._greeted:
+            self.error = _not_spoken(data)
+            if self.error or len(data) < len(GREETING):
+                return 0
+            self._greeted = True
+            self._say(command(b"READY", self._properties()))
+        return self._be_introduced(data)
+
+    def _be_introduced(self, data: bytes) -> int:
+        header = data[len(GREETING) : len(GREETING) + 9]
+        if len(header) < 2 or (header[0] & LONG and len(header) < 9):
+            return 0
+        start = len(GREETING) + (9 if header[0] & LONG else 2)
+        length = int.from_bytes(header[1:]) if header[0] & LONG else header[1]
+        if self._is_command(header[0], length) and start + length <= len(data):
+            self._check(data[start : start + length])
+            self.ready = not self.error
+        return start + length
+
+    def _check(self, body: bytes) -> None:
+        name, about = _split(body)
+        if name != b"READY":
+            self.error = (
+                _complaint(about) if name == b"ERROR" else f"broken ZMTP: {body[:24]!r} where READY belongs"
+            )
+            return
+        properties = _read_properties(about)
+        if properties is None:
+            self.error = "broken ZMTP: a READY command whose properties can't be read"
+            return
+        kind, identity = properties.get(b"socket-type", b""), properties.get(b"identity", b"")
+        if kind not in _PARTNERS[self._kind] or len(identity) > _LONGEST_IDENTITY:
+            names = b", ".join(_PARTNERS[self._kind]).decode()
+            self.error = (
+                f"it is a {kind[:24].decode(errors='replace')} socket, here is a {self._kind} for {names}"
+            )
+            self._say(command(b"ERROR", short(self.error.encode()[:255])))
+        elif self._kind == "ROUTER":
+            self._prefix = [identity or _NO_IDENTITY]
+            self._frames = self._prefix.copy()
+
+    def _properties(self) -> bytes:
+        properties = _property(b"Socket-Type", self._kind.encode())
+        return properties + (_property(b"Identity", b"") if self._kind in _WITH_IDENTITY else b"")
+
+    # -------------------------------------------------------------- commands
+
+    def _is_command(self, flags: int, length: int) -> bool:
+        """Whether it can be one; ``error`` says why not."""
+        if flags & ~LONG != COMMAND:
+            self.error = f"broken ZMTP: a frame with flags {flags:#04x}" + (
+                "" if self.ready else " where READY belongs"
+            )
+        elif length > _MOST_COMMAND:
+            self.error = f"a command of {length} bytes, more than {_MOST_COMMAND}: a frame over the limit"
+        return not self.error
+
+    def _obey(self, body: bytes) -> list[Message]:
+        """Do what a command wants. Unknown ones mean nothing here; PONG was a sign of life by coming."""
+        name, about = _split(body)
+        if name == b"PING":
+            self._say(command(b"PONG", about[2:18]))
+        elif name == b"ERROR":
+            self.error = _complaint(about)
+        elif name in _SUBSCRIPTIONS and self._kind == "XPUB":
+            return [[_SUBSCRIPTIONS[name] + about]]
+        elif not name:
+            self.error = "broken ZMTP: a command without a name"
+        return []
+
+
+def _not_spoken(data: bytes) -> str:
+    """Why a greeting, or the beginning of one, is not that of ZMTP 3 with NULL; empty if it is."""
+    if data[:1] not in (b"", b"\xff") or data[_SIGNATURE_END:_MAJOR] not in (b"", b"\x7f"):
+        return f"it does not speak ZMTP 3, but sent {data[:24]!r}"
+    if len(data) > _MAJOR and data[_MAJOR] < _OLD:
+        return "it does not speak ZMTP 3, but an older one: its ZeroMQ is from before 2013 (libzmq 4.0)"
+    if len(data) >= len(GREETING) and data[_MECHANISM] != GREETING[_MECHANISM]:
+        mechanism = data[_MECHANISM].rstrip(b"\0")
+        return f"no handshake: it wants the mechanism {mechanism!r}, and only NULL is spoken here"
+    return ""
+
+
+def _too_large(size: int, most_bytes: int) -> str:
+    if size > most_bytes:
+        return f"a frame over the limit, or a message of too many bytes: {size}, more than {most_bytes}"
+    return f"a message of too many frames: more than {MOST_FRAMES}"
+
+
+def _property(name: bytes, value: bytes) -> bytes:
+    return short(name) + len(value).to_bytes(4) + value
+
+
+def _split(body: bytes) -> tuple[bytes, bytes]:
+    """Name of a command, and what comes after it; no name: it is broken."""
+    length = body[0] if body else 0
+    return (body[1 : 1 + length], body[1 + length :]) if length < len(body) else (b"", b"")
+
+
+def _complaint(about: bytes) -> str:
+    return f"it says ERROR: {about[1:200].decode(errors='replace')!r}"
+
+
+def _read_properties(data: bytes) -> dict[bytes, bytes] | None:
+    """By lower-case name; None: they can't be read."""
+    properties: dict[bytes, bytes] = {}
+    while data:
+        name, rest = _split(data)
+        end = 4 + int.from_bytes(rest[:4])
+        if not name or len(rest) < end:
+            return None
+        properties[name.lower()] = rest[4:end]
+        data = rest[end:]
+    return properties

@@ -1,0 +1,257 @@
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from devices.port import Message
+from devices.zmtp import MOST_FRAMES
+from devices.zmtp_frames import LARGE, PING, encode, encode_large
+from devices.zmtp_peer import GREETING, MOST_AT_ONCE, Peer
+
+#: What libzmq 4.3.5 sends for each kind of socket.
+LIBZMQ_GREETING = b"\xff\0\0\0\0\0\0\0\x01\x7f\x03\x01NULL" + bytes(16 + 1 + 31)
+LIBZMQ_READY = {
+    "DEALER": b"\x04)\x05READY\x0bSocket-Type\0\0\0\x06DEALER\x08Identity\0\0\0\0",
+    "named DEALER": b"\x04+\x05READY\x0bSocket-Type\0\0\0\x06DEALER\x08Identity\0\0\0\x02me",
+    "REP": b"\x04\x19\x05READY\x0bSocket-Type\0\0\0\x03REP",
+    "PULL": b"\x04\x1a\x05READY\x0bSocket-Type\0\0\0\x04PULL",
+    "SUB": b"\x04\x19\x05READY\x0bSocket-Type\0\0\0\x03SUB",
+}
+LIBZMQ_PING = b"\x04\x07\x04PING\0\0"
+MOST_BYTES = 200_000
+
+
+class Talk:
+    """A peer, what it has said, and what came out of it."""
+
+    def __init__(self, kind: str = "DEALER", most_bytes: int = MOST_BYTES) -> None:
+        self.said = b""
+        self.messages: list[Message] = []
+        self.most = 0
+        self.peer = Peer(kind, most_bytes, self._say)
+        self.peer.greet()
+
+    def hear(self, data: bytes) -> Talk:
+        """Feed it as a lane does."""
+        while data and not self.peer.error:
+            if self.peer.room is None:
+                self._took(self.peer.take(data))
+                return self
+            count = min(len(data), len(self.peer.room))
+            self.peer.room[:count] = data[:count]
+            data = data[count:]
+            self._took(self.peer.filled(count))
+        return self
+
+    def _took(self, messages: list[Message]) -> None:
+        self.most = max(self.most, len(messages))
+        self.messages += messages
+        while self.peer.behind:
+            self._took(self.peer.take())
+
+    def _say(self, data: bytes) -> None:
+        self.said += data
+
+
+def ready(kind: str = "DEALER", other: str = "REP", most_bytes: int = MOST_BYTES) -> Talk:
+    """A peer that has done its handshake."""
+    talk = Talk(kind, most_bytes).hear(LIBZMQ_GREETING + LIBZMQ_READY[other])
+    assert talk.peer.ready
+    assert not talk.peer.error
+    talk.said = b""
+    return talk
+
+
+def frame(flags: int, body: bytes = b"") -> bytes:
+    return bytes((flags, len(body))) + body
+
+
+# ------------------------------------------------------------------ golden bytes
+
+
+def test_its_handshake_is_that_of_libzmq() -> None:
+    talk = Talk()
+    assert talk.said == b"\xff" + bytes(8) + LIBZMQ_GREETING[9:] == GREETING
+    talk.hear(LIBZMQ_GREETING)
+    assert talk.said == GREETING + LIBZMQ_READY["DEALER"]
+    assert not talk.peer.ready
+    talk.hear(LIBZMQ_READY["REP"])
+    assert talk.peer.ready
+
+
+@pytest.mark.parametrize(
+    ("message", "data"),
+    [
+        ([b""], b"\0\0"),
+        ([b"x" * 255], b"\0\xff" + b"x" * 255),
+        ([b"x" * 256], b"\x02\0\0\0\0\0\0\x01\0" + b"x" * 256),
+        ([b"", b"job"], b"\x01\0" + b"\0\x03job"),
+        (
+            [b"a" * 256, b"", b"b" * 300],
+            b"\x03\0\0\0\0\0\0\x01\0" + b"a" * 256 + b"\x01\0" + b"\x02\0\0\0\0\0\0\x01\x2c" + b"b" * 300,
+        ),
+    ],
+    ids=["empty", "255 bytes", "256 bytes", "two frames", "three frames"],
+)
+def test_messages_are_those_of_libzmq(message: Message, data: bytes) -> None:
+    assert encode(message) == data
+    assert b"".join(encode_large(message)) == data
+    assert ready().hear(data).messages == [message]
+
+
+def test_no_large_frame_is_copied_to_be_sent() -> None:
+    large = bytes(LARGE)
+    parts = encode_large([b"head", large, b"tail"])
+    assert any(part is large for part in parts)
+    assert b"".join(parts) == encode([b"head", large, b"tail"])
+
+
+def test_a_ping_is_answered_with_its_context_and_is_that_of_libzmq() -> None:
+    assert PING == LIBZMQ_PING
+    assert ready().hear(LIBZMQ_PING).said == b"\x04\x05\x04PONG"
+    assert ready().hear(b"\x04\x0a\x04PING\0\x05abc").said == b"\x04\x08\x04PONGabc"
+
+
+def test_messages_of_a_router_begin_with_the_identity_of_its_peer() -> None:
+    assert ready("ROUTER", "named DEALER").hear(b"\x01\0\0\x01q" * 2).messages == [[b"me", b"", b"q"]] * 2
+    assert ready("ROUTER", "DEALER").hear(b"\0\x01q").messages == [[b"\0", b"q"]]
+
+
+def test_subscriptions_come_as_messages_whatever_their_form() -> None:
+    talk = ready("XPUB", "SUB").hear(
+        b"\0\x06\x01topic" + frame(4, b"\x09SUBSCRIBEtopic") + frame(4, b"\x06CANCELtopic")
+    )
+    assert talk.messages == [[b"\x01topic"], [b"\x01topic"], [b"\0topic"]]
+
+
+def test_commands_that_mean_nothing_here_are_passed_over() -> None:
+    talk = ready().hear(frame(4, b"\x05WHAT?x") + frame(1, b"a") + frame(4, b"\x04PONG") + frame(0, b"b"))
+    assert (talk.messages, talk.said, talk.peer.error) == ([[b"a", b"b"]], b"", "")
+
+
+# ---------------------------------------------------------------- who is cut
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"GET / HTTP/1.1\r\n", "it does not speak ZMTP 3, but sent b'GET / HTTP/1.1"),
+        (b"\x01\0\0\x05hello", "it does not speak ZMTP 3, but sent"),
+        (b"\xff" + bytes(8) + b"\x7e", "it does not speak ZMTP 3, but sent"),
+        (b"\xff" + bytes(8) + b"\x7f\x01", "an older one: its ZeroMQ is from before 2013"),
+        (GREETING[:12] + b"CURVE" + GREETING[17:], "the mechanism b'CURVE', and only NULL"),
+        (GREETING + b"\0\x05hello", "a frame with flags 0x00 where READY belongs"),
+        (GREETING + b"\x05\x05hello", "a frame with flags 0x05"),
+        (GREETING + frame(4, b"\x04PING\0\0"), "where READY belongs"),
+        (GREETING + frame(4, b"\x05ERROR\x05no !!"), "it says ERROR: 'no !!'"),
+        (GREETING + frame(4, b"\x05READY\x0bSocket-Type\0\0\1\0REP"), "properties can't be read"),
+        (GREETING + frame(4, b"\x05READY"), "it is a  socket, here is a DEALER for REP, DEALER, ROUTER"),
+        (GREETING + LIBZMQ_READY["PULL"], "it is a PULL socket, here is a DEALER"),
+        (GREETING + LIBZMQ_READY["REP"] + frame(8), "a frame with flags 0x08"),
+        (GREETING + LIBZMQ_READY["REP"] + frame(4, b"\x05ERROR\x03why"), "it says ERROR: 'why'"),
+        (GREETING + LIBZMQ_READY["REP"] + frame(4), "a command without a name"),
+        (GREETING + LIBZMQ_READY["REP"] + frame(4, b"\x09PING"), "a command without a name"),
+        (GREETING + LIBZMQ_READY["REP"] + b"\x06" + (1 << 40).to_bytes(8), "a command of 10995"),
+    ],
+)
+def test_who_breaks_the_protocol_is_cut_for_a_reason_however_its_bytes_come(data: bytes, reason: str) -> None:
+    assert reason in Talk().hear(data).peer.error
+    in_pieces = _in_pieces(Talk(), data, [1] * len(data)).peer.error
+    assert reason.split(", but sent", maxsplit=1)[0] in in_pieces
+
+
+def test_a_socket_of_the_wrong_kind_is_told_so() -> None:
+    said = Talk("PUSH").hear(GREETING + LIBZMQ_READY["REP"]).said
+    assert b"\x05ERROR" in said
+    assert b"it is a REP socket, here is a PUSH for PULL" in said
+
+
+@pytest.mark.parametrize("length", [1001, 1 << 40, (1 << 64) - 1])
+def test_a_frame_over_the_limit_is_cut_at_its_header(length: int) -> None:
+    talk = ready(most_bytes=1000).hear(frame(0, b"before") + b"\x02" + length.to_bytes(8))
+    assert talk.messages == [[b"before"]]
+    assert "a frame over the limit" in talk.peer.error
+
+
+def test_a_message_over_the_limit_is_cut_and_one_of_just_that_size_is_not() -> None:
+    halves = frame(1, bytes(200)) + frame(0, bytes(100))
+    assert len(ready(most_bytes=300).hear(halves * 3).messages) == 3
+    assert "too many bytes: 300, more than 299" in ready(most_bytes=299).hear(halves).peer.error
+
+
+@pytest.mark.parametrize(("kind", "other"), [("DEALER", "REP"), ("ROUTER", "DEALER")])
+def test_a_message_of_too_many_frames_is_cut(kind: str, other: str) -> None:
+    most = b"\x01\0" * (MOST_FRAMES - 1)
+    assert len(ready(kind, other).hear(most + b"\0\0").messages) == 1
+    assert "too many frames" in ready(kind, other).hear(most + b"\x01\0\0\0").peer.error
+
+
+def test_large_frames_count_towards_their_message_too() -> None:
+    large = b"\x03" + (LARGE * 2).to_bytes(8) + bytes(LARGE * 2)
+    assert "too many bytes" in ready(most_bytes=LARGE * 3).hear(large).hear(large).peer.error
+
+
+def test_many_small_messages_come_a_few_hundred_at_a_time() -> None:
+    talk = ready().hear(b"\0\0" * 10_000)
+    assert len(talk.messages) == 10_000
+    assert talk.most == MOST_AT_ONCE
+
+
+@pytest.mark.parametrize(
+    ("heard", "reason"),
+    [
+        (b"", "sent nothing"),
+        (GREETING[:20], "never finished its ZMTP greeting"),
+        (GREETING, "READY command is missing"),
+    ],
+)
+def test_who_is_late_is_told_apart(heard: bytes, reason: str) -> None:
+    assert reason in Talk().hear(heard).peer.late
+
+
+# -------------------------------------------------------------------- any split
+
+
+def _in_pieces(talk: Talk, data: bytes, lengths: Iterable[int]) -> Talk:
+    for length in lengths:
+        talk.hear(data[:length])
+        data = data[length:]
+    return talk.hear(data)
+
+
+_BODIES = st.one_of(
+    st.binary(max_size=5),
+    st.sampled_from([bytes(255), bytes(256), b"x" * LARGE, b"y" * (LARGE + 1)]),
+)
+_MESSAGE = st.lists(_BODIES, min_size=1, max_size=4).filter(
+    lambda frames: sum(map(len, frames)) <= MOST_BYTES
+)
+_MESSAGES = st.lists(_MESSAGE, max_size=6)
+
+
+@given(_MESSAGES, st.lists(st.integers(1, 100_000), max_size=20), st.sampled_from(["DEALER", "ROUTER"]))
+def test_however_a_stream_is_cut_into_chunks_the_messages_are_the_same(
+    messages: list[Message], lengths: list[int], kind: str
+) -> None:
+    stream = LIBZMQ_GREETING + LIBZMQ_READY["DEALER"] + b"".join(map(encode, messages))
+    talk = _in_pieces(Talk(kind), stream, lengths)
+    prefix = [b"\0"] if kind == "ROUTER" else []
+    assert talk.messages == [prefix + message for message in messages]
+    assert not talk.peer.error
+
+
+@given(st.binary(max_size=300), st.lists(st.integers(1, 30), max_size=20))
+def test_noise_never_raises(noise: bytes, lengths: list[int]) -> None:
+    for talk in (Talk("XPUB"), Talk("XPUB").hear(GREETING), ready("XPUB", "SUB")):
+        _in_pieces(talk, noise, lengths)
+
+
+def test_long_noise_is_cut() -> None:
+    for seed in range(200):
+        noise = random.Random(seed).randbytes(5000)
+        assert Talk().hear(noise).peer.error
+        assert Talk().hear(GREETING + noise).peer.error
