@@ -319,6 +319,8 @@ def _missing(jobs: _Jobs, queue: str, job_id: str, done: str, now: float = 0.0) 
     state = found.get("state")
     if state == "ready" and "expires_at" in found and seconds(found["expires_at"]) <= now:
         state = "expired"
+    elif state == "ready":
+        state = "ready only since this moment: a worker, or a broker for one, had it. Try again"
     return _refusal(job_id, queue, state, f"a job that waits can be {done}")
 
 

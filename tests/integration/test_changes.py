@@ -85,6 +85,13 @@ def test_a_job_that_a_worker_has_can_not_be_cancelled(store: QueueStore, changes
 # --------------------------------------------------------------- promote, change
 
 
+def test_a_job_that_came_back_this_moment_is_not_said_to_wait_and_not_to_wait(store: QueueStore) -> None:
+    """It was staged when it was to be cancelled, and is ready when it is asked why that was not done."""
+    store.push([a_job("back")], NOW)
+    problem = store_changes._missing(store.jobs, "test", "back", "cancelled", NOW)
+    assert "a worker, or a broker for one, had it. Try again" in str(problem)
+
+
 def test_a_promoted_job_is_due_now_behind_those_that_were_due_before(
     store: QueueStore, changes: Changes
 ) -> None:
