@@ -629,4 +629,4 @@ def test_no_job_is_lost_or_done_twice_whatever_fails(two_brokers: type[TwoBroker
 @pytest.mark.full
 @pytest.mark.timeout(1800)
 def test_no_job_is_lost_or_done_twice_whatever_fails_for_long(two_brokers: type[TwoBrokers]) -> None:
-    check(two_brokers, 1000, 50)
+    check(two_brokers, 200, 50)

@@ -79,6 +79,7 @@ class LaneThatFills:
     """Takes jobs until one is on its way."""
 
     peer = "peer"
+    backlog = 0  # nothing was sent
 
     def __init__(self, counters: Counters) -> None:
         self._counters = counters
