@@ -113,10 +113,15 @@ class SharedDoor:
 
     def send(self, frames: Message) -> bool:
         """Send now; False: not sent. With ROUTER the peer is gone or its pipe is full (also noticed)."""
-        sent = self._port is not None and self._port.send(frames)
-        if not sent and self._kind == "ROUTER":
-            self._board.notice("replies_dropped", f"{self.address}: the asker is gone or does not read")
-        return sent
+        return self.send_each([frames]) == 0
+
+    def send_each(self, messages: list[Message]) -> int:
+        """Send every one that can be sent now, as :meth:`send`; how many were not."""
+        refused = self._port.send_each(messages) if self._port else len(messages)
+        if self._kind == "ROUTER":
+            for _ in range(refused):
+                self._board.notice("replies_dropped", f"{self.address}: the asker is gone or does not read")
+        return refused
 
     def close_gate(self) -> None:
         """Accept no more; end all connections and hand over what was read of them (about a second).

@@ -63,6 +63,7 @@ class Port:
         self.behind = False
         self.closed = False
         self._round_size = round_size
+        self._addressed = socket.type == zmq.ROUTER
         self._held: deque[Message] = deque()
         self._blocked = False
         loop = get_hub().loop
@@ -89,12 +90,18 @@ class Port:
 
     def send(self, frames: Message) -> bool:
         """Send now; False: the socket did not take it (full, or no such peer), nothing was sent."""
+        return self.send_each([frames]) == 0
+
+    def send_each(self, messages: list[Message]) -> int:
+        """Send every one that the socket takes now, as :meth:`send`; how many it did not take."""
         if self.closed:
-            return False
-        sent = self._try(frames)
-        self._blocked |= not sent
+            return len(messages)
+        refused = 0
+        for message in messages:
+            refused += not self._try(message)
+        self._blocked |= refused > 0
         self._look_again()
-        return sent
+        return refused
 
     def post(self, messages: list[Message]) -> None:
         """Send now or, in order, as soon as the socket takes them."""
@@ -143,8 +150,10 @@ class Port:
         messages: list[Message] = []
         try:
             for _ in range(self._round_size):
+                # An address is never alone, and what need not say whether more follows costs a third.
+                message = [_receive(socket, _NOBLOCK)] if self._addressed else []
                 frame = _receive(socket, _NOBLOCK, copy=False)
-                message = [frame.bytes]
+                message.append(frame.bytes)
                 while frame.more:
                     frame = _receive(socket, _NOBLOCK, copy=False)
                     message.append(frame.bytes)
@@ -157,11 +166,17 @@ class Port:
 
     def _send_many(self, messages: Iterable[Message]) -> int:
         """Send until the socket takes no more; how many it took."""
-        sent = 0
-        for message in messages:
-            if not self._try(message):
-                break
-            sent += 1
+        sent, socket = 0, self.socket
+        try:
+            for message in messages:
+                if len(message) == 1:  # most messages of a flood, at half the cost
+                    _send(socket, message[0], _NOBLOCK)
+                elif not self._try(message):
+                    break
+                sent += 1
+        except zmq.ZMQError as error:
+            if error.errno not in _REFUSALS:
+                raise
         return sent
 
     def _try(self, frames: Message) -> bool:

@@ -52,9 +52,13 @@ class MessageMeter:
 
     def _walk(self, data: bytes) -> bool:
         at, end = self._skip, len(data)
+        last = end - _SHORT_HEADER
         frames, size = self.frames, self.bytes
-        while at + _SHORT_HEADER <= end:
+        while at <= last:
             flags = data[at]
+            if not (flags or frames):  # a message of one short frame, as most are: at half the cost
+                at += _SHORT_HEADER + data[at + 1]
+                continue
             if flags & _LONG:
                 if at + _LONG_HEADER > end:
                     break

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -68,9 +69,9 @@ def memory_at_rest(broker: BrokerProcess) -> float:
     return psutil.Process(broker.pid).memory_info().rss / 2**20
 
 
-def relay_alone(_broker: BrokerProcess) -> float:
-    """64-byte messages a second through ``python -m devices streamer`` alone."""
-    return float(bench("relay", "--jobs", 1_000_000)["jobs_per_s"])
+def relay_alone(device: str, _broker: BrokerProcess) -> float:
+    """64-byte messages (of a queue: round trips) a second through ``python -m devices`` alone."""
+    return float(bench("relay", "--device", device)["jobs_per_s"])
 
 
 #: What is measured, its least (or most, where smaller is better), and its unit.
@@ -81,7 +82,9 @@ FIGURES: list[tuple[str, Callable[[BrokerProcess], float], str, float]] = [
     ("confirmed push, library", confirmed_push, "/s >", 25_000),
     ("push to commit, one library worker, prefetch 1,024", through_library_worker, "/s >", 15_000),
     ("push to commit, four REP workers", through_rep_workers, "/s >", 3_000),
-    ("STREAMER alone, 64 bytes", relay_alone, "/s >", 300_000),
+    ("STREAMER alone, 64 bytes", partial(relay_alone, "streamer"), "/s >", 400_000),
+    ("FORWARDER alone, 64 bytes", partial(relay_alone, "forwarder"), "/s >", 400_000),
+    ("QUEUE alone, 64 bytes, round trips", partial(relay_alone, "queue"), "/s >", 100_000),
 ]
 
 

@@ -191,6 +191,7 @@ def test_relay_measures_a_device_alone_and_nothing_is_lost(device: str) -> None:
     found = json.loads(result.stdout)
     assert found["jobs"] == 5_000
     assert found["processes"]["relay"]["peak_rss_mb"] > 10
+    assert found["of_proxy"] == pytest.approx(found["jobs_per_s"] / found["proxy_jobs_per_s"], rel=0.01)
 
 
 # ---------------------------------------------------------------------- what it shows, leaves and refuses

@@ -128,6 +128,26 @@ def test_answers_of_a_queue_find_the_one_who_asked(
     assert [receive(asker) for asker in askers] == [[b"re 0"], [b"re 1"], [b"re 2"]]
 
 
+def test_a_burst_of_answers_to_one_client_that_reads_late_is_not_dropped(
+    board: Switchboard, started: Started, clients: Clients, notices: Notices
+) -> None:
+    # Given a client with 3,000 questions, that takes no answer yet
+    queue = started(Queue(board, ANY_PORT, ANY_PORT))
+    front, back = queue.addresses
+    asker = clients.connect(zmq.DEALER, front, rcvhwm=1, rcvbuf=10_000)
+    worker = clients.connect(zmq.REP, back, sndhwm=0)  # a REP whose own mark is reached drops answers
+    for number in range(3000):
+        send(asker, b"", b"%d" % number)
+    # When they are answered, with more than the kernel takes
+    for _ in range(3000):
+        (question,) = receive(worker)
+        send(worker, question + bytes(10_000))
+    # Then it gets them all, when it reads
+    answers = [receive(asker)[1].rstrip(b"\0") for _ in range(3000)]
+    assert answers == [b"%d" % number for number in range(3000)]
+    assert not notices.of("replies_dropped")
+
+
 def test_two_subscribers_of_one_topic_are_one_subscription_upstream_until_both_are_gone(
     board: Switchboard, started: Started, clients: Clients
 ) -> None:

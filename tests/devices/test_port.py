@@ -67,6 +67,21 @@ def test_sends_from_outside_do_not_make_it_miss_a_message(pair: Pair) -> None:
         eventually(lambda wanted=number + 1: len(replies) == wanted, seconds=0.9)
 
 
+def test_of_messages_to_many_those_that_can_be_sent_are_and_the_others_are_counted(pair: Pair) -> None:
+    # Given a peer that a ROUTER knows
+    inbox: list[Message] = []
+    port, peer = pair(zmq.ROUTER, zmq.DEALER, inbox.extend)
+    port.socket.router_mandatory = 1
+    send(peer, b"")
+    ((address, empty),) = eventually(lambda: inbox)
+    assert empty == b""
+    # When messages go to it and to somebody unknown
+    refused = port.send_each([[b"nobody", b"1"], [address, b"2"], [b"nobody", b"3"], [address, b"4", b"5"]])
+    # Then
+    assert refused == 2
+    assert [receive(peer), receive(peer)] == [[b"2"], [b"4", b"5"]]
+
+
 def test_what_the_socket_does_not_take_is_held_in_order_and_counted(pair: Pair) -> None:
     marks: list[str] = []
     held = Watermark(50, 1 << 20, lambda: marks.append("full"), lambda: marks.append("drained"))

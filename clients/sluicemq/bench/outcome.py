@@ -48,6 +48,8 @@ class Outcome:
     usage: dict[str, Usage]
     times: dict[str, HdrHistogram]
     timeline: list[tuple[float, int]]
+    proxy_per_s: float | None = None
+    """Of a relay: the rate of the proxy in C that comes with libzmq, on the same work right after."""
 
     @property
     def jobs_per_s(self) -> float:
@@ -68,6 +70,7 @@ class Outcome:
             "jobs_per_s": round(self.jobs_per_s, 1),
             "latency_ms": _percentiles(self.latency) if self.latency else None,
             "operations_ms": {name: _operation(times) for name, times in self.times.items()},
+            **self._beside_proxy(),
             "processes": {name: self._process(usage) for name, usage in self.usage.items()},
             "timeline": self.timeline,
         }
@@ -75,6 +78,9 @@ class Outcome:
     def rows(self) -> list[dict[str, Any]]:
         """A line for each figure."""
         rows = [_row(f"{self.jobs:,} jobs in", self.seconds, "s"), _row("rate", self.jobs_per_s, "jobs/s")]
+        if self.proxy_per_s:
+            rows.append(_row("rate of the proxy in C", self.proxy_per_s, "jobs/s"))
+            rows.append(_row("of the proxy in C", self.jobs_per_s / self.proxy_per_s, "x"))
         for name, usage in self.usage.items():
             process = self._process(usage)
             rows.append(_row(f"{name}, CPU of 1,000 jobs", process["cpu_s_per_1000_jobs"] * 1000, "ms"))
@@ -83,6 +89,14 @@ class Outcome:
             shown = _operation(times) if self.plan.scenario == "simulate" else _percentiles(times)
             rows += [_row(f"{_MEASURED[name]}, {which}", value, "ms") for which, value in shown.items()]
         return rows
+
+    def _beside_proxy(self) -> dict[str, float]:
+        if not self.proxy_per_s:
+            return {}
+        return {
+            "proxy_jobs_per_s": round(self.proxy_per_s, 1),
+            "of_proxy": round(self.jobs_per_s / self.proxy_per_s, 3),
+        }
 
     def _process(self, usage: Usage) -> dict[str, float]:
         per_1000 = usage.cpu_s / self.jobs * 1000 if self.jobs else 0.0

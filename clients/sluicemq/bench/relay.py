@@ -1,4 +1,7 @@
-"""Carry out the plan of a relay: a device alone, ``python -m devices``, between plain sockets."""
+"""Carry out the plan of a relay: a device alone, ``python -m devices``, between plain sockets.
+
+Then the same with the proxy in C that comes with libzmq: what is to be had on this machine.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.util import find_spec
 
 from sluicemq.bench.crew import BenchFailed
@@ -21,16 +25,22 @@ _ANY_PORT = "tcp://127.0.0.1:0"
 
 def run_relay(plan: Plan, watch: Watch) -> Outcome:
     """Measure a relay of the plan's kind; of a queue, round trips."""
+    if find_spec("devices") is None:
+        raise BenchFailed("the devices are not installed here: pip install 'sluicemq[broker]'")
+    outcome = _measured(plan, ["devices", plan.device, _ANY_PORT, _ANY_PORT], watch)
+    proxy = _measured(plan, ["sluicemq.bench.proxy", plan.device], watch)
+    return replace(outcome, proxy_per_s=proxy.jobs_per_s)
+
+
+def _measured(plan: Plan, module: list[str], watch: Watch) -> Outcome:
     producing, working = _PROGRAMS[plan.device]
-    with _relay(plan.device) as (pid, site):
+    with _relay(module) as (pid, site):
         return measure(Cast(plan, site, {"relay": pid}, producing, working, plan.device == "queue"), watch)
 
 
 @contextmanager
-def _relay(device: str) -> Iterator[tuple[int, Site]]:
-    if find_spec("devices") is None:
-        raise BenchFailed("the devices are not installed here: pip install 'sluicemq[broker]'")
-    command = [sys.executable, "-m", "devices", device, _ANY_PORT, _ANY_PORT]
+def _relay(module: list[str]) -> Iterator[tuple[int, Site]]:
+    command = [sys.executable, "-m", *module]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)  # noqa: S603 - our own module
     try:
         yield process.pid, _announced(process)

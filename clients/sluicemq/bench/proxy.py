@@ -1,0 +1,31 @@
+"""``python -m sluicemq.bench.proxy streamer|forwarder|queue``: the proxy of libzmq, to compare with."""
+
+from __future__ import annotations
+
+import sys
+
+import zmq
+
+_KINDS = {
+    "streamer": (zmq.PULL, zmq.PUSH),
+    "forwarder": (zmq.XSUB, zmq.XPUB),
+    "queue": (zmq.ROUTER, zmq.DEALER),
+}
+_HWM = 10_000  # as a device alone
+
+
+def main(device: str) -> None:
+    """Say where it listens, as a device does, and relay until a signal."""
+    context = zmq.Context()
+    ends = [context.socket(kind) for kind in _KINDS[device]]
+    for end in ends:
+        end.set_hwm(_HWM)
+        end.bind("tcp://127.0.0.1:*")
+    frontend, backend = (end.get_string(zmq.LAST_ENDPOINT) for end in ends)
+    sys.stderr.write(f"{device}: frontend {frontend}, backend {backend}\n")
+    sys.stderr.flush()
+    zmq.proxy(*ends)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
