@@ -135,13 +135,17 @@ def test_a_burst_of_answers_to_one_client_that_reads_late_is_not_dropped(
     queue = started(Queue(board, ANY_PORT, ANY_PORT))
     front, back = queue.addresses
     asker = clients.connect(zmq.DEALER, front, rcvhwm=1, rcvbuf=10_000)
+    other = clients.connect(zmq.REQ, front)
     worker = clients.connect(zmq.REP, back, sndhwm=0)  # a REP whose own mark is reached drops answers
     for number in range(3000):
         send(asker, b"", b"%d" % number)
-    # When they are answered, with more than the kernel takes
-    for _ in range(3000):
+    # When they are answered, with more than the kernel takes, and a last one of somebody else's
+    for number in range(3001):
+        if number == 3000:
+            send(other, b"last")
         (question,) = receive(worker)
         send(worker, question + bytes(10_000))
+    assert receive(other)[0].startswith(b"last")
     # Then it gets them all, when it reads
     answers = [receive(asker)[1].rstrip(b"\0") for _ in range(3000)]
     assert answers == [b"%d" % number for number in range(3000)]
