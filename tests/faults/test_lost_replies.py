@@ -293,11 +293,11 @@ def plain_socket(kind: int, address: str) -> Iterator[zmq.Socket[bytes]]:
 
 
 def is_finish(command: Command) -> bool:
-    return command.name == "update" and bool(_sets(command).get("state") == "done")
+    return bool(_update(command).get("$set", {}).get("state") == "done")
 
 
 def is_claim(command: Command) -> bool:
-    return command.name == "update" and bool(_sets(command).get("state") == "reserved")
+    return bool(_update(command).get("$set", {}).get("state") == "reserved")
 
 
 def is_commit(command: Command) -> bool:
@@ -305,16 +305,18 @@ def is_commit(command: Command) -> bool:
 
 
 def is_rollback(command: Command) -> bool:
-    return command.name == "update" and "errors" in command.statements[0]["u"].get("$push", {})
+    return "errors" in _update(command).get("$push", {})
 
 
 def is_taking_over(command: Command) -> bool:
-    return command.name == "update" and "dedupe_id" in command.statements[0]["u"].get("$unset", {})
+    return "dedupe_id" in _update(command).get("$unset", {})
 
 
 def is_push(command: Command) -> bool:
     return command.name == "insert"
 
 
-def _sets(command: Command) -> dict[str, Any]:
-    return dict(command.statements[0]["u"].get("$set", {}))
+def _update(command: Command) -> dict[str, Any]:
+    """What the first update of a command does; nothing that is looked for here, if it is a pipeline."""
+    update = command.statements[0]["u"] if command.name == "update" else {}
+    return {} if isinstance(update, list) else dict(update)
