@@ -106,6 +106,11 @@ class Dispatch:
         if worker not in self.workers:
             return []
         self.workers.discard(worker)
+        if worker.waiting:  # in either: it may have been proven since
+            for takers in self._takers:
+                if worker in takers:
+                    takers.remove(worker)
+            worker.waiting = False
         self._capacity -= worker.prefetch
         self._beyond -= worker.beyond
         worker.gone = True
@@ -276,7 +281,8 @@ class Dispatch:
                     takers.remove(worker)
                     worker.waiting = False
                     return worker
-        candidates = [worker for worker in self.workers if worker.prefetch]
+        # One that only owes answers can't run empty; one with nothing in flight would be among the takers.
+        candidates = [each for each in self.workers if each.unsettled and each.prefetch > len(each.owed)]
         if candidates and not any(worker.alone for worker in candidates):
             min(candidates, key=lambda worker: len(worker.unsettled)).alone = True
         return None

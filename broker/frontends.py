@@ -42,6 +42,9 @@ _KEPT_OF_LONG: Final = 1024
 #: A frame longer than this cuts the connection, and with it what else was in its pipe; so the true
 #: limit is checked here, where the sender can be told.
 FRAME_FACTOR: Final = 4
+#: A return envelope is kept until the answer, and counted nowhere: so it is short.
+_ENVELOPE_FRAMES: Final = 256
+_ENVELOPE_BYTES: Final = 64 * 1024
 #: Answers that an asker has not read, before its requests are no longer read.
 MOST_UNREAD: Final = 1000
 
@@ -344,6 +347,10 @@ class _Request:
         except ValueError:
             raise BadFrames("no empty frame after the envelope: a DEALER sends one before the job") from None
         self.envelope = frames[:body]
+        if body > _ENVELOPE_FRAMES or sum(map(len, self.envelope)) > _ENVELOPE_BYTES:
+            raise BadFrames(
+                f"a return envelope has at most {_ENVELOPE_FRAMES} frames and {_ENVELOPE_BYTES} bytes"
+            )
         queue, job, headers = reader(frames[body:])
         self.wants_result = headers.get("reply", RESULT) != ACCEPTED
         if "id" in headers and self.wants_result:

@@ -171,6 +171,8 @@ class Intake:
         self._owners.retire(owner)
         for job in arrival.jobs:
             job.owner, job.attempts = "", 0
+            # No claim may find it before this push is through, else its repetition stores it again.
+            arrival.ready = max(arrival.ready, job.priority)
         return owner
 
     def _adopt(self, pushed: Pushed, jobs: list[Job], arrival: Arrival, owner: str) -> list[Job]:

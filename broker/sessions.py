@@ -119,7 +119,8 @@ class Session:
         """Send a message; held if the client is slow to read."""
         self._said = time.monotonic()
         self._lane.send(wire.encode(verb, number, *fields))
-        if self._lane.backlog > MOST_UNREAD:
+        held = self._lane.held
+        if held.count > MOST_UNREAD or held.bytes > self._house.settings.hwm_bytes:
             self._hold_back()
 
     @property
@@ -146,7 +147,7 @@ class Session:
         if not self._held_back and now - self._heard > settings.silence:
             self.counters.notice("sessions_silent", f"{self.name} said nothing for {settings.silence} s")
             self._lane.close()
-        elif now - self._said >= settings.heartbeat / 2:
+        elif self._lane.writable and now - self._said >= settings.heartbeat / 2:
             self.send(wire.PING, 0)
 
     def _hold_back(self) -> None:

@@ -85,6 +85,15 @@ class QueueStore:
                 self.jobs.create_indexes(INDEXES)
             self._prepared = True
 
+    def mend(self) -> None:
+        """Make the indexes anew if they are missing.
+
+        Another broker may have removed the queue, and a push of ours made the collection again, without.
+        """
+        with translated():
+            if 0 < len(self.jobs.index_information()) <= len(INDEXES):
+                self.jobs.create_indexes(INDEXES)
+
     def dropped(self) -> None:
         """The collection was removed: the next :meth:`prepare` makes it again."""
         self._prepared = False

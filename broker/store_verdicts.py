@@ -103,6 +103,8 @@ def given_back(entry: GivenBack, now: float, usual: Usual) -> UpdateOne:
     changed: Document = {"state": "ready"}
     if entry.dead:
         changed = _dead(now, usual)
+        if "remove_at" in changed:
+            changed["remove_at"] = max(changed["remove_at"], date(entry.job.dedupe_until))
     elif entry.due is not None:
         changed["eligible_at"] = date(max(entry.due, now))
     if entry.suspect:
@@ -116,6 +118,8 @@ def death(now: float, reason: str, usual: Usual, *, losses: int = 0) -> list[Doc
     entry = {"at": date(now), "attempt": "$attempts", "reason": {"$literal": reason}, "worker": ""}
     errors = {"$concatArrays": [{"$ifNull": ["$errors", []]}, [entry]]}
     changed = {**_dead(now, usual), "errors": {"$slice": [errors, -ERRORS_KEPT]}}
+    if "remove_at" in changed:  # not before its dedupe window is over; a missing field is passed over
+        changed["remove_at"] = {"$max": [changed["remove_at"], "$dedupe_until"]}
     if losses:
         changed["losses"] = {"$add": [{"$ifNull": ["$losses", 0]}, losses]}
     return [{"$set": changed}, {"$unset": list(HOLD)}]

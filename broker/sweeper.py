@@ -65,6 +65,7 @@ class Sweeper:
 
     def _sweep(self, queue: Queue) -> None:
         queue.store.prepare()
+        queue.store.mend()
         # The jobs' owners first, then the leases: a lease is written before its first job.
         holders = queue.store.owners()
         for owner in holders - self._owners.live() if holders else ():

@@ -15,6 +15,10 @@ from devices.switchboard import Switchboard
 
 _SUBSCRIBE = b"\x01"
 _UNSUBSCRIBE = b"\x00"
+#: Bytes of one topic, at most: libzmq's XSUB recurses once for each, and half a million overflow the stack.
+_LONGEST_TOPIC = 4096
+#: Bytes of all topics of one subscriber, at most, each with so many more.
+_MOST_TOPICS, _TOPIC = 1 << 20, 64
 
 
 class Forwarder(Device):
@@ -65,7 +69,7 @@ class Forwarder(Device):
         )
 
     def _opened(self, lane: Lane) -> None:
-        subscriber = _Subscriber(lane, self._send_up)
+        subscriber = _Subscriber(lane, self._send_up, partial(self._cut, lane))
         self._subscribers.add(subscriber)
         lane.closed = partial(self._left, subscriber)
 
@@ -76,6 +80,14 @@ class Forwarder(Device):
     def _send_up(self, subscription: Message) -> None:
         for door in self._publishers:
             door.send(subscription)
+
+    def _cut(self, lane: Lane) -> None:
+        self._board.notice(
+            "connections_cut",
+            f"{lane.peer} subscribes to too much: a topic has at most {_LONGEST_TOPIC} bytes, "
+            f"all of one subscriber {_MOST_TOPICS}",
+        )
+        lane.close()
 
     def _publish(self, messages: list[Message]) -> None:
         for subscriber in self._subscribers:
@@ -88,15 +100,21 @@ class Forwarder(Device):
 class _Subscriber:
     """One subscriber: what it wants, and its lane."""
 
-    def __init__(self, lane: Lane, send_up: Callable[[Message], None]) -> None:
+    def __init__(self, lane: Lane, send_up: Callable[[Message], None], too_much: Callable[[], None]) -> None:
         self.lane = lane
         self._send_up = send_up
-        self._topics: tuple[bytes, ...] = ()
+        self._too_much = too_much
+        self._topics: dict[bytes, None] = {}
+        self._weight = 0
+        self._prefixes: tuple[bytes, ...] | None = ()  # the topics; None: they have changed
         lane.receive = self._receive
 
     def publish(self, messages: list[Message]) -> int:
         """Send what it wants of them; how many of these it lost."""
-        wanted = [message for message in messages if message[0].startswith(self._topics)]
+        if self._prefixes is None:
+            self._prefixes = tuple(self._topics)
+        prefixes = self._prefixes
+        wanted = [message for message in messages if message[0].startswith(prefixes)]
         taken = 0 if self.lane.held.is_full else len(wanted)
         self.lane.post(wanted[:taken])
         return len(wanted) - taken
@@ -110,12 +128,22 @@ class _Subscriber:
         for message in messages:
             verb, topic = message[0][:1], message[0][1:]
             if verb == _SUBSCRIBE and topic not in self._topics:
-                self._topics += (topic,)
+                if not self._has_room(topic):
+                    self._too_much()
+                    return
+                self._topics[topic] = None
+                self._prefixes = None
             elif verb == _UNSUBSCRIBE and topic in self._topics:
-                self._topics = tuple(each for each in self._topics if each != topic)
+                del self._topics[topic]
+                self._weight -= len(topic) + _TOPIC
+                self._prefixes = None
             elif verb in (_SUBSCRIBE, _UNSUBSCRIBE):
                 continue
             self._send_up(message)
+
+    def _has_room(self, topic: bytes) -> bool:
+        self._weight += len(topic) + _TOPIC
+        return len(topic) <= _LONGEST_TOPIC and self._weight <= _MOST_TOPICS
 
 
 def _as_list(ends: Endpoint | list[Endpoint]) -> list[Endpoint]:

@@ -35,16 +35,17 @@ def encode(frames: Message) -> bytes:
 
 def encode_large(frames: Message) -> list[bytes]:
     """The same in parts, so that no large frame is copied."""
-    parts: list[bytes] = [b""]
+    parts: list[bytes] = []
+    small: list[bytes] = []
     for at, frame in enumerate(frames):
         length, more = len(frame), MORE if at < len(frames) - 1 else 0
-        head = bytes((more, length)) if length < 256 else _LONG_HEADER.pack(more | LONG, length)
+        small.append(bytes((more, length)) if length < 256 else _LONG_HEADER.pack(more | LONG, length))
         if length < LARGE:
-            parts[-1] += head + frame
+            small.append(frame)
         else:
-            parts[-1] += head
-            parts += [frame, b""]
-    return [part for part in parts if part]
+            parts += [b"".join(small), frame]
+            small = []
+    return [*parts, b"".join(small)] if small else parts
 
 
 def command(name: bytes, about: bytes) -> bytes:

@@ -10,6 +10,7 @@ Nothing here touches a socket, waits or raises on what a stranger sends.
 from __future__ import annotations
 
 from collections.abc import Callable
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 
 from devices.port import Message
 from devices.zmtp import MOST_FRAMES
@@ -23,6 +24,8 @@ _OLD, _MECHANISM = 3, slice(12, 32)
 _SIGNATURE_END, _MAJOR = 9, 10
 _MOST_COMMAND = 65_536  # bytes
 _LONGEST_IDENTITY = 255
+_LONGEST_READY = 8192  # bytes
+_MAPPED = 1 << 20  # bytes of a frame from which it is received into a mapping
 
 _PARTNERS = {
     "DEALER": (b"REP", b"DEALER", b"ROUTER"),
@@ -74,7 +77,7 @@ class Peer:
         self._say = say
         self._greeted = False
         self._rest = b""
-        self._large = bytearray()
+        self._large: bytearray | mmap = bytearray()
         self._large_has_more = False
         self._prefix: Message = []
         self._frames: Message = []
@@ -124,10 +127,11 @@ class Peer:
 
     def _read(self, data: bytes, at: int) -> list[Message]:  # noqa: C901 - a call for each frame would cost more than all the rest
         messages: list[Message] = []
+        commands = 0
         frames, size, prefix, most_bytes = self._frames, self._size, self._prefix, self._most_bytes
         most_frames = MOST_FRAMES + len(prefix)
         end = len(data)
-        while at + 2 <= end and len(messages) < MOST_AT_ONCE:
+        while at + 2 <= end and len(messages) + commands < MOST_AT_ONCE:
             flags = data[at]
             if flags & LONG:
                 start = at + 9
@@ -141,6 +145,7 @@ class Peer:
             if flags > MORE | LONG:  # a command, or rubbish
                 if not self._is_command(flags, length) or stop > end:
                     break
+                commands += 1
                 messages += self._obey(data[start:stop])
                 if self.error:
                     break
@@ -164,12 +169,18 @@ class Peer:
                 size = 0
         self._frames, self._size = frames, size
         self._rest = data[at:]
-        self.behind = len(messages) >= MOST_AT_ONCE and not self.error
+        self.behind = len(messages) + commands >= MOST_AT_ONCE and not self.error
         return messages
 
     def _make_room(self, flags: int, length: int, beginning: bytes) -> None:
-        """Receive the rest of a large frame where it belongs: its pages are taken as they are filled."""
-        self._large = bytearray(length)
+        """Receive the rest of a large frame where it belongs.
+
+        Of a mapping only the pages that are filled take memory: a size alone, which anybody can name,
+        takes none.
+        """
+        self._large = (
+            bytearray(length) if length <= _MAPPED else mmap(-1, length, flags=MAP_PRIVATE | MAP_ANONYMOUS)
+        )
         self._large[: len(beginning)] = beginning
         self._large_has_more = bool(flags & MORE)
         self.room = memoryview(self._large)[len(beginning) :]
@@ -192,7 +203,11 @@ class Peer:
             return 0
         start = len(GREETING) + (9 if header[0] & LONG else 2)
         length = int.from_bytes(header[1:]) if header[0] & LONG else header[1]
-        if self._is_command(header[0], length) and start + length <= len(data):
+        if length > _LONGEST_READY:
+            self.error = (
+                f"a READY command of {length} bytes, more than {_LONGEST_READY}: a frame over the limit"
+            )
+        elif self._is_command(header[0], length) and start + length <= len(data):
             self._check(data[start : start + length])
             self.ready = not self.error
         return start + length

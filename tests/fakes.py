@@ -73,6 +73,9 @@ class FakeStore:
     def prepare(self) -> None:
         """There is nothing to prepare."""
 
+    def mend(self) -> None:
+        """There is nothing to mend."""
+
     def reserve(
         self, limit: int, now: float, owner: str, *, before: int | None = None, brokers: int = 1
     ) -> Claim:

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from sluicemq import exits, native, wire
 from sluicemq.connection import Connection
-from sluicemq.errors import BadFrames, LeaseLost, Release, SluiceError, Timeout, Unavailable, from_code
+from sluicemq.errors import BadFrames, LeaseLost, Release, SluiceError, Unavailable, from_code
 from sluicemq.job import Job
 from sluicemq.pop import never_extended
 from sluicemq.question import Questions
@@ -206,9 +206,13 @@ class Supply(Questions):
             raise ValueError(f"limit {limit} is not from 1 to {MOST_CLAIMED}")
         until = monotonic() + wait
         self._limit = self._room = limit
-        while not self._filled(until, timeout):
-            pass
-        self._withdraw(timeout)
+        try:
+            while not self._filled(until, timeout):
+                pass
+            self._ask_for(0, timeout)  # no more; when that is answered nothing else comes
+        except SluiceError:
+            if not (self._pop and self._jobs):  # who else would have what was popped?
+                raise
         self._limit = self._room = 0
         return [job for job in self._jobs if self._pop or job.epoch == self._connection.epoch]
 
@@ -224,14 +228,6 @@ class Supply(Questions):
                 lambda: len(self._jobs) >= self._limit or self._lost_some, max(0.0, until - monotonic())
             )
         return not self._lost_some or monotonic() >= until
-
-    def _withdraw(self, timeout: float) -> None:
-        """Ask for no more; when that is answered nothing else comes."""
-        try:
-            self._ask_for(0, timeout)
-        except Timeout:
-            if not (self._pop and self._jobs):  # who else would have them?
-                raise
 
     def _ask_for(self, credit: int, timeout: float) -> bool:
         """Whether the broker has answered; False if the connection was lost before."""

@@ -171,6 +171,22 @@ def test_two_subscribers_of_one_topic_are_one_subscription_upstream_until_both_a
     assert receive(publisher) == [b"\x00a"]
 
 
+@pytest.mark.parametrize("topics", [[b"x" * 4097], [b"%04000d" % n for n in range(300)]])
+def test_a_subscriber_that_wants_too_much_is_cut_and_others_are_served(
+    board: Switchboard, started: Started, clients: Clients, notices: Notices, topics: list[bytes]
+) -> None:
+    forwarder = started(Forwarder(board, ANY_PORT, ANY_PORT))
+    front, back = forwarder.addresses
+    publisher = clients.connect(zmq.PUB, front)
+    greedy, other = clients.connect(zmq.SUB, back), clients.connect(zmq.SUB, back)
+    other.subscribe(b"a")
+    for topic in topics:
+        greedy.subscribe(topic)
+    eventually(lambda: notices.of("connections_cut"))
+    assert "subscribes to too much" in notices.of("connections_cut")[0]
+    eventually(lambda: send(publisher, b"abc") or other.poll(10))
+
+
 def test_a_slow_subscriber_loses_what_goes_beyond_its_mark_counted_and_others_lose_nothing(
     board: Switchboard, started: Started, clients: Clients, notices: Notices
 ) -> None:

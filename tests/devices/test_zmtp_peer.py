@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from plain_sockets import resident
 
 from devices.port import Message
 from devices.zmtp import MOST_FRAMES
@@ -255,3 +257,31 @@ def test_long_noise_is_cut() -> None:
         noise = random.Random(seed).randbytes(5000)
         assert Talk().hear(noise).peer.error
         assert Talk().hear(GREETING + noise).peer.error
+
+
+def test_many_frames_of_a_large_message_are_put_together_in_no_time() -> None:
+    message = [b"x" * 16] * MOST_FRAMES
+    began = time.process_time()
+    parts = encode_large(message)
+    assert time.process_time() - began < 1.0
+    assert b"".join(parts) == encode(message)
+
+
+def test_the_size_of_a_frame_alone_takes_no_memory() -> None:
+    before = resident()
+    talk = ready(most_bytes=1 << 30)
+    talk.hear(b"\x02" + (512 << 20).to_bytes(8) + b"beginning")
+    assert talk.peer.room is not None
+    assert resident() - before < 64 << 20
+
+
+def test_commands_take_turns_like_messages() -> None:
+    talk = ready()
+    talk.peer.take(PING * (MOST_AT_ONCE + 1))
+    assert talk.peer.behind
+
+
+def test_a_ready_that_is_too_long_is_cut_at_its_header() -> None:
+    talk = Talk("DEALER")
+    talk.hear(GREETING + b"\x06" + (8193).to_bytes(8))
+    assert "READY command of 8193 bytes" in talk.peer.error

@@ -26,7 +26,9 @@ NARROW = [{"kind": "queue", "queue": "narrow", "frontend": ANY_PORT, "backend": 
 @pytest.fixture(scope="module")
 def shared(mongo_uri: str) -> Iterator[House]:
     # Expired jobs are swept once a lease.
-    with serving(mongo_uri, [*spare(ask=22), *MIXED, *NARROW], poll=0.2, lease=3, queues=AT_ONCE) as house:
+    with serving(
+        mongo_uri, [*spare(ask=22 + 4), *MIXED, *NARROW], poll=0.2, lease=3, queues=AT_ONCE
+    ) as house:
         yield house
 
 
@@ -193,6 +195,18 @@ def test_an_envelope_of_several_frames_comes_back_unchanged(house: House) -> Non
     assert receive(worker) == [b"work"]
     worker.send_multipart([b"COMMIT", b"done"])
     assert receive(dealer) == [b"hop 2", b"hop 1", b"", b"done"]
+
+
+@pytest.mark.parametrize("envelope", [[b"x" * 65_537], [b"hop"] * 256], ids=["bytes", "frames"])
+def test_an_envelope_that_is_too_large_to_be_kept_is_refused(house: House, envelope: list[bytes]) -> None:
+    doors = house.take("ask")
+    dealer = house.socket(zmq.DEALER, doors.front)
+
+    dealer.send_multipart([*envelope, b"", doors.queue.encode(), b"work"])
+
+    answer = receive(dealer)[len(envelope) + 1 :]
+    assert code(answer) == "BAD_FRAMES"
+    assert "a return envelope has at most" in message(answer)
 
 
 def test_a_message_without_an_envelope_is_refused(house: House) -> None:

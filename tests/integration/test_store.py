@@ -12,10 +12,10 @@ from pymongo.errors import AutoReconnect, BulkWriteError, ServerSelectionTimeout
 
 from broker import store as store_module
 from broker.backoff import Backoff
-from broker.job import ERRORS_KEPT, Job, State
+from broker.job import ERRORS_KEPT, Dedupe, Job, State
 from broker.mongo import Refused, Unclear, translated
 from broker.store import Claim, QueueStore
-from broker.store_documents import Usual, date
+from broker.store_documents import INDEXES, Usual, date
 from broker.store_push import Pushed, refusals
 from broker.store_verdicts import Finished, Found, GivenBack
 from jobs import NOW, a_job, everything, finished, ids, some_jobs, stored
@@ -724,3 +724,34 @@ def test_no_primary_means_not_sent_and_a_lost_reply_means_unclear() -> None:
         raise AutoReconnect("cut")
     assert not isinstance(not_sent.value, Unclear)
     assert isinstance(lost.value.__cause__, AutoReconnect)
+
+
+def test_a_queue_that_another_broker_removed_and_a_push_made_again_gets_its_indexes_back(
+    store: QueueStore,
+) -> None:
+    # Given
+    store.jobs.drop()
+    store.mend()  # makes no collection that is gone
+    assert store.jobs.index_information() == {}
+    store.push([a_job()], NOW)
+    assert len(store.jobs.index_information()) == 1
+    # When
+    store.mend()
+    # Then
+    assert len(store.jobs.index_information()) == 1 + len(INDEXES)
+
+
+def test_a_dead_letter_is_not_removed_before_its_dedupe_window_is_over(
+    documents: Database[dict[str, Any]],
+) -> None:
+    store = QueueStore(documents, "retained", Usual(dead_retention=1.0))
+    store.prepare()
+    store.push([a_job(way, dedupe=Dedupe(way, 300.0)) for way in ("rejected", "lost")], NOW)
+    rejected, _lost = claim(store).jobs
+    store.jobs.update_one({"_id": "lost"}, {"$set": {"losses": 1}})
+    # When
+    store.give_back([given_back(rejected, dead=True)], NOW)
+    store.reclaim(ME, 2, NOW)
+    # Then
+    for letter in store.jobs.find():
+        assert (letter["state"], letter["remove_at"]) == ("dead", letter["dedupe_until"])

@@ -695,3 +695,28 @@ def test_workers_that_ask_for_little_share_evenly(house: House) -> None:
     workers = [house.worker(prefetch=4, name=str(number)) for number in range(8)]
     house.ready(*some_jobs(16))
     assert {len(worker.jobs) for worker in workers} <= {1, 2, 3}
+
+
+def test_a_worker_that_has_gone_is_not_kept(house: House) -> None:
+    for number in range(100):
+        worker = house.worker(name=str(number))
+        house.dispatch.detach(worker)
+    assert [len(takers) for takers in house.dispatch._takers] == [0, 0]
+
+
+def test_a_suspect_does_not_wait_for_a_worker_that_only_owes_an_answer(house: House) -> None:
+    # Given: one worker is stuck with a job whose time is over, another is always busy
+    stuck = house.worker(prefetch=1, name="stuck")
+    house.ready(a_job("late", visibility_timeout=0.0))
+    house.dispatch.overdue()
+    busy = house.worker(prefetch=5, name="busy")
+    house.ready(*some_jobs(20))
+    # When
+    suspect = a_job("suspect", priority=9)
+    suspect.suspect = True
+    house.ready(suspect)
+    # Then it gets the suspect once it has run empty
+    for _ in range(10):
+        house.commit(busy)
+    assert stuck.owed
+    assert "suspect" in [delivery.job.id for delivery in busy.deliveries]

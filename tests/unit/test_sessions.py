@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ class Lane:
 
     peer = "tcp://127.0.0.1:1"
     backlog = 0
+    held = SimpleNamespace(count=0, bytes=0)
     writable = True
     is_closed = False
     receive: Callable[[list[list[bytes]]], None]

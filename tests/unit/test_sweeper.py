@@ -22,6 +22,9 @@ class Store:
         self.reclaimed: list[str] = []
         self.released: list[str] = []
 
+    def mend(self) -> None:
+        """There is nothing to mend."""
+
     def prepare(self) -> None:
         if self.fault:
             raise self.fault
