@@ -36,7 +36,7 @@ class Answers:
         self._patience = patience
         self._held = held
         self._questions: dict[str, list[_Question]] = {}
-        self._askers: dict[str, list[Answer]] = {}
+        self._askers: dict[str, dict[Answer, None]] = {}
         self._durable: set[str] = set()
         self._missing: set[str] = set()
         self._look_ups: Batcher[str] = Batcher(self._look_up, size=_LOOKED_UP_AT_ONCE)
@@ -47,7 +47,7 @@ class Answers:
 
     def wait(self, job_id: str, answer: Answer) -> None:
         """Call ``answer`` when this job has ended, whoever ends it."""
-        self._askers.setdefault(job_id, []).append(answer)
+        self._askers.setdefault(job_id, {})[answer] = None
 
     def ask(self, job_id: str, answer: Answer, on_its_way: Callable[[], None]) -> None:
         """Call ``answer`` with what became of this job; ``on_its_way`` first if it has not ended yet.
@@ -60,9 +60,8 @@ class Answers:
 
     def forget(self, job_id: str, answer: Answer) -> None:
         """Whoever gave this to :meth:`wait` or :meth:`ask` has gone."""
-        waiting = self._askers.get(job_id, [])
-        if answer in waiting:
-            waiting.remove(answer)
+        waiting = self._askers.get(job_id, {})
+        waiting.pop(answer, None)
         if job_id in self._askers and not waiting:
             del self._askers[job_id]
             self._durable.discard(job_id)

@@ -12,7 +12,7 @@ from broker.counters import Counters
 from broker.job import Job
 from broker.mongo import ServerClock
 from broker.owners import Owners
-from broker.pace import Pace
+from broker.pace import UNKNOWN, Pace
 from broker.patience import Patience
 from broker.staging import Staging
 from broker.store import QueueStore
@@ -240,11 +240,11 @@ class Dispatch:
         """Every second or so: follow the pace of the workers, look for jobs of other brokers."""
         self.pace.tick(working=bool(self.deliveries))
         self.hand_out()
-        if self.pace.rate is not None and not self.supply.under_way:
+        if not self.supply.under_way:
             # What workers won't come to within a second others may have; not while later jobs are on
             # their way here, which would overtake those.
-            beyond = len(self._staged) - self._free - int(self.pace.rate)
-            self._give_back(self._staged.take_last(beyond))
+            ahead = UNKNOWN if self.pace.rate is None else int(self.pace.rate)
+            self._give_back(self._staged.take_last(len(self._staged) - self._free - ahead))
         self.supply.look()
 
     # --------------------------------------------------------------- helpers

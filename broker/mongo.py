@@ -25,7 +25,7 @@ PRIMARY_TIMEOUT = 5.0
 
 #: The server's codes for a statement that is itself at fault. They are listed, and not those of a server
 #: in trouble (a full disk, missing rights, an election): to take one of those for a refusal loses jobs.
-_AT_FAULT: Final = {
+AT_FAULT: Final = {
     2,  # BadValue
     9,  # FailedToParse
     14,  # TypeMismatch
@@ -163,7 +163,7 @@ def _definite(error: mongo_errors.OperationFailure) -> bool:
     if details.get("writeConcernError") or details.get("writeConcernErrors"):
         return False
     codes = {each.get("code") for each in details.get("writeErrors", ())} or {error.code}
-    return codes <= _AT_FAULT
+    return codes <= AT_FAULT
 
 
 def brief(error: Exception) -> str:

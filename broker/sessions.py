@@ -334,6 +334,9 @@ class Session:
         self._results.ask(number, name, job_id, wait)
 
     def _resulted(self, number: int, outcome: bytes | SluiceError) -> None:
+        # Else one large result, asked for thousands of times, would be held so many times.
+        if self._lane.held.bytes > self._house.settings.hwm_bytes:
+            outcome = Unavailable("results asked for before this one have not been read: ask again")
         if isinstance(outcome, SluiceError):
             self.send(wire.ERROR, number, outcome.code, str(outcome))
         else:

@@ -311,7 +311,8 @@ class QueueStore:
         held = {"state": "reserved", "owner": owner}
         loss = {"$inc": {"losses": 1, "attempts": -1}}
         with translated():
-            doomed = {**held, "losses": {"$gte": max_losses - 1}}
+            # A job that was never lost has no such field.
+            doomed = {**held, "losses": {"$gte": max_losses - 1}} if max_losses > 1 else held
             dead = self.jobs.update_many(
                 doomed, death(now, "lost with its broker too often", self._usual, losses=1)
             )

@@ -16,7 +16,7 @@ from pymongo.errors import BulkWriteError
 from pymongo.read_concern import ReadConcern
 
 from broker.job import Job
-from broker.mongo import Unclear, brief
+from broker.mongo import AT_FAULT, Unclear, brief
 from broker.store_documents import DEDUPE_INDEX, Document, date, seconds
 from sluicemq.errors import Duplicate, SluiceError, TooLarge
 
@@ -53,7 +53,8 @@ def insert(collection: Collection[Document], documents: Sequence[Document]) -> P
 def refusals(error: BulkWriteError) -> Pushed:
     """Read the errors of an unordered write.
 
-    A duplicate key means "stored" only if it is that of ``_id`` and no durability is in doubt.
+    A duplicate key means "stored" only if it is that of ``_id`` and no durability is in doubt. A server
+    in trouble (a shard that is away) makes it :class:`~broker.mongo.Unclear`: the job is not at fault.
     """
     if error.details.get("writeConcernErrors"):
         raise Unclear(f"durability is not known: {brief(error)}") from error
@@ -65,6 +66,8 @@ def refusals(error: BulkWriteError) -> Pushed:
             pushed.existing.append(at)
         elif key == {"dedupe_id": 1}:
             pushed.taken.append(at)
+        elif each.get("code") not in (_DUPLICATE_KEY, *AT_FAULT):
+            raise Unclear(f"MongoDB has not taken all: {brief(error)}") from error
         else:
             pushed.refused[at] = TooLarge(f"MongoDB refused it: {str(each.get('errmsg'))[:200]}")
     return pushed

@@ -111,6 +111,12 @@ def test_a_push_whose_durability_is_in_doubt_is_unclear(store: QueueStore, code:
         refusals(BulkWriteError(doubt))
 
 
+def test_a_server_in_trouble_is_not_taken_for_a_fault_of_the_job(store: QueueStore) -> None:
+    no_shard = {"writeErrors": [{"index": 0, "code": 133, "errmsg": "FailedToSatisfyReadPreference"}]}
+    with pytest.raises(Unclear, match="has not taken all"):
+        refusals(BulkWriteError(no_shard))
+
+
 def test_a_duplicate_of_another_unique_index_is_refused_and_not_taken_for_a_stored_job(
     documents: Database[dict[str, Any]],
 ) -> None:
@@ -576,6 +582,12 @@ def test_a_job_lost_with_its_broker_too_often_is_dead(store: QueueStore) -> None
     assert answers == [(1, 0), (1, 0), (0, 1)]
     assert store.find(["a"])["a"] == Found(State.DEAD, "", b"", "lost with its broker too often")
     assert stored(store, "a")["losses"] == 3
+
+
+def test_where_one_loss_is_too_many_a_job_is_dead_of_the_first(store: QueueStore) -> None:
+    pushed(store, a_job("a", owner=ME))
+    assert store.reclaim(ME, 1, NOW) == (0, 1)
+    assert stored(store, "a")["losses"] == 1
 
 
 def test_reclaiming_twice_changes_nothing_more(store: QueueStore) -> None:

@@ -642,6 +642,22 @@ def test_what_a_slow_worker_won_t_come_to_within_a_second_goes_back(house: House
     assert len(house.dispatch.held) == len(worker.unsettled) == 1
 
 
+def test_what_was_staged_for_workers_whose_pace_is_not_known_any_more_goes_back(house: House) -> None:
+    # Given a worker that pops: its socket took some in no time, looked fast, and takes no more
+    house.dispatch.pop = lambda _worker, _deliveries: None
+    worker = FakeWorker(prefetch=10)
+    worker.pops = True
+    house.dispatch.attach(worker)
+    go_on()
+    house.dispatch.stage(some_jobs(1000))
+    assert house.dispatch.staged == 990
+    # When it has ended none for as long as its pace was taken from
+    house.dispatch.tick()
+    house.dispatch.tick()
+    # Then others can have the rest
+    assert house.dispatch.staged == SMALLEST + worker.prefetch
+
+
 def test_a_worker_whose_time_was_up_gets_nothing_more_until_it_answers(house: House) -> None:
     # Given a job whose visibility timeout passes
     house.ready(a_job("slow", visibility_timeout=0.0), a_job("next"))

@@ -41,6 +41,9 @@ class Lane:
     def close(self) -> None:
         self.is_closed = True
 
+    def pause(self) -> None:
+        """It is not read any more."""
+
 
 class Broken:
     """Queues that fail in a way that nobody foresaw."""
@@ -169,6 +172,18 @@ def test_a_session_that_has_gone_asks_no_more(session: Session, lane: Lane) -> N
     lane.closed()
 
     assert session._results._gone
+
+
+def test_a_large_result_asked_for_thousands_of_times_by_who_does_not_read_is_not_kept_for_each(
+    session: Session, lane: Lane
+) -> None:
+    lane.held = SimpleNamespace(count=1, bytes=BrokerSettings().hwm_bytes + 1)
+
+    session._resulted(7, bytes(1000))
+
+    assert [(each.verb, each.number, each.fields[0]) for each in lane.sent] == [
+        (wire.ERROR, 7, "UNAVAILABLE")
+    ]
 
 
 def test_jobs_removed_for_a_client_that_has_left_are_pushed_anew(
