@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from random import randrange
 
-from pymongo.errors import BulkWriteError
+from pymongo.errors import BulkWriteError, OperationFailure
 
 from broker.job import Job
 from broker.mongo import Documents, durable, translated
@@ -23,6 +23,7 @@ from broker.store_documents import (
     HANDED_OUT,
     INDEXES,
     ORDER,
+    REMADE_INDEXES,
     Document,
     Usual,
     date,
@@ -51,6 +52,8 @@ _NONE_SET = Usual()
 #: Named wherever ids are given: the jobs asked for are the first of the ready index too, so MongoDB may
 #: take that one for as good, and then reads all of it (100,000 keys for 1,000 jobs).
 _BY_ID = "_id_"
+#: MongoDB's codes for an index of this name, or of these fields, with other options.
+_MADE_OTHERWISE = (85, 86)
 
 #: Bytes of jobs in one claim, at most; a job larger than this is claimed alone.
 CLAIM_BYTES = 16 * 2**20
@@ -82,7 +85,7 @@ class QueueStore:
         """Make the collection and its indexes if they are not there; only the first call asks MongoDB."""
         if not self._prepared:
             with translated():
-                self.jobs.create_indexes(INDEXES)
+                self._index()
             self._prepared = True
 
     def mend(self) -> None:
@@ -92,7 +95,21 @@ class QueueStore:
         """
         with translated():
             if 0 < len(self.jobs.index_information()) <= len(INDEXES):
-                self.jobs.create_indexes(INDEXES)
+                self._index()
+
+    def _index(self) -> None:
+        """Make what indexes are missing, and anew those of an older schema.
+
+        Crash in between: the next :meth:`prepare` makes what is missing then.
+        """
+        try:
+            self.jobs.create_indexes(INDEXES)
+        except OperationFailure as error:
+            if error.code not in _MADE_OTHERWISE:
+                raise
+            for name in REMADE_INDEXES & self.jobs.index_information().keys():
+                self.jobs.drop_index(name)
+            self.jobs.create_indexes(INDEXES)
 
     def dropped(self) -> None:
         """The collection was removed: the next :meth:`prepare` makes it again."""

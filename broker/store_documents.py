@@ -30,7 +30,8 @@ from pymongo import IndexModel
 from broker.backoff import Backoff
 from broker.job import Job, State
 
-SCHEMA: Final = 1
+#: 2: the indexes that nearly no job is in are sparse.
+SCHEMA: Final = 2
 
 Document = dict[str, Any]
 
@@ -78,15 +79,15 @@ INDEXES: Final = [
         name=EXPIRY_INDEX,
         partialFilterExpression={"state": State.READY.value, "expires_at": {"$exists": True}},
     ),
-    IndexModel([("remove_at", 1)], name=REMOVAL_INDEX, expireAfterSeconds=0),
+    # Sparse: without a field there is no key. Of a partial index MongoDB removes the key of every
+    # document that it deletes, whether there is one or not.
+    IndexModel([("remove_at", 1)], name=REMOVAL_INDEX, expireAfterSeconds=0, sparse=True),
     # Unique, so that of any number of pushes at any number of brokers one is first.
-    IndexModel(
-        [("dedupe_id", 1)],
-        name=DEDUPE_INDEX,
-        unique=True,
-        partialFilterExpression={"dedupe_id": {"$exists": True}},
-    ),
+    IndexModel([("dedupe_id", 1)], name=DEDUPE_INDEX, unique=True, sparse=True),
 ]
+
+#: Those that schema 1 had otherwise.
+REMADE_INDEXES: Final = frozenset({REMOVAL_INDEX, DEDUPE_INDEX})
 
 
 def date(seconds: float) -> datetime:

@@ -8,12 +8,13 @@ from threading import Barrier
 from typing import Any
 
 import pytest
+from pymongo.collection import Collection
 from pymongo.database import Database
 
 from broker.job import Dedupe, Job
 from broker.store import QueueStore
 from broker.store_changes import Changes, Letters
-from broker.store_documents import DEDUPE_INDEX, seconds
+from broker.store_documents import DEDUPE_INDEX, REMOVAL_INDEX, seconds
 from broker.store_inspect import collection
 from broker.store_push import Pushed, judge
 from broker.store_verdicts import GivenBack
@@ -286,18 +287,33 @@ def test_of_many_pushes_at_once_one_is_first_and_all_others_hear_its_id(
 # ------------------------------------------------------------------------ the index
 
 
-def test_a_queue_of_an_older_broker_gets_the_index_and_keeps_its_jobs(
-    documents: Database[dict[str, Any]],
+def before_dedupe_ids(jobs: Collection[dict[str, Any]]) -> None:
+    jobs.drop_index(DEDUPE_INDEX)
+
+
+def of_schema_1(jobs: Collection[dict[str, Any]]) -> None:
+    jobs.drop_index(DEDUPE_INDEX)
+    jobs.drop_index(REMOVAL_INDEX)
+    jobs.create_index("remove_at", name=REMOVAL_INDEX, expireAfterSeconds=0)
+    there = {"dedupe_id": {"$exists": True}}
+    jobs.create_index("dedupe_id", name=DEDUPE_INDEX, unique=True, partialFilterExpression=there)
+
+
+@pytest.mark.parametrize("age", [before_dedupe_ids, of_schema_1])
+def test_a_queue_of_an_older_broker_gets_the_indexes_and_keeps_its_jobs(
+    documents: Database[dict[str, Any]], age: Callable[[Collection[dict[str, Any]]], None]
 ) -> None:
     # Given
     older = QueueStore(documents, collection("older"))
     older.prepare()
-    older.jobs.drop_index(DEDUPE_INDEX)
+    newer = older.jobs.index_information()
+    age(older.jobs)
     older.push([a_job("a"), a_job("b")], NOW)
     # When
     store = QueueStore(documents, collection("older"))
     store.prepare()
     store.push([one_of("first")], NOW)
     # Then
+    assert store.jobs.index_information() == newer
     assert firsts(store.push([one_of("second")], NOW)) == {0: "first"}
     assert everything(store).keys() == {"a", "b", "first"}
