@@ -98,20 +98,24 @@ class Intake:
         jobs = pushes[0].jobs if len(pushes) == 1 else [job for push in pushes for job in push.jobs]
         now = self._accept(jobs)
         arrival = self._supply.expect(jobs, now)
+        pushed: Pushed | None = None
         staged: list[Job] = []
         try:
             pushed, staged = self._insert(jobs, arrival, now)
         except Unavailable:
             self.refuse(pushes)
-        else:
-            self._counters.add("pushed", len(jobs) - len(pushed.existing) - len(pushed.refused))
-            duplicates = sum(isinstance(error, Duplicate) for error in pushed.refused.values())
-            self._counters.add("duplicates", duplicates)
-            self._counters.add("refused", len(pushed.refused) - duplicates)
+        finally:
+            self._supply.arrived(arrival, staged)  # workers first: nothing else is done with a job sooner
+        if pushed:
+            self._count(jobs, pushed)
             _tell(pushes, pushed)
             self._wake(jobs)
-        finally:
-            self._supply.arrived(arrival, staged)
+
+    def _count(self, jobs: list[Job], pushed: Pushed) -> None:
+        self._counters.add("pushed", len(jobs) - len(pushed.existing) - len(pushed.refused))
+        duplicates = sum(isinstance(error, Duplicate) for error in pushed.refused.values())
+        self._counters.add("duplicates", duplicates)
+        self._counters.add("refused", len(pushed.refused) - duplicates)
 
     def _gather(self, waiting: int) -> None:
         self._supply.await_room(min(INSERT, waiting))
