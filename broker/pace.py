@@ -13,43 +13,56 @@ UNKNOWN, LARGEST = 16, 8192
 
 
 class Pace:
-    """The rate at which jobs end at workers that have some, in jobs a second; None while not known."""
+    """The rate at which jobs end at workers that have some, in jobs a second; None while not known.
+
+    Only time in which workers have jobs counts: who kept them waiting, nobody here knows.
+    """
 
     def __init__(self) -> None:
         self.rate: float | None = None
         self.appetite = UNKNOWN
-        self.working = False
-        self._began = self._rested = time.monotonic()
+        self._since: float | None = None
+        self._worked = 0.0  # seconds, before that
         self._count = 0
 
+    @property
+    def working(self) -> bool:
+        """Whether workers have jobs."""
+        return self._since is not None
+
     def begin(self) -> None:
-        """Idle workers get jobs; the time that they had none is not counted, whoever kept them waiting."""
-        now = time.monotonic()
-        self._began = now if self.rate is None else self._began + now - self._rested
-        self._rested = now
-        self.working = True
+        """Idle workers get jobs."""
+        if self._since is None:
+            self._since = time.monotonic()
 
     def rest(self) -> None:
         """The last job at a worker has ended."""
-        self._rested = time.monotonic()
-        self.working = False
+        self._worked = self._time_worked()
+        self._since = None
 
     def ended(self, count: int) -> None:
         """So many jobs have ended at workers."""
         self._count += count
-        now = time.monotonic()
-        if now - self._began >= _WINDOW:
-            self._measure(now)
+        if self._time_worked() >= _WINDOW:
+            self._measure()
 
     def tick(self, *, working: bool) -> None:
         """Every second or so: workers that have jobs and end none are slow, not unknown."""
-        self.working = working
-        if working or self._count:
-            self._measure(time.monotonic() if working else self._rested)
+        if working:
+            self.begin()
         else:
-            self.rate, self.appetite = None, UNKNOWN
+            self.rest()
+        if working or self._count:
+            self._measure()
+        else:
+            self.rate, self.appetite, self._worked = None, UNKNOWN, 0.0
 
-    def _measure(self, now: float) -> None:
-        self.rate = self._count / max(now - self._began, _WINDOW)
+    def _time_worked(self) -> float:
+        return self._worked + (0.0 if self._since is None else time.monotonic() - self._since)
+
+    def _measure(self) -> None:
+        self.rate = self._count / max(self._time_worked(), _WINDOW)
         self.appetite = int(min(LARGEST, self.rate * _AHEAD))
-        self._began, self._count = now, 0
+        self._worked, self._count = 0.0, 0
+        if self._since is not None:
+            self._since = time.monotonic()

@@ -78,3 +78,16 @@ def test_what_idle_workers_have_done_before_counts_by_the_time_it_took(wait: Pas
     wait(0.9)
     pace.tick(working=False)
     assert pace.rate == pytest.approx(5_000)
+
+
+def test_the_pace_of_workers_that_run_empty_again_and_again_is_known_after_a_moment_of_work(
+    wait: Pass,
+) -> None:
+    pace = Pace()
+    for _ in range(10):
+        pace.begin()
+        wait(0.005)
+        pace.rest()
+        pace.ended(50)
+        wait(0.1)
+    assert pace.rate == pytest.approx(10_000)
