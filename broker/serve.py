@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -27,6 +28,10 @@ REFUSED, USAGE = 1, 2
 
 #: Signals within so many seconds are one: timeout(1) signals the process and then its group.
 _ONE_SIGNAL = 1.0
+
+#: New objects between two looks for cycles among them. Jobs come and go by the thousand and are in no
+#: cycle; to look after every 700 of them, as Python does by itself, took a tenth of the broker's CPU.
+_NEW_OBJECTS = 20_000
 
 _EPILOG = (
     "Every setting of [broker] can also be given in the file or as SLUICEMQ_NAME in the environment; "
@@ -64,6 +69,8 @@ def serve(config_file: Path | None, ready_file: Path | None, *, check_config: bo
         click.echo(describe(config))
         return 0
     logs.set_up(config.broker.log_level, config.broker.log_format)
+    gc.freeze()
+    gc.set_threshold(_NEW_OBJECTS)
     return _Process(config).run(ready_file)
 
 
