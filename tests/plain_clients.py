@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import socket as sockets
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -163,9 +163,10 @@ class Smq:
     def __init__(self, plain: zmq.Socket[bytes]) -> None:
         self.plain = plain
         self._numbers = itertools.count(1)
+        self._put_by: deque[wire.Message] = deque()
 
     def ask(self, verb: bytes, *fields: Any) -> wire.Message:
-        """Send a request and wait for its answer; pings and deliveries on the way are passed over."""
+        """Send a request and wait for its answer; pings on the way are passed over, deliveries kept."""
         number = next(self._numbers)
         self.plain.send_multipart(wire.encode(verb, number, *fields))
         return self.answer(number)
@@ -181,16 +182,20 @@ class Smq:
 
     def delivery(self) -> list[list[Any]]:
         """The jobs of the next DELIVER: ``[receipt, id, payload, headers, attempt]`` each."""
-        jobs: list[list[Any]] = self.next(lambda message: message.verb == wire.DELIVER).fields[1]
+        came = self._put_by.popleft() if self._put_by else self.next(_is_delivery)
+        jobs: list[list[Any]] = came.fields[1]
         return jobs
 
     def next(self, wanted: Any) -> wire.Message:
-        """The next message that is wanted."""
-        return next(message for message in self._messages() if wanted(message))
+        """The next message that is wanted; a delivery that comes before it is put by."""
+        while not wanted(message := wire.decode(receive(self.plain))):
+            if _is_delivery(message):
+                self._put_by.append(message)
+        return message
 
-    def _messages(self) -> Iterator[wire.Message]:
-        while True:
-            yield wire.decode(receive(self.plain))
+
+def _is_delivery(message: wire.Message) -> bool:
+    return message.verb == wire.DELIVER
 
 
 @contextmanager
