@@ -9,7 +9,7 @@ import psutil
 import pytest
 import zmq
 from gevent import subprocess
-from plain_sockets import ANY_PORT, Clients, Notices, eventually, open_files, receive, send
+from plain_sockets import ANY_PORT, Clients, Notices, eventually, open_files, receive, send, shake_hands
 
 from devices.endpoints import Endpoint
 from devices.forwarder import Forwarder
@@ -169,6 +169,76 @@ def test_two_subscribers_of_one_topic_are_one_subscription_upstream_until_both_a
     # When the second is killed too, the subscription is taken back
     subscribers[1].close()
     assert receive(publisher) == [b"\x00a"]
+
+
+def test_only_the_first_frame_of_a_message_is_its_topic(
+    board: Switchboard, started: Started, clients: Clients
+) -> None:
+    # Given subscribers of what a message looks like on the wire beyond its first frame, and of a long topic
+    forwarder = started(Forwarder(board, ANY_PORT, ANY_PORT))
+    front, back = forwarder.addresses
+    publisher = clients.connect(zmq.XPUB, front)
+    wire, long = clients.connect(zmq.SUB, back), clients.connect(zmq.SUB, back)
+    wire.subscribe(b"a\0\x01b")
+    long.subscribe(b"t" * 300)
+    assert {receive(publisher)[0], receive(publisher)[0]} == {b"\1a\0\x01b", b"\1" + b"t" * 300}
+    # When
+    for message in ([b"a", b"b"], [b"t" * 299, b"t"], [b"a\0\x01bc", b"yes"], [b"t" * 301, b"yes"]):
+        send(publisher, *message)
+    # Then
+    assert receive(wire) == [b"a\0\x01bc", b"yes"]
+    assert receive(long) == [b"t" * 301, b"yes"]
+
+
+def test_a_publisher_that_comes_later_is_told_all_topics_and_nothing_else(
+    board: Switchboard, started: Started, clients: Clients
+) -> None:
+    # Given subscribers, of which one also says what is no subscription
+    forwarder = started(Forwarder(board, ANY_PORT, ANY_PORT))
+    front, back = forwarder.addresses
+    first = clients.connect(zmq.XPUB, front)
+    subscriber = clients.connect(zmq.XSUB, back)
+    topics = {b"%d" % number for number in range(500)}
+    send(subscriber, b"\2 for nobody")
+    for topic in topics:
+        send(subscriber, b"\1" + topic)
+    send(subscriber, b"\1gone")
+    send(subscriber, b"\0gone")
+    assert {receive(first)[0] for _ in topics} >= {b"\1" + topic for topic in topics}
+    eventually(lambda: set(forwarder._upstream._wanted) == topics)
+    # When
+    later = clients.connect(zmq.XPUB, front)
+    # Then
+    told = {receive(later)[0] for _ in range(500)}
+    assert told == {b"\1" + topic for topic in topics}
+    assert not later.poll(50)
+
+
+def test_a_publisher_that_does_not_read_costs_no_memory_however_often_subscriptions_change(
+    board: Switchboard, started: Started, clients: Clients
+) -> None:
+    # Given a publisher that reads nothing, and a subscriber
+    forwarder = started(Forwarder(board, ANY_PORT, ANY_PORT))
+    front, back = forwarder.addresses
+    deaf = shake_hands(front, b"PUB")
+    subscriber = shake_hands(back, b"SUB")
+    eventually(lambda: forwarder._upstream._publishers and forwarder._subscribers)
+    ((lane, publisher),) = forwarder._upstream._publishers.items()
+    # When that subscribes and unsubscribes until nothing goes upstream any more, and ten times as often
+    changes = b"".join(b"\0\xc9" + verb + b"%0200d" % n for n in range(100) for verb in (b"\1", b"\0"))
+    rounds = 0
+    while lane.writable or rounds < 300:
+        subscriber.sendall(changes)
+        rounds += 1
+    eventually(lambda: not forwarder._upstream._wanted)
+    subscriber.sendall(b"\0\5\1last")
+    eventually(lambda: forwarder._upstream._wanted)
+    # Then what is kept for it is little, and it is told the end of it all when it reads
+    assert len(publisher._untold) <= 101
+    assert lane.backlog <= 100
+    heard = b""
+    while not heard.endswith(b"\x09SUBSCRIBElast") and not heard.endswith(b"\0\5\1last"):
+        heard = heard[-100:] + deaf.recv(1 << 20)
 
 
 @pytest.mark.parametrize("topics", [[b"x" * 4097], [b"%04000d" % n for n in range(300)]])
