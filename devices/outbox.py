@@ -136,7 +136,7 @@ class Outbox:
         for buffer in buffers:
             _, size = self._parts.popleft()
             if sent < len(buffer):
-                self._parts.appendleft((memoryview(buffer)[sent:], size))
+                self._parts.appendleft((memoryview(buffer)[sent:] if sent else buffer, size))
                 return count, weight, True
             sent -= len(buffer)
             if size != _UNFINISHED:
