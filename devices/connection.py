@@ -76,7 +76,7 @@ class Connection(Generic[M]):
         self._is_open = False
         self._closing = False
         self._ended = False
-        self._deserted = False  # the peer has gone: what it has left is read, paused or not
+        self._deserted = False  # the peer has gone
         self._is_router = kind == "ROUTER"
         self._keeps_all = kind == "PULL"
         self._paused_by: set[object] = set()
@@ -167,7 +167,7 @@ class Connection(Generic[M]):
         zmtp = self._zmtp
         if zmtp.ready and not self._is_open:
             self._open()
-        if messages and (self._keeps_all or not (self._closing and self._paused_by)):
+        if messages and not (self._closing and self._paused_by):
             self._hand_over(messages)
         if zmtp.error:
             self._end(zmtp.error)

@@ -16,7 +16,8 @@ from devices.zmtp_frames import LONG, first_frame
 
 _SUBSCRIBE = b"\x01"
 _UNSUBSCRIBE = b"\x00"
-#: Bytes of one topic, at most: libzmq's XPUB recurses once for each, and half a million overflow the stack.
+#: Bytes of one topic, at most: a publisher's libzmq recurses once for each, and half a million overflow
+#: its stack.
 _LONGEST_TOPIC = 4096
 #: Bytes of all topics of one subscriber, at most, each with so many more.
 _MOST_TOPICS, _TOPIC = 1 << 20, 64

@@ -1,4 +1,4 @@
-"""Lanes: a client's private way. One connection that speaks ZMTP itself: no inner socket, no libzmq."""
+"""Lanes: a client's private way. One connection that speaks ZMTP itself, in one of two forms."""
 
 from __future__ import annotations
 

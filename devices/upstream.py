@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import islice
 
 from devices.doors import RawLane
 
@@ -66,8 +67,7 @@ class _Publisher:
 
     def tell(self) -> None:
         """Tell it as much as its connection takes; the rest when that takes more."""
-        while self._untold and self._lane.writable:
-            run = list(self._untold.items())[:_RUN]
-            for topic, _ in run:
-                del self._untold[topic]
+        changes = iter(self._untold.items())
+        while self._lane.writable and (run := list(islice(changes, _RUN))):
             self._lane.post([self._lane.subscription(topic, on=on) for topic, on in run])
+        self._untold = dict(changes)
