@@ -421,6 +421,26 @@ def test_a_closed_gate_has_handed_over_what_was_read(
         dial(door.address)
 
 
+def test_what_lies_in_the_kernel_while_a_gate_closes_is_read_if_the_door_goes_on_in_time(
+    board: Switchboard, inbox: Inbox, started: Started
+) -> None:
+    # Given a paused door, with a producer who has sent something and has not left
+    door = started(door_of(board, inbox))
+    client = shake_hands(door.address, b"PUSH")
+    eventually(lambda: door.connections == 1)
+    door.pause()
+    client.sendall(b"\x00\x01x" * 5000)
+    # When its gate is closing, and it goes on
+    closing = gevent.spawn(door.close_gate)
+    assert client.recv(100) == b""  # the producer is told
+    assert inbox == []
+    door.resume()
+    # Then
+    eventually(lambda: len(inbox) == 5000)
+    client.close()
+    closing.get(timeout=2)
+
+
 def test_starting_and_stopping_twice_or_out_of_order_is_harmless(
     board: Switchboard, inbox: Inbox, clients: Clients
 ) -> None:
