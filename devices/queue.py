@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 from functools import partial
-from typing import Any
 
-from devices.device import wait_while
+from devices.device import HWM, HWM_BYTES, wait_while
 from devices.doors import RawDoor, RawLane
+from devices.endpoints import Endpoint
 from devices.holding import HoldingDevice
+from devices.switchboard import Switchboard
 from devices.zmtp_frames import MORE
 
 _ANSWERING = 1.0  # seconds in which, at a stop, workers may still answer what they were asked
@@ -27,8 +28,16 @@ class Queue(HoldingDevice):
 
     kinds = ("ROUTER", "DEALER")
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
+    def __init__(
+        self,
+        board: Switchboard,
+        frontend: Endpoint,
+        backend: Endpoint,
+        *,
+        hwm: int = HWM,
+        hwm_bytes: int = HWM_BYTES,
+    ) -> None:
+        super().__init__(board, frontend, backend, hwm=hwm, hwm_bytes=hwm_bytes)
         self._askers: dict[bytes, RawLane] = {}
         self._numbers = itertools.count(1)
 
