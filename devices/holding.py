@@ -59,11 +59,11 @@ class HoldingDevice(Device):
         """Take what workers send: nothing comes from PULL."""
 
     def _take(self, messages: list[bytes]) -> None:
-        """Deal what a client has sent, behind what is held already."""
-        if self._held or not self._free:
-            self._hold(messages)
-        else:
+        """Deal what a client has sent, or hold it; while anything is held no worker is free."""
+        if self._free:
             self._deal(messages)
+        else:
+            self._hold(messages)
 
     def _worker_came(self, lane: RawLane) -> None:
         self._team.add(lane)

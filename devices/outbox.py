@@ -76,7 +76,9 @@ class Outbox:
     @property
     def untouched(self) -> list[bytes]:
         """Messages given to :meth:`relay` of which the kernel has not taken a byte."""
-        return [part for part, size in self._parts if size != _UNFINISHED and isinstance(part, bytes)]
+        return [
+            part for part, size in self._parts if size != _UNFINISHED and not isinstance(part, memoryview)
+        ]
 
     def flush(self) -> bool:
         """Send what the kernel takes in one call. False: something is held still."""

@@ -56,7 +56,7 @@ class Queue(HoldingDevice):
     def _answer(self, messages: list[bytes]) -> None:
         answers: dict[bytes, list[bytes]] = {}
         for message in messages:
-            answers.setdefault(message[:_ENVELOPE], []).append(message[_ENVELOPE:])
+            answers.setdefault(bytes(message[:_ENVELOPE]), []).append(message[_ENVELOPE:])
         for envelope, group in answers.items():
             asker = self._askers.get(envelope)
             if asker and not asker.held.is_full:

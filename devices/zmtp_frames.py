@@ -52,7 +52,7 @@ def encode_large(frames: Message) -> list[bytes]:
 def first_frame(encoded: bytes) -> bytes:
     """The body of the first frame of a message as it is sent."""
     if encoded[0] & LONG:
-        return encoded[9 : 9 + int.from_bytes(encoded[1:9])]
+        return bytes(encoded[9 : 9 + int.from_bytes(encoded[1:9])])
     return encoded[2 : 2 + encoded[1]]
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from mmap import mmap
+from typing import cast
 
 from devices.zmtp_frames import LARGE, LONG, MORE, Message, encode
 from devices.zmtp_peer import MOST_FRAMES, Peer, too_large
@@ -33,9 +35,9 @@ class FramePeer(Peer[Message]):
     def _message(self, frame: bytes) -> Message:
         return [frame]
 
-    def _end_large(self, large: bytes, *, has_more: bool) -> list[Message]:
+    def _end_large(self, large: bytearray | mmap, *, has_more: bool) -> list[Message]:
         frames = self._frames
-        frames.append(large)
+        frames.append(bytes(large))
         if has_more:
             return []
         self._frames, self._size = self._prefix.copy(), 0
@@ -105,8 +107,9 @@ class RawPeer(Peer[bytes]):
     def _message(self, frame: bytes) -> bytes:
         return encode([frame])
 
-    def _end_large(self, large: bytes, *, has_more: bool) -> list[bytes]:
-        self._parts.append(large)
+    def _end_large(self, large: bytearray | mmap, *, has_more: bool) -> list[bytes]:
+        # A bytearray does for bytes, but as a key; a copy would cost as much as all the rest.
+        self._parts.append(bytes(large) if isinstance(large, mmap) else cast("bytes", large))
         return [] if has_more else [self._whole()]
 
     def _read(self, data: bytes, at: int) -> list[bytes]:  # noqa: C901, PLR0912 - a call for each frame would cost more than all the rest

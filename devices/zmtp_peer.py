@@ -125,7 +125,7 @@ class Peer(abc.ABC, Generic[M]):
         self.room = self.room[count:] if count < len(self.room) else None
         if self.room is not None:
             return []
-        large, self._large = bytes(self._large), bytearray()
+        large, self._large = self._large, bytearray()
         return self._end_large(large, has_more=self._large_has_more)
 
     @abc.abstractmethod
@@ -133,7 +133,7 @@ class Peer(abc.ABC, Generic[M]):
         """Read frames from there on, keep what is incomplete, set ``behind``."""
 
     @abc.abstractmethod
-    def _end_large(self, large: bytes, *, has_more: bool) -> list[M]:
+    def _end_large(self, large: bytearray | mmap, *, has_more: bool) -> list[M]:
         """Take what there was to fill, a large frame."""
 
     @abc.abstractmethod

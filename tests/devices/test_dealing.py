@@ -261,10 +261,10 @@ def test_answers_for_one_that_has_gone_are_dropped_and_noticed_and_others_get_th
     eventually(lambda: queue._clients.connections == 1)
     send(other, b"second")
     second = receive(worker)
-    for question in (first, [b"no envelope"], second):
+    for question in (first, [b"no envelope", b""], [bytes(100_000), b""], second):
         send(worker, *question[:-1], b"answer")
     assert receive(other) == [b"answer"]
-    assert len(notices.of("replies_dropped")) == 2
+    assert len(notices.of("replies_dropped")) == 3
     assert "the asker is gone or does not read" in notices.of("replies_dropped")[0]
 
 

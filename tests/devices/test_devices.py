@@ -16,6 +16,7 @@ from devices.forwarder import Forwarder
 from devices.queue import Queue
 from devices.streamer import Streamer
 from devices.switchboard import Switchboard
+from devices.zmtp_frames import encode
 
 Started = Callable[[Any], Any]
 
@@ -111,6 +112,45 @@ def test_a_forwarder_alone_takes_subscriptions_up_and_messages_down(
     assert receive(subscriber) == [b"news", b"none"]
     subscriber.unsubscribe(b"news")
     assert receive(publisher) == [b"\x00news"]
+
+
+BODIES = pytest.mark.parametrize(
+    "body",
+    [
+        [b""],
+        [b"x" * 255],
+        [b"x" * 256],
+        [b"one", b"", b"three", b""],
+        [bytes(65_535), bytes(65_536), b"", bytes(65_537)],
+        [b"first", bytes(range(256)) * (12 << 12)],
+        [bytes(range(256)) * (12 << 12)],
+    ],
+    ids=lambda body: "+".join(str(len(frame)) for frame in body),
+)
+
+
+@BODIES
+def test_messages_of_any_shape_are_relayed(
+    board: Switchboard, started: Started, clients: Clients, body: list[bytes]
+) -> None:
+    streamer, forwarder, queue = (
+        started(kind(board, ANY_PORT, ANY_PORT)) for kind in (Streamer, Forwarder, Queue)
+    )
+    beats = {"heartbeat_ivl": 20, "heartbeat_timeout": 5000}
+    push, publisher, asker = (
+        clients.connect(kind, device.addresses[0], **beats)
+        for kind, device in ((zmq.PUSH, streamer), (zmq.XPUB, forwarder), (zmq.REQ, queue))
+    )
+    pull, subscriber, worker = (
+        clients.connect(kind, device.addresses[1], **beats)
+        for kind, device in ((zmq.PULL, streamer), (zmq.SUB, forwarder), (zmq.REP, queue))
+    )
+    subscriber.subscribe(body[0][:10])
+    assert receive(publisher) == [b"\1" + body[0][:10]]
+    for _ in range(2):
+        for there, here in ((push, pull), (publisher, subscriber), (asker, worker), (worker, asker)):
+            send(there, *body)
+            assert receive(here) == body
 
 
 def test_answers_of_a_queue_find_the_one_who_asked(
@@ -255,6 +295,15 @@ def test_a_subscriber_that_wants_too_much_is_cut_and_others_are_served(
     eventually(lambda: notices.of("connections_cut"))
     assert "subscribes to too much" in notices.of("connections_cut")[0]
     eventually(lambda: send(publisher, b"abc") or other.poll(10))
+
+
+def test_a_subscription_that_is_a_large_message_is_too_much_too(
+    board: Switchboard, started: Started, notices: Notices
+) -> None:
+    forwarder = started(Forwarder(board, ANY_PORT, ANY_PORT))
+    greedy = shake_hands(forwarder.addresses[1], b"SUB")
+    greedy.sendall(encode([b"\1" + bytes(100_000)]))
+    assert "subscribes to too much" in eventually(lambda: notices.of("connections_cut"))[0]
 
 
 def test_a_slow_subscriber_loses_what_goes_beyond_its_mark_counted_and_others_lose_nothing(
