@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import gevent
 import pytest
 import zmq
 from gevent import socket as sockets
@@ -282,3 +283,19 @@ def test_answers_past_the_mark_of_one_that_does_not_read_are_dropped_and_noticed
     send(other, b"question")
     send(worker, b"answer to " + receive(worker)[0])
     assert receive(other) == [b"answer to question"]
+
+
+def test_an_answer_that_comes_while_the_queue_stops_is_passed_on(
+    board: Switchboard, started: Started, clients: Clients
+) -> None:
+    queue = started(Queue(board, ANY_PORT, ANY_PORT))
+    front, back = queue.addresses
+    asker, worker = clients.connect(zmq.REQ, front), clients.connect(zmq.REP, back)
+    send(asker, b"question")
+    assert receive(worker) == [b"question"]
+    stopping = gevent.spawn(queue.stop)
+    since = time.monotonic()
+    eventually(lambda: time.monotonic() - since > 0.3)
+    send(worker, b"answer")
+    assert receive(asker) == [b"answer"]
+    stopping.get(timeout=5)
