@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -335,14 +336,14 @@ def test_what_no_worker_takes_is_held_up_to_the_mark_then_the_producer_waits(
     streamer = started(Streamer(board, ANY_PORT, ANY_PORT, **options))
     front, back = streamer.addresses
     push = clients.connect(zmq.PUSH, front, sndhwm=10, sndbuf=10_000)
-    sent = 0
+    sent, last = 0, time.monotonic()
 
     def blocked() -> bool:
-        nonlocal sent
+        nonlocal sent, last
         while push.poll(0, zmq.POLLOUT):
             push.send(bytes(1000))
-            sent += 1
-        return not push.poll(500, zmq.POLLOUT) if streamer.backlog else False
+            sent, last = sent + 1, time.monotonic()
+        return time.monotonic() - last > 0.5
 
     eventually(blocked)
     assert 200 <= streamer.backlog < 200 + 2000  # the mark, and what was on its way: about a MiB
