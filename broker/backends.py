@@ -21,7 +21,7 @@ from broker.pops import push_anew
 from broker.queue import Queue
 from broker.verdict import Settlement, Verdict, read_verdict
 from broker.worker import Delivery, Worker
-from devices.doors import Lane, LaneDoor, SharedDoor
+from devices.doors import Lane, LaneDoor
 from devices.endpoints import Endpoint
 from devices.flow import Watermark
 from devices.switchboard import Switchboard
@@ -55,7 +55,7 @@ class Backend:
         self.workers: set[LaneWorker] = set()
         self.max_frame = FRAME_FACTOR * broker.max_job_bytes
         self._board = board
-        self.commit_doors: list[SharedDoor] = []
+        self.commit_doors: list[LaneDoor] = []
         self._broker = broker
         self.doors = [self._lanes(endpoint) for endpoint in settings.backends]
 
@@ -102,7 +102,7 @@ class Backend:
         for door in self._all():
             door.stop()
 
-    def _all(self) -> list[LaneDoor | SharedDoor]:
+    def _all(self) -> list[LaneDoor]:
         return [*self.doors, *self.commit_doors]
 
     def _lanes(self, endpoint: Endpoint) -> LaneDoor:
@@ -145,7 +145,7 @@ class PullBackend(Backend):
     ) -> None:
         super().__init__(settings, broker, board, queue, counters)
         self.commit_doors = [
-            SharedDoor(board, endpoint, "PULL", self._verdicts, max_frame=self.max_frame)
+            LaneDoor(board, endpoint, "PULL", self._listen, max_frame=self.max_frame)
             for endpoint in settings.commits
         ]
         self._mark = Watermark(settings.hwm, settings.hwm_bytes, self._close_gates, self._open_gates)
@@ -161,6 +161,9 @@ class PullBackend(Backend):
     def _worker(self, lane: Lane) -> Worker:
         kind = PopWorker if self.settings.ack == "auto" else PullWorker
         return kind(self, lane)
+
+    def _listen(self, lane: Lane) -> None:
+        lane.receive = self._verdicts
 
     def _verdicts(self, messages: list[list[bytes]]) -> None:
         verdicts = [verdict for frames in messages if (verdict := self._verdict(frames))]

@@ -21,7 +21,7 @@ from broker.job import Job
 from broker.queue import Queue
 from broker.queues import Queues
 from devices.callbacks import nothing
-from devices.doors import Lane, LaneDoor, SharedDoor
+from devices.doors import Lane, LaneDoor
 from devices.endpoints import Endpoint
 from devices.flow import Watermark
 from devices.switchboard import Switchboard
@@ -109,7 +109,7 @@ class Frontend:
         """Whether the gates must stay closed."""
         return self._closing or self._mark.is_full
 
-    def _door(self, board: Switchboard, endpoint: Endpoint, longest: int) -> SharedDoor | LaneDoor:
+    def _door(self, board: Switchboard, endpoint: Endpoint, longest: int) -> LaneDoor:
         raise NotImplementedError
 
     def _read(self, frames: list[bytes]) -> tuple[Queue, Job, dict[str, Any]]:
@@ -152,8 +152,11 @@ class PushFrontend(Frontend):
         else:
             self._open_gates()
 
-    def _door(self, board: Switchboard, endpoint: Endpoint, longest: int) -> SharedDoor:
-        return SharedDoor(board, endpoint, "PULL", self._receive, max_frame=longest)
+    def _door(self, board: Switchboard, endpoint: Endpoint, longest: int) -> LaneDoor:
+        return LaneDoor(board, endpoint, "PULL", self._opened, max_frame=longest)
+
+    def _opened(self, lane: Lane) -> None:
+        lane.receive = self._receive
 
     def _receive(self, messages: list[list[bytes]]) -> None:
         self._counters.add("received", len(messages))
@@ -266,7 +269,6 @@ class RequestFrontend(Frontend):
             lambda lane: Asker(self, lane).listen(),
             max_frame=longest,
             heartbeat=None,  # one that is paused would not answer in time
-            silence=None,
         )
 
     def _refuse(self, request: _Request, error: SluiceError) -> None:

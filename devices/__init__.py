@@ -1,1 +1,1 @@
-"""ZeroMQ under gevent: doors, gates and lanes, and the three devices that join two ends."""
+"""ZeroMQ's protocol on gevent: doors and lanes, and the three devices that join two ends."""

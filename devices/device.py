@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import gevent
 
-from devices.doors import LaneDoor, SharedDoor
+from devices.doors import RawDoor
 
 HWM = 10_000
 HWM_BYTES = 64 << 20
@@ -19,7 +19,7 @@ _POLL = 0.005  # seconds
 class Device(abc.ABC):
     """Relays in memory between its frontend doors and its backend doors."""
 
-    def __init__(self, frontends: Sequence[SharedDoor], backends: Sequence[SharedDoor | LaneDoor]) -> None:
+    def __init__(self, frontends: Sequence[RawDoor], backends: Sequence[RawDoor]) -> None:
         self._frontends = frontends
         self._backends = backends
 
@@ -54,7 +54,7 @@ class Device(abc.ABC):
         for each in (*self._frontends, *self._backends):
             each.stop()
 
-    def _end_intake(self, door: SharedDoor) -> None:
+    def _end_intake(self, door: RawDoor) -> None:
         door.close_gate()
 
 

@@ -1,8 +1,4 @@
-"""Entrances: where clients' connections are accepted (or dialled) by gevent, not by libzmq.
-
-Within a budget, and with every peer's address known; libzmq 4.3.5 aborts the whole process at the
-limit of open files.
-"""
+"""Entrances: where clients' connections are accepted, or dialled, within a budget."""
 
 from __future__ import annotations
 

@@ -1,13 +1,18 @@
-"""What STREAMER and QUEUE have in common: one socket for all workers, and a backlog in front of it."""
+"""What STREAMER and QUEUE have in common: messages are dealt to workers, what none takes is held."""
 
 from __future__ import annotations
 
+from collections import OrderedDict, deque
+from functools import partial
+
+from devices.callbacks import nothing
 from devices.device import HWM, HWM_BYTES, Device
-from devices.doors import SharedDoor
+from devices.doors import RawDoor, RawLane
 from devices.endpoints import Endpoint
 from devices.flow import Watermark
-from devices.port import Message
 from devices.switchboard import Switchboard
+
+_RUN = 65_536  # bytes of held messages that are dealt at once: what a lane can't send waits in it
 
 
 class HoldingDevice(Device):
@@ -26,28 +31,87 @@ class HoldingDevice(Device):
         hwm_bytes: int = HWM_BYTES,
     ) -> None:
         front, back = self.kinds
-        self._held = Watermark(hwm, hwm_bytes, full=self._pause, drained=self._resume)
-        self._workers = SharedDoor(
+        self._board = board
+        self._held: deque[bytes] = deque()
+        self._mark = Watermark(hwm, hwm_bytes, full=self._pause, drained=self._resume)
+        self._team: set[RawLane] = set()
+        self._free: OrderedDict[RawLane, None] = OrderedDict()
+        self._workers = RawDoor(board, backend, back, self._worker_came, max_frame=hwm_bytes)
+        self._clients = RawDoor(
             board,
-            backend,
-            back,
-            self._answer,
+            frontend,
+            front,
+            self._client_came,
             max_frame=hwm_bytes,
-            sndhwm=min(hwm, 1000),
-            held=self._held,
-        )
-        self._clients = SharedDoor(
-            board, frontend, front, self._workers.post, max_frame=hwm_bytes, sndhwm=max(hwm, 1000)
+            held=lambda _: Watermark(hwm, hwm_bytes, nothing, nothing),
         )
         super().__init__([self._clients], [self._workers])
 
     @property
     def backlog(self) -> int:
         """Messages that no worker has taken yet."""
-        return self._held.count
+        return self._mark.count + sum(lane.backlog for lane in self._team)
 
-    def _answer(self, messages: list[Message]) -> None:
+    def _client_came(self, lane: RawLane) -> None:
+        raise NotImplementedError
+
+    def _answer(self, messages: list[bytes]) -> None:
         """Take what workers send: nothing comes from PULL."""
+
+    def _take(self, messages: list[bytes]) -> None:
+        """Deal what a client has sent, or hold it; while anything is held no worker is free."""
+        if self._free:
+            self._deal(messages)
+        else:
+            self._hold(messages)
+
+    def _worker_came(self, lane: RawLane) -> None:
+        self._team.add(lane)
+        lane.receive = self._answer
+        lane.closed = partial(self._worker_left, lane)
+        lane.unblocked = partial(self._takes_more, lane)
+        self._takes_more(lane)
+
+    def _worker_left(self, lane: RawLane) -> None:
+        """Have others do what it has not got a byte of."""
+        self._team.discard(lane)
+        self._free.pop(lane, None)
+        left = lane.untouched
+        self._held.extendleft(reversed(left))
+        self._mark.take(len(left), sum(map(len, left)))
+        self._deal_held()
+
+    def _takes_more(self, lane: RawLane) -> None:
+        if lane.writable:
+            self._free[lane] = None
+            self._deal_held()
+
+    def _deal_held(self) -> None:
+        while self._held and self._free:
+            run, size = [], 0
+            while self._held and size < _RUN:
+                run.append(self._held.popleft())
+                size += len(run[-1])
+            self._deal(run)
+            self._mark.give(len(run), size)
+
+    def _deal(self, messages: list[bytes]) -> None:
+        """Give each free worker its share, one after the other; a single message to the next in turn."""
+        free, at, count = self._free, 0, len(messages)
+        shares = min(len(free), count)
+        for left in range(shares, 0, -1):
+            lane, _ = free.popitem(last=False)
+            share = -((at - count) // left)  # rounded up
+            lane.post(messages[at : at + share])
+            at += share
+            if lane.writable:
+                free[lane] = None
+        if shares == len(free):  # all had one: the largest is another's next time
+            free.move_to_end(next(iter(free)))
+
+    def _hold(self, messages: list[bytes]) -> None:
+        self._held.extend(messages)
+        self._mark.take(len(messages), sum(map(len, messages)))
 
     def _pause(self) -> None:
         self._clients.pause()

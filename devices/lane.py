@@ -1,110 +1,16 @@
-"""A lane: a worker's or an asker's private way, one connection that speaks ZMTP itself."""
+"""Lanes: a client's private way. One connection that speaks ZMTP itself, in one of two forms."""
 
 from __future__ import annotations
 
-import _socket
-import contextlib
-import select
-from collections.abc import Callable
-from typing import Any
-
-from gevent import get_hub, monkey
-
-from devices.callbacks import nothing, shielded
-from devices.flow import Watermark, boundless
-from devices.outbox import Outbox
-from devices.port import Message
-from devices.zmtp_frames import PING
-from devices.zmtp_peer import Peer
-
-_READ, _WRITE = 1, 2  # libev's EV_READ and EV_WRITE
-_CHUNK = 65_536
-_LARGE_CHUNK = 262_144  # of a large frame, read at once; then others have their turn
-_MOMENT = 1e-9  # seconds; a timer of 0 would run before other timers and starve them
-_GLANCE = 1.0  # seconds between looks whether the peer of a paused lane has gone
-_FLUSH = 1.0  # seconds for what is held, and for the peer's own end, when the lane is closed
-
-_poll = monkey.get_original("select", "poll")  # gevent's would wait, and callbacks of the hub can't
+from devices.connection import Connection
+from devices.zmtp_frames import Message
+from devices.zmtp_messages import FramePeer, RawPeer
 
 
-def _ignore(_messages: list[Message]) -> None:
-    pass
+class Lane(Connection[Message]):
+    """Its messages are lists of frames; those of a ROUTER begin with the identity of the peer."""
 
-
-class Lane:
-    """A DEALER, PUSH, ROUTER or XPUB of one connection; a free worker can be chosen, its death is seen.
-
-    Set ``receive`` (lists of messages), ``closed`` (once: the connection has ended and all that it
-    sent has been delivered) and ``unblocked`` (writable again). They run on the hub and must not
-    block. A lane has no greenlet and, unless it is paused or has heartbeats, no timer.
-    """
-
-    def __init__(
-        self,
-        socket: _socket.socket,
-        peer: str,
-        kind: str,
-        opened: Callable[[Lane], None],
-        gone: Callable[[Lane, str], None],
-        *,
-        max_frame: int,
-        held: Watermark | None,
-        heartbeat: float | None,
-        silence: float | None,
-    ) -> None:
-        """``gone(lane, why)``: it is closed; ``why``: it was cut, for that reason. Call :meth:`start`."""
-        self.peer = peer
-        self.receive: Callable[[list[Message]], None] = _ignore
-        self.closed: Callable[[], None] = nothing
-        self.unblocked: Callable[[], None] = nothing
-        self.received = 0
-        """Messages handed over so far."""
-        self._socket = socket
-        self._opened = opened
-        self._gone = gone
-        self._heartbeat = heartbeat or 0.0
-        self._silence = silence or heartbeat or 0.0
-        self._unanswered = 0.0  # seconds without a sign of life
-        self._alive = True
-        self._is_open = False
-        self._closing = False
-        self._ended = False
-        self._deserted = False  # the peer has gone: what it has left is read, paused or not
-        self._is_router = kind == "ROUTER"
-        self._paused_by: set[object] = set()
-        self._outbox = Outbox(socket, held or boundless())
-        self._zmtp = Peer(kind, max_frame, self._say)
-        loop = get_hub().loop
-        self._reader = loop.io(socket.fileno(), _READ)
-        self._writer = loop.io(socket.fileno(), _WRITE)
-        self._turn = loop.timer(_MOMENT)
-        self._clock = loop.timer(_MOMENT)
-
-    def start(self, handshake: float) -> None:
-        """Begin the handshake, for which there are so many seconds."""
-        self._set_clock(handshake, self._late)
-        self._zmtp.greet()
-        self._watch()
-
-    @property
-    def writable(self) -> bool:
-        """Nothing is held; after a False, ``unblocked`` is called. Never once the lane is closing."""
-        return not (self._closing or self._outbox)
-
-    @property
-    def reading(self) -> bool:
-        """Whether nobody has paused it."""
-        return not self._paused_by
-
-    @property
-    def backlog(self) -> int:
-        """Messages held because the kernel did not take them to their end; nobody has received them."""
-        return self._outbox.held.count
-
-    @property
-    def held(self) -> Watermark:
-        """Count and bytes of the backlog."""
-        return self._outbox.held
+    _form = FramePeer
 
     def send(self, frames: Message) -> None:
         """Send now or, in order, as soon as the kernel takes it; dropped if the lane is closed."""
@@ -118,171 +24,22 @@ class Lane:
         if not self._closing and not self._outbox.post(messages):
             self._stuck()
 
-    def pause(self, by: object = None) -> None:
-        """Stop reading this connection; with heartbeats, one paused for ``silence`` is ended.
 
-        ``by``: whoever has a reason of its own; reading goes on when all of them have resumed.
-        """
-        self._paused_by.add(by)
-        self._watch()
+class RawLane(Connection[bytes]):
+    """Its messages are as they are sent: what a relay takes from one lane it can give to another."""
 
-    def resume(self, by: object = None) -> None:
-        """Go on reading, unless somebody else has paused it too."""
-        if self._paused_by:
-            self._paused_by.discard(by)
-            self._watch()
+    _form = RawPeer
 
-    def close(self) -> None:
-        """Flush what was sent (about a second at most), then end the connection; returns at once.
-
-        What the peer sends until it sees the end is still delivered, if the lane is not paused.
-        """
-        if self._closing:
-            return
-        if not self._is_open:
-            self._end()
-            return
-        self._closing = True
-        self._set_clock(_FLUSH, self._end)
-        if not self._outbox:
-            self._half_close()
-        self._watch()
-
-    # --------------------------------------------------------------- reading
-
-    def _readable(self) -> None:
-        zmtp, room = self._zmtp, self._zmtp.room
-        try:
-            data = self._socket.recv(_CHUNK) if room is None else self._socket.recv_into(room[:_LARGE_CHUNK])
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if not data:
-            self._end()
-            return
-        self._alive = True
-        self._deliver(zmtp.take(data) if isinstance(data, bytes) else zmtp.filled(data))
-
-    def _take_more(self) -> None:
-        self._deliver(self._zmtp.take())
-
-    def _deliver(self, messages: list[Message]) -> None:
-        zmtp = self._zmtp
-        if zmtp.ready and not self._is_open:
-            self._open()
-        if messages and not (self._closing and self._paused_by):
-            self.received += len(messages)
-            shielded(self.receive, messages)
-        if zmtp.error:
-            self._end(zmtp.error)
-        elif zmtp.behind or not self._reader.active:
-            self._watch()
-
-    def _open(self) -> None:
-        self._is_open = True
-        self._clock.stop()
-        if self._heartbeat:
-            self._set_clock(self._heartbeat, self._beat, repeat=self._heartbeat)
-        shielded(self._opened, self)
-        self._watch()
-
-    def _watch(self) -> None:
-        """Read on, or not; a paused lane does so until its handshake is done, or when its peer has gone."""
-        if self._ended:
-            return
-        allowed = self.reading or not self._is_open or self._closing or self._deserted
-        _switch(self._turn, self._take_more, on=allowed and self._zmtp.behind)
-        _switch(self._reader, self._readable, on=allowed and not self._zmtp.behind)
-        if not (self._heartbeat or self._clock.active or allowed):
-            self._set_clock(_GLANCE, self._glance, repeat=_GLANCE)
-
-    # --------------------------------------------------------------- writing
-
-    def _say(self, data: bytes) -> None:
-        if not self._outbox.say(data):
+    def post(self, messages: list[bytes]) -> None:
+        """Send several, now or as soon as the kernel takes them; dropped if the lane is closed."""
+        if not self._closing and not self._outbox.relay(messages):
             self._stuck()
 
-    def _stuck(self) -> None:
-        """Something is held: go on when the kernel takes more, or read what is left if nobody will."""
-        if self._ended:
-            return
-        if self._outbox.broken:
-            self._writer.stop()
-            self._deserted = True
-            self._watch()
-        else:
-            _switch(self._writer, self._flush, on=True)
+    @property
+    def untouched(self) -> list[bytes]:
+        """Messages of which no byte has gone: at its end, those that somebody else can have."""
+        return self._outbox.untouched
 
-    def _flush(self) -> None:
-        self._alive = True  # its kernel has taken something
-        if not self._outbox.flush():
-            self._stuck()
-            return
-        self._writer.stop()
-        if self._closing:
-            self._half_close()
-        else:
-            shielded(self.unblocked)
-
-    # ---------------------------------------------------------------- clocks
-
-    def _late(self) -> None:
-        self._end(self._zmtp.late)
-
-    def _glance(self) -> None:
-        """Look, though paused, whether the peer has gone; what it sent before is read then."""
-        if self.reading:
-            self._clock.stop()
-        else:
-            self._look_for_its_end()
-
-    def _beat(self) -> None:
-        """Ask for a sign of life; cut who has given none for too long."""
-        self._unanswered = 0.0 if self._alive else self._unanswered + self._heartbeat
-        self._alive = False
-        if not self.reading:
-            self._look_for_its_end()
-        if self._unanswered >= self._silence:
-            self._end(f"no answer to heartbeats for {self._silence} s")
-        else:
-            self._say(PING)
-
-    def _look_for_its_end(self) -> None:
-        look = _poll()
-        look.register(self._socket.fileno(), select.POLLRDHUP)
-        if look.poll(0):
-            self._deserted = True
-            self._watch()
-
-    def _set_clock(self, seconds: float, callback: Callable[[], None], repeat: float = 0.0) -> None:
-        self._clock.stop()
-        self._clock.close()
-        self._clock = get_hub().loop.timer(seconds, repeat)
-        self._clock.start(callback)
-
-    # ------------------------------------------------------------------- end
-
-    def _half_close(self) -> None:
-        """Say that nothing more comes; closed now, unread bytes would make the kernel drop what was sent."""
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(_socket.SHUT_WR)
-
-    def _end(self, why: str = "") -> None:
-        if self._ended:
-            return
-        self._ended = self._closing = True
-        for watcher in (self._reader, self._writer, self._turn, self._clock):
-            watcher.stop()
-            watcher.close()
-        self._socket.close()
-        self._gone(self, why)
-        if self._is_open:
-            shielded(self.closed)
-
-
-def _switch(watcher: Any, callback: Callable[[], None], *, on: bool) -> None:
-    if on and not watcher.active:
-        watcher.start(callback)
-    elif watcher.active and not on:
-        watcher.stop()
+    def subscription(self, topic: bytes, *, on: bool) -> bytes:
+        """What tells the peer of an XSUB that a topic is wanted, or no longer."""
+        return self._zmtp.subscription(topic, on=on)

@@ -7,10 +7,10 @@ from collections import deque
 from itertools import islice
 
 from devices.flow import Watermark
-from devices.port import Message
-from devices.zmtp_frames import LARGE, encode, encode_large
+from devices.zmtp_frames import LARGE, Message, encode, encode_large
 
-_AT_ONCE = 64  # buffers given to the kernel in one call, at most
+_AT_ONCE = 256  # buffers given to the kernel in one call, at most
+_SMALL = 4096  # bytes of encoded messages, on average, that are cheaper copied than sent one by one
 _UNFINISHED = -1
 
 #: Bytes to send, and the weight of the message that ends with them or ``_UNFINISHED``.
@@ -62,6 +62,24 @@ class Outbox:
         """Send several, in as few calls as they need, and hold the rest. False: something is held."""
         return self.send(messages[0]) if len(messages) == 1 else self._post(messages)
 
+    def relay(self, messages: list[bytes]) -> bool:
+        """Send messages that are encoded already, as :meth:`post`."""
+        size = sum(map(len, messages))
+        if self._parts or size > _SMALL * len(messages):
+            return self._put([(message, len(message)) for message in messages], len(messages), size)
+        sent = self._try(b"".join(messages))
+        if sent < size:
+            self._keep(messages, sent)
+            return False
+        return True
+
+    @property
+    def untouched(self) -> list[bytes]:
+        """Messages given to :meth:`relay` of which the kernel has not taken a byte."""
+        return [
+            part for part, size in self._parts if size != _UNFINISHED and not isinstance(part, memoryview)
+        ]
+
     def flush(self) -> bool:
         """Send what the kernel takes in one call. False: something is held still."""
         gone, lighter, _ = self._write()
@@ -70,12 +88,18 @@ class Outbox:
         return not self._parts
 
     def _post(self, messages: list[Message]) -> bool:
-        first = not self._parts
-        count, weight = len(messages), 0
+        parts: list[_Part] = []
+        weight = 0
         for frames in messages:
             size = sum([len(frame) for frame in frames])
             weight += size
-            self._parts.extend(_parts_of(frames, size))
+            parts += _parts_of(frames, size)
+        return self._put(parts, len(messages), weight)
+
+    def _put(self, parts: list[_Part], count: int, weight: int) -> bool:
+        """Send so many messages, or what can be sent of them."""
+        first = not self._parts
+        self._parts.extend(parts)
         while first and self._parts:
             gone, lighter, stuck = self._write()
             count, weight = count - gone, weight - lighter
@@ -84,6 +108,18 @@ class Outbox:
         if count:
             self.held.take(count, weight)
         return not self._parts
+
+    def _keep(self, messages: list[bytes], sent: int) -> None:
+        """Hold those that are behind so many bytes."""
+        count = weight = 0
+        for message in messages:
+            size = len(message)
+            if sent >= size:
+                sent -= size
+                continue
+            self._add(message, size, sent)
+            sent, count, weight = 0, count + 1, weight + size
+        self.held.take(count, weight)
 
     def _write(self) -> tuple[int, int, bool]:
         """Messages that went, their bytes, and whether the kernel takes no more."""
@@ -102,7 +138,7 @@ class Outbox:
         for buffer in buffers:
             _, size = self._parts.popleft()
             if sent < len(buffer):
-                self._parts.appendleft((memoryview(buffer)[sent:], size))
+                self._parts.appendleft((memoryview(buffer)[sent:] if sent else buffer, size))
                 return count, weight, True
             sent -= len(buffer)
             if size != _UNFINISHED:

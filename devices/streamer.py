@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from devices.doors import RawLane
 from devices.holding import HoldingDevice
 
 
@@ -9,3 +10,6 @@ class Streamer(HoldingDevice):
     """PULL to PUSH; what no worker takes is held up to the marks, then the producers wait."""
 
     kinds = ("PULL", "PUSH")
+
+    def _client_came(self, lane: RawLane) -> None:
+        lane.receive = self._take

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import struct
 
-from devices.port import Message
+#: Its frames.
+Message = list[bytes]
 
 MORE, LONG, COMMAND = 1, 2, 4
 #: Frames from this size on are neither copied when they are sent, nor received in pieces.
@@ -46,6 +47,13 @@ def encode_large(frames: Message) -> list[bytes]:
             parts += [b"".join(small), frame]
             small = []
     return [*parts, b"".join(small)] if small else parts
+
+
+def first_frame(encoded: bytes) -> bytes:
+    """The body of the first frame of a message as it is sent."""
+    if encoded[0] & LONG:
+        return bytes(encoded[9 : 9 + int.from_bytes(encoded[1:9])])
+    return encoded[2 : 2 + encoded[1]]
 
 
 def command(name: bytes, about: bytes) -> bytes:

@@ -3,25 +3,25 @@
     greeting: ff  8 bytes  7f  major minor  mechanism (20 bytes)  as-server  31 bytes
     READY:    for each property: length of name, name, length of value (4 bytes), value
 
-Then frames, as in :mod:`devices.zmtp_frames`.
+Then frames, as in :mod:`devices.zmtp_frames`, read in one of the forms of :mod:`devices.zmtp_messages`.
 Nothing here touches a socket, waits or raises on what a stranger sends.
 """
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
+from typing import Generic, TypeVar
 
-from devices.port import Message
-from devices.zmtp import MOST_FRAMES
-from devices.zmtp_frames import COMMAND, LARGE, LONG, MORE, command, short
+from devices.zmtp_frames import COMMAND, LONG, command, encode, short
 
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"NULL".ljust(20, b"\0") + bytes(32)
-#: Messages of one :meth:`Peer.take`, at most: a chunk may hold thousands of empty ones.
-MOST_AT_ONCE = 256
+#: Frames of one message, at most: room for any envelope.
+MOST_FRAMES = 65_536
 
 _OLD, _MECHANISM = 3, slice(12, 32)
-_SIGNATURE_END, _MAJOR = 9, 10
+_SIGNATURE_END, _MAJOR, _MINOR = 9, 10, 11
 _MOST_COMMAND = 65_536  # bytes
 _LONGEST_IDENTITY = 255
 _LONGEST_READY = 8192  # bytes
@@ -30,15 +30,20 @@ _MAPPED = 1 << 20  # bytes of a frame from which it is received into a mapping
 _PARTNERS = {
     "DEALER": (b"REP", b"DEALER", b"ROUTER"),
     "ROUTER": (b"REQ", b"DEALER", b"ROUTER"),
+    "PULL": (b"PUSH",),
     "PUSH": (b"PULL",),
     "XPUB": (b"SUB", b"XSUB"),
+    "XSUB": (b"PUB", b"XPUB"),
 }
 _WITH_IDENTITY = ("DEALER", "ROUTER")
-_NO_IDENTITY = b"\0"  # a routing id as ZeroMQ makes them begins with a zero too
-_SUBSCRIPTIONS = {b"SUBSCRIBE": b"\x01", b"CANCEL": b"\x00"}  # RFC 37; as messages they are RFC 23's
+_SUBSCRIBE, _CANCEL = b"SUBSCRIBE", b"CANCEL"  # RFC 37, ZMTP 3.1
+_AS_MESSAGE = {_SUBSCRIBE: b"\x01", _CANCEL: b"\x00"}  # RFC 23, ZMTP 3.0
+
+M = TypeVar("M")
+"""The form in which messages are handed over."""
 
 
-class Peer:
+class Peer(abc.ABC, Generic[M]):
     """Reads what one peer sends and says what the protocol wants said.
 
     Feed :meth:`take`, or while there is ``room`` fill that and call :meth:`filled`. Once ``error``
@@ -46,13 +51,12 @@ class Peer:
     """
 
     __slots__ = (
-        "_frames",
         "_greeted",
         "_kind",
         "_large",
         "_large_has_more",
+        "_minor",
         "_most_bytes",
-        "_prefix",
         "_rest",
         "_say",
         "_size",
@@ -77,10 +81,9 @@ class Peer:
         self._say = say
         self._greeted = False
         self._rest = b""
+        self._minor = 0
         self._large: bytearray | mmap = bytearray()
         self._large_has_more = False
-        self._prefix: Message = []
-        self._frames: Message = []
         self._size = 0
 
     @property
@@ -98,8 +101,13 @@ class Peer:
         """Say who is here; the first thing to do."""
         self._say(GREETING)
 
-    def take(self, data: bytes = b"") -> list[Message]:
-        """Read the next bytes; messages that are now complete. A ROUTER's begin with an identity."""
+    def subscription(self, topic: bytes, *, on: bool) -> bytes:
+        """What subscribes to a topic, or no longer, in the words of the ZMTP that this peer speaks."""
+        verb = _SUBSCRIBE if on else _CANCEL
+        return command(verb, topic) if self._minor else encode([_AS_MESSAGE[verb] + topic])
+
+    def take(self, data: bytes = b"") -> list[M]:
+        """Read the next bytes; messages that are now complete, of a few hundred frames at most."""
         if self._rest:
             data = self._rest + data
         if self.ready:
@@ -110,79 +118,42 @@ class Peer:
         self._rest = data
         return []
 
-    def filled(self, count: int) -> list[Message]:
-        """Note that ``count`` bytes were written to ``room``; messages that are now complete."""
+    def filled(self, count: int) -> list[M]:
+        """Note that ``count`` bytes were written to ``room``; the message that is now complete."""
         if self.room is None:
             return []
         self.room = self.room[count:] if count < len(self.room) else None
         if self.room is not None:
             return []
-        frames = self._frames
-        frames.append(bytes(self._large))
-        self._large = bytearray()
-        if self._large_has_more:
-            return []
-        self._frames, self._size = self._prefix.copy(), 0
-        return [frames]
+        large, self._large = self._large, bytearray()
+        return self._end_large(large, has_more=self._large_has_more)
 
-    def _read(self, data: bytes, at: int) -> list[Message]:  # noqa: C901 - a call for each frame would cost more than all the rest
-        messages: list[Message] = []
-        commands = 0
-        frames, size, prefix, most_bytes = self._frames, self._size, self._prefix, self._most_bytes
-        most_frames = MOST_FRAMES + len(prefix)
-        end = len(data)
-        while at + 2 <= end and len(messages) + commands < MOST_AT_ONCE:
-            flags = data[at]
-            if flags & LONG:
-                start = at + 9
-                if start > end:
-                    break
-                length = int.from_bytes(data[at + 1 : start])
-            else:
-                start = at + 2
-                length = data[at + 1]
-            stop = start + length
-            if flags > MORE | LONG:  # a command, or rubbish
-                if not self._is_command(flags, length) or stop > end:
-                    break
-                commands += 1
-                messages += self._obey(data[start:stop])
-                if self.error:
-                    break
-                at = stop
-                continue
-            if size + length > most_bytes or len(frames) >= most_frames:
-                self.error = _too_large(size + length, most_bytes)
-                break
-            if stop > end:
-                if length >= LARGE:
-                    self._make_room(flags, length, data[start:])
-                    size += length
-                    at = end
-                break
-            frames.append(data[start:stop])
-            size += length
-            at = stop
-            if not flags & MORE:
-                messages.append(frames)
-                frames = prefix.copy()
-                size = 0
-        self._frames, self._size = frames, size
-        self._rest = data[at:]
-        self.behind = len(messages) + commands >= MOST_AT_ONCE and not self.error
-        return messages
+    @abc.abstractmethod
+    def _read(self, data: bytes, at: int) -> list[M]:
+        """Read frames from there on, keep what is incomplete, set ``behind``."""
 
-    def _make_room(self, flags: int, length: int, beginning: bytes) -> None:
+    @abc.abstractmethod
+    def _end_large(self, large: bytearray | mmap, *, has_more: bool) -> list[M]:
+        """Take what there was to fill, a large frame."""
+
+    @abc.abstractmethod
+    def _message(self, frame: bytes) -> M:
+        """Of this one frame."""
+
+    def _introduced(self, identity: bytes) -> None:
+        """Note how the peer of a ROUTER calls itself, if it does."""
+
+    def _make_room(self, size: int, beginning: bytes, *, has_more: bool) -> None:
         """Receive the rest of a large frame where it belongs.
 
         Of a mapping only the pages that are filled take memory: a size alone, which anybody can name,
         takes none.
         """
         self._large = (
-            bytearray(length) if length <= _MAPPED else mmap(-1, length, flags=MAP_PRIVATE | MAP_ANONYMOUS)
+            bytearray(size) if size <= _MAPPED else mmap(-1, size, flags=MAP_PRIVATE | MAP_ANONYMOUS)
         )
         self._large[: len(beginning)] = beginning
-        self._large_has_more = bool(flags & MORE)
+        self._large_has_more = has_more
         self.room = memoryview(self._large)[len(beginning) :]
 
     # ------------------------------------------------------------- handshake
@@ -194,6 +165,7 @@ class Peer:
             if self.error or len(data) < len(GREETING):
                 return 0
             self._greeted = True
+            self._minor = data[_MINOR] if data[_MAJOR] == _OLD else 1
             self._say(command(b"READY", self._properties()))
         return self._be_introduced(data)
 
@@ -230,9 +202,8 @@ class Peer:
                 f"it is a {kind[:24].decode(errors='replace')} socket, here is a {self._kind} for {names}"
             )
             self._say(command(b"ERROR", short(self.error.encode()[:255])))
-        elif self._kind == "ROUTER":
-            self._prefix = [identity or _NO_IDENTITY]
-            self._frames = self._prefix.copy()
+        else:
+            self._introduced(identity)
 
     def _properties(self) -> bytes:
         properties = _property(b"Socket-Type", self._kind.encode())
@@ -250,15 +221,15 @@ class Peer:
             self.error = f"a command of {length} bytes, more than {_MOST_COMMAND}: a frame over the limit"
         return not self.error
 
-    def _obey(self, body: bytes) -> list[Message]:
+    def _obey(self, body: bytes) -> list[M]:
         """Do what a command wants. Unknown ones mean nothing here; PONG was a sign of life by coming."""
         name, about = _split(body)
         if name == b"PING":
             self._say(command(b"PONG", about[2:18]))
         elif name == b"ERROR":
             self.error = _complaint(about)
-        elif name in _SUBSCRIPTIONS and self._kind == "XPUB":
-            return [[_SUBSCRIPTIONS[name] + about]]
+        elif name in _AS_MESSAGE and self._kind == "XPUB":
+            return [self._message(_AS_MESSAGE[name] + about)]
         elif not name:
             self.error = "broken ZMTP: a command without a name"
         return []
@@ -276,7 +247,8 @@ def _not_spoken(data: bytes) -> str:
     return ""
 
 
-def _too_large(size: int, most_bytes: int) -> str:
+def too_large(size: int, most_bytes: int) -> str:
+    """Why a message of so many bytes, or too many frames, is cut."""
     if size > most_bytes:
         return f"a frame over the limit, or a message of too many bytes: {size}, more than {most_bytes}"
     return f"a message of too many frames: more than {MOST_FRAMES}"

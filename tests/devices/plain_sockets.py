@@ -16,8 +16,8 @@ from gevent import socket as sockets
 
 from devices.doors import Lane, LaneDoor
 from devices.endpoints import Endpoint, host_and_port, parse
-from devices.port import Message
 from devices.switchboard import Switchboard
+from devices.zmtp_frames import Message
 
 ANY_PORT = parse("tcp://127.0.0.1:0")
 
@@ -81,8 +81,7 @@ class Floor:
 def lane_door(
     board: Switchboard, floor: Floor, kind: str = "DEALER", at: Endpoint = ANY_PORT, **options: Any
 ) -> LaneDoor:
-    beats = {"heartbeat": None, "silence": None, "max_frame": 1 << 20}
-    return LaneDoor(board, at, kind, floor.opened, **{**beats, **options})
+    return LaneDoor(board, at, kind, floor.opened, **{"max_frame": 1 << 20, **options})
 
 
 def eventually(condition: Callable[[], Any], seconds: float = 10.0) -> Any:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,13 +10,14 @@ import psutil
 import pytest
 import zmq
 from gevent import subprocess
-from plain_sockets import ANY_PORT, Clients, Notices, eventually, open_files, receive, send
+from plain_sockets import ANY_PORT, Clients, Notices, eventually, open_files, receive, send, shake_hands
 
 from devices.endpoints import Endpoint
 from devices.forwarder import Forwarder
 from devices.queue import Queue
 from devices.streamer import Streamer
 from devices.switchboard import Switchboard
+from devices.zmtp_frames import encode
 
 Started = Callable[[Any], Any]
 
@@ -113,6 +115,45 @@ def test_a_forwarder_alone_takes_subscriptions_up_and_messages_down(
     assert receive(publisher) == [b"\x00news"]
 
 
+BODIES = pytest.mark.parametrize(
+    "body",
+    [
+        [b""],
+        [b"x" * 255],
+        [b"x" * 256],
+        [b"one", b"", b"three", b""],
+        [bytes(65_535), bytes(65_536), b"", bytes(65_537)],
+        [b"first", bytes(range(256)) * (12 << 12)],
+        [bytes(range(256)) * (12 << 12)],
+    ],
+    ids=lambda body: "+".join(str(len(frame)) for frame in body),
+)
+
+
+@BODIES
+def test_messages_of_any_shape_are_relayed(
+    board: Switchboard, started: Started, clients: Clients, body: list[bytes]
+) -> None:
+    streamer, forwarder, queue = (
+        started(kind(board, ANY_PORT, ANY_PORT)) for kind in (Streamer, Forwarder, Queue)
+    )
+    beats = {"heartbeat_ivl": 20, "heartbeat_timeout": 5000}
+    push, publisher, asker = (
+        clients.connect(kind, device.addresses[0], **beats)
+        for kind, device in ((zmq.PUSH, streamer), (zmq.XPUB, forwarder), (zmq.REQ, queue))
+    )
+    pull, subscriber, worker = (
+        clients.connect(kind, device.addresses[1], **beats)
+        for kind, device in ((zmq.PULL, streamer), (zmq.SUB, forwarder), (zmq.REP, queue))
+    )
+    subscriber.subscribe(body[0][:10])
+    assert receive(publisher) == [b"\1" + body[0][:10]]
+    for _ in range(2):
+        for there, here in ((push, pull), (publisher, subscriber), (asker, worker), (worker, asker)):
+            send(there, *body)
+            assert receive(here) == body
+
+
 def test_answers_of_a_queue_find_the_one_who_asked(
     board: Switchboard, started: Started, clients: Clients
 ) -> None:
@@ -171,6 +212,71 @@ def test_two_subscribers_of_one_topic_are_one_subscription_upstream_until_both_a
     assert receive(publisher) == [b"\x00a"]
 
 
+@pytest.mark.parametrize("start", [b"a", b"t" * 300], ids=["short", "long"])
+def test_only_the_first_frame_of_a_message_is_its_topic(
+    board: Switchboard, started: Started, start: bytes
+) -> None:
+    # Given a subscriber of what a message looks like on the wire beyond its first frame
+    forwarder = started(Forwarder(board, ANY_PORT, ANY_PORT))
+    front, back = forwarder.addresses
+    publisher, subscriber = shake_hands(front, b"PUB"), shake_hands(back, b"SUB")  # libzmq's filter too
+    subscriber.sendall(encode([b"\1" + start + b"\0\x01b"]))
+    eventually(lambda: forwarder._upstream._wanted)
+    # When
+    publisher.sendall(encode([start, b"b"]))
+    publisher.sendall(wanted := encode([start + b"\0\x01bc", b"b"]))
+    # Then
+    assert subscriber.recv(4096) == wanted
+
+
+def test_a_publisher_that_comes_later_is_told_all_topics_and_nothing_else(
+    board: Switchboard, started: Started, clients: Clients
+) -> None:
+    # Given subscribers, of which one also says what is no subscription
+    forwarder = started(Forwarder(board, ANY_PORT, ANY_PORT))
+    front, back = forwarder.addresses
+    first = clients.connect(zmq.XPUB, front)
+    subscriber = clients.connect(zmq.XSUB, back)
+    topics = {b"%d" % number for number in range(500)}
+    send(subscriber, b"\2 for nobody")
+    for topic in topics:
+        send(subscriber, b"\1" + topic)
+    send(subscriber, b"\1gone")
+    send(subscriber, b"\0gone")
+    assert {receive(first)[0] for _ in topics} >= {b"\1" + topic for topic in topics}
+    eventually(lambda: set(forwarder._upstream._wanted) == topics)
+    # When
+    later = clients.connect(zmq.XPUB, front)
+    # Then
+    told = {receive(later)[0] for _ in range(500)}
+    assert told == {b"\1" + topic for topic in topics}
+    assert not later.poll(50)
+
+
+def test_a_publisher_that_does_not_read_is_told_what_has_changed_when_it_does(
+    board: Switchboard, started: Started
+) -> None:
+    # Given a publisher that reads nothing, and a subscriber whose topics are more than the kernel takes
+    forwarder = started(Forwarder(board, ANY_PORT, ANY_PORT))
+    front, back = forwarder.addresses
+    deaf = shake_hands(front, b"PUB")
+    eventually(lambda: forwarder._upstream._publishers)
+    ((lane, _),) = forwarder._upstream._publishers.items()
+    subscribers = []
+    while lane.writable:
+        subscribers.append(shake_hands(back, b"SUB"))
+        topics = [b"%08d" % len(subscribers) + b"%04000d" % number for number in range(250)]
+        subscribers[-1].sendall(b"".join(encode([b"\1" + topic]) for topic in topics))
+        eventually(lambda: len(forwarder._upstream._wanted) == 250 * len(subscribers))
+    # When it reads
+    subscribers[0].sendall(b"\0\5\1last")
+    heard = b""
+    while not heard.endswith(b"\0\5\1last"):
+        heard = heard[-100:] + deaf.recv(1 << 20)
+    # Then it has heard all
+    eventually(lambda: lane.writable)
+
+
 @pytest.mark.parametrize("topics", [[b"x" * 4097], [b"%04000d" % n for n in range(300)]])
 def test_a_subscriber_that_wants_too_much_is_cut_and_others_are_served(
     board: Switchboard, started: Started, clients: Clients, notices: Notices, topics: list[bytes]
@@ -185,6 +291,15 @@ def test_a_subscriber_that_wants_too_much_is_cut_and_others_are_served(
     eventually(lambda: notices.of("connections_cut"))
     assert "subscribes to too much" in notices.of("connections_cut")[0]
     eventually(lambda: send(publisher, b"abc") or other.poll(10))
+
+
+def test_a_subscription_that_is_a_large_message_is_too_much_too(
+    board: Switchboard, started: Started, notices: Notices
+) -> None:
+    forwarder = started(Forwarder(board, ANY_PORT, ANY_PORT))
+    greedy = shake_hands(forwarder.addresses[1], b"SUB")
+    greedy.sendall(encode([b"\1" + bytes(100_000)]))
+    assert "subscribes to too much" in eventually(lambda: notices.of("connections_cut"))[0]
 
 
 def test_a_slow_subscriber_loses_what_goes_beyond_its_mark_counted_and_others_lose_nothing(
@@ -221,14 +336,14 @@ def test_what_no_worker_takes_is_held_up_to_the_mark_then_the_producer_waits(
     streamer = started(Streamer(board, ANY_PORT, ANY_PORT, **options))
     front, back = streamer.addresses
     push = clients.connect(zmq.PUSH, front, sndhwm=10, sndbuf=10_000)
-    sent = 0
+    sent, last = 0, time.monotonic()
 
     def blocked() -> bool:
-        nonlocal sent
+        nonlocal sent, last
         while push.poll(0, zmq.POLLOUT):
             push.send(bytes(1000))
-            sent += 1
-        return not push.poll(500, zmq.POLLOUT) if streamer.backlog else False
+            sent, last = sent + 1, time.monotonic()
+        return time.monotonic() - last > 0.5
 
     eventually(blocked)
     assert 200 <= streamer.backlog < 200 + 2000  # the mark, and what was on its way: about a MiB

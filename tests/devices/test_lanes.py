@@ -316,7 +316,7 @@ def test_a_callback_that_raises_ends_neither_its_lane_nor_others(
     def fail(_lane: Lane) -> None:
         raise RuntimeError("not ready for lanes")
 
-    door = started(LaneDoor(board, ANY_PORT, "DEALER", fail, max_frame=1000, heartbeat=None, silence=None))
+    door = started(LaneDoor(board, ANY_PORT, "DEALER", fail, max_frame=1000))
     client = shake_hands(door.address, b"DEALER")
     eventually(lambda: "not ready for lanes" in caplog.text)
     assert door.connections == 1

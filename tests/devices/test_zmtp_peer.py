@@ -3,16 +3,16 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from plain_sockets import resident
 
-from devices.port import Message
-from devices.zmtp import MOST_FRAMES
-from devices.zmtp_frames import LARGE, PING, encode, encode_large
-from devices.zmtp_peer import GREETING, MOST_AT_ONCE, Peer
+from devices.zmtp_frames import LARGE, PING, Message, encode, encode_large, first_frame
+from devices.zmtp_messages import MOST_AT_ONCE, MOST_RAW_AT_ONCE, FramePeer, RawPeer
+from devices.zmtp_peer import GREETING, MOST_FRAMES
 
 #: What libzmq 4.3.5 sends for each kind of socket.
 LIBZMQ_GREETING = b"\xff\0\0\0\0\0\0\0\x01\x7f\x03\x01NULL" + bytes(16 + 1 + 31)
@@ -22,6 +22,8 @@ LIBZMQ_READY = {
     "REP": b"\x04\x19\x05READY\x0bSocket-Type\0\0\0\x03REP",
     "PULL": b"\x04\x1a\x05READY\x0bSocket-Type\0\0\0\x04PULL",
     "SUB": b"\x04\x19\x05READY\x0bSocket-Type\0\0\0\x03SUB",
+    "PUSH": b"\x04\x1a\x05READY\x0bSocket-Type\0\0\0\x04PUSH",
+    "PUB": b"\x04\x19\x05READY\x0bSocket-Type\0\0\0\x03PUB",
 }
 LIBZMQ_PING = b"\x04\x07\x04PING\0\0"
 MOST_BYTES = 200_000
@@ -30,11 +32,13 @@ MOST_BYTES = 200_000
 class Talk:
     """A peer, what it has said, and what came out of it."""
 
+    form: Any = FramePeer
+
     def __init__(self, kind: str = "DEALER", most_bytes: int = MOST_BYTES) -> None:
         self.said = b""
-        self.messages: list[Message] = []
+        self.messages: list[Any] = []
         self.most = 0
-        self.peer = Peer(kind, most_bytes, self._say)
+        self.peer = self.form(kind, most_bytes, self._say)
         self.peer.greet()
 
     def hear(self, data: bytes) -> Talk:
@@ -49,7 +53,7 @@ class Talk:
             self._took(self.peer.filled(count))
         return self
 
-    def _took(self, messages: list[Message]) -> None:
+    def _took(self, messages: list[Any]) -> None:
         self.most = max(self.most, len(messages))
         self.messages += messages
         while self.peer.behind:
@@ -59,9 +63,17 @@ class Talk:
         self.said += data
 
 
-def ready(kind: str = "DEALER", other: str = "REP", most_bytes: int = MOST_BYTES) -> Talk:
+class RawTalk(Talk):
+    """The same of one that hands over messages as they came."""
+
+    form = RawPeer
+
+
+def ready(
+    kind: str = "DEALER", other: str = "REP", most_bytes: int = MOST_BYTES, talks: type[Talk] = Talk
+) -> Talk:
     """A peer that has done its handshake."""
-    talk = Talk(kind, most_bytes).hear(LIBZMQ_GREETING + LIBZMQ_READY[other])
+    talk = talks(kind, most_bytes).hear(LIBZMQ_GREETING + LIBZMQ_READY[other])
     assert talk.peer.ready
     assert not talk.peer.error
     talk.said = b""
@@ -130,6 +142,18 @@ def test_subscriptions_come_as_messages_whatever_their_form() -> None:
     assert talk.messages == [[b"\x01topic"], [b"\x01topic"], [b"\0topic"]]
 
 
+def test_subscriptions_are_those_of_the_zmtp_that_the_peer_speaks() -> None:
+    newer, older = Talk("XSUB"), Talk("XSUB")
+    newer.hear(LIBZMQ_GREETING + LIBZMQ_READY["PUB"])
+    older.hear(LIBZMQ_GREETING[:11] + b"\0" + LIBZMQ_GREETING[12:] + LIBZMQ_READY["PUB"])
+    assert newer.peer.ready
+    assert older.peer.ready
+    assert newer.peer.subscription(b"topic", on=True) == frame(4, b"\x09SUBSCRIBEtopic")
+    assert newer.peer.subscription(b"topic", on=False) == frame(4, b"\x06CANCELtopic")
+    assert older.peer.subscription(b"topic", on=True) == b"\0\x06\x01topic"
+    assert older.peer.subscription(b"topic", on=False) == b"\0\x06\0topic"
+
+
 def test_commands_that_mean_nothing_here_are_passed_over() -> None:
     talk = ready().hear(frame(4, b"\x05WHAT?x") + frame(1, b"a") + frame(4, b"\x04PONG") + frame(0, b"b"))
     assert (talk.messages, talk.said, talk.peer.error) == ([[b"a", b"b"]], b"", "")
@@ -179,28 +203,36 @@ def test_a_frame_over_the_limit_is_cut_at_its_header(length: int) -> None:
     assert "a frame over the limit" in talk.peer.error
 
 
-def test_a_message_over_the_limit_is_cut_and_one_of_just_that_size_is_not() -> None:
+@pytest.mark.parametrize("form", [Talk, RawTalk])
+def test_a_message_over_the_limit_is_cut_and_one_of_just_that_size_is_not(form: type[Talk]) -> None:
     halves = frame(1, bytes(200)) + frame(0, bytes(100))
-    assert len(ready(most_bytes=300).hear(halves * 3).messages) == 3
-    assert "too many bytes: 300, more than 299" in ready(most_bytes=299).hear(halves).peer.error
+    assert len(ready(most_bytes=300, talks=form).hear(halves * 3).messages) == 3
+    assert "too many bytes: 300, more than 299" in ready(most_bytes=299, talks=form).hear(halves).peer.error
+    assert len(ready(most_bytes=100, talks=form).hear(frame(0, bytes(100)) * 3).messages) == 3
+    assert "a frame over the limit" in ready(most_bytes=99, talks=form).hear(frame(0, bytes(100))).peer.error
 
 
-@pytest.mark.parametrize(("kind", "other"), [("DEALER", "REP"), ("ROUTER", "DEALER")])
-def test_a_message_of_too_many_frames_is_cut(kind: str, other: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "other", "form"),
+    [("DEALER", "REP", Talk), ("ROUTER", "DEALER", Talk), ("ROUTER", "DEALER", RawTalk)],
+)
+def test_a_message_of_too_many_frames_is_cut(kind: str, other: str, form: type[Talk]) -> None:
     most = b"\x01\0" * (MOST_FRAMES - 1)
-    assert len(ready(kind, other).hear(most + b"\0\0").messages) == 1
-    assert "too many frames" in ready(kind, other).hear(most + b"\x01\0\0\0").peer.error
+    assert len(ready(kind, other, talks=form).hear(most + b"\0\0").messages) == 1
+    assert "too many frames" in ready(kind, other, talks=form).hear(most + b"\x01\0\0\0").peer.error
 
 
-def test_large_frames_count_towards_their_message_too() -> None:
+@pytest.mark.parametrize("form", [Talk, RawTalk])
+def test_large_frames_count_towards_their_message_too(form: type[Talk]) -> None:
     large = b"\x03" + (LARGE * 2).to_bytes(8) + bytes(LARGE * 2)
-    assert "too many bytes" in ready(most_bytes=LARGE * 3).hear(large).hear(large).peer.error
+    assert "too many bytes" in ready(most_bytes=LARGE * 3, talks=form).hear(large).hear(large).peer.error
 
 
-def test_many_small_messages_come_a_few_hundred_at_a_time() -> None:
-    talk = ready().hear(b"\0\0" * 10_000)
+@pytest.mark.parametrize(("form", "most"), [(Talk, MOST_AT_ONCE), (RawTalk, MOST_RAW_AT_ONCE)])
+def test_many_small_messages_come_a_few_hundred_at_a_time(form: type[Talk], most: int) -> None:
+    talk = ready(talks=form).hear(b"\0\0" * 10_000)
     assert len(talk.messages) == 10_000
-    assert talk.most == MOST_AT_ONCE
+    assert talk.most == most
 
 
 @pytest.mark.parametrize(
@@ -246,10 +278,47 @@ def test_however_a_stream_is_cut_into_chunks_the_messages_are_the_same(
     assert not talk.peer.error
 
 
+_COMMANDS = st.lists(st.sampled_from([b"", LIBZMQ_PING, frame(4, b"\x04PONG"), frame(4, b"\x05WHAT?x")]))
+
+
+@given(_MESSAGES, _COMMANDS, st.lists(st.integers(1, 100_000), max_size=20))
+def test_messages_are_handed_over_raw_as_they_were_sent_however_they_come(
+    messages: list[Message], commands: list[bytes], lengths: list[int]
+) -> None:
+    # Given messages, and commands between them and between their frames, as libzmq sends heartbeats
+    pieces = [
+        _frame(body, more=at < len(message) - 1) for message in messages for at, body in enumerate(message)
+    ]
+    stream = b"".join(
+        piece + (commands[at % len(commands)] if commands else b"") for at, piece in enumerate(pieces)
+    )
+    # When
+    raw = _in_pieces(ready("PULL", "PUSH", talks=RawTalk), stream, lengths)
+    framed = _in_pieces(ready("PULL", "PUSH"), stream, lengths)
+    # Then
+    assert framed.messages == messages
+    assert raw.messages == [encode(message) for message in messages]
+    assert (raw.said, raw.peer.error) == (framed.said, "")
+    assert [first_frame(message) for message in raw.messages] == [message[0] for message in messages]
+
+
 @given(st.binary(max_size=300), st.lists(st.integers(1, 30), max_size=20))
-def test_noise_never_raises(noise: bytes, lengths: list[int]) -> None:
-    for talk in (Talk("XPUB"), Talk("XPUB").hear(GREETING), ready("XPUB", "SUB")):
+def test_noise_never_raises_and_both_forms_see_the_same_in_it(noise: bytes, lengths: list[int]) -> None:
+    for talk in (Talk("XPUB"), Talk("XPUB").hear(GREETING), RawTalk("XPUB")):
         _in_pieces(talk, noise, lengths)
+    framed, raw = (_in_pieces(ready("XPUB", "SUB", 500, talks), noise, lengths) for talks in (Talk, RawTalk))
+    assert (framed.said, framed.peer.error) == (raw.said, raw.peer.error)
+    assert [_frames(message) for message in raw.messages] == framed.messages
+
+
+def _frame(body: bytes, *, more: bool) -> bytes:
+    size = bytes((more, len(body))) if len(body) < 256 else bytes((more | 2,)) + len(body).to_bytes(8)
+    return size + body
+
+
+def _frames(raw: bytes) -> Message:
+    """What another reader makes of a raw message."""
+    return list(ready().hear(raw).messages[0])
 
 
 def test_long_noise_is_cut() -> None:
@@ -275,9 +344,10 @@ def test_the_size_of_a_frame_alone_takes_no_memory() -> None:
     assert resident() - before < 64 << 20
 
 
-def test_commands_take_turns_like_messages() -> None:
-    talk = ready()
-    talk.peer.take(PING * (MOST_AT_ONCE + 1))
+@pytest.mark.parametrize(("form", "most"), [(Talk, MOST_AT_ONCE), (RawTalk, MOST_RAW_AT_ONCE)])
+def test_commands_take_turns_like_messages(form: type[Talk], most: int) -> None:
+    talk = ready(talks=form)
+    talk.peer.take(PING * (most + 1))
     assert talk.peer.behind
 
 

@@ -194,7 +194,7 @@ def test_two_thousand_idle_connections_cost_nobody_the_service(house: House) -> 
 
 
 def test_at_its_limit_of_connections_the_broker_turns_others_away(mongo_uri: str) -> None:
-    files = {resource.RLIMIT_NOFILE: 400}  # of which 256 are kept: for 48 connections
+    files = {resource.RLIMIT_NOFILE: 304}  # of which 256 are kept: for 48 connections
     with serving(mongo_uri, spare(ask=1), process={"rlimits": files}) as house:
         address = house.take("ask").front
         assert house.serves()  # so these clients, and that of the counters, have their connections
@@ -205,7 +205,7 @@ def test_at_its_limit_of_connections_the_broker_turns_others_away(mongo_uri: str
         assert lines(house, "connections_refused") <= 3
         assert re.search("connections_refused: .*48 connections are open", house.broker.log_text())
         assert house.serves()
-        assert _files(house) < 300
+        assert _files(house) < 240
 
         for each in crowd:
             each.close()

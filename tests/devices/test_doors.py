@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import resource
 import struct
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,16 +21,15 @@ from plain_sockets import (
     ended,
     eventually,
     open_files,
-    receive,
     resident,
     send,
     shake_hands,
 )
 
-from devices.doors import SharedDoor
+from devices.doors import Lane, LaneDoor
 from devices.endpoints import Endpoint, parse
-from devices.port import Message
 from devices.switchboard import Switchboard
+from devices.zmtp_frames import Message
 
 Started = Callable[[Any], Any]
 Python = Callable[..., subprocess.Popen]
@@ -49,13 +49,12 @@ def inbox() -> Inbox:
 
 
 def door_of(
-    board: Switchboard,
-    kind: str,
-    take: Callable[[list[Message]], None],
-    at: Endpoint = ANY_PORT,
-    **options: Any,
-) -> SharedDoor:
-    return SharedDoor(board, at, kind, take, max_frame=MAX_FRAME, **options)
+    board: Switchboard, take: Callable[[list[Message]], None], at: Endpoint = ANY_PORT, **options: Any
+) -> LaneDoor:
+    def opened(lane: Lane) -> None:
+        lane.receive = take
+
+    return LaneDoor(board, at, "PULL", opened, **{"max_frame": MAX_FRAME, **options})
 
 
 _SEND_AND_LEAVE = """
@@ -74,7 +73,7 @@ context.term()
 def test_nothing_is_lost_of_clients_that_send_and_leave(
     board: Switchboard, inbox: Inbox, started: Started, python: Python
 ) -> None:
-    door = started(door_of(board, "PULL", inbox))
+    door = started(door_of(board, inbox))
     leavers = [python(_SEND_AND_LEAVE, door.address) for _ in range(2)]
     assert [leaver.wait(30) for leaver in leavers] == [0, 0]
     eventually(lambda: len(inbox) == 20_000)
@@ -85,7 +84,7 @@ def test_nothing_is_lost_of_clients_that_send_and_leave(
 def test_what_was_sent_before_a_kill_is_handed_over(
     board: Switchboard, inbox: Inbox, started: Started
 ) -> None:
-    door = started(door_of(board, "PULL", inbox))
+    door = started(door_of(board, inbox))
     client = shake_hands(door.address, b"PUSH")
     client.sendall(b"\x00\x05hello")
     client.setsockopt(sockets.SOL_SOCKET, sockets.SO_LINGER, struct.pack("ii", 1, 0))
@@ -96,44 +95,13 @@ def test_what_was_sent_before_a_kill_is_handed_over(
 def test_no_files_are_left_open_by_connections_that_ended(
     board: Switchboard, inbox: Inbox, started: Started, clients: Clients
 ) -> None:
-    door = started(door_of(board, "PULL", inbox))
+    door = started(door_of(board, inbox))
     files = open_files()
     for _ in range(20):
         client = dial(door.address)
         client.sendall(GREETING)
         client.close()
     eventually(lambda: door.connections == 0 and open_files() == files)
-
-
-def test_a_router_answers_and_says_when_the_asker_is_gone(
-    board: Switchboard, inbox: Inbox, notices: Notices, started: Started, clients: Clients
-) -> None:
-    door = started(door_of(board, "ROUTER", inbox))
-    asker = clients.connect(zmq.REQ, door.address)
-    send(asker, b"question")
-    envelope = eventually(lambda: inbox and inbox[0])[:2]
-    assert door.send([*envelope, b"answer"])
-    assert receive(asker) == [b"answer"]
-    asker.close()
-    eventually(lambda: door.connections == 0)
-    eventually(lambda: not door.send([*envelope, b"too late"]))
-    assert notices.of("replies_dropped")
-
-
-def test_a_router_says_when_an_asker_does_not_read(
-    board: Switchboard, inbox: Inbox, notices: Notices, started: Started, clients: Clients
-) -> None:
-    door = started(door_of(board, "ROUTER", inbox))
-    client = shake_hands(door.address, b"DEALER")
-    client.sendall(b"\x00\x01?")
-    identity = eventually(lambda: inbox and inbox[0])[0]
-    eventually(lambda: not door.send([identity, bytes(100_000)]))
-    assert notices.of("replies_dropped")
-    other = clients.connect(zmq.DEALER, door.address)
-    send(other, b"!")
-    identity = eventually(lambda: len(inbox) == 2 and inbox[1])[0]
-    assert door.send([identity, b"served"])
-    assert receive(other) == [b"served"]
 
 
 @pytest.mark.parametrize(
@@ -157,7 +125,7 @@ def test_who_does_not_speak_zmtp_is_cut_with_a_notice_and_others_go_on(
     garbage: bytes,
     reason: str,
 ) -> None:
-    door = started(door_of(board, "PULL", inbox))
+    door = started(door_of(board, inbox))
     good = clients.connect(zmq.PUSH, door.address)
     bad = dial(door.address)
     bad.sendall(garbage)
@@ -173,7 +141,7 @@ def test_who_does_not_speak_zmtp_is_cut_with_a_notice_and_others_go_on(
 def test_a_frame_over_the_limit_cuts_its_connection_only(
     board: Switchboard, inbox: Inbox, notices: Notices, started: Started, clients: Clients, length: int
 ) -> None:
-    door = started(door_of(board, "PULL", inbox))
+    door = started(door_of(board, inbox))
     good = clients.connect(zmq.PUSH, door.address)
     before = resident()
     bad = shake_hands(door.address, b"PUSH")
@@ -206,7 +174,7 @@ sys.stdin.read()
 def test_a_paused_door_makes_its_producer_wait_with_bounded_memory_and_loses_nothing(
     board: Switchboard, inbox: Inbox, started: Started, python: Python
 ) -> None:
-    door = started(door_of(board, "PULL", inbox))
+    door = started(door_of(board, inbox))
     producer = python(_FLOOD, door.address)
     eventually(lambda: len(inbox) > 100)
     before, seen = resident(), len(inbox)
@@ -219,25 +187,71 @@ def test_a_paused_door_makes_its_producer_wait_with_bounded_memory_and_loses_not
     eventually(lambda: len(inbox) == sent)
 
 
-def test_a_door_whose_messages_pile_up_reads_no_more_than_its_window(
+def test_a_door_that_is_paused_within_a_flood_holds_little(
     board: Switchboard, started: Started, python: Python
 ) -> None:
-    # Given a door that takes one message a round, and so is always behind
-    door = started(door_of(board, "PULL", lambda _: gevent.get_hub().loop.update_now(), round=1))
+    # Given a door that is paused with everything that comes, and goes on a moment later
+    def take(_messages: list[Message]) -> None:
+        door.pause()
+        gevent.spawn_later(0.001, door.resume)
+
+    door = started(door_of(board, take))
     before = resident()
-    producers = [python(_FLOOD, door.address) for _ in range(3)]
     # When three producers flood it
+    producers = [python(_FLOOD, door.address) for _ in range(3)]
     eventually(lambda: door.received > 20_000, seconds=30)
-    # Then what lies in its socket is bounded
-    assert resident() - before < 30 << 20
+    # Then they wait, and not in its memory
+    assert resident() - before < 20 << 20
     for producer in producers:
         producer.kill()
+
+
+@pytest.mark.parametrize("ending", ["close", "reset"])
+def test_what_a_producer_wrote_before_its_end_arrives_though_the_door_was_paused_all_the_time(
+    board: Switchboard, inbox: Inbox, started: Started, ending: str
+) -> None:
+    door = started(door_of(board, inbox))
+    client = shake_hands(door.address, b"PUSH")
+    eventually(lambda: door.connections == 1)
+    door.pause()
+    client.sendall(b"\x00\x01x" * 5000)
+    if ending == "reset":
+        client.setsockopt(sockets.SOL_SOCKET, sockets.SO_LINGER, struct.pack("ii", 1, 0))
+    client.close()
+    since = time.monotonic()
+    eventually(lambda: time.monotonic() - since > 1.2)  # nobody looks for its end meanwhile
+    assert inbox == []
+    door.resume()
+    eventually(lambda: len(inbox) == 5000)
+    eventually(lambda: door.connections == 0)
+
+
+def test_a_closed_gate_hands_over_what_was_read_though_the_door_is_paused(
+    board: Switchboard, inbox: Inbox, started: Started
+) -> None:
+    # Given a door that is paused with the first part of what it has read
+    def take(messages: list[Message]) -> None:
+        inbox.extend(messages)
+        door.pause()
+
+    door = started(door_of(board, take))
+    client = shake_hands(door.address, b"PUSH")
+    eventually(lambda: door.connections == 1)
+    door.pause()
+    client.sendall(b"\x00\x01x" * 5000)
+    door.resume()
+    eventually(lambda: inbox)
+    assert len(inbox) < 5000
+    # When
+    door.close_gate()
+    # Then
+    assert len(inbox) == 5000 == door.received
 
 
 def test_a_producer_with_heartbeats_against_a_paused_door_does_not_kill_the_process(
     board: Switchboard, inbox: Inbox, started: Started, python: Python, clients: Clients
 ) -> None:
-    door = started(door_of(board, "PULL", inbox))
+    door = started(door_of(board, inbox))
     producer = python(_FLOOD, door.address, 100)
     eventually(lambda: len(inbox) > 100)
     door.pause()
@@ -253,7 +267,7 @@ def test_connections_over_the_budget_are_closed_at_once_and_counted(
 ) -> None:
     board = Switchboard(notice=lambda kind, text: notices.append((kind, text)), max_connections=2)
     board.start()
-    door = door_of(board, "PULL", inbox)
+    door = door_of(board, inbox)
     door.start()
     try:
         kept = [shake_hands(door.address, b"PUSH") for _ in range(2)]
@@ -275,20 +289,20 @@ def test_connections_over_the_budget_are_closed_at_once_and_counted(
 def test_the_budget_follows_from_the_limit_of_open_files(board: Switchboard) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert soft == hard
-    assert board.max_connections == min(30_000, (hard - 256) // 3)
+    assert board.max_connections == min(30_000, hard - 256)
 
 
 _AT_THE_LIMIT = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
 import gevent
-from devices.doors import SharedDoor
+from devices.doors import LaneDoor
 from devices.endpoints import parse
 from devices.switchboard import Switchboard
 refused = []
 board = Switchboard(notice=lambda kind, text: refused.append(kind), max_connections=1000)
 board.start()
-door = SharedDoor(board, parse("tcp://127.0.0.1:0"), "PULL", lambda _: None, max_frame=1000)
+door = LaneDoor(board, parse("tcp://127.0.0.1:0"), "PULL", lambda _: None, max_frame=1000)
 door.start()
 print(door.address, flush=True)
 while not refused:
@@ -317,7 +331,7 @@ def test_at_the_limit_of_open_files_the_process_lives_on(python: Python) -> None
 def test_a_thousand_idle_connections_are_held_and_the_door_serves(
     board: Switchboard, inbox: Inbox, started: Started
 ) -> None:
-    door = started(door_of(board, "PULL", inbox))
+    door = started(door_of(board, inbox))
     before = resident()
     crowd = [shake_hands(door.address, b"PUSH") for _ in range(1000)]
     assert door.connections == 1000
@@ -335,7 +349,7 @@ def test_a_door_that_connects_is_dialled_until_somebody_answers_and_again_after_
     # Given an address where nobody is
     producer, end = clients.bind(zmq.PUSH)
     producer.close()
-    door = started(door_of(board, "PULL", inbox, at=end))
+    door = started(door_of(board, inbox, at=end))
     eventually(lambda: notices.of("dial_failed"))
     assert end.address in notices.of("dial_failed")[0]
     for text in (b"first", b"again"):
@@ -358,7 +372,7 @@ def test_unix_sockets_are_doors_too(
     other.linger = 0
     if mark == ">":
         other.bind(end.address)
-    door = started(door_of(board, "PULL", inbox, at=end))
+    door = started(door_of(board, inbox, at=end))
     if mark == "@":
         other.connect(end.address)
     send(other, b"hello")
@@ -373,16 +387,16 @@ def test_a_socket_file_left_by_a_killed_process_is_replaced_but_not_that_of_a_li
     with sockets.socket(sockets.AF_UNIX) as killed:
         killed.bind(str(tmp_path / "door"))
     end = parse(f"ipc://{tmp_path}/door")
-    started(door_of(board, "PULL", inbox, at=end))
+    started(door_of(board, inbox, at=end))
     with pytest.raises(OSError, match="can't be bound: Address already in use"):
-        door_of(board, "PULL", inbox, at=end).start()
+        door_of(board, inbox, at=end).start()
 
 
 def test_an_address_in_use_is_named_and_nothing_is_left_open(
     board: Switchboard, inbox: Inbox, started: Started
 ) -> None:
-    first = started(door_of(board, "PULL", inbox))
-    second = door_of(board, "PULL", inbox, at=parse(first.address))
+    first = started(door_of(board, inbox))
+    second = door_of(board, inbox, at=parse(first.address))
     with pytest.raises(OSError, match=f"{first.address} can't be bound: Address already in use"):
         second.start()
     second.stop()
@@ -394,7 +408,7 @@ def test_an_address_in_use_is_named_and_nothing_is_left_open(
 def test_a_closed_gate_has_handed_over_what_was_read(
     board: Switchboard, inbox: Inbox, started: Started
 ) -> None:
-    door = started(door_of(board, "PULL", inbox))
+    door = started(door_of(board, inbox))
     client = shake_hands(door.address, b"PUSH")
     client.sendall(b"\x00\x01x" * 5000)
     eventually(lambda: inbox)
@@ -407,28 +421,34 @@ def test_a_closed_gate_has_handed_over_what_was_read(
         dial(door.address)
 
 
-def test_a_door_that_stops_flushes_what_was_sent(
-    board: Switchboard, inbox: Inbox, started: Started, clients: Clients
+def test_what_lies_in_the_kernel_while_a_gate_closes_is_read_if_the_door_goes_on_in_time(
+    board: Switchboard, inbox: Inbox, started: Started
 ) -> None:
-    door = started(door_of(board, "ROUTER", inbox))
-    asker = clients.connect(zmq.DEALER, door.address)
-    send(asker, b"?")
-    identity = eventually(lambda: inbox and inbox[0])[0]
-    for _ in range(100):
-        assert door.send([identity, bytes(10_000)])
-    door.stop()
-    assert [len(receive(asker)[0]) for _ in range(100)] == [10_000] * 100
+    # Given a paused door, with a producer who has sent something and has not left
+    door = started(door_of(board, inbox))
+    client = shake_hands(door.address, b"PUSH")
+    eventually(lambda: door.connections == 1)
+    door.pause()
+    client.sendall(b"\x00\x01x" * 5000)
+    # When its gate is closing, and it goes on
+    closing = gevent.spawn(door.close_gate)
+    assert client.recv(100) == b""  # the producer is told
+    assert inbox == []
+    door.resume()
+    # Then
+    eventually(lambda: len(inbox) == 5000)
+    client.close()
+    closing.get(timeout=2)
 
 
 def test_starting_and_stopping_twice_or_out_of_order_is_harmless(
     board: Switchboard, inbox: Inbox, clients: Clients
 ) -> None:
-    door = door_of(board, "PULL", inbox)
+    door = door_of(board, inbox)
     door.stop()
     door.close_gate()
     door.pause()
     door.resume()
-    assert not door.send([b"x"])
     for text in (b"first", b"again"):
         door.start()
         door.start()
@@ -440,42 +460,9 @@ def test_starting_and_stopping_twice_or_out_of_order_is_harmless(
     assert door.received == 2
 
 
-def test_a_switchboard_leaves_no_files_and_no_folder_behind(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    board = Switchboard()
-    board.stop()
-    board.start()  # once, for what gevent and libzmq keep
-    board.stop()
-    files = open_files()
-    board.start()
-    board.start()
-    assert [entry.stat().st_mode & 0o777 for entry in tmp_path.iterdir()] == [0o700]
-    board.stop()
-    board.stop()
-    assert list(tmp_path.iterdir()) == []
-    eventually(lambda: open_files() == files)
-
-
 def _binds(socket: zmq.Socket[bytes], address: str) -> bool:
     try:
         socket.bind(address)
     except zmq.ZMQError:
         return False
     return True
-
-
-def test_the_folder_of_a_killed_process_is_removed_at_the_next_start(
-    tmp_path: Path, monkeypatch: Any
-) -> None:
-    # Given what a killed process and a living one have left
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    gone = subprocess.Popen(["true"])
-    gone.wait()
-    (tmp_path / f"sluicemq-doors-{gone.pid}-abc").mkdir()
-    (tmp_path / "sluicemq-doors-1-abc").mkdir()
-    # When
-    board = Switchboard()
-    board.start()
-    board.stop()
-    # Then
-    assert [folder.name for folder in tmp_path.iterdir()] == ["sluicemq-doors-1-abc"]

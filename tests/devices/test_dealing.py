@@ -1,0 +1,301 @@
+"""How a STREAMER and a QUEUE deal among their workers, and what of it comes back."""
+
+from __future__ import annotations
+
+import itertools
+import struct
+import time
+from collections.abc import Callable
+from typing import Any
+
+import gevent
+import pytest
+import zmq
+from gevent import socket as sockets
+from gevent import subprocess
+from hypothesis import given
+from hypothesis import strategies as st
+from plain_sockets import ANY_PORT, Clients, Notices, eventually, receive, send, shake_hands
+
+from devices.flow import Watermark
+from devices.outbox import Outbox
+from devices.queue import Queue
+from devices.streamer import Streamer
+from devices.switchboard import Switchboard
+from devices.zmtp_frames import encode
+
+Started = Callable[[Any], Any]
+Python = Callable[..., subprocess.Popen]
+
+
+class Hands:
+    """In place of a lane: takes so many messages and then no more."""
+
+    def __init__(self, room: int = 1000) -> None:
+        self.got: list[bytes] = []
+        self.room = room
+        self.untouched: list[bytes] = []
+
+    @property
+    def writable(self) -> bool:
+        return len(self.got) < self.room
+
+    @property
+    def backlog(self) -> int:
+        return 0
+
+    def post(self, messages: list[bytes]) -> None:
+        self.got += messages
+
+
+def dealt(streamer: Streamer, *runs: list[bytes]) -> None:
+    for run in runs:
+        streamer._take(run)
+
+
+def messages(count: int) -> list[bytes]:
+    return [encode([b"%d" % number]) for number in range(count)]
+
+
+@pytest.fixture
+def streamer(board: Switchboard) -> Streamer:
+    return Streamer(board, ANY_PORT, ANY_PORT)
+
+
+def come(streamer: Streamer, *hands: Any) -> None:
+    for each in hands:
+        streamer._worker_came(each)
+
+
+def test_messages_that_come_at_once_are_shared_out_in_runs(streamer: Streamer) -> None:
+    hands = [Hands() for _ in range(3)]
+    come(streamer, *hands)
+    dealt(streamer, messages(10))
+    assert [each.got for each in hands] == [messages(10)[:4], messages(10)[4:7], messages(10)[7:]]
+
+
+def test_messages_that_come_one_by_one_go_round(streamer: Streamer) -> None:
+    hands = [Hands() for _ in range(3)]
+    come(streamer, *hands)
+    dealt(streamer, *([message] for message in messages(7)))
+    assert [len(each.got) for each in hands] == [3, 2, 2]
+
+
+def test_the_larger_share_goes_round_too(streamer: Streamer) -> None:
+    hands = [Hands() for _ in range(3)]
+    come(streamer, *hands)
+    dealt(streamer, *[messages(4)] * 30)
+    assert [len(each.got) for each in hands] == [40, 40, 40]
+
+
+def test_what_none_takes_is_held_in_order_until_somebody_does(streamer: Streamer) -> None:
+    hands = Hands(room=0)
+    come(streamer, hands)
+    dealt(streamer, messages(3), messages(6)[3:])
+    assert (hands.got, streamer.backlog) == ([], 6)
+    hands.room = 100
+    streamer._takes_more(hands)
+    assert (hands.got, streamer.backlog) == (messages(6), 0)
+
+
+def test_one_that_takes_more_does_not_get_all_that_is_held_at_once(streamer: Streamer) -> None:
+    dealt(streamer, [encode([bytes(10_000)])] * 100)
+    hands = Hands(room=1)
+    come(streamer, hands)
+    assert 0 < len(hands.got) < 10
+    assert streamer.backlog == 100 - len(hands.got)
+
+
+def test_what_a_worker_that_has_gone_got_no_byte_of_is_the_next_for_others(streamer: Streamer) -> None:
+    gone, other = Hands(room=6), Hands()
+    come(streamer, gone)
+    dealt(streamer, messages(6))
+    gone.untouched = messages(6)[4:]
+    dealt(streamer, messages(8)[6:])
+    streamer._worker_left(gone)
+    assert streamer.backlog == 4
+    come(streamer, other)
+    assert other.got == messages(8)[4:]
+    assert streamer.backlog == 0
+
+
+class Kernel:
+    """In place of a socket: takes as many bytes as it is told to."""
+
+    def __init__(self, rooms: list[int]) -> None:
+        self.taken = b""
+        self._rooms = rooms
+
+    def send(self, data: bytes) -> int:
+        return self.sendmsg([data])
+
+    def sendmsg(self, buffers: list[bytes]) -> int:
+        data = b"".join(buffers)
+        if not self._rooms:
+            raise BlockingIOError
+        sent = min(len(data), self._rooms.pop(0))
+        self.taken += data[:sent]
+        return sent
+
+
+@given(
+    st.lists(st.lists(st.sampled_from([0, 1, 64, 5000, 70_000]), min_size=1, max_size=5), max_size=5),
+    st.lists(st.integers(1, 100_000), max_size=30),
+)
+def test_what_an_outbox_relays_goes_whole_and_in_order_and_the_rest_is_known(
+    runs: list[list[int]], rooms: list[int]
+) -> None:
+    # Given a kernel that takes what it likes
+    kernel, held = Kernel(rooms), Watermark(10**9, 10**9, print, print)
+    outbox: Any = Outbox(kernel, held)  # type: ignore[arg-type]
+    numbers = iter(range(256))
+    sent = [[encode([bytes([next(numbers)]) + bytes(size)]) for size in run] for run in runs]
+    # When
+    for run in sent:
+        outbox.relay(run)
+        outbox.flush()
+    # Then
+    every = [message for run in sent for message in run]
+    ends = list(itertools.accumulate(map(len, every)))
+    taken = len(kernel.taken)
+    assert kernel.taken == b"".join(every)[:taken]
+    waiting = [message for message, end in zip(every, ends, strict=True) if end > taken]
+    assert (held.count, held.bytes) == (len(waiting), sum(map(len, waiting)))
+    assert outbox.untouched == [
+        message for message, end in zip(every, ends, strict=True) if end - len(message) >= taken
+    ]
+
+
+def test_what_a_killed_worker_had_not_got_goes_to_another(
+    board: Switchboard, started: Started, clients: Clients
+) -> None:
+    # Given a worker that reads nothing of 300 messages
+    streamer = started(Streamer(board, ANY_PORT, ANY_PORT))
+    front, back = streamer.addresses
+    stuck = shake_hands(back, b"PULL")
+    push = clients.connect(zmq.PUSH, front)
+    for number in range(300):
+        send(push, b"%d" % number, bytes(100_000))
+    eventually(lambda: streamer.received == 300)
+    left = streamer.backlog
+    assert left > 100
+    # When it is killed
+    stuck.setsockopt(sockets.SOL_SOCKET, sockets.SO_LINGER, struct.pack("ii", 1, 0))
+    stuck.close()
+    # Then another gets all that had not gone to it, but for the one that was cut in two
+    pull = clients.connect(zmq.PULL, back)
+    got = [int(receive(pull)[0]) for _ in range(left - 1)]
+    assert got == list(range(300 - left + 1, 300))
+    eventually(lambda: streamer.backlog == 0)
+
+
+def test_all_workers_that_take_something_get_something(
+    board: Switchboard, started: Started, clients: Clients
+) -> None:
+    streamer = started(Streamer(board, ANY_PORT, ANY_PORT))
+    front, back = streamer.addresses
+    workers = [clients.connect(zmq.PULL, back) for _ in range(4)]
+    eventually(lambda: streamer._workers.connections == 4 and len(streamer._free) == 4)
+    push = clients.connect(zmq.PUSH, front)
+    for number in range(400):
+        send(push, b"%d" % number)
+    eventually(lambda: streamer.received == 400)
+    got = [[int(receive(worker)[0]) for _ in range(90)] for worker in workers]
+    assert all(each == sorted(each) for each in got)
+
+
+_SEND_AND_LEAVE = """
+import sys, zmq
+context = zmq.Context()
+for _ in range(10):
+    push = context.socket(zmq.PUSH)
+    push.connect(sys.argv[1])
+    for number in range(2000):
+        push.send(b"x" * (number % 300))
+    push.close()
+context.term()
+"""
+
+
+def test_a_burst_of_producers_that_leave_arrives_though_the_marks_are_low(
+    board: Switchboard, started: Started, clients: Clients, python: Python
+) -> None:
+    streamer = started(Streamer(board, ANY_PORT, ANY_PORT, hwm=100))
+    front, back = streamer.addresses
+    leaver = python(_SEND_AND_LEAVE, front)
+    pull = clients.connect(zmq.PULL, back, rcvhwm=1)
+    sizes = [len(receive(pull)[0]) for _ in range(20_000)]
+    assert sorted(sizes) == sorted([number % 300 for number in range(2000)] * 10)
+    assert leaver.wait(10) == 0
+
+
+def test_clients_with_heartbeats_stay_connected_at_both_ends(
+    board: Switchboard, started: Started, clients: Clients, notices: Notices
+) -> None:
+    streamer = started(Streamer(board, ANY_PORT, ANY_PORT))
+    front, back = streamer.addresses
+    beats = {"heartbeat_ivl": 50, "heartbeat_timeout": 300}
+    push, pull = clients.connect(zmq.PUSH, front, **beats), clients.connect(zmq.PULL, back, **beats)
+    eventually(lambda: streamer._clients.connections == streamer._workers.connections == 1)
+    lanes = {*streamer._clients._lanes, *streamer._workers._lanes}
+    since = time.monotonic()
+    eventually(lambda: time.monotonic() - since > 1.0)
+    send(push, b"still here")
+    assert receive(pull) == [b"still here"]
+    assert {*streamer._clients._lanes, *streamer._workers._lanes} == lanes
+    assert notices == []
+
+
+# ---------------------------------------------------------------------- QUEUE
+
+
+def test_answers_for_one_that_has_gone_are_dropped_and_noticed_and_others_get_theirs(
+    board: Switchboard, started: Started, clients: Clients, notices: Notices
+) -> None:
+    queue = started(Queue(board, ANY_PORT, ANY_PORT))
+    front, back = queue.addresses
+    worker = clients.connect(zmq.DEALER, back)
+    goner, other = clients.connect(zmq.REQ, front), clients.connect(zmq.REQ, front)
+    send(goner, b"first")
+    first = receive(worker)
+    goner.close()
+    eventually(lambda: queue._clients.connections == 1)
+    send(other, b"second")
+    second = receive(worker)
+    for question in (first, [b"no envelope", b""], [bytes(100_000), b""], second):
+        send(worker, *question[:-1], b"answer")
+    assert receive(other) == [b"answer"]
+    assert len(notices.of("replies_dropped")) == 3
+    assert "the asker is gone or does not read" in notices.of("replies_dropped")[0]
+
+
+def test_answers_past_the_mark_of_one_that_does_not_read_are_dropped_and_noticed(
+    board: Switchboard, started: Started, clients: Clients, notices: Notices
+) -> None:
+    queue = started(Queue(board, ANY_PORT, ANY_PORT, hwm=50))
+    front, back = queue.addresses
+    worker = clients.connect(zmq.REP, back, sndhwm=0)
+    deaf, other = shake_hands(front, b"DEALER"), clients.connect(zmq.REQ, front)
+    deaf.sendall(b"\1\0\0\1?" * 200)
+    for _ in range(200):
+        send(worker, receive(worker)[0] + bytes(200_000))
+    eventually(lambda: notices.of("replies_dropped"))
+    send(other, b"question")
+    send(worker, b"answer to " + receive(worker)[0])
+    assert receive(other) == [b"answer to question"]
+
+
+def test_an_answer_that_comes_while_the_queue_stops_is_passed_on(
+    board: Switchboard, started: Started, clients: Clients
+) -> None:
+    queue = started(Queue(board, ANY_PORT, ANY_PORT))
+    front, back = queue.addresses
+    asker, worker = clients.connect(zmq.REQ, front), clients.connect(zmq.REP, back)
+    send(asker, b"question")
+    assert receive(worker) == [b"question"]
+    stopping = gevent.spawn(queue.stop)
+    since = time.monotonic()
+    eventually(lambda: time.monotonic() - since > 0.3)
+    send(worker, b"answer")
+    assert receive(asker) == [b"answer"]
+    stopping.get(timeout=5)

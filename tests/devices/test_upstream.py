@@ -1,0 +1,130 @@
+"""What publishers are told of subscriptions, and what is kept for those who do not listen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from devices.callbacks import nothing
+from devices.upstream import Upstream
+
+
+class Ear:
+    """In place of a publisher's lane: hears so many runs of subscriptions, and then no more."""
+
+    def __init__(self, room: int = 1_000_000) -> None:
+        self.room = room
+        self.heard: list[tuple[bytes, bool]] = []
+        self.unblocked: Any = nothing
+        self.closed: Any = nothing
+
+    @property
+    def writable(self) -> bool:
+        return self.room > 0
+
+    def subscription(self, topic: bytes, *, on: bool) -> tuple[bytes, bool]:
+        return topic, on
+
+    def post(self, subscriptions: list[tuple[bytes, bool]]) -> None:
+        self.room -= 1
+        self.heard += subscriptions
+
+    @property
+    def topics(self) -> set[bytes]:
+        """What it believes to be wanted; it is never told what it knows."""
+        known: set[bytes] = set()
+        for topic, on in self.heard:
+            assert (topic in known) != on
+            (known.add if on else known.remove)(topic)
+        return known
+
+
+def listening(upstream: Upstream, room: int = 1_000_000) -> Any:
+    ear: Any = Ear(room)
+    upstream.came(ear)
+    return ear
+
+
+def test_a_topic_is_told_once_and_taken_back_when_nobody_wants_it_any_more() -> None:
+    upstream = Upstream()
+    ear = listening(upstream)
+    for _ in range(2):
+        upstream.want(b"a")
+        upstream.tell()
+    assert ear.heard == [(b"a", True)]
+    upstream.want_no_more(b"a")
+    upstream.tell()
+    assert ear.heard == [(b"a", True)]
+    upstream.want_no_more(b"a")
+    upstream.tell()
+    assert ear.heard == [(b"a", True), (b"a", False)]
+
+
+def test_one_that_comes_later_is_told_all_and_one_that_has_left_nothing() -> None:
+    upstream = Upstream()
+    first = listening(upstream)
+    for number in range(1000):
+        upstream.want(b"%d" % number)
+    first.closed()
+    upstream.tell()
+    assert first.heard == []
+    assert listening(upstream).topics == {b"%d" % number for number in range(1000)}
+
+
+def test_what_is_kept_for_one_that_does_not_listen_is_the_difference_only() -> None:
+    # Given one that has heard of a topic and hears nothing more
+    upstream = Upstream()
+    upstream.want(b"known")
+    deaf = listening(upstream, room=1)
+    # When thousands come and go, and one stays, and the known one goes
+    for number in range(10_000):
+        upstream.want(b"%d" % number)
+        upstream.tell()
+        if number != 17:
+            upstream.want_no_more(b"%d" % number)
+    upstream.want_no_more(b"known")
+    upstream.tell()
+    # Then
+    assert deaf.heard == [(b"known", True)]
+    assert upstream._publishers[deaf]._untold == {b"17": True, b"known": False}
+    # And when it listens again it hears just that
+    deaf.room = 10
+    deaf.unblocked()
+    assert deaf.topics == {b"17"}
+
+
+def test_one_that_stops_listening_in_the_middle_is_told_the_rest_later() -> None:
+    upstream = Upstream()
+    for number in range(1000):
+        upstream.want(b"%d" % number)
+    ear = listening(upstream, room=3)
+    assert 0 < len(ear.topics) < 1000
+    ear.room = 1000
+    ear.unblocked()
+    assert len(ear.topics) == 1000
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from(["want", "not", "tell", "hear"]))))
+def test_whoever_listens_in_the_end_knows_what_is_wanted(steps: list[tuple[str, str]]) -> None:
+    upstream = Upstream()
+    ear = listening(upstream, room=0)
+    wanted: list[bytes] = []
+    for letter, step in steps:
+        topic = letter.encode()
+        if step == "want":
+            upstream.want(topic)
+            wanted.append(topic)
+        elif step == "not" and topic in wanted:
+            upstream.want_no_more(topic)
+            wanted.remove(topic)
+        elif step == "tell":
+            upstream.tell()
+        elif step == "hear":
+            ear.room = 1
+            ear.unblocked()
+            ear.room = 0
+    ear.room = 10
+    ear.unblocked()
+    assert ear.topics == set(wanted)
