@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from pymongo import UpdateMany, UpdateOne
 
 from broker.job import ERRORS_KEPT, Job, State
-from broker.store_documents import Document, Usual, date, document, failure
+from broker.store_documents import Document, Usual, date, document, failure, seconds
 
 #: Why a job is dead that no worker took in time.
 EXPIRED: Final = "expired"
@@ -129,7 +129,7 @@ def letter(unreadable: Document, now: datetime, usual: Usual) -> Document:
     """A dead letter has every field that a job has, so that it can be read and looked at like one."""
     entry = {"at": now, "attempt": 0, "reason": unreadable["reason"], "worker": ""}
     nobody = Job(unreadable["_id"], unreadable["payload"])
-    ended = {**_dead(now.timestamp(), usual), "errors": [entry], "size": unreadable["size"]}
+    ended = {**_dead(seconds(now), usual), "errors": [entry], "size": unreadable["size"]}
     if unreadable["raw_headers"]:
         ended["raw_headers"] = unreadable["raw_headers"]
     return {**document(nobody, now, usual), "eligible_at": now, **ended}
