@@ -247,6 +247,7 @@ class RequestFrontend(Frontend):
         """Send the one answer to a question; it is dropped if the asker has gone."""
         if request in request.asker.waiting:
             request.asker.waiting.discard(request)
+            request.forget = nothing  # which holds the request
             self._mark.give(1, 0)
         body = [outcome] if isinstance(outcome, bytes) else error_frames(outcome)
         request.asker.send([*request.envelope, *body])

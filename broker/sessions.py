@@ -166,11 +166,13 @@ class Session:
             verb, number, fields = wire.decode(frames)
             _handler(verb)(self, number, fields)
         except Exception as error:  # noqa: BLE001 - the client must have an answer, and those after it theirs
-            problem = refusal(error)
-            self.counters.notice(problem.code.lower(), f"from {self.name}: {problem}")
-            self.send(wire.ERROR, number, problem.code, str(problem))
-            if isinstance(problem, BadVersion):
-                self._lane.close()
+            self._refuse(number, refusal(error))
+
+    def _refuse(self, number: int, problem: SluiceError) -> None:
+        self.counters.notice(problem.code.lower(), f"from {self.name}: {problem}")
+        self.send(wire.ERROR, number, problem.code, str(problem))
+        if isinstance(problem, BadVersion):
+            self._lane.close()
 
     def _closed(self) -> None:
         self._house.sessions.discard(self)
@@ -234,7 +236,8 @@ class Session:
                 jobs.append(job)
                 positions.append(at)
             except SluiceError as error:
-                refused[at] = error
+                # With its traceback it would be in a cycle, and hold the payload until that is found.
+                refused[at] = error.with_traceback(None)
         return jobs, positions, refused
 
     def _pushed(
@@ -299,10 +302,10 @@ class Session:
                 groups.setdefault(self._queue_of(verdict.receipt), {})[at] = verdict
             except BadFrames as error:
                 self.counters.notice("bad_verdicts", f"from {self.name}: {error}")
-                problems[at] = error
+                problems[at] = error.with_traceback(None)
             except LeaseLost as error:
                 self.counters.add("late_verdicts")
-                problems[at] = error
+                problems[at] = error.with_traceback(None)
         return groups
 
     def _queue_of(self, receipt: bytes) -> Queue:

@@ -284,6 +284,9 @@ class Connection(Generic[M]):
         self._gone(self, why)
         if self._is_open:
             shielded(self.closed)
+        # There may be megabytes, which need not wait until Python finds the cycle that every lane is in.
+        self._outbox.forget()
+        self._zmtp.forget()
 
 
 def _switch(watcher: Any, callback: Callable[[], None], *, on: bool) -> None:

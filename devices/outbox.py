@@ -87,6 +87,10 @@ class Outbox:
             self.held.give(gone, lighter)
         return not self._parts
 
+    def forget(self) -> None:
+        """Let go of what waits: nobody will get it any more."""
+        self._parts.clear()
+
     def _post(self, messages: list[Message]) -> bool:
         parts: list[_Part] = []
         weight = 0

@@ -27,6 +27,11 @@ class FramePeer(Peer[Message]):
         self._prefix: Message = []
         self._frames: Message = []
 
+    def forget(self) -> None:
+        """Let go of what is incomplete: nothing comes any more."""
+        super().forget()
+        self._frames = []
+
     def _introduced(self, identity: bytes) -> None:
         if self._kind == "ROUTER":
             self._prefix = [identity or _NO_IDENTITY]
@@ -103,6 +108,11 @@ class RawPeer(Peer[bytes]):
         super().__init__(kind, most_bytes, say)
         self._count = 0  # frames of a message that is not complete
         self._parts: list[bytes] = []  # these frames
+
+    def forget(self) -> None:
+        """Let go of what is incomplete: nothing comes any more."""
+        super().forget()
+        self._parts = []
 
     def _message(self, frame: bytes) -> bytes:
         return encode([frame])

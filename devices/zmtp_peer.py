@@ -128,6 +128,10 @@ class Peer(abc.ABC, Generic[M]):
         large, self._large = self._large, bytearray()
         return self._end_large(large, has_more=self._large_has_more)
 
+    def forget(self) -> None:
+        """Let go of what is incomplete: nothing comes any more."""
+        self._rest, self.room, self._large = b"", None, bytearray()
+
     @abc.abstractmethod
     def _read(self, data: bytes, at: int) -> list[M]:
         """Read frames from there on, keep what is incomplete, set ``behind``."""

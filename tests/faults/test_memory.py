@@ -1,0 +1,73 @@
+"""What is refused, or left half said, takes no memory: the broker is as large as before."""
+
+from __future__ import annotations
+
+import socket as sockets
+from collections.abc import Iterator
+
+import psutil
+import pytest
+import zmq
+
+from plain_clients import House, code, receive, serving, spare
+from sluicemq import wire
+
+MIB = 2**20
+MANY = 150  # so many MiB are sent, and may not be kept
+GROWTH = 50 * MIB
+BAD = {"priority": "x"}
+
+
+@pytest.fixture(scope="module")
+def shared(mongo_uri: str) -> Iterator[House]:
+    with serving(mongo_uri, spare(pop=1, ask=1)) as house:
+        yield house
+
+
+@pytest.fixture
+def house(shared: House) -> Iterator[House]:
+    """A broker that is not larger after the test than before."""
+    before = memory(shared)
+    yield shared
+    shared.leave()
+    assert shared.serves()
+    assert memory(shared) < before + GROWTH
+
+
+def memory(house: House) -> int:
+    return int(psutil.Process(house.broker.pid).memory_info().rss)
+
+
+def test_large_jobs_that_are_refused_at_the_library_s_door(house: House) -> None:
+    library = house.smq()
+    for _ in range(MANY):
+        [refusal] = library.ask(wire.PUSH, "q", [[None, bytes(MIB), BAD]]).fields[0]
+        assert refusal[1] == "BAD_HEADERS"
+
+
+def test_large_requests_that_are_refused(house: House) -> None:
+    asker = house.socket(zmq.REQ, house.take("ask").front)
+    for _ in range(MANY):
+        asker.send_multipart([b"", b'{"priority": "x"}', bytes(MIB)])
+        assert code(receive(asker)) == "BAD_HEADERS"
+
+
+def test_large_messages_of_a_verb_that_is_none(house: House) -> None:
+    library = house.smq()
+    for _ in range(MANY):
+        assert library.say(b"SMQ1", b"NONE", wire.encode(wire.PUSH, 0, bytes(MIB))[2]).fields[0] == "BAD_VERB"
+
+
+def test_clients_that_leave_within_a_large_message(house: House) -> None:
+    door = house.take("pop").front
+    host, port = door.removeprefix("tcp://").rsplit(":", 1)
+    for _ in range(MANY):
+        with sockets.create_connection((host, int(port))) as client:
+            client.sendall(GREETING + READY + b"\x02" + MIB.to_bytes(8) + bytes(MIB - 1))
+            client.shutdown(sockets.SHUT_WR)
+            while client.recv(1000):  # until the broker hangs up, having read it all
+                pass
+
+
+GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"NULL".ljust(20, b"\0") + bytes(32)
+READY = b"\x04\x1a\x05READY\x0bSocket-Type\x00\x00\x00\x04PUSH"
