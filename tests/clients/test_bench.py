@@ -225,6 +225,18 @@ def test_nothing_is_left_in_a_broker_that_was_there(broker: BrokerProcess, measu
         assert {each["name"] for each in client.queues()} == {"asked", "default"}
 
 
+def test_a_door_of_workers_that_hands_out_no_receipts_is_named(
+    mongo_uri: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    popping = {"kind": "streamer", "frontend": tcp(), "backend": tcp(), "commit": tcp()}
+    with BrokerProcess(mongo_uri, f"pops_{os.getpid()}", config={"devices": [popping]}) as broker:
+        doors = broker.doors
+        ends = ["--frontend", doors["push"], "--backend", doors["pull"], "--commit", doors["commit"]]
+        result = bench("both", "--door", "pull", "--jobs", 20, "--endpoint", doors["smq"], *ends)
+    assert result.exit_code == 1
+    assert f"{doors['pull']} hands out jobs without receipts" in capfd.readouterr().err
+
+
 def test_a_queue_that_holds_jobs_is_not_touched(broker: BrokerProcess) -> None:
     with Producer(broker.doors["smq"]) as producer:
         producer.push("precious", b"job")

@@ -7,6 +7,7 @@ confirmed).
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -81,6 +82,10 @@ def take_with_pull(task: Task, board: Board, tally: Tally, await_go: AwaitGo) ->
     """Plain PULL sockets; a PUSH socket commits each job."""
     with _connected(task, zmq.PULL, tally, await_go) as sockets, _committing(task) as commits:
         for socket, receipt in _received(sockets, board, tally):
+            if not socket.getsockopt(zmq.RCVMORE):
+                sys.exit(
+                    f'{task.site.backend} hands out jobs without receipts: its device needs ack = "explicit"'
+                )
             tally(socket.recv())
             commits.send_multipart([b"COMMIT", receipt])
 
