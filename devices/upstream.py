@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from functools import partial
-from itertools import islice
 
 from devices.doors import RawLane
 
@@ -58,7 +58,7 @@ class _Publisher:
 
     def __init__(self, lane: RawLane, wanted: dict[bytes, int]) -> None:
         self._lane = lane
-        self._untold = dict.fromkeys(wanted, True)
+        self._untold = OrderedDict.fromkeys(wanted, True)
 
     def change(self, topic: bytes, *, on: bool) -> None:
         """Have it told, unless it was not told the contrary yet."""
@@ -67,7 +67,6 @@ class _Publisher:
 
     def tell(self) -> None:
         """Tell it as much as its connection takes; the rest when that takes more."""
-        changes = iter(self._untold.items())
-        while self._lane.writable and (run := list(islice(changes, _RUN))):
+        while self._untold and self._lane.writable:
+            run = [self._untold.popitem(last=False) for _ in range(min(_RUN, len(self._untold)))]
             self._lane.post([self._lane.subscription(topic, on=on) for topic, on in run])
-        self._untold = dict(changes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from hypothesis import given
@@ -93,6 +94,19 @@ def test_what_is_kept_for_one_that_does_not_listen_is_the_difference_only() -> N
     deaf.room = 10
     deaf.unblocked()
     assert deaf.topics == {b"17"}
+
+
+def test_many_changes_for_one_that_does_not_listen_cost_no_more_each_than_one() -> None:
+    upstream = Upstream()
+    deaf = listening(upstream, room=0)
+    since = time.process_time()
+    for number in range(30_000):
+        upstream.want(b"%d" % number)
+        upstream.tell()
+    assert time.process_time() - since < 1
+    deaf.room = 1000
+    deaf.unblocked()
+    assert len(deaf.topics) == 30_000
 
 
 def test_one_that_stops_listening_in_the_middle_is_told_the_rest_later() -> None:
