@@ -73,10 +73,10 @@ class HoldingDevice(Device):
         self._takes_more(lane)
 
     def _worker_left(self, lane: RawLane) -> None:
-        """Have others do what it has not got a byte of."""
+        """Have others do what it has not got to the end."""
         self._team.discard(lane)
         self._free.pop(lane, None)
-        left = lane.untouched
+        left = lane.unsent
         self._held.extendleft(reversed(left))
         self._mark.take(len(left), sum(map(len, left)))
         self._deal_held()

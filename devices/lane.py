@@ -36,9 +36,9 @@ class RawLane(Connection[bytes]):
             self._stuck()
 
     @property
-    def untouched(self) -> list[bytes]:
-        """Messages of which no byte has gone: at its end, those that somebody else can have."""
-        return self._outbox.untouched
+    def unsent(self) -> list[bytes]:
+        """Messages that have not gone to their last byte: at its end, those that somebody else can have."""
+        return self._outbox.unsent
 
     def subscription(self, topic: bytes, *, on: bool) -> bytes:
         """What tells the peer of an XSUB that a topic is wanted, or no longer."""

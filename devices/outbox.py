@@ -5,6 +5,7 @@ from __future__ import annotations
 import _socket
 from collections import deque
 from itertools import islice
+from typing import cast
 
 from devices.flow import Watermark
 from devices.zmtp_frames import LARGE, Message, encode, encode_large
@@ -74,11 +75,12 @@ class Outbox:
         return True
 
     @property
-    def untouched(self) -> list[bytes]:
-        """Messages given to :meth:`relay` of which the kernel has not taken a byte."""
-        return [
-            part for part, size in self._parts if size != _UNFINISHED and not isinstance(part, memoryview)
-        ]
+    def unsent(self) -> list[bytes]:
+        """Messages given to :meth:`relay` of which the kernel has not taken all: nobody has received them.
+
+        One that was cut in two is whole here: whoever has its beginning throws that away.
+        """
+        return [_whole(part) for part, size in self._parts if size != _UNFINISHED]
 
     def flush(self) -> bool:
         """Send what the kernel takes in one call. False: something is held still."""
@@ -161,6 +163,10 @@ class Outbox:
     def _add(self, data: bytes, size: int, sent: int) -> None:
         if sent < len(data):
             self._parts.append((memoryview(data)[sent:] if sent else data, size))
+
+
+def _whole(part: bytes | memoryview) -> bytes:
+    return cast("bytes", part.obj) if isinstance(part, memoryview) else part
 
 
 def _parts_of(frames: Message, size: int) -> list[_Part]:
