@@ -51,11 +51,15 @@ class Device(abc.ABC):
         for door in self._frontends:
             self._end_intake(door)
         wait_while(lambda: self.backlog > 0, deadline)
+        self._end_work()
         for each in (*self._frontends, *self._backends):
             each.stop()
 
     def _end_intake(self, door: RawDoor) -> None:
         door.close_gate()
+
+    def _end_work(self) -> None:  # noqa: B027 - most have nothing to wait for
+        """Wait for what must still come from the backends, which have got all that was held."""
 
 
 def wait_while(condition: Callable[[], bool], seconds: float) -> None:

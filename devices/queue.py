@@ -40,6 +40,7 @@ class Queue(HoldingDevice):
         super().__init__(board, frontend, backend, hwm=hwm, hwm_bytes=hwm_bytes)
         self._askers: dict[bytes, RawLane] = {}
         self._numbers = itertools.count(1)
+        self._ending = False
 
     def _client_came(self, lane: RawLane) -> None:
         envelope = bytes((MORE, 5, 0)) + (next(self._numbers) % _NUMBERS).to_bytes(4)
@@ -70,7 +71,21 @@ class Queue(HoldingDevice):
                 "replies_dropped", f"{self._clients.address}: the asker is gone or does not read"
             )
 
+    def start(self) -> None:
+        """Open both doors, or none: OSError names the address that can't be bound."""
+        self._ending = False
+        super().start()
+        self._resume()
+
     def _end_intake(self, door: RawDoor) -> None:
-        """Read no more, but let answers out for a while before the clients' connections end."""
+        """Read no more; the connections stay for the answers."""
+        self._ending = True
         door.pause()
+
+    def _end_work(self) -> None:
+        """Let answers out for a while before the clients' connections end."""
         wait_while(lambda: self._clients.received > self._workers.received, _ANSWERING)
+
+    def _resume(self) -> None:
+        if not (self._ending or self._mark.is_full):
+            super()._resume()

@@ -298,3 +298,41 @@ def test_an_answer_that_comes_while_the_queue_stops_is_passed_on(
     send(worker, b"answer")
     assert receive(asker) == [b"answer"]
     stopping.get(timeout=5)
+
+
+def test_a_queue_that_stops_takes_no_more_in_and_answers_what_it_held(
+    board: Switchboard, started: Started, clients: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a client that asks more than the queue holds without a worker
+    monkeypatch.setattr("devices.queue._ANSWERING", 0.1)
+    queue = started(Queue(board, ANY_PORT, ANY_PORT, hwm=10))
+    front, back = queue.addresses
+    asker = clients.connect(zmq.DEALER, front)
+    for number in range(500):
+        send(asker, b"", b"%d" % number, bytes(100_000))
+    eventually(lambda: queue._mark.is_full)
+    # When it stops, and a worker comes only later than answers are waited for
+    stopping = gevent.spawn(queue.stop)
+    since = time.monotonic()
+    eventually(lambda: time.monotonic() - since > 0.3)
+    held = queue.received
+    worker = clients.connect(zmq.REP, back)
+    for _ in range(held):
+        number, _ = receive(worker)
+        send(worker, number)
+    # Then what it held is answered, and nothing else was taken in
+    assert [receive(asker)[1] for _ in range(held)] == [b"%d" % number for number in range(held)]
+    stopping.get(timeout=10)
+    assert queue.received == held
+
+
+def test_a_queue_that_was_stopped_serves_when_it_is_started_again(
+    board: Switchboard, started: Started, clients: Clients
+) -> None:
+    queue = started(Queue(board, ANY_PORT, ANY_PORT))
+    queue.stop()
+    queue.start()
+    front, back = queue.addresses
+    asker, worker = clients.connect(zmq.REQ, front), clients.connect(zmq.REP, back)
+    send(asker, b"question")
+    assert receive(worker) == [b"question"]
