@@ -153,9 +153,13 @@ class Peer(abc.ABC, Generic[M]):
         Of a mapping only the pages that are filled take memory: a size alone, which anybody can name,
         takes none.
         """
-        self._large = (
-            bytearray(size) if size <= _MAPPED else mmap(-1, size, flags=MAP_PRIVATE | MAP_ANONYMOUS)
-        )
+        try:
+            self._large = (
+                bytearray(size) if size <= _MAPPED else mmap(-1, size, flags=MAP_PRIVATE | MAP_ANONYMOUS)
+            )
+        except OSError as error:
+            self.error = f"no room for a frame of {size} bytes: {error.strerror}"
+            return
         self._large[: len(beginning)] = beginning
         self._large_has_more = has_more
         self.room = memoryview(self._large)[len(beginning) :]

@@ -344,6 +344,13 @@ def test_the_size_of_a_frame_alone_takes_no_memory() -> None:
     assert resident() - before < 64 << 20
 
 
+@pytest.mark.parametrize("form", [Talk, RawTalk])
+def test_who_names_a_size_that_there_is_no_memory_for_is_cut(form: type[Talk]) -> None:
+    talk = ready(most_bytes=1 << 60, talks=form)
+    talk.hear(b"\x02" + (1 << 55).to_bytes(8) + b"beginning")
+    assert "no room for a frame" in talk.peer.error
+
+
 @pytest.mark.parametrize(("form", "most"), [(Talk, MOST_AT_ONCE), (RawTalk, MOST_RAW_AT_ONCE)])
 def test_commands_take_turns_like_messages(form: type[Talk], most: int) -> None:
     talk = ready(talks=form)
