@@ -20,6 +20,8 @@ class HoldingDevice(Device):
 
     kinds: tuple[str, str]
     """The sockets of the frontend and of the backend."""
+    envelope = 0
+    """Bytes that workers get, and answer, beyond what a client sent."""
 
     def __init__(
         self,
@@ -36,7 +38,7 @@ class HoldingDevice(Device):
         self._mark = Watermark(hwm, hwm_bytes, full=self._pause, drained=self._resume)
         self._team: set[RawLane] = set()
         self._free: OrderedDict[RawLane, None] = OrderedDict()
-        self._workers = RawDoor(board, backend, back, self._worker_came, max_frame=hwm_bytes)
+        self._workers = RawDoor(board, backend, back, self._worker_came, max_frame=hwm_bytes + self.envelope)
         self._clients = RawDoor(
             board,
             frontend,

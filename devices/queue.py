@@ -13,7 +13,7 @@ from devices.switchboard import Switchboard
 from devices.zmtp_frames import MORE
 
 _ANSWERING = 1.0  # seconds in which, at a stop, workers may still answer what they were asked
-_ENVELOPE = 7  # bytes of the frame that says who asks
+_ENVELOPE = 7  # bytes of the frame that says who asks, with its header
 _NUMBERS = 1 << 32
 
 
@@ -27,6 +27,7 @@ class Queue(HoldingDevice):
     """
 
     kinds = ("ROUTER", "DEALER")
+    envelope = 5
 
     def __init__(
         self,

@@ -300,6 +300,18 @@ def test_an_answer_that_comes_while_the_queue_stops_is_passed_on(
     stopping.get(timeout=5)
 
 
+def test_an_answer_may_be_as_large_as_a_question(
+    board: Switchboard, started: Started, clients: Clients, notices: Notices
+) -> None:
+    queue = started(Queue(board, ANY_PORT, ANY_PORT, hwm_bytes=100_000))
+    front, back = queue.addresses
+    asker, worker = clients.connect(zmq.REQ, front), clients.connect(zmq.REP, back)
+    send(asker, bytes(100_000))
+    send(worker, *receive(worker))
+    assert receive(asker) == [bytes(100_000)]
+    assert not notices
+
+
 def test_a_queue_that_stops_takes_no_more_in_and_answers_what_it_held(
     board: Switchboard, started: Started, clients: Clients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
