@@ -9,7 +9,7 @@ from typing import cast
 from devices.zmtp_frames import LARGE, LONG, MORE, Message, encode
 from devices.zmtp_peer import MOST_FRAMES, Peer, too_large
 
-#: Messages of one :meth:`FramePeer.take`, at most: a chunk may hold thousands of empty ones.
+#: Messages of one :meth:`FramePeer.take`, and commands of any, at most: a chunk may hold thousands.
 MOST_AT_ONCE = 256
 #: Frames of one :meth:`RawPeer.take`, at most, each at a third of the cost.
 MOST_RAW_AT_ONCE = 1024
@@ -122,10 +122,11 @@ class RawPeer(Peer[bytes]):
         self._parts.append(bytes(large) if isinstance(large, mmap) else cast("bytes", large))
         return [] if has_more else [self._whole()]
 
-    def _read(self, data: bytes, at: int) -> list[bytes]:  # noqa: C901, PLR0912 - a call for each frame would cost more than all the rest
+    def _read(self, data: bytes, at: int) -> list[bytes]:  # noqa: C901, PLR0912, PLR0915 - a call for each frame would cost more than all the rest
         messages: list[bytes] = []
         count, most_bytes, end = self._count, self._most_bytes, len(data)
         begin = at  # of what belongs to the message that is being read
+        commands = 0
         self.behind = False
         for _ in range(MOST_RAW_AT_ONCE):
             if at + 2 > end:
@@ -149,7 +150,9 @@ class RawPeer(Peer[bytes]):
                 self._set_aside(data[begin:at])
                 begin = at = stop
                 messages += self._obey(data[start:stop])
-                if self.error:
+                commands += 1
+                self.behind = commands >= MOST_AT_ONCE and not self.error  # each may have to be answered
+                if self.behind or self.error:
                     break
                 continue
             if self._size + length > most_bytes or count >= MOST_FRAMES:
