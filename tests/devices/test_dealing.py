@@ -222,7 +222,7 @@ def test_a_burst_of_producers_that_leave_arrives_though_the_marks_are_low(
     streamer = started(Streamer(board, ANY_PORT, ANY_PORT, hwm=100))
     front, back = streamer.addresses
     leaver = python(_SEND_AND_LEAVE, front)
-    pull = clients.connect(zmq.PULL, back, rcvhwm=1)
+    pull = clients.connect(zmq.PULL, back, rcvhwm=100)
     sizes = [len(receive(pull)[0]) for _ in range(20_000)]
     assert sorted(sizes) == sorted([number % 300 for number in range(2000)] * 10)
     assert leaver.wait(10) == 0
