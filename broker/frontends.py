@@ -88,7 +88,7 @@ class Frontend:
     def close_gates(self) -> None:
         """Let nothing in any more, after what has been read from the wire was taken in."""
         for door in self.doors:
-            door.close_gate()
+            door.stop()
 
     def stop(self) -> None:
         """Close the doors."""

@@ -56,7 +56,7 @@ class Device(abc.ABC):
             each.stop()
 
     def _end_intake(self, door: RawDoor) -> None:
-        door.close_gate()
+        door.stop()
 
     def _end_work(self) -> None:  # noqa: B027 - most have nothing to wait for
         """Wait for what must still come from the backends, which have got all that was held."""

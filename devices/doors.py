@@ -89,7 +89,7 @@ class _Door(Generic[_AnyLane]):
         for lane in list(self._lanes):
             lane.resume(self)
 
-    def close_gate(self) -> None:
+    def stop(self) -> None:
         """Accept no more and close every lane, which flushes what was sent (about a second at most).
 
         What was read, and of lanes that are not paused what comes until then, is handed over.
@@ -100,10 +100,6 @@ class _Door(Generic[_AnyLane]):
             lane.close()
         if self._lanes:
             self._all_gone.wait()
-
-    def stop(self) -> None:
-        """Close every lane, flushing what was sent (about a second at most)."""
-        self.close_gate()
 
     def _enter(self, outside: sockets.socket, peer: str, left: Callable[[], None]) -> None:
         socket = _socket.socket(fileno=outside.detach())

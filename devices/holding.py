@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from collections import OrderedDict, deque
 from functools import partial
 
@@ -54,8 +55,9 @@ class HoldingDevice(Device):
         """Messages that no worker has taken yet."""
         return self._mark.count + sum(lane.backlog for lane in self._team)
 
+    @abc.abstractmethod
     def _client_came(self, lane: RawLane) -> None:
-        raise NotImplementedError
+        """Say where what it sends goes."""
 
     def _answer(self, messages: list[bytes]) -> None:
         """Take what workers send: nothing comes from PULL."""

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -135,28 +136,30 @@ def main() -> int:
 def _run(folder: Path, jobs: int) -> dict[str, Notes]:
     ready = folder / "ready"
     endpoint = "tcp://127.0.0.1:5550"
-    broker = _start(folder, "serve", "--data-dir", str(folder / "data"), "--ready-file", str(ready))
-    try:
+    with ExitStack() as ending:
+        broker = _start(
+            ending, folder, "serve", "--data-dir", str(folder / "data"), "--ready-file", str(ready)
+        )
         while not ready.exists():
             if broker.poll() is not None:
                 raise SystemExit("the broker does not start: is another one running?")
             time.sleep(0.05)
-        worker = _start(folder, "work", endpoint, str(jobs))
+        worker = _start(ending, folder, "work", endpoint, str(jobs))
         _first_line(worker)
-        _start(folder, "produce", endpoint, str(jobs)).wait(60)
+        _start(ending, folder, "produce", endpoint, str(jobs)).wait(60)
         worker.wait(60)
-    finally:
-        broker.terminate()
-        broker.wait(60)
     return {role: json.loads((folder / role).read_text()) for role in ("serve", "work", "produce")}
 
 
-def _start(folder: Path, role: str, *arguments: str) -> subprocess.Popen[str]:
+def _start(ending: ExitStack, folder: Path, role: str, *arguments: str) -> subprocess.Popen[str]:
     roots = os.pathsep.join(str(Path(__file__).parents[2] / root) for root in (".", "clients"))
     environment = {**os.environ, "PYTHONPATH": roots, "TIMELINE": str(folder / role)}
     quiet = subprocess.DEVNULL if role == "serve" else None
     command = [sys.executable, __file__, role, *arguments]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=quiet, text=True)
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=quiet, text=True)
+    ending.callback(process.wait, 60)
+    ending.callback(process.terminate)
+    return process
 
 
 def _first_line(process: subprocess.Popen[str]) -> str:

@@ -243,7 +243,7 @@ def test_a_closed_gate_hands_over_what_was_read_though_the_door_is_paused(
     eventually(lambda: inbox)
     assert len(inbox) < 5000
     # When
-    door.close_gate()
+    door.stop()
     # Then
     assert len(inbox) == 5000 == door.received
 
@@ -412,7 +412,7 @@ def test_a_closed_gate_has_handed_over_what_was_read(
     client = shake_hands(door.address, b"PUSH")
     client.sendall(b"\x00\x01x" * 5000)
     eventually(lambda: inbox)
-    door.close_gate()
+    door.stop()
     assert door.connections == 0
     count = len(inbox)
     assert ended(client)
@@ -431,7 +431,7 @@ def test_what_lies_in_the_kernel_while_a_gate_closes_is_read_if_the_door_goes_on
     door.pause()
     client.sendall(b"\x00\x01x" * 5000)
     # When its gate is closing, and it goes on
-    closing = gevent.spawn(door.close_gate)
+    closing = gevent.spawn(door.stop)
     assert client.recv(100) == b""  # the producer is told
     assert inbox == []
     door.resume()
@@ -446,7 +446,7 @@ def test_starting_and_stopping_twice_or_out_of_order_is_harmless(
 ) -> None:
     door = door_of(board, inbox)
     door.stop()
-    door.close_gate()
+    door.stop()
     door.pause()
     door.resume()
     for text in (b"first", b"again"):

@@ -329,7 +329,7 @@ def test_starting_and_stopping_twice_or_out_of_order_is_harmless_and_leaves_no_f
 ) -> None:
     door = lane_door(board, floor)
     door.stop()
-    door.close_gate()
+    door.stop()
     files = open_files()
     for _ in range(2):
         door.start()
