@@ -33,7 +33,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 _STORE = """
 import sys
 from pathlib import Path
-from broker.embedded import EmbeddedMongo
+from sluicemq_broker.embedded.life import EmbeddedMongo
 store = EmbeddedMongo(Path(sys.argv[1]))
 try:
     print(store.start(), flush=True)

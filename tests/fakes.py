@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import gevent
 from gevent.event import Event
 
-from broker.job import Job
-from broker.mongo import ServerClock
-from broker.store import Claim
-from broker.store_push import Pushed
-from broker.worker import Delivery, Worker
 from jobs import NOW
+from sluicemq_broker.job.job import Job
+from sluicemq_broker.queue.worker import Delivery, Worker
+from sluicemq_broker.store.connection import ServerClock
+from sluicemq_broker.store.inserts import Pushed
+from sluicemq_broker.store.queue_store import Claim
 
 
 class Clock(ServerClock):
@@ -26,30 +27,27 @@ class Clock(ServerClock):
 
 
 class FakeOwners:
-    """Owner ids ``owner-1``, ``owner-2``, ... as ``Owners`` gives them, without leases."""
+    """The owner id ``owner-1``, as ``Owners`` gives one, without a lease."""
 
     def __init__(self) -> None:
         self.current = ""
-        self.retired: list[str] = []
         self.sure = True
         self.others = 0
+        self._holds = itertools.count(1)
         self.use()
 
+    def new_hold(self) -> int:
+        return next(self._holds)
+
     def use(self) -> str:
-        self.current = self.current or f"owner-{len(self.retired) + 1}"
+        self.current = self.current or "owner-1"
         return self.current
 
     def mine(self) -> list[str]:
-        return [owner for owner in (self.current, *self.retired) if owner]
-
-    def retire(self, owner: str) -> None:
-        if owner and owner == self.current:
-            self.current = ""
-            self.retired.append(owner)
+        return [self.current] if self.current else []
 
     def lose_all(self) -> None:
         """Another broker has declared us dead."""
-        self.retired.clear()
         self.current = "after"
 
 
@@ -57,7 +55,7 @@ class FakeStore:
     """One queue in memory. ``claims``, ``inserts`` and ``sent`` note what was asked; faults come from tests.
 
     ``before_claim`` and ``before_insert`` are called first and may wait or raise; ``after_insert``
-    is called when the insert was applied, so that raising there is a lost reply.
+    and ``after_claim`` are called when it was applied, so that raising there is a lost reply.
     """
 
     def __init__(self) -> None:
@@ -66,7 +64,9 @@ class FakeStore:
         self.claims: list[tuple[int, str]] = []
         self.inserts: list[list[Job]] = []
         self.sent: list[float | None] = []
+        self._claimed: dict[tuple[str, int], list[Job]] = {}
         self.before_claim: Callable[[], None] = _nothing
+        self.after_claim: Callable[[], None] = _nothing
         self.before_insert: Callable[[list[Job]], None] = _nothing
         self.after_insert: Callable[[], None] = _nothing
 
@@ -76,8 +76,19 @@ class FakeStore:
     def mend(self) -> None:
         """There is nothing to mend."""
 
+    def mend_ownerless(self, now: float) -> None:
+        """There is nothing to mend."""
+
     def reserve(
-        self, limit: int, now: float, owner: str, *, before: int | None = None, brokers: int = 1
+        self,
+        limit: int,
+        now: float,
+        owner: str,
+        hold: int = 0,
+        *,
+        before: int | None = None,
+        brokers: int = 1,
+        most_bytes: int = 0,
     ) -> Claim:
         self.claims.append((limit, owner))
         self.before_claim()
@@ -89,9 +100,17 @@ class FakeStore:
         for job in taken:
             self.ready.remove(job)
             self.reserved[job.id] = owner
-            job.owner = owner
+            job.owner, job.hold = owner, hold
             job.attempts += 1
+        self._claimed[(owner, hold)] = taken
+        self.after_claim()
         return Claim(taken, owner, more=len(taken) == limit)
+
+    def claimed(self, owner: str, hold: int) -> list[Job]:
+        return self._claimed.get((owner, hold), [])
+
+    def insertion(self, jobs: Sequence[Job], now: float) -> _Insertion:
+        return _Insertion(self, jobs, now)
 
     def push(self, jobs: Sequence[Job], now: float, sent: float | None = None) -> Pushed:
         self.sent.append(sent)
@@ -107,11 +126,26 @@ class FakeStore:
             else:
                 self.ready.append(job)
             known.add(job.id)
-        self.after_insert()
         return Pushed(existing)
 
-    def held(self, ids: Sequence[str], owner: str) -> set[str]:
-        return {each for each in ids if self.reserved.get(each) == owner}
+
+class _Insertion:
+    """One statement: sent again, it is answered as it was the first time that it was applied."""
+
+    def __init__(self, store: FakeStore, jobs: Sequence[Job], now: float) -> None:
+        self.store = store
+        self.jobs = jobs
+        self.now = now
+        self.outcome: Pushed | None = None
+
+    def send(self, at: float) -> Pushed:
+        if self.outcome is None:
+            self.outcome = self.store.push(self.jobs, self.now, at)
+        else:
+            self.store.sent.append(at)
+            self.store.inserts.append(list(self.jobs))
+        self.store.after_insert()
+        return self.outcome
 
 
 class FakeWorker(Worker):
@@ -138,10 +172,10 @@ class FakeWorker(Worker):
 
 
 class Held(Event):
-    """Something held up until :meth:`set`; called as a hook, it waits (5 s at most)."""
+    """Something held up until :meth:`set`; called as a hook, it waits (a minute at most)."""
 
     def __call__(self, *_arguments: Any) -> None:
-        assert self.wait(5.0), "nobody let it go"
+        assert self.wait(60.0), "nobody let it go"
 
 
 def go_on() -> None:

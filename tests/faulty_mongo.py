@@ -1,16 +1,24 @@
-"""A MongoDB whose statements fail when told to: before they are sent, or when they have been applied."""
+"""A MongoDB whose statements fail when told to: not sent, applied without a reply, or late."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any
+from typing import Any, Final
 
-from pymongo.errors import AutoReconnect, BulkWriteError, NetworkTimeout, ServerSelectionTimeoutError
+import gevent
+from gevent.event import Event
+from pymongo.errors import AutoReconnect, NetworkTimeout, PyMongoError, ServerSelectionTimeoutError
 
-WRITES = ("insert_many", "update_one", "update_many", "delete_one", "delete_many", "bulk_write")
+from virtual_time import VirtualTime
+
+WRITES = ("insert", "update_one", "update_many", "delete_one", "delete_many", "bulk_write")
 READS = ("find", "distinct")
+#: Seconds after which a reply that is held is given up; a lease's statements have a client of their own.
+_GIVEN_UP: Final = {"owners": 3.0}
+_USUALLY_GIVEN_UP: Final = 15.0
 
 
 class Kind(Enum):
@@ -21,6 +29,10 @@ class Kind(Enum):
     LOST_REPLY = auto()  # it was applied, and nobody can know
     KILLED_BEFORE = auto()  # the broker is no more, and has not sent it
     KILLED_AFTER = auto()
+    HELD = auto()  # it was applied; its reply is kept back until somebody lets it go, or it is given up
+    LATE = auto()  # its sender gives it up, and it is applied when somebody lets it land
+    INSIDE_BEFORE = auto()  # another broker does something right before it
+    INSIDE_AFTER = auto()
 
 
 @dataclass
@@ -49,32 +61,93 @@ class Line:
     """The way of one broker to MongoDB; ``fired`` counts its faults, ``dead``: the broker was killed.
 
     ``born`` is told which documents an insert did store, whether the broker learns of it or not.
+    ``inside`` is what another broker does in the middle of this one's work.
+
+    The test's own greenlet can't wait for what only it will do: for it, a reply that is held is lost,
+    and a statement that would land late never lands.
     """
 
-    def __init__(self, born: Callable[[list[dict[str, Any]]], None]) -> None:
+    def __init__(
+        self,
+        born: Callable[[list[dict[str, Any]]], None],
+        time: VirtualTime | None = None,
+        inside: Callable[[], None] = lambda: None,
+    ) -> None:
         self.born = born
+        self.inside = inside
         self.fault: Fault | None = None
         self.fired = 0
-        self.lost_inserts = 0
         self.dead = False
+        self._time = time or VirtualTime()
+        self._ours = gevent.getcurrent()
+        self._held: list[_Reply] = []
+        self.late: list[Callable[[], Any]] = []
 
-    def call(self, method: str, statement: Callable[[], Any]) -> Any:
+    def call(self, method: str, statement: Callable[[], Any], collection: str = "") -> Any:
         if self.dead:
             raise AutoReconnect("the broker was killed")
         kind = self.fault.kind if self.fault and self.fault.meets(method) else None
         self.fired += kind is not None
+        if kind is None:
+            return statement()
+        return self._fail(kind, statement, _GIVEN_UP.get(collection, _USUALLY_GIVEN_UP))
+
+    def let_go(self, *, delivered: bool) -> None:
+        """Let the replies that are held come to their broker, or be lost."""
+        held, self._held = self._held, []
+        for each in held:
+            each.arrives = delivered
+            each.gone.set()
+
+    def land(self) -> None:
+        """Let what is late be applied; nobody hears what came of it."""
+        late, self.late = self.late, []
+        for statement in late:
+            with suppress(PyMongoError):
+                statement()
+
+    def _fail(self, kind: Kind, statement: Callable[[], Any], given_up: float) -> Any:
         if kind is Kind.AWAY:
             raise ServerSelectionTimeoutError("no primary")
         if kind in (Kind.KILLED_BEFORE, Kind.KILLED_AFTER):
             self.dead = True
         if kind in (Kind.CUT, Kind.KILLED_BEFORE):
             raise AutoReconnect("cut before it was sent")
+        if kind is Kind.LATE:
+            if gevent.getcurrent() is not self._ours:
+                self.late.append(statement)
+            raise NetworkTimeout("it was not answered")
+        if kind is Kind.INSIDE_BEFORE:
+            self.inside()
         try:
-            return statement()
+            answer = statement()
         finally:
-            if kind:
-                self.lost_inserts += method == "insert_many"
+            if kind in (Kind.LOST_REPLY, Kind.KILLED_AFTER):
                 raise NetworkTimeout("the reply was lost")  # also where it was an error
+        if kind is Kind.INSIDE_AFTER:
+            self.inside()
+        if kind is Kind.HELD:
+            self._hold(given_up)
+        return answer
+
+    def _hold(self, given_up: float) -> None:
+        reply = _Reply()
+        if gevent.getcurrent() is not self._ours:
+            self._held.append(reply)
+            self._time.alarm(given_up, reply.gone.set)
+            reply.gone.wait()
+        if self.dead:
+            raise AutoReconnect("the broker was killed")
+        if not reply.arrives:
+            raise NetworkTimeout("the reply was lost")
+
+
+class _Reply:
+    """One that is held; ``arrives``: it comes to its broker when it is ``gone``."""
+
+    def __init__(self) -> None:
+        self.gone = Event()
+        self.arrives = False
 
 
 class FaultyDatabase:
@@ -84,8 +157,25 @@ class FaultyDatabase:
         self._real = real
         self._line = line
 
+    @property
+    def client(self) -> Any:
+        return self._real.client
+
     def with_options(self, **options: Any) -> FaultyDatabase:
         return FaultyDatabase(self._real.with_options(**options), self._line)
+
+    def command(self, command: dict[str, Any], **options: Any) -> Any:
+        if "insert" not in command:
+            return self._line.call("update_many", lambda: self._real.command(command, **options))
+        return self._line.call("insert", lambda: self._insert(dict(command), options))
+
+    def _insert(self, command: dict[str, Any], options: dict[str, Any]) -> Any:
+        answer = self._real.command(command, **options)
+        absent = {each["index"] for each in answer.get("writeErrors", ())} | {
+            *answer.get("retriedStmtIds", ())
+        }
+        self._line.born([each for at, each in enumerate(command["documents"]) if at not in absent])
+        return answer
 
     def __getitem__(self, name: str) -> FaultyCollection:
         return FaultyCollection(self._real[name], self._line)
@@ -102,20 +192,10 @@ class FaultyCollection:
         real = getattr(self._real, method)
         if method not in (*WRITES, *READS):
             return real
-        return lambda *arguments, **options: self._line.call(method, lambda: real(*arguments, **options))
+        name = self._real.name
+        return lambda *arguments, **options: self._line.call(
+            method, lambda: real(*arguments, **options), name
+        )
 
     def with_options(self, **options: Any) -> FaultyCollection:
         return FaultyCollection(self._real.with_options(**options), self._line)
-
-    def insert_many(self, documents: Sequence[dict[str, Any]], **options: Any) -> Any:
-        return self._line.call("insert_many", lambda: self._insert(documents, options))
-
-    def _insert(self, documents: Sequence[dict[str, Any]], options: dict[str, Any]) -> Any:
-        try:
-            answer = self._real.insert_many(documents, **options)
-        except BulkWriteError as error:
-            refused = {each["index"] for each in error.details["writeErrors"]}
-            self._line.born([each for at, each in enumerate(documents) if at not in refused])
-            raise
-        self._line.born(list(documents))
-        return answer

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from broker.job import Job
-from broker.store import QueueStore
-from broker.store_push import Pushed
-from broker.store_verdicts import Finished
 from sluicemq.errors import Duplicate
+from sluicemq_broker.job.job import Job
+from sluicemq_broker.store.inserts import Pushed
+from sluicemq_broker.store.queue_store import QueueStore
+from sluicemq_broker.store.verdicts import Finished
 
 #: The present of the tests, far ahead: MongoDB removes by its own clock what has a ``remove_at`` behind it.
 NOW = 4_000_000_000.0
@@ -17,14 +17,16 @@ NOW = 4_000_000_000.0
 _numbers = itertools.count(1)
 
 
-def a_job(job_id: str | None = None, payload: bytes = b"payload", *, owner: str = "", **settings: Any) -> Job:
+def a_job(
+    job_id: str | None = None, payload: bytes = b"payload", *, owner: str = "", hold: int = 0, **settings: Any
+) -> Job:
     """A job that was accepted at :data:`NOW`, after those made before; with an owner it is born reserved."""
     number = next(_numbers)
     settings.setdefault("eligible_at", NOW)
     job = Job(job_id or f"job-{number}", payload, **settings)
     job.created_at = NOW
     job.seq = number
-    job.owner = owner
+    job.owner, job.hold = owner, hold
     job.attempts = 1 if owner else 0
     return job
 

@@ -33,6 +33,9 @@ _NAMES = {
     "forwarder": {"frontend": "pub", "backend": "sub"},
 }
 
+#: Seconds that a test waits for what must happen: a busy machine is slow, so only a failure takes them.
+PATIENCE = 60.0
+
 _given: set[int] = set()
 _random = Random(os.getpid())
 
@@ -51,7 +54,7 @@ def free_port() -> int:
                 return port
 
 
-def wait_until(condition: Callable[[], Any], timeout: float = 10.0, what: str = "it") -> Any:
+def wait_until(condition: Callable[[], Any], timeout: float = PATIENCE, what: str = "it") -> Any:
     """Poll ``condition`` until it is true and return its value; AssertionError after ``timeout`` s."""
     deadline = time.monotonic() + timeout
     while not (value := condition()):
@@ -61,7 +64,7 @@ def wait_until(condition: Callable[[], Any], timeout: float = 10.0, what: str = 
 
 
 class BrokerProcess:
-    """``python -m broker`` as a subprocess.
+    """``python -m sluicemq_broker`` as a subprocess.
 
     ``config`` is written as its TOML file; ``[[devices]]`` left out are the three default ones, on
     free ports. ``mongodb_uri=None`` gives it an embedded MongoDB in :attr:`folder`. ``rlimits`` maps
@@ -78,7 +81,7 @@ class BrokerProcess:
         env: Mapping[str, str] | None = None,
         rlimits: Mapping[int, int] | None = None,
         folder: Path | None = None,
-        start_timeout: float = 60.0,
+        start_timeout: float = 2 * PATIENCE,
     ) -> None:
         self._own_folder = folder is None
         self.folder = folder or Path(tempfile.mkdtemp(prefix="sluicemq-test-"))
@@ -100,7 +103,7 @@ class BrokerProcess:
         """Start it without waiting."""
         (self.folder / "broker.toml").write_text(tomli_w.dumps(self.config))
         self._ready_file.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "broker", "--config", "broker.toml"]
+        command = [sys.executable, "-m", "sluicemq_broker", "--config", "broker.toml"]
         command += ["--ready-file", str(self._ready_file), *self._args]
         limits = self._rlimits
         with self._log_file.open("ab") as log:
@@ -158,7 +161,7 @@ class BrokerProcess:
         """What it wrote on stdout and stderr so far, over all its starts."""
         return self._log_file.read_text(errors="replace") if self._log_file.exists() else ""
 
-    def wait_log(self, text: str, timeout: float = 10.0) -> None:
+    def wait_log(self, text: str, timeout: float = PATIENCE) -> None:
         """Wait until ``text`` stands in its log."""
         wait_until(lambda: text in self.log_text(), timeout, f"{text!r} in the broker's log")
 
@@ -169,9 +172,9 @@ class BrokerProcess:
     def kill(self) -> None:
         """``kill -9``, and wait until it is gone."""
         self.process.kill()
-        self.process.wait(10)
+        self.process.wait(PATIENCE)
 
-    def terminate(self, timeout: float = 40.0) -> int:
+    def terminate(self, timeout: float = PATIENCE) -> int:
         """SIGTERM; returns its exit code. TimeoutExpired after ``timeout`` seconds."""
         self.process.terminate()
         return self.process.wait(timeout)
@@ -185,7 +188,7 @@ class BrokerProcess:
         if self._process and self._process.poll() is None:
             self._process.send_signal(signal.SIGCONT)
             self._process.terminate()
-            _kill_after(self._process, 10.0)
+            _kill_after(self._process, PATIENCE)
         if self._own_folder:
             shutil.rmtree(self.folder, ignore_errors=True)
 

@@ -18,9 +18,9 @@ from plain_clients import AT_ONCE, House, Smq, serving
 from sluicemq import Claim, ClaimedJob, Client, Producer, wire
 
 #: How long a test waits for what must come.
-SECONDS = 15.0
+SECONDS = 60.0
 #: The reservation of a job that is not to be settled in time; and one that is.
-SHORT, LONG = 0.5, 60.0
+SHORT, LONG = 2.0, 1000.0
 
 
 class Jobs:

@@ -18,7 +18,7 @@ from pymongo import MongoClient
 from pymongo.collection import Collection
 from pymongo.database import Database
 
-from launcher import BrokerProcess, wait_until
+from launcher import PATIENCE, BrokerProcess, wait_until
 from sluicemq import Client, wire
 
 #: Devices by what their workers are: each takes jobs its own way, on a queue of its own.
@@ -33,6 +33,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 #: The broker says in its ready file which port it got.
 ANY_PORT = "tcp://127.0.0.1:0"
+_SILENCE = 300.0  # seconds
 
 #: ZMTP 3.1, mechanism NULL.
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01NULL" + bytes(16) + b"\0" + bytes(31)
@@ -58,6 +59,7 @@ class House:
         self.broker = broker
         self._jobs = jobs
         self.admin = Client(broker.doors["smq"])
+        self._own = 3  # connections: of the administrator, and of those who prove that it serves
         self._context = zmq.Context()
         self._sockets: list[zmq.Socket[bytes]] = []
         self._spare: dict[str, list[Doors]] = defaultdict(list)
@@ -87,7 +89,7 @@ class House:
         plain.send_multipart(frames)
         plain.close()
 
-    def ask(self, address: str, *frames: bytes, seconds: float = 10.0) -> list[bytes]:
+    def ask(self, address: str, *frames: bytes, seconds: float = PATIENCE) -> list[bytes]:
         """Ask as a REQ client; the answer."""
         plain = self.socket(zmq.REQ, address)
         plain.send_multipart(frames)
@@ -144,12 +146,18 @@ class House:
             plain.linger = 0
             plain.connect(address)
         self._proof = (worker, asker)
+        wait_until(lambda: self._connections() == self._own)
 
     def leave(self) -> None:
-        """Close the sockets of one test."""
+        """Close the sockets of one test; what the broker counts after this belongs to the next."""
         for plain in self._sockets:
             plain.close()
         self._sockets.clear()
+        if self.broker.process.poll() is None:
+            wait_until(lambda: self._connections() <= self._own, what="the end of a test's connections")
+
+    def _connections(self) -> int:
+        return int(self.admin.stats()["broker"]["connections"])
 
     def close(self) -> None:
         """Close everything."""
@@ -210,11 +218,11 @@ def serving(
     """A broker with these devices and one more for :meth:`House.serves`, on a database of its own.
 
     ``process``: arguments for :class:`BrokerProcess`; ``queues``: the tables of ``[queues]``;
-    ``settings``: of ``[broker]``.
+    ``settings``: of ``[broker]``; plain sockets answer no PING, and a busy machine makes them wait long.
     """
     database = f"test_{token_hex(6)}"
     config = {
-        "broker": {"stop_timeout": 3, **settings},
+        "broker": {"stop_timeout": 3, "silence": _SILENCE, **settings},
         "queues": dict(queues),
         "devices": [*devices, _device("serves", "queue")],
     }
@@ -257,7 +265,7 @@ def _bound(plain: zmq.Socket[bytes], address: str) -> bool:
     return True
 
 
-def receive(plain: zmq.Socket[bytes], seconds: float = 10.0) -> list[bytes]:
+def receive(plain: zmq.Socket[bytes], seconds: float = PATIENCE) -> list[bytes]:
     """Take the next message; AssertionError if none comes in time."""
     assert plain.poll(int(seconds * 1000)), f"nothing came within {seconds} s"
     return plain.recv_multipart()
@@ -280,7 +288,7 @@ def message(answer: list[bytes]) -> str:
 def dial(address: str) -> sockets.socket:
     """A bare TCP connection."""
     host, _, port = address.removeprefix("tcp://").rpartition(":")
-    return sockets.create_connection((host, int(port)), timeout=15)
+    return sockets.create_connection((host, int(port)), timeout=PATIENCE)
 
 
 def shake_hands(address: str, kind: bytes) -> sockets.socket:
@@ -297,7 +305,7 @@ def shake_hands(address: str, kind: bytes) -> sockets.socket:
 
 
 def hung_up(stranger: sockets.socket) -> bool:
-    """Wait until the door has ended this connection; TimeoutError after 15 s."""
+    """Wait until the door has ended this connection; TimeoutError if it does not."""
     try:
         while stranger.recv(65536):
             pass

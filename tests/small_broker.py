@@ -8,27 +8,33 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, Final
 
+import gevent
 import pytest
 
-from broker import counters, dispatch, owners, pace, queue, settle, supply
-from broker.admin import Admin
-from broker.config import Config
-from broker.counters import Counters
-from broker.mongo import ServerClock
-from broker.owners import Owners
-from broker.patience import Patience
-from broker.queue import House
-from broker.queues import Queues
-from broker.store_leases import LeaseStore
-from broker.sweeper import Sweeper
 from faulty_mongo import FaultyDatabase, Line
 from jobs import NOW
 from sluicemq.errors import SluiceError, Unavailable
+from sluicemq_broker.config.settings import Config
+from sluicemq_broker.doors.smq.administration import Admin
+from sluicemq_broker.queue import dispatch, owners, pace, queue, settle, supply
+from sluicemq_broker.queue.owners import Owners
+from sluicemq_broker.queue.patience import Patience
+from sluicemq_broker.queue.queue import House
+from sluicemq_broker.queue.queues import Queues
+from sluicemq_broker.queue.sweeper import Sweeper
+from sluicemq_broker.runtime.counters import Counters
+from sluicemq_broker.runtime.turns import Turns
+from sluicemq_broker.store.connection import ServerClock
+from sluicemq_broker.store.leases import LeaseStore
+from sluicemq_devices.doors.switchboard import Switchboard
+from sluicemq_devices.hub import notices
 from virtual_time import VirtualTime, come_to_rest
 
 LEASE: Final = 15.0
 BEAT: Final = LEASE / 5
 MAX_LOSSES: Final = 3
+#: What a broker does from time to time.
+DUTIES: Final = ("beat", "tick", "sweep", "audit")
 #: How long a broker that stops waits for MongoDB.
 _LAST_WRITES: Final = 2.0
 
@@ -70,6 +76,7 @@ class SmallBroker:
     def __init__(self, name: str, documents: Any, time: VirtualTime, clock: VirtualClock, line: Line) -> None:
         self.time = time
         self.line = line
+        self._at_work: set[Callable[[], None]] = set()
         self.patience = Patience()
         self.patience._over = _Over(time, line)  # type: ignore[assignment]
         self.counters = Counters()
@@ -79,7 +86,7 @@ class SmallBroker:
         self.queues = Queues(_config(), house)
         self.owners.lost = self.queues.drop_owner
         self.sweeper = Sweeper(self.queues, self.owners, clock, self.counters)
-        self.admin = Admin(self.queues, house)
+        self.admin = Admin(self.queues, house, Turns(self.counters), Switchboard())
         self.queue = self.queues.open("mail")
         self.owners.use()
         self.sweeper.sweep()
@@ -91,10 +98,7 @@ class SmallBroker:
 
     def beat(self) -> None:
         """As ``Server`` does, without measuring the clock."""
-        sure = self.owners.sure
-        self._do(self.owners.beat)
-        if self.owners.sure and not sure:
-            self.queue.dispatch.hand_out()
+        self._do(self._beat)
 
     def tick(self) -> None:
         self._do(self.queue.tick)
@@ -120,10 +124,32 @@ class SmallBroker:
         with suppress(SluiceError):
             self.owners.end()
 
-    def _do(self, duty: Callable[[], None]) -> None:
+    def interfere(self, duty: str) -> None:
+        """Do a duty right now, in the middle of another broker's work."""
+        work = (self._beat, self.queue.tick, self.sweeper.sweep, self.sweeper.audit)
         with suppress(Unavailable):
-            duty()
+            work[DUTIES.index(duty)]()
+
+    def _beat(self) -> None:
+        sure = self.owners.sure
+        self.owners.beat()
+        if self.owners.sure and not sure:
+            self.queue.dispatch.hand_out()
+
+    def _do(self, duty: Callable[[], None]) -> None:
+        """Each duty in a greenlet of its own, as the server has them: one keeps no other waiting."""
+        if duty not in self._at_work:
+            self._at_work.add(duty)
+            gevent.spawn(self._run, duty)
         come_to_rest()
+
+    def _run(self, duty: Callable[[], None]) -> None:
+        try:
+            duty()
+        except Unavailable:
+            pass
+        finally:
+            self._at_work.discard(duty)
 
 
 def _config() -> Config:
@@ -133,7 +159,7 @@ def _config() -> Config:
 
 def live_in(monkeypatch: pytest.MonkeyPatch, time: VirtualTime) -> None:
     """Let the brokers' modules see this time, and owner ids that are the same in each run."""
-    for module in (counters, dispatch, owners, pace, queue, settle, supply):
+    for module in (notices, dispatch, owners, pace, queue, settle, supply):
         monkeypatch.setattr(module, "time", time)
     for module in (settle, supply):
         monkeypatch.setattr(module, "gevent", time)

@@ -24,14 +24,18 @@ class VirtualTime:
 
     def sleep(self, seconds: float) -> None:
         rung = Event()
-        self._ring(seconds, rung.set)
+        self.alarm(seconds, rung.set)
         rung.wait()
 
     def spawn(self, run: Callable[..., object], *arguments: Any) -> None:
         gevent.spawn(run, *arguments)
 
     def spawn_later(self, seconds: float, run: Callable[..., object], *arguments: Any) -> None:
-        self._ring(seconds, lambda: gevent.spawn(run, *arguments))
+        self.alarm(seconds, lambda: gevent.spawn(run, *arguments))
+
+    def alarm(self, seconds: float, ring: Callable[[], object]) -> None:
+        """Call ``ring`` when so many seconds have passed."""
+        heapq.heappush(self._alarms, (self.value + seconds, next(self._numbers), ring))
 
     def passes(self, seconds: float) -> None:
         """Go on to each alarm in turn, and let everybody come to rest there."""
@@ -42,9 +46,6 @@ class VirtualTime:
             come_to_rest()
         self.value = end
         come_to_rest()
-
-    def _ring(self, seconds: float, ring: Callable[[], object]) -> None:
-        heapq.heappush(self._alarms, (self.value + seconds, next(self._numbers), ring))
 
 
 def come_to_rest() -> None:

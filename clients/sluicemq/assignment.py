@@ -175,7 +175,7 @@ class Assignment:
                 self._note_refused(batch, value, error)
 
         self._settling += 1
-        rows = [[job.receipt, verb, detail, delay] for job, verb, detail, delay in batch]
+        rows = [wire.verdict_row(job.receipt, verb, detail, delay) for job, verb, detail, delay in batch]
         self._connection.request(wire.SETTLE, rows, answered=answered)
 
     def _note_refused(self, batch: list[Verdict], value: Any, error: SluiceError | None) -> None:

@@ -116,7 +116,7 @@ class Claim:
         if len(mine) < len(jobs):
             raise LeaseLost(f"job {next(j.id for j in jobs if j not in mine)} was settled or lost before")
         if mine:
-            rows = [[job.receipt, verb, detail, delay] for job in mine]
+            rows = [wire.verdict_row(job.receipt, verb, detail, delay) for job in mine]
             problems = self._ask(mine, wire.SETTLE, rows)
             for job in mine:
                 self._unsettled.pop(job.receipt, None)

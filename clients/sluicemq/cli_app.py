@@ -14,6 +14,7 @@ import click
 from sluicemq import cli_bench, cli_broker, cli_ended, cli_jobs, cli_push, cli_queues, cli_results, cli_work
 from sluicemq.cli_output import Session, Unwritable
 from sluicemq.client import DEFAULT_ENDPOINT
+from sluicemq.connection import NOBODY_ANSWERS
 from sluicemq.errors import SluiceError, Timeout, Unavailable
 
 REFUSED, NO_BROKER = 1, 3
@@ -28,7 +29,7 @@ class _Commands(click.Group):
         try:
             return super().invoke(ctx)
         except (Timeout, Unavailable) as error:
-            ctx.obj.error(error, _ADVICE)
+            ctx.obj.error(error, _ADVICE if NOBODY_ANSWERS in str(error) else "")
             ctx.exit(NO_BROKER)
         except SluiceError as error:
             ctx.obj.error(error)
@@ -101,6 +102,7 @@ def _reader_has_gone(error: Unwritable) -> bool:
 
 for _command in (
     cli_broker.serve,
+    cli_broker.device,
     _asking(cli_push.push),
     _asking(cli_work.work),
     _asking(cli_work.pop),

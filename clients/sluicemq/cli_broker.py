@@ -1,7 +1,7 @@
-"""Commands that the broker itself answers, started as a process of its own.
+"""Commands that the broker and its devices answer themselves, each started as a process of its own.
 
-The library knows the broker only by the entry point ``serve`` of the group ``sluicemq.commands``,
-whose value is the module to run, and whose distribution says with its extra ``broker`` what it needs.
+The library knows them only by the entry points of the group ``sluicemq.commands``, whose value is the
+module to run, and whose distribution says with its extra ``broker`` what it needs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-_GROUP, _NAME, _EXTRA = "sluicemq.commands", "serve", "broker"
+_GROUP, _SERVE, _DEVICE, _EXTRA = "sluicemq.commands", "serve", "device", "broker"
 ABSENT = "the broker is not installed here: pip install 'sluicemq[broker]'"
 
 
@@ -29,7 +29,13 @@ class _PassedThrough(click.Command):
 @click.command(cls=_PassedThrough, add_help_option=False, short_help="Run the broker; see serve --help.")
 def serve(arguments: tuple[str, ...]) -> None:
     """Run the broker in the foreground."""
-    _become(("--help",) if arguments == ("-h",) else arguments)
+    _become(_SERVE, ("--help",) if arguments == ("-h",) else arguments)
+
+
+@click.command(cls=_PassedThrough, add_help_option=False, short_help="Run a device alone; see device --help.")
+def device(arguments: tuple[str, ...]) -> None:
+    """Relay messages in memory: a streamer, queue or forwarder without a broker."""
+    _become(_DEVICE, arguments)
 
 
 @click.group()
@@ -41,23 +47,26 @@ def config() -> None:
 @click.argument("file", required=False)
 def check(file: str | None) -> None:
     """Check a configuration FILE, or what the defaults and the environment give."""
-    _become(("--check-config", *(["--config", file] if file else [])))
+    _become(_SERVE, ("--check-config", *(["--config", file] if file else [])))
 
 
-def _become(arguments: tuple[str, ...]) -> None:
-    module = broker_module()
-    if module is None:
+def _become(name: str, arguments: tuple[str, ...]) -> None:
+    command = module_command(name)
+    if command is None:
         raise click.ClickException(ABSENT)
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execv(sys.executable, [sys.executable, "-m", module, *arguments])  # noqa: S606 - no shell wanted
+    os.execv(sys.executable, [*command, *arguments])  # noqa: S606 - no shell wanted
 
 
-def broker_module() -> str | None:
-    """The module that runs the broker; None where that or what it needs is not installed."""
-    for point in metadata.entry_points(group=_GROUP, name=_NAME):
-        if all(_is_installed(name) for name in _requirements(point)):
-            return point.value.removesuffix(".__main__")
+def module_command(name: str = _SERVE) -> list[str] | None:
+    """How to run ``serve`` or ``device``; None where that or what it needs is not installed.
+
+    ``-P``: whatever lies in the current folder, a ``zmq.py`` or a ``gevent/``, is not what it imports.
+    """
+    for point in metadata.entry_points(group=_GROUP, name=name):
+        if all(_is_installed(each) for each in _requirements(point)):
+            return [sys.executable, "-P", "-m", point.value.removesuffix(".__main__")]
     return None
 
 

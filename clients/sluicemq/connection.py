@@ -33,6 +33,9 @@ from sluicemq.link import Link
 DEFAULT_HEARTBEAT = 2.0
 DEFAULT_SILENCE = 6.0
 
+#: How the obstacle begins where nothing is known to listen.
+NOBODY_ANSWERS = "no broker answers at"
+
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 _LONGEST_POLL = 3600.0
 _UNREACHED_AGAIN = 30.0  # seconds until it is told again that there is no broker
@@ -106,7 +109,7 @@ class Connection:
     @property
     def obstacle(self) -> str:
         """Why no broker has greeted, as far as it is known."""
-        return self._obstacle or self._strange() or f"no broker answers at {self.endpoint}"
+        return self._obstacle or self._strange() or f"{NOBODY_ANSWERS} {self.endpoint}"
 
     def start(self) -> None:
         """Start the I/O thread; it connects by itself and reports to the role."""
@@ -183,7 +186,7 @@ class Connection:
             try:
                 self._dispatch(wire.decode(frames))
             except SluiceError as error:
-                self._link.met = True
+                self._link.met = self._link.greeted = True  # though the monitor may not have told it yet
                 self._lose(f"what it sends can't be read: {error}")
             if self._link is not link:
                 return
@@ -280,6 +283,8 @@ class Connection:
         if not self._link.met or self.greeted:
             return None
         what = "it does not greet as an SMQ/1 door (5550 by default)"
+        if not self._link.greeted:
+            what = "hangs up before any greeting: a broker that has no connection left, or no SMQ/1 door"
         return f"something answers at {self.endpoint}, but {what}"
 
     def _answer_all(self, error: SluiceError) -> None:

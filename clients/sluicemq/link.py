@@ -24,6 +24,8 @@ class Link:
         """Nothing listens there: a try to connect has failed."""
         self.met = False
         """Something listens there: it has shaken hands, or hung up instead."""
+        self.greeted = False
+        """It speaks ZMTP: it has shaken hands."""
         self._cut = False
         self._ready: set[object] = set()  # what the last poll has found readable
         self._socket = context.socket(zmq.DEALER)
@@ -69,6 +71,7 @@ class Link:
             broken = broken or event == zmq.EVENT_DISCONNECTED
             self.refused = event == zmq.EVENT_CLOSED
             self.met = self.met or event != zmq.EVENT_CLOSED
+            self.greeted = self.greeted or event == zmq.EVENT_HANDSHAKE_SUCCEEDED
             readable = _is_readable(self._monitor)
         return broken
 

@@ -26,6 +26,8 @@ from sluicemq.replies import Replies
 
 MESSAGE_JOBS = 256
 MESSAGE_BYTES = 1 << 20
+#: Of all headers in a message: the broker takes more values than can be in these and its jobs.
+MESSAGE_HEADER_BYTES = 16 * 1024
 IN_FLIGHT = 8
 _EAGER = 2  # with so many messages in flight, only full ones follow
 _PUT_OFF = 0.5  # seconds until the broker is asked again what it could not do just now
@@ -117,9 +119,12 @@ class Outbox:
     def _take(self, queue: str) -> Batch:
         jobs = self._waiting.pop(queue)
         batch = [jobs.popleft()]
-        size = batch[0].size
-        while jobs and len(batch) < MESSAGE_JOBS and size + jobs[0].size <= MESSAGE_BYTES:
+        size, header_bytes = batch[0].size, batch[0].header_bytes
+        while jobs and len(batch) < MESSAGE_JOBS:
             size += jobs[0].size
+            header_bytes += jobs[0].header_bytes
+            if size > MESSAGE_BYTES or header_bytes > MESSAGE_HEADER_BYTES:
+                break
             batch.append(jobs.popleft())
         if jobs:
             self._waiting[queue] = jobs  # at the end: the queues take turns

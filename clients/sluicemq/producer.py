@@ -117,23 +117,24 @@ class Producer:
         if type(payload) is not bytes:
             payload = _as_bytes(payload)
         self._check(queue, payload)
-        wired, size = None, _JOB_OVERHEAD + len(payload)
+        wired, header_bytes = None, 0
         if (
             priority is not None or delay is not None or headers or not_before is not None
             or ttl is not None or max_attempts is not None or visibility_timeout is not None
             or backoff is not None or keep_done is not None
             or dedupe_id is not None or dedupe_window is not None or reply is not None
         ):  # fmt: skip
-            wired, more = _frozen({
+            wired, header_bytes = _frozen({
                 "priority": priority, "delay": delay, "not_before": not_before,
                 "ttl": ttl, "max_attempts": max_attempts, "visibility_timeout": visibility_timeout,
                 "dedupe_id": dedupe_id, "dedupe_window": dedupe_window,
                 "backoff": backoff, "keep_done": keep_done,
                 "headers": headers or None, "reply": None if reply is None else "result",
             })  # fmt: skip
-            size += more
+        size = _JOB_OVERHEAD + len(payload) + header_bytes
         kind = Receipt if reply is None else AskingReceipt
-        receipt = kind(queue, self._new_id() if id is None else _checked_id(id), payload, wired, size)
+        job_id = self._new_id() if id is None else _checked_id(id)
+        receipt = kind(queue, job_id, payload, wired, size, header_bytes)
         if isinstance(receipt, AskingReceipt) and reply is not None:
             receipt.asks(reply, self._outbox.replies)
         receipt.position = position

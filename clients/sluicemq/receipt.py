@@ -15,7 +15,8 @@ class Receipt:
     """One pushed job: its ``id`` at once, and whether the broker has confirmed it.
 
     Made by :meth:`Producer.push`. Cheap: the event to wait on is made by who waits, and the payload
-    is let go once the job is confirmed. ``size`` and ``heard`` (of its refusal) are the producer's.
+    is let go once the job is confirmed. ``size``, ``header_bytes`` (a part of it) and
+    ``heard`` (of its refusal) are the producer's.
 
     ``existed``: after ``wait``, whether a job with this id was there already, so that this push made
     none. Also when this one was repeated after a lost connection, and its first try had stored it.
@@ -29,6 +30,7 @@ class Receipt:
         "_payload",
         "_settled",
         "existed",
+        "header_bytes",
         "heard",
         "id",
         "position",
@@ -37,13 +39,20 @@ class Receipt:
     )
 
     def __init__(
-        self, queue: str, job_id: str, payload: bytes, headers: dict[str, Any] | None, size: int
+        self,
+        queue: str,
+        job_id: str,
+        payload: bytes,
+        headers: dict[str, Any] | None,
+        size: int,
+        header_bytes: int = 0,
     ) -> None:
         self.queue = queue
         self.id = job_id
         self._payload: bytes | None = payload
         self._headers = headers
         self.size = size
+        self.header_bytes = header_bytes
         self._settled = False
         self._error: SluiceError | None = None
         self._event: threading.Event | None = None

@@ -103,13 +103,13 @@ def serve(arguments: list[str]) -> None:
     import pymongo.network_layer
     import pymongo.synchronous.pool
 
-    import broker.store
-    from broker.serve import main as serve_broker
-    from devices.connection import Connection
-    from devices.outbox import Outbox
+    from sluicemq_broker.process.serve import main as serve_broker
+    from sluicemq_broker.store.numbered import Insert
+    from sluicemq_devices.doors.connection import Connection
+    from sluicemq_devices.doors.outbox import Outbox
 
     noting(Connection, "_readable", before="read")
-    noting(broker.store, "insert", before="insert", after="inserted")
+    noting(Insert, "send", before="insert", after="inserted")
     noting(pymongo.synchronous.pool, "sendall", before="asked")
     noting(pymongo.network_layer, "sendall", before="asked")
     noting(pymongo.synchronous.pool, "receive_message", after="answered")

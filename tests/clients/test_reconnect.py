@@ -65,7 +65,7 @@ def test_a_restart_is_noticed_by_the_cut_connection_not_only_by_silence() -> Non
 
 def test_a_broker_that_falls_silent_is_left_and_greeted_anew(broker: StubBroker) -> None:
     # Given
-    broker.hello |= {"heartbeat": 60.0, "silence": 0.3}
+    broker.hello |= {"heartbeat": 60.0, "silence": 2.0}
     with Producer(broker.endpoint) as producer:
         producer.push("q", b"one").wait(SECONDS)
         # When: it answers nothing more, though its TCP connection stands
@@ -175,12 +175,18 @@ def test_that_there_is_no_broker_is_told_once_and_not_as_a_loss(caplog: pytest.L
 def test_a_door_of_another_kind_is_told_from_nobody(kind: int) -> None:
     with zmq.Context() as context, context.socket(kind) as door:
         port = door.bind_to_random_port("tcp://127.0.0.1")
-        refused = pytest.raises(Timeout, match="it does not greet as an SMQ/1 door")
+        # Either end may find out first that they don't fit, and hang up.
+        refused = pytest.raises(Timeout, match=r"something answers at .* (as an|or no) SMQ/1 door")
         with Client(f"tcp://127.0.0.1:{port}") as client, refused:
             client.ping(1.0)
 
 
-def test_what_answers_in_another_protocol_is_told_from_nobody() -> None:
+@pytest.mark.parametrize("watched", [True, False], ids=["watched", "heard before the monitor"])
+def test_what_answers_in_another_protocol_is_told_from_nobody(
+    monkeypatch: pytest.MonkeyPatch, *, watched: bool
+) -> None:
+    if not watched:
+        monkeypatch.setattr(Link, "broken", lambda _link: False)
     with zmq.Context() as context, context.socket(zmq.ROUTER) as door:
         port = door.bind_to_random_port("tcp://127.0.0.1")
         with Client(f"tcp://127.0.0.1:{port}") as client:

@@ -215,7 +215,7 @@ def test_jobs_beyond_the_limit_of_a_claim_are_released(broker: StubBroker) -> No
 
 def test_a_job_that_comes_after_the_claim_was_over_is_released(broker: StubBroker) -> None:
     deliver_on_ready(broker, [b"a"])
-    with Client(broker.endpoint) as client, client.reserve("mail", 3, wait=0.05) as claim:
+    with Client(broker.endpoint) as client, client.reserve("mail", 3, wait=1.0) as claim:
         broker.deliver(broker.of(wire.READY)[0].peer, "mail", [b"late"])
         broker.wait_for(wire.SETTLE)
         assert len(claim) == 1

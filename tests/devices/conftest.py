@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import pytest
 from gevent import subprocess
 
-from devices.switchboard import Switchboard
+from sluicemq_devices.doors.switchboard import Switchboard
 
 # Folders of tests are no packages, so that of this one must be made known for its module to be found.
 sys.path.insert(0, str(Path(__file__).parent))
@@ -36,7 +36,7 @@ def floor() -> Floor:
 
 @pytest.fixture
 def board(notices: Notices) -> Iterator[Switchboard]:
-    board = Switchboard(notice=lambda kind, text: notices.append((kind, text)), handshake=0.5)
+    board = Switchboard(notice=lambda kind, text: notices.append((kind, text)), handshake=30.0)
     board.start()
     yield board
     board.stop()

@@ -14,10 +14,11 @@ import psutil
 import zmq
 from gevent import socket as sockets
 
-from devices.doors import Lane, LaneDoor
-from devices.endpoints import Endpoint, host_and_port, parse
-from devices.switchboard import Switchboard
-from devices.zmtp_frames import Message
+from launcher import PATIENCE
+from sluicemq_devices.doors.doors import Lane, LaneDoor
+from sluicemq_devices.doors.endpoints import Endpoint, host_and_port, parse
+from sluicemq_devices.doors.switchboard import Switchboard
+from sluicemq_devices.zmtp.frames import Message
 
 ANY_PORT = parse("tcp://127.0.0.1:0")
 
@@ -55,17 +56,17 @@ class Clients:
 
 
 class Floor:
-    """Whoever is told of lanes: keeps those that are open, their messages, and when they closed."""
+    """Whoever is told of lanes: keeps those that were opened, their messages, and those that closed."""
 
     def __init__(self) -> None:
         self.lanes: list[Lane] = []
         self.messages: list[Message] = []
-        self.closed: list[tuple[Lane, float]] = []
+        self.closed: list[Lane] = []
         self.unblocked = 0
 
     def opened(self, lane: Lane) -> None:
         lane.receive = self.messages.extend
-        lane.closed = lambda: self.closed.append((lane, time.monotonic()))
+        lane.closed = lambda: self.closed.append(lane)
         lane.unblocked = self._count
         self.lanes.append(lane)
 
@@ -84,7 +85,7 @@ def lane_door(
     return LaneDoor(board, at, kind, floor.opened, **{"max_frame": 1 << 20, **options})
 
 
-def eventually(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
+def eventually(condition: Callable[[], Any], seconds: float = PATIENCE) -> Any:
     """The first true value of ``condition``; fails after ``seconds``."""
     end = time.monotonic() + seconds
     while not (value := condition()):
@@ -93,7 +94,7 @@ def eventually(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
     return value
 
 
-def receive(socket: zmq.Socket[bytes], seconds: float = 10.0) -> list[bytes]:
+def receive(socket: zmq.Socket[bytes], seconds: float = PATIENCE) -> list[bytes]:
     """Take the next message of a plain socket, while the hub goes on."""
 
     def attempt() -> list[bytes] | None:
@@ -128,22 +129,29 @@ def resident() -> int:
 
 def dial(address: str) -> sockets.socket:
     """A bare TCP connection."""
-    return sockets.create_connection(host_and_port(address), timeout=10)
+    return sockets.create_connection(host_and_port(address), timeout=PATIENCE)
 
 
+#: ZMTP 3.0, which knows no heartbeats, and 3.1.
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(16) + b"\0" + bytes(31)
+NEWER = GREETING[:11] + b"\x01" + GREETING[12:]
+PING, PONG = b"\x04\x07\x04PING\0\0", b"\x04\x05\x04PONG"
 
 
-def ready(kind: bytes) -> bytes:
+def ready(kind: bytes, identity: bytes = b"") -> bytes:
     """ZMTP's READY command of a socket of this kind."""
     body = b"\x05READY\x0bSocket-Type" + struct.pack(">I", len(kind)) + kind
+    if identity:
+        body += b"\x08Identity" + struct.pack(">I", len(identity)) + identity
     return b"\x04" + bytes([len(body)]) + body
 
 
-def shake_hands(address: str, kind: bytes) -> sockets.socket:
+def shake_hands(
+    address: str, kind: bytes, greeting: bytes = GREETING, *, identity: bytes = b""
+) -> sockets.socket:
     """A bare TCP connection that has done the ZMTP handshake."""
     client = dial(address)
-    client.sendall(GREETING + ready(kind))
+    client.sendall(greeting + ready(kind, identity))
     answer = b""
     while b"READY" not in answer:
         answer += client.recv(4096)

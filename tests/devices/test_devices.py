@@ -12,21 +12,22 @@ import zmq
 from gevent import subprocess
 from plain_sockets import ANY_PORT, Clients, Notices, eventually, open_files, receive, send, shake_hands
 
-from devices.endpoints import Endpoint
-from devices.forwarder import Forwarder
-from devices.queue import Queue
-from devices.streamer import Streamer
-from devices.switchboard import Switchboard
-from devices.zmtp_frames import encode
+from sluicemq_devices.doors.endpoints import Endpoint
+from sluicemq_devices.doors.switchboard import Switchboard
+from sluicemq_devices.relays.forwarder import Forwarder
+from sluicemq_devices.relays.queue import Queue
+from sluicemq_devices.relays.streamer import Streamer
+from sluicemq_devices.relays.subscriber import weight_of
+from sluicemq_devices.zmtp.frames import encode
 
 Started = Callable[[Any], Any]
 
 
 class Alone:
-    """``python -m devices …`` as a process of its own."""
+    """``python -m sluicemq_devices …`` as a process of its own."""
 
     def __init__(self, arguments: tuple[object, ...]) -> None:
-        command = [sys.executable, "-m", "devices", *map(str, arguments)]
+        command = [sys.executable, "-m", "sluicemq_devices", *map(str, arguments)]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE)
 
     def doors(self) -> tuple[str, str]:
@@ -169,6 +170,34 @@ def test_answers_of_a_queue_find_the_one_who_asked(
     assert [receive(asker) for asker in askers] == [[b"re 0"], [b"re 1"], [b"re 2"]]
 
 
+def test_a_queue_relays_a_probe_as_libzmq_s_proxy_does(
+    board: Switchboard, started: Started, clients: Clients
+) -> None:
+    queue = started(Queue(board, ANY_PORT, ANY_PORT))
+    front, back = queue.addresses
+    worker = clients.connect(zmq.DEALER, back)
+    _asking = clients.connect(zmq.REQ, front, probe_router=1)
+
+    asker, probe = receive(worker)
+
+    assert (len(asker), probe) == (5, b"")
+
+
+def test_a_rep_worker_passes_over_a_relayed_probe(
+    board: Switchboard, started: Started, clients: Clients
+) -> None:
+    queue = started(Queue(board, ANY_PORT, ANY_PORT))
+    front, back = queue.addresses
+    worker = clients.connect(zmq.REP, back)
+    asker = clients.connect(zmq.REQ, front, probe_router=1)
+
+    for number in range(5):
+        send(asker, b"%d" % number)
+        assert receive(worker) == [b"%d" % number]
+        send(worker, b"answer %d" % number)
+        assert receive(asker) == [b"answer %d" % number]
+
+
 def test_a_burst_of_answers_to_one_client_that_reads_late_is_not_dropped(
     board: Switchboard, started: Started, clients: Clients, notices: Notices
 ) -> None:
@@ -277,29 +306,107 @@ def test_a_publisher_that_does_not_read_is_told_what_has_changed_when_it_does(
     eventually(lambda: lane.writable)
 
 
-@pytest.mark.parametrize("topics", [[b"x" * 4097], [b"%04000d" % n for n in range(300)]])
-def test_a_subscriber_that_wants_too_much_is_cut_and_others_are_served(
-    board: Switchboard, started: Started, clients: Clients, notices: Notices, topics: list[bytes]
+@pytest.mark.parametrize("length", [16_385, 70_000])
+def test_a_topic_that_is_too_long_is_refused_once_and_the_subscriber_stays(
+    board: Switchboard, started: Started, clients: Clients, notices: Notices, length: int
 ) -> None:
+    # Given a subscriber of a topic that is too long, of the longest, and of another
     forwarder = started(Forwarder(board, ANY_PORT, ANY_PORT))
     front, back = forwarder.addresses
-    publisher = clients.connect(zmq.PUB, front)
-    greedy, other = clients.connect(zmq.SUB, back), clients.connect(zmq.SUB, back)
-    other.subscribe(b"a")
-    for topic in topics:
-        greedy.subscribe(topic)
-    eventually(lambda: notices.of("connections_cut"))
-    assert "subscribes to too much" in notices.of("connections_cut")[0]
-    eventually(lambda: send(publisher, b"abc") or other.poll(10))
+    publisher, subscriber = clients.connect(zmq.XPUB, front), clients.connect(zmq.SUB, back)
+    for topic in (b"x" * length, b"y" * 16_384, b"a"):
+        subscriber.subscribe(topic)
+    assert [receive(publisher)[0] for _ in range(2)] == [b"\1" + b"y" * 16_384, b"\1a"]
+    # When
+    for topic in (b"x" * length, b"y" * 16_384, b"abc"):
+        send(publisher, topic, b"body")
+    # Then
+    assert [receive(subscriber)[0] for _ in range(2)] == [b"y" * 16_384, b"abc"]
+    (notice,) = notices
+    assert notice[0] == "subscriptions_refused"
+    assert f"a topic of {length} bytes, more than 16384" in notice[1]
+    # And it can be taken back
+    for topic in (b"x" * length, b"y" * 16_384):
+        subscriber.unsubscribe(topic)
+    assert receive(publisher)[0] == b"\0" + b"y" * 16_384
 
 
-def test_a_subscription_that_is_a_large_message_is_too_much_too(
+def test_a_subscription_that_is_a_large_message_may_be_too_long_as_well(
     board: Switchboard, started: Started, notices: Notices
 ) -> None:
     forwarder = started(Forwarder(board, ANY_PORT, ANY_PORT))
     greedy = shake_hands(forwarder.addresses[1], b"SUB")
     greedy.sendall(encode([b"\1" + bytes(100_000)]))
-    assert "subscribes to too much" in eventually(lambda: notices.of("connections_cut"))[0]
+    assert "a topic of 100000 bytes" in eventually(lambda: notices.of("subscriptions_refused"))[0]
+
+
+@pytest.mark.parametrize(
+    ("most", "of", "why"),
+    [("MOST_OF_ONE", 1, "its 100 topics take"), ("MOST_OF_ALL", 2, "topics of all subscribers take")],
+)
+def test_topics_beyond_what_memory_allows_are_refused_and_counted_and_the_others_serve(
+    board: Switchboard,
+    started: Started,
+    clients: Clients,
+    notices: Notices,
+    monkeypatch: pytest.MonkeyPatch,
+    most: str,
+    of: int,
+    why: str,
+) -> None:
+    # Given room for a hundred topics, and two subscribers of as many together
+    monkeypatch.setattr(f"sluicemq_devices.relays.subscriber.{most}", 100 * weight_of(b"t0000"))
+    forwarder = started(Forwarder(board, ANY_PORT, ANY_PORT))
+    front, back = forwarder.addresses
+    publisher = clients.connect(zmq.XPUB, front)
+    first, greedy = clients.connect(zmq.SUB, back), clients.connect(zmq.SUB, back)
+    for number in range(50 if of > 1 else 0):
+        first.subscribe(b"t%04d" % number)
+        assert receive(publisher)
+    # When one wants thirty more
+    for number in range(50 if of > 1 else 0, 130):
+        greedy.subscribe(b"t%04d" % number)
+    # Then it gets what there is room for
+    told = [receive(publisher)[0] for _ in range(50 if of > 1 else 100)]
+    assert told[-1] == b"\1t0099"
+    assert len(eventually(lambda: len(notices) == 30 and notices.of("subscriptions_refused"))) == 30
+    assert why in notices[0][1]
+    for topic in (b"t0129", b"t0099"):
+        send(publisher, topic)
+    assert receive(greedy) == [b"t0099"]
+    # And when it has left, there is room for others
+    greedy.close()
+    eventually(lambda: len(forwarder._upstream._wanted) == (50 if of > 1 else 0))
+    assert forwarder._subscriptions.weight == (50 if of > 1 else 0) * weight_of(b"t0000")
+
+
+def test_a_hundred_thousand_topics_of_ten_subscribers_are_served_and_given_up_in_many_turns(
+    board: Switchboard, started: Started, clients: Clients, notices: Notices
+) -> None:
+    # Given
+    forwarder = started(Forwarder(board, ANY_PORT, ANY_PORT))
+    front, back = forwarder.addresses
+    publisher = shake_hands(front, b"PUB")  # a libzmq's filter would have to hear of all topics first
+    subscribers = [clients.connect(zmq.SUB, back, sndhwm=0) for _ in range(10)]  # or it forgets some
+    for at, subscriber in enumerate(subscribers):
+        for number in range(10_000):
+            subscriber.subscribe(b"%d.%04d" % (at, number))
+        subscriber.subscribe(b"5.77")  # and one that two want
+    eventually(lambda: len(forwarder._upstream._wanted) == 100_001)
+    # When
+    for at in range(10):
+        publisher.sendall(encode([b"%d.9999" % at, b"body"]))
+    publisher.sendall(encode([b"5.7788", b"body"]))
+    # Then each gets its own, once
+    for at, subscriber in enumerate(subscribers):
+        assert receive(subscriber) == [b"%d.9999" % at, b"body"]
+        assert receive(subscriber) == [b"5.7788", b"body"]
+    # And when one leaves, it takes many turns of the hub
+    someone = max(forwarder._subscriptions.subscribers, key=lambda each: len(each.topics))
+    someone.leave()
+    assert len(someone.topics) > 8000
+    eventually(lambda: not someone.topics)
+    assert not notices
 
 
 def test_a_slow_subscriber_loses_what_goes_beyond_its_mark_counted_and_others_lose_nothing(
@@ -343,10 +450,10 @@ def test_what_no_worker_takes_is_held_up_to_the_mark_then_the_producer_waits(
         while push.poll(0, zmq.POLLOUT):
             push.send(bytes(1000))
             sent, last = sent + 1, time.monotonic()
-        return time.monotonic() - last > 0.5
+        return streamer.backlog >= 150 and time.monotonic() - last > 0.5
 
     eventually(blocked)
-    assert 200 <= streamer.backlog < 200 + 2000  # the mark, and what was on its way: about a MiB
+    assert streamer.backlog < 200 + 2000  # the mark, and what was on its way: about a MiB
     pull = clients.connect(zmq.PULL, back)
     assert {len(receive(pull)[0]) for _ in range(sent)} == {1000}
     eventually(lambda: streamer.backlog == 0)
@@ -372,7 +479,7 @@ def test_a_flooded_device_nobody_takes_from_stays_small(
     before = memory().rss
     flood = psutil.Process(python(_FLOOD, front).pid)
     eventually(lambda: memory().rss - before > 4_000_000)
-    eventually(lambda: flood.cpu_percent(0.2) < 1, seconds=20)  # it waits
+    eventually(lambda: flood.cpu_percent(0.2) < 1)  # it waits
     assert memory().rss - before < 40 << 20
 
 
@@ -389,7 +496,7 @@ def test_a_signal_flushes_what_is_held_and_ends_it_with_0(
     assert receive(pull) == [bytes(100)]
     device.process.send_signal(number)
     assert [receive(pull) for _ in range(499)] == [[bytes(100)]] * 499
-    assert device.process.wait(10) == 0
+    assert device.process.wait(60) == 0
     assert "stopped after 500 messages" in device.end()
 
 
@@ -401,7 +508,7 @@ def test_a_signal_ends_it_within_its_deadline_also_when_nobody_takes_what_is_hel
     push = clients.connect(zmq.PUSH, front)
     send(push, b"for nobody")
     device.process.send_signal(signal.SIGTERM)
-    assert device.process.wait(12) == 0
+    assert device.process.wait(60) == 0
 
 
 def test_a_queue_that_is_ended_still_delivers_the_answer_of_a_busy_worker(
@@ -415,13 +522,13 @@ def test_a_queue_that_is_ended_still_delivers_the_answer_of_a_busy_worker(
     device.process.send_signal(signal.SIGTERM)
     send(worker, b"answer")
     assert receive(asker) == [b"answer"]
-    assert device.process.wait(10) == 0
+    assert device.process.wait(60) == 0
 
 
 def test_an_address_in_use_is_one_clear_line_and_exit_1(alone: Run, clients: Clients) -> None:
     _, end = clients.bind(zmq.PULL)
     device = alone("streamer", ANY_PORT, end.address)
-    assert device.process.wait(10) == 1
+    assert device.process.wait(60) == 1
     assert device.end() == f"streamer: {end.address} can't be bound: Address already in use\n"
 
 
@@ -438,7 +545,7 @@ def test_wrong_usage_says_what_is_wrong_and_exits_2(
     alone: Run, arguments: tuple[object, ...], what: str
 ) -> None:
     device = alone(*arguments)
-    assert device.process.wait(10) == 2
+    assert device.process.wait(60) == 2
     assert what in device.end()
 
 

@@ -26,10 +26,10 @@ from plain_sockets import (
     shake_hands,
 )
 
-from devices.doors import Lane, LaneDoor
-from devices.endpoints import Endpoint, parse
-from devices.switchboard import Switchboard
-from devices.zmtp_frames import Message
+from sluicemq_devices.doors.doors import Lane, LaneDoor
+from sluicemq_devices.doors.endpoints import Endpoint, parse
+from sluicemq_devices.doors.switchboard import Switchboard
+from sluicemq_devices.zmtp.frames import Message
 
 Started = Callable[[Any], Any]
 Python = Callable[..., subprocess.Popen]
@@ -75,7 +75,7 @@ def test_nothing_is_lost_of_clients_that_send_and_leave(
 ) -> None:
     door = started(door_of(board, inbox))
     leavers = [python(_SEND_AND_LEAVE, door.address) for _ in range(2)]
-    assert [leaver.wait(30) for leaver in leavers] == [0, 0]
+    assert [leaver.wait(60) for leaver in leavers] == [0, 0]
     eventually(lambda: len(inbox) == 20_000)
     eventually(lambda: door.connections == 0)
     assert door.received == 20_000
@@ -127,6 +127,9 @@ def test_who_does_not_speak_zmtp_is_cut_with_a_notice_and_others_go_on(
 ) -> None:
     door = started(door_of(board, inbox))
     good = clients.connect(zmq.PUSH, door.address)
+    send(good, b"served")
+    eventually(lambda: inbox == [[b"served"]])
+    board.handshake = 0.5
     bad = dial(door.address)
     bad.sendall(garbage)
     assert ended(bad)
@@ -134,7 +137,7 @@ def test_who_does_not_speak_zmtp_is_cut_with_a_notice_and_others_go_on(
     assert reason in notice
     assert f"tcp://127.0.0.1:{bad.getsockname()[1]}" in notice
     send(good, b"still served")
-    eventually(lambda: inbox == [[b"still served"]])
+    eventually(lambda: inbox[1:] == [[b"still served"]])
 
 
 @pytest.mark.parametrize("length", [MAX_FRAME + 1, 1 << 40, (1 << 64) - 1])
@@ -199,7 +202,7 @@ def test_a_door_that_is_paused_within_a_flood_holds_little(
     before = resident()
     # When three producers flood it
     producers = [python(_FLOOD, door.address) for _ in range(3)]
-    eventually(lambda: door.received > 20_000, seconds=30)
+    eventually(lambda: door.received > 20_000)
     # Then they wait, and not in its memory
     assert resident() - before < 20 << 20
     for producer in producers:
@@ -286,6 +289,42 @@ def test_connections_over_the_budget_are_closed_at_once_and_counted(
         board.stop()
 
 
+def test_no_door_locks_the_one_for_which_connections_are_kept(
+    notices: Notices, inbox: Inbox, started: Callable[[Any], Any]
+) -> None:
+    board = Switchboard(notice=lambda kind, text: notices.append((kind, text)), max_connections=40, keep=True)
+    board.start()
+    first, second = (started(door_of(board, inbox)) for _ in range(2))
+    admin = started(LaneDoor(board, ANY_PORT, "PULL", lambda _lane: None, max_frame=10, kept=True))
+
+    crowd = [dial(door.address) for door in (first, second) for _ in range(60)]
+    eventually(lambda: len(notices.of("connections_refused")) == 120 - 32)
+    let_in = [shake_hands(admin.address, b"PUSH") for _ in range(8)]
+    eventually(lambda: (first.connections, second.connections, admin.connections) == (32, 0, 8))
+    assert "32 connections are open of 40, 8 are kept" in notices.of("connections_refused")[0]
+
+    for each in (*crowd, *let_in):
+        each.close()
+
+
+def test_one_door_leaves_a_fifth_of_the_connections_to_the_others(
+    notices: Notices, inbox: Inbox, started: Callable[[Any], Any]
+) -> None:
+    board = Switchboard(
+        notice=lambda kind, text: notices.append((kind, text)), max_connections=100, keep=True
+    )
+    board.start()
+    first, second = (started(door_of(board, inbox)) for _ in range(2))
+
+    crowd = [dial(first.address) for _ in range(90)]
+    eventually(lambda: len(notices.of("connections_refused")) == 10)
+    crowd += [dial(second.address) for _ in range(12)]
+    eventually(lambda: (first.connections, second.connections) == (80, 12))
+
+    for each in crowd:
+        each.close()
+
+
 def test_the_budget_follows_from_the_limit_of_open_files(board: Switchboard) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert soft == hard
@@ -296,9 +335,9 @@ _AT_THE_LIMIT = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
 import gevent
-from devices.doors import LaneDoor
-from devices.endpoints import parse
-from devices.switchboard import Switchboard
+from sluicemq_devices.doors.doors import LaneDoor
+from sluicemq_devices.doors.endpoints import parse
+from sluicemq_devices.doors.switchboard import Switchboard
 refused = []
 board = Switchboard(notice=lambda kind, text: refused.append(kind), max_connections=1000)
 board.start()
@@ -438,7 +477,7 @@ def test_what_lies_in_the_kernel_while_a_gate_closes_is_read_if_the_door_goes_on
     # Then
     eventually(lambda: len(inbox) == 5000)
     client.close()
-    closing.get(timeout=2)
+    closing.get(timeout=60)
 
 
 def test_starting_and_stopping_twice_or_out_of_order_is_harmless(

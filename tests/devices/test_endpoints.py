@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from devices.endpoints import Endpoint, host_and_port, parse, tcp_address
+from sluicemq_devices.doors.endpoints import Endpoint, host_and_port, parse, source_of, tcp_address, unix_path
 
 
 @pytest.mark.parametrize(
@@ -14,6 +14,14 @@ from devices.endpoints import Endpoint, host_and_port, parse, tcp_address
         (">tcp://[::1]:5551", Endpoint("tcp://[::1]:5551", bind=False)),
         (">ipc:///run/jobs", Endpoint("ipc:///run/jobs", bind=False)),
         ("ipc:///run/jobs", Endpoint("ipc:///run/jobs", bind=True)),
+        ("tcp://*:*", Endpoint("tcp://*:*", bind=True)),
+        ("tcp://eth0:*", Endpoint("tcp://eth0:*", bind=True)),
+        ("@ipc://*", Endpoint("ipc://*", bind=True)),
+        ("ipc://@jobs", Endpoint("ipc://@jobs", bind=True)),
+        (">ipc://@jobs", Endpoint("ipc://@jobs", bind=False)),
+        ("ipc://jobs", Endpoint("ipc://jobs", bind=True)),
+        (">tcp://lo:*;host:1", Endpoint("tcp://lo:*;host:1", bind=False)),
+        (">tcp://[::1]:0;[::1]:1", Endpoint("tcp://[::1]:0;[::1]:1", bind=False)),
     ],
 )
 def test_an_endpoint_binds_unless_it_is_marked_to_connect(text: str, endpoint: Endpoint) -> None:
@@ -33,7 +41,15 @@ def test_an_endpoint_binds_unless_it_is_marked_to_connect(text: str, endpoint: E
         ("tcp://localhost:٣", "is not a port"),
         (">tcp://localhost:0", "needs a real host and port"),
         (">tcp://*:5551", "needs a real host and port"),
-        ("ipc://jobs", "must begin with /"),
+        (">tcp://localhost:*", "needs a real host and port"),
+        (">tcp://localhost:00", "needs a real host and port"),
+        (">tcp://lo:0;*:1", "needs a real host and port"),
+        (">tcp://lo;host:1", "host or port is missing"),
+        ("tcp://lo:0;lo:1", "only an end that connects"),
+        ("ipc://", "the path is missing"),
+        ("ipc://@", "the path is missing"),
+        (">ipc://*", "needs a real path"),
+        ("ipc:///a\0b", "no zero bytes"),
         ("ipc:///" + "x" * 107, "longer than 107 bytes"),
     ],
 )
@@ -51,8 +67,34 @@ def test_an_endpoint_is_shown_with_its_mark() -> None:
 
 @pytest.mark.parametrize(
     ("address", "place"),
-    [("tcp://a:1", ("a", 1)), ("tcp://[::1]:2", ("::1", 2)), ("tcp://*:3", ("", 3))],
+    [("tcp://a:1", ("a", 1)), ("tcp://*:0", ("", 0)), ("tcp://[::1]:2", ("::1", 2)), ("tcp://*:3", ("", 3))],
 )
 def test_hosts_and_ports_come_apart_and_together_again(address: str, place: tuple[str, int]) -> None:
     assert host_and_port(address) == place
     assert tcp_address(*place) == address
+
+
+@pytest.mark.parametrize(
+    ("text", "is_any"),
+    [
+        ("tcp://*:*", True),
+        ("tcp://lo:0", True),
+        ("ipc://*", True),
+        ("tcp://*:5550", False),
+        ("ipc:///a:0", False),
+        (">tcp://*:0;host:1", False),
+    ],
+)
+def test_an_end_that_binds_anywhere_is_known(text: str, *, is_any: bool) -> None:
+    assert parse(text).is_any == is_any
+
+
+def test_where_a_connection_comes_from_is_before_where_it_goes() -> None:
+    address = "tcp://lo:*;[::1]:5551"
+    assert (source_of(address), host_and_port(address)) == (("lo", 0), ("::1", 5551))
+    assert source_of("tcp://[::1]:5551") is None
+
+
+def test_the_name_of_an_abstract_socket_begins_with_a_zero() -> None:
+    assert unix_path("ipc://@jobs") == "\0jobs"
+    assert unix_path("ipc:///run/jobs") == "/run/jobs"

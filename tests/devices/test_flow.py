@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from devices.flow import Watermark
+from sluicemq_devices.hub.callbacks import nothing
+from sluicemq_devices.hub.flow import Shares, Watermark
 
 
 @pytest.fixture
@@ -43,3 +44,65 @@ def test_a_mark_of_one_drains_when_it_is_empty(events: list[str]) -> None:
     watermark.take(1, 50)
     watermark.give(1, 50)
     assert events == ["full", "drained"]
+
+
+# ------------------------------------------------------------------------ shares
+
+
+def shares(events: list[str], hwm: int = 100, part: float = 1.0) -> Shares[str]:
+    return Shares(Watermark(hwm, 1_000_000, nothing, nothing), events.append, part)
+
+
+def test_one_alone_holds_half_of_the_mark_at_most_and_as_much_is_left_for_others(events: list[str]) -> None:
+    held = shares(events)
+    assert not held.take("sick", 49, 0)
+    assert held.take("sick", 1, 0)
+    assert held.is_full("sick")
+    assert not held.take("well", 10, 0)
+
+
+@pytest.mark.parametrize("sick", [1, 2, 8, 30])
+def test_however_many_are_full_one_more_finds_room(events: list[str], sick: int) -> None:
+    held = shares(events, hwm=10_000)
+    for name in [f"sick {number}" for number in range(sick)] * 10_000:
+        if not held.is_full(name):
+            held.take(name, 1, 0)
+    assert all(held.is_full(f"sick {number}") for number in range(sick))
+    assert not held.take("well", 10_000 // (sick + 1) // 3, 0)
+
+
+def test_one_that_was_full_drains_at_half_of_what_it_may_hold(events: list[str]) -> None:
+    held = shares(events)
+    held.take("queue", 50, 0)
+    held.give("queue", 16, 0)
+    assert (events, held.is_full("queue")) == ([], True)
+    held.give("queue", 1, 0)
+    assert (events, held.is_full("queue")) == (["queue"], False)
+
+
+def test_one_that_holds_nothing_is_not_full_even_when_others_leave_nothing(events: list[str]) -> None:
+    held = shares(events)
+    held.take("large", 1000, 0)
+    assert not held.is_full("well")
+    assert held.take("well", 1, 0)
+    held.give("well", 1, 0)
+    assert events == ["well"]
+    assert held.mark.count == 1000
+
+
+def test_bytes_fill_a_share_too(events: list[str]) -> None:
+    assert shares(events).take("queue", 1, 500_000)
+
+
+def test_a_small_part_leaves_the_rest_for_many(events: list[str]) -> None:
+    held = shares(events, hwm=1000, part=0.01)
+    assert held.take("greedy", 10, 0)
+    assert not held.take("modest", 1, 0)
+
+
+def test_what_is_forgotten_is_given_back_in_silence(events: list[str]) -> None:
+    held = shares(events)
+    held.take("gone", 60, 600)
+    held.forget("gone")
+    held.forget("gone")
+    assert (held.mark.count, held.mark.bytes, held.is_full("gone"), events) == (0, 0, False, [])

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 from typing import Self
 
-from launcher import wait_until
+from launcher import PATIENCE, wait_until
 
 _PROGRAMS = Path(__file__).parent / "programs"
 
@@ -33,7 +33,7 @@ class Program:
         """What followed ``word`` on each line that began with it."""
         return [line[1:] for line in list(self._lines) if line[0] == word]
 
-    def wait_said(self, word: str, count: int = 1, timeout: float = 15.0) -> list[list[str]]:
+    def wait_said(self, word: str, count: int = 1, timeout: float = PATIENCE) -> list[list[str]]:
         """Wait until it has said ``word`` so many times."""
         said: list[list[str]] = wait_until(
             lambda: found if len(found := self.said(word)) >= count else None, timeout, f"{word!r} x {count}"
@@ -57,8 +57,8 @@ class Program:
     def end(self) -> None:
         """``kill -9``, and wait until it is gone; again is harmless."""
         self.process.kill()
-        self.process.wait(10)
-        self._reader.join(10)
+        self.process.wait(60)
+        self._reader.join(60)
 
     def _read(self) -> None:
         assert self.process.stdout

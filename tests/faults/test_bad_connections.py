@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import re
@@ -87,7 +88,7 @@ def test_garbage_is_cut_and_counted_and_is_no_job(house: House, door: str, garba
         stranger.sendall(garbage)
         assert hung_up(stranger)
 
-    wait_until(lambda: house.counter("connections_cut") > cut, 3)
+    wait_until(lambda: house.counter("connections_cut") > cut)
     assert house.counter("received") == received
 
 
@@ -116,7 +117,7 @@ def test_a_socket_of_the_wrong_kind_is_cut_and_counted(house: House, door: str, 
         stranger.sendall(GREETING + b"\x04" + bytes([len(body)]) + body)
         assert hung_up(stranger)
 
-    wait_until(lambda: house.counter("connections_cut") > cut, 3)
+    wait_until(lambda: house.counter("connections_cut") > cut)
 
 
 # --------------------------------------------------------------------- frames
@@ -131,10 +132,10 @@ def test_a_huge_frame_length_is_cut_and_counted(house: House, door: str, length:
         stranger.sendall(b"\x02" + length.to_bytes(8, "big") + b"x" * 100)
         assert hung_up(stranger)
 
-    wait_until(lambda: house.counter("connections_cut") > cut, 3)
+    wait_until(lambda: house.counter("connections_cut") > cut)
 
 
-def test_a_frame_over_four_times_the_limit_cuts_only_its_own_connection(house: House) -> None:
+def test_a_frame_over_twice_the_limit_cuts_only_its_own_connection(house: House) -> None:
     cut = house.counter("connections_cut")
     doors = house.broker.doors
     worker, honest = house.socket(zmq.PULL, doors["pull"]), house.socket(zmq.PUSH, doors["push"])
@@ -142,12 +143,12 @@ def test_a_frame_over_four_times_the_limit_cuts_only_its_own_connection(house: H
     assert receive(worker) == [b"before"]
 
     with shake_hands(doors["push"], b"PUSH") as stranger:
-        stranger.sendall(b"\x02" + (4 * LIMIT + 1).to_bytes(8, "big") + bytes(4 * LIMIT + 1))
+        stranger.sendall(b"\x02" + (2 * LIMIT + 1).to_bytes(8, "big") + bytes(2 * LIMIT + 1))
         assert hung_up(stranger)
     honest.send(b"after")
 
     assert receive(worker) == [b"after"]
-    wait_until(lambda: house.counter("connections_cut") > cut, 3)
+    wait_until(lambda: house.counter("connections_cut") > cut)
 
 
 def test_a_client_that_leaves_within_a_message_has_sent_none(house: House) -> None:
@@ -182,10 +183,8 @@ def test_two_thousand_idle_connections_cost_nobody_the_service(house: House) -> 
             finished = number % 4 == 0 and door in KINDS
             crowd.append(shake_hands(doors[door], KINDS[door]) if finished else dial(doors[door]))
 
-        began = time.monotonic()
         for _ in range(20):
             assert house.serves()
-        assert time.monotonic() - began < 5
         house.admin.ping()
     finally:
         for each in crowd:
@@ -203,7 +202,9 @@ def test_at_its_limit_of_connections_the_broker_turns_others_away(mongo_uri: str
         wait_until(lambda: house.counter("connections_refused") >= 120 - 48)
 
         assert lines(house, "connections_refused") <= 3
-        assert re.search("connections_refused: .*48 connections are open", house.broker.log_text())
+        assert re.search("connections_refused: .* connections are open of 48", house.broker.log_text())
+        with Client(house.broker.doors["smq"]) as administrator:  # for whom connections are kept
+            administrator.ping()
         assert house.serves()
         assert _files(house) < 240
 
@@ -234,19 +235,19 @@ def test_a_producer_with_fast_heartbeats_survives_a_stalled_store_and_so_does_th
 
         os.kill(broker.mongod_pid, signal.SIGSTOP)
         try:
-            sent = _flood(producers, until=time.monotonic() + 3)
+            sent = _flood(producers, blocked=3.0)
         finally:
             os.kill(broker.mongod_pid, signal.SIGCONT)
 
         assert sent > 500
         assert broker.process.poll() is None
-        wait_until(lambda: admin.stats()["counters"]["pushed"] > 500, 20)
+        wait_until(lambda: admin.stats()["counters"]["pushed"] > 500)
         assert admin.stats()["counters"]["gates_closed"] >= 1
         before = admin.stats()["counters"]["pushed"]
         for producer in producers:
-            assert producer.poll(10_000, zmq.POLLOUT)
+            assert producer.poll(60_000, zmq.POLLOUT)
             producer.send(b"and on it goes")
-        wait_until(lambda: admin.stats()["counters"]["pushed"] > before, 20)
+        wait_until(lambda: admin.stats()["counters"]["pushed"] > before)
         context.destroy(0)
         assert "Traceback" not in broker.log_text()
 
@@ -259,16 +260,20 @@ def _beating(context: zmq.Context[zmq.Socket[bytes]], address: str) -> zmq.Socke
     return producer
 
 
-def _flood(producers: list[zmq.Socket[bytes]], until: float) -> int:
-    """Send whenever a producer takes more; they are blocked, and beating, for most of the time."""
+def _flood(producers: list[zmq.Socket[bytes]], blocked: float) -> int:
+    """Send until no producer takes more, and for so many seconds after that: they only beat then."""
     poller = zmq.Poller()
     for producer in producers:
         poller.register(producer, zmq.POLLOUT)
     sent = 0
-    while (left := until - time.monotonic()) > 0:
-        for producer, _ in poller.poll(left * 1000):
+    until = math.inf
+    while time.monotonic() < until:
+        ready = poller.poll(500)
+        for producer, _ in ready:
             producer.send(b"x" * 200)
             sent += 1
+        if not ready:
+            until = min(until, time.monotonic() + blocked)
     return sent
 
 

@@ -115,13 +115,13 @@ def test_a_result_too_long_takes_no_other_result_with_it(house: House) -> None:
     workers = [house.socket(zmq.REP, doors.back) for _ in range(2)]
     dealer = house.socket(zmq.DEALER, doors.front)
     # With its headers the document would be too long, which only MongoDB can tell.
-    for number, padding in ((b"1", 4 * MIB), (b"2", 1)):
+    for number, padding in ((b"1", 60_000), (b"2", 1)):
         headers = {"id": number.decode(), "max_attempts": 1, "headers": {"padding": "x" * padding}}
         dealer.send_multipart([number, b"", b"", msgpack.packb(headers), number])
     jobs = [(receive(worker)[0], worker) for worker in workers]
 
     for number, worker in jobs:
-        worker.send(bytes(14 * MIB) if number == b"1" else b"short")
+        worker.send(bytes(16 * MIB - 30_000) if number == b"1" else b"short")
 
     answers = {answer[0]: answer[2:] for answer in (receive(dealer), receive(dealer))}
     assert answers[b"2"] == [b"short"]
@@ -336,7 +336,7 @@ def test_a_request_with_wrong_fields_is_refused(house: House, verb: bytes, field
 def test_a_client_that_calls_itself_anything_is_answered(house: House) -> None:
     library = house.smq()
 
-    for client in (None, 7, "line\nbreak", "x" * 100_000, DEEP):
+    for client in (None, 7, "line\nbreak", "x" * 60_000, DEEP):
         assert library.ask(wire.HELLO, {"client": client}).verb == wire.OK
 
 
@@ -391,7 +391,7 @@ def test_another_version_or_protocol_is_told_so_and_its_connection_ends(
     answer = Smq(stranger).say(*frames)
 
     assert refusal(answer) == "BAD_VERSION"
-    assert monitor.poll(5000)
+    assert monitor.poll(60_000)
     assert house.counter("bad_version") == counted + 1
     stranger.disable_monitor()
 
@@ -402,6 +402,8 @@ def test_a_flood_of_unknown_verbs_is_answered_and_logged_once(house: House) -> N
 
     asked = 0
     while asked < 500 or lines(house, "bad_verb") == logged:  # a line for an earlier one may be fresh
+        if asked % 90 == 89:  # one that says little else is cut at the hundredth
+            library = house.smq()
         assert refusal(library.ask(b"WHAT")) == "BAD_VERB"
         asked += 1
 

@@ -9,13 +9,13 @@ from secrets import token_hex
 import pytest
 from mongo_proxy import CuttingProxy
 
-from broker.mongo import Unclear, connect
-from broker.store import QueueStore
-from broker.store_changes import Changes, Letters
-from broker.store_inspect import collection
-from broker.store_pauses import PauseStore
-from broker.store_verdicts import GivenBack
 from jobs import NOW, a_job, everything, ids, some_jobs
+from sluicemq_broker.store.changes import Changes, Letters
+from sluicemq_broker.store.connection import Unclear, connect
+from sluicemq_broker.store.inspect import collection
+from sluicemq_broker.store.pauses import PauseStore
+from sluicemq_broker.store.queue_store import QueueStore
+from sluicemq_broker.store.verdicts import GivenBack
 
 LATER = NOW + 9
 

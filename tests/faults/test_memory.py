@@ -9,11 +9,12 @@ import psutil
 import pytest
 import zmq
 
-from plain_clients import House, code, receive, serving, spare
+from plain_clients import House, code, receive, serving, shake_hands, spare
 from sluicemq import wire
 
 MIB = 2**20
-MANY = 150  # so many MiB are sent, and may not be kept
+CLIENTS, EACH = 3, 50  # so many MiB are sent, and may not be kept; one that errs 100 times is cut
+MANY = CLIENTS * EACH
 GROWTH = 50 * MIB
 BAD = {"priority": "x"}
 
@@ -39,23 +40,25 @@ def memory(house: House) -> int:
 
 
 def test_large_jobs_that_are_refused_at_the_library_s_door(house: House) -> None:
-    library = house.smq()
-    for _ in range(MANY):
-        [refusal] = library.ask(wire.PUSH, "q", [[None, bytes(MIB), BAD]]).fields[0]
-        assert refusal[1] == "BAD_HEADERS"
+    for library in [house.smq() for _ in range(CLIENTS)]:
+        for _ in range(EACH):
+            [refusal] = library.ask(wire.PUSH, "q", [[None, bytes(MIB), BAD]]).fields[0]
+            assert refusal[1] == "BAD_HEADERS"
 
 
 def test_large_requests_that_are_refused(house: House) -> None:
-    asker = house.socket(zmq.REQ, house.take("ask").front)
-    for _ in range(MANY):
-        asker.send_multipart([b"", b'{"priority": "x"}', bytes(MIB)])
-        assert code(receive(asker)) == "BAD_HEADERS"
+    front = house.take("ask").front
+    for asker in [house.socket(zmq.REQ, front) for _ in range(CLIENTS)]:
+        for _ in range(EACH):
+            asker.send_multipart([b"", b'{"priority": "x"}', bytes(MIB)])
+            assert code(receive(asker)) == "BAD_HEADERS"
 
 
 def test_large_messages_of_a_verb_that_is_none(house: House) -> None:
-    library = house.smq()
-    for _ in range(MANY):
-        assert library.say(b"SMQ1", b"NONE", wire.encode(wire.PUSH, 0, bytes(MIB))[2]).fields[0] == "BAD_VERB"
+    body = wire.encode(wire.PUSH, 0, bytes(MIB))[2]
+    for library in [house.smq() for _ in range(CLIENTS)]:
+        for _ in range(EACH):
+            assert library.say(b"SMQ1", b"NONE", body).fields[0] == "BAD_FRAMES"
 
 
 def test_clients_that_leave_within_a_large_message(house: House) -> None:
@@ -67,6 +70,18 @@ def test_clients_that_leave_within_a_large_message(house: House) -> None:
             client.shutdown(sockets.SHUT_WR)
             while client.recv(1000):  # until the broker hangs up, having read it all
                 pass
+
+
+def test_headers_that_name_a_mebibyte(house: House) -> None:
+    before = memory(house)
+    address = house.broker.doors["smq"]
+    crowd = [shake_hands(address, b"DEALER") for _ in range(300)]
+    for each in crowd:
+        each.sendall(b"\x02" + MIB.to_bytes(8))
+    house.smq().ask(wire.PING)  # after them
+    assert memory(house) < before + GROWTH
+    for each in crowd:
+        each.close()
 
 
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"NULL".ljust(20, b"\0") + bytes(32)

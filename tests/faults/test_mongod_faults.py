@@ -71,7 +71,7 @@ class Confirming:
 
     def __exit__(self, *_: object) -> None:
         self._enough.set()
-        self._thread.join(20)
+        self._thread.join(60)
 
     def _run(self) -> None:
         try:
@@ -122,12 +122,12 @@ def test_a_frozen_mongod_costs_bounded_memory_and_nothing_received_or_confirmed_
 
 def under_load(broker: BrokerProcess, fleet: Fleet, confirming: Confirming) -> None:
     fleet.start("flood.py", broker.doors["push"], PAYLOAD)
-    wait_until(lambda: len(confirming.confirmed) > 2000, 30, "the first confirmations")
-    wait_until(lambda: stored(broker, "default") > 5000, 30, "the flood")
+    wait_until(lambda: len(confirming.confirmed) > 2000, what="the first confirmations")
+    wait_until(lambda: stored(broker, "default") > 5000, what="the flood")
 
 
 def wait_for_more(handled: Counter[str], done: int) -> None:
-    wait_until(lambda: len(handled) > done + 2000, 40, "going on")
+    wait_until(lambda: len(handled) > done + 2000, what="going on")
 
 
 def while_frozen(mongod: psutil.Process, seconds: float, measure: Any) -> int:
@@ -158,8 +158,8 @@ def assert_nothing_is_lost(
     broker: BrokerProcess, fleet: Fleet, confirming: Confirming, handled: Counter[str]
 ) -> None:
     confirming.finish()
-    wait_until(lambda: handled.keys() >= confirming.confirmed, 30, "delivery of what was confirmed")
-    wait_until(lambda: stored(broker, "confirmed") == 0, 30, "commit of what was delivered")
+    wait_until(lambda: handled.keys() >= confirming.confirmed, what="delivery of what was confirmed")
+    wait_until(lambda: stored(broker, "confirmed") == 0, what="commit of what was delivered")
     assert_all_received_is_stored(broker, fleet, len(confirming.pushed))
 
 
@@ -169,7 +169,7 @@ def assert_all_received_is_stored(broker: BrokerProcess, fleet: Fleet, of_the_li
         program.end()
     wait_until(
         lambda: stored(broker, "default") == counter(broker, "received") - of_the_library,
-        30,
+        60,
         "storing what was received",
     )
 

@@ -10,15 +10,15 @@ from typing import Any
 import psutil
 import pytest
 
-from broker.serve import stop
 from launcher import BrokerProcess, tcp, wait_until
+from sluicemq_broker.process.serve import stop
 
 
 def refusal(broker: BrokerProcess) -> list[str]:
     """Start a broker that can't, and return the lines of its log from the first warning on."""
     broker.launch()
     try:
-        assert broker.process.wait(30) == 1
+        assert broker.process.wait(60) == 1
         return broker.log_text().splitlines()
     finally:
         broker.close()
@@ -56,7 +56,7 @@ def test_a_broker_that_is_told_to_stop_while_it_starts_stops(tmp_path: Path) -> 
     try:
         broker.wait_log("starting MongoDB")
         broker.send_signal(signal.SIGTERM)
-        assert broker.process.wait(30) == 0
+        assert broker.process.wait(60) == 0
         assert "ready (pid" not in broker.log_text()
         assert mongods(tmp_path) == []
     finally:
@@ -69,10 +69,10 @@ def test_a_second_signal_ends_an_embedded_mongodb_that_does_not_stop(tmp_path: P
         store.suspend()
         wait_until(
             lambda: "second signal" in broker.log_text() or broker.send_signal(signal.SIGTERM),
-            10,
+            60,
             "its hurry",
         )
-        assert broker.process.wait(5) == 0
+        assert broker.process.wait(60) == 0
         assert not store.is_running()
 
 

@@ -5,48 +5,49 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from secrets import token_hex
-from statistics import median
 from typing import Any
 
 import pytest
 from fleet import Fleet, Program
 from pymongo import MongoClient
 
-from launcher import BrokerProcess, tcp, wait_until
+from launcher import PATIENCE, BrokerProcess, wait_until
+from plain_clients import ANY_PORT
 from sluicemq import Client, Producer
 
 KINDS = ["rep", "pull", "library"]
-HEARTBEAT, SILENCE = 0.5, 1.5
-#: A frozen worker is noticed after SILENCE, counted in heartbeats; and so much for a busy machine.
-NOTICED = SILENCE + 2 * HEARTBEAT + 0.5
-ROUNDS = 9
+BEATS = {"heartbeat": 0.5, "silence": 3.0}
+#: So long that a test which waits for it fails.
+NEVER = {"heartbeat": 1000.0, "silence": 3000.0}
+ROUNDS = 3
 HOLD = "hold"
 
 Stored = Callable[[], list[dict[str, Any]]]
 
-CONFIG = {
-    "broker": {"heartbeat": HEARTBEAT, "silence": SILENCE, "poll": 0.2},
+CONFIG: dict[str, Any] = {
+    "broker": {"poll": 0.2},
     "queues": {"default": {"backoff": "none"}},  # deaths follow each other at once
     "devices": [
         {
             "kind": "streamer",
-            "frontend": tcp(),
-            "backend": tcp(),
-            "commit": tcp(),
+            "frontend": ANY_PORT,
+            "backend": ANY_PORT,
+            "commit": ANY_PORT,
             "ack": "explicit",
             "prefetch": 100,
         },
-        {"kind": "queue", "queue": "default", "frontend": tcp(), "backend": tcp()},
+        {"kind": "queue", "queue": "default", "frontend": ANY_PORT, "backend": ANY_PORT},
     ],
 }
 
 
-@pytest.fixture(scope="module")
-def running_broker(mongo_uri: str) -> Iterator[BrokerProcess]:
+@pytest.fixture(scope="module", params=[BEATS], ids=["beats"])
+def running_broker(mongo_uri: str, request: pytest.FixtureRequest) -> Iterator[BrokerProcess]:
     """One broker for all tests here; their queue is empty and without workers when each of them begins."""
+    config = {**CONFIG, "broker": {**CONFIG["broker"], **request.param}}
     with (
         MongoClient[dict[str, Any]](mongo_uri) as mongo,
-        BrokerProcess(mongo_uri, f"test_{token_hex(6)}", config=CONFIG) as broker,
+        BrokerProcess(mongo_uri, f"test_{token_hex(6)}", config=config) as broker,
     ):
         yield broker
         mongo.drop_database(broker.config["broker"]["database"])
@@ -79,12 +80,12 @@ def stored(mongo_uri: str, running_broker: BrokerProcess) -> Iterator[Stored]:
         yield lambda: list(jobs.find({}))
 
 
+@pytest.mark.parametrize("running_broker", [NEVER], indirect=True, ids=["never"])
 @pytest.mark.parametrize("rounds", [ROUNDS, pytest.param(20, marks=pytest.mark.full)])
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_job_of_a_killed_worker_is_with_another_within_50_ms(
+def test_the_job_of_a_killed_worker_goes_to_another_at_once_and_waits_for_no_silence(
     broker: BrokerProcess, client: Client, fleet: Fleet, stored: Stored, kind: str, rounds: int
 ) -> None:
-    delays = []
     survivor = hire(fleet, broker, kind)
     for number in range(rounds):
         other = hire(fleet, broker, kind)
@@ -93,18 +94,16 @@ def test_the_job_of_a_killed_worker_is_with_another_within_50_ms(
         push(broker, job)
         holder, survivor = whoever_has(job, [survivor, other])
 
-        killed_at = time.monotonic()
         holder.end()
 
-        delays.append(got_at(survivor, job) - killed_at)
+        wait_for(job, survivor)
         survivor.go()
         survivor.wait_said("done", len(survivor.said("got")))
         wait_until(lambda: not stored(), what="the job's commit")
-    assert median(delays) < 0.05, delays
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_job_of_a_frozen_worker_goes_to_another_in_time_and_a_late_answer_changes_nothing(
+def test_the_job_of_a_frozen_worker_goes_to_another_and_a_late_answer_changes_nothing(
     broker: BrokerProcess, client: Client, fleet: Fleet, stored: Stored, kind: str
 ) -> None:
     team = [hire(fleet, broker, kind), hire(fleet, broker, kind)]
@@ -112,9 +111,8 @@ def test_the_job_of_a_frozen_worker_goes_to_another_in_time_and_a_late_answer_ch
     push(broker, HOLD)
     frozen, other = whoever_has(HOLD, team)
 
-    frozen_at = time.monotonic()
     frozen.freeze()
-    delay = got_at(other, HOLD) - frozen_at
+    wait_for(HOLD, other)
     frozen.thaw()
     frozen.go()
     frozen.wait_said("done")
@@ -122,7 +120,6 @@ def test_the_job_of_a_frozen_worker_goes_to_another_in_time_and_a_late_answer_ch
     if kind == "pull":  # the others' answers were dropped with their connections
         wait_until(lambda: client.stats()["counters"].get("late_verdicts"), what="the late answer")
 
-    assert delay < NOTICED
     (job,) = stored()
     assert job["state"] == "reserved"
     assert job["attempts"] == 2
@@ -172,7 +169,7 @@ def assert_is_dead_of_its_workers(client: Client) -> None:
 def work_until(start: Callable[[], Program], condition: Callable[[], bool]) -> int:
     """Keep one worker at work until ``condition``; returns how many have died."""
     deaths, worker = 0, start()
-    deadline = time.monotonic() + 40
+    deadline = time.monotonic() + 2 * PATIENCE
     while not condition():
         assert time.monotonic() < deadline, f"after {deaths} deaths it is not over"
         if not worker.alive:
@@ -222,6 +219,5 @@ def has(worker: Program, job: str) -> bool:
     return any(name == job for _, name, _ in worker.said("got"))
 
 
-def got_at(worker: Program, job: str) -> float:
-    wait_until(lambda: has(worker, job), 15, f"{job} with another worker")
-    return next(float(at) for at, name, _ in worker.said("got") if name == job)
+def wait_for(job: str, worker: Program) -> None:
+    wait_until(lambda: has(worker, job), what=f"{job} with another worker")

@@ -10,12 +10,12 @@ import pytest
 from pymongo import MongoClient
 from pymongo.database import Database
 
-from broker.mongo import connect
-from broker.store import QueueStore
-from broker.store_changes import Changes
-from broker.store_inspect import Inspector, collection
 from other_systems import Jobs, broker, jobs_of
 from plain_clients import House
+from sluicemq_broker.store.changes import Changes
+from sluicemq_broker.store.connection import connect
+from sluicemq_broker.store.inspect import Inspector, collection
+from sluicemq_broker.store.queue_store import QueueStore
 
 
 @pytest.fixture(scope="session")

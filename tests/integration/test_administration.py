@@ -28,7 +28,7 @@ from sluicemq import (
     wire,
 )
 
-CONFIG = {"broker": {"poll": 0.2, "lease": 2.0}}
+CONFIG = {"broker": {"poll": 0.2, "lease": 6.0}}
 
 
 class Stage:
@@ -88,7 +88,7 @@ class Works:
     def _work(self, job: Job) -> None:
         self.seen.append(job.payload)
         self.attempts.append(job.attempt)
-        assert self.may_end.wait(20)
+        assert self.may_end.wait(60)
         if self.fails:
             raise Reject("disk full")
 
@@ -103,7 +103,7 @@ def working(broker: BrokerProcess, queue: str, *, fails: bool = False, prefetch:
     finally:
         works.may_end.set()
         works.worker.stop()
-        thread.join(20)
+        thread.join(60)
 
 
 # --------------------------------------------------------- show, promote, change
@@ -154,7 +154,7 @@ def test_who_waits_for_the_result_of_a_cancelled_job_is_told(stage: Stage) -> No
         asker.send_multipart([stage.queue.encode(), headers, b"x"])
         wait_until(lambda: "asked" in [each["id"] for each in scheduled(stage)], what="the job")
         stage.here.cancel(stage.queue, "asked")
-        assert asker.poll(5000)
+        assert asker.poll(60_000)
         error, text = asker.recv_multipart()
     assert (error, json.loads(text)["code"]) == (b"ERROR", "NOT_FOUND")
 
@@ -202,17 +202,17 @@ def test_what_is_ordered_here_is_done_here_without_waiting_for_the_next_look(
             wait_until(lambda: client.queues()[-1]["dead"] == 1, what="a dead letter")
         with working(broker, "mail") as works:
             client.promote("mail", promoted.id)
-            wait_until(lambda: works.seen == [b"1"], 5, "the promoted job")
+            wait_until(lambda: works.seen == [b"1"], what="the promoted job")
             client.change("mail", changed.id, delay=0.2)
-            wait_until(lambda: works.seen[1:] == [b"2"], 5, "the changed job")
+            wait_until(lambda: works.seen[1:] == [b"2"], what="the changed job")
             client.redrive("mail")
-            wait_until(lambda: works.seen[2:] == [b"3"], 5, "the redriven job")
+            wait_until(lambda: works.seen[2:] == [b"3"], what="the redriven job")
             client.pause("mail")
             with Producer(broker.doors["smq"]) as producer:
-                producer.push("mail", b"4").wait(5)
+                producer.push("mail", b"4").wait(60)
             assert client.queues()[-1]["ready"] == 1
             client.resume("mail")
-            wait_until(lambda: works.seen[3:] == [b"4"], 5, "the job after the pause")
+            wait_until(lambda: works.seen[3:] == [b"4"], what="the job after the pause")
 
 
 @pytest.mark.parametrize(
@@ -300,7 +300,7 @@ def test_paused_intake_refuses_the_library_at_every_broker_and_resumes(stage: St
         with Producer(broker.doors["smq"]) as producer:
             receipt = producer.push(stage.queue, b"no")
             with pytest.raises(Paused, match="resume it with: sluicemq resume"):
-                receipt.wait(10)
+                receipt.wait(60)
     with working(stage.first, stage.queue) as works:
         wait_until(lambda: works.seen == [b"before"], what="the job from before")
     stage.here.resume(stage.queue, "intake")
@@ -345,7 +345,7 @@ def test_plain_doors_of_a_paused_queue_refuse_who_can_hear_and_block_who_can_not
             asker.linger = 0
             asker.connect(broker.doors["req"])
             asker.send(b"x")
-            assert asker.poll(5000)
+            assert asker.poll(60_000)
             assert json.loads(asker.recv_multipart()[1])["code"] == "PAUSED"
         assert client.queues()[0]["ready"] == 0
         # When

@@ -8,15 +8,15 @@ import pytest
 from pymongo.database import Database
 from pymongo.errors import AutoReconnect, OperationFailure
 
-from broker import store_changes
-from broker.mongo import Unclear
-from broker.store import QueueStore
-from broker.store_changes import Changes, Letters
-from broker.store_documents import date, seconds
-from broker.store_inspect import Inspector, collection
-from broker.store_verdicts import GivenBack
 from jobs import NOW, a_job, everything, finished, ids, some_jobs, stored
 from sluicemq.errors import DifferentStore, NotFound, Unavailable
+from sluicemq_broker.store import changes as store_changes
+from sluicemq_broker.store.changes import Changes, Letters
+from sluicemq_broker.store.connection import Unclear
+from sluicemq_broker.store.documents import date, seconds
+from sluicemq_broker.store.inspect import Inspector, collection
+from sluicemq_broker.store.queue_store import QueueStore
+from sluicemq_broker.store.verdicts import GivenBack
 
 ME = "me"
 LATER = NOW + 100
@@ -67,19 +67,19 @@ def test_a_job_that_waits_can_be_cancelled_once(store: QueueStore, changes: Chan
     # Given
     store.push([a_job("a"), a_job("later", eligible_at=NOW + 60)], NOW)
     # When
-    changes.cancel("mail", "a")
-    changes.cancel("mail", "later")
+    changes.cancel("mail", "a", NOW)
+    changes.cancel("mail", "later", NOW)
     # Then
     assert everything(store) == {}
     with pytest.raises(NotFound, match="'a' is not there in queue 'mail'"):
-        changes.cancel("mail", "a")
+        changes.cancel("mail", "a", NOW)
 
 
 def test_a_job_that_a_worker_has_can_not_be_cancelled(store: QueueStore, changes: Changes) -> None:
     store.push([a_job("a", owner=ME)], NOW)
     with pytest.raises(NotFound, match="'a' is reserved"):
-        changes.cancel("mail", "a")
-    assert store.held_ids(ME) == {"a"}
+        changes.cancel("mail", "a", NOW)
+    assert store.reservations(ME) == {("a", 0)}
 
 
 # --------------------------------------------------------------- promote, change
@@ -460,3 +460,15 @@ def test_a_dropped_queue_is_gone_with_all_its_jobs(
 ) -> None:
     assert changes.drop("mail") == 15
     assert "mail" not in inspector.names()
+
+
+def test_a_cancel_that_lands_late_spares_a_job_of_the_same_id_accepted_since(
+    store: QueueStore, changes: Changes
+) -> None:
+    long_ago = NOW - 1000  # when the order was given
+    store.push([a_job("again")], NOW)
+
+    with pytest.raises(NotFound):
+        changes.cancel("mail", "again", long_ago)
+
+    assert states(store) == {"again": "ready"}

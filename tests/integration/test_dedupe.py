@@ -11,14 +11,14 @@ import pytest
 from pymongo.collection import Collection
 from pymongo.database import Database
 
-from broker.job import Dedupe, Job
-from broker.store import QueueStore
-from broker.store_changes import Changes, Letters
-from broker.store_documents import DEDUPE_INDEX, REMOVAL_INDEX, seconds
-from broker.store_inspect import collection
-from broker.store_push import Pushed, judge
-from broker.store_verdicts import GivenBack
 from jobs import NOW, a_job, everything, finished, firsts, stored
+from sluicemq_broker.job.job import Dedupe, Job
+from sluicemq_broker.store.changes import Changes, Letters
+from sluicemq_broker.store.documents import DEDUPE_INDEX, REMOVAL_INDEX, seconds
+from sluicemq_broker.store.inserts import Pushed, judge
+from sluicemq_broker.store.inspect import collection
+from sluicemq_broker.store.queue_store import QueueStore
+from sluicemq_broker.store.verdicts import GivenBack
 
 ME = "me"
 WINDOW = 10.0
@@ -104,7 +104,7 @@ def test_a_job_that_is_removed_unfinished_leaves_its_id_to_the_next(
     store.push([one_of("first", expires_at=NOW + 1)], NOW)
     # When
     if way == "cancelled":
-        changes.cancel("mail", "first")
+        changes.cancel("mail", "first", NOW)
     elif way == "purged":
         changes.purge("mail", "ready", NOW)
     else:
@@ -270,7 +270,7 @@ def test_of_many_pushes_at_once_one_is_first_and_all_others_hear_its_id(
         answers = []
         for each in range(rounds):
             job = one_of(f"{each}-{number}", Dedupe(f"{each}", WINDOW))
-            start.wait(30)
+            start.wait(60)
             answers.append((job.id, brokers[number % 2].push([job], NOW + WINDOW)))
         return answers
 

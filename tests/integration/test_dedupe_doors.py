@@ -16,7 +16,7 @@ from pymongo import MongoClient
 from launcher import BrokerProcess, wait_until
 from sluicemq import Client, Duplicate, Job, Producer, Reject, Worker
 
-SECONDS = 20.0
+SECONDS = 60.0
 CONFIG = {"broker": {"poll": 0.2, "stop_timeout": 3}, "queues": {"*": {"dedupe_window": 60.0}}}
 
 

@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 from pymongo.errors import AutoReconnect
 
-from broker.job import Dedupe, Job
-from broker.mongo import Unclear
-from broker.store import QueueStore
-from broker.store_changes import Changes
-from broker.store_documents import seconds
-from broker.store_push import Pushed
-from broker.store_verdicts import GivenBack
 from jobs import NOW, a_job, everything, finished, firsts
 from sluicemq.errors import SluiceError
+from sluicemq_broker.job.job import Dedupe, Job
+from sluicemq_broker.store.changes import Changes
+from sluicemq_broker.store.connection import Unclear
+from sluicemq_broker.store.documents import seconds
+from sluicemq_broker.store.inserts import Pushed
+from sluicemq_broker.store.queue_store import QueueStore
+from sluicemq_broker.store.verdicts import GivenBack
 
 ME = "me"
 

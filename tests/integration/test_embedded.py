@@ -16,10 +16,10 @@ import psutil
 import pytest
 from pymongo import MongoClient, WriteConcern
 
-from broker import mongod
-from broker.embedded import EmbeddedMongo
 from launcher import wait_until
 from sluicemq.errors import Unavailable
+from sluicemq_broker.embedded import mongod
+from sluicemq_broker.embedded.life import EmbeddedMongo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 OWNER = """
 import select, sys
 from pathlib import Path
-from broker.embedded import EmbeddedMongo
+from sluicemq_broker.embedded.life import EmbeddedMongo
 store = EmbeddedMongo(Path(sys.argv[1]))
 print(store.start(), store.pid, flush=True)
 select.select([sys.stdin], [], [])
@@ -36,16 +36,25 @@ store.stop()
 
 PATCHED = "from gevent import monkey; monkey.patch_all()\n"
 
-# Prints, at the end, the longest time for which no other greenlet could run.
+# Prints, at the end, for how many looks of a thread at most no other greenlet could run. It looks each 5 ms,
+# or less often where the machine is busy: a mongod takes hundreds of looks to start.
 TICKER = """
-import atexit, gevent, time
-longest = 0.0
+import atexit, gevent
+from gevent.monkey import get_original
+sleep, start = get_original("time", "sleep"), get_original("_thread", "start_new_thread")
+looks = longest = 0
+def look():
+    global looks
+    while True:
+        sleep(0.005)
+        looks += 1
 def tick():
     global longest
     while True:
-        before = time.monotonic()
+        before = looks
         gevent.sleep(0.005)
-        longest = max(longest, time.monotonic() - before)
+        longest = max(longest, looks - before)
+start(look, ())
 gevent.spawn(tick)
 atexit.register(lambda: print(longest))
 """
@@ -126,7 +135,7 @@ def test_a_killed_owner_takes_its_mongod_with_it_and_the_folder_opens_again(
 
 
 def test_a_former_mongod_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.embedded._FORMER_PATIENCE", 0.1)
+    monkeypatch.setattr("sluicemq_broker.embedded.life._FORMER_PATIENCE", 0.1)
     (tmp_path / "mongo").mkdir()
     stuck = subprocess.Popen([sys.executable, "-c", "input()", tmp_path / "mongo"], stdin=subprocess.PIPE)
     try:
@@ -135,7 +144,7 @@ def test_a_former_mongod_that_does_not_end_is_killed(tmp_path: Path, monkeypatch
         wait_until(lambda: mongod._serves(stuck.pid, tmp_path / "mongo"), what="the stuck process")
 
         with running(tmp_path):
-            assert stuck.wait(5) == -signal.SIGKILL
+            assert stuck.wait(60) == -signal.SIGKILL
     finally:
         stuck.kill()
         stuck.wait()
@@ -177,7 +186,7 @@ def test_a_stop_ends_a_mongod_that_is_just_being_brought_back(tmp_path: Path) ->
 def test_a_stopped_mongod_that_hears_no_signal_is_killed_in_bounded_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.embedded._STOP_PATIENCE", 0.2)
+    monkeypatch.setattr("sluicemq_broker.embedded.life._STOP_PATIENCE", 0.2)
     with running(tmp_path) as store:
         pid = store.pid
         assert pid
@@ -247,8 +256,8 @@ def test_under_gevent_the_hub_goes_on_while_mongod_starts_and_comes_back(tmp_pat
         until(lambda: not alive(pid))
         assert read_from(uri) == ["kept"]
 
-        ticks, _ = owner.communicate(timeout=20)
-        assert float(ticks) < 0.25
+        longest, _ = owner.communicate(timeout=60)
+        assert int(longest) < 100
 
 
 @contextmanager
@@ -333,10 +342,13 @@ def cmdline(process: psutil.Process) -> list[str]:
 
 
 def alive(pid: int) -> bool:
-    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
-def until(condition: Callable[[], bool], patience: float = 20.0) -> None:
+def until(condition: Callable[[], bool], patience: float = 60.0) -> None:
     deadline = time.monotonic() + patience
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"

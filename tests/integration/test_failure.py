@@ -13,7 +13,7 @@ import pytest
 import zmq
 
 from launcher import wait_until
-from plain_clients import Doors, House, code, receive, serving, spare
+from plain_clients import ANY_PORT, Doors, House, code, receive, serving, spare
 from sluicemq import Client, Job, Producer, Rollback, Worker
 
 WAIT = 0.6
@@ -32,12 +32,23 @@ OWN: dict[str, Any] = {
     "on_expiry": "dead",
 }
 LASTING = {name: OWN[name] for name in OWN if name not in ("ttl", "delay", "keep_done")}
+#: What is rolled back in these queues comes again in this time only if its worker says so.
+LONG = 1000.0
+SLOW: list[dict[str, Any]] = [
+    {"kind": "queue", "queue": "slow_ask-0"},
+    {"kind": "queue", "queue": "slow_ask-1"},
+    {"kind": "streamer", "queue": "slow_ack-0", "ack": "explicit", "commit": ANY_PORT},
+    {"kind": "streamer", "queue": "slow_pop-0", "commit": ANY_PORT},
+]
 
 
 @pytest.fixture(scope="module")
 def shared(mongo_uri: str) -> Iterator[House]:
-    devices = spare(ask=12, ack=6, pop=6)
-    with serving(mongo_uri, devices, queues={"*": LASTING, "settings": OWN}, poll=0.2, lease=3) as house:
+    slow = [{"frontend": ANY_PORT, "backend": ANY_PORT, **device} for device in SLOW]
+    devices = [*spare(ask=12, ack=6, pop=6), *slow]
+    queues = {"*": LASTING, "settings": OWN}
+    queues |= {device["queue"]: {**LASTING, "backoff_base": LONG} for device in SLOW}
+    with serving(mongo_uri, devices, queues=queues, poll=0.2, lease=3) as house:
         yield house
 
 
@@ -54,8 +65,7 @@ def in_json(**headers: Any) -> bytes:
 # ---------------------------------------------------------------------- back-off
 
 
-def by_rep(house: House, verdict: list[bytes]) -> list[float]:
-    doors = house.take("ask")
+def by_rep(house: House, doors: Doors, verdict: list[bytes]) -> list[float]:
     worker = house.socket(zmq.REP, doors.back)
     house.ask(doors.front, b"", b'{"reply": "accepted"}', b"work")
     receive(worker)
@@ -66,8 +76,7 @@ def by_rep(house: House, verdict: list[bytes]) -> list[float]:
     return [*times, time.monotonic()]
 
 
-def by_pull(house: House, verdict: list[bytes]) -> list[float]:
-    doors = house.take("ack")
+def by_pull(house: House, doors: Doors, verdict: list[bytes]) -> list[float]:
     worker, commits = house.socket(zmq.PULL, doors.back), house.socket(zmq.PUSH, doors.commit)
     house.push(doors.front, b"work")
     receipt, _ = receive(worker)
@@ -78,7 +87,7 @@ def by_pull(house: House, verdict: list[bytes]) -> list[float]:
     return [*times, time.monotonic()]
 
 
-def by_library(house: House, verdict: list[bytes]) -> list[float]:
+def by_library(house: House, doors: Doors, verdict: list[bytes]) -> list[float]:
     times: list[float] = []
 
     def handler(_job: Job) -> None:
@@ -86,30 +95,35 @@ def by_library(house: House, verdict: list[bytes]) -> list[float]:
         if len(times) == 1:
             raise Rollback("why", delay=float(verdict[2])) if len(verdict) > 2 else OSError("why")
 
-    doors = house.take("pop")
     with Worker(house.broker.doors["smq"], doors.queue, handler):
         house.push(doors.front, b"work")
         wait_until(lambda: len(times) == 2, what="the second delivery")
     return times
 
 
-@pytest.mark.parametrize("roll_back", [by_rep, by_pull, by_library])
-@pytest.mark.parametrize(
-    ("verdict", "least", "most"),
-    [([b"ROLLBACK"], WAIT - 0.05, WAIT + 1.0), ([b"ROLLBACK", b"why", b"0"], 0.0, WAIT - 0.05)],
-    ids=["backoff", "delay 0"],
+WAYS = pytest.mark.parametrize(
+    ("shape", "roll_back"), [("ask", by_rep), ("ack", by_pull), ("pop", by_library)]
 )
-def test_a_job_that_was_rolled_back_comes_again_after_its_backoff_or_at_once_if_the_worker_says_so(
-    house: House, roll_back: Callable[[House, list[bytes]], list[float]], verdict: list[bytes],
-    least: float, most: float,
-) -> None:  # fmt: skip
-    before, after = roll_back(house, verdict)
-    assert least <= after - before <= most
+
+
+@WAYS
+def test_a_job_that_was_rolled_back_comes_again_after_its_backoff(
+    house: House, shape: str, roll_back: Callable[..., list[float]]
+) -> None:
+    before, after = roll_back(house, house.take(shape), [b"ROLLBACK"])
+    assert after - before >= WAIT - 0.05
+
+
+@WAYS
+def test_a_job_that_was_rolled_back_comes_again_at_once_if_the_worker_says_so(
+    house: House, shape: str, roll_back: Callable[..., list[float]]
+) -> None:
+    assert roll_back(house, house.take(f"slow_{shape}"), [b"ROLLBACK", b"why", b"0"])
 
 
 def test_the_wait_is_as_the_queues_settings_have_it_and_is_told_by_the_job(house: House) -> None:
     # Given
-    doors = house.take("ask")
+    doors = house.take("slow_ask")
     worker = house.socket(zmq.REP, doors.back)
     house.ask(doors.front, b"", in_json(reply="accepted"), b"work")
     receive(worker)
@@ -118,7 +132,7 @@ def test_the_wait_is_as_the_queues_settings_have_it_and_is_told_by_the_job(house
     house.await_count(doors.queue, "scheduled", 1)
     # Then
     [job] = house.admin.peek(doors.queue, "scheduled")
-    assert job["eligible_at"] - job["errors"][0]["at"] == pytest.approx(WAIT, abs=0.1)
+    assert job["eligible_at"] - job["errors"][0]["at"] == pytest.approx(LONG, abs=1)
     assert job["errors"][0]["worker"]
 
 
@@ -131,7 +145,7 @@ def test_an_expired_job_that_goes_to_the_dead_letters_answers_that_it_has_expire
     doors = house.take("ask")
     question = (b"", in_json(id="late", ttl=0.1), b"work")
     for _ in range(2):
-        assert code(house.ask(doors.front, *question, seconds=15)) == "EXPIRED"
+        assert code(house.ask(doors.front, *question)) == "EXPIRED"
     letter = house.dead_letter(doors.queue)
     assert (letter["id"], letter["reason"], letter["attempts"]) == ("late", "expired", 0)
     assert letter["remove_at"] == pytest.approx(letter["ended_at"] + OWN["dead_retention"])
@@ -177,7 +191,7 @@ def test_a_kept_job_stays_as_done_with_its_whole_story(
     pushed = time.time()
     headers = {"keep_done": 30, "headers": {"k": "v"}}
     with Producer(house.broker.doors["smq"]) as producer:
-        producer.push(doors.queue, b"work", id="kept", **headers).wait(10)
+        producer.push(doors.queue, b"work", id="kept", **headers).wait(60)
     # When
     result = work(house, doors)
     house.await_count(doors.queue, "done", 1)
@@ -186,7 +200,7 @@ def test_a_kept_job_stays_as_done_with_its_whole_story(
     assert (job["payload"], job["result"], job["headers"]) == (b"work", result, {"k": "v"})
     assert job["attempts"] == 1
     assert job["worker"]
-    assert pushed - 0.5 < job["created_at"] <= job["started_at"] <= job["ended_at"] < time.time() + 0.5
+    assert pushed - 5 < job["created_at"] <= job["started_at"] <= job["ended_at"] < time.time() + 5
     assert job["remove_at"] == pytest.approx(job["ended_at"] + 30)
 
 
@@ -236,7 +250,7 @@ def by_req(house: House, job_id: str, headers: dict[str, Any]) -> None:
 
 def by_producer(house: House, job_id: str, headers: dict[str, Any]) -> None:
     with Producer(house.broker.doors["smq"]) as producer:
-        producer.push(QUEUE, b"x", id=job_id, **headers).wait(10)
+        producer.push(QUEUE, b"x", id=job_id, **headers).wait(60)
 
 
 def by_command(house: House, job_id: str, headers: dict[str, Any]) -> None:

@@ -12,10 +12,10 @@ from contextlib import contextmanager
 import pytest
 from pymongo import WriteConcern
 
-from broker.mongo import durable
 from launcher import wait_until
 from other_systems import LONG, SECONDS, SHORT, Jobs, Row, Table, parameters, written
 from sluicemq import Duplicate, LeaseLost, Producer, Worker, producer, wire
+from sluicemq_broker.store.connection import durable
 
 zaqar = Table("Zaqar")
 keuss = Table("keuss")
@@ -135,14 +135,14 @@ def lost_wake_up(jobs: Jobs) -> None:
     with waiting(jobs) as came:
         due = {"$set": {"eligible_at": jobs.now()}}
         jobs.collection.update_one({"_id": pushed}, due)  # behind every broker's back: nobody is told
-        wait_until(lambda: came == [pushed], 3)
+        wait_until(lambda: came == [pushed])
 
 
 @keuss("signaller", "of pushes within 50 ms the last ones wake nobody: the window has no event at its end")
 def trailing_event(jobs: Jobs) -> None:
     with waiting(jobs) as came:
         pushed = [jobs.producer.push(jobs.queue, b"burst").id for _ in range(200)]
-        wait_until(lambda: sorted(came) == sorted(pushed), 5)
+        wait_until(lambda: sorted(came) == sorted(pushed))
 
 
 @keuss("queue, push: delay, mature", "the clients' clocks decide when an element is due, and in which order")

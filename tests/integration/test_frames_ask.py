@@ -262,7 +262,7 @@ def test_rolled_back_the_asker_goes_on_waiting(house: House) -> None:
 def test_a_job_that_nobody_takes_in_time_answers_that_it_has_expired(house: House) -> None:
     doors = house.take("ask")
 
-    answer = house.ask(doors.front, b"", in_json(ttl=0.1), b"work", seconds=15)
+    answer = house.ask(doors.front, b"", in_json(ttl=0.1), b"work")
 
     assert code(answer) == "EXPIRED"
 

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from pymongo.database import Database
 
-from broker import store_inspect
-from broker.store import QueueStore
-from broker.store_documents import SCHEMA
-from broker.store_inspect import SHOWN_STATES, Inspector, NewerSchema, collection
-from broker.store_verdicts import GivenBack
 from jobs import NOW, a_job, everything, finished, ids, some_jobs
 from sluicemq.errors import NotFound
+from sluicemq_broker.store import inspect as store_inspect
+from sluicemq_broker.store.documents import SCHEMA
+from sluicemq_broker.store.inspect import SHOWN_STATES, Inspector, NewerSchema, collection
+from sluicemq_broker.store.queue_store import QueueStore
+from sluicemq_broker.store.verdicts import GivenBack
 
 ME = "me"
 LIMIT, BYTES = 100, 1_000_000

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC
 from typing import Any
 
 import gevent
 import pytest
+from pymongo.collection import Collection
 from pymongo.database import Database
 
-from broker import owners as owners_module
-from broker.mongo import ServerClock, Unclear
-from broker.owners import Owners
-from broker.store_leases import LeaseStore
 from fakes import Held, go_on
 from jobs import NOW
 from sluicemq.errors import Unavailable
+from sluicemq_broker.queue import owners as owners_module
+from sluicemq_broker.queue.owners import Owners
+from sluicemq_broker.store.connection import ServerClock, Unclear
+from sluicemq_broker.store.leases import LeaseStore
 
 LEASE = 15.0
 BEAT = LEASE / 5
@@ -174,6 +176,107 @@ def test_a_heartbeat_that_fails_makes_nothing_sure(
     assert not broker.sure
 
 
+def test_one_reply_that_is_held_costs_no_certainty_and_no_lease(
+    leases: LeaseStore, time: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given
+    broker, beat, sure = a_broker(leases), leases.beat, list[bool]()
+    beats(time, broker)
+
+    def held_once(owners: list[str]) -> int:
+        answer = beat(owners)
+        if not sure:
+            time.passes(LEASE / 5)
+            sure.append(broker.sure)
+            raise Unclear("no reply")
+        sure.append(broker.sure)
+        return answer
+
+    monkeypatch.setattr(leases, "beat", held_once)
+    # When
+    beats(time, broker)
+    # Then
+    assert sure == [True, True]
+    assert broker.sure
+    assert leases.live() == {broker.current: (3, LEASE)}
+
+
+def test_whoever_seems_gone_is_asked_for_again_for_certain(leases: LeaseStore) -> None:
+    leases.begin("a", "broker", LEASE, NOW)
+    leases.begin("b", "broker", LEASE, NOW)
+    leases.end("b", NOW)
+    assert [leases.is_live(each) for each in ("a", "b", "unknown")] == [True, False, False]
+
+
+@pytest.fixture
+def elsewhere(documents: Database[dict[str, Any]], mongo: Any) -> Iterator[LeaseStore]:
+    other = mongo[f"{documents.name}_b"]
+    yield LeaseStore(other)
+    mongo.drop_database(other.name)
+
+
+def test_an_id_has_a_lease_in_every_database_and_is_lost_if_it_is_lost_in_one(
+    leases: LeaseStore, elsewhere: LeaseStore, time: Time
+) -> None:
+    # Given
+    broker, lost = Owners(leases, ServerClock(), "broker", LEASE, {"b": elsewhere}), list[str]()
+    broker.lost = lost.append
+    old = broker.use()
+    beats(time, broker, count=2)
+    both = (leases.live(), elsewhere.live())
+    # When
+    elsewhere.end(old, NOW)
+    beats(time, broker)
+    # Then
+    assert both == ({old: (2, LEASE)}, {old: (2, LEASE)})
+    assert lost == [old]
+    assert leases.live().keys() == elsewhere.live().keys() == {broker.current}
+    assert broker.live("b") == broker.live() == {broker.current}
+    broker.end()
+    assert (leases.live(), elsewhere.live()) == ({}, {})
+
+
+def test_a_holder_is_looked_for_where_its_jobs_lie(leases: LeaseStore, elsewhere: LeaseStore) -> None:
+    broker = Owners(leases, ServerClock(), "broker", LEASE, {"b": elsewhere})
+    elsewhere.begin("other", "other", LEASE, NOW)
+    assert (broker.is_live("other", "b"), broker.is_live("other")) == (True, False)
+    assert (broker.live("b"), broker.live()) == ({"other"}, set())
+
+
+def test_a_database_that_fails_keeps_the_lease_in_no_other_from_being_raised(
+    leases: LeaseStore, elsewhere: LeaseStore, time: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given
+    broker = Owners(leases, ServerClock(), "broker", LEASE, {"b": elsewhere})
+    owner = broker.use()
+    monkeypatch.setattr(leases, "beat", refused)
+    # When
+    time.passes(LEASE)
+    with pytest.raises(Unavailable):
+        broker.beat()
+    # Then
+    assert elsewhere.live() == {owner: (1, LEASE)}
+    assert not broker.sure
+
+
+def test_a_silent_broker_is_declared_dead_in_the_database_that_it_shares(
+    documents: Database[dict[str, Any]], leases: LeaseStore, elsewhere: LeaseStore, time: Time
+) -> None:
+    # Given a watcher that never looks at the silent one's own database
+    silent = Owners(leases, ServerClock(), "silent", LEASE, {"b": elsewhere})
+    its_own = LeaseStore(documents.client[f"{documents.name}_c"])
+    watcher = Owners(its_own, ServerClock(), "watcher", LEASE, {"b": elsewhere})
+    old = silent.use()
+    watcher.use()
+    # When
+    beats(time, watcher, silent)
+    beats(time, watcher, count=7)
+    # Then
+    assert elsewhere.live().keys() == {watcher.current}
+    assert not watcher.is_live(old, "b")
+    documents.client.drop_database(f"{documents.name}_c")
+
+
 def test_a_broker_without_an_owner_is_not_sure(leases: LeaseStore) -> None:
     broker = Owners(leases, ServerClock(), "broker", LEASE)
     assert not broker.sure
@@ -181,54 +284,6 @@ def test_a_broker_without_an_owner_is_not_sure(leases: LeaseStore) -> None:
     assert broker.sure
     broker.end()
     assert not broker.sure
-
-
-def test_a_retired_owner_is_kept_alive_until_it_is_closed_and_new_work_has_another(
-    leases: LeaseStore, time: Time
-) -> None:
-    # Given
-    broker = a_broker(leases)
-    old = broker.current
-    # When
-    broker.retire(old)
-    new = broker.use()
-    beats(time, broker)
-    while_retired = leases.live()
-    broker.close(old)
-    # Then
-    assert new != old
-    assert while_retired == {old: (1, LEASE), new: (1, LEASE)}
-    assert leases.live().keys() == {new}
-    assert broker.mine() == [new]
-
-
-def test_retiring_an_owner_that_is_not_the_current_one_changes_nothing(leases: LeaseStore) -> None:
-    # Given
-    broker = a_broker(leases)
-    old = broker.current
-    broker.retire(old)
-    # When
-    broker.retire(old)
-    broker.retire("")
-    # Then
-    assert broker.retired == {old}
-    assert broker.current == ""
-
-
-def test_an_owner_closed_between_two_heartbeats_is_not_taken_for_one_declared_dead(
-    leases: LeaseStore, time: Time
-) -> None:
-    # Given
-    broker, lost = a_broker(leases), list[str]()
-    broker.lost = lost.append
-    old = broker.current
-    broker.retire(old)
-    broker.use()
-    # When
-    broker.close(old)
-    beats(time, broker)
-    # Then
-    assert lost == []
 
 
 def test_our_lease_found_dead_is_told_and_a_new_id_is_taken(
@@ -248,48 +303,43 @@ def test_our_lease_found_dead_is_told_and_a_new_id_is_taken(
     assert document(documents, old)["state"] == "dead"
 
 
-def test_of_two_ids_only_the_one_that_is_dead_is_lost(leases: LeaseStore, time: Time) -> None:
-    # Given
-    broker, lost = a_broker(leases), list[str]()
-    broker.lost = lost.append
-    old = broker.current
-    broker.retire(old)
-    new = broker.use()
-    leases.end(old, NOW)
-    # When
-    beats(time, broker, count=2)
-    # Then
-    assert lost == [old]
-    assert broker.mine() == [new]
-
-
-def test_an_end_marks_all_our_leases_dead(leases: LeaseStore) -> None:
+def test_an_end_marks_our_lease_dead(leases: LeaseStore) -> None:
     broker = a_broker(leases)
-    broker.retire(broker.current)
-    broker.use()
     broker.end()
     broker.end()
     assert leases.live() == {}
     assert broker.mine() == []
 
 
-def test_a_new_id_says_nothing_about_a_retired_one_that_has_not_been_confirmed(
-    leases: LeaseStore, time: Time
-) -> None:
-    # Given an id retired, and no heartbeat for longer than a lease, so that another broker ends it
-    broker, lost = a_broker(leases), list[str]()
-    broker.lost = lost.append
+def test_an_id_is_ours_while_nobody_can_have_declared_it_dead(leases: LeaseStore, time: Time) -> None:
+    broker = a_broker(leases)
     old = broker.current
-    broker.retire(old)
-    time.passes(LEASE + 1)
+    assert broker.keeps(old)
+    time.passes(LEASE)
+    assert broker.keeps(old)  # it beats, and is sure again
     leases.end(old, NOW)
-    # When
-    new = broker.use()
-    # Then
-    assert not broker.sure
+    time.passes(LEASE)
     assert not broker.keeps(old)
-    assert lost == [old]
-    assert broker.current == new
+
+
+def test_no_two_reservations_have_one_number(leases: LeaseStore) -> None:
+    broker = a_broker(leases)
+    assert len({broker.new_hold() for _ in range(100)}) == 100
+
+
+def test_whether_a_lease_is_live_is_read_as_no_former_primary_can_answer(
+    leases: LeaseStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    levels: list[object] = []
+    with_options = Collection.with_options
+
+    def noted(collection: Collection[Any], **options: Any) -> Collection[Any]:
+        levels.append(options["read_concern"].level)
+        return with_options(collection, **options)
+
+    monkeypatch.setattr(Collection, "with_options", noted)
+    leases.is_live("a")
+    assert levels == ["linearizable"]
 
 
 def test_a_heartbeat_that_takes_long_holds_up_no_work(
@@ -302,11 +352,11 @@ def test_a_heartbeat_that_takes_long_holds_up_no_work(
     go_on()
     # When
     using = gevent.spawn(broker.use)
-    using.join(2.0)
+    using.join(30)  # shorter than what is held up waits
     # Then
     assert using.value == broker.current
     held.set()
-    beating.get(timeout=5.0)
+    beating.get(timeout=60)
 
 
 def test_a_heartbeat_under_way_at_the_end_leaves_no_lease_behind(

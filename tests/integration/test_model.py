@@ -15,13 +15,13 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from broker.job import Job
-from broker.store import QueueStore
-from broker.store_changes import Changes, Letters, Redriven
-from broker.store_documents import seconds as seconds_of
-from broker.store_verdicts import GivenBack
 from jobs import NOW, a_job, everything, finished
 from sluicemq.errors import LeaseLost, NotFound, Uncertain
+from sluicemq_broker.job.job import Job
+from sluicemq_broker.store.changes import Changes, Letters, Redriven
+from sluicemq_broker.store.documents import seconds as seconds_of
+from sluicemq_broker.store.queue_store import QueueStore
+from sluicemq_broker.store.verdicts import GivenBack
 
 OWNERS = ("one", "two")
 MAX_LOSSES, MAX_ATTEMPTS = 3, 4
@@ -130,7 +130,9 @@ class Queue(RuleBasedStateMachine):
         jobs = [job for job in self._some(owner, data) if job.remember is None]
         if not jobs:
             return
-        ours, there = self._ours(jobs), {job.id for job in jobs if job.id in self.known}
+        ours = self._ours(jobs)
+        # Another job that was pushed under the id since is not the one that is committed.
+        there = {job.id for job in jobs if job.id in self.known and self.known[job.id].seq == job.seq}
         problems = self.store.commit(jobs)
         for job_id in ours:
             del self.known[job_id]
@@ -174,7 +176,7 @@ class Queue(RuleBasedStateMachine):
     def release(self, owner: str, data: st.DataObject) -> None:
         jobs = self._some(owner, data)
         ours = self._ours(jobs)
-        assert self.store.release([job.id for job in jobs], owner) == len(ours)
+        assert not jobs or self.store.release(jobs) == len(ours)
         for job_id in ours:
             known = self.known[job_id]
             known.state, known.owner = "ready", ""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,21 +13,29 @@ import gevent
 import pytest
 from pymongo.database import Database
 
-from broker.backends import PopWorker
-from broker.config import Config
-from broker.counters import Counters
-from broker.deadline import Deadline
-from broker.intake import Push
-from broker.job import Dedupe
-from broker.patience import Patience
-from broker.queue import House
-from broker.queues import Queues
-from broker.server import Server
-from broker.store_inspect import collection
 from fakes import Clock, FakeOwners, FakeWorker, Held
 from jobs import a_job
 from sluicemq import wire
-from sluicemq.errors import NotFound, Paused
+from sluicemq.errors import BadQueue, NotFound, Paused, QueueFull
+from sluicemq_broker.config.settings import BrokerSettings, Config, QueueSettings
+from sluicemq_broker.doors.backends import PopWorker
+from sluicemq_broker.doors.smq.administration import Admin
+from sluicemq_broker.job.job import Dedupe
+from sluicemq_broker.process.deadline import Deadline
+from sluicemq_broker.process.server import Server
+from sluicemq_broker.queue.intake import Push
+from sluicemq_broker.queue.patience import Patience
+from sluicemq_broker.queue.queue import House
+from sluicemq_broker.queue.queues import Queues
+from sluicemq_broker.queue.verdict import Settlement, Verdict
+from sluicemq_broker.runtime.counters import Counters
+from sluicemq_broker.runtime.turns import Turns
+from sluicemq_broker.store.connection import Refused, Unclear
+from sluicemq_broker.store.inspect import Inspector, collection
+from sluicemq_devices.doors.switchboard import Switchboard
+from sluicemq_devices.hub.flow import boundless
+
+FEW_QUEUES = BrokerSettings(max_queues=20)
 
 
 @pytest.fixture
@@ -39,6 +49,7 @@ def server() -> Iterator[Server]:
     """A broker that is not started."""
     server = Server(Config.default(), "mongodb://127.0.0.1:9", alone=False)
     yield server
+    server._mongo_for_leases.close()
     server._mongo.close()
 
 
@@ -46,16 +57,61 @@ def test_who_waits_for_a_job_of_a_removed_queue_is_told_and_nothing_of_it_is_hel
     # Given
     queue, told = queues.open("mail"), list[Any]()
     queue.answers.wait("a", told.append)
-    staged, held = a_job("a", owner="owner-1"), a_job("b", owner="owner-1")
-    queue.dispatch.held = {"a": staged, "b": held}
+    staged = a_job("a", owner="owner-1")
+    queue.dispatch.held.add([staged])
     queue.dispatch._staged.add([staged])
     # When
     queues.forget("mail")
     # Then
     assert [type(each) for each in told] == [NotFound]
-    assert queue.dispatch.held == {}
+    assert not queue.dispatch.held
     assert queue.dispatch.withdraw() == []
     assert list(queues) == []
+
+
+def test_a_job_that_came_while_its_queue_was_removed_is_held_until_its_worker_has_settled_it(
+    queues: Queues,
+) -> None:
+    # Given: it was stored after the collection was removed, and before that was known here
+    queue, worker, told, deadline = queues.open("mail"), FakeWorker(1), list[Any](), Deadline()
+    queue.dispatch.attach(worker)
+    queue.push(Push([a_job("a"), a_job("b")], lambda *_: None))
+    deadline.begin(10.0)
+    assert deadline.until(lambda: bool(worker.jobs) and not queue.busy)
+    # When
+    queues.forget("mail")
+    # Then no audit gives it to another
+    [delivery] = worker.deliveries
+    assert queue.dispatch.held.knows(delivery.job.id, delivery.job.hold)
+    queue.settle.settle([Verdict(delivery.receipt, wire.COMMIT)], Settlement(told.append))
+    assert deadline.until(lambda: bool(told))
+    assert told == [{}]
+    assert deadline.until(lambda: worker.jobs == ["a", "b"])
+
+
+@pytest.mark.parametrize("fault", [Refused("bad hint"), Unclear("cut"), KeyError("a mistake")])
+def test_a_queue_that_can_not_be_counted_is_listed_with_the_reason_beside_the_others(
+    queues: Queues, monkeypatch: pytest.MonkeyPatch, fault: Exception
+) -> None:
+    # Given
+    for name in ("good", "sick"):
+        queues.open(name).store.prepare()
+    count = Inspector.counts
+
+    def counts(inspector: Inspector, queue: str, now: float) -> dict[str, Any]:
+        if queue == "sick":
+            raise fault
+        return count(inspector, queue, now)
+
+    monkeypatch.setattr(Inspector, "counts", counts)
+    # When
+    rows = {
+        row["name"]: row for row in Admin(queues, queues._house, Turns(Counters()), Switchboard()).queues()
+    }
+    # Then
+    assert "error" not in rows["good"]
+    assert "queue 'sick' can't be counted" in rows["sick"]["error"]
+    assert rows["sick"].keys() >= rows["good"].keys()
 
 
 def test_a_queue_that_fails_costs_the_others_nothing(
@@ -150,3 +206,95 @@ def test_a_queue_that_is_opened_after_it_was_paused_elsewhere_is_paused_from_its
     with pytest.raises(Paused):
         queues.for_push("mail").admit()
     assert queues.open("other").paused == frozenset()
+
+
+# ------------------------------------------------------------------------- memory
+
+
+def test_no_large_message_is_read_on_while_jobs_on_their_way_take_all_memory(server: Server) -> None:
+    size = server.config.broker.hwm_bytes
+    server._memory.pushes.take(1, size)
+    closed = server._board.unfinished._closed
+    server._memory.pushes.give(1, size)
+    assert (closed, server._board.unfinished._closed) == (True, False)
+
+
+def test_unreadable_messages_count_at_the_mark_of_their_door_until_they_are_kept(
+    documents: Database[dict[str, Any]], queues: Queues
+) -> None:
+    queue, mark, deadline = queues.open("mail"), boundless(), Deadline()
+    letter = {"_id": "x", "payload": b"", "size": 1, "raw_headers": b"", "reason": "BAD_FRAMES: no"}
+    queue.bury(letter, mark, 128 * 1024)
+    counted = (mark.count, mark.bytes)
+    deadline.begin(10.0)
+    assert deadline.until(lambda: not queue.busy)
+    assert counted == (1, 128 * 1024)
+    assert (mark.count, mark.bytes) == (0, 0)
+    assert documents[collection("mail")].count_documents({"state": "dead"}) == 1
+
+
+# ------------------------------------------------------------------------- leases
+
+
+def test_a_lease_lies_in_all_databases_with_queues_and_has_a_client_of_its_own() -> None:
+    queues = {"here": QueueSettings(), "elsewhere": QueueSettings(database="other")}
+    server = Server(replace(Config.default(), queues=queues), "mongodb://127.0.0.1:9", alone=False)
+    databases = [store._leases.database for store in server._owners._stores()]
+    assert {each.name for each in databases} == {server.config.broker.database, "other"}
+    assert {id(each.client) for each in databases} == {id(server._mongo_for_leases)}
+    assert server._mongo is not server._mongo_for_leases
+    server._mongo_for_leases.close()
+    server._mongo.close()
+
+
+# ------------------------------------------------------------------ made by accident
+
+
+def make_many(queues: Queues, count: int) -> None:
+    for number in range(count):
+        queues.for_plain_push(f"error-{number}", auto_create=None)
+
+
+def test_plain_sockets_make_so_many_queues_at_once_and_leave_some_to_the_library(queues: Queues) -> None:
+    with pytest.raises(QueueFull, match="too many were made just before"):
+        make_many(queues, 1000)
+    assert 100 <= len(list(queues)) < 900
+    assert queues.for_push("honest").name == "honest"
+
+
+def test_a_tenth_of_all_queues_is_left_to_the_library(
+    queues: Queues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queues._made_by_plain, "take", lambda _now: True)
+    monkeypatch.setattr(queues, "_config", config := replace(queues._config, broker=FEW_QUEUES))
+    assert config.broker.max_queues == 20
+    make_many(queues, 18)
+    with pytest.raises(QueueFull, match="max_queues = 20"):
+        queues.for_plain_push("error", auto_create=None)
+    queues.for_push("one")
+    queues.for_push("other")
+
+
+@pytest.mark.parametrize(("device", "broker", "made"), [(False, True, False), (True, False, True)])
+def test_a_device_says_for_itself_whether_its_messages_make_queues(
+    queues: Queues, monkeypatch: pytest.MonkeyPatch, *, device: bool, broker: bool, made: bool
+) -> None:
+    settings = replace(FEW_QUEUES, auto_create=broker)
+    monkeypatch.setattr(queues, "_config", replace(queues._config, broker=settings))
+    with nullcontext() if made else pytest.raises(BadQueue, match="auto_create is off"):
+        queues.for_plain_push("new", auto_create=device)
+    assert [queue.name for queue in queues] == (["new"] if made else [])
+
+
+def test_a_queue_that_nobody_uses_has_nothing_to_do_each_second(
+    queues: Queues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, ticks = queues.open("mail"), list[str]()
+    monkeypatch.setattr(queue.dispatch, "tick", lambda: ticks.append("tick"))
+    for _ in range(100):
+        queue.tick()
+    at_rest = len(ticks)
+    queue.dispatch.workers.add(FakeWorker())
+    queue.tick()
+    assert at_rest < 10
+    assert len(ticks) == at_rest + 1

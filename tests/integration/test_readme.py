@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.config import Config, describe, load
-from broker.job import State
 from launcher import BrokerProcess, free_port, wait_until
 from sluicemq import Client, Producer, errors
+from sluicemq_broker.config.settings import Config, describe, load
+from sluicemq_broker.job.job import State
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 DOORS = {

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from pymongo.database import Database
 
-from broker.job import Job, State
-from broker.store import QueueStore
-from broker.store_changes import Changes, Letters
-from broker.store_documents import Usual, date
-from broker.store_inspect import collection
-from broker.store_verdicts import GivenBack
 from jobs import NOW, a_job, everything, finished
 from launcher import wait_until
 from sluicemq.errors import NotFound
+from sluicemq_broker.job.job import Job, State
+from sluicemq_broker.store.changes import Changes, Letters
+from sluicemq_broker.store.documents import Usual, date
+from sluicemq_broker.store.inspect import collection
+from sluicemq_broker.store.queue_store import QueueStore
+from sluicemq_broker.store.verdicts import GivenBack
 
 ME, OTHER = "me", "other"
 LOSSES = 3
@@ -113,7 +113,7 @@ STATES: dict[str, Callable[[Life], object]] = {
 
 def cancel(life: Life) -> None:
     with suppress(NotFound):
-        life.changes.cancel("mail", "a")
+        life.changes.cancel("mail", "a", NOW)
 
 
 def promote(life: Life) -> None:
@@ -143,7 +143,7 @@ VERBS: dict[str, Callable[[Life], object]] = {
     "rollback": give_back,
     "rollback with delay": lambda life: give_back(life, due=NOW + 9, suspect=True),
     "reject": lambda life: give_back(life, dead=True),
-    "release": lambda life: life.store.release(["a"], ME),
+    "release": lambda life: life.store.release([a_job("a", owner=ME)]),
     "reclaim": lambda life: life.store.reclaim(ME, LOSSES, NOW),
     "take back": lambda life: life.store.take_back([life.job]),
     "expire": lambda life: life.store.expire(NOW),
@@ -273,7 +273,7 @@ def test_a_done_job_is_gone_when_its_time_to_be_remembered_is_over(life: Life, s
     # When
     store.finish([finished(life.job, b"result")], long_ago)
     # Then
-    wait_until(lambda: life.state() == "gone", 100.0, "the removal of a job whose remove_at is over")
+    wait_until(lambda: life.state() == "gone", what="the removal of a job whose remove_at is over")
 
 
 def test_the_drawing_names_every_state_and_every_verb_that_moves_a_job() -> None:

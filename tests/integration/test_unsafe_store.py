@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from pymongo import MongoClient
 
-from broker import mongod
-from broker.mongo import UnsafeStore, connect, require_safe
 from launcher import BrokerProcess, wait_until
 from sluicemq import Producer
 from sluicemq.errors import Duplicate, Unavailable
+from sluicemq_broker.embedded import mongod
+from sluicemq_broker.store.connection import UnsafeStore, connect, require_safe
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ def test_a_broker_refuses_to_start_on_it(standalone: str, database: str, tmp_pat
     # When
     try:
         broker.launch()
-        code = broker.process.wait(30)
+        code = broker.process.wait(60)
     finally:
         broker.close()
     # Then
@@ -103,5 +103,5 @@ def test_duplicates_are_told_on_it_too(standalone: str, database: str) -> None:
     ):
         first = producer.push("mail", b"", dedupe_id="d")
         with pytest.raises(Duplicate) as refusal:
-            producer.push("mail", b"", dedupe_id="d").wait(20)
+            producer.push("mail", b"", dedupe_id="d").wait(60)
     assert refusal.value.id == first.id

@@ -35,13 +35,14 @@ def test_when_workers_at_the_mark_die_the_one_that_waits_gets_their_jobs(broker:
             producer.push("default", b"%d" % number)
         producer.flush()
         wait_until(lambda: client.queues()[0]["in_flight"] == 2, what="two jobs under way")
-        [idle] = [worker for worker in workers if not worker.poll(200)]
+        wait_until(lambda: sum(bool(worker.poll(0)) for worker in workers) == 2, what="their arrival")
+        [idle] = [worker for worker in workers if not worker.poll(0)]
         # When the two die
         for worker in workers:
             if worker is not idle:
                 worker.close(0)
         # Then the third gets a job
-        assert idle.poll(5000)
+        assert idle.poll(60_000)
     for context in contexts:
         context.destroy(linger=0)
 

@@ -2,8 +2,11 @@
  *
  *   plain ask ENDPOINT TEXT...     REQ: print each reply
  *   plain answer ENDPOINT          REP: reply "C:" and the request
+ *   plain answer ENDPOINT told     the same, but print the request and wait for a line on stdin first
  *   plain push ENDPOINT TEXT...    PUSH each
  *   plain pull ENDPOINT            PULL: print each message
+ *   plain work ENDPOINT COMMIT     PULL a receipt and a job, print the job, wait for a line on stdin,
+ *                                  PUSH that it is done
  *   plain publish ENDPOINT TEXT    PUB the text every 20 ms
  *   plain subscribe ENDPOINT TOPIC SUB: print the first message
  */
@@ -20,16 +23,24 @@ static int receive(void *socket, char *text, int size)
     return length;
 }
 
+static void wait_until_told(const char *text)
+{
+    char line[100];
+    puts(text);
+    if (!fgets(line, sizeof line, stdin))
+        _exit(0);
+}
+
 int main(int argc, char **argv)
 {
-    const char *names[] = {"ask", "answer", "push", "pull", "publish", "subscribe"};
-    const int types[] = {ZMQ_REQ, ZMQ_REP, ZMQ_PUSH, ZMQ_PULL, ZMQ_PUB, ZMQ_SUB};
-    char text[1024], reply[1100];
+    const char *names[] = {"ask", "answer", "push", "pull", "publish", "subscribe", "work"};
+    const int types[] = {ZMQ_REQ, ZMQ_REP, ZMQ_PUSH, ZMQ_PULL, ZMQ_PUB, ZMQ_SUB, ZMQ_PULL};
+    char text[1024], reply[1100], receipt[256];
     int role = 0;
     if (argc < 3)
         return 2;
     while (strcmp(argv[1], names[role]))
-        if (++role == 6)
+        if (++role == 7)
             return 2;
     void *context = zmq_ctx_new();
     void *socket = zmq_socket(context, types[role]);
@@ -48,6 +59,8 @@ int main(int argc, char **argv)
         break;
     case ZMQ_REP:
         while (receive(socket, text, sizeof text) >= 0) {
+            if (argc > 3)
+                wait_until_told(text);
             int length = snprintf(reply, sizeof reply, "C:%s", text);
             zmq_send(socket, reply, length, 0);
         }
@@ -57,6 +70,18 @@ int main(int argc, char **argv)
             zmq_send(socket, argv[i], strlen(argv[i]), 0);
         break;
     case ZMQ_PULL:
+        if (role == 6) {
+            void *commit = zmq_socket(context, ZMQ_PUSH);
+            if (zmq_connect(commit, argv[3]))
+                return 1;
+            for (;;) {
+                int length = receive(socket, receipt, sizeof receipt);
+                receive(socket, text, sizeof text);
+                wait_until_told(text);
+                zmq_send(commit, "COMMIT", 6, ZMQ_SNDMORE);
+                zmq_send(commit, receipt, length, 0);
+            }
+        }
         while (receive(socket, text, sizeof text) >= 0)
             puts(text);
         break;

@@ -1,6 +1,10 @@
 // Plain ZeroMQ programs as any textbook has them; each knows only an endpoint. See plain.c.
 const zmq = require("zeromq");
 
+// Made when it is needed: who reads stdin does not end.
+let input;
+const lines = () => (input ??= require("readline").createInterface({ input: process.stdin })[Symbol.asyncIterator]());
+
 const programs = {
   async ask(endpoint, ...texts) {
     const socket = new zmq.Request();
@@ -11,10 +15,23 @@ const programs = {
     }
     socket.close();
   },
-  async answer(endpoint) {
+  async answer(endpoint, told) {
     const socket = new zmq.Reply();
     socket.connect(endpoint);
-    for await (const [text] of socket) await socket.send("Node:" + text);
+    for await (const [text] of socket) {
+      if (told) await untilTold(text);
+      await socket.send("Node:" + text);
+    }
+  },
+  async work(endpoint, commit) {
+    const socket = new zmq.Pull();
+    const done = new zmq.Push();
+    socket.connect(endpoint);
+    done.connect(commit);
+    for await (const [receipt, text] of socket) {
+      await untilTold(text);
+      await done.send(["COMMIT", receipt]);
+    }
   },
   async push(endpoint, ...texts) {
     const socket = new zmq.Push();
@@ -40,6 +57,11 @@ const programs = {
     socket.close();
   },
 };
+
+async function untilTold(text) {
+  console.log(text.toString());
+  await lines().next();
+}
 
 const [name, ...args] = process.argv.slice(2);
 programs[name](...args);

@@ -93,7 +93,7 @@ def test_a_req_program_is_answered_by_a_rep_program(
     asking = start(asker, "ask", broker.doors["req"], "one", "two", "three")
     # Then each question has its answer, in order
     assert [line(asking) for _ in range(3)] == [f"{worker}:one", f"{worker}:two", f"{worker}:three"]
-    assert asking.wait(10) == 0
+    assert asking.wait(60) == 0
 
 
 @pytest.mark.parametrize(("producer", "worker"), [("C", "Node"), ("Node", "Python"), ("Python", "C")])
@@ -104,7 +104,7 @@ def test_what_a_push_program_sends_reaches_a_pull_program_though_the_two_never_m
     with Client(broker.doors["smq"]) as client:
         wait_until(lambda: not any(each["workers"] for each in client.queues() if each["name"] == "pulled"))
     # And a producer that has sent and gone
-    assert start(producer, "push", broker.doors["push"], "one", "two", "three").wait(20) == 0
+    assert start(producer, "push", broker.doors["push"], "one", "two", "three").wait(60) == 0
     # When a worker comes
     pulling = start(worker, "pull", broker.doors["pull"])
     # Then it gets everything, in order
@@ -134,6 +134,6 @@ def test_the_smallest_clients_push_and_work(broker: BrokerProcess, start: Start,
     assert line(worker) == "first"
     assert line(asking) == "done"
     # And what the producer in `clients/` pushes arrives
-    assert start(f"{language} producer", broker.doors["push"], "a", "b").wait(20) == 0
+    assert start(f"{language} producer", broker.doors["push"], "a", "b").wait(60) == 0
     pulling = start("Python", "pull", broker.doors["pull"])
     assert [line(pulling), line(pulling)] == ["a", "b"]

@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 
-from broker.answers import Answers
-from broker.job import State
-from broker.patience import Patience
-from broker.session_results import MOST_ASKED, Results
-from broker.store import Found
 from fakes import Held, go_on
-from sluicemq.errors import NotFound, QueueFull, SluiceError, Uncertain
+from jobs import NOW
+from sluicemq.errors import NotFound, QueueFull, SluiceError, Unavailable, Uncertain
+from sluicemq_broker.doors.smq.results import MOST_ASKED, Results
+from sluicemq_broker.job.job import State
+from sluicemq_broker.queue.answers import Answers
+from sluicemq_broker.queue.patience import Patience
+from sluicemq_broker.store.connection import Refused
+from sluicemq_broker.store.queue_store import Found
 
 RUNNING = Found(State.RESERVED, "owner", b"", "")
 DONE = Found(State.DONE, "", b"42", "")
@@ -26,9 +28,18 @@ class Store:
         self.jobs: dict[str, Found] = {}
         self.before_answer: Callable[[], None] = go_on
         self.reads: list[list[str]] = []
+        self.fault: Exception | None = None  # raised where one asks for the job ``refused``
+        self.just_ended: list[str] = []
+        self.since: list[float] = []
+
+    def ended(self, since: float, limit: int) -> list[str]:
+        self.since.append(since)
+        return self.just_ended
 
     def find(self, ids: list[str]) -> dict[str, Found]:
         self.reads.append(ids)
+        if self.fault and "refused" in ids:
+            raise self.fault
         found = {each: self.jobs[each] for each in ids if each in self.jobs}
         self.before_answer()
         return found
@@ -50,6 +61,15 @@ class House:
             lambda outcome: self.heard.append((name, told(outcome))),
             lambda: self.heard.append((name, "on its way")),
         )
+
+
+def settle(condition: Callable[[], Any]) -> None:
+    """Let the greenlets run until it is so."""
+    for _ in range(1000):
+        if condition():
+            return
+        go_on()
+    raise AssertionError("it did not happen")
 
 
 def told(outcome: bytes | SluiceError) -> Any:
@@ -147,9 +167,79 @@ def test_a_job_that_was_there_and_ends_elsewhere_unremembered_is_uncertain(house
     go_on()
     del house.store.jobs["job"]
     for _ in range(2):
-        house.answers.look_up_elsewhere()
+        house.answers.look_elsewhere(NOW, alone=False)
         go_on()
     assert house.heard[1:] == [("asker", Uncertain)]
+
+
+# ------------------------------------------------------------ alone, and with other brokers
+
+
+def waiting(house: House, count: int) -> None:
+    """So many askers whose jobs are stored, and nobody works on them."""
+    for number in range(count):
+        job_id = f"job-{number}"
+        house.store.jobs[job_id] = RUNNING
+        house.answers.wait(job_id, lambda outcome, name=job_id: house.heard.append((name, told(outcome))))
+    house.answers.durable(list(house.store.jobs), [])
+
+
+def seconds_pass(house: House, count: int, *, alone: bool, since: float = NOW) -> None:
+    for number in range(count):
+        house.answers.look_elsewhere(since + number, alone=alone)
+        for _ in range(20):
+            go_on()
+
+
+def test_while_a_broker_is_alone_waiting_costs_next_to_nothing(house: House) -> None:
+    waiting(house, 10_000)
+    seconds_pass(house, 10, alone=True)
+    assert sum(map(len, house.store.reads)) <= 2000
+    assert house.store.since == []
+
+
+def test_a_broker_alone_still_finds_in_time_what_ended_without_a_word(house: House) -> None:
+    waiting(house, 300)
+    house.store.jobs["job-299"] = DONE
+    seconds_pass(house, 31, alone=True)
+    assert house.heard == [("job-299", b"42")]
+
+
+def test_with_others_there_few_who_wait_are_looked_up_each_second(house: House) -> None:
+    waiting(house, 1000)
+    house.store.jobs["job-999"] = DONE
+    seconds_pass(house, 1, alone=False)
+    assert house.heard == [("job-999", b"42")]
+
+
+def test_with_others_there_and_many_who_wait_it_asks_for_what_has_ended(house: House) -> None:
+    waiting(house, 20_000)
+    house.store.jobs["job-19999"] = DONE
+    house.store.just_ended = ["job-19999", "of somebody else"]
+    seconds_pass(house, 1, alone=False)
+    assert house.heard == [("job-19999", b"42")]
+    assert sum(map(len, house.store.reads)) <= 1001
+    seconds_pass(house, 1, alone=False, since=NOW + 1)
+    assert house.store.since == [NOW - 3.0, NOW - 3.0]
+
+
+def test_what_others_ended_is_looked_for_a_while_after_they_have_gone(house: House) -> None:
+    waiting(house, 1000)
+    seconds_pass(house, 1, alone=False)
+    house.store.jobs["job-999"] = DONE
+    seconds_pass(house, 1, alone=True, since=NOW + 30)
+    assert house.heard == [("job-999", b"42")]
+
+
+def test_all_who_wait_are_looked_up_when_jobs_may_have_ended_without_a_word(house: House) -> None:
+    waiting(house, 3000)
+    for job_id in ("job-0", "job-1500", "job-2999"):
+        del house.store.jobs[job_id]
+    house.answers.check()
+    for _ in range(20):
+        go_on()
+    seconds_pass(house, 1, alone=True)
+    assert sorted(house.heard) == [(each, Uncertain) for each in ("job-0", "job-1500", "job-2999")]
 
 
 # ------------------------------------------------------------ many of a session
@@ -214,3 +304,52 @@ def test_a_session_that_goes_leaves_no_question_behind(
     assert results._timer is None
     house.answers.committed("job", b"42")
     assert replies == []
+
+
+@pytest.mark.parametrize(
+    ("fault", "others"), [(Refused("too large"), [b"42"]), (ValueError("a mistake"), [Unavailable])]
+)
+def test_a_look_up_that_is_refused_is_answered_and_costs_no_other_its_answer(
+    house: House, fault: Exception, others: list[Any]
+) -> None:
+    # Given
+    house.store.jobs = {f"job-{number}": DONE for number in range(20)}
+    house.store.fault = fault
+    # When
+    house.ask("bad", "refused")
+    for number in range(20):
+        house.ask("good", f"job-{number}")
+    settle(lambda: len(house.heard) == 21)
+    # Then
+    assert [heard for name, heard in house.heard if name == "good"] == others * 20
+    assert [type(fault) if isinstance(fault, Refused) else Unavailable] == [
+        heard for name, heard in house.heard if name == "bad"
+    ]
+    assert not len(house.answers)
+
+
+def test_a_job_known_to_be_stored_is_looked_up_again_after_a_look_up_that_failed(house: House) -> None:
+    # Given one who pushed it and waits
+    house.answers.wait("refused", lambda outcome: house.heard.append(("waits", told(outcome))))
+    house.answers.durable(["refused"], [])
+    house.store.fault = ValueError("a mistake")
+    # When
+    house.answers.look_elsewhere(NOW, alone=False)
+    settle(lambda: len(house.store.reads) == 1)
+    house.store.fault = None
+    house.store.jobs = {"refused": DONE}
+    settle(lambda: house.answers.look_elsewhere(NOW, alone=False) or house.heard)
+    # Then
+    assert house.heard == [("waits", b"42")]
+
+
+def test_a_job_committed_here_while_it_is_looked_for_elsewhere_answers_its_result(house: House) -> None:
+    house.answers.wait("job", lambda outcome: house.heard.append(told(outcome)))
+    house.answers.durable(["job"], ())
+
+    house.answers.look_elsewhere(NOW, alone=False)
+    settle(lambda: house.store.reads)
+    assert house.heard == []  # gone, but for the first time
+
+    house.answers.committed("job", b"42")
+    assert house.heard == [b"42"]

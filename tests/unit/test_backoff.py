@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.backoff import BOUNDS, KINDS, Backoff
+from sluicemq_broker.job.backoff import BOUNDS, KINDS, Backoff
 
 EVENLY = Random(4).random
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.config import Config, ConfigError, DeviceSettings, describe, load
-from devices.endpoints import Endpoint
+from sluicemq_broker.config.settings import Config, ConfigError, DeviceSettings, describe, load
+from sluicemq_devices.doors.endpoints import Endpoint
 
 
 def test_the_defaults_are_those_of_the_documentation() -> None:

@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from broker import counters as counters_module
-from broker.counters import Counters, QueueCounters
+from sluicemq_broker.runtime.counters import Counters, QueueCounters
+from sluicemq_devices.hub import notices as notices_module
 
 
 class Time:
@@ -20,7 +20,7 @@ class Time:
 
 @pytest.fixture
 def time(monkeypatch: pytest.MonkeyPatch) -> type[Time]:
-    monkeypatch.setattr(counters_module, "time", Time)
+    monkeypatch.setattr(notices_module, "time", Time)
     monkeypatch.setattr(Time, "value", 100.0)
     return Time
 

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
-from broker import dispatch as dispatch_module
-from broker import pace as pace_module
-from broker.counters import Counters
-from broker.dispatch import MESSAGE, Dispatch
-from broker.job import Job
-from broker.mongo import Unclear
-from broker.patience import Patience
-from broker.worker import Delivery, Worker
 from fakes import Clock, FakeOwners, FakeStore, FakeWorker, Held, go_on
 from jobs import NOW, a_job, ids, some_jobs
 from launcher import wait_until
+from sluicemq_broker.job.job import Job
+from sluicemq_broker.queue import dispatch as dispatch_module
+from sluicemq_broker.queue import pace as pace_module
+from sluicemq_broker.queue import supply as supply_module
+from sluicemq_broker.queue.dispatch import MESSAGE, MESSAGE_BYTES, Dispatch
+from sluicemq_broker.queue.patience import Patience
+from sluicemq_broker.queue.worker import Delivery, Worker
+from sluicemq_broker.runtime.counters import Counters
+from sluicemq_broker.store.connection import Unclear
+from virtual_time import VirtualTime
 
 SMALLEST = pace_module.UNKNOWN
 
@@ -96,7 +99,7 @@ def test_a_worker_gets_the_jobs_that_lie_ready_one_after_another_in_order(house:
         house.commit(worker)
     # Then
     assert worker.jobs == ["high", "low", "low 2"]
-    assert house.dispatch.held == {}
+    assert not house.dispatch.held
 
 
 def test_a_worker_never_has_more_unsettled_jobs_than_its_prefetch(house: House) -> None:
@@ -180,10 +183,13 @@ def test_a_delayed_job_is_claimed_when_it_is_due_without_waiting_for_the_tick(em
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    wait_until(lambda: go_on() or condition(), 5.0)
+    wait_until(lambda: go_on() or condition())
 
 
-def test_an_unclear_claim_retires_the_owner_and_is_repeated_under_a_new_one(house: House) -> None:
+@pytest.mark.parametrize("applied", [False, True], ids=["that was not applied", "that was applied"])
+def test_after_a_claim_without_an_answer_what_it_has_reserved_is_handed_out(
+    house: House, *, applied: bool
+) -> None:
     # Given
     faults = [Unclear("cut")]
 
@@ -191,15 +197,43 @@ def test_an_unclear_claim_retires_the_owner_and_is_repeated_under_a_new_one(hous
         if faults:
             raise faults.pop()
 
-    house.store.before_claim = cut
+    if applied:
+        house.store.after_claim = cut
+    else:
+        house.store.before_claim = cut
     house.store.ready.append(a_job("a"))
     # When
     worker = house.worker()
     wait_for(lambda: bool(worker.jobs))
     # Then
-    assert [owner for _, owner in house.store.claims][:2] == ["owner-1", "owner-2"]
-    assert house.owners.retired == ["owner-1"]
-    assert worker.deliveries[0].job.owner == "owner-2"
+    assert worker.jobs == ["a"]
+    assert (worker.deliveries[0].job.owner, worker.deliveries[0].job.attempts) == ("owner-1", 1)
+
+
+def test_a_claim_without_an_answer_is_known_until_it_is_read_back(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given
+    known: list[bool] = []
+    claimed = house.store.claimed
+
+    def cut() -> None:
+        raise Unclear("cut")
+
+    def read_back(owner: str, hold: int) -> list[Job]:
+        known.append(house.dispatch.held.knows("a", hold))
+        return claimed(owner, hold)
+
+    house.store.after_claim = cut
+    monkeypatch.setattr(house.store, "claimed", read_back)
+    house.store.ready.append(a_job("a"))
+    # When
+    worker = house.worker()
+    wait_for(lambda: bool(worker.jobs))
+    house.store.after_claim = lambda: None
+    # Then the audit does not take it for an orphan meanwhile
+    assert known[0]
+    assert house.dispatch.supply.at_rest(5.0)
 
 
 def test_what_was_claimed_under_an_owner_that_is_dead_by_now_is_left_to_others(house: House) -> None:
@@ -207,7 +241,7 @@ def test_what_was_claimed_under_an_owner_that_is_dead_by_now_is_left_to_others(h
     house.store.ready.append(a_job("a"))
     worker = house.worker()
     assert worker.jobs == []
-    assert house.dispatch.held == {}
+    assert not house.dispatch.held
 
 
 def test_nothing_is_claimed_or_handed_out_while_the_lease_is_not_sure(house: House) -> None:
@@ -282,7 +316,7 @@ def test_a_job_is_not_born_reserved_when_it_could_not_be_handed_out_in_order(
     empty.owners.sure = reason != "not sure"
     empty.dispatch._stopping = reason == "stopping"
     if reason == "no owner":
-        empty.owners.retire("owner-1")
+        empty.owners.current = ""
     if reason == "claiming":
         empty.store.before_claim = held
         empty.ready(a_job("old"))
@@ -345,7 +379,25 @@ def test_jobs_that_arrive_under_an_owner_that_was_lost_meanwhile_are_left_to_oth
     empty.owners.lose_all()
     empty.dispatch.supply.arrived(arrival, [job])
     assert not worker.unsettled
-    assert empty.dispatch.held == {}
+    assert not empty.dispatch.held
+
+
+def test_jobs_that_wait_for_an_earlier_insert_under_an_owner_that_is_lost_are_left_to_others(
+    house: House,
+) -> None:
+    # Given two pushes, of which the second is through first
+    worker = house.worker(prefetch=2)
+    first, second = [a_job("first")], [a_job("second")]
+    arrivals = [house.dispatch.supply.expect(jobs, NOW) for jobs in (first, second)]
+    house.dispatch.supply.arrived(arrivals[1], second)
+    # When
+    lost = house.owners.current
+    house.owners.lose_all()
+    house.dispatch.drop(lost)
+    house.dispatch.supply.arrived(arrivals[0], first)
+    # Then
+    assert not worker.jobs
+    assert not house.dispatch.held
 
 
 # ---------------------------------------------------------------------- workers
@@ -456,8 +508,8 @@ def test_jobs_of_a_worker_that_does_not_acknowledge_are_handed_to_their_removal(
 # ------------------------------------------------------------------------ suspects
 
 
-def suspect(job_id: str, priority: int = 0) -> Job:
-    job = a_job(job_id, priority=priority)
+def suspect(job_id: str, **settings: Any) -> Job:
+    job = a_job(job_id, **settings)
     job.suspect = True
     return job
 
@@ -565,7 +617,7 @@ def test_what_was_held_under_a_lost_owner_is_forgotten_and_its_workers_get_other
     held = dict(house.dispatch.held)
     house.ready(a_job("next"))
     # Then
-    assert held == {}
+    assert not held
     assert house.dispatch.take(receipt) is None
     assert worker.jobs[1:] == ["next"]
 
@@ -573,9 +625,8 @@ def test_what_was_held_under_a_lost_owner_is_forgotten_and_its_workers_get_other
 def test_forgetting_a_job_leaves_the_one_that_was_claimed_anew(house: House) -> None:
     house.ready(a_job("a"))
     house.worker()
-    current = house.dispatch.held["a"]
     house.dispatch.forget([a_job("a")])
-    assert house.dispatch.held == {"a": current}
+    assert ids(list(house.dispatch.held)) == ["a"]
 
 
 # ------------------------------------------------------------------------ stopping
@@ -628,7 +679,7 @@ def test_when_the_last_worker_leaves_what_was_staged_for_it_goes_back(house: Hou
     # Then all but the one that it had are ready again, and nothing is held for nobody
     assert len(left) == 1
     assert len(house.store.ready) == len(jobs) - 1
-    assert set(house.dispatch.held) == {left[0].job.id}
+    assert list(house.dispatch.held) == [left[0].job]
 
 
 def test_what_a_slow_worker_won_t_come_to_within_a_second_goes_back(house: House) -> None:
@@ -655,7 +706,7 @@ def test_what_was_staged_for_workers_whose_pace_is_not_known_any_more_goes_back(
     house.dispatch.tick()
     house.dispatch.tick()
     # Then others can have the rest
-    assert house.dispatch.staged == SMALLEST + worker.prefetch
+    assert house.dispatch.staged == SMALLEST
 
 
 def test_a_worker_whose_time_was_up_gets_nothing_more_until_it_answers(house: House) -> None:
@@ -736,3 +787,199 @@ def test_a_suspect_does_not_wait_for_a_worker_that_only_owes_an_answer(house: Ho
         house.commit(busy)
     assert stuck.owed
     assert "suspect" in [delivery.job.id for delivery in busy.deliveries]
+
+
+@pytest.mark.parametrize("how", ["overdue", "lost"])
+def test_a_worker_whose_time_with_a_suspect_was_up_gets_others_beside_it(house: House, how: str) -> None:
+    # Given
+    house.ready(suspect("bad", visibility_timeout=0.0))
+    worker = house.worker(prefetch=3)
+    assert worker.jobs == ["bad"]
+    # When
+    if how == "overdue":
+        house.dispatch.overdue()
+    else:
+        lost = house.owners.current
+        house.owners.lose_all()
+        house.dispatch.drop(lost)
+    house.ready(a_job("next"))
+    # Then
+    assert worker.jobs == ["bad", "next"]
+
+
+def test_nothing_is_held_beside_a_suspect_for_the_worker_that_has_it(house: House) -> None:
+    house.ready(suspect("bad", priority=9))
+    worker = house.worker(prefetch=500)
+    house.ready(*some_jobs(500))
+    house.dispatch.tick()
+    go_on()
+    assert worker.jobs == ["bad"]
+    assert len(house.dispatch.held) <= 1 + SMALLEST
+
+
+# --------------------------------------------------------------- workers that don't read
+
+
+class Deaf(FakeWorker):
+    """Takes what it is sent, until its connection is full."""
+
+    deaf = False
+
+    @property
+    def reads(self) -> bool:
+        return not self.deaf
+
+    @property
+    def free(self) -> int:
+        return super().free if self.reads else 0
+
+    def deliver(self, deliveries: Sequence[Delivery]) -> None:
+        super().deliver(deliveries)
+        self.deaf = True
+
+
+def test_nothing_is_held_for_a_worker_that_does_not_read(house: House) -> None:
+    # Given
+    house.ready(*some_jobs(600))
+    deaf = Deaf(prefetch=200)
+    # When it takes one message, and no more
+    house.dispatch.attach(deaf)
+    go_on()
+    house.dispatch.tick()
+    go_on()
+    # Then it has that, and others can have the rest
+    assert len(deaf.messages) == 1
+    assert len(house.dispatch.held) == len(deaf.jobs) < 600
+    assert not house.dispatch.granting
+
+
+def test_nothing_is_held_for_a_worker_whose_connection_something_else_has_filled(house: House) -> None:
+    # Given
+    deaf = Deaf(prefetch=200)
+    house.dispatch.attach(deaf)
+    deaf.deaf = True
+    # When
+    house.ready(*some_jobs(600))
+    house.dispatch.tick()
+    go_on()
+    # Then
+    assert not deaf.jobs
+    assert not house.dispatch.held
+
+
+def test_a_worker_that_reads_again_gets_more(house: House) -> None:
+    house.ready(*some_jobs(600))
+    deaf = Deaf(prefetch=600)
+    house.dispatch.attach(deaf)
+    go_on()
+    deaf.deaf = False
+    house.dispatch.offer(deaf)
+    go_on()
+    assert len(deaf.messages) == 2
+    assert len(set(deaf.jobs)) == len(deaf.jobs)
+
+
+# ------------------------------------------------------------------------ bytes
+
+
+def test_a_claim_under_way_weighs_what_it_may_bring(house: House) -> None:
+    memory, before = house.dispatch._memory, house.dispatch.room_bytes
+    weights: list[int] = []
+    house.store.before_claim = lambda: weights.append(memory.staged)
+    house.ready(a_job())
+    house.worker()
+    assert weights[0] == before
+    assert memory.staged == 0
+
+
+def test_while_all_memory_is_taken_a_queue_holds_one_job_and_no_more(house: House) -> None:
+    worker = house.worker(prefetch=5)
+    house.dispatch._memory.staged = 2**40
+    empty = house.dispatch.room
+    worker.prefetch = 0
+    house.dispatch.stage([a_job(owner="owner-1")])
+    assert empty > 0
+    assert house.dispatch.room == 0
+
+
+def test_a_worker_gets_large_jobs_few_at_a_time(house: House) -> None:
+    house.ready(*some_jobs(12, size=MESSAGE_BYTES // 2))
+    worker = house.worker(prefetch=12)
+    wait_for(lambda: len(worker.jobs) == 12)
+    assert {len(each) for each in worker.messages} == {2}
+
+
+# ---------------------------------------------------------------- on the way back
+
+
+@pytest.fixture
+def slow(house: House) -> House:
+    """What is given back stays on its way."""
+    house.dispatch.give_back = lambda jobs: house.dispatch.supply.going_back(len(jobs))
+    return house
+
+
+def test_a_new_job_does_not_overtake_those_that_are_on_their_way_back(slow: House) -> None:
+    # Given jobs that were staged for a worker that has left
+    older = slow.ready(*some_jobs(11))
+    first = slow.worker()
+    slow.dispatch.take(first.deliveries[0].receipt)
+    slow.dispatch.forget([first.deliveries[0].job])
+    staged = list(slow.dispatch.held)
+    slow.dispatch.detach(first)
+    # When another comes, and a new job with it
+    second = slow.worker()
+    newer = slow.born(a_job("new"))
+    claims = len(slow.store.claims)
+    slow.dispatch.tick()
+    go_on()
+    # Then nothing goes out before they are ready
+    assert (newer, len(slow.store.claims) - claims, second.jobs) == ([], 0, [])
+    slow.dispatch.forget(staged)
+    slow.store.ready[:0] = staged
+    slow.dispatch.supply.came_back(len(staged))
+    slow.dispatch.supply.some_ready()
+    go_on()
+    assert second.jobs == [older[1].id]
+
+
+def test_a_claim_without_an_answer_holds_up_the_others_for_a_moment_only(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given one whose answer is held
+    time, held = VirtualTime(), Held()
+    monkeypatch.setattr(supply_module, "time", time)
+    house.store.after_claim = held
+    first = house.ready(*some_jobs(3))
+    worker = house.worker(prefetch=20)
+    house.store.after_claim = lambda: None
+    house.store.ready.append(a_job("ready"))
+    house.dispatch.tick()
+    go_on()
+    assert (worker.jobs, house.born(a_job("too early"))) == ([], [])
+    # When it is waited for no longer
+    time.passes(supply_module.IN_ORDER)
+    house.dispatch.tick()
+    go_on()
+    # Then other jobs go out, and those that it has taken when it is answered
+    assert (worker.jobs, house.born(a_job("new"))) == (["ready"], ["new"])
+    house.dispatch.tick()
+    go_on()
+    held.set()
+    go_on()
+    assert worker.jobs == ["ready", *ids(first)]
+    assert house.dispatch.supply.at_rest(5.0)
+
+
+def test_nobody_waits_for_long_for_jobs_whose_way_back_has_no_answer(
+    slow: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    time = VirtualTime()
+    monkeypatch.setattr(supply_module, "time", time)
+    slow.dispatch.supply.going_back(11)
+    slow.worker()
+    early = slow.born(a_job("early"))
+    time.passes(supply_module.IN_ORDER)
+    slow.dispatch.supply.going_back(1)  # which is behind them
+    slow.dispatch.supply._ready = supply_module._NOTHING
+    assert (early, slow.born(a_job("late"))) == ([], ["late"])

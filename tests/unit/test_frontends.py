@@ -7,16 +7,17 @@ from typing import Any
 
 import pytest
 
-from broker.config import BrokerSettings, DeviceSettings, QueueSettings
-from broker.counters import Counters
-from broker.frames import JobMaker
-from broker.frontends import MOST_UNREAD, Asker, PushFrontend, RequestFrontend
-from broker.intake import Push
-from devices.flow import boundless
-from devices.switchboard import Switchboard
 from fakes import Clock
 from sluicemq import wire
 from sluicemq.errors import Paused, Unavailable
+from sluicemq_broker.config.settings import BrokerSettings, DeviceSettings, QueueSettings
+from sluicemq_broker.doors import frontends
+from sluicemq_broker.doors.frames import JobMaker
+from sluicemq_broker.doors.frontends import MOST_UNREAD, Asker, PushFrontend, RequestFrontend
+from sluicemq_broker.queue.intake import Push
+from sluicemq_broker.runtime.counters import Counters
+from sluicemq_devices.doors.switchboard import Switchboard
+from sluicemq_devices.hub.flow import Watermark, boundless
 
 
 class Queue:
@@ -45,8 +46,9 @@ class Queue:
     def push(self, push: Push) -> None:
         self.pushes.append(push)
 
-    def bury(self, unreadable: dict[str, Any]) -> None:
+    def bury(self, unreadable: dict[str, Any], mark: Watermark, size: int) -> None:
         self.buried.append(unreadable)
+        mark.take(1, size)
 
     def wait(self, job_id: str, answer: Callable[..., None]) -> None:
         self.waiting[job_id] = answer
@@ -71,7 +73,7 @@ class Queues:
     def open(self, name: str) -> Queue:
         return self.queue
 
-    def for_push(self, name: str) -> Queue:
+    def for_plain_push(self, name: str, *, auto_create: bool | None) -> Queue:
         if name == "broken":
             raise RuntimeError("nobody foresaw this")
         return self.queue
@@ -82,9 +84,10 @@ class Lane:
 
     def __init__(self) -> None:
         self.sent: list[list[bytes]] = []
+        self.blamed: list[bool] = []
         self.held = boundless()
         self.blocked = False
-        self.paused = False
+        self.paused_by: set[object] = set()
         self.receive: Callable[[list[list[bytes]]], None]
         self.closed: Callable[[], None]
         self.unblocked: Callable[[], None]
@@ -94,11 +97,18 @@ class Lane:
         if self.blocked:
             self.held.take(1, sum(map(len, frames)))
 
-    def pause(self) -> None:
-        self.paused = True
+    def blame(self, *, malformed: bool = True) -> None:
+        self.blamed.append(malformed)
 
-    def resume(self) -> None:
-        self.paused = False
+    def pause(self, by: object = None) -> None:
+        self.paused_by.add(by)
+
+    def resume(self, by: object = None) -> None:
+        self.paused_by.discard(by)
+
+    @property
+    def paused(self) -> bool:
+        return bool(self.paused_by)
 
 
 class House:
@@ -137,6 +147,31 @@ def test_a_push_on_which_the_broker_fails_takes_no_other_with_it(caplog: pytest.
     assert "nobody foresaw this" in caplog.text
 
 
+def test_unreadable_messages_on_their_way_close_the_gates_as_jobs_do() -> None:
+    house = House(hwm_bytes=10_000)
+    frontend = house.frontend(PushFrontend)
+
+    unreadable = [b"", b"{", b"x" * 999]
+
+    frontend._receive([unreadable] * 9)
+    assert not frontend._shut
+    frontend._receive([unreadable])
+
+    assert frontend._shut  # each keeps its last frame, and its headers
+    assert len(house.queue.buried) == 10
+
+
+def test_a_probe_is_neither_a_question_nor_counted_as_received() -> None:
+    house = House()
+    lane = house.asker(house.frontend(RequestFrontend))
+
+    lane.receive([[b"routing id", b""], [b"routing id", b"7", b""], [b"routing id", b"", b""]])
+
+    assert house.queue.payloads == [b""]
+    assert not lane.sent
+    assert (house.counters.values["probes"], house.counters.values["received"]) == (2, 1)
+
+
 def test_a_request_on_which_the_broker_fails_is_answered_and_takes_no_other_with_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -152,19 +187,93 @@ def test_a_request_on_which_the_broker_fails_is_answered_and_takes_no_other_with
     assert "nobody foresaw this" in caplog.text
 
 
-def test_askers_that_have_gone_make_room_for_others() -> None:
-    house = House(hwm=2)
+def held(frontend: Any) -> list[int]:
+    """What a frontend counts as on its way to MongoDB, and as waiting for results."""
+    marks = (frontend._on_their_way.mark, frontend._waiting.mark)
+    return [number for mark in marks for number in (mark.count, mark.bytes)]
+
+
+def test_who_waits_for_a_result_is_noted_in_the_job_for_other_brokers() -> None:
+    house = House()
+    lane = house.asker(house.frontend(RequestFrontend))
+    lane.receive([ask(1, b"a"), ask(2, b"", b'{"reply": "accepted"}', b"b")])
+    assert [job.asked for push in house.queue.pushes for job in push.jobs] == [True, False]
+
+
+def test_who_sends_what_can_not_be_read_is_blamed_and_who_can_not_help_it_is_not_for_malformed() -> None:
+    house = House()
+    asker, pusher = house.asker(house.frontend(RequestFrontend)), Lane()
+    house.frontend(PushFrontend)._opened(pusher)
+    for lane in (asker, pusher):
+        lane.receive([ask(1, b"", b"{", b"x"), ask(2, b"broken", b"x"), ask(3, b"x")])
+    assert asker.blamed == [True, False]
+    assert pusher.blamed == [True] * 3  # five frames are no job, for one who sends no envelope
+
+
+def test_askers_that_have_gone_count_no_more() -> None:
+    house = House()
     frontend = house.frontend(RequestFrontend)
     gone = house.asker(frontend)
     gone.receive([ask(1, b"a"), ask(2, b"b")])
     house.queue.pushes[0].told({}, ())
-    assert frontend._mark.is_full
+    assert held(frontend)[:3] == [0, 0, 2]
 
     gone.closed()
 
-    assert not frontend._mark.is_full
-    assert (frontend._mark.count, frontend._mark.bytes) == (0, 0)
+    assert held(frontend) == [0, 0, 0, 0]
     assert house.counters.values["askers_gone"] == 2
+
+
+def test_who_waits_for_many_results_is_not_read_and_others_are() -> None:
+    house = House()
+    frontend = house.frontend(RequestFrontend)
+    greedy, honest = house.asker(frontend), house.asker(frontend)
+
+    greedy.receive([ask(number, b"a") for number in range(1000)])
+    honest.receive([ask(1, b"b")])
+    honest.receive([ask(2, b"", b'{"reply": "accepted"}', b"c")])
+    for push in house.queue.pushes:
+        push.told({}, ())
+
+    assert (greedy.paused, honest.paused) == (True, False)
+    assert len(honest.sent) == 1
+    answers = list(house.queue.waiting.values())
+    for answer in answers[:600]:
+        answer(b"")
+    assert not greedy.paused
+
+
+def test_questions_that_wait_for_results_are_not_on_their_way_to_mongodb() -> None:
+    house = House(hwm=10)
+    frontend = house.frontend(RequestFrontend)
+    for _ in range(100):
+        lane = house.asker(frontend)
+        lane.receive([ask(1, b"a")])
+        house.queue.pushes[-1].told({}, ())
+        assert not lane.paused
+    assert held(frontend)[:3] == [0, 0, 100]
+
+
+def test_at_the_bound_of_all_questions_those_who_have_none_are_heard_and_accepted_ones_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(frontends, "MOST_WAITING", 100)
+    house = House()
+    frontend = house.frontend(RequestFrontend)
+    many = house.asker(frontend)
+    many.receive([ask(number, b"a") for number in range(100)])
+    honest = house.asker(frontend)
+
+    many.receive([ask(100, b"a"), ask(101, b"", b'{"reply": "accepted"}', b"b")])
+    honest.receive([ask(1, b"c")])
+    for push in house.queue.pushes:
+        push.told({}, ())
+
+    assert (many.sent[0][1], many.sent[0][3]) == (b"100", b"ERROR")
+    assert b"QUEUE_FULL" in many.sent[0][4]
+    assert [answer[1] for answer in many.sent[1:]] == [b"101"]
+    assert honest.sent == []
+    assert house.counters.values["refused"] == 1
 
 
 def test_an_answer_to_an_asker_that_has_gone_is_not_counted_again() -> None:
@@ -182,7 +291,7 @@ def test_an_answer_to_an_asker_that_has_gone_is_not_counted_again() -> None:
     for answer in answers:
         answer(Unavailable("too late"))
 
-    assert (frontend._mark.count, frontend._mark.bytes) == (0, 0)
+    assert held(frontend) == [0, 0, 0, 0]
     assert len(there.sent) == 1
 
 
@@ -222,9 +331,48 @@ def test_a_question_under_way_keeps_no_payload_in_memory() -> None:
     (answer,) = house.queue.waiting.values()
     request = answer.__self__  # type: ignore[attr-defined]
     kept = [getattr(request, name) for name in request.__slots__]
-    assert request.size >= 10_000
+    assert request.weight < 1000
     assert not any(isinstance(each, list) and bytes(10_000) in each for each in kept)
     assert not any(hasattr(each, "payload") for each in kept)
+
+
+# --------------------------------------------------------------------- sick queues
+
+
+class ManyQueues(Queues):
+    """Each name is a queue of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.by_name: dict[str, Queue] = {}
+
+    def for_plain_push(self, name: str, *, auto_create: bool | None) -> Queue:
+        return self.by_name.setdefault(name, Queue())
+
+
+def test_a_queue_that_stores_nothing_holds_back_those_who_push_to_it_and_nobody_else() -> None:
+    house = House(hwm=100)
+    house.queues = queues = ManyQueues()
+    frontend = house.frontend(PushFrontend)
+    frontend.doors = [Door()]
+    lanes = [Lane() for _ in range(9)]
+    for lane in lanes:
+        frontend._opened(lane)
+    sick, well = lanes[:8], lanes[8]
+
+    for number in range(100):
+        if not sick[number % 8].paused:
+            sick[number % 8].receive([[b"sick", b"a"]])
+    for _ in range(10):
+        well.receive([[b"well", b"b"]])
+        queues.by_name["well"].pushes[-1].told({}, ())
+
+    assert all(lane.paused for lane in sick)
+    assert not well.paused
+    assert not frontend._on_their_way.mark.is_full
+    for push in queues.by_name["sick"].pushes:
+        push.told({}, ())
+    assert not any(lane.paused for lane in sick)
 
 
 # ------------------------------------------------------------------ paused intake

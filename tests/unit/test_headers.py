@@ -13,16 +13,16 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from broker.backoff import Backoff
-from broker.config import QueueSettings
-from broker.frames import JobMaker, PlainJob, split
-from broker.job import Dedupe, Job
-from broker.mongo import ServerClock
-from broker.queues import check_name
-from broker.store_documents import Usual, date, document, job
 from jobs import NOW
 from sluicemq import wire
 from sluicemq.errors import BadFrames, BadHeaders, BadQueue, SluiceError, TooLarge
+from sluicemq_broker.config.settings import QueueSettings
+from sluicemq_broker.doors.frames import JobMaker, PlainJob, split
+from sluicemq_broker.job.backoff import Backoff
+from sluicemq_broker.job.job import Dedupe, Job
+from sluicemq_broker.queue.queues import check_name
+from sluicemq_broker.store.connection import ServerClock
+from sluicemq_broker.store.documents import Usual, date, document, job
 
 MOST = 1000
 
@@ -218,6 +218,7 @@ def test_ids_that_the_broker_gives_are_all_different_and_sort_by_time() -> None:
         ({"headers": {"a\0": 1}}, "text keys"),
         ({"headers": {"$ref": "a"}}, r"not starting with \$"),
         ({"headers": {"a": 2**63}}, "64-bit"),
+        ({"headers": {"a": [0] * 1000}}, "1000 values"),
         ({"headers": {"a": "\udfff"}}, "'headers'|can't be stored"),
         ({"colour": "red"}, "unknown header 'colour'.*priority"),
         ({b"id": "a"}, "unknown header"),
@@ -226,6 +227,15 @@ def test_ids_that_the_broker_gives_are_all_different_and_sort_by_time() -> None:
 def test_a_header_that_is_wrong_is_named_with_what_it_may_be(headers: dict[Any, Any], problem: str) -> None:
     with pytest.raises(BadHeaders, match=problem):
         make(headers)
+
+
+def test_an_error_quotes_a_little_of_what_is_wrong_however_wide_and_deep_it_is() -> None:
+    wrong: Any = 0
+    for _ in range(5):
+        wrong = [wrong] * 6
+    with pytest.raises(BadHeaders) as refused:
+        make({"headers": wrong})
+    assert len(str(refused.value)) < 500
 
 
 def test_headers_that_are_too_deep_are_refused() -> None:

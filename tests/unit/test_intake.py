@@ -6,17 +6,20 @@ from collections.abc import Sequence
 
 import pytest
 
-from broker import patience as patience_module
-from broker.counters import Counters
-from broker.dispatch import Dispatch
-from broker.intake import INSERT, INSERTS_AT_ONCE, Intake, Push
-from broker.job import Job
-from broker.mongo import Refused, Unclear
-from broker.patience import Patience
-from broker.store_push import Pushed
 from fakes import Clock, FakeOwners, FakeStore, FakeWorker, Held, go_on
 from jobs import NOW, a_job, ids, some_jobs
 from sluicemq.errors import Duplicate, SluiceError, TooLarge, Unavailable
+from sluicemq_broker.job.job import Job
+from sluicemq_broker.queue import patience as patience_module
+from sluicemq_broker.queue import supply as supply_module
+from sluicemq_broker.queue.dispatch import Dispatch
+from sluicemq_broker.queue.intake import INSERT, INSERT_BYTES, INSERTS_AT_ONCE, Intake, Push
+from sluicemq_broker.queue.memory import Memory
+from sluicemq_broker.queue.patience import Patience
+from sluicemq_broker.runtime.counters import Counters
+from sluicemq_broker.store.connection import Refused, Unclear
+from sluicemq_broker.store.inserts import Pushed
+from virtual_time import VirtualTime
 
 
 class House:
@@ -144,7 +147,7 @@ def test_a_duplicate_is_told_counted_by_its_own_name_and_handed_to_nobody(
     # Then
     assert push.refused == told.refused
     assert worker.jobs == ["a", "c"]
-    assert house.dispatch.held.keys() == {"a", "c"}
+    assert sorted(ids(list(house.dispatch.held))) == ["a", "c"]
     counted = house.counters.values
     assert (counted["pushed"], counted["duplicates"], counted["refused"]) == (2, 1, 0)
 
@@ -270,38 +273,118 @@ def test_an_insert_that_was_not_sent_is_repeated_as_it_was(house: House) -> None
     assert house.owners.current == "owner-1"
 
 
-def test_a_lost_reply_after_the_jobs_were_stored_reserved_hands_them_out_once_and_retires_the_owner(
-    house: House,
+@pytest.mark.parametrize("applied", [False, True], ids=["that was not applied", "that was applied"])
+def test_an_insert_without_an_answer_is_sent_again_and_its_jobs_go_out_once(
+    house: House, *, applied: bool
 ) -> None:
     # Given
     worker = house.worker(prefetch=5)
     faults = [Unclear("cut")]
-    house.store.after_insert = lambda: _raise_next(faults)
+    if applied:
+        house.store.after_insert = lambda: _raise_next(faults)
+    else:
+        house.store.before_insert = lambda _jobs: _raise_next(faults)
     # When
     told = house.push(a_job("a"), a_job("b"))
     house.drain()
     # Then
-    assert told.refused == {}
+    assert (told.times, told.refused, told.existing) == (1, {}, ())
     assert worker.jobs == ["a", "b"]
     assert house.store.reserved == {"a": "owner-1", "b": "owner-1"}
-    assert {each.job.owner for each in worker.deliveries} == {"owner-1"}
-    assert {each.job.attempts for each in worker.deliveries} == {1}
-    assert "owner-1" in house.owners.retired
+    assert [(each.job.owner, each.job.attempts) for each in worker.deliveries] == [("owner-1", 1)] * 2
 
 
-def test_a_lost_request_is_repeated_as_ready_jobs_under_no_owner_and_they_are_claimed(house: House) -> None:
+def test_what_is_born_reserved_is_known_from_before_its_insert_is_sent(house: House) -> None:
     # Given
-    worker = house.worker(prefetch=5)
-    faults = [Unclear("cut")]
-    house.store.before_insert = lambda _jobs: _raise_next(faults)
+    house.worker(prefetch=5)
+    house.store.before_insert = held = Held()
+    job = a_job("a")
     # When
-    told = house.push(a_job("a"), a_job("b"))
+    house.push(job)
+    go_on()
+    # Then
+    assert house.store.inserts
+    assert job.owner == "owner-1"
+    assert house.dispatch.held.knows("a", job.hold)
+    held.set()
+    house.drain()
+    assert house.dispatch.held.knows("a", job.hold)
+
+
+def test_large_jobs_are_inserted_in_parts_that_one_statement_takes(house: House) -> None:
+    # Given
+    jobs = [a_job(each, size=INSERT_BYTES // 2) for each in "abcde"]
+    # When
+    told = house.push(*jobs)
     house.drain()
     # Then
-    assert told.refused == {}
-    assert sorted(worker.jobs) == ["a", "b"]
-    assert house.store.reserved == {"a": "owner-2", "b": "owner-2"}
-    assert {each.job.attempts for each in worker.deliveries} == {1}
+    assert [ids(each) for each in house.store.inserts] == [["a", "b"], ["c", "d"], ["e"]]
+    assert (told.times, told.refused) == (1, {})
+
+
+def test_durable_jobs_that_wait_for_an_insert_before_them_are_known(house: House) -> None:
+    # Given an insert without an answer, and a durable one behind it
+    house.worker(prefetch=5)
+    held = Held()
+    house.store.before_insert = lambda jobs: held() if "first" in ids(jobs) else None
+    house.push(a_job("first"))
+    go_on()
+    later = a_job("later")
+    told = house.push(later)
+    go_on()
+    # Then the audit does not take it for an orphan
+    assert told.times == 1
+    assert "later" not in house.dispatch.held
+    assert house.dispatch.held.knows("later", later.hold)
+    held.set()
+    house.drain()
+
+
+def test_jobs_with_dear_headers_are_inserted_few_at_a_time(house: House) -> None:
+    jobs = [a_job(f"job-{number}", headers={"a": 1}, size=64 * 1024) for number in range(30)]
+    for job in jobs:
+        house.push(job)
+    house.drain()
+    assert max(map(len, house.store.inserts)) < 15
+
+
+def test_large_jobs_on_their_way_leave_no_memory_for_large_messages() -> None:
+    # Given
+    house, memory = House(), Memory(hwm_bytes=1000)
+    house.intake._on_their_way = memory.pushes
+    house.store.before_insert = held = Held()
+    # When
+    house.push(a_job(size=1000))
+    # Then
+    assert memory.takes_no_more
+    held.set()
+    house.drain()
+    assert not memory.takes_no_more
+
+
+def test_jobs_do_not_wait_for_long_for_an_insert_before_them_that_has_no_answer(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given an insert that hangs, and one behind it that is durable
+    time = VirtualTime()
+    monkeypatch.setattr(supply_module, "time", time)
+    worker = house.worker(prefetch=5)
+    held = Held()
+    house.store.before_insert = lambda jobs: held() if "hangs" in ids(jobs) else None
+    house.push(a_job("hangs"))
+    go_on()
+    told = house.push(a_job("durable"))
+    go_on()
+    assert told.times == 1
+    early = list(worker.jobs)
+    # When
+    time.passes(supply_module.IN_ORDER)
+    house.dispatch.tick()
+    # Then
+    assert (early, worker.jobs) == ([], ["durable"])
+    held.set()
+    house.drain()
+    assert worker.jobs == ["durable", "hangs"]
 
 
 def test_a_lost_reply_to_a_push_of_a_job_that_runs_already_does_not_hand_it_out_again(house: House) -> None:
@@ -343,20 +426,6 @@ def test_of_a_batch_that_mongodb_refuses_only_the_job_at_fault_is_refused(house:
     assert (house.counters.values["pushed"], house.counters.values["refused"]) == (3, 1)
     assert sorted(worker.jobs) == ["a", "b", "c"]
     assert house.dispatch.supply._expected == 0
-
-
-def test_what_mongodb_took_of_a_batch_before_it_refused_the_rest_is_handed_out_once(house: House) -> None:
-    # Given
-    worker = house.worker(prefetch=9)
-    refusals: list[Exception] = [Refused("the second half")]
-    house.store.after_insert = lambda: _raise_next(refusals)
-    # When
-    told = house.push(a_job("a"), a_job("b"))
-    house.drain()
-    # Then
-    assert told.refused == {}
-    assert worker.jobs == ["a", "b"]
-    assert {each.job.owner for each in worker.deliveries} == {"owner-1"}
 
 
 def test_a_pusher_that_fails_on_what_it_is_told_is_told_once_and_the_others_hear_too(house: House) -> None:

@@ -6,10 +6,21 @@ from typing import Any
 
 import pytest
 from bson.errors import InvalidDocument
+from pymongo import ReadPreference
 from pymongo.errors import BulkWriteError, DocumentTooLarge, InvalidName, OperationFailure
 
-from broker.mongo import Refused, Unclear, translated
 from sluicemq.errors import Unavailable
+from sluicemq_broker.store.connection import (
+    REPLY_TIMEOUT,
+    Doubtful,
+    Refused,
+    Unclear,
+    connect,
+    connect_for_leases,
+    promised,
+    translated,
+)
+from sluicemq_broker.store.inserts import refusals
 
 UNSURE = {"writeConcernError": {"code": 64}}
 
@@ -53,3 +64,67 @@ def test_what_the_statement_itself_is_to_blame_for_is_refused(error: Exception) 
 def test_what_a_server_in_trouble_answers_is_unclear(error: Exception) -> None:
     with pytest.raises(Unclear), translated():
         raise error
+
+
+@pytest.mark.parametrize(
+    ("codes", "kind"),
+    [((11000, 112), Unclear), ((14031,), Unclear), ((171, 189), Unclear), ((4_242_424, 171), Doubtful)],
+)
+def test_of_one_insert_trouble_is_waited_for_and_a_code_nobody_knows_is_doubted(
+    codes: tuple[int, ...], kind: type[Exception]
+) -> None:
+    with pytest.raises(Unclear) as raised:
+        refusals(bulk(*codes))
+    assert type(raised.value) is kind
+
+
+def test_what_only_the_document_can_be_to_blame_for_is_refused_alone() -> None:
+    refused = refusals(bulk(171, 16755, 121, 10334)).refused
+    assert refused.keys() == {0, 1, 2, 3}
+
+
+HOSTS = "mongodb://me:p%26ss@a,b/db"
+OTHERWISE = (
+    "readPreference=secondaryPreferred&readPreferenceTags=dc:ny&maxStalenessSeconds=120&readConcernLevel=local"
+    "&w=1&wtimeoutMS=5&journal=false&retryWrites=false&retryReads=false&timeoutMS=9&socketTimeoutMS=1"
+)
+
+
+@pytest.mark.parametrize("more", ["", "&replicaSet=rs0"])
+def test_reads_are_the_primarys_and_writes_the_majoritys_whatever_the_uri_says(
+    more: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with connect(f"mongodb://a,b/?{OTHERWISE}{more}") as client:
+        assert client.read_preference == ReadPreference.PRIMARY
+        assert client.write_concern.document == {"w": "majority"}
+        assert client.read_concern.level is None
+        assert client.options.timeout is None
+        assert client.options.pool_options.socket_timeout == REPLY_TIMEOUT
+        assert (client.options.retry_writes, client.options.retry_reads) == (True, True)
+        assert client.options.replica_set_name == ("rs0" if more else None)
+    for each in OTHERWISE.split("&"):
+        assert each.partition("=")[0] in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("uri", "kept"),
+    [
+        (HOSTS, HOSTS),
+        (f"{HOSTS}?w=1", HOSTS),
+        (f"{HOSTS}?tls=true", f"{HOSTS}?tls=true"),
+        (f"{HOSTS}?w=1&tls=true&J=true&authSource=x", f"{HOSTS}?tls=true&authSource=x"),
+        (f"{HOSTS}?w=1;tls=true;authSource=x", f"{HOSTS}?tls=true;authSource=x"),
+        (f"{HOSTS}?directConnection=true&READPREFERENCE=nearest", f"{HOSTS}?directConnection=true"),
+    ],
+)
+def test_what_else_the_uri_says_holds(uri: str, kept: str) -> None:
+    assert promised(uri)[0] == kept
+
+
+@pytest.mark.parametrize(("lease", "most"), [(15.0, 3.0), (2.0, 0.4), (100.0, 5.0)])
+def test_a_heartbeat_is_given_up_within_a_fifth_of_a_lease(lease: float, most: float) -> None:
+    with connect_for_leases("mongodb://a/?socketTimeoutMS=99000&readPreference=secondary", lease) as client:
+        assert client.options.pool_options.socket_timeout == most
+        assert client.options.server_selection_timeout <= most
+        assert client.read_preference == ReadPreference.PRIMARY
+        assert not client.options.retry_reads

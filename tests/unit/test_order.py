@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from broker.counters import Counters
-from broker.dispatch import Dispatch
-from broker.job import Job
-from broker.patience import Patience
 from fakes import Clock, FakeOwners, FakeStore, FakeWorker, go_on
 from jobs import NOW, a_job
+from sluicemq_broker.job.job import Job
+from sluicemq_broker.queue.dispatch import Dispatch
+from sluicemq_broker.queue.patience import Patience
+from sluicemq_broker.runtime.counters import Counters
 
 
 def numbered(job_id: str, seq: int) -> Job:

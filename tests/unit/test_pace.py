@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from broker import pace as pace_module
-from broker.pace import LARGEST, Pace
+from sluicemq_broker.queue import pace as pace_module
+from sluicemq_broker.queue.pace import LARGEST, Pace
 
 Pass = Callable[[float], None]
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import gevent
 import pytest
 
-from broker import patience as patience_module
-from broker.mongo import Refused, Unclear
-from broker.patience import Patience
 from sluicemq.errors import TooLarge, Unavailable
+from sluicemq_broker.queue import patience as patience_module
+from sluicemq_broker.queue.patience import Patience
+from sluicemq_broker.store.connection import Doubtful, Refused, Unclear
 
 
 @pytest.fixture(autouse=True)
@@ -63,6 +63,17 @@ def test_an_error_that_waiting_can_not_cure_is_raised_at_once() -> None:
             Patience().insist(failing(error))
 
 
+def test_what_is_refused_again_and_again_with_a_code_nobody_knows_is_refused_at_last() -> None:
+    with pytest.raises(Refused, match="refused 10 times: a strange code"):
+        Patience().insist(failing(*[Doubtful("a strange code")] * 100))
+    assert Patience().insist(failing(*[Doubtful("a strange code")] * 9)) == "answer"
+
+
+def test_trouble_in_between_makes_a_doubt_begin_anew() -> None:
+    errors = [*[Doubtful("a strange code")] * 9, Unclear("cut"), *[Doubtful("a strange code")] * 9]
+    assert Patience().insist(failing(*errors)) == "answer"
+
+
 def test_when_the_broker_gives_up_every_waiting_statement_raises_its_error() -> None:
     # Given
     patience = Patience()
@@ -71,7 +82,7 @@ def test_when_the_broker_gives_up_every_waiting_statement_raises_its_error() -> 
     gevent.idle()
     # When
     patience.give_up()
-    gevent.joinall(waiting, timeout=2.0)
+    gevent.joinall(waiting, timeout=60)
     # Then
     assert patience.over
     assert all(isinstance(each.exception, Unavailable) for each in waiting)
@@ -95,4 +106,5 @@ def test_an_outage_is_two_lines_in_the_log_however_long_it_is(caplog: pytest.Log
     patience = Patience()
     patience.insist(failing(*[Unavailable("no primary")] * 9))
     patience.insist(failing())
-    assert caplog.messages == ["MongoDB is away, waiting for it: no primary", "MongoDB is back"]
+    said = [each.getMessage() for each in caplog.records if each.name == "broker.store"]
+    assert said == ["MongoDB is away, waiting for it: no primary", "MongoDB is back"]

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from broker.config import BrokerSettings
-from broker.counters import Counters
-from broker.frames import JobMaker
-from broker.intake import Push
-from broker.job import Job
-from broker.session_workers import MOST_BYTES, PoppingWorker, SessionWorker
-from broker.sessions import Session, SessionDoor
-from broker.worker import Delivery, Worker
-from devices.switchboard import Switchboard
 from fakes import Clock
 from sluicemq import wire
+from sluicemq_broker.config.settings import BrokerSettings, QueueSettings
+from sluicemq_broker.doors.frames import JobMaker
+from sluicemq_broker.doors.smq.sessions import MOST_AT_ONCE, Session, SessionDoor
+from sluicemq_broker.doors.smq.workers import MOST_BYTES, PoppingWorker, SessionWorker
+from sluicemq_broker.job.job import Job
+from sluicemq_broker.queue.intake import Push
+from sluicemq_broker.queue.worker import Delivery, Worker
+from sluicemq_broker.runtime.counters import Counters
+from sluicemq_broker.runtime.pulse import Pulse
+from sluicemq_devices.doors.switchboard import Switchboard
 
 
 class Lane:
@@ -34,6 +36,7 @@ class Lane:
 
     def __init__(self) -> None:
         self.sent: list[wire.Message] = []
+        self.blamed: list[bool] = []
 
     def send(self, frames: list[bytes]) -> None:
         self.sent.append(wire.decode(frames))
@@ -41,8 +44,20 @@ class Lane:
     def close(self) -> None:
         self.is_closed = True
 
+    is_paused = False
+    alive = False
+
+    def gave_sign_of_life(self) -> bool:
+        return self.alive or self.is_paused
+
+    def blame(self, *, malformed: bool = True) -> None:
+        self.blamed.append(malformed)
+
     def pause(self) -> None:
-        """It is not read any more."""
+        self.is_paused = True
+
+    def resume(self) -> None:
+        self.is_paused = False
 
 
 class Broken:
@@ -56,6 +71,10 @@ class Queue:
     """One queue whose parts are all itself; notes what it is asked for."""
 
     name = "mail"
+    settings = QueueSettings()
+
+    def admit(self) -> None:
+        """It takes all."""
 
     def __init__(self) -> None:
         self.settle = self.dispatch = self.supply = self
@@ -147,11 +166,11 @@ def test_jobs_go_out_in_messages_of_a_mib_and_a_larger_one_alone(worker: Session
 
 
 def test_a_worker_whose_client_does_not_read_takes_nothing(worker: SessionWorker, lane: Lane) -> None:
-    assert worker.free == 100
+    assert (worker.free, worker.takes) == (100, (100, 100))
 
     lane.writable = False
 
-    assert worker.free == 0
+    assert (worker.free, worker.takes) == (0, (0, 0))
 
 
 def test_a_worker_that_is_hung_up_on_loses_its_session(worker: SessionWorker, lane: Lane) -> None:
@@ -209,3 +228,94 @@ def test_a_job_that_is_popped_takes_one_off_the_credit_and_a_grant_is_added(
     assert popper.free == 5
     popper.grant(0)
     assert popper.free == 0
+
+
+class ManyQueues(dict[str, Queue]):
+    """Each name is a queue of its own."""
+
+    def for_push(self, name: str) -> Queue:
+        return self.setdefault(name, Queue())
+
+
+def test_a_queue_that_stores_nothing_holds_back_those_who_push_to_it_and_nobody_else() -> None:
+    # Given eight that push to a queue that MongoDB does not take, until they are read no more
+    nobody: Any = None
+    queues: Any = ManyQueues()
+    settings, maker = BrokerSettings(hwm=10_000), JobMaker(Clock(), 1 << 20)
+    house = SessionDoor(settings, Switchboard(), queues, maker, nobody, Counters())
+    lanes = [Lane() for _ in range(9)]
+    for each in lanes:
+        client: Any = each
+        house.sessions.add(Session(house, client))
+    *sick, well = lanes
+    jobs = [[None, b"work", None]] * 1000
+    for number in range(100):
+        if not sick[number % 8].is_paused:
+            sick[number % 8].receive([wire.encode(wire.PUSH, number, "sick", jobs)])
+    assert all(lane.is_paused for lane in sick)
+    # When another pushes to a queue of its own
+    for number in range(100):
+        assert not well.is_paused
+        well.receive([wire.encode(wire.PUSH, number, "well", jobs)])
+        queues["well"].pushes[-1].told({}, ())
+    # Then it is confirmed all the time, and the others are when theirs is stored
+    assert len(well.sent) == 100
+    for push in queues["sick"].pushes:
+        push.told({}, ())
+    assert not any(lane.is_paused for lane in sick)
+    assert house.on_their_way.mark.count == 0
+    for each in lanes:
+        each.closed()
+    assert (house.pushers, house.sessions) == ({}, set())
+
+
+def test_a_broker_that_stood_still_cuts_no_client_for_its_silence(session: Session, lane: Lane) -> None:
+    session._house.pulse = Pulse(-1.0)  # any pause is one
+    for _ in range(3):
+        session.beat(time.monotonic() + 100.0)
+    assert not lane.is_closed
+
+
+@pytest.mark.parametrize(("most", "died"), [(1000.0, True), (-1.0, False)])
+def test_whoever_leaves_a_broker_that_stood_still_has_not_died(
+    session: Session, lane: Lane, worker: SessionWorker, *, most: float, died: bool
+) -> None:
+    heard: list[bool] = []
+    queue: Any = worker.queue
+    queue.worker_gone = lambda _worker, *, died: heard.append(died)
+    session._workers["mail"] = worker
+    session._house.pulse = Pulse(most)
+    lane.closed()
+    assert heard == [died]
+
+
+@pytest.mark.parametrize("verb", [wire.SETTLE, wire.EXTEND])
+def test_more_receipts_at_once_than_may_be_are_refused(session: Session, lane: Lane, verb: bytes) -> None:
+    many = [b"r"] * (MOST_AT_ONCE + 1)
+    rows = many if verb == wire.EXTEND else [wire.verdict_row(each, wire.COMMIT, None, None) for each in many]
+    lane.receive([wire.encode(verb, 1, rows, 1.0), wire.encode(verb, 2, rows[1:], 1.0)])
+    assert [(each.verb, each.number) for each in lane.sent] == [(wire.ERROR, 1), (wire.OK, 2)]
+    assert lane.sent[0].fields[0] == "BAD_FRAMES"
+
+
+def test_who_sends_what_can_not_be_read_is_blamed(session: Session, lane: Lane) -> None:
+    lane.receive([wire.encode(b"NONSENSE", 1), wire.encode(wire.PUSH, 2, "mail", []), [b"x"]])
+    assert lane.blamed == [True, False, True]  # the second is the broker's own mistake
+
+
+def test_connections_are_kept_for_the_library(session: Session) -> None:
+    assert session._house.door._entrance._kept
+
+
+@pytest.mark.parametrize(
+    ("sign", "gone"), [("nothing", True), ("a part of a message", False), ("what nobody reads", False)]
+)
+def test_a_client_is_gone_when_nothing_came_of_it_for_too_long(
+    session: Session, lane: Lane, sign: str, *, gone: bool
+) -> None:
+    """Its own signs of life wait behind a large message, which may take long, or is not read meanwhile."""
+    lane.alive = sign == "a part of a message"
+    lane.is_paused = sign == "what nobody reads"
+    for _ in range(3):
+        session.beat(time.monotonic() + 100.0)
+    assert lane.is_closed == gone

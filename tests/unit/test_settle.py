@@ -7,20 +7,22 @@ from typing import Any
 
 import pytest
 
-from broker.backoff import Backoff
-from broker.config import MAX_JOB_BYTES
-from broker.counters import Counters
-from broker.dispatch import Dispatch
-from broker.job import Job
-from broker.mongo import Unclear
-from broker.patience import Patience
-from broker.settle import _USUAL_BACKOFF, DIED, TIMED_OUT, Settle
-from broker.store_verdicts import Finished, GivenBack
-from broker.verdict import Settlement, Verdict
-from fakes import Clock, FakeOwners, FakeStore, FakeWorker, go_on
+from fakes import Clock, FakeOwners, FakeStore, FakeWorker, Held, go_on
 from jobs import NOW, ids, some_jobs
 from sluicemq import wire
-from sluicemq.errors import SluiceError, TooLarge, Unavailable
+from sluicemq.errors import SluiceError, TooLarge, Unavailable, Uncertain
+from sluicemq_broker.config.settings import MAX_JOB_BYTES
+from sluicemq_broker.job.backoff import Backoff
+from sluicemq_broker.job.job import ASKED, Job
+from sluicemq_broker.queue.dispatch import Dispatch
+from sluicemq_broker.queue.memory import Memory
+from sluicemq_broker.queue.patience import Patience
+from sluicemq_broker.queue.settle import _USUAL_BACKOFF, DIED, TIMED_OUT, Settle
+from sluicemq_broker.queue.verdict import Settlement, Verdict
+from sluicemq_broker.runtime.counters import Counters
+from sluicemq_broker.store.connection import Unclear
+from sluicemq_broker.store.verdicts import Finished, GivenBack
+from sluicemq_devices.hub.callbacks import nothing
 
 
 class SettleStore(FakeStore):
@@ -31,6 +33,7 @@ class SettleStore(FakeStore):
     def __init__(self) -> None:
         super().__init__()
         self.given_back: list[GivenBack] = []
+        self.before_commit: Callable[[], None] = nothing
         self.finished: list[Finished] = []
 
     def _end(self, job_ids: Sequence[str]) -> None:
@@ -40,6 +43,7 @@ class SettleStore(FakeStore):
             del self.reserved[each]
 
     def commit(self, jobs: Sequence[Job]) -> dict[str, SluiceError]:
+        self.before_commit()
         self._end(ids(list(jobs)))
         return {}
 
@@ -53,13 +57,16 @@ class SettleStore(FakeStore):
         self.finished += finished
         return {}
 
-    def release(self, job_ids: Sequence[str], owner: str) -> int:
-        self._end(job_ids)
-        return len(job_ids)
+    def release(self, jobs: Sequence[Job]) -> int:
+        self._end(ids(list(jobs)))
+        return len(jobs)
 
 
 class AnswersThatFail:
-    """Askers who fail on every answer."""
+    """Askers who fail on every answer; nobody asks here."""
+
+    def __contains__(self, job_id: str) -> bool:
+        return False
 
     def committed(self, job_id: str, result: bytes) -> None:
         raise ValueError(job_id)
@@ -79,6 +86,7 @@ class House:
         attempts: int = 0,
         backoff: Backoff = _USUAL_BACKOFF,
         max_attempts: int = 1,
+        memory: Memory | None = None,
         **settings: Any,
     ) -> None:
         self.store = SettleStore()
@@ -86,9 +94,10 @@ class House:
         self.patience = Patience()
         shared = (Clock(), self.patience, self.counters)
         self.owners = FakeOwners()
-        self.dispatch = Dispatch(self.store, self.owners, *shared)  # type: ignore[arg-type]
+        self.memory = memory or Memory()
+        self.dispatch = Dispatch(self.store, self.owners, *shared, self.memory)  # type: ignore[arg-type]
         answers: Any = AnswersThatFail()
-        self.settle = Settle(self.store, self.dispatch, answers, *shared, backoff)  # type: ignore[arg-type]
+        self.settle = Settle(self.store, self.dispatch, answers, *shared, backoff, self.memory)  # type: ignore[arg-type]
         self.heard: list[dict[int, SluiceError]] = []
         self.store.ready += some_jobs(count, max_attempts=max_attempts, **settings)
         for job in self.store.ready:
@@ -122,26 +131,120 @@ class House:
         go_on()
 
 
-@pytest.mark.parametrize("kind", [wire.ROLLBACK, wire.REJECT, wire.RELEASE])
-def test_after_an_unclear_give_back_nothing_new_is_claimed_under_its_owner(kind: str) -> None:
-    """Else the repetition could give back what the same owner has claimed again in the meantime."""
-    # Given: the first statement is applied or not, nobody knows
-    house = House(3)
+def test_nothing_is_handed_out_while_too_many_verdicts_have_no_answer() -> None:
+    # Given a worker whose commits can't be written
+    memory = Memory(hwm=2)
+    house = House(3, memory=memory)
     house.hire()
-    faults = [Unclear("no reply")]
-    end = house.store._end
-
-    def once(job_ids: Sequence[str]) -> None:
-        if faults:
-            raise faults.pop()
-        end(job_ids)
-
-    house.store._end = once  # type: ignore[method-assign]
+    assert house.dispatch.granting
+    house.store.before_commit = held = Held()
     # When
-    house.verdict(kind)
+    receipts = [each.receipt for each in house.worker.deliveries]
+    house.settle.settle([Verdict(each, wire.COMMIT) for each in receipts], Settlement(house.heard.append))
+    full = house.dispatch.granting
+    held.set()
+    house.wait()
     # Then
-    assert house.owners.retired == ["owner-1"]
-    assert house.dispatch.held == {}
+    assert (full, house.dispatch.granting) == (False, True)
+    assert memory.verdicts.mark.count == 0
+    assert house.heard == [{}]
+
+
+@pytest.mark.parametrize("kind", [wire.COMMIT, wire.ROLLBACK, wire.REJECT, wire.RELEASE])
+def test_verdicts_of_every_kind_count_until_they_are_written(kind: str) -> None:
+    # Given
+    memory = Memory()
+    house = House(3, memory=memory)
+    house.hire()
+    house.store.before_commit = held = Held()
+    # When
+    receipts = [each.receipt for each in house.worker.deliveries]
+    house.settle.settle([Verdict(each, kind, b"why") for each in receipts], Settlement(house.heard.append))
+    count = memory.verdicts.mark.count
+    held.set()
+    house.wait()
+    # Then
+    assert (count, memory.verdicts.mark.count, memory.verdicts.mark.bytes) == (3, 0, 0)
+
+
+def test_jobs_of_workers_that_have_gone_count_until_they_are_given_back() -> None:
+    memory = Memory()
+    house = House(3, memory=memory)
+    house.hire()
+    house.settle.worker_gone(house.worker)
+    count = memory.verdicts.mark.count
+    house.wait()
+    assert (count, memory.verdicts.mark.count, memory.verdicts.mark.bytes) == (3, 0, 0)
+
+
+def test_a_queue_whose_verdicts_are_not_written_leaves_room_for_those_of_others() -> None:
+    # Given one that has far more than its share
+    memory = Memory(hwm=10)
+    sick, well = House(50, memory=memory), House(3, memory=memory)
+    sick.hire()
+    sick.store.before_commit = held = Held()
+    receipts = [each.receipt for each in sick.worker.deliveries]
+    sick.settle.settle([Verdict(each, wire.COMMIT) for each in receipts], Settlement(sick.heard.append))
+    # When
+    well.hire()
+    well.verdict(wire.COMMIT)
+    # Then
+    assert (sick.dispatch.granting, well.dispatch.granting) == (False, True)
+    assert len(well.worker.jobs) == 3
+    held.set()
+    sick.wait()
+    assert sick.dispatch.granting
+    assert memory.verdicts.mark.count == 0
+
+
+def test_large_results_that_are_not_written_yet_leave_no_memory_for_large_messages() -> None:
+    memory = Memory(hwm_bytes=1000)
+    house = House(1, memory=memory)
+    house.hire()
+    house.store.before_commit = held = Held()
+    [delivery] = house.worker.deliveries
+    house.settle.settle([Verdict(delivery.receipt, wire.COMMIT, bytes(1000))], Settlement())
+    assert memory.takes_no_more
+    held.set()
+    house.wait()
+    assert not memory.takes_no_more
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_commit_without_an_answer_was_ours_if_nobody_else_can_have_had_the_job(
+    monkeypatch: pytest.MonkeyPatch, *, kept: bool
+) -> None:
+    # Given
+    house = House(1)
+    house.hire()
+    cut: list[Exception] = [Unclear("cut")]
+
+    def removed_and_not_answered(jobs: Sequence[Job]) -> dict[str, SluiceError]:
+        if cut:
+            raise cut.pop()
+        return {each.id: Uncertain("gone") for each in jobs}
+
+    monkeypatch.setattr(house.store, "commit", removed_and_not_answered)
+    monkeypatch.setattr(house.dispatch, "keeps", lambda _owner: kept)
+    # When
+    house.verdict(wire.COMMIT)
+    # Then
+    assert [{at: type(why) for at, why in each.items()} for each in house.heard] == [
+        {} if kept else {0: Uncertain}
+    ]
+
+
+def test_a_new_job_does_not_overtake_those_that_a_worker_gives_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Given a release that has no answer yet
+    house = House(1)
+    house.hire()
+    monkeypatch.setattr(house.store, "release", Held())
+    [delivery] = house.worker.deliveries
+    house.settle.settle([Verdict(delivery.receipt, wire.RELEASE)], Settlement())
+    # When
+    arrival = house.dispatch.supply.expect(some_jobs(1), NOW)
+    # Then
+    assert arrival.jobs == []
 
 
 @pytest.mark.parametrize("fault", [Unavailable("away"), ValueError("a mistake")])
@@ -158,7 +261,7 @@ def test_jobs_whose_verdict_can_not_be_written_are_forgotten_so_that_the_audit_f
     house.store.fault = fault
     house.verdict(kind)
     # Then
-    assert house.dispatch.held == {}
+    assert not house.dispatch.held
     assert len(house.store.reserved) == 3
     refused = {} if kind == wire.RELEASE else dict.fromkeys(range(3), Unavailable)
     assert [{at: type(why) for at, why in each.items()} for each in house.heard] == [refused]
@@ -171,7 +274,7 @@ def test_jobs_that_can_not_be_removed_before_they_are_sent_are_forgotten_and_the
     house.patience.give_up()
     house.store.fault = Unavailable("away")
     house.hire()
-    assert house.dispatch.held == {}
+    assert not house.dispatch.held
     assert house.worker.messages[-1] == []
     assert house.worker.jobs == []
 
@@ -192,7 +295,7 @@ def test_a_listener_that_fails_is_told_once_and_the_others_hear_what_is_true(kin
     # Then
     assert times == [0]
     assert house.store.reserved == {}
-    assert house.dispatch.held == {}
+    assert not house.dispatch.held
     assert house.counters.values["committed" if kind == wire.COMMIT else "dead"] == 2
 
 
@@ -290,6 +393,15 @@ def test_a_kept_job_is_finished_with_the_worker_that_did_it_and_when_it_got_it(
     [one] = house.store.finished
     assert (one.job.id, one.worker, one.result) == (house.worker.jobs[0], "worker", b"")
     assert NOW - 1 < one.started_at <= NOW
+
+
+def test_a_job_that_somebody_waits_for_at_another_broker_is_kept_for_a_while() -> None:
+    house = House(1)
+    house.store.ready[0].asked = True
+    house.hire()
+    house.verdict(wire.COMMIT)
+    [one] = house.store.finished
+    assert one.job.remember == ASKED
 
 
 @pytest.mark.parametrize(

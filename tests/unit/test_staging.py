@@ -6,14 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.job import Job
-from broker.staging import Staging
 from jobs import a_job, ids
+from sluicemq_broker.job.job import Job
+from sluicemq_broker.queue.memory import Memory
+from sluicemq_broker.queue.staging import Staging
 
 
 @pytest.fixture
 def staging() -> Staging:
-    return Staging()
+    return Staging(Memory())
 
 
 def suspect(job_id: str, owner: str = "") -> Job:
@@ -35,6 +36,11 @@ def test_no_more_are_taken_than_asked_for(staging: Staging) -> None:
     assert len(staging) == 1
     assert ids(staging.take(2)) == ["c"]
     assert staging.take(2) == []
+
+
+def test_no_more_bytes_are_taken_than_asked_for_but_one_job_at_least(staging: Staging) -> None:
+    staging.add([a_job(each, size=10) for each in "abcd"])
+    assert [ids(staging.take(9, most_bytes)) for most_bytes in (1, 20, 99)] == [["a"], ["b", "c"], ["d"]]
 
 
 def test_what_is_held_is_measured_with_the_headers(staging: Staging) -> None:
@@ -93,7 +99,7 @@ def test_what_is_held_under_one_owner_is_dropped_and_the_rest_keeps_its_order(st
 @given(st.lists(st.one_of(st.lists(st.integers(0, 3), max_size=5), st.integers(1, 4))))
 def test_jobs_leave_as_a_stable_sort_by_priority_would_have_it(steps: list[list[int] | int]) -> None:
     # Given
-    staging, model = Staging(), list[Job]()
+    staging, model = Staging(Memory()), list[Job]()
     for step in steps:
         if isinstance(step, list):
             jobs = [a_job(priority=priority) for priority in step]

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import gevent
 import pytest
 
-from broker import supply as supply_module
-from broker.counters import Counters
-from broker.dispatch import Dispatch
-from broker.patience import Patience
-from broker.supply import FAST
 from fakes import Clock, FakeOwners, FakeStore, FakeWorker, Held, go_on
 from jobs import NOW, some_jobs
+from sluicemq_broker.queue import supply as supply_module
+from sluicemq_broker.queue.dispatch import Dispatch
+from sluicemq_broker.queue.patience import Patience
+from sluicemq_broker.queue.supply import FAST
+from sluicemq_broker.runtime.counters import Counters
 
 Waits = Callable[[int], bool]
 
@@ -48,17 +47,11 @@ class House:
         self.dispatch.offer(self.worker)
 
 
-def seconds_of(wait: Callable[[], None]) -> float:
-    began = time.monotonic()
-    wait()
-    return time.monotonic() - began
-
-
 @pytest.fixture(autouse=True)
 def _long_moments(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So long that whoever waits for one is not mistaken for somebody who does not."""
-    monkeypatch.setattr(supply_module, "MOMENT", 5.0)
-    monkeypatch.setattr(supply_module, "_FIRST_MOMENT", 0.5)
+    """So long that no test waits for their end."""
+    monkeypatch.setattr(supply_module, "MOMENT", 1000.0)
+    monkeypatch.setattr(supply_module, "_FIRST_MOMENT", 1000.0)
 
 
 def test_a_push_waits_until_fast_workers_have_room_for_it() -> None:
@@ -72,7 +65,7 @@ def test_a_push_waits_until_fast_workers_have_room_for_it() -> None:
     assert not push.ready()
     house.finish()
     # Then
-    push.join(1.0)
+    push.join(60)
     assert push.ready()
 
 
@@ -90,7 +83,7 @@ def test_a_push_waits_until_the_few_jobs_before_it_are_claimed() -> None:
     assert not push.ready()
     held.set()
     # Then: it is born reserved, behind them
-    push.join(1.0)
+    push.join(60)
     assert push.ready()
     assert len(house.supply.expect(some_jobs(100), NOW).jobs) == 100
     assert all(job.owner for job in jobs)
@@ -110,7 +103,7 @@ def test_a_few_jobs_that_came_back_are_claimed_at_once_though_much_is_staged() -
 
 
 def test_a_push_with_room_waits_for_nothing() -> None:
-    assert seconds_of(lambda: House(rate=FAST).supply.await_room(100)) < 0.1
+    House(rate=FAST).supply.await_room(100)
 
 
 @pytest.mark.parametrize("reason", ["slow", "far behind", "backlog not known", "nobody", "stopping"])
@@ -125,7 +118,7 @@ def test_a_push_does_not_wait(reason: str) -> None:
         house.dispatch.detach(house.worker)
     if reason == "stopping":
         house.dispatch.stop_granting(0.0)
-    assert seconds_of(lambda: house.supply.await_room(100)) < 0.1
+    house.supply.await_room(100)
 
 
 def test_a_push_that_waits_goes_on_when_the_broker_stops() -> None:
@@ -134,19 +127,23 @@ def test_a_push_that_waits_goes_on_when_the_broker_stops() -> None:
     push = gevent.spawn(house.supply.await_room, 100)
     go_on()
     house.dispatch.stop_granting(0.0)
-    push.join(1.0)
+    push.join(60)
     assert push.ready()
 
 
-def test_for_workers_of_unknown_pace_a_push_waits_only_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_for_workers_of_unknown_pace_a_push_waits_only_a_shorter_moment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     house = House(rate=None)
     house.work(1000)
-    assert 0.4 < seconds_of(lambda: house.supply.await_room(100)) < 2.0
-    monkeypatch.setattr(supply_module, "_FIRST_MOMENT", 5.0)
     push = gevent.spawn(house.supply.await_room, 100)
     go_on()
+    assert not push.ready()
+    monkeypatch.setattr(supply_module, "_FIRST_MOMENT", 0.05)
+    house.supply.await_room(100)  # to the end of that moment, though there is no room
+    assert house.dispatch.room == 0
     house.finish()
-    push.join(1.0)
+    push.join(60)
     assert push.ready()
 
 

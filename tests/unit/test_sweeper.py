@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from broker.counters import Counters
-from broker.mongo import Unclear
-from broker.sweeper import Sweeper
 from fakes import Clock, FakeOwners, go_on
 from sluicemq.errors import Unavailable
+from sluicemq_broker.queue.holdings import Holdings
+from sluicemq_broker.queue.sweeper import Sweeper
+from sluicemq_broker.runtime.counters import Counters
+from sluicemq_broker.store.connection import Unclear
 
 
 class Store:
@@ -21,39 +22,63 @@ class Store:
         self.fault: Exception | None = None
         self.reclaimed: list[str] = []
         self.released: list[str] = []
+        self.holders = {"gone", "owner-1"}
+        self.asked = 0
+        self.mended = 0
 
     def mend(self) -> None:
         """There is nothing to mend."""
+
+    def mend_ownerless(self, now: float) -> None:
+        self.mended += 1
 
     def prepare(self) -> None:
         if self.fault:
             raise self.fault
 
     def owners(self) -> set[str]:
-        return {"gone", "owner-1"}
+        self.asked += 1
+        return self.holders
+
+    def will_expire(self) -> bool:
+        return False
 
     def reclaim(self, owner: str, max_losses: int, now: float) -> tuple[int, int]:
         self.reclaimed.append(owner)
         return 1, 0
 
-    def held_ids(self, owner: str) -> set[str]:
+    def reservations(self, owner: str) -> set[tuple[str, int]]:
         self.prepare()
-        return {"lost"}
+        return {("lost", 7)}
 
-    def release(self, ids: list[str], owner: str) -> int:
-        self.released += ids
-        return len(ids)
+    def free(self, job_id: str, owner: str, hold: int) -> int:
+        assert (owner, hold) == ("owner-1", 7)
+        self.released.append(job_id)
+        return 1
 
 
 class Owners(FakeOwners):
-    def live(self) -> set[str]:
-        return {"owner-1"}
+    others_live: frozenset[str] = frozenset()
+
+    def live(self, _database: str | None = None) -> set[str]:
+        return {"owner-1", *self.others_live}
+
+    def is_live(self, owner: str, _database: str | None = None) -> bool:
+        return owner == "owner-1"
 
 
 def a_queue(name: str) -> Any:
-    dispatch = SimpleNamespace(held={}, supply=SimpleNamespace(some_ready=go_on))
-    settings = SimpleNamespace(max_losses=3)
-    return SimpleNamespace(name=name, store=Store(), dispatch=dispatch, settings=settings, expire=go_on)
+    dispatch = SimpleNamespace(held=Holdings(), supply=SimpleNamespace(some_ready=go_on))
+    settings = SimpleNamespace(max_losses=3, database=None)
+    return SimpleNamespace(
+        name=name,
+        store=Store(),
+        dispatch=dispatch,
+        settings=settings,
+        expire=go_on,
+        counters=Counters(),
+        in_use=False,
+    )
 
 
 class House:
@@ -102,7 +127,99 @@ def test_when_mongodb_is_away_not_every_queue_waits_for_it(house: House) -> None
 def test_a_job_that_is_in_no_memory_is_freed_at_the_second_audit_unless_it_came_there(house: House) -> None:
     house.sweeper.audit()
     first = [list(queue.store.released) for queue in house.queues]
-    house.queues[1].dispatch.held["lost"] = object()
+    house.queues[1].dispatch.held.begin(7)
     house.sweeper.audit()
     assert first == [[], [], []]
     assert [queue.store.released for queue in house.queues] == [["lost"], [], ["lost"]]
+
+
+def test_the_jobs_of_an_owner_that_seems_gone_and_is_not_stay(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Owners, "is_live", lambda *_: True)  # the leases were read from a former primary
+    house.sweeper.sweep()
+    assert [queue.store.reclaimed for queue in house.queues] == [[], [], []]
+
+
+def test_what_came_into_memory_after_the_audit_has_read_stays(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given
+    queue = house.queues[0]
+    house.sweeper.audit()
+    missing = house.sweeper._missing
+
+    def then_staged(each: Any) -> Any:
+        found = missing(each)
+        each.dispatch.held.begin(7)
+        return found
+
+    monkeypatch.setattr(house.sweeper, "_missing", then_staged)
+    # When
+    house.sweeper.audit()
+    # Then
+    assert queue.store.released == []
+
+
+def test_a_sweep_sets_aside_what_is_reserved_by_nobody(house: House) -> None:
+    house.sweeper.sweep()
+    assert [queue.store.mended for queue in house.queues] == [1, 1, 1]
+
+
+# --------------------------------------------------------------------- out of use
+
+
+@pytest.fixture
+def many() -> list[Any]:
+    """Queues that nobody uses, more than have their turn in one sweep, all swept once."""
+    return [a_queue(f"queue-{number}") for number in range(100)]
+
+
+@pytest.fixture
+def owners() -> Owners:
+    return Owners()
+
+
+@pytest.fixture
+def sweeper(many: Any, owners: Any) -> Sweeper:
+    for queue in many:
+        queue.store.holders = set()
+    sweeper = Sweeper(many, owners, Clock(), Counters())
+    sweeper.sweep()
+    return sweeper
+
+
+def asked(queues: list[Any]) -> list[int]:
+    return [queue.store.asked for queue in queues]
+
+
+def test_queues_out_of_use_have_their_turn_one_after_the_other(many: list[Any], sweeper: Sweeper) -> None:
+    assert asked(many) == [1] * 100
+    sweeper.sweep()
+    assert sum(asked(many)) == 132
+    for _ in range(3):
+        sweeper.sweep()
+    assert set(asked(many)) == {2, 3}
+
+
+def test_a_queue_in_use_is_swept_each_time(many: list[Any], sweeper: Sweeper) -> None:
+    used, pushed_to, holding = many[97:]
+    used.in_use = True
+    pushed_to.counters.add("pushed")
+    holding.counters.add("delivered")
+    holding.store.holders = {"owner-1"}
+    sweeper.sweep()
+    assert asked(many[97:]) == [2, 2, 2]
+    sweeper.sweep()
+    assert asked([used, holding]) == [3, 3]  # there are reserved jobs, whoever has them
+
+
+def test_when_a_broker_has_died_all_queues_are_swept_at_once(
+    many: list[Any], owners: Owners, sweeper: Sweeper
+) -> None:
+    owners.others_live = frozenset({"other"})
+    sweeper.sweep()
+    before = asked(many)
+    owners.others_live = frozenset()
+    sweeper.sweep()
+    assert asked(many) == [count + 1 for count in before]

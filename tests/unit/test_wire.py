@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
+import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sluicemq import errors, wire
+from sluicemq.msgpack_count import within
 
 JOB = ["id1", b"pay", {"priority": 3}]
 BARE_JOB = [None, b"", None]
@@ -251,11 +254,120 @@ def test_plain_headers_are_json_or_msgpack_or_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "frame", [b"{", b"{]", b"\x93\x01\x02\x03", b"\x07", b"\xc1", b"[1]", b'{"a":' * 50_000]
+    "frame", [b"{", b"{]", b"\x93\x01\x02\x03", b"\x07", b"\xc1", b"[1]", b'{"a":' * 10_000]
 )
 def test_headers_that_are_no_map_are_refused(frame: bytes) -> None:
     with pytest.raises(errors.BadHeaders):
         wire.decode_headers(frame)
+
+
+def test_headers_beyond_their_bytes_are_too_large() -> None:
+    assert wire.decode_headers(wire.encode_headers({"headers": {"a": "x" * 65_000}}))
+    for frame in (b'{"a": "' + b"x" * 65_536 + b'"}', wire.encode_headers({"a": "x" * 65_536})):
+        with pytest.raises(errors.TooLarge, match="65536"):
+            wire.decode_headers(frame)
+
+
+# ---------------------------------------------------------- what strangers send
+
+
+def listing(unit: bytes, size: int) -> bytes:
+    """A message's body: its number and a list of as many such values as have this size."""
+    count = size // len(unit)
+    return b"\x92\x07\xdd" + count.to_bytes(4, "big") + unit * count
+
+
+UNITS = {
+    "empty lists": b"\x90",
+    "empty maps": b"\x80",
+    "numbers": b"\x01",
+    "texts": b"\xa2ab",
+    "times": b"\xd6\xff\0\0\0\1",
+    "extensions": b"\xd4\5a",
+    "empty payloads": b"\xc4\0",
+    "lists in lists": b"\x91" * 19 + b"\x90",
+    "maps": b"\x81\xa0\x90",
+}
+
+
+@pytest.mark.parametrize("verb", [wire.PUSH, wire.SETTLE])
+@pytest.mark.parametrize("size", [300_000, 2**20, 2**23])
+@pytest.mark.parametrize("unit", UNITS.values(), ids=UNITS)
+def test_a_message_of_too_many_values_is_refused_with_its_number(verb: bytes, size: int, unit: bytes) -> None:
+    frames = [wire.VERSION, verb, listing(unit, size)]
+
+    with pytest.raises(errors.BadFrames, match="more than 20000 values"):
+        wire.decode_request(frames)
+    assert wire.number_of(frames) == 7
+
+
+@pytest.mark.parametrize(
+    ("size", "why"),
+    [(3, "msgpack"), (3000, "ends too early"), (300_000, "ends too early"), (2**20, "is not whole")],
+)
+def test_lists_that_announce_more_than_they_hold_are_refused_before_room_is_made(size: int, why: str) -> None:
+    with pytest.raises(errors.BadFrames, match=why):
+        wire.decode_request([wire.VERSION, wire.PUSH, b"\xdc\xff\xff" * (size // 3)])
+
+
+@pytest.mark.parametrize("verb", [wire.HELLO, wire.READY, wire.EXTEND, wire.PEEK, b"NONE"])
+def test_a_verb_without_payloads_has_few_bytes(verb: bytes) -> None:
+    with pytest.raises(errors.BadFrames, match="65536 bytes"):
+        wire.decode_request([wire.VERSION, verb, wire.encode(wire.PUSH, 7, bytes(65_536))[2]])
+
+
+def test_a_message_of_much_text_is_refused() -> None:
+    frames = wire.encode(wire.PUSH, 7, "q", [[None, b"", {"headers": {"a": "ä" * (2 << 20)}}]])
+    with pytest.raises(errors.BadFrames, match="beside payloads"):
+        wire.decode_request(frames)
+
+
+@pytest.mark.parametrize("size", [0, 64, 1024, 8192, 2**20])
+def test_as_many_jobs_as_a_message_may_have_are_read_as_the_library_reads_them(size: int) -> None:
+    count = min(1000, 2**23 // max(1, size))
+    jobs = [[f"{n:030x}", bytes(size), {"headers": {"n": n}, "priority": 3}] for n in range(count)]
+    frames = wire.encode(wire.PUSH, 7, "q", jobs)
+    assert wire.decode_request(frames) == wire.decode(frames)
+
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False)
+    | st.text()
+    | st.binary()
+    | st.binary(min_size=300, max_size=70_000),
+    lambda inner: st.lists(inner, max_size=20) | st.dictionaries(st.text(), inner, max_size=20),
+    max_leaves=60,
+)
+
+
+def count(value: Any) -> int:
+    if isinstance(value, dict):
+        return 1 + sum(1 + count(each) for each in value.values())
+    return 1 + sum(map(count, value)) if isinstance(value, list) else 1
+
+
+@given(VALUES)
+def test_values_are_counted_as_they_are(value: Any) -> None:
+    packed = msgpack.packb(value)
+    values = count(value)
+    assert within(packed, values, len(packed))
+    assert not within(packed, values - 1, len(packed))
+    assert not within(packed[:-1], values, len(packed))
+
+
+@given(st.binary(max_size=400))
+def test_what_is_within_is_what_msgpack_reads(text: bytes) -> None:
+    stream = msgpack.Unpacker(strict_map_key=False, raw=True)
+    stream.feed(text)
+    try:
+        stream.skip()
+        whole = True
+    except (ValueError, msgpack.UnpackException):
+        whole = False
+    assert within(text, 400, 400) >= whole
 
 
 @pytest.mark.parametrize("kind", errors.SluiceError.__subclasses__())

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -76,14 +75,14 @@ def site_of(plan: Plan, endpoint: str, queue: str | None, ends: dict[str, str | 
 
 
 def _start(plan: Plan, folder: Path) -> subprocess.Popen[bytes]:
-    module = cli_broker.broker_module()
-    if module is None:
+    command = cli_broker.module_command()
+    if command is None:
         raise BenchFailed(f"{cli_broker.ABSENT}; or name a broker that runs with --endpoint")
     (folder / "broker.toml").write_text(_CONFIG.format(prefetch=plan.prefetch))
     arguments = ["--config", "broker.toml", "--data-dir", str(folder / "data"), "--ready-file", "ready.json"]
     with (folder / "broker.log").open("wb") as log:
         return subprocess.Popen(  # noqa: S603 - our own module
-            [sys.executable, "-m", module, *arguments], cwd=folder, env=_environment(),
+            [*command, *arguments], cwd=folder, env=_environment(),
             stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
 

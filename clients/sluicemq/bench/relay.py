@@ -1,4 +1,4 @@
-"""Carry out the plan of a relay: a device alone, ``python -m devices``, between plain sockets.
+"""Carry out the plan of a relay: a device alone, ``sluicemq device``, between plain sockets.
 
 Then the same with the proxy in C that comes with libzmq: what is to be had on this machine.
 """
@@ -10,8 +10,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from importlib.util import find_spec
 
+from sluicemq import cli_broker
 from sluicemq.bench.crew import BenchFailed
 from sluicemq.bench.measure import Cast, Watch, measure
 from sluicemq.bench.outcome import Outcome
@@ -25,22 +25,22 @@ _ANY_PORT = "tcp://127.0.0.1:0"
 
 def run_relay(plan: Plan, watch: Watch) -> Outcome:
     """Measure a relay of the plan's kind; of a queue, round trips."""
-    if find_spec("devices") is None:
+    device = cli_broker.module_command("device")
+    if device is None:
         raise BenchFailed("the devices are not installed here: pip install 'sluicemq[broker]'")
-    outcome = _measured(plan, ["devices", plan.device, _ANY_PORT, _ANY_PORT], watch)
-    proxy = _measured(plan, ["sluicemq.bench.proxy", plan.device], watch)
+    outcome = _measured(plan, [*device, plan.device, _ANY_PORT, _ANY_PORT], watch)
+    proxy = _measured(plan, [sys.executable, "-P", "-m", "sluicemq.bench.proxy", plan.device], watch)
     return replace(outcome, proxy_per_s=proxy.jobs_per_s)
 
 
-def _measured(plan: Plan, module: list[str], watch: Watch) -> Outcome:
+def _measured(plan: Plan, command: list[str], watch: Watch) -> Outcome:
     producing, working = _PROGRAMS[plan.device]
-    with _relay(module) as (pid, site):
+    with _relay(command) as (pid, site):
         return measure(Cast(plan, site, {"relay": pid}, producing, working, plan.device == "queue"), watch)
 
 
 @contextmanager
-def _relay(module: list[str]) -> Iterator[tuple[int, Site]]:
-    command = [sys.executable, "-m", *module]
+def _relay(command: list[str]) -> Iterator[tuple[int, Site]]:
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)  # noqa: S603 - our own module
     try:
         yield process.pid, _announced(process)

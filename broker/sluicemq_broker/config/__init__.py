@@ -1,0 +1,1 @@
+"""The settings of a broker, from file, environment and command line."""

@@ -1,0 +1,109 @@
+"""A configured device: its two ends, and the durable queue or the relay between them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sluicemq_broker.config.settings import BrokerSettings, DeviceSettings
+from sluicemq_broker.doors.backends import Backend, PullBackend, RepBackend
+from sluicemq_broker.doors.frames import JobMaker
+from sluicemq_broker.doors.frontends import Frontend, PushFrontend, RequestFrontend
+from sluicemq_broker.queue.queues import Queues
+from sluicemq_broker.runtime.counters import Counters
+from sluicemq_devices.doors.switchboard import Switchboard
+from sluicemq_devices.relays.forwarder import Forwarder
+
+_ENDS: dict[str, tuple[type[Frontend], type[Backend]]] = {
+    "streamer": (PushFrontend, PullBackend),
+    "queue": (RequestFrontend, RepBackend),
+}
+
+
+class QueueDevice:
+    """A STREAMER or a QUEUE: producers, a durable queue, workers."""
+
+    def __init__(
+        self,
+        settings: DeviceSettings,
+        broker: BrokerSettings,
+        board: Switchboard,
+        queues: Queues,
+        maker: JobMaker,
+        counters: Counters,
+    ) -> None:
+        frontend, backend = _ENDS[settings.kind]
+        self._settings = settings
+        self.frontend = frontend(settings, broker, board, queues, maker, counters)
+        self.backend = backend(settings, broker, board, queues.open(settings.queue), counters)
+
+    @property
+    def received(self) -> int:
+        """Messages that have come in so far."""
+        return self.frontend.received
+
+    def start(self) -> None:
+        """Open the doors, those of the workers first."""
+        self.backend.start()
+        self.frontend.start()
+
+    def read_all(self) -> None:
+        """The broker stops: read the doors where intake is paused, too."""
+        self.frontend.read_all()
+
+    def close_gates(self) -> None:
+        """Let no producer in any more, after what has been read was taken in."""
+        self.frontend.close_gates()
+
+    def stop(self) -> None:
+        """Close the doors."""
+        self.frontend.stop()
+        self.backend.stop()
+
+    def describe(self) -> dict[str, Any]:
+        """What it is and where its doors are."""
+        return {
+            "kind": self._settings.kind,
+            "queue": self._settings.queue,
+            "frontend": [door.address for door in self.frontend.doors],
+            "backend": [door.address for door in self.backend.doors],
+            "commit": [door.address for door in self.backend.commit_doors],
+        }
+
+
+class ForwarderDevice:
+    """A FORWARDER: publishers and subscribers, and nothing that lasts between them."""
+
+    received = 0  # what it relays is not taken in
+
+    def __init__(self, settings: DeviceSettings, board: Switchboard) -> None:
+        self._settings = settings
+        self._relay = Forwarder(
+            board,
+            list(settings.frontends),
+            list(settings.backends),
+            hwm=settings.hwm,
+            hwm_bytes=settings.hwm_bytes,
+        )
+
+    def start(self) -> None:
+        """Open the doors."""
+        self._relay.start()
+
+    def read_all(self) -> None:
+        """It reads all the time."""
+
+    def close_gates(self) -> None:
+        """It relays until it is stopped."""
+
+    def stop(self) -> None:
+        """Close the doors."""
+        self._relay.stop()
+
+    def describe(self) -> dict[str, Any]:
+        """What it is and where its doors are."""
+        addresses, fronts = self._relay.addresses, len(self._settings.frontends)
+        ends = {"frontend": addresses[:fronts], "backend": addresses[fronts:], "commit": []}
+        return {"kind": "forwarder", "queue": "", **ends}
+
+
+Device = QueueDevice | ForwarderDevice

@@ -1,0 +1,315 @@
+"""From frames to a job: what producers may send, checked, with errors that say what was wrong."""
+
+from __future__ import annotations
+
+import itertools
+import reprlib
+import secrets
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from sluicemq import wire
+from sluicemq.errors import BadFrames, BadHeaders, TooLarge
+from sluicemq_broker.config.settings import QueueSettings
+from sluicemq_broker.job.backoff import BOUNDS, KINDS, Backoff
+from sluicemq_broker.job.job import Dedupe, Job
+from sluicemq_broker.store.connection import ServerClock
+from sluicemq_broker.store.documents import stored_size
+
+RESULT: Final = "result"
+ACCEPTED: Final = "accepted"
+
+_LONGEST_ID = 128
+_DEEPEST = 20
+_LAST_DATE = datetime(9999, 1, 1).timestamp()  # noqa: DTZ001 - a bound, to the day
+_TEN_YEARS = 10 * 366 * 86400.0
+
+
+class _Brief(reprlib.Repr):
+    """Values in messages, however long, wide or deep they are.
+
+    str() of a list in a thousand lists raises; six in each of six, six levels deep, take 0.1 s.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxother = 64
+        self.maxlevel = self.maxdict = 2
+        self.maxlist = 4
+
+    def repr_bytes(self, value: bytes, _level: int) -> str:
+        """A few of its bytes, instead of a few characters of all of them."""
+        return repr(value[:32])
+
+
+_BRIEF = _Brief()
+
+
+class PlainJob(NamedTuple):
+    """A message of a plain socket, taken apart: an empty queue means the device's own."""
+
+    queue: str
+    headers: dict[str, Any]
+    payload: bytes
+
+
+def split(frames: list[bytes]) -> PlainJob:
+    """``[payload]``, ``[queue][payload]`` or ``[queue][headers][payload]``.
+
+    Raises :class:`BadFrames` or :class:`BadHeaders`.
+    """
+    if not 1 <= len(frames) <= 3:
+        raise BadFrames(f"a job has 1 to 3 frames ([queue] [headers] payload), this one has {len(frames)}")
+    queue = frames[0] if len(frames) > 1 else b""
+    headers = wire.decode_headers(frames[1]) if len(frames) == 3 else {}
+    return PlainJob(queue.decode("utf-8", "backslashreplace"), headers, frames[-1])
+
+
+def check_headers(headers: Mapping[str, Any]) -> None:
+    """Raises :class:`BadHeaders` that names the first header that may not be so, and what it may be.
+
+    And :class:`TooLarge` for too many bytes: before anything looks at them.
+    """
+    if headers and (size := _packed_size(headers)):
+        wire.check_header_bytes(size)
+    for key, value in headers.items():
+        _check(key, value)
+
+
+class JobMaker:
+    """Makes jobs of what producers send; gives ids, time-ordered, to those that have none."""
+
+    def __init__(self, clock: ServerClock, max_job_bytes: int) -> None:
+        self._clock = clock
+        self._max_job_bytes = max_job_bytes
+        self._name = secrets.token_hex(4)
+        self._numbers = itertools.count(1)
+
+    def new_id(self) -> str:
+        """An id that nobody else gives, and that sorts by time."""
+        return f"{int(self._clock.now() * 1000):012x}-{self._name}-{next(self._numbers):x}"
+
+    def make(
+        self,
+        settings: QueueSettings,
+        payload: bytes,
+        headers: Mapping[str, Any],
+        job_id: str | None = None,
+    ) -> Job:
+        """A job as its headers and its queue's settings have it; ``job_id`` wins over an id in the headers.
+
+        Raises :class:`BadHeaders` (naming the key, what it was and what it may be) and
+        :class:`TooLarge`.
+        """
+        size = self._bounded(len(payload))
+        if job_id is not None:
+            _check("id", job_id)
+        if not headers:
+            return self._plain(settings, payload, job_id)
+        check_headers(headers)
+        if own := headers.get("headers"):
+            size = self._bounded(size + _stored_size(own))
+        now = self._clock.now()
+        ttl = headers.get("ttl", settings.ttl)
+        return Job(
+            job_id or headers.get("id") or self.new_id(),
+            payload,
+            headers.get("headers"),
+            priority=headers.get("priority", settings.priority),
+            eligible_at=_eligible_at(headers, now, settings.delay),
+            expires_at=None if ttl is None else now + ttl,
+            max_attempts=headers.get("max_attempts", settings.max_attempts),
+            visibility_timeout=float(headers.get("visibility_timeout", settings.visibility_timeout)),
+            dedupe=_dedupe(headers, settings.dedupe_window),
+            backoff=_backoff(headers["backoff"], settings.retries) if "backoff" in headers else None,
+            keep_done=float(headers.get("keep_done", settings.keep_done)),
+            size=size,
+        )
+
+    def _plain(self, settings: QueueSettings, payload: bytes, job_id: str | None) -> Job:
+        return Job(
+            job_id or self.new_id(),
+            payload,
+            priority=settings.priority,
+            eligible_at=self._clock.now() + settings.delay if settings.delay else 0.0,
+            expires_at=None if settings.ttl is None else self._clock.now() + settings.ttl,
+            max_attempts=settings.max_attempts,
+            visibility_timeout=settings.visibility_timeout,
+            keep_done=settings.keep_done,
+        )
+
+    def _bounded(self, size: int) -> int:
+        if size > self._max_job_bytes:
+            raise TooLarge(f"the job has {size} bytes, max_job_bytes is {self._max_job_bytes}")
+        return size
+
+
+def _packed_size(headers: Mapping[str, Any]) -> int:
+    """The bytes of headers as the library sends them; 0 if they can't be: their rules will say why."""
+    try:
+        return len(wire.encode_headers(headers))
+    except (ValueError, TypeError, RecursionError, OverflowError):
+        return 0
+
+
+def _stored_size(own: Mapping[str, Any]) -> int:
+    try:
+        return stored_size(own)
+    except ValueError as error:
+        raise _wrong("headers", own) from error
+
+
+def _eligible_at(headers: Mapping[str, Any], now: float, delay: float) -> float:
+    not_before = headers.get("not_before")
+    if isinstance(not_before, str):
+        not_before = _rfc3339(not_before)
+    delay = headers.get("delay", delay)
+    due = max(not_before or 0.0, now + delay if delay else 0.0)
+    return int(due * 1000) / 1000
+
+
+def _dedupe(headers: Mapping[str, Any], window: float) -> Dedupe | None:
+    if "dedupe_id" in headers:
+        return Dedupe(headers["dedupe_id"], float(headers.get("dedupe_window", window)))
+    if "dedupe_window" in headers:
+        raise BadHeaders("header 'dedupe_window' is there without a 'dedupe_id' that it could be about")
+    return None
+
+
+def _backoff(header: str | Mapping[str, Any], usual: Backoff) -> Backoff | None:
+    """The queue's own rule with what the header says; None if that says nothing new."""
+    said = {"kind": header} if isinstance(header, str) else header
+    numbers = {name: float(value) for name, value in said.items() if name != "kind"}
+    own = usual._replace(kind=said.get("kind", usual.kind), **numbers)
+    return None if own == usual else own
+
+
+def _rfc3339(text: str) -> float:
+    when = datetime.fromisoformat(text)
+    if when.tzinfo is None:
+        raise ValueError
+    return when.timestamp()
+
+
+def _number(low: float, high: float) -> Callable[[Any], bool]:
+    return lambda value: (
+        isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
+    )
+
+
+def _integer(low: int, high: int) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+
+
+def _is_backoff(value: Any) -> bool:
+    if isinstance(value, str):
+        return value in KINDS
+    return isinstance(value, dict) and all(
+        each in KINDS if name == "kind" else name in BOUNDS and _number(*BOUNDS[name])(each)
+        for name, each in value.items()
+    )
+
+
+def _is_id(value: Any) -> bool:
+    return (
+        isinstance(value, str)
+        and 1 <= len(value) <= _LONGEST_ID
+        and len(value.encode("utf-8", "surrogatepass")) <= _LONGEST_ID
+    )
+
+
+def _is_time(value: Any) -> bool:
+    if not isinstance(value, str):
+        return _number(0, _LAST_DATE)(value)
+    try:
+        return 0 <= _rfc3339(value) <= _LAST_DATE
+    except (ValueError, OverflowError):
+        return False
+
+
+def _storable(own: dict[Any, Any]) -> bool:
+    """Whether MongoDB and msgpack can both hold it: 64-bit integers, text keys without NUL, not too deep.
+
+    Nor keys with a leading ``$``: ``{"$ref": ...}`` comes back from MongoDB as something else. Level by
+    level, so that too much of it is seen before it is gone through.
+    """
+    level: list[Any] = [own]
+    left = wire.MOST_HEADER_VALUES
+    for _ in range(_DEEPEST + 1):
+        deeper: list[Any] = []
+        for value in level:
+            if isinstance(value, dict | list):
+                left -= len(value)
+                if left < 0 or (isinstance(value, dict) and not all(map(_is_key, value))):
+                    return False
+                deeper.extend(value.values() if isinstance(value, dict) else value)
+            elif not _is_storable(value):
+                return False
+        if not deeper:
+            return True
+        level = deeper
+    return False
+
+
+def _is_key(key: Any) -> bool:
+    return isinstance(key, str) and key[:1] != "$" and "\0" not in key and _is_text(key)
+
+
+def _is_storable(value: Any) -> bool:
+    if isinstance(value, str):
+        return _is_text(value)
+    if isinstance(value, int):
+        return -(2**63) <= value < 2**63
+    return value is None or isinstance(value, float | bytes)
+
+
+def _is_text(value: str) -> bool:
+    """Not a lone surrogate, which JSON can write but UTF-8 can't."""
+    try:
+        return value.isascii() or bool(value.encode())
+    except UnicodeEncodeError:
+        return False
+
+
+class _Rule(NamedTuple):
+    holds: Callable[[Any], bool]
+    expected: str
+
+
+_RULES: Final[dict[str, _Rule]] = {
+    "id": _Rule(lambda value: _is_id(value) and _is_text(value), "a string of 1 to 128 bytes"),
+    "priority": _Rule(_integer(0, 255), "a whole number from 0 to 255"),
+    "delay": _Rule(_number(0, _TEN_YEARS), "seconds from 0 to ten years"),
+    "not_before": _Rule(_is_time, "Unix seconds or RFC 3339 text with a time zone, before the year 9999"),
+    "ttl": _Rule(_number(0.001, _TEN_YEARS), "seconds above 0, at most ten years"),
+    "max_attempts": _Rule(_integer(0, 1_000_000), "a whole number from 0 (for ever) to 1000000"),
+    "dedupe_id": _Rule(lambda value: _is_id(value) and _is_text(value), "a string of 1 to 128 bytes"),
+    "dedupe_window": _Rule(_number(0.1, _TEN_YEARS), "seconds from 0.1 to ten years"),
+    "visibility_timeout": _Rule(_number(0.1, 30 * 86400), "seconds from 0.1 to 30 days"),
+    "backoff": _Rule(
+        _is_backoff,
+        "'exponential', 'linear', 'fixed' or 'none', or a map of kind (one of these), base and cap "
+        "(seconds from 0 to ten years), factor (1 to 100) and jitter (0 to 1)",
+    ),
+    "keep_done": _Rule(_number(0, _TEN_YEARS), "seconds from 0 to ten years"),
+    "reply": _Rule(lambda value: value in (RESULT, ACCEPTED), "'result' or 'accepted'"),
+    "headers": _Rule(
+        lambda value: isinstance(value, dict) and _storable(value),
+        "a map with text keys (not starting with $), 64-bit numbers, "
+        f"at most {_DEEPEST} levels and {wire.MOST_HEADER_VALUES} values",
+    ),
+}
+
+
+def _check(key: Any, value: Any) -> None:
+    rule = _RULES.get(key) if isinstance(key, str) else None
+    if rule is None:
+        known = ", ".join(sorted(_RULES))
+        raise BadHeaders(f"unknown header {_BRIEF.repr(key)}; known are {known}; your own go under 'headers'")
+    if not rule.holds(value):
+        raise _wrong(key, value)
+
+
+def _wrong(key: str, value: Any) -> BadHeaders:
+    return BadHeaders(f"header {key!r} is {_BRIEF.repr(value)}, expected {_RULES[key].expected}")

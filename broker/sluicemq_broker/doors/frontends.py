@@ -1,0 +1,482 @@
+"""Where producers connect with plain sockets: PUSH at a STREAMER, REQ and DEALER at a QUEUE.
+
+A frontend turns messages into jobs, hands them to their queues in batches, and closes its gates
+when as much is on its way as its high-water mark allows: then TCP and ZeroMQ's own marks fill up,
+and the producer blocks. Long before, it stops reading those connections whose queue holds more of
+the mark than it leaves to the others, since MongoDB may be slow, or refuse, for one queue alone.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final
+from weakref import WeakKeyDictionary, WeakSet
+
+from sluicemq import wire
+from sluicemq.errors import (
+    BadFrames,
+    BadHeaders,
+    BadVerb,
+    BadVersion,
+    Duplicate,
+    Paused,
+    QueueFull,
+    SluiceError,
+    TooLarge,
+    Unavailable,
+)
+from sluicemq_broker.config.settings import BrokerSettings, DeviceSettings
+from sluicemq_broker.doors.frames import ACCEPTED, RESULT, JobMaker, split
+from sluicemq_broker.job.job import Job
+from sluicemq_broker.queue.intake import Push
+from sluicemq_broker.queue.queue import Queue
+from sluicemq_broker.queue.queues import Queues
+from sluicemq_broker.runtime.counters import Counters
+from sluicemq_devices.doors.doors import Lane, LaneDoor
+from sluicemq_devices.doors.endpoints import Endpoint
+from sluicemq_devices.doors.switchboard import Switchboard
+from sluicemq_devices.hub.callbacks import nothing
+from sluicemq_devices.hub.flow import Shares, Watermark
+
+#: Of a message that can't be read, so much of its payload is kept; of an over-long one the first KiB.
+_KEPT: Final = 64 * 1024
+_KEPT_OF_LONG: Final = 1024
+#: A frame longer than this cuts the connection, and with it what else was in its pipe; so the true
+#: limit is checked here, where the sender can be told.
+FRAME_FACTOR: Final = 2
+#: A return envelope is kept until the answer, and counted nowhere: so it is short.
+_ENVELOPE_FRAMES: Final = 256
+_ENVELOPE_BYTES: Final = 64 * 1024
+#: What a socket with ``ZMQ_PROBE_ROUTER`` begins with.
+PROBE: Final = [b""]
+#: Answers that an asker has not read, before its requests are no longer read.
+MOST_UNREAD: Final = 1000
+#: Questions of one device that wait for results, bytes of their envelopes, and how much of what is left of
+#: that one asker may have: the first is read until 1,000 of its own wait. They only cost memory, so they
+#: are no part of what is on its way to MongoDB.
+MOST_WAITING: Final = 100_000
+MOST_WAITING_BYTES: Final = 64 * 2**20
+WAITING_PART: Final = 0.01
+
+#: What says that a message can never be right, whatever the state of the broker.
+MALFORMED: Final = (BadFrames, BadHeaders, BadVerb, BadVersion, TooLarge)
+
+log = logging.getLogger("broker.frontends")
+
+
+class Frontend:
+    """The doors of one device where jobs come in, and the mark that bounds what is on its way."""
+
+    def __init__(
+        self,
+        settings: DeviceSettings,
+        broker: BrokerSettings,
+        board: Switchboard,
+        queues: Queues,
+        maker: JobMaker,
+        counters: Counters,
+    ) -> None:
+        self._queue = queues.open(settings.queue)
+        self._queues = queues
+        self._auto_create = settings.auto_create
+        self._maker = maker
+        self._counters = counters
+        self._closing = False
+        mark = Watermark(settings.hwm, settings.hwm_bytes, self._close_gates, self._open_gates)
+        self._on_their_way: Shares[Queue] = Shares(mark, self._read_on)
+        self._pushers: WeakKeyDictionary[Queue, WeakSet[Lane]] = WeakKeyDictionary()
+        longest = FRAME_FACTOR * broker.max_job_bytes
+        self.doors = [self._door(board, endpoint, longest) for endpoint in settings.frontends]
+
+    @property
+    def received(self) -> int:
+        """Messages that have come in so far."""
+        return sum(door.received for door in self.doors)
+
+    def start(self) -> None:
+        """Open the doors."""
+        for door in self.doors:
+            door.start()
+
+    def read_all(self) -> None:
+        """Read on although intake is paused: what lies in socket buffers would be lost with a stop."""
+
+    def close_gates(self) -> None:
+        """Let nothing in any more, after what has been read from the wire was taken in."""
+        for door in self.doors:
+            door.stop()
+
+    def stop(self) -> None:
+        """Close the doors."""
+        for door in self.doors:
+            door.stop()
+
+    def _close_gates(self) -> None:
+        self._counters.add("gates_closed")
+        for door in self.doors:
+            door.pause()
+
+    def _open_gates(self) -> None:
+        for door in self.doors if not self._shut else ():
+            door.resume()
+
+    @property
+    def _shut(self) -> bool:
+        """Whether the gates must stay closed."""
+        return self._closing or self._on_their_way.mark.is_full
+
+    def _push_to(self, queue: Queue, push: Push, size: int, lane: Lane | None) -> None:
+        """Hand jobs of this lane to their queue; ``_on_their_way`` is given to when they are stored."""
+        pushers = self._pushers.setdefault(queue, WeakSet())
+        if lane:
+            pushers.add(lane)
+        was_full = self._on_their_way.is_full(queue)
+        if self._on_their_way.take(queue, len(push.jobs), size):
+            for each in [lane] if was_full and lane else list(pushers):
+                each.pause(queue)
+        queue.push(push)
+
+    def _read_on(self, queue: Queue) -> None:
+        """The queue has stored most of what it had."""
+        for lane in list(self._pushers.pop(queue, ())):
+            lane.resume(queue)
+
+    def _door(self, board: Switchboard, endpoint: Endpoint, longest: int) -> LaneDoor:
+        raise NotImplementedError
+
+    def _read(self, frames: list[bytes]) -> tuple[Queue, Job, dict[str, Any]]:
+        plain = split(frames)
+        queue = self._queue
+        if plain.queue:
+            queue = self._queues.for_plain_push(plain.queue, auto_create=self._auto_create)
+        return queue, self._maker.make(queue.settings, plain.payload, plain.headers), plain.headers
+
+
+class PushFrontend(Frontend):
+    """PULL doors for PUSH producers, who hear nothing: what can't be read goes to the dead letters.
+
+    While intake of their own queue is paused the doors are not read, so that the producers block. What
+    names a paused queue at another's door is stored all the same: nobody could be told.
+    """
+
+    _reads_all = False
+
+    def start(self) -> None:
+        """Open the doors; nothing is read of them while intake is paused."""
+        super().start()
+        self._queue.gates.append(self._follow_pause)
+        self._follow_pause()
+
+    def read_all(self) -> None:
+        """Read on although intake is paused: what lies in socket buffers would be lost with a stop."""
+        self._reads_all = True
+        self._follow_pause()
+
+    @property
+    def _shut(self) -> bool:
+        return super()._shut or self._held_up
+
+    @property
+    def _held_up(self) -> bool:
+        return wire.INTAKE in self._queue.paused and not self._reads_all
+
+    def _follow_pause(self) -> None:
+        if self._held_up:
+            self._close_gates()
+        else:
+            self._open_gates()
+
+    def _door(self, board: Switchboard, endpoint: Endpoint, longest: int) -> LaneDoor:
+        return LaneDoor(board, endpoint, "PULL", self._opened, max_frame=longest)
+
+    def _opened(self, lane: Lane) -> None:
+        lane.receive = partial(self._receive, lane=lane)
+
+    def _receive(self, messages: list[list[bytes]], lane: Lane | None = None) -> None:
+        self._counters.add("received", len(messages))
+        batches: dict[Queue, list[Job]] = {}
+        for frames in messages:
+            try:
+                queue, job = self._read_push(frames)
+            except Exception as error:  # noqa: BLE001 - the jobs around it must not be lost with it
+                self._bury(frames, problem := refusal(error))
+                if lane:
+                    lane.blame(malformed=isinstance(problem, MALFORMED))
+            else:
+                batches.setdefault(queue, []).append(job)
+        for queue, jobs in batches.items():
+            size = sum(job.size for job in jobs)
+            told = partial(self._stored, queue, len(jobs), size)
+            self._push_to(queue, Push(jobs, told), size, lane)
+
+    def _read_push(self, frames: list[bytes]) -> tuple[Queue, Job]:
+        queue, job, headers = self._read(frames)
+        if "reply" in headers:
+            raise BadHeaders("header 'reply' is for REQ and DEALER: nobody hears an answer to a PUSH")
+        return queue, job
+
+    def _stored(
+        self,
+        queue: Queue,
+        count: int,
+        size: int,
+        refused: dict[int, SluiceError],
+        existing: Sequence[int],
+    ) -> None:
+        self._on_their_way.give(queue, count, size)
+        self._counters.add("repeated", len(existing))
+        for error in [each for each in refused.values() if not isinstance(each, Duplicate)]:
+            self._counters.notice("jobs_refused", f"a job of a PUSH producer was not stored: {error}")
+
+    def _bury(self, frames: list[bytes], error: SluiceError) -> None:
+        size = sum(map(len, frames))
+        self._counters.add("unreadable")
+        self._counters.notice(
+            error.code.lower(), f"a PUSH message of {size} bytes to queue {self._queue.name}: {error}"
+        )
+        kept = _KEPT_OF_LONG if isinstance(error, TooLarge) else _KEPT
+        payload, headers = frames[-1][:kept], frames[1][:_KEPT] if len(frames) > 2 else b""
+        letter = {
+            "_id": self._maker.new_id(),
+            "payload": payload,
+            "size": size,
+            "raw_headers": headers,
+            "reason": f"{error.code}: {error}",
+        }
+        self._queue.bury(letter, self._on_their_way.mark, len(payload) + len(headers))
+
+
+class RequestFrontend(Frontend):
+    """ROUTER doors for REQ and DEALER clients: one reply each, with the return envelope unchanged.
+
+    Every connection is a lane: answers wait for an asker that is slow to read them, and questions of
+    one that has gone are forgotten. One that waits for many results is not read until it has some of
+    them; others are.
+    """
+
+    def __init__(
+        self,
+        settings: DeviceSettings,
+        broker: BrokerSettings,
+        board: Switchboard,
+        queues: Queues,
+        maker: JobMaker,
+        counters: Counters,
+    ) -> None:
+        super().__init__(settings, broker, board, queues, maker, counters)
+        self.most_unread_bytes = settings.hwm_bytes
+        mark = Watermark(MOST_WAITING, MOST_WAITING_BYTES, nothing, nothing)
+        self._waiting: Shares[Asker] = Shares(mark, lambda asker: asker.read_on(), WAITING_PART)
+
+    def close_gates(self) -> None:
+        """Read no more; the connections stay until the answers that are still owed have gone out."""
+        self._closing = True
+        self._close_gates()
+
+    def receive(self, asker: Asker, messages: list[list[bytes]]) -> None:
+        """Take in questions; those that can't be read are answered at once."""
+        messages = self._questions(messages)
+        self._counters.add("received", len(messages))
+        batches: dict[Queue, list[tuple[_Request, Job]]] = {}
+        for frames in messages:
+            request = _Request(self, asker, frames)
+            try:
+                queue, job = request.read(self._read)
+                queue.admit()
+                self._wait(request)
+            except (Paused, QueueFull) as error:
+                self._counters.add("refused")
+                self._counters.notice(error.code.lower(), str(error))
+                asker.lane.blame(malformed=False)
+                request.answer(error)
+            except Exception as error:  # noqa: BLE001 - those who asked with it must not go unanswered
+                self._refuse(request, refusal(error))
+            else:
+                batches.setdefault(queue, []).append((request, job))
+        for queue, batch in batches.items():
+            self._push(queue, [request for request, _ in batch], [job for _, job in batch])
+
+    def reply(self, request: _Request, outcome: bytes | SluiceError) -> None:
+        """Send the one answer to a question; it is dropped if the asker has gone."""
+        if request in request.asker.waiting:
+            request.asker.waiting.discard(request)
+            request.forget = nothing  # which holds the request
+            if request.wants_result:
+                self._waiting.give(request.asker, 1, request.weight)
+        body = [outcome] if isinstance(outcome, bytes) else error_frames(outcome)
+        request.asker.send([*request.envelope, *body])
+
+    def left(self, asker: Asker) -> None:
+        """An asker has gone: its questions no longer count, though their jobs are done all the same."""
+        waiting, asker.waiting = asker.waiting, set()
+        for request in waiting:
+            request.forget()
+        self._waiting.forget(asker)
+        if waiting:
+            self._counters.add("askers_gone", len(waiting))
+
+    def _door(self, board: Switchboard, endpoint: Endpoint, longest: int) -> LaneDoor:
+        return LaneDoor(
+            board,
+            endpoint,
+            "ROUTER",
+            lambda lane: Asker(self, lane).listen(),
+            max_frame=longest,
+            heartbeat=None,  # one that is paused would not answer in time
+        )
+
+    def _questions(self, messages: list[list[bytes]]) -> list[list[bytes]]:
+        """Without those that end with their envelope: nobody asks with these, so nobody awaits an answer.
+
+        A socket with ``ZMQ_PROBE_ROUTER`` begins with an empty one. To answer it would give the client's
+        first question this answer, the second the first one's, and so on.
+        """
+        if all(frames[-1] for frames in messages):
+            return messages
+        questions = [frames for frames in messages if frames[-1] or frames.index(b"", 1) < len(frames) - 1]
+        self._counters.add("probes", len(messages) - len(questions))
+        return questions
+
+    def _refuse(self, request: _Request, error: SluiceError) -> None:
+        self._counters.add("unreadable")
+        self._counters.notice(error.code.lower(), f"a request to queue {self._queue.name}: {error}")
+        request.asker.lane.blame(malformed=isinstance(error, MALFORMED))
+        request.answer(error)
+
+    def _wait(self, request: _Request) -> None:
+        """Count a question among those that wait; raises :class:`QueueFull` where there are too many.
+
+        Not for one that waits for nothing else: whoever asks one thing at a time is always heard.
+        """
+        asker = request.asker
+        if request.wants_result:
+            if self._waiting.mark.is_full and asker.waiting:
+                raise QueueFull(
+                    f"{self._waiting.mark.count} questions wait for results here: wait for some of "
+                    "yours, or ask with the header reply = accepted"
+                )
+            if self._waiting.take(asker, 1, request.weight):
+                asker.wait()
+        asker.waiting.add(request)
+
+    def _push(self, queue: Queue, requests: list[_Request], jobs: list[Job]) -> None:
+        for request in requests:
+            if request.wants_result:
+                queue.answers.wait(request.job_id, request.answer)
+                request.forget = partial(queue.answers.forget, request.job_id, request.answer)
+        size = sum(job.size for job in jobs)
+        push = Push(jobs, partial(self._stored, queue, requests, size))
+        self._push_to(queue, push, size, requests[0].asker.lane)
+
+    def _stored(
+        self,
+        queue: Queue,
+        requests: list[_Request],
+        size: int,
+        refused: dict[int, SluiceError],
+        existing: Sequence[int],
+    ) -> None:
+        self._on_their_way.give(queue, len(requests), size)
+        self._counters.add("repeated", len(existing))
+        for at, request in enumerate(requests):
+            if at in refused and request.wants_result:
+                queue.answers.failed(request.job_id, refused[at])
+            elif at in refused or not request.wants_result:
+                request.answer(refused.get(at, request.job_id.encode()))
+        asked = [
+            request.job_id
+            for at, request in enumerate(requests)
+            if request.wants_result and at not in refused
+        ]
+        queue.answers.durable(asked, [requests[at].job_id for at in existing if requests[at].wants_result])
+
+
+class Asker:
+    """One connection of a REQ or DEALER client, and the questions that it waits for."""
+
+    def __init__(self, frontend: RequestFrontend, lane: Lane) -> None:
+        self.waiting: set[_Request] = set()
+        self.lane = lane
+        self._frontend = frontend
+
+    def listen(self) -> None:
+        """Take what comes on its lane."""
+        self.lane.receive = partial(self._frontend.receive, self)
+        self.lane.closed = partial(self._frontend.left, self)
+        self.lane.unblocked = self.lane.resume
+
+    def send(self, frames: list[bytes]) -> None:
+        """Send an answer, or keep it until it is read; who leaves too many unread asks no more."""
+        self.lane.send(frames)
+        held = self.lane.held
+        if held.count > MOST_UNREAD or held.bytes > self._frontend.most_unread_bytes:
+            self.lane.pause()
+
+    def wait(self) -> None:
+        """Ask no more until there are answers."""
+        self.lane.pause(self)
+
+    def read_on(self) -> None:
+        """Ask on: there were answers."""
+        self.lane.resume(self)
+
+
+class _Request:
+    """One question: who asks, and where in that the answer goes. Its job is not kept: it may be large."""
+
+    __slots__ = ("asker", "envelope", "forget", "frames", "frontend", "job_id", "wants_result", "weight")
+
+    def __init__(self, frontend: RequestFrontend, asker: Asker, frames: list[bytes]) -> None:
+        self.frontend = frontend
+        self.asker = asker
+        self.frames = frames
+        self.envelope = frames[:1]
+        self.job_id = ""
+        self.forget: Callable[[], None] = nothing
+        self.weight = 0  # bytes that it keeps while it waits
+        self.wants_result = True
+
+    def read(self, reader: Callable[[list[bytes]], tuple[Queue, Job, dict[str, Any]]]) -> tuple[Queue, Job]:
+        """Take the message apart; the envelope is everything up to the first empty frame."""
+        frames = self.frames
+        self.frames = []
+        try:
+            body = frames.index(b"", 1) + 1
+        except ValueError:
+            raise BadFrames("no empty frame after the envelope: a DEALER sends one before the job") from None
+        self.envelope = frames[:body]
+        if body > _ENVELOPE_FRAMES or sum(map(len, self.envelope)) > _ENVELOPE_BYTES:
+            raise BadFrames(
+                f"a return envelope has at most {_ENVELOPE_FRAMES} frames and {_ENVELOPE_BYTES} bytes"
+            )
+        queue, job, headers = reader(frames[body:])
+        self.wants_result = headers.get("reply", RESULT) != ACCEPTED
+        job.asked = self.wants_result
+        if "id" in headers and self.wants_result:
+            job.remember = queue.settings.remember
+        self.job_id = job.id
+        self.weight = len(job.id) + sum(map(len, self.envelope))
+        return queue, job
+
+    def answer(self, outcome: bytes | SluiceError) -> None:
+        """Send the answer."""
+        self.frontend.reply(self, outcome)
+
+
+def refusal(error: Exception) -> SluiceError:
+    """What to say of an error in reading a message; one that nobody foresaw is told to the log."""
+    if isinstance(error, SluiceError):
+        return error
+    log.error("a message could not be read", exc_info=error)
+    return Unavailable("the broker failed on this; its log says why")
+
+
+def error_frames(error: SluiceError) -> list[bytes]:
+    """How an error looks to a plain socket: ``["ERROR"][JSON {code, message}]``; a DUPLICATE's has ``id``."""
+    told = {"code": error.code, "message": str(error)}
+    if isinstance(error, Duplicate):
+        told["id"] = error.id
+    return [b"ERROR", json.dumps(told).encode()]

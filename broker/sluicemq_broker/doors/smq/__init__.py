@@ -1,0 +1,1 @@
+"""The library's protocol, SMQ/1, at its door."""

@@ -1,0 +1,246 @@
+"""What people ask and order: one method per administrative verb of SMQ/1. Each may wait for MongoDB."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any, Final
+
+from sluicemq import wire
+from sluicemq.errors import BadFrames, BadQueue, NotFound, Unavailable
+from sluicemq_broker import __version__
+from sluicemq_broker.doors.frames import check_headers
+from sluicemq_broker.doors.smq.shared_answer import SharedAnswer
+from sluicemq_broker.queue.queue import House, Queue
+from sluicemq_broker.queue.queues import Queues
+from sluicemq_broker.runtime.counters import Counters
+from sluicemq_broker.runtime.turns import Turns
+from sluicemq_broker.store.changes import Changes, Letters
+from sluicemq_broker.store.connection import ServerClock, Unclear
+from sluicemq_broker.store.inspect import SHOWN_STATES, Inspector
+from sluicemq_devices.doors.switchboard import Switchboard
+
+_MOST_PEEKED: Final = 1000
+_PEEKED_BYTES: Final = 8 * 1024 * 1024
+#: Counts of a queue that can't be counted, so that whoever shows them has some.
+_NOTHING_KNOWN: Final = {
+    **dict.fromkeys(("ready", "scheduled", "reserved", "done", "dead"), 0),
+    "exact": False,
+    "oldest_ready_age": None,
+}
+
+
+class Admin:
+    """The administrative verbs."""
+
+    def __init__(self, queues: Queues, house: House, turns: Turns, board: Switchboard) -> None:
+        self._queues = queues
+        self._board = board
+        self._house = house
+        self._clock: ServerClock = house.clock
+        self._counters: Counters = house.counters
+        self._turns = turns
+        self._started = time.monotonic()
+        self._counts = SharedAnswer(self._count_all)
+
+    def queues(self) -> list[dict[str, Any]]:
+        """All queues with their counts, those that other brokers have made too."""
+        return self._counts.get()
+
+    def stats(self) -> dict[str, Any]:
+        """The broker, what it has counted since its start, and all queues.
+
+        ``connections``: open at all doors together; ``longest_turn``: seconds of the longest turn of its
+        hub since the last one who asked; ``longest_turn_cpu``: of the one that has computed longest.
+        """
+        longest, longest_cpu = self._turns.take()
+        broker = {
+            "version": __version__,
+            "pid": os.getpid(),
+            "uptime": round(time.monotonic() - self._started, 3),
+            "owner": self._house.owners.current,
+            "brokers": 1 + self._house.owners.others,
+            "connections": self._board.connections,
+            "longest_turn": round(longest, 4),
+            "longest_turn_cpu": round(longest_cpu, 4),
+        }
+        return {
+            "broker": broker,
+            "counters": dict(sorted(self._counters.values.items())),
+            "queues": self.queues(),
+        }
+
+    def peek(self, name: str, state: str, limit: int) -> list[dict[str, Any]]:
+        """The first jobs of a state, without taking them."""
+        queue = self._queues.get(name)
+        _check_state(state, SHOWN_STATES)
+        if not 1 <= limit <= _MOST_PEEKED:
+            raise BadFrames(f"limit {limit} is not from 1 to {_MOST_PEEKED}")
+        return self._inspector(queue).peek(name, state, limit, _PEEKED_BYTES, self._clock.now())
+
+    def show(self, name: str, job_id: str) -> dict[str, Any]:
+        """All that is known of one job; if a worker of this broker has it, which."""
+        queue = self._queues.get(name)
+        shown = self._inspector(queue).show(name, job_id, self._clock.now())
+        usual = {key: getattr(queue.settings, key) for key in ("max_attempts", "visibility_timeout")}
+        workers = [each.worker.name for each in queue.dispatch.deliveries.values() if each.job.id == job_id]
+        return {**usual, **shown, **({"worker": workers[0]} if workers else {})}
+
+    def purge(self, name: str, state: str) -> int:
+        """Remove all jobs of a state."""
+        queue = self._queues.get(name)
+        _check_state(state, [each for each in SHOWN_STATES if each != "reserved"])
+        removed = self._changes(queue).purge(name, state, self._clock.now())
+        self._counters.add("purged", removed)
+        queue.answers.check()
+        return removed
+
+    def delete(self, name: str) -> int:
+        """Remove a queue and all its jobs; refused while workers are connected to it."""
+        queue = self._queues.get(name)
+        workers = len(queue.dispatch.workers)
+        if workers:
+            raise BadQueue(f"queue {name!r} has {workers} workers: stop them first")
+        owners, database = self._house.owners, queue.settings.database
+        queue.store.dropped()  # of what is on its way here, some may come after
+        removed = self._changes(queue).drop(name, shared=bool(owners.live(database) - set(owners.mine())))
+        self._queues.forget(name)
+        return removed
+
+    def cancel(self, name: str, job_id: str) -> None:
+        """Remove one job that waits, and tell whoever waits for its result."""
+        queue = self._queues.get(name)
+        self._changes(queue).cancel(name, job_id, self._clock.now())
+        self._counters.add("cancelled")
+        queue.answers.failed(job_id, NotFound(f"job {job_id!r} was cancelled"))
+
+    def promote(self, name: str, job_id: str) -> None:
+        """Run a delayed job now."""
+        queue = self._queues.get(name)
+        self._changes(queue).promote(name, job_id, self._clock.now())
+        queue.dispatch.supply.some_ready(count=1)
+
+    def change(self, name: str, job_id: str, fields: dict[str, Any]) -> None:
+        """Give a job that waits another priority, or another delay from now on."""
+        queue = self._queues.get(name)
+        if not fields or fields.keys() - {"priority", "delay"}:
+            raise BadFrames("a change is a map of priority, delay, or both")
+        check_headers(fields)
+        now = self._clock.now()
+        due = now + fields["delay"] if "delay" in fields else None
+        self._changes(queue).change(name, job_id, now, priority=fields.get("priority"), due=due)
+        if due is not None and due > now:
+            queue.dispatch.supply.due_later([due])
+        else:
+            queue.dispatch.supply.some_ready(count=1)
+
+    def redrive(self, name: str, which: dict[str, Any], to: str | None) -> dict[str, Any]:
+        """Make dead letters ready again, here or in another queue."""
+        queue, letters = self._queues.get(name), _letters(which)
+        target = queue if to is None else self._target(name, to)
+        into = None if to is None else target.store.jobs
+        redriven = self._changes(queue).redrive(name, letters, self._clock.now(), into)
+        self._counters.add("redriven", redriven.moved)
+        target.dispatch.supply.some_ready(count=redriven.moved)
+        refused = [[job_id, error.code, str(error)] for job_id, error in redriven.refused.items()]
+        return {"moved": redriven.moved, "left": redriven.left, "refused": refused}
+
+    def pause(self, name: str, what: str) -> list[str]:
+        """Pause delivery or intake, for all brokers and until it is resumed; what is paused now."""
+        queue = self._pausable(name, what)
+        self._queues.pause(queue, what)
+        return sorted(queue.paused)
+
+    def resume(self, name: str, what: str) -> list[str]:
+        """Resume delivery or intake; what is paused still."""
+        queue = self._pausable(name, what)
+        self._queues.resume(queue, what)
+        return sorted(queue.paused)
+
+    def _pausable(self, name: str, what: str) -> Queue:
+        if what not in (wire.DELIVERY, wire.INTAKE):
+            raise BadFrames(f"{what!r} can't be paused, only {wire.DELIVERY} or {wire.INTAKE}")
+        queue = self._queues.get(name)
+        queue.store.prepare()  # one without a collection would not be known after a restart
+        return queue
+
+    def _target(self, name: str, to: str) -> Queue:
+        if to == name:
+            raise BadQueue(f"{to!r} is the same queue: redrive it without naming another")
+        target = self._queues.for_push(to)
+        target.admit()
+        target.store.prepare()
+        return target
+
+    def _count_all(self) -> list[dict[str, Any]]:
+        self._queues.discover()
+        return [self._shown(queue) for queue in sorted(self._queues, key=lambda queue: queue.name)]
+
+    def _shown(self, queue: Queue) -> dict[str, Any]:
+        """Its summary; if MongoDB can't tell, what is going on here, and why: the others have theirs."""
+        try:
+            return self._summary(queue)
+        except Exception as error:
+            if isinstance(error, Unavailable) and not isinstance(error, Unclear):
+                raise  # MongoDB is away, for all of them
+            text = f"queue {queue.name!r} can't be counted: {type(error).__name__}: {error}"
+            self._counters.notice("uncounted", text)
+            return self._queues.summary(queue, {**_NOTHING_KNOWN, "error": text})
+
+    def _summary(self, queue: Queue) -> dict[str, Any]:
+        inspector, now = self._inspector(queue), self._clock.now()
+        counts = inspector.counts(queue.name, now)
+        oldest = inspector.oldest_ready(queue.name, now) if counts["ready"] else None
+        age = None if oldest is None else round(now - oldest, 3)
+        return self._queues.summary(queue, {**counts, "oldest_ready_age": age})
+
+    def _inspector(self, queue: Queue) -> Inspector:
+        queue.store.prepare()
+        return Inspector(self._house.database(queue.settings.database))
+
+    def _changes(self, queue: Queue) -> Changes:
+        queue.store.prepare()
+        return Changes(self._house.database(queue.settings.database))
+
+
+#: The administrative verbs: which method answers, and the types of the fields that it takes.
+QUESTIONS: Final[dict[bytes, tuple[Any, ...]]] = {
+    wire.QUEUES: (Admin.queues,),
+    wire.STATS: (Admin.stats,),
+    wire.PEEK: (Admin.peek, str, str, int),
+    wire.PURGE: (Admin.purge, str, str),
+    wire.DELETE: (Admin.delete, str),
+    wire.CANCEL: (Admin.cancel, str, str),
+    wire.SHOW: (Admin.show, str, str),
+    wire.PROMOTE: (Admin.promote, str, str),
+    wire.CHANGE: (Admin.change, str, str, dict),
+    wire.REDRIVE: (Admin.redrive, str, dict, str | None),
+    wire.PAUSE: (Admin.pause, str, str),
+    wire.RESUME: (Admin.resume, str, str),
+}
+
+#: Those that change nothing: they are of no use to anybody but who asked.
+LOOKS: Final = frozenset((Admin.queues, Admin.stats, Admin.peek, Admin.show))
+#: Those that cost the same however many ask.
+TOGETHER: Final = frozenset((Admin.queues, Admin.stats))
+
+
+def _letters(which: dict[str, Any]) -> Letters:
+    """Which dead letters a REDRIVE names; raises :class:`BadFrames`."""
+    ids, reason, limit = which.get("ids"), which.get("reason"), which.get("limit", wire.MOST_REDRIVEN)
+    if which.keys() - {"ids", "reason", "limit"}:
+        raise BadFrames("a redrive is told which by ids, reason and limit")
+    if ids is not None and not (isinstance(ids, list) and all(isinstance(each, str) for each in ids)):
+        raise BadFrames("ids are an array of strings")
+    if ids is not None and len(ids) > wire.MOST_IDS:
+        raise BadFrames(f"a redrive names at most {wire.MOST_IDS} ids, this one {len(ids)}")
+    if reason is not None and not isinstance(reason, str):
+        raise BadFrames("reason is a string, a part of the last error's reason")
+    if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= wire.MOST_REDRIVEN:
+        raise BadFrames(f"limit {limit!r} is not from 1 to {wire.MOST_REDRIVEN}")
+    return Letters(None if ids is None else tuple(ids), reason, limit)
+
+
+def _check_state(state: str, allowed: tuple[str, ...] | list[str]) -> None:
+    if state not in allowed:
+        raise BadFrames(f"state {state!r} is not one of {', '.join(allowed)}")

@@ -1,0 +1,83 @@
+"""What stands in the arrays of SMQ/1: read with errors that say what was expected, and written."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sluicemq import wire
+from sluicemq.errors import BadFrames, Duplicate, SluiceError
+from sluicemq_broker.queue.verdict import Verdict
+
+Fields = list[Any]
+
+#: Seconds, ten years: no delay and no extension is longer.
+LONGEST_DELAY: Final = 10 * 366 * 86400.0
+
+_LONGEST_ID: Final = 128
+_VERDICTS: Final = frozenset({wire.COMMIT, wire.ROLLBACK, wire.REJECT, wire.RELEASE})
+_NO_HEADERS: Final[dict[str, Any]] = {}
+
+
+def take(fields: Fields, *types: Any) -> Fields:
+    """The fields, if they are of these types; what a newer client adds at the end is ignored."""
+    if len(fields) < len(types):
+        raise BadFrames(f"{len(fields)} fields after the number, expected {len(types)}")
+    for at, (value, kind) in enumerate(zip(fields, types, strict=False)):
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise BadFrames(
+                f"field {at + 1} after the number is a {type(value).__name__}, expected {_name(kind)}"
+            )
+    return fields[: len(types)]
+
+
+def check_id(job_id: str) -> str:
+    """The id, if a job may have it: what asks for it is kept until the answer."""
+    if not 1 <= len(job_id) <= _LONGEST_ID:
+        raise BadFrames(f"an id has 1 to {_LONGEST_ID} bytes, this one has {len(job_id)} characters")
+    return job_id
+
+
+def job_entry(entry: Any) -> tuple[str | None, bytes, dict[str, Any]]:
+    """Id, payload and headers of one job of a PUSH."""
+    match entry:
+        case [None | str() as job_id, bytes() as payload, (None | dict()) as headers]:
+            return job_id, payload, headers or _NO_HEADERS
+    raise BadFrames("a job in a PUSH is [id or nil, payload as bin, headers or nil]")
+
+
+def verdict_entry(entry: Any) -> Verdict:
+    """One verdict of a SETTLE."""
+    match entry:
+        case [
+            bytes() as receipt,
+            str() as kind,
+            None | bytes() | str() as detail,
+            None | int() | float() as delay,
+        ]:
+            if kind in _VERDICTS and 0 <= (delay or 0) <= LONGEST_DELAY:
+                return Verdict(receipt, kind, detail or b"", delay)
+    raise BadFrames(
+        "a verdict is [receipt, COMMIT|ROLLBACK|REJECT|RELEASE, detail or nil, delay in seconds or nil]"
+    )
+
+
+def ready_options(rest: Fields) -> tuple[bool, bool]:
+    """``(pop, look)`` of a READY's options, the field after the credit, which may be missing."""
+    options = rest[0] if rest else None
+    if options is None:
+        return False, False
+    if not isinstance(options, dict) or not all(isinstance(value, bool) for value in options.values()):
+        raise BadFrames("the options of a READY are a map of pop and look, each true or false")
+    return options.get("pop", False), options.get("look", False)
+
+
+def listed(problems: dict[int, SluiceError]) -> list[list[Any]]:
+    """Refusals by position, as they are answered: ``[[position, code, text, id of a DUPLICATE], ...]``."""
+    return [
+        [at, error.code, str(error), *([error.id] if isinstance(error, Duplicate) else [])]
+        for at, error in sorted(problems.items())
+    ]
+
+
+def _name(kind: Any) -> str:
+    return str(getattr(kind, "__name__", kind))

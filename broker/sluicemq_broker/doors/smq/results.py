@@ -1,0 +1,141 @@
+"""The verb RESULT: a session asks for what became of a job, and waits for it up to a deadline."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from heapq import heapify, heappop, heappush
+from typing import Final
+
+import gevent
+
+from sluicemq.errors import QueueFull, SluiceError, Timeout
+from sluicemq_broker.doors.frontends import refusal
+from sluicemq_broker.queue.queue import Queue
+from sluicemq_broker.queue.queues import Queues
+from sluicemq_broker.runtime.batcher import Batcher
+
+#: Results that one session may wait for at once.
+MOST_ASKED: Final = 10_000
+_STALE: Final = 1000  # deadlines of questions answered before, kept until there are more of them than others
+
+
+class Results:
+    """The questions of one session. ``reply`` gets a request's number and its outcome, once.
+
+    ``later`` runs what has to ask MongoDB whether there is such a queue. One timer in all, for the
+    earliest deadline; it exists only while a question waits for a job.
+    """
+
+    def __init__(
+        self,
+        queues: Queues,
+        later: Batcher[Callable[[], None]],
+        reply: Callable[[int, bytes | SluiceError], None],
+    ) -> None:
+        self._queues = queues
+        self._later = later
+        self._reply = reply
+        self._gone = False
+        self._asked: set[_Asked] = set()
+        self._deadlines: list[tuple[float, int, _Asked]] = []
+        self._count = 0
+        self._timer: gevent.Greenlet[..., None] | None = None
+        self._due = 0.0
+
+    def ask(self, number: int, name: str, job_id: str, wait: float) -> None:
+        """Reply with the result of a job, once it has one; up to ``wait`` seconds from now."""
+        if len(self._asked) >= MOST_ASKED:
+            raise QueueFull(f"{MOST_ASKED} questions of this session wait for results: ask again later")
+        until = time.monotonic() + wait
+        queue = self._queues.known(name)
+        if queue:
+            self._ask(number, queue, job_id, until)
+        else:
+            self._later.add(partial(self._ask_unknown, number, name, job_id, until))
+
+    def forget(self) -> None:
+        """The session has gone."""
+        self._gone = True
+        for asked in self._asked:
+            asked.forget()
+        self._asked.clear()
+        self._deadlines.clear()
+        self._stop_timer()
+
+    def answered(self, asked: _Asked, outcome: bytes | SluiceError) -> None:
+        """What became of the job."""
+        self._asked.discard(asked)
+        self._reply(asked.number, outcome)
+        if len(self._deadlines) > 2 * len(self._asked) + _STALE:
+            self._deadlines = [each for each in self._deadlines if each[2] in self._asked]
+            heapify(self._deadlines)
+
+    def on_its_way(self, asked: _Asked) -> None:
+        """The job has not ended, so the deadline counts."""
+        self._count += 1
+        heappush(self._deadlines, (asked.deadline, self._count, asked))
+        self._set_timer()
+
+    def _ask(self, number: int, queue: Queue, job_id: str, until: float) -> None:
+        asked = _Asked(self, number, queue, job_id, until)
+        self._asked.add(asked)
+        queue.answers.ask(job_id, asked.answer, asked.on_its_way)
+
+    def _ask_unknown(self, number: int, name: str, job_id: str, until: float) -> None:
+        """Another broker may have made the queue."""
+        try:
+            queue = self._queues.get(name)
+            if not self._gone:
+                self._ask(number, queue, job_id, until)
+        except Exception as error:  # noqa: BLE001 - the client must have an answer
+            self._reply(number, refusal(error))
+
+    def _set_timer(self) -> None:
+        due = self._deadlines[0][0]
+        if self._timer is None or due < self._due:
+            self._stop_timer()
+            self._due = due
+            self._timer = gevent.spawn_later(max(0.0, due - time.monotonic()), self._time_out)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.kill(block=False)
+            self._timer = None
+
+    def _time_out(self) -> None:
+        self._timer = None
+        now = time.monotonic()
+        while self._deadlines and self._deadlines[0][0] <= now:
+            asked = heappop(self._deadlines)[2]
+            if asked in self._asked:
+                asked.forget()
+                self.answered(asked, Timeout(f"job {asked.job_id} has not ended yet: ask again"))
+        if self._deadlines:
+            self._set_timer()
+
+
+class _Asked:
+    """One question: which request, which job, how long."""
+
+    __slots__ = ("deadline", "job_id", "number", "queue", "results")
+
+    def __init__(self, results: Results, number: int, queue: Queue, job_id: str, deadline: float) -> None:
+        self.results = results
+        self.number = number
+        self.queue = queue
+        self.job_id = job_id
+        self.deadline = deadline
+
+    def answer(self, outcome: bytes | SluiceError) -> None:
+        """The job has ended, or is not there."""
+        self.results.answered(self, outcome)
+
+    def on_its_way(self) -> None:
+        """It has not ended yet."""
+        self.results.on_its_way(self)
+
+    def forget(self) -> None:
+        """Nobody asks any more."""
+        self.queue.answers.forget(self.job_id, self.answer)

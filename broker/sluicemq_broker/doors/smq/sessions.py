@@ -1,0 +1,495 @@
+"""SMQ/1: the library's door. A session is one connection: it pushes, works, asks, and may vanish.
+
+The protocol is written down in ``sluicemq.wire``; here is one method per verb.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any, Final
+
+from gevent.lock import BoundedSemaphore
+
+from sluicemq import wire
+from sluicemq.errors import BadFrames, BadVerb, BadVersion, LeaseLost, Paused, SluiceError, Unavailable
+from sluicemq_broker import __version__
+from sluicemq_broker.config.settings import BrokerSettings
+from sluicemq_broker.doors.frames import RESULT, JobMaker
+from sluicemq_broker.doors.frontends import FRAME_FACTOR, MALFORMED, MOST_UNREAD, PROBE, refusal
+from sluicemq_broker.doors.smq.administration import LOOKS, QUESTIONS, TOGETHER, Admin
+from sluicemq_broker.doors.smq.fields import (
+    LONGEST_DELAY,
+    Fields,
+    check_id,
+    job_entry,
+    listed,
+    ready_options,
+    take,
+    verdict_entry,
+)
+from sluicemq_broker.doors.smq.results import Results
+from sluicemq_broker.doors.smq.workers import PoppingWorker, SessionWorker
+from sluicemq_broker.job.job import Job
+from sluicemq_broker.queue.intake import Push
+from sluicemq_broker.queue.queue import Queue
+from sluicemq_broker.queue.queues import Queues, check_name
+from sluicemq_broker.queue.verdict import Settlement, Verdict
+from sluicemq_broker.runtime.batcher import Batcher
+from sluicemq_broker.runtime.counters import Counters
+from sluicemq_broker.runtime.pulse import Pulse
+from sluicemq_devices.doors.doors import Lane, LaneDoor
+from sluicemq_devices.doors.switchboard import Switchboard
+from sluicemq_devices.hub.callbacks import nothing
+from sluicemq_devices.hub.flow import Shares, Watermark
+
+#: Jobs in one PUSH, and receipts in one SETTLE or EXTEND, at most.
+MOST_AT_ONCE: Final = 1000
+#: Bytes that many small jobs or results in a message may come to, however small ``max_job_bytes`` is.
+_BATCH_BYTES: Final = 2 << 20
+_MOST_CREDIT: Final = 100_000
+#: Administrative questions of all sessions that are asked at once, but those answered together: they share
+#: the connections to MongoDB with the jobs.
+_ASKED_AT_ONCE: Final = 8
+#: Seconds that a first look for jobs, or the removal of popped ones, may keep an answer back.
+_LOOK: Final = 30.0
+
+log = logging.getLogger("broker.sessions")
+
+
+class SessionDoor:
+    """The SMQ/1 door and its sessions."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        board: Switchboard,
+        queues: Queues,
+        maker: JobMaker,
+        admin: Admin,
+        counters: Counters,
+    ) -> None:
+        self.settings = settings
+        self.queues = queues
+        self.maker = maker
+        self.admin = admin
+        self.counters = counters
+        self.taking = True
+        self.pulse = Pulse(settings.silence)
+        self.sessions: set[Session] = set()
+        self.asked_at_once = BoundedSemaphore(_ASKED_AT_ONCE)
+        # MongoDB may be slow for one queue alone: what waits for it must leave room for the others.
+        mark = Watermark(settings.hwm, settings.hwm_bytes, nothing, nothing)
+        self.on_their_way: Shares[Queue] = Shares(mark, self._drained)
+        self.pushers: dict[Queue, set[Session]] = {}
+        # No ZMTP heartbeats: a session that is not read for a while would not answer them in time.
+        self.door = LaneDoor(
+            board,
+            settings.endpoint,
+            "DEALER",
+            lambda lane: self.sessions.add(Session(self, lane)),
+            max_frame=FRAME_FACTOR * settings.max_job_bytes + _BATCH_BYTES,
+            heartbeat=None,
+            silence=None,
+            kept=True,
+        )
+
+    def start(self) -> None:
+        """Open the door."""
+        self.door.start()
+
+    def stop(self) -> None:
+        """Close the door."""
+        self.door.stop()
+
+    def beat(self) -> None:
+        """Every heartbeat: greet the silent, close those that were silent too long."""
+        self.pulse.beat()
+        for session in list(self.sessions):
+            session.beat(time.monotonic())
+
+    def take(self, session: Session, queue: Queue, count: int, size: int) -> None:
+        """Jobs of a session are on their way; who pushes to their queue is not read while it has too many."""
+        pushers = self.pushers.get(queue)
+        if pushers is None:
+            pushers = self.pushers[queue] = set()
+        pushers.add(session)
+        if self.on_their_way.take(queue, count, size):
+            for each in pushers:
+                each.wait_for(queue)
+
+    def leave(self, session: Session) -> None:
+        """A session has ended."""
+        self.sessions.discard(session)
+        for queue in [queue for queue, pushers in self.pushers.items() if session in pushers]:
+            self.pushers[queue].discard(session)
+            if not self.pushers[queue]:
+                del self.pushers[queue]
+
+    def _drained(self, queue: Queue) -> None:
+        for session in list(self.pushers.get(queue, ())):
+            session.drained(queue)
+
+
+class Session:
+    """One connection of the library."""
+
+    def __init__(self, house: SessionDoor, lane: Lane) -> None:
+        self.name = lane.peer
+        self.counters = house.counters
+        self._house = house
+        self._lane = lane
+        self._workers: dict[str, SessionWorker] = {}
+        self._heard = self._said = time.monotonic()
+        self._held_back = False
+        self._gone = False
+        self._full: set[Queue] = set()  # it pushes to them, and they have too much on their way
+        self._questions: Batcher[Callable[[], None]] = Batcher(lambda batch: batch[0](), size=1)
+        self._results = Results(house.queues, self._questions, self._resulted)
+        lane.receive = self._receive
+        lane.closed = self._closed
+        lane.unblocked = self.read_on
+
+    def send(self, verb: bytes, number: int, *fields: Any) -> None:
+        """Send a message; held if the client is slow to read."""
+        self._said = time.monotonic()
+        self._lane.send(wire.encode(verb, number, *fields))
+        held = self._lane.held
+        if held.count > MOST_UNREAD or held.bytes > self._house.settings.hwm_bytes:
+            self._hold_back()
+
+    @property
+    def writable(self) -> bool:
+        """Whether the client reads what it is sent."""
+        return self._lane.writable
+
+    def read_on(self) -> None:
+        """The reason to hold this client back may be over."""
+        if self._held_back and not (self._full or self._lane.backlog):
+            self._held_back = False
+            self._heard = time.monotonic()
+            self._lane.resume()
+        for worker in self._workers.values():
+            worker.queue.dispatch.offer(worker)
+
+    def wait_for(self, queue: Queue) -> None:
+        """Do not read this client until so much of a queue that it pushes to is stored."""
+        if queue not in self._full:
+            self._full.add(queue)
+            self._hold_back()
+
+    def drained(self, queue: Queue) -> None:
+        """A queue that it pushes to has room again."""
+        self._full.discard(queue)
+        self.read_on()
+
+    def hang_up(self) -> None:
+        """Close the connection."""
+        self._lane.close()
+
+    def beat(self, now: float) -> None:
+        """Say that the broker lives; close a client that has said nothing for too long."""
+        settings = self._house.settings
+        # What it said may lie unread, or still come behind a large message.
+        if self._lane.gave_sign_of_life() or self._house.pulse.stood_still:
+            self._heard = now
+        if now - self._heard > settings.silence:
+            self.counters.notice("sessions_silent", f"{self.name} said nothing for {settings.silence} s")
+            self._lane.close()
+        elif self._lane.writable and now - self._said >= settings.heartbeat / 2:
+            self.send(wire.PING, 0)
+
+    def _hold_back(self) -> None:
+        if not self._held_back:
+            self._held_back = True
+            self._lane.pause()
+
+    def _receive(self, messages: list[list[bytes]]) -> None:
+        self._heard = time.monotonic()
+        for frames in messages:
+            self._handle(frames)
+
+    def _handle(self, frames: list[bytes]) -> None:
+        number = 0
+        try:
+            verb, number, fields = wire.decode_request(frames)
+            _handler(verb)(self, number, fields)
+        except Exception as error:  # noqa: BLE001 - the client must have an answer, and those after it theirs
+            self._refuse(frames, number, refusal(error))
+
+    def _refuse(self, frames: list[bytes], number: int, problem: SluiceError) -> None:
+        if frames == PROBE:
+            self.counters.add("probes")
+            return
+        number = number or wire.number_of(frames)
+        self.counters.notice(problem.code.lower(), f"from {self.name}: {problem}")
+        self._lane.blame(malformed=isinstance(problem, MALFORMED))
+        self.send(wire.ERROR, number, problem.code, str(problem))
+        if isinstance(problem, BadVersion):
+            self._lane.close()
+
+    def _closed(self) -> None:
+        self._gone = True
+        self._house.leave(self)
+        died = not self._house.pulse.stood_still  # else it left because it heard nothing of us
+        for worker in self._workers.values():
+            worker.queue.settle.worker_gone(worker, died=died)
+        self._workers.clear()
+        self._results.forget()
+
+    # ----------------------------------------------------------------- verbs
+
+    def _hello(self, number: int, fields: Fields) -> None:
+        (about,) = take(fields, dict)
+        client = about.get("client")
+        self.name = f"{client[:100]} {self._lane.peer}" if isinstance(client, str) else self._lane.peer
+        settings = self._house.settings
+        self.send(
+            wire.OK,
+            number,
+            {
+                "broker": __version__,
+                "heartbeat": settings.heartbeat,
+                "silence": settings.silence,
+                "max_job_bytes": settings.max_job_bytes,
+            },
+        )
+
+    def _push(self, number: int, fields: Fields) -> None:
+        name, entries = take(fields, str, list)
+        if not self._house.taking:
+            raise Unavailable("the broker stops: push again when it is back")
+        if len(entries) > MOST_AT_ONCE:
+            raise BadFrames(f"a PUSH has at most {MOST_AT_ONCE} jobs, this one has {len(entries)}")
+        queue = self._house.queues.for_push(name)
+        self.counters.add("received", len(entries))
+        try:
+            queue.admit()
+        except Paused:
+            self.counters.add("refused", len(entries))
+            raise
+        jobs, positions, refused = self._jobs(queue, entries)
+        size = sum(job.size for job in jobs)
+        if not jobs:
+            self._lane.blame(malformed=bool(refused))
+            self._pushed(number, [], refused, {}, ())
+            return
+        self._house.take(self, queue, len(jobs), size)
+        told = partial(self._stored, queue, number, len(jobs), size, positions, refused)
+        queue.push(Push(jobs, told))
+
+    def _jobs(self, queue: Queue, entries: list[Any]) -> tuple[list[Job], list[int], dict[int, SluiceError]]:
+        make, settings = self._house.maker.make, queue.settings
+        jobs: list[Job] = []
+        positions: list[int] = []
+        refused: dict[int, SluiceError] = {}
+        for at, entry in enumerate(entries):
+            try:
+                job_id, payload, headers = job_entry(entry)
+                job = make(settings, payload, headers, job_id)
+                if headers and headers.get("reply") == RESULT:
+                    job.remember = settings.remember
+                jobs.append(job)
+                positions.append(at)
+            except SluiceError as error:
+                # With its traceback it would be in a cycle, and hold the payload until that is found.
+                refused[at] = error.with_traceback(None)
+        return jobs, positions, refused
+
+    def _stored(
+        self,
+        queue: Queue,
+        number: int,
+        count: int,
+        size: int,
+        positions: list[int],
+        unreadable: dict[int, SluiceError],
+        refused: dict[int, SluiceError],
+        existing: Sequence[int],
+    ) -> None:
+        self._pushed(number, positions, unreadable, refused, existing)
+        self._house.on_their_way.give(queue, count, size)
+
+    def _pushed(
+        self,
+        number: int,
+        positions: list[int],
+        unreadable: dict[int, SluiceError],
+        refused: dict[int, SluiceError],
+        existing: Sequence[int],
+    ) -> None:
+        self.counters.add("repeated", len(existing))
+        problems = unreadable | {positions[at]: error for at, error in refused.items()}
+        for error in unreadable.values():
+            self.counters.add("unreadable")
+            self.counters.notice(error.code.lower(), f"a job from {self.name}: {error}")
+        known = [sorted(positions[at] for at in existing)] if existing else []
+        self.send(wire.OK, number, listed(problems), *known)
+
+    def _ready(self, number: int, fields: Fields) -> None:
+        name, credit = take(fields, str, int)
+        if not 0 <= credit <= _MOST_CREDIT:
+            raise BadFrames(f"credit {credit} is not from 0 to {_MOST_CREDIT}")
+        pop, look = ready_options(fields[2:])
+        queue = self._house.queues.for_push(check_name(name))
+        worker = self._workers.get(name)
+        if worker and worker.pops != pop:
+            raise BadFrames(f"this session works on queue {name!r} with pop {worker.pops}, so not with {pop}")
+        waits = look or (pop and not credit)
+        if not waits:
+            self.send(wire.OK, number, None)
+        if worker:
+            worker.grant(credit)
+        else:
+            worker = self._workers[name] = (PoppingWorker if pop else SessionWorker)(self, queue, credit)
+            queue.dispatch.attach(worker)
+        if waits:
+            self._questions.add(partial(self._answer, number, partial(worker.await_supply, _LOOK)))
+
+    def _settle(self, number: int, fields: Fields) -> None:
+        (entries,) = take(fields, list)
+        if len(entries) > MOST_AT_ONCE:
+            raise BadFrames(f"a SETTLE has at most {MOST_AT_ONCE} verdicts, this one has {len(entries)}")
+        whole = Settlement(partial(self._settled, number))
+        for queue, verdicts in self._by_queue(entries, whole.problems).items():
+            whole.pending += 1
+            part = Settlement(partial(_join, whole, list(verdicts)))
+            queue.settle.settle(list(verdicts.values()), part)
+        whole.close()
+
+    def _by_queue(
+        self, entries: list[Any], problems: dict[int, SluiceError]
+    ) -> dict[Queue, dict[int, Verdict]]:
+        """The verdicts on each queue's deliveries by their positions; ``problems`` gets those refused."""
+        verdicts: dict[int, Verdict] = {}
+        for at, entry in enumerate(entries):
+            try:
+                verdicts[at] = verdict_entry(entry)
+            except BadFrames as error:
+                self.counters.notice("bad_verdicts", f"from {self.name}: {error}")
+                problems[at] = error.with_traceback(None)
+        workers = self._workers_of(verdict.receipt for verdict in verdicts.values())
+        groups: dict[Queue, dict[int, Verdict]] = {}
+        for at, verdict in verdicts.items():
+            worker = workers.get(verdict.receipt)
+            if worker:
+                groups.setdefault(worker.queue, {})[at] = verdict
+            else:
+                self.counters.add("late_verdicts")
+                problems[at] = _void()
+        return groups
+
+    def _workers_of(self, receipts: Iterable[bytes]) -> dict[bytes, SessionWorker]:
+        """Which worker here has, or owes, each delivery: one look at each of perhaps a thousand workers."""
+        wanted = set(receipts)
+        return {
+            receipt: worker
+            for worker in self._workers.values()
+            for known in (worker.unsettled.keys(), worker.owed)
+            for receipt in wanted & known
+        }
+
+    def _settled(self, number: int, problems: dict[int, SluiceError]) -> None:
+        self.send(wire.OK, number, listed(problems))
+
+    def _extend(self, number: int, fields: Fields) -> None:
+        receipts, seconds = take(fields, list, int | float)
+        if not 0 < seconds <= LONGEST_DELAY:
+            raise BadFrames(f"{seconds} is no number of seconds above 0")
+        if len(receipts) > MOST_AT_ONCE:
+            raise BadFrames(f"an EXTEND has at most {MOST_AT_ONCE} receipts, this one has {len(receipts)}")
+        if not all(isinstance(receipt, bytes) for receipt in receipts):
+            raise BadFrames("a receipt is bin, as DELIVER gave it")
+        workers = self._workers_of(receipts)
+        problems: dict[int, SluiceError] = {}
+        for at, receipt in enumerate(receipts):
+            worker = workers.get(receipt)
+            if not (worker and worker.queue.dispatch.extend(receipt, worker, seconds)):
+                problems[at] = _void()
+        self.send(wire.OK, number, listed(problems))
+
+    def _result(self, number: int, fields: Fields) -> None:
+        name, job_id, wait = take(fields, str, str, int | float)
+        if not 0 <= wait <= LONGEST_DELAY:
+            raise BadFrames(f"{wait} is no number of seconds from 0 to ten years")
+        self._results.ask(number, check_name(name), check_id(job_id), wait)
+
+    def _resulted(self, number: int, outcome: bytes | SluiceError) -> None:
+        # Else one large result, asked for thousands of times, would be held so many times.
+        if self._lane.held.bytes > self._house.settings.hwm_bytes:
+            outcome = Unavailable("results asked for before this one have not been read: ask again")
+        if isinstance(outcome, SluiceError):
+            self.send(wire.ERROR, number, outcome.code, str(outcome))
+        else:
+            self.send(wire.OK, number, outcome)
+
+    def _ping(self, number: int, _fields: Fields) -> None:
+        self.send(wire.OK, number, None)
+
+    def _bye(self, number: int, _fields: Fields) -> None:
+        for worker in self._workers.values():
+            worker.queue.settle.worker_gone(worker, died=False)
+        self._workers.clear()
+        self.send(wire.OK, number, None)
+
+    def _ask(self, number: int, fields: Fields, question: Callable[..., Any], *types: Any) -> None:
+        """Administrative verbs ask MongoDB, so they wait in a greenlet, one after the other."""
+        asked = partial(question, self._house.admin, *take(fields, *types))
+        turn = nullcontext() if question in TOGETHER else self._house.asked_at_once
+        self._questions.add(partial(self._ask_in_turn, number, asked, turn, looks=question in LOOKS))
+        if len(self._questions) > MOST_UNREAD:
+            self._hold_back()
+
+    def _ask_in_turn(
+        self, number: int, question: Callable[[], Any], turn: AbstractContextManager[Any], *, looks: bool
+    ) -> None:
+        """Ask when it is this one's turn; what one who has left wanted to change is changed still."""
+        if looks and self._gone:
+            return
+        with turn:
+            self._answer(number, question)
+
+    def _answer(self, number: int, question: Callable[[], Any]) -> None:
+        try:
+            self.send(wire.OK, number, question())
+        except SluiceError as error:
+            self.send(wire.ERROR, number, error.code, str(error))
+        except Exception:  # the client must have an answer, whatever went wrong
+            log.exception("an administrative request of %s failed", self.name)
+            self.send(wire.ERROR, number, Unavailable.code, "the broker failed on this; its log says why")
+        if not len(self._questions):
+            self.read_on()
+
+
+_HANDLERS: Final[dict[bytes, Callable[[Session, int, Fields], None]]] = {
+    wire.HELLO: Session._hello,  # noqa: SLF001 - the table of verbs is part of the class
+    wire.PUSH: Session._push,  # noqa: SLF001
+    wire.READY: Session._ready,  # noqa: SLF001
+    wire.SETTLE: Session._settle,  # noqa: SLF001
+    wire.EXTEND: Session._extend,  # noqa: SLF001
+    wire.RESULT: Session._result,  # noqa: SLF001
+    wire.PING: Session._ping,  # noqa: SLF001
+    wire.BYE: Session._bye,  # noqa: SLF001
+}
+
+
+def _handler(verb: bytes) -> Callable[[Session, int, Fields], None]:
+    if verb in QUESTIONS:
+        question, *types = QUESTIONS[verb]
+        return lambda session, number, fields: session._ask(number, fields, question, *types)  # noqa: SLF001
+    handler = _HANDLERS.get(verb)
+    if handler is None:
+        raise BadVerb(f"unknown verb {verb[:32]!r}")
+    return handler
+
+
+def _void() -> LeaseLost:
+    return LeaseLost("this receipt is void: the delivery has ended")
+
+
+def _join(whole: Settlement, positions: list[int], problems: dict[int, SluiceError]) -> None:
+    whole.problems.update({positions[at]: error for at, error in problems.items()})
+    whole.close()

@@ -1,0 +1,1 @@
+"""The MongoDB that a broker brings along."""

@@ -1,0 +1,281 @@
+"""A private MongoDB for one broker: started, owned, restarted and stopped with it.
+
+Layout of the data folder::
+
+    lock         held (flock) by the broker that owns the folder; its text is the owner's pid
+    mongo/       the data files
+    mongod.pid   the mongod last started here
+    mongod.port  the port it used, kept across restarts where it is free
+    mongod.log   mongod's log, bounded; mongod.log.1 is the run before
+
+For trying, tests and one small host; production names a replica set with ``mongodb_uri``.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import subprocess
+import threading
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, TextIO
+
+from pymongo import MongoClient
+from pymongo.errors import OperationFailure, PyMongoError
+
+from sluicemq.errors import Unavailable
+from sluicemq_broker.embedded import mongod
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_REPLICA_SET: Final = "sluicemq"
+_GIB: Final = 2**30
+_NOT_YET_INITIALIZED: Final = 94
+
+_START_DEADLINE: Final = 120.0  # a long journal to replay; a healthy start takes about 1 s
+_FORMER_PATIENCE: Final = 10.0  # for a killed broker's mongod; the kernel kills it at once, as a rule
+_STOP_PATIENCE: Final = 20.0  # a clean stop takes 1 s
+_HURRIED_PATIENCE: Final = 1.0  # mongod recovers from its journal, so to kill it is safe
+_LONGEST_BACKOFF: Final = 5.0
+_LOG_LIMIT: Final = 32 * 2**20
+_LOG_CHECK: Final = 60.0
+
+_PARAMETERS: Final = (
+    "diagnosticDataCollectionEnabled=false",  # 0.5 % of a core at rest becomes 0.3 %
+    "shutdownTimeoutMillisForSignaledShutdown=100",  # no other member waits for a hand-over (default 15 s)
+    "minSnapshotHistoryWindowInSeconds=0",  # nobody reads the past; 300 s of deleted jobs would be kept
+)
+
+
+class EmbeddedMongo:
+    """One mongod, a single-node replica set on 127.0.0.1, in a folder of its own.
+
+    ``cache_gb`` bounds WiredTiger's cache; by default a quarter of the memory, at most 1 GB.
+    The thread that calls :meth:`start` must live as long as the mongod: the kernel ties them.
+    """
+
+    def __init__(
+        self, data_dir: Path, *, log: logging.Logger | None = None, cache_gb: float | None = None
+    ) -> None:
+        self._dir = data_dir.absolute()
+        self._log = log or logging.getLogger("broker.embedded")
+        self._cache_gb = max(0.25, cache_gb if cache_gb is not None else _default_cache_gb())
+        self._lock: TextIO | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._watcher: threading.Thread | None = None
+        self._stopping = threading.Event()
+        self._patience = _STOP_PATIENCE
+        self._port = 0
+
+    @property
+    def uri(self) -> str:
+        """Where to connect; the same for as long as this object is started."""
+        return f"mongodb://127.0.0.1:{self._port}/?directConnection=true"
+
+    @property
+    def pid(self) -> int | None:
+        """The running mongod's pid; None while there is none."""
+        process = self._process
+        return process.pid if process and process.poll() is None else None
+
+    def start(self) -> str:
+        """Start mongod, return :attr:`uri` when it takes writes.
+
+        Raises :class:`Unavailable` with what to do: another broker owns the folder, there is no
+        mongod, it lacks a library, it does not come up.
+        """
+        self._lock = _locked(self._dir)
+        self._stopping.clear()
+        try:
+            self._start_owned()
+        except BaseException:
+            self.stop()
+            raise
+        self._watcher = threading.Thread(target=self._watch, name="mongod-watcher", daemon=True)
+        self._watcher.start()
+        return self.uri
+
+    def stop(self) -> None:
+        """Stop mongod cleanly, kill it if it does not; returns when it is gone. Any number of times."""
+        self._stopping.set()
+        self._end_process()
+        while self._watcher and self._watcher.is_alive():
+            self._end_process()  # the watcher may have been bringing another one up
+            self._watcher.join(0.05)
+        self._end_process()
+        self._watcher = self._process = None
+        if self._lock:
+            self._lock.close()
+            self._lock = None
+
+    def hurry(self) -> None:
+        """Have a start or a stop that is under way, or a later stop, wait for next to nothing."""
+        self._patience = _HURRIED_PATIENCE
+        if self._process and (self._stopping.is_set() or not self._watcher):
+            self._process.kill()
+
+    def _end_process(self) -> None:
+        if self._process:
+            mongod.end(self._process, self._patience)
+
+    def _start_owned(self) -> None:
+        killed = mongod.await_former(self._dir / "mongod.pid", self._dir / "mongo", _FORMER_PATIENCE)
+        if killed:
+            self._log.warning("killed a former broker's mongod that did not end (pid %d)", killed)
+        began = time.monotonic()
+        self._log.info("starting MongoDB in %s", self._dir)
+        self._bring_up_on_a_free_port()
+        self._log.info("MongoDB ready in %.1f s on port %d", time.monotonic() - began, self._port)
+
+    def _bring_up_on_a_free_port(self) -> None:
+        preferred = _number_in(self._dir / "mongod.port")
+        for _ in range(5):  # another program may take the port between the probe and mongod
+            self._port = mongod.free_port(preferred)
+            if self._came_up(self._launch()):
+                (self._dir / "mongod.port").write_text(str(self._port))
+                return
+            preferred = None
+        raise Unavailable("no port on 127.0.0.1 stays free long enough for mongod")
+
+    def _launch(self) -> subprocess.Popen[bytes]:
+        log = self._dir / "mongod.log"
+        if log.exists():
+            log.replace(self._dir / "mongod.log.1")
+        self._process = mongod.launch(self._command(log), log)
+        (self._dir / "mongod.pid").write_text(str(self._process.pid))
+        return self._process
+
+    def _command(self, log: Path) -> list[str]:
+        options = {
+            "dbpath": str(self._dir / "mongo"),
+            "bind_ip": "127.0.0.1",
+            "port": str(self._port),
+            "replSet": _REPLICA_SET,
+            "oplogSize": "512",  # MB; the default is 5 % of the disk, and nobody replicates from here
+            "wiredTigerCacheSizeGB": f"{self._cache_gb:.2f}",
+            "logpath": str(log),
+        }
+        words = [word for name, value in options.items() for word in (f"--{name}", value)]
+        words += [word for parameter in _PARAMETERS for word in ("--setParameter", parameter)]
+        return [str(mongod.find_mongod()), *words, "--logappend", "--quiet", "--nounixsocket"]
+
+    def _came_up(self, process: subprocess.Popen[bytes]) -> bool:
+        """True when mongod takes writes, False if its port was taken; raises for all else."""
+        deadline = time.monotonic() + _START_DEADLINE
+        if mongod.wait_for_port(self._port, process, deadline):
+            _make_primary(self._port, process, deadline)
+            return True
+        code = process.poll()
+        if code is None:
+            raise Unavailable(f"mongod did not come up in {_START_DEADLINE:.0f} s")
+        if code == mongod.PORT_TAKEN:
+            return False
+        raise Unavailable(mongod.why_it_ended(code, self._dir / "mongod.log"))
+
+    def _watch(self) -> None:
+        while (process := self._process) and not self._stopping.is_set():
+            try:
+                code = process.wait(_LOG_CHECK)
+            except subprocess.TimeoutExpired:
+                self._bound_log()
+                continue
+            if not self._stopping.is_set():
+                self._log.error("%s; restarting it", mongod.why_it_ended(code, self._dir / "mongod.log"))
+                self._restart()
+
+    def _restart(self) -> None:
+        """Bring mongod back on the same port, as clients hold the URI; tries until it works."""
+        began, pause = time.monotonic(), 0.1
+        while not self._stopping.is_set():
+            try:
+                if self._came_up(self._launch()):
+                    self._log.warning("MongoDB is back after %.1f s", time.monotonic() - began)
+                    return
+                self._log.error("port %d, which MongoDB had, is taken by another program", self._port)
+            except (Unavailable, OSError) as error:
+                self._log.error("MongoDB does not come back: %s", error)
+            self._stopping.wait(pause)
+            pause = min(pause * 2, _LONGEST_BACKOFF)
+
+    def _bound_log(self) -> None:
+        """mongod appends (O_APPEND), so its log can be cut under it."""
+        log = self._dir / "mongod.log"
+        with suppress(OSError):
+            if log.stat().st_size > _LOG_LIMIT:
+                os.truncate(log, 0)
+
+
+def _locked(folder: Path) -> TextIO:
+    """Take the folder for this process; Python's files are not inherited, so mongod never holds it."""
+    (folder / "mongo").mkdir(mode=0o700, parents=True, exist_ok=True)
+    lock = (folder / "lock").open("a+")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.seek(0)
+        owner = lock.read().strip() or "unknown"
+        lock.close()
+        raise Unavailable(
+            f"the data folder {folder} is in use by another broker (pid {owner}); "
+            "stop it, or give this one a folder of its own with --data-dir"
+        ) from None
+    lock.truncate(0)
+    lock.write(str(os.getpid()))
+    lock.flush()
+    return lock
+
+
+def _number_in(file: Path) -> int | None:
+    try:
+        return int(file.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _default_cache_gb() -> float:
+    return min(1.0, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 4 / _GIB)
+
+
+def _make_primary(port: int, process: subprocess.Popen[bytes], deadline: float) -> None:
+    """Initiate the replica set, or tell it its new port; return when it takes writes.
+
+    Tried again until it works: a change of state closes connections, and where a stranger listens
+    on the former port and says nothing, mongod asks it for 30 s whether it is itself.
+    """
+    host = f"127.0.0.1:{port}"
+    with MongoClient[dict[str, Any]](host, directConnection=True, serverSelectionTimeoutMS=2000) as client:
+        while True:
+            try:
+                if _is_writable(client, host):
+                    return
+                trouble: object = "not primary yet"
+            except PyMongoError as error:
+                trouble = error
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise Unavailable(f"mongod on port {port} came up but does not take writes: {trouble}")
+            time.sleep(0.01)
+
+
+def _is_writable(client: MongoClient[dict[str, Any]], host: str) -> bool:
+    hello = client.admin.command("hello")
+    if not hello.get("isWritablePrimary"):
+        _configure(client, host)
+    return bool(hello.get("isWritablePrimary"))
+
+
+def _configure(client: MongoClient[dict[str, Any]], host: str) -> None:
+    try:
+        config = client.admin.command("replSetGetConfig")["config"]
+    except OperationFailure as error:
+        if error.code != _NOT_YET_INITIALIZED:
+            raise
+        members = [{"_id": 0, "host": host}]
+        client.admin.command("replSetInitiate", {"_id": _REPLICA_SET, "members": members})
+        return
+    if config["members"][0]["host"] != host:
+        config["members"] = [{**config["members"][0], "host": host}]
+        config["version"] += 1
+        client.admin.command("replSetReconfig", config, force=True)

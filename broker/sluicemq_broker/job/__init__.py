@@ -1,0 +1,1 @@
+"""A job and the page on which its life is drawn."""

@@ -1,0 +1,159 @@
+"""A job, and the one page on which its life is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+from sluicemq_broker.job.backoff import Backoff
+
+
+class State(StrEnum):
+    """The stored states of a job and every way between them.
+
+    ::
+
+        push                  push while a worker waits (born reserved)
+          │                                    │
+          ▼             reserve                ▼
+        ready ───────────────────────────▶ reserved ── commit ──▶ gone, or done if kept or remembered
+         ▲ │ ▲                               │   │                  │  │
+         │ │ ├── rollback, release, reclaim ─┘   │                  │  └─ remove_at passes, purge ▶ gone
+         │ │ └── take back: popped, not sent ────┼──────────────────┘
+         │ ├─ cancel, purge, expire ▶ gone       │
+         │ ├─ promote, change ▶ ready            │
+         │ └─ expire, attempts used up ─┐        │
+         │                              ▼        │
+         └────── redrive ───────────── dead ◀────┴─ reject, attempts or losses used up
+                                        ▲ └─ remove_at passes, purge ▶ gone
+        unreadable message ─────────────┘
+
+    A rollback makes the job ``ready`` with an ``eligible_at`` ahead: its delay, or its back-off. An
+    expired one is gone or dead as the queue's ``on_expiry`` says; dead letters and done jobs that
+    have a ``remove_at`` are removed by MongoDB itself, within a minute of it.
+    ``waiting`` is a job that waits for the one before it in its group; it becomes ``ready`` when
+    that one is settled. A ``ready`` job whose ``eligible_at`` lies ahead is shown as ``scheduled``.
+    A job is remembered for its result, and while its dedupe window is open (in every state: the
+    ``dedupe_id`` is its document's, and is another's for the taking once the window is over).
+    Each arrow is one MongoDB statement on one document, so a crash leaves either end of it; a redrive
+    into another queue is one transaction. A paused queue is a guard: without delivery nobody walks
+    ``reserve``, without intake nobody ``push``; both are kept in the collection ``queues``.
+    """
+
+    READY = "ready"
+    WAITING = "waiting"
+    RESERVED = "reserved"
+    DONE = "done"
+    DEAD = "dead"
+
+
+#: How many failures a job remembers: time, attempt, reason and worker of each.
+ERRORS_KEPT: Final = 10
+
+
+#: Seconds for which a result stays that somebody waits for at another broker, which looks every second.
+ASKED: Final = 60.0
+
+
+class Dedupe(NamedTuple):
+    """What a producer calls this piece of work, and for how many seconds nobody may push it again."""
+
+    id: str
+    window: float
+
+
+class Job:
+    """One job in the broker's memory; times are Unix seconds of the MongoDB server's clock.
+
+    ``owner`` is the id under which this broker holds it (empty: it does not) and ``hold`` the number
+    of that reservation, which no other under this owner has: together they name one hold of one job,
+    so that a late statement can't mean another. ``attempts`` is the
+    number of deliveries including the one under way, ``suspect`` whether a worker died with it:
+    then it is delivered alone. ``backoff`` is None where the queue's own holds. ``remember`` is for how
+    long its result stays, ``keep_done`` for how long the whole job, once it is done (0: not at all).
+    ``dedupe_until`` is when another job may have its ``dedupe_id`` (0: it has none); ``dedupe`` itself
+    is only known where the job was pushed. ``asked``: somebody waits for its result at the broker that
+    took it in; a broker at which nobody does keeps it for a while (:data:`ASKED`). ``size`` is what it
+    takes in memory and on the wire: payload and headers.
+    """
+
+    __slots__ = (
+        "asked",
+        "attempts",
+        "backoff",
+        "created_at",
+        "dedupe",
+        "dedupe_until",
+        "eligible_at",
+        "expires_at",
+        "headers",
+        "hold",
+        "id",
+        "keep_done",
+        "losses",
+        "max_attempts",
+        "owner",
+        "payload",
+        "priority",
+        "remember",
+        "seq",
+        "size",
+        "suspect",
+        "visibility_timeout",
+    )
+
+    def __init__(
+        self,
+        id: str,  # noqa: A002 - the field's name everywhere
+        payload: bytes,
+        headers: Mapping[str, Any] | None = None,
+        *,
+        priority: int = 0,
+        eligible_at: float = 0.0,
+        expires_at: float | None = None,
+        max_attempts: int = 5,
+        visibility_timeout: float = 1800.0,
+        backoff: Backoff | None = None,
+        remember: float | None = None,
+        dedupe: Dedupe | None = None,
+        keep_done: float = 0.0,
+        size: int | None = None,
+    ) -> None:
+        self.id = id
+        self.payload = payload
+        self.headers = headers
+        self.priority = priority
+        self.eligible_at = eligible_at
+        self.expires_at = expires_at
+        self.max_attempts = max_attempts
+        self.visibility_timeout = visibility_timeout
+        self.backoff = backoff
+        self.remember = remember
+        self.dedupe = dedupe
+        self.dedupe_until = 0.0
+        self.keep_done = keep_done
+        self.size = len(payload) if size is None else size
+        self.asked = False
+        self.created_at = 0.0
+        self.seq = 0
+        self.attempts = 0
+        self.losses = 0
+        self.suspect = False
+        self.owner = ""
+        self.hold = 0
+
+    @property
+    def spent(self) -> bool:
+        """Whether one more failure ends among the dead letters (``max_attempts`` 0: never)."""
+        return 0 < self.max_attempts <= self.attempts
+
+    def kept_until(self, now: float) -> float | None:
+        """Until when it is kept if it is done ``now``; None: its document is removed.
+
+        It stays for its result (``remember``), whole (``keep_done``), and while its ``dedupe_id`` may be
+        taken by nobody else.
+        """
+        if self.remember is not None or self.keep_done:
+            return max(now + (self.remember or 0.0), now + self.keep_done, self.dedupe_until)
+        return self.dedupe_until if self.dedupe_until > now else None

@@ -1,0 +1,68 @@
+"""The addresses that the doors are bound to: are they free, and who can reach them."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Iterator
+from errno import EADDRINUSE
+from typing import Any
+
+from sluicemq.errors import Unavailable
+from sluicemq_broker.config.settings import Config
+from sluicemq_devices.doors.endpoints import host_and_port, unix_path
+from sluicemq_devices.doors.places import host_address
+
+
+def require_free(config: Config) -> None:
+    """Raise :class:`Unavailable` for an address that somebody else has, before anything is started."""
+    for address in _bound(config):
+        if _is_taken(address):
+            raise Unavailable(
+                f"{address} is taken, perhaps by another broker; "
+                "choose other doors with --endpoint or [[devices]]"
+            )
+
+
+def exposed(config: Config) -> list[str]:
+    """The addresses that other machines can reach."""
+    return [address for address in _bound(config) if _is_tcp(address) and not _is_loopback(address)]
+
+
+def _bound(config: Config) -> Iterator[str]:
+    ends = [config.broker.endpoint]
+    for device in config.devices:
+        ends += [*device.frontends, *device.backends, *device.commits]
+    return (end.address for end in ends if end.bind)
+
+
+def _is_taken(address: str) -> bool:
+    """What else may be wrong with an address is told when its door is opened."""
+    if not _is_tcp(address):
+        with socket.socket(socket.AF_UNIX) as probe:
+            return probe.connect_ex(unix_path(address)) == 0
+    try:
+        family, place = _resolved(address)
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(place)
+    except OSError as error:
+        return error.errno == EADDRINUSE
+    return False
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(_resolved(address)[1][0]).is_loopback
+    except OSError:
+        return False
+
+
+def _resolved(address: str) -> tuple[int, Any]:
+    host, port = host_and_port(address)
+    found = socket.getaddrinfo(host_address(host) or "0.0.0.0", port, type=socket.SOCK_STREAM)  # noqa: S104 - where it says *
+    return found[0][0], found[0][4]
+
+
+def _is_tcp(address: str) -> bool:
+    return address.startswith("tcp://")

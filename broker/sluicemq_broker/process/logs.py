@@ -1,0 +1,37 @@
+"""How the broker's log looks: lines for people, or one JSON object each, on stderr, which never blocks."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+
+from sluicemq_devices.hub.stderr import OneLine, unblock_stderr
+
+
+def set_up(level: str, form: str) -> None:
+    """Log to stderr from ``level`` up; ``form`` is ``text`` or ``json``."""
+    unblock_stderr()
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Json() if form == "json" else _Text())
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    logging.getLogger("pymongo").setLevel(logging.WARNING)
+
+
+class _Text(OneLine):
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s", "%H:%M:%S")
+
+
+class _Json(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        entry = {
+            "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "part": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            entry["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(entry)

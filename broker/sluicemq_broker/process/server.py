@@ -1,0 +1,309 @@
+"""The broker, put together: its parts, its greenlets, and the order in which it starts and stops."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any
+
+import gevent
+from gevent.event import Event
+
+from sluicemq.errors import SluiceError, Unavailable
+from sluicemq_broker.config.settings import Config, DeviceSettings
+from sluicemq_broker.doors.device import Device, ForwarderDevice, QueueDevice
+from sluicemq_broker.doors.frames import JobMaker
+from sluicemq_broker.doors.smq.administration import Admin
+from sluicemq_broker.doors.smq.sessions import SessionDoor
+from sluicemq_broker.process.deadline import Deadline
+from sluicemq_broker.queue.memory import Memory
+from sluicemq_broker.queue.owners import Owners
+from sluicemq_broker.queue.patience import Patience
+from sluicemq_broker.queue.queue import House
+from sluicemq_broker.queue.queues import Queues, databases
+from sluicemq_broker.queue.sweeper import Sweeper
+from sluicemq_broker.runtime.counters import Counters
+from sluicemq_broker.runtime.turns import Turns
+from sluicemq_broker.store.connection import Documents, ServerClock, connect, connect_for_leases, require_safe
+from sluicemq_broker.store.inspect import Inspector
+from sluicemq_broker.store.leases import LeaseStore
+from sluicemq_devices.doors.switchboard import Switchboard
+
+log = logging.getLogger("broker")
+
+#: A stopping broker reads its doors until nothing has come for so long, or for this share of its deadline.
+_QUIET = 0.1
+_READING_SHARE = 0.2
+_WRITING_SHARE = 0.3
+#: Seconds that a MongoDB gets in any case: to write what is given back; to mark the lease dead.
+_LAST_WRITES = 0.2
+_LEAVING = 1.0
+#: What becomes of a job that comes in.
+_BECAME = ("pushed", "repeated", "duplicates", "refused", "unreadable")
+#: How often a starting broker tries to write its lease.
+_LEASE_TRIES = 5
+
+
+class Server:
+    """One broker on a MongoDB. ``alone``: no other broker can use it, so all leases there are void."""
+
+    def __init__(self, config: Config, uri: str, *, alone: bool) -> None:
+        settings = config.broker
+        self.config = config
+        self.counters = Counters()
+        self._alone = alone
+        self._mongo = connect(uri)
+        self._mongo_for_leases = connect_for_leases(uri, settings.lease)
+        self._clock = ServerClock()
+        self._patience = Patience()
+        name = f"{socket.gethostname()}:{os.getpid()}"
+        leases = {each: LeaseStore(self._mongo_for_leases[each]) for each in databases(config)}
+        own = leases.pop(settings.database)
+        self._owners = Owners(own, self._clock, name, settings.lease, leases)
+        self._memory = Memory(settings.hwm, settings.hwm_bytes)
+        house = House(self._database, self._owners, self._clock, self._patience, self.counters, self._memory)
+        self._queues = Queues(config, house)
+        self._owners.lost = self._queues.drop_owner
+        self._sweeper = Sweeper(self._queues, self._owners, self._clock, self.counters)
+        self._board = Switchboard(
+            notice=self.counters.notice,
+            count=self.counters.add,
+            max_connections=settings.max_connections,
+            keep=True,
+            unfinished_bytes=settings.hwm_bytes // 2,
+        )
+        self._memory.follow(self._follow_memory)
+        maker = JobMaker(self._clock, settings.max_job_bytes)
+        self._turns = Turns(self.counters)
+        admin = Admin(self._queues, house, self._turns, self._board)
+        self._sessions = SessionDoor(settings, self._board, self._queues, maker, admin, self.counters)
+        self._devices: list[Device] = [self._device(each, maker) for each in config.devices]
+        self._greenlets: list[gevent.Greenlet[..., None]] = []
+        self._stopping = Event()
+        self._deadline = Deadline()
+        self._started = self._open = False
+
+    # ----------------------------------------------------------------- start
+
+    def start(self) -> None:
+        """Check the store, take back what is ours, open the doors.
+
+        Raises :class:`SluiceError` where MongoDB is not there or not safe, OSError where a door's
+        address is taken.
+        """
+        self._started = True
+        self._prepare_store()
+        self._board.start()
+        for part in (self._sessions, *self._devices):
+            part.start()
+        settings = self.config.broker
+        self._greenlets = [
+            self._repeat("heartbeat of the lease", self._owners.pause, self._beat),
+            self._repeat("measuring the server's clock", self._owners.pause, self._measure),
+            self._repeat("sweep of gone owners and expired jobs", settings.lease, self._sweeper.sweep),
+            self._repeat("audit of our reservations against memory", settings.lease, self._sweeper.audit),
+            self._repeat("time-outs, askers, jobs of other brokers", settings.poll, self._tick),
+            self._repeat("pauses that any broker was told of", settings.poll, self._queues.follow_pauses),
+            self._repeat("heartbeats of library sessions", settings.heartbeat / 2, self._sessions.beat),
+        ]
+        self._turns.start()  # no greenlet: the hub itself tells how long each of its turns was
+        self._open = True
+
+    def describe(self) -> dict[str, Any]:
+        """The doors that are open: ``{endpoint, devices: [{kind, queue, frontend, backend, commit}]}``."""
+        return {
+            "endpoint": self._sessions.door.address,
+            "devices": [each.describe() for each in self._devices],
+        }
+
+    # ------------------------------------------------------------------ stop
+
+    def stop(self) -> None:
+        """Stop without losing what was received; returns when stopped. Harmless before start, or twice.
+
+        Grant no more work; read the doors until they are quiet; close them and write what came; wait
+        for running jobs; give back the rest; end the lease. ``stop_timeout`` bounds all of it. After a
+        start that failed half-way it does the same, and says nothing.
+        """
+        if not self._started:
+            return
+        self._started = False
+        timeout = self.config.broker.stop_timeout
+        self._deadline.begin(timeout)
+        if self._open:
+            log.info("stopping: reading the doors until they are quiet")
+        self._grant_no_more(timeout * _READING_SHARE)
+        self._read_until_quiet(timeout * _READING_SHARE)
+        _all_at_once(device.close_gates for device in self._devices)
+        self._sessions.taking = False
+        self._write_what_came(timeout * _WRITING_SHARE)
+        self._await_workers(self._deadline.left - timeout * _WRITING_SHARE)
+        self._give_back()
+        self._stopping.set()
+        self._deadline.until(lambda: all(each.ready() for each in self._greenlets), at_least=_LAST_WRITES)
+        if self._open:
+            self._say_what_was_counted()
+        self._close()
+
+    def hurry(self) -> None:
+        """Wait for nothing any more: a second signal came."""
+        self._deadline.hurry()
+        self._patience.give_up()
+
+    # ----------------------------------------------------------- parts of it
+
+    def _database(self, name: str | None) -> Documents:
+        return self._mongo[name or self.config.broker.database]
+
+    def _device(self, settings: DeviceSettings, maker: JobMaker) -> Device:
+        if settings.kind == "forwarder":
+            return ForwarderDevice(settings, self._board)
+        return QueueDevice(settings, self.config.broker, self._board, self._queues, maker, self.counters)
+
+    def _prepare_store(self) -> None:
+        broker = self.config.broker
+        warning = require_safe(self._mongo, allow_unsafe=broker.allow_unsafe_store)
+        if warning:
+            log.warning("%s", warning)
+        self._clock.set(self._mongo_for_leases)
+        for database in self._queues.databases:
+            LeaseStore(self._database(database)).prepare()
+            Inspector(self._database(database)).check_schema()
+        self._queues.discover()
+        self._queues.follow_pauses()
+        self._begin_lease()
+        if self._alone:
+            self._owners.end_others()
+        self._sweeper.sweep()
+
+    def _begin_lease(self) -> None:
+        """A short lease makes for short time-outs: one slow answer is no reason not to start."""
+        for left in reversed(range(_LEASE_TRIES)):
+            try:
+                self._owners.use()
+            except Unavailable:
+                if not left:
+                    raise
+            else:
+                return
+
+    def _repeat(self, duty: str, seconds: float, step: Callable[[], None]) -> gevent.Greenlet[..., None]:
+        """A greenlet that has one duty; MongoDB being away is no reason to end it."""
+
+        def run() -> None:
+            while not self._stopping.wait(seconds):
+                self._do(duty, step)
+
+        return gevent.spawn(run)
+
+    def _do(self, duty: str, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except Unavailable as error:
+            self.counters.notice("store_unavailable", f"{duty}: {error}")
+        except Exception:
+            log.exception("%s failed", duty)
+
+    def _beat(self) -> None:
+        sure = self._owners.sure
+        self._owners.beat()
+        if self._owners.sure and not sure:
+            for queue in self._queues:
+                queue.dispatch.hand_out()
+
+    def _measure(self) -> None:
+        self._clock.measure(self._mongo_for_leases)
+
+    def _tick(self) -> None:
+        for queue in self._queues:  # one that fails costs the others nothing
+            self._do(f"time-outs, askers, jobs of other brokers of queue {queue.name}", queue.tick)
+
+    def _follow_memory(self) -> None:
+        """What is complete and has to be stored leaves no memory for more large messages, or does again."""
+        if self._memory.takes_no_more:
+            self._board.unfinished.close()
+        else:
+            self._board.unfinished.open()
+
+    # -------------------------------------------------------- steps of a stop
+
+    def _grant_no_more(self, seconds: float) -> None:
+        self._deadline.until(
+            lambda: all([queue.dispatch.stop_granting(0.0) for queue in self._queues]),  # noqa: C419 - each is told
+            within=seconds,
+        )
+
+    def _read_until_quiet(self, seconds: float) -> None:
+        """Closing the doors first would lose what lies in socket buffers."""
+        latest = Deadline()
+        latest.begin(min(seconds, self._deadline.left))
+        for device in self._devices:
+            device.read_all()
+        before, now = -1, self._received()
+        while now != before and latest.left and self._deadline.left:
+            self._deadline.until(lambda: False, within=_QUIET)
+            before, now = now, self._received()
+
+    def _received(self) -> int:
+        return sum(device.received for device in self._devices)
+
+    def _write_what_came(self, seconds: float) -> None:
+        if not self._deadline.until(lambda: not any(q.intake.busy for q in self._queues), within=seconds):
+            for queue in self._queues:
+                queue.intake.refuse_waiting()
+
+    def _await_workers(self, seconds: float) -> None:
+        running = sum(len(queue.dispatch.deliveries) for queue in self._queues)
+        if running:
+            log.info("waiting for %d running jobs, until %.0f s from now", running, max(0.0, seconds))
+        # Their verdicts too: whoever has asked is answered when they are durable.
+        self._deadline.until(
+            lambda: not any(queue.dispatch.deliveries or queue.settle.busy for queue in self._queues),
+            within=seconds,
+        )
+
+    def _give_back(self) -> None:
+        """Give back what is held, then close the doors: what a lane still held is pushed anew."""
+        for queue in self._queues:
+            queue.give_back()
+            queue.answers.refuse_all()
+        _all_at_once(part.stop for part in (*self._devices, self._sessions))
+        # What ends in one part may begin in another: jobs removed for a worker that is gone are pushed anew.
+        self._deadline.until(lambda: not any(q.busy for q in self._queues), at_least=_LAST_WRITES)
+        self._patience.give_up()
+
+    def _say_what_was_counted(self) -> None:
+        """What came in is what was stored, was there before, was refused, or could not be read."""
+        self.counters.say_rest()
+        values = self.counters.values
+        came = {name: values[name] for name in ("received", "pushed_anew")}
+        became = {name: values[name] for name in _BECAME}
+        counted = {
+            **came,
+            **became,
+            "unclear": sum(came.values()) - sum(became.values()),  # MongoDB has not answered
+            "delivered": values["delivered"],
+            "committed": values["committed"],
+        }
+        log.info("counted: %s", " ".join(f"{name}={count}" for name, count in counted.items()))
+
+    def _close(self) -> None:
+        """End the lease and all connections; a MongoDB that does not answer is not waited for."""
+        leaving = gevent.spawn(self._leave_store)
+        self._deadline.until(lambda: bool(leaving.ready()), at_least=_LEAVING)
+        self._board.stop()
+        self._turns.stop()
+
+    def _leave_store(self) -> None:
+        with suppress(SluiceError):
+            self._owners.end()
+        self._mongo_for_leases.close()
+        self._mongo.close()
+
+
+def _all_at_once(steps: Iterable[Callable[[], None]]) -> None:
+    """Each may take a second or two to flush; one after the other they would take the deadline."""
+    gevent.joinall([gevent.spawn(step) for step in steps])

@@ -1,0 +1,244 @@
+"""Who waits for the result of which job: REQ and DEALER clients at a QUEUE, library clients by its id."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Final, NamedTuple
+
+from sluicemq.errors import Dead, Expired, NotFound, SluiceError, Unavailable, Uncertain
+from sluicemq_broker.job.job import State
+from sluicemq_broker.queue.patience import Patience
+from sluicemq_broker.runtime.batcher import Batcher
+from sluicemq_broker.store.connection import Refused
+from sluicemq_broker.store.queue_store import QueueStore
+from sluicemq_broker.store.verdicts import Found
+
+#: Told once: the result of the job, or why there is none.
+Answer = Callable[[bytes | SluiceError], None]
+
+_LOOKED_UP_AT_ONCE: Final = 1000
+#: Seconds for a round of looks at all jobs that are waited for while nobody else can end them, and looks a
+#: second, at most: a net for what nobody has thought of, at a thousandth of a processor.
+_ROUND: Final = 30.0
+_FEW: Final = 200
+#: So many seconds after the last sight of another broker, what it has ended is looked for still.
+_GRACE: Final = 60.0
+#: What other brokers have ended so many seconds ago is read again: their clocks, and writes that take long.
+_MARGIN: Final = 3.0
+_MOST_ENDED: Final = 10_000  # at one look
+
+
+class _Question(NamedTuple):
+    """Someone asks by the id alone, who can't know that there is such a job."""
+
+    answer: Answer
+    on_its_way: Callable[[], None]
+
+
+class Answers:
+    """The askers of one queue. A crash forgets them: they ask again with the same id and wait on.
+
+    What ends at this broker it hears itself, so while it is alone waiting costs next to nothing. With
+    other brokers there it asks MongoDB, once a second, for what has ended, not for who waits: a job
+    that somebody waits for elsewhere is kept with its result for a while (``Job.asked``).
+
+    ``held``: the ids of the jobs that this broker holds.
+    """
+
+    def __init__(self, store: QueueStore, patience: Patience, held: Container[str] = ()) -> None:
+        self._store = store
+        self._patience = patience
+        self._held = held
+        self._questions: dict[str, list[_Question]] = {}
+        self._askers: dict[str, dict[Answer, None]] = {}
+        self._durable: dict[str, None] = {}  # stored, in the order in which they are looked at next
+        self._watchful_until = 0.0
+        self._looked = math.inf
+        self._missing: set[str] = set()
+        self._look_ups: Batcher[str] = Batcher(self._look_up, size=_LOOKED_UP_AT_ONCE)
+        self._looks: Batcher[float] = Batcher(self._look_for_ended, size=1)
+
+    def __len__(self) -> int:
+        """Jobs that somebody waits for."""
+        return len(self._askers)
+
+    def __contains__(self, job_id: str) -> bool:
+        """Whether somebody waits for this job."""
+        return job_id in self._askers
+
+    def wait(self, job_id: str, answer: Answer) -> None:
+        """Call ``answer`` when this job has ended, whoever ends it."""
+        self._askers.setdefault(job_id, {})[answer] = None
+
+    def ask(self, job_id: str, answer: Answer, on_its_way: Callable[[], None]) -> None:
+        """Call ``answer`` with what became of this job; ``on_its_way`` first if it has not ended yet.
+
+        A job that is not there answers :class:`~sluicemq.errors.NotFound`.
+        """
+        self.wait(job_id, answer)
+        self._questions.setdefault(job_id, []).append(_Question(answer, on_its_way))
+        self._look_ups.add(job_id)
+
+    def forget(self, job_id: str, answer: Answer) -> None:
+        """Whoever gave this to :meth:`wait` or :meth:`ask` has gone."""
+        waiting = self._askers.get(job_id, {})
+        waiting.pop(answer, None)
+        if job_id in self._askers and not waiting:
+            del self._askers[job_id]
+            self._forget(job_id)
+
+    def durable(self, ids: Iterable[str], existing: Iterable[str]) -> None:
+        """These jobs are stored now; those that existed may have ended before they were asked for."""
+        self._durable.update({job_id: None for job_id in ids if job_id in self._askers})
+        self._look_ups.extend(existing)
+
+    def look_elsewhere(self, now: float, *, alone: bool) -> None:
+        """Every second or so: look for jobs that other brokers have ended; ``now`` is the server's time."""
+        if not alone:
+            self._watchful_until = now + _GRACE
+        if not self._durable or self._look_ups.busy:
+            return
+        if now >= self._watchful_until:
+            self._looked = math.inf
+            self._look_at_next(min(_FEW, math.ceil(len(self._durable) / _ROUND)))
+            return
+        self._look_at_next(_LOOKED_UP_AT_ONCE)
+        if len(self._durable) > _LOOKED_UP_AT_ONCE and not self._looks.busy:
+            since, self._looked = min(self._looked, now - _MARGIN), now - _MARGIN
+            self._looks.add(since)
+
+    def check(self, ids: Iterable[str] | None = None) -> None:
+        """These jobs, by default all, may have ended without a word: look whether they have."""
+        self._look_ups.extend(list(self._durable) if ids is None else [each for each in ids if each in self])
+
+    def committed(self, job_id: str, result: bytes) -> None:
+        """The job is done, durably."""
+        self._tell(job_id, result)
+
+    def failed(self, job_id: str, error: SluiceError) -> None:
+        """There will be no result."""
+        self._tell(job_id, error)
+
+    def expired(self, ids: Iterable[str]) -> None:
+        """These jobs were not taken in time."""
+        for job_id in ids:
+            self._tell(job_id, _expired(job_id))
+
+    def refuse_all(self) -> None:
+        """The broker stops: whoever still waits may ask again, with the same id."""
+        self._tell_all(Unavailable("the broker stops; ask again with the same id"))
+
+    def removed(self) -> None:
+        """The queue was removed with all its jobs."""
+        self._tell_all(NotFound("the queue was removed with all its jobs"))
+
+    def _tell_all(self, error: SluiceError) -> None:
+        for job_id in list(self._askers):
+            self._tell(job_id, error)
+
+    def _tell(self, job_id: str, outcome: bytes | SluiceError) -> None:
+        self._forget(job_id)
+        for answer in self._askers.pop(job_id, ()):
+            answer(outcome)
+
+    def _forget(self, job_id: str) -> None:
+        self._durable.pop(job_id, None)
+        self._missing.discard(job_id)
+
+    def _look_at_next(self, count: int) -> None:
+        """Look up so many that were not looked at for longest, and those that were not found just now."""
+        turn = list(islice(self._durable, count))
+        for job_id in turn:
+            del self._durable[job_id]
+            self._durable[job_id] = None
+        self._look_ups.extend([job_id for job_id in {*turn, *self._missing} if job_id not in self._held])
+
+    def _look_for_ended(self, since: list[float]) -> None:
+        """Find out which jobs have ended since then, and look up those that somebody waits for."""
+        ended = self._patience.insist(lambda: self._store.ended(since[0], _MOST_ENDED))
+        self._look_ups.extend([job_id for job_id in ended if job_id in self._durable])
+
+    def _look_up(self, ids: list[str]) -> None:
+        # Who asks from here on is looked up by the next batch: the job may be stored meanwhile.
+        asked = {job_id: self._questions.pop(job_id, ()) for job_id in dict.fromkeys(ids)}
+        try:
+            self._answer_all(asked)
+        except Exception as error:
+            self._not_looked_up(asked, error)
+            raise
+
+    def _answer_all(self, asked: Mapping[str, Sequence[_Question]]) -> None:
+        """Tell what became of these; a look-up that MongoDB refuses is halved, until only one is refused."""
+        try:
+            found = self._patience.insist(lambda: self._store.find(list(asked)))
+        except Refused as error:
+            if len(asked) == 1:
+                self._not_looked_up(asked, error)
+                return
+            each = list(asked.items())
+            for half in (each[: len(each) // 2], each[len(each) // 2 :]):
+                self._answer_all(dict(half))
+            return
+        for job_id, questions in asked.items():
+            if job_id not in found:
+                self._not_there(job_id, questions)
+            elif (outcome := _outcome(job_id, found[job_id])) is not None:
+                self._tell(job_id, outcome)
+            else:
+                self._wait_on(job_id, questions)
+
+    def _not_looked_up(self, asked: Mapping[str, Sequence[_Question]], error: Exception) -> None:
+        """Tell those who would hear nothing else; jobs known to be stored are looked for again."""
+        why = error if isinstance(error, SluiceError) else Unavailable("the broker failed on this look-up")
+        for job_id, questions in asked.items():
+            if job_id not in self._durable:
+                self._tell(job_id, why)
+                continue
+            for each in questions:
+                if self._waits(job_id, each.answer):
+                    self.forget(job_id, each.answer)
+                    each.answer(why)
+
+    def _wait_on(self, job_id: str, asked: Iterable[_Question]) -> None:
+        """The job is on its way: from now on those who asked by its id wait like those who pushed it."""
+        for each in asked:
+            if self._waits(job_id, each.answer):
+                self._durable[job_id] = None
+                each.on_its_way()
+
+    def _waits(self, job_id: str, answer: Answer) -> bool:
+        return answer in self._askers.get(job_id, ())
+
+    def _not_there(self, job_id: str, asked: Iterable[_Question]) -> None:
+        """A job that is gone may have been committed here this moment; the second time it is not so."""
+        if job_id in self._missing:
+            self._tell(job_id, Uncertain(f"job {job_id} has ended elsewhere and is not remembered"))
+        elif job_id in self._held:  # it ends here this moment: who asks hears of it like all others
+            self._wait_on(job_id, asked)
+        else:
+            self._answer_unknown(job_id, asked)
+            if job_id in self._durable:
+                self._missing.add(job_id)
+
+    def _answer_unknown(self, job_id: str, asked: Iterable[_Question]) -> None:
+        for each in asked:
+            if self._waits(job_id, each.answer):
+                self.forget(job_id, each.answer)
+                each.answer(NotFound(f"there is no job {job_id}: never pushed, or ended and not remembered"))
+
+
+def _outcome(job_id: str, found: Found) -> bytes | SluiceError | None:
+    """What to answer; None while the job is on its way."""
+    if found.state is State.DONE:
+        return found.result
+    if found.state is State.DEAD:
+        if found.expired:
+            return _expired(job_id)
+        return Dead(f"job {job_id} is among the dead letters: {found.reason}")
+    return None
+
+
+def _expired(job_id: str) -> Expired:
+    return Expired(f"job {job_id}: its time to live is over")

@@ -1,0 +1,236 @@
+"""Under which id this broker holds jobs, for how long it may, and which brokers have died.
+
+A broker's reservations carry its owner id; the id's lease in MongoDB holds a counter that the
+broker raises. Others take it for dead when they have seen the counter stand still for a lease, on
+their own monotonic clock, counting only time in which they reached MongoDB themselves: no clock
+of any machine decides, and an outage of MongoDB kills nobody.
+
+A lease lies in every database where this broker has queues, and a job's holder is looked for where the
+job lies: brokers that share one queue need to share nothing else.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from typing import Final, TypeVar
+
+import gevent
+from gevent.lock import RLock
+
+from sluicemq.errors import Unavailable
+from sluicemq_broker.store.connection import ServerClock
+from sluicemq_broker.store.leases import LeaseStore
+
+log = logging.getLogger("broker.owners")
+
+#: Heartbeats in one lease; a broker hands out nothing after 2/3 of a lease without one.
+_BEATS_PER_LEASE = 5
+#: A heartbeat that is not answered is sent again at once: it may have been applied, and so may this one.
+#: The driver gives each try a fifth of a lease, so one lost answer still leaves time before those 2/3.
+_TRIES: Final = 2
+
+Result = TypeVar("Result")
+_NOWHERE: Final[Mapping[str, LeaseStore]] = {}
+
+
+class Owners:
+    """The owner id of this broker, and its view of the others.
+
+    ``lost`` is called with an id of ours that another broker has declared dead: everything held
+    under it must be dropped, since its jobs go to others. ``leases`` are those of the broker's own
+    database, ``elsewhere`` by name those of the others in which queues lie: an id has a lease in each, and
+    is lost if it is lost in one.
+    """
+
+    def __init__(
+        self,
+        leases: LeaseStore,
+        clock: ServerClock,
+        name: str,
+        lease: float,
+        elsewhere: Mapping[str, LeaseStore] = _NOWHERE,
+    ) -> None:
+        self._leases = leases
+        self._elsewhere = dict(elsewhere)
+        self._clock = clock
+        self._name = name
+        self.lease = lease
+        self.lost: Callable[[str], None] = lambda _owner: None
+        self.current = ""
+        self.others = 0
+        self._holds = itertools.count(1)
+        self._changing = RLock()
+        self._confirmed = float("-inf")
+        self._reached = 0.0
+        self._ended = False
+        self._seen: dict[tuple[LeaseStore, str], tuple[int, float]] = {}
+        self._risen: set[str] = set()  # others whose counter has risen since we look: they are there
+
+    @property
+    def pause(self) -> float:
+        """Seconds between two heartbeats."""
+        return self.lease / _BEATS_PER_LEASE
+
+    @property
+    def sure(self) -> bool:
+        """Whether jobs may be handed out: no other broker can have declared us dead yet.
+
+        Counted from *sending* the last confirmed heartbeat, which is when it may have been applied.
+        """
+        return time.monotonic() - self._confirmed < self.lease * 2 / 3
+
+    def mine(self) -> list[str]:
+        """The id whose lease we keep, if there is one."""
+        return [self.current] if self.current else []
+
+    def use(self) -> str:
+        """The id for new work; a new one is begun, its lease durable before it is used, if there is none.
+
+        Raises :class:`Unavailable` once :meth:`end` was called.
+        """
+        if self.current:  # a heartbeat under way, which may take long, is not waited for
+            return self.current
+        with self._changing:
+            if self._ended:
+                raise Unavailable("the broker stops: it takes no jobs any more")
+            if not self.current:
+                self._begin()
+            return self.current
+
+    def new_hold(self) -> int:
+        """The number of a new reservation, which no other under any of our ids has."""
+        return next(self._holds)
+
+    def keeps(self, owner: str) -> bool:
+        """Whether nobody can have taken what we hold under this id; asks MongoDB where that is not sure."""
+        if not self.sure:
+            self.beat()
+        return self.sure and owner in self.mine()
+
+    def beat(self) -> None:
+        """One heartbeat for all our ids; a lease found dead is dropped, and a new id taken."""
+        with self._changing:
+            if self._ended:
+                return
+            mine = self.mine()
+            sent, live = self._raise(mine)
+            if live == len(mine):
+                self._confirm(sent)
+            else:
+                self._drop_dead(mine)
+            if not self._ended:
+                self.use()
+        self._watch()
+
+    def end_others(self) -> int:
+        """Mark every other lease dead: for a broker whose store is its own alone. Returns how many."""
+        strangers = {owner for store in self._stores() for owner in store.live() if owner not in self.mine()}
+        for owner in strangers:
+            self._end_everywhere(owner)
+        return len(strangers)
+
+    def live(self, database: str | None = None) -> set[str]:
+        """All owners with a live lease in this database, ours included."""
+        return set(self._store(database).live()) | set(self.mine())
+
+    def is_live(self, owner: str, database: str | None = None) -> bool:
+        """True if an owner has a live lease there for certain, or is ours; takes longer than :meth:`live`."""
+        return owner in self.mine() or self._store(database).is_live(owner)
+
+    def end(self) -> None:
+        """Mark all our leases dead, when we stop, and begin no other."""
+        self._ended = True
+        with self._changing:  # or a heartbeat would take it for another broker's doing
+            for owner in self.mine():
+                self._end_everywhere(owner)
+            self.current = ""
+            self._confirmed = float("-inf")
+
+    def _stores(self) -> list[LeaseStore]:
+        return [self._leases, *self._elsewhere.values()]
+
+    def _store(self, database: str | None) -> LeaseStore:
+        return self._leases if database is None else self._elsewhere.get(database, self._leases)
+
+    def _everywhere(self, statement: Callable[[LeaseStore], Result]) -> list[Result]:
+        """Do it in all databases at once; one that fails keeps no other waiting, and is raised at the end."""
+        if not self._elsewhere:
+            return [statement(self._leases)]
+        failed: list[Unavailable] = []
+        results: list[Result] = []
+
+        def run(store: LeaseStore) -> None:
+            try:
+                results.append(statement(store))
+            except Unavailable as error:
+                failed.append(error)
+
+        gevent.joinall([gevent.spawn(run, store) for store in self._stores()])
+        if failed:
+            raise failed[0]
+        return results
+
+    def _end_everywhere(self, owner: str) -> None:
+        self._everywhere(lambda store: store.end(owner, self._clock.now()))
+
+    def _raise(self, mine: list[str]) -> tuple[float, int]:
+        """Raise our counters in all databases: when that was first sent, and how many are live in each."""
+        raised = self._everywhere(lambda store: _insist(lambda: store.beat(mine)))
+        return min(sent for sent, _ in raised), min(live for _, live in raised)
+
+    def _begin(self) -> None:
+        sent = time.monotonic()
+        owner = secrets.token_hex(6)
+        self._everywhere(lambda each: each.begin(owner, self._name, self.lease, self._clock.now()))
+        self.current = owner
+        self._confirmed = max(self._confirmed, sent)
+
+    def _confirm(self, sent: float) -> None:
+        # Time without MongoDB is not counted against the others: one long gap adds one beat's worth.
+        self._reached += min(sent - self._confirmed, self.pause * 2)
+        self._confirmed = sent
+
+    def _drop_dead(self, mine: list[str]) -> None:
+        live = set.intersection(*self._everywhere(lambda store: set(store.live())))
+        for owner in mine:
+            if owner in live:
+                continue
+            log.error("lease of owner %s was declared dead by another broker; dropping what it held", owner)
+            if owner == self.current:
+                self.current = ""
+            self.lost(owner)
+            if self._elsewhere:  # what lies in the other databases is given back too
+                self._end_everywhere(owner)
+
+    def _watch(self) -> None:
+        live = self._everywhere(lambda store: [((store, owner), of) for owner, of in store.live().items()])
+        mine = set(self.mine())
+        others = {lease: of for leases in live for lease, of in leases if lease[1] not in mine}
+        self._seen = {lease: seen for lease, seen in self._seen.items() if lease in others}
+        for (store, owner), (beat, lease) in others.items():
+            seen = self._seen.get((store, owner))
+            if seen is not None and seen[0] != beat:
+                self._risen.add(owner)
+            if seen is None or seen[0] != beat:
+                self._seen[store, owner] = (beat, self._reached)
+            elif self._reached - seen[1] >= lease and store.end(owner, self._clock.now(), beat=beat):
+                log.warning("broker with owner %s has been silent for %.1f s: declared dead", owner, lease)
+        # One that was killed before we came leaves a lease, and nobody to share the work with.
+        self._risen &= {owner for _, owner in others}
+        self.others = len(self._risen)
+
+
+def _insist(heartbeat: Callable[[], int]) -> tuple[float, int]:
+    """What a heartbeat answers, and when it was sent; one that is not answered is sent again."""
+    for left in reversed(range(_TRIES)):
+        sent = time.monotonic()
+        try:
+            return sent, heartbeat()
+        except Unavailable:
+            if not left:
+                raise
+    raise AssertionError

@@ -1,0 +1,172 @@
+"""All queues of this broker: found at the start, made on their first push, counted, removed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from sluicemq.errors import BadQueue, QueueFull
+from sluicemq.wire import QUEUE_NAME_RULE, is_queue_name
+from sluicemq_broker.config.settings import Config
+from sluicemq_broker.queue.pauses import Pauses
+from sluicemq_broker.queue.queue import House, Queue
+from sluicemq_broker.runtime.bucket import Bucket
+from sluicemq_broker.store.inspect import Inspector
+from sluicemq_broker.store.pauses import PauseStore
+
+#: A part of max_queues is kept for the library and the commands.
+_KEPT_PART: Final = 10
+#: Queues that plain sockets make: so many a second, and so many at once.
+_MADE_EACH_SECOND: Final = 10.0
+_MADE_AT_ONCE: Final = 100.0
+#: What is staged of a queue that is removed, if anything, is given back within this time, or later.
+_FEW_SECONDS: Final = 5.0
+
+
+class Queues:
+    """The queues by name."""
+
+    def __init__(self, config: Config, house: House) -> None:
+        self._config = config
+        self._house = house
+        self._open: dict[str, Queue] = {}
+        self._made_by_plain = Bucket(_MADE_EACH_SECOND, _MADE_AT_ONCE)
+        #: The names of all databases with queues, each once.
+        self.databases = databases(config)
+        self._pauses = Pauses(house.database, self.databases)
+
+    def __iter__(self) -> Iterator[Queue]:
+        """Every queue that is known."""
+        return iter(list(self._open.values()))
+
+    def open(self, name: str) -> Queue:
+        """The queue of this name, known or not: for the configuration, and for those found in MongoDB."""
+        queue = self._open.get(name)
+        if queue is None:
+            queue = self._open[name] = Queue(check_name(name), self._config.queue(name), self._house)
+            queue.pause(self._pauses.of(self._database_of(queue.name), name))
+        return queue
+
+    def discover(self) -> None:
+        """Open the queues that MongoDB has and that are not known here: other brokers have made them."""
+        for database in self.databases:
+            for name in Inspector(self._house.database(database)).names():
+                if is_queue_name(name) and self._database_of(name) == database:
+                    self.open(name)
+
+    def known(self, name: str) -> Queue | None:
+        """The queue of this name, if this broker knows one."""
+        return self._open.get(name)
+
+    def get(self, name: str) -> Queue:
+        """The queue of this name, whoever made it; raises :class:`BadQueue` if there is none."""
+        if name not in self._open:
+            self.discover()
+        queue = self._open.get(name)
+        if queue is None:
+            raise BadQueue(f"there is no queue {check_name(name)!r}")
+        return queue
+
+    def for_push(self, name: str) -> Queue:
+        """The queue of this name, made if that is allowed, for the library and the commands.
+
+        Raises :class:`BadQueue` (name not allowed, or unknown while ``auto_create`` is off) and
+        :class:`QueueFull` (``max_queues`` reached).
+        """
+        return self._open.get(name) or self._make(
+            name, self._config.broker.auto_create, self._config.broker.max_queues
+        )
+
+    def for_plain_push(self, name: str, *, auto_create: bool | None) -> Queue:
+        """As :meth:`for_push`, for plain sockets, whose every typing error makes a queue.
+
+        ``auto_create`` is their device's (None: that of the broker). They make ten queues a second at
+        most, after the first hundred, and leave a tenth of ``max_queues`` to the library.
+        """
+        queue = self._open.get(name)
+        if queue is not None:
+            return queue
+        settings = self._config.broker
+        allowed = settings.auto_create if auto_create is None else auto_create
+        most = settings.max_queues - settings.max_queues // _KEPT_PART
+        if allowed and len(self._open) < most and not self._made_by_plain.take(time.monotonic()):
+            raise QueueFull(f"queue {check_name(name)!r} can't be made now: too many were made just before")
+        return self._make(name, allowed, most)
+
+    def _make(self, name: str, allowed: bool, most: int) -> Queue:  # noqa: FBT001 - two callers, above
+        check_name(name)
+        if not allowed:
+            raise BadQueue(f"there is no queue {name!r}, and auto_create is off")
+        if len(self._open) >= most:
+            raise QueueFull(
+                f"queue {name!r} can't be made: there are {len(self._open)} already, and max_queues = "
+                f"{self._config.broker.max_queues}"
+            )
+        return self.open(name)
+
+    def forget(self, name: str) -> None:
+        """The queue's collection was removed; it is made again if somebody still uses it."""
+        queue = self._open[name]
+        queue.store.dropped()
+        queue.forget_all()
+        queue.settle.await_releases(_FEW_SECONDS)
+        if not queue.dispatch.workers and not queue.busy and name not in self._configured():
+            del self._open[name]
+        self._order(queue, lambda store: store.forget(name))
+
+    def follow_pauses(self) -> None:
+        """Every second or so, and at the start: do as MongoDB says of all queues, whoever was told."""
+        if self._pauses.read():
+            self._apply_pauses()
+
+    def pause(self, queue: Queue, what: str) -> None:
+        """Pause ``delivery`` or ``intake`` of a queue: here at once, elsewhere within a poll."""
+        self._order(queue, lambda store: store.pause(queue.name, what))
+
+    def resume(self, queue: Queue, what: str) -> None:
+        """Resume it."""
+        self._order(queue, lambda store: store.resume(queue.name, what))
+
+    def _order(self, queue: Queue, statement: Callable[[PauseStore], None]) -> None:
+        self._pauses.order(self._database_of(queue.name), statement)
+        self._apply_pauses()
+
+    def _apply_pauses(self) -> None:
+        for queue in self:
+            queue.pause(self._pauses.of(self._database_of(queue.name), queue.name))
+
+    def drop_owner(self, owner: str) -> None:
+        """Another broker has taken what we held under this owner id."""
+        for queue in self:
+            queue.dispatch.drop(owner)
+
+    def _database_of(self, name: str) -> str:
+        return self._config.queue(name).database or self._config.broker.database
+
+    def _configured(self) -> set[str]:
+        return {*self._config.queues, *(device.queue for device in self._config.devices)}
+
+    def summary(self, queue: Queue, counts: dict[str, Any]) -> dict[str, Any]:
+        """One line of the list of queues: what MongoDB holds and what is going on here."""
+        dispatch = queue.dispatch
+        here = {
+            "workers": len(dispatch.workers),
+            "in_flight": len(dispatch.deliveries),
+            "rates": queue.counters.rates(time.monotonic()),
+            "paused": sorted(queue.paused),
+        }
+        return {"name": queue.name, **counts, **here}
+
+
+def databases(config: Config) -> set[str]:
+    """The names of all databases in which queues lie, or may come to lie."""
+    usual = config.broker.database
+    return {usual, *(each.database or usual for each in (*config.queues.values(), config.other_queues))}
+
+
+def check_name(name: object) -> str:
+    """The name, if it may be one; raises :class:`BadQueue`."""
+    if isinstance(name, str) and is_queue_name(name):
+        return name
+    raise BadQueue(f"{str(name)[:80]!r} is no queue name: {QUEUE_NAME_RULE}")

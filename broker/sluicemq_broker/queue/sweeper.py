@@ -1,0 +1,154 @@
+"""Jobs whose holder is gone, found and given back, again and again.
+
+An insert can't be fenced, so a write of a dead owner may land late; and a lost reply leaves jobs
+reserved by us that we don't know of. Hence not once, but every lease period: the owners of all
+reserved jobs against the live leases, and what is reserved by us against memory.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import Final
+
+from sluicemq.errors import Unavailable
+from sluicemq_broker.queue.owners import Owners
+from sluicemq_broker.queue.queue import Queue
+from sluicemq_broker.queue.queues import Queues
+from sluicemq_broker.runtime.counters import Counters
+from sluicemq_broker.store.connection import ServerClock, Unclear
+
+log = logging.getLogger("broker.sweeper")
+
+#: A job that is reserved and not in memory: its queue, its owner, its id, its hold.
+_Missing = tuple[str, str, str, int]
+
+#: Of the queues that are out of use, this part has its turn each lease, and so many at least.
+_PART: Final = 32
+_AT_LEAST: Final = 32
+
+
+class Sweeper:
+    """The sweep and the audit of one broker; each call goes over all queues once.
+
+    A queue that fails is counted and logged, and does not keep those behind it from their turn. Queues
+    that nobody uses here and that hold nothing to look after have their turn more rarely, unless a broker
+    has died: a thousand of them would take a twentieth of a processor.
+    """
+
+    def __init__(self, queues: Queues, owners: Owners, clock: ServerClock, counters: Counters) -> None:
+        self._queues = queues
+        self._owners = owners
+        self._clock = clock
+        self._counters = counters
+        self._doubtful: set[_Missing] = set()
+        self._live: set[str] = set()
+        self._swept = _Turns()
+        self._audited = _Turns()
+
+    def sweep(self) -> None:
+        """Give back the jobs of every owner without a live lease; end what has expired."""
+        live = self._owners.live()
+        queues = list(self._queues) if self._live - live else self._swept.next(self._queues)
+        self._live = live
+        self._each(self._sweep, queues)
+
+    def audit(self) -> None:
+        """Give back what lies reserved under our id and is in nobody's memory.
+
+        That was reserved by a statement which landed after its answer had been given up. What was read
+        may have ended since, so it must be missing in two audits in a row.
+        """
+        missing: set[_Missing] = set()
+        queues = self._audited.next(self._queues)
+        if self._doubtful:
+            named = {name for name, *_ in self._doubtful}
+            queues += [queue for queue in self._queues if queue.name in named and queue not in queues]
+        self._each(lambda queue: missing.update(self._missing(queue)), queues)
+        orphans = missing & self._doubtful
+        if orphans:
+            self._each(lambda queue: self._free(queue, orphans), self._queues)
+        self._doubtful = missing
+
+    def _each(self, duty: Callable[[Queue], None], queues: Iterable[Queue]) -> None:
+        for queue in queues:
+            try:
+                duty(queue)
+            except Exception as error:
+                if isinstance(error, Unavailable) and not isinstance(error, Unclear):
+                    raise  # MongoDB is away, for all of them
+                self._counters.notice("unswept", f"queue {queue.name}: {type(error).__name__}: {error}")
+
+    def _sweep(self, queue: Queue) -> None:
+        queue.store.prepare()
+        queue.store.mend()
+        queue.store.mend_ownerless(self._clock.now())
+        # The jobs' owners first, then the leases: a lease is written before its first job. Both may come
+        # from a former primary, so whoever seems gone is asked for again, for certain.
+        holders, database = queue.store.owners(), queue.settings.database
+        for owner in holders - self._owners.live(database) if holders else ():
+            if not self._owners.is_live(owner, database):
+                self._reclaim(queue, owner)
+        queue.expire()
+        for turns in (self._swept, self._audited):
+            turns.keep(queue, wanted=bool(holders) or queue.store.will_expire())
+
+    def _missing(self, queue: Queue) -> set[_Missing]:
+        return {
+            (queue.name, owner, job_id, hold)
+            for owner in self._owners.mine()
+            for job_id, hold in queue.store.reservations(owner)
+            if not queue.dispatch.held.knows(job_id, hold)
+        }
+
+    def _free(self, queue: Queue, orphans: set[_Missing]) -> None:
+        for name, owner, job_id, hold in orphans:
+            if name == queue.name and not queue.dispatch.held.knows(job_id, hold):
+                self._counters.add("orphans", queue.store.free(job_id, owner, hold))
+                queue.dispatch.supply.some_ready()
+
+    def _reclaim(self, queue: Queue, owner: str) -> None:
+        ready, dead = queue.store.reclaim(owner, queue.settings.max_losses, self._clock.now())
+        if ready or dead:
+            log.warning(
+                "queue %s: %d jobs of the gone owner %s are ready again, %d are dead",
+                queue.name,
+                ready,
+                owner,
+                dead,
+            )
+        self._counters.add("reclaimed", ready)
+        self._counters.add("dead", dead)
+        if dead:
+            queue.answers.check()
+        queue.dispatch.supply.some_ready()
+
+
+class _Turns:
+    """Which queues have their turn: all that are in use, and of the others some, one after the other."""
+
+    def __init__(self) -> None:
+        self._counted: dict[str, int] = {}
+        self._wanted: set[str] = set()
+        self._waiting: dict[str, None] = {}  # in the order of their turns
+
+    def keep(self, queue: Queue, *, wanted: bool) -> None:
+        """It holds something to look after, or it doesn't."""
+        (self._wanted.add if wanted else self._wanted.discard)(queue.name)
+
+    def next(self, queues: Iterable[Queue]) -> list[Queue]:
+        """Those whose turn it is: what has happened at one since its last turn is use, too."""
+        used, unused = [], {}
+        for queue in queues:
+            counted = sum(queue.counters.values.values())
+            if queue.in_use or queue.name in self._wanted or self._counted.get(queue.name) != counted:
+                used.append(queue)
+                self._counted[queue.name] = counted
+            else:
+                unused[queue.name] = queue
+        order = [name for name in self._waiting if name in unused]
+        order += [name for name in unused if name not in self._waiting]
+        turn = list(islice(order, max(_AT_LEAST, -(-len(order) // _PART))))
+        self._waiting = dict.fromkeys([*order[len(turn) :], *turn])
+        return used + [unused[name] for name in turn]

@@ -1,0 +1,53 @@
+"""A worker's word on its jobs, and whoever waits until it is durable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from sluicemq import wire
+from sluicemq.errors import BadFrames, SluiceError
+from sluicemq_broker.runtime.shield import shielded
+
+
+class Verdict(NamedTuple):
+    """A worker's word on one delivery; ``detail`` is the result (bytes) or the reason (text)."""
+
+    receipt: bytes
+    kind: str
+    detail: bytes | str = b""
+    delay: float | None = None
+
+
+class Settlement:
+    """Verdicts that came together: when all are durable, ``told`` hears which were refused."""
+
+    __slots__ = ("pending", "problems", "told")
+
+    def __init__(self, told: Callable[[dict[int, SluiceError]], None] | None = None) -> None:
+        self.pending = 1
+        self.problems: dict[int, SluiceError] = {}
+        self.told = told
+
+    def settled(self, position: int, problem: SluiceError | None = None) -> None:
+        """One of them is durable or refused."""
+        if problem:
+            self.problems[position] = problem
+        self.close()
+
+    def close(self) -> None:
+        """One fewer to wait for."""
+        self.pending -= 1
+        if not self.pending and self.told:
+            shielded(self.told, self.problems)
+
+
+def read_verdict(kind: bytes) -> str:
+    """The verdict a plain worker's frame names; raises :class:`BadFrames` for anything else."""
+    try:
+        return _PLAIN[kind]
+    except KeyError:
+        raise BadFrames(f"verdict {kind[:32]!r} is not COMMIT, ROLLBACK or REJECT") from None
+
+
+_PLAIN = {b"COMMIT": wire.COMMIT, b"ROLLBACK": wire.ROLLBACK, b"REJECT": wire.REJECT}

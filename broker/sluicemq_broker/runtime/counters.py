@@ -1,0 +1,57 @@
+"""What the broker has counted, and log lines that a flood can't multiply."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import Final
+
+from sluicemq_devices.hub.notices import Notices
+
+#: Rates are taken over so many steps of so many seconds: a minute.
+_STEP: Final = 5.0
+_STEPS: Final = 12
+_RATED: Final = ("pushed", "delivered", "committed")
+
+log = logging.getLogger("broker")
+
+
+class Counters(Notices):
+    """Counts by name, and says what somebody should hear of."""
+
+    def __init__(self) -> None:
+        super().__init__(log)
+
+
+class QueueCounters(Counters):
+    """What one queue counts is also counted for the whole broker; and how fast it goes here."""
+
+    def __init__(self, broker: Counters, now: float = 0.0) -> None:
+        super().__init__()
+        self._broker = broker
+        self._marks: deque[tuple[float, tuple[int, ...]]] = deque([(now, self._rated())], maxlen=_STEPS + 1)
+
+    def add(self, name: str, count: int = 1) -> None:
+        """Count something that happens all the time."""
+        self.values[name] += count
+        self._broker.add(name, count)
+
+    def notice(self, name: str, text: str, error: BaseException | None = None) -> None:
+        """Count something that somebody should hear of."""
+        self.values[name] += 1
+        self._broker.notice(name, text, error)
+
+    def tick(self, now: float) -> None:
+        """Every second or so; ``now`` is monotonic."""
+        if now - self._marks[-1][0] >= _STEP:
+            self._marks.append((now, self._rated()))
+
+    def rates(self, now: float) -> dict[str, float]:
+        """Jobs ``pushed``, ``delivered`` and ``committed`` here per second of the last minute."""
+        since, before = self._marks[0]
+        seconds = max(now - since, 1.0)
+        counted = zip(_RATED, before, self._rated(), strict=True)
+        return {name: round((count - then) / seconds, 3) for name, then, count in counted}
+
+    def _rated(self) -> tuple[int, ...]:
+        return tuple(self.values[name] for name in _RATED)

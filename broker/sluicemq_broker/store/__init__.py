@@ -1,0 +1,1 @@
+"""Everything that is said to MongoDB: its statements, its errors, its connection."""

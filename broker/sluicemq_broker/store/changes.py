@@ -1,0 +1,360 @@
+"""What people order for the jobs of a queue: cancel, promote, change, redrive, purge.
+
+Each move is one guarded statement on one document (into another queue: one transaction), so that
+a job which a worker has, or which has ended, is never touched. A lost reply raises
+:class:`~sluicemq_broker.store.connection.Unclear`; what repeating the order then does is said at each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from secrets import token_hex
+from typing import Any, Final, NamedTuple
+
+from pymongo.client_session import ClientSession
+from pymongo.collection import Collection
+from pymongo.errors import BulkWriteError, OperationFailure
+from pymongo.read_concern import ReadConcern
+from pymongo.write_concern import WriteConcern
+
+from sluicemq.errors import BadFrames, DifferentStore, Duplicate, NotFound, SluiceError, Unavailable
+from sluicemq_broker.job.job import ERRORS_KEPT
+from sluicemq_broker.store.connection import Documents, durable, translated
+from sluicemq_broker.store.documents import ENDED_INDEX, INDEXES, Document, date, seconds
+from sluicemq_broker.store.inspect import collection, selects, stored_state
+
+#: Jobs in one statement, at most; and their bytes, unless one alone has more.
+_AT_ONCE: Final = 1000
+_BYTES_AT_ONCE: Final = 8 * 2**20
+_PURGED_AT_ONCE: Final = 5_000
+#: Letters that can't be redriven are told by name up to so many, and counted beyond.
+_NAMED: Final = 100
+#: Seconds by which one broker's measure of the server's time may be ahead of another's.
+_CLOCKS_DIFFER: Final = 1.0
+#: How often a batch is tried again that somebody else has changed in the meantime.
+_TRIES: Final = 5
+
+_BY_ID: Final = "_id_"
+_NO_TRANSACTIONS: Final = 20  # the server's code on a stand-alone: IllegalOperation
+_DUPLICATE_KEY: Final = 11000
+
+
+def _is(field: str, *types: str) -> Document:
+    return {"$in": [{"$type": f"${field}"}, list(types)]}
+
+
+#: Letters that are no jobs: their headers could not be read, their payload is kept in part, or they are
+#: documents that were set aside.
+_IN_PART: Final[Document] = {
+    "$or": [
+        {"raw_headers": {"$exists": True}},
+        {"unreadable": {"$exists": True}},
+        {"$expr": {"$gt": ["$size", {"$cond": [_is("payload", "binData"), {"$binarySize": "$payload"}, 0]}]}},
+    ]
+}
+
+_Jobs = Collection[dict[str, Any]]
+
+
+class Letters(NamedTuple):
+    """Which dead letters: all, or of these ids, or with this text in their last reason; the oldest first."""
+
+    ids: tuple[str, ...] | None = None
+    reason: str | None = None
+    limit: int = 10_000
+
+
+@dataclass(slots=True)
+class Redriven:
+    """What a redrive did: how many went, how many of those chosen stay dead, and which can't go, and why."""
+
+    moved: int = 0
+    left: int = 0
+    refused: dict[str, SluiceError] = field(default_factory=dict)
+
+
+class Changes:
+    """Orders for the queue collections of one database."""
+
+    def __init__(self, database: Documents) -> None:
+        self._database = durable(database)
+
+    # ------------------------------------------------------------ one that waits
+
+    def cancel(self, queue: str, job_id: str, now: float) -> None:
+        """Remove one job that waits; raises :class:`NotFound` if there is none or a worker has it.
+
+        Lost reply: it is there or gone; repeating it says NOT_FOUND of one that is gone. ``now`` spares
+        another job of this id, accepted later, should the statement land late.
+        """
+        waits = {"_id": job_id, "state": {"$in": ["ready", "waiting"]}, **_accepted_by(now)}
+        with translated():
+            jobs = self._jobs(queue)
+            if not jobs.delete_one(waits).deleted_count:
+                raise _missing(jobs, queue, job_id, "cancelled")
+
+    def promote(self, queue: str, job_id: str, now: float) -> None:
+        """Make a delayed job due now; one that is due already keeps its place.
+
+        Raises :class:`NotFound` if no such job waits. Repeating it after a lost reply changes nothing.
+        """
+        self._change(queue, job_id, now, {"$min": {"eligible_at": date(now)}}, "promoted")
+
+    def change(
+        self, queue: str, job_id: str, now: float, *, priority: int | None = None, due: float | None = None
+    ) -> None:
+        """Give a waiting job another priority, or another time at which it is due, or both.
+
+        Raises :class:`NotFound` if no such job waits. Repeating it after a lost reply is harmless.
+        """
+        fields: Document = {} if priority is None else {"priority": priority}
+        if due is not None:
+            fields["eligible_at"] = date(due)
+        self._change(queue, job_id, now, {"$set": fields}, "changed")
+
+    def _change(self, queue: str, job_id: str, now: float, update: Document, done: str) -> None:
+        waits = {"_id": job_id, "state": "ready", "expires_at": {"$not": {"$lte": date(now)}}}
+        with translated():
+            jobs = self._jobs(queue)
+            if not jobs.update_one(waits, update).matched_count:
+                raise _missing(jobs, queue, job_id, done, now)
+
+    # ------------------------------------------------------------------- redrive
+
+    def redrive(self, queue: str, letters: Letters, now: float, to: _Jobs | None = None) -> Redriven:
+        """Make dead letters ``ready`` again, at most ``letters.limit``: attempts and ttl start anew.
+
+        They are due now, so they come after what was due before them; among themselves ``seq``, which
+        they keep, has them in their old order. The history stays, with one entry more. What has died
+        later than ``now`` is not chosen, so that a job which dies at once again is not redriven twice.
+
+        Crash or lost reply: each is ready or dead; repeating it goes on with those that are dead. Into
+        another queue, one of this MongoDB, a transaction moves each batch whole or not at all; a job
+        whose id is there already is refused by name and stays. Raises :class:`DifferentStore` if this
+        MongoDB has no transactions.
+        """
+        with translated():
+            jobs, chosen = self._jobs(queue), _chosen(letters, now)
+            redriven = Redriven(refused=_not_dead(jobs, queue, letters))
+            step = _Revival(jobs, now) if to is None else _Move(jobs, to, now)
+            for ids in _batches(_whole(jobs, letters, chosen)):
+                step.run(ids, redriven)
+            _look_at_what_is_left(jobs, chosen, redriven)
+        return redriven
+
+    # --------------------------------------------------------------------- purge
+
+    def purge(self, queue: str, state: str, now: float) -> int:
+        """Remove all jobs of a state, in batches; never those that are reserved. Returns how many.
+
+        Lost reply: some are gone; repeating it removes the rest. What is accepted later than ``now`` stays,
+        also where a statement lands late.
+        """
+        jobs, removed = self._jobs(queue), 0
+        by_now = _accepted_by(now)
+        with translated():
+            while True:
+                found = jobs.find({**selects(state, now), **by_now}, {"_id": 1}).limit(_PURGED_AT_ONCE)
+                ids = [each["_id"] for each in found]
+                if not ids:
+                    return removed
+                these = {"_id": {"$in": ids}, "state": stored_state(state), **by_now}
+                removed += jobs.delete_many(these, hint=_BY_ID).deleted_count
+
+    def drop(self, queue: str, *, shared: bool = False) -> int:
+        """Remove a queue with all it holds; returns about how many jobs that were.
+
+        ``shared``: other brokers may be pushing to it. Their next insert would make the collection
+        again, without the index that keeps a ``dedupe_id`` single; so an empty one that has its indexes
+        takes its place, in one step, and stays. Lost reply: repeating it is harmless.
+        """
+        with translated():
+            jobs = self._jobs(queue)
+            count: int = jobs.estimated_document_count()
+            if shared:
+                empty = self._database[f"deleted.{queue}.{token_hex(4)}"]
+                empty.create_indexes(INDEXES)
+                empty.rename(jobs.name, dropTarget=True)
+            else:
+                jobs.drop()
+        return count
+
+    def _jobs(self, queue: str) -> _Jobs:
+        return self._database[collection(queue)]
+
+
+class _Revival:
+    """Dead letters become ready in their own documents, in one statement."""
+
+    def __init__(self, jobs: _Jobs, now: float) -> None:
+        self._jobs = jobs
+        self._now = now
+        self._update = _revived(now, "redriven")
+
+    def run(self, ids: list[str], redriven: Redriven) -> None:
+        these = {"_id": {"$in": ids}, "state": "dead", "ended_at": {"$lte": date(self._now)}}
+        redriven.moved += self._jobs.update_many(these, self._update, hint=_BY_ID).modified_count
+
+
+class _Move:
+    """Dead letters become ready jobs of another queue: a transaction that does all of it or nothing."""
+
+    def __init__(self, source: _Jobs, target: _Jobs, now: float) -> None:
+        self._source = source
+        self._target = target
+        revived = _revived(now, f"redriven from {source.name.removeprefix(collection(''))}")
+        # What has the same dedupe_id there was pushed there, and goes before it.
+        self._update = [*revived, {"$unset": ["dedupe_id", "dedupe_until"]}]
+
+    def run(self, ids: list[str], redriven: Redriven) -> None:
+        for _ in range(_TRIES):
+            ids = self._movable(ids, redriven)
+            if not ids or self._moved(ids):
+                redriven.moved += len(ids)
+                return
+        raise Unavailable("others change these dead letters, or push their ids, all the time; try again")
+
+    def _movable(self, ids: list[str], redriven: Redriven) -> list[str]:
+        """Those that are dead still, without those whose id the other queue has: these are refused."""
+        there = {each["_id"] for each in self._target.find({"_id": {"$in": ids}}, {"_id": 1})}
+        name = self._target.name.removeprefix(collection(""))
+        redriven.refused |= {
+            each: Duplicate(f"queue {name!r} has a job {each!r} already", each)
+            for each in ids
+            if each in there
+        }
+        dead = {"_id": {"$in": [each for each in ids if each not in there]}, "state": "dead"}
+        return [each["_id"] for each in self._source.find(dead, {"_id": 1}, hint=_BY_ID)]
+
+    def _moved(self, ids: list[str]) -> bool:
+        """Whether they were moved; not if one has changed, or its id has come up there, in the meantime."""
+        try:
+            with self._source.database.client.start_session() as session:
+                return session.with_transaction(
+                    lambda session: self._apply(ids, session),
+                    read_concern=ReadConcern("snapshot"),
+                    write_concern=WriteConcern("majority"),
+                )
+        except _Overtaken:
+            return False
+        except BulkWriteError as error:
+            if {each.get("code") for each in error.details["writeErrors"]} != {_DUPLICATE_KEY}:
+                raise
+            return False
+        except OperationFailure as error:
+            if error.code != _NO_TRANSACTIONS:
+                raise
+            raise DifferentStore(
+                "a stand-alone MongoDB has no transactions: redrive within the queue"
+            ) from error
+
+    def _apply(self, ids: list[str], session: ClientSession) -> bool:
+        source, these = self._source, {"_id": {"$in": ids}}
+        dead, ready = {**these, "state": "dead"}, {**these, "state": "ready"}
+        if source.update_many(dead, self._update, hint=_BY_ID, session=session).modified_count < len(ids):
+            raise _Overtaken
+        self._target.insert_many(source.find(these, hint=_BY_ID, session=session), session=session)
+        if source.delete_many(ready, hint=_BY_ID, session=session).deleted_count < len(ids):
+            raise _Overtaken
+        return True
+
+
+class _Overtaken(Exception):
+    """Somebody else was first: the transaction is not carried out."""
+
+
+def _revived(now: float, reason: str) -> list[Document]:
+    """The update that makes a dead letter ready: what was of its old life goes, the history stays."""
+    entry = {"at": date(now), "attempt": "$attempts", "reason": {"$literal": reason}, "worker": ""}
+    history = {"$concatArrays": [{"$cond": [{"$isArray": "$errors"}, "$errors", []]}, [entry]]}
+    has_ttl = {"$and": [_is("expires_at", "date"), _is("created_at", "date")]}
+    ttl = {"$subtract": ["$expires_at", "$created_at"]}
+    fields = {
+        "state": "ready",
+        "eligible_at": date(now),
+        "attempts": 0,
+        "errors": {"$slice": [history, -ERRORS_KEPT]},
+        "expires_at": {"$cond": [has_ttl, {"$add": [date(now), ttl]}, "$$REMOVE"]},
+    }
+    return [{"$set": fields}, {"$unset": ["losses", "suspect", "ended_at", "remove_at", "size"]}]
+
+
+def _chosen(letters: Letters, now: float) -> Document:
+    chosen: Document = {"state": "dead", "ended_at": {"$lte": date(now)}}
+    if letters.ids is not None:
+        chosen["_id"] = {"$in": list(letters.ids)}
+    if letters.reason is not None:  # of the last failure; an expression, so that no character is special
+        last = {"$ifNull": [{"$last": "$errors.reason"}, ""]}
+        chosen["$expr"] = {"$gte": [{"$indexOfCP": [last, {"$literal": letters.reason}]}, 0]}
+    return chosen
+
+
+def _index(chosen: Document) -> str:
+    return _BY_ID if "_id" in chosen else ENDED_INDEX
+
+
+def _accepted_by(now: float) -> Document:
+    """The filter for jobs that had been accepted by then, at brokers whose clocks differ a little."""
+    return {"created_at": {"$lte": date(now + _CLOCKS_DIFFER)}}
+
+
+def _whole(jobs: _Jobs, letters: Letters, chosen: Document) -> Iterator[tuple[str, int]]:
+    """Id and bytes of each letter that can be redriven."""
+    wanted = {**chosen, "$nor": [_IN_PART]}
+    size = {"bytes": {"$bsonSize": "$$ROOT"}}
+    found = jobs.find(wanted, size, hint=_index(chosen)).sort("ended_at", 1).limit(letters.limit)
+    return ((each["_id"], each["bytes"]) for each in found)
+
+
+def _batches(letters: Iterable[tuple[str, int]]) -> Iterator[list[str]]:
+    """Their ids, in parts that one statement takes."""
+    ids: list[str] = []
+    room = _BYTES_AT_ONCE
+    for job_id, size in letters:
+        if ids and (len(ids) == _AT_ONCE or size > room):
+            yield ids
+            ids, room = [], _BYTES_AT_ONCE
+        ids.append(job_id)
+        room -= size
+    if ids:
+        yield ids
+
+
+def _look_at_what_is_left(jobs: _Jobs, chosen: Document, redriven: Redriven) -> None:
+    redriven.left = jobs.count_documents(chosen, hint=_index(chosen))
+    if redriven.left:
+        for each in jobs.find({**chosen, **_IN_PART}, {"_id": 1}, hint=_index(chosen)).limit(_NAMED):
+            redriven.refused[str(each["_id"])] = BadFrames(
+                f"{each['_id']!r} never was a job: its message is kept in part, or can't be read"
+            )
+
+
+def _not_dead(jobs: _Jobs, queue: str, letters: Letters) -> dict[str, SluiceError]:
+    """Why those that are named, but are no dead letters, can't be redriven."""
+    if letters.ids is None:
+        return {}
+    found = {
+        each["_id"]: each["state"] for each in jobs.find({"_id": {"$in": list(letters.ids)}}, {"state": 1})
+    }
+    return {
+        each: _refusal(each, queue, found.get(each), "a dead letter can be redriven")
+        for each in letters.ids
+        if found.get(each) != "dead"
+    }
+
+
+def _missing(jobs: _Jobs, queue: str, job_id: str, done: str, now: float = 0.0) -> NotFound:
+    """What a job is that does not wait."""
+    found = jobs.find_one({"_id": job_id}, {"state": 1, "expires_at": 1}) or {}
+    state = found.get("state")
+    if state == "ready" and "expires_at" in found and seconds(found["expires_at"]) <= now:
+        state = "expired"
+    elif state == "ready":
+        state = "ready only since this moment: a worker, or a broker for one, had it. Try again"
+    return _refusal(job_id, queue, state, f"a job that waits can be {done}")
+
+
+def _refusal(job_id: str, queue: str, state: str | None, rule: str) -> NotFound:
+    what = f"is {state}" if state else "is not there"
+    return NotFound(f"job {job_id!r} {what} in queue {queue!r}: only {rule}")

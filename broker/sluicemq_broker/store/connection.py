@@ -1,0 +1,291 @@
+"""The way to MongoDB: connecting, refusing an unsafe one, its clock, and its errors translated."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import pymongo
+from bson.codec_options import DatetimeConversion
+from bson.errors import BSONError
+from pymongo import errors as mongo_errors
+from pymongo.database import Database
+from pymongo.write_concern import WriteConcern
+
+from sluicemq.errors import TooLarge, Unavailable
+from sluicemq_broker.runtime.server_time import Measure, better
+
+log = logging.getLogger("broker.mongo")
+
+Documents = Database[dict[str, Any]]
+Client = pymongo.MongoClient[dict[str, Any]]
+
+#: A reply that takes longer than this is given up; what the statement did is then unclear.
+REPLY_TIMEOUT = 15.0
+#: How long a statement waits for a primary before it is given up as not sent.
+PRIMARY_TIMEOUT = 5.0
+#: With less error than this the server's time is not asked for again at the start; with more than that
+#: it is worth a warning.
+_CLOSE_ENOUGH: Final = 0.025
+_TOLERATED: Final = 0.25
+#: The time stands still for so many seconds, at most, rather than go back.
+_STANDS_STILL: Final = 10.0
+#: A heartbeat must be tried several times within a lease, so each try has this share of it, at most;
+#: and at least so many seconds, or a busy machine would never have its answer in time.
+_LEASE_SHARE: Final = 1 / 5
+_LEAST_LEASE_TIMEOUT: Final = 0.1
+
+#: Options of a URI that would change what is promised, or when a statement is given up: the broker has its
+#: own. Reads elsewhere than at the primary took running jobs from a live broker.
+_OURS: Final = {
+    *("readpreference", "readpreferencetags", "maxstalenessseconds", "readconcernlevel"),
+    *("w", "wtimeout", "wtimeoutms", "journal", "j", "fsync", "retrywrites", "retryreads"),
+    *("timeoutms", "sockettimeoutms", "connecttimeoutms", "serverselectiontimeoutms"),
+    *("waitqueuetimeoutms", "maxpoolsize"),
+    *("tz_aware", "datetimeconversion", "unicode_decode_error_handler"),
+}
+
+#: The server's codes for a statement, or a document, that is itself at fault: repeating it is of no use.
+AT_FAULT: Final = {
+    2,  # BadValue
+    9,  # FailedToParse
+    14,  # TypeMismatch
+    15,  # Overflow: nested too deep
+    22,  # InvalidBSON
+    52,  # DollarPrefixedFieldName
+    73,  # InvalidNamespace
+    121,  # DocumentValidationFailure
+    10334,  # BSONObjectTooLarge
+    17419,  # a document that an update makes too large
+    17420,  # the same, of an upsert
+    *(171, 16755, 16766, 17261, 17262, 17280),  # one that an index which somebody made can't take
+}
+
+#: The server's codes for its own trouble: what it refused then, it may take later.
+TROUBLE: Final = {
+    *(6, 7, 89, 9001),  # a host, or the network
+    *(91, 189, 10058, 10107, 11600, 11602, 13435, 13436),  # shutting down, stepping down, no primary
+    *(13, 18, 8000),  # rights that somebody is changing
+    *(24, 46, 50, 112, 202, 225, 237, 251, 262, 290),  # locks, time, conflicts, cursors, transactions
+    *(63, 70, 133, 134, 150, 234, 249, 279, 13388),  # shards
+    *(64, 79, 100, 238, 263),  # durability
+    *(14031, 39, 76, 96, 117, 146, 159, 175, 216, 276, 320, 365, 462),  # disk, memory, builds, queues
+}
+
+
+class Unclear(Unavailable):
+    """A write may or may not have happened: its reply was lost or its durability is not known."""
+
+
+class Doubtful(Unclear):
+    """The server refused it with a code that is listed nowhere: the document's fault, or its own."""
+
+
+class Refused(TooLarge):
+    """The statement itself is at fault, so waiting can't cure it: with checked jobs, only by their size."""
+
+
+class UnsafeStore(Unavailable):
+    """The MongoDB can't keep the promise that a confirmed job survives."""
+
+
+def connect(uri: str) -> Client:
+    """A client that reads from the primary and whose writes wait for the majority and its journal.
+
+    It connects when first used. What the URI says otherwise is left out, with a warning that names the
+    option. Raises :class:`Unavailable` for a URI that can't be read.
+    """
+    kept, left_out = promised(uri)
+    if left_out:
+        log.warning("mongodb_uri: %s left out: the broker has its own", ", ".join(left_out))
+    return _client(kept, REPLY_TIMEOUT, PRIMARY_TIMEOUT, pool=64)
+
+
+def connect_for_leases(uri: str, lease: float) -> Client:
+    """A client of their own for heartbeats, so that they wait for no other statement.
+
+    Nothing is repeated by the driver: a try that is not answered within a fifth of a lease is given up,
+    and the next one is the caller's.
+    """
+    timeout = max(lease * _LEASE_SHARE, _LEAST_LEASE_TIMEOUT)
+    most = min(timeout, PRIMARY_TIMEOUT)
+    return _client(promised(uri)[0], most, most, pool=16, repeat=False)
+
+
+def promised(uri: str) -> tuple[str, list[str]]:
+    """The URI without the options that are the broker's own; and the names of those left out."""
+    hosts, mark, options = uri.partition("?")
+    parts = re.split("([&;])", options)
+    pairs, marks = parts[::2], parts[1::2]
+    ours = [each for each in pairs if each.partition("=")[0].lower() in _OURS]
+    kept = (marks or ["&"])[0].join(each for each in pairs if each not in ours)
+    return hosts + (mark if kept else "") + kept, [each.partition("=")[0] for each in ours]
+
+
+def _client(uri: str, reply: float, primary: float, *, pool: int, repeat: bool = True) -> Client:
+    try:
+        return pymongo.MongoClient(
+            uri,
+            w="majority",
+            retryWrites=repeat,
+            retryReads=repeat,
+            serverSelectionTimeoutMS=int(primary * 1000),
+            socketTimeoutMS=int(reply * 1000),
+            connectTimeoutMS=int(min(primary, 5.0) * 1000),
+            maxPoolSize=pool,
+            appname="sluicemq",
+            # One document that somebody wrote by hand must not keep all others from being read.
+            datetime_conversion=DatetimeConversion.DATETIME_AUTO,
+            unicode_decode_error_handler="replace",
+        )
+    except (mongo_errors.ConfigurationError, ValueError) as error:
+        raise Unavailable(
+            f"mongodb_uri can't be used: {brief(error)}. Write mongodb://USER:PASSWORD@HOST:27017; "
+            "in user and password, the characters @ : / % are written %40 %3A %2F %25"
+        ) from error
+
+
+def require_safe(client: Client, *, allow_unsafe: bool) -> str | None:
+    """Check that writes can be majority-committed and journaled.
+
+    Returns a warning instead of raising :class:`UnsafeStore` if ``allow_unsafe``; None if all is well.
+    """
+    with translated():
+        hello = client.admin.command("hello")
+    problem = _problem(client, hello)
+    if problem is None:
+        return None
+    if allow_unsafe:
+        return f"MongoDB is not safe: {problem}; confirmed jobs may be lost (--allow-unsafe-store)"
+    raise UnsafeStore(
+        f"this MongoDB is refused: {problem}. Run it as a replica set (one node is enough: "
+        "mongod --replSet rs0, then rs.initiate()), or pass --allow-unsafe-store if jobs may be lost"
+    )
+
+
+def _problem(client: Client, hello: dict[str, Any]) -> str | None:
+    if hello.get("msg") == "isdbgrid":
+        return None  # a mongos: its shards are replica sets
+    if "setName" not in hello:
+        return "it is a stand-alone server, which has neither majority writes nor transactions"
+    try:
+        settings = client.admin.command("replSetGetConfig")["config"]
+    except mongo_errors.PyMongoError:
+        return None  # not allowed to look; the default is safe
+    if settings.get("writeConcernMajorityJournalDefault", True) is False:
+        return "its replica set has writeConcernMajorityJournalDefault: false, so majority is not durable"
+    return None
+
+
+class ServerClock:
+    """The MongoDB server's time, measured by :meth:`measure` and carried on by a monotonic clock.
+
+    All brokers use the server's time for ``eligible_at`` and ``expires_at``, so that no machine's
+    own clock, nor a step in it, decides when a job is due. It does not go back: after a better measure
+    it stands still until it is right; only a server whose clock was set back by more is followed.
+    """
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._ahead = time.time() - monotonic()
+        self._best: Measure | None = None
+        self._latest = 0.0
+
+    def now(self) -> float:
+        """The server's time in Unix seconds, whole milliseconds as MongoDB keeps them."""
+        now = int((self._monotonic() + self._ahead) * 1000) / 1000
+        self._latest = max(self._latest, now)
+        return self._latest
+
+    @property
+    def error(self) -> float:
+        """Seconds by which it may be wrong."""
+        return self._best.error_at(self._monotonic()) if self._best else float("inf")
+
+    def set(self, client: Client, tries: int = 8) -> None:
+        """Measure it at the start, again if the answer was slow; raises :class:`Unavailable` without any."""
+        for left in reversed(range(tries)):
+            try:
+                self.measure(client)
+            except Unavailable:
+                if not left and self._best is None:
+                    raise
+            if self.error <= _CLOSE_ENOUGH:
+                return
+        if self.error > _TOLERATED:
+            log.warning("the MongoDB server's time is known to %.2f s only: its answers are slow", self.error)
+
+    def measure(self, client: Client) -> None:
+        """Ask the server for its time; the best of the answers so far holds."""
+        sent = self._monotonic()
+        with translated():
+            hello = client.admin.command("hello")
+        self.learn(Measure.of(sent, self._monotonic(), _unix(hello["localTime"])))
+
+    def learn(self, measure: Measure) -> None:
+        """The server's time was asked for."""
+        first = self._best is None
+        self._best = better(self._best, measure)
+        self._ahead = self._best.ahead
+        back = self._latest - self._monotonic() - self._ahead
+        if first or back > _STANDS_STILL:  # until here it was this machine's own; or the server's was set
+            self._latest = 0.0
+
+
+def _unix(when: datetime) -> float:
+    return when.replace(tzinfo=UTC).timestamp()
+
+
+def durable(database: Documents) -> Documents:
+    """The same database with majority writes; ``j`` is left out, since ``j: false`` waits 100 ms."""
+    return database.with_options(write_concern=WriteConcern("majority"))
+
+
+@contextmanager
+def applied() -> Iterator[None]:
+    """What follows a write in the same verb: that this was not sent does not mean that nothing was."""
+    try:
+        yield
+    except mongo_errors.ServerSelectionTimeoutError as error:
+        raise Unclear(f"no MongoDB primary any more: {brief(error)}") from error
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Raise this package's errors for the driver's, with the cause kept.
+
+    :class:`Unavailable`: the statement was not sent. :class:`Unclear`: it may have been applied.
+    :class:`Refused`: repeating it is of no use.
+    """
+    try:
+        yield
+    except mongo_errors.ServerSelectionTimeoutError as error:
+        raise Unavailable(f"no MongoDB primary: {brief(error)}") from error
+    except (BSONError, OverflowError, mongo_errors.InvalidName) as error:  # the driver could not write it
+        raise Refused(f"MongoDB can't take it: {brief(error)}") from error
+    except mongo_errors.PyMongoError as error:
+        kind = Refused if isinstance(error, mongo_errors.OperationFailure) and _definite(error) else Unclear
+        raise kind(f"{type(error).__name__}: {brief(error)}") from error
+
+
+def _definite(error: mongo_errors.OperationFailure) -> bool:
+    details = error.details or {}
+    if details.get("writeConcernError") or details.get("writeConcernErrors"):
+        return False
+    codes = {each.get("code") for each in details.get("writeErrors", ())} or {error.code}
+    return codes <= AT_FAULT
+
+
+def in_trouble(error: mongo_errors.OperationFailure) -> bool:
+    """True if the server, or the way to it, is to blame: not the statement."""
+    return error.code in TROUBLE or error.has_error_label("RetryableWriteError")
+
+
+def brief(error: Exception) -> str:
+    """The first 200 characters of a driver error, which can run to pages."""
+    return str(error).split(", Timeout:")[0][:200]

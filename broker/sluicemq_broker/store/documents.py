@@ -1,0 +1,286 @@
+"""How a job lies in MongoDB: its document, its indexes, its schema number.
+
+One document per job from birth to end::
+
+    {_id, state, priority, eligible_at, seq, attempts, created_at, payload,
+     max_attempts?, visibility_timeout?, keep_done?,
+     backoff?: {kind, base, factor, cap, jitter},      where they are not the queue's own
+     losses?, suspect?, headers?, expires_at?, remember?,
+     asked?,                                           somebody waits for its result at some broker
+     dedupe_id?, dedupe_until?,                        together, until another job takes them over
+     owner?, reserved_at?, hold?,                      while reserved; hold: while done, too
+     errors?: [{at, attempt, reason, worker}],         the last 10 failures
+     result?, done_by?, worker?, started_at?,          once done
+     ended_at?, remove_at?,                            once done or dead
+     unreadable?}                                      what is wrong with it, if it is no job
+
+Rule for changes: a new optional field keeps the schema number, and so does a partial index over one,
+which no older document is in; a field that changes its meaning or any other new index raises
+``SCHEMA`` and comes with a step that carries old documents over, and a test that loads one of every
+past number. A broker refuses a database with a higher number than its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+
+import bson
+from bson.int64 import Int64
+from pymongo import IndexModel
+
+from sluicemq import wire
+from sluicemq_broker.job.backoff import BOUNDS, KINDS, Backoff
+from sluicemq_broker.job.job import Job, State
+
+#: 2: the indexes that nearly no job is in are sparse.
+SCHEMA: Final = 2
+
+Document = dict[str, Any]
+
+
+class Usual(NamedTuple):
+    """A queue's own settings, which its jobs don't repeat: a change holds for those that wait, too."""
+
+    max_attempts: int = 5
+    visibility_timeout: float = 1800.0
+    keep_done: float = 0.0
+    dead_retention: float | None = None
+    on_expiry: str = "drop"
+
+
+#: The order in which jobs are handed out: higher priority first, then the earliest, then FIFO.
+ORDER: Final = [("priority", -1), ("eligible_at", 1), ("seq", 1)]
+
+#: True of every job. Without a condition on its first field, the whole index would be scanned, all
+#: delayed jobs included; with it, a scan steps over those of each priority with one key.
+ANY_PRIORITY: Final = {"priority": {"$gte": -(2**31)}}
+#: The same, and true of what is no number too: a claim must come upon what is no job.
+WHATEVER_PRIORITY: Final = {"priority": {"$not": {"$lt": -(2**31)}}}
+
+READY_INDEX: Final = "ready"
+RESERVED_INDEX: Final = "reserved"
+ENDED_INDEX: Final = "ended"
+EXPIRY_INDEX: Final = "expiry"
+REMOVAL_INDEX: Final = "removal"
+DEDUPE_INDEX: Final = "dedupe"
+
+INDEXES: Final = [
+    # Partial, so that half a million delayed, done or dead jobs cost the hot path nothing; and the
+    # whole sort is in it: a sort that skips a field fell from 967 to 29 claims a second.
+    IndexModel(ORDER, name=READY_INDEX, partialFilterExpression={"state": State.READY.value}),
+    IndexModel(
+        [("state", 1), ("owner", 1)],
+        name=RESERVED_INDEX,
+        partialFilterExpression={"state": State.RESERVED.value},
+    ),
+    IndexModel(
+        [("state", 1), ("ended_at", 1)],
+        name=ENDED_INDEX,
+        partialFilterExpression={"ended_at": {"$exists": True}},
+    ),
+    IndexModel(
+        [("expires_at", 1)],
+        name=EXPIRY_INDEX,
+        partialFilterExpression={"state": State.READY.value, "expires_at": {"$exists": True}},
+    ),
+    # Sparse: without a field there is no key. Of a partial index MongoDB removes the key of every
+    # document that it deletes, whether there is one or not.
+    IndexModel([("remove_at", 1)], name=REMOVAL_INDEX, expireAfterSeconds=0, sparse=True),
+    # Unique, so that of any number of pushes at any number of brokers one is first.
+    IndexModel([("dedupe_id", 1)], name=DEDUPE_INDEX, unique=True, sparse=True),
+]
+
+
+def date(seconds: float) -> datetime:
+    """Unix seconds as MongoDB's date, which keeps milliseconds: naive UTC, as it is read.
+
+    With a time zone the driver takes half as long again to write a job.
+    """
+    return datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None)
+
+
+def seconds(when: datetime) -> float:
+    """MongoDB's date, naive UTC, as Unix seconds."""
+    return when.replace(tzinfo=UTC).timestamp()
+
+
+def stored_size(headers: Mapping[str, Any]) -> int:
+    """How many bytes a job's headers take in its document; raises ValueError if they can't be stored."""
+    try:
+        return len(bson.encode(headers))
+    except (bson.errors.BSONError, ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise ValueError(str(error)) from error
+
+
+#: What is read of a job that is handed out; its dates and its history stay where they are. Nothing but
+#: ones: any other projection costs the server half as much again for every job.
+HANDED_OUT: Final = dict.fromkeys(
+    (
+        "payload",
+        "headers",
+        "priority",
+        "seq",
+        "attempts",
+        "losses",
+        "suspect",
+        "expires_at",
+        "remember",
+        "asked",
+        "dedupe_until",
+        "max_attempts",
+        "visibility_timeout",
+        "backoff",
+        "keep_done",
+    ),
+    1,
+)
+
+
+#: True of a job whose history is one, or has not begun: what is claimed must be able to fail.
+HISTORY_IS_A_LIST: Final[Document] = {"$or": [{"errors": {"$exists": False}}, {"errors": {"$type": "array"}}]}
+
+
+def document(job: Job, now: datetime, usual: Usual) -> Document:
+    """The document of a job that is born: ``reserved`` if it has an owner, else ``ready``."""
+    born: Document = {
+        "_id": job.id,
+        "state": "reserved" if job.owner else "ready",
+        "priority": job.priority,
+        "eligible_at": now if job.eligible_at == job.created_at else date(job.eligible_at),
+        "seq": job.seq,
+        "attempts": job.attempts,
+        "created_at": now,
+        "payload": job.payload,
+    }
+    if job.max_attempts != usual.max_attempts:
+        born["max_attempts"] = job.max_attempts
+    if job.visibility_timeout != usual.visibility_timeout:
+        born["visibility_timeout"] = job.visibility_timeout
+    if job.keep_done != usual.keep_done:
+        born["keep_done"] = job.keep_done
+    if job.backoff is not None:
+        born["backoff"] = job.backoff._asdict()
+    if job.owner:
+        born["owner"] = job.owner
+        born["hold"] = job.hold
+        born["reserved_at"] = now
+    if job.headers:
+        born["headers"] = job.headers
+    if job.expires_at is not None:
+        born["expires_at"] = date(job.expires_at)
+    if job.remember is not None or job.asked:
+        born |= _wanted(job)
+    if job.dedupe:
+        born["dedupe_id"] = job.dedupe.id
+        born["dedupe_until"] = date(job.dedupe_until)
+    return born
+
+
+def _wanted(job: Job) -> Document:
+    """Who wants its result: anybody for so many seconds, or somebody who waits."""
+    remembered = {} if job.remember is None else {"remember": job.remember}
+    return {**remembered, "asked": True} if job.asked else remembered
+
+
+class Unreadable(Exception):
+    """A document is no job; the text says what is wrong with it."""
+
+
+def job(stored: Document, usual: Usual) -> Job:
+    """The job of a stored document, read with ``HANDED_OUT``; ``eligible_at`` has passed and is not kept.
+
+    Raises :class:`Unreadable`, or whatever comes of reading it, for what this version can't deliver,
+    settle and count.
+    """
+    payload = stored.get("payload", b"")
+    if type(stored["_id"]) is not str:
+        raise Unreadable(f"its _id is no string, but {type(stored['_id']).__name__}")
+    if not isinstance(payload, bytes):
+        raise Unreadable(f"its payload is not binary, but {type(payload).__name__}")
+    if len(stored) > _FEWEST:
+        loaded = _special(stored, payload, usual)
+    else:
+        loaded = Job(
+            stored["_id"],
+            payload,
+            max_attempts=usual.max_attempts,
+            visibility_timeout=usual.visibility_timeout,
+            keep_done=usual.keep_done,
+        )
+    loaded.priority, loaded.seq, loaded.attempts = stored["priority"], stored["seq"], stored["attempts"]
+    # As this version writes them, without a look at each: a seq has 64 bits.
+    if not (type(loaded.seq) is Int64 and type(loaded.priority) is type(loaded.attempts) is int):
+        loaded.priority, loaded.seq, loaded.attempts = (
+            _whole(key, stored[key]) for key in ("priority", "seq", "attempts")
+        )
+    return loaded
+
+
+#: Fields of ``HANDED_OUT`` that every job has: most have no others.
+_FEWEST: Final = len(("_id", "payload", "priority", "seq", "attempts"))
+
+
+def _special(stored: Document, payload: bytes, usual: Usual) -> Job:
+    expires_at, headers, backoff = stored.get("expires_at"), stored.get("headers"), stored.get("backoff")
+    for key in _NUMBERS & stored.keys():
+        _check_number(key, stored[key])
+    loaded = Job(
+        stored["_id"],
+        payload,
+        headers,
+        expires_at=None if expires_at is None else seconds(expires_at),
+        max_attempts=stored.get("max_attempts", usual.max_attempts),
+        visibility_timeout=stored.get("visibility_timeout", usual.visibility_timeout),
+        backoff=_backoff(backoff) if backoff is not None else None,
+        remember=stored.get("remember"),
+        keep_done=stored.get("keep_done", usual.keep_done),
+        size=len(payload) + (_deliverable_size(headers) if headers is not None else 0),
+    )
+    loaded.losses = stored.get("losses", 0)
+    loaded.suspect = bool(stored.get("suspect", False))
+    loaded.asked = bool(stored.get("asked", False))
+    if "dedupe_until" in stored:
+        loaded.dedupe_until = seconds(stored["dedupe_until"])
+    return loaded
+
+
+#: Those that a job may have; ``remember`` may be null.
+_NUMBERS: Final = frozenset({"losses", "max_attempts", "visibility_timeout", "keep_done", "remember"})
+#: No time is longer than what a producer may ask for, and no count is larger.
+_LARGEST: Final = 10 * 366 * 86400.0
+
+
+def _check_number(key: str, value: Any) -> None:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not (number and 0 <= value <= _LARGEST) and not (key == "remember" and value is None):
+        raise Unreadable(f"its {key} {str(value)[:64]!r} is no number, or out of range")
+
+
+def _whole(key: str, value: Any) -> int:
+    if not isinstance(value, int | float) or isinstance(value, bool) or value != int(value):
+        raise Unreadable(f"its {key} {str(value)[:64]!r} is no whole number")
+    return int(value)
+
+
+def _backoff(stored: Any) -> Backoff:
+    backoff = Backoff(**stored)
+    for key, (least, most) in BOUNDS.items():
+        if not least <= getattr(backoff, key) <= most:
+            raise Unreadable(f"its backoff's {key} is not from {least} to {most}")
+    if backoff.kind not in KINDS:
+        raise Unreadable(f"its backoff {str(backoff.kind)[:64]!r} is none that this version knows")
+    return backoff
+
+
+def _deliverable_size(headers: Any) -> int:
+    if not isinstance(headers, dict):
+        raise Unreadable(f"its headers are no map, but {type(headers).__name__}")
+    wire.encode_headers(headers)  # what has no form on the wire can't be delivered
+    return stored_size(headers) if headers else 0
+
+
+def failure(job: Job, reason: str, worker: str, now: datetime) -> Document:
+    """One entry of a job's history."""
+    return {"at": now, "attempt": job.attempts, "reason": reason[: wire.MOST_REASON], "worker": worker}

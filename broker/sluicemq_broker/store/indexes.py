@@ -1,0 +1,105 @@
+"""The indexes of a queue's collection: made again and again, each by itself if they can't be made together.
+
+What keeps one from being made is put right where that can be done, and named. Without an index jobs
+come slowly, or a ``dedupe_id`` is not kept; without this care they would not come at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from pymongo import IndexModel
+from pymongo.collection import Collection
+from pymongo.errors import OperationFailure
+
+from sluicemq_broker.store.connection import brief, in_trouble
+from sluicemq_broker.store.documents import INDEXES, Document
+
+#: The server's codes for an index of this name, or of these fields, with other options.
+_MADE_OTHERWISE: Final = (85, 86)
+_DUPLICATE_KEY: Final = 11000
+#: How often what is in the way is put away before the next sweep tries again.
+_TRIES: Final = 3
+_AT_ONCE: Final = 1000
+
+_Jobs = Collection[dict[str, Any]]
+#: Told what was found: its kind, and a text for the log.
+Notice = Callable[[str, str], None]
+
+
+def make_indexes(jobs: _Jobs, notice: Notice) -> None:
+    """Make what indexes are missing, and anew those that were made otherwise.
+
+    Crash in between: the next call makes what is missing then.
+    """
+    try:
+        jobs.create_indexes(INDEXES)
+    except OperationFailure as error:
+        if in_trouble(error):
+            raise
+        for index in INDEXES:
+            _make(jobs, index, notice)
+
+
+def are_missing(jobs: _Jobs) -> bool:
+    """True if the collection is there, and an index of it is not."""
+    there = jobs.index_information()
+    return bool(there) and not {_name(each) for each in INDEXES} <= there.keys()
+
+
+def _make(jobs: _Jobs, index: IndexModel, notice: Notice) -> None:
+    problem = ""
+    for _ in range(_TRIES):
+        try:
+            jobs.create_indexes([index])
+        except OperationFailure as error:
+            if in_trouble(error):
+                raise
+            problem = brief(error)
+            if error.code in _MADE_OTHERWISE:
+                _drop_the_other(jobs, index, notice)
+            elif error.code == _DUPLICATE_KEY:
+                _free_dedupe_ids(jobs, notice)
+            else:
+                break
+        else:
+            return
+    notice("unindexed", f"{jobs.name}: index {_name(index)} can't be made: {problem}")
+
+
+def _drop_the_other(jobs: _Jobs, index: IndexModel, notice: Notice) -> None:
+    keys = list(index.document["key"].items())
+    for name, other in jobs.index_information().items():
+        if name == _name(index) or other["key"] == keys:
+            notice("indexes_remade", f"{jobs.name}: index {name} was made otherwise")
+            jobs.drop_index(name)
+
+
+def _free_dedupe_ids(jobs: _Jobs, notice: Notice) -> None:
+    """Leave each ``dedupe_id`` to the first job that has it: the others came in while no index kept them out.
+
+    They are jobs like others then. An array would be many ids at once, and is none.
+    """
+    free: Document = {"$unset": {"dedupe_id": "", "dedupe_until": ""}}
+    jobs.update_many({"dedupe_id": {"$type": "array"}}, free)
+    shared: list[Document] = [
+        {"$match": {"dedupe_id": {"$exists": True}}},
+        {"$sort": {"seq": 1, "created_at": 1}},
+        {"$group": {"_id": "$dedupe_id", "holders": {"$push": "$_id"}}},
+        {"$match": {"holders.1": {"$exists": True}}},
+    ]
+    for each in jobs.aggregate(shared, allowDiskUse=True):
+        first, *others = each["holders"]
+        for at in range(0, len(others), _AT_ONCE):
+            these = {"_id": {"$in": others[at : at + _AT_ONCE]}, "dedupe_id": each["_id"]}
+            jobs.update_many(these, free)
+        notice(
+            "dedupe_ids_shared",
+            f"{jobs.name}: {len(others)} jobs beside {str(first)[:128]!r} had its dedupe_id "
+            f"{str(each['_id'])[:128]!r}, first {str(others[0])[:128]!r}: they are kept without it",
+        )
+
+
+def _name(index: IndexModel) -> str:
+    return str(index.document["name"])

@@ -1,0 +1,234 @@
+"""What people ask of a queue in MongoDB: how many, which, since when."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import bson
+import gevent
+from bson.datetime_ms import DatetimeMS
+from pymongo.collection import Collection
+
+from sluicemq.errors import NotFound, Unavailable
+from sluicemq_broker.store.connection import Documents, durable, translated
+from sluicemq_broker.store.documents import (
+    ANY_PRIORITY,
+    ENDED_INDEX,
+    ORDER,
+    READY_INDEX,
+    RESERVED_INDEX,
+    SCHEMA,
+    Document,
+    date,
+    seconds,
+)
+
+#: Up to so many jobs of a state are counted one by one; above, the figure is an estimate.
+COUNTED_EXACTLY = 10_000
+
+#: With so many in all, a sample tells first which states are not worth counting.
+_SURELY_MANY = 100_000
+#: Documents of a random sample; MongoDB draws it without a scan while it is under 5 % of all.
+_SAMPLE = 900
+#: Jobs that are read and shown at once; one that weighs so many bytes has a turn of the hub for itself.
+_PAGE = 20
+_HEAVY = 100_000
+#: How much dearer a byte of headers and errors is than one of a payload.
+_DEARER = 8
+_MOMENT = 1e-9  # seconds
+
+#: Priorities among which the oldest ready job is looked for.
+_PRIORITIES = 32
+
+_PREFIX = "queue."
+_COUNTED = ("ready", "scheduled", "reserved", "done", "dead")
+_INDEX_OF = {"ready": READY_INDEX, "scheduled": READY_INDEX, "reserved": RESERVED_INDEX}
+
+
+_Jobs = Collection[dict[str, Any]]
+
+
+class Inspector:
+    """Reads over the queue collections of one database."""
+
+    def __init__(self, database: Documents) -> None:
+        self._database = durable(database)
+
+    def check_schema(self) -> None:
+        """Note this broker's schema number; raises :class:`NewerSchema` if the database has a higher one."""
+        with translated():
+            meta = self._database["meta"]
+            meta.update_one({"_id": "schema"}, {"$max": {"number": SCHEMA}}, upsert=True)
+            found = meta.find_one({"_id": "schema"}) or {}
+        if found.get("number", SCHEMA) > SCHEMA:
+            raise NewerSchema(
+                f"database {self._database.name!r} was written by a newer SluiceMQ (schema "
+                f"{found['number']}, this one knows {SCHEMA}): upgrade, or use another --database"
+            )
+
+    def names(self) -> list[str]:
+        """The queues that have a collection."""
+        with translated():
+            found = self._database.list_collection_names(filter={"name": {"$regex": "^queue\\."}})
+        return sorted(name.removeprefix(_PREFIX) for name in found)
+
+    def counts(self, queue: str, now: float) -> dict[str, Any]:
+        """``{ready, scheduled, reserved, done, dead, exact}``, in a few ms however many there are.
+
+        States with less than ``COUNTED_EXACTLY`` jobs are counted; above, ``exact`` is False and the
+        figure an estimate: what is left of all documents, split between several such states as a
+        random sample is (within some 5 % of all, which MongoDB counts itself).
+        """
+        jobs = self._database[_PREFIX + queue]
+        with translated():
+            total = jobs.estimated_document_count()
+            shares = _sampled(jobs, now) if total >= _SURELY_MANY else {}
+            few = [each for each in _COUNTED if shares.get(each, 0.0) * total < 3 * COUNTED_EXACTLY]
+            counts = {state: _counted(jobs, state, now) for state in few}
+            many = [each for each in _COUNTED if counts.get(each, COUNTED_EXACTLY) >= COUNTED_EXACTLY]
+            if len(many) > 1:
+                shares = shares or _sampled(jobs, now)
+        rest = total - sum(count for state, count in counts.items() if state not in many)
+        counts |= _shared_out(rest, many, shares)
+        return {**{state: counts[state] for state in _COUNTED}, "exact": not many}
+
+    def oldest_ready(self, queue: str, now: float) -> float | None:
+        """Since when the job is due that has been due longest; None: no job is ready.
+
+        One step in the index for each priority in use, of the ``_PRIORITIES`` highest: more are rare.
+        """
+        jobs = self._database[_PREFIX + queue]
+        due, below = list[float](), float(2**31)
+        with translated():
+            for _ in range(_PRIORITIES):
+                line = {
+                    "state": "ready",
+                    "priority": {"$gte": -(2**31), "$lt": below},
+                    "eligible_at": {"$gte": date(0)},
+                }
+                first = jobs.find_one(line, {"priority": 1, "eligible_at": 1}, sort=ORDER)
+                if first is None or not isinstance(first["priority"], int | float):
+                    break
+                below = first["priority"]
+                due.append(_plain(first["eligible_at"]))
+        return min((each for each in due if each <= now), default=None)
+
+    def peek(self, queue: str, state: str, limit: int, most_bytes: int, now: float) -> list[Document]:
+        """The first ``limit`` jobs of a state, in the order in which they would be handed out.
+
+        Fewer, but one at least, if they come to more than ``most_bytes``; all but payloads and results
+        counts ``_DEARER`` times, for it is taken apart. A few at a time, so that others have their turn.
+        """
+        shown: list[Document] = []
+        with translated():
+            found = self._database[_PREFIX + queue].find(selects(state, now), batch_size=_PAGE)
+            for each in found.sort(_order(state)).limit(limit):
+                shown.append(_shown(each, state))
+                weight = _weight(each)
+                most_bytes -= weight
+                if most_bytes < 0:
+                    break
+                if weight > _HEAVY or len(shown) % _PAGE == 0:
+                    gevent.sleep(_MOMENT)
+        return shown
+
+    def show(self, queue: str, job_id: str, now: float) -> Document:
+        """All that is stored of one job; raises :class:`NotFound`."""
+        with translated():
+            found = self._database[_PREFIX + queue].find_one({"_id": job_id})
+        if found is None:
+            raise NotFound(f"job {job_id!r} is not there in queue {queue!r}")
+        state, due = _plain(found.get("state")), _plain(found.get("eligible_at"))
+        later = state == "ready" and isinstance(due, int | float) and due > now
+        return _shown(found, "scheduled" if later else state)
+
+
+class NewerSchema(Unavailable):
+    """The database was written by a newer version, whose documents this one can't read."""
+
+
+def collection(queue: str) -> str:
+    """The name of a queue's collection."""
+    return _PREFIX + queue
+
+
+#: The states that can be asked for; ``scheduled`` is a ``ready`` job that is not due yet.
+SHOWN_STATES = ("ready", "scheduled", "waiting", "reserved", "done", "dead")
+
+
+def stored_state(state: str) -> str:
+    """The state that a shown one is stored as."""
+    return "ready" if state == "scheduled" else state
+
+
+def selects(state: str, now: float) -> Document:
+    """The jobs of a state, in words that MongoDB can answer from the state's own index."""
+    if state in ("done", "dead"):
+        return {"state": state, "ended_at": {"$gte": date(0)}}  # not $exists, for which it reads documents
+    when = {"ready": {"$lte": date(now)}, "scheduled": {"$gt": date(now)}}.get(state)
+    return {"state": stored_state(state)} | ({**ANY_PRIORITY, "eligible_at": when} if when else {})
+
+
+def _counted(jobs: _Jobs, state: str, now: float) -> int:
+    """Jobs of a state, counted up to ``COUNTED_EXACTLY``."""
+    return jobs.count_documents(
+        selects(state, now), hint=_INDEX_OF.get(state, ENDED_INDEX), limit=COUNTED_EXACTLY
+    )
+
+
+def _sampled(jobs: _Jobs, now: float) -> dict[str, float]:
+    """Which part of all jobs is in which state, as in a random sample."""
+    later = {"$and": [{"$eq": ["$state", "ready"]}, {"$gt": ["$eligible_at", date(now)]}]}
+    by_state = {"_id": {"$cond": [later, "scheduled", "$state"]}, "count": {"$sum": 1}}
+    found = {
+        each["_id"]: each["count"]
+        for each in jobs.aggregate([{"$sample": {"size": _SAMPLE}}, {"$group": by_state}])
+    }
+    return {state: count / sum(found.values()) for state, count in found.items()}
+
+
+def _shared_out(rest: int, states: list[str], shares: dict[str, float]) -> dict[str, int]:
+    """How many of the rest are in each of these states, of which each has ``COUNTED_EXACTLY`` at least."""
+    if len(states) == 1:
+        return {states[0]: max(COUNTED_EXACTLY, rest)}
+    whole = sum(shares.get(state, 0.0) for state in states) or 1.0
+    return {state: max(COUNTED_EXACTLY, int(rest * shares.get(state, 0.0) / whole)) for state in states}
+
+
+def _order(state: str) -> list[tuple[str, int]]:
+    return [("ended_at", 1)] if state in ("done", "dead") else ORDER
+
+
+def _shown(stored: Document, state: str) -> Document:
+    shown = {key: _plain(value) for key, value in stored.items() if key != "_id"}
+    if "payload" in shown and not isinstance(shown["payload"], bytes):
+        shown["payload"] = str(shown["payload"]).encode()  # it is no job: so it is shown all the same
+    return {
+        "id": stored["_id"] if isinstance(stored["_id"], str) else str(stored["_id"]),
+        **shown,
+        "state": state,
+    }
+
+
+def _weight(stored: Document) -> int:
+    """About how many bytes of a plain payload it is as dear as."""
+    plain = [stored.get(name) for name in ("payload", "result")]
+    dear: Document = {name: stored[name] for name in ("headers", "errors", "raw_headers") if name in stored}
+    size = sum(len(each) for each in plain if isinstance(each, bytes | str))
+    return size + (_DEARER * len(bson.encode(dear)) if dear else 0)
+
+
+def _plain(value: Any) -> Any:
+    """What msgpack and JSON know: dates as Unix seconds, also inside lists and maps; all else as its text."""
+    if value is None or isinstance(value, bool | int | float | str | bytes):
+        return value
+    if isinstance(value, datetime):
+        return seconds(value)
+    if isinstance(value, DatetimeMS):  # before the year 1 or after 9999
+        return int(value) / 1000
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    if isinstance(value, dict):
+        return {str(key): _plain(each) for key, each in value.items()}
+    return str(value)

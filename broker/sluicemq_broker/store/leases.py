@@ -1,0 +1,88 @@
+"""The brokers' leases in MongoDB: who may hold jobs, told by a counter and never by a clock.
+
+A lease lies where the queues lie: in every database in which its broker has some, so that whoever
+shares one of them finds it there. One document an owner id: ``{_id, state: live|dead, beat, lease,
+name, started_at, ended_at?}``. It is written, durably, before the first job is reserved under that id.
+A dead one stays a day to be looked at; an owner without a document counts as dead.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Final
+
+from pymongo import IndexModel
+from pymongo.errors import OperationFailure
+from pymongo.read_concern import ReadConcern
+
+from sluicemq_broker.store.connection import Documents, durable, translated
+from sluicemq_broker.store.documents import date
+
+_KEPT: Final = timedelta(days=1).total_seconds()
+
+#: The server's codes where there is no replica set, or nothing like it, to make sure of a read.
+_NOT_LINEARIZABLE: Final = (
+    20,  # IllegalOperation
+    72,  # InvalidOptions
+    115,  # CommandNotSupported
+    123,  # NotAReplicaSet
+    148,  # ReadConcernMajorityNotEnabled
+)
+#: Milliseconds in which a primary must have made sure that it is still one.
+_SURE_WITHIN: Final = 5000
+
+
+class LeaseStore:
+    """All leases of one database."""
+
+    def __init__(self, database: Documents) -> None:
+        self._leases = durable(database)["owners"]
+
+    def prepare(self) -> None:
+        """Make the index that removes dead leases after a day."""
+        with translated():
+            self._leases.create_indexes([IndexModel([("ended_at", 1)], expireAfterSeconds=int(_KEPT))])
+
+    def begin(self, owner: str, name: str, lease: float, now: float) -> None:
+        """Write the lease of a new owner id; repeating it after a lost reply is harmless."""
+        born = {"state": "live", "beat": 0, "lease": lease, "name": name, "started_at": date(now)}
+        with translated():
+            self._leases.update_one({"_id": owner}, {"$setOnInsert": born}, upsert=True)
+
+    def beat(self, owners: list[str]) -> int:
+        """Raise the counters of these leases that are not dead; returns how many there were."""
+        with translated():
+            live = {"_id": {"$in": owners}, "state": "live"}
+            return self._leases.update_many(live, {"$inc": {"beat": 1}}).matched_count
+
+    def live(self) -> dict[str, tuple[int, float]]:
+        """The counter of every live lease, and how many seconds it may stand still."""
+        with translated():
+            found = self._leases.find({"state": "live"}, {"beat": 1, "lease": 1})
+            return {each["_id"]: (each["beat"], each["lease"]) for each in found}
+
+    def is_live(self, owner: str) -> bool:
+        """True if this lease is live for certain: never what a former primary still believes.
+
+        A read of the leases and one of the jobs may be answered by two that take themselves for the
+        primary; or a lease was ended by a write that no majority has seen, and that is undone.
+        """
+        sure = self._leases.with_options(read_concern=ReadConcern("linearizable"))
+        with translated():
+            try:
+                found = sure.find_one({"_id": owner}, {"state": 1}, max_time_ms=_SURE_WITHIN)
+            except OperationFailure as error:
+                if error.code not in _NOT_LINEARIZABLE:
+                    raise
+                found = self._leases.find_one({"_id": owner}, {"state": 1})
+        return found is not None and found["state"] == "live"
+
+    def end(self, owner: str, now: float, *, beat: int | None = None) -> bool:
+        """Mark a lease dead; with ``beat`` only if its counter still stands there.
+
+        From then on no heartbeat matches it. Returns whether this call did it.
+        """
+        lease = {"_id": owner, "state": "live"} | ({} if beat is None else {"beat": beat})
+        with translated():
+            ended = self._leases.update_one(lease, {"$set": {"state": "dead", "ended_at": date(now)}})
+        return ended.modified_count == 1

@@ -1,0 +1,464 @@
+"""One queue in MongoDB: its verbs are the queue's verbs, each one statement that is atomic per job.
+
+Every statement that settles a job names the owner that holds it, so that a late one changes
+nothing. Several documents in one statement are never a transaction: each document is moved or
+not, and the caller learns which. What a lost reply leaves behind is said at each verb.
+
+All methods block the calling greenlet, and raise, of ``broker.mongo``, Unavailable (nothing was
+sent), Unclear (it may have been applied) or Refused (repeating it is of no use).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from random import randrange
+
+import gevent
+from pymongo.errors import BulkWriteError
+
+from sluicemq.errors import LeaseLost, SluiceError, Uncertain
+from sluicemq_broker.job.job import Job, State
+from sluicemq_broker.store.connection import Documents, applied, durable, translated
+from sluicemq_broker.store.documents import (
+    ENDED_INDEX,
+    HANDED_OUT,
+    HISTORY_IS_A_LIST,
+    ORDER,
+    WHATEVER_PRIORITY,
+    Document,
+    Usual,
+    date,
+)
+from sluicemq_broker.store.indexes import are_missing, make_indexes
+from sluicemq_broker.store.inserts import Insertion, Pushed, outcome, refusals
+from sluicemq_broker.store.numbered import Insert, sessions_of
+from sluicemq_broker.store.pages import MEASURED, Pages
+from sluicemq_broker.store.unreadable import Strange, read, set_aside, set_ownerless_aside
+from sluicemq_broker.store.verdicts import (
+    EXPIRED,
+    FOUND,
+    HOLD,
+    Finished,
+    Found,
+    GivenBack,
+    all_held,
+    death,
+    done,
+    done_alike,
+    found,
+    given_back,
+    letter,
+    not_done,
+    reclaimed,
+)
+
+_NONE_SET = Usual()
+_STATES = frozenset(State)
+#: Named wherever ids are given: the jobs asked for are the first of the ready index too, so MongoDB may
+#: take that one for as good, and then reads all of it (100,000 keys for 1,000 jobs).
+_BY_ID = "_id_"
+
+#: Bytes of jobs in one claim, at most; a job larger than this is claimed alone.
+CLAIM_BYTES = 16 * 2**20
+
+_MOMENT = 1e-9  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Jobs reserved under ``owner``, in order; ``more``: others may lie ready behind them.
+
+    ``buried``: ids of those that are dead letters now, as they had no attempt left.
+    """
+
+    jobs: list[Job]
+    owner: str
+    more: bool
+    buried: tuple[str, ...] = ()
+
+
+class QueueStore:
+    """The verbs of one queue; ``collection`` is made with its indexes by :meth:`prepare`.
+
+    ``notice`` is told of what was found there that should not be: its kind, and a text for the log.
+    """
+
+    def __init__(self, database: Documents, collection: str, usual: Usual = _NONE_SET) -> None:
+        self.name = collection
+        self._usual = usual
+        self._sessions = sessions_of(database.client)
+        self._database = durable(database)
+        self.jobs = self._database[collection]
+        self.notice: Callable[[str, str], None] = lambda _kind, _text: None
+        self._prepared = False
+        self._pages = Pages()
+
+    def prepare(self) -> None:
+        """Make the collection and its indexes if they are not there; only the first call asks MongoDB."""
+        if not self._prepared:
+            with translated():
+                self._index()
+            self._prepared = True
+
+    def mend(self) -> None:
+        """Make the indexes anew if they are missing.
+
+        Another broker may have removed the queue, and a push of ours made the collection again, without.
+        """
+        with translated():
+            if are_missing(self.jobs):
+                self._index()
+
+    def _index(self) -> None:
+        make_indexes(self.jobs, self.notice)
+
+    def dropped(self) -> None:
+        """The collection was removed: the next :meth:`prepare` makes it again."""
+        self._prepared = False
+
+    # ------------------------------------------------------------------ push
+
+    def push(self, jobs: Sequence[Job], now: float, at: float | None = None) -> Pushed:
+        """Insert jobs, each ``reserved`` if it has an owner, else ``ready``.
+
+        ``now`` is when they were accepted, ``at`` when this statement is sent (None: the same), from
+        which their dedupe windows count; whoever has a ``dedupe_id`` that is another's is refused as
+        :class:`~sluicemq.errors.Duplicate`. Of several in one push the first has it.
+
+        Crash or lost reply: each job is stored or not. Repeating the push as another one finds the ids of
+        those that are still there as ``existing``, also where their ``dedupe_id`` has been found first;
+        :meth:`insertion` can be repeated without storing what is done by now.
+        """
+        return self.insertion(jobs, now).send(now if at is None else at)
+
+    def insertion(self, jobs: Sequence[Job], now: float) -> Insertion:
+        """The same, to be sent until it is answered; the jobs come to 16 MiB at most, or are one."""
+        self._pages.pushed(jobs)
+        return Insertion(self._insert, self.jobs, jobs, now, self._usual)
+
+    def _insert(self) -> Insert:
+        return Insert(self._sessions, self._database, self.name)
+
+    def bury(self, unreadable: Iterable[Document], now: float) -> None:
+        """Insert dead letters for messages that never became jobs.
+
+        Each is ``{_id, payload, raw_headers, reason, size}``. Repeating it after a lost reply finds
+        them there.
+        """
+        letters = [letter(each, date(now), self._usual) for each in unreadable]
+        with translated():
+            statement = self._insert()
+            outcome(statement.send(letters))
+            statement.end(all_stored=True)  # that one lands late and is there twice would do no harm
+
+    # --------------------------------------------------------------- reserve
+
+    def reserve(
+        self,
+        limit: int,
+        now: float,
+        owner: str,
+        hold: int = 0,
+        *,
+        before: int | None = None,
+        brokers: int = 1,
+        most_bytes: int = CLAIM_BYTES,
+    ) -> Claim:
+        """Claim up to ``limit`` due jobs for ``owner``, in order; ``attempts`` counts this delivery.
+
+        ``hold`` numbers the reservation; no other under this owner has that number. The update's filter
+        repeats the whole filter of the read with its ``now``: a guard on id and state alone would also
+        catch a job that was claimed, given back with a delay and so is not due. Lost reply: whatever
+        was reserved lies under ``owner`` and ``hold``, where :meth:`claimed` finds it; what lands there
+        later the audit finds. ``before`` leaves out jobs from this ``seq`` on. Several ``brokers`` each
+        take a random page, so that they don't fight for the same one. ``most_bytes``: of all its jobs,
+        unless the first alone has more.
+        """
+        # Expired ones are left out here, not after the read: else a page of them hides all behind it.
+        due = {
+            **WHATEVER_PRIORITY,
+            "state": "ready",
+            # Not $lte and $lt: those are true of dates and numbers alone, and pass over what is no job.
+            "eligible_at": {"$not": {"$gt": date(now)}},
+            "expires_at": {"$not": {"$lte": date(now)}},
+        }
+        if before is not None:
+            due["seq"] = {"$not": {"$gte": before}}
+        skip = randrange(brokers) * limit  # noqa: S311 - spreads load, keeps no secret
+        with translated():
+            found, more = self._first(due, limit, skip, now, most_bytes)
+            if skip and not found:
+                found, more = self._first(due, limit, 0, now, most_bytes)
+            spent = [each for each in found if each.spent]
+            buried = self._bury_spent(spent, now) if spent else ()
+            wanted = [each for each in found if not each.spent] if spent else found
+            claimed = self._hold(wanted, due, now, owner, hold) if wanted else []
+        for each in claimed:
+            each.owner, each.hold = owner, hold
+            each.attempts += 1
+        return Claim(claimed, owner, more=more or skip > 0, buried=buried)
+
+    def _first(self, due: Document, limit: int, skip: int, now: float, room: int) -> tuple[list[Job], bool]:
+        """The first due jobs, up to ``limit`` and about ``room`` bytes; and whether there may be more.
+
+        What is no job is set aside; it takes the place of one in this claim, and of none in the next.
+        """
+        found: list[Job] = []
+        strange: list[Strange] = []
+        more = False
+        if not self._pages.known:
+            self._pages.measured(self._largest(due))
+        at_once = self._pages.size(limit, room)
+        page = self.jobs.find(due, HANDED_OUT, skip=skip, limit=limit, batch_size=at_once)
+        for at, stored in enumerate(page.sort(ORDER)):
+            if at and at % at_once == 0:
+                gevent.sleep(_MOMENT)  # the next reply may have been there already
+            each = read(stored, self._usual)
+            if isinstance(each, Strange):
+                strange.append(each)
+                continue
+            found.append(each)
+            room -= each.size
+            more = room <= 0
+            if more:
+                break
+        self._pages.claimed(found)
+        moved = self._set_aside(strange, now)
+        return found, more or (len(found) + len(strange) == limit and bool(found or moved))
+
+    def _largest(self, due: Document) -> int:
+        """Bytes of the largest of the first jobs: one reply full of large ones would take 16 MiB."""
+        sizes = self.jobs.find(due, {"size": {"$bsonSize": "$$ROOT"}}, limit=MEASURED).sort(ORDER)
+        return max((each["size"] for each in sizes), default=0)
+
+    def _set_aside(self, strange: list[Strange], now: float) -> int:
+        moved = set_aside(self.jobs, strange, now, self._usual)
+        for each in moved:
+            self.notice("unreadable_documents", str(each))
+        return len(moved)
+
+    def _hold(self, wanted: list[Job], due: Document, now: float, owner: str, hold: int) -> list[Job]:
+        ids = [each.id for each in wanted]
+        held = {
+            "$set": {"state": "reserved", "owner": owner, "hold": hold, "reserved_at": date(now)},
+            "$inc": {"attempts": 1},
+        }
+        # By their births too: an id may have been done and pushed anew since it was read.
+        births = {"_id": {"$in": ids}, "seq": {"$in": [each.seq for each in wanted]}}
+        these = {**due, **births, **HISTORY_IS_A_LIST}
+        if self.jobs.update_many(these, held, hint=_BY_ID).modified_count == len(ids):
+            return wanted
+        mine = {"_id": {"$in": ids}, "state": "reserved", "owner": owner, "hold": hold}
+        with applied():
+            won = {each["_id"] for each in self.jobs.find(mine, {"_id": 1}, hint=_BY_ID)}
+            without = self.jobs.find({**due, **births, "$nor": [HISTORY_IS_A_LIST]}, {"_id": 1}, hint=_BY_ID)
+            self._set_aside([Strange(each["_id"], "its errors are no array") for each in without], now)
+        return [each for each in wanted if each.id in won]
+
+    def claimed(self, owner: str, hold: int) -> list[Job]:
+        """The jobs that lie under one reservation, in order: what a claim without an answer has brought."""
+        under = {"state": "reserved", "owner": owner, "hold": hold}
+        with translated():
+            found = [read(each, self._usual) for each in self.jobs.find(under, HANDED_OUT).sort(ORDER)]
+        jobs = [each for each in found if isinstance(each, Job)]
+        for each in jobs:
+            each.owner, each.hold = owner, hold
+        return jobs
+
+    def _bury_spent(self, jobs: list[Job], now: float) -> tuple[str, ...]:
+        """Bury what has no attempt left; returns the ids of those that were not another broker's to bury."""
+        spent = [each.id for each in jobs]
+        these = {"_id": {"$in": spent}, "state": "ready", "seq": {"$in": [each.seq for each in jobs]}}
+        dying = death(now, "no attempt is left", self._usual)
+        if self.jobs.update_many(these, dying, hint=_BY_ID).modified_count == len(spent):
+            return tuple(spent)
+        ours = {"_id": {"$in": spent}, "state": "dead", "ended_at": date(now)}
+        return tuple(each["_id"] for each in self.jobs.find(ours, {"_id": 1}, hint=_BY_ID))
+
+    # ---------------------------------------------------------------- settle
+
+    def commit(self, jobs: Sequence[Job]) -> dict[str, SluiceError]:
+        """Remove finished jobs of one owner; returns the ids that it did not remove, and why.
+
+        Lost reply: each is removed or still held; repeating it says :class:`Uncertain` for those
+        that are gone, since another verdict could have been the one that removed them.
+        """
+        with translated():
+            removed = self.jobs.delete_many(all_held(jobs)).deleted_count
+            if removed == len(jobs):
+                return {}
+            with applied():
+                left = self._there(jobs)
+        gone = [each.id for each in jobs if each.id not in left]
+        problems: dict[str, SluiceError] = {each: _lost(each) for each in left}
+        if len(gone) > removed:
+            problems.update({each: _uncertain(each) for each in gone})
+        return problems
+
+    def _there(self, jobs: Sequence[Job]) -> set[str]:
+        """The ids of those that are there still; a job that was pushed anew under one is another."""
+        births = {each.id: each.seq for each in jobs}
+        found = self.jobs.find({"_id": {"$in": list(births)}}, {"seq": 1})
+        return {each["_id"] for each in found if births[each["_id"]] == each.get("seq")}
+
+    def finish(self, finished: Sequence[Finished], now: float) -> dict[str, SluiceError]:
+        """Commit jobs that are kept: ``done`` with their result, in their own document.
+
+        Returns the ids that it did not commit, and why. Crash or lost reply: each is done or still
+        held; repeating it is harmless.
+        """
+        too_long: dict[str, SluiceError] = {}
+        with translated():
+            try:
+                written = self.jobs.bulk_write(done_alike(finished, now), ordered=False)
+                if written.matched_count == len(finished):
+                    return {}
+            except BulkWriteError as error:
+                refusals(error)  # durability first
+                too_long = self._finish_each(finished, now)
+            ids = [each.job.id for each in finished if each.job.id not in too_long]
+            wanted = {"done_by": 1, "hold": 1}
+            there = {each["_id"]: each for each in self.jobs.find({"_id": {"$in": ids}}, wanted)}
+        lost: dict[str, SluiceError] = {}
+        for each in (one.job for one in finished):
+            found = there.get(each.id)
+            if not found or (found.get("done_by"), found.get("hold")) != (each.owner, each.hold):
+                lost[each.id] = _lost(each.id) if found else _uncertain(each.id)
+        return lost | too_long
+
+    def _finish_each(self, finished: Sequence[Finished], now: float) -> dict[str, SluiceError]:
+        """One by one, so that a job whose document would come to over 16 MiB takes no other with it."""
+        try:
+            self.jobs.bulk_write([done(each, now) for each in finished], ordered=False)
+        except BulkWriteError as error:
+            return {finished[at].job.id: why for at, why in refusals(error).refused.items()}
+        return {}
+
+    def take_back(self, jobs: Sequence[Job]) -> int:
+        """Make jobs ready again that were popped, are kept as done and could not be sent; returns how many.
+
+        Crash before: they stay done, unsent; at most once allows that. Repeating it after a lost
+        reply finds them done no longer, and changes nothing.
+        """
+        with translated():
+            return self.jobs.bulk_write([not_done(each) for each in jobs], ordered=False).matched_count
+
+    def _states(self, ids: list[str]) -> dict[str, str]:
+        return {each["_id"]: each["state"] for each in self.jobs.find({"_id": {"$in": ids}}, {"state": 1})}
+
+    def give_back(self, entries: Sequence[GivenBack], now: float) -> int:
+        """Roll back, reject or bury jobs, each with its history; returns how many were ours.
+
+        Lost reply: repeating it finds those moved no longer under their hold and leaves them, also
+        where we have reserved them again in the meantime.
+        """
+        writes = [given_back(entry, now, self._usual) for entry in entries]
+        with translated():
+            return self.jobs.bulk_write(writes, ordered=False).matched_count
+
+    def release(self, jobs: Sequence[Job]) -> int:
+        """Give back jobs of one owner that no worker has started; returns how many were held still.
+
+        The attempt is not counted, the place is kept. Lost reply: repeating it, or its landing late,
+        leaves what is held anew, which has another ``hold``.
+        """
+        return self._free(all_held(jobs))
+
+    def free(self, job_id: str, owner: str, hold: int) -> int:
+        """The same of one reservation that nobody remembers: returns 1 if it was there."""
+        return self._free({"_id": job_id, "owner": owner, "hold": hold})
+
+    def _free(self, held: Document) -> int:
+        freed = {"$set": {"state": "ready"}, "$unset": HOLD, "$inc": {"attempts": -1}}
+        with translated():
+            return self.jobs.update_many({**held, "state": "reserved"}, freed, hint=_BY_ID).modified_count
+
+    # ------------------------------------------------------ owners and sweeps
+
+    def owners(self) -> set[str]:
+        """The owners of all reserved jobs; one step in the index for each."""
+        with translated():
+            return {
+                each for each in self.jobs.distinct("owner", {"state": "reserved"}) if isinstance(each, str)
+            }
+
+    def mend_ownerless(self, now: float) -> None:
+        """Set aside what is reserved by nobody: documents that were never ours."""
+        with translated():
+            strange = set_ownerless_aside(self.jobs, now, self._usual)
+        for each in strange:
+            self.notice("unreadable_documents", str(each))
+
+    def reclaim(self, owner: str, max_losses: int, now: float) -> tuple[int, int]:
+        """Give back every job of an owner without a live lease; returns how many (ready, dead).
+
+        Nobody knows which of them a worker had, so none is charged an attempt: each counts a loss
+        instead, and dies of ``max_losses``. Crash between the two statements: the next sweep ends it.
+        """
+        held = {"state": "reserved", "owner": owner}
+        with translated():
+            # A job that was never lost has no such field.
+            doomed = {**held, "losses": {"$gte": max_losses - 1}} if max_losses > 1 else held
+            dead = self.jobs.update_many(
+                doomed, death(now, "lost with its broker too often", self._usual, losses=1)
+            )
+            ready = self.jobs.update_many(held, reclaimed())
+        return ready.modified_count, dead.modified_count
+
+    def reservations(self, owner: str) -> set[tuple[str, int]]:
+        """Id and hold of all jobs reserved under ``owner``, for the audit against memory."""
+        with translated():
+            found = self.jobs.find({"state": "reserved", "owner": owner}, {"hold": 1})
+            return {(each["_id"], each.get("hold", 0)) for each in found if isinstance(each["_id"], str)}
+
+    def expire(self, now: float, limit: int = 1000) -> list[str]:
+        """End ``ready`` jobs whose time to live is over, at most ``limit``; returns their ids.
+
+        They are removed, or dead letters if the queue's ``on_expiry`` says so. What has been claimed
+        since it was found stays as it is. Crash or lost reply: each is ended or not, and the next
+        sweep ends the others.
+        """
+        over = {"expires_at": {"$lte": date(now)}, "state": "ready"}
+        with translated():
+            found = [each["_id"] for each in self.jobs.find(over, {"_id": 1}).limit(limit)]
+            ids = [each for each in found if isinstance(each, str)]  # nobody waits for what is no job
+            if not found or self._end({"_id": {"$in": found}, **over}, now) == len(found):
+                return ids
+            alive = {each for each, state in self._states(ids).items() if state != "dead"}
+        return [each for each in ids if each not in alive]
+
+    def will_expire(self) -> bool:
+        """Whether any job that waits has an end of its time to live."""
+        with translated():
+            return (
+                self.jobs.find_one({"state": "ready", "expires_at": {"$gt": date(0)}}, {"_id": 1}) is not None
+            )
+
+    def _end(self, expired: Document, now: float) -> int:
+        if self._usual.on_expiry == "dead":
+            dying = death(now, EXPIRED, self._usual)
+            return self.jobs.update_many(expired, dying, hint=_BY_ID).modified_count
+        return self.jobs.delete_many(expired, hint=_BY_ID).deleted_count
+
+    # ------------------------------------------------------------------ find
+
+    def ended(self, since: float, limit: int) -> list[str]:
+        """The ids of jobs that are done or dead since then and still there, at most ``limit``."""
+        these = {"state": {"$in": ["done", "dead"]}, "ended_at": {"$gte": date(since)}}
+        with translated():
+            return [each["_id"] for each in self.jobs.find(these, {"_id": 1}, limit=limit, hint=ENDED_INDEX)]
+
+    def find(self, ids: Sequence[str]) -> dict[str, Found]:
+        """What became of these jobs; an id that is not there is not in the answer."""
+        with translated():
+            stored = list(self.jobs.find({"_id": {"$in": list(ids)}}, FOUND))
+        return {each["_id"]: found(each) for each in stored if each.get("state") in _STATES}
+
+
+def _lost(each: str) -> LeaseLost:
+    return LeaseLost(f"job {each} is no longer held under this receipt")
+
+
+def _uncertain(each: str) -> Uncertain:
+    return Uncertain(f"job {each} is gone, whether by this verdict is not known")

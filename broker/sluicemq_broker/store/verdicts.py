@@ -1,0 +1,188 @@
+"""What a verdict, or a sweep, writes into the document of a job that it moves."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from pymongo import UpdateMany, UpdateOne
+
+from sluicemq_broker.job.job import ERRORS_KEPT, Job, State
+from sluicemq_broker.store.documents import Document, Usual, date, document, failure, seconds
+
+#: Why a job is dead that no worker took in time.
+EXPIRED: Final = "expired"
+
+HOLD: Final = {"owner": "", "reserved_at": "", "hold": ""}
+#: A done job keeps the number of its last hold: with ``done_by`` it tells a repetition from a late verdict.
+_HELD: Final = {"owner": "", "reserved_at": ""}
+_OUTCOME = dict.fromkeys(("done_by", "hold", "worker", "started_at", "ended_at", "result", "remove_at"), "")
+
+
+class Finished(NamedTuple):
+    """A job that its worker has done; when it was handed to that worker is the server's time."""
+
+    job: Job
+    result: bytes
+    worker: str
+    started_at: float
+
+
+@dataclass(slots=True)
+class GivenBack:
+    """A job that goes back, or dies: why, when it is due again (None: keeps its place), on whose hands."""
+
+    job: Job
+    reason: str
+    worker: str
+    due: float | None = None
+    suspect: bool = False
+    dead: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What is known of a job by its id; ``expired``: it is dead, as no worker took it in time."""
+
+    state: State
+    owner: str
+    result: bytes
+    reason: str
+    expired: bool = False
+
+
+def held(job: Job) -> Document:
+    """The filter for this hold of a job: no later one, and no other job of the same id."""
+    return {"_id": job.id, "owner": job.owner, "hold": job.hold}
+
+
+def all_held(jobs: Sequence[Job]) -> Document:
+    """The filter for these holds, all of one owner.
+
+    An id with the hold of another job in it can't be there: that number was given to a claim or an
+    insert before this statement was made, so a later reservation of the id has a number that is not here.
+    """
+    return {
+        "_id": {"$in": [job.id for job in jobs]},
+        "owner": jobs[0].owner,
+        "hold": {"$in": list({job.hold for job in jobs})},
+    }
+
+
+def done_alike(finished: Iterable[Finished], now: float) -> list[UpdateMany]:
+    """``reserved`` to ``done``, as :func:`done`: one update for all that have the same result and story.
+
+    A thousand jobs of one message without results are marked twice as fast so.
+    """
+    alike: dict[tuple[object, ...], list[Finished]] = defaultdict(list)
+    for each in finished:
+        job = each.job
+        alike[(*each[1:], job.owner, job.kept_until(now), job.keep_done > 0)].append(each)
+    return [
+        UpdateMany(all_held([each.job for each in group]), _done(group[0], now)) for group in alike.values()
+    ]
+
+
+def done(finished: Finished, now: float) -> UpdateOne:
+    """``reserved`` to ``done``: the result stays for as long as somebody wants it, or the whole job."""
+    return UpdateOne(held(finished.job), _done(finished, now))
+
+
+def _done(finished: Finished, now: float) -> Document:
+    job = finished.job
+    ended = {
+        "state": "done",
+        "done_by": job.owner,  # tells a repetition from a late verdict under another owner
+        "worker": finished.worker,
+        "result": finished.result,
+        "started_at": date(finished.started_at),
+        "ended_at": date(now),
+        "remove_at": date(job.kept_until(now) or now),
+    }
+    return {"$set": ended, "$unset": _HELD if job.keep_done else {**_HELD, "payload": ""}}
+
+
+def not_done(job: Job) -> UpdateOne:
+    """``done`` back to ``ready``: the job was popped and kept, and then could not be sent."""
+    ready = {"$set": {"state": "ready", "payload": job.payload}, "$unset": _OUTCOME, "$inc": {"attempts": -1}}
+    return UpdateOne({"_id": job.id, "state": "done", "done_by": job.owner, "hold": job.hold}, ready)
+
+
+def given_back(entry: GivenBack, now: float, usual: Usual) -> UpdateOne:
+    """``reserved`` to ``ready`` or ``dead``, with one more entry in its history."""
+    changed: Document = {"state": "ready"}
+    if entry.dead:
+        changed = _dead(now, usual)
+        if "remove_at" in changed:
+            changed["remove_at"] = max(changed["remove_at"], date(entry.job.dedupe_until))
+    elif entry.due is not None:
+        changed["eligible_at"] = date(max(entry.due, now))
+    if entry.suspect:
+        changed["suspect"] = True
+    history = {"$each": [failure(entry.job, entry.reason, entry.worker, date(now))], "$slice": -ERRORS_KEPT}
+    return UpdateOne(held(entry.job), {"$set": changed, "$unset": HOLD, "$push": {"errors": history}})
+
+
+def death(now: float, reason: str, usual: Usual, *, losses: int = 0) -> list[Document]:
+    """The death of many jobs on nobody's hands: a pipeline, as each has its own number of attempts."""
+    entry = {"at": date(now), "attempt": "$attempts", "reason": {"$literal": reason}, "worker": ""}
+    errors = {"$concatArrays": [{"$cond": [{"$isArray": "$errors"}, "$errors", []]}, [entry]]}
+    changed = {**_dead(now, usual), "errors": {"$slice": [errors, -ERRORS_KEPT]}}
+    if "remove_at" in changed:  # not before its dedupe window is over; a missing field is passed over
+        changed["remove_at"] = {"$max": [changed["remove_at"], "$dedupe_until"]}
+    if losses:
+        changed["losses"] = _added("losses", losses)
+    return [{"$set": changed}, {"$unset": list(HOLD)}]
+
+
+def reclaimed() -> list[Document]:
+    """``reserved`` to ``ready``, since the broker is gone: a loss more, and this attempt is not counted.
+
+    Not ``$inc``, which fails as a whole if that field of one document is no number.
+    """
+    return [
+        {"$set": {"state": "ready", "losses": _added("losses", 1), "attempts": _added("attempts", -1)}},
+        {"$unset": list(HOLD)},
+    ]
+
+
+def _added(key: str, count: int) -> Document:
+    """So many more than the document has, if that is a number."""
+    return {"$add": [{"$cond": [{"$isNumber": f"${key}"}, f"${key}", 0]}, count]}
+
+
+def letter(unreadable: Document, now: datetime, usual: Usual) -> Document:
+    """A dead letter has every field that a job has, so that it can be read and looked at like one."""
+    entry = {"at": now, "attempt": 0, "reason": unreadable["reason"], "worker": ""}
+    nobody = Job(unreadable["_id"], unreadable["payload"])
+    ended = {**_dead(seconds(now), usual), "errors": [entry], "size": unreadable["size"]}
+    if unreadable["raw_headers"]:
+        ended["raw_headers"] = unreadable["raw_headers"]
+    return {**document(nobody, now, usual), "eligible_at": now, **ended}
+
+
+def found(stored: dict[str, Any]) -> Found:
+    """What a document, read with ``FOUND``, tells."""
+    errors, result = stored.get("errors"), stored.get("result", b"")
+    last = errors[-1] if isinstance(errors, list) and errors and isinstance(errors[-1], dict) else {}
+    return Found(
+        State(stored["state"]),
+        stored.get("owner", ""),
+        result if isinstance(result, bytes) else str(result).encode(),
+        str(last.get("reason", "")),
+        expired=last.get("reason") == EXPIRED and not last.get("worker") and stored["state"] == "dead",
+    )
+
+
+#: What is read of a job to tell what became of it.
+FOUND: Final = {"state": 1, "owner": 1, "result": 1, "errors": {"$slice": -1}}
+
+
+def _dead(now: float, usual: Usual) -> Document:
+    ended: Document = {"state": "dead", "ended_at": date(now)}
+    if usual.dead_retention is not None:
+        ended["remove_at"] = date(now + usual.dead_retention)
+    return ended

@@ -1,0 +1,119 @@
+"""``sluicemq device streamer|queue|forwarder FRONTEND BACKEND``: one device alone, relaying in memory."""
+
+import sys
+
+if __name__ == "__main__" and not sys.flags.safe_path:
+    del sys.path[0]  # the current folder: a zmq.py or a gevent/ there is not what is meant
+
+from gevent import monkey
+
+monkey.patch_all()
+
+import argparse  # noqa: E402 - nothing may be imported before the patch
+import logging  # noqa: E402
+import signal  # noqa: E402
+
+import gevent  # noqa: E402
+from gevent.event import Event  # noqa: E402
+
+from sluicemq_devices.doors.endpoints import Endpoint, parse  # noqa: E402
+from sluicemq_devices.doors.switchboard import Switchboard  # noqa: E402
+from sluicemq_devices.hub.notices import Notices  # noqa: E402
+from sluicemq_devices.hub.stderr import OneLine, unblock_stderr  # noqa: E402
+from sluicemq_devices.relays.device import HWM, HWM_BYTES, Device  # noqa: E402
+from sluicemq_devices.relays.forwarder import Forwarder  # noqa: E402
+from sluicemq_devices.relays.queue import Queue  # noqa: E402
+from sluicemq_devices.relays.streamer import Streamer  # noqa: E402
+
+_DEVICES: dict[str, type[Streamer | Queue | Forwarder]] = {
+    "streamer": Streamer,
+    "queue": Queue,
+    "forwarder": Forwarder,
+}
+_EPILOG = """An end is tcp://HOST:PORT or ipc:///PATH. It binds, also when marked with @; marked with > it
+connects (quote it: the shell knows > as well). SIGTERM and SIGINT pass on what is held, then end it."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one device until a signal; the exit code: 0 done, 1 could not start (2: wrong usage)."""
+    options = _parser().parse_args(arguments)
+    _set_up_log()
+    notices = Notices(logging.getLogger("devices"))
+    board = Switchboard(notice=notices.notice, count=notices.add)
+    device = _DEVICES[options.device](
+        board, options.frontend, options.backend, hwm=options.hwm, hwm_bytes=options.hwm_bytes
+    )
+    board.start()
+    try:
+        return _run(options.device, device, notices)
+    finally:
+        board.stop()
+
+
+def _set_up_log() -> None:
+    unblock_stderr()
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(OneLine("%(message)s"))
+    logging.basicConfig(handlers=[handler])
+
+
+def _run(name: str, device: Device, notices: Notices) -> int:
+    stop = Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        gevent.signal_handler(number, stop.set)
+    try:
+        device.start()
+    except OSError as error:
+        _say(f"{name}: {error.strerror or error}")
+        return 1
+    frontend, backend = device.addresses
+    _say(f"{name}: frontend {frontend}, backend {backend}")
+    stop.wait()
+    device.stop()
+    notices.say_rest()
+    counted = "".join(f", {kind} {count}" for kind, count in sorted(_counted(device, notices).items()))
+    _say(f"{name}: stopped after {device.received} messages{counted}")
+    return 0
+
+
+def _counted(device: Device, notices: Notices) -> dict[str, int]:
+    """What has gone wrong, by kind."""
+    lost = {"messages_lost": device.lost} if isinstance(device, Forwarder) and device.lost else {}
+    return {**notices.values, **lost}
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="sluicemq device", description=__doc__, epilog=_EPILOG)
+    parser.add_argument("device", choices=_DEVICES)
+    parser.add_argument(
+        "frontend", metavar="FRONTEND", type=_endpoint, help="where producers, clients or publishers are"
+    )
+    parser.add_argument("backend", metavar="BACKEND", type=_endpoint, help="where workers or subscribers are")
+    parser.add_argument("--hwm", type=_positive, default=HWM, help="messages held at most (%(default)s)")
+    parser.add_argument(
+        "--hwm-bytes", type=_positive, default=HWM_BYTES, help="bytes held at most (%(default)s)"
+    )
+    return parser
+
+
+def _endpoint(text: str) -> Endpoint:
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError
+    return number
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Doors, lanes and connections."""

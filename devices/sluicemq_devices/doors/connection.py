@@ -1,0 +1,454 @@
+"""One connection of a door, which speaks ZMTP itself."""
+
+from __future__ import annotations
+
+import _socket
+import contextlib
+from collections.abc import Callable
+from time import thread_time
+from typing import Any, Generic
+
+from gevent import get_hub
+
+from sluicemq_devices.doors.conduct import MOST_MALFORMED, MOST_UNTOLD, WITHIN, Conduct
+from sluicemq_devices.doors.kernel import has_left, unacknowledged, unread
+from sluicemq_devices.doors.outbox import Outbox
+from sluicemq_devices.doors.unfinished import SMALL, Unfinished
+from sluicemq_devices.hub.callbacks import nothing, shielded
+from sluicemq_devices.hub.flow import Watermark, boundless
+from sluicemq_devices.hub.spare_time import SpareTime
+from sluicemq_devices.hub.turn_time import TurnTime
+from sluicemq_devices.zmtp.frames import PING
+from sluicemq_devices.zmtp.peer import M, Peer
+
+_READ, _WRITE = 1, 2  # libev's EV_READ and EV_WRITE
+_CHUNK = 65_536
+#: Where what is read at once of a large frame is; then others have their turn. A buffer of its own size
+#: for each read would come from the system, and go back, each time.
+_scratch = memoryview(bytearray(262_144))
+_MOMENT = 1e-9  # seconds; a timer of 0 would run before other timers and starve them
+_GLANCE = 1.0  # seconds between looks whether the peer of a paused connection has gone
+_FEW = 4  # messages of a turn in spare time
+_FLUSH = 1.0  # seconds for what is held, and for the peer's own end, when it is closed
+_PATIENCE = 0.1  # of the time for a handshake: so long one may wait for our greeting with its own
+
+
+def _ignore(_messages: list[M]) -> None:
+    pass
+
+
+class Connection(Generic[M]):
+    """A socket of any kind with one peer: the peer can be chosen, its end is seen.
+
+    Set ``receive`` (lists of messages), ``closed`` (once: the connection has ended and all that it
+    sent has been delivered) and ``unblocked`` (writable again). They run on the hub and must not
+    block. It has no greenlet and, unless it is paused or has heartbeats, no timer.
+
+    What came over a PULL is handed over in any case, for its peer would not hear that it was not:
+    while it is paused what comes stays in the kernel, also when the peer has gone. A ROUTER that is
+    paused ends with its peer: what that has asked, and was not read, has nobody to be answered to.
+
+    With heartbeats one who knows them is cut when it gives no sign of life for ``silence``; any other is
+    not asked for one, and cut when its kernel does not acknowledge what was sent for as long.
+
+    It is read in turns of some milliseconds, so that others have theirs; when many are read, in later turns
+    of the hub. Whoever receives says what could not be used (:meth:`blame`): such a peer is read in spare
+    time, and cut if it sends little else.
+    """
+
+    _form: type[Peer[M]]
+    _longest_turn: float
+    """Seconds in which messages are handed over, about; those behind them wait for a later turn."""
+
+    def __init__(
+        self,
+        socket: _socket.socket,
+        peer: str,
+        kind: str,
+        opened: Callable[[Any], None],
+        gone: Callable[[Any, str, str], None],
+        *,
+        max_frame: int,
+        held: Watermark | None,
+        heartbeat: float | None,
+        silence: float | None,
+        unfinished: Unfinished,
+        spare: SpareTime,
+        turn_time: TurnTime,
+    ) -> None:
+        """``opened(self)``: its handshake is done. ``gone(self, kind, why)``: it is closed.
+
+        ``kind``: of the mishap with which it ended, a counter's name, or empty; ``why``: a text for the
+        log, or empty if the mishap is worth none. ``unfinished``: the budget for incomplete messages.
+        Call :meth:`start`.
+        """
+        self.peer = peer
+        self.receive: Callable[[list[M]], None] = _ignore
+        self.closed: Callable[[], None] = nothing
+        self.unblocked: Callable[[], None] = nothing
+        self.received = 0
+        """Messages handed over so far."""
+        self._socket = socket
+        self._opened = opened
+        self._gone = gone
+        self._heartbeat = heartbeat or 0.0
+        self._silence = silence or heartbeat or 0.0
+        self._unanswered = 0.0  # seconds without a sign of life
+        self._alive = True
+        self._is_open = False
+        self._closing = False
+        self._ended = False
+        self._deserted = False  # the peer has gone
+        self._is_router = kind == "ROUTER"
+        self._keeps_all = kind == "PULL"
+        self._unfinished = unfinished
+        self._counted = 0  # bytes of an incomplete message that are counted there
+        self._handshake = 0.0
+        self._paused_by: set[object] = set()
+        self._spare = spare
+        self._turn_time = turn_time
+        self._waits = False  # for its turn in one of both
+        self._conduct = Conduct(MOST_UNTOLD if kind == "PULL" else MOST_MALFORMED)
+        self._outbox = Outbox(socket, held or boundless())
+        self._zmtp = self._form(kind, max_frame, self._say)
+        loop = get_hub().loop
+        self._reader = loop.io(socket.fileno(), _READ)
+        self._writer = loop.io(socket.fileno(), _WRITE)
+        self._turn = loop.timer(_MOMENT)
+        self._clock = loop.timer(_MOMENT)
+
+    def start(self, handshake: float) -> None:
+        """Begin the handshake, for which there are so many seconds."""
+        self._handshake = handshake
+        self._set_clock(_PATIENCE * handshake, self._greet_on)
+        self._zmtp.greet()
+        self._watch()
+
+    @property
+    def writable(self) -> bool:
+        """Nothing is held; after a False, ``unblocked`` is called. Never once the lane is closing."""
+        return not (self._closing or self._outbox)
+
+    @property
+    def reading(self) -> bool:
+        """Whether nobody has paused it."""
+        return not self._paused_by
+
+    def gave_sign_of_life(self) -> bool:
+        """True if it has sent or taken bytes since the last call, or could not: nobody reads it.
+
+        For whoever has heartbeats in messages of its own, which wait behind a large one.
+        """
+        alive, self._alive = self._alive or not self.reading, False
+        return alive
+
+    @property
+    def backlog(self) -> int:
+        """Messages held because the kernel did not take them to their end; nobody has received them."""
+        return self._outbox.held.count
+
+    @property
+    def held(self) -> Watermark:
+        """Count and bytes of the backlog."""
+        return self._outbox.held
+
+    def pause(self, by: object = None) -> None:
+        """Stop reading this connection; with heartbeats, one paused for ``silence`` is ended.
+
+        ``by``: whoever has a reason of its own; reading goes on when all of them have resumed.
+        """
+        self._paused_by.add(by)
+        self._watch()
+
+    def resume(self, by: object = None) -> None:
+        """Go on reading, unless somebody else has paused it too."""
+        if self._paused_by:
+            self._paused_by.discard(by)
+            self._watch()
+
+    def blame(self, *, malformed: bool = True) -> None:
+        """One of the messages that are being handed over is of no use; not ``malformed``: at the moment."""
+        self._conduct.blame(malformed=malformed)
+
+    def close(self) -> None:
+        """Flush what was sent (about a second at most), then end the connection; returns at once.
+
+        What the peer sends until it sees the end is still delivered, unless the connection is paused.
+        """
+        if self._closing:
+            return
+        if not self._is_open:
+            self._end()
+            return
+        self._closing = True
+        self._set_clock(_FLUSH, self._end)
+        if not self._outbox:
+            self._half_close()
+        self._watch()
+
+    def cut(self, why: str) -> None:
+        """End the connection at once, for a reason that is told."""
+        self._end("connections_cut", why)
+
+    def stalled(self, why: str) -> None:
+        """The same, unless the peer has sent something that is not read yet."""
+        if not unread(self._socket):
+            self.cut(why)
+
+    # --------------------------------------------------------------- reading
+
+    def _readable(self) -> None:
+        if self._counted and self.reading and not self._unfinished.may_read(self):
+            return
+        if (time := self._time_for_it) is not None:
+            self._wait_for_turn(time)
+        else:
+            self._receive()
+
+    def _behind(self) -> None:
+        if (time := self._time_for_it) is not None:
+            self._wait_for_turn(time)
+        else:
+            self._deliver(self._zmtp.take())
+
+    @property
+    def _time_for_it(self) -> SpareTime | TurnTime | None:
+        """Where it has to wait for its turn, if it has to."""
+        if self._conduct.is_bad:
+            return self._spare
+        return self._turn_time if self._turn_time.is_over else None
+
+    def _wait_for_turn(self, time: SpareTime | TurnTime) -> None:
+        self._waits = True
+        self._watch()
+        time.wait(self._its_turn)
+
+    def _its_turn(self) -> None:
+        self._waits = False
+        if self._ended:
+            return
+        if self._is_read and self._zmtp.behind:
+            self._deliver(self._zmtp.take())
+        elif self._is_read and not (self._counted and self.reading and not self._unfinished.may_read(self)):
+            self._receive()
+        self._watch()
+
+    def _receive(self) -> None:
+        zmtp = self._zmtp
+        data: bytes | memoryview
+        try:
+            if zmtp.missing:
+                data = _scratch[: self._socket.recv_into(_scratch[: zmtp.missing])]
+            else:
+                data = self._socket.recv(_CHUNK)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._left()
+            return
+        self._alive = True
+        self._deliver(zmtp.take(data) if isinstance(data, bytes) else zmtp.take_of_large(data))
+
+    def _deliver(self, messages: list[M]) -> None:
+        zmtp = self._zmtp
+        if zmtp.ready and not self._is_open:
+            self._open()
+        if messages and not (self._closing and self._paused_by):
+            self._hand_over(messages)
+        if zmtp.unfinished > SMALL or self._counted:
+            self._count(zmtp.unfinished)
+        if zmtp.idle:
+            self._conduct.idle()
+        if zmtp.error:
+            self.cut(zmtp.error)
+        elif zmtp.behind or not self._reader.active:
+            self._watch()
+
+    def _hand_over(self, messages: list[M]) -> None:
+        self.received += len(messages)
+        began = thread_time()
+        shielded(self.receive, messages)
+        self._zmtp.pace(thread_time() - began, self._longest_turn)
+        self._conduct.judge(len(messages))
+        if self._conduct.is_bad:
+            self._zmtp.most = min(self._zmtp.most, _FEW)
+        if self._conduct.is_over:
+            most = self._conduct.most
+            self.cut(f"{most} messages within {WITHIN:.0f} s that can't be used, and little else")
+
+    def _count(self, size: int) -> None:
+        """Have an incomplete message counted, but for its first bytes; there may be no room to read on."""
+        counted = 0 if self._ended else max(0, size - SMALL)
+        if counted != self._counted:
+            self._counted = counted
+            self._unfinished.hold(self, counted)
+
+    def _left(self) -> None:
+        """The peer has ended the connection; within its handshake that is worth a word."""
+        if self._is_open:
+            self._end()
+            return
+        offered = self._zmtp.offered
+        self._end("handshakes_failed", offered and f"it left within its handshake, after {offered}")
+
+    def _open(self) -> None:
+        self._is_open = True
+        self._clock.stop()
+        if self._heartbeat:
+            self._set_clock(self._heartbeat, self._beat, repeat=self._heartbeat)
+        shielded(self._opened, self)
+        self._watch()
+
+    def _watch(self) -> None:
+        """Read on, or not."""
+        if self._ended:
+            return
+        allowed = self._is_read
+        _switch(self._turn, self._behind, on=allowed and self._zmtp.behind and not self._waits)
+        _switch(self._reader, self._readable, on=allowed and not (self._zmtp.behind or self._waits))
+        if not (self._heartbeat or self._clock.active or allowed or self._keeps_all):
+            self._set_clock(_GLANCE, self._glance, repeat=_GLANCE)
+
+    @property
+    def _is_read(self) -> bool:
+        """One that is paused is read until its handshake is done, and at its end."""
+        return self.reading or not self._is_open or (self._at_its_end and not self._keeps_all)
+
+    @property
+    def _at_its_end(self) -> bool:
+        return self._closing or self._deserted
+
+    # --------------------------------------------------------------- writing
+
+    def _say(self, data: bytes) -> None:
+        if not self._outbox.say(data):
+            self._stuck()
+
+    def _stuck(self) -> None:
+        """Something is held: go on when the kernel takes more, or read what is left if nobody will."""
+        if self._ended:
+            return
+        if self._outbox.broken:
+            self._writer.stop()
+            self._deserted = not self._is_router  # that is ended by a glance if it is paused
+            self._watch()
+        else:
+            _switch(self._writer, self._flush, on=True)
+
+    def _flush(self) -> None:
+        self._alive = True  # its kernel has taken something
+        if not self._outbox.flush():
+            self._stuck()
+            return
+        self._writer.stop()
+        if self._closing:
+            self._half_close()
+        else:
+            shielded(self.unblocked)
+
+    # ---------------------------------------------------------------- clocks
+
+    def _greet_on(self) -> None:
+        """The peer may be one that reads the whole of our greeting before it says its own."""
+        self._zmtp.greet_on()
+        self._set_clock((1 - _PATIENCE) * self._handshake, self._late)
+
+    def _late(self) -> None:
+        self.cut(self._zmtp.late)
+
+    def _glance(self) -> None:
+        """Look, though paused, whether the peer has gone.
+
+        Its end may lie behind what is unread, with no room for it here: it is seen only by writing, for
+        the kernel of one that has gone answers with a reset.
+        """
+        if self.reading:
+            self._clock.stop()
+        elif not self._look_for_its_end() and self._zmtp.knows_ping and unread(self._socket):
+            self._say(PING)
+
+    def _beat(self) -> None:
+        """Ask for a sign of life, or look for one; cut who has given none for too long."""
+        asked = self._zmtp.knows_ping
+        alive = self._alive if asked else not unacknowledged(self._socket, self._heartbeat)
+        alive = alive or not self.reading  # its answers are not read
+        self._unanswered = 0.0 if alive else self._unanswered + self._heartbeat
+        self._alive = False
+        if not self.reading and self._look_for_its_end():
+            return
+        if self._unanswered >= self._silence:
+            what = "no answer to heartbeats" if asked else "what was sent is not acknowledged"
+            self.cut(f"{what} for {self._silence} s")
+        elif asked:
+            self._say(PING)
+
+    def _look_for_its_end(self) -> bool:
+        """Whether the peer has gone; what it has left is read, or the connection ended."""
+        if not has_left(self._socket):
+            return False
+        if self._is_router:
+            self._drop_unread()
+        else:
+            self._deserted = True
+            self._watch()
+        return True
+
+    def _drop_unread(self) -> None:
+        count = unread(self._socket)
+        if count or self._zmtp.behind:
+            self.cut(f"it has left while it was not read: of what it sent, {count} bytes or more are dropped")
+        else:
+            self._end()
+
+    def _set_clock(self, seconds: float, callback: Callable[[], None], repeat: float = 0.0) -> None:
+        self._clock.stop()
+        self._clock.close()
+        self._clock = get_hub().loop.timer(seconds, repeat)
+        self._clock.start(callback)
+
+    # ------------------------------------------------------------------- end
+
+    def _half_close(self) -> None:
+        """Say that nothing more comes; closed now, unread bytes would make the kernel drop what was sent."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(_socket.SHUT_WR)
+
+    def _hand_over_the_rest(self, kind: str, why: str) -> None:
+        """Hand over what was read and nobody will send again, in turns; then end."""
+        self._closing = self._waits = True  # it is not read any more
+        self._writer.stop()
+        self._watch()
+
+        def turn() -> None:
+            self._hand_over(self._zmtp.take())
+            self._end(kind, why)
+
+        self._set_clock(_MOMENT, turn)
+
+    def _end(self, kind: str = "", why: str = "") -> None:
+        if self._ended:
+            return
+        if self._keeps_all and self._zmtp.behind and not self._conduct.is_over:
+            self._hand_over_the_rest(kind, why)
+            return
+        self._ended = self._closing = True
+        for watcher in (self._reader, self._writer, self._turn, self._clock):
+            watcher.stop()
+            watcher.close()
+        self._socket.close()
+        self._count(0)
+        self._gone(self, kind, why)
+        if self._is_open:
+            shielded(self.closed)
+        # There may be megabytes, which need not wait until Python finds the cycle that every lane is in.
+        self._outbox.forget()
+        self._zmtp.forget()
+
+
+def _switch(watcher: Any, callback: Callable[[], None], *, on: bool) -> None:
+    if on and not watcher.active:
+        watcher.start(callback)
+    elif watcher.active and not on:
+        watcher.stop()

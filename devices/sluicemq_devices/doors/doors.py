@@ -1,0 +1,149 @@
+"""Doors: the addresses where clients connect. Every connection is a lane, which speaks ZMTP itself."""
+
+from __future__ import annotations
+
+import _socket
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from gevent import socket as sockets
+from gevent.event import Event
+
+from sluicemq_devices.doors.endpoints import Endpoint
+from sluicemq_devices.doors.entrance import Entrance
+from sluicemq_devices.doors.lane import Lane, RawLane
+from sluicemq_devices.doors.switchboard import Switchboard
+from sluicemq_devices.hub.flow import Watermark
+
+__all__ = ["Lane", "LaneDoor", "RawDoor", "RawLane"]
+
+_AnyLane = TypeVar("_AnyLane", Lane, RawLane)
+
+
+class _Door(Generic[_AnyLane]):
+    """One address; every connection is a lane."""
+
+    _lane: type[_AnyLane]
+
+    def __init__(
+        self,
+        board: Switchboard,
+        endpoint: Endpoint,
+        kind: str,
+        opened: Callable[[_AnyLane], None],
+        *,
+        max_frame: int,
+        heartbeat: float | None = None,
+        silence: float | None = None,
+        held: Callable[[str], Watermark] | None = None,
+        kept: bool = False,
+    ) -> None:
+        """``opened(lane)`` is called when a client has finished its handshake.
+
+        ``max_frame``: bytes of all frames of a message above which its connection is cut.
+        ``heartbeat``: seconds between ZMTP pings; ``silence``: seconds without any sign of life after
+        which the connection is cut. ``held(peer)``: makes what is told of a lane's backlog.
+        ``kept``: connections are kept for it that other doors can't use up.
+        """
+        self._board = board
+        self._kind = kind
+        self._opened: Callable[[_AnyLane], None] = opened
+        self._max_frame = max_frame
+        self._heartbeat = heartbeat
+        self._silence = silence
+        self._held = held
+        self._lanes: dict[_AnyLane, Callable[[], None]] = {}
+        self._received = 0
+        self._paused = False
+        self._all_gone = Event()
+        self._entrance = Entrance(board, endpoint, self._enter, kept=kept)
+
+    @property
+    def address(self) -> str:
+        """Where it is; after :meth:`start` with the port that the kernel chose, if that was 0."""
+        return self._entrance.address
+
+    @property
+    def connections(self) -> int:
+        """How many there are now."""
+        return len(self._lanes)
+
+    @property
+    def received(self) -> int:
+        """Messages handed over so far, by all lanes."""
+        return self._received + sum(lane.received for lane in self._lanes)
+
+    def start(self) -> None:
+        """Open the entrance; OSError names the address that can't be bound."""
+        self._entrance.start()
+
+    def pause(self) -> None:
+        """Stop reading every lane, and accepting."""
+        self._paused = True
+        self._entrance.pause()
+        for lane in list(self._lanes):
+            lane.pause(self)
+
+    def resume(self) -> None:
+        """Go on, but with lanes that were paused for a reason of their own."""
+        self._paused = False
+        self._entrance.resume()
+        for lane in list(self._lanes):
+            lane.resume(self)
+
+    def stop(self) -> None:
+        """Accept no more and close every lane, which flushes what was sent (about a second at most).
+
+        What was read, and of lanes that are not paused what comes until then, is handed over.
+        """
+        self._entrance.stop()
+        self._all_gone.clear()
+        for lane in list(self._lanes):
+            lane.close()
+        if self._lanes:
+            self._all_gone.wait()
+
+    def _enter(self, outside: sockets.socket, peer: str, left: Callable[[], None]) -> None:
+        socket = _socket.socket(fileno=outside.detach())
+        socket.setblocking(False)  # noqa: FBT003 - that is how it is called
+        lane = self._lane(
+            socket,
+            peer,
+            self._kind,
+            self._opened,
+            self._left,
+            max_frame=self._max_frame,
+            held=self._held(peer) if self._held else None,
+            heartbeat=self._heartbeat,
+            silence=self._silence,
+            unfinished=self._board.unfinished,
+            spare=self._board.spare,
+            turn_time=self._board.turn_time,
+        )
+        self._lanes[lane] = left
+        if self._paused:  # accepted before, and only now here
+            lane.pause(self)
+        lane.start(self._board.handshake)
+
+    def _left(self, lane: _AnyLane, kind: str, why: str) -> None:
+        self._received += lane.received
+        left = self._lanes.pop(lane)
+        left()
+        if not self._lanes:
+            self._all_gone.set()
+        if why:
+            self._board.notice(kind, f"{lane.peer} at {self.address}: {why}")
+        elif kind:
+            self._board.count(kind)
+
+
+class LaneDoor(_Door[Lane]):
+    """For those who look into messages."""
+
+    _lane = Lane
+
+
+class RawDoor(_Door[RawLane]):
+    """For relays, which pass messages on as they are."""
+
+    _lane = RawLane

@@ -1,0 +1,141 @@
+"""Entrances: where clients' connections are accepted, or dialled, within a budget."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+
+import gevent
+from gevent import socket as sockets
+from gevent.event import Event
+
+from sluicemq_devices.doors import places
+from sluicemq_devices.doors.endpoints import Endpoint, tcp_address
+from sluicemq_devices.doors.switchboard import Switchboard
+from sluicemq_devices.hub.callbacks import nothing
+
+_BREATH = 0.1  # seconds before the next accept() after one that failed: no storm at the limit of files
+_BACKOFF = (0.1, 5.0)  # seconds between dials: first and longest
+_MOMENT = 1e-9  # seconds
+_STEADY = 6.0  # seconds; one that took so long to dial and to end is redialled without backing off
+
+#: Given a connection, who is there, and what to call, once, when it has been closed.
+Welcome = Callable[[sockets.socket, str, Callable[[], None]], None]
+
+
+class Entrance:
+    """One address: accepts or dials connections and hands each to ``welcome``, which must not block."""
+
+    def __init__(
+        self, board: Switchboard, endpoint: Endpoint, welcome: Welcome, *, kept: bool = False
+    ) -> None:
+        """``kept``: connections are kept for it that other doors can't use up."""
+        self.address = endpoint.address
+        self._board = board
+        self._endpoint = endpoint
+        self._welcome = welcome
+        self._kept = kept
+        self._connections = 0
+        self._greenlet: gevent.Greenlet[..., None] | None = None
+        self._listener: sockets.socket | None = None
+        self._accepting = Event()
+        self._accepting.set()
+
+    def start(self) -> None:
+        """Bind or begin to dial; OSError names the address that can't be bound."""
+        if self._greenlet:
+            return
+        if self._endpoint.bind:
+            self._listener, self.address = places.listen(self._endpoint.address)
+            self._greenlet = gevent.spawn(self._accept, self._listener)
+        else:
+            self._greenlet = gevent.spawn(self._dial)
+
+    def pause(self) -> None:
+        """Accept no more: who comes waits in the kernel, where a dead one costs no file."""
+        self._accepting.clear()
+
+    def resume(self) -> None:
+        """Accept again."""
+        self._accepting.set()
+
+    def stop(self) -> None:
+        """Accept no more; connections that were handed over stay."""
+        if self._greenlet:
+            self._greenlet.kill()
+            self._greenlet = None
+        if self._listener:
+            self._listener.close()
+            self._listener = None
+            places.leave(self._endpoint.address, self.address)
+
+    def _accept(self, listener: sockets.socket) -> None:
+        while True:
+            self._accepting.wait()
+            try:
+                outside, address = listener.accept()
+            except OSError as error:
+                self._board.notice("connections_refused", f"{self.address}: {error.strerror}")
+                gevent.sleep(_BREATH)
+                continue
+            self._admit(outside, _peer_name(outside, address), nothing)
+            gevent.sleep(_MOMENT)  # it opens its files before the next comes; and a crowd starves nobody
+
+    def _admit(self, outside: sockets.socket, peer: str, ended: Callable[[], None]) -> bool:
+        why = self._board.admit(outside.fileno(), self._connections, kept=self._kept)
+        if why:
+            outside.close()
+            self._board.notice("connections_refused", f"{peer} at {self.address}: {why}")
+            return False
+        self._connections += 1
+        left = partial(self._left, ended)
+        try:
+            _tune(outside)
+        except OSError as error:  # it has gone already
+            outside.close()
+            left()
+            self._board.notice("connections_refused", f"{peer} at {self.address}: {error}")
+        else:
+            self._welcome(outside, peer, left)
+        return True
+
+    def _left(self, ended: Callable[[], None]) -> None:
+        self._connections -= 1
+        self._board.release()
+        ended()
+
+    def _dial(self) -> None:
+        pause, longest = _BACKOFF
+        while True:
+            began = time.monotonic()
+            self._dial_once()
+            pause = _BACKOFF[0] if time.monotonic() - began > _STEADY else min(2 * pause, longest)
+            gevent.sleep(pause)
+
+    def _dial_once(self) -> None:
+        """Connect, and stay until the connection has ended."""
+        try:
+            outside = places.connect(self._endpoint.address)
+        except OSError as error:
+            self._board.notice("dial_failed", f"{self.address}: {error.strerror or error}")
+            return
+        ended = Event()
+        if self._admit(outside, self.address, ended.set):
+            ended.wait()
+
+
+def _tune(outside: sockets.socket) -> None:
+    """No delay for small frames; a peer whose machine has vanished is noticed after a minute."""
+    outside.settimeout(None)
+    if outside.family == sockets.AF_UNIX:
+        return
+    outside.setsockopt(sockets.IPPROTO_TCP, sockets.TCP_NODELAY, 1)
+    outside.setsockopt(sockets.SOL_SOCKET, sockets.SO_KEEPALIVE, 1)
+    outside.setsockopt(sockets.IPPROTO_TCP, sockets.TCP_KEEPIDLE, 30)
+    outside.setsockopt(sockets.IPPROTO_TCP, sockets.TCP_KEEPINTVL, 10)
+    outside.setsockopt(sockets.IPPROTO_TCP, sockets.TCP_KEEPCNT, 3)
+
+
+def _peer_name(outside: sockets.socket, address: tuple[str, int]) -> str:
+    return "ipc" if outside.family == sockets.AF_UNIX else tcp_address(address[0], address[1])

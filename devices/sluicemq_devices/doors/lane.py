@@ -1,0 +1,63 @@
+"""Lanes: a client's private way. One connection that speaks ZMTP itself, in one of two forms."""
+
+from __future__ import annotations
+
+from sluicemq_devices.doors.connection import Connection
+from sluicemq_devices.zmtp.frames import Message
+from sluicemq_devices.zmtp.messages import FramePeer, RawPeer
+
+
+class Lane(Connection[Message]):
+    """Its messages are lists of frames; those of a ROUTER begin with the identity of the peer."""
+
+    _form = FramePeer
+    _longest_turn = 0.002
+
+    def send(self, frames: Message) -> None:
+        """Send now or, in order, as soon as the kernel takes it; dropped if the lane is closed."""
+        if not self._closing and not self._outbox.send(frames[1:] if self._is_router else frames):
+            self._stuck()
+
+    def post(self, messages: list[Message]) -> None:
+        """Send several, each now or as soon as the kernel takes it."""
+        if self._is_router:
+            messages = [frames[1:] for frames in messages]
+        if not self._closing and not self._outbox.post(messages):
+            self._stuck()
+
+
+class RawLane(Connection[bytes]):
+    """Its messages are as they are sent: what a relay takes from one lane it can give to another."""
+
+    _form = RawPeer
+    _longest_turn = 0.010  # it ends in one write to each lane that gets something, which short ones repeat
+    posted = 0
+    """Messages that were sent, or will be as soon as the kernel takes them."""
+
+    def post(self, messages: list[bytes]) -> None:
+        """Send several, now or as soon as the kernel takes them; dropped if the lane is closed."""
+        if self._closing:
+            return
+        self.posted += len(messages)
+        if not self._outbox.relay(messages):
+            self._stuck()
+
+    @property
+    def identity(self) -> bytes:
+        """The routing id that the peer has announced, or nothing."""
+        return self._zmtp.identity
+
+    @property
+    def deserted(self) -> bool:
+        """The peer has gone, though that may not have been read yet."""
+        self._look_for_its_end()
+        return self._deserted or self._ended
+
+    @property
+    def unsent(self) -> list[bytes]:
+        """Messages that have not gone to their last byte: at its end, those that somebody else can have."""
+        return self._outbox.unsent
+
+    def subscription(self, topic: bytes, *, on: bool) -> bytes:
+        """What tells the peer of an XSUB that a topic is wanted, or no longer."""
+        return self._zmtp.subscription(topic, on=on)

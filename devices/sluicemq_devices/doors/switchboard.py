@@ -1,0 +1,104 @@
+"""What all doors of one process share."""
+
+from __future__ import annotations
+
+import logging
+import resource
+import sys
+from collections.abc import Callable
+from functools import partial
+
+from sluicemq_devices.doors.unfinished import MOST_BYTES, Unfinished
+from sluicemq_devices.hub.notices import Notices
+from sluicemq_devices.hub.spare_time import SpareTime
+from sluicemq_devices.hub.turn_time import TurnTime
+
+_log = logging.getLogger("devices")
+#: For the door of the library and the commands: a twentieth of all connections, and so many at least.
+_KEPT_PART, _LEAST_KEPT = 20, 8
+_MOST_CONNECTIONS = 30_000  # whatever the limit of open files, for the memory they take
+
+
+class Switchboard:
+    """The budget of connections, and who is told what goes wrong on them.
+
+    ``notice(kind, text)`` is told what went wrong on a connection: ``kind`` is a counter's name
+    (``connections_refused``, ``connections_cut``, ``handshakes_failed``, ``large_messages_waited``,
+    ``replies_dropped``, ``dial_failed``), ``text`` says who and why. It may be called often: log it with
+    a limit, as :class:`~sluicemq_devices.hub.Notices` does. ``count(kind)`` is told what is not worth a line:
+    who leaves without a word.
+    """
+
+    def __init__(
+        self,
+        *,
+        notice: Callable[[str, str], None] | None = None,
+        count: Callable[[str], None] | None = None,
+        max_connections: int | None = None,
+        reserve_fds: int = 256,
+        handshake: float = 10.0,
+        unfinished_bytes: int = MOST_BYTES,
+        keep: bool = False,
+    ) -> None:
+        """``handshake``: seconds in which a client must have finished its ZMTP handshake.
+
+        ``unfinished_bytes``: of messages that are not complete, in memory, over all connections.
+        ``keep``: no door may have more than four fifths of the connections, and some are kept for the
+        doors for which :meth:`admit` is told so.
+        """
+        notices = Notices(_log)
+        self.notice = notice or notices.notice
+        self.count = count or notices.add
+        self.unfinished = Unfinished(unfinished_bytes, short=partial(self.notice, "large_messages_waited"))
+        self.max_connections = max_connections or 0
+        self.connections = 0
+        self.handshake = handshake
+        self.spare = SpareTime()
+        self.turn_time = TurnTime()
+        self._wanted = max_connections
+        self._reserve_fds = reserve_fds
+        self._last_file = 0
+        self._keep = keep
+
+    @property
+    def kept(self) -> int:
+        """Connections kept for the doors that others must not lock."""
+        most = self.max_connections
+        return min(max(_LEAST_KEPT, most // _KEPT_PART), most // 2) if self._keep else 0
+
+    def start(self) -> None:
+        """Raise the limit of open files to the most allowed, from which the budget follows."""
+        files = _raise_limit_of_files()
+        self._last_file = files - self._reserve_fds // 4
+        self.max_connections = self._wanted or max(1, min(_MOST_CONNECTIONS, files - self._reserve_fds))
+
+    def stop(self) -> None:
+        """Admit nobody any more."""
+        self.max_connections = 0
+
+    def admit(self, file: int, there: int = 0, *, kept: bool = False) -> str:
+        """Take one connection, with this file number, out of the budget; else why there is none left.
+
+        ``there``: how many its door has; ``kept``: for one that others must not lock. Files are numbered
+        from the lowest free one, so a high number says that nearly all are open, whatever opened them.
+        """
+        most, open_now = self.max_connections, f"{self.connections} connections are open"
+        if file >= self._last_file:
+            return f"{open_now}, and too many files"
+        if self.connections >= (most if kept else most - self.kept):
+            return f"{open_now} of {most}" + ("" if kept or not self.kept else f", {self.kept} are kept")
+        if self._keep and there >= max(1, most * 4 // 5):
+            return f"{open_now} of {most}, and {there} at this door"
+        self.connections += 1
+        return ""
+
+    def release(self) -> None:
+        """Give back what :meth:`admit` took."""
+        self.connections -= 1
+
+
+def _raise_limit_of_files() -> int:
+    """Raise the limit of open files to the most allowed, which is returned."""
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return sys.maxsize if hard == resource.RLIM_INFINITY else hard

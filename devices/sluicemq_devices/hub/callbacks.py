@@ -1,0 +1,24 @@
+"""Calls into other people's code, which may not take a device down with it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TypeVarTuple
+
+from sluicemq_devices.hub.notices import Notices
+
+_Arguments = TypeVarTuple("_Arguments")
+_failures = Notices(logging.getLogger("devices"))
+
+
+def shielded(callback: Callable[[*_Arguments], object], *arguments: *_Arguments) -> None:
+    """Call it; what it raises is logged and goes no further: the next message finds the door alive."""
+    try:
+        callback(*arguments)
+    except Exception as error:  # noqa: BLE001 - whatever a stranger's code raises
+        _failures.notice("callbacks_failed", f"a callback of a device failed: {callback!r}", error)
+
+
+def nothing() -> None:
+    """Do nothing: a callback nobody has set."""

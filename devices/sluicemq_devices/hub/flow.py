@@ -1,0 +1,128 @@
+"""High-water marks: how much may be held before whoever fills it is told to wait."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+from sluicemq_devices.hub.callbacks import nothing
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+class Watermark:
+    """Counts what is held, by number and by bytes.
+
+    ``full()`` is called once when either limit is reached, ``drained()`` once when both are back
+    under half: the gap keeps a door from opening and closing with every message.
+    """
+
+    def __init__(
+        self, hwm: int, hwm_bytes: int, full: Callable[[], None], drained: Callable[[], None]
+    ) -> None:
+        self.count = 0
+        self.bytes = 0
+        self.is_full = False
+        self.hwm = hwm
+        self.hwm_bytes = hwm_bytes
+        self._full = full
+        self._drained = drained
+
+    def take(self, count: int, size: int) -> None:
+        """``count`` more things of ``size`` bytes together are held."""
+        self.count += count
+        self.bytes += size
+        if not self.is_full and (self.count >= self.hwm or self.bytes >= self.hwm_bytes):
+            self.is_full = True
+            self._full()
+
+    def give(self, count: int, size: int) -> None:
+        """``count`` things of ``size`` bytes together are held no more."""
+        self.count -= count
+        self.bytes -= size
+        if self.is_full and self._is_low():
+            self.is_full = False
+            self._drained()
+
+    def _is_low(self) -> bool:
+        """Under half of both, or empty: a mark of 1 has no half."""
+        return self.count == 0 or (2 * self.count < self.hwm and 2 * self.bytes < self.hwm_bytes)
+
+
+class Shares(Generic[Key]):
+    """One mark that several fill, by key: each may hold so much of it as it leaves free for the others.
+
+    With a ``part`` of 1, one alone holds half of the mark at most, two a third each, n of them 1/(n+1)
+    each, and as much is left for whoever comes next: so nobody fills it for the others ("dynamic
+    queue length thresholds", Choudhury and Hahne 1998). A smaller part leaves more.
+
+    ``drained(key)`` is called once when one that was full holds less than half of what it may.
+    """
+
+    def __init__(self, mark: Watermark, drained: Callable[[Key], None], part: float = 1.0) -> None:
+        self.mark = mark
+        self._drained = drained
+        self._part = part
+        self._held: dict[Key, _Share] = {}
+
+    def take(self, key: Key, count: int, size: int) -> bool:
+        """``count`` more things of ``size`` bytes together are held under this key; True: it is full."""
+        mark = self.mark
+        mark.take(count, size)
+        share = self._held.get(key)
+        if share is None:
+            share = self._held[key] = _Share()
+        share.count += count
+        share.bytes += size
+        if (
+            share.count >= self._part * (mark.hwm - mark.count)
+            or share.bytes >= self._part * (mark.hwm_bytes - mark.bytes)
+        ):  # fmt: skip
+            share.is_full = True
+        return share.is_full
+
+    def give(self, key: Key, count: int, size: int) -> None:
+        """``count`` things of ``size`` bytes together are held under this key no more."""
+        share = self._held[key]
+        share.count -= count
+        share.bytes -= size
+        if not share.count:
+            del self._held[key]
+        self.mark.give(count, size)
+        if share.is_full and self._is_low(share):
+            share.is_full = False
+            self._drained(key)
+
+    def forget(self, key: Key) -> None:
+        """Nothing is held under this key any more; ``drained`` is not called."""
+        share = self._held.pop(key, None)
+        if share:
+            self.mark.give(share.count, share.bytes)
+
+    def is_full(self, key: Key) -> bool:
+        """True from the moment the key holds all it may until it holds less than half of that."""
+        share = self._held.get(key)
+        return share is not None and share.is_full
+
+    def _is_low(self, share: _Share) -> bool:
+        """Under half of what it may hold, or empty."""
+        count, size = self.mark.hwm - self.mark.count, self.mark.hwm_bytes - self.mark.bytes
+        return not share.count or (
+            2 * share.count < self._part * count and 2 * share.bytes < self._part * size
+        )
+
+
+class _Share:
+    """What is held under one key."""
+
+    __slots__ = ("bytes", "count", "is_full")
+
+    def __init__(self) -> None:
+        self.count = self.bytes = 0
+        self.is_full = False
+
+
+def boundless() -> Watermark:
+    """Count without a limit."""
+    return Watermark(sys.maxsize, sys.maxsize, nothing, nothing)

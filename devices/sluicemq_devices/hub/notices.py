@@ -1,0 +1,70 @@
+"""What has gone wrong, counted, and log lines of it that a flood can't multiply."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+
+import gevent
+
+_QUIET = 1.0  # seconds between two lines of one kind
+
+
+class Notices:
+    """Counts by name; :meth:`notice` also logs, at most one line a second for each name.
+
+    What came too soon to be said is counted in the next line, which comes by itself when it is time.
+    """
+
+    def __init__(self, log: logging.Logger) -> None:
+        self.values: Counter[str] = Counter()
+        self._log = log
+        self._quiet_until: dict[str, float] = {}
+        self._unsaid: Counter[str] = Counter()
+        self._latest: dict[str, str] = {}  # of those unsaid
+        self._waiting = False
+
+    def add(self, name: str, count: int = 1) -> None:
+        """Count something that happens all the time."""
+        self.values[name] += count
+
+    def notice(self, name: str, text: str, error: BaseException | None = None) -> None:
+        """Count something that somebody should hear of; an error is logged with its traceback."""
+        self.values[name] += 1
+        now = time.monotonic()
+        if now < self._quiet_until.get(name, 0.0):
+            self._unsaid[name] += 1
+            self._latest[name] = text
+            self._say_later()
+            return
+        self._say(name, text, self._unsaid.pop(name, 0), now, error)
+
+    def say_rest(self) -> None:
+        """Say what is unsaid: at the end."""
+        for name in list(self._unsaid):
+            self._say_latest(name, time.monotonic())
+
+    def _say(self, name: str, text: str, more: int, now: float, error: BaseException | None = None) -> None:
+        self._quiet_until[name] = now + _QUIET
+        level = logging.ERROR if error else logging.WARNING
+        count = f" (and {more} more like it)" if more else ""
+        self._log.log(level, "%s: %s%s", name, text, count, exc_info=error)
+
+    def _say_latest(self, name: str, now: float) -> None:
+        self._say(name, self._latest.pop(name), self._unsaid.pop(name) - 1, now)
+
+    def _say_later(self) -> None:
+        if not self._waiting:
+            self._waiting = True
+            gevent.spawn_later(_QUIET, self._say_in_time)
+
+    def _say_in_time(self) -> None:
+        """Say what has been quiet for long enough, and look again while there is more."""
+        now = time.monotonic()
+        self._waiting = False
+        for name in list(self._unsaid):
+            if now >= self._quiet_until[name]:
+                self._say_latest(name, now)
+            else:
+                self._say_later()

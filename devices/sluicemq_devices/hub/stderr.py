@@ -1,0 +1,119 @@
+"""A stderr that never blocks the hub: a thread writes; what nobody reads is dropped, with a count."""
+
+from __future__ import annotations
+
+import _thread
+import atexit
+import io
+import logging
+import os
+import select
+import sys
+from queue import SimpleQueue
+from typing import TextIO, cast
+
+from gevent import monkey
+
+_MOST_BYTES = 1 << 20  # waiting to be written
+_AT_THE_END = 1.0  # seconds that the end of the process waits for the last of them
+
+# Those of threads of the system: gevent's would need its hub in the thread that writes.
+_start_thread = monkey.get_original("_thread", "start_new_thread")
+_lock = monkey.get_original("_thread", "allocate_lock")
+_queue: type[SimpleQueue[bytes | _thread.LockType]] = monkey.get_original("queue", "SimpleQueue")
+_poll = monkey.get_original("select", "poll")
+
+
+def unblock_stderr() -> None:
+    """Let all that this process writes to ``sys.stderr``, logs too, be written by a thread."""
+    if not isinstance(sys.stderr, Unblocking):
+        stream = Unblocking(2)
+        atexit.register(stream.drain, _AT_THE_END)
+        sys.stderr = cast("TextIO", stream)
+
+
+class Unblocking(io.TextIOBase):
+    """A text stream to a file whose reader may be slow, or not read at all."""
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+        self._pieces = _queue()
+        self._taken = 0  # bytes that were ever given to the thread
+        self._written = 0  # bytes that it is done with; only the thread changes it
+        self._lost = 0
+        _start_thread(self._write_all, ())
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        """Of the bytes that are written."""
+        return "utf-8"
+
+    def fileno(self) -> int:
+        """Of the file itself."""
+        return self._file
+
+    def isatty(self) -> bool:
+        """Whether somebody sits before it."""
+        return os.isatty(self._file)
+
+    def writable(self) -> bool:
+        """It always is."""
+        return True
+
+    def write(self, text: str) -> int:
+        """Have it written; it is dropped, and counted, when too much waits."""
+        if self._taken - self._written >= _MOST_BYTES:
+            self._lost += 1
+            return len(text)
+        self._put(self._loss() + text)
+        return len(text)
+
+    def drain(self, seconds: float) -> bool:
+        """Wait, the whole process with it, at most so long until all is written; whether it is."""
+        self._put(self._loss())
+        done = _lock()
+        done.acquire()
+        self._pieces.put(done)
+        return bool(done.acquire(timeout=seconds))
+
+    def _loss(self) -> str:
+        """A line on what was lost since the last one that was not."""
+        lost, self._lost = self._lost, 0
+        return f"({lost} lines were lost here: nobody read them)\n" if lost else ""
+
+    def _put(self, text: str) -> None:
+        data = text.encode(errors="backslashreplace")
+        self._taken += len(data)
+        self._pieces.put(data)
+
+    def _write_all(self) -> None:
+        while True:
+            piece = self._pieces.get()
+            if isinstance(piece, bytes):
+                _write(self._file, piece)
+                self._written += len(piece)
+            else:
+                piece.release()
+
+
+def _write(file: int, data: bytes) -> None:
+    """Write all of it, however long that takes; if that can't be done ever, nobody will miss it."""
+    while data:
+        try:
+            data = data[os.write(file, data) :]
+        except BlockingIOError:  # somebody has made it so, perhaps a process that shares it
+            ready = _poll()
+            ready.register(file, select.POLLOUT)
+            ready.poll()
+        except OSError:
+            return
+
+
+class OneLine(logging.Formatter):
+    """Makes one line of each message: ids and names come from strangers, and may not forge lines."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        """Escape what can't be printed."""
+        if not record.message.isprintable():
+            record.message = record.message.encode("unicode_escape").decode()
+        return super().formatMessage(record)

@@ -1,0 +1,1 @@
+"""The three devices: STREAMER, QUEUE and FORWARDER."""

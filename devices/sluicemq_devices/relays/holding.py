@@ -1,0 +1,128 @@
+"""What STREAMER and QUEUE have in common: messages are dealt to workers, what none takes is held."""
+
+from __future__ import annotations
+
+import abc
+from collections import OrderedDict, deque
+from functools import partial
+from itertools import islice
+
+from sluicemq_devices.doors.doors import RawDoor, RawLane
+from sluicemq_devices.doors.endpoints import Endpoint
+from sluicemq_devices.doors.switchboard import Switchboard
+from sluicemq_devices.hub.callbacks import nothing
+from sluicemq_devices.hub.flow import Watermark
+from sluicemq_devices.relays.device import HWM, HWM_BYTES, Device
+
+_RUN = 65_536  # bytes of held messages that are dealt at once: what a lane can't send waits in it
+
+
+class HoldingDevice(Device):
+    """What no worker takes is held up to the marks, then whoever sends it waits."""
+
+    kinds: tuple[str, str]
+    """The sockets of the frontend and of the backend."""
+    envelope = 0
+    """Bytes that workers get, and answer, beyond what a client sent."""
+
+    def __init__(
+        self,
+        board: Switchboard,
+        frontend: Endpoint,
+        backend: Endpoint,
+        *,
+        hwm: int = HWM,
+        hwm_bytes: int = HWM_BYTES,
+    ) -> None:
+        front, back = self.kinds
+        self._board = board
+        self._held: deque[bytes] = deque()
+        self._mark = Watermark(hwm, hwm_bytes, full=self._pause, drained=self._resume)
+        self._team: set[RawLane] = set()
+        self._free: OrderedDict[RawLane, None] = OrderedDict()
+        self._workers = RawDoor(board, backend, back, self._worker_came, max_frame=hwm_bytes + self.envelope)
+        self._clients = RawDoor(
+            board,
+            frontend,
+            front,
+            self._client_came,
+            max_frame=hwm_bytes,
+            held=lambda _: Watermark(hwm, hwm_bytes, nothing, nothing),
+        )
+        super().__init__([self._clients], [self._workers])
+
+    @property
+    def backlog(self) -> int:
+        """Messages that no worker has taken yet."""
+        return self._mark.count + sum(lane.backlog for lane in self._team)
+
+    @abc.abstractmethod
+    def _client_came(self, lane: RawLane) -> None:
+        """Say where what it sends goes."""
+
+    def _answer(self, messages: list[bytes]) -> None:
+        """Take what workers send: nothing comes from PULL."""
+
+    def _take(self, messages: list[bytes]) -> None:
+        """Deal what a client has sent, or hold it; while anything is held no worker is free."""
+        if self._free:
+            self._deal(messages)
+        else:
+            self._hold(messages)
+
+    def _worker_came(self, lane: RawLane) -> None:
+        self._team.add(lane)
+        lane.receive = self._answer
+        lane.closed = partial(self._worker_left, lane)
+        lane.unblocked = partial(self._takes_more, lane)
+        self._takes_more(lane)
+
+    def _worker_left(self, lane: RawLane) -> None:
+        """Have others do what it has not got to the end."""
+        self._team.discard(lane)
+        self._free.pop(lane, None)
+        left = lane.unsent
+        self._held.extendleft(reversed(left))
+        self._mark.take(len(left), sum(map(len, left)))
+        self._deal_held()
+
+    def _takes_more(self, lane: RawLane) -> None:
+        if lane.writable:
+            self._free[lane] = None
+            self._deal_held()
+
+    def _deal_held(self) -> None:
+        while self._held and self._free:
+            run, size = [], 0
+            while self._held and size < _RUN:
+                run.append(self._held.popleft())
+                size += len(run[-1])
+            self._deal(run)
+            self._mark.give(len(run), size)
+
+    def _deal(self, messages: list[bytes]) -> None:
+        """Give each message to the next worker in turn, as ZeroMQ's PUSH does, but many with one call.
+
+        A worker whose connection takes no more gets what is its of these messages all the same: it
+        waits in the lane.
+        """
+        free, count = self._free, len(messages)
+        turn = len(free)
+        lanes = list(islice(free, count))
+        for at, lane in enumerate(lanes):
+            lane.post(messages[at::turn])
+        for lane in lanes[: count % turn]:  # whose turn it was last, of those that had one more
+            free.move_to_end(lane)
+        for lane in lanes:
+            if not lane.writable:
+                free.pop(lane, None)
+
+    def _hold(self, messages: list[bytes]) -> None:
+        self._held.extend(messages)
+        self._mark.take(len(messages), sum(map(len, messages)))
+
+    def _pause(self) -> None:
+        self._clients.pause()
+
+    def _resume(self) -> None:
+        self._clients.resume()

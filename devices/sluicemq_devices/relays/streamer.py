@@ -1,0 +1,15 @@
+"""STREAMER: PUSH producers at the front, PULL workers at the back."""
+
+from __future__ import annotations
+
+from sluicemq_devices.doors.doors import RawLane
+from sluicemq_devices.relays.holding import HoldingDevice
+
+
+class Streamer(HoldingDevice):
+    """PULL to PUSH; what no worker takes is held up to the marks, then the producers wait."""
+
+    kinds = ("PULL", "PUSH")
+
+    def _client_came(self, lane: RawLane) -> None:
+        lane.receive = self._take

@@ -1,0 +1,177 @@
+"""Who wants what at a FORWARDER: its subscribers, their topics, and which messages are for whom."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from sluicemq_devices.doors.doors import RawLane
+from sluicemq_devices.hub.turns import in_turns
+from sluicemq_devices.relays.topics import LONGEST_TOPIC, Topics
+from sluicemq_devices.relays.upstream import Upstream
+from sluicemq_devices.zmtp.frames import LONG, first_frame
+
+_SUBSCRIBE = b"\x01"
+_UNSUBSCRIBE = b"\x00"
+#: Memory of all topics, of one subscriber and of all, at most; each topic takes so much and its bytes thrice.
+MOST_OF_ONE, MOST_OF_ALL = 256 << 20, 512 << 20
+_TOPIC = 600
+_TURN = 1000  # topics of one that has left, which are given up in a turn of the hub
+#: Up to so many subscribers, with so many topics together, are asked one by one: it is quicker.
+_FEW_SUBSCRIBERS, _FEW_TOPICS = 2, 16
+#: Of messages times subscribers, of which each may want each: what is chosen from at once; messages at least.
+_MOST_CHOSEN, _LEAST_CHOSEN = 32_000, 16
+
+
+class Subscriptions:
+    """All subscribers of one FORWARDER and their topics."""
+
+    def __init__(self, upstream: Upstream) -> None:
+        self.subscribers: set[Subscriber] = set()
+        """Those that are connected."""
+        self.of_everything: set[Subscriber] = set()
+        """Those that have the empty topic, of which no other matters then."""
+        self.weight = 0
+        """Bytes that all topics take in memory."""
+        self._topics: Topics[Subscriber] = Topics()
+        self._count = 0
+        self._few: list[tuple[Subscriber, tuple[bytes, ...]]] | None = []  # None: to be found out
+        self._upstream = upstream
+
+    def choose(self, messages: list[bytes]) -> Iterator[tuple[Subscriber, list[bytes]]]:
+        """What is for each of those who want some of it, in some lots; they may come and go meanwhile."""
+        get_all = self.of_everything.copy()
+        for subscriber in get_all:
+            yield subscriber, messages
+        if get_all == self.subscribers:
+            return
+        size = max(_LEAST_CHOSEN, _MOST_CHOSEN // max(1, len(self.subscribers)))
+        for at in range(0, len(messages), size):
+            for subscriber, wanted in self._choose(messages[at : at + size]):
+                if subscriber in self.subscribers and subscriber not in get_all:
+                    yield subscriber, wanted
+
+    def _choose(self, messages: list[bytes]) -> Iterator[tuple[Subscriber, list[bytes]]]:
+        if self._few is None:
+            self._few = self._find_few()
+        if self._few:
+            for subscriber, prefixes in self._few:
+                if wanted := _beginning_with(prefixes, messages):
+                    yield subscriber, wanted
+            return
+        yield from self._topics.wanted(messages)
+
+    def add(self, topic: bytes, subscriber: Subscriber) -> None:
+        """It was not there."""
+        self._few = None
+        self.weight += weight_of(topic)
+        self._upstream.want(topic)
+        if topic:
+            self._topics.add(topic, subscriber)
+            self._count += 1
+        else:
+            self.of_everything.add(subscriber)
+
+    def remove(self, topic: bytes, subscriber: Subscriber) -> None:
+        """It was there."""
+        self._few = None
+        self.weight -= weight_of(topic)
+        self._upstream.want_no_more(topic)
+        if topic:
+            self._topics.remove(topic, subscriber)
+            self._count -= 1
+        else:
+            self.of_everything.discard(subscriber)
+
+    def leave(self, subscriber: Subscriber) -> None:
+        """It has gone; its topics may be here for some time."""
+        self._few = None
+        self.subscribers.discard(subscriber)
+        self.of_everything.discard(subscriber)
+
+    def tell(self) -> None:
+        """Tell the publishers what has changed."""
+        self._upstream.tell()
+
+    def _find_few(self) -> list[tuple[Subscriber, tuple[bytes, ...]]]:
+        if self._count > _FEW_TOPICS:
+            return []
+        choosy = [each for each in self.subscribers - self.of_everything if each.topics]
+        return [(each, tuple(each.topics)) for each in choosy] if len(choosy) <= _FEW_SUBSCRIBERS else []
+
+
+class Subscriber:
+    """One subscriber: its lane and its topics."""
+
+    def __init__(self, lane: RawLane, subscriptions: Subscriptions, refused: Callable[[str], None]) -> None:
+        """``refused(why)``: it subscribed to what it can't have."""
+        self.lane = lane
+        self.topics: set[bytes] = set()
+        self._subscriptions = subscriptions
+        self._refused = refused
+        self._weight = 0
+
+    def receive(self, messages: list[bytes]) -> None:
+        """Take its subscriptions; what else it says is for nobody."""
+        for message in messages:
+            frame = first_frame(message)
+            verb, topic = frame[:1], frame[1:]
+            if verb == _SUBSCRIBE and topic not in self.topics:
+                self._subscribe(topic)
+            elif verb == _UNSUBSCRIBE and topic in self.topics:
+                self._unsubscribe(topic)
+        self._subscriptions.tell()
+
+    def leave(self) -> None:
+        """It has gone: give up its topics, by and by."""
+        self._subscriptions.leave(self)
+        in_turns(self._give_up_some)
+
+    def _subscribe(self, topic: bytes) -> None:
+        why = self._why_not(topic)
+        if why:
+            self._refused(why)
+            return
+        self._weight += weight_of(topic)
+        self.topics.add(topic)
+        self._subscriptions.add(topic, self)
+
+    def _unsubscribe(self, topic: bytes) -> None:
+        self.topics.remove(topic)
+        self._weight -= weight_of(topic)
+        self._subscriptions.remove(topic, self)
+
+    def _why_not(self, topic: bytes) -> str:
+        """Why it can't have it; empty if it can."""
+        if len(topic) > LONGEST_TOPIC:
+            return f"a topic of {len(topic)} bytes, more than {LONGEST_TOPIC}"
+        more = weight_of(topic)
+        if self._weight + more > MOST_OF_ONE:
+            return f"its {len(self.topics)} topics take {self._weight} bytes, and at most {MOST_OF_ONE}"
+        if self._subscriptions.weight + more > MOST_OF_ALL:
+            taken = self._subscriptions.weight
+            return f"topics of all subscribers take {taken} bytes, and at most {MOST_OF_ALL}"
+        return ""
+
+    def _give_up_some(self) -> bool:
+        for _ in range(min(_TURN, len(self.topics))):
+            self._subscriptions.remove(self.topics.pop(), self)
+        self._subscriptions.tell()
+        return bool(self.topics)
+
+
+def weight_of(topic: bytes) -> int:
+    """Bytes of memory that one subscription to it takes, at most."""
+    return _TOPIC + 3 * len(topic)
+
+
+def _beginning_with(prefixes: tuple[bytes, ...], messages: list[bytes]) -> list[bytes]:
+    """Those whose first frame begins with one of them."""
+    return [
+        message
+        for message in messages
+        if (
+            message.startswith(prefixes, 9, 9 + int.from_bytes(message[1:9]))
+            if message[0] & LONG
+            else message.startswith(prefixes, 2, 2 + message[1])
+        )
+    ]

@@ -1,0 +1,387 @@
+"""One end of a ZMTP 3 connection (ZeroMQ RFC 23 and 37), mechanism NULL: bytes in, messages out.
+
+    greeting: ff  8 bytes  7f  major minor  mechanism (20 bytes)  as-server  31 bytes
+    READY:    for each property: length of name, name, length of value (4 bytes), value
+
+The greeting is said in two parts, as libzmq does: first the version, and all else once the peer has said
+its own. One that wants another mechanism, or an older ZMTP, leaves without a word when it reads ours
+first; so it has named what it wants before that.
+
+Then frames, as in :mod:`.frames`, read in one of the forms of :mod:`.messages`.
+Nothing here touches a socket, waits or raises on what a stranger sends.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
+from typing import ClassVar, Generic, TypeVar
+
+from sluicemq_devices.zmtp.frames import COMMAND, LONG, command, encode, short
+
+GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"NULL".ljust(20, b"\0") + bytes(32)
+#: Frames of one message, at most: room for any envelope.
+MOST_FRAMES = 65_536
+
+_OLD, _MECHANISM = 3, slice(12, 32)
+_SIGNATURE_END, _MAJOR, _MINOR = 9, 10, 11
+_VERSION_END = 12
+_MOST_COMMAND = 65_536  # bytes
+_MOST_SUBSCRIPTION = 1 << 20  # bytes of a command at XPUB: topics that are too long are refused, not cut
+_LONGEST_IDENTITY = 255
+_LONGEST_READY = 8192  # bytes
+_GROWN = 1 << 20  # bytes that have come of a large frame from which it is received into a mapping
+_FRAME = 64  # bytes that a frame takes beyond its own: as an object, and its place in a list
+
+_PARTNERS = {
+    "DEALER": (b"REP", b"DEALER", b"ROUTER"),
+    "ROUTER": (b"REQ", b"DEALER", b"ROUTER"),
+    "PULL": (b"PUSH",),
+    "PUSH": (b"PULL",),
+    "XPUB": (b"SUB", b"XSUB"),
+    "XSUB": (b"PUB", b"XPUB"),
+}
+_WITH_IDENTITY = ("DEALER", "ROUTER")
+_SUBSCRIBE, _CANCEL = b"SUBSCRIBE", b"CANCEL"  # RFC 37, ZMTP 3.1
+_AS_MESSAGE = {_SUBSCRIBE: b"\x01", _CANCEL: b"\x00"}  # RFC 23, ZMTP 3.0
+
+M = TypeVar("M")
+"""The form in which messages are handed over."""
+
+
+class Peer(abc.ABC, Generic[M]):
+    """Reads what one peer sends and says what the protocol wants said.
+
+    Feed :meth:`take`, while something is ``missing`` no more than that. Once ``error`` is set, nothing
+    more is read: the connection is to be cut.
+    """
+
+    first: ClassVar[int]
+    """Messages of the first :meth:`take`, at most: nobody knows yet what they cost."""
+    limit: ClassVar[int]
+    """Messages of any :meth:`take`, at most."""
+
+    __slots__ = (
+        "_greeted",
+        "_kind",
+        "_large",
+        "_large_has_more",
+        "_minor",
+        "_most_bytes",
+        "_rest",
+        "_say",
+        "_size",
+        "_unsaid",
+        "behind",
+        "error",
+        "identity",
+        "idle",
+        "knows_ping",
+        "missing",
+        "most",
+        "ready",
+        "unfinished",
+    )
+
+    def __init__(self, kind: str, most_bytes: int, say: Callable[[bytes], None]) -> None:
+        """``kind``: of socket that this end is; ``most_bytes``: of one message; ``say``: sends bytes."""
+        self.error = ""
+        """Why the connection must be cut, in words for the log."""
+        self.ready = False
+        """The handshake is done."""
+        self.behind = False
+        """There may be more messages in what was taken: take nothing, again."""
+        self.idle = False
+        """As many commands as a turn takes came at once, and no message: no honest peer says so much."""
+        self.most = self.first
+        """Messages of one :meth:`take` now, at most; see :meth:`pace`."""
+        self.identity = b""
+        """The routing id that the peer has announced, if it has."""
+        self.missing = 0
+        """Bytes that have still to come of a large frame."""
+        self.unfinished = 0
+        """Bytes of memory that an incomplete message takes, but for the small frame that is coming."""
+        self.knows_ping = False
+        """It announced ZMTP 3.1, or has sent a heartbeat: others may take a PING for a message."""
+        self._kind = kind
+        self._most_bytes = most_bytes
+        self._say = say
+        self._unsaid = GREETING
+        self._greeted = False
+        self._rest = b""
+        self._minor = 0
+        self._large: bytearray | mmap = bytearray()  # what has come of a large frame, and room for the rest
+        self._large_has_more = False
+        self._size = 0  # bytes of the frames of a message, the large one that is coming included
+
+    @property
+    def late(self) -> str:
+        """What is missing when the time for a handshake is over."""
+        if self._greeted:
+            return "no handshake in time: the READY command is missing"
+        return (
+            "it never finished its ZMTP greeting"
+            if self._rest
+            else "it sent nothing in the time for a handshake"
+        )
+
+    @property
+    def offered(self) -> str:
+        """What it has said so far of a handshake that is not done; empty: nothing."""
+        return _offered(self._rest)
+
+    def greet(self) -> None:
+        """Say which ZMTP is spoken here; the first thing to do."""
+        self._unsaid = GREETING[_VERSION_END:]
+        self._say(GREETING[:_VERSION_END])
+
+    def greet_on(self) -> None:
+        """Say the rest of the greeting, if that was not done: also to one who waits for all of it."""
+        if self._unsaid:
+            rest, self._unsaid = self._unsaid, b""
+            self._say(rest)
+
+    def subscription(self, topic: bytes, *, on: bool) -> bytes:
+        """What subscribes to a topic, or no longer, in the words of the ZMTP that this peer speaks."""
+        verb = _SUBSCRIBE if on else _CANCEL
+        return command(verb, topic) if self._minor else encode([_AS_MESSAGE[verb] + topic])
+
+    def pace(self, took: float, longest: float) -> None:
+        """What was taken last took so many seconds: take more next time, or what the longest allows."""
+        if took > longest:
+            self.most = max(1, int(self.most * longest / took))
+        elif self.most < self.limit and 2 * took < longest:
+            self.most = min(self.limit, 2 * self.most)
+
+    def take(self, data: bytes = b"") -> list[M]:
+        """Read the next bytes; messages that are now complete, of a few hundred frames at most."""
+        if self.missing:
+            return self.take_of_large(data)
+        if self._rest:
+            data = self._rest + data
+        if self.ready:
+            return self._read(data, 0)
+        at = self._shake_hands(data)
+        if self.ready:
+            return self._read(data, at)
+        self._rest = data
+        return []
+
+    def take_of_large(self, data: bytes | memoryview) -> list[M]:
+        """Read the next bytes while something is ``missing``; they are copied."""
+        try:
+            messages = self._add_to_large(data)
+        except (OSError, MemoryError):
+            self.error = f"no memory for a frame of which {self.missing} bytes were missing"
+            return []
+        self._weigh()
+        return messages
+
+    def forget(self) -> None:
+        """Let go of what is incomplete: nothing comes any more."""
+        self._rest, self._large = b"", bytearray()
+        self.missing = self.unfinished = 0
+
+    @abc.abstractmethod
+    def _read(self, data: bytes, at: int) -> list[M]:
+        """Read frames from there on, keep what is incomplete, set ``behind``."""
+
+    @abc.abstractmethod
+    def _end_large(self, large: bytearray | mmap, *, has_more: bool) -> list[M]:
+        """Take a large frame, which is complete."""
+
+    @abc.abstractmethod
+    def _message(self, frame: bytes) -> M:
+        """Of this one frame."""
+
+    def _introduced(self, identity: bytes) -> None:
+        """Note how the peer of a ROUTER calls itself, if it does."""
+
+    @property
+    @abc.abstractmethod
+    def _frames_begun(self) -> int:
+        """Frames of the message that is not complete."""
+
+    def _weigh(self) -> None:
+        """Note what the message that is not complete takes."""
+        self.unfinished = self._size - self.missing + _FRAME * self._frames_begun
+
+    def _begin_large(self, size: int, beginning: bytes, *, has_more: bool) -> None:
+        """Have what comes next for the rest of a large frame.
+
+        It is kept as it comes: a size alone, which anybody can name, takes no memory.
+        """
+        self._large_has_more = has_more
+        self._large = bytearray(beginning)
+        self.missing = size - len(beginning)
+
+    def _add_to_large(self, data: bytes | memoryview) -> list[M]:
+        large, missing = self._large, self.missing - len(data)
+        if isinstance(large, mmap):
+            at = len(large) - self.missing
+            large[at : at + len(data)] = data
+        else:
+            large += data
+            if missing and len(large) >= _GROWN:
+                self._large = _mapped(large, len(large) + missing)
+        self.missing = missing
+        if missing:
+            return []
+        self._large = bytearray()
+        return self._end_large(large, has_more=self._large_has_more)
+
+    # ------------------------------------------------------------- handshake
+
+    def _shake_hands(self, data: bytes) -> int:
+        """Read greeting and READY, as far as they have come; where the frames begin."""
+        if not self._greeted:
+            self.error = _not_spoken(data)
+            if self.error:
+                return 0
+            if len(data) >= _VERSION_END:
+                self.greet_on()
+            if len(data) < len(GREETING):
+                return 0
+            self._greeted = True
+            self._minor = data[_MINOR] if data[_MAJOR] == _OLD else 1
+            self.knows_ping = self._minor > 0
+            self._say(command(b"READY", self._properties()))
+        return self._be_introduced(data)
+
+    def _be_introduced(self, data: bytes) -> int:
+        header = data[len(GREETING) : len(GREETING) + 9]
+        if len(header) < 2 or (header[0] & LONG and len(header) < 9):
+            return 0
+        start = len(GREETING) + (9 if header[0] & LONG else 2)
+        length = int.from_bytes(header[1:]) if header[0] & LONG else header[1]
+        if length > _LONGEST_READY:
+            self.error = (
+                f"a READY command of {length} bytes, more than {_LONGEST_READY}: a frame over the limit"
+            )
+        elif self._is_command(header[0], length) and start + length <= len(data):
+            self._check(data[start : start + length])
+            self.ready = not self.error
+        return start + length
+
+    def _check(self, body: bytes) -> None:
+        name, about = _split(body)
+        if name != b"READY":
+            self.error = (
+                _complaint(about) if name == b"ERROR" else f"broken ZMTP: {body[:24]!r} where READY belongs"
+            )
+            return
+        properties = _read_properties(about)
+        if properties is None:
+            self.error = "broken ZMTP: a READY command whose properties can't be read"
+            return
+        kind, identity = properties.get(b"socket-type", b""), properties.get(b"identity", b"")
+        if kind not in _PARTNERS[self._kind] or len(identity) > _LONGEST_IDENTITY:
+            names = b", ".join(_PARTNERS[self._kind]).decode()
+            self.error = (
+                f"it is a {kind[:24].decode(errors='replace')} socket, here is a {self._kind} for {names}"
+            )
+            self._say(command(b"ERROR", short(self.error.encode()[:255])))
+        else:
+            self.identity = identity
+            self._introduced(identity)
+
+    def _properties(self) -> bytes:
+        properties = _property(b"Socket-Type", self._kind.encode())
+        return properties + (_property(b"Identity", b"") if self._kind in _WITH_IDENTITY else b"")
+
+    # -------------------------------------------------------------- commands
+
+    def _is_command(self, flags: int, length: int) -> bool:
+        """Whether it can be one; ``error`` says why not."""
+        if flags & ~LONG != COMMAND:
+            self.error = f"broken ZMTP: a frame with flags {flags:#04x}" + (
+                "" if self.ready else " where READY belongs"
+            )
+        elif length > (most := _MOST_SUBSCRIPTION if self._kind == "XPUB" else _MOST_COMMAND):
+            self.error = f"a command of {length} bytes, more than {most}: a frame over the limit"
+        return not self.error
+
+    def _obey(self, body: bytes) -> list[M]:
+        """Do what a command wants. Unknown ones mean nothing here; PONG was a sign of life by coming."""
+        name, about = _split(body)
+        if name == b"PING":
+            self.knows_ping = True
+            self._say(command(b"PONG", about[2:18]))
+        elif name == b"PONG":
+            self.knows_ping = True
+        elif name == b"ERROR":
+            self.error = _complaint(about)
+        elif name in _AS_MESSAGE and self._kind == "XPUB":
+            return [self._message(_AS_MESSAGE[name] + about)]
+        elif not name:
+            self.error = "broken ZMTP: a command without a name"
+        return []
+
+
+def _not_spoken(data: bytes) -> str:
+    """Why a greeting, or the beginning of one, is not that of ZMTP 3 with NULL; empty if it is."""
+    if data[:1] not in (b"", b"\xff") or data[_SIGNATURE_END:_MAJOR] not in (b"", b"\x7f"):
+        return f"it does not speak ZMTP 3, but sent {data[:24]!r}"
+    if len(data) > _MAJOR and data[_MAJOR] < _OLD:
+        return "it does not speak ZMTP 3, but an older one: its ZeroMQ is from before 2013 (libzmq 4.0)"
+    if len(data) >= _MECHANISM.stop and data[_MECHANISM] != GREETING[_MECHANISM]:
+        return f"no handshake: it wants the mechanism {_mechanism(data)!r}, and only NULL is spoken here"
+    return ""
+
+
+def _offered(data: bytes) -> str:
+    """A greeting, or the beginning of one, in words; empty if there is nothing of it."""
+    if len(data) <= _SIGNATURE_END:
+        return f"the first {len(data)} bytes of a greeting" if data else ""
+    if len(data) <= _MAJOR:
+        return "a greeting that ends before its version: as of a ZeroMQ from before 2013 (libzmq 3.2)"
+    version = f"ZMTP {data[_MAJOR]}" + (f".{data[_MINOR]}" if len(data) > _MINOR else "")
+    if len(data) < _MECHANISM.stop:
+        return f"{version}, no mechanism"
+    return f"{version}, the mechanism {_mechanism(data)!r}, no READY command"
+
+
+def _mechanism(greeting: bytes) -> bytes:
+    return greeting[_MECHANISM].rstrip(b"\0")
+
+
+def _mapped(beginning: bytearray, size: int) -> mmap:
+    """A mapping of this size: of it only the pages that are filled take memory."""
+    mapping = mmap(-1, size, flags=MAP_PRIVATE | MAP_ANONYMOUS)
+    mapping[: len(beginning)] = beginning
+    return mapping
+
+
+def too_large(size: int, most_bytes: int) -> str:
+    """Why a message of so many bytes, or too many frames, is cut."""
+    if size > most_bytes:
+        return f"a frame over the limit, or a message of too many bytes: {size}, more than {most_bytes}"
+    return f"a message of too many frames: more than {MOST_FRAMES}"
+
+
+def _property(name: bytes, value: bytes) -> bytes:
+    return short(name) + len(value).to_bytes(4) + value
+
+
+def _split(body: bytes) -> tuple[bytes, bytes]:
+    """Name of a command, and what comes after it; no name: it is broken."""
+    length = body[0] if body else 0
+    return (body[1 : 1 + length], body[1 + length :]) if length < len(body) else (b"", b"")
+
+
+def _complaint(about: bytes) -> str:
+    return f"it says ERROR: {about[1:200].decode(errors='replace')!r}"
+
+
+def _read_properties(data: bytes) -> dict[bytes, bytes] | None:
+    """By lower-case name; None: they can't be read."""
+    properties: dict[bytes, bytes] = {}
+    while data:
+        name, rest = _split(data)
+        end = 4 + int.from_bytes(rest[:4])
+        if not name or len(rest) < end:
+            return None
+        properties[name.lower()] = rest[4:end]
+        data = rest[end:]
+    return properties

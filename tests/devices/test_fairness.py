@@ -1,0 +1,300 @@
+"""Nobody's messages keep the hub from others: turns end in time, and who sends rubbish comes last."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import gevent
+import pytest
+from plain_sockets import Floor, Notices, eventually, lane_door, shake_hands
+
+from sluicemq_devices.doors import conduct
+from sluicemq_devices.doors.conduct import MOST_MALFORMED, WITHIN, Conduct
+from sluicemq_devices.doors.doors import Lane
+from sluicemq_devices.doors.switchboard import Switchboard
+from sluicemq_devices.hub import spare_time
+from sluicemq_devices.hub.spare_time import SpareTime
+
+Started = Callable[[Any], Any]
+
+MESSAGE = b"\x00\x05hello"
+
+
+def works(seconds: float) -> None:
+    """Keep the hub busy."""
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        pass
+
+
+def test_one_that_sends_much_at_once_has_turns_and_others_have_theirs_between(
+    board: Switchboard, floor: Floor, started: Started
+) -> None:
+    door = started(lane_door(board, floor, kind="PULL"))
+    greedy, other = (shake_hands(door.address, b"PUSH") for _ in range(2))
+    order: list[str] = []
+
+    def receive(name: str, messages: list[list[bytes]]) -> None:
+        if not order:
+            other.sendall(MESSAGE)
+        for _ in messages:
+            order.append(name)
+            works(0.001)
+
+    floor.lane(1)
+    for lane in floor.lanes:
+        lane.receive = partial(
+            receive, "greedy" if lane.peer.endswith(str(greedy.getsockname()[1])) else "other"
+        )
+    greedy.sendall(MESSAGE * 1000)
+    eventually(lambda: len(order) == 1001)
+
+    assert order.index("other") <= 64
+
+
+def test_those_who_send_what_is_of_no_use_take_a_small_part_of_the_time_however_many_they_are(
+    board: Switchboard, floor: Floor, started: Started
+) -> None:
+    door = started(lane_door(board, floor, kind="PULL"))
+    strangers = [shake_hands(door.address, b"PUSH") for _ in range(20)]
+    taken = 0.0
+
+    def receive(lane: Lane, messages: list[list[bytes]]) -> None:
+        nonlocal taken
+        began = time.perf_counter()
+        for _ in messages:
+            works(0.0005)
+            lane.blame(malformed=False)
+        taken += time.perf_counter() - began
+
+    floor.lane(19)
+    for lane in floor.lanes:
+        lane.receive = partial(receive, lane)
+    for stranger in strangers:
+        stranger.sendall(MESSAGE * 1000)
+    eventually(lambda: all(lane.received for lane in floor.lanes))
+    before, began = taken, time.perf_counter()
+    eventually(lambda: taken - before > 0.05)
+
+    assert taken - before < 0.4 * (time.perf_counter() - began)
+    assert floor.closed == []
+    for lane in floor.lanes:
+        lane.receive = lambda _messages: None
+
+
+def test_one_that_sends_little_but_what_is_malformed_is_cut_and_named(
+    board: Switchboard, floor: Floor, notices: Notices, started: Started
+) -> None:
+    door = started(lane_door(board, floor, kind="ROUTER"))
+    stranger = shake_hands(door.address, b"DEALER")
+    lane = floor.lane()
+    lane.receive = lambda messages: [lane.blame() for _ in messages]
+
+    stranger.sendall(MESSAGE * 5000)
+    eventually(lambda: floor.closed)
+
+    assert MOST_MALFORMED <= lane.received < 2 * MOST_MALFORMED
+    (notice,) = notices.of("connections_cut")
+    assert f"{MOST_MALFORMED} messages within {WITHIN:.0f} s that can't be used" in notice
+
+
+def test_one_that_is_paused_while_it_waits_for_its_turn_is_read_when_it_is_resumed(
+    board: Switchboard, floor: Floor, started: Started
+) -> None:
+    door = started(lane_door(board, floor, kind="PULL"))
+    stranger = shake_hands(door.address, b"PUSH")
+    lane = floor.lane()
+
+    def receive(messages: list[list[bytes]]) -> None:
+        for _ in messages:
+            lane.blame(malformed=False)
+        if lane.received == 16:
+            lane.pause()
+
+    lane.receive = receive
+    stranger.sendall(MESSAGE * 100)
+    eventually(lambda: lane.received == 16 and not len(board.spare))
+    lane.resume()
+    eventually(lambda: lane.received == 100)
+
+
+def test_one_that_sends_nothing_but_commands_waits_for_its_turn_and_a_message_makes_it_good(
+    board: Switchboard, floor: Floor, started: Started
+) -> None:
+    door = started(lane_door(board, floor, kind="PULL"))
+    stranger = shake_hands(door.address, b"PUSH")
+    lane = floor.lane()
+    stranger.sendall(b"\x04\x06\x05WHAT?" * 1000)
+    eventually(lambda: lane._conduct.is_bad)
+    stranger.sendall(MESSAGE)
+    eventually(lambda: lane.received == 1)
+    assert not lane._conduct.is_bad
+
+
+def test_what_a_door_that_closes_has_read_is_handed_over_in_turns(
+    board: Switchboard, floor: Floor, started: Started
+) -> None:
+    door = started(lane_door(board, floor, kind="PULL"))
+    stranger = shake_hands(door.address, b"PUSH")
+    lane, sizes, between = floor.lane(), [], []
+
+    def receive(messages: list[list[bytes]]) -> None:
+        if not sizes:
+            door.pause()
+            gevent.spawn(door.stop)
+        sizes.append(len(messages))
+        gevent.get_hub().loop.run_callback(lambda: between.append(len(sizes)))
+        works(0.001)
+
+    lane.receive = receive
+    stranger.sendall(MESSAGE * 2000)
+    eventually(lambda: floor.closed)
+
+    assert sum(sizes) == 2000
+    assert len(set(between)) >= len(sizes) - 1
+
+
+# ------------------------------------------------------------------------ conduct
+
+
+class Clock:
+    """``time`` and ``perf_counter``, which pass when told to."""
+
+    def __init__(self) -> None:
+        self.value = 1000.0
+
+    def monotonic(self) -> float:
+        return self.value
+
+    def __call__(self) -> float:
+        return self.value
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(conduct, "time", clock)
+    monkeypatch.setattr(spare_time, "thread_time", clock)
+    return clock
+
+
+def handed_over(peer: Conduct, good: int, malformed: int = 0, refused: int = 0) -> None:
+    for _ in range(malformed):
+        peer.blame(malformed=True)
+    for _ in range(refused):
+        peer.blame(malformed=False)
+    peer.judge(good + malformed + refused)
+
+
+def test_a_peer_that_errs_now_and_then_is_never_cut(clock: Clock) -> None:
+    peer = Conduct()
+    for _ in range(10_000):
+        handed_over(peer, good=1, malformed=1)
+    assert not peer.is_over
+
+
+def test_a_good_message_makes_up_for_a_bad_one(clock: Clock) -> None:
+    peer = Conduct()
+    handed_over(peer, good=0, malformed=2)
+    assert peer.is_bad
+    handed_over(peer, good=1)
+    assert peer.is_bad
+    handed_over(peer, good=1)
+    assert not peer.is_bad
+
+
+def test_what_is_refused_for_the_moment_cuts_nobody(clock: Clock) -> None:
+    peer = Conduct()
+    for _ in range(1000):
+        handed_over(peer, good=0, refused=1)
+        assert peer.is_bad
+    assert not peer.is_over
+    handed_over(peer, good=1)
+    assert not peer.is_bad
+
+
+def test_what_was_malformed_a_minute_ago_counts_no_more(clock: Clock) -> None:
+    peer = Conduct()
+    for _ in range(10):
+        handed_over(peer, good=0, malformed=MOST_MALFORMED - 1)
+        assert not peer.is_over
+        clock.value += WITHIN + 1
+    handed_over(peer, good=0, malformed=MOST_MALFORMED)
+    assert peer.is_over
+
+
+def test_one_that_hears_no_answer_is_cut_later(board: Switchboard, floor: Floor, started: Started) -> None:
+    shake_hands(started(lane_door(board, floor, kind="PULL")).address, b"PUSH")
+    assert floor.lane()._conduct.most == conduct.MOST_UNTOLD > MOST_MALFORMED
+
+
+# --------------------------------------------------------------------- spare time
+
+
+def test_spare_time_is_a_tenth_and_a_long_turn_is_paid_for_by_those_after_it(clock: Clock) -> None:
+    spare, served = SpareTime(), []
+
+    def turn(seconds: float) -> None:
+        clock.value += seconds
+        served.append(seconds)
+
+    for seconds in [0.00035] * 5 + [0.005] + [0.00035] * 5:
+        spare.wait(partial(turn, seconds))
+    periods = []
+    while spare._timer:
+        before = len(served)
+        spare._give()
+        periods.append(len(served) - before)
+    assert periods == [3, 3, 0, 0, 0, 0, 1, 3, 1]
+
+
+def test_who_comes_again_at_once_waits_for_the_next_period(clock: Clock) -> None:
+    spare, served = SpareTime(), []
+
+    def again() -> None:
+        served.append(1)
+        spare.wait(again)
+
+    spare.wait(again)
+    for period in range(1, 5):
+        spare._give()
+        assert len(served) == period
+    spare._waiting.clear()
+    spare._give()
+    assert spare._timer is None
+
+
+def test_a_crowd_that_sends_at_once_is_read_in_many_turns_each_in_the_order_of_coming(
+    board: Switchboard, floor: Floor, started: Started
+) -> None:
+    # Given forty that have sent a hundred messages each, of which one takes a moment
+    door = started(lane_door(board, floor, kind="PULL"))
+    crowd = [shake_hands(door.address, b"PUSH") for _ in range(40)]
+    turn = 0
+    read: list[tuple[int, Lane]] = []
+
+    def receive(lane: Lane, messages: list[list[bytes]]) -> None:
+        read.append((turn, lane))
+        works(0.002)
+
+    def count() -> None:
+        nonlocal turn
+        turn += 1
+
+    floor.lane(39)
+    for lane in floor.lanes:
+        lane.receive = partial(receive, lane)
+    watch = gevent.get_hub().loop.check()
+    watch.start(count)
+    for each in crowd:
+        each.sendall(MESSAGE * 100)
+    works(0.05)  # all of it has come when the hub looks
+    eventually(lambda: all(lane.received == 100 for lane in floor.lanes), seconds=30)
+    watch.stop()
+    # Then no turn reads many of them, and none is read twice while others wait for the first time
+    assert max(Counter(turn for turn, _ in read).values()) <= 20
+    assert len({lane for _, lane in read[:45]}) >= 38

@@ -1,0 +1,125 @@
+"""Every form of an address that libzmq takes, with a plain socket of libzmq at the other end."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+import gevent
+import pytest
+import zmq
+from gevent import socket as sockets
+from plain_sockets import ANY_PORT, Clients, eventually, receive, send, shake_hands
+
+from sluicemq_devices.doors.doors import RawDoor
+from sluicemq_devices.doors.endpoints import Endpoint, host_and_port, parse
+from sluicemq_devices.doors.places import listen
+from sluicemq_devices.doors.switchboard import Switchboard
+from sluicemq_devices.relays.streamer import Streamer
+
+Started = Callable[[Any], Any]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "real"),
+    [
+        ("tcp://*:*", r"tcp://0\.0\.0\.0:\d+"),
+        ("tcp://*:0", r"tcp://0\.0\.0\.0:\d+"),
+        ("tcp://127.0.0.1:*", r"tcp://127\.0\.0\.1:\d+"),
+        ("tcp://localhost:0", r"tcp://localhost:\d+"),
+        ("tcp://lo:*", r"tcp://127\.0\.0\.1:\d+"),
+        ("tcp://[::]:*", r"tcp://\[::\]:\d+"),
+        ("tcp://[::1]:0", r"tcp://\[::1\]:\d+"),
+        ("ipc://*", r"ipc:///.*/socket"),
+        ("ipc://@sluicemq-NEW", r"ipc://@sluicemq-\w+"),
+        ("ipc://jobs", r"ipc:///.*/jobs"),
+    ],
+)
+def test_a_door_is_where_it_says_it_is(
+    board: Switchboard,
+    started: Started,
+    clients: Clients,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    wanted: str,
+    real: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    if "[" in wanted and not _has_ipv6():
+        pytest.skip("this machine has no IPv6")
+    streamer = started(Streamer(board, parse(wanted.replace("NEW", token_hex(8))), ANY_PORT))
+    front, back = streamer.addresses
+    assert re.fullmatch(real, front)
+    # When
+    push, pull = clients.connect(zmq.PUSH, front, ipv6=1), clients.connect(zmq.PULL, back)
+    send(push, b"job")
+    # Then
+    assert receive(pull) == [b"job"]
+    if wanted == "tcp://[::]:*":
+        four = clients.connect(zmq.PUSH, f"tcp://127.0.0.1:{host_and_port(front)[1]}")
+        send(four, b"IPv4")
+        assert receive(pull) == [b"IPv4"]
+    # And afterwards nothing is left of it
+    streamer.stop()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interface_that_is_not_there_is_taken_for_a_host_name(board: Switchboard) -> None:
+    streamer = Streamer(board, parse("tcp://no-such-interface.invalid:*"), ANY_PORT)
+    with pytest.raises(OSError, match=r"tcp://no-such-interface.invalid:\* can't be bound"):
+        streamer.start()
+
+
+def test_an_abstract_door_is_connected_to(board: Switchboard, started: Started, clients: Clients) -> None:
+    name = f"ipc://@sluicemq-{token_hex(8)}"
+    pull = clients.context.socket(zmq.PULL)
+    pull.bind(name)
+    streamer = started(Streamer(board, ANY_PORT, Endpoint(name, bind=False)))
+    push = clients.connect(zmq.PUSH, streamer.addresses[0])
+    send(push, b"job")
+    assert receive(pull) == [b"job"]
+    pull.close()
+
+
+@pytest.mark.parametrize("source", ["127.0.0.2:0", "127.0.0.3:*", "lo:0", "*:0", "127.0.0.4:{port}"])
+def test_a_connection_comes_from_where_it_is_told_to(
+    board: Switchboard, started: Started, source: str
+) -> None:
+    listener, there = listen("tcp://127.0.0.1:0")
+    free, port_of_it = listen("tcp://127.0.0.1:0")
+    free.close()
+    came_from, port = source.format(port=host_and_port(port_of_it)[1]).split(":")
+    wanted = f">tcp://{came_from}:{port};{there.removeprefix('tcp://')}"
+    began = gevent.spawn(listener.accept)
+    started(RawDoor(board, parse(wanted), "PULL", lambda lane: None, max_frame=1000))
+    accepted, place = began.get(timeout=60)
+    accepted.close()
+    listener.close()
+    assert place[0] == {"lo": "127.0.0.1", "*": "127.0.0.1"}.get(came_from, came_from)
+    assert port in ("0", "*", str(place[1]))
+
+
+def test_two_doors_anywhere_are_two_doors(board: Switchboard, started: Started) -> None:
+    first, second = (started(Streamer(board, parse("ipc://*"), parse("tcp://lo:*"))) for _ in range(2))
+    assert len({*first.addresses, *second.addresses}) == 4
+    for each in (first, second):
+        path = Path(each.addresses[0].removeprefix("ipc://"))
+        assert path.parent.stat().st_mode & 0o077 == 0  # nobody else's
+        assert path.parent.stat().st_uid == os.getuid()
+        shake_hands(each.addresses[1], b"PULL").close()
+    eventually(lambda: not first._workers.connections)
+
+
+def _has_ipv6() -> bool:
+    try:
+        with sockets.socket(sockets.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,277 @@
+"""Two brokers on one database, each behind a proxy of its own, and clients that say each word by hand."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from secrets import token_hex
+from types import MappingProxyType
+from typing import Any, NamedTuple, Self
+
+import zmq
+from mongo_messages import Command
+from mongo_proxy import Chosen, CuttingProxy
+from pymongo import MongoClient
+
+from launcher import PATIENCE, BrokerProcess, wait_until
+from sluicemq import Client, Job, Worker, wire
+
+#: The clients here send no signs of life; leases outlast whatever a test holds back; brokers look often.
+SETTINGS: Mapping[str, Any] = MappingProxyType(
+    {"heartbeat": 20.0, "silence": 100.0, "lease": 30.0, "poll": 0.1, "stop_timeout": 3.0}
+)
+
+
+class Site(NamedTuple):
+    """A broker and what lies between it and MongoDB."""
+
+    proxy: CuttingProxy
+    broker: BrokerProcess
+
+    @property
+    def endpoint(self) -> str:
+        """Its door of the library."""
+        return self.broker.doors["smq"]
+
+    def counter(self, name: str) -> int:
+        """What it has counted under this name."""
+        with Client(self.endpoint) as client:
+            return int(client.stats()["counters"].get(name, 0))
+
+
+class Stage:
+    """Brokers, and a queue that nobody else uses."""
+
+    def __init__(self, sites: list[Site], mongo: MongoClient[dict[str, Any]], queue: str) -> None:
+        self.sites = sites
+        self.queue = queue
+        self.database = mongo[sites[0].broker.config["broker"]["database"]]
+        self.jobs = self.database[f"queue.{queue}"]
+        self._open = ExitStack()
+
+    @property
+    def a(self) -> Site:
+        """The first broker, to whose statements things happen."""
+        return self.sites[0]
+
+    @property
+    def b(self) -> Site:
+        """The second."""
+        return self.sites[1]
+
+    def on(self, name: str, state: str = "") -> Chosen:
+        """Choose commands of this name about the queue; of updates, those that make jobs be in this state."""
+        collection = f"queue.{self.queue}"
+
+        def chosen(command: Command) -> bool:
+            return (
+                command.name == name
+                and command.collection == collection
+                and (not state or state in made(command))
+            )
+
+        return chosen
+
+    def client(self, site: Site) -> RawClient:
+        """A client of the library's door; closed with the stage."""
+        return self._open.enter_context(RawClient(site.endpoint, self.queue))
+
+    @contextmanager
+    def working(self, site: Site, prefetch: int = 10) -> Iterator[Counter[bytes]]:
+        """A worker of the library, known to the broker; yields how often it has handled each payload."""
+        handled: Counter[bytes] = Counter()
+        lock = threading.Lock()
+
+        def handle(job: Job) -> None:
+            with lock:
+                handled[job.payload] += 1
+
+        with Worker(site.endpoint, self.queue, handle, prefetch=prefetch), Client(site.endpoint) as client:
+            wait_until(lambda: any(_works(each, self.queue) for each in client.queues()), what="the worker")
+            yield handled
+
+    def stored(self) -> int:
+        """How many jobs are in MongoDB."""
+        return int(self.jobs.count_documents({}))
+
+    def wait_empty(self, timeout: float = PATIENCE) -> None:
+        """Wait until no job is left."""
+        wait_until(lambda: not self.stored(), timeout, f"the end of all jobs of {self.queue}")
+
+    def close(self) -> None:
+        """Let everything pass again, and close the clients."""
+        for site in self.sites:
+            site.proxy.connect()
+            site.proxy.pass_all()
+        self._open.close()
+
+
+@contextmanager
+def sites(
+    mongo_uri: str,
+    database: str,
+    count: int = 2,
+    config: Mapping[str, Any] = MappingProxyType({}),
+    **broker: Any,
+) -> Iterator[list[Site]]:
+    """So many brokers on one database; ``config`` and ``broker`` (its table) are added to their settings."""
+    with ExitStack() as stack:
+        proxies = [stack.enter_context(CuttingProxy(mongo_uri)) for _ in range(count)]
+        settings = {**config, "broker": {**SETTINGS, **config.get("broker", {}), **broker}}
+        yield [
+            Site(proxy, stack.enter_context(BrokerProcess(proxy.uri, database, config=settings)))
+            for proxy in proxies
+        ]
+
+
+@contextmanager
+def stage_of(
+    mongo_uri: str,
+    count: int = 2,
+    queue: str = "",
+    config: Mapping[str, Any] = MappingProxyType({}),
+    **broker: Any,
+) -> Iterator[Stage]:
+    """Brokers for one test, on a database of its own."""
+    database = f"test_{token_hex(6)}"
+    with MongoClient[dict[str, Any]](mongo_uri) as mongo:
+        try:
+            with sites(mongo_uri, database, count, config, **broker) as brokers:
+                stage = Stage(brokers, mongo, queue or f"q{token_hex(4)}")
+                try:
+                    yield stage
+                finally:
+                    stage.close()
+        finally:
+            mongo.drop_database(database)
+
+
+class Delivered(NamedTuple):
+    """One job as it was delivered."""
+
+    receipt: bytes
+    id: str
+    payload: bytes
+    headers: dict[str, Any] | None
+    attempt: int
+
+
+class RawClient:
+    """Producer and worker of one queue over SMQ/1: each message is sent and awaited when the test says so."""
+
+    def __init__(self, endpoint: str, queue: str) -> None:
+        self.queue = queue
+        self.taken: list[Delivered] = []
+        self._numbers = itertools.count(1)
+        self._answers: dict[int, wire.Message] = {}
+        self._waiting: list[Delivered] = []
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        self._socket.linger = 0
+        self._socket.rcvhwm = 0
+        self._socket.connect(endpoint)
+
+    def send(self, verb: bytes, *fields: Any) -> int:
+        """Send a request; returns its number."""
+        number = next(self._numbers)
+        self._socket.send_multipart(wire.encode(verb, number, *fields))
+        return number
+
+    def answer(self, number: int, timeout: float = PATIENCE) -> Any:
+        """The value that a request was answered with; AssertionError if it was an error, or none came."""
+        self._until(lambda: number in self._answers, timeout, f"an answer to request {number}")
+        message = self._answers.pop(number)
+        assert message.verb == wire.OK, f"refused: {message}"
+        return message.fields[0] if message.fields else None
+
+    def ask(self, verb: bytes, *fields: Any) -> Any:
+        """Send a request and wait for its answer."""
+        return self.answer(self.send(verb, *fields))
+
+    def push(self, payload: bytes, job_id: str | None = None, **headers: Any) -> None:
+        """Push one job; returns when it is confirmed."""
+        assert self.ask(wire.PUSH, self.queue, [[job_id, payload, headers or None]]) == []
+
+    def push_all(self, payloads: list[bytes]) -> int:
+        """Send one push of many; returns its number, to wait for its answer."""
+        return self.send(wire.PUSH, self.queue, [[None, each, None] for each in payloads])
+
+    def ready(self, credit: int) -> None:
+        """Want work."""
+        self.ask(wire.READY, self.queue, credit)
+
+    def take(self, count: int = 1, timeout: float = PATIENCE) -> list[Delivered]:
+        """Wait for so many deliveries; returns the next ones."""
+        self._until(lambda: len(self._waiting) >= count, timeout, f"delivery of {count} jobs")
+        taken, self._waiting = self._waiting[:count], self._waiting[count:]
+        self.taken += taken
+        return taken
+
+    def take_all(self) -> list[Delivered]:
+        """What has been delivered so far and was not taken, and is not kept in ``taken``."""
+        taken, self._waiting = self._waiting, []
+        return taken
+
+    def offered(self, timeout: float) -> bool:
+        """Whether a delivery comes within this time."""
+        end = time.monotonic() + timeout
+        while not self._waiting and (left := end - time.monotonic()) > 0:
+            self._receive(left)
+        return bool(self._waiting)
+
+    def settle(self, job: Delivered, verdict: str, detail: Any = None, delay: float | None = None) -> int:
+        """Send a verdict; returns the request's number."""
+        return self.send(wire.SETTLE, [[job.receipt, verdict, detail, delay]])
+
+    def commit(self, job: Delivered) -> None:
+        """Commit, which must be accepted."""
+        assert self.answer(self.settle(job, wire.COMMIT)) == []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._context.destroy(0)
+
+    def _until(self, condition: Callable[[], bool], timeout: float, what: str) -> None:
+        end = time.monotonic() + timeout
+        while not condition():
+            left = end - time.monotonic()
+            assert left > 0, f"{what} did not come within {timeout} s"
+            self._receive(left)
+
+    def _receive(self, timeout: float) -> None:
+        if not self._socket.poll(max(1, int(timeout * 1000))):
+            return
+        message = wire.decode(self._socket.recv_multipart())
+        if message.verb in (wire.OK, wire.ERROR):
+            self._answers[message.number] = message
+        elif message.verb == wire.DELIVER:
+            self._waiting += [Delivered(*each) for each in message.fields[1]]
+
+
+def wait_quiet(count: Callable[[], int], seconds: float) -> None:
+    """Wait until the count has not changed for so long."""
+    last, since = count(), time.monotonic()
+    while time.monotonic() - since < seconds:
+        time.sleep(0.05)
+        if count() != last:
+            last, since = count(), time.monotonic()
+
+
+def made(command: Command) -> set[str]:
+    """The states that the updates of a command set, in a pipeline or not."""
+    found = set()
+    for each in command.statements:
+        update = each.get("u", {})
+        for step in update if isinstance(update, list) else [update]:
+            found.add(str(step.get("$set", {}).get("state", "")))
+    return found - {""}
+
+
+def _works(queue: dict[str, Any], name: str) -> bool:
+    return bool(queue["name"] == name and queue["workers"])

@@ -1,0 +1,130 @@
+"""A MongoDB of the test's own, of one or three nodes, that can be killed and told to fail (test commands)."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Self
+
+from pymongo import MongoClient
+from pymongo.errors import PyMongoError
+
+from launcher import free_port, wait_until
+from sluicemq_broker.embedded import mongod
+
+_NAME = "chaos"
+
+
+class ReplicaSet:
+    """So many mongods on free ports, with short elections; ended, and their data removed, on leaving."""
+
+    def __init__(self, nodes: int = 1) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="sluicemq-chaos-"))
+        self.ports = [free_port() for _ in range(nodes)]
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+
+    @property
+    def uri(self) -> str:
+        """For a client that follows the primary."""
+        hosts = ",".join(f"127.0.0.1:{port}" for port in self.ports)
+        return f"mongodb://{hosts}/?replicaSet={_NAME}"
+
+    def direct(self, port: int) -> MongoClient[dict[str, Any]]:
+        """A client of one node."""
+        return MongoClient(
+            f"mongodb://127.0.0.1:{port}/?directConnection=true", serverSelectionTimeoutMS=5000
+        )
+
+    def primary(self, timeout: float = 60.0) -> int:
+        """The port of the node that takes writes, once there is one."""
+        port: int = wait_until(
+            lambda: next((each for each in self._processes if self._says(each, "isWritablePrimary")), None),
+            timeout,
+            "a primary",
+        )
+        return port
+
+    def kill(self, port: int) -> None:
+        """``kill -9``, and wait until it is gone."""
+        process = self._processes.pop(port)
+        process.kill()
+        process.wait(60)
+
+    def wait_member(self, port: int) -> None:
+        """Wait until a node that was launched again follows the primary, or is it."""
+        wait_until(
+            lambda: self._says(port, "secondary") or self._says(port, "isWritablePrimary"), 90, "the node"
+        )
+
+    def launch(self, port: int) -> None:
+        """Start a node, for the first time or again."""
+        folder = self._folder / str(port)
+        folder.mkdir(exist_ok=True)
+        options = ["--dbpath", folder, "--port", port, "--bind_ip", "127.0.0.1", "--replSet", _NAME]
+        options += ["--wiredTigerCacheSizeGB", "0.25", "--oplogSize", "256", "--quiet", "--nounixsocket"]
+        options += ["--logpath", folder / "mongod.log", "--logappend"]
+        for parameter in ("enableTestCommands=1", "diagnosticDataCollectionEnabled=false"):
+            options += ["--setParameter", parameter]
+        command = [str(each) for each in (mongod.find_mongod(), *options)]
+        self._processes[port] = mongod.launch(command, folder / "out.log")
+
+    def fail(self, port: int, name: str, mode: Any, data: Any = None) -> None:
+        """Set a fail point of one node; mode ``off`` ends it."""
+        with self.direct(port) as client:
+            client.admin.command({"configureFailPoint": name, "mode": mode, "data": data or {}})
+
+    def __enter__(self) -> Self:
+        try:
+            for port in self.ports:
+                self.launch(port)
+            self._initiate()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._processes.values():
+            process.kill()
+            process.wait(60)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _initiate(self) -> None:
+        first = self.ports[0]
+        wait_until(lambda: self._says(first, "ok"), what="a mongod")
+        members = [
+            {"_id": at, "host": f"127.0.0.1:{port}", "priority": 2 if port == first else 1}
+            for at, port in enumerate(self.ports)
+        ]
+        # Without chains: behind a secondary that is made to lag another could not be in a majority.
+        settings = {
+            "electionTimeoutMillis": 1500,
+            "heartbeatIntervalMillis": 300,
+            "chainingAllowed": False,
+        }
+        config = {"_id": _NAME, "members": members, "settings": settings}
+        with self.direct(first) as client:
+            wait_until(lambda: _begun(client, config), what="the replica set")
+        self.primary()
+        wait_until(
+            lambda: sum(self._says(port, "secondary") for port in self.ports) == len(self.ports) - 1,
+            60,
+            "the secondaries",
+        )
+
+    def _says(self, port: int, what: str) -> bool:
+        with suppress(PyMongoError), self.direct(port) as client:
+            return bool(client.admin.command("hello").get(what))
+        return False
+
+
+def _begun(client: MongoClient[dict[str, Any]], config: dict[str, Any]) -> bool:
+    """Tried again while the other nodes are not up."""
+    try:
+        client.admin.command("replSetInitiate", config)
+    except PyMongoError as error:
+        return getattr(error, "code", 0) == 23  # AlreadyInitialized
+    return True

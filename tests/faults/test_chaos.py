@@ -1,0 +1,234 @@
+"""What held under chaos, and must go on holding: nothing confirmed is lost, nothing runs after its commit."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from random import Random
+from secrets import token_hex
+from typing import Any
+
+import psutil
+import pytest
+import zmq
+from load import Load
+from mongo_messages import Command
+from proxied import RawClient, stage_of
+from pymongo import MongoClient
+from replica_set import ReplicaSet
+
+from launcher import BrokerProcess, wait_until
+from plain_clients import House, serving, shake_hands, spare
+from sluicemq import Duplicate, Producer, wire
+
+pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]
+
+MIB = 2**20
+SETTINGS = {"heartbeat": 20.0, "silence": 300.0, "poll": 0.2, "stop_timeout": 3.0, "lease": 15.0}
+QUEUE = "chaos"
+
+
+@contextmanager
+def two_brokers(uri: str) -> Iterator[list[BrokerProcess]]:
+    database = f"test_{token_hex(6)}"
+    with ExitStack() as stack:
+        yield [
+            stack.enter_context(BrokerProcess(uri, database, config={"broker": SETTINGS})) for _ in range(2)
+        ]
+
+
+def jobs_of(mongo: MongoClient[dict[str, Any]], broker: BrokerProcess) -> Any:
+    return mongo[broker.config["broker"]["database"]][f"queue.{QUEUE}"]
+
+
+# ------------------------------------------------------------------ the primary is killed
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_kills_of_the_primary_of_three_nodes_lose_nothing(seed: int) -> None:
+    random = Random(seed)
+    with (
+        ReplicaSet(3) as replica_set,
+        two_brokers(replica_set.uri) as brokers,
+        MongoClient[dict[str, Any]](replica_set.uri) as mongo,
+        Load(brokers, QUEUE) as load,
+    ):
+        for _ in range(3):
+            load.go_on(random.randrange(500, 5000))
+            primary = replica_set.primary()
+            replica_set.kill(primary)
+            load.go_on(random.randrange(500, 3000))
+            replica_set.launch(primary)
+            replica_set.wait_member(primary)
+        load.go_on()
+        load.finish(jobs_of(mongo, brokers[0]))
+
+
+# ------------------------------------------------------------------ MongoDB fails statements
+
+FAILURES: dict[str, dict[str, Any]] = {
+    "connection closed": {"closeConnection": True},
+    "NotWritablePrimary": {"errorCode": 10107},
+    "InterruptedDueToReplStateChange": {"errorCode": 11602},
+    "ExceededTimeLimit": {"errorCode": 262},
+    "WriteConcernFailed": {"writeConcernError": {"code": 64, "errmsg": "injected by the test"}},
+    "ShutdownInProgress": {"writeConcernError": {"code": 91, "errmsg": "injected by the test"}},
+}
+WRITES, READS = ("insert", "update", "delete"), ("find", "aggregate")
+CASES = [
+    (command, name, times)
+    for command in (*WRITES, *READS)
+    for name, failure in FAILURES.items()
+    for times in (1, 3)
+    if command in WRITES or "writeConcernError" not in failure
+]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_statements_that_fail_lose_nothing_and_run_nothing_again(seed: int) -> None:
+    cases = Random(seed).sample(CASES, len(CASES))
+    with ReplicaSet() as replica_set:
+        port = replica_set.ports[0]
+        uri = f"mongodb://127.0.0.1:{port}/?directConnection=true"
+        with (
+            two_brokers(uri) as brokers,
+            MongoClient[dict[str, Any]](uri) as mongo,
+            Load(brokers, QUEUE) as load,
+        ):
+            load.go_on(1000)
+            for command, name, times in cases:
+                print(f"{command}: {name} x {times}", flush=True)
+                data = {"failCommands": [command], "appName": "sluicemq", **FAILURES[name]}
+                replica_set.fail(port, "failCommand", {"times": times}, data)
+                load.go_on(200)
+                replica_set.fail(port, "failCommand", "off")
+            load.finish(jobs_of(mongo, brokers[0]))
+
+
+# ------------------------------------------------------------------ replies are lost at random
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_replies_that_are_lost_at_random_lose_nothing_and_run_nothing_again(
+    mongo_uri: str, seed: int
+) -> None:
+    random = Random(seed)
+    with stage_of(mongo_uri, queue=QUEUE) as stage:
+        brokers = [site.broker for site in stage.sites]
+        with Load(brokers, QUEUE) as load:
+            load.go_on(1000)
+            for _ in range(30):
+                site = random.choice(stage.sites)
+                chosen = stage.on(random.choice(["insert", "update", "delete", "find"]))
+                fault = random.choice([site.proxy.cut, site.proxy.refuse, site.proxy.hold])(
+                    chosen, random.randrange(1, 4)
+                )
+                load.go_on(200)
+                fault.cut()
+            load.finish(stage.jobs)
+
+
+# ------------------------------------------------------------------ dedupe and pops
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_of_jobs_with_one_dedupe_id_at_two_brokers_one_is_stored(mongo_uri: str, seed: int) -> None:
+    """600 ids, each pushed twice at each of two brokers whose replies are lost at random."""
+    count = 600
+    random = Random(seed)
+    with stage_of(mongo_uri) as stage, stage.working(stage.a, 50) as at_a, stage.working(stage.b, 50) as at_b:
+        for site in stage.sites:
+            site.proxy.cut(lambda command: is_insert(command) and random.random() < 0.3, 20)
+        firsts: dict[str, list[str]] = {str(number): [] for number in range(count)}
+
+        def push(endpoint: str, names: list[str]) -> None:
+            with Producer(endpoint, on_refused=lambda *_: None) as producer:
+                receipts = [
+                    (name, producer.push(stage.queue, name.encode(), dedupe_id=name)) for name in names
+                ]
+                for name, receipt in receipts:
+                    try:
+                        receipt.wait(60)
+                        firsts[name].append(receipt.id)
+                    except Duplicate as error:
+                        firsts[name].append(error.id)
+
+        pushing = [
+            threading.Thread(target=push, args=(site.endpoint, random.sample(list(firsts), count)))
+            for site in stage.sites * 2
+        ]
+        for each in pushing:
+            each.start()
+        for each in pushing:
+            each.join(90)
+        assert {len(each) for each in firsts.values()} == {4}
+        assert {len(set(each)) for each in firsts.values()} == {1}, "two were first"
+        wait_until(lambda: len(at_a + at_b) == count, what="all jobs")
+        wait_until(lambda: not stage.jobs.count_documents({"state": {"$ne": "done"}}), what="all commits")
+        assert set((at_a + at_b).values()) == {1}
+
+
+def is_insert(command: Command) -> bool:
+    return command.name == "insert"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_pop_comes_twice_when_replies_are_lost_at_random(mongo_uri: str, seed: int) -> None:
+    count = 3000
+    random = Random(seed)
+    with stage_of(mongo_uri) as stage:
+        for site in stage.sites:
+            site.proxy.cut(
+                lambda command: stage.on("delete")(command) and random.random() < 0.3,
+                20,
+            )
+        poppers = [stage.client(site) for site in stage.sites]
+        with Producer(stage.a.endpoint) as producer:
+            for number in range(count):
+                producer.push(stage.queue, b"%d" % number)
+        popped: Counter[bytes] = Counter()
+        for popper in poppers:
+            popper.ask(wire.READY, stage.queue, count, {"pop": True})
+        while popper_with_some := next((each for each in poppers if each.offered(3)), None):
+            popped.update(job.payload for job in popper_with_some.take_all())
+        stage.wait_empty()
+        assert set(popped.values()) == {1}
+        assert len(popped) == count
+
+
+# ------------------------------------------------------------------ churn
+
+
+def test_connections_that_come_and_go_take_no_memory(mongo_uri: str) -> None:
+    with serving(mongo_uri, spare(pop=1, ask=1, ack=1)) as house:
+        doors = {shape: house.take(shape) for shape in ("pop", "ask", "ack")}
+        addresses = [
+            (doors["pop"].front, b"PUSH"),
+            (doors["pop"].back, b"PULL"),
+            (doors["ask"].front, b"REQ"),
+            (doors["ask"].back, b"REP"),
+            (doors["ack"].back, b"PULL"),
+            (doors["ack"].commit, b"PUSH"),
+            (house.broker.doors["smq"], b"DEALER"),
+        ]
+        come_and_go(house, addresses, 10)
+        before = psutil.Process(house.broker.pid).memory_info().rss
+        come_and_go(house, addresses, 60)
+        assert psutil.Process(house.broker.pid).memory_info().rss - before < 10 * MIB
+
+
+def come_and_go(house: House, addresses: list[tuple[str, bytes]], rounds: int) -> None:
+    for _ in range(rounds):
+        for address, kind in addresses:
+            strangers = [shake_hands(address, kind) for _ in range(20)]
+            for stranger in strangers:
+                stranger.close()
+        with RawClient(house.broker.doors["smq"], "churn") as client:
+            client.ready(1)
+            client.push(bytes(10_000))
+            client.commit(client.take()[0])
+            with suppress(zmq.ZMQError):
+                client.ask(wire.BYE)
+        assert house.serves()

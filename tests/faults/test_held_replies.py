@@ -1,0 +1,233 @@
+"""MongoDB has applied a statement and its reply is held, then lost, while all else goes on."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from typing import Any
+
+import pytest
+from proxied import RawClient, Stage, stage_of
+
+from launcher import wait_until
+from sluicemq import Client, wire
+
+full = pytest.mark.full
+
+#: A verdict, what its statement is, the state that it leaves a job in, and headers that make it so.
+VERDICTS: dict[str, tuple[str, str, str, dict[str, Any]]] = {
+    "commit": (wire.COMMIT, "delete", "", {}),
+    "commit with result": (wire.COMMIT, "update", "done", {"reply": "result"}),
+    "rollback": (wire.ROLLBACK, "update", "ready", {}),
+    "reject": (wire.REJECT, "update", "dead", {}),
+}
+
+
+# ------------------------------------------------------------------ an id that is used again
+
+
+@pytest.mark.parametrize("verdict", VERDICTS)
+@pytest.mark.parametrize("rounds", [3, pytest.param(100, marks=[full, pytest.mark.timeout(600)])])
+def test_a_repeated_verdict_leaves_a_later_job_of_the_same_id_alone(
+    stage: Stage, verdict: str, rounds: int
+) -> None:
+    client = stage.client(stage.a)
+    client.ready(10)
+    for number in range(rounds):
+        use_an_id_again(stage, client, verdict, b"%d" % number)
+
+
+def use_an_id_again(stage: Stage, client: RawClient, verdict: str, payload: bytes) -> None:
+    # Given a verdict that is applied and not answered, and the same id pushed and delivered anew
+    word, statement, state, headers = VERDICTS[verdict]
+    client.push(b"first", "fixed", **headers)
+    [first] = client.take()
+    held = stage.a.proxy.hold(stage.on(statement, state))
+    answer = client.settle(first, word, delay=3600 if word == wire.ROLLBACK else None)
+    held.wait()
+    remove(stage, state)
+    client.push(payload, "fixed", **headers)
+    [second] = client.take()
+    assert second.payload == payload
+    # When
+    held.cut()
+    client.answer(answer)
+    # Then
+    stored = stage.jobs.find_one({"_id": "fixed"})
+    assert stored, "a confirmed job is gone that nobody has committed"
+    assert stored["state"] == "reserved"
+    assert stored["payload"] == payload
+    client.commit(second)
+    remove(stage, "done")
+    assert stage.stored() == 0
+
+
+def remove(stage: Stage, state: str) -> None:
+    """An operator at the other broker removes what a verdict has left."""
+    with Client(stage.b.endpoint) as other:
+        if state == "ready":
+            other.cancel(stage.queue, "fixed")
+        elif state:
+            other.purge(stage.queue, state)
+
+
+@pytest.mark.parametrize("rounds", [1, pytest.param(50, marks=[full, pytest.mark.timeout(600)])])
+def test_a_popped_id_that_is_used_again_is_sent_once_each_time(stage: Stage, rounds: int) -> None:
+    poppers = [stage.client(stage.a), stage.client(stage.a)]
+    for number in range(rounds):
+        pop_an_id_again(stage, poppers, [b"first %d" % number, b"second %d" % number])
+
+
+def pop_an_id_again(stage: Stage, poppers: list[RawClient], payloads: list[bytes]) -> None:
+    # Given a pop whose removal is applied and not answered, and one of the same id that is not sent yet
+    gate = threading.Event()
+    for popper in poppers:
+        popper.ask(wire.READY, stage.queue, 1, {"pop": True})
+    held = stage.a.proxy.hold(stage.on("delete"))
+    poppers[0].push(payloads[0], "fixed")
+    held.wait()
+    second = stage.a.proxy.before(stage.on("delete"), lambda: gate.wait(30))
+    poppers[0].push(payloads[1], "fixed")
+    wait_until(lambda: second.met, what="the second removal")
+    # When the first is repeated before the second one lands
+    held.cut()
+    wait_until(lambda: any(each.offered(0.1) for each in poppers), what="the first job")
+    gate.set()
+    # Then
+    assert sorted(each.take()[0].payload for each in poppers) == payloads
+    assert stage.stored() == 0
+
+
+# ------------------------------------------------------------------ a release
+
+
+@pytest.mark.parametrize("leaving", ["RELEASE", "BYE", "ROLLBACK"])
+@pytest.mark.parametrize("rounds", [1, pytest.param(30, marks=[full, pytest.mark.timeout(600)])])
+def test_a_repeated_release_does_not_take_a_job_from_its_next_worker(
+    stage: Stage, leaving: str, rounds: int
+) -> None:
+    for number in range(rounds):
+        release_and_claim_again(stage, leaving, b"%d" % number)
+
+
+def release_and_claim_again(stage: Stage, leaving: str, payload: bytes) -> None:
+    # Given a release that is applied and not answered, and the job at another worker of the same broker
+    first, second, third = stage.client(stage.a), stage.client(stage.a), stage.client(stage.b)
+    first.ready(1)
+    first.push(payload)
+    [job] = first.take()
+    first.ready(0)
+    second.ready(1)
+    held = stage.a.proxy.hold(stage.on("update", "ready"))
+    if leaving == "BYE":
+        first.ask(wire.BYE)
+    else:
+        first.settle(job, leaving, delay=0)
+    held.wait()
+    again = second.take() if second.offered(20) else []
+    # When
+    third.ready(1)
+    held.cut()
+    again = again or second.take() if not third.offered(1) else again
+    # Then
+    assert again, "a broker with an idle worker did not claim the job"
+    assert not third.offered(0.5), "two workers have the job"
+    stored = stage.jobs.find_one({"_id": job.id})
+    assert stored
+    assert stored["state"] == "reserved"
+    second.commit(again[0])
+    third.ready(0)
+    second.ready(0)
+    assert not third.offered(0)
+    assert stage.stored() == 0
+
+
+# ------------------------------------------------------------------ an insert
+
+
+@pytest.mark.parametrize("coming", ["before", "after"])
+@pytest.mark.parametrize("end", ["release", "cut"])
+def test_one_held_insert_does_not_hide_later_confirmed_jobs(stage: Stage, coming: str, end: str) -> None:
+    # Given
+    first, later = [b"first %d" % n for n in range(5)], [b"later %d" % n for n in range(5)]
+    producer, worker = stage.client(stage.a), stage.client(stage.a)
+    if coming == "before":
+        worker.ready(100)
+        warm_up(producer, worker)
+    held = stage.a.proxy.hold(stage.on("insert"))
+    unconfirmed = producer.push_all(first)
+    held.wait()
+    if coming == "after":
+        worker.ready(100)
+    # When
+    assert producer.answer(producer.push_all(later)) == []
+    # Then they come before the held reply does
+    came = {each.payload for each in worker.take(5, timeout=20)}
+    assert came <= {*first, *later}
+    (held.release if end == "release" else held.cut)()
+    assert producer.answer(unconfirmed) == []
+    worker.take(5)
+    assert Counter(each.payload for each in worker.taken) == Counter(first + later)
+    for each in worker.taken:
+        worker.commit(each)
+    stage.wait_empty()
+    assert not worker.offered(0.5)
+
+
+def warm_up(producer: RawClient, worker: RawClient) -> None:
+    """Until jobs are born reserved, as their worker is known and nothing else lies ready."""
+    for _ in range(5):
+        producer.push(b"warm")
+        worker.commit(worker.take()[0])
+    worker.taken.clear()
+
+
+@full
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seconds", [8, 27])
+def test_jobs_behind_a_held_insert_are_not_taken_for_lost_ones(mongo_uri: str, seconds: float) -> None:
+    """Longer than two audits, and than the driver's patience: each job is delivered once."""
+    with stage_of(mongo_uri, 1, lease=3.0) as stage:
+        producer, worker = stage.client(stage.a), stage.client(stage.a)
+        worker.ready(1000)
+        warm_up(producer, worker)
+        held = stage.a.proxy.hold(stage.on("insert"))
+        first = producer.push_all([b"first"])
+        held.wait()
+        count = 1
+        for number in range(int(seconds * 2)):
+            producer.push(b"later %d" % number)
+            count += 1
+            worker.offered(0.5)
+        held.cut()
+        assert producer.answer(first, 60) == []
+        worker.take(count, 60)
+        for each in worker.taken:
+            worker.commit(each)
+        stage.wait_empty()
+        assert not worker.offered(7)  # two audits
+        assert {each.attempt for each in worker.taken} == {1}
+        assert len({each.id for each in worker.taken}) == count
+
+
+# ------------------------------------------------------------------ order
+
+
+@pytest.mark.parametrize("rounds", [1, pytest.param(10, marks=full)])
+def test_jobs_on_their_way_back_are_not_overtaken_by_a_new_one(stage: Stage, rounds: int) -> None:
+    for _ in range(rounds):
+        producer, leaving, coming = (stage.client(stage.a) for _ in range(3))
+        leaving.ready(1)
+        for number in range(12):
+            producer.push(b"%02d" % number)
+        leaving.take()
+        slow = stage.a.proxy.slow(stage.on("update"), 0.4)
+        leaving.ask(wire.BYE)
+        coming.ready(1)
+        producer.push(b"12")
+        for _ in range(13):
+            coming.commit(coming.take()[0])
+        slow.stop()
+        assert [each.payload for each in coming.taken] == [b"%02d" % number for number in range(13)]
+        coming.ask(wire.BYE)
+        stage.wait_empty()

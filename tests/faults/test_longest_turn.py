@@ -1,0 +1,340 @@
+"""Whatever one client sends, the hub serves the others a moment later: no turn of it computes for long.
+
+What counts is the time that the broker's thread has computed, so that a loaded machine changes little.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import msgpack
+import psutil
+import pytest
+import zmq
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from launcher import wait_until
+from plain_clients import House, Smq, code, receive, serving, spare
+from sluicemq import wire
+
+KIB, MIB = 2**10, 2**20
+#: Seconds: 0.02 are wanted; before there were bounds the least of these inputs took 0.1, the worst 38.
+LONGEST = 0.06
+#: Seconds of :func:`slowness`'s work on the machine where those were measured.
+WORK = 0.0031
+#: What is sent may come to so much more memory, while it is looked at.
+GROWTH = 150 * MIB
+
+
+@pytest.fixture(scope="module")
+def shared(mongo_uri: str) -> Iterator[House]:
+    with serving(mongo_uri, spare(ask=4, pop=2, ack=2)) as house:
+        yield house
+
+
+@pytest.fixture
+def house(shared: House) -> Iterator[House]:
+    """A broker that serves others while a test attacks it, in turns that are not long, and grows little."""
+    before = memory(shared)
+    assert shared.serves()
+    longest_turn(shared)
+    yield shared
+    assert shared.serves()
+    assert longest_turn(shared) < LONGEST * slowness()
+    assert memory(shared) < before + GROWTH
+    assert "Traceback" not in shared.broker.log_text()
+    shared.leave()
+
+
+def slowness() -> float:
+    """How many times longer this machine computes now than that where LONGEST was measured; at least 1."""
+    costs = []
+    for _ in range(5):
+        began = time.process_time()
+        sum(number * number for number in range(100_000))
+        costs.append(time.process_time() - began)
+    return max(1.0, max(costs) / WORK)
+
+
+@pytest.fixture(scope="module")
+def front(shared: House) -> str:
+    """A REQ door."""
+    return shared.take("ask").front
+
+
+@pytest.fixture(scope="module")
+def deaf(shared: House) -> str:
+    """A PUSH door."""
+    return shared.take("pop").front
+
+
+def longest_turn(house: House) -> float:
+    """Seconds that the longest turn since the last call has computed."""
+    return float(house.admin.stats()["broker"]["longest_turn_cpu"])
+
+
+def memory(house: House) -> int:
+    return int(psutil.Process(house.broker.pid).memory_info().rss)
+
+
+PACKED = {
+    "empty lists": b"\x90",
+    "empty maps": b"\x80",
+    "numbers": b"\x01",
+    "texts": b"\xa2ab",
+    "times": b"\xd6\xff\0\0\0\1",
+    "extensions": b"\xd4\5a",
+    "payloads": b"\xc4\0",
+    "lists in lists": b"\x91" * 19 + b"\x90",
+    "lists deep in lists": b"\x91" * 999 + b"\x90",
+    "trees": msgpack.packb([[[[[[None] * 6] * 6] * 6] * 6] * 2] * 2),
+    "maps": b"\x81\xa0\x90",
+    "text that is not ASCII": msgpack.packb("ä" * 500),
+}
+
+WRITTEN = {
+    "empty lists": "[]",
+    "empty maps": "{}",
+    "numbers": "1e9",
+    "long numbers": "9" * 4200,
+    "texts": '"ab"',
+    "lists deep in lists": "[" * 400 + "]" * 400,
+    "trees": json.dumps([[[[[[None] * 6] * 6] * 6] * 6] * 2] * 2),
+    "escapes": '"' + "\\ud800" * 100 + '"',
+}
+
+
+def packed(unit: bytes, size: int) -> bytes:
+    """A list of as many such values as have this size."""
+    count = max(1, size // len(unit))
+    return b"\xdd" + count.to_bytes(4, "big") + unit * count
+
+
+def written(unit: str, size: int) -> bytes:
+    return ("[" + ",".join([unit] * max(1, size // (len(unit) + 1))) + "]").encode()
+
+
+def headers_of(kind: str, unit: Any, size: int) -> Iterator[bytes]:
+    """Bad headers of about this size in which such values stand everywhere that there is."""
+    for name in ("delay", "backoff", "headers", "unknown"):
+        if kind == "msgpack":
+            values = packed(unit, size - 64)
+            yield b"\x82" + msgpack.packb(name) + values + b"\xa3bad\x01"
+            yield b"\x82" + msgpack.packb(name) + b"\x81\xa1a" + values + b"\xa3bad\x01"
+        else:
+            values = written(unit, size - 64)
+            yield b'{"%s": %s, "bad": 1}' % (name.encode(), values)
+            yield b'{"%s": {"a": %s}, "bad": 1}' % (name.encode(), values)
+
+
+ALL = [("msgpack", name, unit) for name, unit in PACKED.items()]
+ALL += [("JSON", name, unit) for name, unit in WRITTEN.items()]
+
+
+@pytest.mark.parametrize(
+    "sizes", [(60 * KIB, MIB), pytest.param((20 * MIB,), marks=pytest.mark.full)], ids=["", "large"]
+)
+@pytest.mark.parametrize(("kind", "name", "unit"), ALL, ids=[f"{kind}: {name}" for kind, name, _ in ALL])
+def test_headers_of_whatever_kind_and_size(
+    house: House, front: str, deaf: str, kind: str, name: str, unit: Any, sizes: tuple[int, ...]
+) -> None:
+    asker, producer = house.socket(zmq.REQ, front), house.socket(zmq.PUSH, deaf, linger=10_000)
+    unreadable = house.counter("unreadable")
+    sent = 0
+    for size in sizes:
+        for headers in list(headers_of(kind, unit, size))[: 8 if size < MIB else 2]:
+            asker.send_multipart([b"", headers, b"work"])
+            producer.send_multipart([b"", headers, b"work"])
+            assert code(receive(asker)) in ("BAD_HEADERS", "TOO_LARGE")
+            sent += 2
+    wait_until(lambda: house.counter("unreadable") == unreadable + sent)
+
+
+VERBS = [
+    verb
+    for verb in vars(wire).values()
+    if isinstance(verb, bytes) and verb not in (wire.VERSION, wire.OK, wire.ERROR, wire.DELIVER)
+]
+
+
+def bodies(verb: bytes, size: int) -> Iterator[bytes]:
+    """Arrays of about this size that are not what this verb takes, or far too much of it."""
+    for unit in PACKED.values():
+        yield b"\x92\x01" + packed(unit, size - 16)
+    yield b"\xdc\xff\xff" * 1000 + bytes(size - 3000)
+    yield b"\x94\x01\xa1q" + packed(b"\xc4\x08receipt!", size - 32) + b"\x01"
+    yield b"\x93\x01" + packed(b"\xc4\x08receipt!", size - 32) + b"\x01"
+    yield b"\x93\x01\xa1q" + packed(b"\x93\xc0\xc4\0\xc0", size - 32)
+    yield b"\x93\x01\xa1q" + packed(b"\x93\xc0\xc4\0\x81\xa5delay\x91\x91\x90", size - 32)
+    yield b"\x92\x01" + packed(msgpack.packb([b"receipt!", "COMMIT", None, None]), size - 32)
+    yield b"\x95\x01" + msgpack.packb("ä" * (size // 4)) * 2 + b"\x01\x01"
+
+
+#: One of each that is bounded otherwise; the others are like HELLO.
+BOUNDED = (wire.HELLO, wire.PUSH, wire.SETTLE, wire.REDRIVE, wire.EXTEND)
+SIZES = [
+    *[(verb, size) for verb in BOUNDED for size in (60 * KIB, 8 * MIB)],
+    *[
+        pytest.param(verb, size, marks=pytest.mark.full)
+        for verb in VERBS
+        for size in (60 * KIB, 300 * KIB, 8 * MIB, 20 * MIB)
+        if verb not in BOUNDED or size in (300 * KIB, 20 * MIB)
+    ],
+]
+
+
+@pytest.mark.parametrize(
+    ("verb", "size"),
+    SIZES,
+    ids=lambda value: value.decode() if isinstance(value, bytes) else f"{value // KIB} KiB",
+)
+def test_a_verb_of_the_library_with_whatever_size(house: House, verb: bytes, size: int) -> None:
+    house.smq().ask(wire.HELLO, {})
+    with contextlib.closing(house.smq().plain) as plain:
+        library = Smq(plain)
+        for body in bodies(verb, size):
+            library.plain.send_multipart([wire.VERSION, verb, body])
+            answer = library.next(lambda message: message.verb in (wire.OK, wire.ERROR))
+            assert answer.verb == wire.ERROR or verb in (
+                wire.PING,
+                wire.BYE,
+                wire.QUEUES,
+                wire.STATS,
+                wire.PUSH,
+                wire.SETTLE,
+            )
+
+
+@pytest.mark.parametrize("door", ["push", "req", "smq"])
+def test_a_message_beyond_all_limits_is_cut_before_it_has_come(
+    house: House, front: str, deaf: str, door: str
+) -> None:
+    cut = house.counter("connections_cut")
+    address, kind = {
+        "push": (deaf, zmq.PUSH), "req": (front, zmq.DEALER), "smq": (house.broker.doors["smq"], zmq.DEALER)
+    }[door]  # fmt: skip
+    plain = house.socket(kind, address)
+
+    plain.send_multipart([b"", b"\xdd\x02\x80\0\0" + b"\x90" * (40 * MIB), b"work"])
+
+    wait_until(lambda: house.counter("connections_cut") > cut)
+
+
+FRAMES = {
+    "as many frames as there may be": [b""] * 60_000,
+    "frames of a byte": [b"x"] * 60_000,
+    "a long verb": [b"COMMIT" * MIB, b"receipt", b"reason"],
+    "a long receipt": [b"ROLLBACK", b"receipt" * MIB, b"reason" * MIB, b"1"],
+    "a long delay": [b"ROLLBACK", b"receipt", b"reason", b"1" * (8 * MIB)],
+    "a long queue": [b"queue" * MIB, b"{}", b"work"],
+}
+
+
+@pytest.mark.parametrize("frames", FRAMES.values(), ids=FRAMES)
+def test_frames_of_whatever_number_and_size(house: House, front: str, deaf: str, frames: list[bytes]) -> None:
+    doors = house.take("ask") if frames is FRAMES["frames of a byte"] else None
+    for address, kind in ((front, zmq.REQ), (front, zmq.DEALER), (deaf, zmq.PUSH)):
+        house.socket(kind, address, linger=10_000).send_multipart(frames)
+    commit = house.broker.devices[-2]["commit"][0] if house.broker.devices[-2]["commit"] else None
+    if commit:
+        house.socket(zmq.PUSH, commit, linger=10_000).send_multipart(frames)
+    if doors:
+        worker, asker = house.socket(zmq.REP, doors.back), house.socket(zmq.REQ, doors.front)
+        asker.send(b"question")
+        receive(worker)
+        worker.send_multipart(frames)
+    library = house.smq()
+    library.plain.send_multipart(frames)
+    assert library.answer(0).fields[0] == "BAD_VERSION"
+
+
+def test_many_receipts_are_looked_for_once_over_all_queues(house: House) -> None:
+    library = house.smq()
+    for number in range(30):
+        library.ask(wire.READY, f"many-{number}", 1)
+    receipts = [b"%08d" % number for number in range(1000)]
+
+    for _ in range(5):
+        assert len(library.ask(wire.EXTEND, receipts, 10).fields[0]) == 1000
+        verdicts = [[receipt, "COMMIT", None, None] for receipt in receipts]
+        assert len(library.ask(wire.SETTLE, verdicts).fields[0]) == 1000
+
+    assert library.ask(wire.EXTEND, [*receipts, b"one more"], 10).fields[0] == "BAD_FRAMES"
+
+
+def test_jobs_with_as_many_headers_as_there_may_be_are_stored_shown_and_delivered(house: House) -> None:
+    library = house.smq()
+    own = {"headers": {"a": [[n] for n in range(490)]}}
+
+    for _ in range(40):
+        entries = [[None, b"", own] for _ in range(15)]
+        assert library.ask(wire.PUSH, "heavy", entries).fields == [[]]
+
+    shown = library.ask(wire.PEEK, "heavy", "ready", 1000).fields[0]
+    assert 1 < len(shown) < 600
+    library.ask(wire.READY, "heavy", 1000)
+    left = 600
+    while left:
+        left -= len(library.delivery())
+
+
+def test_jobs_and_results_as_large_as_they_may_be(house: House) -> None:
+    doors = house.take("ask")
+    largest = bytes(12 * MIB)
+    worker, asker = house.socket(zmq.REP, doors.back), house.socket(zmq.REQ, doors.front)
+
+    for _ in range(5):
+        asker.send(largest)
+        assert receive(worker) == [largest]
+        worker.send(largest)
+        assert receive(asker) == [largest]
+
+
+def test_many_that_ask_very_much_at_once_and_leave(house: House) -> None:
+    doors = house.take("ask")
+    crowd = [house.socket(zmq.DEALER, doors.front, sndhwm=0) for _ in range(20)]
+    received = house.counter("received")
+
+    for asker in crowd:
+        for _ in range(3000):
+            asker.send_multipart([b"e" * 200, b"", b"work"])
+    wait_until(lambda: house.counter("received") - received >= 10_000, 60)
+
+    gone = house.counter("askers_gone")
+    for asker in crowd:
+        asker.close()
+    wait_until(lambda: house.counter("askers_gone") > gone, 30)
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats() | st.text() | st.binary(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=200,
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(value=VALUES, times=st.integers(1, 2000), name=st.sampled_from(["headers", "delay", "id", "other"]))
+def test_values_of_any_form(house: House, front: str, value: Any, times: int, name: str) -> None:
+    texts = [msgpack.packb({name: [value] * times})]
+    with contextlib.suppress(TypeError):
+        texts.append(json.dumps({name: {"a": [value] * times}}).encode())
+    for text in texts:
+        answer = house.ask(front, b"", b'{"reply": "accepted"}', b"work")
+        assert answer[0] != b"ERROR"
+        asker = house.socket(zmq.REQ, front)
+        asker.send_multipart([b"", text, b"work"])
+        if name != "headers":
+            assert code(receive(asker)) in ("BAD_HEADERS", "TOO_LARGE")
+        asker.close()
+    library = house.smq()
+    assert library.ask(wire.PUSH, "any", [[None, b"work", {name: [value] * times}]]).verb in (
+        wire.OK,
+        wire.ERROR,
+    )
+    library.plain.close()

@@ -1,0 +1,214 @@
+"""Two brokers on one queue: each does its part, and neither keeps, frees or misjudges the other's jobs."""
+
+from __future__ import annotations
+
+import signal
+import socket as sockets
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, Self
+
+import pytest
+import zmq
+from proxied import RawClient, stage_of
+from pymongo import MongoClient
+from replica_set import ReplicaSet
+
+from launcher import BrokerProcess, wait_until
+from plain_clients import ANY_PORT, shake_hands
+from sluicemq import Client, Producer
+
+full = pytest.mark.full
+LARGE, JOBS, DEAF = 48 * 2**10, 600, 2
+
+
+# ------------------------------------------------------------------ asked at one, worked on at the other
+
+
+@pytest.mark.parametrize("headers", [b"", b'{"id": "asked"}'], ids=["without an id", "with an id"])
+@pytest.mark.parametrize("rounds", [5, pytest.param(100, marks=full)])
+def test_a_question_that_is_worked_on_at_another_broker_gets_its_result(
+    mongo_uri: str, headers: bytes, rounds: int
+) -> None:
+    with stage_of(mongo_uri, queue="default") as stage, zmq.Context() as context:
+        worker = plain(context, zmq.REP, stage.b.broker.doors["rep"])
+        for number in range(rounds):
+            question, answer = b"question %d" % number, b"answer %d" % number
+            asker = plain(context, zmq.REQ, stage.a.broker.doors["req"])
+            named = headers.replace(b"asked", b"asked %d" % number)
+            asker.send_multipart([b"", named, question] if headers else [question])
+            assert worker.recv() == question
+            worker.send(answer)
+            assert asker.recv_multipart() == [answer]
+            asker.close()
+        worker.close()
+
+
+def plain(context: zmq.Context[zmq.Socket[bytes]], kind: int, address: str) -> zmq.Socket[bytes]:
+    made = context.socket(kind)
+    made.linger = 0
+    made.rcvtimeo = 20_000
+    made.connect(address)
+    return made
+
+
+# ------------------------------------------------------------------ PULL workers that do not read
+
+
+@pytest.mark.parametrize(("ack", "prefetch"), [("auto", 64), ("explicit", 4)])
+def test_workers_that_do_not_read_keep_no_more_than_their_prefetch_from_another_broker(
+    mongo_uri: str, ack: str, prefetch: int
+) -> None:
+    streamer = {"kind": "streamer", "frontend": ANY_PORT, "backend": ANY_PORT, "commit": ANY_PORT}
+    config = {"devices": [{**streamer, "ack": ack, "prefetch": prefetch}]}
+    with stage_of(mongo_uri, queue="default", config=config) as stage, ExitStack() as stack:
+        # Given workers that have shaken hands and read nothing more
+        for _ in range(DEAF):
+            stack.enter_context(deaf(stage.a.broker.doors["pull"]))
+        with Client(stage.a.endpoint) as client:
+            wait_until(lambda: client.queues()[0]["workers"] == DEAF, what="the workers that don't read")
+        # When
+        with Producer(stage.a.endpoint) as producer:
+            for number in range(JOBS):
+                producer.push("default", b"%d " % number + bytes(LARGE))
+        # Then
+        with stage.working(stage.b, prefetch=20) as handled:
+            wait_until(lambda: stage.stored() <= DEAF * prefetch, what="all but what the deaf ones keep")
+            assert set(handled.values()) == {1}
+            if ack == "auto":  # what they were sent is not stored any more, and nothing else is held for them
+                stage.wait_empty()
+            else:
+                wait_until(lambda: len(handled) == JOBS - stage.stored(), what="the others' last one")
+
+
+@contextmanager
+def deaf(address: str) -> Iterator[sockets.socket]:
+    """A PULL socket that has shaken hands, with a small receive buffer."""
+    with shake_hands(address, b"PULL") as worker:
+        worker.setsockopt(sockets.SOL_SOCKET, sockets.SO_RCVBUF, 2**17)
+        yield worker
+
+
+# ------------------------------------------------------------------ where leases lie, and are read
+
+
+def test_brokers_with_other_databases_keep_off_each_others_jobs_of_a_shared_queue(
+    mongo_uri: str, database: str
+) -> None:
+    shared = {"queues": {"shared": {"database": database}}}
+    names = [f"{database}_{name}" for name in "ab"]
+    with MongoClient[dict[str, Any]](mongo_uri) as mongo, ExitStack() as stack:
+        for name in names:
+            stack.callback(mongo.drop_database, name)
+        settings = {"silence": 100.0, "heartbeat": 20.0, "poll": 0.1}
+        brokers = [
+            stack.enter_context(
+                BrokerProcess(mongo_uri, name, config={**shared, "broker": {**settings, "lease": lease}})
+            )
+            for name, lease in zip(names, (30.0, 0.5), strict=True)
+        ]
+        holder, idle = (stack.enter_context(RawClient(broker.doors["smq"], "shared")) for broker in brokers)
+        running_jobs_stay(holder, idle, seconds=3)
+
+
+@full
+@pytest.mark.timeout(300)
+def test_a_secondary_that_lags_frees_no_jobs_whatever_the_uri_prefers(database: str) -> None:
+    with ReplicaSet(3) as replica_set, ExitStack() as stack:
+        primary = replica_set.primary()
+        lagging = next(port for port in replica_set.ports if port != primary)
+        preferring = f"{replica_set.uri}&readPreference=secondaryPreferred"
+        settings = {"silence": 100.0, "heartbeat": 20.0, "poll": 0.1}
+        lease = 1.0
+        second = stack.enter_context(
+            BrokerProcess(preferring, database, config={"broker": {**settings, "lease": lease}})
+        )
+        with RawClient(second.doors["smq"], "shared") as early:
+            early.push(b"so that the queue is known")
+            early.ready(1)
+            early.commit(early.take()[0])
+        replica_set.fail(lagging, "stopReplProducer", "alwaysOn")
+        try:
+            first = stack.enter_context(
+                BrokerProcess(preferring, database, config={"broker": {**settings, "lease": 30.0}})
+            )
+            holder, idle = (
+                stack.enter_context(RawClient(broker.doors["smq"], "shared")) for broker in (first, second)
+            )
+            running_jobs_stay(holder, idle, seconds=15)
+        finally:
+            replica_set.fail(lagging, "stopReplProducer", "off")
+
+
+def running_jobs_stay(holder: RawClient, idle: RawClient, seconds: float) -> None:
+    """Jobs at a live broker's worker are its own, for many sweeps of another broker with an idle worker."""
+    holder.ready(3)
+    for number in range(3):
+        holder.push(b"%d" % number)
+    jobs = holder.take(3)
+    idle.ready(10)
+    assert not idle.offered(seconds), "the jobs of a live broker were given to another"
+    for job in jobs:
+        holder.commit(job)
+    assert not idle.offered(0.5)
+    idle.ready(0)
+    assert {job.attempt for job in jobs} == {1}
+
+
+# ------------------------------------------------------------------ a broker that is stopped for two leases
+
+
+@full
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seed", range(3))
+def test_a_broker_that_is_stopped_for_two_leases_commits_nothing_that_others_have(
+    mongo_uri: str, seed: int
+) -> None:
+    lease = 3.0
+    with (
+        stage_of(mongo_uri, queue="default", lease=lease) as stage,
+        stage.working(stage.a, 50) as at_first,
+        stage.working(stage.b, 50) as at_second,
+        Pushing(stage.b.endpoint) as pushing,
+    ):
+        wait_until(lambda: len(at_first) > 100 + 50 * seed, what="work at the first broker")
+        stage.a.broker.send_signal(signal.SIGSTOP)
+        threading.Event().wait(2 * lease)
+        stage.a.broker.send_signal(signal.SIGCONT)
+        before = len(at_first)
+        wait_until(lambda: len(at_first) > before, what="work at the first broker again")
+        pushing.stop()
+        stage.wait_empty(60)
+        together = at_first + at_second
+        assert set(together) == set(pushing.pushed)
+        # Those that it had when it was stopped are given to another, once.
+        assert max(together.values()) <= 2
+        assert sum(count > 1 for count in together.values()) <= 2 * 50
+
+
+class Pushing:
+    """A producer that pushes without pause, until it is stopped and all is confirmed."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.pushed: list[bytes] = []
+        self._endpoint = endpoint
+        self._enough = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def stop(self) -> None:
+        self._enough.set()
+        self._thread.join(60)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _run(self) -> None:
+        with Producer(self._endpoint) as producer:
+            while not self._enough.wait(0.001):
+                self.pushed.append(b"%d" % len(self.pushed))
+                producer.push("default", self.pushed[-1])

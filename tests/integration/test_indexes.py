@@ -1,0 +1,190 @@
+"""No state of a queue's collection keeps its jobs: what is in the way of an index is put right, and named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from secrets import token_hex
+from typing import Any
+
+import pytest
+from pymongo.database import Database
+
+from jobs import NOW, a_job, everything, ids
+from launcher import wait_until
+from plain_clients import House, serving
+from sluicemq import Client, Duplicate, Producer, Worker
+from sluicemq_broker.job.job import Dedupe
+from sluicemq_broker.store.changes import Changes
+from sluicemq_broker.store.documents import DEDUPE_INDEX, INDEXES, date
+from sluicemq_broker.store.inspect import Inspector
+from sluicemq_broker.store.queue_store import QueueStore
+
+ME = "me"
+NAMES = {str(each.document["name"]) for each in INDEXES}
+
+
+class Bare:
+    """A collection that somebody's insert made again, without any index; what is noticed of it."""
+
+    def __init__(self, documents: Database[dict[str, Any]]) -> None:
+        self.jobs = documents[f"queue.{token_hex(4)}"]
+        self.store = QueueStore(documents, self.jobs.name)
+        self.told: list[tuple[str, str]] = []
+        self.store.notice = lambda kind, text: self.told.append((kind, text))
+
+    def insert(self, number: int, dedupe_id: Any, **fields: Any) -> str:
+        name = f"old-{number}"
+        given = {"state": "ready", "priority": 0, "eligible_at": date(NOW), "seq": number, "attempts": 0}
+        self.jobs.insert_one({"_id": name, **given, "payload": b"x", "dedupe_id": dedupe_id, **fields})
+        return name
+
+
+@pytest.fixture
+def bare(documents: Database[dict[str, Any]]) -> Bare:
+    return Bare(documents)
+
+
+@pytest.mark.parametrize("way", ["prepare", "mend"])
+def test_jobs_that_share_a_dedupe_id_are_all_delivered_and_the_first_keeps_it(bare: Bare, way: str) -> None:
+    # Given the second came in first
+    for number in (2, 1, 3):
+        bare.insert(number, "x", dedupe_until=date(NOW + 100))
+    bare.insert(4, "y", dedupe_until=date(NOW + 100))
+    # When
+    getattr(bare.store, way)()
+    # Then
+    assert bare.jobs.index_information().keys() >= NAMES
+    stored = everything(bare.store)
+    assert [stored[f"old-{at}"].get("dedupe_id") for at in (1, 2, 3, 4)] == ["x", None, None, "y"]
+    ((kind, text),) = bare.told
+    assert (kind, "'old-1'" in text, "'x'" in text) == ("dedupe_ids_shared", True, True)
+    assert ids(bare.store.reserve(10, NOW, ME).jobs) == ["old-1", "old-2", "old-3", "old-4"]
+    refused = bare.store.push([a_job(dedupe=Dedupe("x", 9.0))], NOW).refused
+    assert isinstance(refused[0], Duplicate)
+    assert refused[0].id == "old-1"
+
+
+def test_ids_that_are_none_are_freed_too(bare: Bare) -> None:
+    for number, dedupe_id in enumerate([None, None, ["a", "b"], ["b"], 5, 5, {"a": 1}, {"a": 1}]):
+        bare.insert(number, dedupe_id)
+    bare.store.prepare()
+    assert bare.jobs.index_information().keys() >= NAMES
+    assert len(bare.store.reserve(20, NOW, ME).jobs) == 8
+
+
+@pytest.mark.parametrize("name", ["somebodys", DEDUPE_INDEX])
+def test_an_index_that_somebody_made_otherwise_makes_room(bare: Bare, name: str) -> None:
+    # Given
+    bare.insert(1, "x")
+    bare.jobs.create_index("dedupe_id", name=name)  # not unique
+    bare.jobs.create_index("headers.of_their_own", name="theirs", unique=True)
+    # When
+    bare.store.prepare()
+    # Then
+    made = bare.jobs.index_information()
+    assert made.keys() >= {"_id_", "theirs", *NAMES}
+    assert made[DEDUPE_INDEX]["unique"]
+    assert {kind for kind, _ in bare.told} <= {"indexes_remade"}
+
+
+def test_an_index_that_can_not_be_made_keeps_no_other_from_it(bare: Bare) -> None:
+    # Given as many indexes as a collection can have, but for four
+    bare.insert(1, "x")
+    for number in range(63 - 4):
+        bare.jobs.create_index(f"field{number}")
+    # When
+    bare.store.prepare()
+    # Then
+    assert len(bare.jobs.index_information().keys() & NAMES) == 4
+    assert {kind for kind, _ in bare.told} == {"unindexed"}
+    assert ids(bare.store.reserve(10, NOW, ME).jobs) == ["old-1"]
+    # And when there is room again
+    bare.jobs.drop_index("field0_1")
+    bare.jobs.drop_index("field1_1")
+    bare.store.mend()
+    assert bare.jobs.index_information().keys() >= NAMES
+
+
+def test_indexes_of_others_do_not_hide_that_ours_are_missing(bare: Bare) -> None:
+    bare.store.prepare()
+    bare.jobs.drop_index(DEDUPE_INDEX)
+    for number in range(3):
+        bare.jobs.create_index(f"field{number}")
+    bare.store.mend()
+    assert bare.jobs.index_information().keys() >= NAMES
+
+
+def test_a_queue_removed_while_others_use_it_is_never_without_its_indexes(
+    store: QueueStore, changes: Changes, inspector: Inspector
+) -> None:
+    # Given a push that comes right behind the removal, at a broker that has seen the queue
+    store.push([a_job(dedupe=Dedupe("x", 9.0)) for _ in range(1)], NOW)
+    # When
+    removed = changes.drop("mail", shared=True)
+    first = store.push([a_job(dedupe=Dedupe("x", 9.0))], NOW)
+    second = store.push([a_job(dedupe=Dedupe("x", 9.0))], NOW)
+    # Then
+    assert removed == 1
+    assert (first.refused, len(second.refused)) == ({}, 1)
+    assert store.jobs.index_information().keys() >= NAMES
+    assert "mail" in inspector.names()
+    assert not [name for name in store.jobs.database.list_collection_names() if "deleted" in name]
+
+
+# ------------------------------------------------------------- a broker as a whole
+
+
+@pytest.fixture(scope="module")
+def house(mongo_uri: str) -> Iterator[House]:
+    with serving(mongo_uri, [], lease=1.0, poll=0.1) as house:
+        yield house
+
+
+def test_a_queue_made_again_without_indexes_goes_on_and_costs_no_other_queue_its_list(house: House) -> None:
+    # Given two jobs with one dedupe_id that came in after the queue was removed
+    queue, door = f"q{token_hex(4)}", house.broker.doors["smq"]
+    jobs = house._jobs[f"queue.{queue}"]
+    handled: list[str] = []
+    with Producer(door) as producer, Client(door) as client:
+        producer.push(queue, b"x").wait(60)
+        born = jobs.find_one() or {}
+        jobs.drop()
+        for number in (1, 2):
+            jobs.insert_one(
+                {**born, "_id": f"job-{number}", "dedupe_id": "same", "seq": born["seq"] + number}
+            )
+        # When, then
+        wait_until(lambda: jobs.index_information().keys() >= NAMES, what="the indexes")
+        producer.push(queue, b"x").wait(60)
+        with Worker(door, queue, lambda job: handled.append(job.id)):
+            wait_until(lambda: len(set(handled)) >= 3, what="delivery of all jobs")
+        assert queue in {each["name"] for each in client.queues()}
+
+
+@pytest.mark.parametrize(
+    ("index", "good", "bad"),
+    [
+        ([("headers.where", "2dsphere")], {"where": [1, 1]}, {"where": "nowhere"}),
+        ([("headers.a", 1), ("headers.b", 1)], {"a": [1], "b": 1}, {"a": [1], "b": [1]}),
+        ([("headers.text", "text")], {"text": "x"}, {"text": "x", "language": "klingon"}),
+    ],
+    ids=["a place", "two arrays", "a language"],
+)
+def test_a_job_that_an_index_somebody_made_can_not_take_is_refused_alone(
+    house: House, index: Any, good: dict[str, Any], bad: dict[str, Any]
+) -> None:
+    queue, door = f"q{token_hex(4)}", house.broker.doors["smq"]
+    jobs = house._jobs[f"queue.{queue}"]
+    options = {"language_override": "language"} if index[0][1] == "text" else {}
+    jobs.create_index(index, **options)
+    with Producer(door) as producer:
+        receipts = [producer.push(queue, b"x", headers=each) for each in (good, bad, good)]
+        receipts[0].wait(60)
+        receipts[2].wait(60)
+        problem = None
+        try:
+            receipts[1].wait(60)
+        except Exception as error:  # noqa: BLE001 - which it is, is told below
+            problem = error
+    assert options or "MongoDB refused it" in str(problem)
+    assert jobs.count_documents({"headers": good}) == 2

@@ -1,0 +1,38 @@
+"""Plain workers: what is held for one whose socket takes nothing more."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sluicemq_broker.doors.backends import LaneWorker, PopWorker, PullWorker, RepWorker
+from sluicemq_broker.runtime.counters import Counters
+
+
+class Lane:
+    """One of which nothing is sent."""
+
+    peer = "peer"
+    writable = True
+    backlog = 0
+
+
+@pytest.mark.parametrize("kind", [RepWorker, PullWorker, PopWorker])
+def test_nothing_is_held_for_a_worker_whose_socket_takes_nothing_more(kind: type[LaneWorker]) -> None:
+    lane: Any = Lane()
+    backend: Any = SimpleNamespace(
+        queue=SimpleNamespace(dispatch=SimpleNamespace(offer=lambda _worker: None)),
+        settings=SimpleNamespace(envelope="payload"),
+        counters=Counters(),
+        workers=set(),
+        prefetch=5,
+        room=99,
+    )
+    worker = kind(backend, lane)
+    assert (worker.free, worker.takes) == (5, (5, 5))
+
+    lane.writable = False
+
+    assert (worker.free, worker.takes) == (0, (0, 0))

@@ -1,0 +1,35 @@
+"""A process that stood still blames nobody for it."""
+
+from __future__ import annotations
+
+from sluicemq_broker.runtime.pulse import Pulse
+
+
+class Time:
+    value = 1000.0
+
+    def __call__(self) -> float:
+        return self.value
+
+
+def test_a_process_that_runs_did_not_stand_still() -> None:
+    time = Time()
+    pulse = Pulse(6.0, time)
+    for _ in range(10):
+        time.value += 1.0
+        assert not pulse.stood_still
+        pulse.beat()
+        assert not pulse.stood_still
+
+
+def test_a_pause_is_seen_before_and_after_the_first_beat_and_excused_for_as_long_as_a_silence() -> None:
+    time = Time()
+    pulse = Pulse(6.0, time)
+    time.value += 6.1
+    before = pulse.stood_still
+    pulse.beat()
+    time.value += 5.9
+    after = pulse.stood_still
+    pulse.beat()
+    time.value += 0.2
+    assert (before, after, pulse.stood_still) == (True, True, False)
