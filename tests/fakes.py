@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import gevent
@@ -11,7 +11,12 @@ from gevent.event import Event
 
 from jobs import NOW
 from sluicemq_broker.job.job import Job
+from sluicemq_broker.queue.context import Context
+from sluicemq_broker.queue.memory import Memory
+from sluicemq_broker.queue.retry import Retry
 from sluicemq_broker.queue.worker import Delivery, Worker
+from sluicemq_broker.runtime.counters import Counters
+from sluicemq_broker.runtime.timer import Timer
 from sluicemq_broker.store.connection import ServerClock
 from sluicemq_broker.store.inserts import Pushed
 from sluicemq_broker.store.queue_store import Claim
@@ -43,12 +48,53 @@ class FakeOwners:
         self.current = self.current or "owner-1"
         return self.current
 
+    def keeps(self, owner: str) -> bool:
+        return owner in self.mine()
+
     def mine(self) -> list[str]:
         return [self.current] if self.current else []
 
     def lose_all(self) -> None:
         """Another broker has declared us dead."""
         self.current = "after"
+
+
+def a_context(
+    owners: Any = None,
+    *,
+    clock: ServerClock | None = None,
+    counters: Counters | None = None,
+    retry: Retry | None = None,
+    memory: Memory | None = None,
+    timer: Timer | None = None,
+) -> Context:
+    """What every part needs; what is not given is a fake, or the real thing where it needs no MongoDB."""
+    return Context(
+        owners or FakeOwners(),
+        clock or Clock(),
+        counters or Counters(),
+        retry or Retry(),
+        memory or Memory(),
+        timer or Timer(),
+    )
+
+
+class FakeOutlet:
+    """Where jobs go that don't go to a worker; ``popped``, ``released`` and ``dead`` note which."""
+
+    def __init__(self) -> None:
+        self.popped: list[tuple[Worker, list[Delivery]]] = []
+        self.released: list[Job] = []
+        self.dead: list[str] = []
+
+    def pop(self, worker: Worker, deliveries: list[Delivery]) -> None:
+        self.popped.append((worker, deliveries))
+
+    def release(self, jobs: list[Job]) -> None:
+        self.released += jobs
+
+    def died(self, ids: Iterable[str]) -> None:
+        self.dead += ids
 
 
 class FakeStore:

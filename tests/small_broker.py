@@ -5,29 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any, Final
 
 import gevent
-import pytest
 
 from faulty_mongo import FaultyDatabase, Line
 from jobs import NOW
 from sluicemq.errors import SluiceError, Unavailable
 from sluicemq_broker.config.settings import Config
 from sluicemq_broker.doors.smq.administration import Admin
-from sluicemq_broker.queue import dispatch, owners, pace, queue, settle, supply
+from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.owners import Owners
-from sluicemq_broker.queue.patience import Patience
-from sluicemq_broker.queue.queue import House
 from sluicemq_broker.queue.queues import Queues
+from sluicemq_broker.queue.retry import Retry
 from sluicemq_broker.queue.sweeper import Sweeper
 from sluicemq_broker.runtime.counters import Counters
 from sluicemq_broker.runtime.turns import Turns
 from sluicemq_broker.store.connection import ServerClock
 from sluicemq_broker.store.leases import LeaseStore
 from sluicemq_devices.doors.switchboard import Switchboard
-from sluicemq_devices.hub import notices
 from virtual_time import VirtualTime, come_to_rest
 
 LEASE: Final = 15.0
@@ -51,7 +47,7 @@ class VirtualClock(ServerClock):
 
 
 class _Over:
-    """What a broker's patience waits on; a broker that was killed waits for nothing."""
+    """What a broker's retries wait on; a broker that was killed waits for nothing."""
 
     def __init__(self, time: VirtualTime, line: Line) -> None:
         self._time = time
@@ -73,20 +69,29 @@ class _Over:
 class SmallBroker:
     """The parts between the doors and MongoDB, as ``Server`` puts them together, with one queue."""
 
-    def __init__(self, name: str, documents: Any, time: VirtualTime, clock: VirtualClock, line: Line) -> None:
+    def __init__(
+        self,
+        name: str,
+        documents: Any,
+        time: VirtualTime,
+        clock: VirtualClock,
+        line: Line,
+        new_id: Callable[[], str],
+    ) -> None:
         self.time = time
         self.line = line
         self._at_work: set[Callable[[], None]] = set()
-        self.patience = Patience()
-        self.patience._over = _Over(time, line)  # type: ignore[assignment]
-        self.counters = Counters()
+        self.retry = Retry()
+        self.retry._over = _Over(time, line)  # type: ignore[assignment]
+        self.counters = Counters(time.now)
         database: Any = FaultyDatabase(documents, line)
-        self.owners = Owners(LeaseStore(database), clock, name, LEASE)
-        house = House(lambda _name: database, self.owners, clock, self.patience, self.counters)
-        self.queues = Queues(_config(), house)
-        self.owners.lost = self.queues.drop_owner
-        self.sweeper = Sweeper(self.queues, self.owners, clock, self.counters)
-        self.admin = Admin(self.queues, house, Turns(self.counters), Switchboard())
+        self.owners = Owners(
+            LeaseStore(database), clock, name, LEASE, lost=self._drop, timer=time, new_id=new_id
+        )
+        context = Context(self.owners, clock, self.counters, self.retry, timer=time)
+        self.queues = Queues(_config(), context, lambda _name: database)
+        self.sweeper = Sweeper(self.queues, context)
+        self.admin = Admin(self.queues, context, Turns(self.counters), Switchboard())
         self.queue = self.queues.open("mail")
         self.owners.use()
         self.sweeper.sweep()
@@ -111,15 +116,15 @@ class SmallBroker:
 
     def give_back_all(self) -> None:
         """The first half of a stop, for which MongoDB has a moment."""
-        self.queue.dispatch.stop_granting(0.0)
+        self.queue.stop_granting(0.0)
         come_to_rest()
-        self.queue.intake.refuse_waiting()
+        self.queue.refuse_waiting()
         self.queue.give_back()
         self.time.passes(_LAST_WRITES)
 
     def end(self) -> None:
         """The second half."""
-        self.patience.give_up()
+        self.retry.give_up()
         self.time.passes(_LAST_WRITES)
         with suppress(SluiceError):
             self.owners.end()
@@ -130,11 +135,14 @@ class SmallBroker:
         with suppress(Unavailable):
             work[DUTIES.index(duty)]()
 
+    def _drop(self, owner: str) -> None:
+        self.queues.drop_owner(owner)
+
     def _beat(self) -> None:
         sure = self.owners.sure
         self.owners.beat()
         if self.owners.sure and not sure:
-            self.queue.dispatch.hand_out()
+            self.queue.hand_out()
 
     def _do(self, duty: Callable[[], None]) -> None:
         """Each duty in a greenlet of its own, as the server has them: one keeps no other waiting."""
@@ -155,15 +163,3 @@ class SmallBroker:
 def _config() -> Config:
     default = Config.default()
     return replace(default, other_queues=replace(default.other_queues, max_losses=MAX_LOSSES))
-
-
-def live_in(monkeypatch: pytest.MonkeyPatch, time: VirtualTime) -> None:
-    """Let the brokers' modules see this time, and owner ids that are the same in each run."""
-    for module in (notices, dispatch, owners, pace, queue, settle, supply):
-        monkeypatch.setattr(module, "time", time)
-    for module in (settle, supply):
-        monkeypatch.setattr(module, "gevent", time)
-    monkeypatch.setattr(supply, "MOMENT", 0.0)  # with time that stands still, a moment never ends
-    monkeypatch.setattr(supply, "_FIRST_MOMENT", 0.0)
-    numbers = iter(range(10**9))
-    monkeypatch.setattr(owners, "secrets", SimpleNamespace(token_hex=lambda _size: f"owner-{next(numbers)}"))

@@ -10,16 +10,18 @@ from typing import Any
 import gevent
 from gevent.event import Event
 
+from sluicemq_broker.runtime.timer import Timer
 
-class VirtualTime:
-    """Stands in for ``time.monotonic``, ``gevent.sleep`` and ``gevent.spawn_later``."""
+
+class VirtualTime(Timer):
+    """A timer whose seconds pass with :meth:`passes`; a wait with a time limit is over at once."""
 
     def __init__(self) -> None:
         self.value = 1000.0
         self._alarms: list[tuple[float, int, Callable[[], object]]] = []
         self._numbers = itertools.count()
 
-    def monotonic(self) -> float:
+    def now(self) -> float:  # type: ignore[override]
         return self.value
 
     def sleep(self, seconds: float) -> None:
@@ -27,11 +29,11 @@ class VirtualTime:
         self.alarm(seconds, rung.set)
         rung.wait()
 
-    def spawn(self, run: Callable[..., object], *arguments: Any) -> None:
-        gevent.spawn(run, *arguments)
+    def after(self, seconds: float, step: Callable[..., object], *arguments: Any) -> None:
+        self.alarm(seconds, lambda: gevent.spawn(step, *arguments))
 
-    def spawn_later(self, seconds: float, run: Callable[..., object], *arguments: Any) -> None:
-        self.alarm(seconds, lambda: gevent.spawn(run, *arguments))
+    def wait(self, event: Event, seconds: float) -> bool:
+        return bool(event.is_set())
 
     def alarm(self, seconds: float, ring: Callable[[], object]) -> None:
         """Call ``ring`` when so many seconds have passed."""

@@ -141,6 +141,7 @@ def test_one_renewal_keeps_all_jobs_of_a_claim_beyond_their_visibility_timeout(
         with pytest.raises(LeaseLost, match=r"3 of 3 jobs|the claim is lost"):
             forgotten.extend(60)
         assert forgotten.unsettled == []
+        forgotten.release()
     house.await_count(queue, "ready", 3)
 
 

@@ -14,8 +14,8 @@ from pymongo.database import Database
 from fakes import Held, go_on
 from jobs import NOW
 from sluicemq.errors import Unavailable
-from sluicemq_broker.queue import owners as owners_module
 from sluicemq_broker.queue.owners import Owners
+from sluicemq_broker.runtime.timer import Timer
 from sluicemq_broker.store.connection import ServerClock, Unclear
 from sluicemq_broker.store.leases import LeaseStore
 
@@ -23,24 +23,28 @@ LEASE = 15.0
 BEAT = LEASE / 5
 
 
-class Time:
-    """The monotonic clock of every broker in a test; it passes when told to."""
+class Time(Timer):
+    """The time of every broker in a test; it passes when told to."""
 
-    def __init__(self) -> None:
-        self.value = 1000.0
+    value = 1000.0
 
-    def monotonic(self) -> float:
+    def now(self) -> float:  # type: ignore[override]
         return self.value
 
     def passes(self, seconds: float) -> None:
         self.value += seconds
 
 
+TIME = Time()
+
+
 @pytest.fixture
-def time(monkeypatch: pytest.MonkeyPatch) -> Time:
-    time = Time()
-    monkeypatch.setattr(owners_module, "time", time)
-    return time
+def time() -> Time:
+    return TIME
+
+
+def owners(leases: LeaseStore, name: str = "broker", *more: Any, **options: Any) -> Owners:
+    return Owners(leases, ServerClock(), name, LEASE, *more, timer=TIME, **options)
 
 
 @pytest.fixture
@@ -50,8 +54,8 @@ def leases(documents: Database[dict[str, Any]]) -> LeaseStore:
     return leases
 
 
-def a_broker(leases: LeaseStore, name: str = "broker", lease: float = LEASE) -> Owners:
-    broker = Owners(leases, ServerClock(), name, lease)
+def a_broker(leases: LeaseStore, name: str = "broker", lease: float = LEASE, **options: Any) -> Owners:
+    broker = Owners(leases, ServerClock(), name, lease, timer=TIME, **options)
     broker.use()
     return broker
 
@@ -122,7 +126,7 @@ def test_an_owner_id_is_used_only_after_its_lease_is_written(
     leases: LeaseStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Given
-    broker = Owners(leases, ServerClock(), "broker", LEASE)
+    broker = owners(leases)
     monkeypatch.setattr(leases, "begin", refused)
     # When
     with pytest.raises(Unavailable):
@@ -219,8 +223,8 @@ def test_an_id_has_a_lease_in_every_database_and_is_lost_if_it_is_lost_in_one(
     leases: LeaseStore, elsewhere: LeaseStore, time: Time
 ) -> None:
     # Given
-    broker, lost = Owners(leases, ServerClock(), "broker", LEASE, {"b": elsewhere}), list[str]()
-    broker.lost = lost.append
+    lost: list[str] = []
+    broker = owners(leases, "broker", {"b": elsewhere}, lost=lost.append)
     old = broker.use()
     beats(time, broker, count=2)
     both = (leases.live(), elsewhere.live())
@@ -237,7 +241,7 @@ def test_an_id_has_a_lease_in_every_database_and_is_lost_if_it_is_lost_in_one(
 
 
 def test_a_holder_is_looked_for_where_its_jobs_lie(leases: LeaseStore, elsewhere: LeaseStore) -> None:
-    broker = Owners(leases, ServerClock(), "broker", LEASE, {"b": elsewhere})
+    broker = owners(leases, "broker", {"b": elsewhere})
     elsewhere.begin("other", "other", LEASE, NOW)
     assert (broker.is_live("other", "b"), broker.is_live("other")) == (True, False)
     assert (broker.live("b"), broker.live()) == ({"other"}, set())
@@ -247,7 +251,7 @@ def test_a_database_that_fails_keeps_the_lease_in_no_other_from_being_raised(
     leases: LeaseStore, elsewhere: LeaseStore, time: Time, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Given
-    broker = Owners(leases, ServerClock(), "broker", LEASE, {"b": elsewhere})
+    broker = owners(leases, "broker", {"b": elsewhere})
     owner = broker.use()
     monkeypatch.setattr(leases, "beat", refused)
     # When
@@ -263,9 +267,9 @@ def test_a_silent_broker_is_declared_dead_in_the_database_that_it_shares(
     documents: Database[dict[str, Any]], leases: LeaseStore, elsewhere: LeaseStore, time: Time
 ) -> None:
     # Given a watcher that never looks at the silent one's own database
-    silent = Owners(leases, ServerClock(), "silent", LEASE, {"b": elsewhere})
+    silent = owners(leases, "silent", {"b": elsewhere})
     its_own = LeaseStore(documents.client[f"{documents.name}_c"])
-    watcher = Owners(its_own, ServerClock(), "watcher", LEASE, {"b": elsewhere})
+    watcher = owners(its_own, "watcher", {"b": elsewhere})
     old = silent.use()
     watcher.use()
     # When
@@ -278,7 +282,7 @@ def test_a_silent_broker_is_declared_dead_in_the_database_that_it_shares(
 
 
 def test_a_broker_without_an_owner_is_not_sure(leases: LeaseStore) -> None:
-    broker = Owners(leases, ServerClock(), "broker", LEASE)
+    broker = owners(leases)
     assert not broker.sure
     broker.use()
     assert broker.sure
@@ -459,9 +463,8 @@ def test_a_broker_declared_dead_that_wakes_up_drops_what_it_had_and_goes_on_unde
     leases: LeaseStore, time: Time
 ) -> None:
     # Given
-    watcher, sleeper = a_broker(leases, "watcher"), a_broker(leases, "sleeper")
     lost: list[str] = []
-    sleeper.lost = lost.append
+    watcher, sleeper = a_broker(leases, "watcher"), a_broker(leases, "sleeper", lost=lost.append)
     old = sleeper.current
     beats(time, watcher, count=8)
     sure_asleep = sleeper.sure
@@ -516,7 +519,7 @@ def test_a_lost_reply_to_a_lease_leaves_the_broker_without_that_id(
     leases: LeaseStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Given
-    broker = Owners(leases, ServerClock(), "broker", LEASE)
+    broker = owners(leases)
     begin = leases.begin
 
     def cut(*arguments: Any) -> None:

@@ -6,6 +6,7 @@ that another one holds, attempts count exactly the deliveries that failed, and o
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -26,11 +27,11 @@ from sluicemq.errors import Duplicate, SluiceError
 from sluicemq_broker.doors.smq.administration import Admin
 from sluicemq_broker.job.job import ERRORS_KEPT, Dedupe, Job
 from sluicemq_broker.queue.intake import Push
-from sluicemq_broker.queue.settle import Settlement, Verdict
+from sluicemq_broker.queue.verdict import Settlement, Verdict
 from sluicemq_broker.queue.worker import Delivery
 from sluicemq_broker.store.documents import seconds as seconds_of
 from sluicemq_broker.store.queue_store import QueueStore
-from small_broker import BEAT, DUTIES, MAX_LOSSES, SmallBroker, VirtualClock, live_in
+from small_broker import BEAT, DUTIES, MAX_LOSSES, SmallBroker, VirtualClock
 from virtual_time import VirtualTime, come_to_rest
 
 VISIBILITY: Final = 20.0
@@ -136,7 +137,8 @@ class TwoBrokers(RuleBasedStateMachine):
         self.jobs = self.documents["queue.mail"]
         self.complaints.clear()
         self.time = VirtualTime()
-        live_in(self.around.monkeypatch, self.time)
+        owner_ids = itertools.count()
+        self.new_id = lambda: f"owner-{next(owner_ids)}"
         self.clock = VirtualClock(self.time)
         self.lives: dict[str, Life] = {}
         self.births: Counter[str] = Counter()
@@ -375,7 +377,7 @@ class TwoBrokers(RuleBasedStateMachine):
                     alone = not (twice or job.id in others) and sent[job.id] == self.sent[job.id]
                     self._expect(not (alone and stored), f"{job.id} was refused, and stored")
                 elif at in refused:
-                    self._expect(broker.patience.over, f"{job.id} was refused: {refused[at]}")
+                    self._expect(broker.retry.over, f"{job.id} was refused: {refused[at]}")
                 elif at in existing:
                     self._expect(self.births[job.id] > 0, f"{job.id} was never stored, but is said to exist")
                 else:
@@ -449,7 +451,7 @@ class TwoBrokers(RuleBasedStateMachine):
 
         detail = b"result" if kind == wire.COMMIT else "why"
         verdicts = [Verdict(hand.receipt, kind, detail, delay) for hand in hands]
-        broker.queue.settle.settle(verdicts, Settlement(told))
+        broker.queue.settle(verdicts, Settlement(told))
 
     def _hear(self, hand: Hand, valid: bool, kind: str, problem: SluiceError | None) -> None:  # noqa: FBT001
         broker, life = hand.broker, hand.life
@@ -468,7 +470,7 @@ class TwoBrokers(RuleBasedStateMachine):
 
     def _come(self, seat: int, broker: SmallBroker, prefetch: int) -> None:
         worker = self.workers[seat] = ModelWorker(self, broker, prefetch)
-        broker.queue.dispatch.attach(worker)
+        broker.queue.attach(worker)
 
     def _leave(self, seat: int, *, died: bool) -> None:
         worker, self.workers[seat] = self.workers[seat], None
@@ -478,7 +480,7 @@ class TwoBrokers(RuleBasedStateMachine):
             hand.open = False
             if died and self._holds(hand):
                 self._fails(hand)
-        worker.broker.queue.settle.worker_gone(worker, died=died)
+        worker.broker.queue.worker_gone(worker, died=died)
 
     def _fails(self, hand: Hand) -> None:
         hand.held = hand.failing = True
@@ -525,7 +527,7 @@ class TwoBrokers(RuleBasedStateMachine):
             lambda documents: self._born(documents, stored), self.time, lambda: self._interfere(1 - slot)
         )
         self.lines.append(line)
-        return SmallBroker(f"broker {slot}", self.documents, self.time, self.clock, line)
+        return SmallBroker(f"broker {slot}", self.documents, self.time, self.clock, line, self.new_id)
 
     def _let_all_go(self, broker: SmallBroker, *, delivered: bool) -> None:
         broker.line.let_go(delivered=delivered)
@@ -623,7 +625,7 @@ class TwoBrokers(RuleBasedStateMachine):
     def _work_until_all_is_done(self) -> None:
         workers = [ModelWorker(self, broker, 100) for broker in self.brokers]
         for worker in workers:
-            worker.broker.queue.dispatch.attach(worker)
+            worker.broker.queue.attach(worker)
         for _ in range(_LONG):
             self._pass(BEAT)
             for worker in workers:
@@ -641,7 +643,7 @@ class TwoBrokers(RuleBasedStateMachine):
         assert left == []
         for broker in self.brokers:
             assert not broker.busy
-            assert not broker.queue.dispatch.held
+            assert not broker.queue._dispatch.held
         assert not self.births - self.sent  # an insert that is repeated, or lands late, stores a job once
 
     # ---------------------------------------------------------------- the checks

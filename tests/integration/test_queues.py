@@ -13,7 +13,7 @@ import gevent
 import pytest
 from pymongo.database import Database
 
-from fakes import Clock, FakeOwners, FakeWorker, Held
+from fakes import FakeWorker, Held, a_context, go_on
 from jobs import a_job
 from sluicemq import wire
 from sluicemq.errors import BadQueue, NotFound, Paused, QueueFull
@@ -24,8 +24,6 @@ from sluicemq_broker.job.job import Dedupe
 from sluicemq_broker.process.deadline import Deadline
 from sluicemq_broker.process.server import Server
 from sluicemq_broker.queue.intake import Push
-from sluicemq_broker.queue.patience import Patience
-from sluicemq_broker.queue.queue import House
 from sluicemq_broker.queue.queues import Queues
 from sluicemq_broker.queue.verdict import Settlement, Verdict
 from sluicemq_broker.runtime.counters import Counters
@@ -40,8 +38,7 @@ FEW_QUEUES = BrokerSettings(max_queues=20)
 
 @pytest.fixture
 def queues(documents: Database[dict[str, Any]]) -> Queues:
-    house = House(lambda _name: documents, FakeOwners(), Clock(), Patience(), Counters())  # type: ignore[arg-type]
-    return Queues(Config.default(), house)
+    return Queues(Config.default(), a_context(), lambda _name: documents)
 
 
 @pytest.fixture
@@ -56,16 +53,16 @@ def server() -> Iterator[Server]:
 def test_who_waits_for_a_job_of_a_removed_queue_is_told_and_nothing_of_it_is_held(queues: Queues) -> None:
     # Given
     queue, told = queues.open("mail"), list[Any]()
-    queue.answers.wait("a", told.append)
+    queue.wait("a", told.append)
     staged = a_job("a", owner="owner-1")
-    queue.dispatch.held.add([staged])
-    queue.dispatch._staged.add([staged])
+    queue._dispatch.held.add([staged])
+    queue._dispatch._staged.add([staged])
     # When
     queues.forget("mail")
     # Then
     assert [type(each) for each in told] == [NotFound]
-    assert not queue.dispatch.held
-    assert queue.dispatch.withdraw() == []
+    assert not queue._dispatch.held
+    assert queue._dispatch.withdraw() == []
     assert list(queues) == []
 
 
@@ -74,7 +71,7 @@ def test_a_job_that_came_while_its_queue_was_removed_is_held_until_its_worker_ha
 ) -> None:
     # Given: it was stored after the collection was removed, and before that was known here
     queue, worker, told, deadline = queues.open("mail"), FakeWorker(1), list[Any](), Deadline()
-    queue.dispatch.attach(worker)
+    queue.attach(worker)
     queue.push(Push([a_job("a"), a_job("b")], lambda *_: None))
     deadline.begin(10.0)
     assert deadline.until(lambda: bool(worker.jobs) and not queue.busy)
@@ -82,11 +79,26 @@ def test_a_job_that_came_while_its_queue_was_removed_is_held_until_its_worker_ha
     queues.forget("mail")
     # Then no audit gives it to another
     [delivery] = worker.deliveries
-    assert queue.dispatch.held.knows(delivery.job.id, delivery.job.hold)
-    queue.settle.settle([Verdict(delivery.receipt, wire.COMMIT)], Settlement(told.append))
+    assert queue._dispatch.held.knows(delivery.job.id, delivery.job.hold)
+    queue.settle([Verdict(delivery.receipt, wire.COMMIT)], Settlement(told.append))
     assert deadline.until(lambda: bool(told))
     assert told == [{}]
     assert deadline.until(lambda: worker.jobs == ["a", "b"])
+
+
+def test_a_search_waits_for_what_is_on_its_way_back(queues: Queues, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Given a release that has no answer yet
+    queue, held = queues.open("mail"), Held()
+    monkeypatch.setattr(queue.store, "release", held)
+    queue.release([a_job("a", owner="owner-1")])
+    # When
+    searching = gevent.spawn(queue.search, lambda: False, 60.0)
+    go_on()
+    early = searching.ready()
+    held.set()
+    searching.join(60.0)
+    # Then
+    assert (early, searching.ready()) == (False, True)
 
 
 @pytest.mark.parametrize("fault", [Refused("bad hint"), Unclear("cut"), KeyError("a mistake")])
@@ -106,7 +118,7 @@ def test_a_queue_that_can_not_be_counted_is_listed_with_the_reason_beside_the_ot
     monkeypatch.setattr(Inspector, "counts", counts)
     # When
     rows = {
-        row["name"]: row for row in Admin(queues, queues._house, Turns(Counters()), Switchboard()).queues()
+        row["name"]: row for row in Admin(queues, queues._context, Turns(Counters()), Switchboard()).queues()
     }
     # Then
     assert "error" not in rows["good"]
@@ -152,13 +164,13 @@ def test_what_was_popped_and_could_not_be_sent_is_ready_again_also_where_it_is_k
     queues: Queues, settings: dict[str, Any]
 ) -> None:
     # Given a worker whose socket takes nothing more once a job was popped for it
-    queue, deadline, counters = queues.open("mail"), Deadline(), queues._house.counters
+    queue, deadline, counters = queues.open("mail"), Deadline(), queues._context.counters
     device = SimpleNamespace(envelope="payload")
     backend: Any = SimpleNamespace(
         queue=queue, prefetch=1, room=9, workers=set(), counters=counters, settings=device
     )
     worker = PopWorker(backend, LaneThatFills(counters))  # type: ignore[arg-type]
-    queue.dispatch.attach(worker)
+    queue.attach(worker)
     queue.push(Push([a_job("a", b"payload", **settings)], lambda *_: None))
     deadline.begin(5.0)
     assert deadline.until(lambda: bool(worker._popped))
@@ -183,8 +195,8 @@ def test_what_a_pop_that_ends_late_pushes_anew_is_waited_for(
         ending()
         queue.push(Push([a_job("again")], lambda *_: None))
 
-    monkeypatch.setattr(queue.settle._pops, "_write", pushes_anew)
-    queue.settle._pops.add((FakeWorker(), []))
+    monkeypatch.setattr(queue._settling.commits._pops, "_write", pushes_anew)
+    queue._settling.commits._pops.add((FakeWorker(), []))
     # When
     gevent.spawn_later(0.05, ending.set)
     deadline.begin(5.0)
@@ -197,7 +209,7 @@ def test_a_queue_that_is_opened_after_it_was_paused_elsewhere_is_paused_from_its
     documents: Database[dict[str, Any]], queues: Queues
 ) -> None:
     # Given
-    elsewhere = Queues(Config.default(), queues._house)
+    elsewhere = Queues(Config.default(), queues._context, lambda _name: documents)
     elsewhere.pause(elsewhere.open("mail"), wire.INTAKE)
     # When
     queues.follow_pauses()
@@ -290,11 +302,11 @@ def test_a_queue_that_nobody_uses_has_nothing_to_do_each_second(
     queues: Queues, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue, ticks = queues.open("mail"), list[str]()
-    monkeypatch.setattr(queue.dispatch, "tick", lambda: ticks.append("tick"))
+    monkeypatch.setattr(queue._dispatch, "tick", lambda: ticks.append("tick"))
     for _ in range(100):
         queue.tick()
     at_rest = len(ticks)
-    queue.dispatch.workers.add(FakeWorker())
+    queue._dispatch.deliveries.workers.add(FakeWorker())
     queue.tick()
     assert at_rest < 10
     assert len(ticks) == at_rest + 1

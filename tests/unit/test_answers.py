@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from sluicemq.errors import NotFound, QueueFull, SluiceError, Unavailable, Uncer
 from sluicemq_broker.doors.smq.results import MOST_ASKED, Results
 from sluicemq_broker.job.job import State
 from sluicemq_broker.queue.answers import Answers
-from sluicemq_broker.queue.patience import Patience
+from sluicemq_broker.queue.retry import Retry
 from sluicemq_broker.store.connection import Refused
 from sluicemq_broker.store.queue_store import Found
 
@@ -52,7 +53,7 @@ class House:
         self.store = Store()
         self.held: set[str] = set()
         store: Any = self.store
-        self.answers = Answers(store, Patience(), self.held)
+        self.answers = Answers(store, Retry(), self.held)
         self.heard: list[Any] = []
 
     def ask(self, name: str = "asker", job_id: str = "job") -> None:
@@ -247,10 +248,10 @@ def test_all_who_wait_are_looked_up_when_jobs_may_have_ended_without_a_word(hous
 
 class Queues:
     def __init__(self, house: House) -> None:
-        self.answers = house.answers
+        self._queue = SimpleNamespace(ask=house.answers.ask, forget=house.answers.forget)
 
     def known(self, name: str) -> Any:
-        return self
+        return self._queue
 
 
 @pytest.fixture

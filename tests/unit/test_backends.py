@@ -23,7 +23,7 @@ class Lane:
 def test_nothing_is_held_for_a_worker_whose_socket_takes_nothing_more(kind: type[LaneWorker]) -> None:
     lane: Any = Lane()
     backend: Any = SimpleNamespace(
-        queue=SimpleNamespace(dispatch=SimpleNamespace(offer=lambda _worker: None)),
+        queue=SimpleNamespace(offer=lambda _worker: None),
         settings=SimpleNamespace(envelope="payload"),
         counters=Counters(),
         workers=set(),

@@ -7,38 +7,43 @@ from typing import Any
 
 import pytest
 
-from fakes import Clock, FakeOwners, FakeStore, FakeWorker, Held, go_on
+from fakes import Clock, FakeOutlet, FakeOwners, FakeStore, FakeWorker, Held, a_context, go_on
 from jobs import NOW, a_job, ids, some_jobs
 from launcher import wait_until
 from sluicemq_broker.job.job import Job
-from sluicemq_broker.queue import dispatch as dispatch_module
 from sluicemq_broker.queue import pace as pace_module
-from sluicemq_broker.queue import supply as supply_module
 from sluicemq_broker.queue.dispatch import MESSAGE, MESSAGE_BYTES, Dispatch
-from sluicemq_broker.queue.patience import Patience
-from sluicemq_broker.queue.worker import Delivery, Worker
+from sluicemq_broker.queue.ledger import IN_ORDER, NOTHING
+from sluicemq_broker.queue.worker import Delivery
 from sluicemq_broker.runtime.counters import Counters
+from sluicemq_broker.runtime.timer import Timer
 from sluicemq_broker.store.connection import Unclear
 from virtual_time import VirtualTime
 
 SMALLEST = pace_module.UNKNOWN
 
 
-class House:
-    """A dispatcher with the fakes around it."""
+class House(FakeOutlet):
+    """A dispatcher with the fakes around it; what is released is ready again at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, timer: Timer | None = None, *, slow: bool = False) -> None:
+        """``slow``: what is released stays on its way."""
+        super().__init__()
         self.store = FakeStore()
         self.owners = FakeOwners()
         self.clock = Clock()
         self.counters = Counters()
-        self.dispatch = Dispatch(self.store, self.owners, self.clock, Patience(), self.counters)  # type: ignore[arg-type]
-        self.dispatch.give_back = self.given_back
+        context = a_context(self.owners, clock=self.clock, counters=self.counters, timer=timer)
+        self.dispatch = Dispatch(self.store, context, self)  # type: ignore[arg-type]
+        self._slow = slow
 
-    def given_back(self, jobs: list[Job]) -> None:
-        """What the settlement does with jobs that no worker has started."""
-        self.dispatch.forget(jobs)
-        self.store.ready.extend(jobs)
+    def release(self, jobs: list[Job]) -> None:
+        super().release(jobs)
+        if self._slow:
+            self.dispatch.supply.going_back(len(jobs))
+        else:
+            self.dispatch.forget(jobs)
+            self.store.ready.extend(jobs)
 
     def ready(self, *jobs: Job) -> list[Job]:
         """Jobs that lie ready in the store, and the dispatcher has heard of them."""
@@ -55,8 +60,8 @@ class House:
 
     def commit(self, worker: FakeWorker, *receipts: bytes) -> None:
         """The worker settles these, or all it has."""
-        for receipt in receipts or list(worker.unsettled):
-            delivery = self.dispatch.take(receipt)
+        for receipt in receipts or list(worker.in_flight):
+            delivery = self.dispatch.settle(receipt)
             assert delivery
             self.dispatch.forget([delivery.job])
         self.dispatch.offer(worker)
@@ -107,7 +112,7 @@ def test_a_worker_never_has_more_unsettled_jobs_than_its_prefetch(house: House) 
     worker = house.worker(prefetch=3)
     assert len(worker.jobs) == 3
     house.commit(worker, worker.deliveries[0].receipt)
-    assert len(worker.unsettled) == 3
+    assert len(worker.in_flight) == 3
     assert len(worker.jobs) == 4
 
 
@@ -140,7 +145,7 @@ def test_what_is_held_grows_with_the_pace_of_the_workers_and_shrinks_with_it(hou
     # When they end 10,000 jobs a second
     house.dispatch.pace.appetite = 2_500
     house.commit(worker)
-    fast = len(house.dispatch.held) - len(worker.unsettled)
+    fast = len(house.dispatch.held) - len(worker.in_flight)
     # Then a quarter of that is held for them
     assert 1_000 < fast <= 2_500
     # And when they end none any more, and what was held is gone
@@ -148,7 +153,7 @@ def test_what_is_held_grows_with_the_pace_of_the_workers_and_shrinks_with_it(hou
     house.dispatch.tick()
     house.dispatch.supply.some_ready()
     go_on()
-    assert len(house.dispatch.held) - len(worker.unsettled) <= 2 * SMALLEST
+    assert len(house.dispatch.held) - len(worker.in_flight) <= 2 * SMALLEST
 
 
 def test_a_queue_found_empty_is_not_asked_again_until_something_may_be_there(empty: House) -> None:
@@ -165,8 +170,8 @@ def test_a_tick_finds_what_other_brokers_have_pushed(empty: House) -> None:
     empty.store.ready.append(a_job("theirs"))
     empty.dispatch.tick()
     go_on()
-    [worker] = empty.dispatch.workers
-    assert ids([each.job for each in worker.unsettled.values()]) == ["theirs"]
+    [worker] = empty.dispatch.deliveries.workers
+    assert ids([each.job for each in worker.in_flight.values()]) == ["theirs"]
 
 
 def test_a_delayed_job_is_claimed_when_it_is_due_without_waiting_for_the_tick(empty: House) -> None:
@@ -264,16 +269,16 @@ def test_nothing_is_claimed_or_handed_out_while_the_lease_is_not_sure(house: Hou
 
 def test_a_job_is_born_reserved_when_a_worker_waits_and_goes_out_when_it_is_durable(empty: House) -> None:
     # Given
-    [worker] = empty.dispatch.workers
+    [worker] = empty.dispatch.deliveries.workers
     job = a_job("a")
     # When
     arrival = empty.dispatch.supply.expect([job], NOW)
-    before = list(worker.unsettled)
+    before = list(worker.in_flight)
     empty.dispatch.supply.arrived(arrival, [job])
     # Then
     assert (job.owner, job.attempts) == ("owner-1", 1)
     assert before == []
-    assert [each.job for each in worker.unsettled.values()] == [job]
+    assert [each.job for each in worker.in_flight.values()] == [job]
 
 
 def test_as_many_are_born_reserved_as_there_is_room_for_and_the_rest_is_ready(empty: House) -> None:
@@ -293,12 +298,12 @@ def test_what_is_on_its_way_takes_up_room(empty: House) -> None:
 
 
 def test_without_a_worker_nothing_is_born_reserved(house: House) -> None:
-    house.dispatch.supply._ready = -1
+    house.dispatch.supply._ledger._ready = -1
     assert house.born(a_job()) == []
 
 
 def test_a_job_is_not_born_reserved_before_older_ones_that_lie_ready(empty: House) -> None:
-    empty.dispatch.supply._ready = 5
+    empty.dispatch.supply._ledger._ready = 5
     assert empty.born(a_job("lower", priority=4), a_job("same", priority=5), a_job("higher", priority=6)) == [
         "higher"
     ]
@@ -314,13 +319,13 @@ def test_a_job_is_not_born_reserved_when_it_could_not_be_handed_out_in_order(
 ) -> None:
     held = Held()
     empty.owners.sure = reason != "not sure"
-    empty.dispatch._stopping = reason == "stopping"
+    empty.dispatch.gate.stopping = reason == "stopping"
     if reason == "no owner":
         empty.owners.current = ""
     if reason == "claiming":
         empty.store.before_claim = held
         empty.ready(a_job("old"))
-        empty.dispatch.supply._ready = -1
+        empty.dispatch.supply._ledger._ready = -1
     assert empty.born(a_job()) == []
     held.set()
     go_on()
@@ -331,7 +336,7 @@ def test_a_job_is_not_born_reserved_past_one_that_is_still_being_written_as_read
     first = some_jobs(1000)
     empty.dispatch.supply.expect(first, NOW)
     # When: a claim finds nothing, since they are not written yet
-    empty.dispatch.supply._ready = -1
+    empty.dispatch.supply._ledger._ready = -1
     # Then
     assert empty.born(a_job()) == []
 
@@ -357,7 +362,7 @@ def test_a_push_that_failed_does_not_hold_up_the_next(house: House) -> None:
     house.dispatch.supply.arrived(later, second)
     house.dispatch.supply.arrived(earlier, [])
     assert worker.jobs == ids(second)
-    assert house.dispatch.supply._expected == 0
+    assert house.dispatch.supply._ledger.expected == 0
 
 
 def test_a_new_job_of_higher_priority_goes_out_before_those_that_are_staged(house: House) -> None:
@@ -373,12 +378,12 @@ def test_a_new_job_of_higher_priority_goes_out_before_those_that_are_staged(hous
 
 
 def test_jobs_that_arrive_under_an_owner_that_was_lost_meanwhile_are_left_to_others(empty: House) -> None:
-    [worker] = empty.dispatch.workers
+    [worker] = empty.dispatch.deliveries.workers
     job = a_job()
     arrival = empty.dispatch.supply.expect([job], NOW)
     empty.owners.lose_all()
     empty.dispatch.supply.arrived(arrival, [job])
-    assert not worker.unsettled
+    assert not worker.in_flight
     assert not empty.dispatch.held
 
 
@@ -407,8 +412,7 @@ def test_a_worker_that_has_answered_before_comes_first(house: House) -> None:
     # Given
     new, proven = house.worker(name="new"), house.worker(name="proven")
     proven.proven = True
-    house.dispatch._takers[1].remove(proven)
-    proven.waiting = False
+    house.dispatch._takers.remove(proven)
     house.dispatch.offer(proven)
     # When
     house.ready(a_job("a"))
@@ -429,12 +433,12 @@ def test_a_worker_that_leaves_returns_what_it_had_and_its_receipts_are_void(hous
     # Given
     jobs = house.ready(*some_jobs(2))
     worker = house.worker(prefetch=2)
-    receipts = list(worker.unsettled)
+    receipts = list(worker.in_flight)
     # When
     left = house.dispatch.detach(worker)
     # Then
     assert ids([delivery.job for delivery in left]) == ids(jobs)
-    assert [house.dispatch.take(receipt) for receipt in receipts] == [None, None]
+    assert [house.dispatch.settle(receipt) for receipt in receipts] == [None, None]
     assert house.dispatch.detach(worker) == []
     house.ready(a_job("next"))
     assert len(worker.jobs) == 2
@@ -447,7 +451,7 @@ def test_a_worker_may_change_how_much_it_takes(house: House) -> None:
     # When
     house.dispatch.resize(worker, 4)
     go_on()
-    more = len(worker.unsettled)
+    more = len(worker.in_flight)
     house.dispatch.resize(worker, 0)
     house.commit(worker)
     # Then
@@ -457,8 +461,10 @@ def test_a_worker_may_change_how_much_it_takes(house: House) -> None:
 
 @pytest.mark.parametrize("ends", ["settles", "leaves", "is late"])
 def test_what_a_worker_has_that_takes_no_more_leaves_the_room_of_the_others_as_it_is(
-    house: House, ends: str, monkeypatch: pytest.MonkeyPatch
+    ends: str,
 ) -> None:
+    time = VirtualTime()
+    house = House(time)
     # Given a slow worker with three jobs that stops: it takes no more, and is still at work on them
     house.ready(*some_jobs(3, visibility_timeout=5.0))
     stopping = house.worker(prefetch=3)
@@ -469,16 +475,15 @@ def test_what_a_worker_has_that_takes_no_more_leaves_the_room_of_the_others_as_i
     # When one that is free comes, then it gets jobs
     other = house.worker(prefetch=2)
     house.ready(*some_jobs(9))
-    assert (len(other.unsettled), house.dispatch.staged) == (2, 0)
+    assert (len(other.in_flight), house.dispatch.staged) == (2, 0)
     # And when the first one is through, in whatever way, nobody has more room than before
     if ends == "settles":
         house.commit(stopping)
     elif ends == "leaves":
         house.dispatch.detach(stopping)
     else:
-        now = dispatch_module.time.monotonic()
-        monkeypatch.setattr(dispatch_module.time, "monotonic", lambda: now + 6)
-        assert len(house.dispatch.overdue()) == 3
+        time.passes(6)
+        assert len(house.dispatch.time_out()) == 3
     go_on()
     assert house.dispatch.staged + house.dispatch.room <= house.dispatch.pace.appetite
 
@@ -491,8 +496,6 @@ def test_receipts_are_never_the_same(house: House) -> None:
 
 def test_jobs_of_a_worker_that_does_not_acknowledge_are_handed_to_their_removal(house: House) -> None:
     # Given
-    popped: list[tuple[Worker, list[Delivery]]] = []
-    house.dispatch.pop = lambda worker, deliveries: popped.append((worker, deliveries))
     worker = FakeWorker(prefetch=2)
     worker.pops = True
     jobs = house.ready(*some_jobs(2))
@@ -501,8 +504,8 @@ def test_jobs_of_a_worker_that_does_not_acknowledge_are_handed_to_their_removal(
     go_on()
     # Then
     assert worker.jobs == []
-    assert house.dispatch.deliveries == {}
-    assert ids([each.job for _, deliveries in popped for each in deliveries]) == ids(jobs)
+    assert house.dispatch.deliveries.in_flight == {}
+    assert ids([each.job for _, deliveries in house.popped for each in deliveries]) == ids(jobs)
 
 
 # ------------------------------------------------------------------------ suspects
@@ -542,13 +545,13 @@ def test_when_all_workers_are_busy_one_is_let_run_empty_for_a_suspect(house: Hou
     one, other = house.worker(prefetch=4), house.worker(prefetch=4)
     house.ready(suspect("bad"))
     while "bad" not in house.dispatch.held:
-        house.commit(other, next(iter(other.unsettled)))
+        house.commit(other, next(iter(other.in_flight)))
     chosen = one if one.alone else other
     # When
-    while chosen.unsettled and "bad" not in chosen.jobs:
-        house.commit(chosen, next(iter(chosen.unsettled)))
+    while chosen.in_flight and "bad" not in chosen.jobs:
+        house.commit(chosen, next(iter(chosen.in_flight)))
     # Then
-    assert [each.job.id for each in chosen.unsettled.values()] == ["bad"]
+    assert [each.job.id for each in chosen.in_flight.values()] == ["bad"]
     assert (one.alone, other.alone).count(True) == 1
 
 
@@ -561,9 +564,9 @@ def test_a_suspect_does_not_wait_for_a_worker_that_takes_nothing(house: House) -
     # When
     for _ in range(150):
         if "bad" not in busy.jobs:
-            house.commit(busy, next(iter(busy.unsettled)))
+            house.commit(busy, next(iter(busy.in_flight)))
     # Then
-    assert [each.job.id for each in busy.unsettled.values()] == ["bad"]
+    assert [each.job.id for each in busy.in_flight.values()] == ["bad"]
     assert not any(worker.jobs for worker in resting)
 
 
@@ -577,14 +580,14 @@ def test_an_overdue_delivery_is_ended_its_receipt_void_and_its_worker_free(
     house.ready(a_job("a", visibility_timeout=10.0), a_job("b"))
     worker = house.worker()
     receipt = worker.deliveries[0].receipt
-    early = house.dispatch.overdue()
+    early = house.dispatch.time_out()
     # When
     worker.deliveries[0].overdue_at -= 10.1
-    late = house.dispatch.overdue()
+    late = house.dispatch.time_out()
     # Then
     assert early == []
     assert ids([delivery.job for delivery in late]) == ["a"]
-    assert house.dispatch.take(receipt) is None
+    assert house.dispatch.settle(receipt) is None
     assert worker.jobs == ["a", "b"]
 
 
@@ -600,7 +603,7 @@ def test_a_delivery_is_given_more_time_by_the_worker_that_has_it_only(house: Hou
     by_holder = house.dispatch.extend(delivery.receipt, holder, 60.0)
     # Then
     assert (by_stranger, by_holder) == (False, True)
-    assert house.dispatch.overdue() == []
+    assert house.dispatch.time_out() == []
     house.commit(holder)
     assert not house.dispatch.extend(delivery.receipt, holder, 60.0)
 
@@ -618,7 +621,7 @@ def test_what_was_held_under_a_lost_owner_is_forgotten_and_its_workers_get_other
     house.ready(a_job("next"))
     # Then
     assert not held
-    assert house.dispatch.take(receipt) is None
+    assert house.dispatch.settle(receipt) is None
     assert worker.jobs[1:] == ["next"]
 
 
@@ -690,12 +693,11 @@ def test_what_a_slow_worker_won_t_come_to_within_a_second_goes_back(house: House
     house.dispatch.tick()
     go_on()
     # Then only the one it has is held
-    assert len(house.dispatch.held) == len(worker.unsettled) == 1
+    assert len(house.dispatch.held) == len(worker.in_flight) == 1
 
 
 def test_what_was_staged_for_workers_whose_pace_is_not_known_any_more_goes_back(house: House) -> None:
     # Given a worker that pops: its socket took some in no time, looked fast, and takes no more
-    house.dispatch.pop = lambda _worker, _deliveries: None
     worker = FakeWorker(prefetch=10)
     worker.pops = True
     house.dispatch.attach(worker)
@@ -713,12 +715,12 @@ def test_a_worker_whose_time_was_up_gets_nothing_more_until_it_answers(house: Ho
     # Given a job whose visibility timeout passes
     house.ready(a_job("slow", visibility_timeout=0.0), a_job("next"))
     worker = house.worker()
-    [late] = house.dispatch.overdue()
+    [late] = house.dispatch.time_out()
     go_on()
     # Then its worker may be at it still, and gets nothing
     assert worker.jobs == ["slow"]
     # When its answer comes after all
-    assert house.dispatch.take(late.receipt) is None
+    assert house.dispatch.settle(late.receipt) is None
     go_on()
     # Then it gets the next
     assert worker.jobs == ["slow", "next"]
@@ -727,8 +729,8 @@ def test_a_worker_whose_time_was_up_gets_nothing_more_until_it_answers(house: Ho
 def test_a_worker_that_never_answers_is_hung_up_on(house: House) -> None:
     house.ready(a_job("slow", visibility_timeout=0.0))
     worker = house.worker()
-    house.dispatch.overdue()
-    house.dispatch.overdue()
+    house.dispatch.time_out()
+    house.dispatch.time_out()
     assert worker.hung_up
     assert house.counters.values["workers_hung_up"] == 1
 
@@ -768,14 +770,14 @@ def test_a_worker_that_has_gone_is_not_kept(house: House) -> None:
     for number in range(100):
         worker = house.worker(name=str(number))
         house.dispatch.detach(worker)
-    assert [len(takers) for takers in house.dispatch._takers] == [0, 0]
+    assert len(house.dispatch._takers) == 0
 
 
 def test_a_suspect_does_not_wait_for_a_worker_that_only_owes_an_answer(house: House) -> None:
     # Given: one worker is stuck with a job whose time is over, another is always busy
     stuck = house.worker(prefetch=1, name="stuck")
     house.ready(a_job("late", visibility_timeout=0.0))
-    house.dispatch.overdue()
+    house.dispatch.time_out()
     busy = house.worker(prefetch=5, name="busy")
     house.ready(*some_jobs(20))
     # When
@@ -785,7 +787,7 @@ def test_a_suspect_does_not_wait_for_a_worker_that_only_owes_an_answer(house: Ho
     # Then it gets the suspect once it has run empty
     for _ in range(10):
         house.commit(busy)
-    assert stuck.owed
+    assert stuck.overdue
     assert "suspect" in [delivery.job.id for delivery in busy.deliveries]
 
 
@@ -797,7 +799,7 @@ def test_a_worker_whose_time_with_a_suspect_was_up_gets_others_beside_it(house: 
     assert worker.jobs == ["bad"]
     # When
     if how == "overdue":
-        house.dispatch.overdue()
+        house.dispatch.time_out()
     else:
         lost = house.owners.current
         house.owners.lose_all()
@@ -913,17 +915,16 @@ def test_a_worker_gets_large_jobs_few_at_a_time(house: House) -> None:
 
 
 @pytest.fixture
-def slow(house: House) -> House:
-    """What is given back stays on its way."""
-    house.dispatch.give_back = lambda jobs: house.dispatch.supply.going_back(len(jobs))
-    return house
+def slow() -> House:
+    """What is released stays on its way."""
+    return House(slow=True)
 
 
 def test_a_new_job_does_not_overtake_those_that_are_on_their_way_back(slow: House) -> None:
     # Given jobs that were staged for a worker that has left
     older = slow.ready(*some_jobs(11))
     first = slow.worker()
-    slow.dispatch.take(first.deliveries[0].receipt)
+    slow.dispatch.settle(first.deliveries[0].receipt)
     slow.dispatch.forget([first.deliveries[0].job])
     staged = list(slow.dispatch.held)
     slow.dispatch.detach(first)
@@ -943,12 +944,10 @@ def test_a_new_job_does_not_overtake_those_that_are_on_their_way_back(slow: Hous
     assert second.jobs == [older[1].id]
 
 
-def test_a_claim_without_an_answer_holds_up_the_others_for_a_moment_only(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_claim_without_an_answer_holds_up_the_others_for_a_moment_only() -> None:
     # Given one whose answer is held
     time, held = VirtualTime(), Held()
-    monkeypatch.setattr(supply_module, "time", time)
+    house = House(time)
     house.store.after_claim = held
     first = house.ready(*some_jobs(3))
     worker = house.worker(prefetch=20)
@@ -958,7 +957,7 @@ def test_a_claim_without_an_answer_holds_up_the_others_for_a_moment_only(
     go_on()
     assert (worker.jobs, house.born(a_job("too early"))) == ([], [])
     # When it is waited for no longer
-    time.passes(supply_module.IN_ORDER)
+    time.passes(IN_ORDER)
     house.dispatch.tick()
     go_on()
     # Then other jobs go out, and those that it has taken when it is answered
@@ -971,15 +970,13 @@ def test_a_claim_without_an_answer_holds_up_the_others_for_a_moment_only(
     assert house.dispatch.supply.at_rest(5.0)
 
 
-def test_nobody_waits_for_long_for_jobs_whose_way_back_has_no_answer(
-    slow: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nobody_waits_for_long_for_jobs_whose_way_back_has_no_answer() -> None:
     time = VirtualTime()
-    monkeypatch.setattr(supply_module, "time", time)
+    slow = House(time, slow=True)
     slow.dispatch.supply.going_back(11)
     slow.worker()
     early = slow.born(a_job("early"))
-    time.passes(supply_module.IN_ORDER)
+    time.passes(IN_ORDER)
     slow.dispatch.supply.going_back(1)  # which is behind them
-    slow.dispatch.supply._ready = supply_module._NOTHING
+    slow.dispatch.supply._ledger._ready = NOTHING
     assert (early, slow.born(a_job("late"))) == ([], ["late"])

@@ -21,13 +21,12 @@ from sluicemq_devices.hub.flow import Watermark, boundless
 
 
 class Queue:
-    """One queue that keeps what it is given; it is its own ``answers`` too."""
+    """One queue that keeps what it is given."""
 
     name = "mail"
     settings = QueueSettings()
 
     def __init__(self) -> None:
-        self.answers = self
         self.gates: list[Callable[[], None]] = []
         self.paused: frozenset[str] = frozenset()
         self.pushes: list[Push] = []
@@ -42,6 +41,9 @@ class Queue:
         self.paused = frozenset(paused)
         for follow in self.gates:
             follow()
+
+    def at_pause(self, follow: Callable[[], None]) -> None:
+        self.gates.append(follow)
 
     def push(self, push: Push) -> None:
         self.pushes.append(push)

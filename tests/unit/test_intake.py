@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
-from fakes import Clock, FakeOwners, FakeStore, FakeWorker, Held, go_on
+from fakes import Clock, FakeOutlet, FakeOwners, FakeStore, FakeWorker, Held, a_context, go_on
 from jobs import NOW, a_job, ids, some_jobs
 from sluicemq.errors import Duplicate, SluiceError, TooLarge, Unavailable
 from sluicemq_broker.job.job import Job
-from sluicemq_broker.queue import patience as patience_module
-from sluicemq_broker.queue import supply as supply_module
 from sluicemq_broker.queue.dispatch import Dispatch
 from sluicemq_broker.queue.intake import INSERT, INSERT_BYTES, INSERTS_AT_ONCE, Intake, Push
+from sluicemq_broker.queue.ledger import IN_ORDER
 from sluicemq_broker.queue.memory import Memory
-from sluicemq_broker.queue.patience import Patience
+from sluicemq_broker.queue.retry import Retry
 from sluicemq_broker.runtime.counters import Counters
+from sluicemq_broker.runtime.timer import Timer
 from sluicemq_broker.store.connection import Refused, Unclear
 from sluicemq_broker.store.inserts import Pushed
 from virtual_time import VirtualTime
@@ -25,15 +26,24 @@ from virtual_time import VirtualTime
 class House:
     """An intake and its dispatcher over a store in memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, hwm_bytes: int = 1 << 30, timer: Timer | None = None) -> None:
         self.store = FakeStore()
         self.owners = FakeOwners()
         self.clock = Clock()
-        self.patience = Patience()
+        self.retry = Retry(0.001)
         self.counters = Counters()
-        shared = (self.clock, self.patience, self.counters)
-        self.dispatch = Dispatch(self.store, self.owners, *shared)  # type: ignore[arg-type]
-        self.intake = Intake(self.store, self.dispatch, self.owners, *shared)  # type: ignore[arg-type]
+        self.memory = Memory(hwm_bytes=hwm_bytes)
+        context = a_context(
+            self.owners,
+            clock=self.clock,
+            counters=self.counters,
+            retry=self.retry,
+            memory=self.memory,
+            timer=timer,
+        )
+        store: Any = self.store
+        self.dispatch = Dispatch(store, context, FakeOutlet())
+        self.intake = Intake(store, context, self.dispatch.supply)
 
     def worker(self, prefetch: int = 1) -> FakeWorker:
         worker = FakeWorker(prefetch)
@@ -64,8 +74,7 @@ class Told:
 
 
 @pytest.fixture
-def house(monkeypatch: pytest.MonkeyPatch) -> House:
-    monkeypatch.setattr(patience_module, "_FIRST_WAIT", 0.001)
+def house() -> House:
     return House()
 
 
@@ -234,9 +243,9 @@ def test_what_there_is_no_room_for_is_claimed_when_workers_want_it_in_order(hous
     # When
     house.push(*jobs)
     house.drain()
-    while worker.unsettled:
-        [receipt] = worker.unsettled
-        delivery = house.dispatch.take(receipt)
+    while worker.in_flight:
+        [receipt] = worker.in_flight
+        delivery = house.dispatch.settle(receipt)
         assert delivery
         house.dispatch.forget([delivery.job])
         house.dispatch.offer(worker)
@@ -253,7 +262,7 @@ def test_a_job_that_was_known_before_is_not_handed_out_by_its_second_push(house:
     house.push(a_job("b"))
     house.drain()
     assert sorted(worker.jobs) == ["a", "b"]
-    assert house.dispatch.supply._expected == 0
+    assert house.dispatch.supply._ledger.expected == 0
 
 
 # -------------------------------------------------------------------------- faults
@@ -350,8 +359,8 @@ def test_jobs_with_dear_headers_are_inserted_few_at_a_time(house: House) -> None
 
 def test_large_jobs_on_their_way_leave_no_memory_for_large_messages() -> None:
     # Given
-    house, memory = House(), Memory(hwm_bytes=1000)
-    house.intake._on_their_way = memory.pushes
+    house = House(hwm_bytes=1000)
+    memory = house.memory
     house.store.before_insert = held = Held()
     # When
     house.push(a_job(size=1000))
@@ -362,12 +371,10 @@ def test_large_jobs_on_their_way_leave_no_memory_for_large_messages() -> None:
     assert not memory.takes_no_more
 
 
-def test_jobs_do_not_wait_for_long_for_an_insert_before_them_that_has_no_answer(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_jobs_do_not_wait_for_long_for_an_insert_before_them_that_has_no_answer() -> None:
     # Given an insert that hangs, and one behind it that is durable
     time = VirtualTime()
-    monkeypatch.setattr(supply_module, "time", time)
+    house = House(timer=time)
     worker = house.worker(prefetch=5)
     held = Held()
     house.store.before_insert = lambda jobs: held() if "hangs" in ids(jobs) else None
@@ -378,7 +385,7 @@ def test_jobs_do_not_wait_for_long_for_an_insert_before_them_that_has_no_answer(
     assert told.times == 1
     early = list(worker.jobs)
     # When
-    time.passes(supply_module.IN_ORDER)
+    time.passes(IN_ORDER)
     house.dispatch.tick()
     # Then
     assert (early, worker.jobs) == ([], ["durable"])
@@ -425,7 +432,7 @@ def test_of_a_batch_that_mongodb_refuses_only_the_job_at_fault_is_refused(house:
     ]
     assert (house.counters.values["pushed"], house.counters.values["refused"]) == (3, 1)
     assert sorted(worker.jobs) == ["a", "b", "c"]
-    assert house.dispatch.supply._expected == 0
+    assert house.dispatch.supply._ledger.expected == 0
 
 
 def test_a_pusher_that_fails_on_what_it_is_told_is_told_once_and_the_others_hear_too(house: House) -> None:
@@ -455,13 +462,13 @@ def test_when_the_broker_gives_up_what_is_not_stored_is_refused_and_nothing_of_i
     told = house.push(a_job("a"))
     go_on()
     # When
-    house.patience.give_up()
+    house.retry.give_up()
     house.drain()
     # Then
     assert told.refused is not None
     assert isinstance(told.refused[0], Unavailable)
     assert worker.jobs == []
-    assert house.dispatch.supply._expected == 0
+    assert house.dispatch.supply._ledger.expected == 0
     assert house.counters.values["refused"] == 1
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from fakes import Clock, FakeOwners, FakeStore, FakeWorker, go_on
+from fakes import FakeOutlet, FakeStore, FakeWorker, a_context, go_on
 from jobs import NOW, a_job
 from sluicemq_broker.job.job import Job
 from sluicemq_broker.queue.dispatch import Dispatch
-from sluicemq_broker.queue.patience import Patience
-from sluicemq_broker.runtime.counters import Counters
 
 
 def numbered(job_id: str, seq: int) -> Job:
@@ -19,7 +17,7 @@ def numbered(job_id: str, seq: int) -> Job:
 def test_a_claim_passes_over_jobs_whose_insert_overtook_an_earlier_one() -> None:
     # Given two pushes under way while nobody works, of which the second is through first
     store = FakeStore()
-    dispatch = Dispatch(store, FakeOwners(), Clock(), Patience(), Counters())  # type: ignore[arg-type]
+    dispatch = Dispatch(store, a_context(), FakeOutlet())  # type: ignore[arg-type]
     first, second = numbered("first", int(NOW * 1e6) + 1), numbered("second", int(NOW * 1e6) + 2)
     earlier = dispatch.supply.expect([first], NOW)
     later = dispatch.supply.expect([second], NOW)

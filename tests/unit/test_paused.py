@@ -10,16 +10,13 @@ import gevent
 import pytest
 from test_dispatch import House
 
-from fakes import Clock, FakeOwners, Held, go_on
+from fakes import Held, a_context, go_on
 from jobs import NOW, a_job, ids, some_jobs
 from sluicemq import wire
 from sluicemq.errors import Paused, Unavailable
 from sluicemq_broker.config.settings import Config
-from sluicemq_broker.queue.patience import Patience
 from sluicemq_broker.queue.pauses import Pauses
-from sluicemq_broker.queue.queue import House as SharedParts
 from sluicemq_broker.queue.queue import Queue
-from sluicemq_broker.runtime.counters import Counters
 
 
 @pytest.fixture
@@ -93,15 +90,13 @@ def test_what_is_born_reserved_and_durable_only_after_the_pause_goes_back(house:
 @pytest.fixture
 def queue() -> Queue:
     never_asked: Any = MagicMock()
-    owners: Any = FakeOwners()
-    shared = SharedParts(lambda _name: never_asked, owners, Clock(), Patience(), Counters())
-    return Queue("mail", Config.default().queue("mail"), shared)
+    return Queue("mail", Config.default().queue("mail"), never_asked, a_context())
 
 
 def test_a_queue_refuses_jobs_while_its_intake_is_paused_and_says_how_to_resume_it(queue: Queue) -> None:
     # Given
     told: list[bool] = []
-    queue.gates.append(lambda: told.append(wire.INTAKE in queue.paused))
+    queue.at_pause(lambda: told.append(wire.INTAKE in queue.paused))
     queue.admit()
     # When
     queue.pause(frozenset({wire.INTAKE}))
@@ -111,7 +106,7 @@ def test_a_queue_refuses_jobs_while_its_intake_is_paused_and_says_how_to_resume_
         queue.admit()
     queue.pause(frozenset({wire.DELIVERY}))
     queue.admit()
-    assert (told, queue.dispatch._paused) == ([True, False], True)
+    assert (told, queue._dispatch.gate.paused) == ([True, False], True)
 
 
 # ----------------------------------------------------------------- what is known

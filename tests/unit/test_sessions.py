@@ -17,7 +17,7 @@ from sluicemq_broker.doors.smq.sessions import MOST_AT_ONCE, Session, SessionDoo
 from sluicemq_broker.doors.smq.workers import MOST_BYTES, PoppingWorker, SessionWorker
 from sluicemq_broker.job.job import Job
 from sluicemq_broker.queue.intake import Push
-from sluicemq_broker.queue.worker import Delivery, Worker
+from sluicemq_broker.queue.worker import Delivery, DeliveryState, Worker
 from sluicemq_broker.runtime.counters import Counters
 from sluicemq_broker.runtime.pulse import Pulse
 from sluicemq_devices.doors.switchboard import Switchboard
@@ -77,12 +77,8 @@ class Queue:
         """It takes all."""
 
     def __init__(self) -> None:
-        self.settle = self.dispatch = self.supply = self
         self.calls: list[str] = []
         self.pushes: list[Push] = []
-
-    def await_releases(self, timeout: float) -> None:
-        self.calls.append("releases")
 
     def search(self, enough: Callable[[], bool], timeout: float) -> None:
         self.calls.append("search")
@@ -131,7 +127,8 @@ def popper(session: Session, queue: Any) -> PoppingWorker:
 
 
 def delivery(worker: SessionWorker, number: int, size: int) -> Delivery:
-    return Delivery(Job(f"j{number}", bytes(size)), b"%d" % number, worker, 0.0)
+    state = DeliveryState.REMOVING if worker.pops else DeliveryState.IN_FLIGHT
+    return Delivery(Job(f"j{number}", bytes(size)), b"%d" % number, worker, 0.0, state)
 
 
 def test_a_request_on_which_the_broker_fails_is_answered_like_those_after_it(
@@ -179,14 +176,6 @@ def test_a_worker_that_is_hung_up_on_loses_its_session(worker: SessionWorker, la
     assert lane.is_closed
 
 
-def test_a_look_for_jobs_waits_for_those_that_are_being_given_back(
-    worker: SessionWorker, queue: Queue
-) -> None:
-    worker.await_supply(1.0)
-
-    assert queue.calls == ["releases", "search"]
-
-
 def test_a_session_that_has_gone_asks_no_more(session: Session, lane: Lane) -> None:
     lane.closed()
 
@@ -210,7 +199,7 @@ def test_jobs_removed_for_a_client_that_has_left_are_pushed_anew(
 ) -> None:
     popper.gone = True
     remembered = delivery(popper, 8, 10)
-    remembered.job.owner = "me"  # it is still there, as done
+    remembered.kept = True  # as done
 
     popper.deliver([delivery(popper, 7, 10), remembered])
 
@@ -270,7 +259,7 @@ def test_a_queue_that_stores_nothing_holds_back_those_who_push_to_it_and_nobody_
 
 
 def test_a_broker_that_stood_still_cuts_no_client_for_its_silence(session: Session, lane: Lane) -> None:
-    session._house.pulse = Pulse(-1.0)  # any pause is one
+    session._door.pulse = Pulse(-1.0)  # any pause is one
     for _ in range(3):
         session.beat(time.monotonic() + 100.0)
     assert not lane.is_closed
@@ -284,7 +273,7 @@ def test_whoever_leaves_a_broker_that_stood_still_has_not_died(
     queue: Any = worker.queue
     queue.worker_gone = lambda _worker, *, died: heard.append(died)
     session._workers["mail"] = worker
-    session._house.pulse = Pulse(most)
+    session._door.pulse = Pulse(most)
     lane.closed()
     assert heard == [died]
 
@@ -304,7 +293,7 @@ def test_who_sends_what_can_not_be_read_is_blamed(session: Session, lane: Lane) 
 
 
 def test_connections_are_kept_for_the_library(session: Session) -> None:
-    assert session._house.door._entrance._kept
+    assert session._door.door._entrance._kept
 
 
 @pytest.mark.parametrize(

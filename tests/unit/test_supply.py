@@ -6,26 +6,31 @@ from collections.abc import Callable
 
 import gevent
 import pytest
+from gevent.event import Event
 
-from fakes import Clock, FakeOwners, FakeStore, FakeWorker, Held, go_on
+from fakes import FakeOutlet, FakeStore, FakeWorker, Held, a_context, go_on
 from jobs import NOW, some_jobs
-from sluicemq_broker.queue import supply as supply_module
 from sluicemq_broker.queue.dispatch import Dispatch
-from sluicemq_broker.queue.patience import Patience
-from sluicemq_broker.queue.supply import FAST
-from sluicemq_broker.runtime.counters import Counters
+from sluicemq_broker.queue.supply import FAST, MOMENT
+from sluicemq_broker.runtime.timer import Timer
 
 Waits = Callable[[int], bool]
 
 
-class House:
+class LongMoments(Timer):
+    """So long that no test waits for their end."""
+
+    def wait(self, event: Event, seconds: float) -> bool:
+        return bool(event.wait(seconds * 1000))
+
+
+class House(FakeOutlet):
     """A dispatcher over a store in memory, with one worker whose pace is known."""
 
-    def __init__(self, rate: float | None) -> None:
+    def __init__(self, rate: float | None, timer: Timer | None = None) -> None:
+        super().__init__()
         self.store = FakeStore()
-        clock, owners = Clock(), FakeOwners()
-        self.dispatch = Dispatch(self.store, owners, clock, Patience(), Counters())  # type: ignore[arg-type]
-        self.dispatch.give_back = self.dispatch.forget
+        self.dispatch = Dispatch(self.store, a_context(timer=timer or LongMoments()), self)  # type: ignore[arg-type]
         self.supply = self.dispatch.supply
         self.worker = FakeWorker(100)
         self.dispatch.attach(self.worker)
@@ -42,16 +47,9 @@ class House:
 
     def finish(self) -> None:
         """The worker commits all it has, and gets more."""
-        for receipt in list(self.worker.unsettled):
-            self.dispatch.take(receipt)
+        for receipt in list(self.worker.in_flight):
+            self.dispatch.settle(receipt)
         self.dispatch.offer(self.worker)
-
-
-@pytest.fixture(autouse=True)
-def _long_moments(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So long that no test waits for their end."""
-    monkeypatch.setattr(supply_module, "MOMENT", 1000.0)
-    monkeypatch.setattr(supply_module, "_FIRST_MOMENT", 1000.0)
 
 
 def test_a_push_waits_until_fast_workers_have_room_for_it() -> None:
@@ -74,7 +72,7 @@ def test_a_push_waits_until_the_few_jobs_before_it_are_claimed() -> None:
     house = House(rate=FAST)
     house.store.before_claim = held = Held()
     house.store.ready.extend(jobs := some_jobs(50))
-    house.supply._backlog = 0
+    house.supply._ledger.backlog = 0
     house.supply.some_ready(0, 50)
     go_on()
     # When
@@ -92,7 +90,7 @@ def test_a_push_waits_until_the_few_jobs_before_it_are_claimed() -> None:
 def test_a_few_jobs_that_came_back_are_claimed_at_once_though_much_is_staged() -> None:
     # Given
     house = House(rate=FAST)
-    house.supply._backlog = 0
+    house.supply._ledger.backlog = 0
     house.work(900)
     # When
     house.store.ready.extend(some_jobs(3))
@@ -111,7 +109,7 @@ def test_a_push_does_not_wait(reason: str) -> None:
     house = House(rate=FAST - 1 if reason == "slow" else FAST)
     house.work(1000)
     if reason == "far behind":
-        house.supply._ready, house.supply._backlog = 0, FAST * supply_module.MOMENT
+        house.supply._ledger._ready, house.supply._ledger.backlog = 0, FAST * MOMENT
     if reason == "backlog not known":
         house.supply.some_ready(0)
     if reason == "nobody":
@@ -131,34 +129,39 @@ def test_a_push_that_waits_goes_on_when_the_broker_stops() -> None:
     assert push.ready()
 
 
-def test_for_workers_of_unknown_pace_a_push_waits_only_a_shorter_moment(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    house = House(rate=None)
-    house.work(1000)
-    push = gevent.spawn(house.supply.await_room, 100)
-    go_on()
-    assert not push.ready()
-    monkeypatch.setattr(supply_module, "_FIRST_MOMENT", 0.05)
-    house.supply.await_room(100)  # to the end of that moment, though there is no room
-    assert house.dispatch.room == 0
-    house.finish()
-    push.join(60)
-    assert push.ready()
+class Moments(Timer):
+    """Notes for how long it was asked to wait, and says at once that this is over."""
+
+    def __init__(self) -> None:
+        self.asked: list[float] = []
+
+    def wait(self, event: Event, seconds: float) -> bool:
+        self.asked.append(seconds)
+        return False
+
+
+def test_for_workers_of_unknown_pace_a_push_waits_only_a_shorter_moment() -> None:
+    asked = []
+    for rate in (None, FAST):
+        moments = Moments()
+        house = House(rate=rate, timer=moments)
+        house.work(1000)
+        house.supply.await_room(100)  # to the end of that moment, though there is no room
+        assert house.dispatch.room <= 0
+        asked += moments.asked
+    assert 0 < asked[0] <= 0.05 < asked[1] <= MOMENT
 
 
 def test_nothing_is_given_back_while_later_jobs_are_on_their_way_here_to_overtake_it() -> None:
     # Given: far more is staged than a worker that has become slow will come to
     house = House(rate=0.0)
     house.work(1000)
-    given_back: list[str] = []
-    house.dispatch.give_back = lambda jobs: given_back.extend(job.id for job in jobs)
     # When: a push that is born reserved is under way
     house.dispatch.pace.appetite = 2000
     arrival = house.supply.expect(some_jobs(10), NOW)
     house.dispatch.tick()
-    assert given_back == []
+    assert house.released == []
     # Then: once it has come
     house.supply.arrived(arrival, arrival.jobs)
     house.dispatch.tick()
-    assert given_back
+    assert house.released

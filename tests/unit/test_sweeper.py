@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fakes import Clock, FakeOwners, go_on
+from fakes import FakeOwners, a_context, go_on
 from sluicemq.errors import Unavailable
 from sluicemq_broker.queue.holdings import Holdings
 from sluicemq_broker.queue.sweeper import Sweeper
@@ -68,12 +68,14 @@ class Owners(FakeOwners):
 
 
 def a_queue(name: str) -> Any:
-    dispatch = SimpleNamespace(held=Holdings(), supply=SimpleNamespace(some_ready=go_on))
+    held = Holdings()
     settings = SimpleNamespace(max_losses=3, database=None)
     return SimpleNamespace(
         name=name,
         store=Store(),
-        dispatch=dispatch,
+        held=held,
+        knows=held.knows,
+        jobs_ready=go_on,
         settings=settings,
         expire=go_on,
         counters=Counters(),
@@ -89,7 +91,7 @@ class House:
         self.counters = Counters()
         queues: Any = self.queues
         owners: Any = Owners()
-        self.sweeper = Sweeper(queues, owners, Clock(), self.counters)
+        self.sweeper = Sweeper(queues, a_context(owners, counters=self.counters))
 
     def fail(self, fault: Exception) -> None:
         self.queues[0].store.fault = fault
@@ -127,7 +129,7 @@ def test_when_mongodb_is_away_not_every_queue_waits_for_it(house: House) -> None
 def test_a_job_that_is_in_no_memory_is_freed_at_the_second_audit_unless_it_came_there(house: House) -> None:
     house.sweeper.audit()
     first = [list(queue.store.released) for queue in house.queues]
-    house.queues[1].dispatch.held.begin(7)
+    house.queues[1].held.begin(7)
     house.sweeper.audit()
     assert first == [[], [], []]
     assert [queue.store.released for queue in house.queues] == [["lost"], [], ["lost"]]
@@ -151,7 +153,7 @@ def test_what_came_into_memory_after_the_audit_has_read_stays(
 
     def then_staged(each: Any) -> Any:
         found = missing(each)
-        each.dispatch.held.begin(7)
+        each.held.begin(7)
         return found
 
     monkeypatch.setattr(house.sweeper, "_missing", then_staged)
@@ -184,7 +186,7 @@ def owners() -> Owners:
 def sweeper(many: Any, owners: Any) -> Sweeper:
     for queue in many:
         queue.store.holders = set()
-    sweeper = Sweeper(many, owners, Clock(), Counters())
+    sweeper = Sweeper(many, a_context(owners))
     sweeper.sweep()
     return sweeper
 

@@ -83,14 +83,14 @@ class Backend:
         self.unsettled += len(deliveries)
         self.unsettled_bytes += sum([each.job.size for each in deliveries])
 
-    def freed(self, deliveries: Sequence[Delivery]) -> None:
-        """These have ended; workers that the marks had turned away are offered again."""
+    def freed(self, delivery: Delivery) -> None:
+        """It has ended; workers that the marks had turned away are offered again."""
         was_full = self.room <= 0
-        self.unsettled -= len(deliveries)
-        self.unsettled_bytes -= sum([each.job.size for each in deliveries])
+        self.unsettled -= 1
+        self.unsettled_bytes -= delivery.job.size
         if was_full and self.room > 0:
             for worker in list(self.workers):
-                self.queue.dispatch.offer(worker)
+                self.queue.offer(worker)
 
     def start(self) -> None:
         """Open the doors."""
@@ -110,7 +110,7 @@ class Backend:
             self._board,
             endpoint,
             self.kind,
-            lambda lane: self.queue.dispatch.attach(self._worker(lane)),
+            lambda lane: self.queue.attach(self._worker(lane)),
             max_frame=self.max_frame,
             heartbeat=self._broker.heartbeat if self.beats else None,
             silence=self._broker.silence if self.beats else None,
@@ -169,7 +169,7 @@ class PullBackend(Backend):
         verdicts = [verdict for frames in messages if (verdict := self._verdict(lane, frames))]
         size = sum(len(each.detail) for each in verdicts)
         self._mark.take(len(verdicts), size)
-        self.queue.settle.settle(verdicts, Settlement(lambda _: self._mark.give(len(verdicts), size)))
+        self.queue.settle(verdicts, Settlement(lambda _: self._mark.give(len(verdicts), size)))
 
     def _verdict(self, lane: Lane, frames: list[bytes]) -> Verdict | None:
         """What a worker says; if it can't be read, the job whose receipt it names, if any, is given back."""
@@ -190,7 +190,7 @@ class LaneWorker(Worker):
         self._queue = backend.queue
         self._lane = lane
         lane.receive = self._receive
-        lane.unblocked = partial(self._queue.dispatch.offer, self)
+        lane.unblocked = partial(self._queue.offer, self)
         lane.closed = self._closed
         backend.workers.add(self)
 
@@ -215,15 +215,9 @@ class LaneWorker(Worker):
         self._backend.took(deliveries)
         self._lane.post([self._frames(delivery) for delivery in deliveries])
 
-    def settled(self, delivery: Delivery) -> None:
-        """One fewer under way."""
-        super().settled(delivery)
-        self._backend.freed([delivery])
-
-    def overdue(self, delivery: Delivery) -> None:
+    def ended(self, delivery: Delivery) -> None:
         """One fewer under way, though it may still be worked on."""
-        super().overdue(delivery)
-        self._backend.freed([delivery])
+        self._backend.freed(delivery)
 
     def hang_up(self) -> None:
         """Close its lane."""
@@ -237,9 +231,7 @@ class LaneWorker(Worker):
 
     def _closed(self) -> None:
         self._backend.workers.discard(self)
-        left = list(self.unsettled.values())
-        self._queue.settle.worker_gone(self)
-        self._backend.freed(left)
+        self._queue.worker_gone(self)
 
 
 class RepWorker(LaneWorker):
@@ -247,12 +239,10 @@ class RepWorker(LaneWorker):
 
     def __init__(self, backend: Backend, lane: Lane) -> None:
         super().__init__(backend, lane)
-        self._working_on: Delivery | None = None
         self._has_spoken = False
         self._full = backend.settings.envelope == "full"
 
     def _frames(self, delivery: Delivery) -> list[bytes]:
-        self._working_on = delivery
         return [b"", *_body(delivery.job, full=self._full)]
 
     def _receive(self, messages: list[list[bytes]]) -> None:
@@ -261,12 +251,12 @@ class RepWorker(LaneWorker):
                 self._backend.counters.add("probes")
                 continue
             self._has_spoken = True
-            delivery, self._working_on = self._working_on, None
+            delivery = next(iter((self.in_flight or self.overdue).values()), None)
             if delivery is None:
                 self._lane.blame()
                 self._backend.counters.notice("bad_verdicts", f"worker {self.name} answered without a job")
                 continue
-            self._queue.settle.settle([self._verdict(delivery, frames[1:])], Settlement())
+            self._queue.settle([self._verdict(delivery, frames[1:])], Settlement())
 
     def _verdict(self, delivery: Delivery, frames: list[bytes]) -> Verdict:
         try:
@@ -304,21 +294,19 @@ class PopWorker(LaneWorker):
 
     def __init__(self, backend: Backend, lane: Lane) -> None:
         super().__init__(backend, lane)
-        self._popped: list[Job] = []
-        self._posted: list[Job] = []  # the lane has these; at its end, as many as its backlog did not go
+        self._popped: list[Delivery] = []
+        self._posted: list[Delivery] = []  # the lane has these; at its end, as many as its backlog did not go
         self._full = backend.settings.envelope == "full"
         lane.unblocked = self._flush
 
     @property
     def free(self) -> int:
         """Nothing while jobs are being removed for it, or wait here: one batch after the other, in order."""
-        return 0 if self._popped or self.unsettled else super().free
+        return 0 if self._popped or self.in_flight else super().free
 
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
         """Send jobs that are no longer in MongoDB."""
-        self.unsettled.clear()
-        self.proven = True
-        self._popped.extend(delivery.job for delivery in deliveries)
+        self._popped.extend(deliveries)
         self._flush()
 
     def _flush(self) -> None:
@@ -327,21 +315,21 @@ class PopWorker(LaneWorker):
             return
         if self._lane.writable:
             self._posted, self._popped = self._popped, []
-            self._lane.post([_body(job, full=self._full) for job in self._posted])
+            self._lane.post([_body(each.job, full=self._full) for each in self._posted])
         if self._lane.writable:
             self._posted = []
-        self._queue.dispatch.offer(self)  # also one that does not read: nothing is held for it then
+        self._queue.offer(self)  # also one that does not read: nothing is held for it then
 
     def _closed(self) -> None:
         # What is being removed for it right now comes back through `deliver`, and is pushed anew there.
         self._backend.workers.discard(self)
-        self._queue.dispatch.detach(self)
+        self._queue.detach(self)
         self._push_anew()
 
     def _push_anew(self) -> None:
-        jobs = self._posted[len(self._posted) - self._lane.backlog :] + self._popped
+        unsent = self._posted[len(self._posted) - self._lane.backlog :] + self._popped
         self._posted, self._popped = [], []
-        push_anew(self._queue, jobs, self._backend.counters)
+        push_anew(self._queue, unsent, self._backend.counters)
 
 
 def _body(job: Job, *, full: bool) -> list[bytes]:

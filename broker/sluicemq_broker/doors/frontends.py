@@ -167,7 +167,7 @@ class PushFrontend(Frontend):
     def start(self) -> None:
         """Open the doors; nothing is read of them while intake is paused."""
         super().start()
-        self._queue.gates.append(self._follow_pause)
+        self._queue.at_pause(self._follow_pause)
         self._follow_pause()
 
     def read_all(self) -> None:
@@ -365,8 +365,8 @@ class RequestFrontend(Frontend):
     def _push(self, queue: Queue, requests: list[_Request], jobs: list[Job]) -> None:
         for request in requests:
             if request.wants_result:
-                queue.answers.wait(request.job_id, request.answer)
-                request.forget = partial(queue.answers.forget, request.job_id, request.answer)
+                queue.wait(request.job_id, request.answer)
+                request.forget = partial(queue.forget, request.job_id, request.answer)
         size = sum(job.size for job in jobs)
         push = Push(jobs, partial(self._stored, queue, requests, size))
         self._push_to(queue, push, size, requests[0].asker.lane)
@@ -383,7 +383,7 @@ class RequestFrontend(Frontend):
         self._counters.add("repeated", len(existing))
         for at, request in enumerate(requests):
             if at in refused and request.wants_result:
-                queue.answers.failed(request.job_id, refused[at])
+                queue.no_result(request.job_id, refused[at])
             elif at in refused or not request.wants_result:
                 request.answer(refused.get(at, request.job_id.encode()))
         asked = [
@@ -391,7 +391,7 @@ class RequestFrontend(Frontend):
             for at, request in enumerate(requests)
             if request.wants_result and at not in refused
         ]
-        queue.answers.durable(asked, [requests[at].job_id for at in existing if requests[at].wants_result])
+        queue.durable(asked, [requests[at].job_id for at in existing if requests[at].wants_result])
 
 
 class Asker:

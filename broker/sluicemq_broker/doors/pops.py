@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sluicemq.errors import SluiceError
-from sluicemq_broker.job.job import Job
 from sluicemq_broker.queue.intake import Push
 from sluicemq_broker.queue.queue import Queue
+from sluicemq_broker.queue.worker import Delivery
 from sluicemq_broker.runtime.counters import Counters
 
 
-def push_anew(queue: Queue, jobs: Sequence[Job], counters: Counters) -> None:
+def push_anew(queue: Queue, deliveries: Sequence[Delivery], counters: Counters) -> None:
     """Push jobs again that were not sent; those that are remembered, and so still there, are taken back.
 
     ``kill -9`` before that is written: they are gone, as popped jobs may be.
@@ -23,13 +23,13 @@ def push_anew(queue: Queue, jobs: Sequence[Job], counters: Counters) -> None:
             lost = len(refused) + len(existing)
             counters.notice("popped_lost", f"{lost} popped jobs could not be stored again")
 
-    there = [job for job in jobs if job.owner]
-    gone = [job for job in jobs if not job.owner]
+    there = [each.job for each in deliveries if each.kept]
+    gone = [each.job for each in deliveries if not each.kept]
     if there:
         counters.add("taken_back", len(there))
-        queue.settle.take_back(there)
+        queue.take_back(there)
     if gone:
         counters.add("pushed_anew", len(gone))
         for job in gone:
-            job.attempts = 0
+            job.owner, job.attempts = "", 0
         queue.push(Push(gone, stored))

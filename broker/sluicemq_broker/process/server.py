@@ -19,10 +19,9 @@ from sluicemq_broker.doors.frames import JobMaker
 from sluicemq_broker.doors.smq.administration import Admin
 from sluicemq_broker.doors.smq.sessions import SessionDoor
 from sluicemq_broker.process.deadline import Deadline
+from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.memory import Memory
 from sluicemq_broker.queue.owners import Owners
-from sluicemq_broker.queue.patience import Patience
-from sluicemq_broker.queue.queue import House
 from sluicemq_broker.queue.queues import Queues, databases
 from sluicemq_broker.queue.sweeper import Sweeper
 from sluicemq_broker.runtime.counters import Counters
@@ -58,16 +57,14 @@ class Server:
         self._mongo = connect(uri)
         self._mongo_for_leases = connect_for_leases(uri, settings.lease)
         self._clock = ServerClock()
-        self._patience = Patience()
         name = f"{socket.gethostname()}:{os.getpid()}"
         leases = {each: LeaseStore(self._mongo_for_leases[each]) for each in databases(config)}
         own = leases.pop(settings.database)
-        self._owners = Owners(own, self._clock, name, settings.lease, leases)
+        self._owners = Owners(own, self._clock, name, settings.lease, leases, lost=self._drop)
         self._memory = Memory(settings.hwm, settings.hwm_bytes)
-        house = House(self._database, self._owners, self._clock, self._patience, self.counters, self._memory)
-        self._queues = Queues(config, house)
-        self._owners.lost = self._queues.drop_owner
-        self._sweeper = Sweeper(self._queues, self._owners, self._clock, self.counters)
+        self._context = Context(self._owners, self._clock, self.counters, memory=self._memory)
+        self._queues = Queues(config, self._context, self._database)
+        self._sweeper = Sweeper(self._queues, self._context)
         self._board = Switchboard(
             notice=self.counters.notice,
             count=self.counters.add,
@@ -78,7 +75,7 @@ class Server:
         self._memory.follow(self._follow_memory)
         maker = JobMaker(self._clock, settings.max_job_bytes)
         self._turns = Turns(self.counters)
-        admin = Admin(self._queues, house, self._turns, self._board)
+        admin = Admin(self._queues, self._context, self._turns, self._board)
         self._sessions = SessionDoor(settings, self._board, self._queues, maker, admin, self.counters)
         self._devices: list[Device] = [self._device(each, maker) for each in config.devices]
         self._greenlets: list[gevent.Greenlet[..., None]] = []
@@ -151,12 +148,16 @@ class Server:
     def hurry(self) -> None:
         """Wait for nothing any more: a second signal came."""
         self._deadline.hurry()
-        self._patience.give_up()
+        self._context.retry.give_up()
 
     # ----------------------------------------------------------- parts of it
 
-    def _database(self, name: str | None) -> Documents:
-        return self._mongo[name or self.config.broker.database]
+    def _database(self, name: str) -> Documents:
+        return self._mongo[name]
+
+    def _drop(self, owner: str) -> None:
+        """Another broker has declared us dead, under this id."""
+        self._queues.drop_owner(owner)
 
     def _device(self, settings: DeviceSettings, maker: JobMaker) -> Device:
         if settings.kind == "forwarder":
@@ -212,7 +213,7 @@ class Server:
         self._owners.beat()
         if self._owners.sure and not sure:
             for queue in self._queues:
-                queue.dispatch.hand_out()
+                queue.hand_out()
 
     def _measure(self) -> None:
         self._clock.measure(self._mongo_for_leases)
@@ -232,7 +233,7 @@ class Server:
 
     def _grant_no_more(self, seconds: float) -> None:
         self._deadline.until(
-            lambda: all([queue.dispatch.stop_granting(0.0) for queue in self._queues]),  # noqa: C419 - each is told
+            lambda: all([queue.stop_granting(0.0) for queue in self._queues]),  # noqa: C419 - each is told
             within=seconds,
         )
 
@@ -251,17 +252,17 @@ class Server:
         return sum(device.received for device in self._devices)
 
     def _write_what_came(self, seconds: float) -> None:
-        if not self._deadline.until(lambda: not any(q.intake.busy for q in self._queues), within=seconds):
+        if not self._deadline.until(lambda: not any(q.storing for q in self._queues), within=seconds):
             for queue in self._queues:
-                queue.intake.refuse_waiting()
+                queue.refuse_waiting()
 
     def _await_workers(self, seconds: float) -> None:
-        running = sum(len(queue.dispatch.deliveries) for queue in self._queues)
+        running = sum(queue.in_flight for queue in self._queues)
         if running:
             log.info("waiting for %d running jobs, until %.0f s from now", running, max(0.0, seconds))
         # Their verdicts too: whoever has asked is answered when they are durable.
         self._deadline.until(
-            lambda: not any(queue.dispatch.deliveries or queue.settle.busy for queue in self._queues),
+            lambda: not any(queue.working for queue in self._queues),
             within=seconds,
         )
 
@@ -269,11 +270,11 @@ class Server:
         """Give back what is held, then close the doors: what a lane still held is pushed anew."""
         for queue in self._queues:
             queue.give_back()
-            queue.answers.refuse_all()
+            queue.refuse_askers()
         _all_at_once(part.stop for part in (*self._devices, self._sessions))
         # What ends in one part may begin in another: jobs removed for a worker that is gone are pushed anew.
         self._deadline.until(lambda: not any(q.busy for q in self._queues), at_least=_LAST_WRITES)
-        self._patience.give_up()
+        self._context.retry.give_up()
 
     def _say_what_was_counted(self) -> None:
         """What came in is what was stored, was there before, was refused, or could not be read."""

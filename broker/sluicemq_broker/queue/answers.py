@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from sluicemq.errors import Dead, Expired, NotFound, SluiceError, Unavailable, Uncertain
 from sluicemq_broker.job.job import State
-from sluicemq_broker.queue.patience import Patience
+from sluicemq_broker.queue.retry import Retry
 from sluicemq_broker.runtime.batcher import Batcher
 from sluicemq_broker.store.connection import Refused
 from sluicemq_broker.store.queue_store import QueueStore
@@ -47,9 +47,9 @@ class Answers:
     ``held``: the ids of the jobs that this broker holds.
     """
 
-    def __init__(self, store: QueueStore, patience: Patience, held: Container[str] = ()) -> None:
+    def __init__(self, store: QueueStore, retry: Retry, held: Container[str] = ()) -> None:
         self._store = store
-        self._patience = patience
+        self._retry = retry
         self._held = held
         self._questions: dict[str, list[_Question]] = {}
         self._askers: dict[str, dict[Answer, None]] = {}
@@ -157,7 +157,7 @@ class Answers:
 
     def _look_for_ended(self, since: list[float]) -> None:
         """Find out which jobs have ended since then, and look up those that somebody waits for."""
-        ended = self._patience.insist(lambda: self._store.ended(since[0], _MOST_ENDED))
+        ended = self._retry.run(lambda: self._store.ended(since[0], _MOST_ENDED))
         self._look_ups.extend([job_id for job_id in ended if job_id in self._durable])
 
     def _look_up(self, ids: list[str]) -> None:
@@ -172,7 +172,7 @@ class Answers:
     def _answer_all(self, asked: Mapping[str, Sequence[_Question]]) -> None:
         """Tell what became of these; a look-up that MongoDB refuses is halved, until only one is refused."""
         try:
-            found = self._patience.insist(lambda: self._store.find(list(asked)))
+            found = self._retry.run(lambda: self._store.find(list(asked)))
         except Refused as error:
             if len(asked) == 1:
                 self._not_looked_up(asked, error)

@@ -7,15 +7,12 @@ from typing import Final
 
 from sluicemq.errors import Duplicate, SluiceError, Unavailable
 from sluicemq_broker.job.job import Job
-from sluicemq_broker.queue.dispatch import Dispatch
-from sluicemq_broker.queue.memory import Memory
-from sluicemq_broker.queue.owners import Owners
-from sluicemq_broker.queue.patience import Patience
-from sluicemq_broker.queue.supply import Arrival
+from sluicemq_broker.queue.context import Context
+from sluicemq_broker.queue.ledger import Arrival
+from sluicemq_broker.queue.supply import Supply
 from sluicemq_broker.runtime.batcher import Batcher
-from sluicemq_broker.runtime.counters import Counters
 from sluicemq_broker.runtime.shield import shielded
-from sluicemq_broker.store.connection import Refused, ServerClock
+from sluicemq_broker.store.connection import Refused
 from sluicemq_broker.store.inserts import Pushed
 from sluicemq_broker.store.queue_store import QueueStore
 
@@ -51,24 +48,13 @@ class Intake:
     it: they are stored, and a producer that was not told pushes them again with the same ids.
     """
 
-    def __init__(
-        self,
-        store: QueueStore,
-        dispatch: Dispatch,
-        owners: Owners,
-        clock: ServerClock,
-        patience: Patience,
-        counters: Counters,
-        memory: Memory | None = None,
-    ) -> None:
+    def __init__(self, store: QueueStore, context: Context, supply: Supply) -> None:
         self._store = store
-        self._on_their_way = (memory or Memory()).pushes
-        self._dispatch = dispatch
-        self._supply = dispatch.supply
-        self._owners = owners
-        self._clock = clock
-        self._patience = patience
-        self._counters = counters
+        self._supply = supply
+        self._on_their_way = context.memory.pushes
+        self._clock = context.clock
+        self._retry = context.retry
+        self._counters = context.counters
         self._last_seq = 0
         self._last_now = 0.0
         self._pushes: Batcher[Push] = Batcher(
@@ -179,7 +165,7 @@ class Intake:
             return insertion.send(self._clock.now())
 
         try:
-            return self._patience.insist(statement)
+            return self._retry.run(statement)
         except Refused as error:
             if len(jobs) == 1:
                 return Pushed(refused={0: error})

@@ -14,7 +14,6 @@ from __future__ import annotations
 import itertools
 import logging
 import secrets
-import time
 from collections.abc import Callable, Mapping
 from typing import Final, TypeVar
 
@@ -22,6 +21,7 @@ import gevent
 from gevent.lock import RLock
 
 from sluicemq.errors import Unavailable
+from sluicemq_broker.runtime.timer import Timer
 from sluicemq_broker.store.connection import ServerClock
 from sluicemq_broker.store.leases import LeaseStore
 
@@ -34,16 +34,25 @@ _BEATS_PER_LEASE = 5
 _TRIES: Final = 2
 
 Result = TypeVar("Result")
+_TIMER: Final = Timer()
 _NOWHERE: Final[Mapping[str, LeaseStore]] = {}
+
+
+def _new_id() -> str:
+    return secrets.token_hex(6)
+
+
+def _ignore(_owner: str) -> None:
+    """Nobody holds anything."""
 
 
 class Owners:
     """The owner id of this broker, and its view of the others.
 
     ``lost`` is called with an id of ours that another broker has declared dead: everything held
-    under it must be dropped, since its jobs go to others. ``leases`` are those of the broker's own
-    database, ``elsewhere`` by name those of the others in which queues lie: an id has a lease in each, and
-    is lost if it is lost in one.
+    under it must be dropped, since its jobs go to others. ``new_id`` makes an id that no other broker
+    has. ``leases`` are those of the broker's own database, ``elsewhere`` by name those of the others in
+    which queues lie: an id has a lease in each, and is lost if it is lost in one.
     """
 
     def __init__(
@@ -53,13 +62,19 @@ class Owners:
         name: str,
         lease: float,
         elsewhere: Mapping[str, LeaseStore] = _NOWHERE,
+        *,
+        lost: Callable[[str], None] = _ignore,
+        timer: Timer = _TIMER,
+        new_id: Callable[[], str] = _new_id,
     ) -> None:
         self._leases = leases
         self._elsewhere = dict(elsewhere)
         self._clock = clock
         self._name = name
         self.lease = lease
-        self.lost: Callable[[str], None] = lambda _owner: None
+        self._lost = lost
+        self._now = timer.now
+        self._new_id = new_id
         self.current = ""
         self.others = 0
         self._holds = itertools.count(1)
@@ -81,7 +96,7 @@ class Owners:
 
         Counted from *sending* the last confirmed heartbeat, which is when it may have been applied.
         """
-        return time.monotonic() - self._confirmed < self.lease * 2 / 3
+        return self._now() - self._confirmed < self.lease * 2 / 3
 
     def mine(self) -> list[str]:
         """The id whose lease we keep, if there is one."""
@@ -179,12 +194,23 @@ class Owners:
 
     def _raise(self, mine: list[str]) -> tuple[float, int]:
         """Raise our counters in all databases: when that was first sent, and how many are live in each."""
-        raised = self._everywhere(lambda store: _insist(lambda: store.beat(mine)))
+        raised = self._everywhere(lambda store: self._beat_surely(store, mine))
         return min(sent for sent, _ in raised), min(live for _, live in raised)
 
+    def _beat_surely(self, store: LeaseStore, mine: list[str]) -> tuple[float, int]:
+        """When a heartbeat was sent, and what it answered; one that is not answered is sent again."""
+        for left in reversed(range(_TRIES)):
+            sent = self._now()
+            try:
+                return sent, store.beat(mine)
+            except Unavailable:
+                if not left:
+                    raise
+        raise AssertionError
+
     def _begin(self) -> None:
-        sent = time.monotonic()
-        owner = secrets.token_hex(6)
+        sent = self._now()
+        owner = self._new_id()
         self._everywhere(lambda each: each.begin(owner, self._name, self.lease, self._clock.now()))
         self.current = owner
         self._confirmed = max(self._confirmed, sent)
@@ -202,7 +228,7 @@ class Owners:
             log.error("lease of owner %s was declared dead by another broker; dropping what it held", owner)
             if owner == self.current:
                 self.current = ""
-            self.lost(owner)
+            self._lost(owner)
             if self._elsewhere:  # what lies in the other databases is given back too
                 self._end_everywhere(owner)
 
@@ -222,15 +248,3 @@ class Owners:
         # One that was killed before we came leaves a lease, and nobody to share the work with.
         self._risen &= {owner for _, owner in others}
         self.others = len(self._risen)
-
-
-def _insist(heartbeat: Callable[[], int]) -> tuple[float, int]:
-    """What a heartbeat answers, and when it was sent; one that is not answered is sent again."""
-    for left in reversed(range(_TRIES)):
-        sent = time.monotonic()
-        try:
-            return sent, heartbeat()
-        except Unavailable:
-            if not left:
-                raise
-    raise AssertionError

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from typing import Final
+
+from sluicemq_broker.runtime.timer import Timer
 
 #: The shortest time over which a rate is measured, in seconds.
 _WINDOW: Final = 0.02
@@ -18,7 +19,8 @@ class Pace:
     Only time in which workers have jobs counts: who kept them waiting, nobody here knows.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, timer: Timer) -> None:
+        self._now = timer.now
         self.rate: float | None = None
         self.appetite = UNKNOWN
         self._since: float | None = None
@@ -33,7 +35,7 @@ class Pace:
     def begin(self) -> None:
         """Idle workers get jobs."""
         if self._since is None:
-            self._since = time.monotonic()
+            self._since = self._now()
 
     def rest(self) -> None:
         """The last job at a worker has ended."""
@@ -58,11 +60,11 @@ class Pace:
             self.rate, self.appetite, self._worked = None, UNKNOWN, 0.0
 
     def _time_worked(self) -> float:
-        return self._worked + (0.0 if self._since is None else time.monotonic() - self._since)
+        return self._worked + (0.0 if self._since is None else self._now() - self._since)
 
     def _measure(self) -> None:
         self.rate = self._count / max(self._time_worked(), _WINDOW)
         self.appetite = int(min(LARGEST, self.rate * _AHEAD))
         self._worked, self._count = 0.0, 0
         if self._since is not None:
-            self._since = time.monotonic()
+            self._since = self._now()

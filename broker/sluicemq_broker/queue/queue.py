@@ -1,31 +1,32 @@
 """One queue at this broker, whole: what is pushed, who works, what is settled, who asks.
 
-A job's way: ``intake`` writes it, ``dispatch`` finds it a worker, ``settle`` writes the verdict;
-``store`` is where each of them meets MongoDB.
+A job's way: ``intake`` writes it, ``dispatch`` finds it a worker, ``settling`` writes what became of it;
+``store`` is where each of them meets MongoDB. Doors know the verbs here, and none of the parts.
 """
 
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from sluicemq import wire
 from sluicemq.errors import Paused, SluiceError
 from sluicemq_broker.config.settings import QueueSettings
 from sluicemq_broker.job.job import Job
-from sluicemq_broker.queue.answers import Answers
+from sluicemq_broker.queue.answers import Answer, Answers
+from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.dispatch import Dispatch
 from sluicemq_broker.queue.intake import Intake, Push
-from sluicemq_broker.queue.memory import Memory
-from sluicemq_broker.queue.owners import Owners
-from sluicemq_broker.queue.patience import Patience
-from sluicemq_broker.queue.settle import Settle
+from sluicemq_broker.queue.ledger import HIGHEST
+from sluicemq_broker.queue.settling import Settling
+from sluicemq_broker.queue.verdict import Settlement, Verdict
+from sluicemq_broker.queue.worker import Delivery, Worker
 from sluicemq_broker.runtime.batcher import Batcher
-from sluicemq_broker.runtime.counters import Counters, QueueCounters
-from sluicemq_broker.store.connection import Documents, ServerClock
+from sluicemq_broker.runtime.counters import QueueCounters
+from sluicemq_broker.store.connection import Documents
 from sluicemq_broker.store.documents import Usual
 from sluicemq_broker.store.inspect import collection
 from sluicemq_broker.store.queue_store import QueueStore
@@ -51,55 +52,30 @@ class Letter(NamedTuple):
 _LAST_TICKS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class House:
-    """What all queues of a broker share."""
-
-    database: Callable[[str | None], Documents]
-    owners: Owners
-    clock: ServerClock
-    patience: Patience
-    counters: Counters
-    memory: Memory = field(default_factory=Memory)
-
-
 class Queue:
-    """One queue; its parts are public, each with one subject."""
+    """One queue and its verbs. ``store`` is it in MongoDB, for those that look after what lies there."""
 
-    def __init__(self, name: str, settings: QueueSettings, house: House) -> None:
+    def __init__(self, name: str, settings: QueueSettings, database: Documents, context: Context) -> None:
         self.name = name
         self.settings = settings
-        usual = Usual(
-            settings.max_attempts,
-            settings.visibility_timeout,
-            settings.keep_done,
-            settings.dead_retention,
-            settings.on_expiry,
-        )
-        self.store = QueueStore(house.database(settings.database), collection(name), usual)
-        self.counters = QueueCounters(house.counters, time.monotonic())
-        self.store.notice = self.counters.notice
+        self.counters = QueueCounters(context.counters, context.timer.now())
+        self.store = QueueStore(database, collection(name), _defaults(settings), self.counters.notice)
         self.paused: frozenset[str] = frozenset()
-        self.gates: list[Callable[[], None]] = []  # called when intake is paused or resumed
-        shared = (house.clock, house.patience, self.counters)
-        self.dispatch = Dispatch(self.store, house.owners, *shared, house.memory)
-        self.answers = Answers(self.store, house.patience, self.dispatch.held)
-        self.dispatch.supply.on_dead = self.answers.check
-        self.intake = Intake(self.store, self.dispatch, house.owners, *shared, house.memory)
-        self.settle = Settle(self.store, self.dispatch, self.answers, *shared, settings.retries, house.memory)
-        self._house = house
+        self._gates: list[Callable[[], None]] = []
+        self._context = mine = replace(context, counters=self.counters)
+        self._dispatch = Dispatch(self.store, mine, self)
+        self._answers = Answers(self.store, mine.retry, self._dispatch.held)
+        self._intake = Intake(self.store, mine, self._dispatch.supply)
+        self._settling = Settling(self.store, mine, self._dispatch, self._answers, settings.retries)
         self._unreadable = 0
         self._buried: Batcher[Letter] = Batcher(self._bury, size=_BURIED_AT_ONCE)
         self._ticks_at_rest = 0
 
-    @property
-    def busy(self) -> bool:
-        """Whether anything is on its way to MongoDB."""
-        return self.intake.busy or self.settle.busy or self._buried.busy
+    # ---------------------------------------------------------------- intake
 
     def push(self, push: Push) -> None:
         """Take jobs in."""
-        self.intake.push(push)
+        self._intake.push(push)
 
     def bury(self, unreadable: dict[str, Any], mark: Watermark, size: int) -> None:
         """Keep a message that never became a job among the dead letters; past a bound only count it.
@@ -119,6 +95,125 @@ class Queue:
                 f"resume it with: sluicemq resume {self.name} --intake"
             )
 
+    def refuse_waiting(self) -> None:
+        """Give up what waits to be written, telling whoever can hear it."""
+        self._intake.refuse_waiting()
+
+    def jobs_ready(self, count: float = math.inf, priority: int = HIGHEST) -> None:
+        """So many jobs (by default nobody knows how many) of this priority or below may lie ready."""
+        self._dispatch.supply.some_ready(priority, count)
+
+    def jobs_due(self, times: Iterable[float]) -> None:
+        """Jobs become ready at these times of the server's clock."""
+        self._dispatch.supply.due_later(times)
+
+    # --------------------------------------------------------------- workers
+
+    @property
+    def workers(self) -> int:
+        """How many workers it has here."""
+        return len(self._dispatch.deliveries.workers)
+
+    @property
+    def in_flight(self) -> int:
+        """How many jobs are at workers here."""
+        return len(self._dispatch.deliveries.in_flight)
+
+    def attach(self, worker: Worker) -> None:
+        """A worker has come."""
+        self._dispatch.attach(worker)
+
+    def offer(self, worker: Worker) -> None:
+        """A worker may have become free."""
+        self._dispatch.offer(worker)
+
+    def resize(self, worker: Worker, prefetch: int) -> None:
+        """A worker has changed how much it takes."""
+        self._dispatch.resize(worker, prefetch)
+
+    def detach(self, worker: Worker) -> None:
+        """A worker that pops has gone: it has nothing that could go to others."""
+        self._dispatch.detach(worker)
+
+    def worker_gone(self, worker: Worker, *, died: bool = True) -> None:
+        """A worker has left: what it had goes to others at once, one job at a time if it died."""
+        self._settling.worker_gone(worker, died=died)
+
+    def settle(self, verdicts: Sequence[Verdict], settlement: Settlement) -> None:
+        """End the deliveries that these verdicts name; each void receipt is refused and counted."""
+        self._settling.settle(verdicts, settlement)
+
+    def extend(self, receipt: bytes, worker: Worker, seconds: float) -> bool:
+        """Give a delivery more time, from now; False if this worker does not have it (any more)."""
+        return self._dispatch.extend(receipt, worker, seconds)
+
+    def hand_out(self) -> None:
+        """Jobs may be handed out again."""
+        self._dispatch.hand_out()
+
+    def search(self, enough: Callable[[], bool], timeout: float) -> None:
+        """Block until what lies ready has been claimed and given to workers, or there is enough.
+
+        Also what is on its way back, claimed beyond the credit of a worker that has left.
+        """
+        self._settling.returns.await_releases(timeout)
+        self._dispatch.supply.search(enough, timeout)
+
+    def worker_with(self, job_id: str) -> Worker | None:
+        """Which worker here has this job, if one has."""
+        at_workers = self._dispatch.deliveries.in_flight.values()
+        return next((each.worker for each in at_workers if each.job.id == job_id), None)
+
+    # ------------------------------------------- jobs that don't just go to a worker
+
+    def pop(self, worker: Worker, deliveries: list[Delivery]) -> None:
+        """Remove these durably, then deliver them."""
+        self._settling.commits.pop(worker, deliveries)
+
+    def take_back(self, jobs: Iterable[Job]) -> None:
+        """Popped jobs that are kept as done, and could not be sent, are ready again."""
+        self._settling.commits.take_back(jobs)
+
+    def release(self, jobs: Iterable[Job]) -> None:
+        """No worker has started these: they go back to ``ready``, the attempt is not counted."""
+        self._settling.returns.release(jobs)
+
+    def died(self, ids: Iterable[str]) -> None:
+        """These became dead letters when they were claimed."""
+        self._answers.check(ids)
+
+    # ---------------------------------------------------------------- askers
+
+    def wait(self, job_id: str, answer: Answer) -> None:
+        """Call ``answer`` when this job, which is pushed here, has ended, whoever ends it."""
+        self._answers.wait(job_id, answer)
+
+    def ask(self, job_id: str, answer: Answer, on_its_way: Callable[[], None]) -> None:
+        """Call ``answer`` with what became of this job; ``on_its_way`` first if it has not ended yet."""
+        self._answers.ask(job_id, answer, on_its_way)
+
+    def forget(self, job_id: str, answer: Answer) -> None:
+        """Whoever gave this to :meth:`wait` or :meth:`ask` has gone."""
+        self._answers.forget(job_id, answer)
+
+    def no_result(self, job_id: str, error: SluiceError) -> None:
+        """There will be no result of this job: tell those who wait for it."""
+        self._answers.failed(job_id, error)
+
+    def durable(self, ids: Iterable[str], existing: Iterable[str]) -> None:
+        """Jobs somebody waits for are stored; those that existed may have ended before they were asked."""
+        self._answers.durable(ids, existing)
+
+    def look_up(self) -> None:
+        """Jobs somebody waits for may have ended without a word: look whether they have."""
+        self._answers.check()
+
+    # ----------------------------------------------------------------- pauses
+
+    def at_pause(self, follow: Callable[[], None]) -> None:
+        """Call this whenever intake is paused or resumed."""
+        self._gates.append(follow)
+
     def pause(self, paused: frozenset[str]) -> None:
         """Pause these, of ``delivery`` and ``intake``, and resume the others; again is harmless.
 
@@ -126,10 +221,12 @@ class Queue:
         """
         changed, self.paused = self.paused ^ paused, paused
         if wire.DELIVERY in changed:
-            self.dispatch.pause(paused=wire.DELIVERY in paused)
+            self._dispatch.pause(paused=wire.DELIVERY in paused)
         if wire.INTAKE in changed:
-            for follow in self.gates:
+            for follow in self._gates:
                 follow()
+
+    # --------------------------------------------------- duties from time to time
 
     @property
     def in_use(self) -> bool:
@@ -137,54 +234,103 @@ class Queue:
         return self._has_work or self.busy
 
     @property
-    def _has_work(self) -> bool:
-        dispatch = self.dispatch
-        return bool(dispatch.workers or dispatch.held or dispatch.deliveries or len(self.answers))
+    def busy(self) -> bool:
+        """Whether anything is on its way to MongoDB."""
+        return self._intake.busy or self._settling.busy or self._buried.busy
+
+    @property
+    def storing(self) -> bool:
+        """Whether pushes are on their way to MongoDB."""
+        return self._intake.busy
+
+    @property
+    def working(self) -> bool:
+        """Whether jobs are at workers, or what became of them is not durable yet."""
+        return self.in_flight > 0 or self._settling.busy
 
     def tick(self) -> None:
         """Every second or so: time-outs, askers, and jobs of other brokers; one out of use costs nothing."""
-        self.counters.tick(time.monotonic())
+        self.counters.tick(self._context.timer.now())
         self._ticks_at_rest = 0 if self._has_work else self._ticks_at_rest + 1
         if self._ticks_at_rest > _LAST_TICKS:
             return
-        self.settle.time_out()
-        self.answers.look_elsewhere(self._house.clock.now(), alone=not self._house.owners.others)
-        self.dispatch.tick()
+        self._settling.time_out()
+        self._answers.look_elsewhere(self._context.clock.now(), alone=not self._context.owners.others)
+        self._dispatch.tick()
 
     def expire(self) -> None:
         """End what was not taken in time, and tell those who wait for it."""
         while True:
-            expired = self.store.expire(self._house.clock.now())
+            expired = self.store.expire(self._context.clock.now())
             if not expired:
                 return
             self.counters.add("expired", len(expired))
-            self.answers.expired(expired)
+            self._answers.expired(expired)
+
+    def knows(self, job_id: str, hold: int) -> bool:
+        """Whether this reservation is in the table of what is held here, or may be in a moment."""
+        return self._dispatch.held.knows(job_id, hold)
+
+    def drop(self, owner: str) -> None:
+        """Another broker has taken what was held under this owner id: forget it, void its receipts."""
+        self._dispatch.drop(owner)
+
+    def rates(self) -> dict[str, float]:
+        """Jobs pushed, delivered and committed here per second of the last minute."""
+        return self.counters.rates(self._context.timer.now())
+
+    # -------------------------------------------------------------- its end
+
+    def stop_granting(self, timeout: float) -> bool:
+        """Hand out and claim no more; False if a claim is under way after so many seconds still."""
+        return self._dispatch.stop_granting(timeout)
 
     def give_back(self) -> None:
         """Give back all that is held, staged or at workers, without charging an attempt: the broker stops."""
-        dispatch = self.dispatch
-        at_workers: list[Job] = [each.job for each in dispatch.deliveries.values()]
-        dispatch.deliveries.clear()
-        self.settle.release([*dispatch.withdraw(), *at_workers])
+        at_workers = [each.job for each in self._dispatch.deliveries.withdraw(self._context.timer.now())]
+        self.release([*self._dispatch.withdraw(), *at_workers])
 
-    def forget_all(self) -> None:
+    def refuse_askers(self) -> None:
+        """The broker stops: whoever still waits may ask again, with the same id."""
+        self._answers.refuse_all()
+
+    def removed(self, timeout: float) -> None:
         """The queue was removed from MongoDB: tell those who wait for its jobs.
 
-        What is held may have been pushed since. So what is staged goes back, where it is there, and what
-        is at workers ends with their verdicts.
+        What is held may have been pushed since. So what is staged goes back, where it is there, which is
+        waited for, and what is at workers ends with their verdicts.
         """
-        self.settle.release(self.dispatch.withdraw())
-        self.answers.removed()
+        self.store.dropped()
+        self.release(self._dispatch.withdraw())
+        self._answers.removed()
+        self._settling.returns.await_releases(timeout)
+
+    # ---------------------------------------------------------------- helpers
+
+    @property
+    def _has_work(self) -> bool:
+        dispatch = self._dispatch
+        return bool(self.workers or self.in_flight or dispatch.held or len(self._answers))
 
     def _bury(self, letters: list[Letter]) -> None:
         def statement() -> None:
             self.store.prepare()
-            self.store.bury([each.unreadable for each in letters], self._house.clock.now())
+            self.store.bury([each.unreadable for each in letters], self._context.clock.now())
 
         try:
-            self._house.patience.insist(statement)
+            self._context.retry.run(statement)
         except SluiceError:
             log.exception("%d unreadable messages are not kept", len(letters))
         finally:
             for each in letters:
                 each.mark.give(1, each.size)
+
+
+def _defaults(settings: QueueSettings) -> Usual:
+    return Usual(
+        settings.max_attempts,
+        settings.visibility_timeout,
+        settings.keep_done,
+        settings.dead_retention,
+        settings.on_expiry,
+    )

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from sluicemq.errors import BadQueue, QueueFull
 from sluicemq.wire import QUEUE_NAME_RULE, is_queue_name
 from sluicemq_broker.config.settings import Config
+from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.pauses import Pauses
-from sluicemq_broker.queue.queue import House, Queue
+from sluicemq_broker.queue.queue import Queue
 from sluicemq_broker.runtime.bucket import Bucket
+from sluicemq_broker.store.connection import Documents
 from sluicemq_broker.store.inspect import Inspector
 from sluicemq_broker.store.pauses import PauseStore
 
@@ -25,16 +26,17 @@ _FEW_SECONDS: Final = 5.0
 
 
 class Queues:
-    """The queues by name."""
+    """The queues by name. ``database`` gives what lies in MongoDB under the name of a database."""
 
-    def __init__(self, config: Config, house: House) -> None:
+    def __init__(self, config: Config, context: Context, database: Callable[[str], Documents]) -> None:
         self._config = config
-        self._house = house
+        self._context = context
+        self._database = database
         self._open: dict[str, Queue] = {}
         self._made_by_plain = Bucket(_MADE_EACH_SECOND, _MADE_AT_ONCE)
         #: The names of all databases with queues, each once.
         self.databases = databases(config)
-        self._pauses = Pauses(house.database, self.databases)
+        self._pauses = Pauses(database, self.databases)
 
     def __iter__(self) -> Iterator[Queue]:
         """Every queue that is known."""
@@ -44,14 +46,15 @@ class Queues:
         """The queue of this name, known or not: for the configuration, and for those found in MongoDB."""
         queue = self._open.get(name)
         if queue is None:
-            queue = self._open[name] = Queue(check_name(name), self._config.queue(name), self._house)
-            queue.pause(self._pauses.of(self._database_of(queue.name), name))
+            settings, database = self._config.queue(check_name(name)), self._database_of(name)
+            queue = self._open[name] = Queue(name, settings, self._database(database), self._context)
+            queue.pause(self._pauses.of(database, name))
         return queue
 
     def discover(self) -> None:
         """Open the queues that MongoDB has and that are not known here: other brokers have made them."""
         for database in self.databases:
-            for name in Inspector(self._house.database(database)).names():
+            for name in Inspector(self._database(database)).names():
                 if is_queue_name(name) and self._database_of(name) == database:
                     self.open(name)
 
@@ -90,7 +93,7 @@ class Queues:
         settings = self._config.broker
         allowed = settings.auto_create if auto_create is None else auto_create
         most = settings.max_queues - settings.max_queues // _KEPT_PART
-        if allowed and len(self._open) < most and not self._made_by_plain.take(time.monotonic()):
+        if allowed and len(self._open) < most and not self._made_by_plain.take(self._context.timer.now()):
             raise QueueFull(f"queue {check_name(name)!r} can't be made now: too many were made just before")
         return self._make(name, allowed, most)
 
@@ -108,10 +111,8 @@ class Queues:
     def forget(self, name: str) -> None:
         """The queue's collection was removed; it is made again if somebody still uses it."""
         queue = self._open[name]
-        queue.store.dropped()
-        queue.forget_all()
-        queue.settle.await_releases(_FEW_SECONDS)
-        if not queue.dispatch.workers and not queue.busy and name not in self._configured():
+        queue.removed(_FEW_SECONDS)
+        if not queue.workers and not queue.busy and name not in self._configured():
             del self._open[name]
         self._order(queue, lambda store: store.forget(name))
 
@@ -139,7 +140,11 @@ class Queues:
     def drop_owner(self, owner: str) -> None:
         """Another broker has taken what we held under this owner id."""
         for queue in self:
-            queue.dispatch.drop(owner)
+            queue.drop(owner)
+
+    def database_of(self, queue: Queue) -> Documents:
+        """Where the jobs of a queue lie."""
+        return self._database(self._database_of(queue.name))
 
     def _database_of(self, name: str) -> str:
         return self._config.queue(name).database or self._config.broker.database
@@ -149,11 +154,10 @@ class Queues:
 
     def summary(self, queue: Queue, counts: dict[str, Any]) -> dict[str, Any]:
         """One line of the list of queues: what MongoDB holds and what is going on here."""
-        dispatch = queue.dispatch
         here = {
-            "workers": len(dispatch.workers),
-            "in_flight": len(dispatch.deliveries),
-            "rates": queue.counters.rates(time.monotonic()),
+            "workers": queue.workers,
+            "in_flight": queue.in_flight,
+            "rates": queue.rates(),
             "paused": sorted(queue.paused),
         }
         return {"name": queue.name, **counts, **here}

@@ -1,17 +1,17 @@
-"""Jobs that this broker holds for the next free worker, in the order in which they go out."""
+"""Jobs that this broker holds for the next free worker."""
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable
 
 from sluicemq_broker.job.job import Job
 from sluicemq_broker.queue.memory import Memory
+from sluicemq_broker.queue.order import Order, PriorityOrder
 
 
 class Staging:
-    """Reserved jobs in memory: higher priority first, FIFO inside one; suspects apart.
+    """Reserved jobs in memory, in the order that its rule says; suspects apart.
 
     ``bytes`` is the sum of their sizes, which counts in the ``memory`` of the broker too.
 
@@ -19,86 +19,50 @@ class Staging:
     flight, so that a poison job takes no other job with it.
     """
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: Memory, order: Order | None = None) -> None:
         self._memory = memory
+        self._order = PriorityOrder() if order is None else order
         self.suspects: deque[Job] = deque()
-        self._lines: dict[int, deque[Job]] = {}
-        self._order: list[int] = []
-        self._count = 0
         self.bytes = 0
 
     def __len__(self) -> int:
         """Jobs that are staged, without the suspects."""
-        return self._count
+        return len(self._order)
 
-    def add(self, jobs: Iterable[Job]) -> None:
-        """Put jobs behind those of their priority."""
-        size = 0
-        for job in jobs:
-            size += job.size
-            if job.suspect:
-                self.suspects.append(job)
-                continue
-            line = self._lines.get(job.priority)
-            if line is None:
-                line = self._open(job.priority)
-            line.append(job)
-            self._count += 1
-        self._grow(size)
+    def add(self, jobs: list[Job]) -> None:
+        """Put jobs in their order."""
+        suspects = [job for job in jobs if job.suspect]
+        self.suspects.extend(suspects)
+        self._order.add([job for job in jobs if not job.suspect] if suspects else jobs)
+        self._grow(sum([job.size for job in jobs]))
 
     def take(self, count: int, most_bytes: float = math.inf) -> list[Job]:
-        """Take out the first ``count`` jobs, fewer if these come to ``most_bytes``, but one at least."""
-        taken: list[Job] = []
-        size = 0
-        while self._order and len(taken) < count and size < most_bytes:
-            priority = self._order[0]
-            line = self._lines[priority]
-            while line and len(taken) < count and size < most_bytes:
-                job = line.popleft()
-                size += job.size
-                taken.append(job)
-            if not line:
-                del self._lines[priority], self._order[0]
-        self._count -= len(taken)
-        self._grow(-size)
-        return taken
+        """Take out the next ``count`` jobs, fewer if these come to ``most_bytes``, but one at least."""
+        return self._out(self._order.take(count, most_bytes))
 
     def take_suspect(self) -> Job:
         """Take out the first suspect."""
-        job = self.suspects.popleft()
-        self._grow(-job.size)
-        return job
+        return self._out([self.suspects.popleft()])[0]
 
     def take_last(self, count: int) -> list[Job]:
         """Take out the last ``count`` jobs, which would go out last."""
-        taken: list[Job] = []
-        while self._order and len(taken) < count:
-            line = self._lines[self._order[-1]]
-            while line and len(taken) < count:
-                taken.append(line.pop())
-            if not line:
-                del self._lines[self._order.pop()]
-        self._count -= len(taken)
-        self._grow(-sum([job.size for job in taken]))
-        return taken
+        return self._out(self._order.take_last(count))
 
     def clear(self) -> list[Job]:
         """Take out everything, suspects too."""
         suspects = [self.take_suspect() for _ in range(len(self.suspects))]
-        return [*suspects, *self.take(self._count)]
+        return [*suspects, *self.take(len(self._order))]
 
     def drop(self, owner: str) -> list[Job]:
         """Take out what is held under one owner id."""
         everything = self.clear()
-        self.add(job for job in everything if job.owner != owner)
+        self.add([job for job in everything if job.owner != owner])
         return [job for job in everything if job.owner == owner]
+
+    def _out(self, jobs: list[Job]) -> list[Job]:
+        self._grow(-sum([job.size for job in jobs]))
+        return jobs
 
     def _grow(self, size: int) -> None:
         self.bytes += size
         self._memory.staged += size
-
-    def _open(self, priority: int) -> deque[Job]:
-        line: deque[Job] = deque()
-        self._lines[priority] = line
-        self._order = sorted(self._lines, reverse=True)
-        return line

@@ -13,11 +13,10 @@ from itertools import islice
 from typing import Final
 
 from sluicemq.errors import Unavailable
-from sluicemq_broker.queue.owners import Owners
+from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.queue import Queue
 from sluicemq_broker.queue.queues import Queues
-from sluicemq_broker.runtime.counters import Counters
-from sluicemq_broker.store.connection import ServerClock, Unclear
+from sluicemq_broker.store.connection import Unclear
 
 log = logging.getLogger("broker.sweeper")
 
@@ -37,11 +36,11 @@ class Sweeper:
     has died: a thousand of them would take a twentieth of a processor.
     """
 
-    def __init__(self, queues: Queues, owners: Owners, clock: ServerClock, counters: Counters) -> None:
+    def __init__(self, queues: Queues, context: Context) -> None:
         self._queues = queues
-        self._owners = owners
-        self._clock = clock
-        self._counters = counters
+        self._owners = context.owners
+        self._clock = context.clock
+        self._counters = context.counters
         self._doubtful: set[_Missing] = set()
         self._live: set[str] = set()
         self._swept = _Turns()
@@ -99,14 +98,14 @@ class Sweeper:
             (queue.name, owner, job_id, hold)
             for owner in self._owners.mine()
             for job_id, hold in queue.store.reservations(owner)
-            if not queue.dispatch.held.knows(job_id, hold)
+            if not queue.knows(job_id, hold)
         }
 
     def _free(self, queue: Queue, orphans: set[_Missing]) -> None:
         for name, owner, job_id, hold in orphans:
-            if name == queue.name and not queue.dispatch.held.knows(job_id, hold):
+            if name == queue.name and not queue.knows(job_id, hold):
                 self._counters.add("orphans", queue.store.free(job_id, owner, hold))
-                queue.dispatch.supply.some_ready()
+                queue.jobs_ready()
 
     def _reclaim(self, queue: Queue, owner: str) -> None:
         ready, dead = queue.store.reclaim(owner, queue.settings.max_losses, self._clock.now())
@@ -121,8 +120,8 @@ class Sweeper:
         self._counters.add("reclaimed", ready)
         self._counters.add("dead", dead)
         if dead:
-            queue.answers.check()
-        queue.dispatch.supply.some_ready()
+            queue.look_up()
+        queue.jobs_ready()
 
 
 class _Turns:

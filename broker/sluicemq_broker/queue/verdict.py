@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from sluicemq import wire
-from sluicemq.errors import BadFrames, SluiceError
+from sluicemq.errors import BadFrames, SluiceError, Unavailable
 from sluicemq_broker.runtime.shield import shielded
 
 
@@ -40,6 +40,11 @@ class Settlement:
         self.pending -= 1
         if not self.pending and self.told:
             shielded(self.told, self.problems)
+
+
+def not_durable() -> Unavailable:
+    """What whoever waits hears of a verdict that could not be written."""
+    return Unavailable("this is not durable: the broker stops, or has failed; the job is delivered again")
 
 
 def read_verdict(kind: bytes) -> str:

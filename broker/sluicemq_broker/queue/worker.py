@@ -1,24 +1,57 @@
-"""What the dispatcher knows of a worker, whatever door it came through; and one delivery to it."""
+"""What the broker knows of a worker, whatever door it came through; and one delivery to it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import Enum
 from typing import Final, NamedTuple
 
 from sluicemq_broker.job.job import Job
 
 
+class DeliveryState(Enum):
+    """What has become of a delivery. Only :class:`~sluicemq_broker.queue.deliveries.Deliveries` changes it.
+
+    ::
+
+        IN_FLIGHT ── verdict ──────────────────────────────────▶ SETTLED
+           │ └────── visibility timeout, the broker stops,
+           │         its job is another broker's by now ───────▶ OVERDUE
+           │                                                        │ late verdict, worker gone,
+           └──────── its worker has gone ──────────────▶ VOID ◀─────┘ as long again without any
+
+        REMOVING ─── its job is out of the queue, and sent ────▶ SETTLED
+           └──────── its worker has gone ──────────────▶ VOID
+
+    An overdue one takes up its worker's credit still, for the worker may be at work on it. ``REMOVING`` is
+    a delivery to a worker that pops: nobody will say a verdict.
+    """
+
+    IN_FLIGHT = 1
+    OVERDUE = 2
+    REMOVING = 3
+    SETTLED = 4
+    VOID = 5
+
+
 class Delivery:
-    """One job handed to one worker. ``receipt`` names it and nothing else, ever; times are monotonic."""
+    """One job handed to one worker. ``receipt`` names it and nothing else, ever; times are monotonic.
 
-    __slots__ = ("handed_at", "job", "overdue_at", "receipt", "worker")
+    ``kept``, of one that was popped: its job is still in MongoDB, as done.
+    """
 
-    def __init__(self, job: Job, receipt: bytes, worker: Worker, handed_at: float) -> None:
+    __slots__ = ("handed_at", "job", "kept", "overdue_at", "receipt", "state", "worker")
+
+    def __init__(
+        self, job: Job, receipt: bytes, worker: Worker, handed_at: float, state: DeliveryState
+    ) -> None:
         self.job = job
         self.receipt = receipt
         self.worker = worker
         self.handed_at = handed_at
         self.overdue_at = handed_at + job.visibility_timeout
+        self.state = state
+        self.kept = False
 
 
 class Takes(NamedTuple):
@@ -32,12 +65,13 @@ _NOTHING: Final = Takes(0, 0)
 
 
 class Worker:
-    """A worker of one queue: how much it can take, what it has, and how a job reaches it.
+    """A worker of one queue: how much it can take, and how a job reaches it.
 
-    ``prefetch`` is the most it may have unsettled; ``owed`` are receipts whose time is over, but on
-    which it may still be at work, so they count like those unsettled; ``pops``: its jobs are removed
-    before they are sent (at most once); ``proven``: it has answered before, so it is not still busy
-    with a job from a former connection; ``counted``: what it took when that was counted last.
+    ``prefetch`` is the most it may have unsettled. ``in_flight`` and ``overdue`` are its deliveries by
+    their receipts, ``counted`` what it took when that was counted last: the table of deliveries keeps
+    these. ``pops``: its jobs are removed before they are sent (at most once); ``proven``: it has answered
+    before, so it is not still busy with a job from a former connection; ``alone``: it has a suspect, or
+    runs empty for one; ``waiting``: it stands in the line of those that can take more.
     """
 
     pops = False
@@ -45,24 +79,24 @@ class Worker:
     def __init__(self, name: str, prefetch: int) -> None:
         self.name = name
         self.prefetch = prefetch
-        self.unsettled: dict[bytes, Delivery] = {}
-        self.owed: set[bytes] = set()
+        self.in_flight: dict[bytes, Delivery] = {}
+        self.overdue: dict[bytes, Delivery] = {}
+        self.counted = _NOTHING
         self.proven = False
         self.alone = False
         self.gone = False
         self.waiting = False
-        self.counted = _NOTHING
 
     @property
     def free(self) -> int:
         """How many jobs it can take now; one that has or awaits a suspect takes nothing beside it."""
-        if self.gone or (self.alone and self.unsettled):
+        if self.gone or (self.alone and self.in_flight):
             return 0
-        return max(0, self.prefetch - len(self.unsettled) - len(self.owed))
+        return max(0, self.prefetch - len(self.in_flight) - len(self.overdue))
 
     @property
     def reads(self) -> bool:
-        """False while its connection takes nothing more: :meth:`Dispatch.offer` it when it does again."""
+        """False while its connection takes nothing more: :meth:`Queue.offer` it when it does again."""
         return True
 
     @property
@@ -70,23 +104,16 @@ class Worker:
         """What to hold ready for it."""
         if self.gone or not self.reads:
             return _NOTHING
-        if self.alone and self.unsettled:
+        if self.alone and self.in_flight:
             return Takes(self.prefetch, 0)
-        return Takes(self.prefetch, max(0, self.prefetch - len(self.unsettled) - len(self.owed)))
+        return Takes(self.prefetch, max(0, self.prefetch - len(self.in_flight) - len(self.overdue)))
 
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
-        """Send jobs to it; must not block."""
+        """Send jobs to it; must not block. Of one that pops, they are out of the queue."""
         raise NotImplementedError
 
-    def settled(self, delivery: Delivery) -> None:
-        """A delivery has ended, by its verdict."""
-        self.unsettled.pop(delivery.receipt, None)
-        self.proven = True
-
-    def overdue(self, delivery: Delivery) -> None:
-        """The visibility timeout of a delivery has passed without a verdict."""
-        self.unsettled.pop(delivery.receipt, None)
-        self.owed.add(delivery.receipt)
+    def ended(self, delivery: Delivery) -> None:
+        """A delivery is no longer in flight, whatever ended it."""
 
     def hang_up(self) -> None:
         """End its connection: it has not answered for twice the visibility timeout."""

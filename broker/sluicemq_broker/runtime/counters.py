@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from sluicemq_devices.hub.notices import Notices
@@ -19,8 +21,8 @@ log = logging.getLogger("broker")
 class Counters(Notices):
     """Counts by name, and says what somebody should hear of."""
 
-    def __init__(self) -> None:
-        super().__init__(log)
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(log, now)
 
 
 class QueueCounters(Counters):

@@ -10,7 +10,7 @@ sent), Unclear (it may have been applied) or Refused (repeating it is of no use)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from random import randrange
 
@@ -30,7 +30,7 @@ from sluicemq_broker.store.documents import (
     Usual,
     date,
 )
-from sluicemq_broker.store.indexes import are_missing, make_indexes
+from sluicemq_broker.store.indexes import Notice, are_missing, make_indexes
 from sluicemq_broker.store.inserts import Insertion, Pushed, outcome, refusals
 from sluicemq_broker.store.numbered import Insert, sessions_of
 from sluicemq_broker.store.pages import MEASURED, Pages
@@ -65,6 +65,10 @@ CLAIM_BYTES = 16 * 2**20
 _MOMENT = 1e-9  # seconds
 
 
+def _ignore(_kind: str, _text: str) -> None:
+    """Nobody wants to hear of it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Claim:
     """Jobs reserved under ``owner``, in order; ``more``: others may lie ready behind them.
@@ -84,13 +88,15 @@ class QueueStore:
     ``notice`` is told of what was found there that should not be: its kind, and a text for the log.
     """
 
-    def __init__(self, database: Documents, collection: str, usual: Usual = _NONE_SET) -> None:
+    def __init__(
+        self, database: Documents, collection: str, usual: Usual = _NONE_SET, notice: Notice = _ignore
+    ) -> None:
         self.name = collection
         self._usual = usual
         self._sessions = sessions_of(database.client)
         self._database = durable(database)
         self.jobs = self._database[collection]
-        self.notice: Callable[[str, str], None] = lambda _kind, _text: None
+        self._notice = notice
         self._prepared = False
         self._pages = Pages()
 
@@ -111,7 +117,7 @@ class QueueStore:
                 self._index()
 
     def _index(self) -> None:
-        make_indexes(self.jobs, self.notice)
+        make_indexes(self.jobs, self._notice)
 
     def dropped(self) -> None:
         """The collection was removed: the next :meth:`prepare` makes it again."""
@@ -235,7 +241,7 @@ class QueueStore:
     def _set_aside(self, strange: list[Strange], now: float) -> int:
         moved = set_aside(self.jobs, strange, now, self._usual)
         for each in moved:
-            self.notice("unreadable_documents", str(each))
+            self._notice("unreadable_documents", str(each))
         return len(moved)
 
     def _hold(self, wanted: list[Job], due: Document, now: float, owner: str, hold: int) -> list[Job]:
@@ -388,7 +394,7 @@ class QueueStore:
         with translated():
             strange = set_ownerless_aside(self.jobs, now, self._usual)
         for each in strange:
-            self.notice("unreadable_documents", str(each))
+            self._notice("unreadable_documents", str(each))
 
     def reclaim(self, owner: str, max_losses: int, now: float) -> tuple[int, int]:
         """Give back every job of an owner without a live lease; returns how many (ready, dead).

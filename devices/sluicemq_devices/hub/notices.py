@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
+from collections.abc import Callable
 
 import gevent
 
@@ -17,7 +18,8 @@ class Notices:
     What came too soon to be said is counted in the next line, which comes by itself when it is time.
     """
 
-    def __init__(self, log: logging.Logger) -> None:
+    def __init__(self, log: logging.Logger, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
         self.values: Counter[str] = Counter()
         self._log = log
         self._quiet_until: dict[str, float] = {}
@@ -32,7 +34,7 @@ class Notices:
     def notice(self, name: str, text: str, error: BaseException | None = None) -> None:
         """Count something that somebody should hear of; an error is logged with its traceback."""
         self.values[name] += 1
-        now = time.monotonic()
+        now = self._now()
         if now < self._quiet_until.get(name, 0.0):
             self._unsaid[name] += 1
             self._latest[name] = text
@@ -43,7 +45,7 @@ class Notices:
     def say_rest(self) -> None:
         """Say what is unsaid: at the end."""
         for name in list(self._unsaid):
-            self._say_latest(name, time.monotonic())
+            self._say_latest(name, self._now())
 
     def _say(self, name: str, text: str, more: int, now: float, error: BaseException | None = None) -> None:
         self._quiet_until[name] = now + _QUIET
@@ -61,7 +63,7 @@ class Notices:
 
     def _say_in_time(self) -> None:
         """Say what has been quiet for long enough, and look again while there is more."""
-        now = time.monotonic()
+        now = self._now()
         self._waiting = False
         for name in list(self._unsaid):
             if now >= self._quiet_until[name]:

@@ -11,12 +11,12 @@ from sluicemq.errors import BadFrames, BadQueue, NotFound, Unavailable
 from sluicemq_broker import __version__
 from sluicemq_broker.doors.frames import check_headers
 from sluicemq_broker.doors.smq.shared_answer import SharedAnswer
-from sluicemq_broker.queue.queue import House, Queue
+from sluicemq_broker.queue.context import Context
+from sluicemq_broker.queue.queue import Queue
 from sluicemq_broker.queue.queues import Queues
-from sluicemq_broker.runtime.counters import Counters
 from sluicemq_broker.runtime.turns import Turns
 from sluicemq_broker.store.changes import Changes, Letters
-from sluicemq_broker.store.connection import ServerClock, Unclear
+from sluicemq_broker.store.connection import Unclear
 from sluicemq_broker.store.inspect import SHOWN_STATES, Inspector
 from sluicemq_devices.doors.switchboard import Switchboard
 
@@ -33,12 +33,12 @@ _NOTHING_KNOWN: Final = {
 class Admin:
     """The administrative verbs."""
 
-    def __init__(self, queues: Queues, house: House, turns: Turns, board: Switchboard) -> None:
+    def __init__(self, queues: Queues, context: Context, turns: Turns, board: Switchboard) -> None:
         self._queues = queues
         self._board = board
-        self._house = house
-        self._clock: ServerClock = house.clock
-        self._counters: Counters = house.counters
+        self._owners = context.owners
+        self._clock = context.clock
+        self._counters = context.counters
         self._turns = turns
         self._started = time.monotonic()
         self._counts = SharedAnswer(self._count_all)
@@ -58,8 +58,8 @@ class Admin:
             "version": __version__,
             "pid": os.getpid(),
             "uptime": round(time.monotonic() - self._started, 3),
-            "owner": self._house.owners.current,
-            "brokers": 1 + self._house.owners.others,
+            "owner": self._owners.current,
+            "brokers": 1 + self._owners.others,
             "connections": self._board.connections,
             "longest_turn": round(longest, 4),
             "longest_turn_cpu": round(longest_cpu, 4),
@@ -83,8 +83,8 @@ class Admin:
         queue = self._queues.get(name)
         shown = self._inspector(queue).show(name, job_id, self._clock.now())
         usual = {key: getattr(queue.settings, key) for key in ("max_attempts", "visibility_timeout")}
-        workers = [each.worker.name for each in queue.dispatch.deliveries.values() if each.job.id == job_id]
-        return {**usual, **shown, **({"worker": workers[0]} if workers else {})}
+        worker = queue.worker_with(job_id)
+        return {**usual, **shown, **({"worker": worker.name} if worker else {})}
 
     def purge(self, name: str, state: str) -> int:
         """Remove all jobs of a state."""
@@ -92,16 +92,15 @@ class Admin:
         _check_state(state, [each for each in SHOWN_STATES if each != "reserved"])
         removed = self._changes(queue).purge(name, state, self._clock.now())
         self._counters.add("purged", removed)
-        queue.answers.check()
+        queue.look_up()
         return removed
 
     def delete(self, name: str) -> int:
         """Remove a queue and all its jobs; refused while workers are connected to it."""
         queue = self._queues.get(name)
-        workers = len(queue.dispatch.workers)
-        if workers:
-            raise BadQueue(f"queue {name!r} has {workers} workers: stop them first")
-        owners, database = self._house.owners, queue.settings.database
+        if queue.workers:
+            raise BadQueue(f"queue {name!r} has {queue.workers} workers: stop them first")
+        owners, database = self._owners, queue.settings.database
         queue.store.dropped()  # of what is on its way here, some may come after
         removed = self._changes(queue).drop(name, shared=bool(owners.live(database) - set(owners.mine())))
         self._queues.forget(name)
@@ -112,13 +111,13 @@ class Admin:
         queue = self._queues.get(name)
         self._changes(queue).cancel(name, job_id, self._clock.now())
         self._counters.add("cancelled")
-        queue.answers.failed(job_id, NotFound(f"job {job_id!r} was cancelled"))
+        queue.no_result(job_id, NotFound(f"job {job_id!r} was cancelled"))
 
     def promote(self, name: str, job_id: str) -> None:
         """Run a delayed job now."""
         queue = self._queues.get(name)
         self._changes(queue).promote(name, job_id, self._clock.now())
-        queue.dispatch.supply.some_ready(count=1)
+        queue.jobs_ready(1)
 
     def change(self, name: str, job_id: str, fields: dict[str, Any]) -> None:
         """Give a job that waits another priority, or another delay from now on."""
@@ -130,9 +129,9 @@ class Admin:
         due = now + fields["delay"] if "delay" in fields else None
         self._changes(queue).change(name, job_id, now, priority=fields.get("priority"), due=due)
         if due is not None and due > now:
-            queue.dispatch.supply.due_later([due])
+            queue.jobs_due([due])
         else:
-            queue.dispatch.supply.some_ready(count=1)
+            queue.jobs_ready(1)
 
     def redrive(self, name: str, which: dict[str, Any], to: str | None) -> dict[str, Any]:
         """Make dead letters ready again, here or in another queue."""
@@ -141,7 +140,7 @@ class Admin:
         into = None if to is None else target.store.jobs
         redriven = self._changes(queue).redrive(name, letters, self._clock.now(), into)
         self._counters.add("redriven", redriven.moved)
-        target.dispatch.supply.some_ready(count=redriven.moved)
+        target.jobs_ready(redriven.moved)
         refused = [[job_id, error.code, str(error)] for job_id, error in redriven.refused.items()]
         return {"moved": redriven.moved, "left": redriven.left, "refused": refused}
 
@@ -196,11 +195,11 @@ class Admin:
 
     def _inspector(self, queue: Queue) -> Inspector:
         queue.store.prepare()
-        return Inspector(self._house.database(queue.settings.database))
+        return Inspector(self._queues.database_of(queue))
 
     def _changes(self, queue: Queue) -> Changes:
         queue.store.prepare()
-        return Changes(self._house.database(queue.settings.database))
+        return Changes(self._queues.database_of(queue))
 
 
 #: The administrative verbs: which method answers, and the types of the fields that it takes.

@@ -81,7 +81,7 @@ class Results:
     def _ask(self, number: int, queue: Queue, job_id: str, until: float) -> None:
         asked = _Asked(self, number, queue, job_id, until)
         self._asked.add(asked)
-        queue.answers.ask(job_id, asked.answer, asked.on_its_way)
+        queue.ask(job_id, asked.answer, asked.on_its_way)
 
     def _ask_unknown(self, number: int, name: str, job_id: str, until: float) -> None:
         """Another broker may have made the queue."""
@@ -138,4 +138,4 @@ class _Asked:
 
     def forget(self) -> None:
         """Nobody asks any more."""
-        self.queue.answers.forget(self.job_id, self.answer)
+        self.queue.forget(self.job_id, self.answer)

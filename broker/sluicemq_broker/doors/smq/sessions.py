@@ -137,10 +137,10 @@ class SessionDoor:
 class Session:
     """One connection of the library."""
 
-    def __init__(self, house: SessionDoor, lane: Lane) -> None:
+    def __init__(self, door: SessionDoor, lane: Lane) -> None:
         self.name = lane.peer
-        self.counters = house.counters
-        self._house = house
+        self.counters = door.counters
+        self._door = door
         self._lane = lane
         self._workers: dict[str, SessionWorker] = {}
         self._heard = self._said = time.monotonic()
@@ -148,7 +148,7 @@ class Session:
         self._gone = False
         self._full: set[Queue] = set()  # it pushes to them, and they have too much on their way
         self._questions: Batcher[Callable[[], None]] = Batcher(lambda batch: batch[0](), size=1)
-        self._results = Results(house.queues, self._questions, self._resulted)
+        self._results = Results(door.queues, self._questions, self._resulted)
         lane.receive = self._receive
         lane.closed = self._closed
         lane.unblocked = self.read_on
@@ -158,7 +158,7 @@ class Session:
         self._said = time.monotonic()
         self._lane.send(wire.encode(verb, number, *fields))
         held = self._lane.held
-        if held.count > MOST_UNREAD or held.bytes > self._house.settings.hwm_bytes:
+        if held.count > MOST_UNREAD or held.bytes > self._door.settings.hwm_bytes:
             self._hold_back()
 
     @property
@@ -173,7 +173,7 @@ class Session:
             self._heard = time.monotonic()
             self._lane.resume()
         for worker in self._workers.values():
-            worker.queue.dispatch.offer(worker)
+            worker.queue.offer(worker)
 
     def wait_for(self, queue: Queue) -> None:
         """Do not read this client until so much of a queue that it pushes to is stored."""
@@ -192,9 +192,9 @@ class Session:
 
     def beat(self, now: float) -> None:
         """Say that the broker lives; close a client that has said nothing for too long."""
-        settings = self._house.settings
+        settings = self._door.settings
         # What it said may lie unread, or still come behind a large message.
-        if self._lane.gave_sign_of_life() or self._house.pulse.stood_still:
+        if self._lane.gave_sign_of_life() or self._door.pulse.stood_still:
             self._heard = now
         if now - self._heard > settings.silence:
             self.counters.notice("sessions_silent", f"{self.name} said nothing for {settings.silence} s")
@@ -233,10 +233,10 @@ class Session:
 
     def _closed(self) -> None:
         self._gone = True
-        self._house.leave(self)
-        died = not self._house.pulse.stood_still  # else it left because it heard nothing of us
+        self._door.leave(self)
+        died = not self._door.pulse.stood_still  # else it left because it heard nothing of us
         for worker in self._workers.values():
-            worker.queue.settle.worker_gone(worker, died=died)
+            worker.queue.worker_gone(worker, died=died)
         self._workers.clear()
         self._results.forget()
 
@@ -246,7 +246,7 @@ class Session:
         (about,) = take(fields, dict)
         client = about.get("client")
         self.name = f"{client[:100]} {self._lane.peer}" if isinstance(client, str) else self._lane.peer
-        settings = self._house.settings
+        settings = self._door.settings
         self.send(
             wire.OK,
             number,
@@ -260,11 +260,11 @@ class Session:
 
     def _push(self, number: int, fields: Fields) -> None:
         name, entries = take(fields, str, list)
-        if not self._house.taking:
+        if not self._door.taking:
             raise Unavailable("the broker stops: push again when it is back")
         if len(entries) > MOST_AT_ONCE:
             raise BadFrames(f"a PUSH has at most {MOST_AT_ONCE} jobs, this one has {len(entries)}")
-        queue = self._house.queues.for_push(name)
+        queue = self._door.queues.for_push(name)
         self.counters.add("received", len(entries))
         try:
             queue.admit()
@@ -277,12 +277,12 @@ class Session:
             self._lane.blame(malformed=bool(refused))
             self._pushed(number, [], refused, {}, ())
             return
-        self._house.take(self, queue, len(jobs), size)
+        self._door.take(self, queue, len(jobs), size)
         told = partial(self._stored, queue, number, len(jobs), size, positions, refused)
         queue.push(Push(jobs, told))
 
     def _jobs(self, queue: Queue, entries: list[Any]) -> tuple[list[Job], list[int], dict[int, SluiceError]]:
-        make, settings = self._house.maker.make, queue.settings
+        make, settings = self._door.maker.make, queue.settings
         jobs: list[Job] = []
         positions: list[int] = []
         refused: dict[int, SluiceError] = {}
@@ -311,7 +311,7 @@ class Session:
         existing: Sequence[int],
     ) -> None:
         self._pushed(number, positions, unreadable, refused, existing)
-        self._house.on_their_way.give(queue, count, size)
+        self._door.on_their_way.give(queue, count, size)
 
     def _pushed(
         self,
@@ -334,7 +334,7 @@ class Session:
         if not 0 <= credit <= _MOST_CREDIT:
             raise BadFrames(f"credit {credit} is not from 0 to {_MOST_CREDIT}")
         pop, look = ready_options(fields[2:])
-        queue = self._house.queues.for_push(check_name(name))
+        queue = self._door.queues.for_push(check_name(name))
         worker = self._workers.get(name)
         if worker and worker.pops != pop:
             raise BadFrames(f"this session works on queue {name!r} with pop {worker.pops}, so not with {pop}")
@@ -345,7 +345,7 @@ class Session:
             worker.grant(credit)
         else:
             worker = self._workers[name] = (PoppingWorker if pop else SessionWorker)(self, queue, credit)
-            queue.dispatch.attach(worker)
+            queue.attach(worker)
         if waits:
             self._questions.add(partial(self._answer, number, partial(worker.await_supply, _LOOK)))
 
@@ -357,7 +357,7 @@ class Session:
         for queue, verdicts in self._by_queue(entries, whole.problems).items():
             whole.pending += 1
             part = Settlement(partial(_join, whole, list(verdicts)))
-            queue.settle.settle(list(verdicts.values()), part)
+            queue.settle(list(verdicts.values()), part)
         whole.close()
 
     def _by_queue(
@@ -383,13 +383,13 @@ class Session:
         return groups
 
     def _workers_of(self, receipts: Iterable[bytes]) -> dict[bytes, SessionWorker]:
-        """Which worker here has, or owes, each delivery: one look at each of perhaps a thousand workers."""
+        """Which worker here has each delivery, in time or not: one look at each of its workers."""
         wanted = set(receipts)
         return {
             receipt: worker
             for worker in self._workers.values()
-            for known in (worker.unsettled.keys(), worker.owed)
-            for receipt in wanted & known
+            for known in (worker.in_flight, worker.overdue)
+            for receipt in wanted & known.keys()
         }
 
     def _settled(self, number: int, problems: dict[int, SluiceError]) -> None:
@@ -407,7 +407,7 @@ class Session:
         problems: dict[int, SluiceError] = {}
         for at, receipt in enumerate(receipts):
             worker = workers.get(receipt)
-            if not (worker and worker.queue.dispatch.extend(receipt, worker, seconds)):
+            if not (worker and worker.queue.extend(receipt, worker, seconds)):
                 problems[at] = _void()
         self.send(wire.OK, number, listed(problems))
 
@@ -419,7 +419,7 @@ class Session:
 
     def _resulted(self, number: int, outcome: bytes | SluiceError) -> None:
         # Else one large result, asked for thousands of times, would be held so many times.
-        if self._lane.held.bytes > self._house.settings.hwm_bytes:
+        if self._lane.held.bytes > self._door.settings.hwm_bytes:
             outcome = Unavailable("results asked for before this one have not been read: ask again")
         if isinstance(outcome, SluiceError):
             self.send(wire.ERROR, number, outcome.code, str(outcome))
@@ -431,14 +431,14 @@ class Session:
 
     def _bye(self, number: int, _fields: Fields) -> None:
         for worker in self._workers.values():
-            worker.queue.settle.worker_gone(worker, died=False)
+            worker.queue.worker_gone(worker, died=False)
         self._workers.clear()
         self.send(wire.OK, number, None)
 
     def _ask(self, number: int, fields: Fields, question: Callable[..., Any], *types: Any) -> None:
         """Administrative verbs ask MongoDB, so they wait in a greenlet, one after the other."""
-        asked = partial(question, self._house.admin, *take(fields, *types))
-        turn = nullcontext() if question in TOGETHER else self._house.asked_at_once
+        asked = partial(question, self._door.admin, *take(fields, *types))
+        turn = nullcontext() if question in TOGETHER else self._door.asked_at_once
         self._questions.add(partial(self._ask_in_turn, number, asked, turn, looks=question in LOOKS))
         if len(self._questions) > MOST_UNREAD:
             self._hold_back()

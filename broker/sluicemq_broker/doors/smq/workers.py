@@ -55,15 +55,14 @@ class SessionWorker(Worker):
 
     def grant(self, credit: int) -> None:
         """It wants so many unsettled jobs at most."""
-        self.queue.dispatch.resize(self, credit)
+        self.queue.resize(self, credit)
 
     def await_supply(self, timeout: float) -> None:
         """Block until what lies ready has been sent, as far as its credit goes.
 
         Also what was claimed beyond the credit of one that took its jobs and left a moment ago.
         """
-        self.queue.settle.await_releases(timeout)
-        self.queue.dispatch.supply.search(lambda: not self.free, timeout)
+        self.queue.search(lambda: not self.free, timeout)
 
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
         """Send jobs, many in a message."""
@@ -96,11 +95,11 @@ class PoppingWorker(SessionWorker):
     @property
     def free(self) -> int:
         """Nothing while jobs are being removed for it: one batch after the other, in order."""
-        return 0 if self.unsettled else super().free
+        return 0 if self.in_flight else super().free
 
     def grant(self, credit: int) -> None:
         """It wants so many jobs more; 0: none at all."""
-        self.queue.dispatch.resize(self, self.prefetch + credit if credit else 0)
+        self.queue.resize(self, self.prefetch + credit if credit else 0)
 
     def await_supply(self, timeout: float) -> None:
         """The same; and what is being removed for it has been sent too."""
@@ -110,7 +109,7 @@ class PoppingWorker(SessionWorker):
 
     def await_removals(self, timeout: float) -> bool:
         """Block until what is being removed for it has been sent; False if nothing is, or time ran out."""
-        if not self.unsettled:
+        if not self.in_flight:
             return False
         self._sent.clear()
         return bool(self._sent.wait(timeout))
@@ -118,13 +117,10 @@ class PoppingWorker(SessionWorker):
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
         """Send jobs that are no longer in MongoDB; if the client has left they are pushed anew."""
         if self.gone:
-            push_anew(self.queue, [each.job for each in deliveries], self._session.counters)
+            push_anew(self.queue, deliveries, self._session.counters)
         else:
-            self.queue.dispatch.resize(self, max(0, self.prefetch - len(deliveries)))
-            self.unsettled.clear()  # only now, with less credit, may there be more
-            self.proven = True
+            self.prefetch = max(0, self.prefetch - len(deliveries))
             super().deliver(deliveries)
-            self.queue.dispatch.offer(self)
         self._sent.set()
 
 

@@ -15,36 +15,40 @@ log = logging.getLogger("broker.store")
 
 Result = TypeVar("Result")
 
-_FIRST_WAIT, _LONGEST_WAIT = 0.05, 1.0
 #: Five or six seconds: an election takes no longer, and has codes that are known.
 _MOST_DOUBTS = 10
 
 
-class Patience:
-    """Repeats statements until they are answered; shared by all that write, ended by :meth:`give_up`."""
+class Retry:
+    """Repeats statements until they are answered; shared by all that write, ended by :meth:`give_up`.
 
-    def __init__(self) -> None:
+    The waits between two tries, in seconds: the first, and the longest, to which they double.
+    """
+
+    def __init__(self, first_wait: float = 0.05, longest_wait: float = 1.0) -> None:
+        self._first_wait = first_wait
+        self._longest_wait = longest_wait
         self._over = Event()
         self._away = False
 
     @property
     def over(self) -> bool:
-        """Whether the broker has stopped waiting for MongoDB."""
+        """Whether nothing is repeated any more: the broker stops."""
         return bool(self._over.is_set())
 
     def give_up(self) -> None:
         """Let every statement that waits, and every later failure, raise its error: the broker stops."""
         self._over.set()
 
-    def insist(self, statement: Callable[[], Result], unclear: Callable[[], None] | None = None) -> Result:
+    def run(self, statement: Callable[[], Result], unclear: Callable[[], None] | None = None) -> Result:
         """The answer of ``statement``, repeated for as long as it takes.
 
         ``unclear`` is called, before the repetition, after an outcome that can't be known. Raises
-        :class:`Unavailable` once patience is over, and at once what waiting can't cure
+        :class:`Unavailable` once :meth:`give_up` was called, and at once what waiting can't cure
         (:class:`Refused`); what may be either is tried so often that it was waited for, and
         is refused then: else one job would hold up all behind it for ever.
         """
-        wait, doubts = _FIRST_WAIT, 0
+        wait, doubts = self._first_wait, 0
         while True:
             try:
                 answer = statement()
@@ -57,7 +61,7 @@ class Patience:
                     raise Refused(f"refused {doubts} times: {error}") from error
                 if self._over.wait(wait):
                     raise
-                wait = min(wait * 2, _LONGEST_WAIT)
+                wait = min(wait * 2, self._longest_wait)
             else:
                 self._answered()
                 return answer

@@ -8,15 +8,13 @@ import gevent
 import pytest
 
 from sluicemq.errors import TooLarge, Unavailable
-from sluicemq_broker.queue import patience as patience_module
-from sluicemq_broker.queue.patience import Patience
+from sluicemq_broker.queue.retry import Retry
 from sluicemq_broker.store.connection import Doubtful, Refused, Unclear
 
 
-@pytest.fixture(autouse=True)
-def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience_module, "_FIRST_WAIT", 0.001)
-    monkeypatch.setattr(patience_module, "_LONGEST_WAIT", 0.004)
+def at_once() -> Retry:
+    """With waits that no test notices."""
+    return Retry(0.001, 0.004)
 
 
 def failing(*errors: Exception, answer: str = "answer") -> Callable[[], str]:
@@ -32,12 +30,12 @@ def failing(*errors: Exception, answer: str = "answer") -> Callable[[], str]:
 
 
 def test_an_answer_is_handed_on() -> None:
-    assert Patience().insist(failing()) == "answer"
+    assert at_once().run(failing()) == "answer"
 
 
 def test_a_statement_is_repeated_until_it_is_answered() -> None:
     away = [Unavailable("away")] * 5
-    assert Patience().insist(failing(*away)) == "answer"
+    assert at_once().run(failing(*away)) == "answer"
 
 
 def test_only_an_unclear_outcome_is_told_and_before_the_repetition() -> None:
@@ -52,7 +50,7 @@ def test_only_an_unclear_outcome_is_told_and_before_the_repetition() -> None:
         return statement()
 
     # When
-    Patience().insist(noted, lambda: told.append("unclear"))
+    at_once().run(noted, lambda: told.append("unclear"))
     # Then
     assert told == ["sent", "sent", "unclear", "sent", "sent", "unclear", "sent"]
 
@@ -60,51 +58,51 @@ def test_only_an_unclear_outcome_is_told_and_before_the_repetition() -> None:
 def test_an_error_that_waiting_can_not_cure_is_raised_at_once() -> None:
     for error in (TooLarge("16 MiB"), Refused("16 MiB")):
         with pytest.raises(type(error)):
-            Patience().insist(failing(error))
+            at_once().run(failing(error))
 
 
 def test_what_is_refused_again_and_again_with_a_code_nobody_knows_is_refused_at_last() -> None:
     with pytest.raises(Refused, match="refused 10 times: a strange code"):
-        Patience().insist(failing(*[Doubtful("a strange code")] * 100))
-    assert Patience().insist(failing(*[Doubtful("a strange code")] * 9)) == "answer"
+        at_once().run(failing(*[Doubtful("a strange code")] * 100))
+    assert at_once().run(failing(*[Doubtful("a strange code")] * 9)) == "answer"
 
 
 def test_trouble_in_between_makes_a_doubt_begin_anew() -> None:
     errors = [*[Doubtful("a strange code")] * 9, Unclear("cut"), *[Doubtful("a strange code")] * 9]
-    assert Patience().insist(failing(*errors)) == "answer"
+    assert at_once().run(failing(*errors)) == "answer"
 
 
 def test_when_the_broker_gives_up_every_waiting_statement_raises_its_error() -> None:
     # Given
-    patience = Patience()
+    retry = at_once()
     endless = [Unavailable("away")] * 1_000_000
-    waiting = [gevent.spawn(patience.insist, failing(*endless)) for _ in range(3)]
+    waiting = [gevent.spawn(retry.run, failing(*endless)) for _ in range(3)]
     gevent.idle()
     # When
-    patience.give_up()
+    retry.give_up()
     gevent.joinall(waiting, timeout=60)
     # Then
-    assert patience.over
+    assert retry.over
     assert all(isinstance(each.exception, Unavailable) for each in waiting)
 
 
 def test_after_giving_up_a_statement_is_tried_once_and_a_doubt_is_still_told() -> None:
     # Given
-    patience = Patience()
-    patience.give_up()
+    retry = at_once()
+    retry.give_up()
     told: list[str] = []
     # When
-    answer = patience.insist(failing())
+    answer = retry.run(failing())
     with pytest.raises(Unclear):
-        patience.insist(failing(Unclear("cut")), lambda: told.append("unclear"))
+        retry.run(failing(Unclear("cut")), lambda: told.append("unclear"))
     # Then
     assert answer == "answer"
     assert told == ["unclear"]
 
 
 def test_an_outage_is_two_lines_in_the_log_however_long_it_is(caplog: pytest.LogCaptureFixture) -> None:
-    patience = Patience()
-    patience.insist(failing(*[Unavailable("no primary")] * 9))
-    patience.insist(failing())
+    retry = at_once()
+    retry.run(failing(*[Unavailable("no primary")] * 9))
+    retry.run(failing())
     said = [each.getMessage() for each in caplog.records if each.name == "broker.store"]
     assert said == ["MongoDB is away, waiting for it: no primary", "MongoDB is back"]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
 
-from fakes import Clock, FakeOwners, FakeStore, FakeWorker, Held, go_on
+from fakes import FakeOwners, FakeStore, FakeWorker, Held, a_context, go_on
 from jobs import NOW, ids, some_jobs
 from sluicemq import wire
 from sluicemq.errors import SluiceError, TooLarge, Unavailable, Uncertain
@@ -16,9 +16,10 @@ from sluicemq_broker.job.backoff import Backoff
 from sluicemq_broker.job.job import ASKED, Job
 from sluicemq_broker.queue.dispatch import Dispatch
 from sluicemq_broker.queue.memory import Memory
-from sluicemq_broker.queue.patience import Patience
-from sluicemq_broker.queue.settle import _USUAL_BACKOFF, DIED, TIMED_OUT, Settle
+from sluicemq_broker.queue.retry import Retry
+from sluicemq_broker.queue.settling import _DEFAULT_BACKOFF, DIED, TIMED_OUT, Settling
 from sluicemq_broker.queue.verdict import Settlement, Verdict
+from sluicemq_broker.queue.worker import Delivery, Worker
 from sluicemq_broker.runtime.counters import Counters
 from sluicemq_broker.store.connection import Unclear
 from sluicemq_broker.store.verdicts import Finished, GivenBack
@@ -84,26 +85,36 @@ class House:
         *,
         pops: bool = False,
         attempts: int = 0,
-        backoff: Backoff = _USUAL_BACKOFF,
+        backoff: Backoff = _DEFAULT_BACKOFF,
         max_attempts: int = 1,
         memory: Memory | None = None,
         **settings: Any,
     ) -> None:
         self.store = SettleStore()
         self.counters = Counters()
-        self.patience = Patience()
-        shared = (Clock(), self.patience, self.counters)
+        self.retry = Retry(0.001)
         self.owners = FakeOwners()
         self.memory = memory or Memory()
-        self.dispatch = Dispatch(self.store, self.owners, *shared, self.memory)  # type: ignore[arg-type]
+        context = a_context(self.owners, counters=self.counters, retry=self.retry, memory=self.memory)
+        store: Any = self.store
         answers: Any = AnswersThatFail()
-        self.settle = Settle(self.store, self.dispatch, answers, *shared, backoff, self.memory)  # type: ignore[arg-type]
+        self.dispatch = Dispatch(store, context, self)
+        self.settle = Settling(store, context, self.dispatch, answers, backoff)
         self.heard: list[dict[int, SluiceError]] = []
         self.store.ready += some_jobs(count, max_attempts=max_attempts, **settings)
         for job in self.store.ready:
             job.attempts = attempts
         self.worker = FakeWorker(count)
         self.worker.pops = pops
+
+    def pop(self, worker: Worker, deliveries: list[Delivery]) -> None:
+        self.settle.commits.pop(worker, deliveries)
+
+    def release(self, jobs: list[Job]) -> None:
+        self.settle.returns.release(jobs)
+
+    def died(self, ids: Iterable[str]) -> None:
+        """Nobody asks."""
 
     def hire(self) -> None:
         self.dispatch.attach(self.worker)
@@ -126,7 +137,7 @@ class House:
 
     def wait(self) -> None:
         go_on()
-        for batcher in self.settle._all():
+        for batcher in self.settle.batchers:
             assert batcher.drain(5.0)
         go_on()
 
@@ -225,7 +236,7 @@ def test_a_commit_without_an_answer_was_ours_if_nobody_else_can_have_had_the_job
         return {each.id: Uncertain("gone") for each in jobs}
 
     monkeypatch.setattr(house.store, "commit", removed_and_not_answered)
-    monkeypatch.setattr(house.dispatch, "keeps", lambda _owner: kept)
+    monkeypatch.setattr(house.owners, "keeps", lambda _owner: kept)
     # When
     house.verdict(wire.COMMIT)
     # Then
@@ -257,7 +268,7 @@ def test_jobs_whose_verdict_can_not_be_written_are_forgotten_so_that_the_audit_f
     house.hire()
     assert len(house.dispatch.held) == 3
     # When
-    house.patience.give_up()
+    house.retry.give_up()
     house.store.fault = fault
     house.verdict(kind)
     # Then
@@ -271,7 +282,7 @@ def test_jobs_that_can_not_be_removed_before_they_are_sent_are_forgotten_and_the
     None
 ):
     house = House(3, pops=True)
-    house.patience.give_up()
+    house.retry.give_up()
     house.store.fault = Unavailable("away")
     house.hire()
     assert not house.dispatch.held

@@ -1,0 +1,216 @@
+"""Jobs that are done, on their way out of MongoDB: commits, and the removal of what is popped.
+
+``kill -9`` before the write: the job is still reserved by this broker, and is delivered again when its
+lease has run out. After it: the job is done; a worker that was not told so settles again, and hears that
+the receipt is void. Of popped jobs that were removed and not sent yet, nobody knows any more.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+from sluicemq.errors import SluiceError, TooLarge, Uncertain
+from sluicemq_broker.job.job import ASKED, Job
+from sluicemq_broker.queue.answers import Answers
+from sluicemq_broker.queue.context import Context
+from sluicemq_broker.queue.dispatch import Dispatch
+from sluicemq_broker.queue.verdict import Settlement, not_durable
+from sluicemq_broker.queue.worker import Delivery, Worker
+from sluicemq_broker.runtime.batcher import Batcher
+from sluicemq_broker.runtime.shield import shielded
+from sluicemq_broker.store.queue_store import QueueStore
+from sluicemq_broker.store.verdicts import Finished
+
+#: Commits in one statement, at most; and statements at once.
+COMMIT: Final = 1000
+COMMITS_AT_ONCE: Final = 2
+_RESULT_BYTES: Final = 16 * 2**20
+#: Commits that come one by one are merged for so many seconds; nobody's next job waits for them.
+GATHER: Final = 0.001
+
+
+class Commit(NamedTuple):
+    """A delivery whose job is done, with its result, and whose verdict that was."""
+
+    delivery: Delivery
+    result: bytes
+    settlement: Settlement
+    position: int
+
+
+class Commits:
+    """The commits and the pops of one queue, merged into one statement each.
+
+    ``unkept`` is told of a commit whose result MongoDB can't keep beside the job: it is none.
+    """
+
+    def __init__(
+        self,
+        store: QueueStore,
+        context: Context,
+        dispatch: Dispatch,
+        answers: Answers,
+        unkept: Callable[[Commit, TooLarge], None],
+    ) -> None:
+        self._store = store
+        self._dispatch = dispatch
+        self._answers = answers
+        self._unkept = unkept
+        self._owners = context.owners
+        self._clock = context.clock
+        self._timer = context.timer
+        self._retry = context.retry
+        self._counters = context.counters
+        self._verdicts = context.memory.verdicts
+        self._commits: Batcher[Commit] = Batcher(
+            self._write_all,
+            size=COMMIT,
+            in_flight=COMMITS_AT_ONCE,
+            gather=self._gather,
+            weigh=_weight,
+            failed=self._failed,
+        )
+        self._pops: Batcher[tuple[Worker, list[Delivery]]] = Batcher(
+            self._pop_all,
+            size=COMMIT,
+            in_flight=COMMITS_AT_ONCE,
+            weigh=lambda pop: len(pop[1]),
+            failed=self._pop_failed,
+        )
+        self._unsent: Batcher[Job] = Batcher(self._take_back, size=COMMIT, failed=self._take_back_failed)
+        #: What is written, each merged on its own.
+        self.batchers: tuple[Batcher[Any], ...] = (self._commits, self._pops, self._unsent)
+
+    def commit(self, commits: list[Commit]) -> None:
+        """These are done; each settlement is told when that is durable."""
+        if commits:
+            self._verdicts.take(self._dispatch, len(commits), _bytes_of(commits))
+            self._commits.extend(commits)
+
+    def pop(self, worker: Worker, deliveries: list[Delivery]) -> None:
+        """Remove these durably, then deliver them."""
+        self._pops.add((worker, deliveries))
+
+    def take_back(self, jobs: Iterable[Job]) -> None:
+        """Popped jobs that are kept as done, and could not be sent, are ready again."""
+        self._unsent.extend(jobs)
+
+    # --------------------------------------------------------------- commits
+
+    def _gather(self, waiting: int) -> None:
+        if waiting < COMMIT:
+            self._timer.sleep(GATHER)
+
+    def _write_all(self, commits: list[Commit]) -> None:
+        try:
+            self._write(commits)
+        finally:
+            self._verdicts.give(self._dispatch, len(commits), _bytes_of(commits))
+
+    def _write(self, commits: list[Commit]) -> None:
+        now = self._clock.now()
+        removed: list[Job] = []
+        kept: list[Commit] = []
+        for each in commits:
+            job = each.delivery.job
+            if job.asked and job.id not in self._answers:  # it is another broker where somebody waits
+                job.remember = max(job.remember or 0.0, ASKED)
+            if job.kept_until(now) is None:
+                removed.append(job)
+            else:
+                kept.append(each)
+                each.delivery.kept = True
+        problems = self._remove(removed) | self._finish(kept)
+        self._dispatch.forget(each.delivery.job for each in commits)
+        self._counters.add("committed", len(commits) - len(problems))
+        for each in commits:
+            problem = problems.get(each.delivery.job.id)
+            if problem:
+                self._not_committed(each, problem)
+            else:
+                each.settlement.settled(each.position)
+                if each.delivery.job.id in self._answers:
+                    shielded(self._answers.committed, each.delivery.job.id, each.result)
+
+    def _not_committed(self, commit: Commit, problem: SluiceError) -> None:
+        if isinstance(problem, TooLarge):  # with its headers and history, which only MongoDB can tell
+            self._unkept(commit, problem)
+            return
+        commit.settlement.settled(commit.position, problem)
+        self._counters.notice("uncommitted", str(problem))
+        shielded(self._answers.failed, commit.delivery.job.id, problem)
+
+    def _remove(self, jobs: list[Job]) -> dict[str, SluiceError]:
+        problems: dict[str, SluiceError] = {}
+        for owner, held in by_owner(jobs).items():
+            problems |= self._remove_held(owner, held)
+        return problems
+
+    def _remove_held(self, owner: str, jobs: list[Job]) -> dict[str, SluiceError]:
+        """Remove jobs; those gone after a lost reply were removed by us if nobody else can have had them."""
+        doubts: list[bool] = []
+        problems = self._retry.run(lambda: self._store.commit(jobs), lambda: doubts.append(True))
+        if doubts and problems and self._retry.run(lambda: self._owners.keeps(owner)):
+            return {each: problem for each, problem in problems.items() if not isinstance(problem, Uncertain)}
+        return problems
+
+    def _finish(self, commits: list[Commit]) -> dict[str, SluiceError]:
+        if not commits:
+            return {}
+        then = self._clock.now() - self._timer.now()  # the server's time when this process's was 0
+        finished = [
+            Finished(
+                each.delivery.job, each.result, each.delivery.worker.name, then + each.delivery.handed_at
+            )
+            for each in commits
+        ]
+        return self._retry.run(lambda: self._store.finish(finished, self._clock.now()))
+
+    def _failed(self, commits: list[Commit]) -> None:
+        """What is forgotten and still reserved is found by the audit, and delivered again."""
+        self._dispatch.forget(each.delivery.job for each in commits)
+        for each in commits:
+            each.settlement.settled(each.position, not_durable())
+
+    # ------------------------------------------------------------------ pops
+
+    def _pop_all(self, pops: list[tuple[Worker, list[Delivery]]]) -> None:
+        """Remove jobs (or keep them as done), durably, and only then send them: at most once."""
+        settlement = Settlement()
+        deliveries = [delivery for _, popped in pops for delivery in popped]
+        settlement.pending += len(deliveries)
+        self._write([Commit(each, b"", settlement, at) for at, each in enumerate(deliveries)])
+        gone = {deliveries[at] for at in settlement.problems}
+        for worker, popped in pops:
+            shielded(self._dispatch.popped, worker, popped, gone)
+
+    def _pop_failed(self, pops: list[tuple[Worker, list[Delivery]]]) -> None:
+        for worker, popped in pops:
+            self._dispatch.forget(each.job for each in popped)
+            shielded(self._dispatch.popped, worker, popped, set(popped))
+
+    def _take_back(self, jobs: list[Job]) -> None:
+        self._retry.run(lambda: self._store.take_back(jobs))
+        self._dispatch.supply.some_ready(count=len(jobs))
+
+    def _take_back_failed(self, jobs: list[Job]) -> None:
+        self._counters.notice("popped_lost", f"{len(jobs)} popped jobs could not be stored again")
+
+
+def by_owner(jobs: Iterable[Job]) -> dict[str, list[Job]]:
+    """The jobs under each owner id: a statement names one."""
+    groups: dict[str, list[Job]] = defaultdict(list)
+    for job in jobs:
+        groups[job.owner].append(job)
+    return groups
+
+
+def _bytes_of(commits: Sequence[Commit]) -> int:
+    return sum([len(each.result) for each in commits])
+
+
+def _weight(commit: Commit) -> int:
+    """Of :data:`COMMIT`, how much it takes in a statement: a thousand of them, or 16 MiB of results."""
+    return 1 + len(commit.result) * COMMIT // _RESULT_BYTES

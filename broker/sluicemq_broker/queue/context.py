@@ -1,0 +1,29 @@
+"""What every part of a broker needs: one object, given to each constructor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sluicemq_broker.queue.memory import Memory
+from sluicemq_broker.queue.owners import Owners
+from sluicemq_broker.queue.retry import Retry
+from sluicemq_broker.runtime.counters import Counters
+from sluicemq_broker.runtime.timer import Timer
+from sluicemq_broker.store.connection import ServerClock
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What is the same for all queues of a broker, but that each has ``counters`` of its own.
+
+    ``clock``: the time of MongoDB's server, in which jobs have their times; ``timer``: that of this
+    process; ``retry``: how a statement goes on when MongoDB is away; ``owners``: under which id jobs are
+    held; ``memory``: the bounds over all queues.
+    """
+
+    owners: Owners
+    clock: ServerClock
+    counters: Counters
+    retry: Retry = field(default_factory=Retry)
+    memory: Memory = field(default_factory=Memory)
+    timer: Timer = field(default_factory=Timer)

@@ -1,0 +1,141 @@
+"""The one table of deliveries: what is at which worker, and how much more each can take."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+
+from sluicemq_broker.job.job import Job
+from sluicemq_broker.queue.worker import Delivery, DeliveryState, Worker
+
+
+class Deliveries:
+    """Every delivery of one queue that has not ended, and the credit of its workers.
+
+    Nothing else changes the state of a delivery (drawn in :class:`DeliveryState`), or what a worker has.
+    ``in_flight`` are those whose verdicts are awaited, by their receipts. ``capacity`` is the prefetch of
+    all workers that read what they are sent, ``free`` how much of that nobody has filled. Times are
+    monotonic seconds.
+    """
+
+    def __init__(self) -> None:
+        self.in_flight: dict[bytes, Delivery] = {}
+        self.workers: set[Worker] = set()
+        self.capacity = 0
+        self.free = 0
+        self._overdue: dict[bytes, Delivery] = {}
+        self._numbers = itertools.count(1)
+
+    def open(self, worker: Worker, jobs: Iterable[Job], now: float) -> list[Delivery]:
+        """These go to this worker: out of the queue first if it pops."""
+        state = DeliveryState.REMOVING if worker.pops else DeliveryState.IN_FLIGHT
+        deliveries = []
+        for job in jobs:
+            receipt = b"%s-%x" % (job.owner.encode(), next(self._numbers))
+            delivery = Delivery(job, receipt, worker, now, state)
+            worker.in_flight[receipt] = delivery
+            deliveries.append(delivery)
+        if not worker.pops:
+            table = self.in_flight
+            for delivery in deliveries:
+                table[delivery.receipt] = delivery
+        return deliveries
+
+    def settle(self, receipt: bytes) -> Delivery | None:
+        """A verdict has come: the delivery that it ends; None if that has ended before."""
+        delivery = self.in_flight.pop(receipt, None)
+        if delivery is None:
+            return None
+        worker = delivery.worker
+        worker.in_flight.pop(receipt, None)
+        worker.proven = True
+        delivery.state = DeliveryState.SETTLED
+        worker.ended(delivery)
+        return delivery
+
+    def answered_late(self, receipt: bytes) -> Worker | None:
+        """The worker whose overdue delivery this verdict was for, if it is one; its credit is free."""
+        delivery = self._overdue.get(receipt)
+        if delivery is None:
+            return None
+        self._void(delivery)
+        return delivery.worker
+
+    def removed(self, worker: Worker, deliveries: Iterable[Delivery]) -> None:
+        """What this worker pops is out of the queue: its credit is free."""
+        for delivery in deliveries:
+            if worker.in_flight.pop(delivery.receipt, None):
+                delivery.state = DeliveryState.SETTLED
+        worker.proven = True
+
+    def extend(self, receipt: bytes, worker: Worker, until: float) -> bool:
+        """Give a delivery more time; False if this worker does not have it (any more)."""
+        delivery = self.in_flight.get(receipt)
+        if delivery is None or delivery.worker is not worker:
+            return False
+        delivery.overdue_at = until
+        return True
+
+    def time_out(self, now: float) -> list[Delivery]:
+        """Those in flight whose visibility timeout has passed: overdue from now on."""
+        late = [each for each in self.in_flight.values() if each.overdue_at <= now]
+        self._make_overdue(late, now)
+        return late
+
+    def never_answered(self, now: float) -> list[Delivery]:
+        """Those overdue for as long again: void from now on, and their workers' credit stays taken."""
+        late = [each for each in self._overdue.values() if each.overdue_at <= now]
+        for delivery in late:
+            del self._overdue[delivery.receipt]
+            delivery.state = DeliveryState.VOID
+        return late
+
+    def lose(self, owner: str, now: float) -> list[Delivery]:
+        """What was held under this owner id is another broker's: overdue here, whose workers go on."""
+        lost = [each for each in self.in_flight.values() if each.job.owner == owner]
+        self._make_overdue(lost, now)
+        return lost
+
+    def leave(self, worker: Worker) -> list[Delivery]:
+        """A worker has gone: void is what it had; returns what of that was in flight."""
+        self.workers.discard(worker)
+        worker.gone = True
+        left = [each for each in worker.in_flight.values() if self.in_flight.pop(each.receipt, None)]
+        for delivery in worker.in_flight.values():
+            delivery.state = DeliveryState.VOID
+        worker.in_flight.clear()
+        for delivery in list(worker.overdue.values()):
+            self._void(delivery)
+        self.recount(worker)
+        for delivery in left:
+            worker.ended(delivery)
+        return left
+
+    def withdraw(self, now: float) -> list[Delivery]:
+        """The broker stops: no verdict counts any more; returns what was in flight."""
+        withdrawn = list(self.in_flight.values())
+        self._make_overdue(withdrawn, now)
+        return withdrawn
+
+    def recount(self, worker: Worker) -> None:
+        """Count anew what a worker takes; nothing is held for one that does not read what it is sent."""
+        counted = worker.takes
+        self.capacity += counted.at_most - worker.counted.at_most
+        self.free += counted.now - worker.counted.now
+        worker.counted = counted
+
+    def _make_overdue(self, deliveries: list[Delivery], now: float) -> None:
+        """Their receipts are void, but their workers may be at work on them; they have as long again."""
+        for delivery in deliveries:
+            worker, receipt = delivery.worker, delivery.receipt
+            del self.in_flight[receipt]
+            worker.in_flight.pop(receipt, None)
+            worker.overdue[receipt] = self._overdue[receipt] = delivery
+            delivery.overdue_at = now + delivery.job.visibility_timeout
+            delivery.state = DeliveryState.OVERDUE
+            worker.ended(delivery)
+
+    def _void(self, delivery: Delivery) -> None:
+        self._overdue.pop(delivery.receipt, None)
+        delivery.worker.overdue.pop(delivery.receipt, None)
+        delivery.state = DeliveryState.VOID

@@ -1,0 +1,32 @@
+"""May a job be handed out? The one place that says so."""
+
+from __future__ import annotations
+
+from sluicemq_broker.queue.context import Context
+from sluicemq_broker.queue.memory import HandsOut
+
+
+class Gate:
+    """Between what is staged for a queue's workers and the workers.
+
+    Closed while the broker stops, while others may take it for dead, and while too much of this queue's has
+    no answer from MongoDB: what is staged waits. A paused queue's goes back, as without workers.
+    ``queue`` is who hears when there is room for verdicts again.
+    """
+
+    def __init__(self, context: Context, queue: HandsOut) -> None:
+        self.stopping = False
+        self.paused = False
+        self._owners = context.owners
+        self._verdicts = context.memory.verdicts
+        self._queue = queue
+
+    @property
+    def closed(self) -> bool:
+        """True if nothing may go out now."""
+        return self.stopping or not self._owners.sure or self._verdicts.is_full(self._queue)
+
+    @property
+    def open(self) -> bool:
+        """True if whoever is free may get a job."""
+        return not self.paused and not self.closed

@@ -1,0 +1,230 @@
+"""What lies ready in MongoDB as far as a broker knows, and what is on its way: none overtakes another.
+
+No greenlet, no clock, no MongoDB: each method is told what time it is (monotonic seconds), so that every
+order of events can be tried in a test.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from sluicemq_broker.job.job import Job
+
+#: Jobs go out in the order of acceptance, but none waits longer than so many seconds for one before it
+#: whose insert, claim, or way back to ``ready`` has no answer from MongoDB.
+IN_ORDER: Final = 2.0
+#: The priority of no job.
+NOTHING: Final = -1
+HIGHEST: Final = 255
+
+
+class Arrival:
+    """A push under way: those of its jobs that are born reserved go out once they are durable.
+
+    ``ready``: the highest priority of the others, which no claim finds before that; ``seq``: the
+    first number of all; ``hold``: the number of their reservation.
+    """
+
+    __slots__ = ("began", "finished", "hold", "jobs", "ready", "seq")
+
+    def __init__(self, jobs: list[Job], ready: int, seq: int, hold: int, began: float) -> None:
+        self.jobs = jobs
+        self.ready = ready
+        self.seq = seq
+        self.hold = hold
+        self.began = began
+        self.finished = False
+
+    def awaited(self, now: float) -> bool:
+        """True while what comes after it waits for it."""
+        return not self.finished and now - self.began < IN_ORDER
+
+
+class Claiming:
+    """Whoever claims, again and again. ``catches_up``: what is known to lie ready; else it just looks."""
+
+    __slots__ = ("began", "catches_up")
+
+    def __init__(self, began: float, *, catches_up: bool) -> None:
+        self.began = began
+        self.catches_up = catches_up
+
+    def awaited(self, now: float) -> bool:
+        """True if it may have its answer any moment."""
+        return now - self.began < IN_ORDER
+
+
+class Bound(NamedTuple):
+    """How far one claim may go.
+
+    ``priority``: the highest that may lie ready; ``before``: no job of this number or a later one may be
+    claimed, for the insert of an earlier one may be under way; ``passes_over``: whether that leaves some
+    that may be there already.
+    """
+
+    priority: int
+    before: int
+    passes_over: bool
+
+
+class Ledger:
+    """What is known of the jobs of one queue that no worker here has yet.
+
+    ::
+
+        push ─┬─ expect ─ born reserved ── arrived ──▶ passed, in the order of acceptance ──▶ staged
+              └─ the others: ready from when they are durable ─┐
+        rolled back, released: going back ── came back ────────┤
+        other brokers' jobs: nobody tells ─────────────────────┴▶ ready ── claim ──▶ staged
+
+    The rule is *first accepted, first out* within a priority, and no higher priority is kept waiting by a
+    lower one: a job is born reserved only if nothing that comes before it may lie ready, be on its way
+    there, or be claimed at this moment; a claim takes nothing accepted after an insert that is under way.
+    What has had no answer for :data:`IN_ORDER` seconds is waited for no longer.
+    """
+
+    def __init__(self) -> None:
+        self.expected = 0
+        """Jobs born reserved that are on their way."""
+        self.backlog = math.inf
+        """About how many jobs lie ready."""
+        self._ready = HIGHEST  # the highest priority that may lie ready; NOTHING: none does
+        self._withheld = NOTHING  # priority of jobs that wait for an earlier insert to be through
+        self._arrivals: deque[Arrival] = deque()
+        self._going_back: deque[tuple[float, int]] = deque()  # since when how many are on their way back
+        self._claiming: set[Claiming] = set()
+        self._last_seq = 0
+
+    # ---------------------------------------------------------------- pushes
+
+    def expect(self, jobs: Sequence[Job], born: list[Job], hold: int, due: float, now: float) -> Arrival:
+        """A push is about to be written, of which these are ``born`` reserved; ``due``: the server's time."""
+        ready = [job.priority for job in jobs if not job.owner and job.eligible_at <= due]
+        arrival = Arrival(born, max(ready, default=NOTHING), jobs[0].seq, hold, now)
+        self._arrivals.append(arrival)
+        self.expected += len(born)
+        self._ready = max(self._ready, arrival.ready)
+        self.backlog += len(ready)
+        self._last_seq = jobs[-1].seq
+        return arrival
+
+    def first_to_come(self, now: float) -> int | None:
+        """A new job of a higher priority than this comes before all that lies ready; None: none does."""
+        if self.behind(now) or self.older_come_back(now):
+            return None
+        waiting = [each.ready for each in self._arrivals if each.awaited(now)]
+        return max([self._ready, self._withheld, *waiting])
+
+    def arrived(self, arrival: Arrival, durable: list[Job]) -> None:
+        """A push was written: of those born reserved these are durable."""
+        self.expected -= len(arrival.jobs)
+        arrival.jobs = durable
+        arrival.finished = True
+
+    def passed(self, now: float) -> list[Arrival]:
+        """Take out the pushes whose jobs may go out: durable, and none accepted before them is awaited."""
+        passed: list[Arrival] = []
+        waiting: deque[Arrival] = deque()
+        awaited = False
+        for each in self._arrivals:
+            if each.finished and not awaited:
+                passed.append(each)
+            else:
+                waiting.append(each)
+                awaited = awaited or each.awaited(now)
+        self._arrivals = waiting
+        self._ready, self._withheld = max(self._ready, self._withheld), NOTHING
+        return passed
+
+    # ------------------------------------------------------ what lies ready
+
+    def some_ready(self, priority: int = HIGHEST, count: float = math.inf) -> None:
+        """So many jobs (by default nobody knows how many) of this priority or below may lie ready."""
+        self._ready = max(self._ready, priority)
+        self.backlog += count
+
+    @property
+    def may_lie_ready(self) -> bool:
+        """Whether a claim may find anything, as far as is known here."""
+        return self._ready > NOTHING
+
+    def going_back(self, count: int, now: float) -> None:
+        """So many jobs are on their way back to ``ready``: nothing newer goes out before them."""
+        if count:
+            self._going_back.append((now, count))
+
+    def came_back(self, count: int) -> None:
+        """So many of them are ``ready`` again, or were not ours any more."""
+        while count and self._going_back:
+            since, waiting = self._going_back.popleft()
+            if waiting > count:
+                self._going_back.appendleft((since, waiting - count))
+            count -= min(count, waiting)
+
+    def older_come_back(self, now: float) -> bool:
+        """True while jobs accepted before all that comes now are on their way back."""
+        return bool(self._going_back) and now - self._going_back[0][0] < IN_ORDER
+
+    # ---------------------------------------------------------------- claims
+
+    def begin(self, now: float, *, catches_up: bool) -> Claiming:
+        """Somebody begins to claim."""
+        claiming = Claiming(now, catches_up=catches_up)
+        self._claiming.add(claiming)
+        return claiming
+
+    def end(self, claiming: Claiming) -> None:
+        """It claims no more."""
+        self._claiming.discard(claiming)
+
+    def claimers(self) -> int:
+        """How many claim."""
+        return len(self._claiming)
+
+    def claims(self, now: float) -> bool:
+        """True if a claim may have its answer any moment."""
+        return any(each.awaited(now) for each in self._claiming)
+
+    def behind(self, now: float) -> bool:
+        """True while what lies ready is being claimed: nothing may overtake it."""
+        return any(each.catches_up and each.awaited(now) for each in self._claiming)
+
+    def under_way(self, now: float) -> bool:
+        """Whether a claim, or a push that is born reserved, will bring jobs."""
+        return self.expected > 0 or self.claims(now)
+
+    def catch_up(self, due: float, now: float) -> Bound:
+        """One claim of what lies ready begins: nothing does, from now on, but what is told meanwhile.
+
+        ``due``: the server's time, from which jobs have their numbers.
+        """
+        priority, self._ready = self._ready, NOTHING
+        under_way = [each.seq for each in self._arrivals if each.awaited(now)]
+        return Bound(priority, min([*under_way, self._next_seq(due)]), bool(under_way))
+
+    def look(self, due: float) -> Bound:
+        """One claim begins that only looks for what others have left."""
+        return Bound(HIGHEST, self._next_seq(due), passes_over=False)
+
+    def claimed(self, bound: Bound, jobs: Sequence[Job], *, more: bool) -> None:
+        """A claim has brought these; ``more``: it may have left some."""
+        if more:
+            self._ready = max(self._ready, jobs[-1].priority if jobs else bound.priority)
+            self.backlog = max(0, self.backlog - len(jobs))
+        else:
+            self.backlog = 0
+
+    def caught_up(self, bound: Bound) -> None:
+        """It was answered: what it had to pass over may lie ready once the inserts before are through."""
+        if bound.passes_over:
+            self._withheld = max(self._withheld, bound.priority)
+
+    def _next_seq(self, due: float) -> int:
+        """No job that is accepted here from now on has a lower number.
+
+        Of two inserts that are yet to come, the later may be through first.
+        """
+        return max(self._last_seq + 1, int(due * 1e6))

@@ -1,0 +1,160 @@
+"""From a worker's verdict, or its silence, to what becomes of the job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from sluicemq import wire
+from sluicemq.errors import LeaseLost, TooLarge
+from sluicemq_broker.config.settings import MAX_JOB_BYTES
+from sluicemq_broker.job.backoff import Backoff
+from sluicemq_broker.job.job import Job
+from sluicemq_broker.queue.answers import Answers
+from sluicemq_broker.queue.commits import Commit, Commits
+from sluicemq_broker.queue.context import Context
+from sluicemq_broker.queue.dispatch import Dispatch
+from sluicemq_broker.queue.returns import Return, Returns
+from sluicemq_broker.queue.verdict import Settlement, Verdict
+from sluicemq_broker.queue.worker import Delivery, Worker
+from sluicemq_broker.runtime.batcher import Batcher
+from sluicemq_broker.store.connection import ServerClock
+from sluicemq_broker.store.queue_store import QueueStore
+from sluicemq_broker.store.verdicts import GivenBack
+
+DIED: Final = "the worker died"
+TIMED_OUT: Final = "visibility_timeout passed without a verdict"
+
+_DEFAULT_BACKOFF: Final = Backoff()
+
+
+class Settling:
+    """The verdicts of one queue. ``commits`` and ``returns`` write what they say into MongoDB.
+
+    ``backoff``: how long a job of this queue waits that failed and says nothing of it itself.
+    """
+
+    def __init__(
+        self,
+        store: QueueStore,
+        context: Context,
+        dispatch: Dispatch,
+        answers: Answers,
+        backoff: Backoff = _DEFAULT_BACKOFF,
+    ) -> None:
+        self.commits = Commits(store, context, dispatch, answers, self._unkept)
+        self.returns = Returns(store, context, dispatch, answers)
+        self._dispatch = dispatch
+        self._clock = context.clock
+        self._counters = context.counters
+        self._backoff = backoff
+
+    @property
+    def busy(self) -> bool:
+        """Whether any verdict is not durable yet."""
+        return any(each.busy for each in self.batchers)
+
+    @property
+    def batchers(self) -> tuple[Batcher[Any], ...]:
+        """All that is on its way to MongoDB."""
+        return (*self.commits.batchers, *self.returns.batchers)
+
+    def settle(self, verdicts: Sequence[Verdict], settlement: Settlement) -> None:
+        """End the deliveries that these verdicts name; each void receipt is refused and counted."""
+        commits: list[Commit] = []
+        workers: set[Worker] = set()
+        ended = 0
+        for position, verdict in enumerate(verdicts):
+            delivery = self._dispatch.settle(verdict.receipt)
+            if delivery is None:
+                self._counters.add("late_verdicts")
+                settlement.problems[position] = LeaseLost("this receipt is void: the delivery has ended")
+                continue
+            workers.add(delivery.worker)
+            ended += 1
+            settlement.pending += 1
+            problem = _too_long(verdict, delivery.job, self._clock)
+            if problem:
+                self._unkept(Commit(delivery, b"", settlement, position), problem)
+            elif verdict.kind == wire.COMMIT:
+                result = verdict.detail if isinstance(verdict.detail, bytes) else verdict.detail.encode()
+                commits.append(Commit(delivery, result, settlement, position))
+            else:
+                self._return(delivery, verdict, settlement, position)
+        self.commits.commit(commits)
+        self._dispatch.pace.ended(ended)
+        settlement.close()
+        for worker in workers:
+            self._dispatch.offer(worker)
+
+    def worker_gone(self, worker: Worker, *, died: bool = True) -> None:
+        """A worker has left: what it had goes to others at once, one job at a time if it died."""
+        left = self._dispatch.detach(worker)
+        if died:
+            self._fail(left, DIED, suspect=True)
+        else:
+            self.returns.release([delivery.job for delivery in left])
+
+    def time_out(self) -> None:
+        """Roll back the deliveries whose visibility timeout has passed."""
+        late = self._dispatch.time_out()
+        if late:
+            self._counters.add("timed_out", len(late))
+            self._fail(late, TIMED_OUT, suspect=False)
+
+    def _return(self, delivery: Delivery, verdict: Verdict, settlement: Settlement, position: int) -> None:
+        job, worker = delivery.job, delivery.worker.name
+        if verdict.kind == wire.RELEASE:
+            self.returns.release([job])
+            settlement.settled(position)
+            return
+        dead = verdict.kind == wire.REJECT or job.spent
+        due = None if dead else self._due(job, verdict.delay)
+        entry = GivenBack(job, _reason(verdict), worker, due, dead=dead)
+        self._counters.add("rejected" if verdict.kind == wire.REJECT else "rolled_back")
+        self.returns.send_back([Return(entry, settlement, position)])
+
+    def _fail(self, deliveries: Iterable[Delivery], reason: str, *, suspect: bool) -> None:
+        settlement = Settlement()
+        returns = []
+        for at, each in enumerate(deliveries):
+            job, due = each.job, self._due_again(each.job, suspect=suspect)
+            entry = GivenBack(job, reason, each.worker.name, due, suspect, job.spent)
+            returns.append(Return(entry, settlement, at, awaited=due is None and not entry.dead))
+        settlement.pending += len(returns)
+        self._counters.add("rolled_back", len(returns))
+        self.returns.send_back(returns)
+
+    def _due(self, job: Job, delay: float | None = None) -> float | None:
+        """When a job that was rolled back is due: after the delay, or else its back-off; None: at once."""
+        wait = (job.backoff or self._backoff).wait(job.attempts) if delay is None else delay
+        return self._clock.now() + wait if wait else None
+
+    def _due_again(self, job: Job, *, suspect: bool) -> float | None:
+        """At once, the first time that a worker has died with it or not answered; then with back-off."""
+        return self._due(job, 0 if (not job.suspect if suspect else job.attempts == 1) else None)
+
+    def _unkept(self, commit: Commit, problem: TooLarge) -> None:
+        """A result that can't be kept is no result, also where that is found out late."""
+        commit.settlement.problems[commit.position] = problem
+        job_id, reason = commit.delivery.job.id, f"{problem.code}: {problem}"
+        self._counters.notice("too_large", f"job {job_id} is rolled back: {problem}")
+        verdict = Verdict(commit.delivery.receipt, wire.ROLLBACK, reason)
+        self._return(commit.delivery, verdict, commit.settlement, commit.position)
+
+
+def _reason(verdict: Verdict) -> str:
+    detail = verdict.detail if isinstance(verdict.detail, str) else verdict.detail.decode("utf-8", "replace")
+    return detail or verdict.kind.lower()
+
+
+def _too_long(verdict: Verdict, job: Job, clock: ServerClock) -> TooLarge | None:
+    """A result that can't be kept is no result; that of a job which is not kept may be longer."""
+    if verdict.kind != wire.COMMIT:
+        return None
+    size = len(verdict.detail if isinstance(verdict.detail, bytes) else verdict.detail.encode())
+    most = MAX_JOB_BYTES - (job.size if job.keep_done else 0)
+    if size <= most or job.kept_until(clock.now()) is None:
+        return None
+    beside = f" beside a job of {job.size}" if job.keep_done else ""
+    return TooLarge(f"the result has {size} bytes, {most} can be kept{beside}")

@@ -1,0 +1,148 @@
+"""The table of deliveries: whatever happens, no credit is lost and none is given twice."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
+
+from fakes import FakeWorker
+from jobs import a_job, some_jobs
+from sluicemq_broker.queue.deliveries import Deliveries
+from sluicemq_broker.queue.worker import Delivery, DeliveryState
+
+ENDED = {DeliveryState.SETTLED, DeliveryState.VOID}
+LASTS = 10.0  # seconds, the visibility timeout of every job
+
+
+class Counting(FakeWorker):
+    """Counts, as a device does for its marks, what is in flight with it."""
+
+    flying = 0
+
+    def ended(self, delivery: Delivery) -> None:
+        self.flying -= 1
+        assert delivery.state is not DeliveryState.IN_FLIGHT
+
+
+class Table(RuleBasedStateMachine):
+    """Workers come and go, get jobs, answer in time, late, or never."""
+
+    workers = Bundle("workers")
+    deliveries = Bundle("deliveries")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = Deliveries()
+        self.now = 0.0
+        self.everybody: list[Counting] = []
+        self.all: list[Delivery] = []
+
+    @rule(target=workers, prefetch=st.integers(0, 5), pops=st.booleans())
+    def come(self, prefetch: int, *, pops: bool) -> Counting:
+        worker = Counting(prefetch)
+        worker.pops = pops
+        self.table.workers.add(worker)
+        self.everybody.append(worker)
+        self._recount()
+        return worker
+
+    @rule(target=deliveries, worker=workers, owner=st.sampled_from(["one", "other"]))
+    def give(self, worker: Counting, owner: str) -> object:
+        if not worker.free:
+            return multiple()
+        jobs = some_jobs(worker.free, visibility_timeout=LASTS)
+        for job in jobs:
+            job.owner = owner
+        opened = self.table.open(worker, jobs, self.now)
+        worker.flying += 0 if worker.pops else len(opened)
+        self.all += opened
+        self._recount()
+        return multiple(*opened)
+
+    @rule(delivery=deliveries)
+    def answer(self, delivery: Delivery) -> None:
+        before = delivery.state
+        settled = self.table.settle(delivery.receipt)
+        assert (settled is delivery) == (before is DeliveryState.IN_FLIGHT)
+        late = None if settled else self.table.answered_late(delivery.receipt)
+        assert (late is delivery.worker) == (before is DeliveryState.OVERDUE)
+        self._recount()
+
+    @rule(delivery=deliveries, seconds=st.floats(0, 3 * LASTS))
+    def extend(self, delivery: Delivery, seconds: float) -> None:
+        extended = self.table.extend(delivery.receipt, delivery.worker, self.now + seconds)
+        assert extended == (delivery.state is DeliveryState.IN_FLIGHT)
+        assert not self.table.extend(delivery.receipt, FakeWorker(), self.now)
+
+    @rule(worker=workers)
+    def removed(self, worker: Counting) -> None:
+        popped = [each for each in worker.in_flight.values() if each.state is DeliveryState.REMOVING]
+        self.table.removed(worker, popped)
+        assert all(each.state is DeliveryState.SETTLED for each in popped)
+        self._recount()
+
+    @rule(seconds=st.floats(0, 2 * LASTS))
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+        silent = self.table.never_answered(self.now)
+        late = self.table.time_out(self.now)
+        assert all(each.state is DeliveryState.VOID for each in silent)
+        assert all(each.state is DeliveryState.OVERDUE for each in late)
+        assert all(each.overdue_at > self.now for each in self.table.in_flight.values())
+        self._recount()
+
+    @rule(owner=st.sampled_from(["one", "other"]))
+    def lose(self, owner: str) -> None:
+        lost = self.table.lose(owner, self.now)
+        assert all(each.job.owner != owner for each in self.table.in_flight.values())
+        assert all(each.state is DeliveryState.OVERDUE for each in lost)
+        self._recount()
+
+    @rule(worker=consumes(workers))
+    def leave(self, worker: Counting) -> None:
+        had = [each for each in self.all if each.worker is worker and each.state is DeliveryState.IN_FLIGHT]
+        assert self.table.leave(worker) == had
+        assert all(each.state in ENDED for each in self.all if each.worker is worker)
+
+    @invariant()
+    def each_table_holds_what_the_states_say(self) -> None:
+        in_flight = {each.receipt for each in self.all if each.state is DeliveryState.IN_FLIGHT}
+        assert self.table.in_flight.keys() == in_flight
+        for worker in self.everybody:
+            mine = [each for each in self.all if each.worker is worker]
+            taken = {DeliveryState.IN_FLIGHT, DeliveryState.REMOVING}
+            assert worker.in_flight.keys() == {each.receipt for each in mine if each.state in taken}
+            assert worker.flying == sum(each.state is DeliveryState.IN_FLIGHT for each in mine)
+            overdue = {each.receipt for each in mine if each.state is DeliveryState.OVERDUE}
+            assert overdue <= worker.overdue.keys()  # and those that never answered
+
+    @invariant()
+    def the_sums_are_those_of_the_workers(self) -> None:
+        assert self.table.capacity == sum(each.takes.at_most for each in self.table.workers)
+        assert self.table.free == sum(each.takes.now for each in self.table.workers)
+
+    def _recount(self) -> None:
+        """As the dispatcher does for whom it offers."""
+        for worker in self.everybody:
+            self.table.recount(worker)
+
+
+TestTable = Table.TestCase
+
+
+def test_a_worker_that_never_answers_keeps_its_credit_taken() -> None:
+    table, worker = Deliveries(), FakeWorker(1)
+    table.workers.add(worker)
+    table.open(worker, [a_job(visibility_timeout=LASTS, owner="me")], 0.0)
+    table.time_out(LASTS)
+    [silent] = table.never_answered(2 * LASTS)
+    assert silent.state is DeliveryState.VOID
+    assert worker.free == 0
+
+
+def test_receipts_are_never_the_same() -> None:
+    table, worker = Deliveries(), FakeWorker(100)
+    opened = table.open(worker, some_jobs(50, owner="me"), 0.0) + table.open(
+        worker, some_jobs(50, owner="me"), 0.0
+    )
+    assert len({each.receipt for each in opened}) == 100

@@ -1,0 +1,225 @@
+"""First accepted, first out: in every order of pushes, inserts, claims and releases, without a clock."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from jobs import NOW, a_job
+from sluicemq_broker.job.job import Job
+from sluicemq_broker.queue.ledger import IN_ORDER, NOTHING, Arrival, Bound, Claiming, Ledger
+
+PRIORITIES = st.integers(0, 2)
+
+
+def numbered(seq: int, priority: int = 0) -> Job:
+    job = a_job(f"job-{seq}", priority=priority)
+    job.seq = seq
+    return job
+
+
+class Insert:
+    """A push on its way: its insert is applied, and then answered."""
+
+    def __init__(self, arrival: Arrival, jobs: list[Job]) -> None:
+        self.arrival = arrival
+        self.jobs = jobs
+        self.applied = False
+
+
+class Claim:
+    """A claim on its way: it reads and reserves, and then is answered."""
+
+    def __init__(self, claiming: Claiming, bound: Bound, limit: int) -> None:
+        self.claiming = claiming
+        self.bound = bound
+        self.limit = limit
+        self.taken: list[Job] | None = None
+        self.more = False
+        self.released: set[str] = set()  # since it began
+
+
+class Order(RuleBasedStateMachine):
+    """A MongoDB whose statements may be applied and answered late, and a worker that takes all.
+
+    A job is *chosen* when it is born reserved or claimed, and goes *out* when it is staged. Time stands
+    still, so nothing is waited for in vain.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ledger = Ledger()
+        self.seq = int(NOW * 1e6)
+        self.inserts: list[Insert] = []
+        self.ready: list[Job] = []
+        self.claim: Claim | None = None
+        self.going_back: list[Job] = []
+        self.out: list[Job] = []
+        self.chosen: list[Job] = []  # in this order, and not yet out
+
+    # ----------------------------------------------------------------- pushes
+
+    @rule(priorities=st.lists(PRIORITIES, min_size=1, max_size=3), room=st.integers(0, 3))
+    def push(self, priorities: list[int], room: int) -> None:
+        jobs = []
+        for priority in priorities:
+            self.seq += 1
+            jobs.append(numbered(self.seq, priority))
+        first = self.ledger.first_to_come(0.0)
+        born = [] if first is None else [job for job in jobs if job.priority > first][:room]
+        for job in born:
+            job.owner = "me"
+            self._choose(job, among=jobs)
+        arrival = self.ledger.expect(jobs, born, self.seq, NOW, 0.0)
+        self.inserts.append(Insert(arrival, jobs))
+
+    @precondition(lambda self: any(not each.applied for each in self.inserts))
+    @rule(data=st.data())
+    def apply(self, data: st.DataObject) -> None:
+        insert = data.draw(st.sampled_from([each for each in self.inserts if not each.applied]))
+        insert.applied = True
+        self.ready += [job for job in insert.jobs if not job.owner]
+
+    @precondition(lambda self: any(each.applied for each in self.inserts))
+    @rule(data=st.data())
+    def answer(self, data: st.DataObject) -> None:
+        insert = data.draw(st.sampled_from([each for each in self.inserts if each.applied]))
+        self.inserts.remove(insert)
+        self.ledger.arrived(insert.arrival, insert.arrival.jobs)
+        for passed in self.ledger.passed(0.0):
+            self._go_out(passed.jobs)
+        waiting = [job.priority for job in insert.jobs if not job.owner]
+        if waiting:
+            self.ledger.some_ready(max(waiting), 0)
+
+    # ----------------------------------------------------------------- claims
+
+    @precondition(
+        lambda self: self.claim is None and self.ledger.may_lie_ready and not self.ledger.older_come_back(0.0)
+    )
+    @rule(limit=st.integers(1, 4))
+    def begin_claim(self, limit: int) -> None:
+        claiming = self.ledger.begin(0.0, catches_up=True)
+        self.claim = Claim(claiming, self.ledger.catch_up(NOW, 0.0), limit)
+
+    @precondition(lambda self: self.claim is not None and self.claim.taken is None)
+    @rule()
+    def read(self) -> None:
+        assert self.claim
+        free = [job for job in self.ready if job.seq < self.claim.bound.before]
+        taken = sorted(free, key=lambda job: (-job.priority, job.seq))[: self.claim.limit]
+        self.claim.taken = taken
+        self.claim.more = len(taken) < len(free)
+        for job in taken:
+            self.ready.remove(job)
+            self._choose(job, among=taken, but=self.claim.released)
+
+    @precondition(lambda self: self.claim is not None and self.claim.taken is not None)
+    @rule()
+    def answer_claim(self) -> None:
+        claim, self.claim = self.claim, None
+        assert claim
+        assert claim.taken is not None
+        self.ledger.claimed(claim.bound, claim.taken, more=claim.more)
+        self._go_out(claim.taken)
+        self.ledger.caught_up(claim.bound)
+        self.ledger.end(claim.claiming)
+
+    # --------------------------------------------------------------- releases
+
+    @precondition(lambda self: self.out)
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        job = data.draw(st.sampled_from(self.out))
+        self.out.remove(job)
+        self.going_back.append(job)
+        if self.claim:
+            self.claim.released.add(job.id)
+        self.ledger.going_back(1, 0.0)
+
+    @precondition(lambda self: self.going_back)
+    @rule(data=st.data())
+    def is_ready_again(self, data: st.DataObject) -> None:
+        job = data.draw(st.sampled_from(self.going_back))
+        self.going_back.remove(job)
+        job.owner = ""
+        self.ready.append(job)
+        self.ledger.came_back(1)
+        self.ledger.some_ready(job.priority, 1)
+
+    # ------------------------------------------------------------- what holds
+
+    @invariant()
+    def what_lies_ready_is_known_or_will_be(self) -> None:
+        """Nothing waits in MongoDB that no claim would look for."""
+        known = self.ledger.may_lie_ready or self.claim or self.inserts
+        assert known or not self.ready
+
+    @invariant()
+    def what_is_expected_is_what_is_on_its_way(self) -> None:
+        assert self.ledger.expected == sum(len(each.arrival.jobs) for each in self.inserts)
+
+    def _choose(self, job: Job, among: list[Job], but: Collection[str] = ()) -> None:
+        """No other that comes before it may be left behind, ``but`` what nobody knew of in time."""
+        on_their_way = [each for insert in self.inserts for each in insert.jobs if not each.owner]
+        for other in (*on_their_way, *self.ready, *self.going_back):
+            before = other.priority == job.priority and other.seq < job.seq
+            assert other in among or other.id in but or not before, f"{job.id} overtakes {other.id}"
+        self.chosen.append(job)
+
+    def _go_out(self, jobs: list[Job]) -> None:
+        """Nor one that was chosen before it, and is not out yet."""
+        for job in jobs:
+            for other in self.chosen[: self.chosen.index(job)]:
+                before = other.priority == job.priority and other.seq < job.seq
+                assert other in jobs or not before, f"{job.id} goes out before {other.id}"
+        for job in jobs:
+            self.chosen.remove(job)
+        self.out += jobs
+
+
+TestOrder = Order.TestCase
+
+
+def pushed(ledger: Ledger, seq: int, now: float, *, born: bool) -> Arrival:
+    job = numbered(seq)
+    job.owner = "me" if born else ""
+    return ledger.expect([job], [job] if born else [], seq, NOW, now)
+
+
+def test_an_insert_without_an_answer_is_waited_for_a_moment_only() -> None:
+    ledger = Ledger()
+    pushed(ledger, 1, 0.0, born=False)
+    later = pushed(ledger, 2, 0.0, born=True)
+    ledger.arrived(later, later.jobs)
+    assert ledger.passed(IN_ORDER - 0.01) == []
+    assert ledger.passed(IN_ORDER) == [later]
+
+
+def test_a_claim_without_an_answer_is_waited_for_a_moment_only() -> None:
+    ledger = Ledger()
+    ledger.begin(0.0, catches_up=True)
+    ledger.catch_up(NOW, 0.0)
+    asked: list[Any] = [ledger.first_to_come(IN_ORDER - 0.01), ledger.first_to_come(IN_ORDER)]
+    assert asked == [None, NOTHING]
+    assert (ledger.claims(IN_ORDER - 0.01), ledger.claims(IN_ORDER)) == (True, False)
+
+
+def test_a_look_keeps_nobody_from_being_born_reserved() -> None:
+    ledger = Ledger()
+    bound = ledger.catch_up(NOW, 0.0)
+    ledger.claimed(bound, [], more=False)
+    ledger.begin(0.0, catches_up=False)
+    assert ledger.first_to_come(0.0) == NOTHING
+
+
+def test_a_claim_takes_nothing_that_is_accepted_after_it_began() -> None:
+    ledger = Ledger()
+    assert ledger.look(NOW).before == int(NOW * 1e6)
+    arrival = pushed(ledger, int(NOW * 1e6) + 5, 0.0, born=False)
+    assert ledger.look(NOW).before == arrival.seq + 1
+    bound = ledger.catch_up(NOW, 0.0)
+    assert (bound.before, bound.passes_over) == (arrival.seq, True)
