@@ -84,7 +84,7 @@ install_project() {
         if is_editable "$venv"; then
             "$venv/bin/pip" install --quiet --editable ".[$extra]"
         else
-            "$venv/bin/pip" install --quiet "setuptools>=65" wheel
+            "$venv/bin/pip" install --quiet "setuptools>=77" wheel
             install_fresh "$venv" ".[$extra]"
         fi
     elif [ "$(stamp "$venv" sources)" != "$sources" ] && ! is_editable "$venv"; then
