@@ -1,4 +1,6 @@
-"""The README is true: its code runs, its configuration is the real one, its claims name real things."""
+"""README and docs are true: their samples run as they stand; the life of a job is as the code has it."""
+
+from __future__ import annotations
 
 import inspect
 import re
@@ -6,16 +8,21 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+import zmq
 
 from launcher import BrokerProcess, free_port, wait_until
-from sluicemq import Client, Producer, errors
-from sluicemq_broker.config.settings import Config, describe, load
+from plain_clients import receive
+from sluicemq import Client, Dead, Producer, wire
+from sluicemq_broker.config.settings import load
 from sluicemq_broker.job.job import State
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 DOORS = {
     5550: "smq",
     5551: "push",
@@ -29,10 +36,11 @@ DOORS = {
 
 
 def block(name: str) -> str:
-    """The code block that follows the mark of this name."""
-    found = re.search(rf"<!-- {name} -->\n```\w+\n(.*?)```", README, re.DOTALL)
-    assert found, f"the README has no block {name!r}"
-    return found[1]
+    """The code block that follows the mark of this name, on whichever page it is."""
+    mark = re.compile(rf"<!-- {name} -->\n```\w+\n(.*?)```", re.DOTALL)
+    found: list[str] = [each for page in PAGES for each in mark.findall(page.read_text())]
+    assert len(found) == 1, f"{len(found)} blocks are called {name!r}"
+    return found[0]
 
 
 @pytest.fixture(scope="module")
@@ -41,45 +49,53 @@ def broker(mongo_uri: str) -> Iterator[BrokerProcess]:
         yield process
 
 
+@pytest.fixture
+def client(broker: BrokerProcess) -> Iterator[Client]:
+    with Client(broker.doors["smq"]) as client:
+        yield client
+
+
 def program(broker: BrokerProcess, name: str) -> subprocess.Popen[str]:
-    """Run a block of the README as it stands, but for the ports of this broker."""
+    """Run a block as it stands, but for the ports of this broker."""
     code = re.sub(r"tcp://127\.0\.0\.1:(\d+)", lambda found: broker.doors[DOORS[int(found[1])]], block(name))
     return subprocess.Popen([sys.executable, "-u", "-c", code], stdout=subprocess.PIPE, text=True)
+
+
+@contextmanager
+def running(broker: BrokerProcess, client: Client, name: str) -> Iterator[subprocess.Popen[str]]:
+    """The same, until the block is left and the broker has noticed that it has gone."""
+    process = program(broker, name)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+        wait_until(lambda: not any(each["workers"] for each in client.queues() if each["name"] == "default"))
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout
+    return process.stdout.readline().rstrip("\n")
 
 
 def test_the_life_of_a_job_is_drawn_as_the_code_has_it() -> None:
     assert block("life of a job").strip() in inspect.getdoc(State).replace("\n    ", "\n")
 
 
-def test_the_quick_start_copies_and_runs(broker: BrokerProcess) -> None:
-    # Given the producer, which ends before anybody works
-    assert program(broker, "quick start: producer").wait(20) == 0
-    # When the worker starts, and an asker asks
-    worker = program(broker, "quick start: worker")
-    try:
-        assert worker.stdout
-        assert worker.stdout.readline() == "b'hello'\n"
-        asker = program(broker, "quick start: asker")
-        answer, _ = asker.communicate(timeout=20)
-    finally:
-        worker.kill()
-        worker.communicate()
-    # Then the worker's answer is the asker's
-    assert answer == "b'done'\n"
+# ------------------------------------------------------------------ the library
 
 
-def test_the_example_of_the_library_runs_to_its_end(broker: BrokerProcess) -> None:
+def test_the_example_of_the_library_runs_to_its_end(broker: BrokerProcess, client: Client) -> None:
     # When it is run as it stands
     output, _ = program(broker, "library").communicate(timeout=60)
     # Then every job was worked on, the delayed one last, and the queue is empty
     assert "my-id b'last' 1" in output
     assert output.count("b'") == 1001
-    with Client(broker.doors["smq"]) as client:
 
-        def numbers() -> dict[str, object]:
-            return next(queue for queue in client.queues() if queue["name"] == "numbers")
+    def numbers() -> dict[str, object]:
+        return next(queue for queue in client.queues() if queue["name"] == "numbers")
 
-        wait_until(lambda: numbers()["ready"] == numbers()["reserved"] == 0, what="an empty queue")
+    wait_until(lambda: numbers()["ready"] == numbers()["reserved"] == 0, what="an empty queue")
 
 
 def test_the_example_of_results_claims_and_pops_prints_what_it_says(broker: BrokerProcess) -> None:
@@ -87,20 +103,72 @@ def test_the_example_of_results_claims_and_pops_prints_what_it_says(broker: Brok
     assert output.splitlines() == ["b'abab'", "b'9999'", "b'9999'", "2"]
 
 
-def test_the_configuration_shown_is_every_setting_with_its_default() -> None:
-    shown = tomllib.loads(block("configuration"))
-    real = tomllib.loads(describe(Config.default()))
-    # The data folder is each user's own.
-    shown["broker"].pop("data_dir")
-    real["broker"].pop("data_dir")
-    assert shown == real
+# ---------------------------------------------------------------- plain sockets
 
 
-def test_the_comments_of_the_configuration_are_the_real_ones() -> None:
-    def without_folder(text: str) -> list[str]:
-        return [line for line in text.strip().splitlines() if not line.startswith("data_dir")]
+def test_the_quick_start_copies_and_runs(broker: BrokerProcess, client: Client) -> None:
+    # Given the producer, which ends before anybody works
+    assert program(broker, "quick start: producer").wait(20) == 0
+    # When the worker starts, and an asker asks
+    with running(broker, client, "quick start: worker") as worker:
+        assert line(worker) == "b'hello'"
+        answer, _ = program(broker, "quick start: asker").communicate(timeout=20)
+    # Then the worker's answer is the asker's
+    assert answer == "b'done'\n"
 
-    assert without_folder(block("configuration")) == without_folder(describe(Config.default()))
+
+def test_the_example_of_push_fills_two_queues_and_that_of_pull_empties_one(
+    broker: BrokerProcess, client: Client
+) -> None:
+    # When the producer of the docs has sent and gone
+    assert program(broker, "quick start: push with headers").wait(20) == 0
+
+    # Then what names a queue is there, the higher priority first, with its headers
+    def invoices() -> list[dict[str, Any]]:
+        there = any(each["name"] == "invoices" for each in client.queues())
+        return client.peek("invoices") if there else []
+
+    wait_until(lambda: len(invoices()) == 2, what="two invoices")
+    first, second = invoices()
+    assert (first["id"], first["payload"], first["priority"]) == ("invoice-17", b"with headers", 9)
+    assert (first["max_attempts"], first["headers"]) == (3, {"lang": "de"})
+    assert second["payload"] == b"to another queue"
+    # And what names none goes to the worker of the device's queue
+    with running(broker, client, "frames: pull") as worker:
+        assert line(worker) == "b'to the queue of the device'"
+
+
+def test_the_examples_of_req_and_rep_answer_each_other(broker: BrokerProcess, client: Client) -> None:
+    with running(broker, client, "frames: rep"), Producer(broker.doors["smq"]) as producer:
+        # When the asker of the docs asks for two sums, one of them twice, and once nonsense
+        asking = program(broker, "frames: req")
+        # Then it hears the result, the stored result, an id and an error
+        output, _ = asking.communicate(timeout=60)
+        assert output.splitlines() == ["b'6'", "b'6'", "b'sum-2'", "BAD_HEADERS"]
+        # And the worker rejects what will never work, and gives back what may work later
+        with pytest.raises(Dead, match="invalid literal"):
+            producer.call("default", b"no number", timeout=60)
+        with pytest.raises(Dead, match="nothing yet"):
+            producer.call("default", b"", timeout=60, max_attempts=1)
+
+
+def test_the_example_of_a_dealer_hears_all_answers_by_their_number(
+    broker: BrokerProcess, client: Client
+) -> None:
+    with running(broker, client, "quick start: worker"):
+        output, _ = program(broker, "frames: dealer").communicate(timeout=60)
+    assert output.splitlines() == [f"b'{number}' b'done'" for number in range(3)]
+
+
+def test_the_examples_of_publisher_and_subscriber_meet(broker: BrokerProcess) -> None:
+    subscriber, publisher = program(broker, "frames: sub"), program(broker, "frames: pub")
+    try:
+        heard = line(subscriber)
+    finally:
+        for each in (subscriber, publisher):
+            each.kill()
+            each.communicate()
+    assert re.fullmatch(r"\[b'news\.\d+', b'body'\]", heard)
 
 
 def test_the_example_of_a_device_is_accepted(tmp_path: Path) -> None:
@@ -112,19 +180,10 @@ def test_the_example_of_a_device_is_accepted(tmp_path: Path) -> None:
     ]
 
 
-def test_every_error_code_is_named_and_every_file_that_is_named_exists() -> None:
-    codes = {kind.code for kind in errors.SluiceError.__subclasses__()}
-    named = next(line for line in README.splitlines() if line.startswith("Error codes:"))
-    assert set(re.findall(r"`([A-Z_]+)`", named)) == codes
-    root = Path(__file__).parents[2]
-    for link in re.findall(r"\]\(([^)#:]+)\)", README):
-        assert (root / link).exists(), link
-
-
 def test_the_example_of_a_pull_worker_works_on_the_example_of_a_device(
     mongo_uri: str, database: str, tmp_path: Path
 ) -> None:
-    # Given the device of the README, on free ports
+    # Given the device of the docs, on free ports
     ports = {port: free_port() for port in ("5561", "5562", "5567")}
 
     def elsewhere(text: str) -> str:
@@ -140,11 +199,57 @@ def test_the_example_of_a_pull_worker_works_on_the_example_of_a_device(
             # When something is pushed
             with Producer(broker.doors["smq"]) as producer:
                 producer.push("mail", b"letter")
-            # Then the worker of the README has it, and commits it
-            assert worker.stdout
-            assert worker.stdout.readline() == "b'letter'\n"
+            # Then the worker of the docs has it, and commits it
+            assert line(worker) == "b'letter'"
             with Client(broker.doors["smq"]) as client:
                 wait_until(lambda: client.stats()["counters"].get("committed") == 1, what="the commit")
         finally:
             worker.kill()
             worker.communicate()
+
+
+# ------------------------------------------------------------------------- SMQ/1
+
+
+def test_the_session_of_smq1_goes_as_it_is_shown(broker: BrokerProcess) -> None:
+    """``tests/unit/test_docs.py`` holds that the hex shown is that of the arrays shown."""
+    lines = re.findall(r"^([→←]) ([A-Z]+) (\[.*\])$", block("smq1 session"), re.MULTILINE)
+    assert len(lines) == 15
+    real: dict[bytes, bytes] = {}  # receipts: as they are shown, and as this broker gave them
+    context = zmq.Context()
+    dealer = context.socket(zmq.DEALER)
+    dealer.connect(broker.doors["smq"])
+    try:
+        for arrow, verb, text in lines:
+            array = meant(text)
+            if arrow == "→":
+                dealer.send_multipart(wire.encode(verb.encode(), *known_as(array, real)))
+                continue
+            came = answer(dealer)
+            if verb == "DELIVER":
+                real[array[2][0][0]] = came.fields[1][0][0]
+            if came.number == 1 and isinstance(came.fields[0], dict):  # what is this version's own
+                array[1]["broker"] = came.fields[0]["broker"]
+            assert (came.verb.decode(), [came.number, *came.fields]) == (verb, known_as(array, real))
+    finally:
+        dealer.close(0)
+        context.term()
+
+
+def meant(text: str) -> list[Any]:
+    known = {"__builtins__": {}, "nil": None, "true": True, "false": False}
+    array: list[Any] = eval(text, known)  # noqa: S307 - a page of ours
+    return array
+
+
+def known_as(value: Any, real: dict[bytes, bytes]) -> Any:
+    if isinstance(value, list):
+        return [known_as(each, real) for each in value]
+    return real.get(value, value) if isinstance(value, bytes) else value
+
+
+def answer(dealer: zmq.Socket[bytes]) -> wire.Message:
+    """The next message that is no PING."""
+    while (message := wire.decode(receive(dealer))).verb == wire.PING:
+        pass
+    return message

@@ -1,23 +1,174 @@
-"""Files that the documents name are there."""
+"""The documents name what is there: files, headings, error codes, counters, bytes."""
 
 from __future__ import annotations
 
+import inspect
 import re
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
+from sluicemq import errors, wire
+
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "clients").glob("*/README.md")),
+]
+NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 #: Where a file may lie that a page names by its room alone.
 PLACES = ["", "docs", "broker/sluicemq_broker", "devices/sluicemq_devices", "clients/sluicemq", "tests"]
+#: Where the project says that its files can be read, for links that work on a package index too.
+BASE = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Source"] + "/blob/main/"
+#: Pages that are made from the code, on a branch of their own.
+COMING = {ROOT / "docs/configuration.md", ROOT / "docs/job-options.md"}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
+def read(name: str) -> str:
+    return (ROOT / name).read_text()
+
+
+# ------------------------------------------------------------------------ links
+
+
+def links(page: Path) -> list[str]:
+    """What a page links to, without what stands in its blocks of code."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    return re.findall(r"\]\(([^)\s]+)\)", text)
+
+
+def target(page: Path, link: str) -> tuple[Path, str] | None:
+    """The file of this project that a link means, and the heading in it; None: it is elsewhere."""
+    path, _, heading = link.partition("#")
+    if path.startswith(BASE):
+        return ROOT / path.removeprefix(BASE), heading
+    if "://" in path:
+        return None
+    return (page.parent / path if path else page).resolve(), heading
+
+
+def anchors(page: Path) -> set[str]:
+    """The headings of a page, as a link names them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    return {slug(title) for title in re.findall(r"^#+ (.+)$", text, re.MULTILINE)}
+
+
+def slug(title: str) -> str:
+    plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title).strip().lower()
+    return re.sub(r"[^\w\- ]", "", plain).replace(" ", "-")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_every_file_that_a_page_links_or_names_is_there(page: Path) -> None:
-    text = page.read_text()
-    linked = [link.partition("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link]
-    named = re.findall(r"`([\w/-]+/[\w-]+\.(?:py|md|toml))`", text)
-    missing = [link for link in linked if link and not (page.parent / link).exists()]
+    linked = [each[0] for link in links(page) if (each := target(page, link))]
+    missing = [str(file) for file in linked if not file.exists() and file not in COMING]
+    named = re.findall(r"`([\w/-]+/[\w-]+\.(?:py|md|toml))`", page.read_text())
     missing += [name for name in named if not any((ROOT / place / name).exists() for place in PLACES)]
     assert missing == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_every_heading_that_a_page_links_is_there(page: Path) -> None:
+    found = [each for link in links(page) if (each := target(page, link))]
+    named = [each for each in found if each[1] and each[0] not in COMING]
+    missing = [f"{file}#{heading}" for file, heading in named if heading not in anchors(file)]
+    assert missing == []
+
+
+def test_the_links_of_the_readme_work_on_a_package_index() -> None:
+    assert [link for link in links(ROOT / "README.md") if not link.startswith(("https://", "#"))] == []
+
+
+def test_the_index_has_every_page() -> None:
+    listed = set(re.findall(r"^- \[[\w.-]+\]\(([\w-]+\.md)\)", read("docs/README.md"), re.MULTILINE))
+    there = {page.name for page in (ROOT / "docs").glob("*.md")} - {"README.md"}
+    assert listed >= there
+    assert listed <= there | {page.name for page in COMING}
+
+
+# ---------------------------------------------------------------------- samples
+
+
+def test_every_python_sample_is_run() -> None:
+    runs = read("tests/integration/test_readme.py")
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    above = [line for page in pages for line in re.findall(r"(.*)\n```python\n", page.read_text())]
+    assert len(above) > 10
+    assert [line for line in above if f'"{line[len("<!-- ") : -len(" -->")]}"' not in runs] == []
+
+
+def test_programs_are_shown_as_they_are() -> None:
+    shown = [
+        each
+        for page in PAGES
+        for each in re.findall(r"<!-- file: (\S+) -->\n```\w+\n(.*?)```", page.read_text(), re.DOTALL)
+    ]
+    assert len(shown) == 3
+    for name, text in shown:
+        assert read(name) == text
+
+
+# ---------------------------------------------------------- codes and counters
+
+
+def test_every_error_code_is_there_with_its_sentence() -> None:
+    table = read("docs/plain-frames.md").partition("<!-- error codes -->")[2].partition("\n\nWhat a REQ")[0]
+    codes = {kind.code: inspect.getdoc(kind) for kind in errors.SluiceError.__subclasses__()}
+    assert dict(re.findall(r"^\| `([A-Z_]+)` \| (.*) \|$", table, re.MULTILINE)) == codes
+
+
+def test_every_counter_is_told() -> None:
+    """What broker and devices count under a name that stands in their source."""
+    told = set(re.findall(r"`([a-z_]+)`", read("docs/operations.md")))
+    sources = [*(ROOT / "broker").rglob("*.py"), *(ROOT / "devices").rglob("*.py")]
+    call = re.compile(r"""(?:\.add|\.count|notice|_end|partial\(self\.notice,)\(?\s*"([a-z_]+)"[,)]""")
+    counted = {name for source in sources for name in call.findall(source.read_text())}
+    assert len(counted) > 40
+    assert counted - told == set()
+
+
+# ------------------------------------------------------------------------- SMQ/1
+
+
+class Shown(NamedTuple):
+    """A message as docs/smq1.md has it: who sends it, what, and its frames."""
+
+    arrow: str
+    verb: str
+    array: list[Any]
+    frames: list[bytes]
+
+
+def messages(mark: str = "smq1(?: session)?") -> Iterator[Shown]:
+    """The messages in the blocks under this mark."""
+    for block in re.findall(rf"<!-- {mark} -->\n```text\n(.*?)```", read("docs/smq1.md"), re.DOTALL):
+        for each in re.findall(r"^([→←]) ([A-Z]+) (\[.*\])\n((?:    .*\n)+)", block, re.MULTILINE):
+            arrow, verb, array, shown = each
+            yield Shown(arrow, verb, value(array), [bytes.fromhex(part) for part in shown.split("|")])
+
+
+def value(text: str) -> list[Any]:
+    """What is meant by an array as it is written there."""
+    known = {"__builtins__": {}, "nil": None, "true": True, "false": False}
+    array: list[Any] = eval(text, known)  # noqa: S307 - a page of ours
+    return array
+
+
+def test_every_message_of_smq1_has_the_bytes_that_are_shown() -> None:
+    shown = list(messages())
+    assert len(shown) > 40
+    for each in shown:
+        assert wire.encode(each.verb.encode(), *each.array) == each.frames, each.array
+    lines = re.findall(r"^[→←] ", read("docs/smq1.md"), re.MULTILINE)
+    assert len(lines) == len(shown)
+
+
+def test_every_verb_of_smq1_is_described_and_shown() -> None:
+    verbs = {each.decode() for each in vars(wire).values() if isinstance(each, bytes)} - {"SMQ1"}
+    headings = set(re.findall(r"^### ([A-Z]+)$", read("docs/smq1.md"), re.MULTILINE))
+    assert headings == verbs - {"OK", "ERROR"}
+    assert {each.verb for each in messages()} == verbs
