@@ -112,7 +112,25 @@ def test_programs_are_shown_as_they_are() -> None:
         assert read(name) == text
 
 
-# ---------------------------------------------------------- codes and counters
+# ---------------------------------------------------- figures, codes, counters
+
+
+def test_the_figures_of_the_readme_are_those_of_the_performance_page() -> None:
+    shown = _rows(read("README.md").partition("| SluiceMQ |")[2].partition("\n\n")[0], "| SluiceMQ |")
+    measured = _rows(read("docs/performance.md").partition("## Beside other systems")[2])
+    assert len(shown) == 6
+    for system, figures in shown:
+        assert any(name == system and figures <= there for name, there in measured), system
+
+
+def _rows(text: str, first: str = "") -> list[tuple[str, set[str]]]:
+    """The rows of a table: which system, and its figures (not those in brackets, nor of its version)."""
+    rows = [row.strip(" |").split(" | ") for row in (first + text).splitlines() if row.startswith("| ")]
+    return [
+        (row[0].split()[0], {cell.split()[0] for cell in row[2:] if cell[:1].isdigit()})
+        for row in rows
+        if row
+    ]
 
 
 def test_every_error_code_is_there_with_its_sentence() -> None:
