@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from sluicemq import errors, wire
+from sluicemq.cli_app import app
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
@@ -137,6 +138,17 @@ def test_every_error_code_is_there_with_its_sentence() -> None:
     table = read("docs/plain-frames.md").partition("<!-- error codes -->")[2].partition("\n\nWhat a REQ")[0]
     codes = {kind.code: inspect.getdoc(kind) for kind in errors.SluiceError.__subclasses__()}
     assert dict(re.findall(r"^\| `([A-Z_]+)` \| (.*) \|$", table, re.MULTILINE)) == codes
+
+
+def test_every_command_that_is_shown_is_one() -> None:
+    said = {word for page in PAGES for word in re.findall(r"\bsluicemq ([a-z]+)\b", code_of(page))}
+    assert said >= {"serve", "push", "work", "queues"}
+    assert said - set(app.commands) == set()
+
+
+def code_of(page: Path) -> str:
+    """What a page has in blocks and spans of code."""
+    return "\n".join(re.findall(r"^```sh\n.*?^```|`[^`\n]+`", page.read_text(), re.DOTALL | re.MULTILINE))
 
 
 def test_every_counter_is_told() -> None:
