@@ -20,6 +20,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self, cast
 
+from sluicemq.options import OPTIONS
 from sluicemq_broker.config import rules
 from sluicemq_broker.job.backoff import BOUNDS, KINDS, Backoff
 from sluicemq_devices.doors.endpoints import Endpoint, tcp_address
@@ -57,11 +58,21 @@ def _setting(default: Any, rule: rules.Rule, doc: str, *, key: str | None = None
     return field(default=default, metadata={"rule": rule, "doc": doc, "key": key})
 
 
+def _option(name: str, rule: rules.Rule | None = None, doc: str = "") -> Any:
+    """The setting that gives a job's option to those without it: its default, bounds and words.
+
+    ``rule``: where a queue may say what a header may not.
+    """
+    option = OPTIONS[name]
+    return _setting(option.default, rule or rules.of_option(option), doc or option.doc)
+
+
 def _door(port: int, host: str = "127.0.0.1") -> Endpoint:
     return Endpoint(tcp_address("" if host == "*" else host, port), bind=True)
 
 
 _ENDPOINT = _door(_PORT)
+_BACKOFF = Backoff()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,11 +95,11 @@ class BrokerSettings:
         2.0, rules.seconds(above=0), "seconds between signs of life to and from workers"
     )
     silence: float = _setting(6.0, rules.seconds(above=0), "seconds of silence after which a worker is gone")
-    max_job_bytes: int = _setting(12 * MIB, rules.whole(1, MAX_JOB_BYTES), "largest payload of a job")
+    max_job_bytes: int = _setting(12 * MIB, rules.size(MAX_JOB_BYTES), "largest payload of a job")
     max_queues: int = _setting(1000, rules.whole(1), "queues that pushes may make")
     auto_create: bool = _setting(default=True, rule=rules.flag, doc="a push to an unknown queue makes it")
     hwm: int = _setting(10_000, rules.whole(1), "jobs of the library on their way to MongoDB, at most")
-    hwm_bytes: int = _setting(64 * MIB, rules.whole(1), "their bytes, at most")
+    hwm_bytes: int = _setting(64 * MIB, rules.size(), "their bytes, at most")
     stop_timeout: float = _setting(30.0, rules.seconds(), "seconds a stop waits for running jobs")
     max_connections: int | None = _setting(
         None, rules.optional(rules.whole(1)), "by default what the limit of open files allows"
@@ -110,42 +121,36 @@ class QueueSettings:
     database: str | None = _setting(
         None, rules.optional(rules.database_name), "the MongoDB database; by default that of [broker]"
     )
-    max_attempts: int = _setting(
-        5, rules.whole(0, 1_000_000), "deliveries before a job is a dead letter; 0 = no end"
-    )
+    max_attempts: int = _option("max_attempts")
     max_losses: int = _setting(
         20, rules.whole(1, 1_000_000), "brokers that may die with a job before it is a dead letter"
     )
-    visibility_timeout: float = _setting(1800.0, rules.seconds(above=0), "longest time one delivery may take")
-    backoff: str = _setting(
-        "exponential", rules.one_of(*KINDS), "how the wait grows after each failure; or linear, fixed, none"
+    visibility_timeout: float = _option("visibility_timeout", rules.seconds(above=0))
+    backoff: str = _option(
+        "backoff", rules.one_of(*KINDS), "how the wait grows after each failure; or linear, fixed, none"
     )
-    backoff_base: float = _setting(1.0, rules.seconds(), "seconds after the first failure")
+    backoff_base: float = _setting(_BACKOFF.base, rules.seconds(), "seconds after the first failure")
     backoff_factor: float = _setting(
-        2.0, rules.number(*BOUNDS["factor"]), "by which an exponential wait grows each time"
+        _BACKOFF.factor, rules.number(*BOUNDS["factor"]), "by which an exponential wait grows each time"
     )
-    backoff_cap: float = _setting(3600.0, rules.seconds(), "seconds, at most")
+    backoff_cap: float = _setting(_BACKOFF.cap, rules.seconds(), "seconds, at most")
     backoff_jitter: float = _setting(
-        0.1, rules.number(*BOUNDS["jitter"]), "share of a wait that chance adds or takes off"
+        _BACKOFF.jitter, rules.number(*BOUNDS["jitter"]), "share of a wait that chance adds or takes off"
     )
     dead_retention: float | None = _setting(
         None, rules.optional(rules.seconds()), "seconds a dead letter is kept; by default until it is purged"
     )
-    keep_done: float = _setting(0.0, rules.seconds(), "seconds a job is kept, whole, once it is done")
+    keep_done: float = _option("keep_done")
     remember: float = _setting(
         300.0, rules.seconds(), "seconds a result can be asked for again by the job's id"
     )
-    priority: int = _setting(0, rules.whole(0, 255), "of jobs that name none; higher first")
-    ttl: float | None = _setting(
-        None, rules.optional(rules.seconds(above=0)), "seconds a job may wait for a worker"
-    )
+    priority: int = _option("priority", doc="of jobs that name none; higher first")
+    ttl: float | None = _option("ttl", rules.optional(rules.seconds(above=0)))
     on_expiry: str = _setting(
         "drop", rules.one_of("drop", "dead"), "what becomes of it then: removed, or a dead letter"
     )
-    delay: float = _setting(0.0, rules.seconds(), "seconds before a new job may be delivered")
-    dedupe_window: float = _setting(
-        300.0, rules.seconds(above=0), "seconds in which no other job may have a job's dedupe_id"
-    )
+    delay: float = _option("delay")
+    dedupe_window: float = _option("dedupe_window", rules.seconds(above=0))
 
     @property
     def retries(self) -> Backoff:
@@ -184,7 +189,7 @@ class DeviceSettings:
         "whether a message to an unknown queue makes it; by default as in [broker]",
     )
     hwm: int = _setting(10_000, rules.whole(1), "jobs between the ends and MongoDB, at most")
-    hwm_bytes: int = _setting(64 * MIB, rules.whole(1), "their bytes, at most")
+    hwm_bytes: int = _setting(64 * MIB, rules.size(), "their bytes, at most")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ import gevent
 
 from sluicemq import wire
 from sluicemq.errors import BadFrames
+from sluicemq.options import TEN_YEARS
 from sluicemq_broker.config.settings import BrokerSettings, DeviceSettings
 from sluicemq_broker.doors.frontends import FRAME_FACTOR, PROBE
 from sluicemq_broker.doors.pops import push_anew
@@ -384,9 +385,6 @@ def _delay(frames: list[bytes]) -> float | None:
         delay = float(frames[0])
     except ValueError:
         delay = -1.0
-    if not 0 <= delay <= _LONGEST_DELAY:
+    if not 0 <= delay <= TEN_YEARS:
         raise BadFrames(f"delay {frames[0][:32]!r} is not a number of seconds from 0 to ten years")
     return delay
-
-
-_LONGEST_DELAY = 10 * 366 * 86400.0

@@ -28,8 +28,9 @@ from sluicemq.errors import (
     TooLarge,
     Unavailable,
 )
+from sluicemq.options import ACCEPTED, RESULT
 from sluicemq_broker.config.settings import BrokerSettings, DeviceSettings
-from sluicemq_broker.doors.frames import ACCEPTED, RESULT, JobMaker, split
+from sluicemq_broker.doors.frames import JobMaker, split
 from sluicemq_broker.job.job import Job
 from sluicemq_broker.queue.intake import Push
 from sluicemq_broker.queue.queue import Queue

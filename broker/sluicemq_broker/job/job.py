@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
+from sluicemq.options import OPTIONS
 from sluicemq_broker.job.backoff import Backoff
 
 
@@ -112,12 +113,12 @@ class Job:
         priority: int = 0,
         eligible_at: float = 0.0,
         expires_at: float | None = None,
-        max_attempts: int = 5,
-        visibility_timeout: float = 1800.0,
+        max_attempts: int = OPTIONS["max_attempts"].default,
+        visibility_timeout: float = OPTIONS["visibility_timeout"].default,
         backoff: Backoff | None = None,
         remember: float | None = None,
         dedupe: Dedupe | None = None,
-        keep_done: float = 0.0,
+        keep_done: float = OPTIONS["keep_done"].default,
         size: int | None = None,
     ) -> None:
         self.id = id

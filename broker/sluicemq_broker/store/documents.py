@@ -31,6 +31,7 @@ from bson.int64 import Int64
 from pymongo import IndexModel
 
 from sluicemq import wire
+from sluicemq.options import OPTIONS, TEN_YEARS
 from sluicemq_broker.job.backoff import BOUNDS, KINDS, Backoff
 from sluicemq_broker.job.job import Job, State
 
@@ -43,9 +44,9 @@ Document = dict[str, Any]
 class Usual(NamedTuple):
     """A queue's own settings, which its jobs don't repeat: a change holds for those that wait, too."""
 
-    max_attempts: int = 5
-    visibility_timeout: float = 1800.0
-    keep_done: float = 0.0
+    max_attempts: int = OPTIONS["max_attempts"].default
+    visibility_timeout: float = OPTIONS["visibility_timeout"].default
+    keep_done: float = OPTIONS["keep_done"].default
     dead_retention: float | None = None
     on_expiry: str = "drop"
 
@@ -114,25 +115,14 @@ def stored_size(headers: Mapping[str, Any]) -> int:
         raise ValueError(str(error)) from error
 
 
+#: Fields that options make and of which a job that is handed out has no need any more.
+_NOT_READ: Final = frozenset({"_id", "eligible_at", "dedupe_id"})
 #: What is read of a job that is handed out; its dates and its history stay where they are. Nothing but
 #: ones: any other projection costs the server half as much again for every job.
 HANDED_OUT: Final = dict.fromkeys(
     (
-        "payload",
-        "headers",
-        "priority",
-        "seq",
-        "attempts",
-        "losses",
-        "suspect",
-        "expires_at",
-        "remember",
-        "asked",
-        "dedupe_until",
-        "max_attempts",
-        "visibility_timeout",
-        "backoff",
-        "keep_done",
+        *("payload", "seq", "attempts", "losses", "suspect"),
+        *(field for option in OPTIONS.values() for field in option.stored if field not in _NOT_READ),
     ),
     1,
 )
@@ -247,9 +237,9 @@ def _special(stored: Document, payload: bytes, usual: Usual) -> Job:
 
 
 #: Those that a job may have; ``remember`` may be null.
-_NUMBERS: Final = frozenset({"losses", "max_attempts", "visibility_timeout", "keep_done", "remember"})
+_NUMBERS: Final = frozenset({"losses", "remember"} | set(Usual._fields) & OPTIONS.keys())
 #: No time is longer than what a producer may ask for, and no count is larger.
-_LARGEST: Final = 10 * 366 * 86400.0
+_LARGEST: Final = TEN_YEARS
 
 
 def _check_number(key: str, value: Any) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from sluicemq import wire
 from sluicemq.errors import BadFrames, BadQueue, NotFound, Unavailable
+from sluicemq.options import OPTIONS
 from sluicemq_broker import __version__
 from sluicemq_broker.doors.frames import check_headers
 from sluicemq_broker.doors.smq.shared_answer import SharedAnswer
@@ -20,6 +21,7 @@ from sluicemq_broker.store.connection import ServerClock, Unclear
 from sluicemq_broker.store.inspect import SHOWN_STATES, Inspector
 from sluicemq_devices.doors.switchboard import Switchboard
 
+_CHANGEABLE: Final = frozenset(each.name for each in OPTIONS.values() if each.changeable)
 _MOST_PEEKED: Final = 1000
 _PEEKED_BYTES: Final = 8 * 1024 * 1024
 #: Counts of a queue that can't be counted, so that whoever shows them has some.
@@ -123,7 +125,7 @@ class Admin:
     def change(self, name: str, job_id: str, fields: dict[str, Any]) -> None:
         """Give a job that waits another priority, or another delay from now on."""
         queue = self._queues.get(name)
-        if not fields or fields.keys() - {"priority", "delay"}:
+        if not fields or fields.keys() - _CHANGEABLE:
             raise BadFrames("a change is a map of priority, delay, or both")
         check_headers(fields)
         now = self._clock.now()

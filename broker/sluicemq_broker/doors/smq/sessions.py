@@ -16,9 +16,10 @@ from gevent.lock import BoundedSemaphore
 
 from sluicemq import wire
 from sluicemq.errors import BadFrames, BadVerb, BadVersion, LeaseLost, Paused, SluiceError, Unavailable
+from sluicemq.options import RESULT
 from sluicemq_broker import __version__
 from sluicemq_broker.config.settings import BrokerSettings
-from sluicemq_broker.doors.frames import RESULT, JobMaker
+from sluicemq_broker.doors.frames import JobMaker
 from sluicemq_broker.doors.frontends import FRAME_FACTOR, MALFORMED, MOST_UNREAD, PROBE, refusal
 from sluicemq_broker.doors.smq.administration import LOOKS, QUESTIONS, TOGETHER, Admin
 from sluicemq_broker.doors.smq.fields import (
