@@ -18,6 +18,7 @@ from gevent.event import Event  # noqa: E402
 
 from sluicemq_devices.doors.endpoints import Endpoint, parse  # noqa: E402
 from sluicemq_devices.doors.switchboard import Switchboard  # noqa: E402
+from sluicemq_devices.hub.counts import Mishap  # noqa: E402
 from sluicemq_devices.hub.notices import Notices  # noqa: E402
 from sluicemq_devices.hub.stderr import OneLine, unblock_stderr  # noqa: E402
 from sluicemq_devices.relays.device import HWM, HWM_BYTES, Device  # noqa: E402
@@ -78,8 +79,10 @@ def _run(name: str, device: Device, notices: Notices) -> int:
 
 def _counted(device: Device, notices: Notices) -> dict[str, int]:
     """What has gone wrong, by kind."""
-    lost = {"messages_lost": device.lost} if isinstance(device, Forwarder) and device.lost else {}
-    return {**notices.values, **lost}
+    counted = dict(notices.values)
+    if isinstance(device, Forwarder) and device.lost:
+        counted[Mishap.MESSAGES_LOST] = device.lost
+    return counted
 
 
 def _say(line: str) -> None:

@@ -24,6 +24,7 @@ from sluicemq_broker.queue.queue import Queue
 from sluicemq_broker.queue.verdict import Settlement, Verdict, read_verdict
 from sluicemq_broker.queue.worker import Delivery, Takes, Worker
 from sluicemq_broker.runtime.counters import Counters
+from sluicemq_broker.runtime.counts import Count
 from sluicemq_devices.doors.doors import Lane, LaneDoor
 from sluicemq_devices.doors.endpoints import Endpoint
 from sluicemq_devices.doors.switchboard import Switchboard
@@ -178,7 +179,9 @@ class PullBackend(Backend):
             return _commit_frames(frames)
         except BadFrames as error:
             lane.blame()
-            self.counters.notice("bad_verdicts", f"at the commit door of queue {self.queue.name}: {error}")
+            self.counters.notice(
+                Count.BAD_VERDICTS, f"at the commit door of queue {self.queue.name}: {error}"
+            )
             return _unreadable(frames[1], error) if len(frames) > 1 else None
 
 
@@ -259,13 +262,15 @@ class RepWorker(LaneWorker):
     def _receive(self, messages: list[list[bytes]]) -> None:
         for frames in messages:
             if frames == PROBE and not self._has_spoken:
-                self._backend.counters.add("probes")
+                self._backend.counters.add(Count.PROBES)
                 continue
             self._has_spoken = True
             delivery, self._working_on = self._working_on, None
             if delivery is None:
                 self._lane.blame()
-                self._backend.counters.notice("bad_verdicts", f"worker {self.name} answered without a job")
+                self._backend.counters.notice(
+                    Count.BAD_VERDICTS, f"worker {self.name} answered without a job"
+                )
                 continue
             self._queue.settle.settle([self._verdict(delivery, frames[1:])], Settlement())
 
@@ -274,7 +279,7 @@ class RepWorker(LaneWorker):
             return _answer(delivery.receipt, frames)
         except BadFrames as error:
             self._backend.counters.notice(
-                "bad_verdicts", f"worker {self.name}, job {delivery.job.id}: {error}"
+                Count.BAD_VERDICTS, f"worker {self.name}, job {delivery.job.id}: {error}"
             )
             return _unreadable(delivery.receipt, error)
 

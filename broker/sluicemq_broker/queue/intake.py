@@ -14,6 +14,7 @@ from sluicemq_broker.queue.patience import Patience
 from sluicemq_broker.queue.supply import Arrival
 from sluicemq_broker.runtime.batcher import Batcher
 from sluicemq_broker.runtime.counters import Counters
+from sluicemq_broker.runtime.counts import Count
 from sluicemq_broker.runtime.shield import shielded
 from sluicemq_broker.store.connection import Refused, ServerClock
 from sluicemq_broker.store.inserts import Pushed
@@ -103,7 +104,7 @@ class Intake:
     def refuse(self, pushes: list[Push]) -> None:
         """Tell that these could not be stored."""
         for push in pushes:
-            self._counters.add("refused", len(push.jobs))
+            self._counters.add(Count.REFUSED, len(push.jobs))
             error = Unavailable(
                 "the broker stops, or MongoDB can't be reached: it may be stored, or not; "
                 "push it again with the same id"
@@ -138,10 +139,10 @@ class Intake:
             self._wake(jobs)
 
     def _count(self, jobs: list[Job], pushed: Pushed) -> None:
-        self._counters.add("pushed", len(jobs) - len(pushed.existing) - len(pushed.refused))
+        self._counters.add(Count.PUSHED, len(jobs) - len(pushed.existing) - len(pushed.refused))
         duplicates = sum(isinstance(error, Duplicate) for error in pushed.refused.values())
-        self._counters.add("duplicates", duplicates)
-        self._counters.add("refused", len(pushed.refused) - duplicates)
+        self._counters.add(Count.DUPLICATES, duplicates)
+        self._counters.add(Count.REFUSED, len(pushed.refused) - duplicates)
 
     def _gather(self, waiting: int) -> None:
         self._supply.await_room(min(INSERT, waiting))

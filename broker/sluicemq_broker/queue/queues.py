@@ -12,6 +12,7 @@ from sluicemq_broker.config.settings import Config
 from sluicemq_broker.queue.pauses import Pauses
 from sluicemq_broker.queue.queue import House, Queue
 from sluicemq_broker.runtime.bucket import Bucket
+from sluicemq_broker.runtime.counts import Gauge
 from sluicemq_broker.store.inspect import Inspector
 from sluicemq_broker.store.pauses import PauseStore
 
@@ -151,8 +152,8 @@ class Queues:
         """One line of the list of queues: what MongoDB holds and what is going on here."""
         dispatch = queue.dispatch
         here = {
-            "workers": len(dispatch.workers),
-            "in_flight": len(dispatch.deliveries),
+            Gauge.WORKERS: len(dispatch.workers),
+            Gauge.IN_FLIGHT: len(dispatch.deliveries),
             "rates": queue.counters.rates(time.monotonic()),
             "paused": sorted(queue.paused),
         }

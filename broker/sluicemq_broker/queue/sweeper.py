@@ -17,6 +17,7 @@ from sluicemq_broker.queue.owners import Owners
 from sluicemq_broker.queue.queue import Queue
 from sluicemq_broker.queue.queues import Queues
 from sluicemq_broker.runtime.counters import Counters
+from sluicemq_broker.runtime.counts import Count
 from sluicemq_broker.store.connection import ServerClock, Unclear
 
 log = logging.getLogger("broker.sweeper")
@@ -78,7 +79,7 @@ class Sweeper:
             except Exception as error:
                 if isinstance(error, Unavailable) and not isinstance(error, Unclear):
                     raise  # MongoDB is away, for all of them
-                self._counters.notice("unswept", f"queue {queue.name}: {type(error).__name__}: {error}")
+                self._counters.notice(Count.UNSWEPT, f"queue {queue.name}: {type(error).__name__}: {error}")
 
     def _sweep(self, queue: Queue) -> None:
         queue.store.prepare()
@@ -105,7 +106,7 @@ class Sweeper:
     def _free(self, queue: Queue, orphans: set[_Missing]) -> None:
         for name, owner, job_id, hold in orphans:
             if name == queue.name and not queue.dispatch.held.knows(job_id, hold):
-                self._counters.add("orphans", queue.store.free(job_id, owner, hold))
+                self._counters.add(Count.ORPHANS, queue.store.free(job_id, owner, hold))
                 queue.dispatch.supply.some_ready()
 
     def _reclaim(self, queue: Queue, owner: str) -> None:
@@ -118,8 +119,8 @@ class Sweeper:
                 owner,
                 dead,
             )
-        self._counters.add("reclaimed", ready)
-        self._counters.add("dead", dead)
+        self._counters.add(Count.RECLAIMED, ready)
+        self._counters.add(Count.DEAD, dead)
         if dead:
             queue.answers.check()
         queue.dispatch.supply.some_ready()

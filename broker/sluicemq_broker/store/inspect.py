@@ -42,7 +42,7 @@ _MOMENT = 1e-9  # seconds
 _PRIORITIES = 32
 
 _PREFIX = "queue."
-_COUNTED = ("ready", "scheduled", "reserved", "done", "dead")
+COUNTED_STATES = ("ready", "scheduled", "reserved", "done", "dead")
 _INDEX_OF = {"ready": READY_INDEX, "scheduled": READY_INDEX, "reserved": RESERVED_INDEX}
 
 
@@ -84,14 +84,14 @@ class Inspector:
         with translated():
             total = jobs.estimated_document_count()
             shares = _sampled(jobs, now) if total >= _SURELY_MANY else {}
-            few = [each for each in _COUNTED if shares.get(each, 0.0) * total < 3 * COUNTED_EXACTLY]
+            few = [each for each in COUNTED_STATES if shares.get(each, 0.0) * total < 3 * COUNTED_EXACTLY]
             counts = {state: _counted(jobs, state, now) for state in few}
-            many = [each for each in _COUNTED if counts.get(each, COUNTED_EXACTLY) >= COUNTED_EXACTLY]
+            many = [each for each in COUNTED_STATES if counts.get(each, COUNTED_EXACTLY) >= COUNTED_EXACTLY]
             if len(many) > 1:
                 shares = shares or _sampled(jobs, now)
         rest = total - sum(count for state, count in counts.items() if state not in many)
         counts |= _shared_out(rest, many, shares)
-        return {**{state: counts[state] for state in _COUNTED}, "exact": not many}
+        return {**{state: counts[state] for state in COUNTED_STATES}, "exact": not many}
 
     def oldest_ready(self, queue: str, now: float) -> float | None:
         """Since when the job is due that has been due longest; None: no job is ready.

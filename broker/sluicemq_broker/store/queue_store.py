@@ -19,6 +19,7 @@ from pymongo.errors import BulkWriteError
 
 from sluicemq.errors import LeaseLost, SluiceError, Uncertain
 from sluicemq_broker.job.job import Job, State
+from sluicemq_broker.runtime.counts import Count
 from sluicemq_broker.store.connection import Documents, applied, durable, translated
 from sluicemq_broker.store.documents import (
     ENDED_INDEX,
@@ -235,7 +236,7 @@ class QueueStore:
     def _set_aside(self, strange: list[Strange], now: float) -> int:
         moved = set_aside(self.jobs, strange, now, self._usual)
         for each in moved:
-            self.notice("unreadable_documents", str(each))
+            self.notice(Count.UNREADABLE_DOCUMENTS, str(each))
         return len(moved)
 
     def _hold(self, wanted: list[Job], due: Document, now: float, owner: str, hold: int) -> list[Job]:
@@ -388,7 +389,7 @@ class QueueStore:
         with translated():
             strange = set_ownerless_aside(self.jobs, now, self._usual)
         for each in strange:
-            self.notice("unreadable_documents", str(each))
+            self.notice(Count.UNREADABLE_DOCUMENTS, str(each))
 
     def reclaim(self, owner: str, max_losses: int, now: float) -> tuple[int, int]:
         """Give back every job of an owner without a live lease; returns how many (ready, dead).
