@@ -20,6 +20,7 @@ from sluicemq_broker.queue.staging import Staging
 from sluicemq_broker.queue.supply import Supply
 from sluicemq_broker.queue.worker import Delivery, Worker
 from sluicemq_broker.runtime.counters import Counters
+from sluicemq_broker.runtime.counts import Count
 from sluicemq_broker.store.connection import ServerClock
 from sluicemq_broker.store.queue_store import QueueStore
 
@@ -213,7 +214,7 @@ class Dispatch:
         for delivery in [each for each in self._owed.values() if each.overdue_at <= now]:
             del self._owed[delivery.receipt]
             self._counters.notice(
-                "workers_hung_up", f"worker {delivery.worker.name} never answered job {delivery.job.id}"
+                Count.WORKERS_HUNG_UP, f"worker {delivery.worker.name} never answered job {delivery.job.id}"
             )
             delivery.worker.hang_up()
         return late
@@ -334,7 +335,7 @@ class Dispatch:
             delivery = Delivery(job, receipt, worker, now)
             worker.unsettled[receipt] = delivery
             deliveries.append(delivery)
-        self._counters.add("delivered", len(jobs))
+        self._counters.add(Count.DELIVERED, len(jobs))
         if worker.pops:
             self.pace.ended(len(jobs))
             self.pop(worker, deliveries)

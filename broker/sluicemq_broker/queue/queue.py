@@ -25,6 +25,7 @@ from sluicemq_broker.queue.patience import Patience
 from sluicemq_broker.queue.settle import Settle
 from sluicemq_broker.runtime.batcher import Batcher
 from sluicemq_broker.runtime.counters import Counters, QueueCounters
+from sluicemq_broker.runtime.counts import Count
 from sluicemq_broker.store.connection import Documents, ServerClock
 from sluicemq_broker.store.documents import Usual
 from sluicemq_broker.store.inspect import collection
@@ -69,13 +70,7 @@ class Queue:
     def __init__(self, name: str, settings: QueueSettings, house: House) -> None:
         self.name = name
         self.settings = settings
-        usual = Usual(
-            settings.max_attempts,
-            settings.visibility_timeout,
-            settings.keep_done,
-            settings.dead_retention,
-            settings.on_expiry,
-        )
+        usual = Usual._make(getattr(settings, name) for name in Usual._fields)
         self.store = QueueStore(house.database(settings.database), collection(name), usual)
         self.counters = QueueCounters(house.counters, time.monotonic())
         self.store.notice = self.counters.notice
@@ -157,7 +152,7 @@ class Queue:
             expired = self.store.expire(self._house.clock.now())
             if not expired:
                 return
-            self.counters.add("expired", len(expired))
+            self.counters.add(Count.EXPIRED, len(expired))
             self.answers.expired(expired)
 
     def give_back(self) -> None:

@@ -27,6 +27,7 @@ from sluicemq_broker.queue.verdict import Settlement, Verdict
 from sluicemq_broker.queue.worker import Delivery, Worker
 from sluicemq_broker.runtime.batcher import Batcher
 from sluicemq_broker.runtime.counters import Counters
+from sluicemq_broker.runtime.counts import Count
 from sluicemq_broker.runtime.shield import shielded
 from sluicemq_broker.store.connection import ServerClock
 from sluicemq_broker.store.queue_store import QueueStore
@@ -115,7 +116,7 @@ class Settle:
         for position, verdict in enumerate(verdicts):
             delivery = self._dispatch.take(verdict.receipt)
             if delivery is None:
-                self._counters.add("late_verdicts")
+                self._counters.add(Count.LATE_VERDICTS)
                 settlement.problems[position] = LeaseLost("this receipt is void: the delivery has ended")
                 continue
             workers.add(delivery.worker)
@@ -148,7 +149,7 @@ class Settle:
         """Give back the deliveries whose visibility timeout has passed."""
         late = self._dispatch.overdue()
         if late:
-            self._counters.add("timed_out", len(late))
+            self._counters.add(Count.TIMED_OUT, len(late))
             self._fail(late, TIMED_OUT, suspect=False)
 
     def release(self, jobs: Iterable[Job]) -> None:
@@ -198,7 +199,7 @@ class Settle:
         self._dispatch.forget(each.delivery.job for each in commits)
         for job in removed:
             job.owner = ""
-        self._counters.add("committed", len(commits) - len(problems))
+        self._counters.add(Count.COMMITTED, len(commits) - len(problems))
         for each in commits:
             problem = problems.get(each.delivery.job.id)
             if problem:
@@ -213,7 +214,7 @@ class Settle:
             self._return_unkept(commit, problem)
             return
         commit.settlement.settled(commit.position, problem)
-        self._counters.notice("uncommitted", str(problem))
+        self._counters.notice(Count.UNCOMMITTED, str(problem))
         shielded(self._answers.failed, commit.delivery.job.id, problem)
 
     def _remove(self, jobs: list[Job]) -> dict[str, SluiceError]:
@@ -277,7 +278,7 @@ class Settle:
         self._dispatch.supply.some_ready(count=len(jobs))
 
     def _take_back_failed(self, jobs: list[Job]) -> None:
-        self._counters.notice("popped_lost", f"{len(jobs)} popped jobs could not be stored again")
+        self._counters.notice(Count.POPPED_LOST, f"{len(jobs)} popped jobs could not be stored again")
 
     # ------------------------------------------------------------- give-backs
 
@@ -293,7 +294,7 @@ class Settle:
         dead = verdict.kind == wire.REJECT or job.spent
         due = None if dead else self._due(job, verdict.delay)
         entry = GivenBack(job, reason or verdict.kind.lower(), worker, due, dead=dead)
-        self._counters.add("rejected" if verdict.kind == wire.REJECT else "rolled_back")
+        self._counters.add(Count.REJECTED if verdict.kind == wire.REJECT else Count.ROLLED_BACK)
         self._send_back([_Return(entry, settlement, position)])
 
     def _fail(self, deliveries: list[Delivery], reason: str, *, suspect: bool) -> None:
@@ -310,7 +311,7 @@ class Settle:
             )
             for each in deliveries
         ]
-        self._counters.add("rolled_back", len(entries))
+        self._counters.add(Count.ROLLED_BACK, len(entries))
         returns = [
             _Return(entry, settlement, at, awaited=entry.due is None and not entry.dead)
             for at, entry in enumerate(entries)
@@ -331,7 +332,7 @@ class Settle:
         """A result that can't be kept is no result, also where that is found out late."""
         commit.settlement.problems[commit.position] = problem
         job_id, reason = commit.delivery.job.id, f"{problem.code}: {problem}"
-        self._counters.notice("too_large", f"job {job_id} is rolled back: {problem}")
+        self._counters.notice(Count.TOO_LARGE, f"job {job_id} is rolled back: {problem}")
         verdict = Verdict(commit.delivery.receipt, wire.ROLLBACK, reason)
         self._return(commit.delivery, verdict, commit.settlement, commit.position)
 
@@ -350,7 +351,7 @@ class Settle:
         now = self._clock.now()
         ours = self._patience.insist(lambda: self._store.give_back(entries, now))
         if ours < len(entries):
-            self._counters.add("given_back_by_others", len(entries) - ours)
+            self._counters.add(Count.GIVEN_BACK_BY_OTHERS, len(entries) - ours)
         self._dispatch.forget(each.job for each in entries)
         self._dispatch.supply.came_back(_awaited(returns))
         for each in returns:
@@ -360,7 +361,7 @@ class Settle:
     def _announce(self, entries: list[GivenBack], now: float) -> None:
         for entry in entries:
             if entry.dead:
-                self._counters.notice("dead", f"job {entry.job.id} is dead after {entry.reason!r}")
+                self._counters.notice(Count.DEAD, f"job {entry.job.id} is dead after {entry.reason!r}")
                 why = Dead(f"job {entry.job.id} is dead: {entry.reason}")
                 shielded(self._answers.failed, entry.job.id, why)
         alive = [entry for entry in entries if not entry.dead]
@@ -387,7 +388,7 @@ class Settle:
         for held in _by_owner(jobs).values():
             self._release_held(held)
         self._dispatch.forget(jobs)
-        self._counters.add("released", len(jobs))
+        self._counters.add(Count.RELEASED, len(jobs))
         self._dispatch.supply.came_back(len(jobs))
         self._dispatch.supply.some_ready(count=len(jobs))
 

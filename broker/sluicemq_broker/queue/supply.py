@@ -24,6 +24,7 @@ from sluicemq_broker.queue.owners import Owners
 from sluicemq_broker.queue.pace import Pace
 from sluicemq_broker.queue.patience import Patience
 from sluicemq_broker.runtime.counters import Counters
+from sluicemq_broker.runtime.counts import Count
 from sluicemq_broker.store.connection import ServerClock
 from sluicemq_broker.store.queue_store import Claim, QueueStore
 
@@ -331,7 +332,7 @@ class Supply:
         except Unavailable:
             pass  # patience is over: the broker stops, and what may be claimed is swept
         except SluiceError as error:
-            self._counters.notice("claims_refused", f"MongoDB refuses to hand out jobs: {error}")
+            self._counters.notice(Count.CLAIMS_REFUSED, f"MongoDB refuses to hand out jobs: {error}")
         finally:
             del self._claims[me]
             self._catching_up.discard(me)
@@ -374,7 +375,7 @@ class Supply:
         if claim.owner not in self._owners.mine():
             return  # declared dead meanwhile: others have these jobs
         for job_id in claim.buried:
-            self._counters.notice("dead", f"job {job_id} is dead: no attempt is left")
+            self._counters.notice(Count.DEAD, f"job {job_id} is dead: no attempt is left")
         self.on_dead(claim.buried)
         if claim.more:
             self._ready = max(self._ready, claim.jobs[-1].priority if claim.jobs else bound)
