@@ -23,7 +23,9 @@ from typing import Any, Self, cast
 from sluicemq.options import OPTIONS
 from sluicemq_broker.config import rules
 from sluicemq_broker.job.backoff import BOUNDS, KINDS, Backoff
+from sluicemq_broker.job.job import OnExpiry
 from sluicemq_devices.doors.endpoints import Endpoint, tcp_address
+from sluicemq_devices.relays.device import Kind
 
 MIB = 2**20
 
@@ -41,12 +43,12 @@ class ConfigError(ValueError):
 
 #: Settings of a device that only some kinds have: the others' workers take one job at a time, or none.
 _ONLY = {
-    "queue": ("streamer", "queue"),
-    "envelope": ("streamer", "queue"),
-    "auto_create": ("streamer", "queue"),
-    "commit": ("streamer",),
-    "ack": ("streamer",),
-    "prefetch": ("streamer",),
+    "queue": (Kind.STREAMER, Kind.QUEUE),
+    "envelope": (Kind.STREAMER, Kind.QUEUE),
+    "auto_create": (Kind.STREAMER, Kind.QUEUE),
+    "commit": (Kind.STREAMER,),
+    "ack": (Kind.STREAMER,),
+    "prefetch": (Kind.STREAMER,),
 }
 
 
@@ -147,7 +149,7 @@ class QueueSettings:
     priority: int = _option("priority", doc="of jobs that name none; higher first")
     ttl: float | None = _option("ttl", rules.optional(rules.seconds(above=0)))
     on_expiry: str = _setting(
-        "drop", rules.one_of("drop", "dead"), "what becomes of it then: removed, or a dead letter"
+        OnExpiry.DROP, rules.one_of(*OnExpiry), "what becomes of it then: removed, or a dead letter"
     )
     delay: float = _option("delay")
     dedupe_window: float = _option("dedupe_window", rules.seconds(above=0))
@@ -163,7 +165,7 @@ class QueueSettings:
 class DeviceSettings:
     """``[[devices]]``: two ends, each with any number of doors, and what goes on between them."""
 
-    kind: str = _setting(MISSING, rules.one_of("streamer", "queue", "forwarder"), "what it is")
+    kind: str = _setting(MISSING, rules.one_of(*Kind), "what it is")
     queue: str = _setting("default", rules.queue_name, "the queue between its ends")
     frontends: tuple[Endpoint, ...] = _setting(
         (), rules.endpoints, "doors of producers, askers or publishers", key="frontend"
@@ -302,7 +304,8 @@ def _devices(tables: Any, file: str) -> tuple[DeviceSettings, ...]:
 def _device(table: Any, place: str) -> DeviceSettings:
     values = _checked(DeviceSettings, table, place)
     if "kind" not in values:
-        raise ConfigError(f'{place}: kind is missing: expected "streamer", "queue" or "forwarder"')
+        first, second, third = (f'"{kind}"' for kind in Kind)
+        raise ConfigError(f"{place}: kind is missing: expected {first}, {second} or {third}")
     device = DeviceSettings(**values)
     for key in table:
         if not _applies(key, device):
@@ -323,9 +326,9 @@ def _applies(key: str, settings: Any) -> bool:
 def _default_devices(host: str) -> tuple[DeviceSettings, ...]:
     push, pull, req, rep, pub, sub, commit = ((_door(_PORT + n, host),) for n in range(1, 8))
     return (
-        DeviceSettings(kind="streamer", frontends=push, backends=pull, commits=commit),
-        DeviceSettings(kind="queue", frontends=req, backends=rep),
-        DeviceSettings(kind="forwarder", frontends=pub, backends=sub),
+        DeviceSettings(kind=Kind.STREAMER, frontends=push, backends=pull, commits=commit),
+        DeviceSettings(kind=Kind.QUEUE, frontends=req, backends=rep),
+        DeviceSettings(kind=Kind.FORWARDER, frontends=pub, backends=sub),
     )
 
 

@@ -21,7 +21,7 @@ from sluicemq_broker.doors.frontends import FRAME_FACTOR, PROBE
 from sluicemq_broker.doors.pops import push_anew
 from sluicemq_broker.job.job import Job
 from sluicemq_broker.queue.queue import Queue
-from sluicemq_broker.queue.verdict import Settlement, Verdict, read_verdict
+from sluicemq_broker.queue.verdict import PLAIN, Settlement, Verdict, read_verdict
 from sluicemq_broker.queue.worker import Delivery, Takes, Worker
 from sluicemq_broker.runtime.counters import Counters
 from sluicemq_broker.runtime.counts import Count
@@ -369,9 +369,13 @@ def _commit_frames(frames: list[bytes]) -> Verdict:
     return Verdict(frames[1], read_verdict(frames[0]), b"".join(frames[2:3]), _delay(frames[3:]))
 
 
+#: Compared one by one: a result may have megabytes, and its hash would be of all of them.
+_WORDS = tuple(PLAIN)
+
+
 def _answer(receipt: bytes, frames: list[bytes]) -> Verdict:
     """A REP worker's answer: ``[result]``, or a verb first; raises :class:`BadFrames`."""
-    if len(frames) == 1 and frames[0] not in (b"COMMIT", b"ROLLBACK", b"REJECT"):
+    if len(frames) == 1 and frames[0] not in _WORDS:
         return Verdict(receipt, wire.COMMIT, frames[0])
     if not 1 <= len(frames) <= 3:
         raise BadFrames(f"an answer has 1 to 3 frames, this one has {len(frames)}")

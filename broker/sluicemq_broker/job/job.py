@@ -49,6 +49,17 @@ class State(StrEnum):
     DEAD = "dead"
 
 
+#: What a ``ready`` job whose ``eligible_at`` lies ahead is shown as; no job is stored so.
+SCHEDULED: Final = "scheduled"
+
+
+class OnExpiry(StrEnum):
+    """What becomes of a job whose time to live has run out: removed, or a dead letter."""
+
+    DROP = "drop"
+    DEAD = "dead"
+
+
 #: How many failures a job remembers: time, attempt, reason and worker of each.
 ERRORS_KEPT: Final = 10
 

@@ -32,6 +32,7 @@ from sluicemq_broker.store.connection import Documents, ServerClock, connect, co
 from sluicemq_broker.store.inspect import Inspector
 from sluicemq_broker.store.leases import LeaseStore
 from sluicemq_devices.doors.switchboard import Switchboard
+from sluicemq_devices.relays.device import Kind
 
 log = logging.getLogger("broker")
 
@@ -160,7 +161,7 @@ class Server:
         return self._mongo[name or self.config.broker.database]
 
     def _device(self, settings: DeviceSettings, maker: JobMaker) -> Device:
-        if settings.kind == "forwarder":
+        if settings.kind == Kind.FORWARDER:
             return ForwarderDevice(settings, self._board)
         return QueueDevice(settings, self.config.broker, self._board, self._queues, maker, self.counters)
 

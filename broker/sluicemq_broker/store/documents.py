@@ -33,7 +33,7 @@ from pymongo import IndexModel
 from sluicemq import wire
 from sluicemq.options import OPTIONS, TEN_YEARS
 from sluicemq_broker.job.backoff import BOUNDS, KINDS, Backoff
-from sluicemq_broker.job.job import Job, State
+from sluicemq_broker.job.job import Job, OnExpiry, State
 
 #: 2: the indexes that nearly no job is in are sparse.
 SCHEMA: Final = 2
@@ -48,7 +48,7 @@ class Usual(NamedTuple):
     visibility_timeout: float = OPTIONS["visibility_timeout"].default
     keep_done: float = OPTIONS["keep_done"].default
     dead_retention: float | None = None
-    on_expiry: str = "drop"
+    on_expiry: str = OnExpiry.DROP
 
 
 #: The order in which jobs are handed out: higher priority first, then the earliest, then FIFO.
@@ -60,8 +60,8 @@ ANY_PRIORITY: Final = {"priority": {"$gte": -(2**31)}}
 #: The same, and true of what is no number too: a claim must come upon what is no job.
 WHATEVER_PRIORITY: Final = {"priority": {"$not": {"$lt": -(2**31)}}}
 
-READY_INDEX: Final = "ready"
-RESERVED_INDEX: Final = "reserved"
+READY_INDEX: Final = State.READY.value
+RESERVED_INDEX: Final = State.RESERVED.value
 ENDED_INDEX: Final = "ended"
 EXPIRY_INDEX: Final = "expiry"
 REMOVAL_INDEX: Final = "removal"
@@ -132,11 +132,16 @@ HANDED_OUT: Final = dict.fromkeys(
 HISTORY_IS_A_LIST: Final[Document] = {"$or": [{"errors": {"$exists": False}}, {"errors": {"$type": "array"}}]}
 
 
+# As plain strings: the driver writes those a little faster.
+_READY: Final = State.READY.value
+_RESERVED: Final = State.RESERVED.value
+
+
 def document(job: Job, now: datetime, usual: Usual) -> Document:
     """The document of a job that is born: ``reserved`` if it has an owner, else ``ready``."""
     born: Document = {
         "_id": job.id,
-        "state": "reserved" if job.owner else "ready",
+        "state": _RESERVED if job.owner else _READY,
         "priority": job.priority,
         "eligible_at": now if job.eligible_at == job.created_at else date(job.eligible_at),
         "seq": job.seq,

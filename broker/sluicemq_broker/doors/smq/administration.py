@@ -12,6 +12,7 @@ from sluicemq.options import OPTIONS
 from sluicemq_broker import __version__
 from sluicemq_broker.doors.frames import check_headers
 from sluicemq_broker.doors.smq.shared_answer import SharedAnswer
+from sluicemq_broker.job.job import State
 from sluicemq_broker.queue.queue import House, Queue
 from sluicemq_broker.queue.queues import Queues
 from sluicemq_broker.runtime.counters import Counters
@@ -92,7 +93,7 @@ class Admin:
     def purge(self, name: str, state: str) -> int:
         """Remove all jobs of a state."""
         queue = self._queues.get(name)
-        _check_state(state, [each for each in SHOWN_STATES if each != "reserved"])
+        _check_state(state, [each for each in SHOWN_STATES if each != State.RESERVED])
         removed = self._changes(queue).purge(name, state, self._clock.now())
         self._counters.add(Count.PURGED, removed)
         queue.answers.check()
@@ -193,7 +194,7 @@ class Admin:
     def _summary(self, queue: Queue) -> dict[str, Any]:
         inspector, now = self._inspector(queue), self._clock.now()
         counts = inspector.counts(queue.name, now)
-        oldest = inspector.oldest_ready(queue.name, now) if counts["ready"] else None
+        oldest = inspector.oldest_ready(queue.name, now) if counts[State.READY] else None
         age = None if oldest is None else round(now - oldest, 3)
         return self._queues.summary(queue, {**counts, Gauge.OLDEST_READY_AGE: age})
 
