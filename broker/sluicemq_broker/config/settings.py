@@ -32,7 +32,8 @@ MIB = 2**20
 #: MongoDB's documents end at 16 MiB; this leaves room for headers, result and history.
 MAX_JOB_BYTES = 15 * MIB
 
-_ENVIRONMENT = "SLUICEMQ_"
+#: A variable is named so, and then as the setting of [broker], in capitals.
+ENVIRONMENT = "SLUICEMQ_"
 _PASSWORD = re.compile(r"^(mongodb(?:\+srv)?://[^:@/]*):[^@/]*@")
 _PORT = 5550  # of the library's door; those of the default devices follow it
 
@@ -42,7 +43,7 @@ class ConfigError(ValueError):
 
 
 #: Settings of a device that only some kinds have: the others' workers take one job at a time, or none.
-_ONLY = {
+ONLY = {
     "queue": (Kind.STREAMER, Kind.QUEUE),
     "envelope": (Kind.STREAMER, Kind.QUEUE),
     "auto_create": (Kind.STREAMER, Kind.QUEUE),
@@ -248,7 +249,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 def _broker(table: Any, file: str, environ: Mapping[str, str], flags: Mapping[str, Any]) -> BrokerSettings:
     values = _checked(BrokerSettings, table, f"{file}: [broker]")
-    values |= _checked_each(BrokerSettings, _of_environment(environ), lambda key: _ENVIRONMENT + key.upper())
+    values |= _checked_each(BrokerSettings, _of_environment(environ), lambda key: ENVIRONMENT + key.upper())
     given = {key: value for key, value in flags.items() if value is not None}
     values |= _checked_each(BrokerSettings, given, lambda key: "--" + key.replace("_", "-"))
     if "host" in values:
@@ -268,11 +269,11 @@ def _of_environment(environ: Mapping[str, str]) -> dict[str, str]:
     Only near misses are refused: Kubernetes sets SLUICEMQ_PORT and more for a service of this name.
     """
     found = {}
-    for name in (name for name in environ if name.startswith(_ENVIRONMENT)):
-        key = name.removeprefix(_ENVIRONMENT).lower()
-        if key in _fields(BrokerSettings):
+    for name in (name for name in environ if name.startswith(ENVIRONMENT)):
+        key = name.removeprefix(ENVIRONMENT).lower()
+        if key in settings_of(BrokerSettings):
             found[key] = environ[name]
-        elif "did you mean" in (complaint := rules.unknown(key, _fields(BrokerSettings))):
+        elif "did you mean" in (complaint := rules.unknown(key, settings_of(BrokerSettings))):
             raise ConfigError(f"{name}: {complaint}")
     return found
 
@@ -309,7 +310,7 @@ def _device(table: Any, place: str) -> DeviceSettings:
     device = DeviceSettings(**values)
     for key in table:
         if not _applies(key, device):
-            raise ConfigError(f"{place}: {key}: is for a {' or '.join(_ONLY[key])}, this is a {device.kind}")
+            raise ConfigError(f"{place}: {key}: is for a {' or '.join(ONLY[key])}, this is a {device.kind}")
     if not device.frontends and not device.backends:
         raise ConfigError(f"{place}: expected a frontend, a backend or both")
     if device.ack == "explicit" and device.backends and not device.commits:
@@ -320,7 +321,7 @@ def _device(table: Any, place: str) -> DeviceSettings:
 
 
 def _applies(key: str, settings: Any) -> bool:
-    return not isinstance(settings, DeviceSettings) or settings.kind in _ONLY.get(key, (settings.kind,))
+    return not isinstance(settings, DeviceSettings) or settings.kind in ONLY.get(key, (settings.kind,))
 
 
 def _default_devices(host: str) -> tuple[DeviceSettings, ...]:
@@ -342,7 +343,7 @@ def _refuse_shared_doors(config: Config) -> None:
             seen.add(end.address)
 
 
-def _fields(kind: type[Any]) -> dict[str, Field[Any]]:
+def settings_of(kind: type[Any]) -> dict[str, Field[Any]]:
     """The settings of a table by the key that they are written with."""
     return {each.metadata["key"] or each.name: each for each in fields(kind)}
 
@@ -363,7 +364,7 @@ def _checked_each(
     kind: type[Any], table: Mapping[str, Any], where: Callable[[str], str], place: str = "flags"
 ) -> dict[str, Any]:
     """The values of a table by attribute, each checked by its rule; ``where`` names a key's place."""
-    known = _fields(kind)
+    known = settings_of(kind)
     _known(table, known, place)
     return {
         known[key].name: _value(known[key].metadata["rule"], value, where(key))
@@ -381,22 +382,23 @@ def _value(rule: rules.Rule, value: Any, place: str) -> Any:
 def _table(title: str, settings: Any) -> str:
     rows = [
         _row(key, getattr(settings, each.name), each.metadata["doc"])
-        for key, each in _fields(type(settings)).items()
+        for key, each in settings_of(type(settings)).items()
         if _applies(key, settings)
     ]
     return "\n".join([title, *rows, ""])
 
 
 def _row(key: str, value: Any, doc: str) -> str:
-    shown = f"# {key} =" if value in (None, ()) else f"{key} = {_toml(value)}"
+    shown = f"# {key} =" if value in (None, ()) else f"{key} = {as_toml(value)}"
     return f"{shown}  # {doc}"
 
 
-def _toml(value: Any) -> str:
+def as_toml(value: Any) -> str:
+    """A value as it may stand in the file, without a password."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple):
-        return _toml(value[0]) if len(value) == 1 else f"[{', '.join(map(_toml, value))}]"
+        return as_toml(value[0]) if len(value) == 1 else f"[{', '.join(map(as_toml, value))}]"
     if isinstance(value, int | float):
         return str(value)
     return json.dumps(_PASSWORD.sub(r"\1:***@", str(value)), ensure_ascii=False)
