@@ -157,18 +157,21 @@ def test_an_option_changes_the_fields_that_it_says_it_does(option: Option) -> No
 @named(OF_JOBS)
 def test_what_is_stored_of_an_option_and_read_is_the_job_that_was_pushed(option: Option) -> None:
     pushed = made({**BESIDE, option.name: option.example})
-    document_ = stored(pushed)
-    read = loaded({key: document_[key] for key in ("_id", *HANDED_OUT) if key in document_}, USUAL)
+    read = handed_out(stored(pushed))
     kept = [name for name in Job.__slots__ if name in HANDED_OUT or name == "id"]
     assert {name: getattr(read, name) for name in kept} == {name: getattr(pushed, name) for name in kept}
     assert read.expires_at == pushed.expires_at
+
+
+def test_what_is_read_of_a_job_is_what_a_job_has() -> None:
+    assert HANDED_OUT.keys() <= {*Job.__slots__}
 
 
 def test_a_result_that_is_wanted_is_stored_and_read() -> None:
     pushed = made({})
     pushed.remember, pushed.asked = 60.0, True
     assert stored(pushed).keys() - stored(made({})).keys() == set(OPTIONS["reply"].stored)
-    read = loaded(stored(pushed), USUAL)
+    read = handed_out(stored(pushed))
     assert (read.remember, read.asked) == (60.0, True)
 
 
@@ -180,7 +183,7 @@ def test_of_what_a_jobs_queue_says_anyway_nothing_is_stored() -> None:
         own = {name: unless_usual[name].example}
         assert name in stored(made(own))
         assert name not in stored(made(own), USUAL._replace(**own))
-        assert getattr(loaded(stored(made({})), USUAL._replace(**own)), name) == own[name]
+        assert getattr(handed_out(stored(made({})), USUAL._replace(**own)), name) == own[name]
     kind = unless_usual["backoff"].default
     assert "backoff" not in stored(made({"backoff": kind}))
 
@@ -197,3 +200,7 @@ def test_a_job_that_says_nothing_is_treated_by_default_as_in_a_queue_that_says_n
 def stored(job: Job, usual: Usual = USUAL) -> dict[str, Any]:
     job.dedupe_until = NOW + job.dedupe.window if job.dedupe else 0.0
     return document(job, date(NOW), usual)
+
+
+def handed_out(stored: dict[str, Any], usual: Usual = USUAL) -> Job:
+    return loaded({key: stored[key] for key in ("_id", *HANDED_OUT) if key in stored}, usual)
