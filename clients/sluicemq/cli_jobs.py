@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from sluicemq.cli_options import flag, job_flags, of_change
 from sluicemq.cli_output import Session, shown, span
 
 STATES = ("ready", "scheduled", "waiting", "reserved", "done", "dead")
@@ -64,21 +65,20 @@ def promote(session: Session, queue: str, id: str) -> None:  # noqa: A002
 @click.command()
 @click.argument("queue")
 @click.argument("id")
-@click.option("--priority", type=click.IntRange(0, 255), metavar="N", help="Higher first.")
-@click.option("--delay", type=click.FloatRange(min=0), metavar="S", help="Seconds from now.")
+@job_flags(of_change(), delay="seconds from now before it may be delivered")
 @click.pass_obj
 def change(
     session: Session,
+    /,
     queue: str,
     id: str,  # noqa: A002
-    priority: int | None,
-    delay: float | None,
+    **options: Any,
 ) -> None:
     """Give a job of a QUEUE that waits another priority, another delay, or both."""
-    if priority is None and delay is None:
-        raise click.UsageError("give --priority, --delay, or both")
+    if all(value is None for value in options.values()):
+        raise click.UsageError(f"give one at least of {', '.join(map(flag, of_change()))}")
     with session.client() as client:
-        client.change(queue, id, priority=priority, delay=delay)
+        client.change(queue, id, **options)
     session.result(f"changed {id}", queue=queue, id=id)
 
 

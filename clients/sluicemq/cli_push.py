@@ -10,6 +10,7 @@ from typing import Any
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
+from sluicemq.cli_options import flag, job_flags, of_push
 from sluicemq.cli_output import Session
 from sluicemq.errors import SluiceError
 from sluicemq.producer import Producer
@@ -17,7 +18,6 @@ from sluicemq.receipt import Receipt
 
 _REFUSALS_SHOWN = 10
 _FILE = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
-_seconds = click.FloatRange(min=0, min_open=True)
 
 
 @click.command()
@@ -25,22 +25,12 @@ _seconds = click.FloatRange(min=0, min_open=True)
 @click.argument("payloads", metavar="[PAYLOAD]", nargs=-1)
 @click.option("--file", "files", multiple=True, metavar="F", type=_FILE, help="A job per file, any number of them; - is stdin, as one job.")  # noqa: E501 # fmt: skip
 @click.option("--lines", is_flag=True, help="A job per line of stdin.")
-@click.option("--priority", type=int, help="Higher first.")
-@click.option("--delay", type=click.FloatRange(min=0), metavar="S", help="Seconds before it is ready.")
-@click.option("--not-before", metavar="T", help="When it is ready: Unix seconds, or as 2030-01-31T12:00:00Z.")
-@click.option("--ttl", type=_seconds, metavar="S", help="Seconds until it expires.")
-@click.option("--max-attempts", type=click.IntRange(0), metavar="N", help="Deliveries before it is dead; 0: no end.")  # noqa: E501 # fmt: skip
-@click.option("--visibility-timeout", type=_seconds, metavar="S", help="Seconds a worker has for it.")
-@click.option("--dedupe-id", metavar="ID", help="Refused if a job with it was pushed within the window; for one job only.")  # noqa: E501 # fmt: skip
-@click.option("--dedupe-window", type=_seconds, metavar="S", help="Seconds in which no other job may have this dedupe id.")  # noqa: E501 # fmt: skip
-@click.option("--backoff", metavar="KIND", help="How its wait grows after failures: exponential, linear, fixed, none.")  # noqa: E501 # fmt: skip
-@click.option("--keep-done", type=click.FloatRange(min=0), metavar="S", help="Seconds it is kept once it is done.")  # noqa: E501 # fmt: skip
-@click.option("--id", "id_", metavar="ID", help="The job's id; for one job only.")
+@job_flags(of_push())
 @click.option("--header", "headers", multiple=True, metavar="KEY=VALUE", help="Handed to the worker.")
 @click.pass_obj
 def push(
     session: Session, /, queue: str, payloads: tuple[str, ...], files: tuple[Path, ...], *, lines: bool,
-    id_: str | None, headers: tuple[str, ...], not_before: str | None, **options: Any,
+    headers: tuple[str, ...], **options: Any,
 ) -> None:  # fmt: skip
     """Push PAYLOAD to a QUEUE, or stdin if it is -; or files, or the lines of stdin.
 
@@ -50,13 +40,12 @@ def push(
     if (payload is not None) + bool(files) + lines != 1:
         raise click.UsageError("give one of PAYLOAD, --file and --lines")
     single = payload is not None or len(files) == 1
-    if id_ is not None and not single:
-        raise click.UsageError("--id names one job: push them one by one")
-    if options["dedupe_id"] is not None and not single:
-        raise click.UsageError("--dedupe-id names one job: push them one by one")
+    for each in of_push():
+        if each.names_one and options[each.name] is not None and not single:
+            raise click.UsageError(f"{flag(each)} names one job: push them one by one")
     if options["dedupe_window"] is not None and options["dedupe_id"] is None:
         raise click.UsageError("--dedupe-window is about a --dedupe-id: give that too")
-    options |= {"id": id_, "headers": _parsed(headers), "not_before": _moment(not_before)}
+    options["headers"] = _parsed(headers)
     with session.client() as client:
         client.ping()
     run = _Run(session, queue, options)
@@ -122,13 +111,6 @@ def _sorted(payloads: tuple[str, ...], files: tuple[Path, ...]) -> tuple[str | N
     if len(payloads) > 1:
         raise click.UsageError("one PAYLOAD at a time: quote it, or give many with --file or --lines")
     return (payloads[0] if payloads else None), ()
-
-
-def _moment(text: str | None) -> float | str | None:
-    try:
-        return None if text is None else float(text)
-    except ValueError:
-        return text  # RFC 3339, for the broker to read
 
 
 def _payloads(payload: str | None, files: tuple[Path, ...]) -> Iterator[bytes]:

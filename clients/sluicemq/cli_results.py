@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import click
 
+from sluicemq.cli_options import job_flags
 from sluicemq.cli_output import Session, printable
 from sluicemq.errors import Timeout
+from sluicemq.options import OPTIONS
 from sluicemq.producer import Producer
 
 _seconds = click.FloatRange(min=0)
@@ -36,9 +39,9 @@ def result(session: Session, queue: str, id: str, wait: float) -> None:  # noqa:
 @click.command()
 @click.argument("queue")
 @click.argument("payload")
-@click.option("--id", "id_", metavar="ID", help="The job's id: called again, it has the stored result.")
+@job_flags([OPTIONS["id"]], id="the job's id; called again with the same one, it has the stored result")
 @click.pass_obj
-def call(session: Session, queue: str, payload: str, id_: str | None) -> None:
+def call(session: Session, /, queue: str, payload: str, **options: Any) -> None:
     """Push PAYLOAD to a QUEUE, or stdin if it is -, and print the result, the bytes as they are.
 
     --timeout is for the result. Ends with 1 if there is none by then, or the job is dead.
@@ -47,7 +50,7 @@ def call(session: Session, queue: str, payload: str, id_: str | None) -> None:
     with session.client() as client:
         client.ping()
         with Producer(session.endpoint, close_timeout=session.timeout) as producer:
-            reply = producer.submit(queue, job, id=id_)
+            reply = producer.submit(queue, job, **options)
             try:
                 outcome = reply.result(session.timeout)
             except TimeoutError:

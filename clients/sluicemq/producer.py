@@ -8,17 +8,17 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from time import time_ns
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from sluicemq import exits, native, wire
 from sluicemq.client import DEFAULT_ENDPOINT
 from sluicemq.connection import Connection
 from sluicemq.errors import BadFrames, BadHeaders, BadQueue, SluiceError, Timeout, TooLarge
+from sluicemq.options import KEYWORDS, LONGEST_ID, RESULT, JobOptions
 from sluicemq.outbox import Batch, Outbox
 from sluicemq.receipt import Receipt
 from sluicemq.replies import AskingReceipt, Reply
 
-_LONGEST_ID = 128
 _JOB_OVERHEAD = 64  # bytes that a job costs here beside its payload, so that empty ones count too
 _REFUSALS_KEPT = 1000
 
@@ -85,28 +85,19 @@ class Producer:
         payload: bytes,
         *,
         id: str | None = None,  # noqa: A002 - the word that jobs use everywhere
-        priority: int | None = None,
-        delay: float | None = None,
-        not_before: float | str | None = None,
-        ttl: float | None = None,
-        max_attempts: int | None = None,
-        visibility_timeout: float | None = None,
-        dedupe_id: str | None = None,
-        dedupe_window: float | None = None,
-        backoff: str | dict[str, Any] | None = None,
-        keep_done: float | None = None,
-        headers: Headers | None = None,
         position: int | None = None,
         reply: Reply | None = None,
+        **options: Unpack[JobOptions],
     ) -> Receipt:
         """Push one job; blocks only while too much is unconfirmed.
 
         ``id``: up to 128 bytes, chosen by the library if None; ``priority``: higher first;
         ``delay``, ``ttl``, ``visibility_timeout``, ``keep_done``: seconds; ``not_before``: Unix seconds
-        or RFC 3339; ``backoff``: ``exponential``, ``linear``, ``fixed``, ``none``, or a map of ``kind``,
-        ``base``, ``factor``, ``cap``, ``jitter``; ``dedupe_id``: within ``dedupe_window`` seconds no other
-        job with it is taken, but refused as :class:`~sluicemq.Duplicate`, whose ``id`` is the first one's;
-        ``headers``: a map of your own, handed to the worker.
+        or RFC 3339; ``max_attempts``: deliveries, 0 for no end; ``backoff``: ``exponential``, ``linear``,
+        ``fixed``, ``none``, or a map of ``kind``, ``base``, ``factor``, ``cap``, ``jitter``; ``dedupe_id``:
+        within ``dedupe_window`` seconds no other job with it is taken, but refused as
+        :class:`~sluicemq.Duplicate`, whose ``id`` is the first one's; ``headers``: a map of your own,
+        handed to the worker.
         What is None is as the queue's settings have it. ``position`` and ``reply`` are set by
         :meth:`push_many` and :meth:`submit`.
 
@@ -118,19 +109,8 @@ class Producer:
             payload = _as_bytes(payload)
         self._check(queue, payload)
         wired, header_bytes = None, 0
-        if (
-            priority is not None or delay is not None or headers or not_before is not None
-            or ttl is not None or max_attempts is not None or visibility_timeout is not None
-            or backoff is not None or keep_done is not None
-            or dedupe_id is not None or dedupe_window is not None or reply is not None
-        ):  # fmt: skip
-            wired, header_bytes = _frozen({
-                "priority": priority, "delay": delay, "not_before": not_before,
-                "ttl": ttl, "max_attempts": max_attempts, "visibility_timeout": visibility_timeout,
-                "dedupe_id": dedupe_id, "dedupe_window": dedupe_window,
-                "backoff": backoff, "keep_done": keep_done,
-                "headers": headers or None, "reply": None if reply is None else "result",
-            })  # fmt: skip
+        if options or reply is not None:
+            wired, header_bytes = _frozen(options, answered=reply is not None)
         size = _JOB_OVERHEAD + len(payload) + header_bytes
         kind = Receipt if reply is None else AskingReceipt
         job_id = self._new_id() if id is None else _checked_id(id)
@@ -153,7 +133,14 @@ class Producer:
         """
         return [self._push_at(position, queue, job, options) for position, job in enumerate(jobs, start)]
 
-    def submit(self, queue: str, payload: bytes, **options: Any) -> Reply:
+    def submit(
+        self,
+        queue: str,
+        payload: bytes,
+        *,
+        id: str | None = None,  # noqa: A002
+        **options: Unpack[JobOptions],
+    ) -> Reply:
         """Push one job and have its result in time: a :class:`concurrent.futures.Future` of bytes.
 
         ``options`` are those of ``push``; with an ``id`` that was pushed before, the result is the stored
@@ -164,16 +151,24 @@ class Producer:
         :class:`~sluicemq.Unavailable`, though their jobs are done all the same.
         """
         reply = Reply()
-        self.push(queue, payload, reply=reply, **options)
+        self.push(queue, payload, id=id, reply=reply, **options)
         return reply
 
-    def call(self, queue: str, payload: bytes, timeout: float | None = 30.0, **options: Any) -> bytes:
+    def call(
+        self,
+        queue: str,
+        payload: bytes,
+        timeout: float | None = 30.0,
+        *,
+        id: str | None = None,  # noqa: A002
+        **options: Unpack[JobOptions],
+    ) -> bytes:
         """Push one job and wait for its result, up to ``timeout`` seconds.
 
         Raises :class:`~sluicemq.Timeout`, the job being still on its way then (ask for it with
         ``Client.result``, or call again with the same ``id``), and what :meth:`submit`'s future raises.
         """
-        reply = self.submit(queue, payload, **options)
+        reply = self.submit(queue, payload, id=id, **options)
         try:
             return reply.result(timeout)
         except TimeoutError:
@@ -346,9 +341,17 @@ def _as_bytes(payload: Any) -> bytes:
     raise TypeError(f"a payload is bytes, not {type(payload).__name__}: encode it first")
 
 
-def _frozen(options: Headers) -> tuple[Headers, int]:
+def _frozen(options: JobOptions, *, answered: bool) -> tuple[Headers | None, int]:
     """A copy as it will be sent, and its size; made now, so that it is the caller who hears of errors."""
-    given = {key: value for key, value in options.items() if value is not None}
+    if unknown := options.keys() - KEYWORDS:
+        raise TypeError(f"push() got an unexpected keyword argument {min(unknown)!r}")
+    given: Headers = {
+        key: value for key, value in options.items() if value is not None and (value or key != "headers")
+    }
+    if answered:
+        given["reply"] = RESULT
+    if not given:
+        return None, 0
     try:
         packed = wire.encode_headers(given)
     except (TypeError, ValueError, OverflowError) as error:
@@ -359,8 +362,8 @@ def _frozen(options: Headers) -> tuple[Headers, int]:
 def _checked_id(id: str) -> str:  # noqa: A002
     if not isinstance(id, str):
         raise TypeError(f"an id is a str, not {type(id).__name__}")
-    if not 1 <= len(id.encode()) <= _LONGEST_ID:
-        raise ValueError(f"an id has 1 to {_LONGEST_ID} bytes, this one has {len(id.encode())}")
+    if not 1 <= len(id.encode()) <= LONGEST_ID:
+        raise ValueError(f"an id has 1 to {LONGEST_ID} bytes, this one has {len(id.encode())}")
     return id
 
 

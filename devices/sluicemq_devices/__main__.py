@@ -18,17 +18,18 @@ from gevent.event import Event  # noqa: E402
 
 from sluicemq_devices.doors.endpoints import Endpoint, parse  # noqa: E402
 from sluicemq_devices.doors.switchboard import Switchboard  # noqa: E402
+from sluicemq_devices.hub.counts import Mishap  # noqa: E402
 from sluicemq_devices.hub.notices import Notices  # noqa: E402
 from sluicemq_devices.hub.stderr import OneLine, unblock_stderr  # noqa: E402
-from sluicemq_devices.relays.device import HWM, HWM_BYTES, Device  # noqa: E402
+from sluicemq_devices.relays.device import HWM, HWM_BYTES, Device, Kind  # noqa: E402
 from sluicemq_devices.relays.forwarder import Forwarder  # noqa: E402
 from sluicemq_devices.relays.queue import Queue  # noqa: E402
 from sluicemq_devices.relays.streamer import Streamer  # noqa: E402
 
 _DEVICES: dict[str, type[Streamer | Queue | Forwarder]] = {
-    "streamer": Streamer,
-    "queue": Queue,
-    "forwarder": Forwarder,
+    Kind.STREAMER: Streamer,
+    Kind.QUEUE: Queue,
+    Kind.FORWARDER: Forwarder,
 }
 _EPILOG = """An end is tcp://HOST:PORT or ipc:///PATH. It binds, also when marked with @; marked with > it
 connects (quote it: the shell knows > as well). SIGTERM and SIGINT pass on what is held, then end it."""
@@ -78,8 +79,10 @@ def _run(name: str, device: Device, notices: Notices) -> int:
 
 def _counted(device: Device, notices: Notices) -> dict[str, int]:
     """What has gone wrong, by kind."""
-    lost = {"messages_lost": device.lost} if isinstance(device, Forwarder) and device.lost else {}
-    return {**notices.values, **lost}
+    counted = dict(notices.values)
+    if isinstance(device, Forwarder) and device.lost:
+        counted[Mishap.MESSAGES_LOST] = device.lost
+    return counted
 
 
 def _say(line: str) -> None:
@@ -89,7 +92,7 @@ def _say(line: str) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="sluicemq device", description=__doc__, epilog=_EPILOG)
-    parser.add_argument("device", choices=_DEVICES)
+    parser.add_argument("device", choices=[str(kind) for kind in _DEVICES])
     parser.add_argument(
         "frontend", metavar="FRONTEND", type=_endpoint, help="where producers, clients or publishers are"
     )

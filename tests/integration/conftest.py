@@ -42,9 +42,15 @@ def documents(own_database: Database[dict[str, Any]]) -> Database[dict[str, Any]
 
 
 @pytest.fixture
-def store(documents: Database[dict[str, Any]]) -> QueueStore:
+def noticed() -> list[tuple[str, str]]:
+    """What ``store`` has found that should not be there: kind and text."""
+    return []
+
+
+@pytest.fixture
+def store(documents: Database[dict[str, Any]], noticed: list[tuple[str, str]]) -> QueueStore:
     """The empty queue ``mail``, with its indexes."""
-    mail = QueueStore(documents, collection("mail"))
+    mail = QueueStore(documents, collection("mail"), notice=lambda *notice: noticed.append(notice))
     mail.prepare()
     return mail
 

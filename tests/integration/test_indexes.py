@@ -28,9 +28,10 @@ class Bare:
 
     def __init__(self, documents: Database[dict[str, Any]]) -> None:
         self.jobs = documents[f"queue.{token_hex(4)}"]
-        self.store = QueueStore(documents, self.jobs.name)
         self.told: list[tuple[str, str]] = []
-        self.store.notice = lambda kind, text: self.told.append((kind, text))
+        self.store = QueueStore(
+            documents, self.jobs.name, notice=lambda kind, text: self.told.append((kind, text))
+        )
 
     def insert(self, number: int, dedupe_id: Any, **fields: Any) -> str:
         name = f"old-{number}"

@@ -294,8 +294,8 @@ def test_our_lease_found_dead_is_told_and_a_new_id_is_taken(
     documents: Database[dict[str, Any]], leases: LeaseStore, time: Time
 ) -> None:
     # Given
-    broker, lost = a_broker(leases), list[str]()
-    broker.lost = lost.append
+    lost: list[str] = []
+    broker = a_broker(leases, lost=lost.append)
     old = broker.current
     leases.end(old, NOW)
     # When

@@ -113,11 +113,9 @@ def test_all_good_jobs_are_delivered_and_settled_beside_any_documents(
 
 @pytest.mark.parametrize("value", BACKOFFS)
 def test_what_is_set_aside_is_a_dead_letter_that_says_why_and_is_counted(
-    store: QueueStore, changes: Changes, value: Any
+    store: QueueStore, noticed: list[tuple[str, str]], changes: Changes, value: Any
 ) -> None:
     # Given
-    told: list[tuple[str, str]] = []
-    store.notice = lambda kind, text: told.append((kind, text))
     store.jobs.insert_one(strange(1, GONE, {"backoff": value}))
     store.push([a_job("good")], NOW)
     # When
@@ -127,7 +125,7 @@ def test_what_is_set_aside_is_a_dead_letter_that_says_why_and_is_counted(
     letter = everything(store)["strange-1"]
     assert letter["state"] == "dead"
     assert letter["unreadable"] == letter["errors"][-1]["reason"]
-    ((kind, text),) = told
+    ((kind, text),) = noticed
     assert kind == "unreadable_documents"
     assert "strange-1" in text
     # And it stays there until it was put right
@@ -151,10 +149,8 @@ def test_what_has_no_history_that_could_grow_is_set_aside_by_its_claim(
 
 
 def test_a_document_that_another_broker_took_first_is_left_to_it(
-    store: QueueStore, monkeypatch: pytest.MonkeyPatch
+    store: QueueStore, noticed: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[str] = []
-    store.notice = lambda kind, _text: told.append(kind)
     store.jobs.insert_one(strange(1, GONE, {"payload": "text"}))
     find = store.jobs.find
 
@@ -174,7 +170,7 @@ def test_a_document_that_another_broker_took_first_is_left_to_it(
 
     monkeypatch.setattr(store.jobs, "find", found)
     claim = store.reserve(1, NOW, ME)
-    assert (claim.jobs, claim.more, told) == ([], False, [])
+    assert (claim.jobs, claim.more, noticed) == ([], False, [])
     monkeypatch.undo()
     assert everything(store)["strange-1"]["state"] == "reserved"
 

@@ -11,12 +11,24 @@ import difflib
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from sluicemq.options import TEN_YEARS, Option
 from sluicemq.wire import QUEUE_NAME_RULE, is_queue_name
 from sluicemq_devices.doors.endpoints import Endpoint, parse
 
-Rule = Callable[[Any], Any]
+
+class Rule(NamedTuple):
+    """One rule: what it expects in words, how it checks, and the unit of what it takes."""
+
+    expected: str
+    check: Callable[[Any], Any]
+    unit: str = ""
+
+    def __call__(self, value: Any) -> Any:
+        """The value as the broker uses it."""
+        return self.check(value)
+
 
 _WORDS = {
     "true": True,
@@ -30,7 +42,7 @@ _WORDS = {
 }
 
 
-def whole(least: int = 0, most: int | None = None) -> Rule:
+def whole(least: int = 0, most: int | None = None, unit: str = "") -> Rule:
     """A whole number within bounds."""
     expected = f"a whole number of at least {least}" if most is None else f"a whole number, {least} to {most}"
 
@@ -40,11 +52,12 @@ def whole(least: int = 0, most: int | None = None) -> Rule:
             raise ValueError(expected)
         return int(number)
 
-    return check
+    return Rule(expected, check, unit)
 
 
-#: No time is longer than ten years: dates beyond the year 9999 can't be stored.
-LONGEST = 10 * 366 * 86400.0
+def size(most: int | None = None) -> Rule:
+    """A number of bytes, at least one."""
+    return whole(1, most, "bytes")
 
 
 def seconds(*, above: float | None = None) -> Rule:
@@ -54,11 +67,11 @@ def seconds(*, above: float | None = None) -> Rule:
 
     def check(value: Any) -> float:
         number = _number(value, float, expected)
-        if not 0 <= number <= LONGEST or (above is not None and number <= above):
+        if not 0 <= number <= TEN_YEARS or (above is not None and number <= above):
             raise ValueError(expected)
         return float(number)
 
-    return check
+    return Rule(expected, check, "s")
 
 
 def number(least: float, most: float) -> Rule:
@@ -71,7 +84,17 @@ def number(least: float, most: float) -> Rule:
             raise ValueError(expected)
         return float(given)
 
-    return check
+    return Rule(expected, check)
+
+
+def of_option(option: Option) -> Rule:
+    """What a job's option may be, for the setting that gives it: a whole number, or seconds from 0."""
+    least, most = option.rule.bounds
+    if option.read is int:
+        return whole(least, most)
+    if (least, most, option.unit) == (0, TEN_YEARS, "s"):
+        return seconds()
+    raise TypeError(f"no rule of the configuration is that of {option.name}")
 
 
 def one_of(*words: str) -> Rule:
@@ -83,74 +106,78 @@ def one_of(*words: str) -> Rule:
             raise ValueError(expected + _hint(value, words))
         return str(value)
 
-    return check
+    return Rule(expected, check)
 
 
 def optional(rule: Rule) -> Rule:
     """The same rule, where nothing at all is a value too."""
-    return lambda value: None if value is None else rule(value)
+    return rule._replace(check=lambda value: None if value is None else rule(value))
 
 
-def flag(value: Any) -> bool:
-    """True or false."""
+def _flag(value: Any) -> bool:
     if isinstance(value, str):
         value = _WORDS.get(value.strip().lower())
     if not isinstance(value, bool):
-        raise ValueError("true or false")  # noqa: TRY004
+        raise ValueError(flag.expected)  # noqa: TRY004
     return value
 
 
-def text(value: Any) -> str:
-    """A string that is not empty."""
+def _text(value: Any) -> str:
     if not isinstance(value, str) or not value.strip():
         raise ValueError("a string")
     return value
 
 
-def database_name(value: Any) -> str:
-    """A name that MongoDB takes for a database."""
+def _database_name(value: Any) -> str:
     if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9_-]{1,63}", value):
-        raise ValueError("the name of a database: 1 to 63 of A-Z a-z 0-9 _ -")
+        raise ValueError(database_name.expected)
     return value
 
 
-def queue_name(value: Any) -> str:
-    """A queue's name."""
+def _queue_name(value: Any) -> str:
     if not is_queue_name(value):
-        raise ValueError(f"a queue's name: {QUEUE_NAME_RULE}")
+        raise ValueError(queue_name.expected)
     return str(value)
 
 
-def folder(value: Any) -> Path:
-    """A folder; ``~`` is the user's home."""
-    return Path(text(value) if isinstance(value, str) else value).expanduser().absolute()
+def _folder(value: Any) -> Path:
+    return Path(_text(value) if isinstance(value, str) else value).expanduser().absolute()
 
 
-def mongodb_uri(value: Any) -> str:
-    """Where MongoDB is; what follows the scheme is the driver's to judge."""
+def _mongodb_uri(value: Any) -> str:
     if not isinstance(value, str) or not value.startswith(("mongodb://", "mongodb+srv://")):
-        raise ValueError("a URI that begins with mongodb:// or mongodb+srv://")
+        raise ValueError(mongodb_uri.expected)
     return value
 
 
-def host(value: Any) -> str:
-    """A host name or address, without a port; ``*`` is every interface."""
+def _host(value: Any) -> str:
     if not isinstance(value, str) or not re.fullmatch(r"\*|[A-Za-z0-9._-]+|[0-9A-Fa-f:]+", value):
-        raise ValueError('a host name or an address without a port, as in "0.0.0.0"')
+        raise ValueError(host.expected)
     return value
 
 
-def bound_endpoint(value: Any) -> Endpoint:
-    """An endpoint that the broker binds."""
+def _bound_endpoint(value: Any) -> Endpoint:
     endpoint = _endpoint(value)
     if not endpoint.bind:
-        raise ValueError("an endpoint that binds, not one that connects (>)")
+        raise ValueError(bound_endpoint.expected)
     return endpoint
 
 
-def endpoints(value: Any) -> tuple[Endpoint, ...]:
-    """One endpoint or a list of them."""
+def _endpoints(value: Any) -> tuple[Endpoint, ...]:
     return tuple(_endpoint(each) for each in (value if isinstance(value, list | tuple) else [value]))
+
+
+flag = Rule("true or false", _flag)
+database_name = Rule("the name of a database: 1 to 63 of A-Z a-z 0-9 _ -", _database_name)
+queue_name = Rule(f"a queue's name: {QUEUE_NAME_RULE}", _queue_name)
+#: ``~`` is the user's home.
+folder = Rule("a folder", _folder)
+#: What follows the scheme is the driver's to judge.
+mongodb_uri = Rule("a URI that begins with mongodb:// or mongodb+srv://", _mongodb_uri)
+#: ``*`` is every interface.
+host = Rule('a host name or an address without a port, as in "0.0.0.0"', _host)
+bound_endpoint = Rule("an endpoint that binds, not one that connects (>)", _bound_endpoint)
+endpoints = Rule("an endpoint such as tcp://127.0.0.1:5551, or a list of them", _endpoints)
 
 
 def unknown(key: str, known: Iterable[str]) -> str:

@@ -20,16 +20,20 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self, cast
 
+from sluicemq.options import OPTIONS
 from sluicemq_broker.config import rules
 from sluicemq_broker.job.backoff import BOUNDS, KINDS, Backoff
+from sluicemq_broker.job.job import OnExpiry
 from sluicemq_devices.doors.endpoints import Endpoint, tcp_address
+from sluicemq_devices.relays.device import Kind
 
 MIB = 2**20
 
 #: MongoDB's documents end at 16 MiB; this leaves room for headers, result and history.
 MAX_JOB_BYTES = 15 * MIB
 
-_ENVIRONMENT = "SLUICEMQ_"
+#: A variable is named so, and then as the setting of [broker], in capitals.
+ENVIRONMENT = "SLUICEMQ_"
 _PASSWORD = re.compile(r"^(mongodb(?:\+srv)?://[^:@/]*):[^@/]*@")
 _PORT = 5550  # of the library's door; those of the default devices follow it
 
@@ -39,13 +43,13 @@ class ConfigError(ValueError):
 
 
 #: Settings of a device that only some kinds have: the others' workers take one job at a time, or none.
-_ONLY = {
-    "queue": ("streamer", "queue"),
-    "envelope": ("streamer", "queue"),
-    "auto_create": ("streamer", "queue"),
-    "commit": ("streamer",),
-    "ack": ("streamer",),
-    "prefetch": ("streamer",),
+ONLY = {
+    "queue": (Kind.STREAMER, Kind.QUEUE),
+    "envelope": (Kind.STREAMER, Kind.QUEUE),
+    "auto_create": (Kind.STREAMER, Kind.QUEUE),
+    "commit": (Kind.STREAMER,),
+    "ack": (Kind.STREAMER,),
+    "prefetch": (Kind.STREAMER,),
 }
 
 
@@ -57,11 +61,21 @@ def _setting(default: Any, rule: rules.Rule, doc: str, *, key: str | None = None
     return field(default=default, metadata={"rule": rule, "doc": doc, "key": key})
 
 
+def _option(name: str, rule: rules.Rule | None = None, doc: str = "") -> Any:
+    """The setting that gives a job's option to those without it: its default, bounds and words.
+
+    ``rule``: where a queue may say what a header may not.
+    """
+    option = OPTIONS[name]
+    return _setting(option.default, rule or rules.of_option(option), doc or option.doc)
+
+
 def _door(port: int, host: str = "127.0.0.1") -> Endpoint:
     return Endpoint(tcp_address("" if host == "*" else host, port), bind=True)
 
 
 _ENDPOINT = _door(_PORT)
+_BACKOFF = Backoff()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,11 +98,11 @@ class BrokerSettings:
         2.0, rules.seconds(above=0), "seconds between signs of life to and from workers"
     )
     silence: float = _setting(6.0, rules.seconds(above=0), "seconds of silence after which a worker is gone")
-    max_job_bytes: int = _setting(12 * MIB, rules.whole(1, MAX_JOB_BYTES), "largest payload of a job")
+    max_job_bytes: int = _setting(12 * MIB, rules.size(MAX_JOB_BYTES), "largest payload of a job")
     max_queues: int = _setting(1000, rules.whole(1), "queues that pushes may make")
     auto_create: bool = _setting(default=True, rule=rules.flag, doc="a push to an unknown queue makes it")
     hwm: int = _setting(10_000, rules.whole(1), "jobs of the library on their way to MongoDB, at most")
-    hwm_bytes: int = _setting(64 * MIB, rules.whole(1), "their bytes, at most")
+    hwm_bytes: int = _setting(64 * MIB, rules.size(), "their bytes, at most")
     stop_timeout: float = _setting(30.0, rules.seconds(), "seconds a stop waits for running jobs")
     max_connections: int | None = _setting(
         None, rules.optional(rules.whole(1)), "by default what the limit of open files allows"
@@ -110,42 +124,36 @@ class QueueSettings:
     database: str | None = _setting(
         None, rules.optional(rules.database_name), "the MongoDB database; by default that of [broker]"
     )
-    max_attempts: int = _setting(
-        5, rules.whole(0, 1_000_000), "deliveries before a job is a dead letter; 0 = no end"
-    )
+    max_attempts: int = _option("max_attempts")
     max_losses: int = _setting(
         20, rules.whole(1, 1_000_000), "brokers that may die with a job before it is a dead letter"
     )
-    visibility_timeout: float = _setting(1800.0, rules.seconds(above=0), "longest time one delivery may take")
-    backoff: str = _setting(
-        "exponential", rules.one_of(*KINDS), "how the wait grows after each failure; or linear, fixed, none"
+    visibility_timeout: float = _option("visibility_timeout", rules.seconds(above=0))
+    backoff: str = _option(
+        "backoff", rules.one_of(*KINDS), "how the wait grows after each failure; or linear, fixed, none"
     )
-    backoff_base: float = _setting(1.0, rules.seconds(), "seconds after the first failure")
+    backoff_base: float = _setting(_BACKOFF.base, rules.seconds(), "seconds after the first failure")
     backoff_factor: float = _setting(
-        2.0, rules.number(*BOUNDS["factor"]), "by which an exponential wait grows each time"
+        _BACKOFF.factor, rules.number(*BOUNDS["factor"]), "by which an exponential wait grows each time"
     )
-    backoff_cap: float = _setting(3600.0, rules.seconds(), "seconds, at most")
+    backoff_cap: float = _setting(_BACKOFF.cap, rules.seconds(), "seconds, at most")
     backoff_jitter: float = _setting(
-        0.1, rules.number(*BOUNDS["jitter"]), "share of a wait that chance adds or takes off"
+        _BACKOFF.jitter, rules.number(*BOUNDS["jitter"]), "share of a wait that chance adds or takes off"
     )
     dead_retention: float | None = _setting(
         None, rules.optional(rules.seconds()), "seconds a dead letter is kept; by default until it is purged"
     )
-    keep_done: float = _setting(0.0, rules.seconds(), "seconds a job is kept, whole, once it is done")
+    keep_done: float = _option("keep_done")
     remember: float = _setting(
         300.0, rules.seconds(), "seconds a result can be asked for again by the job's id"
     )
-    priority: int = _setting(0, rules.whole(0, 255), "of jobs that name none; higher first")
-    ttl: float | None = _setting(
-        None, rules.optional(rules.seconds(above=0)), "seconds a job may wait for a worker"
-    )
+    priority: int = _option("priority", doc="of jobs that name none; higher first")
+    ttl: float | None = _option("ttl", rules.optional(rules.seconds(above=0)))
     on_expiry: str = _setting(
-        "drop", rules.one_of("drop", "dead"), "what becomes of it then: removed, or a dead letter"
+        OnExpiry.DROP, rules.one_of(*OnExpiry), "what becomes of it then: removed, or a dead letter"
     )
-    delay: float = _setting(0.0, rules.seconds(), "seconds before a new job may be delivered")
-    dedupe_window: float = _setting(
-        300.0, rules.seconds(above=0), "seconds in which no other job may have a job's dedupe_id"
-    )
+    delay: float = _option("delay")
+    dedupe_window: float = _option("dedupe_window", rules.seconds(above=0))
 
     @property
     def retries(self) -> Backoff:
@@ -158,7 +166,7 @@ class QueueSettings:
 class DeviceSettings:
     """``[[devices]]``: two ends, each with any number of doors, and what goes on between them."""
 
-    kind: str = _setting(MISSING, rules.one_of("streamer", "queue", "forwarder"), "what it is")
+    kind: str = _setting(MISSING, rules.one_of(*Kind), "what it is")
     queue: str = _setting("default", rules.queue_name, "the queue between its ends")
     frontends: tuple[Endpoint, ...] = _setting(
         (), rules.endpoints, "doors of producers, askers or publishers", key="frontend"
@@ -184,7 +192,7 @@ class DeviceSettings:
         "whether a message to an unknown queue makes it; by default as in [broker]",
     )
     hwm: int = _setting(10_000, rules.whole(1), "jobs between the ends and MongoDB, at most")
-    hwm_bytes: int = _setting(64 * MIB, rules.whole(1), "their bytes, at most")
+    hwm_bytes: int = _setting(64 * MIB, rules.size(), "their bytes, at most")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,7 +249,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 def _broker(table: Any, file: str, environ: Mapping[str, str], flags: Mapping[str, Any]) -> BrokerSettings:
     values = _checked(BrokerSettings, table, f"{file}: [broker]")
-    values |= _checked_each(BrokerSettings, _of_environment(environ), lambda key: _ENVIRONMENT + key.upper())
+    values |= _checked_each(BrokerSettings, _of_environment(environ), lambda key: ENVIRONMENT + key.upper())
     given = {key: value for key, value in flags.items() if value is not None}
     values |= _checked_each(BrokerSettings, given, lambda key: "--" + key.replace("_", "-"))
     if "host" in values:
@@ -261,11 +269,11 @@ def _of_environment(environ: Mapping[str, str]) -> dict[str, str]:
     Only near misses are refused: Kubernetes sets SLUICEMQ_PORT and more for a service of this name.
     """
     found = {}
-    for name in (name for name in environ if name.startswith(_ENVIRONMENT)):
-        key = name.removeprefix(_ENVIRONMENT).lower()
-        if key in _fields(BrokerSettings):
+    for name in (name for name in environ if name.startswith(ENVIRONMENT)):
+        key = name.removeprefix(ENVIRONMENT).lower()
+        if key in settings_of(BrokerSettings):
             found[key] = environ[name]
-        elif "did you mean" in (complaint := rules.unknown(key, _fields(BrokerSettings))):
+        elif "did you mean" in (complaint := rules.unknown(key, settings_of(BrokerSettings))):
             raise ConfigError(f"{name}: {complaint}")
     return found
 
@@ -297,11 +305,12 @@ def _devices(tables: Any, file: str) -> tuple[DeviceSettings, ...]:
 def _device(table: Any, place: str) -> DeviceSettings:
     values = _checked(DeviceSettings, table, place)
     if "kind" not in values:
-        raise ConfigError(f'{place}: kind is missing: expected "streamer", "queue" or "forwarder"')
+        first, second, third = (f'"{kind}"' for kind in Kind)
+        raise ConfigError(f"{place}: kind is missing: expected {first}, {second} or {third}")
     device = DeviceSettings(**values)
     for key in table:
         if not _applies(key, device):
-            raise ConfigError(f"{place}: {key}: is for a {' or '.join(_ONLY[key])}, this is a {device.kind}")
+            raise ConfigError(f"{place}: {key}: is for a {' or '.join(ONLY[key])}, this is a {device.kind}")
     if not device.frontends and not device.backends:
         raise ConfigError(f"{place}: expected a frontend, a backend or both")
     if device.ack == "explicit" and device.backends and not device.commits:
@@ -312,15 +321,15 @@ def _device(table: Any, place: str) -> DeviceSettings:
 
 
 def _applies(key: str, settings: Any) -> bool:
-    return not isinstance(settings, DeviceSettings) or settings.kind in _ONLY.get(key, (settings.kind,))
+    return not isinstance(settings, DeviceSettings) or settings.kind in ONLY.get(key, (settings.kind,))
 
 
 def _default_devices(host: str) -> tuple[DeviceSettings, ...]:
     push, pull, req, rep, pub, sub, commit = ((_door(_PORT + n, host),) for n in range(1, 8))
     return (
-        DeviceSettings(kind="streamer", frontends=push, backends=pull, commits=commit),
-        DeviceSettings(kind="queue", frontends=req, backends=rep),
-        DeviceSettings(kind="forwarder", frontends=pub, backends=sub),
+        DeviceSettings(kind=Kind.STREAMER, frontends=push, backends=pull, commits=commit),
+        DeviceSettings(kind=Kind.QUEUE, frontends=req, backends=rep),
+        DeviceSettings(kind=Kind.FORWARDER, frontends=pub, backends=sub),
     )
 
 
@@ -334,7 +343,7 @@ def _refuse_shared_doors(config: Config) -> None:
             seen.add(end.address)
 
 
-def _fields(kind: type[Any]) -> dict[str, Field[Any]]:
+def settings_of(kind: type[Any]) -> dict[str, Field[Any]]:
     """The settings of a table by the key that they are written with."""
     return {each.metadata["key"] or each.name: each for each in fields(kind)}
 
@@ -355,7 +364,7 @@ def _checked_each(
     kind: type[Any], table: Mapping[str, Any], where: Callable[[str], str], place: str = "flags"
 ) -> dict[str, Any]:
     """The values of a table by attribute, each checked by its rule; ``where`` names a key's place."""
-    known = _fields(kind)
+    known = settings_of(kind)
     _known(table, known, place)
     return {
         known[key].name: _value(known[key].metadata["rule"], value, where(key))
@@ -373,22 +382,23 @@ def _value(rule: rules.Rule, value: Any, place: str) -> Any:
 def _table(title: str, settings: Any) -> str:
     rows = [
         _row(key, getattr(settings, each.name), each.metadata["doc"])
-        for key, each in _fields(type(settings)).items()
+        for key, each in settings_of(type(settings)).items()
         if _applies(key, settings)
     ]
     return "\n".join([title, *rows, ""])
 
 
 def _row(key: str, value: Any, doc: str) -> str:
-    shown = f"# {key} =" if value in (None, ()) else f"{key} = {_toml(value)}"
+    shown = f"# {key} =" if value in (None, ()) else f"{key} = {as_toml(value)}"
     return f"{shown}  # {doc}"
 
 
-def _toml(value: Any) -> str:
+def as_toml(value: Any) -> str:
+    """A value as it may stand in the file, without a password."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple):
-        return _toml(value[0]) if len(value) == 1 else f"[{', '.join(map(_toml, value))}]"
+        return as_toml(value[0]) if len(value) == 1 else f"[{', '.join(map(as_toml, value))}]"
     if isinstance(value, int | float):
         return str(value)
     return json.dumps(_PASSWORD.sub(r"\1:***@", str(value)), ensure_ascii=False)

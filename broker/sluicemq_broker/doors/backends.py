@@ -15,14 +15,16 @@ import gevent
 
 from sluicemq import wire
 from sluicemq.errors import BadFrames
+from sluicemq.options import TEN_YEARS
 from sluicemq_broker.config.settings import BrokerSettings, DeviceSettings
 from sluicemq_broker.doors.frontends import FRAME_FACTOR, PROBE
 from sluicemq_broker.doors.pops import push_anew
 from sluicemq_broker.job.job import Job
 from sluicemq_broker.queue.queue import Queue
-from sluicemq_broker.queue.verdict import Settlement, Verdict, read_verdict
+from sluicemq_broker.queue.verdict import PLAIN, Settlement, Verdict, read_verdict
 from sluicemq_broker.queue.worker import Delivery, Takes, Worker
 from sluicemq_broker.runtime.counters import Counters
+from sluicemq_broker.runtime.counts import Count
 from sluicemq_devices.doors.doors import Lane, LaneDoor
 from sluicemq_devices.doors.endpoints import Endpoint
 from sluicemq_devices.doors.switchboard import Switchboard
@@ -177,7 +179,9 @@ class PullBackend(Backend):
             return _commit_frames(frames)
         except BadFrames as error:
             lane.blame()
-            self.counters.notice("bad_verdicts", f"at the commit door of queue {self.queue.name}: {error}")
+            self.counters.notice(
+                Count.BAD_VERDICTS, f"at the commit door of queue {self.queue.name}: {error}"
+            )
             return _unreadable(frames[1], error) if len(frames) > 1 else None
 
 
@@ -248,13 +252,15 @@ class RepWorker(LaneWorker):
     def _receive(self, messages: list[list[bytes]]) -> None:
         for frames in messages:
             if frames == PROBE and not self._has_spoken:
-                self._backend.counters.add("probes")
+                self._backend.counters.add(Count.PROBES)
                 continue
             self._has_spoken = True
             delivery = next(iter((self.in_flight or self.overdue).values()), None)
             if delivery is None:
                 self._lane.blame()
-                self._backend.counters.notice("bad_verdicts", f"worker {self.name} answered without a job")
+                self._backend.counters.notice(
+                    Count.BAD_VERDICTS, f"worker {self.name} answered without a job"
+                )
                 continue
             self._queue.settle([self._verdict(delivery, frames[1:])], Settlement())
 
@@ -263,7 +269,7 @@ class RepWorker(LaneWorker):
             return _answer(delivery.receipt, frames)
         except BadFrames as error:
             self._backend.counters.notice(
-                "bad_verdicts", f"worker {self.name}, job {delivery.job.id}: {error}"
+                Count.BAD_VERDICTS, f"worker {self.name}, job {delivery.job.id}: {error}"
             )
             return _unreadable(delivery.receipt, error)
 
@@ -351,9 +357,13 @@ def _commit_frames(frames: list[bytes]) -> Verdict:
     return Verdict(frames[1], read_verdict(frames[0]), b"".join(frames[2:3]), _delay(frames[3:]))
 
 
+#: Compared one by one: a result may have megabytes, and its hash would be of all of them.
+_WORDS = tuple(PLAIN)
+
+
 def _answer(receipt: bytes, frames: list[bytes]) -> Verdict:
     """A REP worker's answer: ``[result]``, or a verb first; raises :class:`BadFrames`."""
-    if len(frames) == 1 and frames[0] not in (b"COMMIT", b"ROLLBACK", b"REJECT"):
+    if len(frames) == 1 and frames[0] not in _WORDS:
         return Verdict(receipt, wire.COMMIT, frames[0])
     if not 1 <= len(frames) <= 3:
         raise BadFrames(f"an answer has 1 to 3 frames, this one has {len(frames)}")
@@ -372,9 +382,6 @@ def _delay(frames: list[bytes]) -> float | None:
         delay = float(frames[0])
     except ValueError:
         delay = -1.0
-    if not 0 <= delay <= _LONGEST_DELAY:
+    if not 0 <= delay <= TEN_YEARS:
         raise BadFrames(f"delay {frames[0][:32]!r} is not a number of seconds from 0 to ten years")
     return delay
-
-
-_LONGEST_DELAY = 10 * 366 * 86400.0

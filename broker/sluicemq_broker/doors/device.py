@@ -11,11 +11,12 @@ from sluicemq_broker.doors.frontends import Frontend, PushFrontend, RequestFront
 from sluicemq_broker.queue.queues import Queues
 from sluicemq_broker.runtime.counters import Counters
 from sluicemq_devices.doors.switchboard import Switchboard
+from sluicemq_devices.relays.device import Kind
 from sluicemq_devices.relays.forwarder import Forwarder
 
 _ENDS: dict[str, tuple[type[Frontend], type[Backend]]] = {
-    "streamer": (PushFrontend, PullBackend),
-    "queue": (RequestFrontend, RepBackend),
+    Kind.STREAMER: (PushFrontend, PullBackend),
+    Kind.QUEUE: (RequestFrontend, RepBackend),
 }
 
 
@@ -103,7 +104,7 @@ class ForwarderDevice:
         """What it is and where its doors are."""
         addresses, fronts = self._relay.addresses, len(self._settings.frontends)
         ends = {"frontend": addresses[:fronts], "backend": addresses[fronts:], "commit": []}
-        return {"kind": "forwarder", "queue": "", **ends}
+        return {"kind": Kind.FORWARDER, "queue": "", **ends}
 
 
 Device = QueueDevice | ForwarderDevice

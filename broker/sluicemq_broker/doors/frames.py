@@ -5,25 +5,19 @@ from __future__ import annotations
 import itertools
 import reprlib
 import secrets
-from collections.abc import Callable, Mapping
-from datetime import datetime
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from sluicemq import wire
 from sluicemq.errors import BadFrames, BadHeaders, TooLarge
+from sluicemq.options import OPTIONS, rfc3339
 from sluicemq_broker.config.settings import QueueSettings
-from sluicemq_broker.job.backoff import BOUNDS, KINDS, Backoff
+from sluicemq_broker.job.backoff import Backoff
 from sluicemq_broker.job.job import Dedupe, Job
 from sluicemq_broker.store.connection import ServerClock
 from sluicemq_broker.store.documents import stored_size
 
-RESULT: Final = "result"
-ACCEPTED: Final = "accepted"
-
-_LONGEST_ID = 128
-_DEEPEST = 20
-_LAST_DATE = datetime(9999, 1, 1).timestamp()  # noqa: DTZ001 - a bound, to the day
-_TEN_YEARS = 10 * 366 * 86400.0
+_RULES: Final = {each.name: each.rule for each in OPTIONS.values()}
 
 
 class _Brief(reprlib.Repr):
@@ -163,7 +157,7 @@ def _stored_size(own: Mapping[str, Any]) -> int:
 def _eligible_at(headers: Mapping[str, Any], now: float, delay: float) -> float:
     not_before = headers.get("not_before")
     if isinstance(not_before, str):
-        not_before = _rfc3339(not_before)
+        not_before = rfc3339(not_before)
     delay = headers.get("delay", delay)
     due = max(not_before or 0.0, now + delay if delay else 0.0)
     return int(due * 1000) / 1000
@@ -183,123 +177,6 @@ def _backoff(header: str | Mapping[str, Any], usual: Backoff) -> Backoff | None:
     numbers = {name: float(value) for name, value in said.items() if name != "kind"}
     own = usual._replace(kind=said.get("kind", usual.kind), **numbers)
     return None if own == usual else own
-
-
-def _rfc3339(text: str) -> float:
-    when = datetime.fromisoformat(text)
-    if when.tzinfo is None:
-        raise ValueError
-    return when.timestamp()
-
-
-def _number(low: float, high: float) -> Callable[[Any], bool]:
-    return lambda value: (
-        isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
-    )
-
-
-def _integer(low: int, high: int) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
-
-
-def _is_backoff(value: Any) -> bool:
-    if isinstance(value, str):
-        return value in KINDS
-    return isinstance(value, dict) and all(
-        each in KINDS if name == "kind" else name in BOUNDS and _number(*BOUNDS[name])(each)
-        for name, each in value.items()
-    )
-
-
-def _is_id(value: Any) -> bool:
-    return (
-        isinstance(value, str)
-        and 1 <= len(value) <= _LONGEST_ID
-        and len(value.encode("utf-8", "surrogatepass")) <= _LONGEST_ID
-    )
-
-
-def _is_time(value: Any) -> bool:
-    if not isinstance(value, str):
-        return _number(0, _LAST_DATE)(value)
-    try:
-        return 0 <= _rfc3339(value) <= _LAST_DATE
-    except (ValueError, OverflowError):
-        return False
-
-
-def _storable(own: dict[Any, Any]) -> bool:
-    """Whether MongoDB and msgpack can both hold it: 64-bit integers, text keys without NUL, not too deep.
-
-    Nor keys with a leading ``$``: ``{"$ref": ...}`` comes back from MongoDB as something else. Level by
-    level, so that too much of it is seen before it is gone through.
-    """
-    level: list[Any] = [own]
-    left = wire.MOST_HEADER_VALUES
-    for _ in range(_DEEPEST + 1):
-        deeper: list[Any] = []
-        for value in level:
-            if isinstance(value, dict | list):
-                left -= len(value)
-                if left < 0 or (isinstance(value, dict) and not all(map(_is_key, value))):
-                    return False
-                deeper.extend(value.values() if isinstance(value, dict) else value)
-            elif not _is_storable(value):
-                return False
-        if not deeper:
-            return True
-        level = deeper
-    return False
-
-
-def _is_key(key: Any) -> bool:
-    return isinstance(key, str) and key[:1] != "$" and "\0" not in key and _is_text(key)
-
-
-def _is_storable(value: Any) -> bool:
-    if isinstance(value, str):
-        return _is_text(value)
-    if isinstance(value, int):
-        return -(2**63) <= value < 2**63
-    return value is None or isinstance(value, float | bytes)
-
-
-def _is_text(value: str) -> bool:
-    """Not a lone surrogate, which JSON can write but UTF-8 can't."""
-    try:
-        return value.isascii() or bool(value.encode())
-    except UnicodeEncodeError:
-        return False
-
-
-class _Rule(NamedTuple):
-    holds: Callable[[Any], bool]
-    expected: str
-
-
-_RULES: Final[dict[str, _Rule]] = {
-    "id": _Rule(lambda value: _is_id(value) and _is_text(value), "a string of 1 to 128 bytes"),
-    "priority": _Rule(_integer(0, 255), "a whole number from 0 to 255"),
-    "delay": _Rule(_number(0, _TEN_YEARS), "seconds from 0 to ten years"),
-    "not_before": _Rule(_is_time, "Unix seconds or RFC 3339 text with a time zone, before the year 9999"),
-    "ttl": _Rule(_number(0.001, _TEN_YEARS), "seconds above 0, at most ten years"),
-    "max_attempts": _Rule(_integer(0, 1_000_000), "a whole number from 0 (for ever) to 1000000"),
-    "dedupe_id": _Rule(lambda value: _is_id(value) and _is_text(value), "a string of 1 to 128 bytes"),
-    "dedupe_window": _Rule(_number(0.1, _TEN_YEARS), "seconds from 0.1 to ten years"),
-    "visibility_timeout": _Rule(_number(0.1, 30 * 86400), "seconds from 0.1 to 30 days"),
-    "backoff": _Rule(
-        _is_backoff,
-        "'exponential', 'linear', 'fixed' or 'none', or a map of kind (one of these), base and cap "
-        "(seconds from 0 to ten years), factor (1 to 100) and jitter (0 to 1)",
-    ),
-    "keep_done": _Rule(_number(0, _TEN_YEARS), "seconds from 0 to ten years"),
-    "reply": _Rule(lambda value: value in (RESULT, ACCEPTED), "'result' or 'accepted'"),
-    "headers": _Rule(
-        lambda value: isinstance(value, dict) and _storable(value),
-        "a map with text keys (not starting with $), 64-bit numbers, "
-        f"at most {_DEEPEST} levels and {wire.MOST_HEADER_VALUES} values",
-    ),
-}
 
 
 def _check(key: Any, value: Any) -> None:

@@ -28,13 +28,15 @@ from sluicemq.errors import (
     TooLarge,
     Unavailable,
 )
+from sluicemq.options import ACCEPTED, RESULT
 from sluicemq_broker.config.settings import BrokerSettings, DeviceSettings
-from sluicemq_broker.doors.frames import ACCEPTED, RESULT, JobMaker, split
+from sluicemq_broker.doors.frames import JobMaker, split
 from sluicemq_broker.job.job import Job
 from sluicemq_broker.queue.intake import Push
 from sluicemq_broker.queue.queue import Queue
 from sluicemq_broker.queue.queues import Queues
 from sluicemq_broker.runtime.counters import Counters
+from sluicemq_broker.runtime.counts import Count
 from sluicemq_devices.doors.doors import Lane, LaneDoor
 from sluicemq_devices.doors.endpoints import Endpoint
 from sluicemq_devices.doors.switchboard import Switchboard
@@ -115,7 +117,7 @@ class Frontend:
             door.stop()
 
     def _close_gates(self) -> None:
-        self._counters.add("gates_closed")
+        self._counters.add(Count.GATES_CLOSED)
         for door in self.doors:
             door.pause()
 
@@ -196,7 +198,7 @@ class PushFrontend(Frontend):
         lane.receive = partial(self._receive, lane=lane)
 
     def _receive(self, messages: list[list[bytes]], lane: Lane | None = None) -> None:
-        self._counters.add("received", len(messages))
+        self._counters.add(Count.RECEIVED, len(messages))
         batches: dict[Queue, list[Job]] = {}
         for frames in messages:
             try:
@@ -227,15 +229,15 @@ class PushFrontend(Frontend):
         existing: Sequence[int],
     ) -> None:
         self._on_their_way.give(queue, count, size)
-        self._counters.add("repeated", len(existing))
+        self._counters.add(Count.REPEATED, len(existing))
         for error in [each for each in refused.values() if not isinstance(each, Duplicate)]:
-            self._counters.notice("jobs_refused", f"a job of a PUSH producer was not stored: {error}")
+            self._counters.notice(Count.JOBS_REFUSED, f"a job of a PUSH producer was not stored: {error}")
 
     def _bury(self, frames: list[bytes], error: SluiceError) -> None:
         size = sum(map(len, frames))
-        self._counters.add("unreadable")
+        self._counters.add(Count.UNREADABLE)
         self._counters.notice(
-            error.code.lower(), f"a PUSH message of {size} bytes to queue {self._queue.name}: {error}"
+            Count.of(error), f"a PUSH message of {size} bytes to queue {self._queue.name}: {error}"
         )
         kept = _KEPT_OF_LONG if isinstance(error, TooLarge) else _KEPT
         payload, headers = frames[-1][:kept], frames[1][:_KEPT] if len(frames) > 2 else b""
@@ -279,7 +281,7 @@ class RequestFrontend(Frontend):
     def receive(self, asker: Asker, messages: list[list[bytes]]) -> None:
         """Take in questions; those that can't be read are answered at once."""
         messages = self._questions(messages)
-        self._counters.add("received", len(messages))
+        self._counters.add(Count.RECEIVED, len(messages))
         batches: dict[Queue, list[tuple[_Request, Job]]] = {}
         for frames in messages:
             request = _Request(self, asker, frames)
@@ -288,8 +290,8 @@ class RequestFrontend(Frontend):
                 queue.admit()
                 self._wait(request)
             except (Paused, QueueFull) as error:
-                self._counters.add("refused")
-                self._counters.notice(error.code.lower(), str(error))
+                self._counters.add(Count.REFUSED)
+                self._counters.notice(Count.of(error), str(error))
                 asker.lane.blame(malformed=False)
                 request.answer(error)
             except Exception as error:  # noqa: BLE001 - those who asked with it must not go unanswered
@@ -316,7 +318,7 @@ class RequestFrontend(Frontend):
             request.forget()
         self._waiting.forget(asker)
         if waiting:
-            self._counters.add("askers_gone", len(waiting))
+            self._counters.add(Count.ASKERS_GONE, len(waiting))
 
     def _door(self, board: Switchboard, endpoint: Endpoint, longest: int) -> LaneDoor:
         return LaneDoor(
@@ -337,12 +339,12 @@ class RequestFrontend(Frontend):
         if all(frames[-1] for frames in messages):
             return messages
         questions = [frames for frames in messages if frames[-1] or frames.index(b"", 1) < len(frames) - 1]
-        self._counters.add("probes", len(messages) - len(questions))
+        self._counters.add(Count.PROBES, len(messages) - len(questions))
         return questions
 
     def _refuse(self, request: _Request, error: SluiceError) -> None:
-        self._counters.add("unreadable")
-        self._counters.notice(error.code.lower(), f"a request to queue {self._queue.name}: {error}")
+        self._counters.add(Count.UNREADABLE)
+        self._counters.notice(Count.of(error), f"a request to queue {self._queue.name}: {error}")
         request.asker.lane.blame(malformed=isinstance(error, MALFORMED))
         request.answer(error)
 
@@ -380,7 +382,7 @@ class RequestFrontend(Frontend):
         existing: Sequence[int],
     ) -> None:
         self._on_their_way.give(queue, len(requests), size)
-        self._counters.add("repeated", len(existing))
+        self._counters.add(Count.REPEATED, len(existing))
         for at, request in enumerate(requests):
             if at in refused and request.wants_result:
                 queue.no_result(request.job_id, refused[at])

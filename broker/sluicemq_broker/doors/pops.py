@@ -9,6 +9,7 @@ from sluicemq_broker.queue.intake import Push
 from sluicemq_broker.queue.queue import Queue
 from sluicemq_broker.queue.worker import Delivery
 from sluicemq_broker.runtime.counters import Counters
+from sluicemq_broker.runtime.counts import Count
 
 
 def push_anew(queue: Queue, deliveries: Sequence[Delivery], counters: Counters) -> None:
@@ -18,18 +19,18 @@ def push_anew(queue: Queue, deliveries: Sequence[Delivery], counters: Counters) 
     """
 
     def stored(refused: dict[int, SluiceError], existing: Sequence[int]) -> None:
-        counters.add("repeated", len(existing))
+        counters.add(Count.REPEATED, len(existing))
         if refused or existing:  # of an id that was pushed again meanwhile there can be one only
             lost = len(refused) + len(existing)
-            counters.notice("popped_lost", f"{lost} popped jobs could not be stored again")
+            counters.notice(Count.POPPED_LOST, f"{lost} popped jobs could not be stored again")
 
     there = [each.job for each in deliveries if each.kept]
     gone = [each.job for each in deliveries if not each.kept]
     if there:
-        counters.add("taken_back", len(there))
+        counters.add(Count.TAKEN_BACK, len(there))
         queue.take_back(there)
     if gone:
-        counters.add("pushed_anew", len(gone))
+        counters.add(Count.PUSHED_ANEW, len(gone))
         for job in gone:
             job.owner, job.attempts = "", 0
         queue.push(Push(gone, stored))

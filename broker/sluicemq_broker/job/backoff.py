@@ -6,15 +6,11 @@ import random
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-KINDS: Final = ("exponential", "linear", "fixed", "none")
+from sluicemq.options import BACKOFF_BOUNDS, BACKOFF_KINDS
 
+KINDS: Final = BACKOFF_KINDS
 #: The least and the most of each number of a :class:`Backoff`; times at most ten years.
-BOUNDS: Final = {
-    "base": (0.0, 10 * 366 * 86400.0),
-    "factor": (1.0, 100.0),
-    "cap": (0.0, 10 * 366 * 86400.0),
-    "jitter": (0.0, 1.0),
-}
+BOUNDS: Final = BACKOFF_BOUNDS
 
 
 class Backoff(NamedTuple):

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
+from sluicemq.options import OPTIONS
 from sluicemq_broker.job.backoff import Backoff
 
 
@@ -45,6 +46,17 @@ class State(StrEnum):
     WAITING = "waiting"
     RESERVED = "reserved"
     DONE = "done"
+    DEAD = "dead"
+
+
+#: What a ``ready`` job whose ``eligible_at`` lies ahead is shown as; no job is stored so.
+SCHEDULED: Final = "scheduled"
+
+
+class OnExpiry(StrEnum):
+    """What becomes of a job whose time to live has run out: removed, or a dead letter."""
+
+    DROP = "drop"
     DEAD = "dead"
 
 
@@ -112,12 +124,12 @@ class Job:
         priority: int = 0,
         eligible_at: float = 0.0,
         expires_at: float | None = None,
-        max_attempts: int = 5,
-        visibility_timeout: float = 1800.0,
+        max_attempts: int = OPTIONS["max_attempts"].default,
+        visibility_timeout: float = OPTIONS["visibility_timeout"].default,
         backoff: Backoff | None = None,
         remember: float | None = None,
         dedupe: Dedupe | None = None,
-        keep_done: float = 0.0,
+        keep_done: float = OPTIONS["keep_done"].default,
         size: int | None = None,
     ) -> None:
         self.id = id

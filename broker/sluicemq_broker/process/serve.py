@@ -22,6 +22,7 @@ from sluicemq_broker.config.settings import Config, ConfigError, describe, load
 from sluicemq_broker.embedded.life import EmbeddedMongo
 from sluicemq_broker.process import addresses, logs
 from sluicemq_broker.process.server import Server
+from sluicemq_devices.relays.device import Kind
 
 log = logging.getLogger("broker")
 
@@ -183,7 +184,7 @@ def _announce(server: Server, embedded: EmbeddedMongo | None, ready_file: Path |
 
 
 _DOORS = {
-    "streamer": {"frontend": "PUSH producers", "backend": "PULL workers", "commit": "commits"},
-    "queue": {"frontend": "REQ clients", "backend": "REP workers"},
-    "forwarder": {"frontend": "publishers", "backend": "subscribers"},
+    Kind.STREAMER: {"frontend": "PUSH producers", "backend": "PULL workers", "commit": "commits"},
+    Kind.QUEUE: {"frontend": "REQ clients", "backend": "REP workers"},
+    Kind.FORWARDER: {"frontend": "publishers", "backend": "subscribers"},
 }

@@ -25,11 +25,13 @@ from sluicemq_broker.queue.owners import Owners
 from sluicemq_broker.queue.queues import Queues, databases
 from sluicemq_broker.queue.sweeper import Sweeper
 from sluicemq_broker.runtime.counters import Counters
+from sluicemq_broker.runtime.counts import Count
 from sluicemq_broker.runtime.turns import Turns
 from sluicemq_broker.store.connection import Documents, ServerClock, connect, connect_for_leases, require_safe
 from sluicemq_broker.store.inspect import Inspector
 from sluicemq_broker.store.leases import LeaseStore
 from sluicemq_devices.doors.switchboard import Switchboard
+from sluicemq_devices.relays.device import Kind
 
 log = logging.getLogger("broker")
 
@@ -41,7 +43,7 @@ _WRITING_SHARE = 0.3
 _LAST_WRITES = 0.2
 _LEAVING = 1.0
 #: What becomes of a job that comes in.
-_BECAME = ("pushed", "repeated", "duplicates", "refused", "unreadable")
+_BECAME = (Count.PUSHED, Count.REPEATED, Count.DUPLICATES, Count.REFUSED, Count.UNREADABLE)
 #: How often a starting broker tries to write its lease.
 _LEASE_TRIES = 5
 
@@ -160,7 +162,7 @@ class Server:
         self._queues.drop_owner(owner)
 
     def _device(self, settings: DeviceSettings, maker: JobMaker) -> Device:
-        if settings.kind == "forwarder":
+        if settings.kind == Kind.FORWARDER:
             return ForwarderDevice(settings, self._board)
         return QueueDevice(settings, self.config.broker, self._board, self._queues, maker, self.counters)
 
@@ -204,7 +206,7 @@ class Server:
         try:
             step()
         except Unavailable as error:
-            self.counters.notice("store_unavailable", f"{duty}: {error}")
+            self.counters.notice(Count.STORE_UNAVAILABLE, f"{duty}: {error}")
         except Exception:
             log.exception("%s failed", duty)
 
@@ -280,14 +282,14 @@ class Server:
         """What came in is what was stored, was there before, was refused, or could not be read."""
         self.counters.say_rest()
         values = self.counters.values
-        came = {name: values[name] for name in ("received", "pushed_anew")}
-        became = {name: values[name] for name in _BECAME}
+        came: dict[str, int] = {name: values[name] for name in (Count.RECEIVED, Count.PUSHED_ANEW)}
+        became: dict[str, int] = {name: values[name] for name in _BECAME}
         counted = {
             **came,
             **became,
             "unclear": sum(came.values()) - sum(became.values()),  # MongoDB has not answered
-            "delivered": values["delivered"],
-            "committed": values["committed"],
+            Count.DELIVERED: values[Count.DELIVERED],
+            Count.COMMITTED: values[Count.COMMITTED],
         }
         log.info("counted: %s", " ".join(f"{name}={count}" for name, count in counted.items()))
 

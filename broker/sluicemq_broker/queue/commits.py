@@ -19,6 +19,7 @@ from sluicemq_broker.queue.dispatch import Dispatch
 from sluicemq_broker.queue.verdict import Settlement, not_durable
 from sluicemq_broker.queue.worker import Delivery, Worker
 from sluicemq_broker.runtime.batcher import Batcher
+from sluicemq_broker.runtime.counts import Count
 from sluicemq_broker.runtime.shield import shielded
 from sluicemq_broker.store.queue_store import QueueStore
 from sluicemq_broker.store.verdicts import Finished
@@ -124,7 +125,7 @@ class Commits:
                 each.delivery.kept = True
         problems = self._remove(removed) | self._finish(kept)
         self._dispatch.forget(each.delivery.job for each in commits)
-        self._counters.add("committed", len(commits) - len(problems))
+        self._counters.add(Count.COMMITTED, len(commits) - len(problems))
         for each in commits:
             problem = problems.get(each.delivery.job.id)
             if problem:
@@ -139,7 +140,7 @@ class Commits:
             self._unkept(commit, problem)
             return
         commit.settlement.settled(commit.position, problem)
-        self._counters.notice("uncommitted", str(problem))
+        self._counters.notice(Count.UNCOMMITTED, str(problem))
         shielded(self._answers.failed, commit.delivery.job.id, problem)
 
     def _remove(self, jobs: list[Job]) -> dict[str, SluiceError]:
@@ -196,7 +197,7 @@ class Commits:
         self._dispatch.supply.some_ready(count=len(jobs))
 
     def _take_back_failed(self, jobs: list[Job]) -> None:
-        self._counters.notice("popped_lost", f"{len(jobs)} popped jobs could not be stored again")
+        self._counters.notice(Count.POPPED_LOST, f"{len(jobs)} popped jobs could not be stored again")
 
 
 def by_owner(jobs: Iterable[Job]) -> dict[str, list[Job]]:

@@ -15,6 +15,7 @@ from sluicemq_broker.queue.staging import Staging
 from sluicemq_broker.queue.supply import Supply
 from sluicemq_broker.queue.takers import Takers
 from sluicemq_broker.queue.worker import Delivery, Worker
+from sluicemq_broker.runtime.counts import Count
 from sluicemq_broker.store.queue_store import QueueStore
 
 #: Jobs in one message to a worker, at most: the second message is under way while it works.
@@ -205,7 +206,7 @@ class Dispatch:
         now = self._timer.now()
         for delivery in self.deliveries.never_answered(now):
             self._counters.notice(
-                "workers_hung_up", f"worker {delivery.worker.name} never answered job {delivery.job.id}"
+                Count.WORKERS_HUNG_UP, f"worker {delivery.worker.name} never answered job {delivery.job.id}"
             )
             delivery.worker.hang_up()
         late = self.deliveries.time_out(now)
@@ -282,7 +283,7 @@ class Dispatch:
         if not self.deliveries.in_flight:
             self.pace.begin()
         deliveries = self.deliveries.open(worker, jobs, self._timer.now())
-        self._counters.add("delivered", len(jobs))
+        self._counters.add(Count.DELIVERED, len(jobs))
         if worker.pops:
             self.pace.ended(len(jobs))
             self._outlet.pop(worker, deliveries)

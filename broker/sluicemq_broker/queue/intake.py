@@ -11,6 +11,7 @@ from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.ledger import Arrival
 from sluicemq_broker.queue.supply import Supply
 from sluicemq_broker.runtime.batcher import Batcher
+from sluicemq_broker.runtime.counts import Count
 from sluicemq_broker.runtime.shield import shielded
 from sluicemq_broker.store.connection import Refused
 from sluicemq_broker.store.inserts import Pushed
@@ -89,7 +90,7 @@ class Intake:
     def refuse(self, pushes: list[Push]) -> None:
         """Tell that these could not be stored."""
         for push in pushes:
-            self._counters.add("refused", len(push.jobs))
+            self._counters.add(Count.REFUSED, len(push.jobs))
             error = Unavailable(
                 "the broker stops, or MongoDB can't be reached: it may be stored, or not; "
                 "push it again with the same id"
@@ -124,10 +125,10 @@ class Intake:
             self._wake(jobs)
 
     def _count(self, jobs: list[Job], pushed: Pushed) -> None:
-        self._counters.add("pushed", len(jobs) - len(pushed.existing) - len(pushed.refused))
+        self._counters.add(Count.PUSHED, len(jobs) - len(pushed.existing) - len(pushed.refused))
         duplicates = sum(isinstance(error, Duplicate) for error in pushed.refused.values())
-        self._counters.add("duplicates", duplicates)
-        self._counters.add("refused", len(pushed.refused) - duplicates)
+        self._counters.add(Count.DUPLICATES, duplicates)
+        self._counters.add(Count.REFUSED, len(pushed.refused) - duplicates)
 
     def _gather(self, waiting: int) -> None:
         self._supply.await_room(min(INSERT, waiting))

@@ -26,6 +26,7 @@ from sluicemq_broker.queue.verdict import Settlement, Verdict
 from sluicemq_broker.queue.worker import Delivery, Worker
 from sluicemq_broker.runtime.batcher import Batcher
 from sluicemq_broker.runtime.counters import QueueCounters
+from sluicemq_broker.runtime.counts import Count
 from sluicemq_broker.store.connection import Documents
 from sluicemq_broker.store.documents import Usual
 from sluicemq_broker.store.inspect import collection
@@ -264,7 +265,7 @@ class Queue:
             expired = self.store.expire(self._context.clock.now())
             if not expired:
                 return
-            self.counters.add("expired", len(expired))
+            self.counters.add(Count.EXPIRED, len(expired))
             self._answers.expired(expired)
 
     def knows(self, job_id: str, hold: int) -> bool:
@@ -327,10 +328,4 @@ class Queue:
 
 
 def _defaults(settings: QueueSettings) -> Usual:
-    return Usual(
-        settings.max_attempts,
-        settings.visibility_timeout,
-        settings.keep_done,
-        settings.dead_retention,
-        settings.on_expiry,
-    )
+    return Usual._make(getattr(settings, name) for name in Usual._fields)

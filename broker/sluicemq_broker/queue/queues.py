@@ -12,6 +12,7 @@ from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.pauses import Pauses
 from sluicemq_broker.queue.queue import Queue
 from sluicemq_broker.runtime.bucket import Bucket
+from sluicemq_broker.runtime.counts import Gauge
 from sluicemq_broker.store.connection import Documents
 from sluicemq_broker.store.inspect import Inspector
 from sluicemq_broker.store.pauses import PauseStore
@@ -155,8 +156,8 @@ class Queues:
     def summary(self, queue: Queue, counts: dict[str, Any]) -> dict[str, Any]:
         """One line of the list of queues: what MongoDB holds and what is going on here."""
         here = {
-            "workers": queue.workers,
-            "in_flight": queue.in_flight,
+            Gauge.WORKERS: queue.workers,
+            Gauge.IN_FLIGHT: queue.in_flight,
             "rates": queue.rates(),
             "paused": sorted(queue.paused),
         }

@@ -17,6 +17,7 @@ from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.dispatch import Dispatch
 from sluicemq_broker.queue.verdict import Settlement, not_durable
 from sluicemq_broker.runtime.batcher import Batcher
+from sluicemq_broker.runtime.counts import Count
 from sluicemq_broker.runtime.shield import shielded
 from sluicemq_broker.store.queue_store import QueueStore
 from sluicemq_broker.store.verdicts import GivenBack
@@ -85,7 +86,7 @@ class Returns:
         now = self._clock.now()
         ours = self._retry.run(lambda: self._store.give_back(entries, now))
         if ours < len(entries):
-            self._counters.add("given_back_by_others", len(entries) - ours)
+            self._counters.add(Count.GIVEN_BACK_BY_OTHERS, len(entries) - ours)
         self._dispatch.forget(each.job for each in entries)
         self._supply.came_back(_awaited(returns))
         for each in returns:
@@ -95,7 +96,7 @@ class Returns:
     def _announce(self, entries: list[GivenBack], now: float) -> None:
         for entry in entries:
             if entry.dead:
-                self._counters.notice("dead", f"job {entry.job.id} is dead after {entry.reason!r}")
+                self._counters.notice(Count.DEAD, f"job {entry.job.id} is dead after {entry.reason!r}")
                 why = Dead(f"job {entry.job.id} is dead: {entry.reason}")
                 shielded(self._answers.failed, entry.job.id, why)
         alive = [entry for entry in entries if not entry.dead]
@@ -125,7 +126,7 @@ class Returns:
         for held in by_owner(jobs).values():
             self._release_held(held)
         self._dispatch.forget(jobs)
-        self._counters.add("released", len(jobs))
+        self._counters.add(Count.RELEASED, len(jobs))
         self._supply.came_back(len(jobs))
         self._supply.some_ready(count=len(jobs))
 

@@ -18,6 +18,7 @@ from sluicemq_broker.queue.returns import Return, Returns
 from sluicemq_broker.queue.verdict import Settlement, Verdict
 from sluicemq_broker.queue.worker import Delivery, Worker
 from sluicemq_broker.runtime.batcher import Batcher
+from sluicemq_broker.runtime.counts import Count
 from sluicemq_broker.store.connection import ServerClock
 from sluicemq_broker.store.queue_store import QueueStore
 from sluicemq_broker.store.verdicts import GivenBack
@@ -67,7 +68,7 @@ class Settling:
         for position, verdict in enumerate(verdicts):
             delivery = self._dispatch.settle(verdict.receipt)
             if delivery is None:
-                self._counters.add("late_verdicts")
+                self._counters.add(Count.LATE_VERDICTS)
                 settlement.problems[position] = LeaseLost("this receipt is void: the delivery has ended")
                 continue
             workers.add(delivery.worker)
@@ -99,7 +100,7 @@ class Settling:
         """Roll back the deliveries whose visibility timeout has passed."""
         late = self._dispatch.time_out()
         if late:
-            self._counters.add("timed_out", len(late))
+            self._counters.add(Count.TIMED_OUT, len(late))
             self._fail(late, TIMED_OUT, suspect=False)
 
     def _return(self, delivery: Delivery, verdict: Verdict, settlement: Settlement, position: int) -> None:
@@ -111,7 +112,7 @@ class Settling:
         dead = verdict.kind == wire.REJECT or job.spent
         due = None if dead else self._due(job, verdict.delay)
         entry = GivenBack(job, _reason(verdict), worker, due, dead=dead)
-        self._counters.add("rejected" if verdict.kind == wire.REJECT else "rolled_back")
+        self._counters.add(Count.REJECTED if verdict.kind == wire.REJECT else Count.ROLLED_BACK)
         self.returns.send_back([Return(entry, settlement, position)])
 
     def _fail(self, deliveries: Iterable[Delivery], reason: str, *, suspect: bool) -> None:
@@ -122,7 +123,7 @@ class Settling:
             entry = GivenBack(job, reason, each.worker.name, due, suspect, job.spent)
             returns.append(Return(entry, settlement, at, awaited=due is None and not entry.dead))
         settlement.pending += len(returns)
-        self._counters.add("rolled_back", len(returns))
+        self._counters.add(Count.ROLLED_BACK, len(returns))
         self.returns.send_back(returns)
 
     def _due(self, job: Job, delay: float | None = None) -> float | None:
@@ -138,7 +139,7 @@ class Settling:
         """A result that can't be kept is no result, also where that is found out late."""
         commit.settlement.problems[commit.position] = problem
         job_id, reason = commit.delivery.job.id, f"{problem.code}: {problem}"
-        self._counters.notice("too_large", f"job {job_id} is rolled back: {problem}")
+        self._counters.notice(Count.TOO_LARGE, f"job {job_id} is rolled back: {problem}")
         verdict = Verdict(commit.delivery.receipt, wire.ROLLBACK, reason)
         self._return(commit.delivery, verdict, commit.settlement, commit.position)
 

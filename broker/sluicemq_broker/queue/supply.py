@@ -21,6 +21,7 @@ from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.holdings import Holdings
 from sluicemq_broker.queue.ledger import HIGHEST, Arrival, Bound, Claiming, Ledger
 from sluicemq_broker.queue.pace import Pace
+from sluicemq_broker.runtime.counts import Count
 from sluicemq_broker.store.queue_store import Claim, QueueStore
 
 #: Jobs in one claim, at most: 256 to 1000 at a time reach 25k to 39k/s, one by one 1k to 2k.
@@ -246,7 +247,7 @@ class Supply:
         except Unavailable:
             pass  # nothing is tried again: the broker stops, and what may be claimed is swept
         except SluiceError as error:
-            self._counters.notice("claims_refused", f"MongoDB refuses to hand out jobs: {error}")
+            self._counters.notice(Count.CLAIMS_REFUSED, f"MongoDB refuses to hand out jobs: {error}")
         finally:
             self._ledger.end(claiming)
             if not self._ledger.claimers():
@@ -282,7 +283,7 @@ class Supply:
         if claim.owner not in self._owners.mine():
             return  # declared dead meanwhile: others have these jobs
         for job_id in claim.buried:
-            self._counters.notice("dead", f"job {job_id} is dead: no attempt is left")
+            self._counters.notice(Count.DEAD, f"job {job_id} is dead: no attempt is left")
         self._demand.died(claim.buried)
         self._ledger.claimed(bound, claim.jobs, more=claim.more)
         self._demand.stage(claim.jobs)

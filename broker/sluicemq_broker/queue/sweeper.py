@@ -16,6 +16,7 @@ from sluicemq.errors import Unavailable
 from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.queue import Queue
 from sluicemq_broker.queue.queues import Queues
+from sluicemq_broker.runtime.counts import Count
 from sluicemq_broker.store.connection import Unclear
 
 log = logging.getLogger("broker.sweeper")
@@ -77,7 +78,7 @@ class Sweeper:
             except Exception as error:
                 if isinstance(error, Unavailable) and not isinstance(error, Unclear):
                     raise  # MongoDB is away, for all of them
-                self._counters.notice("unswept", f"queue {queue.name}: {type(error).__name__}: {error}")
+                self._counters.notice(Count.UNSWEPT, f"queue {queue.name}: {type(error).__name__}: {error}")
 
     def _sweep(self, queue: Queue) -> None:
         queue.store.prepare()
@@ -104,7 +105,7 @@ class Sweeper:
     def _free(self, queue: Queue, orphans: set[_Missing]) -> None:
         for name, owner, job_id, hold in orphans:
             if name == queue.name and not queue.knows(job_id, hold):
-                self._counters.add("orphans", queue.store.free(job_id, owner, hold))
+                self._counters.add(Count.ORPHANS, queue.store.free(job_id, owner, hold))
                 queue.jobs_ready()
 
     def _reclaim(self, queue: Queue, owner: str) -> None:
@@ -117,8 +118,8 @@ class Sweeper:
                 owner,
                 dead,
             )
-        self._counters.add("reclaimed", ready)
-        self._counters.add("dead", dead)
+        self._counters.add(Count.RECLAIMED, ready)
+        self._counters.add(Count.DEAD, dead)
         if dead:
             queue.look_up()
         queue.jobs_ready()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from sluicemq import wire
 from sluicemq.errors import BadFrames, SluiceError, Unavailable
@@ -50,9 +50,10 @@ def not_durable() -> Unavailable:
 def read_verdict(kind: bytes) -> str:
     """The verdict a plain worker's frame names; raises :class:`BadFrames` for anything else."""
     try:
-        return _PLAIN[kind]
+        return PLAIN[kind]
     except KeyError:
         raise BadFrames(f"verdict {kind[:32]!r} is not COMMIT, ROLLBACK or REJECT") from None
 
 
-_PLAIN = {b"COMMIT": wire.COMMIT, b"ROLLBACK": wire.ROLLBACK, b"REJECT": wire.REJECT}
+#: What a plain worker may say, by its frame: RELEASE is the library's.
+PLAIN: Final = {kind.encode(): kind for kind in (wire.COMMIT, wire.ROLLBACK, wire.REJECT)}

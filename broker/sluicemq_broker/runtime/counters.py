@@ -8,12 +8,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from sluicemq_broker.runtime.counts import Count
 from sluicemq_devices.hub.notices import Notices
 
 #: Rates are taken over so many steps of so many seconds: a minute.
 _STEP: Final = 5.0
 _STEPS: Final = 12
-_RATED: Final = ("pushed", "delivered", "committed")
+_RATED: Final = (Count.PUSHED, Count.DELIVERED, Count.COMMITTED)
 
 log = logging.getLogger("broker")
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 from gevent import get_hub
 
 from sluicemq_broker.runtime.counters import Counters
+from sluicemq_broker.runtime.counts import Count
 
 #: Seconds; a longer turn is counted as ``slow_turns`` and told to the log.
 SLOW: Final = 0.1
@@ -71,4 +72,4 @@ class Turns:
             self._longest_cpu = max(self._longest_cpu, computed)
         if took > SLOW:
             text = f"one turn of the hub took {took:.3f} s, {computed:.3f} s of them computing; others waited"
-            self._counters.notice("slow_turns", text)
+            self._counters.notice(Count.SLOW_TURNS, text)

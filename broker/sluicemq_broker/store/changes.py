@@ -19,7 +19,7 @@ from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
 from sluicemq.errors import BadFrames, DifferentStore, Duplicate, NotFound, SluiceError, Unavailable
-from sluicemq_broker.job.job import ERRORS_KEPT
+from sluicemq_broker.job.job import ERRORS_KEPT, State
 from sluicemq_broker.store.connection import Documents, durable, translated
 from sluicemq_broker.store.documents import ENDED_INDEX, INDEXES, Document, date, seconds
 from sluicemq_broker.store.inspect import collection, selects, stored_state
@@ -88,7 +88,7 @@ class Changes:
         Lost reply: it is there or gone; repeating it says NOT_FOUND of one that is gone. ``now`` spares
         another job of this id, accepted later, should the statement land late.
         """
-        waits = {"_id": job_id, "state": {"$in": ["ready", "waiting"]}, **_accepted_by(now)}
+        waits = {"_id": job_id, "state": {"$in": [State.READY, State.WAITING]}, **_accepted_by(now)}
         with translated():
             jobs = self._jobs(queue)
             if not jobs.delete_one(waits).deleted_count:
@@ -114,7 +114,7 @@ class Changes:
         self._change(queue, job_id, now, {"$set": fields}, "changed")
 
     def _change(self, queue: str, job_id: str, now: float, update: Document, done: str) -> None:
-        waits = {"_id": job_id, "state": "ready", "expires_at": {"$not": {"$lte": date(now)}}}
+        waits = {"_id": job_id, "state": State.READY, "expires_at": {"$not": {"$lte": date(now)}}}
         with translated():
             jobs = self._jobs(queue)
             if not jobs.update_one(waits, update).matched_count:
@@ -193,7 +193,7 @@ class _Revival:
         self._update = _revived(now, "redriven")
 
     def run(self, ids: list[str], redriven: Redriven) -> None:
-        these = {"_id": {"$in": ids}, "state": "dead", "ended_at": {"$lte": date(self._now)}}
+        these = {"_id": {"$in": ids}, "state": State.DEAD, "ended_at": {"$lte": date(self._now)}}
         redriven.moved += self._jobs.update_many(these, self._update, hint=_BY_ID).modified_count
 
 
@@ -224,7 +224,7 @@ class _Move:
             for each in ids
             if each in there
         }
-        dead = {"_id": {"$in": [each for each in ids if each not in there]}, "state": "dead"}
+        dead = {"_id": {"$in": [each for each in ids if each not in there]}, "state": State.DEAD}
         return [each["_id"] for each in self._source.find(dead, {"_id": 1}, hint=_BY_ID)]
 
     def _moved(self, ids: list[str]) -> bool:
@@ -251,7 +251,7 @@ class _Move:
 
     def _apply(self, ids: list[str], session: ClientSession) -> bool:
         source, these = self._source, {"_id": {"$in": ids}}
-        dead, ready = {**these, "state": "dead"}, {**these, "state": "ready"}
+        dead, ready = {**these, "state": State.DEAD}, {**these, "state": State.READY}
         if source.update_many(dead, self._update, hint=_BY_ID, session=session).modified_count < len(ids):
             raise _Overtaken
         self._target.insert_many(source.find(these, hint=_BY_ID, session=session), session=session)
@@ -271,7 +271,7 @@ def _revived(now: float, reason: str) -> list[Document]:
     has_ttl = {"$and": [_is("expires_at", "date"), _is("created_at", "date")]}
     ttl = {"$subtract": ["$expires_at", "$created_at"]}
     fields = {
-        "state": "ready",
+        "state": State.READY,
         "eligible_at": date(now),
         "attempts": 0,
         "errors": {"$slice": [history, -ERRORS_KEPT]},
@@ -281,7 +281,7 @@ def _revived(now: float, reason: str) -> list[Document]:
 
 
 def _chosen(letters: Letters, now: float) -> Document:
-    chosen: Document = {"state": "dead", "ended_at": {"$lte": date(now)}}
+    chosen: Document = {"state": State.DEAD, "ended_at": {"$lte": date(now)}}
     if letters.ids is not None:
         chosen["_id"] = {"$in": list(letters.ids)}
     if letters.reason is not None:  # of the last failure; an expression, so that no character is special
@@ -340,7 +340,7 @@ def _not_dead(jobs: _Jobs, queue: str, letters: Letters) -> dict[str, SluiceErro
     return {
         each: _refusal(each, queue, found.get(each), "a dead letter can be redriven")
         for each in letters.ids
-        if found.get(each) != "dead"
+        if found.get(each) != State.DEAD
     }
 
 
@@ -348,9 +348,9 @@ def _missing(jobs: _Jobs, queue: str, job_id: str, done: str, now: float = 0.0) 
     """What a job is that does not wait."""
     found = jobs.find_one({"_id": job_id}, {"state": 1, "expires_at": 1}) or {}
     state = found.get("state")
-    if state == "ready" and "expires_at" in found and seconds(found["expires_at"]) <= now:
+    if state == State.READY and "expires_at" in found and seconds(found["expires_at"]) <= now:
         state = "expired"
-    elif state == "ready":
+    elif state == State.READY:
         state = "ready only since this moment: a worker, or a broker for one, had it. Try again"
     return _refusal(job_id, queue, state, f"a job that waits can be {done}")
 

@@ -31,8 +31,9 @@ from bson.int64 import Int64
 from pymongo import IndexModel
 
 from sluicemq import wire
+from sluicemq.options import OPTIONS, TEN_YEARS
 from sluicemq_broker.job.backoff import BOUNDS, KINDS, Backoff
-from sluicemq_broker.job.job import Job, State
+from sluicemq_broker.job.job import Job, OnExpiry, State
 
 #: 2: the indexes that nearly no job is in are sparse.
 SCHEMA: Final = 2
@@ -43,11 +44,11 @@ Document = dict[str, Any]
 class Usual(NamedTuple):
     """A queue's own settings, which its jobs don't repeat: a change holds for those that wait, too."""
 
-    max_attempts: int = 5
-    visibility_timeout: float = 1800.0
-    keep_done: float = 0.0
+    max_attempts: int = OPTIONS["max_attempts"].default
+    visibility_timeout: float = OPTIONS["visibility_timeout"].default
+    keep_done: float = OPTIONS["keep_done"].default
     dead_retention: float | None = None
-    on_expiry: str = "drop"
+    on_expiry: str = OnExpiry.DROP
 
 
 #: The order in which jobs are handed out: higher priority first, then the earliest, then FIFO.
@@ -59,8 +60,8 @@ ANY_PRIORITY: Final = {"priority": {"$gte": -(2**31)}}
 #: The same, and true of what is no number too: a claim must come upon what is no job.
 WHATEVER_PRIORITY: Final = {"priority": {"$not": {"$lt": -(2**31)}}}
 
-READY_INDEX: Final = "ready"
-RESERVED_INDEX: Final = "reserved"
+READY_INDEX: Final = State.READY.value
+RESERVED_INDEX: Final = State.RESERVED.value
 ENDED_INDEX: Final = "ended"
 EXPIRY_INDEX: Final = "expiry"
 REMOVAL_INDEX: Final = "removal"
@@ -114,25 +115,14 @@ def stored_size(headers: Mapping[str, Any]) -> int:
         raise ValueError(str(error)) from error
 
 
+#: Fields that options make and of which a job that is handed out has no need any more.
+_NOT_READ: Final = frozenset({"_id", "eligible_at", "dedupe_id"})
 #: What is read of a job that is handed out; its dates and its history stay where they are. Nothing but
 #: ones: any other projection costs the server half as much again for every job.
 HANDED_OUT: Final = dict.fromkeys(
     (
-        "payload",
-        "headers",
-        "priority",
-        "seq",
-        "attempts",
-        "losses",
-        "suspect",
-        "expires_at",
-        "remember",
-        "asked",
-        "dedupe_until",
-        "max_attempts",
-        "visibility_timeout",
-        "backoff",
-        "keep_done",
+        *("payload", "seq", "attempts", "losses", "suspect"),
+        *(field for option in OPTIONS.values() for field in option.stored if field not in _NOT_READ),
     ),
     1,
 )
@@ -142,11 +132,16 @@ HANDED_OUT: Final = dict.fromkeys(
 HISTORY_IS_A_LIST: Final[Document] = {"$or": [{"errors": {"$exists": False}}, {"errors": {"$type": "array"}}]}
 
 
+# As plain strings: the driver writes those a little faster.
+_READY: Final = State.READY.value
+_RESERVED: Final = State.RESERVED.value
+
+
 def document(job: Job, now: datetime, usual: Usual) -> Document:
     """The document of a job that is born: ``reserved`` if it has an owner, else ``ready``."""
     born: Document = {
         "_id": job.id,
-        "state": "reserved" if job.owner else "ready",
+        "state": _RESERVED if job.owner else _READY,
         "priority": job.priority,
         "eligible_at": now if job.eligible_at == job.created_at else date(job.eligible_at),
         "seq": job.seq,
@@ -247,9 +242,9 @@ def _special(stored: Document, payload: bytes, usual: Usual) -> Job:
 
 
 #: Those that a job may have; ``remember`` may be null.
-_NUMBERS: Final = frozenset({"losses", "max_attempts", "visibility_timeout", "keep_done", "remember"})
+_NUMBERS: Final = frozenset({"losses", "remember"} | set(Usual._fields) & OPTIONS.keys())
 #: No time is longer than what a producer may ask for, and no count is larger.
-_LARGEST: Final = 10 * 366 * 86400.0
+_LARGEST: Final = TEN_YEARS
 
 
 def _check_number(key: str, value: Any) -> None:

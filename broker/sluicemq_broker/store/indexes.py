@@ -13,6 +13,7 @@ from pymongo import IndexModel
 from pymongo.collection import Collection
 from pymongo.errors import OperationFailure
 
+from sluicemq_broker.runtime.counts import Count
 from sluicemq_broker.store.connection import brief, in_trouble
 from sluicemq_broker.store.documents import INDEXES, Document
 
@@ -65,14 +66,14 @@ def _make(jobs: _Jobs, index: IndexModel, notice: Notice) -> None:
                 break
         else:
             return
-    notice("unindexed", f"{jobs.name}: index {_name(index)} can't be made: {problem}")
+    notice(Count.UNINDEXED, f"{jobs.name}: index {_name(index)} can't be made: {problem}")
 
 
 def _drop_the_other(jobs: _Jobs, index: IndexModel, notice: Notice) -> None:
     keys = list(index.document["key"].items())
     for name, other in jobs.index_information().items():
         if name == _name(index) or other["key"] == keys:
-            notice("indexes_remade", f"{jobs.name}: index {name} was made otherwise")
+            notice(Count.INDEXES_REMADE, f"{jobs.name}: index {name} was made otherwise")
             jobs.drop_index(name)
 
 
@@ -95,7 +96,7 @@ def _free_dedupe_ids(jobs: _Jobs, notice: Notice) -> None:
             these = {"_id": {"$in": others[at : at + _AT_ONCE]}, "dedupe_id": each["_id"]}
             jobs.update_many(these, free)
         notice(
-            "dedupe_ids_shared",
+            Count.DEDUPE_IDS_SHARED,
             f"{jobs.name}: {len(others)} jobs beside {str(first)[:128]!r} had its dedupe_id "
             f"{str(each['_id'])[:128]!r}, first {str(others[0])[:128]!r}: they are kept without it",
         )

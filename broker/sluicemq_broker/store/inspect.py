@@ -11,6 +11,7 @@ from bson.datetime_ms import DatetimeMS
 from pymongo.collection import Collection
 
 from sluicemq.errors import NotFound, Unavailable
+from sluicemq_broker.job.job import SCHEDULED, State
 from sluicemq_broker.store.connection import Documents, durable, translated
 from sluicemq_broker.store.documents import (
     ANY_PRIORITY,
@@ -42,8 +43,8 @@ _MOMENT = 1e-9  # seconds
 _PRIORITIES = 32
 
 _PREFIX = "queue."
-_COUNTED = ("ready", "scheduled", "reserved", "done", "dead")
-_INDEX_OF = {"ready": READY_INDEX, "scheduled": READY_INDEX, "reserved": RESERVED_INDEX}
+COUNTED_STATES = (State.READY, SCHEDULED, State.RESERVED, State.DONE, State.DEAD)
+_INDEX_OF = {State.READY: READY_INDEX, SCHEDULED: READY_INDEX, State.RESERVED: RESERVED_INDEX}
 
 
 _Jobs = Collection[dict[str, Any]]
@@ -84,14 +85,14 @@ class Inspector:
         with translated():
             total = jobs.estimated_document_count()
             shares = _sampled(jobs, now) if total >= _SURELY_MANY else {}
-            few = [each for each in _COUNTED if shares.get(each, 0.0) * total < 3 * COUNTED_EXACTLY]
+            few = [each for each in COUNTED_STATES if shares.get(each, 0.0) * total < 3 * COUNTED_EXACTLY]
             counts = {state: _counted(jobs, state, now) for state in few}
-            many = [each for each in _COUNTED if counts.get(each, COUNTED_EXACTLY) >= COUNTED_EXACTLY]
+            many = [each for each in COUNTED_STATES if counts.get(each, COUNTED_EXACTLY) >= COUNTED_EXACTLY]
             if len(many) > 1:
                 shares = shares or _sampled(jobs, now)
         rest = total - sum(count for state, count in counts.items() if state not in many)
         counts |= _shared_out(rest, many, shares)
-        return {**{state: counts[state] for state in _COUNTED}, "exact": not many}
+        return {**{state: counts[state] for state in COUNTED_STATES}, "exact": not many}
 
     def oldest_ready(self, queue: str, now: float) -> float | None:
         """Since when the job is due that has been due longest; None: no job is ready.
@@ -103,7 +104,7 @@ class Inspector:
         with translated():
             for _ in range(_PRIORITIES):
                 line = {
-                    "state": "ready",
+                    "state": State.READY,
                     "priority": {"$gte": -(2**31), "$lt": below},
                     "eligible_at": {"$gte": date(0)},
                 }
@@ -140,8 +141,8 @@ class Inspector:
         if found is None:
             raise NotFound(f"job {job_id!r} is not there in queue {queue!r}")
         state, due = _plain(found.get("state")), _plain(found.get("eligible_at"))
-        later = state == "ready" and isinstance(due, int | float) and due > now
-        return _shown(found, "scheduled" if later else state)
+        later = state == State.READY and isinstance(due, int | float) and due > now
+        return _shown(found, SCHEDULED if later else state)
 
 
 class NewerSchema(Unavailable):
@@ -154,19 +155,19 @@ def collection(queue: str) -> str:
 
 
 #: The states that can be asked for; ``scheduled`` is a ``ready`` job that is not due yet.
-SHOWN_STATES = ("ready", "scheduled", "waiting", "reserved", "done", "dead")
+SHOWN_STATES = (State.READY, SCHEDULED, State.WAITING, State.RESERVED, State.DONE, State.DEAD)
 
 
 def stored_state(state: str) -> str:
     """The state that a shown one is stored as."""
-    return "ready" if state == "scheduled" else state
+    return State.READY if state == SCHEDULED else state
 
 
 def selects(state: str, now: float) -> Document:
     """The jobs of a state, in words that MongoDB can answer from the state's own index."""
-    if state in ("done", "dead"):
+    if state in (State.DONE, State.DEAD):
         return {"state": state, "ended_at": {"$gte": date(0)}}  # not $exists, for which it reads documents
-    when = {"ready": {"$lte": date(now)}, "scheduled": {"$gt": date(now)}}.get(state)
+    when = {State.READY: {"$lte": date(now)}, SCHEDULED: {"$gt": date(now)}}.get(state)
     return {"state": stored_state(state)} | ({**ANY_PRIORITY, "eligible_at": when} if when else {})
 
 
@@ -179,8 +180,8 @@ def _counted(jobs: _Jobs, state: str, now: float) -> int:
 
 def _sampled(jobs: _Jobs, now: float) -> dict[str, float]:
     """Which part of all jobs is in which state, as in a random sample."""
-    later = {"$and": [{"$eq": ["$state", "ready"]}, {"$gt": ["$eligible_at", date(now)]}]}
-    by_state = {"_id": {"$cond": [later, "scheduled", "$state"]}, "count": {"$sum": 1}}
+    later = {"$and": [{"$eq": ["$state", State.READY]}, {"$gt": ["$eligible_at", date(now)]}]}
+    by_state = {"_id": {"$cond": [later, SCHEDULED, "$state"]}, "count": {"$sum": 1}}
     found = {
         each["_id"]: each["count"]
         for each in jobs.aggregate([{"$sample": {"size": _SAMPLE}}, {"$group": by_state}])
@@ -197,7 +198,7 @@ def _shared_out(rest: int, states: list[str], shares: dict[str, float]) -> dict[
 
 
 def _order(state: str) -> list[tuple[str, int]]:
-    return [("ended_at", 1)] if state in ("done", "dead") else ORDER
+    return [("ended_at", 1)] if state in (State.DONE, State.DEAD) else ORDER
 
 
 def _shown(stored: Document, state: str) -> Document:

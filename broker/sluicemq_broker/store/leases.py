@@ -9,6 +9,7 @@ A dead one stays a day to be looked at; an owner without a document counts as de
 from __future__ import annotations
 
 from datetime import timedelta
+from enum import StrEnum
 from typing import Final
 
 from pymongo import IndexModel
@@ -32,6 +33,13 @@ _NOT_LINEARIZABLE: Final = (
 _SURE_WITHIN: Final = 5000
 
 
+class _Lease(StrEnum):
+    """The states of a lease."""
+
+    LIVE = "live"
+    DEAD = "dead"
+
+
 class LeaseStore:
     """All leases of one database."""
 
@@ -45,20 +53,20 @@ class LeaseStore:
 
     def begin(self, owner: str, name: str, lease: float, now: float) -> None:
         """Write the lease of a new owner id; repeating it after a lost reply is harmless."""
-        born = {"state": "live", "beat": 0, "lease": lease, "name": name, "started_at": date(now)}
+        born = {"state": _Lease.LIVE, "beat": 0, "lease": lease, "name": name, "started_at": date(now)}
         with translated():
             self._leases.update_one({"_id": owner}, {"$setOnInsert": born}, upsert=True)
 
     def beat(self, owners: list[str]) -> int:
         """Raise the counters of these leases that are not dead; returns how many there were."""
         with translated():
-            live = {"_id": {"$in": owners}, "state": "live"}
+            live = {"_id": {"$in": owners}, "state": _Lease.LIVE}
             return self._leases.update_many(live, {"$inc": {"beat": 1}}).matched_count
 
     def live(self) -> dict[str, tuple[int, float]]:
         """The counter of every live lease, and how many seconds it may stand still."""
         with translated():
-            found = self._leases.find({"state": "live"}, {"beat": 1, "lease": 1})
+            found = self._leases.find({"state": _Lease.LIVE}, {"beat": 1, "lease": 1})
             return {each["_id"]: (each["beat"], each["lease"]) for each in found}
 
     def is_live(self, owner: str) -> bool:
@@ -75,14 +83,14 @@ class LeaseStore:
                 if error.code not in _NOT_LINEARIZABLE:
                     raise
                 found = self._leases.find_one({"_id": owner}, {"state": 1})
-        return found is not None and found["state"] == "live"
+        return found is not None and found["state"] == _Lease.LIVE
 
     def end(self, owner: str, now: float, *, beat: int | None = None) -> bool:
         """Mark a lease dead; with ``beat`` only if its counter still stands there.
 
         From then on no heartbeat matches it. Returns whether this call did it.
         """
-        lease = {"_id": owner, "state": "live"} | ({} if beat is None else {"beat": beat})
+        lease = {"_id": owner, "state": _Lease.LIVE} | ({} if beat is None else {"beat": beat})
         with translated():
-            ended = self._leases.update_one(lease, {"$set": {"state": "dead", "ended_at": date(now)}})
+            ended = self._leases.update_one(lease, {"$set": {"state": _Lease.DEAD, "ended_at": date(now)}})
         return ended.modified_count == 1

@@ -26,6 +26,7 @@ from pymongo import MongoClient
 from pymongo.client_session import ClientSession
 from pymongo.errors import OperationFailure
 
+from sluicemq_broker.job.job import State
 from sluicemq_broker.store.connection import Documents
 
 #: The server's code for a number on a stand-alone: IllegalOperation.
@@ -136,7 +137,7 @@ class Insert:
         The server knows what it has carried out. A document that it refused, as its id was there, it
         would store if an earlier copy of the statement lands when that id is gone.
         """
-        nothing = {"q": {"_id": _NOBODY}, "u": {"$set": {"state": "dead"}}}
+        nothing = {"q": {"_id": _NOBODY}, "u": {"$set": {"state": State.DEAD}}}
         number = {"txnNumber": Int64(numbered.number + 1), "writeConcern": {"w": "majority"}}
         command = {"update": self._collection, "updates": [nothing], **number}
         self._database.command(command, session=numbered.session)

@@ -18,7 +18,8 @@ import gevent
 from pymongo.errors import BulkWriteError
 
 from sluicemq.errors import LeaseLost, SluiceError, Uncertain
-from sluicemq_broker.job.job import Job, State
+from sluicemq_broker.job.job import Job, OnExpiry, State
+from sluicemq_broker.runtime.counts import Count
 from sluicemq_broker.store.connection import Documents, applied, durable, translated
 from sluicemq_broker.store.documents import (
     ENDED_INDEX,
@@ -184,7 +185,7 @@ class QueueStore:
         # Expired ones are left out here, not after the read: else a page of them hides all behind it.
         due = {
             **WHATEVER_PRIORITY,
-            "state": "ready",
+            "state": State.READY,
             # Not $lte and $lt: those are true of dates and numbers alone, and pass over what is no job.
             "eligible_at": {"$not": {"$gt": date(now)}},
             "expires_at": {"$not": {"$lte": date(now)}},
@@ -241,13 +242,13 @@ class QueueStore:
     def _set_aside(self, strange: list[Strange], now: float) -> int:
         moved = set_aside(self.jobs, strange, now, self._usual)
         for each in moved:
-            self._notice("unreadable_documents", str(each))
+            self._notice(Count.UNREADABLE_DOCUMENTS, str(each))
         return len(moved)
 
     def _hold(self, wanted: list[Job], due: Document, now: float, owner: str, hold: int) -> list[Job]:
         ids = [each.id for each in wanted]
         held = {
-            "$set": {"state": "reserved", "owner": owner, "hold": hold, "reserved_at": date(now)},
+            "$set": {"state": State.RESERVED, "owner": owner, "hold": hold, "reserved_at": date(now)},
             "$inc": {"attempts": 1},
         }
         # By their births too: an id may have been done and pushed anew since it was read.
@@ -255,7 +256,7 @@ class QueueStore:
         these = {**due, **births, **HISTORY_IS_A_LIST}
         if self.jobs.update_many(these, held, hint=_BY_ID).modified_count == len(ids):
             return wanted
-        mine = {"_id": {"$in": ids}, "state": "reserved", "owner": owner, "hold": hold}
+        mine = {"_id": {"$in": ids}, "state": State.RESERVED, "owner": owner, "hold": hold}
         with applied():
             won = {each["_id"] for each in self.jobs.find(mine, {"_id": 1}, hint=_BY_ID)}
             without = self.jobs.find({**due, **births, "$nor": [HISTORY_IS_A_LIST]}, {"_id": 1}, hint=_BY_ID)
@@ -264,7 +265,7 @@ class QueueStore:
 
     def claimed(self, owner: str, hold: int) -> list[Job]:
         """The jobs that lie under one reservation, in order: what a claim without an answer has brought."""
-        under = {"state": "reserved", "owner": owner, "hold": hold}
+        under = {"state": State.RESERVED, "owner": owner, "hold": hold}
         with translated():
             found = [read(each, self._usual) for each in self.jobs.find(under, HANDED_OUT).sort(ORDER)]
         jobs = [each for each in found if isinstance(each, Job)]
@@ -275,11 +276,11 @@ class QueueStore:
     def _bury_spent(self, jobs: list[Job], now: float) -> tuple[str, ...]:
         """Bury what has no attempt left; returns the ids of those that were not another broker's to bury."""
         spent = [each.id for each in jobs]
-        these = {"_id": {"$in": spent}, "state": "ready", "seq": {"$in": [each.seq for each in jobs]}}
+        these = {"_id": {"$in": spent}, "state": State.READY, "seq": {"$in": [each.seq for each in jobs]}}
         dying = death(now, "no attempt is left", self._usual)
         if self.jobs.update_many(these, dying, hint=_BY_ID).modified_count == len(spent):
             return tuple(spent)
-        ours = {"_id": {"$in": spent}, "state": "dead", "ended_at": date(now)}
+        ours = {"_id": {"$in": spent}, "state": State.DEAD, "ended_at": date(now)}
         return tuple(each["_id"] for each in self.jobs.find(ours, {"_id": 1}, hint=_BY_ID))
 
     # ---------------------------------------------------------------- settle
@@ -376,9 +377,9 @@ class QueueStore:
         return self._free({"_id": job_id, "owner": owner, "hold": hold})
 
     def _free(self, held: Document) -> int:
-        freed = {"$set": {"state": "ready"}, "$unset": HOLD, "$inc": {"attempts": -1}}
+        freed = {"$set": {"state": State.READY}, "$unset": HOLD, "$inc": {"attempts": -1}}
         with translated():
-            return self.jobs.update_many({**held, "state": "reserved"}, freed, hint=_BY_ID).modified_count
+            return self.jobs.update_many({**held, "state": State.RESERVED}, freed, hint=_BY_ID).modified_count
 
     # ------------------------------------------------------ owners and sweeps
 
@@ -386,7 +387,9 @@ class QueueStore:
         """The owners of all reserved jobs; one step in the index for each."""
         with translated():
             return {
-                each for each in self.jobs.distinct("owner", {"state": "reserved"}) if isinstance(each, str)
+                each
+                for each in self.jobs.distinct("owner", {"state": State.RESERVED})
+                if isinstance(each, str)
             }
 
     def mend_ownerless(self, now: float) -> None:
@@ -394,7 +397,7 @@ class QueueStore:
         with translated():
             strange = set_ownerless_aside(self.jobs, now, self._usual)
         for each in strange:
-            self._notice("unreadable_documents", str(each))
+            self._notice(Count.UNREADABLE_DOCUMENTS, str(each))
 
     def reclaim(self, owner: str, max_losses: int, now: float) -> tuple[int, int]:
         """Give back every job of an owner without a live lease; returns how many (ready, dead).
@@ -402,7 +405,7 @@ class QueueStore:
         Nobody knows which of them a worker had, so none is charged an attempt: each counts a loss
         instead, and dies of ``max_losses``. Crash between the two statements: the next sweep ends it.
         """
-        held = {"state": "reserved", "owner": owner}
+        held = {"state": State.RESERVED, "owner": owner}
         with translated():
             # A job that was never lost has no such field.
             doomed = {**held, "losses": {"$gte": max_losses - 1}} if max_losses > 1 else held
@@ -415,7 +418,7 @@ class QueueStore:
     def reservations(self, owner: str) -> set[tuple[str, int]]:
         """Id and hold of all jobs reserved under ``owner``, for the audit against memory."""
         with translated():
-            found = self.jobs.find({"state": "reserved", "owner": owner}, {"hold": 1})
+            found = self.jobs.find({"state": State.RESERVED, "owner": owner}, {"hold": 1})
             return {(each["_id"], each.get("hold", 0)) for each in found if isinstance(each["_id"], str)}
 
     def expire(self, now: float, limit: int = 1000) -> list[str]:
@@ -425,24 +428,25 @@ class QueueStore:
         since it was found stays as it is. Crash or lost reply: each is ended or not, and the next
         sweep ends the others.
         """
-        over = {"expires_at": {"$lte": date(now)}, "state": "ready"}
+        over = {"expires_at": {"$lte": date(now)}, "state": State.READY}
         with translated():
             found = [each["_id"] for each in self.jobs.find(over, {"_id": 1}).limit(limit)]
             ids = [each for each in found if isinstance(each, str)]  # nobody waits for what is no job
             if not found or self._end({"_id": {"$in": found}, **over}, now) == len(found):
                 return ids
-            alive = {each for each, state in self._states(ids).items() if state != "dead"}
+            alive = {each for each, state in self._states(ids).items() if state != State.DEAD}
         return [each for each in ids if each not in alive]
 
     def will_expire(self) -> bool:
         """Whether any job that waits has an end of its time to live."""
         with translated():
             return (
-                self.jobs.find_one({"state": "ready", "expires_at": {"$gt": date(0)}}, {"_id": 1}) is not None
+                self.jobs.find_one({"state": State.READY, "expires_at": {"$gt": date(0)}}, {"_id": 1})
+                is not None
             )
 
     def _end(self, expired: Document, now: float) -> int:
-        if self._usual.on_expiry == "dead":
+        if self._usual.on_expiry == OnExpiry.DEAD:
             dying = death(now, EXPIRED, self._usual)
             return self.jobs.update_many(expired, dying, hint=_BY_ID).modified_count
         return self.jobs.delete_many(expired, hint=_BY_ID).deleted_count
@@ -451,7 +455,7 @@ class QueueStore:
 
     def ended(self, since: float, limit: int) -> list[str]:
         """The ids of jobs that are done or dead since then and still there, at most ``limit``."""
-        these = {"state": {"$in": ["done", "dead"]}, "ended_at": {"$gte": date(since)}}
+        these = {"state": {"$in": [State.DONE, State.DEAD]}, "ended_at": {"$gte": date(since)}}
         with translated():
             return [each["_id"] for each in self.jobs.find(these, {"_id": 1}, limit=limit, hint=ENDED_INDEX)]
 

@@ -12,12 +12,12 @@ from typing import Any, Final, NamedTuple
 
 from pymongo.collection import Collection
 
-from sluicemq_broker.job.job import ERRORS_KEPT, Job
+from sluicemq_broker.job.job import ERRORS_KEPT, Job, State
 from sluicemq_broker.store.documents import Document, Unreadable, Usual, date, job
 
 _BY_ID: Final = "_id_"
 #: Reserved by nobody: an owner is a string (not said by $type, for which all keys would be read).
-_OWNERLESS: Final[Document] = {"state": "reserved", "owner": {"$not": {"$gte": ""}}}
+_OWNERLESS: Final[Document] = {"state": State.RESERVED, "owner": {"$not": {"$gte": ""}}}
 _AT_ONCE: Final = 1000
 
 
@@ -52,7 +52,7 @@ def set_aside(
         each
         for each in strange
         if collection.update_one(
-            {"_id": {"$in": [each.id]}, "state": "ready"}, _aside(each.reason, now, usual), hint=_BY_ID
+            {"_id": {"$in": [each.id]}, "state": State.READY}, _aside(each.reason, now, usual), hint=_BY_ID
         ).modified_count
     ]
 
@@ -72,7 +72,7 @@ def _aside(reason: str, now: float, usual: Usual) -> list[Document]:
     """An update that can't fail, whatever the document's fields are."""
     entry = {"at": date(now), "attempt": 0, "reason": {"$literal": reason}, "worker": ""}
     history = {"$cond": [{"$isArray": "$errors"}, "$errors", []]}
-    ended: Document = {"state": "dead", "ended_at": date(now), "unreadable": {"$literal": reason}}
+    ended: Document = {"state": State.DEAD, "ended_at": date(now), "unreadable": {"$literal": reason}}
     if usual.dead_retention is not None:
         ended["remove_at"] = date(now + usual.dead_retention)
     ended["errors"] = {"$slice": [{"$concatArrays": [history, [entry]]}, -ERRORS_KEPT]}

@@ -94,7 +94,7 @@ def done(finished: Finished, now: float) -> UpdateOne:
 def _done(finished: Finished, now: float) -> Document:
     job = finished.job
     ended = {
-        "state": "done",
+        "state": State.DONE,
         "done_by": job.owner,  # tells a repetition from a late verdict under another owner
         "worker": finished.worker,
         "result": finished.result,
@@ -107,13 +107,17 @@ def _done(finished: Finished, now: float) -> Document:
 
 def not_done(job: Job) -> UpdateOne:
     """``done`` back to ``ready``: the job was popped and kept, and then could not be sent."""
-    ready = {"$set": {"state": "ready", "payload": job.payload}, "$unset": _OUTCOME, "$inc": {"attempts": -1}}
-    return UpdateOne({"_id": job.id, "state": "done", "done_by": job.owner, "hold": job.hold}, ready)
+    ready = {
+        "$set": {"state": State.READY, "payload": job.payload},
+        "$unset": _OUTCOME,
+        "$inc": {"attempts": -1},
+    }
+    return UpdateOne({"_id": job.id, "state": State.DONE, "done_by": job.owner, "hold": job.hold}, ready)
 
 
 def given_back(entry: GivenBack, now: float, usual: Usual) -> UpdateOne:
     """``reserved`` to ``ready`` or ``dead``, with one more entry in its history."""
-    changed: Document = {"state": "ready"}
+    changed: Document = {"state": State.READY}
     if entry.dead:
         changed = _dead(now, usual)
         if "remove_at" in changed:
@@ -144,7 +148,7 @@ def reclaimed() -> list[Document]:
     Not ``$inc``, which fails as a whole if that field of one document is no number.
     """
     return [
-        {"$set": {"state": "ready", "losses": _added("losses", 1), "attempts": _added("attempts", -1)}},
+        {"$set": {"state": State.READY, "losses": _added("losses", 1), "attempts": _added("attempts", -1)}},
         {"$unset": list(HOLD)},
     ]
 
@@ -173,7 +177,7 @@ def found(stored: dict[str, Any]) -> Found:
         stored.get("owner", ""),
         result if isinstance(result, bytes) else str(result).encode(),
         str(last.get("reason", "")),
-        expired=last.get("reason") == EXPIRED and not last.get("worker") and stored["state"] == "dead",
+        expired=last.get("reason") == EXPIRED and not last.get("worker") and stored["state"] == State.DEAD,
     )
 
 
@@ -182,7 +186,7 @@ FOUND: Final = {"state": 1, "owner": 1, "result": 1, "errors": {"$slice": -1}}
 
 
 def _dead(now: float, usual: Usual) -> Document:
-    ended: Document = {"state": "dead", "ended_at": date(now)}
+    ended: Document = {"state": State.DEAD, "ended_at": date(now)}
     if usual.dead_retention is not None:
         ended["remove_at"] = date(now + usual.dead_retention)
     return ended

@@ -15,6 +15,7 @@ from sluicemq_devices.doors.kernel import has_left, unacknowledged, unread
 from sluicemq_devices.doors.outbox import Outbox
 from sluicemq_devices.doors.unfinished import SMALL, Unfinished
 from sluicemq_devices.hub.callbacks import nothing, shielded
+from sluicemq_devices.hub.counts import Mishap
 from sluicemq_devices.hub.flow import Watermark, boundless
 from sluicemq_devices.hub.spare_time import SpareTime
 from sluicemq_devices.hub.turn_time import TurnTime
@@ -188,7 +189,7 @@ class Connection(Generic[M]):
 
     def cut(self, why: str) -> None:
         """End the connection at once, for a reason that is told."""
-        self._end("connections_cut", why)
+        self._end(Mishap.CONNECTIONS_CUT, why)
 
     def stalled(self, why: str) -> None:
         """The same, unless the peer has sent something that is not read yet."""
@@ -291,7 +292,7 @@ class Connection(Generic[M]):
             self._end()
             return
         offered = self._zmtp.offered
-        self._end("handshakes_failed", offered and f"it left within its handshake, after {offered}")
+        self._end(Mishap.HANDSHAKES_FAILED, offered and f"it left within its handshake, after {offered}")
 
     def _open(self) -> None:
         self._is_open = True

@@ -14,6 +14,7 @@ from sluicemq_devices.doors import places
 from sluicemq_devices.doors.endpoints import Endpoint, tcp_address
 from sluicemq_devices.doors.switchboard import Switchboard
 from sluicemq_devices.hub.callbacks import nothing
+from sluicemq_devices.hub.counts import Mishap
 
 _BREATH = 0.1  # seconds before the next accept() after one that failed: no storm at the limit of files
 _BACKOFF = (0.1, 5.0)  # seconds between dials: first and longest
@@ -76,7 +77,7 @@ class Entrance:
             try:
                 outside, address = listener.accept()
             except OSError as error:
-                self._board.notice("connections_refused", f"{self.address}: {error.strerror}")
+                self._board.notice(Mishap.CONNECTIONS_REFUSED, f"{self.address}: {error.strerror}")
                 gevent.sleep(_BREATH)
                 continue
             self._admit(outside, _peer_name(outside, address), nothing)
@@ -86,7 +87,7 @@ class Entrance:
         why = self._board.admit(outside.fileno(), self._connections, kept=self._kept)
         if why:
             outside.close()
-            self._board.notice("connections_refused", f"{peer} at {self.address}: {why}")
+            self._board.notice(Mishap.CONNECTIONS_REFUSED, f"{peer} at {self.address}: {why}")
             return False
         self._connections += 1
         left = partial(self._left, ended)
@@ -95,7 +96,7 @@ class Entrance:
         except OSError as error:  # it has gone already
             outside.close()
             left()
-            self._board.notice("connections_refused", f"{peer} at {self.address}: {error}")
+            self._board.notice(Mishap.CONNECTIONS_REFUSED, f"{peer} at {self.address}: {error}")
         else:
             self._welcome(outside, peer, left)
         return True
@@ -118,7 +119,7 @@ class Entrance:
         try:
             outside = places.connect(self._endpoint.address)
         except OSError as error:
-            self._board.notice("dial_failed", f"{self.address}: {error.strerror or error}")
+            self._board.notice(Mishap.DIAL_FAILED, f"{self.address}: {error.strerror or error}")
             return
         ended = Event()
         if self._admit(outside, self.address, ended.set):

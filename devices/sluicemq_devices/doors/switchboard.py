@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 
 from sluicemq_devices.doors.unfinished import MOST_BYTES, Unfinished
+from sluicemq_devices.hub.counts import Mishap
 from sluicemq_devices.hub.notices import Notices
 from sluicemq_devices.hub.spare_time import SpareTime
 from sluicemq_devices.hub.turn_time import TurnTime
@@ -22,11 +23,10 @@ _MOST_CONNECTIONS = 30_000  # whatever the limit of open files, for the memory t
 class Switchboard:
     """The budget of connections, and who is told what goes wrong on them.
 
-    ``notice(kind, text)`` is told what went wrong on a connection: ``kind`` is a counter's name
-    (``connections_refused``, ``connections_cut``, ``handshakes_failed``, ``large_messages_waited``,
-    ``replies_dropped``, ``dial_failed``), ``text`` says who and why. It may be called often: log it with
-    a limit, as :class:`~sluicemq_devices.hub.Notices` does. ``count(kind)`` is told what is not worth a line:
-    who leaves without a word.
+    ``notice(kind, text)`` is told what went wrong on a connection: ``kind`` is a
+    :class:`~sluicemq_devices.hub.counts.Mishap`, ``text`` says who and why. It may be called often: log it
+    with a limit, as :class:`~sluicemq_devices.hub.Notices` does. ``count(kind)`` is told what is not worth a
+    line: who leaves without a word.
     """
 
     def __init__(
@@ -49,7 +49,9 @@ class Switchboard:
         notices = Notices(_log)
         self.notice = notice or notices.notice
         self.count = count or notices.add
-        self.unfinished = Unfinished(unfinished_bytes, short=partial(self.notice, "large_messages_waited"))
+        self.unfinished = Unfinished(
+            unfinished_bytes, short=partial(self.notice, Mishap.LARGE_MESSAGES_WAITED)
+        )
         self.max_connections = max_connections or 0
         self.connections = 0
         self.handshake = handshake

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import TypeVarTuple
 
+from sluicemq_devices.hub.counts import Mishap
 from sluicemq_devices.hub.notices import Notices
 
 _Arguments = TypeVarTuple("_Arguments")
@@ -17,7 +18,7 @@ def shielded(callback: Callable[[*_Arguments], object], *arguments: *_Arguments)
     try:
         callback(*arguments)
     except Exception as error:  # noqa: BLE001 - whatever a stranger's code raises
-        _failures.notice("callbacks_failed", f"a callback of a device failed: {callback!r}", error)
+        _failures.notice(Mishap.CALLBACKS_FAILED, f"a callback of a device failed: {callback!r}", error)
 
 
 def nothing() -> None:

@@ -6,6 +6,7 @@ import abc
 import contextlib
 import time
 from collections.abc import Callable, Sequence
+from enum import StrEnum
 
 import gevent
 
@@ -14,6 +15,14 @@ from sluicemq_devices.doors.doors import RawDoor
 HWM = 10_000
 HWM_BYTES = 64 << 20
 _POLL = 0.005  # seconds
+
+
+class Kind(StrEnum):
+    """What a device is, as it is written in the configuration and on the command line."""
+
+    STREAMER = "streamer"
+    QUEUE = "queue"
+    FORWARDER = "forwarder"
 
 
 class Device(abc.ABC):

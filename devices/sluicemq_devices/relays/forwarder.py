@@ -11,6 +11,7 @@ from sluicemq_devices.doors.doors import RawDoor, RawLane
 from sluicemq_devices.doors.endpoints import Endpoint
 from sluicemq_devices.doors.switchboard import Switchboard
 from sluicemq_devices.hub.callbacks import nothing
+from sluicemq_devices.hub.counts import Mishap
 from sluicemq_devices.hub.flow import Watermark
 from sluicemq_devices.hub.turns import in_turns
 from sluicemq_devices.relays.device import HWM, HWM_BYTES, Device
@@ -114,10 +115,10 @@ class Forwarder(Device):
             subscriber.lane.post(messages)
 
     def _fell_behind(self, peer: str) -> None:
-        self._board.notice("subscribers_behind", f"{peer} reads too slowly and loses messages")
+        self._board.notice(Mishap.SUBSCRIBERS_BEHIND, f"{peer} reads too slowly and loses messages")
 
     def _refuse(self, peer: str, why: str) -> None:
-        self._board.notice("subscriptions_refused", f"{peer} will not get what it subscribes to: {why}")
+        self._board.notice(Mishap.SUBSCRIPTIONS_REFUSED, f"{peer} will not get what it subscribes to: {why}")
 
 
 def _as_list(ends: Endpoint | list[Endpoint]) -> list[Endpoint]:

@@ -8,6 +8,7 @@ from functools import partial
 from sluicemq_devices.doors.doors import RawDoor, RawLane
 from sluicemq_devices.doors.endpoints import Endpoint
 from sluicemq_devices.doors.switchboard import Switchboard
+from sluicemq_devices.hub.counts import Mishap
 from sluicemq_devices.relays.device import HWM, HWM_BYTES, wait_while
 from sluicemq_devices.relays.holding import HoldingDevice
 from sluicemq_devices.zmtp.frames import LONG, MORE
@@ -93,14 +94,15 @@ class Queue(HoldingDevice):
         unanswered = lane.posted - len(lane.unsent) - lane.received
         if unanswered > 0:
             self._board.notice(
-                "questions_lost", f"{lane.peer} has gone with {unanswered} of them; nobody will answer these"
+                Mishap.QUESTIONS_LOST,
+                f"{lane.peer} has gone with {unanswered} of them; nobody will answer these",
             )
         super()._worker_left(lane)
 
     def _drop(self, count: int) -> None:
         for _ in range(count):
             self._board.notice(
-                "replies_dropped", f"{self._clients.address}: the asker is gone or does not read"
+                Mishap.REPLIES_DROPPED, f"{self._clients.address}: the asker is gone or does not read"
             )
 
     def start(self) -> None:

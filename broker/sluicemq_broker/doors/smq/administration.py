@@ -8,25 +8,29 @@ from typing import Any, Final
 
 from sluicemq import wire
 from sluicemq.errors import BadFrames, BadQueue, NotFound, Unavailable
+from sluicemq.options import OPTIONS
 from sluicemq_broker import __version__
 from sluicemq_broker.doors.frames import check_headers
 from sluicemq_broker.doors.smq.shared_answer import SharedAnswer
+from sluicemq_broker.job.job import State
 from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.queue import Queue
 from sluicemq_broker.queue.queues import Queues
+from sluicemq_broker.runtime.counts import Count, Gauge
 from sluicemq_broker.runtime.turns import Turns
 from sluicemq_broker.store.changes import Changes, Letters
 from sluicemq_broker.store.connection import Unclear
-from sluicemq_broker.store.inspect import SHOWN_STATES, Inspector
+from sluicemq_broker.store.inspect import COUNTED_STATES, SHOWN_STATES, Inspector
 from sluicemq_devices.doors.switchboard import Switchboard
 
+_CHANGEABLE: Final = frozenset(each.name for each in OPTIONS.values() if each.changeable)
 _MOST_PEEKED: Final = 1000
 _PEEKED_BYTES: Final = 8 * 1024 * 1024
 #: Counts of a queue that can't be counted, so that whoever shows them has some.
 _NOTHING_KNOWN: Final = {
-    **dict.fromkeys(("ready", "scheduled", "reserved", "done", "dead"), 0),
+    **dict.fromkeys(COUNTED_STATES, 0),
     "exact": False,
-    "oldest_ready_age": None,
+    Gauge.OLDEST_READY_AGE: None,
 }
 
 
@@ -57,12 +61,12 @@ class Admin:
         broker = {
             "version": __version__,
             "pid": os.getpid(),
-            "uptime": round(time.monotonic() - self._started, 3),
+            Gauge.UPTIME: round(time.monotonic() - self._started, 3),
             "owner": self._owners.current,
-            "brokers": 1 + self._owners.others,
-            "connections": self._board.connections,
-            "longest_turn": round(longest, 4),
-            "longest_turn_cpu": round(longest_cpu, 4),
+            Gauge.BROKERS: 1 + self._owners.others,
+            Gauge.CONNECTIONS: self._board.connections,
+            Gauge.LONGEST_TURN: round(longest, 4),
+            Gauge.LONGEST_TURN_CPU: round(longest_cpu, 4),
         }
         return {
             "broker": broker,
@@ -89,9 +93,9 @@ class Admin:
     def purge(self, name: str, state: str) -> int:
         """Remove all jobs of a state."""
         queue = self._queues.get(name)
-        _check_state(state, [each for each in SHOWN_STATES if each != "reserved"])
+        _check_state(state, [each for each in SHOWN_STATES if each != State.RESERVED])
         removed = self._changes(queue).purge(name, state, self._clock.now())
-        self._counters.add("purged", removed)
+        self._counters.add(Count.PURGED, removed)
         queue.look_up()
         return removed
 
@@ -110,7 +114,7 @@ class Admin:
         """Remove one job that waits, and tell whoever waits for its result."""
         queue = self._queues.get(name)
         self._changes(queue).cancel(name, job_id, self._clock.now())
-        self._counters.add("cancelled")
+        self._counters.add(Count.CANCELLED)
         queue.no_result(job_id, NotFound(f"job {job_id!r} was cancelled"))
 
     def promote(self, name: str, job_id: str) -> None:
@@ -122,7 +126,7 @@ class Admin:
     def change(self, name: str, job_id: str, fields: dict[str, Any]) -> None:
         """Give a job that waits another priority, or another delay from now on."""
         queue = self._queues.get(name)
-        if not fields or fields.keys() - {"priority", "delay"}:
+        if not fields or fields.keys() - _CHANGEABLE:
             raise BadFrames("a change is a map of priority, delay, or both")
         check_headers(fields)
         now = self._clock.now()
@@ -139,7 +143,7 @@ class Admin:
         target = queue if to is None else self._target(name, to)
         into = None if to is None else target.store.jobs
         redriven = self._changes(queue).redrive(name, letters, self._clock.now(), into)
-        self._counters.add("redriven", redriven.moved)
+        self._counters.add(Count.REDRIVEN, redriven.moved)
         target.jobs_ready(redriven.moved)
         refused = [[job_id, error.code, str(error)] for job_id, error in redriven.refused.items()]
         return {"moved": redriven.moved, "left": redriven.left, "refused": refused}
@@ -183,15 +187,15 @@ class Admin:
             if isinstance(error, Unavailable) and not isinstance(error, Unclear):
                 raise  # MongoDB is away, for all of them
             text = f"queue {queue.name!r} can't be counted: {type(error).__name__}: {error}"
-            self._counters.notice("uncounted", text)
+            self._counters.notice(Count.UNCOUNTED, text)
             return self._queues.summary(queue, {**_NOTHING_KNOWN, "error": text})
 
     def _summary(self, queue: Queue) -> dict[str, Any]:
         inspector, now = self._inspector(queue), self._clock.now()
         counts = inspector.counts(queue.name, now)
-        oldest = inspector.oldest_ready(queue.name, now) if counts["ready"] else None
+        oldest = inspector.oldest_ready(queue.name, now) if counts[State.READY] else None
         age = None if oldest is None else round(now - oldest, 3)
-        return self._queues.summary(queue, {**counts, "oldest_ready_age": age})
+        return self._queues.summary(queue, {**counts, Gauge.OLDEST_READY_AGE: age})
 
     def _inspector(self, queue: Queue) -> Inspector:
         queue.store.prepare()

@@ -6,14 +6,14 @@ from typing import Any, Final
 
 from sluicemq import wire
 from sluicemq.errors import BadFrames, Duplicate, SluiceError
+from sluicemq.options import LONGEST_ID, TEN_YEARS
 from sluicemq_broker.queue.verdict import Verdict
 
 Fields = list[Any]
 
 #: Seconds, ten years: no delay and no extension is longer.
-LONGEST_DELAY: Final = 10 * 366 * 86400.0
+LONGEST_DELAY: Final = TEN_YEARS
 
-_LONGEST_ID: Final = 128
 _VERDICTS: Final = frozenset({wire.COMMIT, wire.ROLLBACK, wire.REJECT, wire.RELEASE})
 _NO_HEADERS: Final[dict[str, Any]] = {}
 
@@ -32,8 +32,8 @@ def take(fields: Fields, *types: Any) -> Fields:
 
 def check_id(job_id: str) -> str:
     """The id, if a job may have it: what asks for it is kept until the answer."""
-    if not 1 <= len(job_id) <= _LONGEST_ID:
-        raise BadFrames(f"an id has 1 to {_LONGEST_ID} bytes, this one has {len(job_id)} characters")
+    if not 1 <= len(job_id) <= LONGEST_ID:
+        raise BadFrames(f"an id has 1 to {LONGEST_ID} bytes, this one has {len(job_id)} characters")
     return job_id
 
 

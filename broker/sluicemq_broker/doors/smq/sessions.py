@@ -16,9 +16,10 @@ from gevent.lock import BoundedSemaphore
 
 from sluicemq import wire
 from sluicemq.errors import BadFrames, BadVerb, BadVersion, LeaseLost, Paused, SluiceError, Unavailable
+from sluicemq.options import RESULT
 from sluicemq_broker import __version__
 from sluicemq_broker.config.settings import BrokerSettings
-from sluicemq_broker.doors.frames import RESULT, JobMaker
+from sluicemq_broker.doors.frames import JobMaker
 from sluicemq_broker.doors.frontends import FRAME_FACTOR, MALFORMED, MOST_UNREAD, PROBE, refusal
 from sluicemq_broker.doors.smq.administration import LOOKS, QUESTIONS, TOGETHER, Admin
 from sluicemq_broker.doors.smq.fields import (
@@ -40,6 +41,7 @@ from sluicemq_broker.queue.queues import Queues, check_name
 from sluicemq_broker.queue.verdict import Settlement, Verdict
 from sluicemq_broker.runtime.batcher import Batcher
 from sluicemq_broker.runtime.counters import Counters
+from sluicemq_broker.runtime.counts import Count
 from sluicemq_broker.runtime.pulse import Pulse
 from sluicemq_devices.doors.doors import Lane, LaneDoor
 from sluicemq_devices.doors.switchboard import Switchboard
@@ -197,7 +199,7 @@ class Session:
         if self._lane.gave_sign_of_life() or self._door.pulse.stood_still:
             self._heard = now
         if now - self._heard > settings.silence:
-            self.counters.notice("sessions_silent", f"{self.name} said nothing for {settings.silence} s")
+            self.counters.notice(Count.SESSIONS_SILENT, f"{self.name} said nothing for {settings.silence} s")
             self._lane.close()
         elif self._lane.writable and now - self._said >= settings.heartbeat / 2:
             self.send(wire.PING, 0)
@@ -222,10 +224,10 @@ class Session:
 
     def _refuse(self, frames: list[bytes], number: int, problem: SluiceError) -> None:
         if frames == PROBE:
-            self.counters.add("probes")
+            self.counters.add(Count.PROBES)
             return
         number = number or wire.number_of(frames)
-        self.counters.notice(problem.code.lower(), f"from {self.name}: {problem}")
+        self.counters.notice(Count.of(problem), f"from {self.name}: {problem}")
         self._lane.blame(malformed=isinstance(problem, MALFORMED))
         self.send(wire.ERROR, number, problem.code, str(problem))
         if isinstance(problem, BadVersion):
@@ -265,11 +267,11 @@ class Session:
         if len(entries) > MOST_AT_ONCE:
             raise BadFrames(f"a PUSH has at most {MOST_AT_ONCE} jobs, this one has {len(entries)}")
         queue = self._door.queues.for_push(name)
-        self.counters.add("received", len(entries))
+        self.counters.add(Count.RECEIVED, len(entries))
         try:
             queue.admit()
         except Paused:
-            self.counters.add("refused", len(entries))
+            self.counters.add(Count.REFUSED, len(entries))
             raise
         jobs, positions, refused = self._jobs(queue, entries)
         size = sum(job.size for job in jobs)
@@ -321,11 +323,11 @@ class Session:
         refused: dict[int, SluiceError],
         existing: Sequence[int],
     ) -> None:
-        self.counters.add("repeated", len(existing))
+        self.counters.add(Count.REPEATED, len(existing))
         problems = unreadable | {positions[at]: error for at, error in refused.items()}
         for error in unreadable.values():
-            self.counters.add("unreadable")
-            self.counters.notice(error.code.lower(), f"a job from {self.name}: {error}")
+            self.counters.add(Count.UNREADABLE)
+            self.counters.notice(Count.of(error), f"a job from {self.name}: {error}")
         known = [sorted(positions[at] for at in existing)] if existing else []
         self.send(wire.OK, number, listed(problems), *known)
 
@@ -369,7 +371,7 @@ class Session:
             try:
                 verdicts[at] = verdict_entry(entry)
             except BadFrames as error:
-                self.counters.notice("bad_verdicts", f"from {self.name}: {error}")
+                self.counters.notice(Count.BAD_VERDICTS, f"from {self.name}: {error}")
                 problems[at] = error.with_traceback(None)
         workers = self._workers_of(verdict.receipt for verdict in verdicts.values())
         groups: dict[Queue, dict[int, Verdict]] = {}
@@ -378,7 +380,7 @@ class Session:
             if worker:
                 groups.setdefault(worker.queue, {})[at] = verdict
             else:
-                self.counters.add("late_verdicts")
+                self.counters.add(Count.LATE_VERDICTS)
                 problems[at] = _void()
         return groups
 

@@ -1,0 +1,181 @@
+"""The pages of the reference, made of what the code declares: settings, job options, figures.
+
+``python -m sluicemq_broker.process.reference docs`` writes them; a test says so when they are stale.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import MISSING, Field
+from pathlib import Path
+from typing import Any, Final
+
+from sluicemq.options import OPTIONS, Option
+from sluicemq_broker.config.settings import (
+    ENVIRONMENT,
+    ONLY,
+    BrokerSettings,
+    DeviceSettings,
+    QueueSettings,
+    as_toml,
+    settings_of,
+)
+from sluicemq_broker.process.serve import serve
+from sluicemq_broker.runtime.counts import Count, Gauge
+from sluicemq_devices.hub.counts import Metric, Mishap
+
+COMMAND: Final = "python -m sluicemq_broker.process.reference docs"
+
+_MADE = f"<!-- Made by `{COMMAND}`; what stands here is changed in the code. -->"
+_Row = dict[str, str]
+
+
+def main(arguments: list[str]) -> int:
+    """Write the pages into the folder."""
+    if len(arguments) != 1:
+        sys.stderr.write(f"usage: {COMMAND}\n")
+        return 2
+    for name, page in PAGES.items():
+        (Path(arguments[0]) / name).write_text(page())
+    return 0
+
+
+def configuration() -> str:
+    """Every setting, table by table."""
+    return _page(
+        "Configuration",
+        "Sources, later ones win: the defaults, one TOML file (`sluicemq serve --config FILE`), the "
+        "environment, flags of `sluicemq serve`. `sluicemq config check [FILE]` shows what would hold. "
+        "A default of `-` is nothing.",
+        "## [broker]\n\nThe process, its MongoDB, its door for the library.",
+        _table(_setting(key, each, _ways(key)) for key, each in settings_of(BrokerSettings).items()),
+        "## [queues.NAME]\n\nHow the jobs of one queue are treated, unless their [options](job-options.md) "
+        'say otherwise; `[queues."*"]` is for every queue, and the table of a name is over it.',
+        _table(_setting(key, each) for key, each in settings_of(QueueSettings).items()),
+        "## [[devices]]\n\nTwo ends, each with any number of doors, and what goes on between them. Once the "
+        "file has one, the default devices are not there.",
+        _table(_setting(key, each, _kinds(key)) for key, each in settings_of(DeviceSettings).items()),
+    )
+
+
+def job_options() -> str:
+    """Every option of a job."""
+    return _page(
+        "Job options",
+        "Headers of a job at any door, keywords of `Producer.push` (and `submit`, `call`, `push_many`), "
+        "flags of `sluicemq push` (`--header KEY=VALUE` makes `headers`). Headers are a map, JSON or "
+        "msgpack, of up to 64 KiB. What a job does not say is as its queue's settings have it "
+        "([configuration](configuration.md)).",
+        _table(_option(each) for each in OPTIONS.values()),
+        "*stored as*: the fields of the job's document in MongoDB; those marked * only where they are not "
+        "what the queue's settings say, so that a change of these holds for jobs that wait, too. While a job "
+        f"waits it can be given another {_either(each.name for each in OPTIONS.values() if each.changeable)} "
+        "(`sluicemq change`).",
+    )
+
+
+def counters() -> str:
+    """Every counter and gauge."""
+    return _page(
+        "Counters and gauges",
+        "What `sluicemq stats` tells, and the names in the log. A *counter* only grows, from 0 at the start "
+        "of the process; one that has not counted yet is not shown. A *gauge* is how it stands now. "
+        "With the label *queue* it is counted for each queue, too, as far as that is known: "
+        "`sluicemq queues` shows the rates of some.",
+        "## Jobs, workers, the store",
+        _table(map(_figure, Count)),
+        "## Connections and devices\n\nOf the broker's doors, and of a device alone (`sluicemq device`).",
+        _table(map(_figure, Mishap)),
+        "## How it stands",
+        _table(map(_figure, Gauge)),
+    )
+
+
+#: The pages by the name of their file.
+PAGES: Final[dict[str, Callable[[], str]]] = {
+    "configuration.md": configuration,
+    "job-options.md": job_options,
+    "counters.md": counters,
+}
+
+
+def _page(title: str, *parts: str) -> str:
+    return "\n\n".join([_MADE, f"# {title}", *parts]) + "\n"
+
+
+def _table(rows: Iterable[_Row]) -> str:
+    """Rows that all have the same keys."""
+    listed = list(rows)
+    lines = [list(listed[0]), ["---"] * len(listed[0]), *(list(each.values()) for each in listed)]
+    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
+
+
+def _setting(key: str, setting: Field[Any], more: _Row | None = None) -> _Row:
+    rule = setting.metadata["rule"]
+    return {
+        "key": f"`{key}`",
+        "default": _default(setting),
+        "unit": rule.unit,
+        "may be": rule.expected,
+        "meaning": setting.metadata["doc"],
+        **(more or {}),
+    }
+
+
+def _default(setting: Field[Any]) -> str:
+    if setting.default is MISSING:
+        return "must be given"
+    return "-" if setting.default in (None, ()) else f"`{as_toml(setting.default)}`"
+
+
+def _ways(key: str) -> _Row:
+    """Where else a setting of [broker] can be given."""
+    flags = {str(each.name): each.opts[0] for each in serve.params}
+    return {
+        "variable": f"`{ENVIRONMENT}{key.upper()}`",
+        "flag": f"`{flags[key]}`" if key in flags else "",
+    }
+
+
+def _kinds(key: str) -> _Row:
+    return {"only of a": _either(ONLY.get(key, ()))}
+
+
+def _option(option: Option) -> _Row:
+    without = "" if option.default is None else f"`{_json(option.default)}`"
+    mark = "*" if option.unless_usual else ""
+    return {
+        "option": f"`{option.name}`",
+        "may be": option.rule.expected,
+        "unit": option.unit,
+        "default": without or "-",
+        "queue's setting": f"`{option.setting}`" if option.setting else "",
+        "flag": f"`--{option.name.replace('_', '-')} {option.metavar}`" if option.metavar else "",
+        "stored as": ", ".join(f"`{field}`{mark}" for field in option.stored),
+        "example": f"`{_json(option.example)}`",
+        "meaning": option.doc,
+    }
+
+
+def _figure(figure: Metric) -> _Row:
+    return {
+        "name": f"`{figure}`",
+        "type": figure.kind,
+        "unit": figure.unit,
+        "labels": ", ".join(figure.labels),
+        "meaning": figure.text,
+    }
+
+
+def _either(words: Iterable[str]) -> str:
+    return " or ".join(words)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,124 @@
+"""Every figure that the broker tells of itself, by name: counters and gauges, with what they mean.
+
+What its doors count of connections stands in :class:`sluicemq_devices.hub.counts.Mishap`. A test finds
+a figure that is used by a literal, or declared and never used; ``docs/counters.md`` is made of this.
+"""
+
+from __future__ import annotations
+
+from sluicemq.errors import SluiceError
+from sluicemq_devices.hub.counts import Metric
+
+#: Counted for each queue as well as for the whole broker, as far as the queue is known there.
+_BY_QUEUE = ("queue",)
+
+
+class Count(Metric):
+    """What has happened since the broker started. ``DEAD``: jobs, and what was refused as such, too."""
+
+    # A job's way.
+    RECEIVED = "received", "jobs and questions that have come in at a door", "jobs"
+    PUSHED = "pushed", "jobs stored", "jobs", _BY_QUEUE
+    REPEATED = "repeated", "jobs whose id was there already: not stored twice", "jobs"
+    DUPLICATES = "duplicates", "jobs refused for another with their dedupe_id", "jobs", _BY_QUEUE
+    REFUSED = "refused", "jobs that could be read and were not stored", "jobs", _BY_QUEUE
+    UNREADABLE = "unreadable", "jobs and questions that could not be read", "jobs"
+    JOBS_REFUSED = (
+        "jobs_refused",
+        "jobs of PUSH producers that were not stored: nobody else hears of it",
+        "jobs",
+    )
+    DELIVERED = "delivered", "jobs given to workers", "jobs", _BY_QUEUE
+    COMMITTED = "committed", "jobs done", "jobs", _BY_QUEUE
+    UNCOMMITTED = "uncommitted", "commits that could not be written", "jobs", _BY_QUEUE
+    ROLLED_BACK = "rolled_back", "jobs given back as failed", "jobs", _BY_QUEUE
+    REJECTED = "rejected", "jobs that a worker sent to the dead letters", "jobs", _BY_QUEUE
+    RELEASED = "released", "jobs given back without counting the attempt", "jobs", _BY_QUEUE
+    TIMED_OUT = "timed_out", "deliveries whose visibility timeout has passed", "jobs", _BY_QUEUE
+    EXPIRED = "expired", "jobs whose time to live ran out before a worker took them", "jobs", _BY_QUEUE
+    DEAD = "dead", "jobs that became dead letters", "jobs", _BY_QUEUE
+    CANCELLED = "cancelled", "jobs cancelled", "jobs"
+    PURGED = "purged", "jobs purged", "jobs"
+    REDRIVEN = "redriven", "dead letters made ready again", "jobs"
+
+    # Workers, and those who wait for results.
+    LATE_VERDICTS = "late_verdicts", "verdicts on deliveries that had ended", "verdicts", _BY_QUEUE
+    BAD_VERDICTS = "bad_verdicts", "answers of workers that are no verdict", "verdicts"
+    WORKERS_HUNG_UP = "workers_hung_up", "workers hung up on that never answered a job", "workers", _BY_QUEUE
+    SESSIONS_SILENT = "sessions_silent", "library sessions ended because nothing came", "sessions"
+    ASKERS_GONE = "askers_gone", "questions whose asker left before its answer", "questions"
+    PROBES = "probes", "empty messages that sockets send first, and that mean nothing", "messages"
+
+    # Pops.
+    TAKEN_BACK = "taken_back", "popped jobs, kept as done, that were not sent and are ready again", "jobs"
+    PUSHED_ANEW = "pushed_anew", "popped jobs that were not sent and are pushed again", "jobs"
+    POPPED_LOST = "popped_lost", "times that popped jobs could not be stored again", "times", _BY_QUEUE
+
+    # Brokers that share a database.
+    GIVEN_BACK_BY_OTHERS = (
+        "given_back_by_others",
+        "jobs that another broker had given back first: this one was silent too long",
+        "jobs",
+        _BY_QUEUE,
+    )
+    RECLAIMED = "reclaimed", "jobs of brokers that are gone, made ready again", "jobs"
+    ORPHANS = "orphans", "reservations of this broker that it knew nothing of, freed", "jobs"
+
+    # The store.
+    CLAIMS_REFUSED = "claims_refused", "claims that MongoDB refused", "claims", _BY_QUEUE
+    UNREADABLE_DOCUMENTS = "unreadable_documents", "documents that are no jobs, set aside", "jobs", _BY_QUEUE
+    UNINDEXED = "unindexed", "indexes that could not be made", "indexes", _BY_QUEUE
+    INDEXES_REMADE = "indexes_remade", "indexes dropped and made as they should be", "indexes", _BY_QUEUE
+    DEDUPE_IDS_SHARED = "dedupe_ids_shared", "dedupe_ids that several jobs had", "ids", _BY_QUEUE
+    STORE_UNAVAILABLE = "store_unavailable", "duties put off because MongoDB did not answer", "times"
+    UNSWEPT = "unswept", "sweeps of a queue that failed", "sweeps"
+    UNCOUNTED = "uncounted", "times that a queue's jobs could not be counted", "times"
+
+    # The process.
+    GATES_CLOSED = "gates_closed", "times that doors were not read, for too much was on its way", "times"
+    SLOW_TURNS = "slow_turns", "turns of the hub that took too long", "turns"
+
+    # What was refused, by the code of its error.
+    BAD_FRAMES = "bad_frames", "refused as BAD_FRAMES", "times"
+    BAD_HEADERS = "bad_headers", "refused as BAD_HEADERS", "times"
+    BAD_QUEUE = "bad_queue", "refused as BAD_QUEUE", "times"
+    BAD_VERB = "bad_verb", "refused as BAD_VERB", "times"
+    BAD_VERSION = "bad_version", "refused as BAD_VERSION", "times"
+    TOO_LARGE = "too_large", "refused as TOO_LARGE, results too", "times", _BY_QUEUE
+    QUEUE_FULL = "queue_full", "refused as QUEUE_FULL", "times"
+    PAUSED = "paused", "refused as PAUSED", "times"
+    LEASE_LOST = "lease_lost", "refused as LEASE_LOST", "times"
+    UNCERTAIN = "uncertain", "refused as UNCERTAIN", "times"
+    DUPLICATE = "duplicate", "refused as DUPLICATE", "times"
+    NOT_FOUND = "not_found", "refused as NOT_FOUND", "times"
+    UNAVAILABLE = "unavailable", "refused as UNAVAILABLE", "times"
+    TIMEOUT = "timeout", "refused as TIMEOUT", "times"
+    DIFFERENT_STORE = "different_store", "refused as DIFFERENT_STORE", "times"
+
+    @classmethod
+    def of(cls, error: SluiceError) -> Count:
+        """Where refusals with this error are counted."""
+        return cls[error.code]
+
+
+class Gauge(Metric):
+    """How it stands now, of the broker or of one queue; asked for with ``stats``, and not kept."""
+
+    UPTIME = "uptime", "since the broker's start", "s"
+    BROKERS = "brokers", "brokers on its database, this one included", "brokers"
+    CONNECTIONS = "connections", "connections open at all doors", "connections"
+    LONGEST_TURN = "longest_turn", "longest turn of its hub since somebody last asked", "s"
+    LONGEST_TURN_CPU = "longest_turn_cpu", "CPU time of the turn that has computed longest since then", "s"
+    READY = "ready", "jobs that wait for a worker", "jobs", _BY_QUEUE
+    SCHEDULED = "scheduled", "jobs that are not due yet", "jobs", _BY_QUEUE
+    RESERVED = "reserved", "jobs at brokers and their workers", "jobs", _BY_QUEUE
+    DONE = "done", "jobs that are done and kept", "jobs", _BY_QUEUE
+    DEAD = "dead", "dead letters", "jobs", _BY_QUEUE
+    OLDEST_READY_AGE = "oldest_ready_age", "since the oldest ready job is due", "s", _BY_QUEUE
+    WORKERS = "workers", "workers at this broker", "workers", _BY_QUEUE
+    IN_FLIGHT = "in_flight", "jobs at workers of this broker", "jobs", _BY_QUEUE
+
+    @property
+    def kind(self) -> str:
+        """It goes up and down."""
+        return "gauge"

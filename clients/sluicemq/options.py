@@ -1,0 +1,238 @@
+"""The options of a job, declared once: what each may be, what holds without it, where it is stored.
+
+A new option is an entry of :data:`OPTIONS`, its type in :class:`JobOptions` unless the library sets it
+itself, and the code that acts on it. From here come the check of headers, the keywords of
+:meth:`~sluicemq.Producer.push`, the flags of ``sluicemq push``, the queue settings' defaults and words,
+what is read of a job in MongoDB, and ``docs/job-options.md``. ``tests/unit/test_options.py`` names what
+has been forgotten of the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, TypedDict
+
+from sluicemq import header_rules as rules
+from sluicemq.header_rules import BACKOFF_BOUNDS, BACKOFF_KINDS, LONGEST_ID, TEN_YEARS, Rule, rfc3339
+
+__all__ = [
+    "ACCEPTED",
+    "BACKOFF_BOUNDS",
+    "BACKOFF_KINDS",
+    "KEYWORDS",
+    "LONGEST_ID",
+    "OPTIONS",
+    "RESULT",
+    "TEN_YEARS",
+    "JobOptions",
+    "Option",
+    "Rule",
+    "rfc3339",
+]
+
+#: Values of ``reply``.
+RESULT: Final = "result"
+ACCEPTED: Final = "accepted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One option: a header on the wire, a keyword of ``push``, mostly also a flag and a queue's setting.
+
+    ``setting`` is the key of ``[queues.NAME]`` that holds for jobs without it, ``default`` what that is
+    by default (None: nothing). ``stored`` are the fields of a job's document that it makes;
+    ``unless_usual``: only where it is not what the queue's settings say, whose changes then hold for
+    jobs that wait, too. ``metavar`` is the word for its value in the help of ``sluicemq push`` (empty:
+    it has no flag of its own), ``read`` makes the value of what stands on the command line there.
+    ``names_one``: no two jobs should have the same; ``changeable``: also while a job waits.
+    """
+
+    name: str
+    doc: str
+    rule: Rule
+    example: Any
+    unit: str = ""
+    setting: str = ""
+    default: Any = None
+    stored: tuple[str, ...] = ()
+    unless_usual: bool = False
+    metavar: str = ""
+    read: Callable[[str], Any] = str
+    names_one: bool = False
+    changeable: bool = False
+
+
+class JobOptions(TypedDict, total=False):
+    """The options of a push by keyword, None being as the queue has it; ``id`` and ``reply`` stand apart."""
+
+    priority: int | None
+    delay: float | None
+    not_before: float | str | None
+    ttl: float | None
+    max_attempts: int | None
+    visibility_timeout: float | None
+    dedupe_id: str | None
+    dedupe_window: float | None
+    backoff: str | dict[str, Any] | None
+    keep_done: float | None
+    headers: dict[str, Any] | None
+
+
+def _moment(text: str) -> float | str:
+    """Unix seconds, or a text for the broker to read."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+_ALL = (
+    Option(
+        name="id",
+        doc="the job's id; pushed again with the same one it is the same job",
+        rule=rules.IDENTIFIER,
+        example="order-7",
+        stored=("_id",),
+        metavar="ID",
+        names_one=True,
+    ),
+    Option(
+        name="priority",
+        doc="higher first",
+        rule=rules.whole(0, 255, "a whole number from 0 to 255"),
+        example=7,
+        setting="priority",
+        default=0,
+        stored=("priority",),
+        metavar="N",
+        read=int,
+        changeable=True,
+    ),
+    Option(
+        name="delay",
+        doc="seconds before a new job may be delivered",
+        rule=rules.number(0, TEN_YEARS, "seconds from 0 to ten years"),
+        example=60.0,
+        unit="s",
+        setting="delay",
+        default=0.0,
+        stored=("eligible_at",),
+        metavar="S",
+        read=float,
+        changeable=True,
+    ),
+    Option(
+        name="not_before",
+        doc="when it may be delivered: Unix seconds, or as 2030-01-31T12:00:00Z; "
+        "the later of it and the delay holds",
+        rule=rules.MOMENT,
+        example="2096-10-02T07:06:50Z",
+        stored=("eligible_at",),
+        metavar="T",
+        read=_moment,
+    ),
+    Option(
+        name="ttl",
+        doc="seconds a job may wait for a worker",
+        rule=rules.number(0.001, TEN_YEARS, "seconds above 0, at most ten years"),
+        example=3600.0,
+        unit="s",
+        setting="ttl",
+        stored=("expires_at",),
+        metavar="S",
+        read=float,
+    ),
+    Option(
+        name="max_attempts",
+        doc="deliveries before a job is a dead letter; 0 = no end",
+        rule=rules.whole(0, 1_000_000, "a whole number from 0 (for ever) to 1000000"),
+        example=3,
+        setting="max_attempts",
+        default=5,
+        stored=("max_attempts",),
+        unless_usual=True,
+        metavar="N",
+        read=int,
+    ),
+    Option(
+        name="visibility_timeout",
+        doc="longest time one delivery may take",
+        rule=rules.number(0.1, 30 * 86400, "seconds from 0.1 to 30 days"),
+        example=90.0,
+        unit="s",
+        setting="visibility_timeout",
+        default=1800.0,
+        stored=("visibility_timeout",),
+        unless_usual=True,
+        metavar="S",
+        read=float,
+    ),
+    Option(
+        name="dedupe_id",
+        doc="what its piece of work is called: no other job with it is taken within the window",
+        rule=rules.IDENTIFIER,
+        example="invoice-2031",
+        stored=("dedupe_id", "dedupe_until"),
+        metavar="ID",
+        names_one=True,
+    ),
+    Option(
+        name="dedupe_window",
+        doc="seconds in which no other job may have a job's dedupe_id",
+        rule=rules.number(0.1, TEN_YEARS, "seconds from 0.1 to ten years"),
+        example=60.0,
+        unit="s",
+        setting="dedupe_window",
+        default=300.0,
+        stored=("dedupe_until",),
+        metavar="S",
+        read=float,
+    ),
+    Option(
+        name="backoff",
+        doc="how the wait grows after each failure: exponential, linear, fixed or none",
+        rule=rules.BACKOFF,
+        example={"kind": "linear", "base": 5.0},
+        setting="backoff",
+        default="exponential",
+        stored=("backoff",),
+        unless_usual=True,
+        metavar="KIND",
+    ),
+    Option(
+        name="keep_done",
+        doc="seconds a job is kept, whole, once it is done",
+        rule=rules.number(0, TEN_YEARS, "seconds from 0 to ten years"),
+        example=600.0,
+        unit="s",
+        setting="keep_done",
+        default=0.0,
+        stored=("keep_done",),
+        unless_usual=True,
+        metavar="S",
+        read=float,
+    ),
+    Option(
+        name="reply",
+        doc="what REQ and DEALER are answered: the result, or that it is stored; "
+        "over SMQ/1 result keeps it for who asks",
+        rule=rules.one_of(RESULT, ACCEPTED),
+        example=RESULT,
+        default=RESULT,
+        stored=("remember", "asked"),
+    ),
+    Option(
+        name="headers",
+        doc="a map of your own, handed to the worker",
+        rule=rules.OWN_MAP,
+        example={"colour": "red"},
+        stored=("headers",),
+    ),
+)
+
+#: Every option by its name.
+OPTIONS: Final[dict[str, Option]] = {each.name: each for each in _ALL}
+
+#: Keywords of ``push`` that go out as headers.
+KEYWORDS: Final = frozenset(JobOptions.__annotations__)

@@ -1,0 +1,62 @@
+"""What the devices count, each by its name and with what it means."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Self
+
+
+class Metric(StrEnum):
+    """Base of figures that are known by name: ``unit`` is of one count, ``labels`` split the sum."""
+
+    text: str
+    unit: str
+    labels: tuple[str, ...]
+
+    def __new__(cls, name: str, text: str, unit: str, labels: tuple[str, ...] = ()) -> Self:
+        """One figure: its name in ``stats`` and in the log, a sentence, its unit, its labels."""
+        figure = str.__new__(cls, name)
+        figure._value_ = name
+        figure.text, figure.unit, figure.labels = text, unit, labels
+        return figure
+
+    @property
+    def kind(self) -> str:
+        """``counter``: it only grows, from 0 at the start of the process. ``gauge``: it goes up and down."""
+        return "counter"
+
+
+class Mishap(Metric):
+    """What goes wrong on connections and in devices: counters, said in the log too."""
+
+    CALLBACKS_FAILED = "callbacks_failed", "callbacks of a device that raised an error: bugs", "callbacks"
+    CONNECTIONS_CUT = "connections_cut", "connections ended here: silent, malformed, unread", "connections"
+    CONNECTIONS_REFUSED = (
+        "connections_refused",
+        "connections refused: too many, or no file for them",
+        "connections",
+    )
+    DIAL_FAILED = "dial_failed", "tries to connect to an address that failed", "tries"
+    HANDSHAKES_FAILED = (
+        "handshakes_failed",
+        "clients that left before their ZMTP handshake was done",
+        "connections",
+    )
+    LARGE_MESSAGES_WAITED = (
+        "large_messages_waited",
+        "times that a message had to wait for room beside other unfinished ones",
+        "messages",
+    )
+    MESSAGES_LOST = "messages_lost", "messages not sent to subscribers past their mark", "messages"
+    QUESTIONS_LOST = "questions_lost", "times that a worker left with questions unanswered", "workers"
+    REPLIES_DROPPED = "replies_dropped", "replies whose asker was gone or did not read", "messages"
+    SUBSCRIBERS_BEHIND = (
+        "subscribers_behind",
+        "times that a subscriber read too slowly and began to lose messages",
+        "subscribers",
+    )
+    SUBSCRIPTIONS_REFUSED = (
+        "subscriptions_refused",
+        "subscriptions not taken: too many, or too long",
+        "subscriptions",
+    )

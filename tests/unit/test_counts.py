@@ -1,0 +1,125 @@
+"""Every figure is known by a name that is declared, and what is declared is used."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+
+import pytest
+
+import sluicemq_broker
+import sluicemq_devices
+from sluicemq.errors import SluiceError
+from sluicemq_broker.runtime.counters import Counters
+from sluicemq_broker.runtime.counts import Count, Gauge
+from sluicemq_broker.store.inspect import COUNTED_STATES
+from sluicemq_devices.hub.counts import Metric, Mishap
+
+ROOMS = [Path(package.__file__ or "").parent for package in (sluicemq_broker, sluicemq_devices)]
+SOURCES = [path for room in ROOMS for path in room.rglob("*.py")]
+ENUMS: list[type[Metric]] = [Count, Gauge, Mishap]
+NAMES = {str(each) for enum in ENUMS for each in enum}
+
+
+def kinds_of(error: type[SluiceError]) -> Iterator[type[SluiceError]]:
+    for kind in error.__subclasses__():
+        yield kind
+        yield from kinds_of(kind)
+
+
+def nodes(path: Path) -> Iterator[ast.AST]:
+    yield from ast.walk(ast.parse(path.read_text()))
+
+
+def words(node: ast.AST) -> set[str]:
+    return {
+        each.value
+        for each in ast.walk(node)
+        if isinstance(each, ast.Constant) and isinstance(each.value, str)
+    }
+
+
+def counts(function: ast.expr) -> bool:
+    """Whether it counts, or says something that is counted: it takes the name of that first."""
+    return ast.unparse(function).endswith(("notice", "counters.add", "board.count"))
+
+
+def place(path: Path, node: ast.AST) -> str:
+    return f"{path.parent.name}/{path.name}:{getattr(node, 'lineno', 0)}"
+
+
+def used(enum: type[StrEnum]) -> set[str]:
+    return {
+        node.attr
+        for path in SOURCES
+        for node in nodes(path)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+        if node.value.id == enum.__name__
+    }
+
+
+def of_errors() -> set[str]:
+    return {error.code for error in kinds_of(SluiceError)}
+
+
+def test_nothing_is_counted_by_a_literal() -> None:
+    found = [
+        place(path, node)
+        for path in SOURCES
+        for node in nodes(path)
+        if isinstance(node, ast.Call) and node.args and counts(node.func) and words(node.args[0])
+    ]
+    found += [
+        place(path, node)
+        for path in SOURCES
+        for node in nodes(path)
+        if isinstance(node, ast.Subscript) and ast.unparse(node.value).endswith("values")
+        if NAMES & words(node.slice)
+    ]
+    assert found == []
+
+
+def test_a_name_that_nothing_else_can_be_stands_only_where_it_is_declared() -> None:
+    unmistakable = {name for name in NAMES if "_" in name}
+    found = [
+        place(path, node)
+        for path in SOURCES
+        if path.name != "counts.py"
+        for node in nodes(path)
+        if isinstance(node, ast.Constant) and node.value in unmistakable
+    ]
+    assert found == []
+
+
+def test_every_name_that_is_declared_is_used() -> None:
+    assert {each.name for each in Count} - used(Count) - of_errors() == set()
+    assert {each.name for each in Mishap} - used(Mishap) == set()
+    assert {each.name for each in Gauge} - used(Gauge) == {state.upper() for state in COUNTED_STATES}
+
+
+def test_no_name_is_declared_twice_among_counters() -> None:
+    names = [str(each) for each in (*Count, *Mishap)]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("error", sorted({*kinds_of(SluiceError)}, key=lambda error: error.__name__))
+def test_a_refusal_is_counted_by_the_code_of_its_error(error: type[SluiceError]) -> None:
+    assert Count.of(error("why")) == error.code.lower()
+
+
+@pytest.mark.parametrize("figure", [each for enum in ENUMS for each in enum], ids=str)
+def test_a_figure_has_a_sentence_and_a_unit(figure: Metric) -> None:
+    assert figure.text
+    assert figure.unit
+    assert figure.name == figure.value.upper()
+    assert figure.kind == ("gauge" if isinstance(figure, Gauge) else "counter")
+
+
+def test_a_plain_string_counts_as_the_name_does_and_looks_the_same() -> None:
+    counters = Counters()
+    counters.add(Count.PUSHED)
+    counters.add("pushed")
+    assert counters.values == {"pushed": 2}
+    assert [f"{name}" for name in counters.values] == ["pushed"]

@@ -1,0 +1,65 @@
+"""States, pauses, verdicts and kinds of devices are called by their names, not by literals."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import sluicemq_broker
+import sluicemq_devices
+from sluicemq import wire
+from sluicemq.cli_jobs import STATES
+from sluicemq_broker.job.job import SCHEDULED, State
+from sluicemq_broker.store.inspect import COUNTED_STATES, SHOWN_STATES
+from sluicemq_devices.relays.device import Kind
+
+BROKER, DEVICES = (Path(each.__file__ or "").parent for each in (sluicemq_broker, sluicemq_devices))
+
+VERDICTS = {wire.COMMIT, wire.ROLLBACK, wire.REJECT, wire.RELEASE}
+PAUSES = {wire.DELIVERY, wire.INTAKE}
+#: A "queue" is also what it is anywhere else.
+KINDS = {*Kind} - {Kind.QUEUE}
+
+
+def literals(package: Path, names: set[str]) -> list[str]:
+    """Where a string or bytes is one of these, but for where names are declared."""
+    everything: set[str | bytes] = {*names, *(name.encode() for name in names)}
+    return [
+        f"{path.relative_to(package)}:{node.lineno} {node.value!r}"
+        for path in sorted(package.rglob("*.py"))
+        for node in used(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str | bytes) and node.value in everything
+    ]
+
+
+def used(node: ast.AST) -> Iterator[ast.AST]:
+    for each in ast.iter_child_nodes(node):
+        if not is_declaration(each):
+            yield each
+            yield from used(each)
+
+
+def is_declaration(node: ast.AST) -> bool:
+    """A class of names, a constant's first value, slots: attributes are no states."""
+    if isinstance(node, ast.ClassDef):
+        return any(isinstance(base, ast.Name) and base.id in ("StrEnum", "Metric") for base in node.bases)
+    if isinstance(node, ast.Assign | ast.AnnAssign):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        return {ast.unparse(each) for each in targets} <= {"SCHEDULED", "__slots__"}
+    return False
+
+
+def test_a_state_of_a_job_is_never_a_literal() -> None:
+    assert literals(BROKER, {*State, SCHEDULED}) == []
+
+
+def test_a_pause_a_verdict_or_a_kind_of_device_is_never_a_literal() -> None:
+    assert literals(BROKER, PAUSES | VERDICTS | KINDS) == []
+    assert literals(DEVICES, KINDS) == []
+
+
+def test_the_states_that_are_shown_are_those_that_are_stored_and_scheduled() -> None:
+    assert {*SHOWN_STATES} == {*State, SCHEDULED}
+    assert SHOWN_STATES == STATES  # which the library has for the command line
+    assert {*COUNTED_STATES} == {*SHOWN_STATES} - {State.WAITING}

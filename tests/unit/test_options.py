@@ -1,0 +1,206 @@
+"""Every job option is declared once; what does not follow from the table is held against it here.
+
+``reply`` is the exception wherever it stands apart: the doors act on it, the job only has what they set.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from jobs import NOW
+from sluicemq import Client, Producer
+from sluicemq.cli_app import app
+from sluicemq.options import KEYWORDS, OPTIONS, JobOptions, Option
+from sluicemq_broker.config.settings import QueueSettings
+from sluicemq_broker.doors.frames import JobMaker, check_headers
+from sluicemq_broker.job.job import Job
+from sluicemq_broker.store.connection import ServerClock
+from sluicemq_broker.store.documents import HANDED_OUT, Usual, date, document
+from sluicemq_broker.store.documents import job as loaded
+
+ALL = list(OPTIONS.values())
+OF_JOBS = [each for each in ALL if each.name != "reply"]
+OF_QUEUES = [each for each in ALL if each.setting]
+#: So that a dedupe_window has something to be about.
+BESIDE = {"dedupe_id": "d"}
+USUAL = Usual()
+
+
+class Clock(ServerClock):
+    """The server's clock, standing at :data:`NOW`."""
+
+    def now(self) -> float:
+        return NOW
+
+
+def made(headers: dict[str, Any], **queue: Any) -> Job:
+    return JobMaker(Clock(), 1000).make(QueueSettings(**queue), b"x", headers)
+
+
+def named(options: list[Option]) -> Any:
+    return pytest.mark.parametrize("option", options, ids=[each.name for each in options])
+
+
+def parts(job: Job) -> dict[str, Any]:
+    return {name: getattr(job, name) for name in Job.__slots__ if name != "id"}
+
+
+# ------------------------------------------------------------------------- the table
+
+
+@named(ALL)
+def test_an_option_has_a_sentence_and_an_example_that_its_rule_takes(option: Option) -> None:
+    assert option.doc
+    check_headers({option.name: option.example})
+    assert option.example != option.default or option.name == "reply"
+
+
+@named([each for each in ALL if each.default is not None])
+def test_what_holds_without_an_option_is_a_value_that_it_may_have(option: Option) -> None:
+    check_headers({option.name: option.default})
+
+
+# ----------------------------------------------------------------------- the library
+
+
+def test_the_keywords_of_a_push_are_the_options() -> None:
+    apart = set(inspect.signature(Producer.push).parameters) - {
+        "self",
+        "queue",
+        "payload",
+        "position",
+        "options",
+    }
+    assert apart == {"id", "reply"}
+    assert set(JobOptions.__annotations__) == OPTIONS.keys() - apart == KEYWORDS
+
+
+@named(ALL)
+def test_push_says_of_every_option_that_there_is_such_a_keyword(option: Option) -> None:
+    assert f"``{option.name}``" in (Producer.push.__doc__ or "")
+
+
+def test_what_can_be_changed_while_a_job_waits_is_what_the_client_takes() -> None:
+    keywords = inspect.signature(Client.change).parameters.keys() - {"self", "queue", "id"}
+    assert keywords == {each.name for each in ALL if each.changeable}
+
+
+# ------------------------------------------------------------------ the command line
+
+
+def flags(command: str) -> dict[str, Any]:
+    return {str(each.name): each for each in app.commands[command].params}
+
+
+@named([each for each in ALL if each.name not in ("reply", "headers")])
+def test_push_has_a_flag_for_every_option_that_reads_it_and_says_what_it_is(option: Option) -> None:
+    flag = flags("push")[option.name]
+    text = option.example["kind"] if isinstance(option.example, dict) else str(option.example)
+    assert flag.opts == ["--" + option.name.replace("_", "-")]
+    assert flag.help.lower() == f"{option.doc}.".lower()
+    assert flag.metavar == option.metavar
+    assert option.rule.holds(flag.type.convert(text, flag, None))
+
+
+def test_change_has_a_flag_for_what_can_be_changed() -> None:
+    assert OPTIONS.keys() & flags("change").keys() - {"id"} == {each.name for each in ALL if each.changeable}
+
+
+# ----------------------------------------------------------------- a queue's settings
+
+
+def test_a_setting_with_the_name_of_an_option_is_the_one_that_gives_it() -> None:
+    keys = {each.name for each in fields(QueueSettings)}
+    assert {each.setting for each in OF_QUEUES} == keys & OPTIONS.keys()
+
+
+@named(OF_QUEUES)
+def test_a_queue_has_the_options_default_and_may_say_what_a_header_may(option: Option) -> None:
+    setting = next(each for each in fields(QueueSettings) if each.name == option.setting)
+    assert setting.default == option.default
+    for value in (option.default, *option.rule.bounds):
+        assert value is None or setting.metadata["rule"](value) == value
+
+
+@named([each for each in OF_QUEUES if each.name != "backoff"])
+def test_a_queues_setting_does_to_a_job_what_its_header_does(option: Option) -> None:
+    usual = parts(made(BESIDE))
+    by_header = parts(made({**BESIDE, option.name: option.example}))
+    assert parts(made(BESIDE, **{option.setting: option.example})) == by_header != usual
+
+
+@named([each for each in OF_QUEUES if each.name not in ("backoff", "dedupe_window")])
+def test_a_queues_setting_holds_for_a_job_without_any_header(option: Option) -> None:
+    own = {option.setting: option.example}
+    assert parts(made({}, **own)) == parts(made({option.name: option.example}, **own)) != parts(made({}))
+
+
+# ------------------------------------------------------------------- what is stored
+
+
+@named(OF_JOBS)
+def test_an_option_changes_the_fields_that_it_says_it_does(option: Option) -> None:
+    beside = BESIDE if option.name == "dedupe_window" else {}
+    without, with_it = (
+        stored(made({**beside, **own})) for own in ({"priority": 0}, {option.name: option.example})
+    )
+    changed = {key for key in without.keys() | with_it if without.get(key) != with_it.get(key)}
+    # The broker gives an id to a job without one.
+    assert changed - {"_id"} == set(option.stored) - {"_id"}
+    assert option.name != "id" or with_it["_id"] == option.example
+
+
+@named(OF_JOBS)
+def test_what_is_stored_of_an_option_and_read_is_the_job_that_was_pushed(option: Option) -> None:
+    pushed = made({**BESIDE, option.name: option.example})
+    read = handed_out(stored(pushed))
+    kept = [name for name in Job.__slots__ if name in HANDED_OUT or name == "id"]
+    assert {name: getattr(read, name) for name in kept} == {name: getattr(pushed, name) for name in kept}
+    assert read.expires_at == pushed.expires_at
+
+
+def test_what_is_read_of_a_job_is_what_a_job_has() -> None:
+    assert HANDED_OUT.keys() <= {*Job.__slots__}
+
+
+def test_a_result_that_is_wanted_is_stored_and_read() -> None:
+    pushed = made({})
+    pushed.remember, pushed.asked = 60.0, True
+    assert stored(pushed).keys() - stored(made({})).keys() == set(OPTIONS["reply"].stored)
+    read = handed_out(stored(pushed))
+    assert (read.remember, read.asked) == (60.0, True)
+
+
+def test_of_what_a_jobs_queue_says_anyway_nothing_is_stored() -> None:
+    unless_usual = {each.name: each for each in ALL if each.unless_usual}
+    numbers = unless_usual.keys() & set(Usual._fields)
+    assert unless_usual.keys() - numbers == {"backoff"}  # which JobMaker leaves out
+    for name in numbers:
+        own = {name: unless_usual[name].example}
+        assert name in stored(made(own))
+        assert name not in stored(made(own), USUAL._replace(**own))
+        assert getattr(handed_out(stored(made({})), USUAL._replace(**own)), name) == own[name]
+    kind = unless_usual["backoff"].default
+    assert "backoff" not in stored(made({"backoff": kind}))
+
+
+@pytest.mark.parametrize("name", sorted(Usual._fields))
+def test_what_a_queue_says_of_its_jobs_in_the_store_is_a_setting_with_the_same_default(name: str) -> None:
+    assert getattr(USUAL, name) == getattr(QueueSettings(), name)
+
+
+def test_a_job_that_says_nothing_is_treated_by_default_as_in_a_queue_that_says_nothing() -> None:
+    assert parts(Job("a", b"x")) == parts(made({}))
+
+
+def stored(job: Job, usual: Usual = USUAL) -> dict[str, Any]:
+    job.dedupe_until = NOW + job.dedupe.window if job.dedupe else 0.0
+    return document(job, date(NOW), usual)
+
+
+def handed_out(stored: dict[str, Any], usual: Usual = USUAL) -> Job:
+    return loaded({key: stored[key] for key in ("_id", *HANDED_OUT) if key in stored}, usual)
