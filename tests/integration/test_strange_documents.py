@@ -13,6 +13,7 @@ from bson import Binary, Decimal128, Int64, MaxKey, MinKey, ObjectId, Regex, Tim
 from bson.datetime_ms import DatetimeMS
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pymongo.errors import WriteError
 
 from jobs import NOW, a_job, everything, ids, some_jobs
 from launcher import wait_until
@@ -48,6 +49,7 @@ BACKOFFS: list[Any] = [
 changes_of_a_job = st.dictionaries(
     st.sampled_from(FIELDS), st.sampled_from([*ODD, *BACKOFFS, GONE]), max_size=3
 )
+_TWO_ARRAYS = 171
 identities = st.sampled_from([GONE, GONE, ObjectId(), 5, 2.5, True, {"a": 1}, b"id", FAR, None, "a string"])
 
 
@@ -56,6 +58,15 @@ def strange(number: int, identity: Any, fields: dict[str, Any], state: str = "re
     if identity is not GONE:
         born["_id"] = identity
     return {key: value for key, value in born.items() if value is not GONE}
+
+
+def insert(store: QueueStore, born: dict[str, Any]) -> None:
+    """Nothing lies there that MongoDB takes from nobody: two arrays under one index."""
+    try:
+        store.jobs.insert_one(born)
+    except WriteError as error:
+        if error.code != _TWO_ARRAYS:
+            raise
 
 
 @settings(
@@ -82,7 +93,7 @@ def test_all_good_jobs_are_delivered_and_settled_beside_any_documents(
     for number, (identity, fields, state) in enumerate(drawn):
         born = strange(number, identity, fields, state)
         store.jobs.delete_one({"_id": {"$in": [born.get("_id")]}})
-        store.jobs.insert_one(born)
+        insert(store, born)
     store.push(good[3:], NOW)
     # When all that lies there is claimed, given back, looked at, swept and committed
     store.mend_ownerless(NOW)
