@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from sluicemq.cli_output import Session, shown, span
+from sluicemq.cli.output import Session, shown, span
 
 STATES = ("ready", "scheduled", "waiting", "reserved", "done", "dead")
 

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from sluicemq.cli_output import Session, printable
+from sluicemq.cli.output import Session, printable
 from sluicemq.errors import Timeout
 from sluicemq.producer import Producer
 
