@@ -13,9 +13,8 @@ import click
 
 from sluicemq.cli import bench, ended, jobs, push, queues, results, serve, work
 from sluicemq.cli.output import Session, Unwritable
-from sluicemq.client import DEFAULT_ENDPOINT
-from sluicemq.connection import NOBODY_ANSWERS
 from sluicemq.errors import SluiceError, Timeout, Unavailable
+from sluicemq.transport.connection import DEFAULT_ENDPOINT, NOBODY_ANSWERS
 
 REFUSED, NO_BROKER = 1, 3
 
