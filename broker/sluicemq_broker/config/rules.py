@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sluicemq.wire import QUEUE_NAME_RULE, is_queue_name
-from sluicemq_devices.doors.endpoints import Endpoint, parse
+from sluicemq_devices.doors import Endpoint, parse_endpoint
 
 Rule = Callable[[Any], Any]
 
@@ -165,7 +165,7 @@ def _endpoint(value: Any) -> Endpoint:
     if not isinstance(value, str):
         raise ValueError("an endpoint such as tcp://127.0.0.1:5551")  # noqa: TRY004
     try:
-        return parse(value)
+        return parse_endpoint(value)
     except ValueError as error:
         raise ValueError(f"an endpoint: {error}") from error
 

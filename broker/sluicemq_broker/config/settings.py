@@ -21,8 +21,8 @@ from types import MappingProxyType
 from typing import Any, Self, cast
 
 from sluicemq_broker.config import rules
-from sluicemq_broker.job.backoff import BOUNDS, KINDS, Backoff
-from sluicemq_devices.doors.endpoints import Endpoint, tcp_address
+from sluicemq_broker.job import BOUNDS, KINDS, Backoff
+from sluicemq_devices.doors import Endpoint, tcp_address
 
 MIB = 2**20
 

@@ -1,1 +1,15 @@
 """A job and the page on which its life is drawn."""
+
+from sluicemq_broker.job.backoff import BOUNDS, KINDS, Backoff
+from sluicemq_broker.job.job import ASKED, ERRORS_KEPT, Dedupe, Job, State
+
+__all__ = [
+    "ASKED",
+    "BOUNDS",
+    "ERRORS_KEPT",
+    "KINDS",
+    "Backoff",
+    "Dedupe",
+    "Job",
+    "State",
+]

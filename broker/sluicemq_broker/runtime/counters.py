@@ -6,7 +6,7 @@ import logging
 from collections import deque
 from typing import Final
 
-from sluicemq_devices.hub.notices import Notices
+from sluicemq_devices.hub import Notices
 
 #: Rates are taken over so many steps of so many seconds: a minute.
 _STEP: Final = 5.0

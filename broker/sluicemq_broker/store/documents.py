@@ -31,8 +31,7 @@ from bson.int64 import Int64
 from pymongo import IndexModel
 
 from sluicemq import wire
-from sluicemq_broker.job.backoff import BOUNDS, KINDS, Backoff
-from sluicemq_broker.job.job import Job, State
+from sluicemq_broker.job import BOUNDS, KINDS, Backoff, Job, State
 
 #: 2: the indexes that nearly no job is in are sparse.
 SCHEMA: Final = 2

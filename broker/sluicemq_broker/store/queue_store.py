@@ -18,7 +18,7 @@ import gevent
 from pymongo.errors import BulkWriteError
 
 from sluicemq.errors import LeaseLost, SluiceError, Uncertain
-from sluicemq_broker.job.job import Job, State
+from sluicemq_broker.job import Job, State
 from sluicemq_broker.store.connection import Documents, applied, durable, translated
 from sluicemq_broker.store.documents import (
     ENDED_INDEX,

@@ -14,12 +14,8 @@ from sluicemq_devices.doors.conduct import MOST_MALFORMED, MOST_UNTOLD, WITHIN, 
 from sluicemq_devices.doors.kernel import has_left, unacknowledged, unread
 from sluicemq_devices.doors.outbox import Outbox
 from sluicemq_devices.doors.unfinished import SMALL, Unfinished
-from sluicemq_devices.hub.callbacks import nothing, shielded
-from sluicemq_devices.hub.flow import Watermark, boundless
-from sluicemq_devices.hub.spare_time import SpareTime
-from sluicemq_devices.hub.turn_time import TurnTime
-from sluicemq_devices.zmtp.frames import PING
-from sluicemq_devices.zmtp.peer import M, Peer
+from sluicemq_devices.hub import SpareTime, TurnTime, Watermark, boundless, nothing, shielded
+from sluicemq_devices.zmtp import PING, M, Peer
 
 _READ, _WRITE = 1, 2  # libev's EV_READ and EV_WRITE
 _CHUNK = 65_536

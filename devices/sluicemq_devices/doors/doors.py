@@ -13,7 +13,7 @@ from sluicemq_devices.doors.endpoints import Endpoint
 from sluicemq_devices.doors.entrance import Entrance
 from sluicemq_devices.doors.lane import Lane, RawLane
 from sluicemq_devices.doors.switchboard import Switchboard
-from sluicemq_devices.hub.flow import Watermark
+from sluicemq_devices.hub import Watermark
 
 __all__ = ["Lane", "LaneDoor", "RawDoor", "RawLane"]
 

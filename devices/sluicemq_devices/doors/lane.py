@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from sluicemq_devices.doors.connection import Connection
-from sluicemq_devices.zmtp.frames import Message
-from sluicemq_devices.zmtp.messages import FramePeer, RawPeer
+from sluicemq_devices.zmtp import FramePeer, Message, RawPeer
 
 
 class Lane(Connection[Message]):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import gevent
 
-from sluicemq_devices.doors.doors import RawDoor
+from sluicemq_devices.doors import RawDoor
 
 HWM = 10_000
 HWM_BYTES = 64 << 20
