@@ -116,9 +116,7 @@ class _Door(Generic[_AnyLane]):
             held=self._held(peer) if self._held else None,
             heartbeat=self._heartbeat,
             silence=self._silence,
-            unfinished=self._board.unfinished,
-            spare=self._board.spare,
-            turn_time=self._board.turn_time,
+            board=self._board,
         )
         self._lanes[lane] = left
         if self._paused:  # accepted before, and only now here

@@ -49,7 +49,7 @@ class RawLane(Connection[bytes]):
     @property
     def deserted(self) -> bool:
         """The peer has gone, though that may not have been read yet."""
-        self._look_for_its_end()
+        self.look_for_its_end()
         return self._deserted or self._ended
 
     @property
