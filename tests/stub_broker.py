@@ -12,7 +12,7 @@ import zmq
 
 from sluicemq import wire
 from sluicemq.errors import SluiceError
-from sluicemq.native import Wakeup
+from sluicemq.transport.native import Wakeup
 
 SECONDS = 60.0  # the longest that any test waits for anything
 

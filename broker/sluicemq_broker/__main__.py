@@ -9,7 +9,7 @@ from gevent import monkey
 
 monkey.patch_all()
 
-from sluicemq_broker.process.serve import main  # noqa: E402 - everything after the patch
+from sluicemq_broker.process import main  # noqa: E402 - everything after the patch
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

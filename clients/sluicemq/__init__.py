@@ -35,9 +35,10 @@ from sluicemq.errors import (
     Uncertain,
 )
 from sluicemq.job import Job
+from sluicemq.options import JobOptions
 from sluicemq.producer import Producer
 from sluicemq.receipt import Receipt
-from sluicemq.replies import Reply
+from sluicemq.reply import Reply
 from sluicemq.worker import Worker
 
 __all__ = [
@@ -54,6 +55,7 @@ __all__ = [
     "Duplicate",
     "Expired",
     "Job",
+    "JobOptions",
     "LeaseLost",
     "NotFound",
     "Paused",

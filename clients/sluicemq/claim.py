@@ -11,12 +11,13 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, Self
 
-from sluicemq import exits, native, wire
-from sluicemq.connection import Connection
+from sluicemq import wire
 from sluicemq.errors import BadFrames, LeaseLost, Release, SluiceError, Unavailable, from_code
 from sluicemq.job import Job
-from sluicemq.pop import never_extended
-from sluicemq.question import Questions
+from sluicemq.transport import exits, native
+from sluicemq.transport.connection import Connection
+from sluicemq.transport.pop import never_extended
+from sluicemq.transport.questions import Questions
 
 #: Jobs in one claim, at most: its verdicts travel in one message.
 MOST_CLAIMED = 1000

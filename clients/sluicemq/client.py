@@ -9,11 +9,9 @@ from typing import Any, Self
 
 from sluicemq import wire
 from sluicemq.claim import Claim, pop
-from sluicemq.connection import Connection
 from sluicemq.job import Job
-from sluicemq.question import Questions
-
-DEFAULT_ENDPOINT = "tcp://127.0.0.1:5550"
+from sluicemq.transport.connection import DEFAULT_ENDPOINT, Connection
+from sluicemq.transport.questions import Questions
 
 
 class Client:

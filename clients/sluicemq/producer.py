@@ -10,19 +10,19 @@ from time import time_ns
 from types import TracebackType
 from typing import Any, Self, Unpack
 
-from sluicemq import exits, native, wire
-from sluicemq.client import DEFAULT_ENDPOINT
-from sluicemq.connection import Connection
+from sluicemq import wire
 from sluicemq.errors import BadFrames, BadHeaders, BadQueue, SluiceError, Timeout, TooLarge
-from sluicemq.options import KEYWORDS, LONGEST_ID, RESULT, JobOptions
-from sluicemq.outbox import Batch, Outbox
+from sluicemq.headers import Headers, as_bytes, as_headers, checked_id
+from sluicemq.options import RESULT, JobOptions
 from sluicemq.receipt import Receipt
-from sluicemq.replies import AskingReceipt, Reply
+from sluicemq.reply import Reply
+from sluicemq.transport import exits, native
+from sluicemq.transport.connection import DEFAULT_ENDPOINT, Connection
+from sluicemq.transport.outbox import Batch, Outbox
+from sluicemq.transport.replies import AskingReceipt
 
 _JOB_OVERHEAD = 64  # bytes that a job costs here beside its payload, so that empty ones count too
 _REFUSALS_KEPT = 1000
-
-Headers = dict[str, Any]
 
 
 class Producer:
@@ -85,39 +85,24 @@ class Producer:
         payload: bytes,
         *,
         id: str | None = None,  # noqa: A002 - the word that jobs use everywhere
-        position: int | None = None,
-        reply: Reply | None = None,
         **options: Unpack[JobOptions],
     ) -> Receipt:
         """Push one job; blocks only while too much is unconfirmed.
 
         ``id``: up to 128 bytes, chosen by the library if None; ``priority``: higher first;
         ``delay``, ``ttl``, ``visibility_timeout``, ``keep_done``: seconds; ``not_before``: Unix seconds
-        or RFC 3339; ``max_attempts``: deliveries, 0 for no end; ``backoff``: ``exponential``, ``linear``,
-        ``fixed``, ``none``, or a map of ``kind``, ``base``, ``factor``, ``cap``, ``jitter``; ``dedupe_id``:
-        within ``dedupe_window`` seconds no other job with it is taken, but refused as
-        :class:`~sluicemq.Duplicate`, whose ``id`` is the first one's; ``headers``: a map of your own,
-        handed to the worker.
-        What is None is as the queue's settings have it. ``position`` and ``reply`` are set by
-        :meth:`push_many` and :meth:`submit`.
+        or RFC 3339; ``max_attempts``: deliveries before it is dead, 0: no end; ``backoff``:
+        ``exponential``, ``linear``, ``fixed``, ``none``, or a map of ``kind``, ``base``, ``factor``,
+        ``cap``, ``jitter``; ``dedupe_id``: within ``dedupe_window`` seconds no other job with it is
+        taken, but refused as :class:`~sluicemq.Duplicate`, whose ``id`` is the first one's;
+        ``headers``: a map of your own, handed to the worker.
+        What is None is as the queue's settings have it.
 
         Raises TypeError or ValueError for what is no job, :class:`~sluicemq.BadQueue`,
         :class:`~sluicemq.BadHeaders`, :class:`~sluicemq.TooLarge` (once the broker has told its
         limit), and what ended the connection if it has ended.
         """
-        if type(payload) is not bytes:
-            payload = _as_bytes(payload)
-        self._check(queue, payload)
-        wired, header_bytes = None, 0
-        if options or reply is not None:
-            wired, header_bytes = _frozen(options, answered=reply is not None)
-        size = _JOB_OVERHEAD + len(payload) + header_bytes
-        kind = Receipt if reply is None else AskingReceipt
-        job_id = self._new_id() if id is None else _checked_id(id)
-        receipt = kind(queue, job_id, payload, wired, size, header_bytes)
-        if isinstance(receipt, AskingReceipt) and reply is not None:
-            receipt.asks(reply, self._outbox.replies)
-        receipt.position = position
+        receipt = Receipt(*self._checked(queue, payload, id, options))
         self._enqueue(receipt)
         return receipt
 
@@ -151,7 +136,9 @@ class Producer:
         :class:`~sluicemq.Unavailable`, though their jobs are done all the same.
         """
         reply = Reply()
-        self.push(queue, payload, id=id, reply=reply, **options)
+        receipt = AskingReceipt(*self._checked(queue, payload, id, options, reply=RESULT))
+        receipt.asks(reply, self._outbox.replies)
+        self._enqueue(receipt)
         return reply
 
     def call(
@@ -215,28 +202,48 @@ class Producer:
                 raise
             native.log.error("while leaving a producer's block: %s", unkept)
 
-    def _check(self, queue: str, payload: bytes) -> None:
+    def _checked(
+        self,
+        queue: str,
+        payload: bytes,
+        id: str | None,  # noqa: A002
+        options: JobOptions,
+        reply: str | None = None,
+    ) -> tuple[str, str, bytes, Headers | None, int, int]:
+        """What a receipt is made of; raises what ``push`` raises of a job."""
+        if type(payload) is not bytes:
+            payload = as_bytes(payload)
         limit = self._connection.max_job_bytes
         if limit is not None and len(payload) > limit:
             raise TooLarge(f"the payload has {len(payload)} bytes, this broker takes {limit}")
         if not wire.is_queue_name(queue):
             raise BadQueue(f"{queue!r} is no queue name: {wire.QUEUE_NAME_RULE}")
+        headers, header_bytes = as_headers(options, reply) if options or reply else (None, 0)
+        size = _JOB_OVERHEAD + len(payload) + header_bytes
+        return queue, self._new_id() if id is None else checked_id(id), payload, headers, size, header_bytes
 
     def _push_at(
         self, position: int, queue: str, job: bytes | Mapping[str, Any], options: dict[str, Any]
     ) -> Receipt:
-        own = job if isinstance(job, Mapping) else {"payload": job}
+        given: Any = {**options, **(job if isinstance(job, Mapping) else {"payload": job})}
+        job_id = given.pop("id", None)
         try:
-            return self.push(queue, **{**options, **own}, position=position)
-        except (TypeError, ValueError, BadHeaders, TooLarge) as error:
-            kind = type(error) if isinstance(error, SluiceError) else BadFrames
-            receipt = Receipt(queue, str(own.get("id") or self._new_id()), b"", None, _JOB_OVERHEAD)
+            payload = given.pop("payload", None)
+            receipt = Receipt(*self._checked(queue, payload, job_id, given))
             receipt.position = position
-            with self._lock:
-                self._count(receipt)
-            refused = {0: kind(str(error))}
-            self._connection.call(self._connection.post, self._settled, [receipt], refused)
-            return receipt
+            self._enqueue(receipt)
+        except (TypeError, ValueError, BadHeaders, TooLarge) as error:
+            return self._refused_at_once(position, queue, job_id, error)
+        return receipt
+
+    def _refused_at_once(self, position: int, queue: str, job_id: object, error: Exception) -> Receipt:
+        kind = type(error) if isinstance(error, SluiceError) else BadFrames
+        receipt = Receipt(queue, str(job_id or self._new_id()), b"", None, _JOB_OVERHEAD)
+        receipt.position = position
+        with self._lock:
+            self._count(receipt)
+        self._connection.call(self._connection.post, self._settled, [receipt], {0: kind(str(error))})
+        return receipt
 
     def _enqueue(self, receipt: Receipt) -> None:
         with self._lock:
@@ -333,38 +340,6 @@ class _Refusals:
             told = type(error)(f"{what}: {error}")
             vars(told).update(vars(error))  # the id in a Duplicate
             raise told from error
-
-
-def _as_bytes(payload: Any) -> bytes:
-    if isinstance(payload, bytes | bytearray | memoryview):
-        return bytes(payload)
-    raise TypeError(f"a payload is bytes, not {type(payload).__name__}: encode it first")
-
-
-def _frozen(options: JobOptions, *, answered: bool) -> tuple[Headers | None, int]:
-    """A copy as it will be sent, and its size; made now, so that it is the caller who hears of errors."""
-    if unknown := options.keys() - KEYWORDS:
-        raise TypeError(f"push() got an unexpected keyword argument {min(unknown)!r}")
-    given: Headers = {
-        key: value for key, value in options.items() if value is not None and (value or key != "headers")
-    }
-    if answered:
-        given["reply"] = RESULT
-    if not given:
-        return None, 0
-    try:
-        packed = wire.encode_headers(given)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise BadHeaders(f"headers can't be sent: {error}") from error
-    return wire.decode_headers(packed), len(packed)
-
-
-def _checked_id(id: str) -> str:  # noqa: A002
-    if not isinstance(id, str):
-        raise TypeError(f"an id is a str, not {type(id).__name__}")
-    if not 1 <= len(id.encode()) <= LONGEST_ID:
-        raise ValueError(f"an id has 1 to {LONGEST_ID} bytes, this one has {len(id.encode())}")
-    return id
 
 
 def _id_maker() -> Callable[[], str]:

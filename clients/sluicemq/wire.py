@@ -216,6 +216,37 @@ def number_of(frames: list[bytes]) -> int:
     return number if _is_number(number) else 0
 
 
+def verdict_row(receipt: bytes, verb: str, detail: bytes | str | None, delay: float | None) -> list[Any]:
+    """One verdict as it stands in a SETTLE; of a reason no more than a job's history keeps."""
+    return [receipt, verb, detail[:MOST_REASON] if isinstance(detail, str) else detail, delay]
+
+
+def encode_headers(headers: Mapping[str, Any]) -> bytes:
+    """A headers frame, msgpack, as :func:`decode_headers` reads it."""
+    return _pack(headers)
+
+
+def decode_headers(frame: bytes) -> dict[str, Any]:
+    """Read the headers frame of a plain-socket job: JSON if it starts with ``{``, else msgpack.
+
+    An empty frame means no headers. Raises :class:`BadHeaders`, and :class:`TooLarge` for more than
+    ``MOST_HEADER_BYTES``.
+    """
+    if not frame:
+        return {}
+    check_header_bytes(len(frame))
+    headers = _json(frame) if frame.startswith(b"{") else _unpack_bounded(frame, BadHeaders, "headers")
+    if not isinstance(headers, dict):
+        raise BadHeaders(f"headers are a {type(headers).__name__}, expected a map")
+    return headers
+
+
+def check_header_bytes(size: int) -> None:
+    """Raises :class:`TooLarge` if a job's headers may not have so many bytes."""
+    if size > MOST_HEADER_BYTES:
+        raise TooLarge(f"the headers of a job have {size} bytes, at most {MOST_HEADER_BYTES} are taken")
+
+
 def _body(frames: list[bytes]) -> bytes:
     if not frames or frames[0] != VERSION:
         got = frames[0][:16] if frames else b""
@@ -235,37 +266,6 @@ def _message(frames: list[bytes], body: Any) -> Message:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_NUMBER
-
-
-def decode_headers(frame: bytes) -> dict[str, Any]:
-    """Read the headers frame of a plain-socket job: JSON if it starts with ``{``, else msgpack.
-
-    An empty frame means no headers. Raises :class:`BadHeaders`, and :class:`TooLarge` for more than
-    ``MOST_HEADER_BYTES``.
-    """
-    if not frame:
-        return {}
-    check_header_bytes(len(frame))
-    headers = _json(frame) if frame.startswith(b"{") else _unpack_bounded(frame, BadHeaders, "headers")
-    if not isinstance(headers, dict):
-        raise BadHeaders(f"headers are a {type(headers).__name__}, expected a map")
-    return headers
-
-
-def verdict_row(receipt: bytes, verb: str, detail: bytes | str | None, delay: float | None) -> list[Any]:
-    """One verdict as it stands in a SETTLE; of a reason no more than a job's history keeps."""
-    return [receipt, verb, detail[:MOST_REASON] if isinstance(detail, str) else detail, delay]
-
-
-def check_header_bytes(size: int) -> None:
-    """Raises :class:`TooLarge` if a job's headers may not have so many bytes."""
-    if size > MOST_HEADER_BYTES:
-        raise TooLarge(f"the headers of a job have {size} bytes, at most {MOST_HEADER_BYTES} are taken")
-
-
-def encode_headers(headers: Mapping[str, Any]) -> bytes:
-    """A headers frame, msgpack, as :func:`decode_headers` reads it."""
-    return _pack(headers)
 
 
 def _json(frame: bytes) -> Any:

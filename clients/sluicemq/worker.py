@@ -11,12 +11,13 @@ from time import monotonic
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-from sluicemq import exits, native, wire
-from sluicemq.assignment import Assignment, Verdict
-from sluicemq.connection import Connection
+from sluicemq import wire
 from sluicemq.errors import Reject, Release, Rollback, SluiceError
 from sluicemq.job import Job
-from sluicemq.pop import PopAssignment
+from sluicemq.transport import exits, native
+from sluicemq.transport.assignment import Assignment, Verdict
+from sluicemq.transport.connection import Connection
+from sluicemq.transport.pop import PopAssignment
 
 #: Called for each job; bytes are its result, None is an empty one.
 Handler = Callable[[Job], bytes | None]

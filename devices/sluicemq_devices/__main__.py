@@ -16,15 +16,9 @@ import signal  # noqa: E402
 import gevent  # noqa: E402
 from gevent.event import Event  # noqa: E402
 
-from sluicemq_devices.doors.endpoints import Endpoint, parse  # noqa: E402
-from sluicemq_devices.doors.switchboard import Switchboard  # noqa: E402
-from sluicemq_devices.hub.counts import Mishap  # noqa: E402
-from sluicemq_devices.hub.notices import Notices  # noqa: E402
-from sluicemq_devices.hub.stderr import OneLine, unblock_stderr  # noqa: E402
-from sluicemq_devices.relays.device import HWM, HWM_BYTES, Device, Kind  # noqa: E402
-from sluicemq_devices.relays.forwarder import Forwarder  # noqa: E402
-from sluicemq_devices.relays.queue import Queue  # noqa: E402
-from sluicemq_devices.relays.streamer import Streamer  # noqa: E402
+from sluicemq_devices.doors import Endpoint, Switchboard, parse_endpoint  # noqa: E402
+from sluicemq_devices.hub import Mishap, Notices, OneLine, unblock_stderr  # noqa: E402
+from sluicemq_devices.relays import HWM, HWM_BYTES, Device, Forwarder, Kind, Queue, Streamer  # noqa: E402
 
 _DEVICES: dict[str, type[Streamer | Queue | Forwarder]] = {
     Kind.STREAMER: Streamer,
@@ -106,7 +100,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _endpoint(text: str) -> Endpoint:
     try:
-        return parse(text)
+        return parse_endpoint(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
 

@@ -39,7 +39,7 @@ from sluicemq.bench.outcome import Outcome
 from sluicemq.bench.plan import Plan, planned
 from sluicemq.bench.run import fill, make, measured, run
 from sluicemq.bench.task import Site
-from sluicemq.cli_bench import ended_by_sigterm, progress
+from sluicemq.cli.bench import ended_by_sigterm, progress
 from sluicemq.client import Client
 from sluicemq.errors import SluiceError
 from sluicemq.producer import Producer

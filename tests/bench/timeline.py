@@ -67,7 +67,7 @@ def noting(
 def produce(endpoint: str, jobs: int) -> None:
     """Push on time, whatever became of those before."""
     from sluicemq import Producer
-    from sluicemq.link import Link
+    from sluicemq.transport.link import Link
 
     noting(Link, "send", before="sent", when=lambda _link, frames, *_: frames[1] == b"PUSH")
     with Producer(endpoint) as producer:
@@ -83,7 +83,7 @@ def produce(endpoint: str, jobs: int) -> None:
 def work(endpoint: str, jobs: int) -> None:
     """Take that many and the first."""
     from sluicemq import Worker
-    from sluicemq.link import Link
+    from sluicemq.transport.link import Link
 
     def came(_link: Link, messages: list[list[bytes]] | None = None) -> bool:
         return any(frames[1] == b"DELIVER" for frames in messages or ())

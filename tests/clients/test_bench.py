@@ -16,10 +16,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from launcher import BrokerProcess, tcp, wait_until
-from sluicemq import Client, Producer, cli_bench
+from sluicemq import Client, Producer
 from sluicemq.bench.plan import ENDLESS, planned
 from sluicemq.bench.schedule import SECOND, Payloads, Times, merged, stamp_of, stamps
-from sluicemq.cli_app import app
+from sluicemq.cli import bench as bench_command
+from sluicemq.cli.app import app
 
 Measured = Callable[..., dict[str, Any]]
 
@@ -207,7 +208,7 @@ def test_plot_draws_both_pictures(measured: Measured, tmp_path: Path) -> None:
 def test_plot_without_matplotlib_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(cli_bench, "find_spec", lambda name: name != "matplotlib" or None)
+    monkeypatch.setattr(bench_command, "find_spec", lambda name: name != "matplotlib" or None)
     result = bench("push", "--plot", tmp_path / "run.svg")
     assert result.exit_code == 1
     assert "pip install 'sluicemq[bench]'" in result.stderr

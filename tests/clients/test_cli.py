@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from sluicemq import BadQueue, NotFound, cli_broker, wire
-from sluicemq.cli_app import app
+from sluicemq import BadQueue, NotFound, installed, wire
+from sluicemq.cli.app import app
 from stub_broker import SECONDS, StubBroker
 
 Run = Callable[..., Result]
@@ -553,7 +553,7 @@ def test_config_check_asks_the_broker(run: Run, executed: list[str]) -> None:
 def test_serve_without_the_broker_says_what_to_install(
     run: Run, executed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cli_broker, "_is_installed", lambda name: name != "gevent")
+    monkeypatch.setattr(installed, "_is_installed", lambda name: name != "gevent")
     result = run("serve")
     assert result.exit_code == 1
     assert "pip install 'sluicemq[broker]'" in result.stderr

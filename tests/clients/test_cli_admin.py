@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from sluicemq import Client, NotFound, wire
-from sluicemq.cli_app import app
+from sluicemq.cli.app import app
 from stub_broker import Received, StubBroker
 
 Run = Callable[..., Result]

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from sluicemq import Dead, NotFound, Timeout, wire
-from sluicemq.cli_app import app
+from sluicemq.cli.app import app
 from stub_broker import SILENCE, Received, StubBroker
 
 Run = Callable[..., Result]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from sluicemq import (
+    BadFrames,
     BadHeaders,
     BadQueue,
     Producer,
@@ -295,6 +296,30 @@ def test_what_is_no_job_is_refused_at_once(
     with Producer(broker.endpoint) as producer, pytest.raises(error):
         producer.push(queue, payload, **options)
     assert broker.pushed() == []
+
+
+@pytest.mark.parametrize("option", ["prority", "reply", "position"])
+def test_an_option_that_there_is_not_is_refused_at_once(broker: StubBroker, option: str) -> None:
+    with Producer(broker.endpoint) as producer:
+        with pytest.raises(TypeError, match=f"unexpected keyword argument '{option}'"):
+            producer.push("q", b"", **{option: None})  # type: ignore[typeddict-item]
+        with pytest.raises(TypeError, match=f"unexpected keyword argument '{option}'"):
+            producer.submit("q", b"", **{option: None})  # type: ignore[typeddict-item]
+
+
+def test_a_job_of_many_that_is_no_job_is_refused_at_its_position(broker: StubBroker) -> None:
+    jobs: list[dict[str, Any]] = [
+        {"payload": b"", "prority": 1},
+        {"payload": b""},
+        {"priority": 1, "id": "mine"},
+    ]
+    with Producer(broker.endpoint) as producer:
+        first, second, third = producer.push_many("q", jobs)
+        second.wait(SECONDS)
+        for receipt, why in ((first, "prority"), (third, "a payload is bytes")):
+            with pytest.raises(BadFrames, match=why):
+                receipt.wait(SECONDS)
+    assert [first.position, third.position, third.id] == [0, 2, "mine"]
 
 
 def test_bytes_in_another_wrapping_are_taken(broker: StubBroker) -> None:

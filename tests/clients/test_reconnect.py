@@ -9,8 +9,8 @@ import pytest
 import zmq
 
 from sluicemq import BadVersion, Client, Job, LeaseLost, Producer, Timeout, Unavailable, Worker, wire
-from sluicemq.link import Link
-from sluicemq.native import Wakeup
+from sluicemq.transport.link import Link
+from sluicemq.transport.native import Wakeup
 from stub_broker import SECONDS, SILENCE, StubBroker
 
 

@@ -21,7 +21,7 @@ from sluicemq import (
     Worker,
     wire,
 )
-from sluicemq.replies import ASKED_AT_ONCE
+from sluicemq.transport.replies import ASKED_AT_ONCE
 from stub_broker import SECONDS, SILENCE, Received, StubBroker
 
 

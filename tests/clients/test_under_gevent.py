@@ -165,10 +165,23 @@ print("two")
     assert finish(process) == ["two"]
 
 
-@pytest.mark.parametrize("module", ["gevent", "broker", "devices"])
-def test_the_library_imports_none_of_the_broker(module: str) -> None:
-    program = f"import sys, sluicemq, sluicemq.cli_app; sys.exit({module!r} in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", program], check=False, timeout=SECONDS).returncode == 0
+@pytest.mark.parametrize("module", ["gevent", "pymongo", "sluicemq_broker", "sluicemq_devices"])
+def test_the_command_line_imports_none_of_the_broker(module: str) -> None:
+    assert not imports("sluicemq.cli.app", module)
+
+
+@pytest.mark.parametrize("module", ["click", "rich", "gevent", "pymongo", "sluicemq.cli", "sluicemq.bench"])
+def test_the_library_imports_no_more_than_it_needs(module: str) -> None:
+    assert not imports("sluicemq", module)
+
+
+def imports(name: str, other: str) -> bool:
+    """Whether to import the first module imports the other one too."""
+    program = f"import sys, {name}; print({other!r} in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=True, timeout=SECONDS, capture_output=True, text=True
+    )
+    return done.stdout == "True\n"
 
 
 def test_many_greenlets_call_and_claim_while_the_others_go_on(broker: StubBroker) -> None:

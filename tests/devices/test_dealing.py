@@ -411,7 +411,7 @@ def test_a_client_that_comes_back_to_a_full_queue_has_its_routing_id(
     board: Switchboard, started: Started, clients: Clients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Given a queue that reads nothing more of a client, which has gone unseen
-    monkeypatch.setattr("sluicemq_devices.doors.connection._GLANCE", 1000.0)
+    monkeypatch.setattr("sluicemq_devices.doors.life._GLANCE", 1000.0)
     queue = started(Queue(board, ANY_PORT, ANY_PORT, hwm=2))
     front, back = queue.addresses
     before = shake_hands(front, b"DEALER", identity=b"alice")

@@ -30,9 +30,9 @@ from plain_sockets import (
     shake_hands,
 )
 
-from sluicemq_devices.doors.connection import Connection
 from sluicemq_devices.doors.doors import Lane
 from sluicemq_devices.doors.endpoints import parse
+from sluicemq_devices.doors.life import Life
 from sluicemq_devices.doors.switchboard import Switchboard
 
 Started = Callable[[Any], Any]
@@ -43,14 +43,14 @@ Python = Callable[..., subprocess.Popen]
 def beats_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[Lane], int]:
     """How many heartbeats a lane has had."""
     counted: Counter[int] = Counter()
-    beat = Connection._beat
+    beat = Life._beat
 
-    def counting(lane: Connection[Any]) -> None:
-        counted[id(lane)] += 1
-        beat(lane)
+    def counting(life: Life) -> None:
+        counted[id(life)] += 1
+        beat(life)
 
-    monkeypatch.setattr(Connection, "_beat", counting)
-    return lambda lane: counted[id(lane)]
+    monkeypatch.setattr(Life, "_beat", counting)
+    return lambda lane: counted[id(lane._life)]
 
 
 BODIES = [

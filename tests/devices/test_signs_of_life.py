@@ -246,8 +246,8 @@ def test_one_of_zmtp_3_0_hears_no_ping_when_it_is_paused_either(
     board: Switchboard, floor: Floor, started: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[object] = []
-    look = Connection._look_for_its_end
-    monkeypatch.setattr(Connection, "_look_for_its_end", lambda lane: looks.append(lane) or look(lane))
+    look = Connection.look_for_its_end
+    monkeypatch.setattr(Connection, "look_for_its_end", lambda lane: looks.append(lane) or look(lane))
     door = started(lane_door(board, floor, "ROUTER"))
     older = shake_hands(door.address, b"DEALER")
     lane = floor.lane()

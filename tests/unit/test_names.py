@@ -9,7 +9,7 @@ from pathlib import Path
 import sluicemq_broker
 import sluicemq_devices
 from sluicemq import wire
-from sluicemq.cli_jobs import STATES
+from sluicemq.cli.jobs import STATES
 from sluicemq_broker.job.job import SCHEDULED, State
 from sluicemq_broker.store.inspect import COUNTED_STATES, SHOWN_STATES
 from sluicemq_devices.relays.device import Kind

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from sluicemq.options import TEN_YEARS, Option
 from sluicemq.wire import QUEUE_NAME_RULE, is_queue_name
-from sluicemq_devices.doors.endpoints import Endpoint, parse
+from sluicemq_devices.doors import Endpoint, parse_endpoint
 
 
 class Rule(NamedTuple):
@@ -192,7 +192,7 @@ def _endpoint(value: Any) -> Endpoint:
     if not isinstance(value, str):
         raise ValueError("an endpoint such as tcp://127.0.0.1:5551")  # noqa: TRY004
     try:
-        return parse(value)
+        return parse_endpoint(value)
     except ValueError as error:
         raise ValueError(f"an endpoint: {error}") from error
 

@@ -22,10 +22,9 @@ from typing import Any, Self, cast
 
 from sluicemq.options import OPTIONS
 from sluicemq_broker.config import rules
-from sluicemq_broker.job.backoff import BOUNDS, KINDS, Backoff
-from sluicemq_broker.job.job import OnExpiry
-from sluicemq_devices.doors.endpoints import Endpoint, tcp_address
-from sluicemq_devices.relays.device import Kind
+from sluicemq_broker.job import BOUNDS, KINDS, Backoff, OnExpiry
+from sluicemq_devices.doors import Endpoint, tcp_address
+from sluicemq_devices.relays import Kind
 
 MIB = 2**20
 

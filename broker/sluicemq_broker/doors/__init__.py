@@ -1,1 +1,15 @@
 """What comes in and goes out: plain frames, SMQ/1, REP, PULL and PUSH doors."""
+
+from sluicemq_broker.doors.device import Device, ForwarderDevice, QueueDevice
+from sluicemq_broker.doors.frames import JobMaker
+from sluicemq_broker.doors.smq.administration import Admin
+from sluicemq_broker.doors.smq.sessions import SessionDoor
+
+__all__ = [
+    "Admin",
+    "Device",
+    "ForwarderDevice",
+    "JobMaker",
+    "QueueDevice",
+    "SessionDoor",
+]

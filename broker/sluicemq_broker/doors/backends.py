@@ -16,19 +16,14 @@ import gevent
 from sluicemq import wire
 from sluicemq.errors import BadFrames
 from sluicemq.options import TEN_YEARS
-from sluicemq_broker.config.settings import BrokerSettings, DeviceSettings
+from sluicemq_broker.config import BrokerSettings, DeviceSettings
 from sluicemq_broker.doors.frontends import FRAME_FACTOR, PROBE
 from sluicemq_broker.doors.pops import push_anew
-from sluicemq_broker.job.job import Job
-from sluicemq_broker.queue.queue import Queue
-from sluicemq_broker.queue.verdict import PLAIN, Settlement, Verdict, read_verdict
-from sluicemq_broker.queue.worker import Delivery, Takes, Worker
-from sluicemq_broker.runtime.counters import Counters
-from sluicemq_broker.runtime.counts import Count
-from sluicemq_devices.doors.doors import Lane, LaneDoor
-from sluicemq_devices.doors.endpoints import Endpoint
-from sluicemq_devices.doors.switchboard import Switchboard
-from sluicemq_devices.hub.flow import Watermark
+from sluicemq_broker.job import Job
+from sluicemq_broker.queue import PLAIN, Delivery, Queue, Settlement, Takes, Verdict, Worker, read_verdict
+from sluicemq_broker.runtime import Count, Counters
+from sluicemq_devices.doors import Endpoint, Lane, LaneDoor, Switchboard
+from sluicemq_devices.hub import Watermark
 
 #: After a worker's connection has ended, its last commits are looked for so long at the commit door.
 LAST_WORDS: Final = 0.020

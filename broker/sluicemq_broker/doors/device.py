@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from sluicemq_broker.config.settings import BrokerSettings, DeviceSettings
+from sluicemq_broker.config import BrokerSettings, DeviceSettings
 from sluicemq_broker.doors.backends import Backend, PullBackend, RepBackend
 from sluicemq_broker.doors.frames import JobMaker
 from sluicemq_broker.doors.frontends import Frontend, PushFrontend, RequestFrontend
-from sluicemq_broker.queue.queues import Queues
-from sluicemq_broker.runtime.counters import Counters
-from sluicemq_devices.doors.switchboard import Switchboard
-from sluicemq_devices.relays.device import Kind
-from sluicemq_devices.relays.forwarder import Forwarder
+from sluicemq_broker.queue import Queues
+from sluicemq_broker.runtime import Counters
+from sluicemq_devices.doors import Switchboard
+from sluicemq_devices.relays import Forwarder, Kind
 
 _ENDS: dict[str, tuple[type[Frontend], type[Backend]]] = {
     Kind.STREAMER: (PushFrontend, PullBackend),

@@ -11,11 +11,9 @@ from typing import Any, Final, NamedTuple
 from sluicemq import wire
 from sluicemq.errors import BadFrames, BadHeaders, TooLarge
 from sluicemq.options import OPTIONS, rfc3339
-from sluicemq_broker.config.settings import QueueSettings
-from sluicemq_broker.job.backoff import Backoff
-from sluicemq_broker.job.job import Dedupe, Job
-from sluicemq_broker.store.connection import ServerClock
-from sluicemq_broker.store.documents import stored_size
+from sluicemq_broker.config import QueueSettings
+from sluicemq_broker.job import Backoff, Dedupe, Job
+from sluicemq_broker.store import ServerClock, stored_size
 
 _RULES: Final = {each.name: each.rule for each in OPTIONS.values()}
 

@@ -29,19 +29,13 @@ from sluicemq.errors import (
     Unavailable,
 )
 from sluicemq.options import ACCEPTED, RESULT
-from sluicemq_broker.config.settings import BrokerSettings, DeviceSettings
+from sluicemq_broker.config import BrokerSettings, DeviceSettings
 from sluicemq_broker.doors.frames import JobMaker, split
-from sluicemq_broker.job.job import Job
-from sluicemq_broker.queue.intake import Push
-from sluicemq_broker.queue.queue import Queue
-from sluicemq_broker.queue.queues import Queues
-from sluicemq_broker.runtime.counters import Counters
-from sluicemq_broker.runtime.counts import Count
-from sluicemq_devices.doors.doors import Lane, LaneDoor
-from sluicemq_devices.doors.endpoints import Endpoint
-from sluicemq_devices.doors.switchboard import Switchboard
-from sluicemq_devices.hub.callbacks import nothing
-from sluicemq_devices.hub.flow import Shares, Watermark
+from sluicemq_broker.job import Job
+from sluicemq_broker.queue import Push, Queue, Queues
+from sluicemq_broker.runtime import Count, Counters
+from sluicemq_devices.doors import Endpoint, Lane, LaneDoor, Switchboard
+from sluicemq_devices.hub import Shares, Watermark, nothing
 
 #: Of a message that can't be read, so much of its payload is kept; of an over-long one the first KiB.
 _KEPT: Final = 64 * 1024

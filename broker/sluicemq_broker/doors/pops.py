@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sluicemq.errors import SluiceError
-from sluicemq_broker.queue.intake import Push
-from sluicemq_broker.queue.queue import Queue
-from sluicemq_broker.queue.worker import Delivery
-from sluicemq_broker.runtime.counters import Counters
-from sluicemq_broker.runtime.counts import Count
+from sluicemq_broker.queue import Delivery, Push, Queue
+from sluicemq_broker.runtime import Count, Counters
 
 
 def push_anew(queue: Queue, deliveries: Sequence[Delivery], counters: Counters) -> None:

@@ -1,1 +1,7 @@
 """The MongoDB that a broker brings along."""
+
+from sluicemq_broker.embedded.life import EmbeddedMongo
+
+__all__ = [
+    "EmbeddedMongo",
+]

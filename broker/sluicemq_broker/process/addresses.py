@@ -9,9 +9,8 @@ from errno import EADDRINUSE
 from typing import Any
 
 from sluicemq.errors import Unavailable
-from sluicemq_broker.config.settings import Config
-from sluicemq_devices.doors.endpoints import host_and_port, unix_path
-from sluicemq_devices.doors.places import host_address
+from sluicemq_broker.config import Config
+from sluicemq_devices.doors import host_address, host_and_port, unix_path
 
 
 def require_free(config: Config) -> None:

@@ -7,7 +7,7 @@ import logging
 import sys
 from datetime import UTC, datetime
 
-from sluicemq_devices.hub.stderr import OneLine, unblock_stderr
+from sluicemq_devices.hub import OneLine, unblock_stderr
 
 
 def set_up(level: str, form: str) -> None:

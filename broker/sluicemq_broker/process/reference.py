@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sluicemq.options import OPTIONS, Option
-from sluicemq_broker.config.settings import (
+from sluicemq_broker.config import (
     ENVIRONMENT,
     ONLY,
     BrokerSettings,
@@ -23,8 +23,8 @@ from sluicemq_broker.config.settings import (
     settings_of,
 )
 from sluicemq_broker.process.serve import serve
-from sluicemq_broker.runtime.counts import Count, Gauge
-from sluicemq_devices.hub.counts import Metric, Mishap
+from sluicemq_broker.runtime import Count, Gauge
+from sluicemq_devices.hub import Metric, Mishap
 
 COMMAND: Final = "python -m sluicemq_broker.process.reference docs"
 

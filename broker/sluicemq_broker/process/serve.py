@@ -18,11 +18,11 @@ from gevent.event import Event
 
 from sluicemq.errors import SluiceError
 from sluicemq_broker import __version__
-from sluicemq_broker.config.settings import Config, ConfigError, describe, load
-from sluicemq_broker.embedded.life import EmbeddedMongo
+from sluicemq_broker.config import Config, ConfigError, describe, load
+from sluicemq_broker.embedded import EmbeddedMongo
 from sluicemq_broker.process import addresses, logs
 from sluicemq_broker.process.server import Server
-from sluicemq_devices.relays.device import Kind
+from sluicemq_devices.relays import Kind
 
 log = logging.getLogger("broker")
 

@@ -13,25 +13,22 @@ import gevent
 from gevent.event import Event
 
 from sluicemq.errors import SluiceError, Unavailable
-from sluicemq_broker.config.settings import Config, DeviceSettings
-from sluicemq_broker.doors.device import Device, ForwarderDevice, QueueDevice
-from sluicemq_broker.doors.frames import JobMaker
-from sluicemq_broker.doors.smq.administration import Admin
-from sluicemq_broker.doors.smq.sessions import SessionDoor
+from sluicemq_broker.config import Config, DeviceSettings
+from sluicemq_broker.doors import Admin, Device, ForwarderDevice, JobMaker, QueueDevice, SessionDoor
 from sluicemq_broker.process.deadline import Deadline
-from sluicemq_broker.queue.context import Context
-from sluicemq_broker.queue.memory import Memory
-from sluicemq_broker.queue.owners import Owners
-from sluicemq_broker.queue.queues import Queues, databases
-from sluicemq_broker.queue.sweeper import Sweeper
-from sluicemq_broker.runtime.counters import Counters
-from sluicemq_broker.runtime.counts import Count
-from sluicemq_broker.runtime.turns import Turns
-from sluicemq_broker.store.connection import Documents, ServerClock, connect, connect_for_leases, require_safe
-from sluicemq_broker.store.inspect import Inspector
-from sluicemq_broker.store.leases import LeaseStore
-from sluicemq_devices.doors.switchboard import Switchboard
-from sluicemq_devices.relays.device import Kind
+from sluicemq_broker.queue import Context, Memory, Owners, Queues, Sweeper, databases
+from sluicemq_broker.runtime import Count, Counters, Turns
+from sluicemq_broker.store import (
+    Documents,
+    Inspector,
+    LeaseStore,
+    ServerClock,
+    connect,
+    connect_for_leases,
+    require_safe,
+)
+from sluicemq_devices.doors import Switchboard
+from sluicemq_devices.relays import Kind
 
 log = logging.getLogger("broker")
 

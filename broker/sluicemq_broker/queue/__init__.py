@@ -1,1 +1,30 @@
 """One queue whole, and all of them: what is pushed, who works, what is settled, who asks."""
+
+from sluicemq_broker.queue.context import Context
+from sluicemq_broker.queue.intake import Push
+from sluicemq_broker.queue.memory import Memory
+from sluicemq_broker.queue.owners import Owners
+from sluicemq_broker.queue.queue import Queue
+from sluicemq_broker.queue.queues import Queues, check_name, databases
+from sluicemq_broker.queue.sweeper import Sweeper
+from sluicemq_broker.queue.verdict import PLAIN, Settlement, Verdict, read_verdict
+from sluicemq_broker.queue.worker import Delivery, Takes, Worker
+
+__all__ = [
+    "PLAIN",
+    "Context",
+    "Delivery",
+    "Memory",
+    "Owners",
+    "Push",
+    "Queue",
+    "Queues",
+    "Settlement",
+    "Sweeper",
+    "Takes",
+    "Verdict",
+    "Worker",
+    "check_name",
+    "databases",
+    "read_verdict",
+]

@@ -8,12 +8,10 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from sluicemq.errors import Dead, Expired, NotFound, SluiceError, Unavailable, Uncertain
-from sluicemq_broker.job.job import State
+from sluicemq_broker.job import State
 from sluicemq_broker.queue.retry import Retry
-from sluicemq_broker.runtime.batcher import Batcher
-from sluicemq_broker.store.connection import Refused
-from sluicemq_broker.store.queue_store import QueueStore
-from sluicemq_broker.store.verdicts import Found
+from sluicemq_broker.runtime import Batcher
+from sluicemq_broker.store import Found, QueueStore, Refused
 
 #: Told once: the result of the job, or why there is none.
 Answer = Callable[[bytes | SluiceError], None]

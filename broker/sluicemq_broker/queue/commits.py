@@ -12,17 +12,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from sluicemq.errors import SluiceError, TooLarge, Uncertain
-from sluicemq_broker.job.job import ASKED, Job
+from sluicemq_broker.job import ASKED, Job
 from sluicemq_broker.queue.answers import Answers
 from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.dispatch import Dispatch
 from sluicemq_broker.queue.verdict import Settlement, not_durable
 from sluicemq_broker.queue.worker import Delivery, Worker
-from sluicemq_broker.runtime.batcher import Batcher
-from sluicemq_broker.runtime.counts import Count
-from sluicemq_broker.runtime.shield import shielded
-from sluicemq_broker.store.queue_store import QueueStore
-from sluicemq_broker.store.verdicts import Finished
+from sluicemq_broker.runtime import Batcher, Count, shielded
+from sluicemq_broker.store import Finished, QueueStore
 
 #: Commits in one statement, at most; and statements at once.
 COMMIT: Final = 1000

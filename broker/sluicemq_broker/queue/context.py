@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from sluicemq_broker.queue.memory import Memory
 from sluicemq_broker.queue.owners import Owners
 from sluicemq_broker.queue.retry import Retry
-from sluicemq_broker.runtime.counters import Counters
-from sluicemq_broker.runtime.timer import Timer
-from sluicemq_broker.store.connection import ServerClock
+from sluicemq_broker.runtime import Counters, Timer
+from sluicemq_broker.store import ServerClock
 
 
 @dataclass(frozen=True, slots=True)

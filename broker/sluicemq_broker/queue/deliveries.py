@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable
 from typing import Final
 
-from sluicemq_broker.job.job import Job
+from sluicemq_broker.job import Job
 from sluicemq_broker.queue.worker import Delivery, DeliveryState, Worker
 
 #: Looked up once for each job otherwise, which takes as long as two of the other steps.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Final, Protocol
 
-from sluicemq_broker.job.job import Job
+from sluicemq_broker.job import Job
 from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.deliveries import Deliveries
 from sluicemq_broker.queue.gate import Gate
@@ -15,8 +15,8 @@ from sluicemq_broker.queue.staging import Staging
 from sluicemq_broker.queue.supply import Supply
 from sluicemq_broker.queue.takers import Takers
 from sluicemq_broker.queue.worker import Delivery, Worker
-from sluicemq_broker.runtime.counts import Count
-from sluicemq_broker.store.queue_store import QueueStore
+from sluicemq_broker.runtime import Count
+from sluicemq_broker.store import QueueStore
 
 #: Jobs in one message to a worker, at most: the second message is under way while it works.
 MESSAGE: Final = 256

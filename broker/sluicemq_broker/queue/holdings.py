@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from sluicemq_broker.job.job import Job
+from sluicemq_broker.job import Job
 
 
 class Holdings:

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from sluicemq_broker.job.job import Job
+from sluicemq_broker.job import Job
 
 #: Jobs go out in the order of acceptance, but none waits longer than so many seconds for one before it
 #: whose insert, claim, or way back to ``ready`` has no answer from MongoDB.

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Hashable
 from typing import Final, Protocol
 
-from sluicemq_devices.hub.flow import Shares, Watermark
+from sluicemq_devices.hub import Shares, Watermark
 
 #: A claim may always bring so many bytes: a few hundred small jobs, or one large one.
 LEAST_CLAIM: Final = 64 * 2**10

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Protocol
 
-from sluicemq_broker.job.job import Job
+from sluicemq_broker.job import Job
 
 
 class Order(Protocol):

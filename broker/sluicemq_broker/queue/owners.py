@@ -21,9 +21,8 @@ import gevent
 from gevent.lock import RLock
 
 from sluicemq.errors import Unavailable
-from sluicemq_broker.runtime.timer import Timer
-from sluicemq_broker.store.connection import ServerClock
-from sluicemq_broker.store.leases import LeaseStore
+from sluicemq_broker.runtime import Timer
+from sluicemq_broker.store import LeaseStore, ServerClock
 
 log = logging.getLogger("broker.owners")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sluicemq_broker.runtime.timer import Timer
+from sluicemq_broker.runtime import Timer
 
 #: The shortest time over which a rate is measured, in seconds.
 _WINDOW: Final = 0.02

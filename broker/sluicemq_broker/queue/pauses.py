@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable
 
 from gevent.lock import BoundedSemaphore
 
-from sluicemq_broker.store.connection import Documents
-from sluicemq_broker.store.pauses import PauseStore
+from sluicemq_broker.store import Documents, PauseStore
 
 _NOTHING: frozenset[str] = frozenset()
 

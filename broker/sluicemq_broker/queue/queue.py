@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from sluicemq import wire
 from sluicemq.errors import Paused, SluiceError
-from sluicemq_broker.config.settings import QueueSettings
-from sluicemq_broker.job.job import Job
+from sluicemq_broker.config import QueueSettings
+from sluicemq_broker.job import Job
 from sluicemq_broker.queue.answers import Answer, Answers
 from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.dispatch import Dispatch
@@ -24,14 +24,9 @@ from sluicemq_broker.queue.ledger import HIGHEST
 from sluicemq_broker.queue.settling import Settling
 from sluicemq_broker.queue.verdict import Settlement, Verdict
 from sluicemq_broker.queue.worker import Delivery, Worker
-from sluicemq_broker.runtime.batcher import Batcher
-from sluicemq_broker.runtime.counters import QueueCounters
-from sluicemq_broker.runtime.counts import Count
-from sluicemq_broker.store.connection import Documents
-from sluicemq_broker.store.documents import Usual
-from sluicemq_broker.store.inspect import collection
-from sluicemq_broker.store.queue_store import QueueStore
-from sluicemq_devices.hub.flow import Watermark
+from sluicemq_broker.runtime import Batcher, Count, QueueCounters
+from sluicemq_broker.store import Documents, QueueStore, Usual, collection
+from sluicemq_devices.hub import Watermark
 
 log = logging.getLogger("broker.queue")
 

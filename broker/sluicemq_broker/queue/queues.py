@@ -7,15 +7,12 @@ from typing import Any, Final
 
 from sluicemq.errors import BadQueue, QueueFull
 from sluicemq.wire import QUEUE_NAME_RULE, is_queue_name
-from sluicemq_broker.config.settings import Config
+from sluicemq_broker.config import Config
 from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.pauses import Pauses
 from sluicemq_broker.queue.queue import Queue
-from sluicemq_broker.runtime.bucket import Bucket
-from sluicemq_broker.runtime.counts import Gauge
-from sluicemq_broker.store.connection import Documents
-from sluicemq_broker.store.inspect import Inspector
-from sluicemq_broker.store.pauses import PauseStore
+from sluicemq_broker.runtime import Bucket, Gauge
+from sluicemq_broker.store import Documents, Inspector, PauseStore
 
 #: A part of max_queues is kept for the library and the commands.
 _KEPT_PART: Final = 10

@@ -9,7 +9,7 @@ from typing import TypeVar
 from gevent.event import Event
 
 from sluicemq.errors import Unavailable
-from sluicemq_broker.store.connection import Doubtful, Refused, Unclear
+from sluicemq_broker.store import Doubtful, Refused, Unclear
 
 log = logging.getLogger("broker.store")
 

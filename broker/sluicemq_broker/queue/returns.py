@@ -10,17 +10,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from sluicemq.errors import Dead
-from sluicemq_broker.job.job import Job
+from sluicemq_broker.job import Job
 from sluicemq_broker.queue.answers import Answers
 from sluicemq_broker.queue.commits import by_owner
 from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.dispatch import Dispatch
 from sluicemq_broker.queue.verdict import Settlement, not_durable
-from sluicemq_broker.runtime.batcher import Batcher
-from sluicemq_broker.runtime.counts import Count
-from sluicemq_broker.runtime.shield import shielded
-from sluicemq_broker.store.queue_store import QueueStore
-from sluicemq_broker.store.verdicts import GivenBack
+from sluicemq_broker.runtime import Batcher, Count, shielded
+from sluicemq_broker.store import GivenBack, QueueStore
 
 #: Jobs in one statement, at most.
 RETURN: Final = 1000

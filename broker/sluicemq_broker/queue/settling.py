@@ -7,9 +7,8 @@ from typing import Any, Final
 
 from sluicemq import wire
 from sluicemq.errors import LeaseLost, TooLarge
-from sluicemq_broker.config.settings import MAX_JOB_BYTES
-from sluicemq_broker.job.backoff import Backoff
-from sluicemq_broker.job.job import Job
+from sluicemq_broker.config import MAX_JOB_BYTES
+from sluicemq_broker.job import Backoff, Job
 from sluicemq_broker.queue.answers import Answers
 from sluicemq_broker.queue.commits import Commit, Commits
 from sluicemq_broker.queue.context import Context
@@ -17,11 +16,8 @@ from sluicemq_broker.queue.dispatch import Dispatch
 from sluicemq_broker.queue.returns import Return, Returns
 from sluicemq_broker.queue.verdict import Settlement, Verdict
 from sluicemq_broker.queue.worker import Delivery, Worker
-from sluicemq_broker.runtime.batcher import Batcher
-from sluicemq_broker.runtime.counts import Count
-from sluicemq_broker.store.connection import ServerClock
-from sluicemq_broker.store.queue_store import QueueStore
-from sluicemq_broker.store.verdicts import GivenBack
+from sluicemq_broker.runtime import Batcher, Count
+from sluicemq_broker.store import GivenBack, QueueStore, ServerClock
 
 DIED: Final = "the worker died"
 TIMED_OUT: Final = "visibility_timeout passed without a verdict"

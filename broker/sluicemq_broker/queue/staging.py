@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 
-from sluicemq_broker.job.job import Job
+from sluicemq_broker.job import Job
 from sluicemq_broker.queue.memory import Memory
 from sluicemq_broker.queue.order import Order, PriorityOrder
 

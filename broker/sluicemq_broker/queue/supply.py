@@ -16,13 +16,13 @@ import gevent
 from gevent.event import Event
 
 from sluicemq.errors import SluiceError, Unavailable
-from sluicemq_broker.job.job import Job
+from sluicemq_broker.job import Job
 from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.holdings import Holdings
 from sluicemq_broker.queue.ledger import HIGHEST, Arrival, Bound, Claiming, Ledger
 from sluicemq_broker.queue.pace import Pace
-from sluicemq_broker.runtime.counts import Count
-from sluicemq_broker.store.queue_store import Claim, QueueStore
+from sluicemq_broker.runtime import Count
+from sluicemq_broker.store import Claim, QueueStore
 
 #: Jobs in one claim, at most: 256 to 1000 at a time reach 25k to 39k/s, one by one 1k to 2k.
 CLAIM: Final = 1000

@@ -16,8 +16,8 @@ from sluicemq.errors import Unavailable
 from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.queue import Queue
 from sluicemq_broker.queue.queues import Queues
-from sluicemq_broker.runtime.counts import Count
-from sluicemq_broker.store.connection import Unclear
+from sluicemq_broker.runtime import Count
+from sluicemq_broker.store import Unclear
 
 log = logging.getLogger("broker.sweeper")
 

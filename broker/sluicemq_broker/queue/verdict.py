@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from sluicemq import wire
 from sluicemq.errors import BadFrames, SluiceError, Unavailable
-from sluicemq_broker.runtime.shield import shielded
+from sluicemq_broker.runtime import shielded
 
 
 class Verdict(NamedTuple):

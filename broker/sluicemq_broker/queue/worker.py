@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Final, NamedTuple
 
-from sluicemq_broker.job.job import Job
+from sluicemq_broker.job import Job
 
 
 class DeliveryState(Enum):

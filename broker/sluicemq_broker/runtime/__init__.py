@@ -1,1 +1,26 @@
 """What every part of the broker needs: time, counters, batches, turns of the hub."""
+
+from sluicemq_broker.runtime.batcher import Batcher
+from sluicemq_broker.runtime.bucket import Bucket
+from sluicemq_broker.runtime.counters import Counters, QueueCounters
+from sluicemq_broker.runtime.counts import Count, Gauge
+from sluicemq_broker.runtime.pulse import Pulse
+from sluicemq_broker.runtime.server_time import Measure, better
+from sluicemq_broker.runtime.shield import shielded
+from sluicemq_broker.runtime.timer import Timer
+from sluicemq_broker.runtime.turns import Turns
+
+__all__ = [
+    "Batcher",
+    "Bucket",
+    "Count",
+    "Counters",
+    "Gauge",
+    "Measure",
+    "Pulse",
+    "QueueCounters",
+    "Timer",
+    "Turns",
+    "better",
+    "shielded",
+]

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from sluicemq_broker.runtime.counts import Count
-from sluicemq_devices.hub.notices import Notices
+from sluicemq_devices.hub import Notices
 
 #: Rates are taken over so many steps of so many seconds: a minute.
 _STEP: Final = 5.0

@@ -7,7 +7,7 @@ a figure that is used by a literal, or declared and never used; ``docs/counters.
 from __future__ import annotations
 
 from sluicemq.errors import SluiceError
-from sluicemq_devices.hub.counts import Metric
+from sluicemq_devices.hub import Metric
 
 #: Counted for each queue as well as for the whole broker, as far as the queue is known there.
 _BY_QUEUE = ("queue",)

@@ -1,1 +1,47 @@
 """Everything that is said to MongoDB: its statements, its errors, its connection."""
+
+from sluicemq_broker.store.changes import Changes, Letters
+from sluicemq_broker.store.connection import (
+    Documents,
+    Doubtful,
+    Refused,
+    ServerClock,
+    Unclear,
+    connect,
+    connect_for_leases,
+    require_safe,
+)
+from sluicemq_broker.store.documents import Usual, stored_size
+from sluicemq_broker.store.inserts import Pushed
+from sluicemq_broker.store.inspect import COUNTED_STATES, SHOWN_STATES, Inspector, collection
+from sluicemq_broker.store.leases import LeaseStore
+from sluicemq_broker.store.pauses import PauseStore
+from sluicemq_broker.store.queue_store import Claim, QueueStore
+from sluicemq_broker.store.verdicts import Finished, Found, GivenBack
+
+__all__ = [
+    "COUNTED_STATES",
+    "SHOWN_STATES",
+    "Changes",
+    "Claim",
+    "Documents",
+    "Doubtful",
+    "Finished",
+    "Found",
+    "GivenBack",
+    "Inspector",
+    "LeaseStore",
+    "Letters",
+    "PauseStore",
+    "Pushed",
+    "QueueStore",
+    "Refused",
+    "ServerClock",
+    "Unclear",
+    "Usual",
+    "collection",
+    "connect",
+    "connect_for_leases",
+    "require_safe",
+    "stored_size",
+]

@@ -19,7 +19,7 @@ from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
 from sluicemq.errors import BadFrames, DifferentStore, Duplicate, NotFound, SluiceError, Unavailable
-from sluicemq_broker.job.job import ERRORS_KEPT, State
+from sluicemq_broker.job import ERRORS_KEPT, State
 from sluicemq_broker.store.connection import Documents, durable, translated
 from sluicemq_broker.store.documents import ENDED_INDEX, INDEXES, Document, date, seconds
 from sluicemq_broker.store.inspect import collection, selects, stored_state

@@ -18,7 +18,7 @@ from pymongo.database import Database
 from pymongo.write_concern import WriteConcern
 
 from sluicemq.errors import TooLarge, Unavailable
-from sluicemq_broker.runtime.server_time import Measure, better
+from sluicemq_broker.runtime import Measure, better
 
 log = logging.getLogger("broker.mongo")
 

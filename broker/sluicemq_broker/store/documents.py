@@ -32,8 +32,7 @@ from pymongo import IndexModel
 
 from sluicemq import wire
 from sluicemq.options import OPTIONS, TEN_YEARS
-from sluicemq_broker.job.backoff import BOUNDS, KINDS, Backoff
-from sluicemq_broker.job.job import Job, OnExpiry, State
+from sluicemq_broker.job import BOUNDS, KINDS, Backoff, Job, OnExpiry, State
 
 #: 2: the indexes that nearly no job is in are sparse.
 SCHEMA: Final = 2

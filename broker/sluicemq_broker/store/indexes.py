@@ -13,7 +13,7 @@ from pymongo import IndexModel
 from pymongo.collection import Collection
 from pymongo.errors import OperationFailure
 
-from sluicemq_broker.runtime.counts import Count
+from sluicemq_broker.runtime import Count
 from sluicemq_broker.store.connection import brief, in_trouble
 from sluicemq_broker.store.documents import INDEXES, Document
 

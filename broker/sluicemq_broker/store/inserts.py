@@ -18,7 +18,7 @@ from pymongo.errors import BulkWriteError
 from pymongo.read_concern import ReadConcern
 
 from sluicemq.errors import Duplicate, SluiceError, TooLarge
-from sluicemq_broker.job.job import Job
+from sluicemq_broker.job import Job
 from sluicemq_broker.store.connection import (
     AT_FAULT,
     TROUBLE,

@@ -11,7 +11,7 @@ from bson.datetime_ms import DatetimeMS
 from pymongo.collection import Collection
 
 from sluicemq.errors import NotFound, Unavailable
-from sluicemq_broker.job.job import SCHEDULED, State
+from sluicemq_broker.job import SCHEDULED, State
 from sluicemq_broker.store.connection import Documents, durable, translated
 from sluicemq_broker.store.documents import (
     ANY_PRIORITY,

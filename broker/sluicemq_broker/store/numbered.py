@@ -26,7 +26,7 @@ from pymongo import MongoClient
 from pymongo.client_session import ClientSession
 from pymongo.errors import OperationFailure
 
-from sluicemq_broker.job.job import State
+from sluicemq_broker.job import State
 from sluicemq_broker.store.connection import Documents
 
 #: The server's code for a number on a stand-alone: IllegalOperation.

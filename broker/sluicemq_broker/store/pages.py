@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from sluicemq_broker.job.job import Job
+from sluicemq_broker.job import Job
 
 #: Bytes of headers in one reply, at most as far as is known: some 5 ms.
 _BYTES: Final = 512 * 1024

@@ -18,8 +18,8 @@ import gevent
 from pymongo.errors import BulkWriteError
 
 from sluicemq.errors import LeaseLost, SluiceError, Uncertain
-from sluicemq_broker.job.job import Job, OnExpiry, State
-from sluicemq_broker.runtime.counts import Count
+from sluicemq_broker.job import Job, OnExpiry, State
+from sluicemq_broker.runtime import Count
 from sluicemq_broker.store.connection import Documents, applied, durable, translated
 from sluicemq_broker.store.documents import (
     ENDED_INDEX,

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from pymongo.collection import Collection
 
-from sluicemq_broker.job.job import ERRORS_KEPT, Job, State
+from sluicemq_broker.job import ERRORS_KEPT, Job, State
 from sluicemq_broker.store.documents import Document, Unreadable, Usual, date, job
 
 _BY_ID: Final = "_id_"

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from pymongo import UpdateMany, UpdateOne
 
-from sluicemq_broker.job.job import ERRORS_KEPT, Job, State
+from sluicemq_broker.job import ERRORS_KEPT, Job, State
 from sluicemq_broker.store.documents import Document, Usual, date, document, failure, seconds
 
 #: Why a job is dead that no worker took in time.

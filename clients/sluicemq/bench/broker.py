@@ -14,10 +14,10 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
-from sluicemq import cli_broker
 from sluicemq.bench.crew import BenchFailed
 from sluicemq.bench.plan import Plan
 from sluicemq.bench.task import Site
+from sluicemq.installed import ABSENT, module_command
 
 _START_PATIENCE = 120.0
 _STOP_PATIENCE = 60.0
@@ -75,9 +75,9 @@ def site_of(plan: Plan, endpoint: str, queue: str | None, ends: dict[str, str | 
 
 
 def _start(plan: Plan, folder: Path) -> subprocess.Popen[bytes]:
-    command = cli_broker.module_command()
+    command = module_command()
     if command is None:
-        raise BenchFailed(f"{cli_broker.ABSENT}; or name a broker that runs with --endpoint")
+        raise BenchFailed(f"{ABSENT}; or name a broker that runs with --endpoint")
     (folder / "broker.toml").write_text(_CONFIG.format(prefetch=plan.prefetch))
     arguments = ["--config", "broker.toml", "--data-dir", str(folder / "data"), "--ready-file", "ready.json"]
     with (folder / "broker.log").open("wb") as log:

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from sluicemq import cli_broker
 from sluicemq.bench.crew import BenchFailed
 from sluicemq.bench.measure import Cast, Watch, measure
 from sluicemq.bench.outcome import Outcome
 from sluicemq.bench.plan import Plan
 from sluicemq.bench.task import Site
+from sluicemq.installed import DEVICE, module_command
 
 # Programs at its frontend and at its backend.
 _PROGRAMS = {"streamer": ("flood", "sink"), "forwarder": ("broadcast", "listen"), "queue": ("call", "echo")}
@@ -25,7 +25,7 @@ _ANY_PORT = "tcp://127.0.0.1:0"
 
 def run_relay(plan: Plan, watch: Watch) -> Outcome:
     """Measure a relay of the plan's kind; of a queue, round trips."""
-    device = cli_broker.module_command("device")
+    device = module_command(DEVICE)
     if device is None:
         raise BenchFailed("the devices are not installed here: pip install 'sluicemq[broker]'")
     outcome = _measured(plan, [*device, plan.device, _ANY_PORT, _ANY_PORT], watch)

@@ -1,1 +1,22 @@
 """Doors, lanes and connections."""
+
+from sluicemq_devices.doors.doors import LaneDoor, RawDoor
+from sluicemq_devices.doors.endpoints import Endpoint, host_and_port, tcp_address, unix_path
+from sluicemq_devices.doors.endpoints import parse as parse_endpoint
+from sluicemq_devices.doors.lane import Lane, RawLane
+from sluicemq_devices.doors.places import host_address
+from sluicemq_devices.doors.switchboard import Switchboard
+
+__all__ = [
+    "Endpoint",
+    "Lane",
+    "LaneDoor",
+    "RawDoor",
+    "RawLane",
+    "Switchboard",
+    "host_address",
+    "host_and_port",
+    "parse_endpoint",
+    "tcp_address",
+    "unix_path",
+]

@@ -11,16 +11,13 @@ from typing import Any, Generic
 from gevent import get_hub
 
 from sluicemq_devices.doors.conduct import MOST_MALFORMED, MOST_UNTOLD, WITHIN, Conduct
-from sluicemq_devices.doors.kernel import has_left, unacknowledged, unread
+from sluicemq_devices.doors.kernel import has_left, unread
+from sluicemq_devices.doors.life import Life
 from sluicemq_devices.doors.outbox import Outbox
-from sluicemq_devices.doors.unfinished import SMALL, Unfinished
-from sluicemq_devices.hub.callbacks import nothing, shielded
-from sluicemq_devices.hub.counts import Mishap
-from sluicemq_devices.hub.flow import Watermark, boundless
-from sluicemq_devices.hub.spare_time import SpareTime
-from sluicemq_devices.hub.turn_time import TurnTime
-from sluicemq_devices.zmtp.frames import PING
-from sluicemq_devices.zmtp.peer import M, Peer
+from sluicemq_devices.doors.switchboard import Switchboard
+from sluicemq_devices.doors.unfinished import SMALL
+from sluicemq_devices.hub import Mishap, SpareTime, TurnTime, Watermark, boundless, nothing, shielded
+from sluicemq_devices.zmtp import M, Peer
 
 _READ, _WRITE = 1, 2  # libev's EV_READ and EV_WRITE
 _CHUNK = 65_536
@@ -28,10 +25,8 @@ _CHUNK = 65_536
 #: for each read would come from the system, and go back, each time.
 _scratch = memoryview(bytearray(262_144))
 _MOMENT = 1e-9  # seconds; a timer of 0 would run before other timers and starve them
-_GLANCE = 1.0  # seconds between looks whether the peer of a paused connection has gone
 _FEW = 4  # messages of a turn in spare time
 _FLUSH = 1.0  # seconds for what is held, and for the peer's own end, when it is closed
-_PATIENCE = 0.1  # of the time for a handshake: so long one may wait for our greeting with its own
 
 
 def _ignore(_messages: list[M]) -> None:
@@ -73,15 +68,12 @@ class Connection(Generic[M]):
         held: Watermark | None,
         heartbeat: float | None,
         silence: float | None,
-        unfinished: Unfinished,
-        spare: SpareTime,
-        turn_time: TurnTime,
+        board: Switchboard,
     ) -> None:
         """``opened(self)``: its handshake is done. ``gone(self, kind, why)``: it is closed.
 
         ``kind``: of the mishap with which it ended, a counter's name, or empty; ``why``: a text for the
-        log, or empty if the mishap is worth none. ``unfinished``: the budget for incomplete messages.
-        Call :meth:`start`.
+        log, or empty if the mishap is worth none. Call :meth:`start`.
         """
         self.peer = peer
         self.receive: Callable[[list[M]], None] = _ignore
@@ -92,36 +84,29 @@ class Connection(Generic[M]):
         self._socket = socket
         self._opened = opened
         self._gone = gone
-        self._heartbeat = heartbeat or 0.0
-        self._silence = silence or heartbeat or 0.0
-        self._unanswered = 0.0  # seconds without a sign of life
-        self._alive = True
         self._is_open = False
         self._closing = False
         self._ended = False
         self._deserted = False  # the peer has gone
         self._is_router = kind == "ROUTER"
         self._keeps_all = kind == "PULL"
-        self._unfinished = unfinished
+        self._unfinished = board.unfinished
         self._counted = 0  # bytes of an incomplete message that are counted there
-        self._handshake = 0.0
         self._paused_by: set[object] = set()
-        self._spare = spare
-        self._turn_time = turn_time
+        self._spare, self._turn_time = board.spare, board.turn_time
         self._waits = False  # for its turn in one of both
         self._conduct = Conduct(MOST_UNTOLD if kind == "PULL" else MOST_MALFORMED)
         self._outbox = Outbox(socket, held or boundless())
-        self._zmtp = self._form(kind, max_frame, self._say)
+        self._zmtp = self._form(kind, max_frame, self.say)
+        self._life = Life(self, socket, self._zmtp, heartbeat, silence)
         loop = get_hub().loop
         self._reader = loop.io(socket.fileno(), _READ)
         self._writer = loop.io(socket.fileno(), _WRITE)
         self._turn = loop.timer(_MOMENT)
-        self._clock = loop.timer(_MOMENT)
 
     def start(self, handshake: float) -> None:
         """Begin the handshake, for which there are so many seconds."""
-        self._handshake = handshake
-        self._set_clock(_PATIENCE * handshake, self._greet_on)
+        self._life.begin_handshake(handshake)
         self._zmtp.greet()
         self._watch()
 
@@ -132,7 +117,7 @@ class Connection(Generic[M]):
 
     @property
     def reading(self) -> bool:
-        """Whether nobody has paused it."""
+        """True while reading is not paused."""
         return not self._paused_by
 
     def gave_sign_of_life(self) -> bool:
@@ -140,8 +125,7 @@ class Connection(Generic[M]):
 
         For whoever has heartbeats in messages of its own, which wait behind a large one.
         """
-        alive, self._alive = self._alive or not self.reading, False
-        return alive
+        return self._life.gave_sign()
 
     @property
     def backlog(self) -> int:
@@ -182,7 +166,7 @@ class Connection(Generic[M]):
             self._end()
             return
         self._closing = True
-        self._set_clock(_FLUSH, self._end)
+        self._life.after(_FLUSH, self._end)
         if not self._outbox:
             self._half_close()
         self._watch()
@@ -195,6 +179,22 @@ class Connection(Generic[M]):
         """The same, unless the peer has sent something that is not read yet."""
         if not unread(self._socket):
             self.cut(why)
+
+    def say(self, data: bytes) -> None:
+        """Send what is no message: a command, or a part of the handshake."""
+        if not self._outbox.say(data):
+            self._stuck()
+
+    def look_for_its_end(self) -> bool:
+        """Whether the peer has gone; what it has left is read, or the connection ended."""
+        if not has_left(self._socket):
+            return False
+        if self._is_router:
+            self._drop_unread()
+        else:
+            self._deserted = True
+            self._watch()
+        return True
 
     # --------------------------------------------------------------- reading
 
@@ -249,7 +249,7 @@ class Connection(Generic[M]):
         if not data:
             self._left()
             return
-        self._alive = True
+        self._life.alive = True
         self._deliver(zmtp.take(data) if isinstance(data, bytes) else zmtp.take_of_large(data))
 
     def _deliver(self, messages: list[M]) -> None:
@@ -296,9 +296,7 @@ class Connection(Generic[M]):
 
     def _open(self) -> None:
         self._is_open = True
-        self._clock.stop()
-        if self._heartbeat:
-            self._set_clock(self._heartbeat, self._beat, repeat=self._heartbeat)
+        self._life.end_handshake()
         shielded(self._opened, self)
         self._watch()
 
@@ -309,8 +307,8 @@ class Connection(Generic[M]):
         allowed = self._is_read
         _switch(self._turn, self._behind, on=allowed and self._zmtp.behind and not self._waits)
         _switch(self._reader, self._readable, on=allowed and not (self._zmtp.behind or self._waits))
-        if not (self._heartbeat or self._clock.active or allowed or self._keeps_all):
-            self._set_clock(_GLANCE, self._glance, repeat=_GLANCE)
+        if not (allowed or self._keeps_all):
+            self._life.look_at_times()
 
     @property
     def _is_read(self) -> bool:
@@ -322,10 +320,6 @@ class Connection(Generic[M]):
         return self._closing or self._deserted
 
     # --------------------------------------------------------------- writing
-
-    def _say(self, data: bytes) -> None:
-        if not self._outbox.say(data):
-            self._stuck()
 
     def _stuck(self) -> None:
         """Something is held: go on when the kernel takes more, or read what is left if nobody will."""
@@ -339,7 +333,7 @@ class Connection(Generic[M]):
             _switch(self._writer, self._flush, on=True)
 
     def _flush(self) -> None:
-        self._alive = True  # its kernel has taken something
+        self._life.alive = True  # its kernel has taken something
         if not self._outbox.flush():
             self._stuck()
             return
@@ -349,52 +343,12 @@ class Connection(Generic[M]):
         else:
             shielded(self.unblocked)
 
-    # ---------------------------------------------------------------- clocks
+    # ------------------------------------------------------------------- end
 
-    def _greet_on(self) -> None:
-        """The peer may be one that reads the whole of our greeting before it says its own."""
-        self._zmtp.greet_on()
-        self._set_clock((1 - _PATIENCE) * self._handshake, self._late)
-
-    def _late(self) -> None:
-        self.cut(self._zmtp.late)
-
-    def _glance(self) -> None:
-        """Look, though paused, whether the peer has gone.
-
-        Its end may lie behind what is unread, with no room for it here: it is seen only by writing, for
-        the kernel of one that has gone answers with a reset.
-        """
-        if self.reading:
-            self._clock.stop()
-        elif not self._look_for_its_end() and self._zmtp.knows_ping and unread(self._socket):
-            self._say(PING)
-
-    def _beat(self) -> None:
-        """Ask for a sign of life, or look for one; cut who has given none for too long."""
-        asked = self._zmtp.knows_ping
-        alive = self._alive if asked else not unacknowledged(self._socket, self._heartbeat)
-        alive = alive or not self.reading  # its answers are not read
-        self._unanswered = 0.0 if alive else self._unanswered + self._heartbeat
-        self._alive = False
-        if not self.reading and self._look_for_its_end():
-            return
-        if self._unanswered >= self._silence:
-            what = "no answer to heartbeats" if asked else "what was sent is not acknowledged"
-            self.cut(f"{what} for {self._silence} s")
-        elif asked:
-            self._say(PING)
-
-    def _look_for_its_end(self) -> bool:
-        """Whether the peer has gone; what it has left is read, or the connection ended."""
-        if not has_left(self._socket):
-            return False
-        if self._is_router:
-            self._drop_unread()
-        else:
-            self._deserted = True
-            self._watch()
-        return True
+    def _half_close(self) -> None:
+        """Say that nothing more comes; closed now, unread bytes would make the kernel drop what was sent."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(_socket.SHUT_WR)
 
     def _drop_unread(self) -> None:
         count = unread(self._socket)
@@ -402,19 +356,6 @@ class Connection(Generic[M]):
             self.cut(f"it has left while it was not read: of what it sent, {count} bytes or more are dropped")
         else:
             self._end()
-
-    def _set_clock(self, seconds: float, callback: Callable[[], None], repeat: float = 0.0) -> None:
-        self._clock.stop()
-        self._clock.close()
-        self._clock = get_hub().loop.timer(seconds, repeat)
-        self._clock.start(callback)
-
-    # ------------------------------------------------------------------- end
-
-    def _half_close(self) -> None:
-        """Say that nothing more comes; closed now, unread bytes would make the kernel drop what was sent."""
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(_socket.SHUT_WR)
 
     def _hand_over_the_rest(self, kind: str, why: str) -> None:
         """Hand over what was read and nobody will send again, in turns; then end."""
@@ -426,7 +367,7 @@ class Connection(Generic[M]):
             self._hand_over(self._zmtp.take())
             self._end(kind, why)
 
-        self._set_clock(_MOMENT, turn)
+        self._life.after(_MOMENT, turn)
 
     def _end(self, kind: str = "", why: str = "") -> None:
         if self._ended:
@@ -435,9 +376,10 @@ class Connection(Generic[M]):
             self._hand_over_the_rest(kind, why)
             return
         self._ended = self._closing = True
-        for watcher in (self._reader, self._writer, self._turn, self._clock):
+        for watcher in (self._reader, self._writer, self._turn):
             watcher.stop()
             watcher.close()
+        self._life.stop()
         self._socket.close()
         self._count(0)
         self._gone(self, kind, why)

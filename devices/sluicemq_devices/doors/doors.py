@@ -13,7 +13,7 @@ from sluicemq_devices.doors.endpoints import Endpoint
 from sluicemq_devices.doors.entrance import Entrance
 from sluicemq_devices.doors.lane import Lane, RawLane
 from sluicemq_devices.doors.switchboard import Switchboard
-from sluicemq_devices.hub.flow import Watermark
+from sluicemq_devices.hub import Watermark
 
 __all__ = ["Lane", "LaneDoor", "RawDoor", "RawLane"]
 
@@ -116,9 +116,7 @@ class _Door(Generic[_AnyLane]):
             held=self._held(peer) if self._held else None,
             heartbeat=self._heartbeat,
             silence=self._silence,
-            unfinished=self._board.unfinished,
-            spare=self._board.spare,
-            turn_time=self._board.turn_time,
+            board=self._board,
         )
         self._lanes[lane] = left
         if self._paused:  # accepted before, and only now here

@@ -13,8 +13,7 @@ from gevent.event import Event
 from sluicemq_devices.doors import places
 from sluicemq_devices.doors.endpoints import Endpoint, tcp_address
 from sluicemq_devices.doors.switchboard import Switchboard
-from sluicemq_devices.hub.callbacks import nothing
-from sluicemq_devices.hub.counts import Mishap
+from sluicemq_devices.hub import Mishap, nothing
 
 _BREATH = 0.1  # seconds before the next accept() after one that failed: no storm at the limit of files
 _BACKOFF = (0.1, 5.0)  # seconds between dials: first and longest

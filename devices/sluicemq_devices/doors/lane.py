@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from sluicemq_devices.doors.connection import Connection
-from sluicemq_devices.zmtp.frames import Message
-from sluicemq_devices.zmtp.messages import FramePeer, RawPeer
+from sluicemq_devices.zmtp import FramePeer, Message, RawPeer
 
 
 class Lane(Connection[Message]):
@@ -50,7 +49,7 @@ class RawLane(Connection[bytes]):
     @property
     def deserted(self) -> bool:
         """The peer has gone, though that may not have been read yet."""
-        self._look_for_its_end()
+        self.look_for_its_end()
         return self._deserted or self._ended
 
     @property

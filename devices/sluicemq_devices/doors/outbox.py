@@ -7,8 +7,8 @@ from collections import deque
 from itertools import islice
 from typing import cast
 
-from sluicemq_devices.hub.flow import Watermark
-from sluicemq_devices.zmtp.frames import LARGE, Message, encode, encode_large
+from sluicemq_devices.hub import Watermark
+from sluicemq_devices.zmtp import LARGE, Message, encode, encode_large
 
 _AT_ONCE = 256  # buffers given to the kernel in one call, at most
 _SMALL = 4096  # bytes of encoded messages, on average, that are cheaper copied than sent one by one

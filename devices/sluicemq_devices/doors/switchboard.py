@@ -9,10 +9,7 @@ from collections.abc import Callable
 from functools import partial
 
 from sluicemq_devices.doors.unfinished import MOST_BYTES, Unfinished
-from sluicemq_devices.hub.counts import Mishap
-from sluicemq_devices.hub.notices import Notices
-from sluicemq_devices.hub.spare_time import SpareTime
-from sluicemq_devices.hub.turn_time import TurnTime
+from sluicemq_devices.hub import Mishap, Notices, SpareTime, TurnTime
 
 _log = logging.getLogger("devices")
 #: For the door of the library and the commands: a twentieth of all connections, and so many at least.

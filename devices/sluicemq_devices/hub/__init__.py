@@ -1,1 +1,26 @@
 """Turns and time on gevent's hub, marks, and notices that never block."""
+
+from sluicemq_devices.hub.callbacks import nothing, shielded
+from sluicemq_devices.hub.counts import Metric, Mishap
+from sluicemq_devices.hub.flow import Shares, Watermark, boundless
+from sluicemq_devices.hub.notices import Notices
+from sluicemq_devices.hub.spare_time import SpareTime
+from sluicemq_devices.hub.stderr import OneLine, unblock_stderr
+from sluicemq_devices.hub.turn_time import TurnTime
+from sluicemq_devices.hub.turns import in_turns
+
+__all__ = [
+    "Metric",
+    "Mishap",
+    "Notices",
+    "OneLine",
+    "Shares",
+    "SpareTime",
+    "TurnTime",
+    "Watermark",
+    "boundless",
+    "in_turns",
+    "nothing",
+    "shielded",
+    "unblock_stderr",
+]

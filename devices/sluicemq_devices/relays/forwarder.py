@@ -7,13 +7,8 @@ from collections.abc import Iterator
 from functools import partial
 from time import perf_counter
 
-from sluicemq_devices.doors.doors import RawDoor, RawLane
-from sluicemq_devices.doors.endpoints import Endpoint
-from sluicemq_devices.doors.switchboard import Switchboard
-from sluicemq_devices.hub.callbacks import nothing
-from sluicemq_devices.hub.counts import Mishap
-from sluicemq_devices.hub.flow import Watermark
-from sluicemq_devices.hub.turns import in_turns
+from sluicemq_devices.doors import Endpoint, RawDoor, RawLane, Switchboard
+from sluicemq_devices.hub import Mishap, Watermark, in_turns, nothing
 from sluicemq_devices.relays.device import HWM, HWM_BYTES, Device
 from sluicemq_devices.relays.subscriber import Subscriber, Subscriptions
 from sluicemq_devices.relays.upstream import Upstream

@@ -7,11 +7,8 @@ from collections import OrderedDict, deque
 from functools import partial
 from itertools import islice
 
-from sluicemq_devices.doors.doors import RawDoor, RawLane
-from sluicemq_devices.doors.endpoints import Endpoint
-from sluicemq_devices.doors.switchboard import Switchboard
-from sluicemq_devices.hub.callbacks import nothing
-from sluicemq_devices.hub.flow import Watermark
+from sluicemq_devices.doors import Endpoint, RawDoor, RawLane, Switchboard
+from sluicemq_devices.hub import Watermark, nothing
 from sluicemq_devices.relays.device import HWM, HWM_BYTES, Device
 
 _RUN = 65_536  # bytes of held messages that are dealt at once: what a lane can't send waits in it

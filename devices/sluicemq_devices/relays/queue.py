@@ -5,13 +5,11 @@ from __future__ import annotations
 import itertools
 from functools import partial
 
-from sluicemq_devices.doors.doors import RawDoor, RawLane
-from sluicemq_devices.doors.endpoints import Endpoint
-from sluicemq_devices.doors.switchboard import Switchboard
-from sluicemq_devices.hub.counts import Mishap
+from sluicemq_devices.doors import Endpoint, RawDoor, RawLane, Switchboard
+from sluicemq_devices.hub import Mishap
 from sluicemq_devices.relays.device import HWM, HWM_BYTES, wait_while
 from sluicemq_devices.relays.holding import HoldingDevice
-from sluicemq_devices.zmtp.frames import LONG, MORE
+from sluicemq_devices.zmtp import LONG, MORE
 
 _ANSWERING = 1.0  # seconds in which, at a stop, workers may still answer what they were asked
 _LONGEST_IDENTITY = 255  # bytes

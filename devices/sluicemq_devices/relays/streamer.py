@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sluicemq_devices.doors.doors import RawLane
+from sluicemq_devices.doors import RawLane
 from sluicemq_devices.relays.holding import HoldingDevice
 
 

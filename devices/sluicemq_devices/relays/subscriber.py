@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from sluicemq_devices.doors.doors import RawLane
-from sluicemq_devices.hub.turns import in_turns
+from sluicemq_devices.doors import RawLane
+from sluicemq_devices.hub import in_turns
 from sluicemq_devices.relays.topics import LONGEST_TOPIC, Topics
 from sluicemq_devices.relays.upstream import Upstream
-from sluicemq_devices.zmtp.frames import LONG, first_frame
+from sluicemq_devices.zmtp import LONG, first_frame
 
 _SUBSCRIBE = b"\x01"
 _UNSUBSCRIBE = b"\x00"

@@ -22,7 +22,7 @@ from itertools import chain
 from typing import Any, Final, Generic, TypeVar
 
 from sluicemq_devices.relays.sorted_blocks import SortedBlocks
-from sluicemq_devices.zmtp.frames import LONG
+from sluicemq_devices.zmtp import LONG
 
 #: Bytes of a topic, at most. The libzmq of a publisher recurses once for each: half a million overflow
 #: a stack of 8 MiB, and threads of some systems have 512 KiB.

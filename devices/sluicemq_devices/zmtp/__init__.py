@@ -1,1 +1,20 @@
 """ZeroMQ's protocol, ZMTP 3.0 and 3.1: greeting, frames, messages."""
+
+from sluicemq_devices.zmtp.frames import LARGE, LONG, MORE, PING, Message, encode, encode_large, first_frame
+from sluicemq_devices.zmtp.messages import FramePeer, RawPeer
+from sluicemq_devices.zmtp.peer import M, Peer
+
+__all__ = [
+    "LARGE",
+    "LONG",
+    "MORE",
+    "PING",
+    "FramePeer",
+    "M",
+    "Message",
+    "Peer",
+    "RawPeer",
+    "encode",
+    "encode_large",
+    "first_frame",
+]

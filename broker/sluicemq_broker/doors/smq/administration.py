@@ -12,16 +12,11 @@ from sluicemq.options import OPTIONS
 from sluicemq_broker import __version__
 from sluicemq_broker.doors.frames import check_headers
 from sluicemq_broker.doors.smq.shared_answer import SharedAnswer
-from sluicemq_broker.job.job import State
-from sluicemq_broker.queue.context import Context
-from sluicemq_broker.queue.queue import Queue
-from sluicemq_broker.queue.queues import Queues
-from sluicemq_broker.runtime.counts import Count, Gauge
-from sluicemq_broker.runtime.turns import Turns
-from sluicemq_broker.store.changes import Changes, Letters
-from sluicemq_broker.store.connection import Unclear
-from sluicemq_broker.store.inspect import COUNTED_STATES, SHOWN_STATES, Inspector
-from sluicemq_devices.doors.switchboard import Switchboard
+from sluicemq_broker.job import State
+from sluicemq_broker.queue import Context, Queue, Queues
+from sluicemq_broker.runtime import Count, Gauge, Turns
+from sluicemq_broker.store import COUNTED_STATES, SHOWN_STATES, Changes, Inspector, Letters, Unclear
+from sluicemq_devices.doors import Switchboard
 
 _CHANGEABLE: Final = frozenset(each.name for each in OPTIONS.values() if each.changeable)
 _MOST_PEEKED: Final = 1000

@@ -7,7 +7,7 @@ from typing import Any, Final
 from sluicemq import wire
 from sluicemq.errors import BadFrames, Duplicate, SluiceError
 from sluicemq.options import LONGEST_ID, TEN_YEARS
-from sluicemq_broker.queue.verdict import Verdict
+from sluicemq_broker.queue import Verdict
 
 Fields = list[Any]
 

@@ -12,9 +12,8 @@ import gevent
 
 from sluicemq.errors import QueueFull, SluiceError, Timeout
 from sluicemq_broker.doors.frontends import refusal
-from sluicemq_broker.queue.queue import Queue
-from sluicemq_broker.queue.queues import Queues
-from sluicemq_broker.runtime.batcher import Batcher
+from sluicemq_broker.queue import Queue, Queues
+from sluicemq_broker.runtime import Batcher
 
 #: Results that one session may wait for at once.
 MOST_ASKED: Final = 10_000

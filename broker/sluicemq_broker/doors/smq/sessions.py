@@ -18,7 +18,7 @@ from sluicemq import wire
 from sluicemq.errors import BadFrames, BadVerb, BadVersion, LeaseLost, Paused, SluiceError, Unavailable
 from sluicemq.options import RESULT
 from sluicemq_broker import __version__
-from sluicemq_broker.config.settings import BrokerSettings
+from sluicemq_broker.config import BrokerSettings
 from sluicemq_broker.doors.frames import JobMaker
 from sluicemq_broker.doors.frontends import FRAME_FACTOR, MALFORMED, MOST_UNREAD, PROBE, refusal
 from sluicemq_broker.doors.smq.administration import LOOKS, QUESTIONS, TOGETHER, Admin
@@ -34,19 +34,11 @@ from sluicemq_broker.doors.smq.fields import (
 )
 from sluicemq_broker.doors.smq.results import Results
 from sluicemq_broker.doors.smq.workers import PoppingWorker, SessionWorker
-from sluicemq_broker.job.job import Job
-from sluicemq_broker.queue.intake import Push
-from sluicemq_broker.queue.queue import Queue
-from sluicemq_broker.queue.queues import Queues, check_name
-from sluicemq_broker.queue.verdict import Settlement, Verdict
-from sluicemq_broker.runtime.batcher import Batcher
-from sluicemq_broker.runtime.counters import Counters
-from sluicemq_broker.runtime.counts import Count
-from sluicemq_broker.runtime.pulse import Pulse
-from sluicemq_devices.doors.doors import Lane, LaneDoor
-from sluicemq_devices.doors.switchboard import Switchboard
-from sluicemq_devices.hub.callbacks import nothing
-from sluicemq_devices.hub.flow import Shares, Watermark
+from sluicemq_broker.job import Job
+from sluicemq_broker.queue import Push, Queue, Queues, Settlement, Verdict, check_name
+from sluicemq_broker.runtime import Batcher, Count, Counters, Pulse
+from sluicemq_devices.doors import Lane, LaneDoor, Switchboard
+from sluicemq_devices.hub import Shares, Watermark, nothing
 
 #: Jobs in one PUSH, and receipts in one SETTLE or EXTEND, at most.
 MOST_AT_ONCE: Final = 1000

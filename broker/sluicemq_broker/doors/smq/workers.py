@@ -9,9 +9,8 @@ from gevent.event import Event
 
 from sluicemq import wire
 from sluicemq_broker.doors.pops import push_anew
-from sluicemq_broker.queue.queue import Queue
-from sluicemq_broker.queue.worker import Delivery, Worker
-from sluicemq_broker.runtime.counters import Counters
+from sluicemq_broker.queue import Delivery, Queue, Worker
+from sluicemq_broker.runtime import Counters
 
 #: Bytes of one DELIVER, at most, unless one job alone has more.
 MOST_BYTES: Final = 2**20

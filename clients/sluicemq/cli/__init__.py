@@ -12,10 +12,6 @@ def main() -> None:
     """Entry point of the command ``sluicemq``."""
     if not all(find_spec(name) for name in _NEEDED):
         sys.exit("sluicemq: the command line needs click and rich: pip install 'sluicemq[cli]'")
-    from sluicemq.cli_app import app  # noqa: PLC0415 - only here is it known that click is there
+    from sluicemq.cli.app import app  # noqa: PLC0415 - only here is it known that click is there
 
     app()
-
-
-if __name__ == "__main__":
-    main()

@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from sluicemq.cli_jobs import limit_option, list_jobs, show_job
-from sluicemq.cli_output import Session
+from sluicemq.cli.jobs import limit_option, list_jobs, show_job
+from sluicemq.cli.output import Session
 from sluicemq.errors import NotFound
 
 _TOLD = 10

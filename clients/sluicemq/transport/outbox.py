@@ -19,10 +19,10 @@ from time import monotonic
 from typing import Any
 
 from sluicemq import wire
-from sluicemq.connection import Connection
 from sluicemq.errors import SluiceError, Unavailable, Uncertain, from_code
 from sluicemq.receipt import Receipt
-from sluicemq.replies import Replies
+from sluicemq.transport.connection import Connection
+from sluicemq.transport.replies import Replies
 
 MESSAGE_JOBS = 256
 MESSAGE_BYTES = 1 << 20

@@ -12,11 +12,12 @@ from math import inf
 from time import monotonic
 from typing import Any, NamedTuple
 
-from sluicemq import native, wire
-from sluicemq.connection import Connection
+from sluicemq import wire
 from sluicemq.errors import BadFrames, LeaseLost, SluiceError, Unavailable, from_code
 from sluicemq.job import Job
-from sluicemq.question import Questions
+from sluicemq.transport import native
+from sluicemq.transport.connection import Connection
+from sluicemq.transport.questions import Questions
 
 MESSAGE_VERDICTS = 512
 MESSAGE_BYTES = 1 << 20

@@ -16,8 +16,8 @@ import click
 
 from sluicemq import wire
 from sluicemq.claim import MOST_CLAIMED
-from sluicemq.cli_output import Session, Unwritable, printable
-from sluicemq.cli_shift import Impossible, Shift
+from sluicemq.cli.output import Session, Unwritable, printable
+from sluicemq.cli.shift import Impossible, Shift
 from sluicemq.errors import Reject, Rollback
 from sluicemq.job import Job
 

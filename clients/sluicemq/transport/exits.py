@@ -6,8 +6,8 @@ import atexit
 import weakref
 from typing import Protocol
 
-from sluicemq import native
 from sluicemq.errors import SluiceError
+from sluicemq.transport import native
 
 _SECONDS = 5.0
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from sluicemq.cli_options import flag, job_flags, of_change
-from sluicemq.cli_output import Session, shown, span
+from sluicemq.cli.options import flag, job_flags, of_change
+from sluicemq.cli.output import Session, shown, span
 
 STATES = ("ready", "scheduled", "waiting", "reserved", "done", "dead")
 

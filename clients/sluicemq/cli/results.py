@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from sluicemq.cli_options import job_flags
-from sluicemq.cli_output import Session, printable
+from sluicemq.cli.options import job_flags
+from sluicemq.cli.output import Session, printable
 from sluicemq.errors import Timeout
 from sluicemq.options import OPTIONS
 from sluicemq.producer import Producer

@@ -22,7 +22,7 @@ from rich.progress import (
 )
 
 from sluicemq.bench.plan import DEVICES, DOORS, SCENARIOS, Plan, planned
-from sluicemq.cli_output import Session
+from sluicemq.cli.output import Session
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from sluicemq.cli_output import Session
+from sluicemq.cli.output import Session
 from sluicemq.errors import Release, SluiceError
 from sluicemq.job import Job
 from sluicemq.worker import Worker

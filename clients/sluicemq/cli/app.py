@@ -11,11 +11,10 @@ from typing import Any
 
 import click
 
-from sluicemq import cli_bench, cli_broker, cli_ended, cli_jobs, cli_push, cli_queues, cli_results, cli_work
-from sluicemq.cli_output import Session, Unwritable
-from sluicemq.client import DEFAULT_ENDPOINT
-from sluicemq.connection import NOBODY_ANSWERS
+from sluicemq.cli import bench, ended, jobs, push, queues, results, serve, work
+from sluicemq.cli.output import Session, Unwritable
 from sluicemq.errors import SluiceError, Timeout, Unavailable
+from sluicemq.transport.connection import DEFAULT_ENDPOINT, NOBODY_ANSWERS
 
 REFUSED, NO_BROKER = 1, 3
 
@@ -101,28 +100,28 @@ def _reader_has_gone(error: Unwritable) -> bool:
 
 
 for _command in (
-    cli_broker.serve,
-    cli_broker.device,
-    _asking(cli_push.push),
-    _asking(cli_work.work),
-    _asking(cli_work.pop),
-    _asking(cli_results.call),
-    _asking(cli_results.result),
-    _asking(cli_queues.queues),
-    _asking(cli_queues.stats),
-    _asking(cli_queues.purge),
-    _asking(cli_queues.delete),
-    _asking(cli_queues.pause),
-    _asking(cli_queues.resume),
-    _asking(cli_jobs.peek),
-    _asking(cli_jobs.show),
-    _asking(cli_jobs.cancel),
-    _asking(cli_jobs.promote),
-    _asking(cli_jobs.change),
-    _asking(cli_ended.dead),
-    _asking(cli_ended.done),
-    _asking(cli_queues.ping),
-    cli_broker.config,
-    cli_bench.bench,
+    serve.serve,
+    serve.device,
+    _asking(push.push),
+    _asking(work.work),
+    _asking(work.pop),
+    _asking(results.call),
+    _asking(results.result),
+    _asking(queues.queues),
+    _asking(queues.stats),
+    _asking(queues.purge),
+    _asking(queues.delete),
+    _asking(queues.pause),
+    _asking(queues.resume),
+    _asking(jobs.peek),
+    _asking(jobs.show),
+    _asking(jobs.cancel),
+    _asking(jobs.promote),
+    _asking(jobs.change),
+    _asking(ended.dead),
+    _asking(ended.done),
+    _asking(queues.ping),
+    serve.config,
+    bench.bench,
 ):
     app.add_command(_command)

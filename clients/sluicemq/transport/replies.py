@@ -11,47 +11,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future
 from contextlib import suppress
 from math import inf
 from time import monotonic
 from typing import Any
 
 from sluicemq import wire
-from sluicemq.connection import Connection
 from sluicemq.errors import SluiceError, Timeout, Unavailable
 from sluicemq.receipt import Receipt
+from sluicemq.reply import Reply
+from sluicemq.transport.connection import Connection
 
 ASKED_AT_ONCE = 4000
 _WAIT = 20.0  # seconds that the broker keeps a question, before the next ones have their turn
 _PUT_OFF = 0.5  # seconds until a broker is asked again that could not answer just now
-
-
-class Reply(Future[bytes]):
-    """The result of one pushed job, in time; ``receipt`` is that of its push.
-
-    A :class:`concurrent.futures.Future`: its ``result`` raises the broker's error. To cancel it is to
-    wait for it no more; the job is done all the same.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.receipt: Receipt
-        self.given_up = False
-
-    def cancel(self) -> bool:
-        """Wait no more for the result; False if it is there."""
-        self.given_up = super().cancel()
-        return self.given_up
-
-    def tell(self, value: Any, error: SluiceError | None) -> None:
-        """End it; called through the mailbox."""
-        if not self.set_running_or_notify_cancel():
-            return
-        if error is None:
-            self.set_result(value)
-        else:
-            self.set_exception(error)
 
 
 class AskingReceipt(Receipt):

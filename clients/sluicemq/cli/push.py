@@ -10,8 +10,8 @@ from typing import Any
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
-from sluicemq.cli_options import flag, job_flags, of_push
-from sluicemq.cli_output import Session
+from sluicemq.cli.options import flag, job_flags, of_push
+from sluicemq.cli.output import Session
 from sluicemq.errors import SluiceError
 from sluicemq.producer import Producer
 from sluicemq.receipt import Receipt

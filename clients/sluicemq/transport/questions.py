@@ -8,8 +8,8 @@ from math import inf
 from typing import Any
 
 from sluicemq import wire
-from sluicemq.connection import Connection
 from sluicemq.errors import SluiceError, Timeout
+from sluicemq.transport.connection import Connection
 
 
 class Question:

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 from sluicemq import wire
-from sluicemq.assignment import Assignment, Verdict
 from sluicemq.errors import LeaseLost, SluiceError
 from sluicemq.job import Job
+from sluicemq.transport.assignment import Assignment, Verdict
 
 POP = {"pop": True}
 

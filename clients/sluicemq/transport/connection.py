@@ -25,9 +25,12 @@ from typing import Any, Protocol
 
 import zmq
 
-from sluicemq import native, wire
+from sluicemq import wire
 from sluicemq.errors import SluiceError, Unavailable, from_code
-from sluicemq.link import Link
+from sluicemq.transport import native
+from sluicemq.transport.link import Link
+
+DEFAULT_ENDPOINT = "tcp://127.0.0.1:5550"
 
 #: Used until the broker's greeting names its own, in seconds.
 DEFAULT_HEARTBEAT = 2.0

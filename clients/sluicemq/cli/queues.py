@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from sluicemq import wire
-from sluicemq.cli_jobs import STATES
-from sluicemq.cli_output import Session, span
+from sluicemq.cli.jobs import STATES
+from sluicemq.cli.output import Session, span
 from sluicemq.errors import NotFound
 
 #: Figures from here on are estimates where a broker says that not all are exact.

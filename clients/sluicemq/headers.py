@@ -1,0 +1,50 @@
+"""What a producer says of a job beside its payload, and how that is sent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sluicemq import wire
+from sluicemq.errors import BadHeaders
+from sluicemq.options import KEYWORDS, LONGEST_ID, JobOptions
+
+Headers = dict[str, Any]
+
+
+def as_headers(options: JobOptions, reply: str | None = None) -> tuple[Headers | None, int]:
+    """A copy of the options as it will be sent, and its bytes; None and 0 for a job that says nothing.
+
+    Made at once, so that it is the caller who hears of errors: TypeError, :class:`~sluicemq.BadHeaders`.
+    """
+    if unknown := options.keys() - KEYWORDS:
+        raise TypeError(f"push() got an unexpected keyword argument {min(unknown)!r}")
+    given: Headers = {key: value for key, value in options.items() if value is not None}
+    if not given.get("headers", True):
+        del given["headers"]
+    if reply is not None:
+        given["reply"] = reply
+    return _frozen(given) if given else (None, 0)
+
+
+def checked_id(id: str) -> str:  # noqa: A002 - the word that jobs use everywhere
+    """The id, if a job may have it; else TypeError or ValueError."""
+    if not isinstance(id, str):
+        raise TypeError(f"an id is a str, not {type(id).__name__}")
+    if not 1 <= len(id.encode()) <= LONGEST_ID:
+        raise ValueError(f"an id has 1 to {LONGEST_ID} bytes, this one has {len(id.encode())}")
+    return id
+
+
+def as_bytes(payload: Any) -> bytes:
+    """A payload of any type that holds bytes."""
+    if isinstance(payload, bytes | bytearray | memoryview):
+        return bytes(payload)
+    raise TypeError(f"a payload is bytes, not {type(payload).__name__}: encode it first")
+
+
+def _frozen(given: Headers) -> tuple[Headers, int]:
+    try:
+        packed = wire.encode_headers(given)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise BadHeaders(f"headers can't be sent: {error}") from error
+    return wire.decode_headers(packed), len(packed)

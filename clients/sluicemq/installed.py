@@ -1,0 +1,43 @@
+"""How the broker and the devices are run, if they are installed beside the library.
+
+The library knows them only by the entry points of the group ``sluicemq.commands``, whose value is the
+module to run, and whose distribution says with its extra ``broker`` what it needs.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from importlib import metadata
+from typing import Any
+
+SERVE, DEVICE = "serve", "device"
+ABSENT = "the broker is not installed here: pip install 'sluicemq[broker]'"
+
+_GROUP, _EXTRA = "sluicemq.commands", "broker"
+
+
+def module_command(name: str = SERVE) -> list[str] | None:
+    """How to run ``serve`` or ``device``; None where that or what it needs is not installed.
+
+    ``-P``: whatever lies in the current folder, a ``zmq.py`` or a ``gevent/``, is not what it imports.
+    """
+    for point in metadata.entry_points(group=_GROUP, name=name):
+        if all(_is_installed(each) for each in _requirements(point)):
+            return [sys.executable, "-P", "-m", point.value.removesuffix(".__main__")]
+    return None
+
+
+def _requirements(point: Any) -> list[str]:
+    """Names of the distributions that only the extra asks for."""
+    lines = (point.dist.requires or []) if point.dist else []
+    extra = re.compile(rf"""^([\w.-]+).*extra\s*==\s*['"]{_EXTRA}['"]""")
+    return [found[1] for line in lines if (found := extra.match(line))]
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
