@@ -11,9 +11,10 @@ from fakes import Clock
 from sluicemq import wire
 from sluicemq.errors import Paused, Unavailable
 from sluicemq_broker.config.settings import BrokerSettings, DeviceSettings, QueueSettings
-from sluicemq_broker.doors import frontends
+from sluicemq_broker.doors import questions
 from sluicemq_broker.doors.frames import JobMaker
-from sluicemq_broker.doors.frontends import MOST_UNREAD, Asker, PushFrontend, RequestFrontend
+from sluicemq_broker.doors.frontends import PushFrontend
+from sluicemq_broker.doors.questions import MOST_UNREAD, Asker, RequestFrontend
 from sluicemq_broker.queue.intake import Push
 from sluicemq_broker.runtime.counters import Counters
 from sluicemq_devices.doors.switchboard import Switchboard
@@ -259,7 +260,7 @@ def test_questions_that_wait_for_results_are_not_on_their_way_to_mongodb() -> No
 def test_at_the_bound_of_all_questions_those_who_have_none_are_heard_and_accepted_ones_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(frontends, "MOST_WAITING", 100)
+    monkeypatch.setattr(questions, "MOST_WAITING", 100)
     house = House()
     frontend = house.frontend(RequestFrontend)
     many = house.asker(frontend)

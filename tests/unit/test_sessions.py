@@ -252,10 +252,10 @@ def test_a_queue_that_stores_nothing_holds_back_those_who_push_to_it_and_nobody_
     for push in queues["sick"].pushes:
         push.told({}, ())
     assert not any(lane.is_paused for lane in sick)
-    assert house.on_their_way.mark.count == 0
+    assert house.pushes.count == 0
     for each in lanes:
         each.closed()
-    assert (house.pushers, house.sessions) == ({}, set())
+    assert (house.pushes._pushers, house.sessions) == ({}, set())
 
 
 def test_a_broker_that_stood_still_cuts_no_client_for_its_silence(session: Session, lane: Lane) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 from sluicemq_broker.config import BrokerSettings, DeviceSettings
 from sluicemq_broker.doors.backends import Backend, PullBackend, RepBackend
 from sluicemq_broker.doors.frames import JobMaker
-from sluicemq_broker.doors.frontends import Frontend, PushFrontend, RequestFrontend
+from sluicemq_broker.doors.frontends import Frontend, PushFrontend
+from sluicemq_broker.doors.questions import RequestFrontend
 from sluicemq_broker.queue import Queues
 from sluicemq_broker.runtime import Counters
 from sluicemq_devices.doors import Switchboard

@@ -134,7 +134,7 @@ class Server:
         self._grant_no_more(timeout * _READING_SHARE)
         self._read_until_quiet(timeout * _READING_SHARE)
         _all_at_once(device.close_gates for device in self._devices)
-        self._sessions.taking = False
+        self._sessions.close_gates()
         self._write_what_came(timeout * _WRITING_SHARE)
         self._await_workers(self._deadline.left - timeout * _WRITING_SHARE)
         self._give_back()

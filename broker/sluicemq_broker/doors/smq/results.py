@@ -11,7 +11,7 @@ from typing import Final
 import gevent
 
 from sluicemq.errors import QueueFull, SluiceError, Timeout
-from sluicemq_broker.doors.frontends import refusal
+from sluicemq_broker.doors.refusals import refusal
 from sluicemq_broker.queue import Queue, Queues
 from sluicemq_broker.runtime import Batcher
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Final
@@ -15,32 +15,32 @@ from typing import Any, Final
 from gevent.lock import BoundedSemaphore
 
 from sluicemq import wire
-from sluicemq.errors import BadFrames, BadVerb, BadVersion, LeaseLost, Paused, SluiceError, Unavailable
-from sluicemq.options import RESULT
+from sluicemq.errors import BadFrames, BadVerb, BadVersion, LeaseLost, SluiceError, Unavailable
 from sluicemq_broker import __version__
 from sluicemq_broker.config import BrokerSettings
 from sluicemq_broker.doors.frames import JobMaker
-from sluicemq_broker.doors.frontends import FRAME_FACTOR, MALFORMED, MOST_UNREAD, PROBE, refusal
+from sluicemq_broker.doors.frontends import FRAME_FACTOR, PROBE
+from sluicemq_broker.doors.questions import MOST_UNREAD
+from sluicemq_broker.doors.refusals import MALFORMED, refusal
 from sluicemq_broker.doors.smq.administration import LOOKS, QUESTIONS, TOGETHER, Admin
 from sluicemq_broker.doors.smq.fields import (
     LONGEST_DELAY,
     Fields,
     check_id,
-    job_entry,
     listed,
     ready_options,
     take,
     verdict_entry,
 )
+from sluicemq_broker.doors.smq.pushes import Pushes
 from sluicemq_broker.doors.smq.results import Results
 from sluicemq_broker.doors.smq.workers import PoppingWorker, SessionWorker
-from sluicemq_broker.job import Job
-from sluicemq_broker.queue import Push, Queue, Queues, Settlement, Verdict, check_name
+from sluicemq_broker.queue import Queue, Queues, Settlement, Verdict, check_name
 from sluicemq_broker.runtime import Batcher, Count, Counters, Pulse
 from sluicemq_devices.doors import Lane, LaneDoor, Switchboard
-from sluicemq_devices.hub import Shares, Watermark, nothing
+from sluicemq_devices.hub import Watermark, nothing
 
-#: Jobs in one PUSH, and receipts in one SETTLE or EXTEND, at most.
+#: Receipts in one SETTLE or EXTEND, at most.
 MOST_AT_ONCE: Final = 1000
 #: Bytes that many small jobs or results in a message may come to, however small ``max_job_bytes`` is.
 _BATCH_BYTES: Final = 2 << 20
@@ -68,17 +68,13 @@ class SessionDoor:
     ) -> None:
         self.settings = settings
         self.queues = queues
-        self.maker = maker
         self.admin = admin
         self.counters = counters
-        self.taking = True
         self.pulse = Pulse(settings.silence)
         self.sessions: set[Session] = set()
         self.asked_at_once = BoundedSemaphore(_ASKED_AT_ONCE)
-        # MongoDB may be slow for one queue alone: what waits for it must leave room for the others.
         mark = Watermark(settings.hwm, settings.hwm_bytes, nothing, nothing)
-        self.on_their_way: Shares[Queue] = Shares(mark, self._drained)
-        self.pushers: dict[Queue, set[Session]] = {}
+        self.pushes = Pushes(queues, maker, counters, mark)
         # No ZMTP heartbeats: a session that is not read for a while would not answer them in time.
         self.door = LaneDoor(
             board,
@@ -99,33 +95,20 @@ class SessionDoor:
         """Close the door."""
         self.door.stop()
 
+    def close_gates(self) -> None:
+        """Take no jobs in any more: the broker stops."""
+        self.pushes.refuse_all()
+
     def beat(self) -> None:
         """Every heartbeat: greet the silent, close those that were silent too long."""
         self.pulse.beat()
         for session in list(self.sessions):
             session.beat(time.monotonic())
 
-    def take(self, session: Session, queue: Queue, count: int, size: int) -> None:
-        """Jobs of a session are on their way; who pushes to their queue is not read while it has too many."""
-        pushers = self.pushers.get(queue)
-        if pushers is None:
-            pushers = self.pushers[queue] = set()
-        pushers.add(session)
-        if self.on_their_way.take(queue, count, size):
-            for each in pushers:
-                each.wait_for(queue)
-
     def leave(self, session: Session) -> None:
         """A session has ended."""
         self.sessions.discard(session)
-        for queue in [queue for queue, pushers in self.pushers.items() if session in pushers]:
-            self.pushers[queue].discard(session)
-            if not self.pushers[queue]:
-                del self.pushers[queue]
-
-    def _drained(self, queue: Queue) -> None:
-        for session in list(self.pushers.get(queue, ())):
-            session.drained(queue)
+        self.pushes.leave(session)
 
 
 class Session:
@@ -168,6 +151,10 @@ class Session:
             self._lane.resume()
         for worker in self._workers.values():
             worker.queue.offer(worker)
+
+    def blame(self, *, malformed: bool) -> None:
+        """It has sent what can't be used."""
+        self._lane.blame(malformed=malformed)
 
     def wait_for(self, queue: Queue) -> None:
         """Do not read this client until so much of a queue that it pushes to is stored."""
@@ -253,75 +240,7 @@ class Session:
         )
 
     def _push(self, number: int, fields: Fields) -> None:
-        name, entries = take(fields, str, list)
-        if not self._door.taking:
-            raise Unavailable("the broker stops: push again when it is back")
-        if len(entries) > MOST_AT_ONCE:
-            raise BadFrames(f"a PUSH has at most {MOST_AT_ONCE} jobs, this one has {len(entries)}")
-        queue = self._door.queues.for_push(name)
-        self.counters.add(Count.RECEIVED, len(entries))
-        try:
-            queue.admit()
-        except Paused:
-            self.counters.add(Count.REFUSED, len(entries))
-            raise
-        jobs, positions, refused = self._jobs(queue, entries)
-        size = sum(job.size for job in jobs)
-        if not jobs:
-            self._lane.blame(malformed=bool(refused))
-            self._pushed(number, [], refused, {}, ())
-            return
-        self._door.take(self, queue, len(jobs), size)
-        told = partial(self._stored, queue, number, len(jobs), size, positions, refused)
-        queue.push(Push(jobs, told))
-
-    def _jobs(self, queue: Queue, entries: list[Any]) -> tuple[list[Job], list[int], dict[int, SluiceError]]:
-        make, settings = self._door.maker.make, queue.settings
-        jobs: list[Job] = []
-        positions: list[int] = []
-        refused: dict[int, SluiceError] = {}
-        for at, entry in enumerate(entries):
-            try:
-                job_id, payload, headers = job_entry(entry)
-                job = make(settings, payload, headers, job_id)
-                if headers and headers.get("reply") == RESULT:
-                    job.remember = settings.remember
-                jobs.append(job)
-                positions.append(at)
-            except SluiceError as error:
-                # With its traceback it would be in a cycle, and hold the payload until that is found.
-                refused[at] = error.with_traceback(None)
-        return jobs, positions, refused
-
-    def _stored(
-        self,
-        queue: Queue,
-        number: int,
-        count: int,
-        size: int,
-        positions: list[int],
-        unreadable: dict[int, SluiceError],
-        refused: dict[int, SluiceError],
-        existing: Sequence[int],
-    ) -> None:
-        self._pushed(number, positions, unreadable, refused, existing)
-        self._door.on_their_way.give(queue, count, size)
-
-    def _pushed(
-        self,
-        number: int,
-        positions: list[int],
-        unreadable: dict[int, SluiceError],
-        refused: dict[int, SluiceError],
-        existing: Sequence[int],
-    ) -> None:
-        self.counters.add(Count.REPEATED, len(existing))
-        problems = unreadable | {positions[at]: error for at, error in refused.items()}
-        for error in unreadable.values():
-            self.counters.add(Count.UNREADABLE)
-            self.counters.notice(Count.of(error), f"a job from {self.name}: {error}")
-        known = [sorted(positions[at] for at in existing)] if existing else []
-        self.send(wire.OK, number, listed(problems), *known)
+        self._door.pushes.push(self, number, fields)
 
     def _ready(self, number: int, fields: Fields) -> None:
         name, credit = take(fields, str, int)

@@ -1,0 +1,248 @@
+"""Where those connect who ask: REQ and DEALER clients at a QUEUE."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final
+
+from sluicemq.errors import BadFrames, Paused, QueueFull, SluiceError
+from sluicemq.options import ACCEPTED, RESULT
+from sluicemq_broker.config import BrokerSettings, DeviceSettings
+from sluicemq_broker.doors.frames import JobMaker
+from sluicemq_broker.doors.frontends import Frontend
+from sluicemq_broker.doors.refusals import MALFORMED, error_frames, refusal
+from sluicemq_broker.job import Job
+from sluicemq_broker.queue import Push, Queue, Queues
+from sluicemq_broker.runtime import Count, Counters
+from sluicemq_devices.doors import Endpoint, Lane, LaneDoor, Switchboard
+from sluicemq_devices.hub import Shares, Watermark, nothing
+
+#: A return envelope is kept until the answer, and counted nowhere: so it is short.
+_ENVELOPE_FRAMES: Final = 256
+_ENVELOPE_BYTES: Final = 64 * 1024
+#: Answers that an asker has not read, before its requests are no longer read.
+MOST_UNREAD: Final = 1000
+#: Questions of one device that wait for results, bytes of their envelopes, and how much of what is left of
+#: that one asker may have: the first is read until 1,000 of its own wait. They only cost memory, so they
+#: are no part of what is on its way to MongoDB.
+MOST_WAITING: Final = 100_000
+MOST_WAITING_BYTES: Final = 64 * 2**20
+WAITING_PART: Final = 0.01
+
+
+class RequestFrontend(Frontend):
+    """ROUTER doors for REQ and DEALER clients: one reply each, with the return envelope unchanged.
+
+    Every connection is a lane: answers wait for an asker that is slow to read them, and questions of
+    one that has gone are forgotten. One that waits for many results is not read until it has some of
+    them; others are.
+    """
+
+    def __init__(
+        self,
+        settings: DeviceSettings,
+        broker: BrokerSettings,
+        board: Switchboard,
+        queues: Queues,
+        maker: JobMaker,
+        counters: Counters,
+    ) -> None:
+        super().__init__(settings, broker, board, queues, maker, counters)
+        self.most_unread_bytes = settings.hwm_bytes
+        mark = Watermark(MOST_WAITING, MOST_WAITING_BYTES, nothing, nothing)
+        self._waiting: Shares[Asker] = Shares(mark, lambda asker: asker.read_on(), WAITING_PART)
+
+    def close_gates(self) -> None:
+        """Read no more; the connections stay until the answers that are still owed have gone out."""
+        self._closing = True
+        self._close_gates()
+
+    def receive(self, asker: Asker, messages: list[list[bytes]]) -> None:
+        """Take in questions; those that can't be read are answered at once."""
+        messages = self._questions(messages)
+        self._counters.add(Count.RECEIVED, len(messages))
+        batches: dict[Queue, list[tuple[Question, Job]]] = {}
+        for frames in messages:
+            request = Question(self, asker, frames)
+            try:
+                queue, job = request.read(self._read)
+                queue.admit()
+                self._wait(request)
+            except (Paused, QueueFull) as error:
+                self._counters.add(Count.REFUSED)
+                self._counters.notice(Count.of(error), str(error))
+                asker.lane.blame(malformed=False)
+                request.answer(error)
+            except Exception as error:  # noqa: BLE001 - those who asked with it must not go unanswered
+                self._refuse(request, refusal(error))
+            else:
+                batches.setdefault(queue, []).append((request, job))
+        for queue, batch in batches.items():
+            self._push(queue, [request for request, _ in batch], [job for _, job in batch])
+
+    def reply(self, request: Question, outcome: bytes | SluiceError) -> None:
+        """Send the one answer to a question; it is dropped if the asker has gone."""
+        if request in request.asker.waiting:
+            request.asker.waiting.discard(request)
+            request.forget = nothing  # which holds the request
+            if request.wants_result:
+                self._waiting.give(request.asker, 1, request.weight)
+        body = [outcome] if isinstance(outcome, bytes) else error_frames(outcome)
+        request.asker.send([*request.envelope, *body])
+
+    def left(self, asker: Asker) -> None:
+        """An asker has gone: its questions no longer count, though their jobs are done all the same."""
+        waiting, asker.waiting = asker.waiting, set()
+        for request in waiting:
+            request.forget()
+        self._waiting.forget(asker)
+        if waiting:
+            self._counters.add(Count.ASKERS_GONE, len(waiting))
+
+    def _door(self, board: Switchboard, endpoint: Endpoint, longest: int) -> LaneDoor:
+        return LaneDoor(
+            board,
+            endpoint,
+            "ROUTER",
+            lambda lane: Asker(self, lane).listen(),
+            max_frame=longest,
+            heartbeat=None,  # one that is paused would not answer in time
+        )
+
+    def _questions(self, messages: list[list[bytes]]) -> list[list[bytes]]:
+        """Without those that end with their envelope: nobody asks with these, so nobody awaits an answer.
+
+        A socket with ``ZMQ_PROBE_ROUTER`` begins with an empty one. To answer it would give the client's
+        first question this answer, the second the first one's, and so on.
+        """
+        if all(frames[-1] for frames in messages):
+            return messages
+        questions = [frames for frames in messages if frames[-1] or frames.index(b"", 1) < len(frames) - 1]
+        self._counters.add(Count.PROBES, len(messages) - len(questions))
+        return questions
+
+    def _refuse(self, request: Question, error: SluiceError) -> None:
+        self._counters.add(Count.UNREADABLE)
+        self._counters.notice(Count.of(error), f"a request to queue {self._queue.name}: {error}")
+        request.asker.lane.blame(malformed=isinstance(error, MALFORMED))
+        request.answer(error)
+
+    def _wait(self, request: Question) -> None:
+        """Count a question among those that wait; raises :class:`QueueFull` where there are too many.
+
+        Not for one that waits for nothing else: whoever asks one thing at a time is always heard.
+        """
+        asker = request.asker
+        if request.wants_result:
+            if self._waiting.mark.is_full and asker.waiting:
+                raise QueueFull(
+                    f"{self._waiting.mark.count} questions wait for results here: wait for some of "
+                    "yours, or ask with the header reply = accepted"
+                )
+            if self._waiting.take(asker, 1, request.weight):
+                asker.wait()
+        asker.waiting.add(request)
+
+    def _push(self, queue: Queue, requests: list[Question], jobs: list[Job]) -> None:
+        for request in requests:
+            if request.wants_result:
+                queue.wait(request.job_id, request.answer)
+                request.forget = partial(queue.forget, request.job_id, request.answer)
+        size = sum(job.size for job in jobs)
+        push = Push(jobs, partial(self._stored, queue, requests, size))
+        self._push_to(queue, push, size, requests[0].asker.lane)
+
+    def _stored(
+        self,
+        queue: Queue,
+        requests: list[Question],
+        size: int,
+        refused: dict[int, SluiceError],
+        existing: Sequence[int],
+    ) -> None:
+        self._on_their_way.give(queue, len(requests), size)
+        self._counters.add(Count.REPEATED, len(existing))
+        for at, request in enumerate(requests):
+            if at in refused and request.wants_result:
+                queue.no_result(request.job_id, refused[at])
+            elif at in refused or not request.wants_result:
+                request.answer(refused.get(at, request.job_id.encode()))
+        asked = [
+            request.job_id
+            for at, request in enumerate(requests)
+            if request.wants_result and at not in refused
+        ]
+        queue.durable(asked, [requests[at].job_id for at in existing if requests[at].wants_result])
+
+
+class Asker:
+    """One connection of a REQ or DEALER client, and the questions that it waits for."""
+
+    def __init__(self, frontend: RequestFrontend, lane: Lane) -> None:
+        self.waiting: set[Question] = set()
+        self.lane = lane
+        self._frontend = frontend
+
+    def listen(self) -> None:
+        """Take what comes on its lane."""
+        self.lane.receive = partial(self._frontend.receive, self)
+        self.lane.closed = partial(self._frontend.left, self)
+        self.lane.unblocked = self.lane.resume
+
+    def send(self, frames: list[bytes]) -> None:
+        """Send an answer, or keep it until it is read; who leaves too many unread asks no more."""
+        self.lane.send(frames)
+        held = self.lane.held
+        if held.count > MOST_UNREAD or held.bytes > self._frontend.most_unread_bytes:
+            self.lane.pause()
+
+    def wait(self) -> None:
+        """Ask no more until there are answers."""
+        self.lane.pause(self)
+
+    def read_on(self) -> None:
+        """Ask on: there were answers."""
+        self.lane.resume(self)
+
+
+class Question:
+    """One question: who asks, and where in that the answer goes. Its job is not kept: it may be large."""
+
+    __slots__ = ("asker", "envelope", "forget", "frames", "frontend", "job_id", "wants_result", "weight")
+
+    def __init__(self, frontend: RequestFrontend, asker: Asker, frames: list[bytes]) -> None:
+        self.frontend = frontend
+        self.asker = asker
+        self.frames = frames
+        self.envelope = frames[:1]
+        self.job_id = ""
+        self.forget: Callable[[], None] = nothing
+        self.weight = 0  # bytes that it keeps while it waits
+        self.wants_result = True
+
+    def read(self, reader: Callable[[list[bytes]], tuple[Queue, Job, dict[str, Any]]]) -> tuple[Queue, Job]:
+        """Take the message apart; the envelope is everything up to the first empty frame."""
+        frames = self.frames
+        self.frames = []
+        try:
+            body = frames.index(b"", 1) + 1
+        except ValueError:
+            raise BadFrames("no empty frame after the envelope: a DEALER sends one before the job") from None
+        self.envelope = frames[:body]
+        if body > _ENVELOPE_FRAMES or sum(map(len, self.envelope)) > _ENVELOPE_BYTES:
+            raise BadFrames(
+                f"a return envelope has at most {_ENVELOPE_FRAMES} frames and {_ENVELOPE_BYTES} bytes"
+            )
+        queue, job, headers = reader(frames[body:])
+        self.wants_result = headers.get("reply", RESULT) != ACCEPTED
+        job.asked = self.wants_result
+        if "id" in headers and self.wants_result:
+            job.remember = queue.settings.remember
+        self.job_id = job.id
+        self.weight = len(job.id) + sum(map(len, self.envelope))
+        return queue, job
+
+    def answer(self, outcome: bytes | SluiceError) -> None:
+        """Send the answer."""
+        self.frontend.reply(self, outcome)

@@ -1,0 +1,154 @@
+"""The pushes of the library: what sessions bring, and who is not read while a queue has too much of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final, Protocol
+
+from sluicemq import wire
+from sluicemq.errors import BadFrames, Paused, SluiceError, Unavailable
+from sluicemq.options import RESULT
+from sluicemq_broker.doors.frames import JobMaker
+from sluicemq_broker.doors.smq.fields import Fields, job_entry, listed, take
+from sluicemq_broker.job import Job
+from sluicemq_broker.queue import Push, Queue, Queues
+from sluicemq_broker.runtime import Count, Counters
+from sluicemq_devices.hub import Shares, Watermark
+
+#: Jobs in one PUSH, at most.
+MOST_PUSHED: Final = 1000
+
+
+class Pusher(Protocol):
+    """The session that pushes."""
+
+    name: str
+
+    def send(self, verb: bytes, number: int, *fields: Any) -> None:
+        """Send a message."""
+
+    def blame(self, *, malformed: bool) -> None:
+        """It has sent what can't be used."""
+
+    def wait_for(self, queue: Queue) -> None:
+        """Read no more of it until :meth:`drained`."""
+
+    def drained(self, queue: Queue) -> None:
+        """A queue that it pushes to has room again."""
+
+
+class Pushes:
+    """All jobs of the library on their way to MongoDB, bounded by ``mark``.
+
+    MongoDB may be slow for one queue alone: what waits for it must leave room for the others.
+    """
+
+    def __init__(self, queues: Queues, maker: JobMaker, counters: Counters, mark: Watermark) -> None:
+        self._queues = queues
+        self._maker = maker
+        self._counters = counters
+        self._taking = True
+        self._on_their_way: Shares[Queue] = Shares(mark, self._drained)
+        self._pushers: dict[Queue, set[Pusher]] = {}
+
+    @property
+    def count(self) -> int:
+        """Jobs on their way."""
+        return self._on_their_way.mark.count
+
+    def refuse_all(self) -> None:
+        """The broker stops: take none any more."""
+        self._taking = False
+
+    def push(self, pusher: Pusher, number: int, fields: Fields) -> None:
+        """Answer a PUSH, once all its jobs are durable or refused; raises what refuses all of them."""
+        name, entries = take(fields, str, list)
+        if not self._taking:
+            raise Unavailable("the broker stops: push again when it is back")
+        if len(entries) > MOST_PUSHED:
+            raise BadFrames(f"a PUSH has at most {MOST_PUSHED} jobs, this one has {len(entries)}")
+        queue = self._queues.for_push(name)
+        self._counters.add(Count.RECEIVED, len(entries))
+        try:
+            queue.admit()
+        except Paused:
+            self._counters.add(Count.REFUSED, len(entries))
+            raise
+        jobs, positions, refused = self._jobs(queue, entries)
+        size = sum(job.size for job in jobs)
+        if not jobs:
+            pusher.blame(malformed=bool(refused))
+            self._answer(pusher, number, [], refused, {}, ())
+            return
+        self._take(pusher, queue, len(jobs), size)
+        answer = partial(self._answer, pusher, number, positions, refused)
+        queue.push(Push(jobs, partial(self._stored, queue, len(jobs), size, answer)))
+
+    def leave(self, pusher: Pusher) -> None:
+        """A session has ended."""
+        for queue in [queue for queue, pushers in self._pushers.items() if pusher in pushers]:
+            self._pushers[queue].discard(pusher)
+            if not self._pushers[queue]:
+                del self._pushers[queue]
+
+    def _jobs(self, queue: Queue, entries: list[Any]) -> tuple[list[Job], list[int], dict[int, SluiceError]]:
+        make, settings = self._maker.make, queue.settings
+        jobs: list[Job] = []
+        positions: list[int] = []
+        refused: dict[int, SluiceError] = {}
+        for at, entry in enumerate(entries):
+            try:
+                job_id, payload, headers = job_entry(entry)
+                job = make(settings, payload, headers, job_id)
+                if headers and headers.get("reply") == RESULT:
+                    job.remember = settings.remember
+                jobs.append(job)
+                positions.append(at)
+            except SluiceError as error:
+                # With its traceback it would be in a cycle, and hold the payload until that is found.
+                refused[at] = error.with_traceback(None)
+        return jobs, positions, refused
+
+    def _take(self, pusher: Pusher, queue: Queue, count: int, size: int) -> None:
+        """Jobs are on their way; who pushes to their queue is not read while it has too many."""
+        pushers = self._pushers.get(queue)
+        if pushers is None:
+            pushers = self._pushers[queue] = set()
+        pushers.add(pusher)
+        if self._on_their_way.take(queue, count, size):
+            for each in pushers:
+                each.wait_for(queue)
+
+    def _drained(self, queue: Queue) -> None:
+        for pusher in list(self._pushers.get(queue, ())):
+            pusher.drained(queue)
+
+    def _stored(
+        self,
+        queue: Queue,
+        count: int,
+        size: int,
+        answer: partial[None],
+        refused: dict[int, SluiceError],
+        existing: Sequence[int],
+    ) -> None:
+        answer(refused, existing)
+        self._on_their_way.give(queue, count, size)
+
+    def _answer(
+        self,
+        pusher: Pusher,
+        number: int,
+        positions: list[int],
+        unreadable: dict[int, SluiceError],
+        refused: dict[int, SluiceError],
+        existing: Sequence[int],
+    ) -> None:
+        self._counters.add(Count.REPEATED, len(existing))
+        problems = unreadable | {positions[at]: error for at, error in refused.items()}
+        for error in unreadable.values():
+            self._counters.add(Count.UNREADABLE)
+            self._counters.notice(Count.of(error), f"a job from {pusher.name}: {error}")
+        known = [sorted(positions[at] for at in existing)] if existing else []
+        pusher.send(wire.OK, number, listed(problems), *known)
