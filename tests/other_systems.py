@@ -20,7 +20,7 @@ from sluicemq import Claim, ClaimedJob, Client, Producer, wire
 #: How long a test waits for what must come.
 SECONDS = 60.0
 #: The reservation of a job that is not to be settled in time; and one that is.
-SHORT, LONG = 2.0, 1000.0
+SHORT, LONG = 3.0, 1000.0
 
 
 class Jobs:

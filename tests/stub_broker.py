@@ -35,7 +35,7 @@ class StubBroker:
     """Answers everything kindly unless told otherwise by ``on[verb] = script``."""
 
     def __init__(
-        self, port: int = 0, heartbeat: float = 0.2, silence: float = 5.0, limit: int = 12 << 20
+        self, port: int = 0, heartbeat: float = 0.2, silence: float = 60.0, limit: int = 12 << 20
     ) -> None:
         self.hello = {"broker": "stub", "heartbeat": heartbeat, "silence": silence, "max_job_bytes": limit}
         self.on: dict[bytes, Script] = {wire.HELLO: lambda _message: self.hello}

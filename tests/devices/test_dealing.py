@@ -255,6 +255,7 @@ def test_answers_for_one_that_has_gone_are_dropped_and_noticed_and_others_get_th
     front, back = queue.addresses
     worker = clients.connect(zmq.DEALER, back)
     goner, other = clients.connect(zmq.REQ, front), clients.connect(zmq.REQ, front)
+    eventually(lambda: queue._clients.connections == 2)
     send(goner, b"first")
     first = receive(worker)
     goner.close()
@@ -285,16 +286,16 @@ def test_answers_past_the_mark_of_one_that_does_not_read_are_dropped_and_noticed
 
 
 def test_an_answer_that_comes_while_the_queue_stops_is_passed_on(
-    board: Switchboard, started: Started, clients: Clients
+    board: Switchboard, started: Started, clients: Clients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("sluicemq_devices.relays.queue._ANSWERING", 60.0)
     queue = started(Queue(board, ANY_PORT, ANY_PORT))
     front, back = queue.addresses
     asker, worker = clients.connect(zmq.REQ, front), clients.connect(zmq.REP, back)
     send(asker, b"question")
     assert receive(worker) == [b"question"]
     stopping = gevent.spawn(queue.stop)
-    since = time.monotonic()
-    eventually(lambda: time.monotonic() - since > 0.3)
+    eventually(lambda: queue._ending)
     send(worker, b"answer")
     assert receive(asker) == [b"answer"]
     stopping.get(timeout=60)
@@ -326,7 +327,7 @@ def test_a_queue_that_stops_takes_no_more_in_and_answers_what_it_held(
     # When it stops, and a worker comes only later than answers are waited for
     stopping = gevent.spawn(queue.stop)
     since = time.monotonic()
-    eventually(lambda: time.monotonic() - since > 0.3)
+    eventually(lambda: queue._ending and time.monotonic() - since > 0.3)
     held = queue.received
     worker = clients.connect(zmq.REP, back)
     for _ in range(held):
@@ -401,6 +402,7 @@ def test_an_answer_finds_a_client_that_has_connected_anew_under_its_routing_id(
     worker = clients.connect(zmq.DEALER, back)
     before, question = asked(clients, front, worker, b"alice", b"question")
     before.close()
+    eventually(lambda: not queue._clients.connections)
     now, _ = asked(clients, front, worker, b"alice", b"another")
     send(worker, *question[:-1], b"answer")
     assert receive(now) == [b"", b"answer"]

@@ -25,9 +25,9 @@ MESSAGE = b"\x00\x05hello"
 
 
 def works(seconds: float) -> None:
-    """Keep the hub busy."""
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
+    """Keep the hub busy: compute for so long, whatever else the machine does."""
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
         pass
 
 
@@ -65,11 +65,11 @@ def test_those_who_send_what_is_of_no_use_take_a_small_part_of_the_time_however_
 
     def receive(lane: Lane, messages: list[list[bytes]]) -> None:
         nonlocal taken
-        began = time.perf_counter()
+        began = time.thread_time()
         for _ in messages:
             works(0.0005)
             lane.blame(malformed=False)
-        taken += time.perf_counter() - began
+        taken += time.thread_time() - began
 
     floor.lane(19)
     for lane in floor.lanes:
@@ -293,7 +293,7 @@ def test_a_crowd_that_sends_at_once_is_read_in_many_turns_each_in_the_order_of_c
     for each in crowd:
         each.sendall(MESSAGE * 100)
     works(0.05)  # all of it has come when the hub looks
-    eventually(lambda: all(lane.received == 100 for lane in floor.lanes), seconds=30)
+    eventually(lambda: all(lane.received == 100 for lane in floor.lanes))
     watch.stop()
     # Then no turn reads many of them, and none is read twice while others wait for the first time
     assert max(Counter(turn for turn, _ in read).values()) <= 20

@@ -36,7 +36,9 @@ def counted() -> list[str]:
 
 @pytest.fixture
 def board(notices: Notices, counted: list[str]) -> Iterator[Switchboard]:
-    board = Switchboard(notice=lambda kind, text: notices.append((kind, text)), count=counted.append)
+    board = Switchboard(
+        notice=lambda kind, text: notices.append((kind, text)), count=counted.append, handshake=60.0
+    )
     board.start()
     yield board
     board.stop()
@@ -152,7 +154,7 @@ def test_who_leaves_without_a_word_is_counted_and_worth_no_line(
 def test_one_that_reads_our_greeting_to_its_end_before_it_says_its_own_is_served(
     board: Switchboard, floor: Floor, notices: Notices, started: Started
 ) -> None:
-    board.handshake = 3.0
+    board.handshake = 30.0
     client = dial(started(lane_door(board, floor, "PULL")).address)
     heard = b""
     while len(heard) < len(NEWER) and (data := client.recv(100)):

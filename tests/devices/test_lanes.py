@@ -335,5 +335,5 @@ def test_starting_and_stopping_twice_or_out_of_order_is_harmless_and_leaves_no_f
         assert all(ended(client) for client in connected)
         for client in connected:
             client.close()
-    assert len(floor.closed) == 20
+    eventually(lambda: len(floor.closed) == 20)
     eventually(lambda: open_files() <= files + 1)

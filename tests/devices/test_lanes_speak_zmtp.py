@@ -208,8 +208,9 @@ def test_who_reads_a_large_job_slowly_is_not_taken_for_dead(
 
 @pytest.mark.parametrize("size", [300_000, 8 << 20])
 def test_what_was_sent_to_one_whose_own_words_are_unread_still_comes_when_its_lane_is_closed(
-    board: Switchboard, floor: Floor, started: Started, size: int
+    board: Switchboard, floor: Floor, started: Started, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
+    monkeypatch.setattr("sluicemq_devices.doors.connection._FLUSH", 60.0)
     # Given words that nobody reads, for which the kernel would reset a connection that is closed
     door = started(lane_door(board, floor, max_frame=16 << 20))
     client = shake_hands(door.address, b"DEALER")
@@ -275,7 +276,8 @@ def test_who_speaks_no_zmtp_or_badly_is_cut_with_a_notice_and_others_go_on(
     door = started(lane_door(board, floor))
     good = clients.connect(zmq.DEALER, door.address)
     floor.lane()
-    board.handshake = 0.5
+    if said in (GREETING, GREETING[:30]):  # only here is it the time that ends it
+        board.handshake = 0.5
     bad = dial(door.address)
     bad.sendall(said)
     assert ended(bad)
@@ -326,8 +328,7 @@ def test_a_thousand_idle_lanes_are_held_in_little_memory_and_few_files(
     assert open_files() - files == 2000  # theirs and ours
     for client in crowd:
         client.close()
-    eventually(lambda: door.connections == 0)
-    assert open_files() <= files + 1
+    eventually(lambda: door.connections == 0 and open_files() <= files + 1)
 
 
 def test_what_a_silent_worker_has_not_taken_is_known_at_its_end(

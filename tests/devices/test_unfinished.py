@@ -144,7 +144,6 @@ def test_who_sends_nothing_while_others_wait_is_cut_and_who_sends_is_not() -> No
 
 @pytest.fixture
 def board(board: Switchboard, notices: Notices) -> Switchboard:
-    board.handshake = 10.0
     board.unfinished = Unfinished(BUDGET, short=lambda text: notices.append(("short", text)))
     return board
 

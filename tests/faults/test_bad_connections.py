@@ -198,10 +198,11 @@ def test_at_its_limit_of_connections_the_broker_turns_others_away(mongo_uri: str
         address = house.take("ask").front
         assert house.serves()  # so these clients, and that of the counters, have their connections
         assert house.counter("pushed") == 1
+        began = time.monotonic()
         crowd = [dial(address) for _ in range(120)]
         wait_until(lambda: house.counter("connections_refused") >= 120 - 48)
 
-        assert lines(house, "connections_refused") <= 3
+        assert lines(house, "connections_refused") <= 2 + time.monotonic() - began
         assert re.search("connections_refused: .* connections are open of 48", house.broker.log_text())
         with Client(house.broker.doors["smq"]) as administrator:  # for whom connections are kept
             administrator.ping()

@@ -69,7 +69,6 @@ def test_commits_that_fail_are_bounded_and_all_is_done_once_afterwards() -> None
 
 
 @pytest.mark.parametrize("verdict", [wire.ROLLBACK, pytest.param(wire.RELEASE, marks=full)])
-@pytest.mark.timeout(120)
 def test_rollbacks_that_hang_are_bounded_too(mongo_uri: str, verdict: str) -> None:
     hwm = 300
     with stage_of(mongo_uri, 1, hwm=hwm) as stage:
@@ -87,7 +86,6 @@ def test_rollbacks_that_hang_are_bounded_too(mongo_uri: str, verdict: str) -> No
         hanging.cut()
 
 
-@pytest.mark.timeout(120)
 def test_a_queue_whose_commits_hang_does_not_stop_the_others(mongo_uri: str) -> None:
     jobs, hwm = 3_000, 500
     with stage_of(mongo_uri, 1, hwm=hwm) as stage, stage.working(stage.a, prefetch=200) as sick:

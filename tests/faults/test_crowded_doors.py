@@ -135,4 +135,4 @@ def test_what_one_wants_to_know_who_has_left_is_not_looked_for_what_it_orders_is
     greedy.answer(1)
     greedy.plain.close()
 
-    wait_until(lambda: house.counts("purged")["ready"] == 0, 30)
+    wait_until(lambda: house.counts("purged")["ready"] == 0)

@@ -16,7 +16,7 @@ from pymongo import MongoClient
 from launcher import BrokerProcess, tcp, wait_until
 from sluicemq import Job, Producer, Worker
 
-LEASE = 3.0
+LEASE = 4.0
 BEATS = 5  # in one lease
 CONNECTIONS = 64  # of the client that all queues share
 SETTINGS = {"lease": LEASE, "poll": 0.2, "silence": 30}

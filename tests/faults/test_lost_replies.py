@@ -47,8 +47,10 @@ def stage(proxied: tuple[CuttingProxy, BrokerProcess], mongo_uri: str) -> Iterat
 
 @pytest.fixture
 def default(stage: Stage) -> Stage:
-    """The queue with plain doors."""
-    return stage.of("default")
+    """The queue with plain doors; the workers of the test before have left."""
+    default = stage.of("default")
+    wait_until(lambda: default.summary()["workers"] == 0, what="the leaving of the former test's workers")
+    return default
 
 
 class Stage:
@@ -287,7 +289,7 @@ def test_an_asker_whose_jobs_commit_was_not_answered_gets_its_result(default: St
 def plain_socket(kind: int, address: str) -> Iterator[zmq.Socket[bytes]]:
     with zmq.Context() as context, context.socket(kind) as socket:
         socket.linger = 0
-        socket.rcvtimeo = 15_000
+        socket.rcvtimeo = int(SECONDS * 1000)
         socket.connect(address)
         yield socket
 

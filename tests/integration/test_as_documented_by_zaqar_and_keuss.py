@@ -44,9 +44,9 @@ def claim_expires(jobs: Jobs) -> None:
 
 @zaqar("claims, POST: grace", "a claimed message lives at least as long as its claim, whatever its ttl")
 def grace(jobs: Jobs) -> None:
-    held = jobs.push(b"held", ttl=2)
+    held = jobs.push(b"held", ttl=SHORT)
     job = jobs.take()
-    left = jobs.push(b"left", ttl=2)
+    left = jobs.push(b"left", ttl=SHORT)
     wait_until(lambda: jobs.state(left) == "gone")  # the younger one has expired
     assert jobs.state(held) == "reserved"
     job.commit()

@@ -337,7 +337,7 @@ def test_a_handler_that_extends_keeps_its_job_beyond_the_visibility_timeout(hous
             if not extended.is_set():
                 job.extend(1000)
                 extended.set()
-            wait_until(lambda: house.counter("timed_out") == before + 1)
+            wait_until(lambda: house.counter("timed_out") >= before + 1)
 
     with (
         Worker(house.broker.doors["smq"], queue, handler, prefetch=2, concurrency=2) as worker,

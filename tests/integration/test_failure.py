@@ -258,7 +258,7 @@ def by_command(house: House, job_id: str, headers: dict[str, Any]) -> None:
     program = "from sluicemq.cli import main; main()"
     endpoint = house.broker.doors["smq"]
     command = [sys.executable, "-c", program, "--endpoint", endpoint, "push", QUEUE, "x", "--id", job_id]
-    subprocess.run([*command, *options], check=True, timeout=30, stdout=subprocess.DEVNULL)
+    subprocess.run([*command, *options], check=True, timeout=60, stdout=subprocess.DEVNULL)
 
 
 @pytest.mark.parametrize("push", [by_push, by_req, by_producer, by_command])

@@ -371,7 +371,7 @@ def test_a_heartbeat_under_way_at_the_end_leaves_no_lease_behind(
     ending = gevent.spawn(broker.end)
     go_on()
     held.set()
-    gevent.joinall([beating, ending], timeout=5.0, raise_error=True)
+    gevent.joinall([beating, ending], timeout=60.0, raise_error=True)
     # Then
     assert leases.live() == {}
     assert "declared dead" not in caplog.text

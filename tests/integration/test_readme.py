@@ -53,14 +53,14 @@ def test_the_life_of_a_job_is_drawn_as_the_code_has_it() -> None:
 
 def test_the_quick_start_copies_and_runs(broker: BrokerProcess) -> None:
     # Given the producer, which ends before anybody works
-    assert program(broker, "quick start: producer").wait(20) == 0
+    assert program(broker, "quick start: producer").wait(60) == 0
     # When the worker starts, and an asker asks
     worker = program(broker, "quick start: worker")
     try:
         assert worker.stdout
         assert worker.stdout.readline() == "b'hello'\n"
         asker = program(broker, "quick start: asker")
-        answer, _ = asker.communicate(timeout=20)
+        answer, _ = asker.communicate(timeout=60)
     finally:
         worker.kill()
         worker.communicate()

@@ -181,6 +181,6 @@ def test_a_look_that_began_before_an_order_does_not_undo_it(pauses: Pauses, stor
     order = gevent.spawn(pauses.order, "db", lambda each: each.pause("a", "intake"))
     go_on()
     held.set()
-    gevent.joinall([look, order], timeout=5, raise_error=True)
+    gevent.joinall([look, order], timeout=60, raise_error=True)
     # Then
     assert pauses.of("db", "a") == {"intake"}
