@@ -171,7 +171,7 @@ class FakeWorker(Worker):
         return [delivery.job.id for delivery in self.deliveries]
 
 
-class Held(Event):
+class Held(Event):  # type: ignore[misc] # gevent tells no types
     """Something held up until :meth:`set`; called as a hook, it waits (a minute at most)."""
 
     def __call__(self, *_arguments: Any) -> None:

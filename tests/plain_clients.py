@@ -226,7 +226,7 @@ def serving(
         "queues": dict(queues),
         "devices": [*devices, _device("serves", "queue")],
     }
-    with MongoClient(mongo_uri, serverSelectionTimeoutMS=10_000) as mongo:
+    with MongoClient[dict[str, Any]](mongo_uri, serverSelectionTimeoutMS=10_000) as mongo:
         try:
             with BrokerProcess(mongo_uri, database, config=config, **process) as broker:
                 house = House(broker, mongo[database])

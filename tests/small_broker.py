@@ -78,7 +78,7 @@ class SmallBroker:
         self.line = line
         self._at_work: set[Callable[[], None]] = set()
         self.patience = Patience()
-        self.patience._over = _Over(time, line)  # type: ignore[assignment]
+        self.patience._over = _Over(time, line)
         self.counters = Counters()
         database: Any = FaultyDatabase(documents, line)
         self.owners = Owners(LeaseStore(database), clock, name, LEASE)

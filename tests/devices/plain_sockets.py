@@ -43,7 +43,7 @@ class Clients:
     def bind(self, kind: int, **options: Any) -> tuple[zmq.Socket[bytes], Endpoint]:
         """Bind to a free port; and the endpoint that a door needs to connect to it."""
         socket = self._socket(kind, options, lambda socket: socket.bind("tcp://127.0.0.1:0"))
-        return socket, Endpoint(bytes(socket.last_endpoint).decode(), bind=False)
+        return socket, Endpoint(socket.getsockopt_string(zmq.LAST_ENDPOINT), bind=False)
 
     def _socket(
         self, kind: int, options: dict[str, Any], attach: Callable[[zmq.Socket[bytes]], object]
@@ -86,7 +86,7 @@ def lane_door(
     return LaneDoor(board, at, kind, floor.opened, **{"max_frame": 1 << 20, **options})
 
 
-def eventually(condition: Callable[[], Any], seconds: float = PATIENCE) -> Any:
+def eventually(condition: Callable[..., Any], seconds: float = PATIENCE) -> Any:
     """The first true value of ``condition``; fails after ``seconds``."""
     end = time.monotonic() + seconds
     while not (value := condition()):

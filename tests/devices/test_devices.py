@@ -10,8 +10,17 @@ import psutil
 import pytest
 import zmq
 from gevent import subprocess
-from plain_sockets import ANY_PORT, Clients, Notices, eventually, open_files, receive, send, shake_hands
 
+from devices.plain_sockets import (
+    ANY_PORT,
+    Clients,
+    Notices,
+    eventually,
+    open_files,
+    receive,
+    send,
+    shake_hands,
+)
 from sluicemq_devices.doors.endpoints import Endpoint
 from sluicemq_devices.doors.switchboard import Switchboard
 from sluicemq_devices.relays.forwarder import Forwarder

@@ -12,7 +12,8 @@ import pytest
 import zmq
 from gevent import socket as sockets
 from gevent import subprocess
-from plain_sockets import (
+
+from devices.plain_sockets import (
     ANY_PORT,
     GREETING,
     Clients,
@@ -25,7 +26,6 @@ from plain_sockets import (
     send,
     shake_hands,
 )
-
 from sluicemq_devices.doors.doors import Lane, LaneDoor
 from sluicemq_devices.doors.endpoints import Endpoint, parse
 from sluicemq_devices.doors.switchboard import Switchboard

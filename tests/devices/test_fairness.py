@@ -10,8 +10,8 @@ from typing import Any
 
 import gevent
 import pytest
-from plain_sockets import Floor, Notices, eventually, lane_door, shake_hands
 
+from devices.plain_sockets import Floor, Notices, eventually, lane_door, shake_hands
 from sluicemq_devices.doors import conduct
 from sluicemq_devices.doors.conduct import MOST_MALFORMED, WITHIN, Conduct
 from sluicemq_devices.doors.doors import Lane
@@ -92,7 +92,12 @@ def test_one_that_sends_little_but_what_is_malformed_is_cut_and_named(
     door = started(lane_door(board, floor, kind="ROUTER"))
     stranger = shake_hands(door.address, b"DEALER")
     lane = floor.lane()
-    lane.receive = lambda messages: [lane.blame() for _ in messages]
+
+    def receive(messages: list[list[bytes]]) -> None:
+        for _ in messages:
+            lane.blame()
+
+    lane.receive = receive
 
     stranger.sendall(MESSAGE * 5000)
     eventually(lambda: floor.closed)
@@ -140,7 +145,7 @@ def test_what_a_door_that_closes_has_read_is_handed_over_in_turns(
 ) -> None:
     door = started(lane_door(board, floor, kind="PULL"))
     stranger = shake_hands(door.address, b"PUSH")
-    lane, sizes, between = floor.lane(), [], []
+    lane, sizes, between = floor.lane(), list[int](), list[int]()
 
     def receive(messages: list[list[bytes]]) -> None:
         if not sizes:

@@ -9,7 +9,8 @@ import gevent
 import pytest
 import zmq
 from gevent import socket as sockets
-from plain_sockets import (
+
+from devices.plain_sockets import (
     GREETING,
     NEWER,
     Clients,
@@ -21,7 +22,6 @@ from plain_sockets import (
     lane_door,
     ready,
 )
-
 from sluicemq_devices.doors.switchboard import Switchboard
 
 Started = Callable[[Any], Any]

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import zmq
 from gevent import subprocess
-from plain_sockets import (
+
+from devices.plain_sockets import (
     ANY_PORT,
     GREETING,
     Clients,
@@ -22,7 +23,6 @@ from plain_sockets import (
     send,
     shake_hands,
 )
-
 from sluicemq_devices.doors.doors import Lane, LaneDoor
 from sluicemq_devices.doors.switchboard import Switchboard
 
@@ -91,7 +91,11 @@ def test_an_answer_sent_right_before_the_workers_exit_arrives_before_the_close(
     for number in range(20):
         worker = shake_hands(door.address, b"REP")
         seen_at_close: list[int] = []
-        floor.lane(number).closed = lambda seen=seen_at_close: seen.append(len(floor.messages))
+
+        def closed(seen: list[int] = seen_at_close) -> None:
+            seen.append(len(floor.messages))
+
+        floor.lane(number).closed = closed
         worker.sendall(b"\x01\x00\x00\x04done")
         worker.close()
         eventually(lambda seen=seen_at_close: seen)

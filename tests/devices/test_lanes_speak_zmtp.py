@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import zmq
 from gevent import subprocess
-from plain_sockets import (
+
+from devices.plain_sockets import (
     GREETING,
     NEWER,
     PING,
@@ -29,7 +30,6 @@ from plain_sockets import (
     send,
     shake_hands,
 )
-
 from sluicemq_devices.doors.connection import Connection
 from sluicemq_devices.doors.doors import Lane
 from sluicemq_devices.doors.endpoints import parse
@@ -61,7 +61,7 @@ BODIES = [
     [bytes(65_535), bytes(65_536), b"", bytes(65_537)],
     [bytes(range(256)) * (12 << 12)],  # 12 MiB
 ]
-ROOMY = {"max_frame": 16 << 20}
+ROOMY: dict[str, Any] = {"max_frame": 16 << 20}
 
 
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: "+".join(str(len(frame)) for frame in body))
@@ -151,7 +151,7 @@ def test_clients_with_heartbeats_stay_connected_to_one_that_has_none_and_to_one_
     python: Python,
     beats_of: Callable[[Lane], int],
 ) -> None:
-    beats = {"heartbeat": 0.1, "silence": 3.0}
+    beats: dict[str, Any] = {"heartbeat": 0.1, "silence": 3.0}
     doors = [started(lane_door(board, floor, **options)) for options in ({}, beats)]
     for number, door in enumerate(doors):
         python(_BEATING_WORKER, door.address)

@@ -11,7 +11,8 @@ from typing import Any
 import gevent
 import pytest
 from gevent import socket as sockets
-from plain_sockets import (
+
+from devices.plain_sockets import (
     GREETING,
     NEWER,
     PING,
@@ -22,7 +23,6 @@ from plain_sockets import (
     lane_door,
     shake_hands,
 )
-
 from sluicemq_devices.doors.connection import Connection
 from sluicemq_devices.doors.switchboard import Switchboard
 from sluicemq_devices.doors.unfinished import Unfinished

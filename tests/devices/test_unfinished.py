@@ -14,8 +14,8 @@ from gevent import socket as sockets
 from gevent import subprocess
 from hypothesis import given
 from hypothesis import strategies as st
-from plain_sockets import NEWER, Floor, Notices, ended, eventually, lane_door, ready, shake_hands
 
+from devices.plain_sockets import NEWER, Floor, Notices, ended, eventually, lane_door, ready, shake_hands
 from sluicemq_devices.doors.switchboard import Switchboard
 from sluicemq_devices.doors.unfinished import SMALL, Unfinished
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from plain_sockets import eventually
 
+from devices.plain_sockets import eventually
 from sluicemq_devices.hub.callbacks import nothing
 from sluicemq_devices.relays.upstream import Upstream
 

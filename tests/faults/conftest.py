@@ -7,8 +7,9 @@ from secrets import token_hex
 from typing import Any
 
 import pytest
-from proxied import Site, Stage, sites
 from pymongo import MongoClient
+
+from faults.proxied import Site, Stage, sites
 
 
 @pytest.fixture(scope="module")

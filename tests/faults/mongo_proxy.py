@@ -21,8 +21,7 @@ from contextlib import suppress
 from typing import Any, Generic, Self, TypeVar
 from urllib.parse import urlsplit
 
-from mongo_messages import OP_MSG, Command, header, read_message
-
+from faults.mongo_messages import OP_MSG, Command, header, read_message
 from launcher import PATIENCE, wait_until
 
 Chosen = Callable[[Command], bool]

@@ -13,10 +13,10 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
 import zmq
-from mongo_messages import Command
-from mongo_proxy import Chosen, CuttingProxy
 from pymongo import MongoClient
 
+from faults.mongo_messages import Command
+from faults.mongo_proxy import Chosen, CuttingProxy
 from launcher import PATIENCE, BrokerProcess, wait_until
 from sluicemq import Client, Job, Worker, wire
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from secrets import token_hex
 
 import pytest
-from proxied import RawClient, Site, Stage, stage_of, wait_quiet
-from replica_set import ReplicaSet
 
+from faults.proxied import RawClient, Site, Stage, stage_of, wait_quiet
+from faults.replica_set import ReplicaSet
 from launcher import BrokerProcess, wait_until
 from sluicemq import Producer, wire
 

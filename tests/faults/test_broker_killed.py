@@ -10,9 +10,9 @@ from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
 import pytest
-from fleet import Fleet
 from pymongo import MongoClient
 
+from faults.fleet import Fleet
 from launcher import BrokerProcess, wait_until
 from sluicemq import Client, Job, Producer, Worker
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from random import Random
 from secrets import token_hex
@@ -13,12 +13,13 @@ from typing import Any
 import psutil
 import pytest
 import zmq
-from load import Load
-from mongo_messages import Command
-from proxied import RawClient, stage_of
 from pymongo import MongoClient
-from replica_set import ReplicaSet
 
+from faults.load import Load
+from faults.mongo_messages import Command
+from faults.mongo_proxy import Chosen, Fault
+from faults.proxied import RawClient, stage_of
+from faults.replica_set import ReplicaSet
 from launcher import BrokerProcess, wait_until
 from plain_clients import House, serving, shake_hands, spare
 from sluicemq import Duplicate, Producer, wire
@@ -122,9 +123,9 @@ def test_replies_that_are_lost_at_random_lose_nothing_and_run_nothing_again(
             for _ in range(30):
                 site = random.choice(stage.sites)
                 chosen = stage.on(random.choice(["insert", "update", "delete", "find"]))
-                fault = random.choice([site.proxy.cut, site.proxy.refuse, site.proxy.hold])(
-                    chosen, random.randrange(1, 4)
-                )
+                faults: list[Callable[[Chosen, int], Fault[Any]]]
+                faults = [site.proxy.cut, site.proxy.refuse, site.proxy.hold]
+                fault = random.choice(faults)(chosen, random.randrange(1, 4))
                 load.go_on(200)
                 fault.cut()
             load.finish(stage.jobs)

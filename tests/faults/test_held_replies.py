@@ -7,8 +7,8 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from proxied import RawClient, Stage, stage_of
 
+from faults.proxied import RawClient, Stage, stage_of
 from launcher import wait_until
 from sluicemq import Client, wire
 

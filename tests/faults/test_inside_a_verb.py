@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from proxied import Delivered, RawClient, Stage
 
+from faults.proxied import Delivered, RawClient, Stage
 from sluicemq import Client, wire
 
 

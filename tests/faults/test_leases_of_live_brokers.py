@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import zmq
-from mongo_messages import Command
-from mongo_proxy import CuttingProxy
 from pymongo import MongoClient
 
+from faults.mongo_messages import Command
+from faults.mongo_proxy import CuttingProxy
 from launcher import BrokerProcess, tcp, wait_until
 from sluicemq import Job, Producer, Worker
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 import zmq
-from mongo_messages import Command
-from mongo_proxy import CuttingProxy
 from pymongo import MongoClient
 
+from faults.mongo_messages import Command
+from faults.mongo_proxy import CuttingProxy
 from launcher import BrokerProcess, wait_until
 from sluicemq import Client, Duplicate, Job, Producer, Receipt, Rollback, Worker
 

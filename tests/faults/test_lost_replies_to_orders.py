@@ -7,8 +7,8 @@ from contextlib import suppress
 from secrets import token_hex
 
 import pytest
-from mongo_proxy import CuttingProxy
 
+from faults.mongo_proxy import CuttingProxy
 from jobs import NOW, a_job, everything, ids, some_jobs
 from sluicemq_broker.store.changes import Changes, Letters
 from sluicemq_broker.store.connection import Unclear, connect

@@ -6,11 +6,11 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from mongo_messages import Command
-from mongo_proxy import CuttingProxy
 from pymongo import MongoClient
 from pymongo.errors import AutoReconnect
 
+from faults.mongo_messages import Command
+from faults.mongo_proxy import CuttingProxy
 from launcher import wait_until
 
 Client = MongoClient[dict[str, object]]

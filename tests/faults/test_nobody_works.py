@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import psutil
-from fleet import Fleet
 from pymongo import MongoClient
 
+from faults.fleet import Fleet
 from launcher import PATIENCE, BrokerProcess, wait_until
 
 MIB = 2**20

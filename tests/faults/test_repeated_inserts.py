@@ -9,11 +9,11 @@ from secrets import token_hex
 from typing import Any
 
 import pytest
-from mongo_proxy import Fault, Held, Late
-from proxied import Site, Stage, sites
 from pymongo import MongoClient
-from replica_set import ReplicaSet
 
+from faults.mongo_proxy import Fault, Held, Late
+from faults.proxied import Site, Stage, sites
+from faults.replica_set import ReplicaSet
 from launcher import wait_until
 
 full = pytest.mark.full

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import zmq
-from fleet import Fleet
-from mongo_proxy import CuttingProxy
 from pymongo import MongoClient
 from pymongo.collection import Collection
 
+from faults.fleet import Fleet
+from faults.mongo_proxy import CuttingProxy
 from launcher import BrokerProcess, wait_until
 from sluicemq import Client, Job, Producer, Worker
 

@@ -11,10 +11,10 @@ from typing import Any, Self
 
 import pytest
 import zmq
-from proxied import RawClient, stage_of
 from pymongo import MongoClient
-from replica_set import ReplicaSet
 
+from faults.proxied import RawClient, stage_of
+from faults.replica_set import ReplicaSet
 from launcher import PATIENCE, BrokerProcess, wait_until
 from plain_clients import ANY_PORT, shake_hands
 from sluicemq import Client, Producer

@@ -8,9 +8,9 @@ from secrets import token_hex
 from typing import Any
 
 import pytest
-from fleet import Fleet, Program
 from pymongo import MongoClient
 
+from faults.fleet import Fleet, Program
 from launcher import PATIENCE, BrokerProcess, wait_until
 from plain_clients import ANY_PORT
 from sluicemq import Client, Producer

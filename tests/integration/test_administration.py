@@ -59,7 +59,7 @@ class Stage:
 def brokers(mongo_uri: str) -> Iterator[tuple[BrokerProcess, BrokerProcess]]:
     name = f"test_{token_hex(6)}"
     with (
-        MongoClient(mongo_uri) as mongo,
+        MongoClient[dict[str, Any]](mongo_uri) as mongo,
         BrokerProcess(mongo_uri, name, config=CONFIG) as first,
         BrokerProcess(mongo_uri, name, config=CONFIG) as second,
     ):
@@ -359,7 +359,7 @@ def test_plain_doors_of_a_paused_queue_refuse_who_can_hear_and_block_who_can_not
         push.close()
         assert broker.terminate() == 0
         # Then they are stored
-        with MongoClient(mongo_uri) as mongo:
+        with MongoClient[dict[str, Any]](mongo_uri) as mongo:
             assert mongo[database]["queue.default"].count_documents({}) == sent
 
 

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from secrets import token_hex
+from typing import Any
 
 import pytest
 
@@ -42,7 +43,7 @@ def queue() -> str:
     return token_hex(6)
 
 
-def push(house: House, queue: str, count: int, **options: object) -> list[str]:
+def push(house: House, queue: str, count: int, **options: Any) -> list[str]:
     with Producer(house.broker.doors["smq"]) as producer:
         jobs = [b"%d" % number for number in range(count)]
         return [receipt.id for receipt in producer.push_many(queue, jobs, **options)]

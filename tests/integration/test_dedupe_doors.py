@@ -26,7 +26,7 @@ def brokers(mongo_uri: str) -> Iterator[list[BrokerProcess]]:
     database = f"test_{token_hex(6)}"
     with ExitStack() as stack:
         yield [stack.enter_context(BrokerProcess(mongo_uri, database, config=CONFIG)) for _ in range(2)]
-    with MongoClient(mongo_uri) as mongo:
+    with MongoClient[dict[str, Any]](mongo_uri) as mongo:
         mongo.drop_database(database)
 
 

@@ -10,7 +10,7 @@ import sys
 import time
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
@@ -23,6 +23,8 @@ from sluicemq_broker.embedded.life import EmbeddedMongo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+Mongo = MongoClient[dict[str, Any]]
 
 OWNER = """
 import select, sys
@@ -62,7 +64,7 @@ atexit.register(lambda: print(longest))
 
 def test_a_fresh_folder_gives_a_primary_that_takes_majority_writes(tmp_path: Path) -> None:
     with running(tmp_path / "new" / "folder") as store:
-        with MongoClient(store.uri, serverSelectionTimeoutMS=5000) as client:
+        with Mongo(store.uri, serverSelectionTimeoutMS=5000) as client:
             hello = client.admin.command("hello")
             write(client, "first")
 
@@ -306,18 +308,18 @@ def put_on_path(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> N
     monkeypatch.setenv("PATH", f"{fake.parent}:{os.environ['PATH']}")
 
 
-def write(client: MongoClient, text: str) -> None:  # type: ignore[type-arg]
+def write(client: Mongo, text: str) -> None:
     jobs = client["test"].get_collection("texts", write_concern=WriteConcern("majority"))
     jobs.insert_one({"text": text})
 
 
 def write_to(uri: str, text: str) -> None:
-    with MongoClient(uri, serverSelectionTimeoutMS=10_000) as client:
+    with Mongo(uri, serverSelectionTimeoutMS=10_000) as client:
         write(client, text)
 
 
 def read_from(uri: str) -> list[str]:
-    with MongoClient(uri, serverSelectionTimeoutMS=10_000) as client:
+    with Mongo(uri, serverSelectionTimeoutMS=10_000) as client:
         return [document["text"] for document in client["test"]["texts"].find()]
 
 

@@ -189,7 +189,7 @@ def test_a_kept_job_stays_as_done_with_its_whole_story(
     # Given
     doors = house.take(shape)
     pushed = time.time()
-    headers = {"keep_done": 30, "headers": {"k": "v"}}
+    headers: dict[str, Any] = {"keep_done": 30, "headers": {"k": "v"}}
     with Producer(house.broker.doors["smq"]) as producer:
         producer.push(doors.queue, b"work", id="kept", **headers).wait(60)
     # When

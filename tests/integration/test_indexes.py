@@ -175,7 +175,7 @@ def test_a_job_that_an_index_somebody_made_can_not_take_is_refused_alone(
 ) -> None:
     queue, door = f"q{token_hex(4)}", house.broker.doors["smq"]
     jobs = house._jobs[f"queue.{queue}"]
-    options = {"language_override": "language"} if index[0][1] == "text" else {}
+    options: dict[str, Any] = {"language_override": "language"} if index[0][1] == "text" else {}
     jobs.create_index(index, **options)
     with Producer(door) as producer:
         receipts = [producer.push(queue, b"x", headers=each) for each in (good, bad, good)]

@@ -26,7 +26,7 @@ from sluicemq.errors import Duplicate, SluiceError
 from sluicemq_broker.doors.smq.administration import Admin
 from sluicemq_broker.job.job import ERRORS_KEPT, Dedupe, Job
 from sluicemq_broker.queue.intake import Push
-from sluicemq_broker.queue.settle import Settlement, Verdict
+from sluicemq_broker.queue.verdict import Settlement, Verdict
 from sluicemq_broker.queue.worker import Delivery
 from sluicemq_broker.store.documents import seconds as seconds_of
 from sluicemq_broker.store.queue_store import QueueStore

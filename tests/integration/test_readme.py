@@ -48,7 +48,7 @@ def program(broker: BrokerProcess, name: str) -> subprocess.Popen[str]:
 
 
 def test_the_life_of_a_job_is_drawn_as_the_code_has_it() -> None:
-    assert block("life of a job").strip() in inspect.getdoc(State).replace("\n    ", "\n")
+    assert block("life of a job").strip() in (inspect.getdoc(State) or "").replace("\n    ", "\n")
 
 
 def test_the_quick_start_copies_and_runs(broker: BrokerProcess) -> None:

@@ -181,16 +181,15 @@ def test_a_document_that_another_broker_took_first_is_left_to_it(
 
 def test_a_holder_without_a_window_keeps_its_dedupe_id_from_nobody(store: QueueStore) -> None:
     # Given documents with a dedupe_id that no broker wrote
-    for number, fields in enumerate(
-        (
-            {"dedupe_id": "x"},
-            {"dedupe_id": ["y", "z"]},
-            {"dedupe_id": "w", "dedupe_until": 5},
-            {"dedupe_id": ["v", 1], "dedupe_until": date(NOW + 99)},
-            {"dedupe_id": "u", "dedupe_until": [date(NOW + 99)]},
-            {"dedupe_id": "t", "dedupe_until": FAR},
-        )
-    ):
+    documents: list[dict[str, Any]] = [
+        {"dedupe_id": "x"},
+        {"dedupe_id": ["y", "z"]},
+        {"dedupe_id": "w", "dedupe_until": 5},
+        {"dedupe_id": ["v", 1], "dedupe_until": date(NOW + 99)},
+        {"dedupe_id": "u", "dedupe_until": [date(NOW + 99)]},
+        {"dedupe_id": "t", "dedupe_until": FAR},
+    ]
+    for number, fields in enumerate(documents):
         store.jobs.insert_one(strange(number, ObjectId(), fields))
     # When
     jobs = [a_job(dedupe=Dedupe(name, 60.0)) for name in "xyzwvut"]

@@ -15,7 +15,7 @@ from sluicemq_broker.job.job import State
 from sluicemq_broker.queue.answers import Answers
 from sluicemq_broker.queue.patience import Patience
 from sluicemq_broker.store.connection import Refused
-from sluicemq_broker.store.queue_store import Found
+from sluicemq_broker.store.verdicts import Found
 
 RUNNING = Found(State.RESERVED, "owner", b"", "")
 DONE = Found(State.DONE, "", b"42", "")
@@ -61,6 +61,10 @@ class House:
             lambda outcome: self.heard.append((name, told(outcome))),
             lambda: self.heard.append((name, "on its way")),
         )
+
+    def wait(self, job_id: str) -> None:
+        """As one who has pushed the job; what it hears is under the job's id."""
+        self.answers.wait(job_id, lambda outcome: self.heard.append((job_id, told(outcome))))
 
 
 def settle(condition: Callable[[], Any]) -> None:
@@ -180,7 +184,7 @@ def waiting(house: House, count: int) -> None:
     for number in range(count):
         job_id = f"job-{number}"
         house.store.jobs[job_id] = RUNNING
-        house.answers.wait(job_id, lambda outcome, name=job_id: house.heard.append((name, told(outcome))))
+        house.wait(job_id)
     house.answers.durable(list(house.store.jobs), [])
 
 
