@@ -13,7 +13,7 @@ from pymongo.change_stream import ChangeStream
 from pymongo.collection import Collection
 
 from launcher import wait_until
-from plain_clients import AT_ONCE, House, Smq, serving
+from plain_clients import AT_ONCE, BrokerUnderTest, Smq, serving
 from sluicemq import Claim, ClaimedJob, Client, Producer, Worker, wire
 
 #: How long a test waits for what must come.
@@ -25,11 +25,11 @@ SHORT, LONG = 3.0, 1000.0
 class OwnQueue:
     """A queue of one test's own, and the library for it."""
 
-    def __init__(self, house: House, producer: Producer, client: Client) -> None:
-        self.broker = house
+    def __init__(self, broker: BrokerUnderTest, producer: Producer, client: Client) -> None:
+        self.broker = broker
         self.producer = producer
         self.client = client
-        self.endpoint = house.broker.doors["smq"]
+        self.endpoint = broker.doors["smq"]
         self.queue = token_hex(6)
         self._claims: list[Claim] = []
 
@@ -116,25 +116,25 @@ STATES = ("ready", "scheduled", "reserved", "dead", "done")
 
 
 @contextmanager
-def quick_broker(mongo_uri: str) -> Iterator[House]:
+def quick_broker(mongo_uri: str) -> Iterator[BrokerUnderTest]:
     """A broker that looks often, and whose jobs come again without a wait."""
     queues = {**AT_ONCE, "late": {"delay": LONG}}
-    with serving(mongo_uri, [], poll=0.1, lease=2.0, queues=queues) as house:
-        yield house
+    with serving(mongo_uri, [], poll=0.1, lease=2.0, queues=queues) as broker:
+        yield broker
 
 
 @contextmanager
-def own_queue(house: House) -> Iterator[OwnQueue]:
+def own_queue(broker: BrokerUnderTest) -> Iterator[OwnQueue]:
     """A new queue, with a producer and a client that are closed at the end."""
-    endpoint = house.broker.doors["smq"]
+    endpoint = broker.doors["smq"]
     with Producer(endpoint) as producer, Client(endpoint) as client:
-        jobs = OwnQueue(house, producer, client)
+        jobs = OwnQueue(broker, producer, client)
         try:
             yield jobs
         finally:
             jobs.close()
-    house.leave()
-    assert "Traceback" not in house.broker.log_text()
+    broker.close_sockets()
+    assert "Traceback" not in broker.process.log_text()
 
 
 def written(changes: ChangeStream[dict[str, Any]]) -> Iterator[dict[str, Any]]:

@@ -21,7 +21,7 @@ from faults.mongo_proxy import Chosen, Fault
 from faults.proxied import RawClient, stage_of
 from faults.replica_set import ReplicaSet
 from launcher import BrokerProcess, wait_until
-from plain_clients import House, serving, shake_hands, spare
+from plain_clients import BrokerUnderTest, serving, shake_hands, spare
 from sluicemq import Duplicate, Producer, wire
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]
@@ -203,8 +203,8 @@ def test_no_pop_comes_twice_when_replies_are_lost_at_random(mongo_uri: str, seed
 
 
 def test_connections_that_come_and_go_take_no_memory(mongo_uri: str) -> None:
-    with serving(mongo_uri, spare(pop=1, ask=1, ack=1)) as house:
-        doors = {shape: house.take(shape) for shape in ("pop", "ask", "ack")}
+    with serving(mongo_uri, spare(pop=1, ask=1, ack=1)) as broker:
+        doors = {shape: broker.take(shape) for shape in ("pop", "ask", "ack")}
         addresses = [
             (doors["pop"].front, b"PUSH"),
             (doors["pop"].back, b"PULL"),
@@ -212,24 +212,24 @@ def test_connections_that_come_and_go_take_no_memory(mongo_uri: str) -> None:
             (doors["ask"].back, b"REP"),
             (doors["ack"].back, b"PULL"),
             (doors["ack"].commit, b"PUSH"),
-            (house.broker.doors["smq"], b"DEALER"),
+            (broker.doors["smq"], b"DEALER"),
         ]
-        come_and_go(house, addresses, 10)
-        before = psutil.Process(house.broker.pid).memory_info().rss
-        come_and_go(house, addresses, 60)
-        assert psutil.Process(house.broker.pid).memory_info().rss - before < 10 * MIB
+        come_and_go(broker, addresses, 10)
+        before = psutil.Process(broker.process.pid).memory_info().rss
+        come_and_go(broker, addresses, 60)
+        assert psutil.Process(broker.process.pid).memory_info().rss - before < 10 * MIB
 
 
-def come_and_go(house: House, addresses: list[tuple[str, bytes]], rounds: int) -> None:
+def come_and_go(broker: BrokerUnderTest, addresses: list[tuple[str, bytes]], rounds: int) -> None:
     for _ in range(rounds):
         for address, kind in addresses:
             strangers = [shake_hands(address, kind) for _ in range(20)]
             for stranger in strangers:
                 stranger.close()
-        with RawClient(house.broker.doors["smq"], "churn") as client:
+        with RawClient(broker.doors["smq"], "churn") as client:
             client.ready(1)
             client.push(bytes(10_000))
             client.commit(client.take()[0])
             with suppress(zmq.ZMQError):
                 client.ask(wire.BYE)
-        assert house.serves()
+        assert broker.serves()

@@ -11,7 +11,7 @@ from pymongo import MongoClient
 from pymongo.database import Database
 
 from own_queue import OwnQueue, own_queue, quick_broker
-from plain_clients import House
+from plain_clients import BrokerUnderTest
 from sluicemq_broker.store.changes import Changes
 from sluicemq_broker.store.connection import connect
 from sluicemq_broker.store.inspect import Inspector, collection
@@ -62,14 +62,14 @@ def inspector(documents: Database[dict[str, Any]]) -> Inspector:
 
 
 @pytest.fixture(scope="session")
-def shared_broker(mongo_uri: str) -> Iterator[House]:
+def shared_broker(mongo_uri: str) -> Iterator[BrokerUnderTest]:
     """The broker of all tests that need no more than a queue of their own."""
-    with quick_broker(mongo_uri) as house:
-        yield house
+    with quick_broker(mongo_uri) as broker:
+        yield broker
 
 
 @pytest.fixture
-def jobs(shared_broker: House) -> Iterator[OwnQueue]:
+def jobs(shared_broker: BrokerUnderTest) -> Iterator[OwnQueue]:
     """A new queue at that broker, and the library for it."""
     with own_queue(shared_broker) as jobs:
         yield jobs

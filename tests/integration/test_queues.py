@@ -40,8 +40,8 @@ FEW_QUEUES = BrokerSettings(max_queues=20)
 
 @pytest.fixture
 def queues(documents: Database[dict[str, Any]]) -> Queues:
-    house = House(lambda _name: documents, FakeOwners(), Clock(), Patience(), Counters())  # type: ignore[arg-type]
-    return Queues(Config.default(), house)
+    shared = House(lambda _name: documents, FakeOwners(), Clock(), Patience(), Counters())  # type: ignore[arg-type]
+    return Queues(Config.default(), shared)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from jobs import NOW, a_job, everything, ids, some_jobs
 from launcher import wait_until
-from plain_clients import House, serving
+from plain_clients import BrokerUnderTest, serving
 from sluicemq import Client, NotFound, Producer, Worker, wire
 from sluicemq_broker.job.job import Dedupe
 from sluicemq_broker.job.job import Job as StoredJob
@@ -203,14 +203,14 @@ def test_a_holder_without_a_window_keeps_its_dedupe_id_from_nobody(store: QueueS
 
 
 @pytest.fixture(scope="module")
-def house(mongo_uri: str) -> Iterator[House]:
-    with serving(mongo_uri, [], lease=1.0, poll=0.1) as house:
-        yield house
+def broker(mongo_uri: str) -> Iterator[BrokerUnderTest]:
+    with serving(mongo_uri, [], lease=1.0, poll=0.1) as broker:
+        yield broker
 
 
-def test_a_broker_delivers_commits_and_answers_beside_strange_documents(house: House) -> None:
-    queue, door = f"q{token_hex(4)}", house.broker.doors["smq"]
-    jobs = house._jobs[f"queue.{queue}"]
+def test_a_broker_delivers_commits_and_answers_beside_strange_documents(broker: BrokerUnderTest) -> None:
+    queue, door = f"q{token_hex(4)}", broker.doors["smq"]
+    jobs = broker._jobs[f"queue.{queue}"]
     handled: list[str] = []
     with Producer(door) as producer, Client(door) as client:
         for _ in range(3):
