@@ -18,7 +18,7 @@ from pymongo import MongoClient
 from pymongo.collection import Collection
 from pymongo.database import Database
 
-from launcher import PATIENCE, BrokerProcess, wait_until
+from launcher import TIMEOUT, BrokerProcess, wait_until
 from sluicemq import Client, wire
 
 #: Devices by what their workers are: each takes jobs its own way, on a queue of its own.
@@ -99,7 +99,7 @@ class BrokerUnderTest:
         plain.send_multipart(frames)
         plain.close()
 
-    def ask(self, address: str, *frames: bytes, seconds: float = PATIENCE) -> list[bytes]:
+    def ask(self, address: str, *frames: bytes, seconds: float = TIMEOUT) -> list[bytes]:
         """Ask as a REQ client; the answer."""
         plain = self.socket(zmq.REQ, address)
         plain.send_multipart(frames)
@@ -275,7 +275,7 @@ def _bound(plain: zmq.Socket[bytes], address: str) -> bool:
     return True
 
 
-def receive(plain: zmq.Socket[bytes], seconds: float = PATIENCE) -> list[bytes]:
+def receive(plain: zmq.Socket[bytes], seconds: float = TIMEOUT) -> list[bytes]:
     """Take the next message; AssertionError if none comes in time."""
     assert plain.poll(int(seconds * 1000)), f"nothing came within {seconds} s"
     return plain.recv_multipart()
@@ -298,7 +298,7 @@ def message(answer: list[bytes]) -> str:
 def dial(address: str) -> sockets.socket:
     """A bare TCP connection."""
     host, _, port = address.removeprefix("tcp://").rpartition(":")
-    return sockets.create_connection((host, int(port)), timeout=PATIENCE)
+    return sockets.create_connection((host, int(port)), timeout=TIMEOUT)
 
 
 def shake_hands(address: str, kind: bytes) -> sockets.socket:

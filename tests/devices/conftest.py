@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import pytest
 from gevent import subprocess
 
-from devices.plain_sockets import Clients, Floor, Notices
+from devices.plain_sockets import Clients, LaneRecorder, Notices
 from sluicemq_devices.doors.switchboard import Switchboard
 
 
@@ -25,8 +25,8 @@ def notices() -> Notices:
 
 
 @pytest.fixture
-def floor() -> Floor:
-    return Floor()
+def recorder() -> LaneRecorder:
+    return LaneRecorder()
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import psutil
 import zmq
 from gevent import socket as sockets
 
-from launcher import PATIENCE
+from launcher import TIMEOUT
 from sluicemq_devices.doors.doors import Lane, LaneDoor
 from sluicemq_devices.doors.endpoints import Endpoint, host_and_port, parse
 from sluicemq_devices.doors.switchboard import Switchboard
@@ -56,7 +56,7 @@ class Clients:
         return socket
 
 
-class Floor:
+class LaneRecorder:
     """Whoever is told of lanes: keeps those that were opened, their messages, and those that closed."""
 
     def __init__(self) -> None:
@@ -81,12 +81,12 @@ class Floor:
 
 
 def lane_door(
-    board: Switchboard, floor: Floor, kind: str = "DEALER", at: Endpoint = ANY_PORT, **options: Any
+    board: Switchboard, recorder: LaneRecorder, kind: str = "DEALER", at: Endpoint = ANY_PORT, **options: Any
 ) -> LaneDoor:
-    return LaneDoor(board, at, kind, floor.opened, **{"max_frame": 1 << 20, **options})
+    return LaneDoor(board, at, kind, recorder.opened, **{"max_frame": 1 << 20, **options})
 
 
-def eventually(condition: Callable[..., Any], seconds: float = PATIENCE) -> Any:
+def eventually(condition: Callable[..., Any], seconds: float = TIMEOUT) -> Any:
     """The first true value of ``condition``; fails after ``seconds``."""
     end = time.monotonic() + seconds
     while not (value := condition()):
@@ -95,7 +95,7 @@ def eventually(condition: Callable[..., Any], seconds: float = PATIENCE) -> Any:
     return value
 
 
-def receive(socket: zmq.Socket[bytes], seconds: float = PATIENCE) -> list[bytes]:
+def receive(socket: zmq.Socket[bytes], seconds: float = TIMEOUT) -> list[bytes]:
     """Take the next message of a plain socket, while the hub goes on."""
 
     def attempt() -> list[bytes] | None:
@@ -134,7 +134,7 @@ def resident() -> int:
 
 def dial(address: str) -> sockets.socket:
     """A bare TCP connection."""
-    return sockets.create_connection(host_and_port(address), timeout=PATIENCE)
+    return sockets.create_connection(host_and_port(address), timeout=TIMEOUT)
 
 
 #: ZMTP 3.0, which knows no heartbeats, and 3.1.

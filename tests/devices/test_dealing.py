@@ -123,7 +123,7 @@ def test_what_a_worker_that_has_gone_did_not_get_is_the_next_for_others(streamer
     assert streamer.backlog == 0
 
 
-class Kernel:
+class FakeSocket:
     """In place of a socket: takes as many bytes as it is told to."""
 
     def __init__(self, rooms: list[int]) -> None:
@@ -150,8 +150,8 @@ def test_what_an_outbox_relays_goes_whole_and_in_order_and_the_rest_is_known(
     runs: list[list[int]], rooms: list[int]
 ) -> None:
     # Given a kernel that takes what it likes
-    kernel, held = Kernel(rooms), Watermark(10**9, 10**9, print, print)
-    outbox: Any = Outbox(kernel, held)  # type: ignore[arg-type]
+    socket, held = FakeSocket(rooms), Watermark(10**9, 10**9, print, print)
+    outbox: Any = Outbox(socket, held)  # type: ignore[arg-type]
     numbers = iter(range(256))
     sent = [[encode([bytes([next(numbers)]) + bytes(size)]) for size in run] for run in runs]
     # When
@@ -161,8 +161,8 @@ def test_what_an_outbox_relays_goes_whole_and_in_order_and_the_rest_is_known(
     # Then
     every = [message for run in sent for message in run]
     ends = list(itertools.accumulate(map(len, every)))
-    taken = len(kernel.taken)
-    assert kernel.taken == b"".join(every)[:taken]
+    taken = len(socket.taken)
+    assert socket.taken == b"".join(every)[:taken]
     waiting = [message for message, end in zip(every, ends, strict=True) if end > taken]
     assert (held.count, held.bytes) == (len(waiting), sum(map(len, waiting)))
     assert outbox.unsent == waiting  # also the one that was cut in two

@@ -17,7 +17,7 @@ from pymongo import MongoClient
 
 from faults.mongo_messages import Command
 from faults.mongo_proxy import Chosen, CuttingProxy
-from launcher import PATIENCE, BrokerProcess, wait_until
+from launcher import TIMEOUT, BrokerProcess, wait_until
 from sluicemq import Client, Job, Worker, wire
 
 #: The clients here send no signs of life; leases outlast whatever a test holds back; brokers look often.
@@ -98,7 +98,7 @@ class SharedQueue:
         """How many jobs are in MongoDB."""
         return int(self.jobs.count_documents({}))
 
-    def wait_empty(self, timeout: float = PATIENCE) -> None:
+    def wait_empty(self, timeout: float = TIMEOUT) -> None:
         """Wait until no job is left."""
         wait_until(lambda: not self.stored(), timeout, f"the end of all jobs of {self.name}")
 
@@ -181,7 +181,7 @@ class RawClient:
         self._socket.send_multipart(wire.encode(verb, number, *fields))
         return number
 
-    def answer(self, number: int, timeout: float = PATIENCE) -> Any:
+    def answer(self, number: int, timeout: float = TIMEOUT) -> Any:
         """The value that a request was answered with; AssertionError if it was an error, or none came."""
         self._until(lambda: number in self._answers, timeout, f"an answer to request {number}")
         message = self._answers.pop(number)
@@ -204,7 +204,7 @@ class RawClient:
         """Want work."""
         self.ask(wire.READY, self.queue, credit)
 
-    def take(self, count: int = 1, timeout: float = PATIENCE) -> list[Delivered]:
+    def take(self, count: int = 1, timeout: float = TIMEOUT) -> list[Delivered]:
         """Wait for so many deliveries; returns the next ones."""
         self._until(lambda: len(self._waiting) >= count, timeout, f"delivery of {count} jobs")
         taken, self._waiting = self._waiting[:count], self._waiting[count:]

@@ -36,7 +36,7 @@ def broker(request: pytest.FixtureRequest) -> Iterator[BrokerProcess]:
 
 
 def test_queued_and_running_jobs_survive_and_no_attempt_is_charged(broker: BrokerProcess) -> None:
-    handler = Gate()
+    handler = GatedHandler()
     with Worker(broker.doors["smq"], "default", handler, prefetch=500, concurrency=RUNNING):
         everything = push(broker, QUEUED + RUNNING)
         wait_until(lambda: len(handler.running) == RUNNING, what="the running jobs")
@@ -65,7 +65,7 @@ def test_confirmed_pushes_survive_a_kill_that_takes_the_embedded_store_too() -> 
 
 
 def test_another_broker_takes_over_what_a_killed_one_held(mongo_uri: str, database: str) -> None:
-    handler = Gate()
+    handler = GatedHandler()
     handler.opened.set()
     with two_brokers(mongo_uri, database) as (first, second), Fleet() as fleet:
         worker = fleet.worker("library", first.doors["smq"], "default", 20, 5)
@@ -84,7 +84,7 @@ def test_another_broker_takes_over_what_a_killed_one_held(mongo_uri: str, databa
 def test_a_broker_that_wakes_after_its_jobs_were_taken_over_changes_nothing(
     mongo_uri: str, database: str
 ) -> None:
-    late, handler = Gate(), Gate()
+    late, handler = GatedHandler(), GatedHandler()
     with (
         two_brokers(mongo_uri, database) as (first, second),
         Worker(first.doors["smq"], "default", late, prefetch=5, concurrency=5),
@@ -106,7 +106,7 @@ def test_a_broker_that_wakes_after_its_jobs_were_taken_over_changes_nothing(
 
 
 def test_two_brokers_deliver_nothing_twice(mongo_uri: str, database: str) -> None:
-    handlers = [Gate(), Gate()]
+    handlers = [GatedHandler(), GatedHandler()]
     with two_brokers(mongo_uri, database, KEEPING) as brokers, ExitStack() as stack:
         for handler, broker in zip(handlers, brokers, strict=True):
             handler.opened.set()
@@ -125,7 +125,7 @@ def test_two_brokers_deliver_nothing_twice(mongo_uri: str, database: str) -> Non
 
 
 def kill_while_pushing(broker: BrokerProcess) -> None:
-    handler = Gate()
+    handler = GatedHandler()
     handler.opened.set()
     pushed: list[set[str]] = []
     pushing = threading.Thread(target=lambda: pushed.append(push(broker, QUEUED)))
@@ -144,7 +144,7 @@ def kill_while_pushing(broker: BrokerProcess) -> None:
     assert set(handler.handled.values()) == {1}
 
 
-class Gate:
+class GatedHandler:
     """A handler that holds its jobs until it is opened, and notes what it has had."""
 
     def __init__(self) -> None:
@@ -163,7 +163,7 @@ class Gate:
         self.opened.wait(60)
 
 
-def push_one_more(broker: BrokerProcess, handler: Gate) -> list[str]:
+def push_one_more(broker: BrokerProcess, handler: GatedHandler) -> list[str]:
     """Jobs go to whichever broker asks first; returns those that this handler has had."""
     push(broker, 1)
     return list(handler.handled)

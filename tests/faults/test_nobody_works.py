@@ -6,7 +6,7 @@ import psutil
 from pymongo import MongoClient
 
 from faults.fleet import Fleet
-from launcher import PATIENCE, BrokerProcess, wait_until
+from launcher import TIMEOUT, BrokerProcess, wait_until
 
 MIB = 2**20
 JOBS = 200_000
@@ -23,7 +23,7 @@ def test_200_000_jobs_without_a_worker_cost_the_broker_no_memory(mongo_uri: str,
         fleet.start("flood.py", broker.doors["push"], 200, JOBS)
         jobs = client[database]["queue.default"]
 
-        wait_until(lambda: jobs.estimated_document_count() == JOBS, 4 * PATIENCE, "storing all jobs")
+        wait_until(lambda: jobs.estimated_document_count() == JOBS, 4 * TIMEOUT, "storing all jobs")
 
         assert process.memory_info().rss - before < 50 * MIB
         assert jobs.count_documents({"state": "ready"}) == JOBS

@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 
-from launcher import PATIENCE, BrokerProcess, wait_until
+from launcher import TIMEOUT, BrokerProcess, wait_until
 from sluicemq import Client, Job, Producer, Worker
 
 SILENCE = 4.0
@@ -34,7 +34,7 @@ def test_the_jobs_of_its_workers_are_charged_with_nothing(mongo_uri: str, databa
         time.sleep(SILENCE * 1.5)  # the subject of this test: nothing runs meanwhile
         broker.send_signal(signal.SIGCONT)
 
-        client.ping(PATIENCE)
+        client.ping(TIMEOUT)
         seen = client.show("mail", job.id)
         enough.set()
         wait_until(

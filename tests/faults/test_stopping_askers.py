@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import zmq
 
-from launcher import PATIENCE, BrokerProcess, wait_until
+from launcher import TIMEOUT, BrokerProcess, wait_until
 from sluicemq import Client
 
 
@@ -27,7 +27,7 @@ def broker(mongo_uri: str, database: str) -> Iterator[BrokerProcess]:
 
 def connected(context: zmq.Context[zmq.Socket[bytes]], kind: int, address: str) -> zmq.Socket[bytes]:
     socket = context.socket(kind)
-    socket.rcvtimeo = int(PATIENCE * 1000)
+    socket.rcvtimeo = int(TIMEOUT * 1000)
     socket.connect(address)
     return socket
 

@@ -15,7 +15,7 @@ from pymongo import MongoClient
 
 from faults.proxied import RawClient, shared_queue
 from faults.replica_set import ReplicaSet
-from launcher import PATIENCE, BrokerProcess, wait_until
+from launcher import TIMEOUT, BrokerProcess, wait_until
 from plain_clients import ANY_PORT, shake_hands
 from sluicemq import Client, Producer
 
@@ -48,7 +48,7 @@ def test_a_question_that_is_worked_on_at_another_broker_gets_its_result(
 def plain(context: zmq.Context[zmq.Socket[bytes]], kind: int, address: str) -> zmq.Socket[bytes]:
     made = context.socket(kind)
     made.linger = 0
-    made.rcvtimeo = int(PATIENCE * 1000)
+    made.rcvtimeo = int(TIMEOUT * 1000)
     made.connect(address)
     return made
 

@@ -74,7 +74,7 @@ def queue(brokers: tuple[BrokerProcess, BrokerProcess]) -> Iterator[QueueAtTwoBr
     queue.close()
 
 
-class Works:
+class RecordingWorker:
     """A library worker in a thread; ``seen`` are the payloads it has had."""
 
     def __init__(self, endpoint: str, queue: str, *, fails: bool = False, prefetch: int = 1) -> None:
@@ -94,8 +94,10 @@ class Works:
 
 
 @contextmanager
-def working(broker: BrokerProcess, queue: str, *, fails: bool = False, prefetch: int = 1) -> Iterator[Works]:
-    works = Works(broker.doors["smq"], queue, fails=fails, prefetch=prefetch)
+def working(
+    broker: BrokerProcess, queue: str, *, fails: bool = False, prefetch: int = 1
+) -> Iterator[RecordingWorker]:
+    works = RecordingWorker(broker.doors["smq"], queue, fails=fails, prefetch=prefetch)
     thread = threading.Thread(target=works.worker.run)
     thread.start()
     try:

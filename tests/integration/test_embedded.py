@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +21,7 @@ from sluicemq_broker.embedded import mongod
 from sluicemq_broker.embedded.life import EmbeddedMongo
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 Mongo = MongoClient[dict[str, Any]]
 
@@ -168,7 +167,7 @@ def test_a_mongod_that_dies_alone_is_back_on_its_port_with_its_data(tmp_path: Pa
 
         os.kill(pid, how)
 
-        until(lambda: store.pid not in {None, pid})
+        wait_until(lambda: store.pid not in {None, pid})
         assert store.uri == uri
         assert read_from(uri) == ["kept"]
 
@@ -178,7 +177,7 @@ def test_a_stop_ends_a_mongod_that_is_just_being_brought_back(tmp_path: Path) ->
         pid = store.pid
         assert pid
         os.kill(pid, signal.SIGKILL)
-        until(lambda: store.pid not in {None, pid})
+        wait_until(lambda: store.pid not in {None, pid})
 
         store.stop()
 
@@ -255,7 +254,7 @@ def test_under_gevent_the_hub_goes_on_while_mongod_starts_and_comes_back(tmp_pat
         write_to(uri, "kept")
         os.kill(pid, signal.SIGKILL)
 
-        until(lambda: not alive(pid))
+        wait_until(lambda: not alive(pid))
         assert read_from(uri) == ["kept"]
 
         longest, _ = owner.communicate(timeout=60)
@@ -348,10 +347,3 @@ def alive(pid: int) -> bool:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
-
-
-def until(condition: Callable[[], bool], patience: float = 60.0) -> None:
-    deadline = time.monotonic() + patience
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
