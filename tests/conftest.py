@@ -51,7 +51,7 @@ def mongo_uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield given
         return
     folder = tmp_path_factory.mktemp("store")
-    program = [sys.executable, "-c", _STORE, folder]
+    program = [sys.executable, "-c", _STORE, str(folder)]
     store = subprocess.Popen(
         program, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -66,7 +66,7 @@ def database(mongo_uri: str) -> Iterator[str]:
     """The name of a database that no other test uses; dropped at the end."""
     name = f"test_{token_hex(6)}"
     yield name
-    with MongoClient(mongo_uri, serverSelectionTimeoutMS=10_000) as client:
+    with MongoClient[dict[str, object]](mongo_uri, serverSelectionTimeoutMS=10_000) as client:
         client.drop_database(name)
 
 

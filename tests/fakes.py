@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import gevent
 from gevent.event import Event
 
-from jobs import NOW
+from jobs import NOW, ids
+from sluicemq.errors import LeaseLost, SluiceError, Uncertain
 from sluicemq_broker.job.job import Job
 from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.memory import Memory
@@ -20,6 +21,7 @@ from sluicemq_broker.runtime.timer import Timer
 from sluicemq_broker.store.connection import ServerClock
 from sluicemq_broker.store.inserts import Pushed
 from sluicemq_broker.store.queue_store import Claim
+from sluicemq_broker.store.verdicts import Finished, GivenBack
 
 
 class Clock(ServerClock):
@@ -70,7 +72,7 @@ def a_context(
 ) -> Context:
     """What every part needs; what is not given is a fake, or the real thing where it needs no MongoDB."""
     return Context(
-        owners or FakeOwners(),
+        cast("Any", owners or FakeOwners()),
         clock or Clock(),
         counters or Counters(),
         retry or Retry(),
@@ -100,6 +102,9 @@ class FakeOutlet:
 class FakeStore:
     """One queue in memory. ``claims``, ``inserts`` and ``sent`` note what was asked; faults come from tests.
 
+    It keeps what ``test_store_contract.py`` says of a store. The jobs that it hands out are those that were
+    pushed, not copies.
+
     ``before_claim`` and ``before_insert`` are called first and may wait or raise; ``after_insert``
     and ``after_claim`` are called when it was applied, so that raising there is a lost reply.
     """
@@ -107,10 +112,12 @@ class FakeStore:
     def __init__(self) -> None:
         self.ready: list[Job] = []
         self.reserved: dict[str, str] = {}
+        """The owner of each reserved job, by id."""
         self.claims: list[tuple[int, str]] = []
         self.inserts: list[list[Job]] = []
         self.sent: list[float | None] = []
-        self._claimed: dict[tuple[str, int], list[Job]] = {}
+        self._held: dict[str, tuple[Job, str, int]] = {}  # and its owner and hold
+        self._ended: dict[str, tuple[str, int]] = {}  # done or dead: owner and hold under which it ended
         self.before_claim: Callable[[], None] = _nothing
         self.after_claim: Callable[[], None] = _nothing
         self.before_insert: Callable[[list[Job]], None] = _nothing
@@ -138,22 +145,94 @@ class FakeStore:
     ) -> Claim:
         self.claims.append((limit, owner))
         self.before_claim()
-        first = [job for job in self.ready if before is None or job.seq < before]
-        due = sorted(
-            (job for job in first if job.eligible_at <= now), key=lambda job: (-job.priority, job.seq)
-        )
-        taken = due[:limit]
-        for job in taken:
+        page, full = self._first(limit, now, before, most_bytes)
+        for job in page:
             self.ready.remove(job)
-            self.reserved[job.id] = owner
+        spent, taken = [job for job in page if job.spent], [job for job in page if not job.spent]
+        self._ended |= {job.id: ("", 0) for job in spent}
+        for job in taken:
             job.owner, job.hold = owner, hold
             job.attempts += 1
-        self._claimed[(owner, hold)] = taken
+            self._reserve(job)
         self.after_claim()
-        return Claim(taken, owner, more=len(taken) == limit)
+        return Claim(taken, owner, more=full or len(page) == limit, buried=tuple(ids(spent)))
+
+    def _first(self, limit: int, now: float, before: int | None, room: int) -> tuple[list[Job], bool]:
+        """The due jobs that a claim takes; and whether it had no room for more (0 bytes: any)."""
+        due = [
+            job
+            for job in self.ready
+            if job.eligible_at <= now
+            and (job.expires_at is None or job.expires_at > now)
+            and (before is None or job.seq < before)
+        ]
+        page: list[Job] = []
+        for job in sorted(due, key=_order)[:limit]:
+            page.append(job)
+            if room and sum(len(each.payload) for each in page) >= room:
+                return page, True
+        return page, False
 
     def claimed(self, owner: str, hold: int) -> list[Job]:
-        return self._claimed.get((owner, hold), [])
+        held = [job for job, *under in self._held.values() if under == [owner, hold]]
+        return sorted((job for job in held if job.id in self.reserved), key=_order)
+
+    def commit(self, jobs: Sequence[Job]) -> dict[str, SluiceError]:
+        return {job.id: error for job in jobs if (error := self._end(job))}
+
+    def finish(self, finished: Sequence[Finished], now: float) -> dict[str, SluiceError]:
+        problems = {}
+        for job in (each.job for each in finished):
+            if self._ended.get(job.id) == (job.owner, job.hold):
+                continue  # it is repeated
+            if error := self._end(job):
+                problems[job.id] = error
+            else:
+                self._ended[job.id] = (job.owner, job.hold)
+        return problems
+
+    def give_back(self, entries: Sequence[GivenBack], now: float) -> int:
+        ours = [(self._held[each.job.id][0], each) for each in entries if self._holds(each.job)]
+        for job, entry in ours:
+            self._end(job)
+            if entry.dead:
+                self._ended[job.id] = ("", 0)
+            else:
+                job.eligible_at = job.eligible_at if entry.due is None else entry.due
+                self._make_ready(job)
+        return len(ours)
+
+    def release(self, jobs: Sequence[Job]) -> int:
+        ours = [self._held[job.id][0] for job in jobs if self._holds(job)]
+        for job in ours:
+            self._end(job)
+            job.attempts -= 1
+            self._make_ready(job)
+        return len(ours)
+
+    def _reserve(self, job: Job) -> None:
+        self.reserved[job.id] = job.owner
+        self._held[job.id] = (job, job.owner, job.hold)
+
+    def _make_ready(self, job: Job) -> None:
+        job.owner, job.hold = "", 0
+        self.ready.append(job)
+
+    def _end(self, job: Job) -> SluiceError | None:
+        """End this reservation of a job; or why that can't be."""
+        if self._holds(job):
+            del self.reserved[job.id], self._held[job.id]
+            return None
+        if self._is_there(job.id):
+            return LeaseLost(f"job {job.id} is no longer held under this receipt")
+        return Uncertain(f"job {job.id} is gone, whether by this verdict is not known")
+
+    def _holds(self, job: Job) -> bool:
+        _, *under = self._held.get(job.id, (job, "", 0))
+        return job.id in self.reserved and under == [job.owner, job.hold]
+
+    def _is_there(self, job_id: str) -> bool:
+        return job_id in self.reserved or job_id in self._ended or job_id in ids(self.ready)
 
     def insertion(self, jobs: Sequence[Job], now: float) -> _Insertion:
         return _Insertion(self, jobs, now)
@@ -162,13 +241,13 @@ class FakeStore:
         self.sent.append(sent)
         self.inserts.append(list(jobs))
         self.before_insert(list(jobs))
-        known = self.reserved.keys() | {job.id for job in self.ready}
+        known = self.reserved.keys() | self._ended.keys() | {job.id for job in self.ready}
         existing = []
         for at, job in enumerate(jobs):
             if job.id in known:
                 existing.append(at)
             elif job.owner:
-                self.reserved[job.id] = job.owner
+                self._reserve(job)
             else:
                 self.ready.append(job)
             known.add(job.id)
@@ -217,7 +296,7 @@ class FakeWorker(Worker):
         return [delivery.job.id for delivery in self.deliveries]
 
 
-class Held(Event):
+class Held(Event):  # type: ignore[misc] # gevent tells no types
     """Something held up until :meth:`set`; called as a hook, it waits (a minute at most)."""
 
     def __call__(self, *_arguments: Any) -> None:
@@ -228,6 +307,10 @@ def go_on() -> None:
     """Let every greenlet that can run do so."""
     for _ in range(3):
         gevent.idle()
+
+
+def _order(job: Job) -> tuple[int, float, int]:
+    return -job.priority, job.eligible_at, job.seq
 
 
 def _nothing(*_arguments: Any) -> None:

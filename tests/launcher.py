@@ -34,7 +34,7 @@ _NAMES = {
 }
 
 #: Seconds that a test waits for what must happen: a busy machine is slow, so only a failure takes them.
-PATIENCE = 60.0
+TIMEOUT = 60.0
 
 _given: set[int] = set()
 _random = Random(os.getpid())
@@ -54,7 +54,7 @@ def free_port() -> int:
                 return port
 
 
-def wait_until(condition: Callable[[], Any], timeout: float = PATIENCE, what: str = "it") -> Any:
+def wait_until(condition: Callable[[], Any], timeout: float = TIMEOUT, what: str = "it") -> Any:
     """Poll ``condition`` until it is true and return its value; AssertionError after ``timeout`` s."""
     deadline = time.monotonic() + timeout
     while not (value := condition()):
@@ -81,7 +81,7 @@ class BrokerProcess:
         env: Mapping[str, str] | None = None,
         rlimits: Mapping[int, int] | None = None,
         folder: Path | None = None,
-        start_timeout: float = 2 * PATIENCE,
+        start_timeout: float = 2 * TIMEOUT,
     ) -> None:
         self._own_folder = folder is None
         self.folder = folder or Path(tempfile.mkdtemp(prefix="sluicemq-test-"))
@@ -161,7 +161,7 @@ class BrokerProcess:
         """What it wrote on stdout and stderr so far, over all its starts."""
         return self._log_file.read_text(errors="replace") if self._log_file.exists() else ""
 
-    def wait_log(self, text: str, timeout: float = PATIENCE) -> None:
+    def wait_log(self, text: str, timeout: float = TIMEOUT) -> None:
         """Wait until ``text`` stands in its log."""
         wait_until(lambda: text in self.log_text(), timeout, f"{text!r} in the broker's log")
 
@@ -172,9 +172,9 @@ class BrokerProcess:
     def kill(self) -> None:
         """``kill -9``, and wait until it is gone."""
         self.process.kill()
-        self.process.wait(PATIENCE)
+        self.process.wait(TIMEOUT)
 
-    def terminate(self, timeout: float = PATIENCE) -> int:
+    def terminate(self, timeout: float = TIMEOUT) -> int:
         """SIGTERM; returns its exit code. TimeoutExpired after ``timeout`` seconds."""
         self.process.terminate()
         return self.process.wait(timeout)
@@ -188,7 +188,7 @@ class BrokerProcess:
         if self._process and self._process.poll() is None:
             self._process.send_signal(signal.SIGCONT)
             self._process.terminate()
-            _kill_after(self._process, PATIENCE)
+            _kill_after(self._process, TIMEOUT)
         if self._own_folder:
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -255,8 +255,8 @@ def _limit(limits: Mapping[int, int]) -> None:
         resource.setrlimit(which, (value, value))
 
 
-def _kill_after(process: subprocess.Popen[bytes], patience: float) -> None:
-    killer = threading.Timer(patience, process.kill)
+def _kill_after(process: subprocess.Popen[bytes], seconds: float) -> None:
+    killer = threading.Timer(seconds, process.kill)
     killer.start()
     process.wait()
     killer.cancel()

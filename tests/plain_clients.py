@@ -18,7 +18,7 @@ from pymongo import MongoClient
 from pymongo.collection import Collection
 from pymongo.database import Database
 
-from launcher import PATIENCE, BrokerProcess, wait_until
+from launcher import TIMEOUT, BrokerProcess, wait_until
 from sluicemq import Client, wire
 
 #: Devices by what their workers are: each takes jobs its own way, on a queue of its own.
@@ -52,19 +52,29 @@ class Doors(NamedTuple):
     commit: str
 
 
-class House:
+class BrokerUnderTest:
     """A broker with spare devices, and clients for it. Each test takes devices that nobody has used."""
 
-    def __init__(self, broker: BrokerProcess, jobs: Database[dict[str, Any]]) -> None:
-        self.broker = broker
+    def __init__(self, process: BrokerProcess, jobs: Database[dict[str, Any]]) -> None:
+        self.process = process
         self._jobs = jobs
-        self.admin = Client(broker.doors["smq"])
+        self.admin = Client(process.doors["smq"])
         self._own = 3  # connections: of the administrator, and of those who prove that it serves
         self._context = zmq.Context()
         self._sockets: list[zmq.Socket[bytes]] = []
         self._spare: dict[str, list[Doors]] = defaultdict(list)
-        for device in broker.devices:
+        for device in process.devices:
             self._spare[device["queue"].partition("-")[0]].append(_doors(device))
+
+    @property
+    def doors(self) -> dict[str, str]:
+        """One address for each kind of door, see :attr:`BrokerProcess.doors`."""
+        return self.process.doors
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its process has not ended."""
+        return self.process.process.poll() is None
 
     def take(self, shape: str) -> Doors:
         """A device of this shape (see :data:`SHAPES`) with an empty queue."""
@@ -89,7 +99,7 @@ class House:
         plain.send_multipart(frames)
         plain.close()
 
-    def ask(self, address: str, *frames: bytes, seconds: float = PATIENCE) -> list[bytes]:
+    def ask(self, address: str, *frames: bytes, seconds: float = TIMEOUT) -> list[bytes]:
         """Ask as a REQ client; the answer."""
         plain = self.socket(zmq.REQ, address)
         plain.send_multipart(frames)
@@ -97,7 +107,7 @@ class House:
 
     def smq(self) -> Smq:
         """A raw SMQ/1 connection."""
-        return Smq(self.socket(zmq.DEALER, self.broker.doors["smq"]))
+        return Smq(self.socket(zmq.DEALER, self.doors["smq"]))
 
     def counter(self, name: str) -> int:
         """What the broker has counted under this name."""
@@ -138,7 +148,7 @@ class House:
         worker.send(job[-1])
         return receive(asker) == [b"still there?"]
 
-    def hire(self) -> None:
+    def connect_proof(self) -> None:
         """Open what :meth:`serves` needs; it takes the device of queue ``serves``."""
         doors = self.take("serves")
         worker, asker = self._context.socket(zmq.REP), self._context.socket(zmq.REQ)
@@ -148,12 +158,12 @@ class House:
         self._proof = (worker, asker)
         wait_until(lambda: self._connections() == self._own)
 
-    def leave(self) -> None:
+    def close_sockets(self) -> None:
         """Close the sockets of one test; what the broker counts after this belongs to the next."""
         for plain in self._sockets:
             plain.close()
         self._sockets.clear()
-        if self.broker.process.poll() is None:
+        if self.is_running:
             wait_until(lambda: self._connections() <= self._own, what="the end of a test's connections")
 
     def _connections(self) -> int:
@@ -214,8 +224,8 @@ def serving(
     process: Mapping[str, Any] = MappingProxyType({}),
     queues: Mapping[str, Any] = MappingProxyType({}),
     **settings: Any,
-) -> Iterator[House]:
-    """A broker with these devices and one more for :meth:`House.serves`, on a database of its own.
+) -> Iterator[BrokerUnderTest]:
+    """A broker with these devices and one more for :meth:`BrokerUnderTest.serves`, on a database of its own.
 
     ``process``: arguments for :class:`BrokerProcess`; ``queues``: the tables of ``[queues]``;
     ``settings``: of ``[broker]``; plain sockets answer no PING, and a busy machine makes them wait long.
@@ -226,15 +236,15 @@ def serving(
         "queues": dict(queues),
         "devices": [*devices, _device("serves", "queue")],
     }
-    with MongoClient(mongo_uri, serverSelectionTimeoutMS=10_000) as mongo:
+    with MongoClient[dict[str, Any]](mongo_uri, serverSelectionTimeoutMS=10_000) as mongo:
         try:
-            with BrokerProcess(mongo_uri, database, config=config, **process) as broker:
-                house = House(broker, mongo[database])
+            with BrokerProcess(mongo_uri, database, config=config, **process) as running:
+                broker = BrokerUnderTest(running, mongo[database])
                 try:
-                    house.hire()
-                    yield house
+                    broker.connect_proof()
+                    yield broker
                 finally:
-                    house.close()
+                    broker.close()
         finally:
             mongo.drop_database(database)
 
@@ -265,7 +275,7 @@ def _bound(plain: zmq.Socket[bytes], address: str) -> bool:
     return True
 
 
-def receive(plain: zmq.Socket[bytes], seconds: float = PATIENCE) -> list[bytes]:
+def receive(plain: zmq.Socket[bytes], seconds: float = TIMEOUT) -> list[bytes]:
     """Take the next message; AssertionError if none comes in time."""
     assert plain.poll(int(seconds * 1000)), f"nothing came within {seconds} s"
     return plain.recv_multipart()
@@ -288,7 +298,7 @@ def message(answer: list[bytes]) -> str:
 def dial(address: str) -> sockets.socket:
     """A bare TCP connection."""
     host, _, port = address.removeprefix("tcp://").rpartition(":")
-    return sockets.create_connection((host, int(port)), timeout=PATIENCE)
+    return sockets.create_connection((host, int(port)), timeout=TIMEOUT)
 
 
 def shake_hands(address: str, kind: bytes) -> sockets.socket:

@@ -82,7 +82,7 @@ class SmallBroker:
         self.line = line
         self._at_work: set[Callable[[], None]] = set()
         self.retry = Retry()
-        self.retry._over = _Over(time, line)  # type: ignore[assignment]
+        self.retry._over = _Over(time, line)
         self.counters = Counters(time.now)
         database: Any = FaultyDatabase(documents, line)
         self.owners = Owners(

@@ -35,9 +35,14 @@ class StubBroker:
     """Answers everything kindly unless told otherwise by ``on[verb] = script``."""
 
     def __init__(
-        self, port: int = 0, heartbeat: float = 0.2, silence: float = 5.0, limit: int = 12 << 20
+        self, port: int = 0, heartbeat: float = 0.2, silence: float = 60.0, limit: int = 12 << 20
     ) -> None:
-        self.hello = {"broker": "stub", "heartbeat": heartbeat, "silence": silence, "max_job_bytes": limit}
+        self.hello: dict[str, Any] = {
+            "broker": "stub",
+            "heartbeat": heartbeat,
+            "silence": silence,
+            "max_job_bytes": limit,
+        }
         self.on: dict[bytes, Script] = {wire.HELLO: lambda _message: self.hello}
         self.received: list[Received] = []
         self.port = port
@@ -58,7 +63,7 @@ class StubBroker:
         self._socket.linger = 0
         self._socket.rcvhwm = self._socket.sndhwm = 0
         self._socket.bind(f"tcp://127.0.0.1:{self.port or '*'}")
-        self.port = int(self._socket.last_endpoint.rsplit(b":", 1)[1])
+        self.port = int(self._socket.getsockopt_string(zmq.LAST_ENDPOINT).rsplit(":", 1)[1])
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
         return self

@@ -54,8 +54,8 @@ class Claim:
 
     Leaving its ``with`` block, or :meth:`release`, gives back what is not settled, without counting the
     attempt; an exception that leaves the block (but :class:`~sluicemq.Release`) rolls it back, with its
-    text: or a job that breaks whoever claims it would come again for ever. When the last job is settled,
-    its connection is closed by itself.
+    text: or a job that breaks whoever claims it would come again for ever. When the last job is settled
+    or lost, its connection is closed by itself.
     """
 
     def __init__(self, endpoint: str, queue: str, *, timeout: float, patient: bool) -> None:
@@ -159,6 +159,7 @@ class Claim:
         problems = self._ask(jobs, wire.EXTEND, [job.receipt for job in jobs], seconds)
         for position in problems:
             self._unsettled.pop(jobs[position].receipt, None)
+        self._close_if_settled()
         _raise_first(jobs, problems)
 
     def _ask(self, jobs: Sequence[Job], verb: bytes, *fields: Any) -> dict[int, SluiceError]:

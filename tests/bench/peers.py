@@ -33,7 +33,7 @@ from servers import PEERS, Tools, served  # noqa: E402 - the folder of the drive
 from launcher import BrokerProcess  # noqa: E402 - the folder of the tests
 
 OURS = "sluicemq"
-PATIENCE = 120.0
+TIMEOUT = 120.0
 RATE = 100.0  # jobs a second of the latency case
 
 # What each case is called, its share of the jobs, and whether less is better.
@@ -90,7 +90,7 @@ class System:
 
     def _reset(self) -> None:
         environment = {**os.environ, **self.environment}
-        subprocess.run([*self.command, "reset"], env=environment, check=True, timeout=PATIENCE)
+        subprocess.run([*self.command, "reset"], env=environment, check=True, timeout=TIMEOUT)
 
     def _play(
         self, roles: Sequence[tuple[str, int, float | None]], **settings: str
@@ -103,7 +103,7 @@ class System:
                     raise RuntimeError("a driver ended before the start")
             start = time.monotonic_ns() + 50_000_000
             outs = [
-                process.communicate(f"{start}\n", timeout=PATIENCE)[0] for process in _told(processes, start)
+                process.communicate(f"{start}\n", timeout=TIMEOUT)[0] for process in _told(processes, start)
             ]
         finally:
             for process in processes:
@@ -154,7 +154,7 @@ class Sluice:
     def _bench(self, *arguments: object) -> dict[str, Any]:
         command = [sys.executable, "-m", "sluicemq.cli", "bench", *map(str, arguments)]
         command += ["--endpoint", self._endpoint, "--json"]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=PATIENCE)
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=TIMEOUT)
         return dict(json.loads(done.stdout))
 
 

@@ -162,9 +162,9 @@ def test_more_than_16_workers_share_as_many_processes() -> None:
 
 
 def test_both_ends_by_itself_after_a_duration(measured: Measured) -> None:
-    found = measured("both", "--duration", 0.3, "--rate", 2_000)
+    found = measured("both", "--duration", 1.0, "--rate", 2_000)
     assert found["jobs"] > 0
-    assert found["seconds"] > 0.25
+    assert found["seconds"] > 0.9
 
 
 def test_latency_sends_on_its_schedule(measured: Measured) -> None:

@@ -255,7 +255,7 @@ def test_queues_shows_one_queue(broker: StubBroker, run: Run) -> None:
 
 
 def test_the_shared_options_may_follow_the_command(broker: StubBroker) -> None:
-    arguments = ["--endpoint", nobody(), "ping", "--endpoint", broker.endpoint, "--timeout", "5", "--json"]
+    arguments = ["--endpoint", nobody(), "ping", "--endpoint", broker.endpoint, "--timeout", "60", "--json"]
     result = CliRunner().invoke(app, arguments)
     assert json.loads(result.stdout)["endpoint"] == broker.endpoint
 
@@ -306,7 +306,7 @@ def test_ping_waits_for_a_broker_that_comes_up(broker: StubBroker) -> None:
     # Given
     broker.stop()
     environment = os.environ | {"SLUICEMQ_BROKER": broker.endpoint}
-    command = [sys.executable, "-m", "sluicemq.cli", "ping", "--wait", "10"]
+    command = [sys.executable, "-m", "sluicemq.cli", "ping", "--wait", "60"]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as process:
         try:
             # When

@@ -250,7 +250,7 @@ def test_queues_mark_estimates_and_tell_the_age_the_rates_and_what_is_paused(
 # ----------------------------------------------------------------------- the library
 
 
-class Letters:
+class BrokerWithDeadLetters:
     """A broker with so many dead letters; those redriven die again at once, as the youngest."""
 
     def __init__(self, count: int, *, stuck: int = 0, die_again: bool = False) -> None:
@@ -270,15 +270,20 @@ class Letters:
 @pytest.mark.parametrize(
     ("letters", "limit", "moved", "left", "limits"),
     [
-        (Letters(25_000), None, 25_000, 0, [10_000] * 2 + [5_000]),
-        (Letters(25_000), 12_000, 12_000, 13_000, [10_000, 2_000]),
-        (Letters(15_000, stuck=2), None, 15_000, 2, [10_000, 5_002, 2]),
-        (Letters(15_000, die_again=True), None, 15_000, 10_000, [10_000, 5_000]),
+        (BrokerWithDeadLetters(25_000), None, 25_000, 0, [10_000] * 2 + [5_000]),
+        (BrokerWithDeadLetters(25_000), 12_000, 12_000, 13_000, [10_000, 2_000]),
+        (BrokerWithDeadLetters(15_000, stuck=2), None, 15_000, 2, [10_000, 5_002, 2]),
+        (BrokerWithDeadLetters(15_000, die_again=True), None, 15_000, 10_000, [10_000, 5_000]),
     ],
     ids=["all", "a limit", "some stuck", "they die again"],
 )
 def test_the_library_redrives_any_number_in_requests_of_a_bounded_size(
-    broker: StubBroker, letters: Letters, limit: int | None, moved: int, left: int, limits: list[int]
+    broker: StubBroker,
+    letters: BrokerWithDeadLetters,
+    limit: int | None,
+    moved: int,
+    left: int,
+    limits: list[int],
 ) -> None:
     broker.on[wire.REDRIVE] = letters.answer
     with Client(broker.endpoint) as client:

@@ -101,7 +101,7 @@ def deliver(broker: StubBroker, payloads: list[bytes]) -> None:
 
 def test_pop_prints_a_payload_on_a_line(broker: StubBroker, run: Run) -> None:
     deliver(broker, ["ä".encode(), b"b"])
-    result = run("pop", "mail", "--count", "2", "--wait", "5")
+    result = run("pop", "mail", "--count", "2", "--wait", "60")
     assert (result.exit_code, result.stdout_bytes) == (0, "ä\nb\n".encode())
     assert broker.of(wire.READY)[0].fields == ["mail", 2, {"pop": True, "look": True}]
     assert broker.settled() == {}

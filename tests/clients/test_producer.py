@@ -302,9 +302,9 @@ def test_what_is_no_job_is_refused_at_once(
 def test_an_option_that_there_is_not_is_refused_at_once(broker: StubBroker, option: str) -> None:
     with Producer(broker.endpoint) as producer:
         with pytest.raises(TypeError, match=f"unexpected keyword argument '{option}'"):
-            producer.push("q", b"", **{option: None})  # type: ignore[typeddict-item]
+            producer.push("q", b"", **{option: None})
         with pytest.raises(TypeError, match=f"unexpected keyword argument '{option}'"):
-            producer.submit("q", b"", **{option: None})  # type: ignore[typeddict-item]
+            producer.submit("q", b"", **{option: None})
 
 
 def test_a_job_of_many_that_is_no_job_is_refused_at_its_position(broker: StubBroker) -> None:

@@ -13,6 +13,7 @@ from sluicemq import (
     BadQueue,
     Client,
     Dead,
+    Job,
     LeaseLost,
     Producer,
     Timeout,
@@ -274,8 +275,11 @@ def test_what_was_popped_before_the_broker_vanished_is_kept_and_only_the_rest_as
 def test_a_worker_that_pops_asks_for_as_many_as_it_has_room_for(broker: StubBroker) -> None:
     # Given a worker with room for four, that has two
     go_on = threading.Semaphore(0)
-    worker = Worker(broker.endpoint, "mail", lambda _job: go_on.acquire(timeout=SECONDS) and None,
-                    prefetch=4, pop=True)  # fmt: skip
+
+    def handler(_job: Job) -> None:
+        assert go_on.acquire(timeout=SECONDS)
+
+    worker = Worker(broker.endpoint, "mail", handler, prefetch=4, pop=True)
     with worker:
         broker.deliver(broker.wait_for(wire.READY)[0].peer, "mail", [b"a", b"b"])
         # When one is done, then it wants one more

@@ -109,7 +109,7 @@ def test_a_wait_without_an_answer_times_out_in_its_greenlet(broker: StubBroker) 
     broker.on[wire.STATS] = lambda _message: SILENCE
     process = run_patched(
         """
-with Client(sys.argv[1], timeout=0.2) as client:
+with Client(sys.argv[1], timeout=1.0) as client:
     client.ping(60)
     before = ticks
     try:

@@ -131,7 +131,7 @@ def test_heartbeats_go_on_while_a_handler_blocks(broker: StubBroker) -> None:
 
 
 def test_a_job_is_extended_from_its_handler(broker: StubBroker) -> None:
-    with Worker(broker.endpoint, "q", lambda job: job.extend(30)):  # type: ignore[func-returns-value]
+    with Worker(broker.endpoint, "q", lambda job: job.extend(30)):
         broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"a"])
         broker.wait_for(wire.SETTLE)
     assert broker.of(wire.EXTEND)[0].fields == [[b"r-a"], 30]
@@ -301,7 +301,7 @@ def test_run_returns_when_another_thread_stops_the_worker(broker: StubBroker) ->
 
 
 @pytest.mark.parametrize("options", [{"prefetch": 0}, {"concurrency": 0}])
-def test_a_worker_without_hands_is_refused(options: dict[str, int]) -> None:
+def test_a_worker_without_hands_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="at least 1"):
         Worker("tcp://127.0.0.1:1", "q", lambda _job: None, **options)
 

@@ -5,18 +5,13 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
 from gevent import subprocess
 
+from devices.plain_sockets import Clients, LaneRecorder, Notices
 from sluicemq_devices.doors.switchboard import Switchboard
-
-# Folders of tests are no packages, so that of this one must be made known for its module to be found.
-sys.path.insert(0, str(Path(__file__).parent))
-
-from plain_sockets import Clients, Floor, Notices
 
 
 class Startable(Protocol):
@@ -30,8 +25,8 @@ def notices() -> Notices:
 
 
 @pytest.fixture
-def floor() -> Floor:
-    return Floor()
+def recorder() -> LaneRecorder:
+    return LaneRecorder()
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import struct
 import time
 from collections.abc import Callable
@@ -14,7 +15,7 @@ import psutil
 import zmq
 from gevent import socket as sockets
 
-from launcher import PATIENCE
+from launcher import TIMEOUT
 from sluicemq_devices.doors.doors import Lane, LaneDoor
 from sluicemq_devices.doors.endpoints import Endpoint, host_and_port, parse
 from sluicemq_devices.doors.switchboard import Switchboard
@@ -42,7 +43,7 @@ class Clients:
     def bind(self, kind: int, **options: Any) -> tuple[zmq.Socket[bytes], Endpoint]:
         """Bind to a free port; and the endpoint that a door needs to connect to it."""
         socket = self._socket(kind, options, lambda socket: socket.bind("tcp://127.0.0.1:0"))
-        return socket, Endpoint(bytes(socket.last_endpoint).decode(), bind=False)
+        return socket, Endpoint(socket.getsockopt_string(zmq.LAST_ENDPOINT), bind=False)
 
     def _socket(
         self, kind: int, options: dict[str, Any], attach: Callable[[zmq.Socket[bytes]], object]
@@ -55,7 +56,7 @@ class Clients:
         return socket
 
 
-class Floor:
+class LaneRecorder:
     """Whoever is told of lanes: keeps those that were opened, their messages, and those that closed."""
 
     def __init__(self) -> None:
@@ -80,12 +81,12 @@ class Floor:
 
 
 def lane_door(
-    board: Switchboard, floor: Floor, kind: str = "DEALER", at: Endpoint = ANY_PORT, **options: Any
+    board: Switchboard, recorder: LaneRecorder, kind: str = "DEALER", at: Endpoint = ANY_PORT, **options: Any
 ) -> LaneDoor:
-    return LaneDoor(board, at, kind, floor.opened, **{"max_frame": 1 << 20, **options})
+    return LaneDoor(board, at, kind, recorder.opened, **{"max_frame": 1 << 20, **options})
 
 
-def eventually(condition: Callable[[], Any], seconds: float = PATIENCE) -> Any:
+def eventually(condition: Callable[..., Any], seconds: float = TIMEOUT) -> Any:
     """The first true value of ``condition``; fails after ``seconds``."""
     end = time.monotonic() + seconds
     while not (value := condition()):
@@ -94,7 +95,7 @@ def eventually(condition: Callable[[], Any], seconds: float = PATIENCE) -> Any:
     return value
 
 
-def receive(socket: zmq.Socket[bytes], seconds: float = PATIENCE) -> list[bytes]:
+def receive(socket: zmq.Socket[bytes], seconds: float = TIMEOUT) -> list[bytes]:
     """Take the next message of a plain socket, while the hub goes on."""
 
     def attempt() -> list[bytes] | None:
@@ -118,7 +119,11 @@ def send(socket: zmq.Socket[bytes], *frames: bytes) -> None:
 
 
 def open_files() -> int:
-    """How many files this process has open; libzmq's threads close theirs a little later."""
+    """How many files this process has open; libzmq's threads close theirs a little later.
+
+    Those of sockets that nobody refers to any more, but in a cycle, are closed first: it matters not when.
+    """
+    gc.collect()
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
@@ -129,7 +134,7 @@ def resident() -> int:
 
 def dial(address: str) -> sockets.socket:
     """A bare TCP connection."""
-    return sockets.create_connection(host_and_port(address), timeout=PATIENCE)
+    return sockets.create_connection(host_and_port(address), timeout=TIMEOUT)
 
 
 #: ZMTP 3.0, which knows no heartbeats, and 3.1.

@@ -15,8 +15,8 @@ from gevent import socket as sockets
 from gevent import subprocess
 from hypothesis import given
 from hypothesis import strategies as st
-from plain_sockets import ANY_PORT, Clients, Notices, eventually, receive, send, shake_hands
 
+from devices.plain_sockets import ANY_PORT, Clients, Notices, eventually, receive, send, shake_hands
 from sluicemq_devices.doors.outbox import Outbox
 from sluicemq_devices.doors.switchboard import Switchboard
 from sluicemq_devices.hub.flow import Watermark
@@ -28,7 +28,7 @@ Started = Callable[[Any], Any]
 Python = Callable[..., subprocess.Popen]
 
 
-class Hands:
+class TakingLane:
     """In place of a lane: takes so many messages and then no more."""
 
     def __init__(self, room: int = 1000) -> None:
@@ -46,6 +46,10 @@ class Hands:
 
     def post(self, messages: list[bytes]) -> None:
         self.got += messages
+
+
+def taking_lane(room: int = 1000) -> Any:
+    return TakingLane(room)
 
 
 def dealt(streamer: Streamer, *runs: list[bytes]) -> None:
@@ -69,7 +73,7 @@ def come(streamer: Streamer, *hands: Any) -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 7, 20])
 def test_messages_go_round_one_by_one_however_many_come_at_once(streamer: Streamer, size: int) -> None:
-    hands = [Hands() for _ in range(3)]
+    hands = [taking_lane() for _ in range(3)]
     come(streamer, *hands)
     every = messages(40)
     dealt(streamer, *(every[at : at + size] for at in range(0, 40, size)))
@@ -77,7 +81,7 @@ def test_messages_go_round_one_by_one_however_many_come_at_once(streamer: Stream
 
 
 def test_one_that_takes_no_more_is_passed_over_and_the_others_go_on_in_turn(streamer: Streamer) -> None:
-    hands = [Hands(), Hands(room=2), Hands()]
+    hands = [taking_lane(), taking_lane(room=2), taking_lane()]
     come(streamer, *hands)
     every = messages(12)
     dealt(streamer, every[:4], every[4:6], every[6:])
@@ -89,7 +93,7 @@ def test_one_that_takes_no_more_is_passed_over_and_the_others_go_on_in_turn(stre
 
 
 def test_what_none_takes_is_held_in_order_until_somebody_does(streamer: Streamer) -> None:
-    hands = Hands(room=0)
+    hands = taking_lane(room=0)
     come(streamer, hands)
     dealt(streamer, messages(3), messages(6)[3:])
     assert (hands.got, streamer.backlog) == ([], 6)
@@ -100,14 +104,14 @@ def test_what_none_takes_is_held_in_order_until_somebody_does(streamer: Streamer
 
 def test_one_that_takes_more_does_not_get_all_that_is_held_at_once(streamer: Streamer) -> None:
     dealt(streamer, [encode([bytes(10_000)])] * 100)
-    hands = Hands(room=1)
+    hands = taking_lane(room=1)
     come(streamer, hands)
     assert 0 < len(hands.got) < 10
     assert streamer.backlog == 100 - len(hands.got)
 
 
 def test_what_a_worker_that_has_gone_did_not_get_is_the_next_for_others(streamer: Streamer) -> None:
-    gone, other = Hands(room=6), Hands()
+    gone, other = taking_lane(room=6), taking_lane()
     come(streamer, gone)
     dealt(streamer, messages(6))
     gone.unsent = messages(6)[4:]
@@ -119,7 +123,7 @@ def test_what_a_worker_that_has_gone_did_not_get_is_the_next_for_others(streamer
     assert streamer.backlog == 0
 
 
-class Kernel:
+class FakeSocket:
     """In place of a socket: takes as many bytes as it is told to."""
 
     def __init__(self, rooms: list[int]) -> None:
@@ -146,8 +150,8 @@ def test_what_an_outbox_relays_goes_whole_and_in_order_and_the_rest_is_known(
     runs: list[list[int]], rooms: list[int]
 ) -> None:
     # Given a kernel that takes what it likes
-    kernel, held = Kernel(rooms), Watermark(10**9, 10**9, print, print)
-    outbox: Any = Outbox(kernel, held)  # type: ignore[arg-type]
+    socket, held = FakeSocket(rooms), Watermark(10**9, 10**9, print, print)
+    outbox: Any = Outbox(socket, held)  # type: ignore[arg-type]
     numbers = iter(range(256))
     sent = [[encode([bytes([next(numbers)]) + bytes(size)]) for size in run] for run in runs]
     # When
@@ -157,8 +161,8 @@ def test_what_an_outbox_relays_goes_whole_and_in_order_and_the_rest_is_known(
     # Then
     every = [message for run in sent for message in run]
     ends = list(itertools.accumulate(map(len, every)))
-    taken = len(kernel.taken)
-    assert kernel.taken == b"".join(every)[:taken]
+    taken = len(socket.taken)
+    assert socket.taken == b"".join(every)[:taken]
     waiting = [message for message, end in zip(every, ends, strict=True) if end > taken]
     assert (held.count, held.bytes) == (len(waiting), sum(map(len, waiting)))
     assert outbox.unsent == waiting  # also the one that was cut in two
@@ -255,6 +259,7 @@ def test_answers_for_one_that_has_gone_are_dropped_and_noticed_and_others_get_th
     front, back = queue.addresses
     worker = clients.connect(zmq.DEALER, back)
     goner, other = clients.connect(zmq.REQ, front), clients.connect(zmq.REQ, front)
+    eventually(lambda: queue._clients.connections == 2)
     send(goner, b"first")
     first = receive(worker)
     goner.close()
@@ -285,16 +290,16 @@ def test_answers_past_the_mark_of_one_that_does_not_read_are_dropped_and_noticed
 
 
 def test_an_answer_that_comes_while_the_queue_stops_is_passed_on(
-    board: Switchboard, started: Started, clients: Clients
+    board: Switchboard, started: Started, clients: Clients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("sluicemq_devices.relays.queue._ANSWERING", 60.0)
     queue = started(Queue(board, ANY_PORT, ANY_PORT))
     front, back = queue.addresses
     asker, worker = clients.connect(zmq.REQ, front), clients.connect(zmq.REP, back)
     send(asker, b"question")
     assert receive(worker) == [b"question"]
     stopping = gevent.spawn(queue.stop)
-    since = time.monotonic()
-    eventually(lambda: time.monotonic() - since > 0.3)
+    eventually(lambda: queue._ending)
     send(worker, b"answer")
     assert receive(asker) == [b"answer"]
     stopping.get(timeout=60)
@@ -326,12 +331,12 @@ def test_a_queue_that_stops_takes_no_more_in_and_answers_what_it_held(
     # When it stops, and a worker comes only later than answers are waited for
     stopping = gevent.spawn(queue.stop)
     since = time.monotonic()
-    eventually(lambda: time.monotonic() - since > 0.3)
+    eventually(lambda: queue._ending and time.monotonic() - since > 0.3)
     held = queue.received
     worker = clients.connect(zmq.REP, back)
     for _ in range(held):
-        number, _ = receive(worker)
-        send(worker, number)
+        question, _ = receive(worker)
+        send(worker, question)
     # Then what it held is answered, and nothing else was taken in
     assert [receive(asker)[1] for _ in range(held)] == [b"%d" % number for number in range(held)]
     stopping.get(timeout=60)
@@ -401,6 +406,7 @@ def test_an_answer_finds_a_client_that_has_connected_anew_under_its_routing_id(
     worker = clients.connect(zmq.DEALER, back)
     before, question = asked(clients, front, worker, b"alice", b"question")
     before.close()
+    eventually(lambda: not queue._clients.connections)
     now, _ = asked(clients, front, worker, b"alice", b"another")
     send(worker, *question[:-1], b"answer")
     assert receive(now) == [b"", b"answer"]

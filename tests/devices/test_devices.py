@@ -10,8 +10,17 @@ import psutil
 import pytest
 import zmq
 from gevent import subprocess
-from plain_sockets import ANY_PORT, Clients, Notices, eventually, open_files, receive, send, shake_hands
 
+from devices.plain_sockets import (
+    ANY_PORT,
+    Clients,
+    Notices,
+    eventually,
+    open_files,
+    receive,
+    send,
+    shake_hands,
+)
 from sluicemq_devices.doors.endpoints import Endpoint
 from sluicemq_devices.doors.switchboard import Switchboard
 from sluicemq_devices.relays.forwarder import Forwarder
@@ -24,10 +33,11 @@ Started = Callable[[Any], Any]
 
 
 class Alone:
-    """``python -m sluicemq_devices …`` as a process of its own."""
+    """``python -m sluicemq_devices …`` as a process of its own, or that after some code of the test's."""
 
-    def __init__(self, arguments: tuple[object, ...]) -> None:
-        command = [sys.executable, "-m", "sluicemq_devices", *map(str, arguments)]
+    def __init__(self, arguments: tuple[object, ...], code: str = "") -> None:
+        program = ["-c", f"{code}\n{_DEVICE}"] if code else ["-m", "sluicemq_devices"]
+        command = [sys.executable, *program, *map(str, arguments)]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE)
 
     def doors(self) -> tuple[str, str]:
@@ -44,6 +54,11 @@ class Alone:
             return str(stderr.read().decode())
 
 
+_DEVICE = """
+import runpy
+runpy.run_module("sluicemq_devices", run_name="__main__", alter_sys=True)
+"""
+
 Run = Callable[..., Alone]
 
 
@@ -51,8 +66,8 @@ Run = Callable[..., Alone]
 def alone() -> Iterator[Run]:
     runs: list[Alone] = []
 
-    def run(*arguments: object) -> Alone:
-        runs.append(Alone(arguments))
+    def run(*arguments: object, code: str = "") -> Alone:
+        runs.append(Alone(arguments, code))
         return runs[-1]
 
     yield run
@@ -232,6 +247,7 @@ def test_two_subscribers_of_one_topic_are_one_subscription_upstream_until_both_a
     for subscriber in subscribers:
         subscriber.subscribe(b"a")
     assert receive(publisher) == [b"\x01a"]
+    eventually(lambda: [len(each.topics) for each in forwarder._subscriptions.subscribers] == [1, 1])
     # When the first leaves, the second still gets messages
     subscribers[0].close()
     send(publisher, b"abc")
@@ -489,9 +505,8 @@ def test_a_signal_flushes_what_is_held_and_ends_it_with_0(
 ) -> None:
     device = alone("streamer", ANY_PORT, ANY_PORT)
     front, back = device.doors()
-    push = clients.connect(zmq.PUSH, front)
-    for _ in range(500):
-        send(push, bytes(100))
+    with shake_hands(front, b"PUSH") as producer:  # one of libzmq may have sent only a part by then
+        producer.sendall(encode([bytes(100)]) * 500)
     pull = clients.connect(zmq.PULL, back, rcvhwm=10)
     assert receive(pull) == [bytes(100)]
     device.process.send_signal(number)
@@ -511,10 +526,17 @@ def test_a_signal_ends_it_within_its_deadline_also_when_nobody_takes_what_is_hel
     assert device.process.wait(60) == 0
 
 
+#: It waits for answers as long as any test does.
+_PATIENT = """
+from sluicemq_devices.relays import queue
+queue._ANSWERING = 60.0
+"""
+
+
 def test_a_queue_that_is_ended_still_delivers_the_answer_of_a_busy_worker(
     alone: Run, clients: Clients
 ) -> None:
-    device = alone("queue", ANY_PORT, ANY_PORT)
+    device = alone("queue", ANY_PORT, ANY_PORT, code=_PATIENT)
     front, back = device.doors()
     asker, worker = clients.connect(zmq.REQ, front), clients.connect(zmq.REP, back)
     send(asker, b"question")

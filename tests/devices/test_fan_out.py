@@ -8,8 +8,8 @@ from typing import Any
 import gevent
 import pytest
 from gevent import socket as sockets
-from plain_sockets import ANY_PORT, eventually, shake_hands
 
+from devices.plain_sockets import ANY_PORT, eventually, shake_hands
 from sluicemq_devices.doors.switchboard import Switchboard
 from sluicemq_devices.relays import forwarder as forwarders
 from sluicemq_devices.relays import subscriber as subscribers_

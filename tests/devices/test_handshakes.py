@@ -9,11 +9,12 @@ import gevent
 import pytest
 import zmq
 from gevent import socket as sockets
-from plain_sockets import (
+
+from devices.plain_sockets import (
     GREETING,
     NEWER,
     Clients,
-    Floor,
+    LaneRecorder,
     Notices,
     dial,
     ended,
@@ -21,7 +22,6 @@ from plain_sockets import (
     lane_door,
     ready,
 )
-
 from sluicemq_devices.doors.switchboard import Switchboard
 
 Started = Callable[[Any], Any]
@@ -36,7 +36,9 @@ def counted() -> list[str]:
 
 @pytest.fixture
 def board(notices: Notices, counted: list[str]) -> Iterator[Switchboard]:
-    board = Switchboard(notice=lambda kind, text: notices.append((kind, text)), count=counted.append)
+    board = Switchboard(
+        notice=lambda kind, text: notices.append((kind, text)), count=counted.append, handshake=60.0
+    )
     board.start()
     yield board
     board.stop()
@@ -56,7 +58,7 @@ def curve() -> dict[str, Any]:
 @pytest.mark.parametrize("ends", [("PULL", zmq.PUSH), ("ROUTER", zmq.REQ), ("PUSH", zmq.PULL)])
 def test_clients_with_another_mechanism_are_named_with_it(
     board: Switchboard,
-    floor: Floor,
+    recorder: LaneRecorder,
     notices: Notices,
     started: Started,
     clients: Clients,
@@ -65,11 +67,11 @@ def test_clients_with_another_mechanism_are_named_with_it(
     mechanism: str,
 ) -> None:
     kind, client = ends
-    address = started(lane_door(board, floor, kind)).address
+    address = started(lane_door(board, recorder, kind)).address
     kept = clients.connect(client, address, **options())
     texts = eventually(lambda: notices.of("connections_cut"))
     assert f"it wants the mechanism b'{mechanism}', and only NULL is spoken here" in texts[0]
-    assert floor.lanes == []
+    assert recorder.lanes == []
     kept.close()
 
 
@@ -80,9 +82,9 @@ OLDER = {"JeroMQ 0.3.6": b"\x01\x08\x00\x00", "libzmq 3.2": b"\x01\x08", "libzmq
 
 @pytest.mark.parametrize("kind", OLDER)
 def test_an_older_zmtp_is_named_though_its_peer_reads_ours_before_it_says_its_own(
-    board: Switchboard, floor: Floor, notices: Notices, started: Started, kind: str
+    board: Switchboard, recorder: LaneRecorder, notices: Notices, started: Started, kind: str
 ) -> None:
-    door = started(lane_door(board, floor, "PULL"))
+    door = started(lane_door(board, recorder, "PULL"))
     client = dial(door.address)
     client.sendall(SIGNATURE)
     heard = b""
@@ -96,9 +98,9 @@ def test_an_older_zmtp_is_named_though_its_peer_reads_ours_before_it_says_its_ow
 
 
 def test_zmtp_1_which_has_no_greeting_is_named(
-    board: Switchboard, floor: Floor, notices: Notices, started: Started
+    board: Switchboard, recorder: LaneRecorder, notices: Notices, started: Started
 ) -> None:
-    client = dial(started(lane_door(board, floor, "PULL")).address)
+    client = dial(started(lane_door(board, recorder, "PULL")).address)
     client.sendall(b"\x01\x00\x06\x00hello")
     client.close()
     (text,) = eventually(lambda: notices.of("connections_cut"))
@@ -118,14 +120,14 @@ def test_zmtp_1_which_has_no_greeting_is_named(
 @pytest.mark.parametrize("ending", ["close", "reset"])
 def test_who_leaves_within_the_handshake_is_named_with_what_it_offered(
     board: Switchboard,
-    floor: Floor,
+    recorder: LaneRecorder,
     notices: Notices,
     started: Started,
     said: bytes,
     offered: str,
     ending: str,
 ) -> None:
-    door = started(lane_door(board, floor, "PULL"))
+    door = started(lane_door(board, recorder, "PULL"))
     client = dial(door.address)
     client.sendall(said)
     eventually(lambda: any(lane._zmtp._rest == said for lane in door._lanes))
@@ -139,9 +141,9 @@ def test_who_leaves_within_the_handshake_is_named_with_what_it_offered(
 
 
 def test_who_leaves_without_a_word_is_counted_and_worth_no_line(
-    board: Switchboard, floor: Floor, notices: Notices, counted: list[str], started: Started
+    board: Switchboard, recorder: LaneRecorder, notices: Notices, counted: list[str], started: Started
 ) -> None:
-    door = started(lane_door(board, floor))
+    door = started(lane_door(board, recorder))
     for number in range(3):
         dial(door.address).close()
         eventually(lambda wanted=number + 1: len(counted) == wanted)
@@ -150,23 +152,23 @@ def test_who_leaves_without_a_word_is_counted_and_worth_no_line(
 
 
 def test_one_that_reads_our_greeting_to_its_end_before_it_says_its_own_is_served(
-    board: Switchboard, floor: Floor, notices: Notices, started: Started
+    board: Switchboard, recorder: LaneRecorder, notices: Notices, started: Started
 ) -> None:
-    board.handshake = 3.0
-    client = dial(started(lane_door(board, floor, "PULL")).address)
+    board.handshake = 30.0
+    client = dial(started(lane_door(board, recorder, "PULL")).address)
     heard = b""
     while len(heard) < len(NEWER) and (data := client.recv(100)):
         heard += data
     assert heard == NEWER
     client.sendall(NEWER + ready(b"PUSH") + b"\0\5hello")
-    eventually(lambda: floor.messages == [[b"hello"]])
+    eventually(lambda: recorder.messages == [[b"hello"]])
     assert notices == []
 
 
 def test_a_door_that_is_closed_tells_of_no_handshake_that_was_not_done(
-    board: Switchboard, floor: Floor, notices: Notices, counted: list[str], started: Started
+    board: Switchboard, recorder: LaneRecorder, notices: Notices, counted: list[str], started: Started
 ) -> None:
-    door = started(lane_door(board, floor))
+    door = started(lane_door(board, recorder))
     client = dial(door.address)
     client.sendall(GREETING)
     eventually(lambda: door.connections == 1)

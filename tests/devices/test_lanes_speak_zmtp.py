@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 import zmq
 from gevent import subprocess
-from plain_sockets import (
+
+from devices.plain_sockets import (
     GREETING,
     NEWER,
     PING,
     Clients,
-    Floor,
+    LaneRecorder,
     Notices,
     dial,
     ended,
@@ -29,7 +30,6 @@ from plain_sockets import (
     send,
     shake_hands,
 )
-
 from sluicemq_devices.doors.doors import Lane
 from sluicemq_devices.doors.endpoints import parse
 from sluicemq_devices.doors.life import Life
@@ -61,7 +61,7 @@ BODIES = [
     [bytes(65_535), bytes(65_536), b"", bytes(65_537)],
     [bytes(range(256)) * (12 << 12)],  # 12 MiB
 ]
-ROOMY = {"max_frame": 16 << 20}
+ROOMY: dict[str, Any] = {"max_frame": 16 << 20}
 
 
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: "+".join(str(len(frame)) for frame in body))
@@ -77,7 +77,7 @@ ROOMY = {"max_frame": 16 << 20}
 )
 def test_messages_of_any_shape_go_both_ways(
     board: Switchboard,
-    floor: Floor,
+    recorder: LaneRecorder,
     started: Started,
     clients: Clients,
     kind: str,
@@ -85,30 +85,30 @@ def test_messages_of_any_shape_go_both_ways(
     envelope: list[bytes],
     body: list[bytes],
 ) -> None:
-    door = started(lane_door(board, floor, kind, **ROOMY))
+    door = started(lane_door(board, recorder, kind, **ROOMY))
     client = clients.connect(other, door.address, routing_id=b"me", heartbeat_ivl=20, heartbeat_timeout=5000)
-    lane = floor.lane()
+    lane = recorder.lane()
     for _ in range(2):
         if kind == "DEALER":
             lane.send([*envelope, *body])
             there = receive(client)
             send(client, *there)
             assert there[-len(body) :] == body
-            assert eventually(lambda: floor.messages).pop() == [*envelope, *body]
+            assert eventually(lambda: recorder.messages).pop() == [*envelope, *body]
         else:
             send(client, *body)
-            assert eventually(lambda: floor.messages).pop() == [*envelope, *body]
+            assert eventually(lambda: recorder.messages).pop() == [*envelope, *body]
             lane.send([*envelope, *body])
             assert receive(client)[-len(body) :] == body
 
 
 @pytest.mark.parametrize("rcvhwm", [1, 1000])
 def test_a_pull_worker_gets_all_in_order_however_slowly_it_takes_it(
-    board: Switchboard, floor: Floor, started: Started, clients: Clients, rcvhwm: int
+    board: Switchboard, recorder: LaneRecorder, started: Started, clients: Clients, rcvhwm: int
 ) -> None:
-    door = started(lane_door(board, floor, "PUSH", **ROOMY))
+    door = started(lane_door(board, recorder, "PUSH", **ROOMY))
     worker = clients.connect(zmq.PULL, door.address, rcvhwm=rcvhwm)
-    lane = floor.lane()
+    lane = recorder.lane()
     sent = [[b"%d" % number, b"x" * (number * number)] for number in range(400)]
     lane.post(sent[:200])
     for message in sent[200:]:
@@ -135,32 +135,32 @@ context.term()
 
 
 def test_nothing_is_lost_of_clients_that_send_and_leave(
-    board: Switchboard, floor: Floor, started: Started, python: Python
+    board: Switchboard, recorder: LaneRecorder, started: Started, python: Python
 ) -> None:
-    door = started(lane_door(board, floor, "ROUTER"))
+    door = started(lane_door(board, recorder, "ROUTER"))
     assert python(_ASK_AND_LEAVE, door.address).wait(60) == 0
-    eventually(lambda: len(floor.messages) == 5000)
-    eventually(lambda: len(floor.closed) == 10)
+    eventually(lambda: len(recorder.messages) == 5000)
+    eventually(lambda: len(recorder.closed) == 10)
 
 
 def test_clients_with_heartbeats_stay_connected_to_one_that_has_none_and_to_one_that_has(
     board: Switchboard,
-    floor: Floor,
+    recorder: LaneRecorder,
     notices: Notices,
     started: Started,
     python: Python,
     beats_of: Callable[[Lane], int],
 ) -> None:
-    beats = {"heartbeat": 0.1, "silence": 3.0}
-    doors = [started(lane_door(board, floor, **options)) for options in ({}, beats)]
+    beats: dict[str, Any] = {"heartbeat": 0.1, "silence": 3.0}
+    doors = [started(lane_door(board, recorder, **options)) for options in ({}, beats)]
     for number, door in enumerate(doors):
         python(_BEATING_WORKER, door.address)
-        floor.lane(number)
-    eventually(lambda: beats_of(floor.lanes[1]) > 40)  # four seconds: longer than either would wait
-    for lane in floor.lanes:
+        recorder.lane(number)
+    eventually(lambda: beats_of(recorder.lanes[1]) > 40)  # four seconds: longer than either would wait
+    for lane in recorder.lanes:
         lane.send([b"", b"job"])
-    eventually(lambda: floor.messages == [[b"", b"job"]] * 2)
-    assert (len(floor.lanes), floor.closed, notices) == (2, [], [])
+    eventually(lambda: recorder.messages == [[b"", b"job"]] * 2)
+    assert (len(recorder.lanes), recorder.closed, notices) == (2, [], [])
 
 
 _BEATING_WORKER = """
@@ -174,25 +174,25 @@ while True:
 
 
 def test_a_lane_that_is_paused_for_longer_than_its_silence_is_not_taken_for_dead(
-    board: Switchboard, floor: Floor, started: Started
+    board: Switchboard, recorder: LaneRecorder, started: Started
 ) -> None:
-    door = started(lane_door(board, floor, heartbeat=0.05, silence=0.1))
+    door = started(lane_door(board, recorder, heartbeat=0.05, silence=0.1))
     client = shake_hands(door.address, b"DEALER", NEWER)
-    lane = floor.lane()
+    lane = recorder.lane()
     lane.pause()
     for _ in range(8):  # pings, to which nobody could hear an answer
         assert client.recv(len(PING), MSG_WAITALL) == PING
-    assert floor.closed == []
+    assert recorder.closed == []
     client.close()
-    eventually(lambda: floor.closed)
+    eventually(lambda: recorder.closed)
 
 
 def test_who_reads_a_large_job_slowly_is_not_taken_for_dead(
-    board: Switchboard, floor: Floor, started: Started, beats_of: Callable[[Lane], int]
+    board: Switchboard, recorder: LaneRecorder, started: Started, beats_of: Callable[[Lane], int]
 ) -> None:
-    door = started(lane_door(board, floor, heartbeat=0.05, silence=0.5))
+    door = started(lane_door(board, recorder, heartbeat=0.05, silence=0.5))
     client = shake_hands(door.address, b"DEALER", NEWER)
-    lane = floor.lane()
+    lane = recorder.lane()
     lane.send([bytes(20 << 20)])
     left, began = 20 << 20, beats_of(lane)
     while left > 0:  # and it answers no ping: they are behind the job
@@ -203,17 +203,18 @@ def test_who_reads_a_large_job_slowly_is_not_taken_for_dead(
         read_at = beats_of(lane)
         eventually(lambda before=read_at: beats_of(lane) >= before + 4)
     assert beats_of(lane) - began > 10  # so many make the silence
-    assert floor.closed == []
+    assert recorder.closed == []
 
 
 @pytest.mark.parametrize("size", [300_000, 8 << 20])
 def test_what_was_sent_to_one_whose_own_words_are_unread_still_comes_when_its_lane_is_closed(
-    board: Switchboard, floor: Floor, started: Started, size: int
+    board: Switchboard, recorder: LaneRecorder, started: Started, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
+    monkeypatch.setattr("sluicemq_devices.doors.connection._FLUSH", 60.0)
     # Given words that nobody reads, for which the kernel would reset a connection that is closed
-    door = started(lane_door(board, floor, max_frame=16 << 20))
+    door = started(lane_door(board, recorder, max_frame=16 << 20))
     client = shake_hands(door.address, b"DEALER")
-    lane = floor.lane()
+    lane = recorder.lane()
     lane.pause()
     client.sendall(b"\0\5hello" * 100)
     # When
@@ -225,29 +226,29 @@ def test_what_was_sent_to_one_whose_own_words_are_unread_still_comes_when_its_la
         got += len(data)
     assert got == 9 + size
     client.close()
-    eventually(lambda: floor.closed)
-    assert floor.messages == []
+    eventually(lambda: recorder.closed)
+    assert recorder.messages == []
 
 
 @pytest.mark.parametrize("mark", ["@", ">"])
 def test_unix_sockets_have_lanes_too(
-    board: Switchboard, floor: Floor, started: Started, clients: Clients, tmp_path: Path, mark: str
+    board: Switchboard, recorder: LaneRecorder, started: Started, clients: Clients, tmp_path: Path, mark: str
 ) -> None:
     end = parse(f"{mark}ipc://{tmp_path}/door")
     worker = clients.context.socket(zmq.REP)
     worker.linger = 0
     if mark == ">":
         worker.bind(end.address)
-    started(lane_door(board, floor, at=end))
+    started(lane_door(board, recorder, at=end))
     if mark == "@":
         worker.connect(end.address)
-    lane = floor.lane()
+    lane = recorder.lane()
     lane.send([b"", b"job"])
     send(worker, *receive(worker))
-    eventually(lambda: floor.messages == [[b"", b"job"]])
+    eventually(lambda: recorder.messages == [[b"", b"job"]])
     lane.pause()
     worker.close()
-    eventually(lambda: floor.closed)
+    eventually(lambda: recorder.closed)
 
 
 @pytest.mark.parametrize(
@@ -265,17 +266,18 @@ def test_unix_sockets_have_lanes_too(
 )
 def test_who_speaks_no_zmtp_or_badly_is_cut_with_a_notice_and_others_go_on(
     board: Switchboard,
-    floor: Floor,
+    recorder: LaneRecorder,
     notices: Notices,
     started: Started,
     clients: Clients,
     said: bytes,
     reason: str,
 ) -> None:
-    door = started(lane_door(board, floor))
+    door = started(lane_door(board, recorder))
     good = clients.connect(zmq.DEALER, door.address)
-    floor.lane()
-    board.handshake = 0.5
+    recorder.lane()
+    if said in (GREETING, GREETING[:30]):  # only here is it the time that ends it
+        board.handshake = 0.5
     bad = dial(door.address)
     bad.sendall(said)
     assert ended(bad)
@@ -283,21 +285,21 @@ def test_who_speaks_no_zmtp_or_badly_is_cut_with_a_notice_and_others_go_on(
     assert reason in notice
     assert f"tcp://127.0.0.1:{bad.getsockname()[1]} at {door.address}" in notice
     send(good, b"still served")
-    eventually(lambda: floor.messages == [[b"still served"]])
+    eventually(lambda: recorder.messages == [[b"still served"]])
     assert door.connections == 1
 
 
 def test_one_that_floods_does_not_keep_others_waiting(
-    board: Switchboard, floor: Floor, started: Started, python: Python
+    board: Switchboard, recorder: LaneRecorder, started: Started, python: Python
 ) -> None:
-    door = started(lane_door(board, floor, "ROUTER"))
+    door = started(lane_door(board, recorder, "ROUTER"))
     python(_FLOOD, door.address)
-    eventually(lambda: len(floor.messages) > 1000)
+    eventually(lambda: len(recorder.messages) > 1000)
     client = shake_hands(door.address, b"DEALER")
     heard: list[int] = []  # for each message, how many of the flood had come before it
-    floor.lane(1).receive = lambda messages: heard.extend(len(floor.messages) for _ in messages)
+    recorder.lane(1).receive = lambda messages: heard.extend(len(recorder.messages) for _ in messages)
     for number in range(20):
-        before = len(floor.messages)
+        before = len(recorder.messages)
         client.sendall(b"\0\1x" * 10)
         eventually(lambda wanted=number: len(heard) >= 10 * (wanted + 1))
         # Of its own it takes 256 before others have their turn; but the kernel too has much to deliver.
@@ -314,32 +316,31 @@ while True:
 
 
 def test_a_thousand_idle_lanes_are_held_in_little_memory_and_few_files(
-    board: Switchboard, floor: Floor, started: Started
+    board: Switchboard, recorder: LaneRecorder, started: Started
 ) -> None:
-    door = started(lane_door(board, floor, "ROUTER"))
+    door = started(lane_door(board, recorder, "ROUTER"))
     before, files = resident(), open_files()
     crowd = [shake_hands(door.address, b"DEALER") for _ in range(1000)]
     assert door.connections == 1000
     crowd[500].sendall(b"\0\5hello")
-    eventually(lambda: floor.messages == [[b"\0", b"hello"]])
+    eventually(lambda: recorder.messages == [[b"\0", b"hello"]])
     assert resident() - before < 30 << 20
     assert open_files() - files == 2000  # theirs and ours
     for client in crowd:
         client.close()
-    eventually(lambda: door.connections == 0)
-    assert open_files() <= files + 1
+    eventually(lambda: door.connections == 0 and open_files() <= files + 1)
 
 
 def test_what_a_silent_worker_has_not_taken_is_known_at_its_end(
-    board: Switchboard, floor: Floor, started: Started
+    board: Switchboard, recorder: LaneRecorder, started: Started
 ) -> None:
-    door = started(lane_door(board, floor, "PUSH"))
+    door = started(lane_door(board, recorder, "PUSH"))
     client = shake_hands(door.address, b"PULL")
-    lane = floor.lane()
+    lane = recorder.lane()
     lane.post([[bytes(1000)] for _ in range(20_000)])
     held = lane.backlog
     assert 0 < held < 20_000
     assert lane.held.bytes == 1000 * held
     client.close()
-    eventually(lambda: floor.closed)
+    eventually(lambda: recorder.closed)
     assert lane.backlog == held

@@ -17,8 +17,8 @@ import pytest
 import zmq
 from gevent import socket as sockets
 from gevent import subprocess
-from plain_sockets import ANY_PORT, Clients, dial, ended, eventually, receive, send
 
+from devices.plain_sockets import ANY_PORT, Clients, dial, ended, eventually, receive, send
 from sluicemq_devices.doors.switchboard import Switchboard
 from sluicemq_devices.hub.callbacks import shielded
 from sluicemq_devices.hub.notices import Notices

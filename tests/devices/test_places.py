@@ -13,8 +13,8 @@ import gevent
 import pytest
 import zmq
 from gevent import socket as sockets
-from plain_sockets import ANY_PORT, Clients, eventually, receive, send, shake_hands
 
+from devices.plain_sockets import ANY_PORT, Clients, eventually, receive, send, shake_hands
 from sluicemq_devices.doors.doors import RawDoor
 from sluicemq_devices.doors.endpoints import Endpoint, host_and_port, parse
 from sluicemq_devices.doors.places import listen

@@ -11,18 +11,18 @@ from typing import Any
 import gevent
 import pytest
 from gevent import socket as sockets
-from plain_sockets import (
+
+from devices.plain_sockets import (
     GREETING,
     NEWER,
     PING,
     PONG,
-    Floor,
+    LaneRecorder,
     Notices,
     eventually,
     lane_door,
     shake_hands,
 )
-
 from sluicemq_devices.doors.connection import Connection
 from sluicemq_devices.doors.switchboard import Switchboard
 from sluicemq_devices.doors.unfinished import Unfinished
@@ -33,7 +33,7 @@ BEATS: dict[str, Any] = {"heartbeat": 0.05, "silence": 0.15}
 MANY = 12  # beats, four times the silence
 
 
-class Witness:
+class AnsweringPeer:
     """A peer of ZMTP 3.1 at the same door, which answers each PING and counts them."""
 
     def __init__(self, address: str, kind: bytes) -> None:
@@ -56,10 +56,10 @@ class Witness:
             self._client.sendall(PONG * count)
 
 
-def lane_of(floor: Floor, client: sockets.socket) -> Any:
+def lane_of(recorder: LaneRecorder, client: sockets.socket) -> Any:
     """The lane of this client."""
     name = f"tcp://127.0.0.1:{client.getsockname()[1]}"
-    return eventually(lambda: next((each for each in floor.lanes if each.peer == name), None))
+    return eventually(lambda: next((each for each in recorder.lanes if each.peer == name), None))
 
 
 def heard(client: sockets.socket) -> bytes:
@@ -73,24 +73,24 @@ def heard(client: sockets.socket) -> bytes:
 
 @pytest.mark.parametrize(("kind", "other"), [("DEALER", b"REP"), ("DEALER", b"DEALER"), ("PUSH", b"PULL")])
 def test_one_of_zmtp_3_0_hears_no_ping_and_is_not_cut_for_its_silence(
-    board: Switchboard, floor: Floor, started: Started, kind: str, other: bytes
+    board: Switchboard, recorder: LaneRecorder, started: Started, kind: str, other: bytes
 ) -> None:
-    door = started(lane_door(board, floor, kind, **BEATS))
+    door = started(lane_door(board, recorder, kind, **BEATS))
     older = shake_hands(door.address, other)
-    lane = lane_of(floor, older)
-    Witness(door.address, other).wait()
+    lane = lane_of(recorder, older)
+    AnsweringPeer(door.address, other).wait()
     assert heard(older) == b""
     lane.send([b"job"])
     older.setblocking(True)  # noqa: FBT003
     assert older.recv(100) == b"\0\3job"
-    assert floor.closed == []
+    assert recorder.closed == []
 
 
 @pytest.mark.parametrize("word", [PING, PONG])
 def test_one_of_zmtp_3_0_that_sends_heartbeats_is_asked_and_cut_when_it_answers_no_more(
-    board: Switchboard, floor: Floor, notices: Notices, started: Started, word: bytes
+    board: Switchboard, recorder: LaneRecorder, notices: Notices, started: Started, word: bytes
 ) -> None:
-    door = started(lane_door(board, floor, **BEATS))
+    door = started(lane_door(board, recorder, **BEATS))
     older = shake_hands(door.address, b"REP")
     older.sendall(word)
     said = b""
@@ -101,15 +101,15 @@ def test_one_of_zmtp_3_0_that_sends_heartbeats_is_asked_and_cut_when_it_answers_
 
 
 def test_one_of_zmtp_3_0_that_does_not_read_is_not_cut_while_its_kernel_acknowledges(
-    board: Switchboard, floor: Floor, started: Started
+    board: Switchboard, recorder: LaneRecorder, started: Started
 ) -> None:
-    door = started(lane_door(board, floor, **BEATS))
+    door = started(lane_door(board, recorder, **BEATS))
     older = shake_hands(door.address, b"REP")
-    lane = lane_of(floor, older)
+    lane = lane_of(recorder, older)
     lane.send([bytes(20 << 20)])
     assert lane.backlog
-    Witness(door.address, b"REP").wait()
-    assert floor.closed == []
+    AnsweringPeer(door.address, b"REP").wait()
+    assert recorder.closed == []
     left = (20 << 20) + 9
     while left:
         left -= len(older.recv(left))
@@ -123,23 +123,25 @@ def vanish(client: sockets.socket) -> None:
 
 
 def test_one_of_zmtp_3_0_whose_machine_has_vanished_is_cut_for_what_it_does_not_acknowledge(
-    board: Switchboard, floor: Floor, notices: Notices, started: Started
+    board: Switchboard, recorder: LaneRecorder, notices: Notices, started: Started
 ) -> None:
-    door = started(lane_door(board, floor, **BEATS))
+    door = started(lane_door(board, recorder, **BEATS))
     older = shake_hands(door.address, b"REP")
-    lane = lane_of(floor, older)
+    lane = lane_of(recorder, older)
     vanish(older)
-    Witness(door.address, b"REP").wait()
-    assert floor.closed == []  # it had nothing to acknowledge
+    AnsweringPeer(door.address, b"REP").wait()
+    assert recorder.closed == []  # it had nothing to acknowledge
     lane.send([b"job"])
     (text,) = eventually(lambda: notices.of("connections_cut"))
     assert "what was sent is not acknowledged for 0.15 s" in text
-    assert floor.closed == [lane]
+    assert recorder.closed == [lane]
 
 
-def test_one_that_nobody_reads_is_not_silent(board: Switchboard, floor: Floor, started: Started) -> None:
+def test_one_that_nobody_reads_is_not_silent(
+    board: Switchboard, recorder: LaneRecorder, started: Started
+) -> None:
     """Its heartbeats may be messages, which lie unread."""
-    lane = lane_of(floor, shake_hands(started(lane_door(board, floor)).address, b"REP"))
+    lane = lane_of(recorder, shake_hands(started(lane_door(board, recorder)).address, b"REP"))
     lane.gave_sign_of_life()
     signs = [lane.gave_sign_of_life()]
     lane.pause()
@@ -149,13 +151,13 @@ def test_one_that_nobody_reads_is_not_silent(board: Switchboard, floor: Floor, s
 
 
 def test_one_that_is_not_read_for_want_of_memory_is_not_cut_for_its_silence(
-    board: Switchboard, floor: Floor, started: Started
+    board: Switchboard, recorder: LaneRecorder, started: Started
 ) -> None:
     # Given a budget for one large message only, which has begun, and another one
     board.unfinished = Unfinished(1, short=lambda _: None)
-    door = started(lane_door(board, floor, **BEATS))
+    door = started(lane_door(board, recorder, **BEATS))
     beginning = b"\3" + (100_000).to_bytes(8) + bytes(100_000)
-    first = Witness(door.address, b"REP")
+    first = AnsweringPeer(door.address, b"REP")
     first.say(beginning)
     eventually(lambda: board.unfinished.bytes)
     second = shake_hands(door.address, b"REP", NEWER)
@@ -164,11 +166,11 @@ def test_one_that_is_not_read_for_want_of_memory_is_not_cut_for_its_silence(
     # When many beats have passed, which the second answered if it were read
     first.wait()
     # Then it is there, and has its turn
-    assert floor.closed == []
+    assert recorder.closed == []
     first.say(b"\0\1x")
-    eventually(lambda: lane_of(floor, second).reading)
+    eventually(lambda: lane_of(recorder, second).reading)
     second.sendall(b"\0\1y")
-    eventually(lambda: [message[-1] for message in floor.messages] == [b"x", b"y"])
+    eventually(lambda: [message[-1] for message in recorder.messages] == [b"x", b"y"])
 
 
 # ---------------------------------------------------------------- paused, and left
@@ -183,76 +185,76 @@ def flood(client: sockets.socket, data: bytes) -> None:
 
 
 def test_a_paused_router_ends_with_its_peer_though_megabytes_are_unread_before_that_end(
-    board: Switchboard, floor: Floor, notices: Notices, started: Started
+    board: Switchboard, recorder: LaneRecorder, notices: Notices, started: Started
 ) -> None:
-    door = started(lane_door(board, floor, "ROUTER"))
+    door = started(lane_door(board, recorder, "ROUTER"))
     asker = shake_hands(door.address, b"DEALER", NEWER)
-    lane = floor.lane()
+    lane = recorder.lane()
     lane.pause()
     flood(asker, b"\1\0\0\xc8" + bytes(200) * 300)
     asker.close()
-    eventually(lambda: floor.closed == [lane])
-    assert floor.messages == []
+    eventually(lambda: recorder.closed == [lane])
+    assert recorder.messages == []
     assert "it has left while it was not read" in notices.of("connections_cut")[0]
 
 
 @pytest.mark.parametrize("greeting", [GREETING, NEWER])
 def test_a_paused_router_ends_with_a_peer_that_left_a_few_questions(
-    board: Switchboard, floor: Floor, notices: Notices, started: Started, greeting: bytes
+    board: Switchboard, recorder: LaneRecorder, notices: Notices, started: Started, greeting: bytes
 ) -> None:
-    door = started(lane_door(board, floor, "ROUTER"))
+    door = started(lane_door(board, recorder, "ROUTER"))
     asker = shake_hands(door.address, b"REQ", greeting)
-    lane = floor.lane()
+    lane = recorder.lane()
     door.pause()
     asker.sendall(b"\1\0\0\1x")
     asker.close()
-    eventually(lambda: floor.closed == [lane])
-    assert floor.messages == []
+    eventually(lambda: recorder.closed == [lane])
+    assert recorder.messages == []
     assert "of what it sent, 5 bytes or more are dropped" in notices.of("connections_cut")[0]
 
 
 def test_a_paused_router_whose_answer_can_t_be_sent_reads_no_more_of_its_peer(
-    board: Switchboard, floor: Floor, started: Started
+    board: Switchboard, recorder: LaneRecorder, started: Started
 ) -> None:
-    door = started(lane_door(board, floor, "ROUTER"))
+    door = started(lane_door(board, recorder, "ROUTER"))
     asker = shake_hands(door.address, b"DEALER", NEWER)
-    lane = floor.lane()
+    lane = recorder.lane()
     lane.pause()
     flood(asker, b"\1\0\0\xc8" + bytes(200) * 300)
     asker.close()
     for _ in range(10):
         lane.send([b"", b"answer"])
         gevent.sleep(0)
-    eventually(lambda: floor.closed)
-    assert floor.messages == []
+    eventually(lambda: recorder.closed)
+    assert recorder.messages == []
 
 
 def test_a_paused_one_that_is_there_is_not_taken_for_gone(
-    board: Switchboard, floor: Floor, notices: Notices, started: Started
+    board: Switchboard, recorder: LaneRecorder, notices: Notices, started: Started
 ) -> None:
-    door = started(lane_door(board, floor, "ROUTER"))
+    door = started(lane_door(board, recorder, "ROUTER"))
     asker = shake_hands(door.address, b"DEALER", NEWER)
-    lane = floor.lane()
+    lane = recorder.lane()
     lane.pause()
     asker.sendall(b"\1\0\0\1x")
     assert asker.recv(len(PING)) == PING  # a glance
     assert asker.recv(len(PING)) == PING  # and another
     lane.resume()
-    eventually(lambda: floor.messages == [[b"\0", b"", b"x"]])
-    assert (floor.closed, notices) == ([], [])
+    eventually(lambda: recorder.messages == [[b"\0", b"", b"x"]])
+    assert (recorder.closed, notices) == ([], [])
 
 
 def test_one_of_zmtp_3_0_hears_no_ping_when_it_is_paused_either(
-    board: Switchboard, floor: Floor, started: Started, monkeypatch: pytest.MonkeyPatch
+    board: Switchboard, recorder: LaneRecorder, started: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[object] = []
     look = Connection.look_for_its_end
     monkeypatch.setattr(Connection, "look_for_its_end", lambda lane: looks.append(lane) or look(lane))
-    door = started(lane_door(board, floor, "ROUTER"))
+    door = started(lane_door(board, recorder, "ROUTER"))
     older = shake_hands(door.address, b"DEALER")
-    lane = floor.lane()
+    lane = recorder.lane()
     lane.pause()
     older.sendall(b"\1\0\0\1x")
     eventually(lambda: len(looks) == 2)
     assert heard(older) == b""
-    assert floor.closed == []
+    assert recorder.closed == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -22,7 +23,7 @@ STEPS = st.lists(st.tuples(st.sampled_from("abc"), TOPICS), max_size=40)
 FRAMES = st.lists(st.one_of(st.just(b""), TOPICS, st.builds(bytes.__add__, TOPICS, TOPICS)), max_size=12)
 
 
-def chosen(topics: Topics[str], messages: list[bytes]) -> dict[str, list[bytes]]:
+def chosen(topics: Topics[str], messages: list[Any]) -> dict[str, list[bytes]]:
     return dict(topics.wanted(messages))
 
 

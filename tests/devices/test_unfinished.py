@@ -14,8 +14,17 @@ from gevent import socket as sockets
 from gevent import subprocess
 from hypothesis import given
 from hypothesis import strategies as st
-from plain_sockets import NEWER, Floor, Notices, ended, eventually, lane_door, ready, shake_hands
 
+from devices.plain_sockets import (
+    NEWER,
+    LaneRecorder,
+    Notices,
+    ended,
+    eventually,
+    lane_door,
+    ready,
+    shake_hands,
+)
 from sluicemq_devices.doors.switchboard import Switchboard
 from sluicemq_devices.doors.unfinished import SMALL, Unfinished
 
@@ -144,7 +153,6 @@ def test_who_sends_nothing_while_others_wait_is_cut_and_who_sends_is_not() -> No
 
 @pytest.fixture
 def board(board: Switchboard, notices: Notices) -> Switchboard:
-    board.handshake = 10.0
     board.unfinished = Unfinished(BUDGET, short=lambda text: notices.append(("short", text)))
     return board
 
@@ -162,9 +170,9 @@ def _send(client: sockets.socket, data: bytes) -> None:
 
 
 def test_twenty_unfinished_messages_of_many_megabytes_take_no_more_than_the_budget(
-    board: Switchboard, floor: Floor, notices: Notices, started: Started
+    board: Switchboard, recorder: LaneRecorder, notices: Notices, started: Started
 ) -> None:
-    door = started(lane_door(board, floor, "PULL", max_frame=6 * MIB))
+    door = started(lane_door(board, recorder, "PULL", max_frame=6 * MIB))
     crowd = [begin(door.address, 5 * MIB, 4 * MIB) for _ in range(20)]
     eventually(lambda: board.unfinished.waiting >= 15)
     # The one that began first ends in any case
@@ -173,7 +181,7 @@ def test_twenty_unfinished_messages_of_many_megabytes_take_no_more_than_the_budg
     for size in (10, 10_000, 100_000, 150_000):
         honest = shake_hands(door.address, b"PUSH", NEWER)
         honest.sendall(header(size) + bytes(size))
-        eventually(lambda wanted=size: floor.messages and len(floor.messages[-1][0]) == wanted)
+        eventually(lambda wanted=size: recorder.messages and len(recorder.messages[-1][0]) == wanted)
     assert len(notices.of("short")) >= 1
     for each in crowd:
         each.close()
@@ -183,50 +191,52 @@ def test_twenty_unfinished_messages_of_many_megabytes_take_no_more_than_the_budg
 
 
 def test_messages_that_are_larger_than_the_whole_budget_all_arrive(
-    board: Switchboard, floor: Floor, started: Started
+    board: Switchboard, recorder: LaneRecorder, started: Started
 ) -> None:
-    door = started(lane_door(board, floor, "PULL", max_frame=20 * MIB))
+    door = started(lane_door(board, recorder, "PULL", max_frame=20 * MIB))
     for _ in range(8):
         begin(door.address, 10 * MIB, 10 * MIB)
-    eventually(lambda: len(floor.messages) == 8)
+    eventually(lambda: len(recorder.messages) == 8)
     assert board.unfinished.bytes == 0
 
 
-def test_messages_of_many_frames_count_too(board: Switchboard, floor: Floor, started: Started) -> None:
-    door = started(lane_door(board, floor, "PULL", max_frame=20 * MIB))
+def test_messages_of_many_frames_count_too(
+    board: Switchboard, recorder: LaneRecorder, started: Started
+) -> None:
+    door = started(lane_door(board, recorder, "PULL", max_frame=20 * MIB))
     client = shake_hands(door.address, b"PUSH", NEWER)
     client.sendall(b"\1\0" * 60_000)
     eventually(lambda: board.unfinished.bytes >= 60_000 * 40)
     client.sendall(b"\0\0")
     eventually(lambda: board.unfinished.bytes == 0)
-    assert len(floor.messages[0]) == 60_001
+    assert len(recorder.messages[0]) == 60_001
 
 
 def test_one_that_stops_within_its_message_is_cut_when_others_wait_for_its_memory(
-    board: Switchboard, floor: Floor, notices: Notices, started: Started
+    board: Switchboard, recorder: LaneRecorder, notices: Notices, started: Started
 ) -> None:
     board.unfinished = Unfinished(BUDGET, short=lambda _: None, patience=1.0)
-    door = started(lane_door(board, floor, "PULL", max_frame=20 * MIB))
+    door = started(lane_door(board, recorder, "PULL", max_frame=20 * MIB))
     stalled = [begin(door.address, 10 * MIB, 6 * MIB) for _ in range(2)]
     eventually(lambda: board.unfinished.bytes >= 8 * MIB)
     begin(door.address, 5 * MIB, 5 * MIB)
     assert any(ended(each) for each in stalled)
     assert "it sent no more of a message" in notices.of("connections_cut")[0]
-    eventually(lambda: [len(message[0]) for message in floor.messages] == [5 * MIB])
+    eventually(lambda: [len(message[0]) for message in recorder.messages] == [5 * MIB])
     assert len(notices.of("connections_cut")) <= 2
 
 
 def test_one_that_stops_within_its_message_is_left_alone_while_nobody_waits(
-    board: Switchboard, floor: Floor, notices: Notices, started: Started
+    board: Switchboard, recorder: LaneRecorder, notices: Notices, started: Started
 ) -> None:
     board.unfinished = Unfinished(BUDGET, short=lambda _: None, patience=0.01)
-    door = started(lane_door(board, floor, "PULL", max_frame=20 * MIB))
+    door = started(lane_door(board, recorder, "PULL", max_frame=20 * MIB))
     slow = begin(door.address, MIB, MIB - 1)
     for number in range(20):  # one by one: all at once would have to wait for memory
         begin(door.address, MIB, MIB)
-        eventually(lambda wanted=number + 1: len(floor.messages) == wanted)
+        eventually(lambda wanted=number + 1: len(recorder.messages) == wanted)
     slow.sendall(b"\0")
-    eventually(lambda: len(floor.messages) == 21)
+    eventually(lambda: len(recorder.messages) == 21)
     assert notices.of("connections_cut") == []
 
 

@@ -7,13 +7,13 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from plain_sockets import eventually
 
+from devices.plain_sockets import eventually
 from sluicemq_devices.hub.callbacks import nothing
 from sluicemq_devices.relays.upstream import Upstream
 
 
-class Ear:
+class PublisherLane:
     """In place of a publisher's lane: hears so many runs of subscriptions, and then no more."""
 
     def __init__(self, room: int = 1_000_000) -> None:
@@ -44,24 +44,24 @@ class Ear:
 
 
 def listening(upstream: Upstream, room: int = 1_000_000) -> Any:
-    ear: Any = Ear(room)
-    upstream.came(ear)
-    return ear
+    publisher: Any = PublisherLane(room)
+    upstream.came(publisher)
+    return publisher
 
 
 def test_a_topic_is_told_once_and_taken_back_when_nobody_wants_it_any_more() -> None:
     upstream = Upstream()
-    ear = listening(upstream)
+    publisher = listening(upstream)
     for _ in range(2):
         upstream.want(b"a")
         upstream.tell()
-    assert ear.heard == [(b"a", True)]
+    assert publisher.heard == [(b"a", True)]
     upstream.want_no_more(b"a")
     upstream.tell()
-    assert ear.heard == [(b"a", True)]
+    assert publisher.heard == [(b"a", True)]
     upstream.want_no_more(b"a")
     upstream.tell()
-    assert ear.heard == [(b"a", True), (b"a", False)]
+    assert publisher.heard == [(b"a", True), (b"a", False)]
 
 
 def test_one_that_comes_later_is_told_all_and_one_that_has_left_nothing() -> None:
@@ -146,17 +146,17 @@ def test_one_that_stops_listening_in_the_middle_is_told_the_rest_later() -> None
     upstream = Upstream()
     for number in range(1000):
         upstream.want(b"%d" % number)
-    ear = listening(upstream, room=3)
-    assert 0 < len(ear.topics) < 1000
-    ear.room = 1000
-    ear.unblocked()
-    assert len(ear.topics) == 1000
+    publisher = listening(upstream, room=3)
+    assert 0 < len(publisher.topics) < 1000
+    publisher.room = 1000
+    publisher.unblocked()
+    assert len(publisher.topics) == 1000
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from(["want", "not", "tell", "hear"]))))
 def test_whoever_listens_in_the_end_knows_what_is_wanted(steps: list[tuple[str, str]]) -> None:
     upstream = Upstream()
-    ear = listening(upstream, room=0)
+    publisher = listening(upstream, room=0)
     wanted: list[bytes] = []
     for letter, step in steps:
         topic = letter.encode()
@@ -169,9 +169,9 @@ def test_whoever_listens_in_the_end_knows_what_is_wanted(steps: list[tuple[str, 
         elif step == "tell":
             upstream.tell()
         elif step == "hear":
-            ear.room = 1
-            ear.unblocked()
-            ear.room = 0
-    ear.room = 10
-    ear.unblocked()
-    assert ear.topics == set(wanted)
+            publisher.room = 1
+            publisher.unblocked()
+            publisher.room = 0
+    publisher.room = 10
+    publisher.unblocked()
+    assert publisher.topics == set(wanted)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plain_sockets import resident
 
+from devices.plain_sockets import resident
 from sluicemq_devices.zmtp import peer as zmtp_peer
 from sluicemq_devices.zmtp.frames import LARGE, PING, Message, encode, encode_large, first_frame
 from sluicemq_devices.zmtp.messages import MOST_AT_ONCE, MOST_RAW_AT_ONCE, FramePeer, RawPeer

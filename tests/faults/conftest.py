@@ -7,25 +7,27 @@ from secrets import token_hex
 from typing import Any
 
 import pytest
-from proxied import Site, Stage, sites
 from pymongo import MongoClient
+
+from faults.proxied import ProxiedBroker, SharedQueue, proxied_brokers
 
 
 @pytest.fixture(scope="module")
-def brokers(mongo_uri: str) -> Iterator[list[Site]]:
-    """Two brokers for all tests here; each has a queue of its own."""
+def brokers(mongo_uri: str) -> Iterator[list[ProxiedBroker]]:
+    """Two brokers for all tests of a file; each has a queue of its own."""
     database = f"test_{token_hex(6)}"
     with MongoClient[dict[str, Any]](mongo_uri) as mongo:
-        with sites(mongo_uri, database) as brokers:
+        with proxied_brokers(mongo_uri, database) as brokers:
             yield brokers
         mongo.drop_database(database)
 
 
 @pytest.fixture
-def stage(brokers: list[Site], mongo_uri: str) -> Iterator[Stage]:
+def shared(brokers: list[ProxiedBroker], mongo_uri: str) -> Iterator[SharedQueue]:
+    """A new queue at both."""
     with MongoClient[dict[str, Any]](mongo_uri) as mongo:
-        stage = Stage(brokers, mongo, f"q{token_hex(4)}")
+        shared = SharedQueue(brokers, mongo, f"q{token_hex(4)}")
         try:
-            yield stage
+            yield shared
         finally:
-            stage.close()
+            shared.close()

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 from typing import Self
 
-from launcher import PATIENCE, wait_until
+from launcher import TIMEOUT, wait_until
 
 _PROGRAMS = Path(__file__).parent / "programs"
 
@@ -33,7 +33,7 @@ class Program:
         """What followed ``word`` on each line that began with it."""
         return [line[1:] for line in list(self._lines) if line[0] == word]
 
-    def wait_said(self, word: str, count: int = 1, timeout: float = PATIENCE) -> list[list[str]]:
+    def wait_said(self, word: str, count: int = 1, timeout: float = TIMEOUT) -> list[list[str]]:
         """Wait until it has said ``word`` so many times."""
         said: list[list[str]] = wait_until(
             lambda: found if len(found := self.said(word)) >= count else None, timeout, f"{word!r} x {count}"

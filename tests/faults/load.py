@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Self
 
-from proxied import RawClient
 from pymongo.collection import Collection
 
+from faults.proxied import RawClient
 from launcher import BrokerProcess, wait_until
 from sluicemq import Producer, wire
 

@@ -21,9 +21,8 @@ from contextlib import suppress
 from typing import Any, Generic, Self, TypeVar
 from urllib.parse import urlsplit
 
-from mongo_messages import OP_MSG, Command, header, read_message
-
-from launcher import PATIENCE, wait_until
+from faults.mongo_messages import OP_MSG, Command, header, read_message
+from launcher import TIMEOUT, wait_until
 
 Chosen = Callable[[Command], bool]
 
@@ -174,7 +173,7 @@ class Fault(Generic[Kind]):
             self.met.append(self._kind(command, splice))
             return self.met[-1]
 
-    def wait(self, count: int = 1, timeout: float = PATIENCE) -> list[Kind]:
+    def wait(self, count: int = 1, timeout: float = TIMEOUT) -> list[Kind]:
         """Wait until so many were met: those held until applied, those watched until the function has run.
 
         Raises what that raised.

@@ -13,11 +13,11 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
 import zmq
-from mongo_messages import Command
-from mongo_proxy import Chosen, CuttingProxy
 from pymongo import MongoClient
 
-from launcher import PATIENCE, BrokerProcess, wait_until
+from faults.mongo_messages import Command
+from faults.mongo_proxy import Chosen, CuttingProxy
+from launcher import TIMEOUT, BrokerProcess, wait_until
 from sluicemq import Client, Job, Worker, wire
 
 #: The clients here send no signs of life; leases outlast whatever a test holds back; brokers look often.
@@ -26,16 +26,16 @@ SETTINGS: Mapping[str, Any] = MappingProxyType(
 )
 
 
-class Site(NamedTuple):
+class ProxiedBroker(NamedTuple):
     """A broker and what lies between it and MongoDB."""
 
     proxy: CuttingProxy
-    broker: BrokerProcess
+    process: BrokerProcess
 
     @property
     def endpoint(self) -> str:
         """Its door of the library."""
-        return self.broker.doors["smq"]
+        return self.process.doors["smq"]
 
     def counter(self, name: str) -> int:
         """What it has counted under this name."""
@@ -43,29 +43,29 @@ class Site(NamedTuple):
             return int(client.stats()["counters"].get(name, 0))
 
 
-class Stage:
-    """Brokers, and a queue that nobody else uses."""
+class SharedQueue:
+    """A queue that nobody else uses, at several brokers."""
 
-    def __init__(self, sites: list[Site], mongo: MongoClient[dict[str, Any]], queue: str) -> None:
-        self.sites = sites
-        self.queue = queue
-        self.database = mongo[sites[0].broker.config["broker"]["database"]]
-        self.jobs = self.database[f"queue.{queue}"]
+    def __init__(self, brokers: list[ProxiedBroker], mongo: MongoClient[dict[str, Any]], name: str) -> None:
+        self.brokers = brokers
+        self.name = name
+        self.database = mongo[brokers[0].process.config["broker"]["database"]]
+        self.jobs = self.database[f"queue.{name}"]
         self._open = ExitStack()
 
     @property
-    def a(self) -> Site:
+    def a(self) -> ProxiedBroker:
         """The first broker, to whose statements things happen."""
-        return self.sites[0]
+        return self.brokers[0]
 
     @property
-    def b(self) -> Site:
+    def b(self) -> ProxiedBroker:
         """The second."""
-        return self.sites[1]
+        return self.brokers[1]
 
     def on(self, name: str, state: str = "") -> Chosen:
         """Choose commands of this name about the queue; of updates, those that make jobs be in this state."""
-        collection = f"queue.{self.queue}"
+        collection = f"queue.{self.name}"
 
         def chosen(command: Command) -> bool:
             return (
@@ -76,12 +76,12 @@ class Stage:
 
         return chosen
 
-    def client(self, site: Site) -> RawClient:
-        """A client of the library's door; closed with the stage."""
-        return self._open.enter_context(RawClient(site.endpoint, self.queue))
+    def client(self, broker: ProxiedBroker) -> RawClient:
+        """A client of the library's door; closed at the end of the test."""
+        return self._open.enter_context(RawClient(broker.endpoint, self.name))
 
     @contextmanager
-    def working(self, site: Site, prefetch: int = 10) -> Iterator[Counter[bytes]]:
+    def working(self, broker: ProxiedBroker, prefetch: int = 10) -> Iterator[Counter[bytes]]:
         """A worker of the library, known to the broker; yields how often it has handled each payload."""
         handled: Counter[bytes] = Counter()
         lock = threading.Lock()
@@ -90,62 +90,62 @@ class Stage:
             with lock:
                 handled[job.payload] += 1
 
-        with Worker(site.endpoint, self.queue, handle, prefetch=prefetch), Client(site.endpoint) as client:
-            wait_until(lambda: any(_works(each, self.queue) for each in client.queues()), what="the worker")
+        with Worker(broker.endpoint, self.name, handle, prefetch=prefetch), Client(broker.endpoint) as client:
+            wait_until(lambda: any(_works(each, self.name) for each in client.queues()), what="the worker")
             yield handled
 
     def stored(self) -> int:
         """How many jobs are in MongoDB."""
         return int(self.jobs.count_documents({}))
 
-    def wait_empty(self, timeout: float = PATIENCE) -> None:
+    def wait_empty(self, timeout: float = TIMEOUT) -> None:
         """Wait until no job is left."""
-        wait_until(lambda: not self.stored(), timeout, f"the end of all jobs of {self.queue}")
+        wait_until(lambda: not self.stored(), timeout, f"the end of all jobs of {self.name}")
 
     def close(self) -> None:
         """Let everything pass again, and close the clients."""
-        for site in self.sites:
-            site.proxy.connect()
-            site.proxy.pass_all()
+        for broker in self.brokers:
+            broker.proxy.connect()
+            broker.proxy.pass_all()
         self._open.close()
 
 
 @contextmanager
-def sites(
+def proxied_brokers(
     mongo_uri: str,
     database: str,
     count: int = 2,
     config: Mapping[str, Any] = MappingProxyType({}),
     **broker: Any,
-) -> Iterator[list[Site]]:
+) -> Iterator[list[ProxiedBroker]]:
     """So many brokers on one database; ``config`` and ``broker`` (its table) are added to their settings."""
     with ExitStack() as stack:
         proxies = [stack.enter_context(CuttingProxy(mongo_uri)) for _ in range(count)]
         settings = {**config, "broker": {**SETTINGS, **config.get("broker", {}), **broker}}
         yield [
-            Site(proxy, stack.enter_context(BrokerProcess(proxy.uri, database, config=settings)))
+            ProxiedBroker(proxy, stack.enter_context(BrokerProcess(proxy.uri, database, config=settings)))
             for proxy in proxies
         ]
 
 
 @contextmanager
-def stage_of(
+def shared_queue(
     mongo_uri: str,
     count: int = 2,
     queue: str = "",
     config: Mapping[str, Any] = MappingProxyType({}),
     **broker: Any,
-) -> Iterator[Stage]:
+) -> Iterator[SharedQueue]:
     """Brokers for one test, on a database of its own."""
     database = f"test_{token_hex(6)}"
     with MongoClient[dict[str, Any]](mongo_uri) as mongo:
         try:
-            with sites(mongo_uri, database, count, config, **broker) as brokers:
-                stage = Stage(brokers, mongo, queue or f"q{token_hex(4)}")
+            with proxied_brokers(mongo_uri, database, count, config, **broker) as brokers:
+                shared = SharedQueue(brokers, mongo, queue or f"q{token_hex(4)}")
                 try:
-                    yield stage
+                    yield shared
                 finally:
-                    stage.close()
+                    shared.close()
         finally:
             mongo.drop_database(database)
 
@@ -181,7 +181,7 @@ class RawClient:
         self._socket.send_multipart(wire.encode(verb, number, *fields))
         return number
 
-    def answer(self, number: int, timeout: float = PATIENCE) -> Any:
+    def answer(self, number: int, timeout: float = TIMEOUT) -> Any:
         """The value that a request was answered with; AssertionError if it was an error, or none came."""
         self._until(lambda: number in self._answers, timeout, f"an answer to request {number}")
         message = self._answers.pop(number)
@@ -204,7 +204,7 @@ class RawClient:
         """Want work."""
         self.ask(wire.READY, self.queue, credit)
 
-    def take(self, count: int = 1, timeout: float = PATIENCE) -> list[Delivered]:
+    def take(self, count: int = 1, timeout: float = TIMEOUT) -> list[Delivered]:
         """Wait for so many deliveries; returns the next ones."""
         self._until(lambda: len(self._waiting) >= count, timeout, f"delivery of {count} jobs")
         taken, self._waiting = self._waiting[:count], self._waiting[count:]

@@ -17,49 +17,49 @@ import pytest
 import zmq
 
 from launcher import wait_until
-from plain_clients import Doors, House, code, message, receive, serving, spare
+from plain_clients import BrokerUnderTest, Doors, code, message, receive, serving, spare
 
 LIMIT = 64 * 1024
 MIB = 2**20
 
 
 @pytest.fixture(scope="module")
-def shared(mongo_uri: str) -> Iterator[House]:
-    with serving(mongo_uri, spare(pop=4, ask=1), max_job_bytes=LIMIT, max_queues=20) as house:
-        yield house
+def shared(mongo_uri: str) -> Iterator[BrokerUnderTest]:
+    with serving(mongo_uri, spare(pop=4, ask=1), max_job_bytes=LIMIT, max_queues=20) as broker:
+        yield broker
 
 
 @pytest.fixture
-def house(shared: House) -> Iterator[House]:
+def broker(shared: BrokerUnderTest) -> Iterator[BrokerUnderTest]:
     """Whatever a test sends, the broker serves afterwards and none of its code has failed."""
     yield shared
-    shared.leave()
+    shared.close_sockets()
     assert shared.serves()
-    assert "Traceback" not in shared.broker.log_text()
+    assert "Traceback" not in shared.process.log_text()
 
 
 @pytest.fixture(scope="module")
-def front(shared: House) -> str:
+def front(shared: BrokerUnderTest) -> str:
     """The REQ door that all tests share: nothing they ask is taken."""
     return shared.take("ask").front
 
 
 @pytest.fixture(scope="module")
-def deaf(shared: House) -> Doors:
+def deaf(shared: BrokerUnderTest) -> Doors:
     """The PUSH door that tests of single jobs share."""
     return shared.take("pop")
 
 
-def refused(house: House, front: str, deaf: Doors, *frames: bytes) -> tuple[str, str]:
+def refused(broker: BrokerUnderTest, front: str, deaf: Doors, *frames: bytes) -> tuple[str, str]:
     """What a REQ client and the dead letters say of this job; it is counted twice."""
-    before = house.counter("unreadable")
-    heard = house.ask(front, *frames)
-    house.push(deaf.front, *frames)
-    letter = house.dead_letter(deaf.queue)
-    house.admin.purge(deaf.queue, "dead")
+    before = broker.counter("unreadable")
+    heard = broker.ask(front, *frames)
+    broker.push(deaf.front, *frames)
+    letter = broker.dead_letter(deaf.queue)
+    broker.admin.purge(deaf.queue, "dead")
     assert letter["reason"] == f"{code(heard)}: {message(heard)}"
     assert letter["size"] == sum(map(len, frames))
-    assert house.counter("unreadable") == before + 2
+    assert broker.counter("unreadable") == before + 2
     return code(heard), message(heard)
 
 
@@ -82,39 +82,39 @@ BAD_NAMES = [
 
 
 @pytest.mark.parametrize("name", BAD_NAMES, ids=lambda name: repr(name[:12]))
-def test_a_bad_queue_name_is_refused(house: House, front: str, deaf: Doors, name: bytes) -> None:
-    refusal, text = refused(house, front, deaf, name, b"work")
+def test_a_bad_queue_name_is_refused(broker: BrokerUnderTest, front: str, deaf: Doors, name: bytes) -> None:
+    refusal, text = refused(broker, front, deaf, name, b"work")
 
     assert refusal == "BAD_QUEUE"
     assert len(text) < 500
 
 
 @pytest.mark.parametrize("name", ["", ".hidden", "ends.", "a..b", "two words", "x" * 65, "a\0b", "größe"])
-def test_a_bad_queue_name_is_refused_by_every_verb_of_the_library(house: House, name: str) -> None:
-    library = house.smq()
+def test_a_bad_queue_name_is_refused_by_every_verb_of_the_library(broker: BrokerUnderTest, name: str) -> None:
+    library = broker.smq()
 
     for verb, rest in ((b"PUSH", [[[None, b"work", None]]]), (b"READY", [1]), (b"PURGE", ["dead"])):
         answer = library.ask(verb, name, *rest)
         assert (answer.verb, answer.fields[0]) == (b"ERROR", "BAD_QUEUE")
 
 
-def test_no_more_queues_are_made_than_max_queues(house: House, front: str) -> None:
+def test_no_more_queues_are_made_than_max_queues(broker: BrokerUnderTest, front: str) -> None:
     answers = []
     wanted = 25  # max_queues is 20
     for number in range(wanted):
-        answers.append(house.ask(front, b"many-%d" % number, b'{"reply": "accepted"}', b"work"))
+        answers.append(broker.ask(front, b"many-%d" % number, b'{"reply": "accepted"}', b"work"))
         if answers[-1][0] == b"ERROR":
             break
 
     assert code(answers[-1]) == "QUEUE_FULL"
-    assert len(house.admin.queues()) == 18  # a tenth is kept for the library
-    library = house.smq()
+    assert len(broker.admin.queues()) == 18  # a tenth is kept for the library
+    library = broker.smq()
     names = [f"more-{number}" for number in range(3)]
     pushed = [library.ask(b"PUSH", name, [[None, b"work", None]]) for name in names]
     assert [answer.verb for answer in pushed] == [b"OK", b"OK", b"ERROR"]
     assert pushed[-1].fields[0] == "QUEUE_FULL"
     for name in [f"many-{number}" for number in range(len(answers) - 1)] + names[:2]:
-        house.admin.delete(name)
+        broker.admin.delete(name)
 
 
 # -------------------------------------------------------------------- headers
@@ -195,11 +195,11 @@ BAD_HEADERS: dict[str, tuple[bytes, str]] = {
 
 @pytest.mark.parametrize("what", BAD_HEADERS)
 def test_bad_headers_are_refused_and_say_what_was_wrong(
-    house: House, front: str, deaf: Doors, what: str
+    broker: BrokerUnderTest, front: str, deaf: Doors, what: str
 ) -> None:
     headers, expected = BAD_HEADERS[what]
 
-    refusal, text = refused(house, front, deaf, b"", headers, b"work")
+    refusal, text = refused(broker, front, deaf, b"", headers, b"work")
 
     assert refusal == "BAD_HEADERS"
     assert expected in text
@@ -227,24 +227,26 @@ BAD_ENTRIES: list[Any] = [
 ]
 
 
-def test_bad_jobs_of_the_library_are_refused_by_position_and_their_neighbours_stored(house: House) -> None:
-    before = house.counter("unreadable")
+def test_bad_jobs_of_the_library_are_refused_by_position_and_their_neighbours_stored(
+    broker: BrokerUnderTest,
+) -> None:
+    before = broker.counter("unreadable")
     entries = [["good 1", b"work", None], *BAD_ENTRIES, ["good 2", b"work", None]]
 
-    answer = house.smq().ask(b"PUSH", "neighbours", entries)
+    answer = broker.smq().ask(b"PUSH", "neighbours", entries)
 
     (problems,) = answer.fields
     assert [at for at, _, _ in problems] == list(range(1, 1 + len(BAD_ENTRIES)))
     assert {each for _, each, _ in problems} == {"BAD_HEADERS", "BAD_FRAMES"}
-    assert [job["id"] for job in house.admin.peek("neighbours")] == ["good 1", "good 2"]
-    assert house.counter("unreadable") == before + len(BAD_ENTRIES)
+    assert [job["id"] for job in broker.admin.peek("neighbours")] == ["good 1", "good 2"]
+    assert broker.counter("unreadable") == before + len(BAD_ENTRIES)
 
 
-def test_a_push_that_wants_an_answer_is_refused(house: House, deaf: Doors) -> None:
-    house.push(deaf.front, b"", b'{"reply": "accepted"}', b"work")
+def test_a_push_that_wants_an_answer_is_refused(broker: BrokerUnderTest, deaf: Doors) -> None:
+    broker.push(deaf.front, b"", b'{"reply": "accepted"}', b"work")
 
-    letter = house.dead_letter(deaf.queue)
-    house.admin.purge(deaf.queue, "dead")
+    letter = broker.dead_letter(deaf.queue)
+    broker.admin.purge(deaf.queue, "dead")
     assert letter["reason"].startswith("BAD_HEADERS")
     assert "REQ and DEALER" in letter["reason"]
 
@@ -253,83 +255,85 @@ def test_a_push_that_wants_an_answer_is_refused(house: House, deaf: Doors) -> No
 
 
 @pytest.mark.parametrize("parts", [4, 5, 1000, 20_000])
-def test_too_many_parts_are_refused(house: House, front: str, deaf: Doors, parts: int) -> None:
-    refusal, text = refused(house, front, deaf, *[b"x"] * parts)
+def test_too_many_parts_are_refused(broker: BrokerUnderTest, front: str, deaf: Doors, parts: int) -> None:
+    refusal, text = refused(broker, front, deaf, *[b"x"] * parts)
 
     assert (refusal, f"this one has {parts}" in text) == ("BAD_FRAMES", True)
 
 
-def test_an_envelope_and_nothing_after_it_is_no_question(house: House, front: str) -> None:
-    probes, dealer = house.counter("probes"), house.socket(zmq.DEALER, front)
+def test_an_envelope_and_nothing_after_it_is_no_question(broker: BrokerUnderTest, front: str) -> None:
+    probes, dealer = broker.counter("probes"), broker.socket(zmq.DEALER, front)
 
     for question in ([b"number", b""], [b""], [b"number", b"", b"a queue", b"{", b"work"]):
         dealer.send_multipart(question)
 
     assert receive(dealer)[:3] == [b"number", b"", b"ERROR"]  # the answer to the third
-    assert house.counter("probes") == probes + 2
+    assert broker.counter("probes") == probes + 2
 
 
 # ----------------------------------------------------------------------- size
 
 
-def test_an_over_long_job_is_refused_and_keeps_its_headers_and_first_kib(house: House, front: str) -> None:
-    doors = house.take("pop")
+def test_an_over_long_job_is_refused_and_keeps_its_headers_and_first_kib(
+    broker: BrokerUnderTest, front: str
+) -> None:
+    doors = broker.take("pop")
     payload = b"0123456789abcdef" * (LIMIT // 16) + b"!"
     headers = b'{"headers": {"of": "mine"}}'
 
-    answer = house.ask(front, b"", headers, payload)
-    house.push(doors.front, b"", headers, payload)
+    answer = broker.ask(front, b"", headers, payload)
+    broker.push(doors.front, b"", headers, payload)
 
     assert code(answer) == "TOO_LARGE"
     assert str(LIMIT) in message(answer)
-    letter = house.dead_letter(doors.queue)
+    letter = broker.dead_letter(doors.queue)
     assert letter["reason"].startswith("TOO_LARGE: ")
     assert letter["payload"] == payload[:1024]
     assert letter["raw_headers"] == headers
     assert letter["size"] == len(headers) + len(payload)
 
 
-def test_headers_count_for_the_size_of_a_job(house: House, front: str, deaf: Doors) -> None:
+def test_headers_count_for_the_size_of_a_job(broker: BrokerUnderTest, front: str, deaf: Doors) -> None:
     headers = json.dumps({"headers": {"padding": "x" * LIMIT}}).encode()
 
-    assert refused(house, front, deaf, b"", headers, b"")[0] == "TOO_LARGE"
+    assert refused(broker, front, deaf, b"", headers, b"")[0] == "TOO_LARGE"
 
 
-def test_a_bad_queue_name_takes_nothing_from_the_messages_that_came_with_it(house: House) -> None:
-    doors = house.take("pop")
+def test_a_bad_queue_name_takes_nothing_from_the_messages_that_came_with_it(broker: BrokerUnderTest) -> None:
+    doors = broker.take("pop")
     names = [b"", b"ends.", b"", b"a..b", b""] * 20
-    producer = house.socket(zmq.PUSH, doors.front)
+    producer = broker.socket(zmq.PUSH, doors.front)
 
     for name in names:
         producer.send_multipart([name, b"work"])
 
-    house.await_count(doors.queue, "ready", names.count(b""))
-    house.await_count(doors.queue, "dead", 40)
+    broker.await_count(doors.queue, "ready", names.count(b""))
+    broker.await_count(doors.queue, "dead", 40)
 
 
 def test_headers_count_with_the_bytes_that_they_take_in_mongodb(
-    house: House, front: str, deaf: Doors
+    broker: BrokerUnderTest, front: str, deaf: Doors
 ) -> None:
     headers = msgpack.packb({"headers": {"a": [1] * 990}})
     payload = bytes(LIMIT - 4096)
 
     assert len(headers) + len(payload) < LIMIT
-    assert refused(house, front, deaf, b"", headers, payload)[0] == "TOO_LARGE"
+    assert refused(broker, front, deaf, b"", headers, payload)[0] == "TOO_LARGE"
 
 
-def test_over_long_jobs_of_the_library_are_refused_by_position(house: House) -> None:
+def test_over_long_jobs_of_the_library_are_refused_by_position(broker: BrokerUnderTest) -> None:
     entries = [[None, b"x" * size, None] for size in (LIMIT, LIMIT + 1, 1)]
 
-    (problems,) = house.smq().ask(b"PUSH", "sizes", entries).fields
+    (problems,) = broker.smq().ask(b"PUSH", "sizes", entries).fields
 
     assert [(at, each) for at, each, _ in problems] == [(1, "TOO_LARGE")]
-    assert len(house.admin.peek("sizes")) == 2
+    assert len(broker.admin.peek("sizes")) == 2
 
 
 def test_the_default_limit_is_12_mib(mongo_uri: str) -> None:
-    with serving(mongo_uri, spare(ask=1, pop=1)) as house:
-        doors, pops = house.take("ask"), house.take("pop")
-        asker, worker = house.socket(zmq.REQ, doors.front), house.socket(zmq.REP, doors.back)
+    with serving(mongo_uri, spare(ask=1, pop=1)) as broker:
+        doors, pops = broker.take("ask"), broker.take("pop")
+        asker, worker = broker.socket(zmq.REQ, doors.front), broker.socket(zmq.REP, doors.back)
         longest = bytes(12 * MIB)
 
         asker.send(longest)
@@ -339,28 +343,28 @@ def test_the_default_limit_is_12_mib(mongo_uri: str) -> None:
 
         asker.send(longest + b"!")
         assert code(receive(asker)) == "TOO_LARGE"
-        house.push(pops.front, longest + b"!")
-        assert house.dead_letter(pops.queue)["size"] == 12 * MIB + 1
-        assert house.serves()
+        broker.push(pops.front, longest + b"!")
+        assert broker.dead_letter(pops.queue)["size"] == 12 * MIB + 1
+        assert broker.serves()
 
 
 # ---------------------------------------------------------------------- floods
 
 
-def test_a_flood_of_bad_jobs_is_counted_but_fills_neither_log_nor_store(house: House) -> None:
-    doors = house.take("pop")
-    before = house.counter("unreadable"), lines(house, "bad_headers"), time.monotonic()
-    producer = house.socket(zmq.PUSH, doors.front)
+def test_a_flood_of_bad_jobs_is_counted_but_fills_neither_log_nor_store(broker: BrokerUnderTest) -> None:
+    doors = broker.take("pop")
+    before = broker.counter("unreadable"), lines(broker, "bad_headers"), time.monotonic()
+    producer = broker.socket(zmq.PUSH, doors.front)
 
     for _ in range(1500):
         producer.send_multipart([b"", b'{"prio": 1}', b"work"])
-    wait_until(lambda: house.counter("unreadable") == before[0] + 1500)
+    wait_until(lambda: broker.counter("unreadable") == before[0] + 1500)
 
-    house.await_count(doors.queue, "dead", 1000)
-    assert lines(house, "bad_headers") - before[1] <= 2 + time.monotonic() - before[2]
-    assert house.counter("unreadable") == before[0] + 1500
+    broker.await_count(doors.queue, "dead", 1000)
+    assert lines(broker, "bad_headers") - before[1] <= 2 + time.monotonic() - before[2]
+    assert broker.counter("unreadable") == before[0] + 1500
 
 
-def lines(house: House, kind: str) -> int:
+def lines(broker: BrokerUnderTest, kind: str) -> int:
     """How many lines of the broker's log are about this kind of mistake."""
-    return len(re.findall(rf"WARNING broker: {kind}: ", house.broker.log_text()))
+    return len(re.findall(rf"WARNING broker: {kind}: ", broker.process.log_text()))

@@ -11,9 +11,9 @@ from pathlib import Path
 from secrets import token_hex
 
 import pytest
-from proxied import RawClient, Site, Stage, stage_of, wait_quiet
-from replica_set import ReplicaSet
 
+from faults.proxied import ProxiedBroker, RawClient, SharedQueue, shared_queue, wait_quiet
+from faults.replica_set import ReplicaSet
 from launcher import BrokerProcess, wait_until
 from sluicemq import Producer, wire
 
@@ -36,14 +36,14 @@ MOST_GROWTH = 3 * HWM_BYTES
 def test_commits_that_hang_are_bounded_and_all_is_done_once_afterwards(
     mongo_uri: str, hwm: int, jobs: int, growth: int
 ) -> None:
-    with stage_of(mongo_uri, 1, hwm=hwm) as stage, stage.working(stage.a, prefetch=200) as handled:
-        hanging = stage.a.proxy.delay(stage.on("delete"), None)
-        with growing_by(stage.a.broker, growth):
-            push(stage, jobs)
+    with shared_queue(mongo_uri, 1, hwm=hwm) as shared, shared.working(shared.a, prefetch=200) as handled:
+        hanging = shared.a.proxy.delay(shared.on("delete"), None)
+        with growing_by(shared.a.process, growth):
+            push(shared, jobs)
             wait_quiet(lambda: sum(handled.values()), 1.5)
         assert sum(handled.values()) <= 5 * hwm, "jobs are handed out though no commit is confirmed"
         hanging.cut()
-        all_is_done_once(stage, handled, jobs)
+        all_is_done_once(shared, handled, jobs)
 
 
 @full
@@ -53,67 +53,65 @@ def test_commits_that_fail_are_bounded_and_all_is_done_once_afterwards() -> None
     with ReplicaSet() as replica_set, ExitStack() as stack:
         port = replica_set.ports[0]
         uri = f"mongodb://127.0.0.1:{port}/?directConnection=true"
-        stage = stack.enter_context(stage_of(uri, 1, hwm=hwm))
-        handled = stack.enter_context(stage.working(stage.a, prefetch=200))
+        shared = stack.enter_context(shared_queue(uri, 1, hwm=hwm))
+        handled = stack.enter_context(shared.working(shared.a, prefetch=200))
         failing = {
             "failCommands": ["delete"],
             "errorCode": 262,
-            "namespace": f"{stage.database.name}.queue.{stage.queue}",
+            "namespace": f"{shared.database.name}.queue.{shared.name}",
         }
         replica_set.fail(port, "failCommand", "alwaysOn", failing)
-        push(stage, jobs)
+        push(shared, jobs)
         wait_quiet(lambda: sum(handled.values()), 2.0)
         assert sum(handled.values()) <= 5 * hwm, "jobs are handed out though no commit is confirmed"
         replica_set.fail(port, "failCommand", "off")
-        all_is_done_once(stage, handled, jobs)
+        all_is_done_once(shared, handled, jobs)
 
 
 @pytest.mark.parametrize("verdict", [wire.ROLLBACK, pytest.param(wire.RELEASE, marks=full)])
-@pytest.mark.timeout(120)
 def test_rollbacks_that_hang_are_bounded_too(mongo_uri: str, verdict: str) -> None:
     hwm = 300
-    with stage_of(mongo_uri, 1, hwm=hwm) as stage:
-        hanging = stage.a.proxy.delay(stage.on("update", "ready"), None)
-        worker = stage.client(stage.a)
+    with shared_queue(mongo_uri, 1, hwm=hwm) as shared:
+        hanging = shared.a.proxy.delay(shared.on("update", "ready"), None)
+        worker = shared.client(shared.a)
         worker.ready(100)
-        with Producer(stage.a.endpoint) as producer:
+        with Producer(shared.a.endpoint) as producer:
             for number in range(20 * hwm):
-                producer.push(stage.queue, b"%d" % number)
+                producer.push(shared.name, b"%d" % number)
         while worker.offered(5.0):
             worker.send(wire.SETTLE, [[each.receipt, verdict, b"why", 60.0] for each in worker.take_all()])
             assert len(worker.taken) <= 5 * hwm
-            handed = stage.jobs.count_documents({"attempts": {"$gte": 1}})
+            handed = shared.jobs.count_documents({"attempts": {"$gte": 1}})
             assert handed <= 5 * hwm, "jobs are handed out though none is given back"
         hanging.cut()
 
 
-@pytest.mark.timeout(120)
 def test_a_queue_whose_commits_hang_does_not_stop_the_others(mongo_uri: str) -> None:
     jobs, hwm = 3_000, 500
-    with stage_of(mongo_uri, 1, hwm=hwm) as stage, stage.working(stage.a, prefetch=200) as sick:
-        hanging = stage.a.proxy.delay(stage.on("delete"), None)
-        push(stage, jobs)
+    with shared_queue(mongo_uri, 1, hwm=hwm) as shared, shared.working(shared.a, prefetch=200) as sick:
+        hanging = shared.a.proxy.delay(shared.on("delete"), None)
+        push(shared, jobs)
         wait_quiet(lambda: sum(sick.values()), 1.5)
         assert sum(sick.values()) < jobs, "nothing has filled the mark"
-        with RawClient(stage.a.endpoint, "well") as well:
+        with RawClient(shared.a.endpoint, "well") as well:
             well.ready(10)
             for number in range(100):
                 well.push(b"%d" % number)
                 [job] = well.take()
                 well.commit(job)
         hanging.cut()
-        all_is_done_once(stage, sick, jobs)
+        all_is_done_once(shared, sick, jobs)
 
 
-def push(stage: Stage, jobs: int) -> None:
+def push(shared: SharedQueue, jobs: int) -> None:
     """Confirmed, all of them: pushes go on."""
-    with Producer(stage.a.endpoint) as producer:
+    with Producer(shared.a.endpoint) as producer:
         for number in range(jobs):
-            producer.push(stage.queue, b"%d" % number)
+            producer.push(shared.name, b"%d" % number)
 
 
-def all_is_done_once(stage: Stage, handled: Counter[bytes], jobs: int) -> None:
-    stage.wait_empty(120)
+def all_is_done_once(shared: SharedQueue, handled: Counter[bytes], jobs: int) -> None:
+    shared.wait_empty(120)
     assert len(handled) == jobs
     assert set(handled.values()) == {1}
 
@@ -124,19 +122,19 @@ def all_is_done_once(stage: Stage, handled: Counter[bytes], jobs: int) -> None:
 @full
 @pytest.mark.timeout(600)
 def test_large_jobs_of_many_producers_at_once(mongo_uri: str) -> None:
-    with stage_of(mongo_uri, 1) as stage:
-        warm(stage.a)
+    with shared_queue(mongo_uri, 1) as shared:
+        warm(shared.a)
         payload = bytes(12 * MIB - 1024)
 
         def push_two() -> None:
-            with Producer(stage.a.endpoint, close_timeout=300) as producer:
+            with Producer(shared.a.endpoint, close_timeout=300) as producer:
                 for _ in range(2):
-                    producer.push(stage.queue, payload)
+                    producer.push(shared.name, payload)
 
-        with growing_by(stage.a.broker, MOST_GROWTH), ThreadPoolExecutor(40) as pool:
+        with growing_by(shared.a.process, MOST_GROWTH), ThreadPoolExecutor(40) as pool:
             for each in [pool.submit(push_two) for _ in range(40)]:
                 each.result()
-        assert stage.stored() == 80
+        assert shared.stored() == 80
 
 
 @full
@@ -144,20 +142,20 @@ def test_large_jobs_of_many_producers_at_once(mongo_uri: str) -> None:
 @pytest.mark.parametrize("workers", [1, 15])
 def test_large_results_that_are_kept_slowly(mongo_uri: str, workers: int) -> None:
     results = 150
-    with stage_of(mongo_uri, 1) as stage, ThreadPoolExecutor(workers) as pool:
-        warm(stage.a)
+    with shared_queue(mongo_uri, 1) as shared, ThreadPoolExecutor(workers) as pool:
+        warm(shared.a)
         gate = threading.Event()
-        stage.a.proxy.before(stage.on("update", "done"), lambda: gate.wait(10), None)
-        producer = stage.client(stage.a)
+        shared.a.proxy.before(shared.on("update", "done"), lambda: gate.wait(10), None)
+        producer = shared.client(shared.a)
         for number in range(results):
             producer.push(b"%d" % number, reply="result")
-        clients = [stage.client(stage.a) for _ in range(workers)]
+        clients = [shared.client(shared.a) for _ in range(workers)]
         for client in clients:
             client.ready(results // workers)
-        with growing_by(stage.a.broker, MOST_GROWTH):
+        with growing_by(shared.a.process, MOST_GROWTH):
             for each in [pool.submit(finish_all, client, results // workers, gate) for client in clients]:
                 each.result()
-        wait_until(lambda: stage.jobs.count_documents({"state": "done"}) == results, what="all results")
+        wait_until(lambda: shared.jobs.count_documents({"state": "done"}) == results, what="all results")
 
 
 def finish_all(client: RawClient, count: int, gate: threading.Event) -> None:
@@ -175,16 +173,16 @@ def finish_all(client: RawClient, count: int, gate: threading.Event) -> None:
 @pytest.mark.timeout(600)
 def test_large_jobs_of_many_queues_with_slow_workers(mongo_uri: str) -> None:
     queues, jobs = [f"slow{number}" for number in range(30)], 32
-    with stage_of(mongo_uri, 1, queue=queues[0]) as stage, ExitStack() as stack:
-        with Producer(stage.a.endpoint, close_timeout=300) as producer:
+    with shared_queue(mongo_uri, 1, queue=queues[0]) as shared, ExitStack() as stack:
+        with Producer(shared.a.endpoint, close_timeout=300) as producer:
             for _ in range(jobs):
                 for queue in queues:
                     producer.push(queue, bytes(MIB))
-        stage.a.broker.terminate()  # so that nothing is in its memory before
-        stage.a.broker.restart()
-        warm(stage.a)
-        with growing_by(stage.a.broker, MOST_GROWTH):
-            clients = [stack.enter_context(RawClient(stage.a.endpoint, queue)) for queue in queues]
+        shared.a.process.terminate()  # so that nothing is in its memory before
+        shared.a.process.restart()
+        warm(shared.a)
+        with growing_by(shared.a.process, MOST_GROWTH):
+            clients = [stack.enter_context(RawClient(shared.a.endpoint, queue)) for queue in queues]
             for client in clients:
                 client.ready(1)
             for client in clients:
@@ -196,9 +194,9 @@ def test_large_jobs_of_many_queues_with_slow_workers(mongo_uri: str) -> None:
                     client.take(1, 60)
 
 
-def warm(site: Site) -> None:
+def warm(broker: ProxiedBroker) -> None:
     """Let it have done each thing once."""
-    with RawClient(site.endpoint, f"warm{token_hex(2)}") as client:
+    with RawClient(broker.endpoint, f"warm{token_hex(2)}") as client:
         client.ready(1)
         for headers in ({}, {"reply": "result"}):
             client.push(bytes(MIB), None, **headers)

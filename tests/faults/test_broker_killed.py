@@ -7,33 +7,36 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
+from typing import Any
 
 import pytest
-from fleet import Fleet
 from pymongo import MongoClient
 
+from faults.fleet import Fleet
 from launcher import BrokerProcess, wait_until
 from sluicemq import Client, Job, Producer, Worker
 
 QUEUED, RUNNING = 20_000, 50
-LEASE = 4.0
 #: Silence is long, so that a connection outlives its broker's being frozen.
-CONFIG = {"broker": {"lease": LEASE, "poll": 0.2, "silence": 30}}
+SETTINGS = {"poll": 0.2, "silence": 60}
+#: Where a broker's lease is to end soon, and others look for it often; and where it is to be kept, however
+#: slow the machine is.
+LOSING, KEEPING = ({"broker": {**SETTINGS, "lease": lease}} for lease in (4.0, 120.0))
 
 
 @pytest.fixture(params=["embedded", "external"])
 def broker(request: pytest.FixtureRequest) -> Iterator[BrokerProcess]:
     if request.param == "embedded":
-        broker = BrokerProcess(config=CONFIG)
+        broker = BrokerProcess(config=LOSING)
     else:
         names = (request.getfixturevalue("mongo_uri"), request.getfixturevalue("database"))
-        broker = BrokerProcess(*names, config=CONFIG)
+        broker = BrokerProcess(*names, config=LOSING)
     with broker:
         yield broker
 
 
 def test_queued_and_running_jobs_survive_and_no_attempt_is_charged(broker: BrokerProcess) -> None:
-    handler = Gate()
+    handler = GatedHandler()
     with Worker(broker.doors["smq"], "default", handler, prefetch=500, concurrency=RUNNING):
         everything = push(broker, QUEUED + RUNNING)
         wait_until(lambda: len(handler.running) == RUNNING, what="the running jobs")
@@ -51,18 +54,18 @@ def test_queued_and_running_jobs_survive_and_no_attempt_is_charged(broker: Broke
 
 
 def test_confirmed_pushes_survive_a_kill_in_the_middle_of_pushing(mongo_uri: str, database: str) -> None:
-    with BrokerProcess(mongo_uri, database, config=CONFIG) as broker:
+    with BrokerProcess(mongo_uri, database, config=KEEPING) as broker:
         kill_while_pushing(broker)
 
 
 @pytest.mark.full
 def test_confirmed_pushes_survive_a_kill_that_takes_the_embedded_store_too() -> None:
-    with BrokerProcess(config=CONFIG) as broker:
+    with BrokerProcess(config=KEEPING) as broker:
         kill_while_pushing(broker)
 
 
 def test_another_broker_takes_over_what_a_killed_one_held(mongo_uri: str, database: str) -> None:
-    handler = Gate()
+    handler = GatedHandler()
     handler.opened.set()
     with two_brokers(mongo_uri, database) as (first, second), Fleet() as fleet:
         worker = fleet.worker("library", first.doors["smq"], "default", 20, 5)
@@ -81,7 +84,7 @@ def test_another_broker_takes_over_what_a_killed_one_held(mongo_uri: str, databa
 def test_a_broker_that_wakes_after_its_jobs_were_taken_over_changes_nothing(
     mongo_uri: str, database: str
 ) -> None:
-    late, handler = Gate(), Gate()
+    late, handler = GatedHandler(), GatedHandler()
     with (
         two_brokers(mongo_uri, database) as (first, second),
         Worker(first.doors["smq"], "default", late, prefetch=5, concurrency=5),
@@ -103,8 +106,8 @@ def test_a_broker_that_wakes_after_its_jobs_were_taken_over_changes_nothing(
 
 
 def test_two_brokers_deliver_nothing_twice(mongo_uri: str, database: str) -> None:
-    handlers = [Gate(), Gate()]
-    with two_brokers(mongo_uri, database) as brokers, ExitStack() as stack:
+    handlers = [GatedHandler(), GatedHandler()]
+    with two_brokers(mongo_uri, database, KEEPING) as brokers, ExitStack() as stack:
         for handler, broker in zip(handlers, brokers, strict=True):
             handler.opened.set()
             stack.enter_context(Worker(broker.doors["smq"], "default", handler, prefetch=100))
@@ -122,7 +125,7 @@ def test_two_brokers_deliver_nothing_twice(mongo_uri: str, database: str) -> Non
 
 
 def kill_while_pushing(broker: BrokerProcess) -> None:
-    handler = Gate()
+    handler = GatedHandler()
     handler.opened.set()
     pushed: list[set[str]] = []
     pushing = threading.Thread(target=lambda: pushed.append(push(broker, QUEUED)))
@@ -141,7 +144,7 @@ def kill_while_pushing(broker: BrokerProcess) -> None:
     assert set(handler.handled.values()) == {1}
 
 
-class Gate:
+class GatedHandler:
     """A handler that holds its jobs until it is opened, and notes what it has had."""
 
     def __init__(self) -> None:
@@ -160,17 +163,19 @@ class Gate:
         self.opened.wait(60)
 
 
-def push_one_more(broker: BrokerProcess, handler: Gate) -> list[str]:
+def push_one_more(broker: BrokerProcess, handler: GatedHandler) -> list[str]:
     """Jobs go to whichever broker asks first; returns those that this handler has had."""
     push(broker, 1)
     return list(handler.handled)
 
 
 @contextmanager
-def two_brokers(mongo_uri: str, database: str) -> Iterator[tuple[BrokerProcess, BrokerProcess]]:
+def two_brokers(
+    mongo_uri: str, database: str, config: dict[str, Any] = LOSING
+) -> Iterator[tuple[BrokerProcess, BrokerProcess]]:
     with (
-        BrokerProcess(mongo_uri, database, config=CONFIG) as first,
-        BrokerProcess(mongo_uri, database, config=CONFIG) as second,
+        BrokerProcess(mongo_uri, database, config=config) as first,
+        BrokerProcess(mongo_uri, database, config=config) as second,
     ):
         yield first, second
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from random import Random
 from secrets import token_hex
@@ -13,14 +13,15 @@ from typing import Any
 import psutil
 import pytest
 import zmq
-from load import Load
-from mongo_messages import Command
-from proxied import RawClient, stage_of
 from pymongo import MongoClient
-from replica_set import ReplicaSet
 
+from faults.load import Load
+from faults.mongo_messages import Command
+from faults.mongo_proxy import Chosen, Fault
+from faults.proxied import RawClient, shared_queue
+from faults.replica_set import ReplicaSet
 from launcher import BrokerProcess, wait_until
-from plain_clients import House, serving, shake_hands, spare
+from plain_clients import BrokerUnderTest, serving, shake_hands, spare
 from sluicemq import Duplicate, Producer, wire
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]
@@ -115,19 +116,19 @@ def test_replies_that_are_lost_at_random_lose_nothing_and_run_nothing_again(
     mongo_uri: str, seed: int
 ) -> None:
     random = Random(seed)
-    with stage_of(mongo_uri, queue=QUEUE) as stage:
-        brokers = [site.broker for site in stage.sites]
+    with shared_queue(mongo_uri, queue=QUEUE) as shared:
+        brokers = [broker.process for broker in shared.brokers]
         with Load(brokers, QUEUE) as load:
             load.go_on(1000)
             for _ in range(30):
-                site = random.choice(stage.sites)
-                chosen = stage.on(random.choice(["insert", "update", "delete", "find"]))
-                fault = random.choice([site.proxy.cut, site.proxy.refuse, site.proxy.hold])(
-                    chosen, random.randrange(1, 4)
-                )
+                broker = random.choice(shared.brokers)
+                chosen = shared.on(random.choice(["insert", "update", "delete", "find"]))
+                faults: list[Callable[[Chosen, int], Fault[Any]]]
+                faults = [broker.proxy.cut, broker.proxy.refuse, broker.proxy.hold]
+                fault = random.choice(faults)(chosen, random.randrange(1, 4))
                 load.go_on(200)
                 fault.cut()
-            load.finish(stage.jobs)
+            load.finish(shared.jobs)
 
 
 # ------------------------------------------------------------------ dedupe and pops
@@ -138,15 +139,19 @@ def test_of_jobs_with_one_dedupe_id_at_two_brokers_one_is_stored(mongo_uri: str,
     """600 ids, each pushed twice at each of two brokers whose replies are lost at random."""
     count = 600
     random = Random(seed)
-    with stage_of(mongo_uri) as stage, stage.working(stage.a, 50) as at_a, stage.working(stage.b, 50) as at_b:
-        for site in stage.sites:
-            site.proxy.cut(lambda command: is_insert(command) and random.random() < 0.3, 20)
+    with (
+        shared_queue(mongo_uri) as shared,
+        shared.working(shared.a, 50) as at_a,
+        shared.working(shared.b, 50) as at_b,
+    ):
+        for broker in shared.brokers:
+            broker.proxy.cut(lambda command: is_insert(command) and random.random() < 0.3, 20)
         firsts: dict[str, list[str]] = {str(number): [] for number in range(count)}
 
         def push(endpoint: str, names: list[str]) -> None:
             with Producer(endpoint, on_refused=lambda *_: None) as producer:
                 receipts = [
-                    (name, producer.push(stage.queue, name.encode(), dedupe_id=name)) for name in names
+                    (name, producer.push(shared.name, name.encode(), dedupe_id=name)) for name in names
                 ]
                 for name, receipt in receipts:
                     try:
@@ -156,8 +161,8 @@ def test_of_jobs_with_one_dedupe_id_at_two_brokers_one_is_stored(mongo_uri: str,
                         firsts[name].append(error.id)
 
         pushing = [
-            threading.Thread(target=push, args=(site.endpoint, random.sample(list(firsts), count)))
-            for site in stage.sites * 2
+            threading.Thread(target=push, args=(broker.endpoint, random.sample(list(firsts), count)))
+            for broker in shared.brokers * 2
         ]
         for each in pushing:
             each.start()
@@ -166,7 +171,7 @@ def test_of_jobs_with_one_dedupe_id_at_two_brokers_one_is_stored(mongo_uri: str,
         assert {len(each) for each in firsts.values()} == {4}
         assert {len(set(each)) for each in firsts.values()} == {1}, "two were first"
         wait_until(lambda: len(at_a + at_b) == count, what="all jobs")
-        wait_until(lambda: not stage.jobs.count_documents({"state": {"$ne": "done"}}), what="all commits")
+        wait_until(lambda: not shared.jobs.count_documents({"state": {"$ne": "done"}}), what="all commits")
         assert set((at_a + at_b).values()) == {1}
 
 
@@ -178,22 +183,22 @@ def is_insert(command: Command) -> bool:
 def test_no_pop_comes_twice_when_replies_are_lost_at_random(mongo_uri: str, seed: int) -> None:
     count = 3000
     random = Random(seed)
-    with stage_of(mongo_uri) as stage:
-        for site in stage.sites:
-            site.proxy.cut(
-                lambda command: stage.on("delete")(command) and random.random() < 0.3,
+    with shared_queue(mongo_uri) as shared:
+        for broker in shared.brokers:
+            broker.proxy.cut(
+                lambda command: shared.on("delete")(command) and random.random() < 0.3,
                 20,
             )
-        poppers = [stage.client(site) for site in stage.sites]
-        with Producer(stage.a.endpoint) as producer:
+        poppers = [shared.client(broker) for broker in shared.brokers]
+        with Producer(shared.a.endpoint) as producer:
             for number in range(count):
-                producer.push(stage.queue, b"%d" % number)
+                producer.push(shared.name, b"%d" % number)
         popped: Counter[bytes] = Counter()
         for popper in poppers:
-            popper.ask(wire.READY, stage.queue, count, {"pop": True})
+            popper.ask(wire.READY, shared.name, count, {"pop": True})
         while popper_with_some := next((each for each in poppers if each.offered(3)), None):
             popped.update(job.payload for job in popper_with_some.take_all())
-        stage.wait_empty()
+        shared.wait_empty()
         assert set(popped.values()) == {1}
         assert len(popped) == count
 
@@ -202,8 +207,8 @@ def test_no_pop_comes_twice_when_replies_are_lost_at_random(mongo_uri: str, seed
 
 
 def test_connections_that_come_and_go_take_no_memory(mongo_uri: str) -> None:
-    with serving(mongo_uri, spare(pop=1, ask=1, ack=1)) as house:
-        doors = {shape: house.take(shape) for shape in ("pop", "ask", "ack")}
+    with serving(mongo_uri, spare(pop=1, ask=1, ack=1)) as broker:
+        doors = {shape: broker.take(shape) for shape in ("pop", "ask", "ack")}
         addresses = [
             (doors["pop"].front, b"PUSH"),
             (doors["pop"].back, b"PULL"),
@@ -211,24 +216,24 @@ def test_connections_that_come_and_go_take_no_memory(mongo_uri: str) -> None:
             (doors["ask"].back, b"REP"),
             (doors["ack"].back, b"PULL"),
             (doors["ack"].commit, b"PUSH"),
-            (house.broker.doors["smq"], b"DEALER"),
+            (broker.doors["smq"], b"DEALER"),
         ]
-        come_and_go(house, addresses, 10)
-        before = psutil.Process(house.broker.pid).memory_info().rss
-        come_and_go(house, addresses, 60)
-        assert psutil.Process(house.broker.pid).memory_info().rss - before < 10 * MIB
+        come_and_go(broker, addresses, 10)
+        before = psutil.Process(broker.process.pid).memory_info().rss
+        come_and_go(broker, addresses, 60)
+        assert psutil.Process(broker.process.pid).memory_info().rss - before < 10 * MIB
 
 
-def come_and_go(house: House, addresses: list[tuple[str, bytes]], rounds: int) -> None:
+def come_and_go(broker: BrokerUnderTest, addresses: list[tuple[str, bytes]], rounds: int) -> None:
     for _ in range(rounds):
         for address, kind in addresses:
             strangers = [shake_hands(address, kind) for _ in range(20)]
             for stranger in strangers:
                 stranger.close()
-        with RawClient(house.broker.doors["smq"], "churn") as client:
+        with RawClient(broker.doors["smq"], "churn") as client:
             client.ready(1)
             client.push(bytes(10_000))
             client.commit(client.take()[0])
             with suppress(zmq.ZMQError):
                 client.ask(wire.BYE)
-        assert house.serves()
+        assert broker.serves()

@@ -9,50 +9,50 @@ import pytest
 import zmq
 
 from launcher import BrokerProcess, wait_until
-from plain_clients import ANY_PORT, House, receive, serving, spare
+from plain_clients import ANY_PORT, BrokerUnderTest, receive, serving, spare
 from sluicemq import Client, wire
 
 MANY = 12_000  # questions, more than the high-water mark of a device
 
 
 @pytest.fixture(scope="module")
-def shared(mongo_uri: str) -> Iterator[House]:
-    with serving(mongo_uri, spare(ask=3, pop=2)) as house:
-        yield house
+def shared(mongo_uri: str) -> Iterator[BrokerUnderTest]:
+    with serving(mongo_uri, spare(ask=3, pop=2)) as broker:
+        yield broker
 
 
 @pytest.fixture
-def house(shared: House) -> Iterator[House]:
+def broker(shared: BrokerUnderTest) -> Iterator[BrokerUnderTest]:
     yield shared
-    shared.leave()
-    assert "Traceback" not in shared.broker.log_text()
+    shared.close_sockets()
+    assert "Traceback" not in shared.process.log_text()
 
 
-def test_a_client_that_asks_without_end_and_leaves_locks_nobody_out(house: House) -> None:
+def test_a_client_that_asks_without_end_and_leaves_locks_nobody_out(broker: BrokerUnderTest) -> None:
     # Given a DEALER that asks more than all marks allow, and nobody who works
-    doors = house.take("ask")
-    greedy = house.socket(zmq.DEALER, doors.front, sndhwm=0)
-    received = house.counter("received")
+    doors = broker.take("ask")
+    greedy = broker.socket(zmq.DEALER, doors.front, sndhwm=0)
+    received = broker.counter("received")
     for number in range(MANY):
         greedy.send_multipart([b"%d" % number, b"", b"question"])
-    wait_until(lambda: house.counter("received") - received >= 1000)
+    wait_until(lambda: broker.counter("received") - received >= 1000)
     # Then others are served, while it is there
     accepted = [b"", b'{"reply": "accepted"}', b"work"]
-    assert house.ask(doors.front, *accepted, seconds=60)[0] != b"ERROR"
-    other = house.socket(zmq.REQ, doors.front)
+    assert broker.ask(doors.front, *accepted, seconds=60)[0] != b"ERROR"
+    other = broker.socket(zmq.REQ, doors.front)
     other.send_multipart([b"elsewhere", b"{}", b"question"])
-    wait_until(lambda: house.counts("elsewhere")["ready"] == 1)
+    wait_until(lambda: broker.counts("elsewhere")["ready"] == 1)
     # And when it has gone
     greedy.close()
-    assert house.ask(doors.front, *accepted, seconds=60)[0] != b"ERROR"
+    assert broker.ask(doors.front, *accepted, seconds=60)[0] != b"ERROR"
 
 
-def test_a_client_that_waits_for_many_answers_gets_all_of_them(house: House) -> None:
-    doors = house.take("ask")
-    asker = house.socket(zmq.DEALER, doors.front, sndhwm=0)
+def test_a_client_that_waits_for_many_answers_gets_all_of_them(broker: BrokerUnderTest) -> None:
+    doors = broker.take("ask")
+    asker = broker.socket(zmq.DEALER, doors.front, sndhwm=0)
     for number in range(3000):
         asker.send_multipart([b"%d" % number, b"", b"question"])
-    workers = [house.socket(zmq.REP, doors.back) for _ in range(4)]
+    workers = [broker.socket(zmq.REP, doors.back) for _ in range(4)]
     poller = zmq.Poller()
     for each in (asker, *workers):
         poller.register(each, zmq.POLLIN)
@@ -68,28 +68,32 @@ def test_a_client_that_waits_for_many_answers_gets_all_of_them(house: House) -> 
                 each.send(b"answer")
 
 
-def test_one_that_sends_nothing_but_malformed_questions_is_cut_and_others_are_served(house: House) -> None:
-    doors = house.take("ask")
-    stranger = house.socket(zmq.DEALER, doors.front, sndhwm=0)
+def test_one_that_sends_nothing_but_malformed_questions_is_cut_and_others_are_served(
+    broker: BrokerUnderTest,
+) -> None:
+    doors = broker.take("ask")
+    stranger = broker.socket(zmq.DEALER, doors.front, sndhwm=0)
     for _ in range(1000):
         stranger.send_multipart([b"no delimiter"])
-    house.broker.wait_log("messages within 60 s that can't be used")
-    assert house.ask(doors.front, b"", b'{"reply": "accepted"}', b"work", seconds=60)[0] != b"ERROR"
+    broker.process.wait_log("messages within 60 s that can't be used")
+    assert broker.ask(doors.front, b"", b'{"reply": "accepted"}', b"work", seconds=60)[0] != b"ERROR"
 
 
-def test_plain_sockets_that_name_queues_without_end_leave_some_to_the_library(house: House) -> None:
-    doors = house.take("pop")
-    producer = house.socket(zmq.PUSH, doors.front, sndhwm=0)
+def test_plain_sockets_that_name_queues_without_end_leave_some_to_the_library(
+    broker: BrokerUnderTest,
+) -> None:
+    doors = broker.take("pop")
+    producer = broker.socket(zmq.PUSH, doors.front, sndhwm=0)
     for number in range(1000):
         producer.send_multipart([b"typing-error-%d" % number, b"work"])
-    wait_until(lambda: house.counts(doors.queue)["dead"])
+    wait_until(lambda: broker.counts(doors.queue)["dead"])
 
     # It takes far longer than that to make a thousand at ten a second.
-    (letter, *_) = house.collection(doors.queue).find({"state": "dead"})
+    (letter, *_) = broker.collection(doors.queue).find({"state": "dead"})
     assert letter["errors"][-1]["reason"].startswith("QUEUE_FULL: queue 'typing-error-")
-    made = house.collection(doors.queue).database.list_collection_names()
+    made = broker.collection(doors.queue).database.list_collection_names()
     assert len(made) < 900
-    answer = house.smq().ask(b"PUSH", "honest", [[None, b"work", None]])
+    answer = broker.smq().ask(b"PUSH", "honest", [[None, b"work", None]])
     assert answer.verb == b"OK"
 
 
@@ -110,24 +114,26 @@ def test_each_device_says_for_itself_whether_its_messages_make_queues(
 
 
 def test_a_hundred_that_ask_for_the_counts_without_end_and_leave_keep_no_answer_from_others(
-    house: House,
+    broker: BrokerUnderTest,
 ) -> None:
     # Given sessions that ask far more than can be counted, and read nothing
-    crowd = [house.smq() for _ in range(100)]
+    crowd = [broker.smq() for _ in range(100)]
     for session in crowd:
         for number in range(200):
             session.plain.send_multipart(wire.encode((wire.STATS, wire.QUEUES)[number % 2], number + 1))
     first = crowd[0].answer(1)
     # Then others are told, while these wait, and when they have gone
     assert first.verb == wire.OK
-    assert house.smq().ask(wire.STATS).verb == wire.OK
+    assert broker.smq().ask(wire.STATS).verb == wire.OK
     for session in crowd:
         session.plain.close()
-    assert house.smq().ask(wire.STATS).verb == wire.OK
+    assert broker.smq().ask(wire.STATS).verb == wire.OK
 
 
-def test_what_one_wants_to_know_who_has_left_is_not_looked_for_what_it_orders_is_done(house: House) -> None:
-    library, greedy = house.smq(), house.smq()
+def test_what_one_wants_to_know_who_has_left_is_not_looked_for_what_it_orders_is_done(
+    broker: BrokerUnderTest,
+) -> None:
+    library, greedy = broker.smq(), broker.smq()
     library.ask(wire.PUSH, "purged", [[None, b"work", None]])
     for number in range(900):
         greedy.plain.send_multipart(wire.encode(wire.STATS, number + 1))
@@ -135,4 +141,4 @@ def test_what_one_wants_to_know_who_has_left_is_not_looked_for_what_it_orders_is
     greedy.answer(1)
     greedy.plain.close()
 
-    wait_until(lambda: house.counts("purged")["ready"] == 0, 30)
+    wait_until(lambda: broker.counts("purged")["ready"] == 0)

@@ -7,8 +7,8 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from proxied import RawClient, Stage, stage_of
 
+from faults.proxied import RawClient, SharedQueue, shared_queue
 from launcher import wait_until
 from sluicemq import Client, wire
 
@@ -29,23 +29,23 @@ VERDICTS: dict[str, tuple[str, str, str, dict[str, Any]]] = {
 @pytest.mark.parametrize("verdict", VERDICTS)
 @pytest.mark.parametrize("rounds", [3, pytest.param(100, marks=[full, pytest.mark.timeout(600)])])
 def test_a_repeated_verdict_leaves_a_later_job_of_the_same_id_alone(
-    stage: Stage, verdict: str, rounds: int
+    shared: SharedQueue, verdict: str, rounds: int
 ) -> None:
-    client = stage.client(stage.a)
+    client = shared.client(shared.a)
     client.ready(10)
     for number in range(rounds):
-        use_an_id_again(stage, client, verdict, b"%d" % number)
+        use_an_id_again(shared, client, verdict, b"%d" % number)
 
 
-def use_an_id_again(stage: Stage, client: RawClient, verdict: str, payload: bytes) -> None:
+def use_an_id_again(shared: SharedQueue, client: RawClient, verdict: str, payload: bytes) -> None:
     # Given a verdict that is applied and not answered, and the same id pushed and delivered anew
     word, statement, state, headers = VERDICTS[verdict]
     client.push(b"first", "fixed", **headers)
     [first] = client.take()
-    held = stage.a.proxy.hold(stage.on(statement, state))
+    held = shared.a.proxy.hold(shared.on(statement, state))
     answer = client.settle(first, word, delay=3600 if word == wire.ROLLBACK else None)
     held.wait()
-    remove(stage, state)
+    remove(shared, state)
     client.push(payload, "fixed", **headers)
     [second] = client.take()
     assert second.payload == payload
@@ -53,40 +53,40 @@ def use_an_id_again(stage: Stage, client: RawClient, verdict: str, payload: byte
     held.cut()
     client.answer(answer)
     # Then
-    stored = stage.jobs.find_one({"_id": "fixed"})
+    stored = shared.jobs.find_one({"_id": "fixed"})
     assert stored, "a confirmed job is gone that nobody has committed"
     assert stored["state"] == "reserved"
     assert stored["payload"] == payload
     client.commit(second)
-    remove(stage, "done")
-    assert stage.stored() == 0
+    remove(shared, "done")
+    assert shared.stored() == 0
 
 
-def remove(stage: Stage, state: str) -> None:
+def remove(shared: SharedQueue, state: str) -> None:
     """An operator at the other broker removes what a verdict has left."""
-    with Client(stage.b.endpoint) as other:
+    with Client(shared.b.endpoint) as other:
         if state == "ready":
-            other.cancel(stage.queue, "fixed")
+            other.cancel(shared.name, "fixed")
         elif state:
-            other.purge(stage.queue, state)
+            other.purge(shared.name, state)
 
 
 @pytest.mark.parametrize("rounds", [1, pytest.param(50, marks=[full, pytest.mark.timeout(600)])])
-def test_a_popped_id_that_is_used_again_is_sent_once_each_time(stage: Stage, rounds: int) -> None:
-    poppers = [stage.client(stage.a), stage.client(stage.a)]
+def test_a_popped_id_that_is_used_again_is_sent_once_each_time(shared: SharedQueue, rounds: int) -> None:
+    poppers = [shared.client(shared.a), shared.client(shared.a)]
     for number in range(rounds):
-        pop_an_id_again(stage, poppers, [b"first %d" % number, b"second %d" % number])
+        pop_an_id_again(shared, poppers, [b"first %d" % number, b"second %d" % number])
 
 
-def pop_an_id_again(stage: Stage, poppers: list[RawClient], payloads: list[bytes]) -> None:
+def pop_an_id_again(shared: SharedQueue, poppers: list[RawClient], payloads: list[bytes]) -> None:
     # Given a pop whose removal is applied and not answered, and one of the same id that is not sent yet
     gate = threading.Event()
     for popper in poppers:
-        popper.ask(wire.READY, stage.queue, 1, {"pop": True})
-    held = stage.a.proxy.hold(stage.on("delete"))
+        popper.ask(wire.READY, shared.name, 1, {"pop": True})
+    held = shared.a.proxy.hold(shared.on("delete"))
     poppers[0].push(payloads[0], "fixed")
     held.wait()
-    second = stage.a.proxy.before(stage.on("delete"), lambda: gate.wait(30))
+    second = shared.a.proxy.before(shared.on("delete"), lambda: gate.wait(30))
     poppers[0].push(payloads[1], "fixed")
     wait_until(lambda: second.met, what="the second removal")
     # When the first is repeated before the second one lands
@@ -95,7 +95,7 @@ def pop_an_id_again(stage: Stage, poppers: list[RawClient], payloads: list[bytes
     gate.set()
     # Then
     assert sorted(each.take()[0].payload for each in poppers) == payloads
-    assert stage.stored() == 0
+    assert shared.stored() == 0
 
 
 # ------------------------------------------------------------------ a release
@@ -104,21 +104,21 @@ def pop_an_id_again(stage: Stage, poppers: list[RawClient], payloads: list[bytes
 @pytest.mark.parametrize("leaving", ["RELEASE", "BYE", "ROLLBACK"])
 @pytest.mark.parametrize("rounds", [1, pytest.param(30, marks=[full, pytest.mark.timeout(600)])])
 def test_a_repeated_release_does_not_take_a_job_from_its_next_worker(
-    stage: Stage, leaving: str, rounds: int
+    shared: SharedQueue, leaving: str, rounds: int
 ) -> None:
     for number in range(rounds):
-        release_and_claim_again(stage, leaving, b"%d" % number)
+        release_and_claim_again(shared, leaving, b"%d" % number)
 
 
-def release_and_claim_again(stage: Stage, leaving: str, payload: bytes) -> None:
+def release_and_claim_again(shared: SharedQueue, leaving: str, payload: bytes) -> None:
     # Given a release that is applied and not answered, and the job at another worker of the same broker
-    first, second, third = stage.client(stage.a), stage.client(stage.a), stage.client(stage.b)
+    first, second, third = shared.client(shared.a), shared.client(shared.a), shared.client(shared.b)
     first.ready(1)
     first.push(payload)
     [job] = first.take()
     first.ready(0)
     second.ready(1)
-    held = stage.a.proxy.hold(stage.on("update", "ready"))
+    held = shared.a.proxy.hold(shared.on("update", "ready"))
     if leaving == "BYE":
         first.ask(wire.BYE)
     else:
@@ -132,14 +132,14 @@ def release_and_claim_again(stage: Stage, leaving: str, payload: bytes) -> None:
     # Then
     assert again, "a broker with an idle worker did not claim the job"
     assert not third.offered(0.5), "two workers have the job"
-    stored = stage.jobs.find_one({"_id": job.id})
+    stored = shared.jobs.find_one({"_id": job.id})
     assert stored
     assert stored["state"] == "reserved"
     second.commit(again[0])
     third.ready(0)
     second.ready(0)
     assert not third.offered(0)
-    assert stage.stored() == 0
+    assert shared.stored() == 0
 
 
 # ------------------------------------------------------------------ an insert
@@ -147,14 +147,16 @@ def release_and_claim_again(stage: Stage, leaving: str, payload: bytes) -> None:
 
 @pytest.mark.parametrize("coming", ["before", "after"])
 @pytest.mark.parametrize("end", ["release", "cut"])
-def test_one_held_insert_does_not_hide_later_confirmed_jobs(stage: Stage, coming: str, end: str) -> None:
+def test_one_held_insert_does_not_hide_later_confirmed_jobs(
+    shared: SharedQueue, coming: str, end: str
+) -> None:
     # Given
     first, later = [b"first %d" % n for n in range(5)], [b"later %d" % n for n in range(5)]
-    producer, worker = stage.client(stage.a), stage.client(stage.a)
+    producer, worker = shared.client(shared.a), shared.client(shared.a)
     if coming == "before":
         worker.ready(100)
         warm_up(producer, worker)
-    held = stage.a.proxy.hold(stage.on("insert"))
+    held = shared.a.proxy.hold(shared.on("insert"))
     unconfirmed = producer.push_all(first)
     held.wait()
     if coming == "after":
@@ -170,7 +172,7 @@ def test_one_held_insert_does_not_hide_later_confirmed_jobs(stage: Stage, coming
     assert Counter(each.payload for each in worker.taken) == Counter(first + later)
     for each in worker.taken:
         worker.commit(each)
-    stage.wait_empty()
+    shared.wait_empty()
     assert not worker.offered(0.5)
 
 
@@ -187,11 +189,11 @@ def warm_up(producer: RawClient, worker: RawClient) -> None:
 @pytest.mark.parametrize("seconds", [8, 27])
 def test_jobs_behind_a_held_insert_are_not_taken_for_lost_ones(mongo_uri: str, seconds: float) -> None:
     """Longer than two audits, and than the driver's patience: each job is delivered once."""
-    with stage_of(mongo_uri, 1, lease=3.0) as stage:
-        producer, worker = stage.client(stage.a), stage.client(stage.a)
+    with shared_queue(mongo_uri, 1, lease=3.0) as shared:
+        producer, worker = shared.client(shared.a), shared.client(shared.a)
         worker.ready(1000)
         warm_up(producer, worker)
-        held = stage.a.proxy.hold(stage.on("insert"))
+        held = shared.a.proxy.hold(shared.on("insert"))
         first = producer.push_all([b"first"])
         held.wait()
         count = 1
@@ -204,7 +206,7 @@ def test_jobs_behind_a_held_insert_are_not_taken_for_lost_ones(mongo_uri: str, s
         worker.take(count, 60)
         for each in worker.taken:
             worker.commit(each)
-        stage.wait_empty()
+        shared.wait_empty()
         assert not worker.offered(7)  # two audits
         assert {each.attempt for each in worker.taken} == {1}
         assert len({each.id for each in worker.taken}) == count
@@ -214,14 +216,14 @@ def test_jobs_behind_a_held_insert_are_not_taken_for_lost_ones(mongo_uri: str, s
 
 
 @pytest.mark.parametrize("rounds", [1, pytest.param(10, marks=full)])
-def test_jobs_on_their_way_back_are_not_overtaken_by_a_new_one(stage: Stage, rounds: int) -> None:
+def test_jobs_on_their_way_back_are_not_overtaken_by_a_new_one(shared: SharedQueue, rounds: int) -> None:
     for _ in range(rounds):
-        producer, leaving, coming = (stage.client(stage.a) for _ in range(3))
+        producer, leaving, coming = (shared.client(shared.a) for _ in range(3))
         leaving.ready(1)
         for number in range(12):
             producer.push(b"%02d" % number)
         leaving.take()
-        slow = stage.a.proxy.slow(stage.on("update"), 0.4)
+        slow = shared.a.proxy.slow(shared.on("update"), 0.4)
         leaving.ask(wire.BYE)
         coming.ready(1)
         producer.push(b"12")
@@ -230,4 +232,4 @@ def test_jobs_on_their_way_back_are_not_overtaken_by_a_new_one(stage: Stage, rou
         slow.stop()
         assert [each.payload for each in coming.taken] == [b"%02d" % number for number in range(13)]
         coming.ask(wire.BYE)
-        stage.wait_empty()
+        shared.wait_empty()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from proxied import Delivered, RawClient, Stage
 
+from faults.proxied import Delivered, RawClient, SharedQueue
 from sluicemq import Client, wire
 
 
-def test_a_claim_does_not_take_a_later_job_of_an_id_that_it_has_read(stage: Stage) -> None:
+def test_a_claim_does_not_take_a_later_job_of_an_id_that_it_has_read(shared: SharedQueue) -> None:
     """Between its read and its update the job is done at the other broker, and its id is pushed anew."""
-    here, there = stage.client(stage.a), stage.client(stage.b)
+    here, there = shared.client(shared.a), shared.client(shared.b)
     there.push(b"first", "fixed")
 
     def done_and_pushed_anew() -> None:
@@ -19,18 +19,18 @@ def test_a_claim_does_not_take_a_later_job_of_an_id_that_it_has_read(stage: Stag
         there.ready(0)
         there.push(b"second", "fixed")
 
-    inside = stage.a.proxy.before(stage.on("update", "reserved"), done_and_pushed_anew)
+    inside = shared.a.proxy.before(shared.on("update", "reserved"), done_and_pushed_anew)
     here.ready(1)
     inside.wait()
     [job] = here.take()
     assert job.payload == b"second"
     here.commit(job)
-    stage.wait_empty()
+    shared.wait_empty()
     assert [each.payload for each in (*there.taken, *here.taken)] == [b"first", b"second"]
 
 
-def test_a_claim_whose_jobs_another_broker_takes_first_delivers_none_of_them(stage: Stage) -> None:
-    here, there = stage.client(stage.a), stage.client(stage.b)
+def test_a_claim_whose_jobs_another_broker_takes_first_delivers_none_of_them(shared: SharedQueue) -> None:
+    here, there = shared.client(shared.a), shared.client(shared.b)
     for number in range(10):
         there.push(b"%d" % number)
 
@@ -38,7 +38,7 @@ def test_a_claim_whose_jobs_another_broker_takes_first_delivers_none_of_them(sta
         there.ready(5)
         there.take(5)
 
-    inside = stage.a.proxy.before(stage.on("update", "reserved"), taken)
+    inside = shared.a.proxy.before(shared.on("update", "reserved"), taken)
     here.ready(10)
     inside.wait()
     here.take(5)
@@ -47,27 +47,27 @@ def test_a_claim_whose_jobs_another_broker_takes_first_delivers_none_of_them(sta
     there.ready(0)
     for each in here.taken:
         here.commit(each)
-    stage.wait_empty()
+    shared.wait_empty()
     assert sorted(each.payload for each in (*there.taken, *here.taken)) == [b"%d" % n for n in range(10)]
 
 
 @pytest.mark.parametrize("verdict", [wire.COMMIT, wire.ROLLBACK, wire.REJECT])
 def test_a_verdict_on_a_cancelled_job_leaves_one_alone_that_was_pushed_anew(
-    stage: Stage, verdict: str
+    shared: SharedQueue, verdict: str
 ) -> None:
     """The queue is removed at the other broker, and the id pushed there, before the verdict is sent on."""
-    here, there = stage.client(stage.a), stage.client(stage.b)
+    here, there = shared.client(shared.a), shared.client(shared.b)
     here.ready(1)
     here.push(b"first", "fixed")
     [first] = here.take()
 
     def removed_and_pushed_anew() -> None:
-        with Client(stage.b.endpoint) as client:
-            client.delete(stage.queue)
+        with Client(shared.b.endpoint) as client:
+            client.delete(shared.name)
         there.push(b"second", "fixed")
 
     name = "delete" if verdict == wire.COMMIT else "update"
-    inside = stage.a.proxy.before(stage.on(name), removed_and_pushed_anew)
+    inside = shared.a.proxy.before(shared.on(name), removed_and_pushed_anew)
     answer = here.settle(first, verdict, delay=None)
     inside.wait()
     here.answer(answer)
@@ -75,7 +75,7 @@ def test_a_verdict_on_a_cancelled_job_leaves_one_alone_that_was_pushed_anew(
     second = taken_by_either(here, there)
     assert second.payload == b"second"
     assert second.attempt == 1
-    stage.wait_empty()
+    shared.wait_empty()
 
 
 def taken_by_either(here: RawClient, there: RawClient) -> Delivered:
@@ -90,22 +90,22 @@ def taken_by_either(here: RawClient, there: RawClient) -> Delivered:
     return job
 
 
-def test_a_reservation_that_is_given_back_while_it_is_read_is_delivered_once(stage: Stage) -> None:
+def test_a_reservation_that_is_given_back_while_it_is_read_is_delivered_once(shared: SharedQueue) -> None:
     """A release at the other broker lands between the read and the update of a claim."""
-    here, there = stage.client(stage.a), stage.client(stage.b)
+    here, there = shared.client(shared.a), shared.client(shared.b)
     there.ready(1)
     there.push(b"first")
     [held] = there.take()
     there.ready(0)
     there.push(b"second")
-    inside = stage.a.proxy.before(
-        stage.on("update", "reserved"), lambda: there.answer(there.settle(held, wire.RELEASE))
+    inside = shared.a.proxy.before(
+        shared.on("update", "reserved"), lambda: there.answer(there.settle(held, wire.RELEASE))
     )
     here.ready(2)
     inside.wait()
     here.take(2)
     for each in here.taken:
         here.commit(each)
-    stage.wait_empty()
+    shared.wait_empty()
     assert sorted(each.payload for each in here.taken) == [b"first", b"second"]
     assert {each.attempt for each in here.taken} == {1}

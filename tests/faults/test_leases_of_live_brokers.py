@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 import zmq
-from mongo_messages import Command
-from mongo_proxy import CuttingProxy
 from pymongo import MongoClient
 
+from faults.mongo_messages import Command
+from faults.mongo_proxy import CuttingProxy
 from launcher import BrokerProcess, tcp, wait_until
 from sluicemq import Job, Producer, Worker
 
-LEASE = 3.0
+LEASE = 4.0
 BEATS = 5  # in one lease
 CONNECTIONS = 64  # of the client that all queues share
 SETTINGS = {"lease": LEASE, "poll": 0.2, "silence": 30}

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from launcher import wait_until
-from plain_clients import House, Smq, code, receive, serving, spare
+from plain_clients import BrokerUnderTest, Smq, code, receive, serving, spare
 from sluicemq import wire
 
 KIB, MIB = 2**10, 2**20
@@ -32,13 +32,13 @@ GROWTH = 150 * MIB
 
 
 @pytest.fixture(scope="module")
-def shared(mongo_uri: str) -> Iterator[House]:
-    with serving(mongo_uri, spare(ask=4, pop=2, ack=2)) as house:
-        yield house
+def shared(mongo_uri: str) -> Iterator[BrokerUnderTest]:
+    with serving(mongo_uri, spare(ask=4, pop=2, ack=2)) as broker:
+        yield broker
 
 
 @pytest.fixture
-def house(shared: House) -> Iterator[House]:
+def broker(shared: BrokerUnderTest) -> Iterator[BrokerUnderTest]:
     """A broker that serves others while a test attacks it, in turns that are not long, and grows little."""
     before = memory(shared)
     assert shared.serves()
@@ -47,8 +47,8 @@ def house(shared: House) -> Iterator[House]:
     assert shared.serves()
     assert longest_turn(shared) < LONGEST * slowness()
     assert memory(shared) < before + GROWTH
-    assert "Traceback" not in shared.broker.log_text()
-    shared.leave()
+    assert "Traceback" not in shared.process.log_text()
+    shared.close_sockets()
 
 
 def slowness() -> float:
@@ -62,24 +62,24 @@ def slowness() -> float:
 
 
 @pytest.fixture(scope="module")
-def front(shared: House) -> str:
+def front(shared: BrokerUnderTest) -> str:
     """A REQ door."""
     return shared.take("ask").front
 
 
 @pytest.fixture(scope="module")
-def deaf(shared: House) -> str:
+def deaf(shared: BrokerUnderTest) -> str:
     """A PUSH door."""
     return shared.take("pop").front
 
 
-def longest_turn(house: House) -> float:
+def longest_turn(broker: BrokerUnderTest) -> float:
     """Seconds that the longest turn since the last call has computed."""
-    return float(house.admin.stats()["broker"]["longest_turn_cpu"])
+    return float(broker.admin.stats()["broker"]["longest_turn_cpu"])
 
 
-def memory(house: House) -> int:
-    return int(psutil.Process(house.broker.pid).memory_info().rss)
+def memory(broker: BrokerUnderTest) -> int:
+    return int(psutil.Process(broker.process.pid).memory_info().rss)
 
 
 PACKED = {
@@ -141,10 +141,10 @@ ALL += [("JSON", name, unit) for name, unit in WRITTEN.items()]
 )
 @pytest.mark.parametrize(("kind", "name", "unit"), ALL, ids=[f"{kind}: {name}" for kind, name, _ in ALL])
 def test_headers_of_whatever_kind_and_size(
-    house: House, front: str, deaf: str, kind: str, name: str, unit: Any, sizes: tuple[int, ...]
+    broker: BrokerUnderTest, front: str, deaf: str, kind: str, name: str, unit: Any, sizes: tuple[int, ...]
 ) -> None:
-    asker, producer = house.socket(zmq.REQ, front), house.socket(zmq.PUSH, deaf, linger=10_000)
-    unreadable = house.counter("unreadable")
+    asker, producer = broker.socket(zmq.REQ, front), broker.socket(zmq.PUSH, deaf, linger=10_000)
+    unreadable = broker.counter("unreadable")
     sent = 0
     for size in sizes:
         for headers in list(headers_of(kind, unit, size))[: 8 if size < MIB else 2]:
@@ -152,7 +152,7 @@ def test_headers_of_whatever_kind_and_size(
             producer.send_multipart([b"", headers, b"work"])
             assert code(receive(asker)) in ("BAD_HEADERS", "TOO_LARGE")
             sent += 2
-    wait_until(lambda: house.counter("unreadable") == unreadable + sent)
+    wait_until(lambda: broker.counter("unreadable") == unreadable + sent)
 
 
 VERBS = [
@@ -193,9 +193,9 @@ SIZES = [
     SIZES,
     ids=lambda value: value.decode() if isinstance(value, bytes) else f"{value // KIB} KiB",
 )
-def test_a_verb_of_the_library_with_whatever_size(house: House, verb: bytes, size: int) -> None:
-    house.smq().ask(wire.HELLO, {})
-    with contextlib.closing(house.smq().plain) as plain:
+def test_a_verb_of_the_library_with_whatever_size(broker: BrokerUnderTest, verb: bytes, size: int) -> None:
+    broker.smq().ask(wire.HELLO, {})
+    with contextlib.closing(broker.smq().plain) as plain:
         library = Smq(plain)
         for body in bodies(verb, size):
             library.plain.send_multipart([wire.VERSION, verb, body])
@@ -212,17 +212,17 @@ def test_a_verb_of_the_library_with_whatever_size(house: House, verb: bytes, siz
 
 @pytest.mark.parametrize("door", ["push", "req", "smq"])
 def test_a_message_beyond_all_limits_is_cut_before_it_has_come(
-    house: House, front: str, deaf: str, door: str
+    broker: BrokerUnderTest, front: str, deaf: str, door: str
 ) -> None:
-    cut = house.counter("connections_cut")
+    cut = broker.counter("connections_cut")
     address, kind = {
-        "push": (deaf, zmq.PUSH), "req": (front, zmq.DEALER), "smq": (house.broker.doors["smq"], zmq.DEALER)
+        "push": (deaf, zmq.PUSH), "req": (front, zmq.DEALER), "smq": (broker.doors["smq"], zmq.DEALER)
     }[door]  # fmt: skip
-    plain = house.socket(kind, address)
+    plain = broker.socket(kind, address)
 
     plain.send_multipart([b"", b"\xdd\x02\x80\0\0" + b"\x90" * (40 * MIB), b"work"])
 
-    wait_until(lambda: house.counter("connections_cut") > cut)
+    wait_until(lambda: broker.counter("connections_cut") > cut)
 
 
 FRAMES = {
@@ -236,25 +236,27 @@ FRAMES = {
 
 
 @pytest.mark.parametrize("frames", FRAMES.values(), ids=FRAMES)
-def test_frames_of_whatever_number_and_size(house: House, front: str, deaf: str, frames: list[bytes]) -> None:
-    doors = house.take("ask") if frames is FRAMES["frames of a byte"] else None
+def test_frames_of_whatever_number_and_size(
+    broker: BrokerUnderTest, front: str, deaf: str, frames: list[bytes]
+) -> None:
+    doors = broker.take("ask") if frames is FRAMES["frames of a byte"] else None
     for address, kind in ((front, zmq.REQ), (front, zmq.DEALER), (deaf, zmq.PUSH)):
-        house.socket(kind, address, linger=10_000).send_multipart(frames)
-    commit = house.broker.devices[-2]["commit"][0] if house.broker.devices[-2]["commit"] else None
+        broker.socket(kind, address, linger=10_000).send_multipart(frames)
+    commit = broker.process.devices[-2]["commit"][0] if broker.process.devices[-2]["commit"] else None
     if commit:
-        house.socket(zmq.PUSH, commit, linger=10_000).send_multipart(frames)
+        broker.socket(zmq.PUSH, commit, linger=10_000).send_multipart(frames)
     if doors:
-        worker, asker = house.socket(zmq.REP, doors.back), house.socket(zmq.REQ, doors.front)
+        worker, asker = broker.socket(zmq.REP, doors.back), broker.socket(zmq.REQ, doors.front)
         asker.send(b"question")
         receive(worker)
         worker.send_multipart(frames)
-    library = house.smq()
+    library = broker.smq()
     library.plain.send_multipart(frames)
     assert library.answer(0).fields[0] == "BAD_VERSION"
 
 
-def test_many_receipts_are_looked_for_once_over_all_queues(house: House) -> None:
-    library = house.smq()
+def test_many_receipts_are_looked_for_once_over_all_queues(broker: BrokerUnderTest) -> None:
+    library = broker.smq()
     for number in range(30):
         library.ask(wire.READY, f"many-{number}", 1)
     receipts = [b"%08d" % number for number in range(1000)]
@@ -267,8 +269,10 @@ def test_many_receipts_are_looked_for_once_over_all_queues(house: House) -> None
     assert library.ask(wire.EXTEND, [*receipts, b"one more"], 10).fields[0] == "BAD_FRAMES"
 
 
-def test_jobs_with_as_many_headers_as_there_may_be_are_stored_shown_and_delivered(house: House) -> None:
-    library = house.smq()
+def test_jobs_with_as_many_headers_as_there_may_be_are_stored_shown_and_delivered(
+    broker: BrokerUnderTest,
+) -> None:
+    library = broker.smq()
     own = {"headers": {"a": [[n] for n in range(490)]}}
 
     for _ in range(40):
@@ -283,10 +287,10 @@ def test_jobs_with_as_many_headers_as_there_may_be_are_stored_shown_and_delivere
         left -= len(library.delivery())
 
 
-def test_jobs_and_results_as_large_as_they_may_be(house: House) -> None:
-    doors = house.take("ask")
+def test_jobs_and_results_as_large_as_they_may_be(broker: BrokerUnderTest) -> None:
+    doors = broker.take("ask")
     largest = bytes(12 * MIB)
-    worker, asker = house.socket(zmq.REP, doors.back), house.socket(zmq.REQ, doors.front)
+    worker, asker = broker.socket(zmq.REP, doors.back), broker.socket(zmq.REQ, doors.front)
 
     for _ in range(5):
         asker.send(largest)
@@ -295,20 +299,20 @@ def test_jobs_and_results_as_large_as_they_may_be(house: House) -> None:
         assert receive(asker) == [largest]
 
 
-def test_many_that_ask_very_much_at_once_and_leave(house: House) -> None:
-    doors = house.take("ask")
-    crowd = [house.socket(zmq.DEALER, doors.front, sndhwm=0) for _ in range(20)]
-    received = house.counter("received")
+def test_many_that_ask_very_much_at_once_and_leave(broker: BrokerUnderTest) -> None:
+    doors = broker.take("ask")
+    crowd = [broker.socket(zmq.DEALER, doors.front, sndhwm=0) for _ in range(20)]
+    received = broker.counter("received")
 
     for asker in crowd:
         for _ in range(3000):
             asker.send_multipart([b"e" * 200, b"", b"work"])
-    wait_until(lambda: house.counter("received") - received >= 10_000, 60)
+    wait_until(lambda: broker.counter("received") - received >= 10_000)
 
-    gone = house.counter("askers_gone")
+    gone = broker.counter("askers_gone")
     for asker in crowd:
         asker.close()
-    wait_until(lambda: house.counter("askers_gone") > gone, 30)
+    wait_until(lambda: broker.counter("askers_gone") > gone)
 
 
 VALUES = st.recursive(
@@ -320,19 +324,19 @@ VALUES = st.recursive(
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(value=VALUES, times=st.integers(1, 2000), name=st.sampled_from(["headers", "delay", "id", "other"]))
-def test_values_of_any_form(house: House, front: str, value: Any, times: int, name: str) -> None:
+def test_values_of_any_form(broker: BrokerUnderTest, front: str, value: Any, times: int, name: str) -> None:
     texts = [msgpack.packb({name: [value] * times})]
     with contextlib.suppress(TypeError):
         texts.append(json.dumps({name: {"a": [value] * times}}).encode())
     for text in texts:
-        answer = house.ask(front, b"", b'{"reply": "accepted"}', b"work")
+        answer = broker.ask(front, b"", b'{"reply": "accepted"}', b"work")
         assert answer[0] != b"ERROR"
-        asker = house.socket(zmq.REQ, front)
+        asker = broker.socket(zmq.REQ, front)
         asker.send_multipart([b"", text, b"work"])
         if name != "headers":
             assert code(receive(asker)) in ("BAD_HEADERS", "TOO_LARGE")
         asker.close()
-    library = house.smq()
+    library = broker.smq()
     assert library.ask(wire.PUSH, "any", [[None, b"work", {name: [value] * times}]]).verb in (
         wire.OK,
         wire.ERROR,

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 import zmq
-from mongo_messages import Command
-from mongo_proxy import CuttingProxy
 from pymongo import MongoClient
 
+from faults.mongo_messages import Command
+from faults.mongo_proxy import CuttingProxy
 from launcher import BrokerProcess, wait_until
 from sluicemq import Client, Duplicate, Job, Producer, Receipt, Rollback, Worker
 
@@ -40,34 +40,36 @@ def proxied(mongo_uri: str) -> Iterator[tuple[CuttingProxy, BrokerProcess]]:
 
 
 @pytest.fixture
-def stage(proxied: tuple[CuttingProxy, BrokerProcess], mongo_uri: str) -> Iterator[Stage]:
+def queue(proxied: tuple[CuttingProxy, BrokerProcess], mongo_uri: str) -> Iterator[ProxiedQueue]:
     with MongoClient[dict[str, Any]](mongo_uri) as mongo:
-        yield Stage(*proxied, mongo, f"q{token_hex(4)}")
+        yield ProxiedQueue(*proxied, mongo, f"q{token_hex(4)}")
 
 
 @pytest.fixture
-def default(stage: Stage) -> Stage:
-    """The queue with plain doors."""
-    return stage.of("default")
+def default(queue: ProxiedQueue) -> ProxiedQueue:
+    """The queue with plain doors; the workers of the test before have left."""
+    default = queue.of("default")
+    wait_until(lambda: default.summary()["workers"] == 0, what="the leaving of the former test's workers")
+    return default
 
 
-class Stage:
-    """A queue, and what lies between it and its MongoDB."""
+class ProxiedQueue:
+    """A queue, and what lies between its broker and MongoDB."""
 
     def __init__(
-        self, proxy: CuttingProxy, broker: BrokerProcess, mongo: MongoClient[dict[str, Any]], queue: str
+        self, proxy: CuttingProxy, broker: BrokerProcess, mongo: MongoClient[dict[str, Any]], name: str
     ) -> None:
-        self.queue = queue
+        self.name = name
         self.doors = broker.doors
         self.endpoint = self.doors["smq"]
         self._args = (proxy, broker, mongo)
         self._proxy = proxy
-        self._jobs = mongo[broker.config["broker"]["database"]][f"queue.{self.queue}"]
+        self._jobs = mongo[broker.config["broker"]["database"]][f"queue.{self.name}"]
         self._cuts_before = len(proxy.cuts)
 
-    def of(self, queue: str) -> Stage:
+    def of(self, name: str) -> ProxiedQueue:
         """The same with another queue."""
-        return Stage(*self._args, queue)
+        return ProxiedQueue(*self._args, name)
 
     @property
     def swallowed(self) -> list[Command]:
@@ -81,14 +83,14 @@ class Stage:
 
     def cut(self, chosen: Callable[[Command], bool], times: int) -> None:
         """Swallow the replies to the next so many ``chosen`` statements about the queue."""
-        collection = f"queue.{self.queue}"
+        collection = f"queue.{self.name}"
         self._proxy.cut(lambda command: command.collection == collection and chosen(command), times)
 
     def push(self) -> None:
         """Push all jobs, confirmed."""
         with Producer(self.endpoint) as producer:
             for job in JOBS:
-                producer.push(self.queue, job)
+                producer.push(self.name, job)
 
     def in_state(self, state: str) -> list[str]:
         """The ids of the jobs in this state in MongoDB."""
@@ -115,7 +117,7 @@ class Stage:
                 raise Rollback("not the first time", delay=0)
             return b"result of " + job.payload
 
-        with Worker(self.endpoint, self.queue, handle, prefetch=len(JOBS)):
+        with Worker(self.endpoint, self.name, handle, prefetch=len(JOBS)):
             wait_until(lambda: self.summary()["workers"] == 1, what="the worker's coming")
             yield handled
 
@@ -128,7 +130,7 @@ class Stage:
         """What the broker says of the queue; perhaps nobody has asked for it yet."""
         with Client(self.endpoint) as client:
             nothing = {"workers": 0, "in_flight": 0}
-            return next((each for each in client.queues() if each["name"] == self.queue), nothing)
+            return next((each for each in client.queues() if each["name"] == self.name), nothing)
 
 
 class Handled(Counter[bytes]):
@@ -139,41 +141,43 @@ class Handled(Counter[bytes]):
         self.attempts: set[int] = set()
 
 
-def test_jobs_of_a_claim_that_was_not_answered_are_delivered(stage: Stage) -> None:
-    stage.push()
-    stage.cut(is_claim, 2)
+def test_jobs_of_a_claim_that_was_not_answered_are_delivered(queue: ProxiedQueue) -> None:
+    queue.push()
+    queue.cut(is_claim, 2)
 
-    with stage.working() as handled:
-        stage.wait_all_committed()
+    with queue.working() as handled:
+        queue.wait_all_committed()
 
-    assert stage.cuts == 1  # it is not sent again: what it has reserved is read back under its number
+    assert queue.cuts == 1  # it is not sent again: what it has reserved is read back under its number
     assert handled == Counter(JOBS)
     assert handled.attempts == {1}
 
 
 @pytest.mark.parametrize("times", [1, 2, pytest.param(4, marks=full)])
-def test_jobs_of_a_push_that_was_not_answered_are_stored_once(stage: Stage, times: int) -> None:
-    stage.cut(is_push, times)
+def test_jobs_of_a_push_that_was_not_answered_are_stored_once(queue: ProxiedQueue, times: int) -> None:
+    queue.cut(is_push, times)
 
-    stage.push()
+    queue.push()
 
-    assert stage.cuts == times
-    assert {job["state"] for job in stage.swallowed[0].statements} == {"ready"}
-    assert stage.stored() == sorted(JOBS)
-    with stage.working() as handled:
-        stage.wait_all_committed()
+    assert queue.cuts == times
+    assert {job["state"] for job in queue.swallowed[0].statements} == {"ready"}
+    assert queue.stored() == sorted(JOBS)
+    with queue.working() as handled:
+        queue.wait_all_committed()
     assert handled == Counter(JOBS)
 
 
 @pytest.mark.parametrize("times", [1, 2, pytest.param(4, marks=full)])
-def test_jobs_born_reserved_whose_insert_was_not_answered_are_delivered(stage: Stage, times: int) -> None:
-    with stage.working() as handled:
-        stage.cut(is_push, times)
-        stage.push()
-        stage.wait_all_committed()
+def test_jobs_born_reserved_whose_insert_was_not_answered_are_delivered(
+    queue: ProxiedQueue, times: int
+) -> None:
+    with queue.working() as handled:
+        queue.cut(is_push, times)
+        queue.push()
+        queue.wait_all_committed()
 
-    assert stage.cuts == times
-    assert "reserved" in {job["state"] for job in stage.swallowed[0].statements}
+    assert queue.cuts == times
+    assert "reserved" in {job["state"] for job in queue.swallowed[0].statements}
     assert handled == Counter(JOBS)
     assert handled.attempts == {1}
 
@@ -181,26 +185,26 @@ def test_jobs_born_reserved_whose_insert_was_not_answered_are_delivered(stage: S
 @pytest.mark.parametrize("times", [1, 2])
 @pytest.mark.parametrize("working", [False, True], ids=["ready", "born reserved"])
 def test_duplicates_in_a_push_that_was_not_answered_are_what_they_were(
-    stage: Stage, times: int, *, working: bool
+    queue: ProxiedQueue, times: int, *, working: bool
 ) -> None:
     # Given
     with ExitStack() as stack:
-        handled = stack.enter_context(stage.working()) if working else None
+        handled = stack.enter_context(queue.working()) if working else None
         # When: each dedupe_id is pushed three times
-        stage.cut(is_push, times)
-        with Producer(stage.endpoint, on_refused=lambda *_: None) as producer:
+        queue.cut(is_push, times)
+        with Producer(queue.endpoint, on_refused=lambda *_: None) as producer:
             receipts = [
-                [producer.push(stage.queue, job, dedupe_id=job.decode()) for job in JOBS] for _ in range(3)
+                [producer.push(queue.name, job, dedupe_id=job.decode()) for job in JOBS] for _ in range(3)
             ]
         # Then
-        assert stage.cuts == times
+        assert queue.cuts == times
         for same in zip(*receipts, strict=True):
             told = Counter(first_of(each) for each in same)
             assert list(told.values()) == [3]
             assert told.keys() <= {each.id for each in same}
         if handled is None:
-            handled = stack.enter_context(stage.working())
-        wait_until(lambda: len(stage.in_state("done")) == len(JOBS), what="commit of all jobs")
+            handled = stack.enter_context(queue.working())
+        wait_until(lambda: len(queue.in_state("done")) == len(JOBS), what="commit of all jobs")
         assert handled == Counter(JOBS)
 
 
@@ -213,52 +217,52 @@ def first_of(receipt: Receipt) -> str:
     return receipt.id
 
 
-def test_an_id_whose_taking_over_was_not_answered_is_taken_over_once(stage: Stage) -> None:
+def test_an_id_whose_taking_over_was_not_answered_is_taken_over_once(queue: ProxiedQueue) -> None:
     # Given
-    with Producer(stage.endpoint) as producer:
-        old = producer.push(stage.queue, b"old", dedupe_id="d", dedupe_window=0.1)
+    with Producer(queue.endpoint) as producer:
+        old = producer.push(queue.name, b"old", dedupe_id="d", dedupe_window=0.1)
         old.wait(SECONDS)
-        wait_until(lambda: stage.over("d"), what="the end of the window")
+        wait_until(lambda: queue.over("d"), what="the end of the window")
         # When
-        stage.cut(is_taking_over, 1)
-        new = producer.push(stage.queue, b"new", dedupe_id="d")
+        queue.cut(is_taking_over, 1)
+        new = producer.push(queue.name, b"new", dedupe_id="d")
         new.wait(SECONDS)
-        again = producer.push(stage.queue, b"again", dedupe_id="d")
+        again = producer.push(queue.name, b"again", dedupe_id="d")
         # Then
         with pytest.raises(Duplicate) as refusal:
             again.wait(SECONDS)
-    assert stage.cuts == 1
+    assert queue.cuts == 1
     assert refusal.value.id == new.id
-    assert stage.stored() == [b"new", b"old"]
+    assert queue.stored() == [b"new", b"old"]
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_commits_that_were_not_answered_hold(stage: Stage, times: int) -> None:
-    stage.cut(is_commit, times)
+def test_commits_that_were_not_answered_hold(queue: ProxiedQueue, times: int) -> None:
+    queue.cut(is_commit, times)
 
-    with stage.working() as handled:
-        stage.push()
-        stage.wait_all_committed()
+    with queue.working() as handled:
+        queue.push()
+        queue.wait_all_committed()
 
-    assert stage.cuts == times
+    assert queue.cuts == times
     assert handled == Counter(JOBS)
 
 
 @pytest.mark.parametrize("times", [1, 2, pytest.param(8, marks=full)])
-def test_rollbacks_that_were_not_answered_are_delivered_again(stage: Stage, times: int) -> None:
-    stage.cut(is_rollback, times)
+def test_rollbacks_that_were_not_answered_are_delivered_again(queue: ProxiedQueue, times: int) -> None:
+    queue.cut(is_rollback, times)
 
-    with stage.working(fail_first=True) as handled:
-        stage.push()
-        stage.wait_all_committed()
+    with queue.working(fail_first=True) as handled:
+        queue.push()
+        queue.wait_all_committed()
 
-    assert stage.cuts == times
+    assert queue.cuts == times
     assert handled == Counter(2 * JOBS)
     assert handled.attempts == {1, 2}
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_popped_jobs_whose_removal_was_not_answered_are_sent(default: Stage, times: int) -> None:
+def test_popped_jobs_whose_removal_was_not_answered_are_sent(default: ProxiedQueue, times: int) -> None:
     with plain_socket(zmq.PULL, default.doors["pull"]) as puller:
         wait_until(lambda: default.summary()["workers"] == 1, what="the worker's coming")
         default.cut(is_commit, times)
@@ -271,7 +275,9 @@ def test_popped_jobs_whose_removal_was_not_answered_are_sent(default: Stage, tim
 
 
 @pytest.mark.parametrize("headers", [{}, {"id": "asked"}], ids=["forgotten", "remembered"])
-def test_an_asker_whose_jobs_commit_was_not_answered_gets_its_result(default: Stage, headers: Any) -> None:
+def test_an_asker_whose_jobs_commit_was_not_answered_gets_its_result(
+    default: ProxiedQueue, headers: Any
+) -> None:
     default.cut(is_finish if headers else is_commit, 2)
     with (
         default.working(),
@@ -287,7 +293,7 @@ def test_an_asker_whose_jobs_commit_was_not_answered_gets_its_result(default: St
 def plain_socket(kind: int, address: str) -> Iterator[zmq.Socket[bytes]]:
     with zmq.Context() as context, context.socket(kind) as socket:
         socket.linger = 0
-        socket.rcvtimeo = 15_000
+        socket.rcvtimeo = int(SECONDS * 1000)
         socket.connect(address)
         yield socket
 

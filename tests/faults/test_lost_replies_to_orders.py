@@ -7,8 +7,8 @@ from contextlib import suppress
 from secrets import token_hex
 
 import pytest
-from mongo_proxy import CuttingProxy
 
+from faults.mongo_proxy import CuttingProxy
 from jobs import NOW, a_job, everything, ids, some_jobs
 from sluicemq_broker.store.changes import Changes, Letters
 from sluicemq_broker.store.connection import Unclear, connect
@@ -20,7 +20,7 @@ from sluicemq_broker.store.verdicts import GivenBack
 LATER = NOW + 9
 
 
-class Stage:
+class TwoQueues:
     """Two queues of a database behind a proxy; in the first one lie 20 dead letters."""
 
     def __init__(self, proxy: CuttingProxy, mail: QueueStore, other: QueueStore) -> None:
@@ -39,24 +39,24 @@ class Stage:
 
 
 @pytest.fixture
-def stage(mongo_uri: str) -> Iterator[Stage]:
+def queues(mongo_uri: str) -> Iterator[TwoQueues]:
     name = f"test_{token_hex(6)}"
     with CuttingProxy(mongo_uri) as proxy, connect(proxy.uri) as mongo:
         mail, other = (QueueStore(mongo[name], collection(each)) for each in ("mail", "other"))
         mail.prepare()
         other.prepare()
-        yield Stage(proxy, mail, other)
+        yield TwoQueues(proxy, mail, other)
     with connect(mongo_uri) as mongo:
         mongo.drop_database(name)
 
 
-def test_a_redrive_whose_reply_is_lost_was_done_once_and_is_not_done_again(stage: Stage) -> None:
-    stage.cut("update")
+def test_a_redrive_whose_reply_is_lost_was_done_once_and_is_not_done_again(queues: TwoQueues) -> None:
+    queues.cut("update")
     with pytest.raises(Unclear):
-        stage.changes.redrive("mail", Letters(), LATER)
-    assert stage.changes.redrive("mail", Letters(), LATER).moved == 0
-    found = everything(stage.mail)
-    assert found.keys() == stage.letters
+        queues.changes.redrive("mail", Letters(), LATER)
+    assert queues.changes.redrive("mail", Letters(), LATER).moved == 0
+    found = everything(queues.mail)
+    assert found.keys() == queues.letters
     assert {each["state"] for each in found.values()} == {"ready"}
     assert {len(each["errors"]) for each in found.values()} == {2}
 
@@ -64,32 +64,32 @@ def test_a_redrive_whose_reply_is_lost_was_done_once_and_is_not_done_again(stage
 @pytest.mark.parametrize("command", ["update", "insert", "delete", "commitTransaction"])
 @pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.full)])
 def test_a_move_to_another_queue_whose_replies_are_lost_leaves_each_job_in_one_of_them(
-    stage: Stage, command: str, times: int
+    queues: TwoQueues, command: str, times: int
 ) -> None:
     # Given
-    stage.cut(command, times)
+    queues.cut(command, times)
     # When
     with suppress(Unclear):
-        stage.changes.redrive("mail", Letters(), LATER, stage.other.jobs)
+        queues.changes.redrive("mail", Letters(), LATER, queues.other.jobs)
     # Then
-    assert len(stage.proxy.cuts) == times
-    here, there = everything(stage.mail).keys(), everything(stage.other).keys()
-    assert here | there == stage.letters
+    assert len(queues.proxy.cuts) == times
+    here, there = everything(queues.mail).keys(), everything(queues.other).keys()
+    assert here | there == queues.letters
     assert here & there == set()
     # When it is repeated
-    stage.changes.redrive("mail", Letters(), LATER, stage.other.jobs)
+    queues.changes.redrive("mail", Letters(), LATER, queues.other.jobs)
     # Then
-    assert everything(stage.mail) == {}
-    assert {each["state"] for each in everything(stage.other).values()} == {"ready"}
-    assert {len(each["errors"]) for each in everything(stage.other).values()} == {2}
+    assert everything(queues.mail) == {}
+    assert {each["state"] for each in everything(queues.other).values()} == {"ready"}
+    assert {len(each["errors"]) for each in everything(queues.other).values()} == {2}
 
 
-def test_a_promotion_and_a_pause_whose_replies_are_lost_are_carried_out(stage: Stage) -> None:
-    stage.mail.push([a_job("a", eligible_at=NOW + 60)], NOW)
-    stage.cut("update")
-    stage.changes.promote("mail", "a", LATER)
-    assert ids(stage.mail.reserve(1, LATER, "me").jobs) == ["a"]
-    stage.cut("update")
-    stage.pauses.pause("mail", "intake")
-    assert stage.pauses.paused() == {"mail": {"intake"}}
-    assert len(stage.proxy.cuts) == 2
+def test_a_promotion_and_a_pause_whose_replies_are_lost_are_carried_out(queues: TwoQueues) -> None:
+    queues.mail.push([a_job("a", eligible_at=NOW + 60)], NOW)
+    queues.cut("update")
+    queues.changes.promote("mail", "a", LATER)
+    assert ids(queues.mail.reserve(1, LATER, "me").jobs) == ["a"]
+    queues.cut("update")
+    queues.pauses.pause("mail", "intake")
+    assert queues.pauses.paused() == {"mail": {"intake"}}
+    assert len(queues.proxy.cuts) == 2

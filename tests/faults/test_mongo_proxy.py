@@ -6,11 +6,11 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from mongo_messages import Command
-from mongo_proxy import CuttingProxy
 from pymongo import MongoClient
 from pymongo.errors import AutoReconnect
 
+from faults.mongo_messages import Command
+from faults.mongo_proxy import CuttingProxy
 from launcher import wait_until
 
 Client = MongoClient[dict[str, object]]
@@ -81,13 +81,12 @@ def test_a_late_statement_lands_when_its_sender_has_repeated_it(
     proxy: CuttingProxy, behind: Client, real: Client, database: str
 ) -> None:
     delayed = proxy.delay(is_insert)
-    with (
-        Client(proxy.uri, retryWrites=True, socketTimeoutMS=300) as impatient,
-        impatient.start_session() as session,
-    ):
-        impatient[database].jobs.insert_one({"_id": 1}, session=session)
-    [late] = delayed.wait()
-    wait_until(lambda: late.given_up)
+    with Client(proxy.uri, retryWrites=True) as sender, sender.start_session() as session:
+        inserting = in_thread(lambda: sender[database].jobs.insert_one({"_id": 1}, session=session))
+        [late] = delayed.wait()
+        late.cut()
+        inserting.join(60)
+    assert late.given_up
     assert late.command.session
     assert late.command.txn_number
     real[database].jobs.delete_one({"_id": 1})

@@ -12,9 +12,9 @@ from typing import Any, Self
 
 import psutil
 import pytest
-from fleet import Fleet
 from pymongo import MongoClient
 
+from faults.fleet import Fleet
 from launcher import BrokerProcess, tcp, wait_until
 from sluicemq import Client, Job, Producer, Worker
 

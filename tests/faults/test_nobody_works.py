@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import psutil
-from fleet import Fleet
 from pymongo import MongoClient
 
-from launcher import BrokerProcess, wait_until
+from faults.fleet import Fleet
+from launcher import TIMEOUT, BrokerProcess, wait_until
 
 MIB = 2**20
 JOBS = 200_000
@@ -23,7 +23,7 @@ def test_200_000_jobs_without_a_worker_cost_the_broker_no_memory(mongo_uri: str,
         fleet.start("flood.py", broker.doors["push"], 200, JOBS)
         jobs = client[database]["queue.default"]
 
-        wait_until(lambda: jobs.estimated_document_count() == JOBS, what="storing all jobs")
+        wait_until(lambda: jobs.estimated_document_count() == JOBS, 4 * TIMEOUT, "storing all jobs")
 
         assert process.memory_info().rss - before < 50 * MIB
         assert jobs.count_documents({"state": "ready"}) == JOBS

@@ -9,11 +9,11 @@ from secrets import token_hex
 from typing import Any
 
 import pytest
-from mongo_proxy import Fault, Held, Late
-from proxied import Site, Stage, sites
 from pymongo import MongoClient
-from replica_set import ReplicaSet
 
+from faults.mongo_proxy import Fault, Held, Late
+from faults.proxied import ProxiedBroker, SharedQueue, proxied_brokers
+from faults.replica_set import ReplicaSet
 from launcher import wait_until
 
 full = pytest.mark.full
@@ -30,19 +30,19 @@ def replica_set() -> Iterator[ReplicaSet]:
 
 
 @pytest.fixture(scope="module")
-def brokers(replica_set: ReplicaSet) -> Iterator[list[Site]]:
-    with sites(uri_of(replica_set), f"test_{token_hex(6)}") as brokers:
+def brokers(replica_set: ReplicaSet) -> Iterator[list[ProxiedBroker]]:
+    with proxied_brokers(uri_of(replica_set), f"test_{token_hex(6)}") as brokers:
         yield brokers
 
 
 @pytest.fixture
-def stage(brokers: list[Site], replica_set: ReplicaSet) -> Iterator[Stage]:
+def shared(brokers: list[ProxiedBroker], replica_set: ReplicaSet) -> Iterator[SharedQueue]:
     with MongoClient[dict[str, Any]](uri_of(replica_set)) as mongo:
-        stage = Stage(brokers, mongo, f"q{token_hex(4)}")
+        shared = SharedQueue(brokers, mongo, f"q{token_hex(4)}")
         try:
-            yield stage
+            yield shared
         finally:
-            stage.close()
+            shared.close()
 
 
 def uri_of(replica_set: ReplicaSet) -> str:
@@ -54,52 +54,52 @@ def uri_of(replica_set: ReplicaSet) -> str:
 
 @pytest.mark.parametrize("times", [1, 2, 3, pytest.param(5, marks=full)])
 def test_jobs_done_at_another_broker_are_not_stored_again_when_replies_are_lost(
-    stage: Stage, times: int
+    shared: SharedQueue, times: int
 ) -> None:
-    held = stage.a.proxy.hold(stage.on("insert"), times)
+    held = shared.a.proxy.hold(shared.on("insert"), times)
 
     def lose_the_replies() -> None:
         for count in range(1, times + 1):
             held.wait(count)
             held.met[count - 1].cut()
 
-    done_once(stage, held, lose_the_replies)
+    done_once(shared, held, lose_the_replies)
 
 
 @pytest.mark.parametrize("seconds", [7, pytest.param(20, marks=full)])
 def test_jobs_done_at_another_broker_are_not_stored_again_after_being_cut_off(
-    stage: Stage, seconds: float
+    shared: SharedQueue, seconds: float
 ) -> None:
     """Longer than the driver retries."""
-    held = stage.a.proxy.hold(stage.on("insert"))
+    held = shared.a.proxy.hold(shared.on("insert"))
 
     def come_back_later() -> None:
-        stage.a.proxy.cut_off()
+        shared.a.proxy.cut_off()
         threading.Event().wait(seconds)
-        stage.a.proxy.connect()
+        shared.a.proxy.connect()
 
-    done_once(stage, held, come_back_later)
+    done_once(shared, held, come_back_later)
 
 
 @full
-def test_jobs_done_at_another_broker_are_not_stored_again_when_no_reply_comes(stage: Stage) -> None:
+def test_jobs_done_at_another_broker_are_not_stored_again_when_no_reply_comes(shared: SharedQueue) -> None:
     """The driver gives up by itself."""
-    done_once(stage, stage.a.proxy.hold(stage.on("insert")), lambda: None)
+    done_once(shared, shared.a.proxy.hold(shared.on("insert")), lambda: None)
 
 
-def done_once(stage: Stage, held: Fault[Held], afterwards: Callable[[], None]) -> None:
+def done_once(shared: SharedQueue, held: Fault[Held], afterwards: Callable[[], None]) -> None:
     """Push at A, whose insert is held; all is done at B; what happens then leads to no other delivery."""
-    producer = stage.client(stage.a)
-    with stage.working(stage.b) as handled:
+    producer = shared.client(shared.a)
+    with shared.working(shared.b) as handled:
         answer = producer.push_all(JOBS)
         held.wait()
         wait_until(lambda: len(handled) == len(JOBS), what="the jobs at the other broker")
-        stage.wait_empty()
+        shared.wait_empty()
 
         afterwards()
 
         assert producer.answer(answer, 60) == []
-        stage.wait_empty()  # whatever was stored again has been delivered again
+        shared.wait_empty()  # whatever was stored again has been delivered again
         assert handled == Counter(JOBS)
 
 
@@ -108,40 +108,42 @@ def done_once(stage: Stage, held: Fault[Held], afterwards: Callable[[], None]) -
 
 @pytest.mark.parametrize("at", ["the other broker", "the same broker"])
 @pytest.mark.parametrize("times", [1, 2, pytest.param(4, marks=full)])
-def test_an_insert_that_lands_late_stores_nothing_that_was_done(stage: Stage, times: int, at: str) -> None:
+def test_an_insert_that_lands_late_stores_nothing_that_was_done(
+    shared: SharedQueue, times: int, at: str
+) -> None:
     # Given inserts that are kept back, whose sender repeats them
-    delayed = stage.a.proxy.delay(stage.on("insert"), times)
-    producer = stage.client(stage.a)
-    with stage.working(stage.b if at == "the other broker" else stage.a) as handled:
+    delayed = shared.a.proxy.delay(shared.on("insert"), times)
+    producer = shared.client(shared.a)
+    with shared.working(shared.b if at == "the other broker" else shared.a) as handled:
         answer = producer.push_all(JOBS)
         for count in range(1, times + 1):
             delayed.wait(count)
             delayed.met[count - 1].cut()
         assert producer.answer(answer, 60) == []
         wait_until(lambda: len(handled) == len(JOBS), what="the jobs")
-        stage.wait_empty()
+        shared.wait_empty()
         # When
         for late in delayed.met:
             late.land()
         # Then
-        stage.wait_empty()
+        shared.wait_empty()
         assert handled == Counter(JOBS)
 
 
 @full
 @pytest.mark.timeout(300)
-def test_an_insert_that_lands_after_45_seconds_stores_nothing_that_was_done(stage: Stage) -> None:
+def test_an_insert_that_lands_after_45_seconds_stores_nothing_that_was_done(shared: SharedQueue) -> None:
     """Nobody cuts anything: the driver gives up by itself."""
-    delayed: Fault[Late] = stage.a.proxy.delay(stage.on("insert"), 2)
-    producer = stage.client(stage.a)
-    with stage.working(stage.a) as handled:
+    delayed: Fault[Late] = shared.a.proxy.delay(shared.on("insert"), 2)
+    producer = shared.client(shared.a)
+    with shared.working(shared.a) as handled:
         answer = producer.push_all(JOBS)
         assert producer.answer(answer, 90) == []
         wait_until(lambda: len(handled) == len(JOBS), what="the jobs")
-        stage.wait_empty()
+        shared.wait_empty()
         for late in delayed.met:
             late.land()
-        stage.wait_empty()
+        shared.wait_empty()
         assert handled == Counter(JOBS)
 
 
@@ -151,33 +153,33 @@ def test_an_insert_that_lands_after_45_seconds_stores_nothing_that_was_done(stag
 @pytest.mark.parametrize("code", [FAILED, SHUTDOWN])
 @pytest.mark.parametrize("times", [1, 3])
 def test_jobs_done_at_another_broker_are_not_stored_again_after_write_concern_errors(
-    stage: Stage, replica_set: ReplicaSet, code: int, times: int
+    shared: SharedQueue, replica_set: ReplicaSet, code: int, times: int
 ) -> None:
-    doubt_inserts(replica_set, stage, code, times)
-    held = stage.a.proxy.hold(stage.on("insert"))
-    done_once(stage, held, held.release)
+    doubt_inserts(replica_set, shared, code, times)
+    held = shared.a.proxy.hold(shared.on("insert"))
+    done_once(shared, held, held.release)
 
 
 @pytest.mark.parametrize("code", [FAILED, SHUTDOWN])
 @pytest.mark.parametrize("times", [1, 3])
 def test_jobs_whose_durability_was_in_doubt_are_delivered_once_at_the_same_broker(
-    stage: Stage, replica_set: ReplicaSet, code: int, times: int
+    shared: SharedQueue, replica_set: ReplicaSet, code: int, times: int
 ) -> None:
-    doubt_inserts(replica_set, stage, code, times)
-    producer = stage.client(stage.a)
-    with stage.working(stage.a) as handled:
+    doubt_inserts(replica_set, shared, code, times)
+    producer = shared.client(shared.a)
+    with shared.working(shared.a) as handled:
         for job in JOBS:
             producer.push(job)
         wait_until(lambda: len(handled) == len(JOBS), what="the jobs")
-        stage.wait_empty()
+        shared.wait_empty()
         assert handled == Counter(JOBS)
 
 
-def doubt_inserts(replica_set: ReplicaSet, stage: Stage, code: int, times: int) -> None:
+def doubt_inserts(replica_set: ReplicaSet, shared: SharedQueue, code: int, times: int) -> None:
     """The next inserts into the queue are applied, and MongoDB says that it does not know how durably."""
     data = {
         "failCommands": ["insert"],
         "writeConcernError": {"code": code, "errmsg": "injected by the test"},
-        "namespace": f"{stage.database.name}.queue.{stage.queue}",
+        "namespace": f"{shared.database.name}.queue.{shared.name}",
     }
     replica_set.fail(replica_set.ports[0], "failCommand", {"times": times}, data)

@@ -8,10 +8,8 @@ from collections.abc import Iterator
 import pytest
 import zmq
 
-from launcher import BrokerProcess, wait_until
+from launcher import TIMEOUT, BrokerProcess, wait_until
 from sluicemq import Client
-
-SECONDS = 10_000
 
 
 @pytest.fixture
@@ -23,13 +21,13 @@ def context() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
 
 @pytest.fixture
 def broker(mongo_uri: str, database: str) -> Iterator[BrokerProcess]:
-    with BrokerProcess(mongo_uri, database, config={"broker": {"stop_timeout": 5.0}}) as broker:
+    with BrokerProcess(mongo_uri, database, config={"broker": {"stop_timeout": 30.0}}) as broker:
         yield broker
 
 
 def connected(context: zmq.Context[zmq.Socket[bytes]], kind: int, address: str) -> zmq.Socket[bytes]:
     socket = context.socket(kind)
-    socket.rcvtimeo = SECONDS
+    socket.rcvtimeo = int(TIMEOUT * 1000)
     socket.connect(address)
     return socket
 

@@ -11,11 +11,11 @@ from typing import Any, Self
 
 import pytest
 import zmq
-from proxied import RawClient, stage_of
 from pymongo import MongoClient
-from replica_set import ReplicaSet
 
-from launcher import BrokerProcess, wait_until
+from faults.proxied import RawClient, shared_queue
+from faults.replica_set import ReplicaSet
+from launcher import TIMEOUT, BrokerProcess, wait_until
 from plain_clients import ANY_PORT, shake_hands
 from sluicemq import Client, Producer
 
@@ -31,11 +31,11 @@ LARGE, JOBS, DEAF = 48 * 2**10, 600, 2
 def test_a_question_that_is_worked_on_at_another_broker_gets_its_result(
     mongo_uri: str, headers: bytes, rounds: int
 ) -> None:
-    with stage_of(mongo_uri, queue="default") as stage, zmq.Context() as context:
-        worker = plain(context, zmq.REP, stage.b.broker.doors["rep"])
+    with shared_queue(mongo_uri, queue="default") as shared, zmq.Context() as context:
+        worker = plain(context, zmq.REP, shared.b.process.doors["rep"])
         for number in range(rounds):
             question, answer = b"question %d" % number, b"answer %d" % number
-            asker = plain(context, zmq.REQ, stage.a.broker.doors["req"])
+            asker = plain(context, zmq.REQ, shared.a.process.doors["req"])
             named = headers.replace(b"asked", b"asked %d" % number)
             asker.send_multipart([b"", named, question] if headers else [question])
             assert worker.recv() == question
@@ -48,7 +48,7 @@ def test_a_question_that_is_worked_on_at_another_broker_gets_its_result(
 def plain(context: zmq.Context[zmq.Socket[bytes]], kind: int, address: str) -> zmq.Socket[bytes]:
     made = context.socket(kind)
     made.linger = 0
-    made.rcvtimeo = 20_000
+    made.rcvtimeo = int(TIMEOUT * 1000)
     made.connect(address)
     return made
 
@@ -62,24 +62,24 @@ def test_workers_that_do_not_read_keep_no_more_than_their_prefetch_from_another_
 ) -> None:
     streamer = {"kind": "streamer", "frontend": ANY_PORT, "backend": ANY_PORT, "commit": ANY_PORT}
     config = {"devices": [{**streamer, "ack": ack, "prefetch": prefetch}]}
-    with stage_of(mongo_uri, queue="default", config=config) as stage, ExitStack() as stack:
+    with shared_queue(mongo_uri, queue="default", config=config) as shared, ExitStack() as stack:
         # Given workers that have shaken hands and read nothing more
         for _ in range(DEAF):
-            stack.enter_context(deaf(stage.a.broker.doors["pull"]))
-        with Client(stage.a.endpoint) as client:
+            stack.enter_context(deaf(shared.a.process.doors["pull"]))
+        with Client(shared.a.endpoint) as client:
             wait_until(lambda: client.queues()[0]["workers"] == DEAF, what="the workers that don't read")
         # When
-        with Producer(stage.a.endpoint) as producer:
+        with Producer(shared.a.endpoint) as producer:
             for number in range(JOBS):
                 producer.push("default", b"%d " % number + bytes(LARGE))
         # Then
-        with stage.working(stage.b, prefetch=20) as handled:
-            wait_until(lambda: stage.stored() <= DEAF * prefetch, what="all but what the deaf ones keep")
+        with shared.working(shared.b, prefetch=20) as handled:
+            wait_until(lambda: shared.stored() <= DEAF * prefetch, what="all but what the deaf ones keep")
             assert set(handled.values()) == {1}
             if ack == "auto":  # what they were sent is not stored any more, and nothing else is held for them
-                stage.wait_empty()
+                shared.wait_empty()
             else:
-                wait_until(lambda: len(handled) == JOBS - stage.stored(), what="the others' last one")
+                wait_until(lambda: len(handled) == JOBS - shared.stored(), what="the others' last one")
 
 
 @contextmanager
@@ -167,19 +167,19 @@ def test_a_broker_that_is_stopped_for_two_leases_commits_nothing_that_others_hav
 ) -> None:
     lease = 3.0
     with (
-        stage_of(mongo_uri, queue="default", lease=lease) as stage,
-        stage.working(stage.a, 50) as at_first,
-        stage.working(stage.b, 50) as at_second,
-        Pushing(stage.b.endpoint) as pushing,
+        shared_queue(mongo_uri, queue="default", lease=lease) as shared,
+        shared.working(shared.a, 50) as at_first,
+        shared.working(shared.b, 50) as at_second,
+        Pushing(shared.b.endpoint) as pushing,
     ):
         wait_until(lambda: len(at_first) > 100 + 50 * seed, what="work at the first broker")
-        stage.a.broker.send_signal(signal.SIGSTOP)
+        shared.a.process.send_signal(signal.SIGSTOP)
         threading.Event().wait(2 * lease)
-        stage.a.broker.send_signal(signal.SIGCONT)
+        shared.a.process.send_signal(signal.SIGCONT)
         before = len(at_first)
         wait_until(lambda: len(at_first) > before, what="work at the first broker again")
         pushing.stop()
-        stage.wait_empty(60)
+        shared.wait_empty(60)
         together = at_first + at_second
         assert set(together) == set(pushing.pushed)
         # Those that it had when it was stopped are given to another, once.

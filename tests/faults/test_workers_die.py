@@ -8,10 +8,10 @@ from secrets import token_hex
 from typing import Any
 
 import pytest
-from fleet import Fleet, Program
 from pymongo import MongoClient
 
-from launcher import PATIENCE, BrokerProcess, wait_until
+from faults.fleet import Fleet, Program
+from launcher import TIMEOUT, BrokerProcess, wait_until
 from plain_clients import ANY_PORT
 from sluicemq import Client, Producer
 
@@ -86,9 +86,9 @@ def stored(mongo_uri: str, running_broker: BrokerProcess) -> Iterator[Stored]:
 def test_the_job_of_a_killed_worker_goes_to_another_at_once_and_waits_for_no_silence(
     broker: BrokerProcess, client: Client, fleet: Fleet, stored: Stored, kind: str, rounds: int
 ) -> None:
-    survivor = hire(fleet, broker, kind)
+    survivor = start_worker(fleet, broker, kind)
     for number in range(rounds):
-        other = hire(fleet, broker, kind)
+        other = start_worker(fleet, broker, kind)
         wait_until(lambda: workers(client) == 2, what="the workers' coming")
         job = f"{HOLD}-{number}"
         push(broker, job)
@@ -106,7 +106,7 @@ def test_the_job_of_a_killed_worker_goes_to_another_at_once_and_waits_for_no_sil
 def test_the_job_of_a_frozen_worker_goes_to_another_and_a_late_answer_changes_nothing(
     broker: BrokerProcess, client: Client, fleet: Fleet, stored: Stored, kind: str
 ) -> None:
-    team = [hire(fleet, broker, kind), hire(fleet, broker, kind)]
+    team = [start_worker(fleet, broker, kind), start_worker(fleet, broker, kind)]
     wait_until(lambda: workers(client) == 2, what="the workers' coming")
     push(broker, HOLD)
     frozen, other = whoever_has(HOLD, team)
@@ -134,7 +134,7 @@ def test_a_job_that_kills_its_worker_ends_dead_with_its_history_and_takes_no_oth
     fine = [f"fine-{number}" for number in range(20)]
     push(broker, *fine[:10], "poison", *fine[10:])
 
-    deaths = work_until(lambda: hire(fleet, broker, kind), lambda: states(stored) == ["dead"])
+    deaths = work_until(lambda: start_worker(fleet, broker, kind), lambda: states(stored) == ["dead"])
 
     assert deaths == 5
     assert_is_dead_of_its_workers(client)
@@ -169,7 +169,7 @@ def assert_is_dead_of_its_workers(client: Client) -> None:
 def work_until(start: Callable[[], Program], condition: Callable[[], bool]) -> int:
     """Keep one worker at work until ``condition``; returns how many have died."""
     deaths, worker = 0, start()
-    deadline = time.monotonic() + 2 * PATIENCE
+    deadline = time.monotonic() + 2 * TIMEOUT
     while not condition():
         assert time.monotonic() < deadline, f"after {deaths} deaths it is not over"
         if not worker.alive:
@@ -187,7 +187,7 @@ def done(fleet: Fleet) -> set[str]:
     return {job for program in fleet.programs for (job,) in program.said("done")}
 
 
-def hire(fleet: Fleet, broker: BrokerProcess, kind: str) -> Program:
+def start_worker(fleet: Fleet, broker: BrokerProcess, kind: str) -> Program:
     arguments: dict[str, list[object]] = {
         "rep": [broker.doors.get("rep")],
         "pull": [broker.doors.get("pull"), broker.doors.get("commit")],

@@ -10,8 +10,8 @@ import pytest
 from pymongo import MongoClient
 from pymongo.database import Database
 
-from other_systems import Jobs, broker, jobs_of
-from plain_clients import House
+from own_queue import OwnQueue, own_queue, quick_broker
+from plain_clients import BrokerUnderTest
 from sluicemq_broker.store.changes import Changes
 from sluicemq_broker.store.connection import connect
 from sluicemq_broker.store.inspect import Inspector, collection
@@ -68,14 +68,14 @@ def inspector(documents: Database[dict[str, Any]]) -> Inspector:
 
 
 @pytest.fixture(scope="session")
-def compared(mongo_uri: str) -> Iterator[House]:
-    """The broker that is compared with other systems."""
-    with broker(mongo_uri) as house:
-        yield house
+def shared_broker(mongo_uri: str) -> Iterator[BrokerUnderTest]:
+    """The broker of all tests that need no more than a queue of their own."""
+    with quick_broker(mongo_uri) as broker:
+        yield broker
 
 
 @pytest.fixture
-def jobs(compared: House) -> Iterator[Jobs]:
+def jobs(shared_broker: BrokerUnderTest) -> Iterator[OwnQueue]:
     """A new queue at that broker, and the library for it."""
-    with jobs_of(compared) as jobs:
+    with own_queue(shared_broker) as jobs:
         yield jobs

@@ -31,11 +31,11 @@ from sluicemq import (
 CONFIG = {"broker": {"poll": 0.2, "lease": 6.0}}
 
 
-class Stage:
-    """Two brokers on one database, each with a client; a queue of one's own."""
+class QueueAtTwoBrokers:
+    """A queue that nobody else uses, at two brokers on one database; each has a client."""
 
-    def __init__(self, first: BrokerProcess, second: BrokerProcess, queue: str) -> None:
-        self.queue = queue
+    def __init__(self, first: BrokerProcess, second: BrokerProcess, name: str) -> None:
+        self.name = name
         self.first = first
         self.second = second
         self.here = Client(first.doors["smq"])
@@ -43,12 +43,12 @@ class Stage:
 
     def push(self, *payloads: bytes, **settings: Any) -> list[str]:
         with Producer(self.first.doors["smq"]) as producer:
-            receipts = [producer.push(self.queue, each, **settings) for each in payloads]
+            receipts = [producer.push(self.name, each, **settings) for each in payloads]
         return [receipt.id for receipt in receipts]
 
     def counts(self, client: Client | None = None) -> dict[str, Any]:
         rows = (client or self.here).queues()
-        return next(row for row in rows if row["name"] == self.queue)
+        return next(row for row in rows if row["name"] == self.name)
 
     def close(self) -> None:
         self.here.close()
@@ -59,7 +59,7 @@ class Stage:
 def brokers(mongo_uri: str) -> Iterator[tuple[BrokerProcess, BrokerProcess]]:
     name = f"test_{token_hex(6)}"
     with (
-        MongoClient(mongo_uri) as mongo,
+        MongoClient[dict[str, Any]](mongo_uri) as mongo,
         BrokerProcess(mongo_uri, name, config=CONFIG) as first,
         BrokerProcess(mongo_uri, name, config=CONFIG) as second,
     ):
@@ -68,13 +68,13 @@ def brokers(mongo_uri: str) -> Iterator[tuple[BrokerProcess, BrokerProcess]]:
 
 
 @pytest.fixture
-def stage(brokers: tuple[BrokerProcess, BrokerProcess]) -> Iterator[Stage]:
-    stage = Stage(*brokers, f"q{token_hex(4)}")
-    yield stage
-    stage.close()
+def queue(brokers: tuple[BrokerProcess, BrokerProcess]) -> Iterator[QueueAtTwoBrokers]:
+    queue = QueueAtTwoBrokers(*brokers, f"q{token_hex(4)}")
+    yield queue
+    queue.close()
 
 
-class Works:
+class RecordingWorker:
     """A library worker in a thread; ``seen`` are the payloads it has had."""
 
     def __init__(self, endpoint: str, queue: str, *, fails: bool = False, prefetch: int = 1) -> None:
@@ -94,8 +94,10 @@ class Works:
 
 
 @contextmanager
-def working(broker: BrokerProcess, queue: str, *, fails: bool = False, prefetch: int = 1) -> Iterator[Works]:
-    works = Works(broker.doors["smq"], queue, fails=fails, prefetch=prefetch)
+def working(
+    broker: BrokerProcess, queue: str, *, fails: bool = False, prefetch: int = 1
+) -> Iterator[RecordingWorker]:
+    works = RecordingWorker(broker.doors["smq"], queue, fails=fails, prefetch=prefetch)
     thread = threading.Thread(target=works.worker.run)
     thread.start()
     try:
@@ -109,83 +111,87 @@ def working(broker: BrokerProcess, queue: str, *, fails: bool = False, prefetch:
 # --------------------------------------------------------- show, promote, change
 
 
-def test_a_promoted_job_is_worked_on_at_once_wherever_the_worker_is(stage: Stage) -> None:
-    first, second = stage.push(b"one", b"two", delay=3600)
-    with working(stage.first, stage.queue) as near:
-        stage.here.promote(stage.queue, first)
+def test_a_promoted_job_is_worked_on_at_once_wherever_the_worker_is(queue: QueueAtTwoBrokers) -> None:
+    first, second = queue.push(b"one", b"two", delay=3600)
+    with working(queue.first, queue.name) as near:
+        queue.here.promote(queue.name, first)
         wait_until(lambda: near.seen == [b"one"], what="the promoted job")
-    with working(stage.second, stage.queue) as far:
-        stage.here.promote(stage.queue, second)
+    with working(queue.second, queue.name) as far:
+        queue.here.promote(queue.name, second)
         wait_until(lambda: far.seen == [b"two"], what="the promoted job at the other broker")
 
 
-def test_a_changed_delay_is_kept_to_and_a_changed_priority_decides_the_order(stage: Stage) -> None:
-    low, high, _late = stage.push(b"low", b"high", b"late", delay=3600)
-    stage.here.change(stage.queue, high, priority=5, delay=0.3)
-    stage.here.change(stage.queue, low, delay=0.3)
-    with working(stage.first, stage.queue) as works:
+def test_a_changed_delay_is_kept_to_and_a_changed_priority_decides_the_order(
+    queue: QueueAtTwoBrokers,
+) -> None:
+    low, high, _late = queue.push(b"low", b"high", b"late", delay=3600)
+    queue.here.change(queue.name, high, priority=5, delay=0.3)
+    queue.here.change(queue.name, low, delay=0.3)
+    with working(queue.first, queue.name) as works:
         wait_until(lambda: len(works.seen) == 2, what="both changed jobs")
     assert works.seen == [b"high", b"low"]
 
 
-def test_a_job_that_is_worked_on_is_shown_with_its_worker_and_can_not_be_changed(stage: Stage) -> None:
-    with working(stage.first, stage.queue) as works:
+def test_a_job_that_is_worked_on_is_shown_with_its_worker_and_can_not_be_changed(
+    queue: QueueAtTwoBrokers,
+) -> None:
+    with working(queue.first, queue.name) as works:
         works.may_end.clear()
-        [job_id] = stage.push(b"x", headers={"k": "v"})
+        [job_id] = queue.push(b"x", headers={"k": "v"})
         wait_until(lambda: works.seen, what="the job")
         # When
-        shown = stage.here.show(stage.queue, job_id)
+        shown = queue.here.show(queue.name, job_id)
         # Then
         assert (shown["state"], shown["payload"], shown["headers"]) == ("reserved", b"x", {"k": "v"})
         assert (shown["max_attempts"], shown["visibility_timeout"]) == (5, 1800.0)
         assert "python" in shown["worker"]
-        for order in (stage.here.cancel, stage.here.promote):
+        for order in (queue.here.cancel, queue.here.promote):
             with pytest.raises(NotFound, match="is reserved"):
-                order(stage.queue, job_id)
+                order(queue.name, job_id)
         with pytest.raises(NotFound, match="is reserved"):
-            stage.here.change(stage.queue, job_id, priority=1)
+            queue.here.change(queue.name, job_id, priority=1)
 
 
-def test_who_waits_for_the_result_of_a_cancelled_job_is_told(stage: Stage) -> None:
+def test_who_waits_for_the_result_of_a_cancelled_job_is_told(queue: QueueAtTwoBrokers) -> None:
     with zmq.Context() as context, context.socket(zmq.REQ) as asker:
         asker.linger = 0
-        asker.connect(stage.first.doors["req"])
+        asker.connect(queue.first.doors["req"])
         headers = json.dumps({"id": "asked", "delay": 3600}).encode()
-        asker.send_multipart([stage.queue.encode(), headers, b"x"])
-        wait_until(lambda: "asked" in [each["id"] for each in scheduled(stage)], what="the job")
-        stage.here.cancel(stage.queue, "asked")
+        asker.send_multipart([queue.name.encode(), headers, b"x"])
+        wait_until(lambda: "asked" in [each["id"] for each in scheduled(queue)], what="the job")
+        queue.here.cancel(queue.name, "asked")
         assert asker.poll(60_000)
         error, text = asker.recv_multipart()
     assert (error, json.loads(text)["code"]) == (b"ERROR", "NOT_FOUND")
 
 
-def scheduled(stage: Stage) -> list[dict[str, Any]]:
-    known = [row["name"] for row in stage.here.queues()]
-    return stage.here.peek(stage.queue, "scheduled") if stage.queue in known else []
+def scheduled(queue: QueueAtTwoBrokers) -> list[dict[str, Any]]:
+    known = [row["name"] for row in queue.here.queues()]
+    return queue.here.peek(queue.name, "scheduled") if queue.name in known else []
 
 
 # ----------------------------------------------------------------------- redrive
 
 
-def test_redriven_jobs_are_worked_on_at_once_here_and_in_another_queue(stage: Stage) -> None:
+def test_redriven_jobs_are_worked_on_at_once_here_and_in_another_queue(queue: QueueAtTwoBrokers) -> None:
     # Given
-    with working(stage.first, stage.queue, fails=True) as failing:
-        first, _second = stage.push(b"one", b"two")
-        wait_until(lambda: stage.counts()["dead"] == 2, what="two dead letters")
+    with working(queue.first, queue.name, fails=True) as failing:
+        first, _second = queue.push(b"one", b"two")
+        wait_until(lambda: queue.counts()["dead"] == 2, what="two dead letters")
     assert failing.seen == [b"one", b"two"]
-    other = f"{stage.queue}-late"
-    with working(stage.first, stage.queue) as works, working(stage.first, other) as late:
+    other = f"{queue.name}-late"
+    with working(queue.first, queue.name) as works, working(queue.first, other) as late:
         # When
-        here = stage.here.redrive(stage.queue, [first])
+        here = queue.here.redrive(queue.name, [first])
         wait_until(lambda: works.seen == [b"one"], what="the redriven job")
-        there = stage.here.redrive(stage.queue, reason="disk full", to=other)
+        there = queue.here.redrive(queue.name, reason="disk full", to=other)
         wait_until(lambda: late.seen == [b"two"], what="the job in the other queue")
     # Then
     nothing = {"moved": 0, "left": 0, "refused": []}
     assert here == there == {"moved": 1, "left": 0, "refused": []}
     assert (works.attempts, late.attempts) == ([1], [1])
-    assert stage.here.redrive(stage.queue) == nothing
-    assert stage.counts()["dead"] == 0
+    assert queue.here.redrive(queue.name) == nothing
+    assert queue.counts()["dead"] == 0
 
 
 def test_what_is_ordered_here_is_done_here_without_waiting_for_the_next_look(
@@ -234,93 +240,93 @@ def test_what_is_ordered_here_is_done_here_without_waiting_for_the_next_look(
     ],
 )
 def test_an_order_that_makes_no_sense_is_refused_and_it_is_said_why(
-    stage: Stage, verb: bytes, fields: list[Any], error: type[Exception], said: str
+    queue: QueueAtTwoBrokers, verb: bytes, fields: list[Any], error: type[Exception], said: str
 ) -> None:
-    stage.push(b"x")
+    queue.push(b"x")
     with pytest.raises(error, match=said):
-        stage.here._act(verb, stage.queue, *fields)
+        queue.here._act(verb, queue.name, *fields)
 
 
-def test_letters_go_to_no_queue_that_takes_no_jobs_and_not_to_their_own(stage: Stage) -> None:
-    other = f"{stage.queue}-late"
-    with working(stage.first, stage.queue, fails=True):
-        stage.push(b"x")
-        wait_until(lambda: stage.counts()["dead"] == 1, what="the dead letter")
-    with Producer(stage.first.doors["smq"]) as producer:
+def test_letters_go_to_no_queue_that_takes_no_jobs_and_not_to_their_own(queue: QueueAtTwoBrokers) -> None:
+    other = f"{queue.name}-late"
+    with working(queue.first, queue.name, fails=True):
+        queue.push(b"x")
+        wait_until(lambda: queue.counts()["dead"] == 1, what="the dead letter")
+    with Producer(queue.first.doors["smq"]) as producer:
         producer.push(other, b"y")
-    stage.here.pause(other, wire.INTAKE)
-    for to, error in ((other, Paused), (stage.queue, BadQueue)):
+    queue.here.pause(other, wire.INTAKE)
+    for to, error in ((other, Paused), (queue.name, BadQueue)):
         with pytest.raises(error):
-            stage.here.redrive(stage.queue, to=to)
-    assert stage.counts()["dead"] == 1
+            queue.here.redrive(queue.name, to=to)
+    assert queue.counts()["dead"] == 1
 
 
 # ------------------------------------------------------------------------- pause
 
 
-def test_a_pause_of_the_delivery_holds_for_all_brokers_and_over_restarts(stage: Stage) -> None:
-    with working(stage.first, stage.queue) as near, working(stage.second, stage.queue) as far:
+def test_a_pause_of_the_delivery_holds_for_all_brokers_and_over_restarts(queue: QueueAtTwoBrokers) -> None:
+    with working(queue.first, queue.name) as near, working(queue.second, queue.name) as far:
         # Given both at work, and more staged for them
         near.may_end.clear()
         far.may_end.clear()
-        stage.push(*[b"%d" % number for number in range(20)])
+        queue.push(*[b"%d" % number for number in range(20)])
         wait_until(lambda: near.seen and far.seen, what="both at work")
         # When
-        assert stage.here.pause(stage.queue) == ["delivery"]
-        wait_until(lambda: stage.counts(stage.elsewhere)["paused"] == ["delivery"], what="the other to hear")
+        assert queue.here.pause(queue.name) == ["delivery"]
+        wait_until(lambda: queue.counts(queue.elsewhere)["paused"] == ["delivery"], what="the other to hear")
         near.may_end.set()
         far.may_end.set()
         # Then running jobs end, nothing else goes out, and nothing is held back
-        wait_until(lambda: stage.counts()["reserved"] == 0, what="the running ones to end")
+        wait_until(lambda: queue.counts()["reserved"] == 0, what="the running ones to end")
         assert len(near.seen) == len(far.seen) == 1
-        assert stage.counts()["ready"] == 18
-        assert [job["attempts"] for job in stage.here.peek(stage.queue, limit=20)] == [0] * 18
+        assert queue.counts()["ready"] == 18
+        assert [job["attempts"] for job in queue.here.peek(queue.name, limit=20)] == [0] * 18
         # When one broker is restarted
-        stage.here.close()
-        assert stage.first.terminate() == 0
-        stage.first.restart()
-        stage.here = Client(stage.first.doors["smq"])
+        queue.here.close()
+        assert queue.first.terminate() == 0
+        queue.first.restart()
+        queue.here = Client(queue.first.doors["smq"])
         # Then
-        assert stage.counts()["paused"] == ["delivery"]
-        stage.push(b"more")
-        wait_until(lambda: stage.counts()["workers"] == 1, what="the worker to be back")
-        assert (stage.counts()["ready"], stage.counts()["reserved"]) == (19, 0)
+        assert queue.counts()["paused"] == ["delivery"]
+        queue.push(b"more")
+        wait_until(lambda: queue.counts()["workers"] == 1, what="the worker to be back")
+        assert (queue.counts()["ready"], queue.counts()["reserved"]) == (19, 0)
         # When
-        assert stage.elsewhere.resume(stage.queue) == []
+        assert queue.elsewhere.resume(queue.name) == []
         # Then
         wait_until(lambda: len(near.seen) + len(far.seen) == 21, what="all jobs")
         assert {*near.attempts, *far.attempts} == {1}
 
 
-def test_paused_intake_refuses_the_library_at_every_broker_and_resumes(stage: Stage) -> None:
-    stage.push(b"before")
-    stage.here.pause(stage.queue, "intake")
-    wait_until(lambda: stage.counts(stage.elsewhere)["paused"], what="the other to hear")
-    for broker in (stage.first, stage.second):
+def test_paused_intake_refuses_the_library_at_every_broker_and_resumes(queue: QueueAtTwoBrokers) -> None:
+    queue.push(b"before")
+    queue.here.pause(queue.name, "intake")
+    wait_until(lambda: queue.counts(queue.elsewhere)["paused"], what="the other to hear")
+    for broker in (queue.first, queue.second):
         with Producer(broker.doors["smq"]) as producer:
-            receipt = producer.push(stage.queue, b"no")
+            receipt = producer.push(queue.name, b"no")
             with pytest.raises(Paused, match="resume it with: sluicemq resume"):
                 receipt.wait(60)
-    with working(stage.first, stage.queue) as works:
+    with working(queue.first, queue.name) as works:
         wait_until(lambda: works.seen == [b"before"], what="the job from before")
-    stage.here.resume(stage.queue, "intake")
-    stage.push(b"after")
-    assert stage.counts()["ready"] == 1
+    queue.here.resume(queue.name, "intake")
+    queue.push(b"after")
+    assert queue.counts()["ready"] == 1
 
 
-def test_a_queue_that_was_made_at_one_broker_is_known_at_the_other(stage: Stage) -> None:
-    [job_id] = stage.push(b"x", delay=3600)
-    assert stage.elsewhere.show(stage.queue, job_id)["payload"] == b"x"
-    assert stage.counts(stage.elsewhere)["scheduled"] == 1
+def test_a_queue_that_was_made_at_one_broker_is_known_at_the_other(queue: QueueAtTwoBrokers) -> None:
+    [job_id] = queue.push(b"x", delay=3600)
+    assert queue.elsewhere.show(queue.name, job_id)["payload"] == b"x"
+    assert queue.counts(queue.elsewhere)["scheduled"] == 1
 
 
-def test_a_queue_that_is_deleted_and_made_anew_is_not_paused(stage: Stage) -> None:
-    stage.push(b"x")
-    stage.here.pause(stage.queue)
-    stage.here.pause(stage.queue, "intake")
-    stage.here.delete(stage.queue)
-    stage.push(b"y")
-    assert stage.counts()["paused"] == []
+def test_a_queue_that_is_deleted_and_made_anew_is_not_paused(queue: QueueAtTwoBrokers) -> None:
+    queue.push(b"x")
+    queue.here.pause(queue.name)
+    queue.here.pause(queue.name, "intake")
+    queue.here.delete(queue.name)
+    queue.push(b"y")
+    assert queue.counts()["paused"] == []
 
 
 def test_plain_doors_of_a_paused_queue_refuse_who_can_hear_and_block_who_can_not(
@@ -359,7 +365,7 @@ def test_plain_doors_of_a_paused_queue_refuse_who_can_hear_and_block_who_can_not
         push.close()
         assert broker.terminate() == 0
         # Then they are stored
-        with MongoClient(mongo_uri) as mongo:
+        with MongoClient[dict[str, Any]](mongo_uri) as mongo:
             assert mongo[database]["queue.default"].count_documents({}) == sent
 
 
@@ -375,17 +381,17 @@ def blocked_after(push: zmq.Socket[bytes], most: int, size: int = 100) -> int:
 # ------------------------------------------------------------------------- stats
 
 
-def test_the_statistics_tell_how_long_the_oldest_waits_and_how_fast_it_goes(stage: Stage) -> None:
+def test_the_statistics_tell_how_long_the_oldest_waits_and_how_fast_it_goes(queue: QueueAtTwoBrokers) -> None:
     # Given
-    with working(stage.first, stage.queue):
-        stage.push(*[b"x"] * 30)
-        wait_until(lambda: stage.counts()["rates"]["committed"] > 0, what="a rate")
-        wait_until(lambda: stage.counts()["reserved"] == stage.counts()["ready"] == 0, what="an empty queue")
-    assert stage.counts()["oldest_ready_age"] is None
+    with working(queue.first, queue.name):
+        queue.push(*[b"x"] * 30)
+        wait_until(lambda: queue.counts()["rates"]["committed"] > 0, what="a rate")
+        wait_until(lambda: queue.counts()["reserved"] == queue.counts()["ready"] == 0, what="an empty queue")
+    assert queue.counts()["oldest_ready_age"] is None
     # When
-    stage.push(b"y")
+    queue.push(b"y")
     # Then
-    counts = stage.counts()
+    counts = queue.counts()
     assert counts["exact"] is True
     assert 0 <= counts["oldest_ready_age"] < 60
     rates = counts["rates"]

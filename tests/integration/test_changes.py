@@ -14,7 +14,7 @@ from sluicemq_broker.store import changes as store_changes
 from sluicemq_broker.store.changes import Changes, Letters
 from sluicemq_broker.store.connection import Unclear
 from sluicemq_broker.store.documents import date, seconds
-from sluicemq_broker.store.inspect import Inspector, collection
+from sluicemq_broker.store.inspect import Inspector, collection, stored_state
 from sluicemq_broker.store.queue_store import QueueStore
 from sluicemq_broker.store.verdicts import GivenBack
 
@@ -441,7 +441,6 @@ def test_a_job_claimed_during_a_purge_is_left_with_its_worker(
 ) -> None:
     # Given
     store.push([a_job("a"), a_job("b")], NOW)
-    stored_state = store_changes.stored_state
 
     def claimed_in_between(state: str) -> str:
         store.jobs.update_one({"_id": "a"}, {"$set": {"state": "reserved", "owner": ME}})

@@ -7,10 +7,9 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
@@ -22,7 +21,9 @@ from sluicemq_broker.embedded import mongod
 from sluicemq_broker.embedded.life import EmbeddedMongo
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
+
+Mongo = MongoClient[dict[str, Any]]
 
 OWNER = """
 import select, sys
@@ -62,7 +63,7 @@ atexit.register(lambda: print(longest))
 
 def test_a_fresh_folder_gives_a_primary_that_takes_majority_writes(tmp_path: Path) -> None:
     with running(tmp_path / "new" / "folder") as store:
-        with MongoClient(store.uri, serverSelectionTimeoutMS=5000) as client:
+        with Mongo(store.uri, serverSelectionTimeoutMS=5000) as client:
             hello = client.admin.command("hello")
             write(client, "first")
 
@@ -166,7 +167,7 @@ def test_a_mongod_that_dies_alone_is_back_on_its_port_with_its_data(tmp_path: Pa
 
         os.kill(pid, how)
 
-        until(lambda: store.pid not in {None, pid})
+        wait_until(lambda: store.pid not in {None, pid})
         assert store.uri == uri
         assert read_from(uri) == ["kept"]
 
@@ -176,7 +177,7 @@ def test_a_stop_ends_a_mongod_that_is_just_being_brought_back(tmp_path: Path) ->
         pid = store.pid
         assert pid
         os.kill(pid, signal.SIGKILL)
-        until(lambda: store.pid not in {None, pid})
+        wait_until(lambda: store.pid not in {None, pid})
 
         store.stop()
 
@@ -253,7 +254,7 @@ def test_under_gevent_the_hub_goes_on_while_mongod_starts_and_comes_back(tmp_pat
         write_to(uri, "kept")
         os.kill(pid, signal.SIGKILL)
 
-        until(lambda: not alive(pid))
+        wait_until(lambda: not alive(pid))
         assert read_from(uri) == ["kept"]
 
         longest, _ = owner.communicate(timeout=60)
@@ -306,18 +307,18 @@ def put_on_path(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> N
     monkeypatch.setenv("PATH", f"{fake.parent}:{os.environ['PATH']}")
 
 
-def write(client: MongoClient, text: str) -> None:  # type: ignore[type-arg]
+def write(client: Mongo, text: str) -> None:
     jobs = client["test"].get_collection("texts", write_concern=WriteConcern("majority"))
     jobs.insert_one({"text": text})
 
 
 def write_to(uri: str, text: str) -> None:
-    with MongoClient(uri, serverSelectionTimeoutMS=10_000) as client:
+    with Mongo(uri, serverSelectionTimeoutMS=10_000) as client:
         write(client, text)
 
 
 def read_from(uri: str) -> list[str]:
-    with MongoClient(uri, serverSelectionTimeoutMS=10_000) as client:
+    with Mongo(uri, serverSelectionTimeoutMS=10_000) as client:
         return [document["text"] for document in client["test"]["texts"].find()]
 
 
@@ -346,10 +347,3 @@ def alive(pid: int) -> bool:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
-
-
-def until(condition: Callable[[], bool], patience: float = 60.0) -> None:
-    deadline = time.monotonic() + patience
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)

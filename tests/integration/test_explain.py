@@ -52,7 +52,8 @@ class Explainer(CommandListener):
     @contextmanager
     def plans(self) -> Iterator[list[Plan]]:
         """The plans of what is sent inside the block."""
-        self._plans = found = []
+        found: list[Plan] = []
+        self._plans = found
         yield found
         self._plans = None
 

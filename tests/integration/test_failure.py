@@ -13,7 +13,7 @@ import pytest
 import zmq
 
 from launcher import wait_until
-from plain_clients import ANY_PORT, Doors, House, code, receive, serving, spare
+from plain_clients import ANY_PORT, BrokerUnderTest, Doors, code, receive, serving, spare
 from sluicemq import Client, Job, Producer, Rollback, Worker
 
 WAIT = 0.6
@@ -43,19 +43,19 @@ SLOW: list[dict[str, Any]] = [
 
 
 @pytest.fixture(scope="module")
-def shared(mongo_uri: str) -> Iterator[House]:
+def shared(mongo_uri: str) -> Iterator[BrokerUnderTest]:
     slow = [{"frontend": ANY_PORT, "backend": ANY_PORT, **device} for device in SLOW]
     devices = [*spare(ask=12, ack=6, pop=6), *slow]
     queues = {"*": LASTING, "settings": OWN}
     queues |= {device["queue"]: {**LASTING, "backoff_base": LONG} for device in SLOW}
-    with serving(mongo_uri, devices, queues=queues, poll=0.2, lease=3) as house:
-        yield house
+    with serving(mongo_uri, devices, queues=queues, poll=0.2, lease=3) as broker:
+        yield broker
 
 
 @pytest.fixture
-def house(shared: House) -> Iterator[House]:
+def broker(shared: BrokerUnderTest) -> Iterator[BrokerUnderTest]:
     yield shared
-    shared.leave()
+    shared.close_sockets()
 
 
 def in_json(**headers: Any) -> bytes:
@@ -65,9 +65,9 @@ def in_json(**headers: Any) -> bytes:
 # ---------------------------------------------------------------------- back-off
 
 
-def by_rep(house: House, doors: Doors, verdict: list[bytes]) -> list[float]:
-    worker = house.socket(zmq.REP, doors.back)
-    house.ask(doors.front, b"", b'{"reply": "accepted"}', b"work")
+def by_rep(broker: BrokerUnderTest, doors: Doors, verdict: list[bytes]) -> list[float]:
+    worker = broker.socket(zmq.REP, doors.back)
+    broker.ask(doors.front, b"", b'{"reply": "accepted"}', b"work")
     receive(worker)
     times = [time.monotonic()]
     worker.send_multipart(verdict)
@@ -76,9 +76,9 @@ def by_rep(house: House, doors: Doors, verdict: list[bytes]) -> list[float]:
     return [*times, time.monotonic()]
 
 
-def by_pull(house: House, doors: Doors, verdict: list[bytes]) -> list[float]:
-    worker, commits = house.socket(zmq.PULL, doors.back), house.socket(zmq.PUSH, doors.commit)
-    house.push(doors.front, b"work")
+def by_pull(broker: BrokerUnderTest, doors: Doors, verdict: list[bytes]) -> list[float]:
+    worker, commits = broker.socket(zmq.PULL, doors.back), broker.socket(zmq.PUSH, doors.commit)
+    broker.push(doors.front, b"work")
     receipt, _ = receive(worker)
     times = [time.monotonic()]
     commits.send_multipart([verdict[0], receipt, *verdict[1:]])
@@ -87,7 +87,7 @@ def by_pull(house: House, doors: Doors, verdict: list[bytes]) -> list[float]:
     return [*times, time.monotonic()]
 
 
-def by_library(house: House, doors: Doors, verdict: list[bytes]) -> list[float]:
+def by_library(broker: BrokerUnderTest, doors: Doors, verdict: list[bytes]) -> list[float]:
     times: list[float] = []
 
     def handler(_job: Job) -> None:
@@ -95,8 +95,8 @@ def by_library(house: House, doors: Doors, verdict: list[bytes]) -> list[float]:
         if len(times) == 1:
             raise Rollback("why", delay=float(verdict[2])) if len(verdict) > 2 else OSError("why")
 
-    with Worker(house.broker.doors["smq"], doors.queue, handler):
-        house.push(doors.front, b"work")
+    with Worker(broker.doors["smq"], doors.queue, handler):
+        broker.push(doors.front, b"work")
         wait_until(lambda: len(times) == 2, what="the second delivery")
     return times
 
@@ -108,30 +108,30 @@ WAYS = pytest.mark.parametrize(
 
 @WAYS
 def test_a_job_that_was_rolled_back_comes_again_after_its_backoff(
-    house: House, shape: str, roll_back: Callable[..., list[float]]
+    broker: BrokerUnderTest, shape: str, roll_back: Callable[..., list[float]]
 ) -> None:
-    before, after = roll_back(house, house.take(shape), [b"ROLLBACK"])
+    before, after = roll_back(broker, broker.take(shape), [b"ROLLBACK"])
     assert after - before >= WAIT - 0.05
 
 
 @WAYS
 def test_a_job_that_was_rolled_back_comes_again_at_once_if_the_worker_says_so(
-    house: House, shape: str, roll_back: Callable[..., list[float]]
+    broker: BrokerUnderTest, shape: str, roll_back: Callable[..., list[float]]
 ) -> None:
-    assert roll_back(house, house.take(f"slow_{shape}"), [b"ROLLBACK", b"why", b"0"])
+    assert roll_back(broker, broker.take(f"slow_{shape}"), [b"ROLLBACK", b"why", b"0"])
 
 
-def test_the_wait_is_as_the_queues_settings_have_it_and_is_told_by_the_job(house: House) -> None:
+def test_the_wait_is_as_the_queues_settings_have_it_and_is_told_by_the_job(broker: BrokerUnderTest) -> None:
     # Given
-    doors = house.take("slow_ask")
-    worker = house.socket(zmq.REP, doors.back)
-    house.ask(doors.front, b"", in_json(reply="accepted"), b"work")
+    doors = broker.take("slow_ask")
+    worker = broker.socket(zmq.REP, doors.back)
+    broker.ask(doors.front, b"", in_json(reply="accepted"), b"work")
     receive(worker)
     # When
     worker.send_multipart([b"ROLLBACK", b"why"])
-    house.await_count(doors.queue, "scheduled", 1)
+    broker.await_count(doors.queue, "scheduled", 1)
     # Then
-    [job] = house.admin.peek(doors.queue, "scheduled")
+    [job] = broker.admin.peek(doors.queue, "scheduled")
     assert job["eligible_at"] - job["errors"][0]["at"] == pytest.approx(LONG, abs=1)
     assert job["errors"][0]["worker"]
 
@@ -140,13 +140,13 @@ def test_the_wait_is_as_the_queues_settings_have_it_and_is_told_by_the_job(house
 
 
 def test_an_expired_job_that_goes_to_the_dead_letters_answers_that_it_has_expired_also_when_asked_again(
-    house: House,
+    broker: BrokerUnderTest,
 ) -> None:
-    doors = house.take("ask")
+    doors = broker.take("ask")
     question = (b"", in_json(id="late", ttl=0.1), b"work")
     for _ in range(2):
-        assert code(house.ask(doors.front, *question)) == "EXPIRED"
-    letter = house.dead_letter(doors.queue)
+        assert code(broker.ask(doors.front, *question)) == "EXPIRED"
+    letter = broker.dead_letter(doors.queue)
     assert (letter["id"], letter["reason"], letter["attempts"]) == ("late", "expired", 0)
     assert letter["remove_at"] == pytest.approx(letter["ended_at"] + OWN["dead_retention"])
 
@@ -154,28 +154,28 @@ def test_an_expired_job_that_goes_to_the_dead_letters_answers_that_it_has_expire
 # --------------------------------------------------------------------- kept jobs
 
 
-def done_by_rep(house: House, doors: Doors) -> bytes:
-    worker = house.socket(zmq.REP, doors.back)
+def done_by_rep(broker: BrokerUnderTest, doors: Doors) -> bytes:
+    worker = broker.socket(zmq.REP, doors.back)
     receive(worker)
     worker.send(b"result")
     return b"result"
 
 
-def done_by_pull(house: House, doors: Doors) -> bytes:
-    worker, commits = house.socket(zmq.PULL, doors.back), house.socket(zmq.PUSH, doors.commit)
+def done_by_pull(broker: BrokerUnderTest, doors: Doors) -> bytes:
+    worker, commits = broker.socket(zmq.PULL, doors.back), broker.socket(zmq.PUSH, doors.commit)
     receipt, _ = receive(worker)
     commits.send_multipart([b"COMMIT", receipt, b"result"])
     return b"result"
 
 
-def done_by_pop(house: House, doors: Doors) -> bytes:
-    receive(house.socket(zmq.PULL, doors.back))
+def done_by_pop(broker: BrokerUnderTest, doors: Doors) -> bytes:
+    receive(broker.socket(zmq.PULL, doors.back))
     return b""
 
 
-def done_by_library(house: House, doors: Doors) -> bytes:
-    with Worker(house.broker.doors["smq"], doors.queue, lambda _job: b"result"):
-        house.await_count(doors.queue, "done", 1)
+def done_by_library(broker: BrokerUnderTest, doors: Doors) -> bytes:
+    with Worker(broker.doors["smq"], doors.queue, lambda _job: b"result"):
+        broker.await_count(doors.queue, "done", 1)
     return b"result"
 
 
@@ -184,19 +184,19 @@ def done_by_library(house: House, doors: Doors) -> bytes:
     [("ask", done_by_rep), ("ack", done_by_pull), ("pop", done_by_pop), ("pop", done_by_library)],
 )
 def test_a_kept_job_stays_as_done_with_its_whole_story(
-    house: House, shape: str, work: Callable[[House, Doors], bytes]
+    broker: BrokerUnderTest, shape: str, work: Callable[[BrokerUnderTest, Doors], bytes]
 ) -> None:
     # Given
-    doors = house.take(shape)
+    doors = broker.take(shape)
     pushed = time.time()
-    headers = {"keep_done": 30, "headers": {"k": "v"}}
-    with Producer(house.broker.doors["smq"]) as producer:
+    headers: dict[str, Any] = {"keep_done": 30, "headers": {"k": "v"}}
+    with Producer(broker.doors["smq"]) as producer:
         producer.push(doors.queue, b"work", id="kept", **headers).wait(60)
     # When
-    result = work(house, doors)
-    house.await_count(doors.queue, "done", 1)
+    result = work(broker, doors)
+    broker.await_count(doors.queue, "done", 1)
     # Then
-    [job] = house.admin.peek(doors.queue, "done")
+    [job] = broker.admin.peek(doors.queue, "done")
     assert (job["payload"], job["result"], job["headers"]) == (b"work", result, {"k": "v"})
     assert job["attempts"] == 1
     assert job["worker"]
@@ -204,20 +204,20 @@ def test_a_kept_job_stays_as_done_with_its_whole_story(
     assert job["remove_at"] == pytest.approx(job["ended_at"] + 30)
 
 
-def test_the_start_of_a_kept_job_is_that_of_its_last_delivery(house: House) -> None:
+def test_the_start_of_a_kept_job_is_that_of_its_last_delivery(broker: BrokerUnderTest) -> None:
     # Given
-    doors = house.take("ask")
-    worker = house.socket(zmq.REP, doors.back)
-    house.ask(doors.front, b"", in_json(keep_done=30, reply="accepted"), b"work")
+    doors = broker.take("ask")
+    worker = broker.socket(zmq.REP, doors.back)
+    broker.ask(doors.front, b"", in_json(keep_done=30, reply="accepted"), b"work")
     receive(worker)
     worker.send_multipart([b"ROLLBACK", b"not yet", b"0.3"])
     # When
     receive(worker)
-    wait_until(lambda: house.counts(doors.queue)["reserved"] == 1)
+    wait_until(lambda: broker.counts(doors.queue)["reserved"] == 1)
     worker.send(b"done")
-    house.await_count(doors.queue, "done", 1)
+    broker.await_count(doors.queue, "done", 1)
     # Then
-    [job] = house.admin.peek(doors.queue, "done")
+    [job] = broker.admin.peek(doors.queue, "done")
     assert job["attempts"] == 2
     assert job["created_at"] + 0.3 <= job["started_at"] + 0.002
     assert job["errors"][0]["at"] <= job["started_at"] <= job["ended_at"]
@@ -239,37 +239,37 @@ HEADERS: dict[str, Any] = {
 }
 
 
-def by_push(house: House, job_id: str, headers: dict[str, Any]) -> None:
-    house.push(house.take("pop").front, QUEUE.encode(), in_json(id=job_id, **headers), b"x")
+def by_push(broker: BrokerUnderTest, job_id: str, headers: dict[str, Any]) -> None:
+    broker.push(broker.take("pop").front, QUEUE.encode(), in_json(id=job_id, **headers), b"x")
 
 
-def by_req(house: House, job_id: str, headers: dict[str, Any]) -> None:
+def by_req(broker: BrokerUnderTest, job_id: str, headers: dict[str, Any]) -> None:
     all_headers = in_json(id=job_id, reply="accepted", **headers)
-    assert house.ask(house.take("ask").front, QUEUE.encode(), all_headers, b"x") == [job_id.encode()]
+    assert broker.ask(broker.take("ask").front, QUEUE.encode(), all_headers, b"x") == [job_id.encode()]
 
 
-def by_producer(house: House, job_id: str, headers: dict[str, Any]) -> None:
-    with Producer(house.broker.doors["smq"]) as producer:
+def by_producer(broker: BrokerUnderTest, job_id: str, headers: dict[str, Any]) -> None:
+    with Producer(broker.doors["smq"]) as producer:
         producer.push(QUEUE, b"x", id=job_id, **headers).wait(60)
 
 
-def by_command(house: House, job_id: str, headers: dict[str, Any]) -> None:
+def by_command(broker: BrokerUnderTest, job_id: str, headers: dict[str, Any]) -> None:
     options = [f"--{name.replace('_', '-')}={value}" for name, value in headers.items()]
     program = "from sluicemq.cli import main; main()"
-    endpoint = house.broker.doors["smq"]
+    endpoint = broker.doors["smq"]
     command = [sys.executable, "-c", program, "--endpoint", endpoint, "push", QUEUE, "x", "--id", job_id]
-    subprocess.run([*command, *options], check=True, timeout=30, stdout=subprocess.DEVNULL)
+    subprocess.run([*command, *options], check=True, timeout=60, stdout=subprocess.DEVNULL)
 
 
 @pytest.mark.parametrize("push", [by_push, by_req, by_producer, by_command])
 def test_every_setting_is_the_queues_own_unless_the_job_has_another_at_each_door(
-    house: House, push: Callable[[House, str, dict[str, Any]], None]
+    broker: BrokerUnderTest, push: Callable[[BrokerUnderTest, str, dict[str, Any]], None]
 ) -> None:
     # When
-    push(house, f"own-{push.__name__}", HEADERS)
-    push(house, f"usual-{push.__name__}", {})
+    push(broker, f"own-{push.__name__}", HEADERS)
+    push(broker, f"usual-{push.__name__}", {})
     # Then
-    own, usual = (stored(house.admin, f"{kind}-{push.__name__}") for kind in ("own", "usual"))
+    own, usual = (stored(broker.admin, f"{kind}-{push.__name__}") for kind in ("own", "usual"))
     assert {name: own[name] for name in ("priority", "max_attempts", "visibility_timeout", "keep_done")} == {
         "priority": 0, "max_attempts": 0, "visibility_timeout": 9.5, "keep_done": 0,
     }  # fmt: skip

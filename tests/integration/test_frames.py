@@ -13,127 +13,129 @@ import pytest
 import zmq
 
 from launcher import wait_until
-from plain_clients import AT_ONCE, House, receive, serving, spare
+from plain_clients import AT_ONCE, BrokerUnderTest, receive, serving, spare
 
 
 @pytest.fixture(scope="module")
-def shared(mongo_uri: str) -> Iterator[House]:
-    with serving(mongo_uri, spare(pop=16, pop_full=8, ask_full=4, ask=4), poll=0.2, queues=AT_ONCE) as house:
-        yield house
+def shared(mongo_uri: str) -> Iterator[BrokerUnderTest]:
+    with serving(mongo_uri, spare(pop=16, pop_full=8, ask_full=4, ask=4), poll=0.2, queues=AT_ONCE) as broker:
+        yield broker
 
 
 @pytest.fixture
-def house(shared: House) -> Iterator[House]:
+def broker(shared: BrokerUnderTest) -> Iterator[BrokerUnderTest]:
     yield shared
-    shared.leave()
+    shared.close_sockets()
 
 
 def in_json(**headers: Any) -> bytes:
     return json.dumps(headers).encode()
 
 
-def test_a_job_of_one_frame_goes_to_the_queue_of_the_device(house: House) -> None:
-    doors = house.take("pop")
-    worker = house.socket(zmq.PULL, doors.back)
+def test_a_job_of_one_frame_goes_to_the_queue_of_the_device(broker: BrokerUnderTest) -> None:
+    doors = broker.take("pop")
+    worker = broker.socket(zmq.PULL, doors.back)
 
-    house.push(doors.front, b"work")
-
-    assert receive(worker) == [b"work"]
-
-
-def test_a_job_of_two_frames_goes_to_the_queue_it_names(house: House) -> None:
-    doors, other = house.take("pop"), house.take("pop")
-    worker = house.socket(zmq.PULL, other.back)
-
-    house.push(doors.front, other.queue.encode(), b"work")
+    broker.push(doors.front, b"work")
 
     assert receive(worker) == [b"work"]
-    assert house.counts(doors.queue)["ready"] == 0
 
 
-def test_a_job_of_three_frames_has_headers(house: House) -> None:
-    doors, other = house.take("pop"), house.take("pop_full")
-    worker = house.socket(zmq.PULL, other.back)
+def test_a_job_of_two_frames_goes_to_the_queue_it_names(broker: BrokerUnderTest) -> None:
+    doors, other = broker.take("pop"), broker.take("pop")
+    worker = broker.socket(zmq.PULL, other.back)
 
-    house.push(doors.front, other.queue.encode(), in_json(id="three"), b"work")
+    broker.push(doors.front, other.queue.encode(), b"work")
+
+    assert receive(worker) == [b"work"]
+    assert broker.counts(doors.queue)["ready"] == 0
+
+
+def test_a_job_of_three_frames_has_headers(broker: BrokerUnderTest) -> None:
+    doors, other = broker.take("pop"), broker.take("pop_full")
+    worker = broker.socket(zmq.PULL, other.back)
+
+    broker.push(doors.front, other.queue.encode(), in_json(id="three"), b"work")
 
     job_id, _, payload = receive(worker)
     assert (job_id, payload) == (b"three", b"work")
 
 
 @pytest.mark.parametrize("rest", [[b"work"], [b"", b"work"], [b"{}", b"work"]])
-def test_an_empty_queue_frame_means_the_queue_of_the_device(house: House, rest: list[bytes]) -> None:
-    doors = house.take("pop")
-    worker = house.socket(zmq.PULL, doors.back)
+def test_an_empty_queue_frame_means_the_queue_of_the_device(
+    broker: BrokerUnderTest, rest: list[bytes]
+) -> None:
+    doors = broker.take("pop")
+    worker = broker.socket(zmq.PULL, doors.back)
 
-    house.push(doors.front, b"", *rest)
+    broker.push(doors.front, b"", *rest)
 
     assert receive(worker) == [b"work"]
 
 
-def test_an_empty_payload_is_a_job(house: House) -> None:
-    doors = house.take("pop")
-    worker = house.socket(zmq.PULL, doors.back)
+def test_an_empty_payload_is_a_job(broker: BrokerUnderTest) -> None:
+    doors = broker.take("pop")
+    worker = broker.socket(zmq.PULL, doors.back)
 
-    house.push(doors.front, b"")
+    broker.push(doors.front, b"")
 
     assert receive(worker) == [b""]
 
 
-def test_a_push_to_an_unknown_queue_makes_it(house: House) -> None:
-    doors = house.take("pop")
+def test_a_push_to_an_unknown_queue_makes_it(broker: BrokerUnderTest) -> None:
+    doors = broker.take("pop")
 
-    house.push(doors.front, b"never.heard_of-it", b"work")
+    broker.push(doors.front, b"never.heard_of-it", b"work")
 
-    house.await_count("never.heard_of-it", "ready", 1)
+    broker.await_count("never.heard_of-it", "ready", 1)
 
 
 @pytest.mark.parametrize("encode", [lambda headers: json.dumps(headers).encode(), msgpack.packb])
-def test_the_users_own_headers_reach_the_worker(house: House, encode: Any) -> None:
-    doors = house.take("pop_full")
-    worker = house.socket(zmq.PULL, doors.back)
+def test_the_users_own_headers_reach_the_worker(broker: BrokerUnderTest, encode: Any) -> None:
+    doors = broker.take("pop_full")
+    worker = broker.socket(zmq.PULL, doors.back)
     own = {"trace": "a-1", "list": [1, 2.5, None, True], "deep": {"ä": {}}}
 
-    house.push(doors.front, b"", encode({"id": "own", "priority": 7, "headers": own}), b"work")
+    broker.push(doors.front, b"", encode({"id": "own", "priority": 7, "headers": own}), b"work")
 
     job_id, headers, payload = receive(worker)
     assert (job_id, payload) == (b"own", b"work")
     assert json.loads(headers) == {"attempt": 1, "priority": 7, "headers": own}
 
 
-def test_a_job_without_an_id_gets_one_and_ids_sort_by_time(house: House) -> None:
-    doors = house.take("pop_full")
-    worker = house.socket(zmq.PULL, doors.back)
+def test_a_job_without_an_id_gets_one_and_ids_sort_by_time(broker: BrokerUnderTest) -> None:
+    doors = broker.take("pop_full")
+    worker = broker.socket(zmq.PULL, doors.back)
 
-    house.push(doors.front, b"first")
+    broker.push(doors.front, b"first")
     first = receive(worker)
-    house.push(doors.front, b"second")
+    broker.push(doors.front, b"second")
     second = receive(worker)
 
     assert first[0] < second[0]
 
 
-def test_the_same_id_twice_is_one_job(house: House) -> None:
-    doors = house.take("pop_full")
-    producer = house.socket(zmq.PUSH, doors.front)
+def test_the_same_id_twice_is_one_job(broker: BrokerUnderTest) -> None:
+    doors = broker.take("pop_full")
+    producer = broker.socket(zmq.PUSH, doors.front)
 
     producer.send_multipart([b"", in_json(id="same"), b"once"])
-    house.await_count(doors.queue, "ready", 1)
+    broker.await_count(doors.queue, "ready", 1)
     producer.send_multipart([b"", in_json(id="same"), b"again"])
-    wait_until(lambda: house.counter("repeated"))
+    wait_until(lambda: broker.counter("repeated"))
 
-    (job,) = house.admin.peek(doors.queue)
+    (job,) = broker.admin.peek(doors.queue)
     assert (job["id"], job["payload"]) == ("same", b"once")
 
 
-def test_higher_priority_goes_first_and_equals_in_order(house: House) -> None:
-    doors = house.take("pop")
-    producer = house.socket(zmq.PUSH, doors.front)
+def test_higher_priority_goes_first_and_equals_in_order(broker: BrokerUnderTest) -> None:
+    doors = broker.take("pop")
+    producer = broker.socket(zmq.PUSH, doors.front)
     for priority, payload in ((0, b"low"), (255, b"high"), (5, b"mid 1"), (5, b"mid 2")):
         producer.send_multipart([b"", in_json(priority=priority), payload])
-    house.await_count(doors.queue, "ready", 4)
+    broker.await_count(doors.queue, "ready", 4)
 
-    worker = house.socket(zmq.PULL, doors.back)
+    worker = broker.socket(zmq.PULL, doors.back)
 
     assert [receive(worker) for _ in range(4)] == [[b"high"], [b"mid 1"], [b"mid 2"], [b"low"]]
 
@@ -155,63 +157,67 @@ def _at_rfc3339_zulu(when: float) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("headers", [_after_delay, _at_unix_seconds, _at_rfc3339, _at_rfc3339_zulu])
-def test_a_delayed_job_is_delivered_when_it_is_due_and_not_before(house: House, headers: Any) -> None:
-    doors = house.take("pop")
-    worker = house.socket(zmq.PULL, doors.back)
+def test_a_delayed_job_is_delivered_when_it_is_due_and_not_before(
+    broker: BrokerUnderTest, headers: Any
+) -> None:
+    doors = broker.take("pop")
+    worker = broker.socket(zmq.PULL, doors.back)
     due = time.time() + 0.6
 
-    house.push(doors.front, b"", in_json(**headers(due)), b"work")
+    broker.push(doors.front, b"", in_json(**headers(due)), b"work")
 
     assert receive(worker) == [b"work"]
     assert time.time() >= due - 0.02
 
 
-def test_a_job_is_not_delivered_after_its_time_to_live(house: House) -> None:
-    doors = house.take("pop")
-    producer = house.socket(zmq.PUSH, doors.front)
+def test_a_job_is_not_delivered_after_its_time_to_live(broker: BrokerUnderTest) -> None:
+    doors = broker.take("pop")
+    producer = broker.socket(zmq.PUSH, doors.front)
     producer.send_multipart([b"", in_json(ttl=0.2), b"stale"])
     producer.send_multipart([b"", in_json(id="fresh", delay=0.4), b"fresh"])
     # When the second one is due, the first one's time is over
-    wait_until(lambda: "fresh" in {each["id"] for each in house.admin.peek(doors.queue)})
+    wait_until(lambda: "fresh" in {each["id"] for each in broker.admin.peek(doors.queue)})
 
-    worker = house.socket(zmq.PULL, doors.back)
+    worker = broker.socket(zmq.PULL, doors.back)
 
     assert receive(worker) == [b"fresh"]
 
 
-def test_max_attempts_of_a_job_decides_when_it_is_dead(house: House) -> None:
-    doors = house.take("ask_full")
-    worker = house.socket(zmq.REP, doors.back)
-    house.ask(doors.front, b"", in_json(id="weak", max_attempts=2, reply="accepted"), b"work")
+def test_max_attempts_of_a_job_decides_when_it_is_dead(broker: BrokerUnderTest) -> None:
+    doors = broker.take("ask_full")
+    worker = broker.socket(zmq.REP, doors.back)
+    broker.ask(doors.front, b"", in_json(id="weak", max_attempts=2, reply="accepted"), b"work")
 
     for attempt in (1, 2):
         _, headers, _ = receive(worker)
         assert json.loads(headers)["attempt"] == attempt
         worker.send_multipart([b"ROLLBACK", b"not today"])
 
-    letter = house.dead_letter(doors.queue)
+    letter = broker.dead_letter(doors.queue)
     assert (letter["id"], letter["attempts"], letter["reason"]) == ("weak", 2, "not today")
 
 
-def test_visibility_timeout_of_a_job_gives_it_to_another_worker(house: House) -> None:
-    doors = house.take("ask")
-    silent = house.socket(zmq.REP, doors.back)
-    house.ask(doors.front, b"", in_json(visibility_timeout=0.3, reply="accepted"), b"work")
+def test_visibility_timeout_of_a_job_gives_it_to_another_worker(broker: BrokerUnderTest) -> None:
+    doors = broker.take("ask")
+    silent = broker.socket(zmq.REP, doors.back)
+    broker.ask(doors.front, b"", in_json(visibility_timeout=0.3, reply="accepted"), b"work")
     assert receive(silent) == [b"work"]
 
-    other = house.socket(zmq.REP, doors.back)
+    other = broker.socket(zmq.REP, doors.back)
 
     assert receive(other) == [b"work"]
     other.send(b"done")
-    house.await_count(doors.queue, "reserved", 0)
+    broker.await_count(doors.queue, "reserved", 0)
 
 
-def test_what_a_push_sends_and_cannot_be_read_is_a_dead_letter_with_its_reason(house: House) -> None:
-    doors = house.take("pop")
+def test_what_a_push_sends_and_cannot_be_read_is_a_dead_letter_with_its_reason(
+    broker: BrokerUnderTest,
+) -> None:
+    doors = broker.take("pop")
 
-    house.push(doors.front, b"", b'{"priorty": 1}', b"the payload")
+    broker.push(doors.front, b"", b'{"priorty": 1}', b"the payload")
 
-    letter = house.dead_letter(doors.queue)
+    letter = broker.dead_letter(doors.queue)
     assert letter["reason"].startswith("BAD_HEADERS: unknown header 'priorty'")
     assert letter["payload"] == b"the payload"
     assert letter["raw_headers"] == b'{"priorty": 1}'

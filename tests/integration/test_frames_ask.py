@@ -10,7 +10,7 @@ import pytest
 import zmq
 
 from launcher import BrokerProcess, wait_until
-from plain_clients import ANY_PORT, AT_ONCE, House, Smq, code, message, receive, serving, spare
+from plain_clients import ANY_PORT, AT_ONCE, BrokerUnderTest, Smq, code, message, receive, serving, spare
 
 #: A queue with doors of every kind: asked for at a QUEUE, worked on at two STREAMERS.
 MIXED = [
@@ -24,27 +24,27 @@ NARROW = [{"kind": "queue", "queue": "narrow", "frontend": ANY_PORT, "backend": 
 
 
 @pytest.fixture(scope="module")
-def shared(mongo_uri: str) -> Iterator[House]:
+def shared(mongo_uri: str) -> Iterator[BrokerUnderTest]:
     # Expired jobs are swept once a lease.
     with serving(
         mongo_uri, [*spare(ask=22 + 4), *MIXED, *NARROW], poll=0.2, lease=3, queues=AT_ONCE
-    ) as house:
-        yield house
+    ) as broker:
+        yield broker
 
 
 @pytest.fixture
-def house(shared: House) -> Iterator[House]:
+def broker(shared: BrokerUnderTest) -> Iterator[BrokerUnderTest]:
     yield shared
-    shared.leave()
+    shared.close_sockets()
 
 
 def in_json(**headers: Any) -> bytes:
     return json.dumps(headers).encode()
 
 
-def test_a_request_is_answered_with_the_result_of_its_worker(house: House) -> None:
-    doors = house.take("ask")
-    asker, worker = house.socket(zmq.REQ, doors.front), house.socket(zmq.REP, doors.back)
+def test_a_request_is_answered_with_the_result_of_its_worker(broker: BrokerUnderTest) -> None:
+    doors = broker.take("ask")
+    asker, worker = broker.socket(zmq.REQ, doors.front), broker.socket(zmq.REP, doors.back)
 
     asker.send(b"21")
 
@@ -55,10 +55,10 @@ def test_a_request_is_answered_with_the_result_of_its_worker(house: House) -> No
 
 @pytest.mark.parametrize("headers", [None, b"", b'{"priority": 3}'])
 def test_a_request_may_name_a_queue_and_is_answered_by_its_workers(
-    house: House, headers: bytes | None
+    broker: BrokerUnderTest, headers: bytes | None
 ) -> None:
-    doors, other = house.take("ask"), house.take("ask")
-    asker, worker = house.socket(zmq.REQ, doors.front), house.socket(zmq.REP, other.back)
+    doors, other = broker.take("ask"), broker.take("ask")
+    asker, worker = broker.socket(zmq.REQ, doors.front), broker.socket(zmq.REP, other.back)
 
     between = [] if headers is None else [headers]
     asker.send_multipart([other.queue.encode(), *between, b"work"])
@@ -68,19 +68,19 @@ def test_a_request_may_name_a_queue_and_is_answered_by_its_workers(
     assert receive(asker) == [b"done"]
 
 
-def test_reply_accepted_answers_the_id_once_the_job_is_stored(house: House) -> None:
-    doors = house.take("ask")
+def test_reply_accepted_answers_the_id_once_the_job_is_stored(broker: BrokerUnderTest) -> None:
+    doors = broker.take("ask")
 
-    (given,) = house.ask(doors.front, b"", b'{"reply": "accepted"}', b"work")
-    own = house.ask(doors.front, b"", in_json(id="mine", reply="accepted"), b"work")
+    (given,) = broker.ask(doors.front, b"", b'{"reply": "accepted"}', b"work")
+    own = broker.ask(doors.front, b"", in_json(id="mine", reply="accepted"), b"work")
 
     assert own == [b"mine"]
-    assert [job["id"] for job in house.admin.peek(doors.queue)] == [given.decode(), "mine"]
+    assert [job["id"] for job in broker.admin.peek(doors.queue)] == [given.decode(), "mine"]
 
 
-def test_reply_result_says_what_holds_without_it(house: House) -> None:
-    doors = house.take("ask")
-    asker, worker = house.socket(zmq.REQ, doors.front), house.socket(zmq.REP, doors.back)
+def test_reply_result_says_what_holds_without_it(broker: BrokerUnderTest) -> None:
+    doors = broker.take("ask")
+    asker, worker = broker.socket(zmq.REQ, doors.front), broker.socket(zmq.REP, doors.back)
 
     asker.send_multipart([b"", b'{"reply": "result"}', b"work"])
     receive(worker)
@@ -89,61 +89,61 @@ def test_reply_result_says_what_holds_without_it(house: House) -> None:
     assert receive(asker) == [b"the result"]
 
 
-def test_the_same_id_again_hears_the_stored_result(house: House) -> None:
-    doors = house.take("ask")
-    asker, worker = house.socket(zmq.REQ, doors.front), house.socket(zmq.REP, doors.back)
+def test_the_same_id_again_hears_the_stored_result(broker: BrokerUnderTest) -> None:
+    doors = broker.take("ask")
+    asker, worker = broker.socket(zmq.REQ, doors.front), broker.socket(zmq.REP, doors.back)
     asker.send_multipart([b"", in_json(id="known"), b"work"])
     receive(worker)
     worker.send(b"the result")
     receive(asker)
 
-    again = house.ask(doors.front, b"", in_json(id="known"), b"work")
+    again = broker.ask(doors.front, b"", in_json(id="known"), b"work")
 
     assert again == [b"the result"]
     assert not worker.poll(0)  # it was not worked on twice
 
 
-def test_the_same_id_accepted_again_is_answered_without_another_job(house: House) -> None:
-    doors = house.take("ask")
+def test_the_same_id_accepted_again_is_answered_without_another_job(broker: BrokerUnderTest) -> None:
+    doors = broker.take("ask")
 
     for _ in range(2):
-        answer = house.ask(doors.front, b"", in_json(id="twice", reply="accepted"), b"work")
+        answer = broker.ask(doors.front, b"", in_json(id="twice", reply="accepted"), b"work")
         assert answer == [b"twice"]
 
-    assert len(house.admin.peek(doors.queue)) == 1
+    assert len(broker.admin.peek(doors.queue)) == 1
 
 
-def test_the_same_id_while_the_job_runs_waits_for_its_result(house: House) -> None:
-    doors = house.take("ask")
-    first, worker = house.socket(zmq.REQ, doors.front), house.socket(zmq.REP, doors.back)
+def test_the_same_id_while_the_job_runs_waits_for_its_result(broker: BrokerUnderTest) -> None:
+    doors = broker.take("ask")
+    first, worker = broker.socket(zmq.REQ, doors.front), broker.socket(zmq.REP, doors.back)
     first.send_multipart([b"", in_json(id="running"), b"work"])
     receive(worker)
-    repeated = house.counter("repeated")
+    repeated = broker.counter("repeated")
 
-    second = house.socket(zmq.REQ, doors.front)
+    second = broker.socket(zmq.REQ, doors.front)
     second.send_multipart([b"", in_json(id="running"), b"work"])
-    wait_until(lambda: house.counter("repeated") > repeated)
+    wait_until(lambda: broker.counter("repeated") > repeated)
     worker.send(b"for both")
 
     assert receive(first) == receive(second) == [b"for both"]
 
 
-def test_a_client_that_comes_back_hears_what_became_of_its_job(house: House) -> None:
-    doors = house.take("ask")
-    gone, worker = house.socket(zmq.REQ, doors.front), house.socket(zmq.REP, doors.back)
+def test_a_client_that_comes_back_hears_what_became_of_its_job(broker: BrokerUnderTest) -> None:
+    doors = broker.take("ask")
+    gone, worker = broker.socket(zmq.REQ, doors.front), broker.socket(zmq.REP, doors.back)
     gone.send_multipart([b"", in_json(id="kept"), b"work"])
     receive(worker)
     gone.close()
     worker.send(b"nobody there")
-    house.await_count(doors.queue, "done", 1)
+    broker.await_count(doors.queue, "done", 1)
 
-    assert house.ask(doors.front, b"", in_json(id="kept"), b"work") == [b"nobody there"]
+    assert broker.ask(doors.front, b"", in_json(id="kept"), b"work") == [b"nobody there"]
 
 
-def test_a_dealer_numbers_its_requests_and_hears_the_numbers(house: House) -> None:
-    doors = house.take("ask")
-    dealer = house.socket(zmq.DEALER, doors.front)
-    workers = [house.socket(zmq.REP, doors.back) for _ in range(3)]
+def test_a_dealer_numbers_its_requests_and_hears_the_numbers(broker: BrokerUnderTest) -> None:
+    doors = broker.take("ask")
+    dealer = broker.socket(zmq.DEALER, doors.front)
+    workers = [broker.socket(zmq.REP, doors.back) for _ in range(3)]
     for number in (b"1", b"2", b"3"):
         dealer.send_multipart([number, b"", b"job " + number])
 
@@ -155,10 +155,10 @@ def test_a_dealer_numbers_its_requests_and_hears_the_numbers(house: House) -> No
     assert answers == {number: [b"", b"result of job " + number] for number in (b"1", b"2", b"3")}
 
 
-def test_a_dealer_that_asks_much_and_reads_late_hears_every_answer(house: House) -> None:
-    doors, count, result = house.take("ask"), 1500, bytes(30_000)
-    dealer = house.socket(zmq.DEALER, doors.front, rcvhwm=1, sndhwm=0)
-    worker = house.socket(zmq.REP, doors.back)
+def test_a_dealer_that_asks_much_and_reads_late_hears_every_answer(broker: BrokerUnderTest) -> None:
+    doors, count, result = broker.take("ask"), 1500, bytes(30_000)
+    dealer = broker.socket(zmq.DEALER, doors.front, rcvhwm=1, sndhwm=0)
+    worker = broker.socket(zmq.REP, doors.back)
     for number in range(count):
         dealer.send_multipart([b"%d" % number, b"", b"work"])
     for _ in range(count):
@@ -171,24 +171,24 @@ def test_a_dealer_that_asks_much_and_reads_late_hears_every_answer(house: House)
     assert all(rest == [b"", result] for _, *rest in answers)
 
 
-def test_questions_that_were_left_alone_shut_the_door_for_nobody(house: House) -> None:
-    device = next(each for each in house.broker.devices if each["queue"] == "narrow")
-    gone = house.socket(zmq.DEALER, device["frontend"][0])
+def test_questions_that_were_left_alone_shut_the_door_for_nobody(broker: BrokerUnderTest) -> None:
+    device = next(each for each in broker.process.devices if each["queue"] == "narrow")
+    gone = broker.socket(zmq.DEALER, device["frontend"][0])
     for number in (b"1", b"2", b"3"):
         gone.send_multipart([number, b"", b"never answered"])
-    house.await_count("narrow", "ready", 3)
+    broker.await_count("narrow", "ready", 3)
 
     gone.close()
-    asker = house.socket(zmq.REQ, device["frontend"][0])
+    asker = broker.socket(zmq.REQ, device["frontend"][0])
     asker.send_multipart([b"", b'{"priority": 1, "reply": "accepted", "id": "next"}', b"work"])
 
     assert receive(asker) == [b"next"]
-    assert house.counter("askers_gone") >= 3
+    assert broker.counter("askers_gone") >= 3
 
 
-def test_an_envelope_of_several_frames_comes_back_unchanged(house: House) -> None:
-    doors = house.take("ask")
-    dealer, worker = house.socket(zmq.DEALER, doors.front), house.socket(zmq.REP, doors.back)
+def test_an_envelope_of_several_frames_comes_back_unchanged(broker: BrokerUnderTest) -> None:
+    doors = broker.take("ask")
+    dealer, worker = broker.socket(zmq.DEALER, doors.front), broker.socket(zmq.REP, doors.back)
 
     dealer.send_multipart([b"hop 2", b"hop 1", b"", doors.queue.encode(), b"work"])
 
@@ -198,9 +198,11 @@ def test_an_envelope_of_several_frames_comes_back_unchanged(house: House) -> Non
 
 
 @pytest.mark.parametrize("envelope", [[b"x" * 65_537], [b"hop"] * 256], ids=["bytes", "frames"])
-def test_an_envelope_that_is_too_large_to_be_kept_is_refused(house: House, envelope: list[bytes]) -> None:
-    doors = house.take("ask")
-    dealer = house.socket(zmq.DEALER, doors.front)
+def test_an_envelope_that_is_too_large_to_be_kept_is_refused(
+    broker: BrokerUnderTest, envelope: list[bytes]
+) -> None:
+    doors = broker.take("ask")
+    dealer = broker.socket(zmq.DEALER, doors.front)
 
     dealer.send_multipart([*envelope, b"", doors.queue.encode(), b"work"])
 
@@ -209,9 +211,9 @@ def test_an_envelope_that_is_too_large_to_be_kept_is_refused(house: House, envel
     assert "a return envelope has at most" in message(answer)
 
 
-def test_a_message_without_an_envelope_is_refused(house: House) -> None:
-    doors = house.take("ask")
-    dealer = house.socket(zmq.DEALER, doors.front)
+def test_a_message_without_an_envelope_is_refused(broker: BrokerUnderTest) -> None:
+    doors = broker.take("ask")
+    dealer = broker.socket(zmq.DEALER, doors.front)
 
     dealer.send_multipart([b"queue", b"work"])
 
@@ -220,9 +222,9 @@ def test_a_message_without_an_envelope_is_refused(house: House) -> None:
     assert "no empty frame" in message(answer)
 
 
-def test_an_error_is_one_answer_that_leaves_the_socket_usable(house: House) -> None:
-    doors = house.take("ask")
-    asker, worker = house.socket(zmq.REQ, doors.front), house.socket(zmq.REP, doors.back)
+def test_an_error_is_one_answer_that_leaves_the_socket_usable(broker: BrokerUnderTest) -> None:
+    doors = broker.take("ask")
+    asker, worker = broker.socket(zmq.REQ, doors.front), broker.socket(zmq.REP, doors.back)
     asker.send_multipart([b"no such name", b"work"])
     assert code(receive(asker)) == "BAD_QUEUE"
 
@@ -233,22 +235,22 @@ def test_an_error_is_one_answer_that_leaves_the_socket_usable(house: House) -> N
     assert receive(asker) == [b"done"]
 
 
-def test_a_rejected_job_answers_that_it_is_dead_then_and_later(house: House) -> None:
-    doors = house.take("ask")
-    asker, worker = house.socket(zmq.REQ, doors.front), house.socket(zmq.REP, doors.back)
+def test_a_rejected_job_answers_that_it_is_dead_then_and_later(broker: BrokerUnderTest) -> None:
+    doors = broker.take("ask")
+    asker, worker = broker.socket(zmq.REQ, doors.front), broker.socket(zmq.REP, doors.back)
     asker.send_multipart([b"", in_json(id="hopeless"), b"work"])
     receive(worker)
 
     worker.send_multipart([b"REJECT", b"makes no sense"])
 
-    for answer in (receive(asker), house.ask(doors.front, b"", in_json(id="hopeless"), b"work")):
+    for answer in (receive(asker), broker.ask(doors.front, b"", in_json(id="hopeless"), b"work")):
         assert code(answer) == "DEAD"
         assert "makes no sense" in message(answer)
 
 
-def test_rolled_back_the_asker_goes_on_waiting(house: House) -> None:
-    doors = house.take("ask")
-    asker, worker = house.socket(zmq.REQ, doors.front), house.socket(zmq.REP, doors.back)
+def test_rolled_back_the_asker_goes_on_waiting(broker: BrokerUnderTest) -> None:
+    doors = broker.take("ask")
+    asker, worker = broker.socket(zmq.REQ, doors.front), broker.socket(zmq.REP, doors.back)
     asker.send(b"work")
     receive(worker)
     worker.send_multipart([b"ROLLBACK", b"once more"])
@@ -259,10 +261,10 @@ def test_rolled_back_the_asker_goes_on_waiting(house: House) -> None:
     assert receive(asker) == [b"at last"]
 
 
-def test_a_job_that_nobody_takes_in_time_answers_that_it_has_expired(house: House) -> None:
-    doors = house.take("ask")
+def test_a_job_that_nobody_takes_in_time_answers_that_it_has_expired(broker: BrokerUnderTest) -> None:
+    doors = broker.take("ask")
 
-    answer = house.ask(doors.front, b"", in_json(ttl=0.1), b"work")
+    answer = broker.ask(doors.front, b"", in_json(ttl=0.1), b"work")
 
     assert code(answer) == "EXPIRED"
 
@@ -275,11 +277,11 @@ def _mixed(broker: BrokerProcess, kind: str, *, ack_has_commit: bool) -> dict[st
     )
 
 
-def test_a_job_committed_by_a_pull_worker_answers_an_empty_result(house: House) -> None:
-    front = _mixed(house.broker, "queue", ack_has_commit=False)["frontend"][0]
-    device = _mixed(house.broker, "streamer", ack_has_commit=True)
-    asker, worker = house.socket(zmq.REQ, front), house.socket(zmq.PULL, device["backend"][0])
-    commits = house.socket(zmq.PUSH, device["commit"][0])
+def test_a_job_committed_by_a_pull_worker_answers_an_empty_result(broker: BrokerUnderTest) -> None:
+    front = _mixed(broker.process, "queue", ack_has_commit=False)["frontend"][0]
+    device = _mixed(broker.process, "streamer", ack_has_commit=True)
+    asker, worker = broker.socket(zmq.REQ, front), broker.socket(zmq.PULL, device["backend"][0])
+    commits = broker.socket(zmq.PUSH, device["commit"][0])
     asker.send(b"work")
 
     receipt, payload = receive(worker)
@@ -290,10 +292,10 @@ def test_a_job_committed_by_a_pull_worker_answers_an_empty_result(house: House) 
     assert receive(asker) == [b""]
 
 
-def test_a_job_popped_by_a_pull_worker_answers_an_empty_result(house: House) -> None:
-    front = _mixed(house.broker, "queue", ack_has_commit=False)["frontend"][0]
-    back = _mixed(house.broker, "streamer", ack_has_commit=False)["backend"][0]
-    asker, worker = house.socket(zmq.REQ, front), house.socket(zmq.PULL, back)
+def test_a_job_popped_by_a_pull_worker_answers_an_empty_result(broker: BrokerUnderTest) -> None:
+    front = _mixed(broker.process, "queue", ack_has_commit=False)["frontend"][0]
+    back = _mixed(broker.process, "streamer", ack_has_commit=False)["backend"][0]
+    asker, worker = broker.socket(zmq.REQ, front), broker.socket(zmq.PULL, back)
 
     asker.send(b"work")
 
@@ -301,9 +303,9 @@ def test_a_job_popped_by_a_pull_worker_answers_an_empty_result(house: House) -> 
     assert receive(asker) == [b""]
 
 
-def test_a_job_of_a_req_client_can_be_worked_on_by_the_library(house: House) -> None:
-    doors = house.take("ask")
-    asker, library = house.socket(zmq.REQ, doors.front), house.smq()
+def test_a_job_of_a_req_client_can_be_worked_on_by_the_library(broker: BrokerUnderTest) -> None:
+    doors = broker.take("ask")
+    asker, library = broker.socket(zmq.REQ, doors.front), broker.smq()
     library.ask(b"READY", doors.queue, 1)
     asker.send(b"work")
 

@@ -10,7 +10,7 @@ import pytest
 import zmq
 
 from launcher import tcp, wait_until
-from plain_clients import ANY_PORT, House, receive, serving
+from plain_clients import ANY_PORT, BrokerUnderTest, receive, serving
 
 PRODUCER, WORKER, COMMITS, ASKER, ANSWERER = (tcp() for _ in range(5))
 
@@ -43,7 +43,7 @@ DEVICES: list[dict[str, Any]] = [
 
 
 @pytest.fixture(scope="module")
-def shared(mongo_uri: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+def shared(mongo_uri: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerUnderTest]:
     folder = tmp_path_factory.mktemp("doors")
     local = {
         "kind": "queue",
@@ -51,41 +51,41 @@ def shared(mongo_uri: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         "frontend": f"@ipc://{folder}/asked",
         "backend": f"ipc://{folder}/work",
     }
-    with serving(mongo_uri, [*DEVICES, local]) as house:
-        yield house
+    with serving(mongo_uri, [*DEVICES, local]) as broker:
+        yield broker
 
 
 @pytest.fixture
-def house(shared: House) -> Iterator[House]:
+def broker(shared: BrokerUnderTest) -> Iterator[BrokerUnderTest]:
     yield shared
-    shared.leave()
+    shared.close_sockets()
 
 
-def device(house: House, queue: str) -> dict[str, Any]:
-    return next(each for each in house.broker.devices if each["queue"] == queue)
+def device(broker: BrokerUnderTest, queue: str) -> dict[str, Any]:
+    return next(each for each in broker.process.devices if each["queue"] == queue)
 
 
-def test_every_producer_door_and_every_worker_door_of_a_queue_is_open(house: House) -> None:
-    doors = device(house, "many")
-    workers = [house.socket(zmq.PULL, address) for address in doors["backend"]]
-    producers = [house.socket(zmq.PUSH, address) for address in doors["frontend"]]
-    wait_until(lambda: house.workers("many") == 2)
+def test_every_producer_door_and_every_worker_door_of_a_queue_is_open(broker: BrokerUnderTest) -> None:
+    doors = device(broker, "many")
+    workers = [broker.socket(zmq.PULL, address) for address in doors["backend"]]
+    producers = [broker.socket(zmq.PUSH, address) for address in doors["frontend"]]
+    wait_until(lambda: broker.workers("many") == 2)
 
     for producer in producers:
         producer.send(b"work")
 
     receipts = [receive(worker)[0] for worker in workers]  # prefetch is 1: each has one
     for address, receipt in zip(doors["commit"], receipts, strict=True):
-        house.push(address, b"COMMIT", receipt)
-    house.await_count("many", "reserved", 0)
-    assert house.counts("many")["ready"] == 0
+        broker.push(address, b"COMMIT", receipt)
+    broker.await_count("many", "reserved", 0)
+    assert broker.counts("many")["ready"] == 0
 
 
-def test_an_answer_goes_back_through_the_door_where_it_was_asked_for(house: House) -> None:
-    doors = device(house, "many_asked")
-    askers = [house.socket(zmq.REQ, address) for address in doors["frontend"]]
-    workers = [house.socket(zmq.REP, address) for address in doors["backend"]]
-    wait_until(lambda: house.workers("many_asked") == 2)
+def test_an_answer_goes_back_through_the_door_where_it_was_asked_for(broker: BrokerUnderTest) -> None:
+    doors = device(broker, "many_asked")
+    askers = [broker.socket(zmq.REQ, address) for address in doors["frontend"]]
+    workers = [broker.socket(zmq.REP, address) for address in doors["backend"]]
+    wait_until(lambda: broker.workers("many_asked") == 2)
 
     for number, asker in enumerate(askers):
         asker.send(b"%d" % number)
@@ -97,22 +97,24 @@ def test_an_answer_goes_back_through_the_door_where_it_was_asked_for(house: Hous
     assert [receive(asker) for asker in askers] == [[b"result of 0"], [b"result of 1"]]
 
 
-def test_a_streamer_whose_doors_connect_serves_producers_and_workers_that_bind(house: House) -> None:
-    commits = house.socket(zmq.PUSH, COMMITS, bind=True)
-    worker = house.socket(zmq.PULL, WORKER, bind=True)
-    producer = house.socket(zmq.PUSH, PRODUCER, bind=True)
+def test_a_streamer_whose_doors_connect_serves_producers_and_workers_that_bind(
+    broker: BrokerUnderTest,
+) -> None:
+    commits = broker.socket(zmq.PUSH, COMMITS, bind=True)
+    worker = broker.socket(zmq.PULL, WORKER, bind=True)
+    producer = broker.socket(zmq.PUSH, PRODUCER, bind=True)
 
     producer.send(b"work")
 
     receipt, payload = receive(worker)
     assert payload == b"work"
     commits.send_multipart([b"COMMIT", receipt])
-    house.await_count("dialled", "reserved", 0)
+    broker.await_count("dialled", "reserved", 0)
 
 
-def test_a_queue_whose_doors_connect_serves_clients_and_workers_that_bind(house: House) -> None:
-    asker = house.socket(zmq.REQ, ASKER, bind=True)
-    worker = house.socket(zmq.REP, ANSWERER, bind=True)
+def test_a_queue_whose_doors_connect_serves_clients_and_workers_that_bind(broker: BrokerUnderTest) -> None:
+    asker = broker.socket(zmq.REQ, ASKER, bind=True)
+    worker = broker.socket(zmq.REP, ANSWERER, bind=True)
 
     asker.send(b"work")
 
@@ -121,21 +123,21 @@ def test_a_queue_whose_doors_connect_serves_clients_and_workers_that_bind(house:
     assert receive(asker) == [b"done"]
 
 
-def test_a_door_that_connects_finds_a_worker_that_was_away(house: House) -> None:
+def test_a_door_that_connects_finds_a_worker_that_was_away(broker: BrokerUnderTest) -> None:
     for answer in (b"before", b"after"):
-        worker = house.socket(zmq.REP, ANSWERER, bind=True)
-        asker = house.socket(zmq.REQ, ASKER, bind=True)
+        worker = broker.socket(zmq.REP, ANSWERER, bind=True)
+        asker = broker.socket(zmq.REQ, ASKER, bind=True)
         asker.send(b"work")
         assert receive(worker) == [b"work"]
         worker.send(answer)
         assert receive(asker) == [answer]
         worker.unbind(ANSWERER)
-        house.leave()
+        broker.close_sockets()
 
 
-def test_doors_can_be_unix_sockets(house: House) -> None:
-    doors = device(house, "local")
-    asker, worker = house.socket(zmq.REQ, doors["frontend"][0]), house.socket(zmq.REP, doors["backend"][0])
+def test_doors_can_be_unix_sockets(broker: BrokerUnderTest) -> None:
+    doors = device(broker, "local")
+    asker, worker = broker.socket(zmq.REQ, doors["frontend"][0]), broker.socket(zmq.REP, doors["backend"][0])
 
     asker.send(b"work")
 
@@ -145,20 +147,22 @@ def test_doors_can_be_unix_sockets(house: House) -> None:
     assert Path(doors["frontend"][0].removeprefix("ipc://")).is_socket()
 
 
-def _subscribed(house: House, address: str, topic: bytes, publishers: list[zmq.Socket[bytes]]) -> Any:
+def _subscribed(
+    broker: BrokerUnderTest, address: str, topic: bytes, publishers: list[zmq.Socket[bytes]]
+) -> Any:
     """A subscriber whose subscription has reached every publisher."""
-    subscriber = house.socket(zmq.SUB, address)
+    subscriber = broker.socket(zmq.SUB, address)
     subscriber.subscribe(topic)
     for publisher in publishers:
         assert receive(publisher) == [b"\x01" + topic]  # an XPUB hears of subscriptions
     return subscriber
 
 
-def test_a_forwarder_relays_from_every_publisher_to_who_subscribed(house: House) -> None:
-    doors = device(house, "")
-    publishers = [house.socket(zmq.XPUB, address) for address in doors["frontend"]]
+def test_a_forwarder_relays_from_every_publisher_to_who_subscribed(broker: BrokerUnderTest) -> None:
+    doors = device(broker, "")
+    publishers = [broker.socket(zmq.XPUB, address) for address in doors["frontend"]]
     red, all_of_it = (
-        _subscribed(house, address, topic, publishers)
+        _subscribed(broker, address, topic, publishers)
         for address, topic in zip(doors["backend"], (b"red", b""), strict=True)
     )
 

@@ -11,7 +11,7 @@ from pymongo.database import Database
 
 from jobs import NOW, a_job, everything, ids
 from launcher import wait_until
-from plain_clients import House, serving
+from plain_clients import BrokerUnderTest, serving
 from sluicemq import Client, Duplicate, Producer, Worker
 from sluicemq_broker.job.job import Dedupe
 from sluicemq_broker.store.changes import Changes
@@ -136,15 +136,17 @@ def test_a_queue_removed_while_others_use_it_is_never_without_its_indexes(
 
 
 @pytest.fixture(scope="module")
-def house(mongo_uri: str) -> Iterator[House]:
-    with serving(mongo_uri, [], lease=1.0, poll=0.1) as house:
-        yield house
+def broker(mongo_uri: str) -> Iterator[BrokerUnderTest]:
+    with serving(mongo_uri, [], lease=1.0, poll=0.1) as broker:
+        yield broker
 
 
-def test_a_queue_made_again_without_indexes_goes_on_and_costs_no_other_queue_its_list(house: House) -> None:
+def test_a_queue_made_again_without_indexes_goes_on_and_costs_no_other_queue_its_list(
+    broker: BrokerUnderTest,
+) -> None:
     # Given two jobs with one dedupe_id that came in after the queue was removed
-    queue, door = f"q{token_hex(4)}", house.broker.doors["smq"]
-    jobs = house._jobs[f"queue.{queue}"]
+    queue, door = f"q{token_hex(4)}", broker.doors["smq"]
+    jobs = broker._jobs[f"queue.{queue}"]
     handled: list[str] = []
     with Producer(door) as producer, Client(door) as client:
         producer.push(queue, b"x").wait(60)
@@ -172,11 +174,11 @@ def test_a_queue_made_again_without_indexes_goes_on_and_costs_no_other_queue_its
     ids=["a place", "two arrays", "a language"],
 )
 def test_a_job_that_an_index_somebody_made_can_not_take_is_refused_alone(
-    house: House, index: Any, good: dict[str, Any], bad: dict[str, Any]
+    broker: BrokerUnderTest, index: Any, good: dict[str, Any], bad: dict[str, Any]
 ) -> None:
-    queue, door = f"q{token_hex(4)}", house.broker.doors["smq"]
-    jobs = house._jobs[f"queue.{queue}"]
-    options = {"language_override": "language"} if index[0][1] == "text" else {}
+    queue, door = f"q{token_hex(4)}", broker.doors["smq"]
+    jobs = broker._jobs[f"queue.{queue}"]
+    options: dict[str, Any] = {"language_override": "language"} if index[0][1] == "text" else {}
     jobs.create_index(index, **options)
     with Producer(door) as producer:
         receipts = [producer.push(queue, b"x", headers=each) for each in (good, bad, good)]

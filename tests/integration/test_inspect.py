@@ -10,7 +10,7 @@ from pymongo.database import Database
 from jobs import NOW, a_job, everything, finished, ids, some_jobs
 from sluicemq.errors import NotFound
 from sluicemq_broker.store import inspect as store_inspect
-from sluicemq_broker.store.documents import SCHEMA
+from sluicemq_broker.store.documents import SCHEMA, date
 from sluicemq_broker.store.inspect import SHOWN_STATES, Inspector, NewerSchema, collection
 from sluicemq_broker.store.queue_store import QueueStore
 from sluicemq_broker.store.verdicts import GivenBack
@@ -216,7 +216,7 @@ def test_a_database_of_an_older_version_is_marked_as_of_this_one(
 
 def test_the_jobs_of_schema_1_are_read(documents: Database[dict[str, Any]], store: QueueStore) -> None:
     # Given: a document as the first version wrote it
-    when = store_inspect.date(NOW)
+    when = date(NOW)
     documents[collection("mail")].insert_one(
         {
             "_id": "old", "state": "ready", "priority": 2, "eligible_at": when, "seq": 7, "attempts": 1,

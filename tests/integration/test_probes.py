@@ -8,39 +8,39 @@ import pytest
 import zmq
 
 from launcher import wait_until
-from plain_clients import House, receive, serving, spare
+from plain_clients import BrokerUnderTest, receive, serving, spare
 from sluicemq import wire
 
 
 @pytest.fixture(scope="module")
-def shared(mongo_uri: str) -> Iterator[House]:
-    with serving(mongo_uri, spare(ask=4)) as house:
-        yield house
+def shared(mongo_uri: str) -> Iterator[BrokerUnderTest]:
+    with serving(mongo_uri, spare(ask=4)) as broker:
+        yield broker
 
 
 @pytest.fixture
-def house(shared: House) -> Iterator[House]:
+def broker(shared: BrokerUnderTest) -> Iterator[BrokerUnderTest]:
     """A broker that has counted one probe more after the test, and nothing that could not be read."""
     before = shared.counter("probes")
     yield shared
-    shared.leave()
+    shared.close_sockets()
     assert shared.counter("probes") == before + 1
     assert not shared.counter("unreadable")
     assert not shared.counter("bad_verdicts")
 
 
-def probing(house: House, kind: int, address: str) -> zmq.Socket[bytes]:
+def probing(broker: BrokerUnderTest, kind: int, address: str) -> zmq.Socket[bytes]:
     """A socket that sends a probe when it is connected; the broker has it when this returns."""
-    before = house.counter("probes")
-    plain = house.socket(kind, address, probe_router=1)
-    wait_until(lambda: house.counter("probes") > before, what="a probe")
+    before = broker.counter("probes")
+    plain = broker.socket(kind, address, probe_router=1)
+    wait_until(lambda: broker.counter("probes") > before, what="a probe")
     return plain
 
 
-def test_each_reply_to_a_probing_req_is_that_of_its_own_question(house: House) -> None:
-    doors = house.take("ask")
-    worker = house.socket(zmq.REP, doors.back)
-    asker = probing(house, zmq.REQ, doors.front)
+def test_each_reply_to_a_probing_req_is_that_of_its_own_question(broker: BrokerUnderTest) -> None:
+    doors = broker.take("ask")
+    worker = broker.socket(zmq.REP, doors.back)
+    asker = probing(broker, zmq.REQ, doors.front)
 
     for question in (b"first", b"second", b"third"):
         asker.send(question)
@@ -48,10 +48,10 @@ def test_each_reply_to_a_probing_req_is_that_of_its_own_question(house: House) -
         assert receive(asker) == [question.upper()]
 
 
-def test_a_probing_dealer_gets_its_answers_and_nothing_else(house: House) -> None:
-    doors = house.take("ask")
-    worker = house.socket(zmq.REP, doors.back)
-    asker = probing(house, zmq.DEALER, doors.front)
+def test_a_probing_dealer_gets_its_answers_and_nothing_else(broker: BrokerUnderTest) -> None:
+    doors = broker.take("ask")
+    worker = broker.socket(zmq.REP, doors.back)
+    asker = probing(broker, zmq.DEALER, doors.front)
 
     asker.send_multipart([b"1", b"", b"question"])
     worker.send(receive(worker)[0].upper())
@@ -59,8 +59,8 @@ def test_a_probing_dealer_gets_its_answers_and_nothing_else(house: House) -> Non
     assert receive(asker) == [b"1", b"", b"QUESTION"]
 
 
-def test_a_probing_client_of_the_library_s_door_is_greeted(house: House) -> None:
-    dealer = probing(house, zmq.DEALER, house.broker.doors["smq"])
+def test_a_probing_client_of_the_library_s_door_is_greeted(broker: BrokerUnderTest) -> None:
+    dealer = probing(broker, zmq.DEALER, broker.doors["smq"])
 
     dealer.send_multipart(wire.encode(wire.PING, 7))
 
@@ -68,13 +68,15 @@ def test_a_probing_client_of_the_library_s_door_is_greeted(house: House) -> None
 
 
 @pytest.mark.parametrize("kind", [zmq.DEALER, zmq.ROUTER])
-def test_a_probing_worker_has_not_answered_the_job_that_it_is_sent(house: House, kind: int) -> None:
-    doors = house.take("ask")
-    asker = house.socket(zmq.REQ, doors.front)
+def test_a_probing_worker_has_not_answered_the_job_that_it_is_sent(
+    broker: BrokerUnderTest, kind: int
+) -> None:
+    doors = broker.take("ask")
+    asker = broker.socket(zmq.REQ, doors.front)
     asker.send(b"question")
-    house.await_count(doors.queue, "ready", 1)
+    broker.await_count(doors.queue, "ready", 1)
 
-    worker = probing(house, kind, doors.back)
+    worker = probing(broker, kind, doors.back)
     job = receive(worker)
     worker.send_multipart([*job[:-1], b"answer"])
 

@@ -73,7 +73,7 @@ def test_a_job_that_came_while_its_queue_was_removed_is_held_until_its_worker_ha
     queue, worker, told, deadline = queues.open("mail"), FakeWorker(1), list[Any](), Deadline()
     queue.attach(worker)
     queue.push(Push([a_job("a"), a_job("b")], lambda *_: None))
-    deadline.begin(10.0)
+    deadline.begin(60.0)
     assert deadline.until(lambda: bool(worker.jobs) and not queue.busy)
     # When
     queues.forget("mail")
@@ -172,7 +172,7 @@ def test_what_was_popped_and_could_not_be_sent_is_ready_again_also_where_it_is_k
     worker = PopWorker(backend, LaneThatFills(counters))  # type: ignore[arg-type]
     queue.attach(worker)
     queue.push(Push([a_job("a", b"payload", **settings)], lambda *_: None))
-    deadline.begin(5.0)
+    deadline.begin(60.0)
     assert deadline.until(lambda: bool(worker._popped))
     # When
     worker.gone = True
@@ -199,7 +199,7 @@ def test_what_a_pop_that_ends_late_pushes_anew_is_waited_for(
     queue._settling.commits._pops.add((FakeWorker(), []))
     # When
     gevent.spawn_later(0.05, ending.set)
-    deadline.begin(5.0)
+    deadline.begin(60.0)
     # Then
     assert deadline.until(lambda: not queue.busy)
     assert documents[collection("mail")].count_documents({"_id": "again"}) == 1
@@ -238,7 +238,7 @@ def test_unreadable_messages_count_at_the_mark_of_their_door_until_they_are_kept
     letter = {"_id": "x", "payload": b"", "size": 1, "raw_headers": b"", "reason": "BAD_FRAMES: no"}
     queue.bury(letter, mark, 128 * 1024)
     counted = (mark.count, mark.bytes)
-    deadline.begin(10.0)
+    deadline.begin(60.0)
     assert deadline.until(lambda: not queue.busy)
     assert counted == (1, 128 * 1024)
     assert (mark.count, mark.bytes) == (0, 0)

@@ -79,7 +79,7 @@ def line(process: subprocess.Popen[str]) -> str:
 
 
 def test_the_life_of_a_job_is_drawn_as_the_code_has_it() -> None:
-    assert block("life of a job").strip() in inspect.getdoc(State).replace("\n    ", "\n")
+    assert block("life of a job").strip() in (inspect.getdoc(State) or "").replace("\n    ", "\n")
 
 
 # ------------------------------------------------------------------ the library
@@ -237,7 +237,7 @@ def test_the_session_of_smq1_goes_as_it_is_shown(broker: BrokerProcess) -> None:
 
 
 def meant(text: str) -> list[Any]:
-    known = {"__builtins__": {}, "nil": None, "true": True, "false": False}
+    known: dict[str, Any] = {"__builtins__": {}, "nil": None, "true": True, "false": False}
     array: list[Any] = eval(text, known)  # noqa: S307 - a page of ours
     return array
 

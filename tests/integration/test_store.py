@@ -609,7 +609,7 @@ def test_a_job_that_is_remembered_and_kept_stays_for_the_longer_of_the_two(
 
 @pytest.mark.parametrize("settings", [{"remember": 60.0}, {"keep_done": 60.0}])
 def test_a_popped_job_that_could_not_be_sent_is_as_it_was_before(
-    store: QueueStore, settings: dict[str, float]
+    store: QueueStore, settings: dict[str, Any]
 ) -> None:
     # Given
     pushed(store, a_job("a", headers={"k": "v"}, **settings))

@@ -17,7 +17,7 @@ from pymongo.errors import WriteError
 
 from jobs import NOW, a_job, everything, ids, some_jobs
 from launcher import wait_until
-from plain_clients import House, serving
+from plain_clients import BrokerUnderTest, serving
 from sluicemq import Client, NotFound, Producer, Worker, wire
 from sluicemq_broker.job.job import Dedupe
 from sluicemq_broker.job.job import Job as StoredJob
@@ -188,16 +188,15 @@ def test_a_document_that_another_broker_took_first_is_left_to_it(
 
 def test_a_holder_without_a_window_keeps_its_dedupe_id_from_nobody(store: QueueStore) -> None:
     # Given documents with a dedupe_id that no broker wrote
-    for number, fields in enumerate(
-        (
-            {"dedupe_id": "x"},
-            {"dedupe_id": ["y", "z"]},
-            {"dedupe_id": "w", "dedupe_until": 5},
-            {"dedupe_id": ["v", 1], "dedupe_until": date(NOW + 99)},
-            {"dedupe_id": "u", "dedupe_until": [date(NOW + 99)]},
-            {"dedupe_id": "t", "dedupe_until": FAR},
-        )
-    ):
+    documents: list[dict[str, Any]] = [
+        {"dedupe_id": "x"},
+        {"dedupe_id": ["y", "z"]},
+        {"dedupe_id": "w", "dedupe_until": 5},
+        {"dedupe_id": ["v", 1], "dedupe_until": date(NOW + 99)},
+        {"dedupe_id": "u", "dedupe_until": [date(NOW + 99)]},
+        {"dedupe_id": "t", "dedupe_until": FAR},
+    ]
+    for number, fields in enumerate(documents):
         store.jobs.insert_one(strange(number, ObjectId(), fields))
     # When
     jobs = [a_job(dedupe=Dedupe(name, 60.0)) for name in "xyzwvut"]
@@ -211,14 +210,14 @@ def test_a_holder_without_a_window_keeps_its_dedupe_id_from_nobody(store: QueueS
 
 
 @pytest.fixture(scope="module")
-def house(mongo_uri: str) -> Iterator[House]:
-    with serving(mongo_uri, [], lease=1.0, poll=0.1) as house:
-        yield house
+def broker(mongo_uri: str) -> Iterator[BrokerUnderTest]:
+    with serving(mongo_uri, [], lease=1.0, poll=0.1) as broker:
+        yield broker
 
 
-def test_a_broker_delivers_commits_and_answers_beside_strange_documents(house: House) -> None:
-    queue, door = f"q{token_hex(4)}", house.broker.doors["smq"]
-    jobs = house._jobs[f"queue.{queue}"]
+def test_a_broker_delivers_commits_and_answers_beside_strange_documents(broker: BrokerUnderTest) -> None:
+    queue, door = f"q{token_hex(4)}", broker.doors["smq"]
+    jobs = broker._jobs[f"queue.{queue}"]
     handled: list[str] = []
     with Producer(door) as producer, Client(door) as client:
         for _ in range(3):

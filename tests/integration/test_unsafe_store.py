@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def _in(seconds: float) -> float:
-    return mongod.time.monotonic() + seconds
+    return time.monotonic() + seconds
 
 
 def test_a_stand_alone_server_is_refused_with_what_to_do(standalone: str) -> None:
@@ -60,7 +61,11 @@ class Settings:
         @staticmethod
         def command(name: str) -> dict[str, Any]:
             config = {"writeConcernMajorityJournalDefault": False}
-            return {"hello": {"setName": "rs0"}, "replSetGetConfig": {"config": config}}[name]
+            answers: dict[str, dict[str, Any]] = {
+                "hello": {"setName": "rs0"},
+                "replSetGetConfig": {"config": config},
+            }
+            return answers[name]
 
 
 def test_a_replica_set_whose_majority_is_not_journaled_is_refused() -> None:

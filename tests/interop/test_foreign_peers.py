@@ -37,7 +37,7 @@ LANGUAGES = [
 Start = Callable[..., "subprocess.Popen[str]"]
 
 
-class Witness:
+class AnsweringPeer:
     """A peer of ZMTP 3.1 at a door of its own: it answers the broker's PINGs and counts them."""
 
     def __init__(self, address: str) -> None:
@@ -79,8 +79,8 @@ def broker(mongo_uri: str) -> Iterator[BrokerProcess]:
 
 
 @pytest.fixture(scope="module")
-def witness(broker: BrokerProcess) -> Witness:
-    return Witness(door(broker, "watched", "backend"))
+def beating_peer(broker: BrokerProcess) -> AnsweringPeer:
+    return AnsweringPeer(door(broker, "watched", "backend"))
 
 
 @pytest.fixture(scope="module")
@@ -152,14 +152,14 @@ def test_the_old_libzmq_is_the_one_that_is_meant(programs: dict[str, list[str]])
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_a_rep_worker_has_its_job_once_however_long_it_takes(
-    broker: BrokerProcess, witness: Witness, start: Start, language: str
+    broker: BrokerProcess, beating_peer: AnsweringPeer, start: Start, language: str
 ) -> None:
     before = cut(broker)
     worker = start(language, "answer", door(broker, "asked", "backend"), "told")
     asker = start(language, "ask", door(broker, "asked", "frontend"), "one", "two")
     for question in ("one", "two"):
         assert line(worker) == question  # and it has not come again
-        witness.wait()
+        beating_peer.wait()
         tell(worker)
         assert line(asker) == f"{language.partition(',')[0]}:{question}"
     assert cut(broker) == before
@@ -167,16 +167,16 @@ def test_a_rep_worker_has_its_job_once_however_long_it_takes(
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_a_pull_worker_that_commits_gets_jobs_and_nothing_else_however_long_they_take(
-    broker: BrokerProcess, witness: Witness, start: Start, language: str
+    broker: BrokerProcess, beating_peer: AnsweringPeer, start: Start, language: str
 ) -> None:
     before = cut(broker)
     ends = [door(broker, "committed", end) for end in ("backend", "commit")]
     worker = start(language, "work", *ends)
-    witness.wait()  # a PING that it took for a job would come first
+    beating_peer.wait()  # a PING that it took for a job would come first
     assert start(language, "push", door(broker, "committed", "frontend"), "one", "two").wait(60) == 0
     for job in ("one", "two"):
         assert line(worker) == job
-        witness.wait()
+        beating_peer.wait()
         tell(worker)
     with Client(broker.doors["smq"]) as client:
         wait_until(lambda: not client.peek("committed", "reserved"), what="both commits")
@@ -185,13 +185,13 @@ def test_a_pull_worker_that_commits_gets_jobs_and_nothing_else_however_long_they
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_a_pull_worker_that_is_idle_for_long_gets_what_comes_then(
-    broker: BrokerProcess, witness: Witness, start: Start, language: str
+    broker: BrokerProcess, beating_peer: AnsweringPeer, start: Start, language: str
 ) -> None:
     before = cut(broker)
     with Client(broker.doors["smq"]) as client:  # the worker of the test before is gone
         wait_until(lambda: not any(each["workers"] for each in client.queues() if each["name"] == "popped"))
     worker = start(language, "pull", door(broker, "popped", "backend"))
-    witness.wait()
+    beating_peer.wait()
     assert start(language, "push", door(broker, "popped", "frontend"), "one", "two").wait(60) == 0
     assert [line(worker), line(worker)] == ["one", "two"]
     assert cut(broker) == before
@@ -199,11 +199,11 @@ def test_a_pull_worker_that_is_idle_for_long_gets_what_comes_then(
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_publishers_and_subscribers_meet(
-    broker: BrokerProcess, witness: Witness, start: Start, language: str
+    broker: BrokerProcess, beating_peer: AnsweringPeer, start: Start, language: str
 ) -> None:
     before = cut(broker)
     start(language, "publish", broker.doors["pub"], f"{language} news")
-    witness.wait()
+    beating_peer.wait()
     assert line(start(language, "subscribe", broker.doors["sub"], language)) == f"{language} news"
     assert cut(broker) == before
 

@@ -100,15 +100,19 @@ def test_a_req_program_is_answered_by_a_rep_program(
 def test_what_a_push_program_sends_reaches_a_pull_program_though_the_two_never_meet(
     broker: BrokerProcess, start: Start, producer: str, worker: str
 ) -> None:
-    # Given that the worker of the test before is gone, which would take jobs with it, at most once
-    with Client(broker.doors["smq"]) as client:
-        wait_until(lambda: not any(each["workers"] for each in client.queues() if each["name"] == "pulled"))
-    # And a producer that has sent and gone
+    nobody_pulls(broker)
+    # Given a producer that has sent and gone
     assert start(producer, "push", broker.doors["push"], "one", "two", "three").wait(60) == 0
     # When a worker comes
     pulling = start(worker, "pull", broker.doors["pull"])
     # Then it gets everything, in order
     assert [line(pulling) for _ in range(3)] == ["one", "two", "three"]
+
+
+def nobody_pulls(broker: BrokerProcess) -> None:
+    """Wait until the worker of the test before is gone, which would take jobs with it, at most once."""
+    with Client(broker.doors["smq"]) as client:
+        wait_until(lambda: not any(each["workers"] for each in client.queues() if each["name"] == "pulled"))
 
 
 @pytest.mark.parametrize(("publisher", "subscriber"), [("C", "Node"), ("Node", "Python"), ("Python", "C")])
@@ -128,6 +132,7 @@ def test_what_a_pub_program_publishes_reaches_a_sub_program_by_topic(
 def test_the_smallest_clients_push_and_work(broker: BrokerProcess, start: Start, language: str) -> None:
     # Given the producer in `clients/`, pushing into the queue of the QUEUE device by its name's default
     asked = broker.doors["req"]
+    nobody_pulls(broker)
     worker = start(f"{language} worker", broker.doors["rep"])
     asking = start("Python", "ask", asked, "first")
     # Then the worker in `clients/` prints the job and its answer commits it

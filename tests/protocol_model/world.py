@@ -94,6 +94,10 @@ class Statement(NamedTuple):
     status: int = SENT
     reply: int = 0
 
+    def under(self, owner: int, hold: int) -> Statement:
+        """The same of another owner, in another hold."""
+        return self._replace(owner=owner, hold=hold)
+
     @property
     def job(self) -> int:
         return self.jobs[0][0]
@@ -192,7 +196,7 @@ class World:
             doubtful = tuple(sorted((job, *name(owner, hold)) for job, owner, hold in each.doubtful))
             retired = tuple(sorted(owners[owner] for owner in each.retired))
             brokers.append((each.up, each.sure, owners[each.current], retired, tuple(entries), doubtful))
-        network = tuple(sorted(Statement(s[0], s[1], *name(s[2], s[3]), *s[4:]) for s in self.network))
+        network = tuple(sorted(each.under(*name(each.owner, each.hold)) for each in self.network))
         dead = tuple(sorted(owners[each] for each in self.dead if each in owners))
         return (
             documents,

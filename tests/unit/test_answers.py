@@ -16,7 +16,7 @@ from sluicemq_broker.job.job import State
 from sluicemq_broker.queue.answers import Answers
 from sluicemq_broker.queue.retry import Retry
 from sluicemq_broker.store.connection import Refused
-from sluicemq_broker.store.queue_store import Found
+from sluicemq_broker.store.verdicts import Found
 
 RUNNING = Found(State.RESERVED, "owner", b"", "")
 DONE = Found(State.DONE, "", b"42", "")
@@ -46,7 +46,7 @@ class Store:
         return found
 
 
-class House:
+class AnswersRig:
     """The answers of one queue over that store, and what an asker hears."""
 
     def __init__(self) -> None:
@@ -63,6 +63,10 @@ class House:
             lambda: self.heard.append((name, "on its way")),
         )
 
+    def wait(self, job_id: str) -> None:
+        """As one who has pushed the job; what it hears is under the job's id."""
+        self.answers.wait(job_id, lambda outcome: self.heard.append((job_id, told(outcome))))
+
 
 def settle(condition: Callable[[], Any]) -> None:
     """Let the greenlets run until it is so."""
@@ -78,177 +82,177 @@ def told(outcome: bytes | SluiceError) -> Any:
 
 
 @pytest.fixture
-def house() -> House:
-    return House()
+def rig() -> AnswersRig:
+    return AnswersRig()
 
 
-def test_a_job_that_has_ended_is_answered_without_waiting(house: House) -> None:
-    house.store.jobs["job"] = DONE
-    house.ask()
+def test_a_job_that_has_ended_is_answered_without_waiting(rig: AnswersRig) -> None:
+    rig.store.jobs["job"] = DONE
+    rig.ask()
     go_on()
-    assert house.heard == [("asker", b"42")]
-    assert not len(house.answers)
+    assert rig.heard == [("asker", b"42")]
+    assert not len(rig.answers)
 
 
-def test_a_job_on_its_way_is_waited_for(house: House) -> None:
-    house.store.jobs["job"] = RUNNING
-    house.ask()
+def test_a_job_on_its_way_is_waited_for(rig: AnswersRig) -> None:
+    rig.store.jobs["job"] = RUNNING
+    rig.ask()
     go_on()
-    house.answers.committed("job", b"42")
-    assert house.heard == [("asker", "on its way"), ("asker", b"42")]
+    rig.answers.committed("job", b"42")
+    assert rig.heard == [("asker", "on its way"), ("asker", b"42")]
 
 
-def test_many_who_ask_at_once_cost_one_read_and_are_all_told(house: House) -> None:
-    house.store.jobs["job"] = RUNNING
+def test_many_who_ask_at_once_cost_one_read_and_are_all_told(rig: AnswersRig) -> None:
+    rig.store.jobs["job"] = RUNNING
     for name in "abc":
-        house.ask(name)
+        rig.ask(name)
     go_on()
-    assert house.store.reads == [["job"]]
-    assert house.heard == [(name, "on its way") for name in "abc"]
+    assert rig.store.reads == [["job"]]
+    assert rig.heard == [(name, "on its way") for name in "abc"]
 
 
-def test_a_job_that_is_not_there_is_not_found(house: House) -> None:
-    house.ask()
+def test_a_job_that_is_not_there_is_not_found(rig: AnswersRig) -> None:
+    rig.ask()
     go_on()
-    assert house.heard == [("asker", NotFound)]
-    assert not len(house.answers)
+    assert rig.heard == [("asker", NotFound)]
+    assert not len(rig.answers)
 
 
-def test_a_job_that_ends_here_while_it_is_looked_for_is_not_taken_for_unknown(house: House) -> None:
+def test_a_job_that_ends_here_while_it_is_looked_for_is_not_taken_for_unknown(rig: AnswersRig) -> None:
     # Given a job that this broker has just removed, before it was told so
-    house.held.add("job")
-    house.ask()
+    rig.held.add("job")
+    rig.ask()
     go_on()
-    assert house.heard == [("asker", "on its way")]
+    assert rig.heard == [("asker", "on its way")]
     # When it is told
-    house.answers.committed("job", b"42")
+    rig.answers.committed("job", b"42")
     # Then so is the asker
-    assert house.heard[1:] == [("asker", b"42")]
+    assert rig.heard[1:] == [("asker", b"42")]
 
 
-def test_a_job_stored_while_another_looks_for_it_in_vain_is_not_taken_for_unknown(house: House) -> None:
+def test_a_job_stored_while_another_looks_for_it_in_vain_is_not_taken_for_unknown(rig: AnswersRig) -> None:
     # Given somebody who asks too early, and a look that does not find it
-    house.store.before_answer = hold = Held()
-    house.ask("early")
+    rig.store.before_answer = hold = Held()
+    rig.ask("early")
     go_on()
     # When it is stored, and asked for by who knows that
-    house.store.jobs["job"] = RUNNING
-    house.ask("later")
-    house.store.before_answer = go_on
+    rig.store.jobs["job"] = RUNNING
+    rig.ask("later")
+    rig.store.before_answer = go_on
     hold.set()
     go_on()
     go_on()
     # Then only the first is told that there is none
-    assert house.heard == [("early", NotFound), ("later", "on its way")]
+    assert rig.heard == [("early", NotFound), ("later", "on its way")]
 
 
-def test_who_pushed_the_job_is_not_told_that_it_is_unknown(house: House) -> None:
+def test_who_pushed_the_job_is_not_told_that_it_is_unknown(rig: AnswersRig) -> None:
     # Given a REQ client whose job is on its way into MongoDB
-    house.answers.wait("job", lambda outcome: house.heard.append(("pusher", told(outcome))))
-    house.ask()
+    rig.answers.wait("job", lambda outcome: rig.heard.append(("pusher", told(outcome))))
+    rig.ask()
     go_on()
-    assert house.heard == [("asker", NotFound)]
-    assert len(house.answers) == 1
+    assert rig.heard == [("asker", NotFound)]
+    assert len(rig.answers) == 1
 
 
-def test_who_has_gone_before_the_job_was_looked_for_is_told_nothing(house: House) -> None:
+def test_who_has_gone_before_the_job_was_looked_for_is_told_nothing(rig: AnswersRig) -> None:
     def answer(outcome: bytes | SluiceError) -> None:
-        house.heard.append(outcome)
+        rig.heard.append(outcome)
 
-    house.answers.ask("job", answer, lambda: house.heard.append("on its way"))
-    house.answers.forget("job", answer)
+    rig.answers.ask("job", answer, lambda: rig.heard.append("on its way"))
+    rig.answers.forget("job", answer)
     go_on()
-    assert house.store.reads == [["job"]]
-    assert house.heard == []
+    assert rig.store.reads == [["job"]]
+    assert rig.heard == []
 
 
-def test_a_job_that_was_there_and_ends_elsewhere_unremembered_is_uncertain(house: House) -> None:
-    house.store.jobs["job"] = RUNNING
-    house.ask()
+def test_a_job_that_was_there_and_ends_elsewhere_unremembered_is_uncertain(rig: AnswersRig) -> None:
+    rig.store.jobs["job"] = RUNNING
+    rig.ask()
     go_on()
-    del house.store.jobs["job"]
+    del rig.store.jobs["job"]
     for _ in range(2):
-        house.answers.look_elsewhere(NOW, alone=False)
+        rig.answers.look_elsewhere(NOW, alone=False)
         go_on()
-    assert house.heard[1:] == [("asker", Uncertain)]
+    assert rig.heard[1:] == [("asker", Uncertain)]
 
 
 # ------------------------------------------------------------ alone, and with other brokers
 
 
-def waiting(house: House, count: int) -> None:
+def waiting(rig: AnswersRig, count: int) -> None:
     """So many askers whose jobs are stored, and nobody works on them."""
     for number in range(count):
         job_id = f"job-{number}"
-        house.store.jobs[job_id] = RUNNING
-        house.answers.wait(job_id, lambda outcome, name=job_id: house.heard.append((name, told(outcome))))
-    house.answers.durable(list(house.store.jobs), [])
+        rig.store.jobs[job_id] = RUNNING
+        rig.wait(job_id)
+    rig.answers.durable(list(rig.store.jobs), [])
 
 
-def seconds_pass(house: House, count: int, *, alone: bool, since: float = NOW) -> None:
+def seconds_pass(rig: AnswersRig, count: int, *, alone: bool, since: float = NOW) -> None:
     for number in range(count):
-        house.answers.look_elsewhere(since + number, alone=alone)
+        rig.answers.look_elsewhere(since + number, alone=alone)
         for _ in range(20):
             go_on()
 
 
-def test_while_a_broker_is_alone_waiting_costs_next_to_nothing(house: House) -> None:
-    waiting(house, 10_000)
-    seconds_pass(house, 10, alone=True)
-    assert sum(map(len, house.store.reads)) <= 2000
-    assert house.store.since == []
+def test_while_a_broker_is_alone_waiting_costs_next_to_nothing(rig: AnswersRig) -> None:
+    waiting(rig, 10_000)
+    seconds_pass(rig, 10, alone=True)
+    assert sum(map(len, rig.store.reads)) <= 2000
+    assert rig.store.since == []
 
 
-def test_a_broker_alone_still_finds_in_time_what_ended_without_a_word(house: House) -> None:
-    waiting(house, 300)
-    house.store.jobs["job-299"] = DONE
-    seconds_pass(house, 31, alone=True)
-    assert house.heard == [("job-299", b"42")]
+def test_a_broker_alone_still_finds_in_time_what_ended_without_a_word(rig: AnswersRig) -> None:
+    waiting(rig, 300)
+    rig.store.jobs["job-299"] = DONE
+    seconds_pass(rig, 31, alone=True)
+    assert rig.heard == [("job-299", b"42")]
 
 
-def test_with_others_there_few_who_wait_are_looked_up_each_second(house: House) -> None:
-    waiting(house, 1000)
-    house.store.jobs["job-999"] = DONE
-    seconds_pass(house, 1, alone=False)
-    assert house.heard == [("job-999", b"42")]
+def test_with_others_there_few_who_wait_are_looked_up_each_second(rig: AnswersRig) -> None:
+    waiting(rig, 1000)
+    rig.store.jobs["job-999"] = DONE
+    seconds_pass(rig, 1, alone=False)
+    assert rig.heard == [("job-999", b"42")]
 
 
-def test_with_others_there_and_many_who_wait_it_asks_for_what_has_ended(house: House) -> None:
-    waiting(house, 20_000)
-    house.store.jobs["job-19999"] = DONE
-    house.store.just_ended = ["job-19999", "of somebody else"]
-    seconds_pass(house, 1, alone=False)
-    assert house.heard == [("job-19999", b"42")]
-    assert sum(map(len, house.store.reads)) <= 1001
-    seconds_pass(house, 1, alone=False, since=NOW + 1)
-    assert house.store.since == [NOW - 3.0, NOW - 3.0]
+def test_with_others_there_and_many_who_wait_it_asks_for_what_has_ended(rig: AnswersRig) -> None:
+    waiting(rig, 20_000)
+    rig.store.jobs["job-19999"] = DONE
+    rig.store.just_ended = ["job-19999", "of somebody else"]
+    seconds_pass(rig, 1, alone=False)
+    assert rig.heard == [("job-19999", b"42")]
+    assert sum(map(len, rig.store.reads)) <= 1001
+    seconds_pass(rig, 1, alone=False, since=NOW + 1)
+    assert rig.store.since == [NOW - 3.0, NOW - 3.0]
 
 
-def test_what_others_ended_is_looked_for_a_while_after_they_have_gone(house: House) -> None:
-    waiting(house, 1000)
-    seconds_pass(house, 1, alone=False)
-    house.store.jobs["job-999"] = DONE
-    seconds_pass(house, 1, alone=True, since=NOW + 30)
-    assert house.heard == [("job-999", b"42")]
+def test_what_others_ended_is_looked_for_a_while_after_they_have_gone(rig: AnswersRig) -> None:
+    waiting(rig, 1000)
+    seconds_pass(rig, 1, alone=False)
+    rig.store.jobs["job-999"] = DONE
+    seconds_pass(rig, 1, alone=True, since=NOW + 30)
+    assert rig.heard == [("job-999", b"42")]
 
 
-def test_all_who_wait_are_looked_up_when_jobs_may_have_ended_without_a_word(house: House) -> None:
-    waiting(house, 3000)
+def test_all_who_wait_are_looked_up_when_jobs_may_have_ended_without_a_word(rig: AnswersRig) -> None:
+    waiting(rig, 3000)
     for job_id in ("job-0", "job-1500", "job-2999"):
-        del house.store.jobs[job_id]
-    house.answers.check()
+        del rig.store.jobs[job_id]
+    rig.answers.check()
     for _ in range(20):
         go_on()
-    seconds_pass(house, 1, alone=True)
-    assert sorted(house.heard) == [(each, Uncertain) for each in ("job-0", "job-1500", "job-2999")]
+    seconds_pass(rig, 1, alone=True)
+    assert sorted(rig.heard) == [(each, Uncertain) for each in ("job-0", "job-1500", "job-2999")]
 
 
 # ------------------------------------------------------------ many of a session
 
 
 class Queues:
-    def __init__(self, house: House) -> None:
-        self._queue = SimpleNamespace(ask=house.answers.ask, forget=house.answers.forget)
+    def __init__(self, rig: AnswersRig) -> None:
+        self._queue = SimpleNamespace(ask=rig.answers.ask, forget=rig.answers.forget)
 
     def known(self, name: str) -> Any:
         return self._queue
@@ -260,8 +264,8 @@ def replies() -> list[tuple[int, Any]]:
 
 
 @pytest.fixture
-def results(house: House, replies: list[tuple[int, Any]]) -> Iterator[Results]:
-    queues: Any = Queues(house)
+def results(rig: AnswersRig, replies: list[tuple[int, Any]]) -> Iterator[Results]:
+    queues: Any = Queues(rig)
     nobody: Any = None
     results = Results(queues, nobody, lambda number, outcome: replies.append((number, told(outcome))))
     yield results
@@ -269,41 +273,43 @@ def results(house: House, replies: list[tuple[int, Any]]) -> Iterator[Results]:
 
 
 def test_a_session_has_so_many_questions_at_once_and_no_more(
-    house: House, results: Results, replies: list[tuple[int, Any]]
+    rig: AnswersRig, results: Results, replies: list[tuple[int, Any]]
 ) -> None:
-    house.store.jobs["job"] = RUNNING
+    rig.store.jobs["job"] = RUNNING
     for number in range(MOST_ASKED):
         results.ask(number, "mail", "job", 60)
     with pytest.raises(QueueFull, match="ask again later"):
         results.ask(0, "mail", "job", 60)
     go_on()
-    house.answers.committed("job", b"42")
+    rig.answers.committed("job", b"42")
     assert replies == [(number, b"42") for number in range(MOST_ASKED)]
     results.ask(1, "mail", "job", 60)
 
 
-def test_the_deadlines_of_questions_that_were_answered_are_not_kept(house: House, results: Results) -> None:
+def test_the_deadlines_of_questions_that_were_answered_are_not_kept(
+    rig: AnswersRig, results: Results
+) -> None:
     for number in range(5000):
         job_id = f"job-{number}"
-        house.store.jobs[job_id] = RUNNING
+        rig.store.jobs[job_id] = RUNNING
         results.ask(number, "mail", job_id, 3600)
         if number % 100 == 99:
             go_on()
             for each in range(number - 99, number + 1):
-                house.answers.committed(f"job-{each}", b"")
+                rig.answers.committed(f"job-{each}", b"")
     assert len(results._deadlines) < 1500
 
 
 def test_a_session_that_goes_leaves_no_question_behind(
-    house: House, results: Results, replies: list[tuple[int, Any]]
+    rig: AnswersRig, results: Results, replies: list[tuple[int, Any]]
 ) -> None:
-    house.store.jobs["job"] = RUNNING
+    rig.store.jobs["job"] = RUNNING
     results.ask(1, "mail", "job", 60)
     go_on()
     results.forget()
-    assert not len(house.answers)
+    assert not len(rig.answers)
     assert results._timer is None
-    house.answers.committed("job", b"42")
+    rig.answers.committed("job", b"42")
     assert replies == []
 
 
@@ -311,46 +317,46 @@ def test_a_session_that_goes_leaves_no_question_behind(
     ("fault", "others"), [(Refused("too large"), [b"42"]), (ValueError("a mistake"), [Unavailable])]
 )
 def test_a_look_up_that_is_refused_is_answered_and_costs_no_other_its_answer(
-    house: House, fault: Exception, others: list[Any]
+    rig: AnswersRig, fault: Exception, others: list[Any]
 ) -> None:
     # Given
-    house.store.jobs = {f"job-{number}": DONE for number in range(20)}
-    house.store.fault = fault
+    rig.store.jobs = {f"job-{number}": DONE for number in range(20)}
+    rig.store.fault = fault
     # When
-    house.ask("bad", "refused")
+    rig.ask("bad", "refused")
     for number in range(20):
-        house.ask("good", f"job-{number}")
-    settle(lambda: len(house.heard) == 21)
+        rig.ask("good", f"job-{number}")
+    settle(lambda: len(rig.heard) == 21)
     # Then
-    assert [heard for name, heard in house.heard if name == "good"] == others * 20
+    assert [heard for name, heard in rig.heard if name == "good"] == others * 20
     assert [type(fault) if isinstance(fault, Refused) else Unavailable] == [
-        heard for name, heard in house.heard if name == "bad"
+        heard for name, heard in rig.heard if name == "bad"
     ]
-    assert not len(house.answers)
+    assert not len(rig.answers)
 
 
-def test_a_job_known_to_be_stored_is_looked_up_again_after_a_look_up_that_failed(house: House) -> None:
+def test_a_job_known_to_be_stored_is_looked_up_again_after_a_look_up_that_failed(rig: AnswersRig) -> None:
     # Given one who pushed it and waits
-    house.answers.wait("refused", lambda outcome: house.heard.append(("waits", told(outcome))))
-    house.answers.durable(["refused"], [])
-    house.store.fault = ValueError("a mistake")
+    rig.answers.wait("refused", lambda outcome: rig.heard.append(("waits", told(outcome))))
+    rig.answers.durable(["refused"], [])
+    rig.store.fault = ValueError("a mistake")
     # When
-    house.answers.look_elsewhere(NOW, alone=False)
-    settle(lambda: len(house.store.reads) == 1)
-    house.store.fault = None
-    house.store.jobs = {"refused": DONE}
-    settle(lambda: house.answers.look_elsewhere(NOW, alone=False) or house.heard)
+    rig.answers.look_elsewhere(NOW, alone=False)
+    settle(lambda: len(rig.store.reads) == 1)
+    rig.store.fault = None
+    rig.store.jobs = {"refused": DONE}
+    settle(lambda: rig.answers.look_elsewhere(NOW, alone=False) or rig.heard)
     # Then
-    assert house.heard == [("waits", b"42")]
+    assert rig.heard == [("waits", b"42")]
 
 
-def test_a_job_committed_here_while_it_is_looked_for_elsewhere_answers_its_result(house: House) -> None:
-    house.answers.wait("job", lambda outcome: house.heard.append(told(outcome)))
-    house.answers.durable(["job"], ())
+def test_a_job_committed_here_while_it_is_looked_for_elsewhere_answers_its_result(rig: AnswersRig) -> None:
+    rig.answers.wait("job", lambda outcome: rig.heard.append(told(outcome)))
+    rig.answers.durable(["job"], ())
 
-    house.answers.look_elsewhere(NOW, alone=False)
-    settle(lambda: house.store.reads)
-    assert house.heard == []  # gone, but for the first time
+    rig.answers.look_elsewhere(NOW, alone=False)
+    settle(lambda: rig.store.reads)
+    assert rig.heard == []  # gone, but for the first time
 
-    house.answers.committed("job", b"42")
-    assert house.heard == [b"42"]
+    rig.answers.committed("job", b"42")
+    assert rig.heard == [b"42"]

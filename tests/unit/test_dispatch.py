@@ -23,7 +23,7 @@ from virtual_time import VirtualTime
 SMALLEST = pace_module.UNKNOWN
 
 
-class House(FakeOutlet):
+class Rig(FakeOutlet):
     """A dispatcher with the fakes around it; what is released is ready again at once."""
 
     def __init__(self, timer: Timer | None = None, *, slow: bool = False) -> None:
@@ -74,89 +74,89 @@ class House(FakeOutlet):
 
 
 @pytest.fixture
-def house() -> House:
-    return House()
+def rig() -> Rig:
+    return Rig()
 
 
 @pytest.fixture
-def empty(house: House) -> House:
+def empty(rig: Rig) -> Rig:
     """A dispatcher with one worker that knows that nothing lies ready."""
-    house.worker()
-    return house
+    rig.worker()
+    return rig
 
 
 # ------------------------------------------------------------------------ claims
 
 
-def test_without_workers_nothing_is_claimed(house: House) -> None:
-    house.ready(*some_jobs(10))
-    house.dispatch.tick()
+def test_without_workers_nothing_is_claimed(rig: Rig) -> None:
+    rig.ready(*some_jobs(10))
+    rig.dispatch.tick()
     go_on()
-    assert house.store.claims == []
+    assert rig.store.claims == []
 
 
-def test_a_worker_gets_the_jobs_that_lie_ready_one_after_another_in_order(house: House) -> None:
+def test_a_worker_gets_the_jobs_that_lie_ready_one_after_another_in_order(rig: Rig) -> None:
     # Given
-    house.ready(a_job("low"), a_job("high", priority=9), a_job("low 2"))
-    worker = house.worker()
+    rig.ready(a_job("low"), a_job("high", priority=9), a_job("low 2"))
+    worker = rig.worker()
     # When
     for _ in range(3):
-        house.commit(worker)
+        rig.commit(worker)
     # Then
     assert worker.jobs == ["high", "low", "low 2"]
-    assert not house.dispatch.held
+    assert not rig.dispatch.held
 
 
-def test_a_worker_never_has_more_unsettled_jobs_than_its_prefetch(house: House) -> None:
-    house.ready(*some_jobs(20))
-    worker = house.worker(prefetch=3)
+def test_a_worker_never_has_more_unsettled_jobs_than_its_prefetch(rig: Rig) -> None:
+    rig.ready(*some_jobs(20))
+    worker = rig.worker(prefetch=3)
     assert len(worker.jobs) == 3
-    house.commit(worker, worker.deliveries[0].receipt)
+    rig.commit(worker, worker.deliveries[0].receipt)
     assert len(worker.in_flight) == 3
     assert len(worker.jobs) == 4
 
 
-def test_jobs_are_spread_over_the_workers_that_are_free(house: House) -> None:
-    workers = [house.worker(prefetch=100) for _ in range(4)]
-    house.ready(*some_jobs(40))
+def test_jobs_are_spread_over_the_workers_that_are_free(rig: Rig) -> None:
+    workers = [rig.worker(prefetch=100) for _ in range(4)]
+    rig.ready(*some_jobs(40))
     assert sum(len(worker.jobs) for worker in workers) == 40
     assert all(4 <= len(worker.jobs) <= 20 for worker in workers)
 
 
-def test_one_message_holds_so_many_jobs_at_most(house: House) -> None:
-    house.ready(*some_jobs(MESSAGE * 2))
-    worker = house.worker(prefetch=MESSAGE * 2)
+def test_one_message_holds_so_many_jobs_at_most(rig: Rig) -> None:
+    rig.ready(*some_jobs(MESSAGE * 2))
+    worker = rig.worker(prefetch=MESSAGE * 2)
     assert len(worker.jobs) == MESSAGE * 2
     assert max(map(len, worker.messages)) == MESSAGE
 
 
-def test_few_jobs_are_held_for_a_slow_worker_however_many_lie_ready(house: House) -> None:
-    house.ready(*some_jobs(10_000))
-    house.worker()
-    house.dispatch.tick()
+def test_few_jobs_are_held_for_a_slow_worker_however_many_lie_ready(rig: Rig) -> None:
+    rig.ready(*some_jobs(10_000))
+    rig.worker()
+    rig.dispatch.tick()
     go_on()
-    assert len(house.dispatch.held) <= 1 + 2 * SMALLEST
+    assert len(rig.dispatch.held) <= 1 + 2 * SMALLEST
 
 
-def test_what_is_held_grows_with_the_pace_of_the_workers_and_shrinks_with_it(house: House) -> None:
+def test_what_is_held_grows_with_the_pace_of_the_workers_and_shrinks_with_it(rig: Rig) -> None:
     # Given
-    house.ready(*some_jobs(5_000))
-    worker = house.worker(prefetch=100)
+    rig.ready(*some_jobs(5_000))
+    worker = rig.worker(prefetch=100)
     # When they end 10,000 jobs a second
-    house.dispatch.pace.appetite = 2_500
-    house.commit(worker)
-    fast = len(house.dispatch.held) - len(worker.in_flight)
+    rig.dispatch.pace.appetite = 2_500
+    rig.commit(worker)
+    fast = len(rig.dispatch.held) - len(worker.in_flight)
     # Then a quarter of that is held for them
     assert 1_000 < fast <= 2_500
     # And when they end none any more, and what was held is gone
-    house.dispatch.forget(house.dispatch.withdraw())
-    house.dispatch.tick()
-    house.dispatch.supply.some_ready()
+    rig.dispatch.forget(rig.dispatch.withdraw())
+    rig.dispatch.tick()
+    rig.dispatch.supply.some_ready()
     go_on()
-    assert len(house.dispatch.held) - len(worker.in_flight) <= 2 * SMALLEST
+    assert len(rig.dispatch.held) - len(worker.in_flight) <= 2 * SMALLEST
 
 
-def test_a_queue_found_empty_is_not_asked_again_until_something_may_be_there(empty: House) -> None:
+def test_a_queue_found_empty_is_not_asked_again_until_something_may_be_there(empty: Rig) -> None:
     asked = len(empty.store.claims)
     empty.dispatch.hand_out()
     go_on()
@@ -166,7 +166,7 @@ def test_a_queue_found_empty_is_not_asked_again_until_something_may_be_there(emp
     assert len(empty.store.claims) == asked + 1
 
 
-def test_a_tick_finds_what_other_brokers_have_pushed(empty: House) -> None:
+def test_a_tick_finds_what_other_brokers_have_pushed(empty: Rig) -> None:
     empty.store.ready.append(a_job("theirs"))
     empty.dispatch.tick()
     go_on()
@@ -174,7 +174,7 @@ def test_a_tick_finds_what_other_brokers_have_pushed(empty: House) -> None:
     assert ids([each.job for each in worker.in_flight.values()]) == ["theirs"]
 
 
-def test_a_delayed_job_is_claimed_when_it_is_due_without_waiting_for_the_tick(empty: House) -> None:
+def test_a_delayed_job_is_claimed_when_it_is_due_without_waiting_for_the_tick(empty: Rig) -> None:
     # Given
     job = a_job("a", eligible_at=NOW + 0.05)
     empty.store.ready.append(job)
@@ -193,7 +193,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 @pytest.mark.parametrize("applied", [False, True], ids=["that was not applied", "that was applied"])
 def test_after_a_claim_without_an_answer_what_it_has_reserved_is_handed_out(
-    house: House, *, applied: bool
+    rig: Rig, *, applied: bool
 ) -> None:
     # Given
     faults = [Unclear("cut")]
@@ -203,12 +203,12 @@ def test_after_a_claim_without_an_answer_what_it_has_reserved_is_handed_out(
             raise faults.pop()
 
     if applied:
-        house.store.after_claim = cut
+        rig.store.after_claim = cut
     else:
-        house.store.before_claim = cut
-    house.store.ready.append(a_job("a"))
+        rig.store.before_claim = cut
+    rig.store.ready.append(a_job("a"))
     # When
-    worker = house.worker()
+    worker = rig.worker()
     wait_for(lambda: bool(worker.jobs))
     # Then
     assert worker.jobs == ["a"]
@@ -216,48 +216,48 @@ def test_after_a_claim_without_an_answer_what_it_has_reserved_is_handed_out(
 
 
 def test_a_claim_without_an_answer_is_known_until_it_is_read_back(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Given
     known: list[bool] = []
-    claimed = house.store.claimed
+    claimed = rig.store.claimed
 
     def cut() -> None:
         raise Unclear("cut")
 
     def read_back(owner: str, hold: int) -> list[Job]:
-        known.append(house.dispatch.held.knows("a", hold))
+        known.append(rig.dispatch.held.knows("a", hold))
         return claimed(owner, hold)
 
-    house.store.after_claim = cut
-    monkeypatch.setattr(house.store, "claimed", read_back)
-    house.store.ready.append(a_job("a"))
+    rig.store.after_claim = cut
+    monkeypatch.setattr(rig.store, "claimed", read_back)
+    rig.store.ready.append(a_job("a"))
     # When
-    worker = house.worker()
+    worker = rig.worker()
     wait_for(lambda: bool(worker.jobs))
-    house.store.after_claim = lambda: None
+    rig.store.after_claim = lambda: None
     # Then the audit does not take it for an orphan meanwhile
     assert known[0]
-    assert house.dispatch.supply.at_rest(5.0)
+    assert rig.dispatch.supply.at_rest(5.0)
 
 
-def test_what_was_claimed_under_an_owner_that_is_dead_by_now_is_left_to_others(house: House) -> None:
-    house.store.before_claim = house.owners.lose_all
-    house.store.ready.append(a_job("a"))
-    worker = house.worker()
+def test_what_was_claimed_under_an_owner_that_is_dead_by_now_is_left_to_others(rig: Rig) -> None:
+    rig.store.before_claim = rig.owners.lose_all
+    rig.store.ready.append(a_job("a"))
+    worker = rig.worker()
     assert worker.jobs == []
-    assert not house.dispatch.held
+    assert not rig.dispatch.held
 
 
-def test_nothing_is_claimed_or_handed_out_while_the_lease_is_not_sure(house: House) -> None:
+def test_nothing_is_claimed_or_handed_out_while_the_lease_is_not_sure(rig: Rig) -> None:
     # Given
-    house.owners.sure = False
-    worker = house.worker()
-    house.ready(a_job("a"))
-    unsure = (list(house.store.claims), list(worker.jobs))
+    rig.owners.sure = False
+    worker = rig.worker()
+    rig.ready(a_job("a"))
+    unsure = (list(rig.store.claims), list(worker.jobs))
     # When
-    house.owners.sure = True
-    house.dispatch.hand_out()
+    rig.owners.sure = True
+    rig.dispatch.hand_out()
     go_on()
     # Then
     assert unsure == ([], [])
@@ -267,7 +267,9 @@ def test_nothing_is_claimed_or_handed_out_while_the_lease_is_not_sure(house: Hou
 # ----------------------------------------------------------------- born reserved
 
 
-def test_a_job_is_born_reserved_when_a_worker_waits_and_goes_out_when_it_is_durable(empty: House) -> None:
+def test_a_job_is_born_reserved_when_a_worker_waits_and_goes_out_when_it_is_durable(
+    empty: Rig,
+) -> None:
     # Given
     [worker] = empty.dispatch.deliveries.workers
     job = a_job("a")
@@ -281,14 +283,14 @@ def test_a_job_is_born_reserved_when_a_worker_waits_and_goes_out_when_it_is_dura
     assert [each.job for each in worker.in_flight.values()] == [job]
 
 
-def test_as_many_are_born_reserved_as_there_is_room_for_and_the_rest_is_ready(empty: House) -> None:
+def test_as_many_are_born_reserved_as_there_is_room_for_and_the_rest_is_ready(empty: Rig) -> None:
     jobs = some_jobs(1000)
     born = empty.born(*jobs)
     assert 1 <= len(born) <= 1 + 2 * SMALLEST
     assert born == ids(jobs[: len(born)])
 
 
-def test_what_is_on_its_way_takes_up_room(empty: House) -> None:
+def test_what_is_on_its_way_takes_up_room(empty: Rig) -> None:
     # Given
     jobs = [a_job(priority=each) for each in range(250)]
     # When
@@ -297,26 +299,24 @@ def test_what_is_on_its_way_takes_up_room(empty: House) -> None:
     assert len(born) <= 1 + 2 * SMALLEST
 
 
-def test_without_a_worker_nothing_is_born_reserved(house: House) -> None:
-    house.dispatch.supply._ledger._ready = -1
-    assert house.born(a_job()) == []
+def test_without_a_worker_nothing_is_born_reserved(rig: Rig) -> None:
+    rig.dispatch.supply._ledger._ready = -1
+    assert rig.born(a_job()) == []
 
 
-def test_a_job_is_not_born_reserved_before_older_ones_that_lie_ready(empty: House) -> None:
+def test_a_job_is_not_born_reserved_before_older_ones_that_lie_ready(empty: Rig) -> None:
     empty.dispatch.supply._ledger._ready = 5
     assert empty.born(a_job("lower", priority=4), a_job("same", priority=5), a_job("higher", priority=6)) == [
         "higher"
     ]
 
 
-def test_a_job_that_is_not_due_is_not_born_reserved(empty: House) -> None:
+def test_a_job_that_is_not_due_is_not_born_reserved(empty: Rig) -> None:
     assert empty.born(a_job(eligible_at=NOW + 1)) == []
 
 
 @pytest.mark.parametrize("reason", ["not sure", "stopping", "no owner", "claiming"])
-def test_a_job_is_not_born_reserved_when_it_could_not_be_handed_out_in_order(
-    empty: House, reason: str
-) -> None:
+def test_a_job_is_not_born_reserved_when_it_could_not_be_handed_out_in_order(empty: Rig, reason: str) -> None:
     held = Held()
     empty.owners.sure = reason != "not sure"
     empty.dispatch.gate.stopping = reason == "stopping"
@@ -331,7 +331,7 @@ def test_a_job_is_not_born_reserved_when_it_could_not_be_handed_out_in_order(
     go_on()
 
 
-def test_a_job_is_not_born_reserved_past_one_that_is_still_being_written_as_ready(empty: House) -> None:
+def test_a_job_is_not_born_reserved_past_one_that_is_still_being_written_as_ready(empty: Rig) -> None:
     # Given: more than there is room for, so that the last ones go to the store as ready jobs
     first = some_jobs(1000)
     empty.dispatch.supply.expect(first, NOW)
@@ -341,43 +341,45 @@ def test_a_job_is_not_born_reserved_past_one_that_is_still_being_written_as_read
     assert empty.born(a_job()) == []
 
 
-def test_pushes_that_become_durable_out_of_order_go_out_in_the_order_of_acceptance(house: House) -> None:
+def test_pushes_that_become_durable_out_of_order_go_out_in_the_order_of_acceptance(rig: Rig) -> None:
     # Given
-    worker = house.worker(prefetch=10)
+    worker = rig.worker(prefetch=10)
     first, second = some_jobs(3), some_jobs(3)
-    earlier, later = house.dispatch.supply.expect(first, NOW), house.dispatch.supply.expect(second, NOW)
+    earlier, later = rig.dispatch.supply.expect(first, NOW), rig.dispatch.supply.expect(second, NOW)
     # When
-    house.dispatch.supply.arrived(later, second)
+    rig.dispatch.supply.arrived(later, second)
     early = list(worker.jobs)
-    house.dispatch.supply.arrived(earlier, first)
+    rig.dispatch.supply.arrived(earlier, first)
     # Then
     assert early == []
     assert worker.jobs == ids(first + second)
 
 
-def test_a_push_that_failed_does_not_hold_up_the_next(house: House) -> None:
-    worker = house.worker(prefetch=10)
+def test_a_push_that_failed_does_not_hold_up_the_next(rig: Rig) -> None:
+    worker = rig.worker(prefetch=10)
     first, second = some_jobs(3), some_jobs(3)
-    earlier, later = house.dispatch.supply.expect(first, NOW), house.dispatch.supply.expect(second, NOW)
-    house.dispatch.supply.arrived(later, second)
-    house.dispatch.supply.arrived(earlier, [])
+    earlier, later = rig.dispatch.supply.expect(first, NOW), rig.dispatch.supply.expect(second, NOW)
+    rig.dispatch.supply.arrived(later, second)
+    rig.dispatch.supply.arrived(earlier, [])
     assert worker.jobs == ids(second)
-    assert house.dispatch.supply._ledger.expected == 0
+    assert rig.dispatch.supply._ledger.expected == 0
 
 
-def test_a_new_job_of_higher_priority_goes_out_before_those_that_are_staged(house: House) -> None:
+def test_a_new_job_of_higher_priority_goes_out_before_those_that_are_staged(rig: Rig) -> None:
     # Given
-    worker = house.worker()
-    house.ready(*some_jobs(5))
+    worker = rig.worker()
+    rig.ready(*some_jobs(5))
     # When
     urgent = a_job("urgent", priority=9)
-    house.dispatch.supply.arrived(house.dispatch.supply.expect([urgent], NOW), [urgent])
-    house.commit(worker)
+    rig.dispatch.supply.arrived(rig.dispatch.supply.expect([urgent], NOW), [urgent])
+    rig.commit(worker)
     # Then
     assert worker.jobs[1] == "urgent"
 
 
-def test_jobs_that_arrive_under_an_owner_that_was_lost_meanwhile_are_left_to_others(empty: House) -> None:
+def test_jobs_that_arrive_under_an_owner_that_was_lost_meanwhile_are_left_to_others(
+    empty: Rig,
+) -> None:
     [worker] = empty.dispatch.deliveries.workers
     job = a_job()
     arrival = empty.dispatch.supply.expect([job], NOW)
@@ -388,72 +390,72 @@ def test_jobs_that_arrive_under_an_owner_that_was_lost_meanwhile_are_left_to_oth
 
 
 def test_jobs_that_wait_for_an_earlier_insert_under_an_owner_that_is_lost_are_left_to_others(
-    house: House,
+    rig: Rig,
 ) -> None:
     # Given two pushes, of which the second is through first
-    worker = house.worker(prefetch=2)
+    worker = rig.worker(prefetch=2)
     first, second = [a_job("first")], [a_job("second")]
-    arrivals = [house.dispatch.supply.expect(jobs, NOW) for jobs in (first, second)]
-    house.dispatch.supply.arrived(arrivals[1], second)
+    arrivals = [rig.dispatch.supply.expect(jobs, NOW) for jobs in (first, second)]
+    rig.dispatch.supply.arrived(arrivals[1], second)
     # When
-    lost = house.owners.current
-    house.owners.lose_all()
-    house.dispatch.drop(lost)
-    house.dispatch.supply.arrived(arrivals[0], first)
+    lost = rig.owners.current
+    rig.owners.lose_all()
+    rig.dispatch.drop(lost)
+    rig.dispatch.supply.arrived(arrivals[0], first)
     # Then
     assert not worker.jobs
-    assert not house.dispatch.held
+    assert not rig.dispatch.held
 
 
 # ---------------------------------------------------------------------- workers
 
 
-def test_a_worker_that_has_answered_before_comes_first(house: House) -> None:
+def test_a_worker_that_has_answered_before_comes_first(rig: Rig) -> None:
     # Given
-    new, proven = house.worker(name="new"), house.worker(name="proven")
+    new, proven = rig.worker(name="new"), rig.worker(name="proven")
     proven.proven = True
-    house.dispatch._takers.remove(proven)
-    house.dispatch.offer(proven)
+    rig.dispatch._takers.remove(proven)
+    rig.dispatch.offer(proven)
     # When
-    house.ready(a_job("a"))
+    rig.ready(a_job("a"))
     # Then
     assert (new.jobs, proven.jobs) == ([], ["a"])
 
 
-def test_workers_that_have_all_answered_take_turns(house: House) -> None:
-    workers = [house.worker() for _ in range(3)]
-    house.ready(*some_jobs(9))
+def test_workers_that_have_all_answered_take_turns(rig: Rig) -> None:
+    workers = [rig.worker() for _ in range(3)]
+    rig.ready(*some_jobs(9))
     for _ in range(2):
         for worker in workers:
-            house.commit(worker)
+            rig.commit(worker)
     assert [len(worker.jobs) for worker in workers] == [3, 3, 3]
 
 
-def test_a_worker_that_leaves_returns_what_it_had_and_its_receipts_are_void(house: House) -> None:
+def test_a_worker_that_leaves_returns_what_it_had_and_its_receipts_are_void(rig: Rig) -> None:
     # Given
-    jobs = house.ready(*some_jobs(2))
-    worker = house.worker(prefetch=2)
+    jobs = rig.ready(*some_jobs(2))
+    worker = rig.worker(prefetch=2)
     receipts = list(worker.in_flight)
     # When
-    left = house.dispatch.detach(worker)
+    left = rig.dispatch.detach(worker)
     # Then
     assert ids([delivery.job for delivery in left]) == ids(jobs)
-    assert [house.dispatch.settle(receipt) for receipt in receipts] == [None, None]
-    assert house.dispatch.detach(worker) == []
-    house.ready(a_job("next"))
+    assert [rig.dispatch.settle(receipt) for receipt in receipts] == [None, None]
+    assert rig.dispatch.detach(worker) == []
+    rig.ready(a_job("next"))
     assert len(worker.jobs) == 2
 
 
-def test_a_worker_may_change_how_much_it_takes(house: House) -> None:
+def test_a_worker_may_change_how_much_it_takes(rig: Rig) -> None:
     # Given
-    house.ready(*some_jobs(10))
-    worker = house.worker(prefetch=1)
+    rig.ready(*some_jobs(10))
+    worker = rig.worker(prefetch=1)
     # When
-    house.dispatch.resize(worker, 4)
+    rig.dispatch.resize(worker, 4)
     go_on()
     more = len(worker.in_flight)
-    house.dispatch.resize(worker, 0)
-    house.commit(worker)
+    rig.dispatch.resize(worker, 0)
+    rig.commit(worker)
     # Then
     assert more == 4
     assert len(worker.jobs) == 4
@@ -464,48 +466,48 @@ def test_what_a_worker_has_that_takes_no_more_leaves_the_room_of_the_others_as_i
     ends: str,
 ) -> None:
     time = VirtualTime()
-    house = House(time)
+    rig = Rig(time)
     # Given a slow worker with three jobs that stops: it takes no more, and is still at work on them
-    house.ready(*some_jobs(3, visibility_timeout=5.0))
-    stopping = house.worker(prefetch=3)
+    rig.ready(*some_jobs(3, visibility_timeout=5.0))
+    stopping = rig.worker(prefetch=3)
     for credit in (0, 3, 0):  # it changes its mind twice
-        house.dispatch.resize(stopping, credit)
-    house.dispatch.tick()
-    assert house.dispatch.pace.appetite == 0
+        rig.dispatch.resize(stopping, credit)
+    rig.dispatch.tick()
+    assert rig.dispatch.pace.appetite == 0
     # When one that is free comes, then it gets jobs
-    other = house.worker(prefetch=2)
-    house.ready(*some_jobs(9))
-    assert (len(other.in_flight), house.dispatch.staged) == (2, 0)
+    other = rig.worker(prefetch=2)
+    rig.ready(*some_jobs(9))
+    assert (len(other.in_flight), rig.dispatch.staged) == (2, 0)
     # And when the first one is through, in whatever way, nobody has more room than before
     if ends == "settles":
-        house.commit(stopping)
+        rig.commit(stopping)
     elif ends == "leaves":
-        house.dispatch.detach(stopping)
+        rig.dispatch.detach(stopping)
     else:
         time.passes(6)
-        assert len(house.dispatch.time_out()) == 3
+        assert len(rig.dispatch.time_out()) == 3
     go_on()
-    assert house.dispatch.staged + house.dispatch.room <= house.dispatch.pace.appetite
+    assert rig.dispatch.staged + rig.dispatch.room <= rig.dispatch.pace.appetite
 
 
-def test_receipts_are_never_the_same(house: House) -> None:
-    house.ready(*some_jobs(50))
-    worker = house.worker(prefetch=50)
+def test_receipts_are_never_the_same(rig: Rig) -> None:
+    rig.ready(*some_jobs(50))
+    worker = rig.worker(prefetch=50)
     assert len({delivery.receipt for delivery in worker.deliveries}) == 50
 
 
-def test_jobs_of_a_worker_that_does_not_acknowledge_are_handed_to_their_removal(house: House) -> None:
+def test_jobs_of_a_worker_that_does_not_acknowledge_are_handed_to_their_removal(rig: Rig) -> None:
     # Given
     worker = FakeWorker(prefetch=2)
     worker.pops = True
-    jobs = house.ready(*some_jobs(2))
+    jobs = rig.ready(*some_jobs(2))
     # When
-    house.dispatch.attach(worker)
+    rig.dispatch.attach(worker)
     go_on()
     # Then
     assert worker.jobs == []
-    assert house.dispatch.deliveries.in_flight == {}
-    assert ids([each.job for _, deliveries in house.popped for each in deliveries]) == ids(jobs)
+    assert rig.dispatch.deliveries.in_flight == {}
+    assert ids([each.job for _, deliveries in rig.popped for each in deliveries]) == ids(jobs)
 
 
 # ------------------------------------------------------------------------ suspects
@@ -517,54 +519,54 @@ def suspect(job_id: str, **settings: Any) -> Job:
     return job
 
 
-def test_a_suspect_goes_to_an_idle_worker_alone_and_nothing_is_put_beside_it(house: House) -> None:
+def test_a_suspect_goes_to_an_idle_worker_alone_and_nothing_is_put_beside_it(rig: Rig) -> None:
     # Given
-    worker = house.worker(prefetch=10)
-    house.ready(suspect("bad"), suspect("bad 2"), *some_jobs(5))
+    worker = rig.worker(prefetch=10)
+    rig.ready(suspect("bad"), suspect("bad 2"), *some_jobs(5))
     # When
     beside = worker.jobs
-    house.commit(worker)
+    rig.commit(worker)
     then = worker.jobs
-    house.commit(worker)
+    rig.commit(worker)
     # Then
     assert beside == ["bad"]
     assert then == ["bad", "bad 2"]
     assert len(worker.jobs) == 7
 
 
-def test_other_workers_go_on_while_one_has_a_suspect(house: House) -> None:
-    workers = [house.worker(prefetch=5) for _ in range(2)]
-    house.ready(suspect("bad"), *some_jobs(4))
+def test_other_workers_go_on_while_one_has_a_suspect(rig: Rig) -> None:
+    workers = [rig.worker(prefetch=5) for _ in range(2)]
+    rig.ready(suspect("bad"), *some_jobs(4))
     assert sorted(len(worker.jobs) for worker in workers) == [1, 4]
     assert ["bad"] in [worker.jobs for worker in workers]
 
 
-def test_when_all_workers_are_busy_one_is_let_run_empty_for_a_suspect(house: House) -> None:
+def test_when_all_workers_are_busy_one_is_let_run_empty_for_a_suspect(rig: Rig) -> None:
     # Given
-    house.ready(*some_jobs(100))
-    one, other = house.worker(prefetch=4), house.worker(prefetch=4)
-    house.ready(suspect("bad"))
-    while "bad" not in house.dispatch.held:
-        house.commit(other, next(iter(other.in_flight)))
+    rig.ready(*some_jobs(100))
+    one, other = rig.worker(prefetch=4), rig.worker(prefetch=4)
+    rig.ready(suspect("bad"))
+    while "bad" not in rig.dispatch.held:
+        rig.commit(other, next(iter(other.in_flight)))
     chosen = one if one.alone else other
     # When
     while chosen.in_flight and "bad" not in chosen.jobs:
-        house.commit(chosen, next(iter(chosen.in_flight)))
+        rig.commit(chosen, next(iter(chosen.in_flight)))
     # Then
     assert [each.job.id for each in chosen.in_flight.values()] == ["bad"]
     assert (one.alone, other.alone).count(True) == 1
 
 
-def test_a_suspect_does_not_wait_for_a_worker_that_takes_nothing(house: House) -> None:
+def test_a_suspect_does_not_wait_for_a_worker_that_takes_nothing(rig: Rig) -> None:
     # Given
-    resting = [house.worker(prefetch=0) for _ in range(8)]
-    busy = house.worker(prefetch=2)
-    house.ready(*some_jobs(200))
-    house.store.ready.append(suspect("bad", priority=9))
+    resting = [rig.worker(prefetch=0) for _ in range(8)]
+    busy = rig.worker(prefetch=2)
+    rig.ready(*some_jobs(200))
+    rig.store.ready.append(suspect("bad", priority=9))
     # When
     for _ in range(150):
         if "bad" not in busy.jobs:
-            house.commit(busy, next(iter(busy.in_flight)))
+            rig.commit(busy, next(iter(busy.in_flight)))
     # Then
     assert [each.job.id for each in busy.in_flight.values()] == ["bad"]
     assert not any(worker.jobs for worker in resting)
@@ -574,249 +576,251 @@ def test_a_suspect_does_not_wait_for_a_worker_that_takes_nothing(house: House) -
 
 
 def test_an_overdue_delivery_is_ended_its_receipt_void_and_its_worker_free(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Given
-    house.ready(a_job("a", visibility_timeout=10.0), a_job("b"))
-    worker = house.worker()
+    rig.ready(a_job("a", visibility_timeout=10.0), a_job("b"))
+    worker = rig.worker()
     receipt = worker.deliveries[0].receipt
-    early = house.dispatch.time_out()
+    early = rig.dispatch.time_out()
     # When
     worker.deliveries[0].overdue_at -= 10.1
-    late = house.dispatch.time_out()
+    late = rig.dispatch.time_out()
     # Then
     assert early == []
     assert ids([delivery.job for delivery in late]) == ["a"]
-    assert house.dispatch.settle(receipt) is None
+    assert rig.dispatch.settle(receipt) is None
     assert worker.jobs == ["a", "b"]
 
 
-def test_a_delivery_is_given_more_time_by_the_worker_that_has_it_only(house: House) -> None:
+def test_a_delivery_is_given_more_time_by_the_worker_that_has_it_only(rig: Rig) -> None:
     # Given
-    house.ready(a_job("a"))
-    worker, other = house.worker(), house.worker()
+    rig.ready(a_job("a"))
+    worker, other = rig.worker(), rig.worker()
     [delivery] = worker.deliveries or other.deliveries
     holder, stranger = (worker, other) if worker.jobs else (other, worker)
     delivery.overdue_at = 0.0
     # When
-    by_stranger = house.dispatch.extend(delivery.receipt, stranger, 60.0)
-    by_holder = house.dispatch.extend(delivery.receipt, holder, 60.0)
+    by_stranger = rig.dispatch.extend(delivery.receipt, stranger, 60.0)
+    by_holder = rig.dispatch.extend(delivery.receipt, holder, 60.0)
     # Then
     assert (by_stranger, by_holder) == (False, True)
-    assert house.dispatch.time_out() == []
-    house.commit(holder)
-    assert not house.dispatch.extend(delivery.receipt, holder, 60.0)
+    assert rig.dispatch.time_out() == []
+    rig.commit(holder)
+    assert not rig.dispatch.extend(delivery.receipt, holder, 60.0)
 
 
-def test_what_was_held_under_a_lost_owner_is_forgotten_and_its_workers_get_other_jobs(house: House) -> None:
+def test_what_was_held_under_a_lost_owner_is_forgotten_and_its_workers_get_other_jobs(
+    rig: Rig,
+) -> None:
     # Given
-    house.ready(*some_jobs(5))
-    worker = house.worker()
+    rig.ready(*some_jobs(5))
+    worker = rig.worker()
     receipt = worker.deliveries[0].receipt
     # When
-    lost = house.owners.current
-    house.owners.lose_all()
-    house.dispatch.drop(lost)
-    held = dict(house.dispatch.held)
-    house.ready(a_job("next"))
+    lost = rig.owners.current
+    rig.owners.lose_all()
+    rig.dispatch.drop(lost)
+    held = list(rig.dispatch.held)
+    rig.ready(a_job("next"))
     # Then
     assert not held
-    assert house.dispatch.settle(receipt) is None
+    assert rig.dispatch.settle(receipt) is None
     assert worker.jobs[1:] == ["next"]
 
 
-def test_forgetting_a_job_leaves_the_one_that_was_claimed_anew(house: House) -> None:
-    house.ready(a_job("a"))
-    house.worker()
-    house.dispatch.forget([a_job("a")])
-    assert ids(list(house.dispatch.held)) == ["a"]
+def test_forgetting_a_job_leaves_the_one_that_was_claimed_anew(rig: Rig) -> None:
+    rig.ready(a_job("a"))
+    rig.worker()
+    rig.dispatch.forget([a_job("a")])
+    assert ids(list(rig.dispatch.held)) == ["a"]
 
 
 # ------------------------------------------------------------------------ stopping
 
 
-def test_a_stopping_broker_hands_out_and_claims_nothing_and_gives_up_what_is_staged(house: House) -> None:
+def test_a_stopping_broker_hands_out_and_claims_nothing_and_gives_up_what_is_staged(rig: Rig) -> None:
     # Given
-    jobs = house.ready(*some_jobs(5))
-    worker = house.worker()
+    jobs = rig.ready(*some_jobs(5))
+    worker = rig.worker()
     # When
-    house.dispatch.stop_granting(1.0)
-    claims = len(house.store.claims)
-    house.commit(worker)
-    house.dispatch.tick()
+    rig.dispatch.stop_granting(1.0)
+    claims = len(rig.store.claims)
+    rig.commit(worker)
+    rig.dispatch.tick()
     go_on()
     # Then
     assert worker.jobs == [jobs[0].id]
-    assert len(house.store.claims) == claims
-    assert ids(house.dispatch.withdraw()) == ids(jobs[1:])
-    assert house.dispatch.withdraw() == []
+    assert len(rig.store.claims) == claims
+    assert ids(rig.dispatch.withdraw()) == ids(jobs[1:])
+    assert rig.dispatch.withdraw() == []
 
 
-def test_a_stop_waits_for_the_claim_that_is_under_way(house: House) -> None:
+def test_a_stop_waits_for_the_claim_that_is_under_way(rig: Rig) -> None:
     # Given
     held = Held()
-    house.store.before_claim = held
-    house.store.ready.extend(some_jobs(3))
-    worker = house.worker()
+    rig.store.before_claim = held
+    rig.store.ready.extend(some_jobs(3))
+    worker = rig.worker()
     # When
-    house.dispatch.stop_granting(0.01)
-    in_time = len(house.dispatch.held)
+    rig.dispatch.stop_granting(0.01)
+    in_time = len(rig.dispatch.held)
     held.set()
-    house.dispatch.stop_granting(1.0)
+    rig.dispatch.stop_granting(1.0)
     # Then
     assert in_time == 0
-    assert len(house.dispatch.withdraw()) == 3
+    assert len(rig.dispatch.withdraw()) == 3
     assert worker.jobs == []
 
 
 # ------------------------------------------------------------- staged for nobody
 
 
-def test_when_the_last_worker_leaves_what_was_staged_for_it_goes_back(house: House) -> None:
+def test_when_the_last_worker_leaves_what_was_staged_for_it_goes_back(rig: Rig) -> None:
     # Given more jobs than the worker takes
-    jobs = house.ready(*some_jobs(10))
-    worker = house.worker()
-    assert len(house.dispatch.held) > 1
+    jobs = rig.ready(*some_jobs(10))
+    worker = rig.worker()
+    assert len(rig.dispatch.held) > 1
     # When it leaves
-    left = house.dispatch.detach(worker)
+    left = rig.dispatch.detach(worker)
     # Then all but the one that it had are ready again, and nothing is held for nobody
     assert len(left) == 1
-    assert len(house.store.ready) == len(jobs) - 1
-    assert list(house.dispatch.held) == [left[0].job]
+    assert len(rig.store.ready) == len(jobs) - 1
+    assert list(rig.dispatch.held) == [left[0].job]
 
 
-def test_what_a_slow_worker_won_t_come_to_within_a_second_goes_back(house: House) -> None:
+def test_what_a_slow_worker_won_t_come_to_within_a_second_goes_back(rig: Rig) -> None:
     # Given a worker that is known to be slow, and jobs staged while it was not
-    house.ready(*some_jobs(10))
-    worker = house.worker()
+    rig.ready(*some_jobs(10))
+    worker = rig.worker()
     # When it has ended none by the next tick
-    house.dispatch.tick()
+    rig.dispatch.tick()
     go_on()
     # Then only the one it has is held
-    assert len(house.dispatch.held) == len(worker.in_flight) == 1
+    assert len(rig.dispatch.held) == len(worker.in_flight) == 1
 
 
-def test_what_was_staged_for_workers_whose_pace_is_not_known_any_more_goes_back(house: House) -> None:
+def test_what_was_staged_for_workers_whose_pace_is_not_known_any_more_goes_back(rig: Rig) -> None:
     # Given a worker that pops: its socket took some in no time, looked fast, and takes no more
     worker = FakeWorker(prefetch=10)
     worker.pops = True
-    house.dispatch.attach(worker)
+    rig.dispatch.attach(worker)
     go_on()
-    house.dispatch.stage(some_jobs(1000))
-    assert house.dispatch.staged == 990
+    rig.dispatch.stage(some_jobs(1000))
+    assert rig.dispatch.staged == 990
     # When it has ended none for as long as its pace was taken from
-    house.dispatch.tick()
-    house.dispatch.tick()
+    rig.dispatch.tick()
+    rig.dispatch.tick()
     # Then others can have the rest
-    assert house.dispatch.staged == SMALLEST
+    assert rig.dispatch.staged == SMALLEST
 
 
-def test_a_worker_whose_time_was_up_gets_nothing_more_until_it_answers(house: House) -> None:
+def test_a_worker_whose_time_was_up_gets_nothing_more_until_it_answers(rig: Rig) -> None:
     # Given a job whose visibility timeout passes
-    house.ready(a_job("slow", visibility_timeout=0.0), a_job("next"))
-    worker = house.worker()
-    [late] = house.dispatch.time_out()
+    rig.ready(a_job("slow", visibility_timeout=0.0), a_job("next"))
+    worker = rig.worker()
+    [late] = rig.dispatch.time_out()
     go_on()
     # Then its worker may be at it still, and gets nothing
     assert worker.jobs == ["slow"]
     # When its answer comes after all
-    assert house.dispatch.settle(late.receipt) is None
+    assert rig.dispatch.settle(late.receipt) is None
     go_on()
     # Then it gets the next
     assert worker.jobs == ["slow", "next"]
 
 
-def test_a_worker_that_never_answers_is_hung_up_on(house: House) -> None:
-    house.ready(a_job("slow", visibility_timeout=0.0))
-    worker = house.worker()
-    house.dispatch.time_out()
-    house.dispatch.time_out()
+def test_a_worker_that_never_answers_is_hung_up_on(rig: Rig) -> None:
+    rig.ready(a_job("slow", visibility_timeout=0.0))
+    worker = rig.worker()
+    rig.dispatch.time_out()
+    rig.dispatch.time_out()
     assert worker.hung_up
-    assert house.counters.values["workers_hung_up"] == 1
+    assert rig.counters.values["workers_hung_up"] == 1
 
 
-def test_nothing_is_claimed_again_and_again_for_a_slow_worker_that_is_busy(house: House) -> None:
+def test_nothing_is_claimed_again_and_again_for_a_slow_worker_that_is_busy(rig: Rig) -> None:
     # Given a slow worker with a job, and others behind it
-    house.ready(*some_jobs(10))
-    house.worker()
-    house.dispatch.tick()
+    rig.ready(*some_jobs(10))
+    rig.worker()
+    rig.dispatch.tick()
     go_on()
-    claims = len(house.store.claims)
+    claims = len(rig.store.claims)
     # When it is told that some lie ready, as after every giving back
-    house.dispatch.supply.some_ready()
+    rig.dispatch.supply.some_ready()
     go_on()
     # Then they are left where they are
-    assert len(house.store.claims) == claims
+    assert len(rig.store.claims) == claims
 
 
 def test_workers_that_ask_for_much_get_more_than_one_job_a_message_however_many_they_are(
-    house: House,
+    rig: Rig,
 ) -> None:
     # Given: fewer jobs than workers, all of them free
-    workers = [house.worker(prefetch=64, name=str(number)) for number in range(20)]
+    workers = [rig.worker(prefetch=64, name=str(number)) for number in range(20)]
     # When
-    house.ready(*some_jobs(16))
+    rig.ready(*some_jobs(16))
     # Then
     assert sorted(len(message) for worker in workers for message in worker.messages) == [8, 8]
 
 
-def test_workers_that_ask_for_little_share_evenly(house: House) -> None:
-    workers = [house.worker(prefetch=4, name=str(number)) for number in range(8)]
-    house.ready(*some_jobs(16))
+def test_workers_that_ask_for_little_share_evenly(rig: Rig) -> None:
+    workers = [rig.worker(prefetch=4, name=str(number)) for number in range(8)]
+    rig.ready(*some_jobs(16))
     assert {len(worker.jobs) for worker in workers} <= {1, 2, 3}
 
 
-def test_a_worker_that_has_gone_is_not_kept(house: House) -> None:
+def test_a_worker_that_has_gone_is_not_kept(rig: Rig) -> None:
     for number in range(100):
-        worker = house.worker(name=str(number))
-        house.dispatch.detach(worker)
-    assert len(house.dispatch._takers) == 0
+        worker = rig.worker(name=str(number))
+        rig.dispatch.detach(worker)
+    assert len(rig.dispatch._takers) == 0
 
 
-def test_a_suspect_does_not_wait_for_a_worker_that_only_owes_an_answer(house: House) -> None:
+def test_a_suspect_does_not_wait_for_a_worker_that_only_owes_an_answer(rig: Rig) -> None:
     # Given: one worker is stuck with a job whose time is over, another is always busy
-    stuck = house.worker(prefetch=1, name="stuck")
-    house.ready(a_job("late", visibility_timeout=0.0))
-    house.dispatch.time_out()
-    busy = house.worker(prefetch=5, name="busy")
-    house.ready(*some_jobs(20))
+    stuck = rig.worker(prefetch=1, name="stuck")
+    rig.ready(a_job("late", visibility_timeout=0.0))
+    rig.dispatch.time_out()
+    busy = rig.worker(prefetch=5, name="busy")
+    rig.ready(*some_jobs(20))
     # When
     suspect = a_job("suspect", priority=9)
     suspect.suspect = True
-    house.ready(suspect)
+    rig.ready(suspect)
     # Then it gets the suspect once it has run empty
     for _ in range(10):
-        house.commit(busy)
+        rig.commit(busy)
     assert stuck.overdue
     assert "suspect" in [delivery.job.id for delivery in busy.deliveries]
 
 
 @pytest.mark.parametrize("how", ["overdue", "lost"])
-def test_a_worker_whose_time_with_a_suspect_was_up_gets_others_beside_it(house: House, how: str) -> None:
+def test_a_worker_whose_time_with_a_suspect_was_up_gets_others_beside_it(rig: Rig, how: str) -> None:
     # Given
-    house.ready(suspect("bad", visibility_timeout=0.0))
-    worker = house.worker(prefetch=3)
+    rig.ready(suspect("bad", visibility_timeout=0.0))
+    worker = rig.worker(prefetch=3)
     assert worker.jobs == ["bad"]
     # When
     if how == "overdue":
-        house.dispatch.time_out()
+        rig.dispatch.time_out()
     else:
-        lost = house.owners.current
-        house.owners.lose_all()
-        house.dispatch.drop(lost)
-    house.ready(a_job("next"))
+        lost = rig.owners.current
+        rig.owners.lose_all()
+        rig.dispatch.drop(lost)
+    rig.ready(a_job("next"))
     # Then
     assert worker.jobs == ["bad", "next"]
 
 
-def test_nothing_is_held_beside_a_suspect_for_the_worker_that_has_it(house: House) -> None:
-    house.ready(suspect("bad", priority=9))
-    worker = house.worker(prefetch=500)
-    house.ready(*some_jobs(500))
-    house.dispatch.tick()
+def test_nothing_is_held_beside_a_suspect_for_the_worker_that_has_it(rig: Rig) -> None:
+    rig.ready(suspect("bad", priority=9))
+    worker = rig.worker(prefetch=500)
+    rig.ready(*some_jobs(500))
+    rig.dispatch.tick()
     go_on()
     assert worker.jobs == ["bad"]
-    assert len(house.dispatch.held) <= 1 + SMALLEST
+    assert len(rig.dispatch.held) <= 1 + SMALLEST
 
 
 # --------------------------------------------------------------- workers that don't read
@@ -840,42 +844,42 @@ class Deaf(FakeWorker):
         self.deaf = True
 
 
-def test_nothing_is_held_for_a_worker_that_does_not_read(house: House) -> None:
+def test_nothing_is_held_for_a_worker_that_does_not_read(rig: Rig) -> None:
     # Given
-    house.ready(*some_jobs(600))
+    rig.ready(*some_jobs(600))
     deaf = Deaf(prefetch=200)
     # When it takes one message, and no more
-    house.dispatch.attach(deaf)
+    rig.dispatch.attach(deaf)
     go_on()
-    house.dispatch.tick()
+    rig.dispatch.tick()
     go_on()
     # Then it has that, and others can have the rest
     assert len(deaf.messages) == 1
-    assert len(house.dispatch.held) == len(deaf.jobs) < 600
-    assert not house.dispatch.granting
+    assert len(rig.dispatch.held) == len(deaf.jobs) < 600
+    assert not rig.dispatch.granting
 
 
-def test_nothing_is_held_for_a_worker_whose_connection_something_else_has_filled(house: House) -> None:
+def test_nothing_is_held_for_a_worker_whose_connection_something_else_has_filled(rig: Rig) -> None:
     # Given
     deaf = Deaf(prefetch=200)
-    house.dispatch.attach(deaf)
+    rig.dispatch.attach(deaf)
     deaf.deaf = True
     # When
-    house.ready(*some_jobs(600))
-    house.dispatch.tick()
+    rig.ready(*some_jobs(600))
+    rig.dispatch.tick()
     go_on()
     # Then
     assert not deaf.jobs
-    assert not house.dispatch.held
+    assert not rig.dispatch.held
 
 
-def test_a_worker_that_reads_again_gets_more(house: House) -> None:
-    house.ready(*some_jobs(600))
+def test_a_worker_that_reads_again_gets_more(rig: Rig) -> None:
+    rig.ready(*some_jobs(600))
     deaf = Deaf(prefetch=600)
-    house.dispatch.attach(deaf)
+    rig.dispatch.attach(deaf)
     go_on()
     deaf.deaf = False
-    house.dispatch.offer(deaf)
+    rig.dispatch.offer(deaf)
     go_on()
     assert len(deaf.messages) == 2
     assert len(set(deaf.jobs)) == len(deaf.jobs)
@@ -884,29 +888,29 @@ def test_a_worker_that_reads_again_gets_more(house: House) -> None:
 # ------------------------------------------------------------------------ bytes
 
 
-def test_a_claim_under_way_weighs_what_it_may_bring(house: House) -> None:
-    memory, before = house.dispatch._memory, house.dispatch.room_bytes
+def test_a_claim_under_way_weighs_what_it_may_bring(rig: Rig) -> None:
+    memory, before = rig.dispatch._memory, rig.dispatch.room_bytes
     weights: list[int] = []
-    house.store.before_claim = lambda: weights.append(memory.staged)
-    house.ready(a_job())
-    house.worker()
+    rig.store.before_claim = lambda: weights.append(memory.staged)
+    rig.ready(a_job())
+    rig.worker()
     assert weights[0] == before
     assert memory.staged == 0
 
 
-def test_while_all_memory_is_taken_a_queue_holds_one_job_and_no_more(house: House) -> None:
-    worker = house.worker(prefetch=5)
-    house.dispatch._memory.staged = 2**40
-    empty = house.dispatch.room
+def test_while_all_memory_is_taken_a_queue_holds_one_job_and_no_more(rig: Rig) -> None:
+    worker = rig.worker(prefetch=5)
+    rig.dispatch._memory.staged = 2**40
+    empty = rig.dispatch.room
     worker.prefetch = 0
-    house.dispatch.stage([a_job(owner="owner-1")])
+    rig.dispatch.stage([a_job(owner="owner-1")])
     assert empty > 0
-    assert house.dispatch.room == 0
+    assert rig.dispatch.room == 0
 
 
-def test_a_worker_gets_large_jobs_few_at_a_time(house: House) -> None:
-    house.ready(*some_jobs(12, size=MESSAGE_BYTES // 2))
-    worker = house.worker(prefetch=12)
+def test_a_worker_gets_large_jobs_few_at_a_time(rig: Rig) -> None:
+    rig.ready(*some_jobs(12, size=MESSAGE_BYTES // 2))
+    worker = rig.worker(prefetch=12)
     wait_for(lambda: len(worker.jobs) == 12)
     assert {len(each) for each in worker.messages} == {2}
 
@@ -915,12 +919,12 @@ def test_a_worker_gets_large_jobs_few_at_a_time(house: House) -> None:
 
 
 @pytest.fixture
-def slow() -> House:
+def slow() -> Rig:
     """What is released stays on its way."""
-    return House(slow=True)
+    return Rig(slow=True)
 
 
-def test_a_new_job_does_not_overtake_those_that_are_on_their_way_back(slow: House) -> None:
+def test_a_new_job_does_not_overtake_those_that_are_on_their_way_back(slow: Rig) -> None:
     # Given jobs that were staged for a worker that has left
     older = slow.ready(*some_jobs(11))
     first = slow.worker()
@@ -947,32 +951,32 @@ def test_a_new_job_does_not_overtake_those_that_are_on_their_way_back(slow: Hous
 def test_a_claim_without_an_answer_holds_up_the_others_for_a_moment_only() -> None:
     # Given one whose answer is held
     time, held = VirtualTime(), Held()
-    house = House(time)
-    house.store.after_claim = held
-    first = house.ready(*some_jobs(3))
-    worker = house.worker(prefetch=20)
-    house.store.after_claim = lambda: None
-    house.store.ready.append(a_job("ready"))
-    house.dispatch.tick()
+    rig = Rig(time)
+    rig.store.after_claim = held
+    first = rig.ready(*some_jobs(3))
+    worker = rig.worker(prefetch=20)
+    rig.store.after_claim = lambda: None
+    rig.store.ready.append(a_job("ready"))
+    rig.dispatch.tick()
     go_on()
-    assert (worker.jobs, house.born(a_job("too early"))) == ([], [])
+    assert (worker.jobs, rig.born(a_job("too early"))) == ([], [])
     # When it is waited for no longer
     time.passes(IN_ORDER)
-    house.dispatch.tick()
+    rig.dispatch.tick()
     go_on()
     # Then other jobs go out, and those that it has taken when it is answered
-    assert (worker.jobs, house.born(a_job("new"))) == (["ready"], ["new"])
-    house.dispatch.tick()
+    assert (worker.jobs, rig.born(a_job("new"))) == (["ready"], ["new"])
+    rig.dispatch.tick()
     go_on()
     held.set()
     go_on()
     assert worker.jobs == ["ready", *ids(first)]
-    assert house.dispatch.supply.at_rest(5.0)
+    assert rig.dispatch.supply.at_rest(5.0)
 
 
 def test_nobody_waits_for_long_for_jobs_whose_way_back_has_no_answer() -> None:
     time = VirtualTime()
-    slow = House(time, slow=True)
+    slow = Rig(time, slow=True)
     slow.dispatch.supply.going_back(11)
     slow.worker()
     early = slow.born(a_job("early"))

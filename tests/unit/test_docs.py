@@ -185,7 +185,7 @@ def messages(mark: str = "smq1(?: session)?") -> Iterator[Shown]:
 
 def value(text: str) -> list[Any]:
     """What is meant by an array as it is written there."""
-    known = {"__builtins__": {}, "nil": None, "true": True, "false": False}
+    known: dict[str, Any] = {"__builtins__": {}, "nil": None, "true": True, "false": False}
     array: list[Any] = eval(text, known)  # noqa: S307 - a page of ours
     return array
 

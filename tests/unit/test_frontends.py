@@ -114,7 +114,7 @@ class Lane:
         return bool(self.paused_by)
 
 
-class House:
+class FrontendRig:
     """A frontend of each kind over one queue, with room for ``hwm`` jobs on their way."""
 
     def __init__(self, hwm: int = 1000, hwm_bytes: int = 1 << 20) -> None:
@@ -138,21 +138,21 @@ def ask(number: int, *job: bytes) -> list[bytes]:
 
 
 def test_a_push_on_which_the_broker_fails_takes_no_other_with_it(caplog: pytest.LogCaptureFixture) -> None:
-    house = House()
-    frontend = house.frontend(PushFrontend)
+    rig = FrontendRig()
+    frontend = rig.frontend(PushFrontend)
 
     frontend._receive([[b"first"], [b"broken", b"second"], [b"third"]])
 
-    assert house.queue.payloads == [b"first", b"third"]
-    (letter,) = house.queue.buried
+    assert rig.queue.payloads == [b"first", b"third"]
+    (letter,) = rig.queue.buried
     assert (letter["payload"], letter["reason"][:11]) == (b"second", "UNAVAILABLE")
-    assert house.counters.values["unreadable"] == 1
+    assert rig.counters.values["unreadable"] == 1
     assert "nobody foresaw this" in caplog.text
 
 
 def test_unreadable_messages_on_their_way_close_the_gates_as_jobs_do() -> None:
-    house = House(hwm_bytes=10_000)
-    frontend = house.frontend(PushFrontend)
+    rig = FrontendRig(hwm_bytes=10_000)
+    frontend = rig.frontend(PushFrontend)
 
     unreadable = [b"", b"{", b"x" * 999]
 
@@ -161,29 +161,29 @@ def test_unreadable_messages_on_their_way_close_the_gates_as_jobs_do() -> None:
     frontend._receive([unreadable])
 
     assert frontend._shut  # each keeps its last frame, and its headers
-    assert len(house.queue.buried) == 10
+    assert len(rig.queue.buried) == 10
 
 
 def test_a_probe_is_neither_a_question_nor_counted_as_received() -> None:
-    house = House()
-    lane = house.asker(house.frontend(RequestFrontend))
+    rig = FrontendRig()
+    lane = rig.asker(rig.frontend(RequestFrontend))
 
     lane.receive([[b"routing id", b""], [b"routing id", b"7", b""], [b"routing id", b"", b""]])
 
-    assert house.queue.payloads == [b""]
+    assert rig.queue.payloads == [b""]
     assert not lane.sent
-    assert (house.counters.values["probes"], house.counters.values["received"]) == (2, 1)
+    assert (rig.counters.values["probes"], rig.counters.values["received"]) == (2, 1)
 
 
 def test_a_request_on_which_the_broker_fails_is_answered_and_takes_no_other_with_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    house = House()
-    lane = house.asker(house.frontend(RequestFrontend))
+    rig = FrontendRig()
+    lane = rig.asker(rig.frontend(RequestFrontend))
 
     lane.receive([ask(1, b"first"), ask(2, b"broken", b"second"), ask(3, b"third")])
 
-    assert house.queue.payloads == [b"first", b"third"]
+    assert rig.queue.payloads == [b"first", b"third"]
     (answer,) = lane.sent
     assert answer[:4] == [b"routing id", b"2", b"", b"ERROR"]
     assert b"UNAVAILABLE" in answer[4]
@@ -197,16 +197,16 @@ def held(frontend: Any) -> list[int]:
 
 
 def test_who_waits_for_a_result_is_noted_in_the_job_for_other_brokers() -> None:
-    house = House()
-    lane = house.asker(house.frontend(RequestFrontend))
+    rig = FrontendRig()
+    lane = rig.asker(rig.frontend(RequestFrontend))
     lane.receive([ask(1, b"a"), ask(2, b"", b'{"reply": "accepted"}', b"b")])
-    assert [job.asked for push in house.queue.pushes for job in push.jobs] == [True, False]
+    assert [job.asked for push in rig.queue.pushes for job in push.jobs] == [True, False]
 
 
 def test_who_sends_what_can_not_be_read_is_blamed_and_who_can_not_help_it_is_not_for_malformed() -> None:
-    house = House()
-    asker, pusher = house.asker(house.frontend(RequestFrontend)), Lane()
-    house.frontend(PushFrontend)._opened(pusher)
+    rig = FrontendRig()
+    asker, pusher = rig.asker(rig.frontend(RequestFrontend)), Lane()
+    rig.frontend(PushFrontend)._opened(pusher)
     for lane in (asker, pusher):
         lane.receive([ask(1, b"", b"{", b"x"), ask(2, b"broken", b"x"), ask(3, b"x")])
     assert asker.blamed == [True, False]
@@ -214,45 +214,45 @@ def test_who_sends_what_can_not_be_read_is_blamed_and_who_can_not_help_it_is_not
 
 
 def test_askers_that_have_gone_count_no_more() -> None:
-    house = House()
-    frontend = house.frontend(RequestFrontend)
-    gone = house.asker(frontend)
+    rig = FrontendRig()
+    frontend = rig.frontend(RequestFrontend)
+    gone = rig.asker(frontend)
     gone.receive([ask(1, b"a"), ask(2, b"b")])
-    house.queue.pushes[0].told({}, ())
+    rig.queue.pushes[0].told({}, ())
     assert held(frontend)[:3] == [0, 0, 2]
 
     gone.closed()
 
     assert held(frontend) == [0, 0, 0, 0]
-    assert house.counters.values["askers_gone"] == 2
+    assert rig.counters.values["askers_gone"] == 2
 
 
 def test_who_waits_for_many_results_is_not_read_and_others_are() -> None:
-    house = House()
-    frontend = house.frontend(RequestFrontend)
-    greedy, honest = house.asker(frontend), house.asker(frontend)
+    rig = FrontendRig()
+    frontend = rig.frontend(RequestFrontend)
+    greedy, honest = rig.asker(frontend), rig.asker(frontend)
 
     greedy.receive([ask(number, b"a") for number in range(1000)])
     honest.receive([ask(1, b"b")])
     honest.receive([ask(2, b"", b'{"reply": "accepted"}', b"c")])
-    for push in house.queue.pushes:
+    for push in rig.queue.pushes:
         push.told({}, ())
 
     assert (greedy.paused, honest.paused) == (True, False)
     assert len(honest.sent) == 1
-    answers = list(house.queue.waiting.values())
+    answers = list(rig.queue.waiting.values())
     for answer in answers[:600]:
         answer(b"")
     assert not greedy.paused
 
 
 def test_questions_that_wait_for_results_are_not_on_their_way_to_mongodb() -> None:
-    house = House(hwm=10)
-    frontend = house.frontend(RequestFrontend)
+    rig = FrontendRig(hwm=10)
+    frontend = rig.frontend(RequestFrontend)
     for _ in range(100):
-        lane = house.asker(frontend)
+        lane = rig.asker(frontend)
         lane.receive([ask(1, b"a")])
-        house.queue.pushes[-1].told({}, ())
+        rig.queue.pushes[-1].told({}, ())
         assert not lane.paused
     assert held(frontend)[:3] == [0, 0, 100]
 
@@ -261,35 +261,35 @@ def test_at_the_bound_of_all_questions_those_who_have_none_are_heard_and_accepte
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(questions, "MOST_WAITING", 100)
-    house = House()
-    frontend = house.frontend(RequestFrontend)
-    many = house.asker(frontend)
+    rig = FrontendRig()
+    frontend = rig.frontend(RequestFrontend)
+    many = rig.asker(frontend)
     many.receive([ask(number, b"a") for number in range(100)])
-    honest = house.asker(frontend)
+    honest = rig.asker(frontend)
 
     many.receive([ask(100, b"a"), ask(101, b"", b'{"reply": "accepted"}', b"b")])
     honest.receive([ask(1, b"c")])
-    for push in house.queue.pushes:
+    for push in rig.queue.pushes:
         push.told({}, ())
 
     assert (many.sent[0][1], many.sent[0][3]) == (b"100", b"ERROR")
     assert b"QUEUE_FULL" in many.sent[0][4]
     assert [answer[1] for answer in many.sent[1:]] == [b"101"]
     assert honest.sent == []
-    assert house.counters.values["refused"] == 1
+    assert rig.counters.values["refused"] == 1
 
 
 def test_an_answer_to_an_asker_that_has_gone_is_not_counted_again() -> None:
-    house = House()
-    frontend = house.frontend(RequestFrontend)
-    gone, there = house.asker(frontend), house.asker(frontend)
+    rig = FrontendRig()
+    frontend = rig.frontend(RequestFrontend)
+    gone, there = rig.asker(frontend), rig.asker(frontend)
     gone.receive([ask(1, b"a")])
     there.receive([ask(1, b"b")])
-    answers = list(house.queue.waiting.values())
-    for push in house.queue.pushes:
+    answers = list(rig.queue.waiting.values())
+    for push in rig.queue.pushes:
         push.told({}, ())
     gone.closed()
-    assert len(house.queue.waiting) == 1
+    assert len(rig.queue.waiting) == 1
 
     for answer in answers:
         answer(Unavailable("too late"))
@@ -299,8 +299,8 @@ def test_an_answer_to_an_asker_that_has_gone_is_not_counted_again() -> None:
 
 
 def test_an_asker_that_reads_no_answers_is_not_read_until_it_does() -> None:
-    house = House()
-    lane = house.asker(house.frontend(RequestFrontend))
+    rig = FrontendRig()
+    lane = rig.asker(rig.frontend(RequestFrontend))
     lane.blocked = True
 
     lane.receive([ask(number, b"broken", b"x") for number in range(MOST_UNREAD)])
@@ -313,25 +313,25 @@ def test_an_asker_that_reads_no_answers_is_not_read_until_it_does() -> None:
 
 
 def test_an_asker_that_reads_no_large_answers_is_not_read_until_it_does() -> None:
-    house = House(hwm_bytes=1000)
-    lane = house.asker(house.frontend(RequestFrontend))
+    rig = FrontendRig(hwm_bytes=1000)
+    lane = rig.asker(rig.frontend(RequestFrontend))
     lane.blocked = True
     lane.receive([ask(1, b"a")])
     assert not lane.paused
 
-    (answer,) = house.queue.waiting.values()
+    (answer,) = rig.queue.waiting.values()
     answer(bytes(1000))
 
     assert lane.paused
 
 
 def test_a_question_under_way_keeps_no_payload_in_memory() -> None:
-    house = House()
-    lane = house.asker(house.frontend(RequestFrontend))
+    rig = FrontendRig()
+    lane = rig.asker(rig.frontend(RequestFrontend))
 
     lane.receive([ask(1, bytes(10_000))])
 
-    (answer,) = house.queue.waiting.values()
+    (answer,) = rig.queue.waiting.values()
     request = answer.__self__  # type: ignore[attr-defined]
     kept = [getattr(request, name) for name in request.__slots__]
     assert request.weight < 1000
@@ -354,9 +354,9 @@ class ManyQueues(Queues):
 
 
 def test_a_queue_that_stores_nothing_holds_back_those_who_push_to_it_and_nobody_else() -> None:
-    house = House(hwm=100)
-    house.queues = queues = ManyQueues()
-    frontend = house.frontend(PushFrontend)
+    rig = FrontendRig(hwm=100)
+    rig.queues = queues = ManyQueues()
+    frontend = rig.frontend(PushFrontend)
     frontend.doors = [Door()]
     lanes = [Lane() for _ in range(9)]
     for lane in lanes:
@@ -404,66 +404,66 @@ def door() -> Door:
     return Door()
 
 
-def push_frontend(house: House, door: Door) -> PushFrontend:
-    frontend: PushFrontend = house.frontend(PushFrontend)
+def push_frontend(rig: FrontendRig, door: Door) -> PushFrontend:
+    frontend: PushFrontend = rig.frontend(PushFrontend)
     frontend.doors = [door]  # type: ignore[list-item]
     return frontend
 
 
 def test_a_push_door_is_not_read_while_intake_of_its_queue_is_paused(door: Door) -> None:
-    house = House()
-    frontend = push_frontend(house, door)
-    house.queue.pause(wire.INTAKE)
+    rig = FrontendRig()
+    frontend = push_frontend(rig, door)
+    rig.queue.pause(wire.INTAKE)
 
     frontend.start()
     assert not door.is_open
-    house.queue.pause(wire.DELIVERY)
+    rig.queue.pause(wire.DELIVERY)
     assert door.is_open
-    house.queue.pause(wire.DELIVERY, wire.INTAKE)
+    rig.queue.pause(wire.DELIVERY, wire.INTAKE)
     assert not door.is_open
 
 
 def test_a_push_door_that_is_paused_and_full_opens_when_it_is_neither(door: Door) -> None:
-    house = House(hwm=1)
-    frontend = push_frontend(house, door)
+    rig = FrontendRig(hwm=1)
+    frontend = push_frontend(rig, door)
     frontend.start()
     frontend._receive([[b"first"]])
     assert not door.is_open
 
-    house.queue.pause(wire.INTAKE)
-    house.queue.pushes[0].told({}, ())
+    rig.queue.pause(wire.INTAKE)
+    rig.queue.pushes[0].told({}, ())
     assert not door.is_open
-    house.queue.pause()
+    rig.queue.pause()
     assert door.is_open
 
     frontend._receive([[b"second"]])
-    house.queue.pause(wire.INTAKE)
-    house.queue.pause()
+    rig.queue.pause(wire.INTAKE)
+    rig.queue.pause()
     assert not door.is_open
-    house.queue.pushes[1].told({}, ())
+    rig.queue.pushes[1].told({}, ())
     assert door.is_open
 
 
 def test_a_push_door_is_read_to_its_end_by_a_broker_that_stops_though_intake_is_paused(door: Door) -> None:
-    house = House()
-    frontend = push_frontend(house, door)
+    rig = FrontendRig()
+    frontend = push_frontend(rig, door)
     frontend.start()
-    house.queue.pause(wire.INTAKE)
+    rig.queue.pause(wire.INTAKE)
     frontend.read_all()
     assert door.is_open
     frontend._receive([[b"last"]])
-    assert house.queue.payloads == [b"last"]
+    assert rig.queue.payloads == [b"last"]
 
 
 def test_a_request_to_a_paused_queue_is_refused_at_once_and_counted() -> None:
-    house = House()
-    lane = house.asker(house.frontend(RequestFrontend))
-    house.queue.pause(wire.INTAKE)
+    rig = FrontendRig()
+    lane = rig.asker(rig.frontend(RequestFrontend))
+    rig.queue.pause(wire.INTAKE)
 
     lane.receive([ask(1, b"a"), ask(2, b"b")])
 
-    assert house.queue.pushes == []
+    assert rig.queue.pushes == []
     assert [answer[1] for answer in lane.sent] == [b"1", b"2"]
     assert all(b'"PAUSED"' in answer[4] for answer in lane.sent)
-    assert (house.counters.values["received"], house.counters.values["refused"]) == (2, 2)
-    assert house.counters.values["unreadable"] == 0
+    assert (rig.counters.values["received"], rig.counters.values["refused"]) == (2, 2)
+    assert rig.counters.values["unreadable"] == 0

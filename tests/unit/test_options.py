@@ -41,7 +41,7 @@ def made(headers: dict[str, Any], **queue: Any) -> Job:
     return JobMaker(Clock(), 1000).make(QueueSettings(**queue), b"x", headers)
 
 
-def named(options: list[Option]) -> Any:
+def named(options: list[Option]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("option", options, ids=[each.name for each in options])
 
 

@@ -106,9 +106,9 @@ def session(lane: Lane) -> Session:
     nobody: Any = None
     queues: Any = Broken()
     settings, maker = BrokerSettings(), JobMaker(Clock(), 1 << 20)
-    house = SessionDoor(settings, Switchboard(), queues, maker, nobody, Counters())
+    door = SessionDoor(settings, Switchboard(), queues, maker, nobody, Counters())
     client: Any = lane
-    return Session(house, client)
+    return Session(door, client)
 
 
 @pytest.fixture
@@ -231,11 +231,11 @@ def test_a_queue_that_stores_nothing_holds_back_those_who_push_to_it_and_nobody_
     nobody: Any = None
     queues: Any = ManyQueues()
     settings, maker = BrokerSettings(hwm=10_000), JobMaker(Clock(), 1 << 20)
-    house = SessionDoor(settings, Switchboard(), queues, maker, nobody, Counters())
+    door = SessionDoor(settings, Switchboard(), queues, maker, nobody, Counters())
     lanes = [Lane() for _ in range(9)]
     for each in lanes:
         client: Any = each
-        house.sessions.add(Session(house, client))
+        door.sessions.add(Session(door, client))
     *sick, well = lanes
     jobs = [[None, b"work", None]] * 1000
     for number in range(100):
@@ -252,10 +252,10 @@ def test_a_queue_that_stores_nothing_holds_back_those_who_push_to_it_and_nobody_
     for push in queues["sick"].pushes:
         push.told({}, ())
     assert not any(lane.is_paused for lane in sick)
-    assert house.pushes.count == 0
+    assert door.pushes.count == 0
     for each in lanes:
         each.closed()
-    assert (house.pushes._pushers, house.sessions) == ({}, set())
+    assert (door.pushes._pushers, door.sessions) == ({}, set())
 
 
 def test_a_broker_that_stood_still_cuts_no_client_for_its_silence(session: Session, lane: Lane) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fakes import FakeOwners, FakeStore, FakeWorker, Held, a_context, go_on
-from jobs import NOW, ids, some_jobs
+from jobs import NOW, some_jobs
 from sluicemq import wire
 from sluicemq.errors import SluiceError, TooLarge, Unavailable, Uncertain
 from sluicemq_broker.config.settings import MAX_JOB_BYTES
@@ -37,30 +37,22 @@ class SettleStore(FakeStore):
         self.before_commit: Callable[[], None] = nothing
         self.finished: list[Finished] = []
 
-    def _end(self, job_ids: Sequence[str]) -> None:
+    def _end(self, job: Job) -> SluiceError | None:
         if self.fault:
             raise self.fault
-        for each in job_ids:
-            del self.reserved[each]
+        return super()._end(job)
 
     def commit(self, jobs: Sequence[Job]) -> dict[str, SluiceError]:
         self.before_commit()
-        self._end(ids(list(jobs)))
-        return {}
+        return super().commit(jobs)
 
     def give_back(self, entries: Sequence[GivenBack], now: float) -> int:
-        self._end([each.job.id for each in entries])
         self.given_back += entries
-        return len(entries)
+        return super().give_back(entries, now)
 
     def finish(self, finished: Sequence[Finished], now: float) -> dict[str, SluiceError]:
-        self._end([each.job.id for each in finished])
         self.finished += finished
-        return {}
-
-    def release(self, jobs: Sequence[Job]) -> int:
-        self._end(ids(list(jobs)))
-        return len(jobs)
+        return super().finish(finished, now)
 
 
 class AnswersThatFail:
@@ -76,7 +68,7 @@ class AnswersThatFail:
         raise ValueError(job_id)
 
 
-class House:
+class SettlingRig:
     """The verdicts of one queue over a store in memory, and a worker that has ``count`` jobs."""
 
     def __init__(
@@ -145,53 +137,53 @@ class House:
 def test_nothing_is_handed_out_while_too_many_verdicts_have_no_answer() -> None:
     # Given a worker whose commits can't be written
     memory = Memory(hwm=2)
-    house = House(3, memory=memory)
-    house.hire()
-    assert house.dispatch.granting
-    house.store.before_commit = held = Held()
+    rig = SettlingRig(3, memory=memory)
+    rig.hire()
+    assert rig.dispatch.granting
+    rig.store.before_commit = held = Held()
     # When
-    receipts = [each.receipt for each in house.worker.deliveries]
-    house.settle.settle([Verdict(each, wire.COMMIT) for each in receipts], Settlement(house.heard.append))
-    full = house.dispatch.granting
+    receipts = [each.receipt for each in rig.worker.deliveries]
+    rig.settle.settle([Verdict(each, wire.COMMIT) for each in receipts], Settlement(rig.heard.append))
+    full = rig.dispatch.granting
     held.set()
-    house.wait()
+    rig.wait()
     # Then
-    assert (full, house.dispatch.granting) == (False, True)
+    assert (full, rig.dispatch.granting) == (False, True)
     assert memory.verdicts.mark.count == 0
-    assert house.heard == [{}]
+    assert rig.heard == [{}]
 
 
 @pytest.mark.parametrize("kind", [wire.COMMIT, wire.ROLLBACK, wire.REJECT, wire.RELEASE])
 def test_verdicts_of_every_kind_count_until_they_are_written(kind: str) -> None:
     # Given
     memory = Memory()
-    house = House(3, memory=memory)
-    house.hire()
-    house.store.before_commit = held = Held()
+    rig = SettlingRig(3, memory=memory)
+    rig.hire()
+    rig.store.before_commit = held = Held()
     # When
-    receipts = [each.receipt for each in house.worker.deliveries]
-    house.settle.settle([Verdict(each, kind, b"why") for each in receipts], Settlement(house.heard.append))
+    receipts = [each.receipt for each in rig.worker.deliveries]
+    rig.settle.settle([Verdict(each, kind, b"why") for each in receipts], Settlement(rig.heard.append))
     count = memory.verdicts.mark.count
     held.set()
-    house.wait()
+    rig.wait()
     # Then
     assert (count, memory.verdicts.mark.count, memory.verdicts.mark.bytes) == (3, 0, 0)
 
 
 def test_jobs_of_workers_that_have_gone_count_until_they_are_given_back() -> None:
     memory = Memory()
-    house = House(3, memory=memory)
-    house.hire()
-    house.settle.worker_gone(house.worker)
+    rig = SettlingRig(3, memory=memory)
+    rig.hire()
+    rig.settle.worker_gone(rig.worker)
     count = memory.verdicts.mark.count
-    house.wait()
+    rig.wait()
     assert (count, memory.verdicts.mark.count, memory.verdicts.mark.bytes) == (3, 0, 0)
 
 
 def test_a_queue_whose_verdicts_are_not_written_leaves_room_for_those_of_others() -> None:
     # Given one that has far more than its share
     memory = Memory(hwm=10)
-    sick, well = House(50, memory=memory), House(3, memory=memory)
+    sick, well = SettlingRig(50, memory=memory), SettlingRig(3, memory=memory)
     sick.hire()
     sick.store.before_commit = held = Held()
     receipts = [each.receipt for each in sick.worker.deliveries]
@@ -210,14 +202,14 @@ def test_a_queue_whose_verdicts_are_not_written_leaves_room_for_those_of_others(
 
 def test_large_results_that_are_not_written_yet_leave_no_memory_for_large_messages() -> None:
     memory = Memory(hwm_bytes=1000)
-    house = House(1, memory=memory)
-    house.hire()
-    house.store.before_commit = held = Held()
-    [delivery] = house.worker.deliveries
-    house.settle.settle([Verdict(delivery.receipt, wire.COMMIT, bytes(1000))], Settlement())
+    rig = SettlingRig(1, memory=memory)
+    rig.hire()
+    rig.store.before_commit = held = Held()
+    [delivery] = rig.worker.deliveries
+    rig.settle.settle([Verdict(delivery.receipt, wire.COMMIT, bytes(1000))], Settlement())
     assert memory.takes_no_more
     held.set()
-    house.wait()
+    rig.wait()
     assert not memory.takes_no_more
 
 
@@ -226,8 +218,8 @@ def test_a_commit_without_an_answer_was_ours_if_nobody_else_can_have_had_the_job
     monkeypatch: pytest.MonkeyPatch, *, kept: bool
 ) -> None:
     # Given
-    house = House(1)
-    house.hire()
+    rig = SettlingRig(1)
+    rig.hire()
     cut: list[Exception] = [Unclear("cut")]
 
     def removed_and_not_answered(jobs: Sequence[Job]) -> dict[str, SluiceError]:
@@ -235,25 +227,25 @@ def test_a_commit_without_an_answer_was_ours_if_nobody_else_can_have_had_the_job
             raise cut.pop()
         return {each.id: Uncertain("gone") for each in jobs}
 
-    monkeypatch.setattr(house.store, "commit", removed_and_not_answered)
-    monkeypatch.setattr(house.owners, "keeps", lambda _owner: kept)
+    monkeypatch.setattr(rig.store, "commit", removed_and_not_answered)
+    monkeypatch.setattr(rig.owners, "keeps", lambda _owner: kept)
     # When
-    house.verdict(wire.COMMIT)
+    rig.verdict(wire.COMMIT)
     # Then
-    assert [{at: type(why) for at, why in each.items()} for each in house.heard] == [
+    assert [{at: type(why) for at, why in each.items()} for each in rig.heard] == [
         {} if kept else {0: Uncertain}
     ]
 
 
 def test_a_new_job_does_not_overtake_those_that_a_worker_gives_back(monkeypatch: pytest.MonkeyPatch) -> None:
     # Given a release that has no answer yet
-    house = House(1)
-    house.hire()
-    monkeypatch.setattr(house.store, "release", Held())
-    [delivery] = house.worker.deliveries
-    house.settle.settle([Verdict(delivery.receipt, wire.RELEASE)], Settlement())
+    rig = SettlingRig(1)
+    rig.hire()
+    monkeypatch.setattr(rig.store, "release", Held())
+    [delivery] = rig.worker.deliveries
+    rig.settle.settle([Verdict(delivery.receipt, wire.RELEASE)], Settlement())
     # When
-    arrival = house.dispatch.supply.expect(some_jobs(1), NOW)
+    arrival = rig.dispatch.supply.expect(some_jobs(1), NOW)
     # Then
     assert arrival.jobs == []
 
@@ -264,37 +256,37 @@ def test_jobs_whose_verdict_can_not_be_written_are_forgotten_so_that_the_audit_f
     kind: str, fault: Exception
 ) -> None:
     # Given
-    house = House(3)
-    house.hire()
-    assert len(house.dispatch.held) == 3
+    rig = SettlingRig(3)
+    rig.hire()
+    assert len(rig.dispatch.held) == 3
     # When
-    house.retry.give_up()
-    house.store.fault = fault
-    house.verdict(kind)
+    rig.retry.give_up()
+    rig.store.fault = fault
+    rig.verdict(kind)
     # Then
-    assert not house.dispatch.held
-    assert len(house.store.reserved) == 3
+    assert not rig.dispatch.held
+    assert len(rig.store.reserved) == 3
     refused = {} if kind == wire.RELEASE else dict.fromkeys(range(3), Unavailable)
-    assert [{at: type(why) for at, why in each.items()} for each in house.heard] == [refused]
+    assert [{at: type(why) for at, why in each.items()} for each in rig.heard] == [refused]
 
 
 def test_jobs_that_can_not_be_removed_before_they_are_sent_are_forgotten_and_the_worker_is_free_again() -> (
     None
 ):
-    house = House(3, pops=True)
-    house.retry.give_up()
-    house.store.fault = Unavailable("away")
-    house.hire()
-    assert not house.dispatch.held
-    assert house.worker.messages[-1] == []
-    assert house.worker.jobs == []
+    rig = SettlingRig(3, pops=True)
+    rig.retry.give_up()
+    rig.store.fault = Unavailable("away")
+    rig.hire()
+    assert not rig.dispatch.held
+    assert rig.worker.messages[-1] == []
+    assert rig.worker.jobs == []
 
 
 @pytest.mark.parametrize("kind", [wire.COMMIT, wire.REJECT])
 def test_a_listener_that_fails_is_told_once_and_the_others_hear_what_is_true(kind: str) -> None:
     # Given
-    house = House(2)
-    house.hire()
+    rig = SettlingRig(2)
+    rig.hire()
     times: list[int] = []
 
     def fails(problems: dict[int, SluiceError]) -> None:
@@ -302,12 +294,12 @@ def test_a_listener_that_fails_is_told_once_and_the_others_hear_what_is_true(kin
         raise ValueError("a mistake")
 
     # When
-    house.verdict(kind, fails)
+    rig.verdict(kind, fails)
     # Then
     assert times == [0]
-    assert house.store.reserved == {}
-    assert not house.dispatch.held
-    assert house.counters.values["committed" if kind == wire.COMMIT else "dead"] == 2
+    assert rig.store.reserved == {}
+    assert not rig.dispatch.held
+    assert rig.counters.values["committed" if kind == wire.COMMIT else "dead"] == 2
 
 
 # ---------------------------------------------------------------------- back-off
@@ -315,8 +307,8 @@ def test_a_listener_that_fails_is_told_once_and_the_others_hear_what_is_true(kin
 LINEAR = Backoff("linear", base=10, jitter=0)
 
 
-def failed(house: House) -> list[tuple[str, float | None, bool]]:
-    return [(each.reason, each.due and each.due - NOW, each.dead) for each in house.store.given_back]
+def failed(rig: SettlingRig) -> list[tuple[str, float | None, bool]]:
+    return [(each.reason, each.due and each.due - NOW, each.dead) for each in rig.store.given_back]
 
 
 @pytest.mark.parametrize(
@@ -326,29 +318,29 @@ def failed(house: House) -> list[tuple[str, float | None, bool]]:
 def test_a_rollback_waits_by_its_attempts_unless_a_delay_is_given(
     attempts: int, delay: float | None, wait: float | None
 ) -> None:
-    house = House(1, max_attempts=0, attempts=attempts - 1, backoff=LINEAR)
-    house.hire()
-    house.verdict(wire.ROLLBACK, delay=delay)
-    assert failed(house) == [("rollback", wait, False)]
+    rig = SettlingRig(1, max_attempts=0, attempts=attempts - 1, backoff=LINEAR)
+    rig.hire()
+    rig.verdict(wire.ROLLBACK, delay=delay)
+    assert failed(rig) == [("rollback", wait, False)]
 
 
 def test_a_jobs_own_backoff_wins_over_its_queues() -> None:
-    house = House(1, max_attempts=0, backoff=LINEAR)
-    house.store.ready[0].backoff = Backoff("fixed", base=3, jitter=0)
-    house.hire()
-    house.verdict(wire.ROLLBACK)
-    assert failed(house) == [("rollback", 3, False)]
+    rig = SettlingRig(1, max_attempts=0, backoff=LINEAR)
+    rig.store.ready[0].backoff = Backoff("fixed", base=3, jitter=0)
+    rig.hire()
+    rig.verdict(wire.ROLLBACK)
+    assert failed(rig) == [("rollback", 3, False)]
 
 
 @pytest.mark.parametrize(("attempts", "wait"), [(1, None), (2, 20), (3, 30)])
 def test_a_job_that_was_not_answered_in_time_comes_again_at_once_and_then_with_backoff(
     attempts: int, wait: float | None
 ) -> None:
-    house = House(1, max_attempts=0, attempts=attempts - 1, visibility_timeout=0, backoff=LINEAR)
-    house.hire()
-    house.settle.time_out()
-    house.wait()
-    assert failed(house) == [(TIMED_OUT, wait, False)]
+    rig = SettlingRig(1, max_attempts=0, attempts=attempts - 1, visibility_timeout=0, backoff=LINEAR)
+    rig.hire()
+    rig.settle.time_out()
+    rig.wait()
+    assert failed(rig) == [(TIMED_OUT, wait, False)]
 
 
 @pytest.mark.parametrize(
@@ -357,34 +349,34 @@ def test_a_job_that_was_not_answered_in_time_comes_again_at_once_and_then_with_b
 def test_a_job_whose_worker_died_comes_again_at_once_and_if_another_dies_with_backoff(
     attempts: int, *, suspect: bool, wait: float | None
 ) -> None:
-    house = House(1, max_attempts=0, attempts=attempts - 1, backoff=LINEAR)
-    house.store.ready[0].suspect = suspect
-    house.hire()
-    house.settle.worker_gone(house.worker)
-    house.wait()
-    assert failed(house) == [(DIED, wait, False)]
-    assert house.store.given_back[0].suspect
+    rig = SettlingRig(1, max_attempts=0, attempts=attempts - 1, backoff=LINEAR)
+    rig.store.ready[0].suspect = suspect
+    rig.hire()
+    rig.settle.worker_gone(rig.worker)
+    rig.wait()
+    assert failed(rig) == [(DIED, wait, False)]
+    assert rig.store.given_back[0].suspect
 
 
 def test_a_job_that_dies_is_not_due_again() -> None:
-    house = House(1, backoff=LINEAR)
-    house.hire()
-    house.verdict(wire.ROLLBACK, delay=5)
-    assert failed(house) == [("rollback", None, True)]
+    rig = SettlingRig(1, backoff=LINEAR)
+    rig.hire()
+    rig.verdict(wire.ROLLBACK, delay=5)
+    assert failed(rig) == [("rollback", None, True)]
 
 
 def test_a_job_that_waits_for_its_backoff_is_claimed_when_that_is_over_and_not_looked_for_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Given
-    house = House(1, max_attempts=0, backoff=LINEAR)
-    house.hire()
-    claims, times = len(house.store.claims), list[float]()
-    monkeypatch.setattr(house.dispatch.supply, "due_later", times.extend)
+    rig = SettlingRig(1, max_attempts=0, backoff=LINEAR)
+    rig.hire()
+    claims, times = len(rig.store.claims), list[float]()
+    monkeypatch.setattr(rig.dispatch.supply, "due_later", times.extend)
     # When
-    house.verdict(wire.ROLLBACK)
+    rig.verdict(wire.ROLLBACK)
     # Then
-    assert len(house.store.claims) == claims
+    assert len(rig.store.claims) == claims
     assert times == [NOW + 10]
 
 
@@ -393,25 +385,25 @@ def test_a_job_that_waits_for_its_backoff_is_claimed_when_that_is_over_and_not_l
 
 @pytest.mark.parametrize("settings", [{"remember": 60.0}, {"keep_done": 60.0}])
 def test_a_kept_job_is_finished_with_the_worker_that_did_it_and_when_it_got_it(
-    settings: dict[str, float],
+    settings: dict[str, Any],
 ) -> None:
     # Given
-    house = House(1, **settings)
-    house.hire()
+    rig = SettlingRig(1, **settings)
+    rig.hire()
     # When
-    house.verdict(wire.COMMIT)
+    rig.verdict(wire.COMMIT)
     # Then
-    [one] = house.store.finished
-    assert (one.job.id, one.worker, one.result) == (house.worker.jobs[0], "worker", b"")
+    [one] = rig.store.finished
+    assert (one.job.id, one.worker, one.result) == (rig.worker.jobs[0], "worker", b"")
     assert NOW - 1 < one.started_at <= NOW
 
 
 def test_a_job_that_somebody_waits_for_at_another_broker_is_kept_for_a_while() -> None:
-    house = House(1)
-    house.store.ready[0].asked = True
-    house.hire()
-    house.verdict(wire.COMMIT)
-    [one] = house.store.finished
+    rig = SettlingRig(1)
+    rig.store.ready[0].asked = True
+    rig.hire()
+    rig.verdict(wire.COMMIT)
+    [one] = rig.store.finished
     assert one.job.remember == ASKED
 
 
@@ -425,9 +417,9 @@ def test_a_job_that_somebody_waits_for_at_another_broker_is_kept_for_a_while() -
 )
 def test_a_result_may_be_as_long_as_can_be_kept(settings: dict[str, Any], most: int | None) -> None:
     for over in (0, 1):
-        house = House(1, **settings)
-        house.hire()
-        house.verdict(wire.COMMIT, detail=bytes((most or MAX_JOB_BYTES) + over))
+        rig = SettlingRig(1, **settings)
+        rig.hire()
+        rig.verdict(wire.COMMIT, detail=bytes((most or MAX_JOB_BYTES) + over))
         refused = most is not None and over
-        assert len(house.store.given_back) == refused
-        assert [type(each) for each in house.heard[0].values()] == ([TooLarge] if refused else [])
+        assert len(rig.store.given_back) == refused
+        assert [type(each) for each in rig.heard[0].values()] == ([TooLarge] if refused else [])

@@ -24,7 +24,7 @@ class LongMoments(Timer):
         return bool(event.wait(seconds * 1000))
 
 
-class House(FakeOutlet):
+class SupplyRig(FakeOutlet):
     """A dispatcher over a store in memory, with one worker whose pace is known."""
 
     def __init__(self, rate: float | None, timer: Timer | None = None) -> None:
@@ -54,14 +54,14 @@ class House(FakeOutlet):
 
 def test_a_push_waits_until_fast_workers_have_room_for_it() -> None:
     # Given: as much staged as is held for them
-    house = House(rate=FAST)
-    house.work(1000)
-    assert house.dispatch.room == 0
+    rig = SupplyRig(rate=FAST)
+    rig.work(1000)
+    assert rig.dispatch.room == 0
     # When
-    push = gevent.spawn(house.supply.await_room, 100)
+    push = gevent.spawn(rig.supply.await_room, 100)
     go_on()
     assert not push.ready()
-    house.finish()
+    rig.finish()
     # Then
     push.join(60)
     assert push.ready()
@@ -69,62 +69,62 @@ def test_a_push_waits_until_fast_workers_have_room_for_it() -> None:
 
 def test_a_push_waits_until_the_few_jobs_before_it_are_claimed() -> None:
     # Given: jobs lie ready, and a claim of them is under way
-    house = House(rate=FAST)
-    house.store.before_claim = held = Held()
-    house.store.ready.extend(jobs := some_jobs(50))
-    house.supply._ledger.backlog = 0
-    house.supply.some_ready(0, 50)
+    rig = SupplyRig(rate=FAST)
+    rig.store.before_claim = held = Held()
+    rig.store.ready.extend(jobs := some_jobs(50))
+    rig.supply._ledger.backlog = 0
+    rig.supply.some_ready(0, 50)
     go_on()
     # When
-    push = gevent.spawn(house.supply.await_room, 100)
+    push = gevent.spawn(rig.supply.await_room, 100)
     go_on()
     assert not push.ready()
     held.set()
     # Then: it is born reserved, behind them
     push.join(60)
     assert push.ready()
-    assert len(house.supply.expect(some_jobs(100), NOW).jobs) == 100
+    assert len(rig.supply.expect(some_jobs(100), NOW).jobs) == 100
     assert all(job.owner for job in jobs)
 
 
 def test_a_few_jobs_that_came_back_are_claimed_at_once_though_much_is_staged() -> None:
     # Given
-    house = House(rate=FAST)
-    house.supply._ledger.backlog = 0
-    house.work(900)
+    rig = SupplyRig(rate=FAST)
+    rig.supply._ledger.backlog = 0
+    rig.work(900)
     # When
-    house.store.ready.extend(some_jobs(3))
-    house.supply.some_ready(0, 3)
+    rig.store.ready.extend(some_jobs(3))
+    rig.supply.some_ready(0, 3)
     go_on()
     # Then
-    assert house.store.ready == []
+    assert rig.store.ready == []
 
 
 def test_a_push_with_room_waits_for_nothing() -> None:
-    House(rate=FAST).supply.await_room(100)
+    SupplyRig(rate=FAST).supply.await_room(100)
 
 
 @pytest.mark.parametrize("reason", ["slow", "far behind", "backlog not known", "nobody", "stopping"])
 def test_a_push_does_not_wait(reason: str) -> None:
-    house = House(rate=FAST - 1 if reason == "slow" else FAST)
-    house.work(1000)
+    rig = SupplyRig(rate=FAST - 1 if reason == "slow" else FAST)
+    rig.work(1000)
     if reason == "far behind":
-        house.supply._ledger._ready, house.supply._ledger.backlog = 0, FAST * MOMENT
+        rig.supply._ledger._ready, rig.supply._ledger.backlog = 0, FAST * MOMENT
     if reason == "backlog not known":
-        house.supply.some_ready(0)
+        rig.supply.some_ready(0)
     if reason == "nobody":
-        house.dispatch.detach(house.worker)
+        rig.dispatch.detach(rig.worker)
     if reason == "stopping":
-        house.dispatch.stop_granting(0.0)
-    house.supply.await_room(100)
+        rig.dispatch.stop_granting(0.0)
+    rig.supply.await_room(100)
 
 
 def test_a_push_that_waits_goes_on_when_the_broker_stops() -> None:
-    house = House(rate=FAST)
-    house.work(1000)
-    push = gevent.spawn(house.supply.await_room, 100)
+    rig = SupplyRig(rate=FAST)
+    rig.work(1000)
+    push = gevent.spawn(rig.supply.await_room, 100)
     go_on()
-    house.dispatch.stop_granting(0.0)
+    rig.dispatch.stop_granting(0.0)
     push.join(60)
     assert push.ready()
 
@@ -144,24 +144,24 @@ def test_for_workers_of_unknown_pace_a_push_waits_only_a_shorter_moment() -> Non
     asked = []
     for rate in (None, FAST):
         moments = Moments()
-        house = House(rate=rate, timer=moments)
-        house.work(1000)
-        house.supply.await_room(100)  # to the end of that moment, though there is no room
-        assert house.dispatch.room <= 0
+        rig = SupplyRig(rate=rate, timer=moments)
+        rig.work(1000)
+        rig.supply.await_room(100)  # to the end of that moment, though there is no room
+        assert rig.dispatch.room <= 0
         asked += moments.asked
     assert 0 < asked[0] <= 0.05 < asked[1] <= MOMENT
 
 
 def test_nothing_is_given_back_while_later_jobs_are_on_their_way_here_to_overtake_it() -> None:
     # Given: far more is staged than a worker that has become slow will come to
-    house = House(rate=0.0)
-    house.work(1000)
+    rig = SupplyRig(rate=0.0)
+    rig.work(1000)
     # When: a push that is born reserved is under way
-    house.dispatch.pace.appetite = 2000
-    arrival = house.supply.expect(some_jobs(10), NOW)
-    house.dispatch.tick()
-    assert house.released == []
+    rig.dispatch.pace.appetite = 2000
+    arrival = rig.supply.expect(some_jobs(10), NOW)
+    rig.dispatch.tick()
+    assert rig.released == []
     # Then: once it has come
-    house.supply.arrived(arrival, arrival.jobs)
-    house.dispatch.tick()
-    assert house.released
+    rig.supply.arrived(arrival, arrival.jobs)
+    rig.dispatch.tick()
+    assert rig.released

@@ -83,7 +83,7 @@ def a_queue(name: str) -> Any:
     )
 
 
-class House:
+class Rig:
     """A sweeper over three queues; the first fails when told to."""
 
     def __init__(self) -> None:
@@ -98,74 +98,76 @@ class House:
 
 
 @pytest.fixture
-def house() -> House:
-    return House()
+def rig() -> Rig:
+    return Rig()
 
 
 @pytest.mark.parametrize("fault", [Unclear("cut"), ValueError("a mistake")])
-def test_a_queue_that_fails_keeps_no_other_from_being_swept(house: House, fault: Exception) -> None:
-    house.fail(fault)
-    house.sweeper.sweep()
-    assert [queue.store.reclaimed for queue in house.queues] == [[], ["gone"], ["gone"]]
-    assert house.counters.values["unswept"] == 1
+def test_a_queue_that_fails_keeps_no_other_from_being_swept(rig: Rig, fault: Exception) -> None:
+    rig.fail(fault)
+    rig.sweeper.sweep()
+    assert [queue.store.reclaimed for queue in rig.queues] == [[], ["gone"], ["gone"]]
+    assert rig.counters.values["unswept"] == 1
 
 
 @pytest.mark.parametrize("fault", [Unclear("cut"), ValueError("a mistake")])
-def test_a_queue_that_fails_keeps_no_other_from_being_audited(house: House, fault: Exception) -> None:
-    house.fail(fault)
-    house.sweeper.audit()
-    house.sweeper.audit()
-    assert [queue.store.released for queue in house.queues] == [[], ["lost"], ["lost"]]
-    assert house.counters.values["orphans"] == 2
+def test_a_queue_that_fails_keeps_no_other_from_being_audited(rig: Rig, fault: Exception) -> None:
+    rig.fail(fault)
+    rig.sweeper.audit()
+    rig.sweeper.audit()
+    assert [queue.store.released for queue in rig.queues] == [[], ["lost"], ["lost"]]
+    assert rig.counters.values["orphans"] == 2
 
 
-def test_when_mongodb_is_away_not_every_queue_waits_for_it(house: House) -> None:
-    house.fail(Unavailable("no primary"))
+def test_when_mongodb_is_away_not_every_queue_waits_for_it(rig: Rig) -> None:
+    rig.fail(Unavailable("no primary"))
     with pytest.raises(Unavailable, match="no primary"):
-        house.sweeper.sweep()
-    assert [queue.store.reclaimed for queue in house.queues] == [[], [], []]
+        rig.sweeper.sweep()
+    assert [queue.store.reclaimed for queue in rig.queues] == [[], [], []]
 
 
-def test_a_job_that_is_in_no_memory_is_freed_at_the_second_audit_unless_it_came_there(house: House) -> None:
-    house.sweeper.audit()
-    first = [list(queue.store.released) for queue in house.queues]
-    house.queues[1].held.begin(7)
-    house.sweeper.audit()
+def test_a_job_that_is_in_no_memory_is_freed_at_the_second_audit_unless_it_came_there(
+    rig: Rig,
+) -> None:
+    rig.sweeper.audit()
+    first = [list(queue.store.released) for queue in rig.queues]
+    rig.queues[1].held.begin(7)
+    rig.sweeper.audit()
     assert first == [[], [], []]
-    assert [queue.store.released for queue in house.queues] == [["lost"], [], ["lost"]]
+    assert [queue.store.released for queue in rig.queues] == [["lost"], [], ["lost"]]
 
 
 def test_the_jobs_of_an_owner_that_seems_gone_and_is_not_stay(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Owners, "is_live", lambda *_: True)  # the leases were read from a former primary
-    house.sweeper.sweep()
-    assert [queue.store.reclaimed for queue in house.queues] == [[], [], []]
+    rig.sweeper.sweep()
+    assert [queue.store.reclaimed for queue in rig.queues] == [[], [], []]
 
 
 def test_what_came_into_memory_after_the_audit_has_read_stays(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Given
-    queue = house.queues[0]
-    house.sweeper.audit()
-    missing = house.sweeper._missing
+    queue = rig.queues[0]
+    rig.sweeper.audit()
+    missing = rig.sweeper._missing
 
     def then_staged(each: Any) -> Any:
         found = missing(each)
         each.held.begin(7)
         return found
 
-    monkeypatch.setattr(house.sweeper, "_missing", then_staged)
+    monkeypatch.setattr(rig.sweeper, "_missing", then_staged)
     # When
-    house.sweeper.audit()
+    rig.sweeper.audit()
     # Then
     assert queue.store.released == []
 
 
-def test_a_sweep_sets_aside_what_is_reserved_by_nobody(house: House) -> None:
-    house.sweeper.sweep()
-    assert [queue.store.mended for queue in house.queues] == [1, 1, 1]
+def test_a_sweep_sets_aside_what_is_reserved_by_nobody(rig: Rig) -> None:
+    rig.sweeper.sweep()
+    assert [queue.store.mended for queue in rig.queues] == [1, 1, 1]
 
 
 # --------------------------------------------------------------------- out of use

@@ -16,7 +16,7 @@ from sluicemq.msgpack_count import within
 JOB = ["id1", b"pay", {"priority": 3}]
 BARE_JOB = [None, b"", None]
 
-GOLDEN = {
+GOLDEN: dict[str, tuple[tuple[Any, ...], bytes, str]] = {
     "hello": (
         (wire.HELLO, 1, {"client": "python", "version": "0.1.0"}),
         b"HELLO",

@@ -9,7 +9,7 @@ import psutil
 import pytest
 import zmq
 
-from plain_clients import House, code, receive, serving, shake_hands, spare
+from plain_clients import BrokerUnderTest, code, receive, serving, shake_hands, spare
 from sluicemq import wire
 
 MIB = 2**20
@@ -20,49 +20,49 @@ BAD = {"priority": "x"}
 
 
 @pytest.fixture(scope="module")
-def shared(mongo_uri: str) -> Iterator[House]:
-    with serving(mongo_uri, spare(pop=1, ask=1)) as house:
-        yield house
+def shared(mongo_uri: str) -> Iterator[BrokerUnderTest]:
+    with serving(mongo_uri, spare(pop=1, ask=1)) as broker:
+        yield broker
 
 
 @pytest.fixture
-def house(shared: House) -> Iterator[House]:
+def broker(shared: BrokerUnderTest) -> Iterator[BrokerUnderTest]:
     """A broker that is not larger after the test than before."""
     before = memory(shared)
     yield shared
-    shared.leave()
+    shared.close_sockets()
     assert shared.serves()
     assert memory(shared) < before + GROWTH
 
 
-def memory(house: House) -> int:
-    return int(psutil.Process(house.broker.pid).memory_info().rss)
+def memory(broker: BrokerUnderTest) -> int:
+    return int(psutil.Process(broker.process.pid).memory_info().rss)
 
 
-def test_large_jobs_that_are_refused_at_the_library_s_door(house: House) -> None:
-    for library in [house.smq() for _ in range(CLIENTS)]:
+def test_large_jobs_that_are_refused_at_the_library_s_door(broker: BrokerUnderTest) -> None:
+    for library in [broker.smq() for _ in range(CLIENTS)]:
         for _ in range(EACH):
             [refusal] = library.ask(wire.PUSH, "q", [[None, bytes(MIB), BAD]]).fields[0]
             assert refusal[1] == "BAD_HEADERS"
 
 
-def test_large_requests_that_are_refused(house: House) -> None:
-    front = house.take("ask").front
-    for asker in [house.socket(zmq.REQ, front) for _ in range(CLIENTS)]:
+def test_large_requests_that_are_refused(broker: BrokerUnderTest) -> None:
+    front = broker.take("ask").front
+    for asker in [broker.socket(zmq.REQ, front) for _ in range(CLIENTS)]:
         for _ in range(EACH):
             asker.send_multipart([b"", b'{"priority": "x"}', bytes(MIB)])
             assert code(receive(asker)) == "BAD_HEADERS"
 
 
-def test_large_messages_of_a_verb_that_is_none(house: House) -> None:
+def test_large_messages_of_a_verb_that_is_none(broker: BrokerUnderTest) -> None:
     body = wire.encode(wire.PUSH, 0, bytes(MIB))[2]
-    for library in [house.smq() for _ in range(CLIENTS)]:
+    for library in [broker.smq() for _ in range(CLIENTS)]:
         for _ in range(EACH):
             assert library.say(b"SMQ1", b"NONE", body).fields[0] == "BAD_FRAMES"
 
 
-def test_clients_that_leave_within_a_large_message(house: House) -> None:
-    door = house.take("pop").front
+def test_clients_that_leave_within_a_large_message(broker: BrokerUnderTest) -> None:
+    door = broker.take("pop").front
     host, port = door.removeprefix("tcp://").rsplit(":", 1)
     for _ in range(MANY):
         with sockets.create_connection((host, int(port))) as client:
@@ -72,14 +72,14 @@ def test_clients_that_leave_within_a_large_message(house: House) -> None:
                 pass
 
 
-def test_headers_that_name_a_mebibyte(house: House) -> None:
-    before = memory(house)
-    address = house.broker.doors["smq"]
+def test_headers_that_name_a_mebibyte(broker: BrokerUnderTest) -> None:
+    before = memory(broker)
+    address = broker.doors["smq"]
     crowd = [shake_hands(address, b"DEALER") for _ in range(300)]
     for each in crowd:
         each.sendall(b"\x02" + MIB.to_bytes(8))
-    house.smq().ask(wire.PING)  # after them
-    assert memory(house) < before + GROWTH
+    broker.smq().ask(wire.PING)  # after them
+    assert memory(broker) < before + GROWTH
     for each in crowd:
         each.close()
 

@@ -1,35 +1,35 @@
-"""What the documentation of other queues says of a job, as rows of a table: each with a check of ours."""
+"""A queue of a test's own at a broker that looks often, with the library and all that can be asked of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from secrets import token_hex
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any
 
-import pytest
 from pymongo.change_stream import ChangeStream
 from pymongo.collection import Collection
 
 from launcher import wait_until
-from plain_clients import AT_ONCE, House, Smq, serving
-from sluicemq import Claim, ClaimedJob, Client, Producer, wire
+from plain_clients import AT_ONCE, BrokerUnderTest, Smq, serving
+from sluicemq import Claim, ClaimedJob, Client, Producer, Worker, wire
 
 #: How long a test waits for what must come.
 SECONDS = 60.0
 #: The reservation of a job that is not to be settled in time; and one that is.
-SHORT, LONG = 2.0, 1000.0
+SHORT, LONG = 3.0, 1000.0
 
 
-class Jobs:
-    """A queue of one row's own, and the library for it."""
+class OwnQueue:
+    """A queue of one test's own, and the library for it."""
 
-    def __init__(self, house: House, producer: Producer, client: Client) -> None:
-        self.house = house
+    def __init__(self, broker: BrokerUnderTest, producer: Producer, client: Client) -> None:
+        self.broker = broker
         self.producer = producer
         self.client = client
+        self.endpoint = broker.doors["smq"]
         self.queue = token_hex(6)
         self._claims: list[Claim] = []
 
@@ -83,12 +83,20 @@ class Jobs:
     @property
     def collection(self) -> Collection[dict[str, Any]]:
         """Where the jobs lie in MongoDB."""
-        return self.house.collection(self.queue)
+        return self.broker.collection(self.queue)
 
     def now(self) -> datetime:
         """MongoDB's present."""
         present: datetime = self.collection.database.command("hello")["localTime"]
         return present.replace(tzinfo=UTC)
+
+    @contextmanager
+    def waiting_worker(self) -> Iterator[list[str]]:
+        """A worker that waits already; the ids of the jobs that have come to it."""
+        came: list[str] = []
+        with Worker(self.endpoint, self.queue, lambda job: came.append(job.id), prefetch=8):
+            wait_until(lambda: any(r["name"] == self.queue and r["workers"] for r in self.client.queues()))
+            yield came
 
     def close(self) -> None:
         """Give back what is still reserved."""
@@ -97,7 +105,7 @@ class Jobs:
 
     def stranger(self) -> tuple[Smq, list[Any]]:
         """A worker of raw messages that has one job, and can say anything or die without a word."""
-        worker = self.house.smq()
+        worker = self.broker.smq()
         worker.ask(wire.HELLO, {"client": "stranger"})
         worker.ask(wire.READY, self.queue, 1)
         (job,) = worker.delivery()
@@ -106,61 +114,27 @@ class Jobs:
 
 STATES = ("ready", "scheduled", "reserved", "dead", "done")
 
-Check = Callable[[Jobs], None]
-
-
-class Row(NamedTuple):
-    """One statement: whose, where it stands, what it says; and what shows it of ours."""
-
-    system: str
-    where: str
-    says: str
-    check: Check
-
-
-class Table:
-    """The rows of one system; calling it with a place and a statement adds the check below it."""
-
-    def __init__(self, system: str) -> None:
-        self.system = system
-        self.rows: list[Row] = []
-
-    def __call__(self, where: str, says: str) -> Callable[[Check], Check]:
-        """Make a row of the decorated check."""
-
-        def add(check: Check) -> Check:
-            self.rows.append(Row(self.system, where, says, check))
-            return check
-
-        return add
-
-
-def parameters(*tables: Table) -> list[Any]:
-    """The rows as parameters of one test, named by what they say."""
-    rows = [row for table in tables for row in table.rows]
-    return [pytest.param(row, id=f"{row.system}, {row.where}: {row.says}") for row in rows]
-
 
 @contextmanager
-def broker(mongo_uri: str) -> Iterator[House]:
-    """A broker that looks often, and whose jobs come again without a wait, as in all three systems."""
+def quick_broker(mongo_uri: str) -> Iterator[BrokerUnderTest]:
+    """A broker that looks often, and whose jobs come again without a wait."""
     queues = {**AT_ONCE, "late": {"delay": LONG}}
-    with serving(mongo_uri, [], poll=0.1, lease=2.0, queues=queues) as house:
-        yield house
+    with serving(mongo_uri, [], poll=0.1, lease=2.0, queues=queues) as broker:
+        yield broker
 
 
 @contextmanager
-def jobs_of(house: House) -> Iterator[Jobs]:
+def own_queue(broker: BrokerUnderTest) -> Iterator[OwnQueue]:
     """A new queue, with a producer and a client that are closed at the end."""
-    endpoint = house.broker.doors["smq"]
+    endpoint = broker.doors["smq"]
     with Producer(endpoint) as producer, Client(endpoint) as client:
-        jobs = Jobs(house, producer, client)
+        jobs = OwnQueue(broker, producer, client)
         try:
             yield jobs
         finally:
             jobs.close()
-    house.leave()
-    assert "Traceback" not in house.broker.log_text()
+    broker.close_sockets()
+    assert "Traceback" not in broker.process.log_text()
 
 
 def written(changes: ChangeStream[dict[str, Any]]) -> Iterator[dict[str, Any]]:

@@ -1,0 +1,256 @@
+"""What users of a store rely on, for the real one over MongoDB and for the one of the tests in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from typing import Protocol
+
+import pytest
+from pymongo.database import Database
+
+from fakes import FakeStore
+from jobs import NOW, a_job, finished, ids, some_jobs
+from sluicemq.errors import LeaseLost, SluiceError, Uncertain
+from sluicemq_broker.job.job import Job
+from sluicemq_broker.store.inserts import Pushed
+from sluicemq_broker.store.inspect import collection
+from sluicemq_broker.store.queue_store import Claim, QueueStore
+from sluicemq_broker.store.verdicts import Finished, GivenBack
+
+ME, OTHER = "me", "other"
+LATER = NOW + 100
+
+
+class Insertion(Protocol):
+    def send(self, at: float) -> Pushed: ...
+
+
+class Store(Protocol):
+    """The verbs that both have."""
+
+    def push(self, jobs: Sequence[Job], now: float) -> Pushed: ...
+    def insertion(self, jobs: Sequence[Job], now: float) -> Insertion: ...
+    def reserve(
+        self,
+        limit: int,
+        now: float,
+        owner: str,
+        hold: int = 0,
+        *,
+        before: int | None = None,
+        most_bytes: int = 0,
+    ) -> Claim: ...
+    def claimed(self, owner: str, hold: int) -> list[Job]: ...
+    def commit(self, jobs: Sequence[Job]) -> dict[str, SluiceError]: ...
+    def finish(self, finished: Sequence[Finished], now: float) -> dict[str, SluiceError]: ...
+    def give_back(self, entries: Sequence[GivenBack], now: float) -> int: ...
+    def release(self, jobs: Sequence[Job]) -> int: ...
+
+
+@pytest.fixture(params=["MongoDB", "memory"])
+def store(request: pytest.FixtureRequest) -> Store:
+    if request.param == "memory":
+        return FakeStore()
+    documents: Database[dict[str, object]] = request.getfixturevalue("documents")
+    real = QueueStore(documents, collection("mail"))
+    real.prepare()
+    return real
+
+
+def pushed(store: Store, *jobs: Job) -> list[Job]:
+    assert store.push(jobs, NOW) == Pushed()
+    return list(jobs)
+
+
+def claimed(store: Store, limit: int = 100, *, now: float = NOW, owner: str = ME, hold: int = 1) -> list[Job]:
+    """What a claim brings, as it was then: a store in memory hands out its own."""
+    return [copy(job) for job in store.reserve(limit, now, owner, hold, most_bytes=1 << 20).jobs]
+
+
+def kinds(problems: dict[str, SluiceError]) -> dict[str, type[SluiceError]]:
+    return {job_id: type(error) for job_id, error in problems.items()}
+
+
+# ------------------------------------------------------------------------- push
+
+
+def test_a_pushed_job_is_claimed_once_under_its_owner_and_hold(store: Store) -> None:
+    pushed(store, a_job("a", b"work"))
+    [job] = claimed(store, hold=7)
+    assert (job.id, job.payload, job.owner, job.hold, job.attempts) == ("a", b"work", ME, 7, 1)
+    assert claimed(store, owner=OTHER) == []
+
+
+def test_an_id_that_is_there_is_told_by_position_and_not_stored_again(store: Store) -> None:
+    pushed(store, a_job("waits"), a_job("reserved", owner=ME, hold=1))
+    jobs = [a_job("new"), a_job("waits"), a_job("reserved"), a_job("new")]
+    assert store.push(jobs, NOW) == Pushed(existing=[1, 2, 3])
+    assert sorted(ids(claimed(store, owner=OTHER))) == ["new", "waits"]
+
+
+def test_the_id_of_a_job_that_is_done_and_kept_is_there(store: Store) -> None:
+    [job] = pushed(store, a_job("a", remember=60.0, owner=ME, hold=1))
+    assert store.finish([finished(job)], NOW) == {}
+    assert store.push([a_job("a")], NOW) == Pushed(existing=[0])
+
+
+def test_a_job_born_reserved_is_held_by_its_owner_and_claimed_by_nobody(store: Store) -> None:
+    jobs = pushed(store, *some_jobs(2, owner=ME, hold=3))
+    assert claimed(store, owner=OTHER) == []
+    assert ids(store.claimed(ME, 3)) == ids(jobs)
+    assert store.commit(jobs) == {}
+
+
+def test_an_insertion_that_is_sent_again_answers_the_same_and_stores_nothing_that_is_done(
+    store: Store,
+) -> None:
+    # Given an insertion whose job was done after it was applied
+    insertion = store.insertion([a_job("a"), a_job("b", owner=ME, hold=1)], NOW)
+    first = insertion.send(NOW)
+    assert store.commit([a_job("b", owner=ME, hold=1)]) == {}
+    # When
+    again = insertion.send(NOW + 1)
+    # Then
+    assert (first, again) == (Pushed(), Pushed())
+    assert ids(claimed(store)) == ["a"]
+
+
+# ---------------------------------------------------------------------- reserve
+
+
+def test_jobs_come_by_priority_then_time_then_acceptance(store: Store) -> None:
+    settings = {"fourth": (5, 0), "last": (0, 99), "third": (5, 1), "second": (5, 2), "first": (9, 0)}
+    pushed(
+        store,
+        *(
+            a_job(name, priority=priority, eligible_at=NOW - age)
+            for name, (priority, age) in settings.items()
+        ),
+        a_job("fifth", priority=5),
+    )
+    assert ids(claimed(store)) == ["first", "second", "third", "fourth", "fifth", "last"]
+
+
+def test_a_claim_takes_no_more_than_its_limit_and_says_whether_more_may_lie_ready(store: Store) -> None:
+    jobs = pushed(store, *some_jobs(5))
+    first, second = (store.reserve(3, NOW, ME, hold, most_bytes=1 << 20) for hold in (1, 2))
+    assert (ids(first.jobs), first.more) == (ids(jobs[:3]), True)
+    assert (ids(second.jobs), second.more) == (ids(jobs[3:]), False)
+
+
+def test_a_claim_leaves_jobs_from_a_number_on(store: Store) -> None:
+    jobs = pushed(store, *some_jobs(3))
+    assert ids(store.reserve(9, NOW, ME, before=jobs[1].seq, most_bytes=1 << 20).jobs) == ids(jobs[:1])
+
+
+def test_a_claim_brings_no_more_bytes_than_there_is_room_for_but_one_job_at_least(store: Store) -> None:
+    jobs = pushed(store, *some_jobs(4, payload=bytes(1000)))
+    assert ids(store.reserve(9, NOW, ME, most_bytes=1).jobs) == ids(jobs[:1])
+    assert ids(store.reserve(9, NOW, ME, most_bytes=2000).jobs) == ids(jobs[1:3])
+
+
+def test_a_job_is_claimed_when_it_is_due_and_not_when_its_time_to_live_is_over(store: Store) -> None:
+    pushed(store, a_job("delayed", eligible_at=NOW + 5), a_job("expired", expires_at=NOW - 1))
+    assert claimed(store, now=NOW + 4.999) == []
+    assert ids(claimed(store, now=NOW + 5)) == ["delayed"]
+
+
+def test_a_job_without_attempts_left_is_buried_instead_of_claimed(store: Store) -> None:
+    spent = a_job("spent", max_attempts=2)
+    spent.attempts = 2
+    pushed(store, spent, a_job("next"))
+    claim = store.reserve(9, NOW, ME, most_bytes=1 << 20)
+    assert (ids(claim.jobs), claim.buried) == (["next"], ("spent",))
+    assert store.push([a_job("spent")], NOW) == Pushed(existing=[0])
+
+
+def test_what_was_reserved_is_found_under_its_hold_while_it_is_held(store: Store) -> None:
+    jobs = pushed(store, *some_jobs(3))
+    first, *_ = claimed(store, hold=4)
+    assert ids(store.claimed(ME, 4)) == ids(jobs)
+    assert store.commit([first]) == {}
+    assert ids(store.claimed(ME, 4)) == ids(jobs[1:])
+    assert store.claimed(ME, 5) == store.claimed(OTHER, 4) == []
+
+
+# ----------------------------------------------------------------------- settle
+
+
+def test_a_committed_job_is_gone_and_its_id_is_free(store: Store) -> None:
+    pushed(store, *some_jobs(2))
+    assert store.commit(claimed(store)) == {}
+    assert claimed(store) == []
+    pushed(store, a_job("a"))
+
+
+def test_a_commit_says_what_it_did_not_remove_and_why(store: Store) -> None:
+    # Given a job that another holds by now, one that is gone, and one of ours
+    pushed(store, a_job("another's"), a_job("gone"), a_job("ours"))
+    jobs = claimed(store)
+    assert store.commit([job for job in jobs if job.id == "gone"]) == {}
+    assert store.release([job for job in jobs if job.id == "another's"]) == 1
+    assert ids(claimed(store, owner=OTHER, hold=2)) == ["another's"]
+    # When, then
+    problems = kinds(store.commit(jobs))
+    assert problems.pop("ours", Uncertain) is Uncertain  # MongoDB tells numbers, not ids
+    assert problems == {"another's": LeaseLost, "gone": Uncertain}
+    assert ids(store.claimed(OTHER, 2)) == ["another's"]
+
+
+def test_finishing_twice_is_harmless_and_under_another_hold_it_changes_nothing(store: Store) -> None:
+    pushed(store, a_job("a", remember=60.0), a_job("b", remember=60.0))
+    first, second = claimed(store)
+    assert store.finish([finished(first)], NOW) == {}
+    assert store.finish([finished(first)], NOW) == {}
+    late = copy(second)
+    late.hold = 99
+    assert kinds(store.finish([finished(late)], NOW)) == {"b": LeaseLost}
+    assert ids(store.claimed(ME, 1)) == ["b"]
+
+
+def test_a_finish_of_a_job_that_is_gone_is_uncertain(store: Store) -> None:
+    pushed(store, a_job("a", remember=60.0))
+    jobs = claimed(store)
+    store.commit(jobs)
+    assert kinds(store.finish([finished(jobs[0])], NOW)) == {"a": Uncertain}
+
+
+def test_a_job_given_back_is_ready_when_it_is_due_and_its_attempt_is_counted(store: Store) -> None:
+    pushed(store, a_job("a"), a_job("b"))
+    now, later = claimed(store)
+    entries = [GivenBack(now, "why", "worker"), GivenBack(later, "why", "worker", due=LATER)]
+    assert store.give_back(entries, NOW) == 2
+    assert [(job.id, job.attempts) for job in claimed(store, hold=2)] == [("a", 2)]
+    assert [(job.id, job.attempts) for job in claimed(store, now=LATER, hold=3)] == [("b", 2)]
+
+
+def test_a_rejected_job_is_handed_out_no_more_and_its_id_is_there(store: Store) -> None:
+    pushed(store, a_job("a"))
+    [job] = claimed(store)
+    assert store.give_back([GivenBack(job, "no", "worker", dead=True)], NOW) == 1
+    assert claimed(store, now=LATER) == []
+    assert store.push([a_job("a")], NOW) == Pushed(existing=[0])
+
+
+def test_a_released_job_keeps_its_place_and_its_attempt_is_not_counted(store: Store) -> None:
+    jobs = pushed(store, *some_jobs(3))
+    claim = claimed(store)
+    assert store.release(claim[:2]) == 2
+    again = claimed(store, hold=2)
+    assert [(job.id, job.attempts) for job in again] == [(job.id, 1) for job in jobs[:2]]
+
+
+@pytest.mark.parametrize("verb", ["give_back", "release"])
+def test_only_what_is_held_still_goes_back(store: Store, verb: str) -> None:
+    # Given a job that was released, and reserved again by the same owner
+    pushed(store, a_job("a"))
+    late = claimed(store, hold=1)
+    store.release(late)
+    assert ids(claimed(store, hold=2)) == ["a"]
+    # When its former hold gives it back, then nothing happens
+    if verb == "release":
+        assert store.release(late) == 0
+    else:
+        assert store.give_back([GivenBack(late[0], "why", "worker")], NOW) == 0
+    assert ids(store.claimed(ME, 2)) == ["a"]
