@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -29,11 +29,8 @@ ROOT = Path(__file__).parent.parent
 #: Where ``deploy/test`` installs Node's zeromq.
 ENVIRONMENT = {"NODE_PATH": str(ROOT / ".venv-test" / "node" / "node_modules"), **os.environ}
 
-#: What ``deploy/test`` runs side by side, and one by one.
-PARTS = (
-    ("-n", "2", "--dist", "loadfile", "tests/unit", "tests/integration", "tests/clients"),
-    ("tests/interop", "tests/devices", "tests/faults"),
-)
+#: As ``deploy/test`` runs them.
+ARGUMENTS = ("-n", "2", "--dist", "loadfile")
 
 # Its stdin is a pipe of this process: when this one ends, however it ends, the pipe closes.
 _BUSY = """
@@ -59,11 +56,10 @@ def main() -> int:
     parser.add_argument("--busy", type=int, default=4, help="how many busy processes beside them (4)")
     parser.add_argument("pytest", nargs="*", help="arguments of pytest, instead of the whole suite")
     given = parser.parse_args()
-    parts = [tuple(given.pytest)] if given.pytest else PARTS
     runs = []
     with busy(given.busy):
         for number in range(given.times):
-            runs.append(run(parts))
+            runs.append(run(given.pytest or ARGUMENTS))
             print(_line(number + 1, runs[-1]), flush=True)
     print(table(runs))
     return 1 if any(each.failed for each in runs) else 0
@@ -80,22 +76,16 @@ def busy(count: int) -> Iterator[None]:
         yield
 
 
-def run(parts: tuple[tuple[str, ...], ...] | list[tuple[str, ...]]) -> Run:
-    """One run of all parts; what pytest prints goes to stderr."""
-    passed, failed = 0, []
+def run(arguments: Sequence[str]) -> Run:
+    """One run of pytest with these arguments; what it prints goes to stderr."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        for part in parts:
-            report.unlink(missing_ok=True)
-            command = [sys.executable, "-m", "pytest", "-q", f"--junit-xml={report}", *part]
-            ended = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, stdout=sys.stderr, check=False)
-            code = ended.returncode
-            if code not in (0, 1) or not report.exists():
-                failed.append(f"pytest {' '.join(part)} ended with code {code}")
-            if report.exists():
-                ok, names = results(report)
-                passed, failed = passed + ok, failed + names
+        command = [sys.executable, "-m", "pytest", "-q", f"--junit-xml={report}", *arguments]
+        code = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, stdout=sys.stderr, check=False).returncode
+        passed, failed = results(report) if report.exists() else (0, [])
+    if code not in (0, 1):
+        failed.append(f"pytest ended with code {code}")
     return Run(passed, failed, time.monotonic() - began)
 
 
