@@ -20,8 +20,8 @@ from sluicemq_broker.runtime.counters import Counters
 from sluicemq_broker.runtime.timer import Timer
 from sluicemq_broker.store.connection import ServerClock
 from sluicemq_broker.store.inserts import Pushed
+from sluicemq_broker.store.outcomes import Completed, RolledBack
 from sluicemq_broker.store.queue_store import Claim
-from sluicemq_broker.store.verdicts import Finished, GivenBack
 
 
 class Clock(ServerClock):
@@ -155,7 +155,7 @@ class FakeStore:
             job.attempts += 1
             self._reserve(job)
         self.after_claim()
-        return Claim(taken, owner, more=full or len(page) == limit, buried=tuple(ids(spent)))
+        return Claim(taken, owner, more=full or len(page) == limit, died=tuple(ids(spent)))
 
     def _first(self, limit: int, now: float, before: int | None, room: int) -> tuple[list[Job], bool]:
         """The due jobs that a claim takes; and whether it had no room for more (0 bytes: any)."""
@@ -180,9 +180,9 @@ class FakeStore:
     def commit(self, jobs: Sequence[Job]) -> dict[str, SluiceError]:
         return {job.id: error for job in jobs if (error := self._end(job))}
 
-    def finish(self, finished: Sequence[Finished], now: float) -> dict[str, SluiceError]:
+    def complete(self, completed: Sequence[Completed], now: float) -> dict[str, SluiceError]:
         problems = {}
-        for job in (each.job for each in finished):
+        for job in (each.job for each in completed):
             if self._ended.get(job.id) == (job.owner, job.hold):
                 continue  # it is repeated
             if error := self._end(job):
@@ -191,7 +191,7 @@ class FakeStore:
                 self._ended[job.id] = (job.owner, job.hold)
         return problems
 
-    def give_back(self, entries: Sequence[GivenBack], now: float) -> int:
+    def roll_back(self, entries: Sequence[RolledBack], now: float) -> int:
         ours = [(self._held[each.job.id][0], each) for each in entries if self._holds(each.job)]
         for job, entry in ours:
             self._end(job)

@@ -8,8 +8,8 @@ from typing import Any
 from sluicemq.errors import Duplicate
 from sluicemq_broker.job.job import Job
 from sluicemq_broker.store.inserts import Pushed
+from sluicemq_broker.store.outcomes import Completed
 from sluicemq_broker.store.queue_store import QueueStore
-from sluicemq_broker.store.verdicts import Finished
 
 #: The present of the tests, far ahead: MongoDB removes by its own clock what has a ``remove_at`` behind it.
 NOW = 4_000_000_000.0
@@ -54,6 +54,6 @@ def firsts(answer: Pushed) -> dict[int, str]:
     return {at: error.id for at, error in answer.refused.items() if isinstance(error, Duplicate)}
 
 
-def finished(job: Job, result: bytes = b"result", *, worker: str = "worker") -> Finished:
+def finished(job: Job, result: bytes = b"result", *, worker: str = "worker") -> Completed:
     """A job that a worker has done, which got it at :data:`NOW`."""
-    return Finished(job, result, worker, NOW)
+    return Completed(job, result, worker, NOW)

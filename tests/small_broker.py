@@ -114,12 +114,12 @@ class SmallBroker:
     def audit(self) -> None:
         self._do(self.sweeper.audit)
 
-    def give_back_all(self) -> None:
+    def release_all(self) -> None:
         """The first half of a stop, for which MongoDB has a moment."""
         self.queue.stop_granting(0.0)
         come_to_rest()
         self.queue.refuse_waiting()
-        self.queue.give_back()
+        self.queue.release_all()
         self.time.passes(_LAST_WRITES)
 
     def end(self) -> None:

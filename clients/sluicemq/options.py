@@ -42,7 +42,7 @@ class Option:
 
     ``setting`` is the key of ``[queues.NAME]`` that holds for jobs without it, ``default`` what that is
     by default (None: nothing). ``stored`` are the fields of a job's document that it makes;
-    ``unless_usual``: only where it is not what the queue's settings say, whose changes then hold for
+    ``unless_default``: only where it is not what the queue's settings say, whose changes then hold for
     jobs that wait, too. ``metavar`` is the word for its value in the help of ``sluicemq push`` (empty:
     it has no flag of its own), ``read`` makes the value of what stands on the command line there.
     ``names_one``: no two jobs should have the same; ``changeable``: also while a job waits.
@@ -56,7 +56,7 @@ class Option:
     setting: str = ""
     default: Any = None
     stored: tuple[str, ...] = ()
-    unless_usual: bool = False
+    unless_default: bool = False
     metavar: str = ""
     read: Callable[[str], Any] = str
     names_one: bool = False
@@ -151,7 +151,7 @@ _ALL = (
         setting="max_attempts",
         default=5,
         stored=("max_attempts",),
-        unless_usual=True,
+        unless_default=True,
         metavar="N",
         read=int,
     ),
@@ -164,7 +164,7 @@ _ALL = (
         setting="visibility_timeout",
         default=1800.0,
         stored=("visibility_timeout",),
-        unless_usual=True,
+        unless_default=True,
         metavar="S",
         read=float,
     ),
@@ -197,7 +197,7 @@ _ALL = (
         setting="backoff",
         default="exponential",
         stored=("backoff",),
-        unless_usual=True,
+        unless_default=True,
         metavar="KIND",
     ),
     Option(
@@ -209,7 +209,7 @@ _ALL = (
         setting="keep_done",
         default=0.0,
         stored=("keep_done",),
-        unless_usual=True,
+        unless_default=True,
         metavar="S",
         read=float,
     ),

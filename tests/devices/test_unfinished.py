@@ -127,7 +127,7 @@ def test_many_who_wait_cost_little() -> None:
 
 
 def test_who_sends_nothing_while_others_wait_is_cut_and_who_sends_is_not() -> None:
-    budget = Unfinished(4 * MIB, short=lambda _: None, patience=0.3)
+    budget = Unfinished(4 * MIB, short=lambda _: None, timeout=0.3)
     first, silent, busy, ended_one, waiting = (Reader() for _ in range(5))
     budget.hold(first, MIB)
     budget.hold(silent, MIB)
@@ -138,7 +138,7 @@ def test_who_sends_nothing_while_others_wait_is_cut_and_who_sends_is_not() -> No
     assert not waiting.reading
     while not silent.cuts:
         looked += 1
-        assert looked < 1000, "many times its patience"
+        assert looked < 1000, "many times its timeout"
         first.received += 1
         busy.received += 1
         budget.hold(busy, MIB + looked)
@@ -215,7 +215,7 @@ def test_messages_of_many_frames_count_too(
 def test_one_that_stops_within_its_message_is_cut_when_others_wait_for_its_memory(
     board: Switchboard, recorder: LaneRecorder, notices: Notices, started: Started
 ) -> None:
-    board.unfinished = Unfinished(BUDGET, short=lambda _: None, patience=1.0)
+    board.unfinished = Unfinished(BUDGET, short=lambda _: None, timeout=1.0)
     door = started(lane_door(board, recorder, "PULL", max_frame=20 * MIB))
     stalled = [begin(door.address, 10 * MIB, 6 * MIB) for _ in range(2)]
     eventually(lambda: board.unfinished.bytes >= 8 * MIB)
@@ -229,7 +229,7 @@ def test_one_that_stops_within_its_message_is_cut_when_others_wait_for_its_memor
 def test_one_that_stops_within_its_message_is_left_alone_while_nobody_waits(
     board: Switchboard, recorder: LaneRecorder, notices: Notices, started: Started
 ) -> None:
-    board.unfinished = Unfinished(BUDGET, short=lambda _: None, patience=0.01)
+    board.unfinished = Unfinished(BUDGET, short=lambda _: None, timeout=0.01)
     door = started(lane_door(board, recorder, "PULL", max_frame=20 * MIB))
     slow = begin(door.address, MIB, MIB - 1)
     for number in range(20):  # one by one: all at once would have to wait for memory

@@ -10,12 +10,12 @@ import pytest
 
 from faults.mongo_proxy import CuttingProxy
 from jobs import NOW, a_job, everything, ids, some_jobs
-from sluicemq_broker.store.changes import Changes, Letters
+from sluicemq_broker.store.changes import Changes, DeadLetters
 from sluicemq_broker.store.connection import Unclear, connect
 from sluicemq_broker.store.inspect import collection
+from sluicemq_broker.store.outcomes import RolledBack
 from sluicemq_broker.store.pauses import PauseStore
 from sluicemq_broker.store.queue_store import QueueStore
-from sluicemq_broker.store.verdicts import GivenBack
 
 LATER = NOW + 9
 
@@ -31,7 +31,7 @@ class TwoQueues:
         self.pauses = PauseStore(mail.jobs.database)
         jobs = some_jobs(20, owner="me")
         mail.push(jobs, NOW)
-        mail.give_back([GivenBack(job, "bad", "worker", dead=True) for job in jobs], NOW)
+        mail.roll_back([RolledBack(job, "bad", "worker", dead=True) for job in jobs], NOW)
         self.letters = set(ids(jobs))
 
     def cut(self, name: str, times: int = 1) -> None:
@@ -53,8 +53,8 @@ def queues(mongo_uri: str) -> Iterator[TwoQueues]:
 def test_a_redrive_whose_reply_is_lost_was_done_once_and_is_not_done_again(queues: TwoQueues) -> None:
     queues.cut("update")
     with pytest.raises(Unclear):
-        queues.changes.redrive("mail", Letters(), LATER)
-    assert queues.changes.redrive("mail", Letters(), LATER).moved == 0
+        queues.changes.redrive("mail", DeadLetters(), LATER)
+    assert queues.changes.redrive("mail", DeadLetters(), LATER).moved == 0
     found = everything(queues.mail)
     assert found.keys() == queues.letters
     assert {each["state"] for each in found.values()} == {"ready"}
@@ -70,14 +70,14 @@ def test_a_move_to_another_queue_whose_replies_are_lost_leaves_each_job_in_one_o
     queues.cut(command, times)
     # When
     with suppress(Unclear):
-        queues.changes.redrive("mail", Letters(), LATER, queues.other.jobs)
+        queues.changes.redrive("mail", DeadLetters(), LATER, queues.other.jobs)
     # Then
     assert len(queues.proxy.cuts) == times
     here, there = everything(queues.mail).keys(), everything(queues.other).keys()
     assert here | there == queues.letters
     assert here & there == set()
     # When it is repeated
-    queues.changes.redrive("mail", Letters(), LATER, queues.other.jobs)
+    queues.changes.redrive("mail", DeadLetters(), LATER, queues.other.jobs)
     # Then
     assert everything(queues.mail) == {}
     assert {each["state"] for each in everything(queues.other).values()} == {"ready"}

@@ -11,12 +11,12 @@ from pymongo.errors import AutoReconnect, OperationFailure
 from jobs import NOW, a_job, everything, finished, ids, some_jobs, stored
 from sluicemq.errors import DifferentStore, NotFound, Unavailable
 from sluicemq_broker.store import changes as store_changes
-from sluicemq_broker.store.changes import Changes, Letters
+from sluicemq_broker.store.changes import Changes, DeadLetters
 from sluicemq_broker.store.connection import Unclear
 from sluicemq_broker.store.documents import date, seconds
 from sluicemq_broker.store.inspect import Inspector, collection, stored_state
+from sluicemq_broker.store.outcomes import RolledBack
 from sluicemq_broker.store.queue_store import QueueStore
-from sluicemq_broker.store.verdicts import GivenBack
 
 ME = "me"
 LATER = NOW + 100
@@ -36,24 +36,24 @@ def crowd(store: QueueStore) -> QueueStore:
     store.push(some_jobs(3) + some_jobs(2, eligible_at=NOW + 60) + some_jobs(4, owner=ME), NOW)
     [done] = some_jobs(1, owner=ME, remember=60.0)
     store.push([done], NOW)
-    store.finish([finished(done, b"result")], NOW)
-    bury(store, 5)
+    store.complete([finished(done, b"result")], NOW)
+    dead_letters(store, 5)
     return store
 
 
-def bury(
+def dead_letters(
     store: QueueStore, count: int = 1, *, reason: str = "bad", at: float = NOW, **settings: Any
 ) -> list[str]:
     """Make so many jobs dead letters; their ids."""
     jobs = some_jobs(count, owner=ME, **settings)
     store.push(jobs, NOW)
-    store.give_back([GivenBack(job, reason, "worker", dead=True) for job in jobs], at)
+    store.roll_back([RolledBack(job, reason, "worker", dead=True) for job in jobs], at)
     return ids(jobs)
 
 
 def bury_unreadable(store: QueueStore, job_id: str, **fields: Any) -> None:
     letter = {"_id": job_id, "payload": b"12345", "raw_headers": b"", "reason": "unreadable", "size": 5}
-    store.bury([{**letter, **fields}], NOW)
+    store.keep_unreadable([{**letter, **fields}], NOW)
 
 
 def states(store: QueueStore) -> dict[str, str]:
@@ -148,13 +148,13 @@ def test_a_redriven_job_begins_anew_and_keeps_its_history(store: QueueStore, cha
     [job] = some_jobs(1, owner=ME, expires_at=NOW + 60, headers={"k": "v"}, priority=4, max_attempts=20)
     store.push([job], NOW)
     for _ in range(9):
-        store.give_back([GivenBack(job, "again", "w", suspect=True)], NOW)
+        store.roll_back([RolledBack(job, "again", "w", suspect=True)], NOW)
         [job] = store.reserve(1, NOW, ME).jobs
-    store.give_back([GivenBack(job, "$bad", "w", dead=True)], NOW + 1)
+    store.roll_back([RolledBack(job, "$bad", "w", dead=True)], NOW + 1)
     store.jobs.update_one({}, {"$set": {"remove_at": date(NOW + 9e6), "losses": 2}})
     before = stored(store, job.id)
     # When
-    redriven = changes.redrive("mail", Letters(), LATER)
+    redriven = changes.redrive("mail", DeadLetters(), LATER)
     # Then
     assert (redriven.moved, redriven.left, redriven.refused) == (1, 0, {})
     after = stored(store, job.id)
@@ -172,9 +172,9 @@ def test_a_redriven_job_begins_anew_and_keeps_its_history(store: QueueStore, cha
 
 
 def test_redriven_jobs_come_after_what_is_due_in_their_old_order(store: QueueStore, changes: Changes) -> None:
-    first, second = bury(store, 2)
+    first, second = dead_letters(store, 2)
     store.push([a_job("waits")], NOW)
-    changes.redrive("mail", Letters(), LATER)
+    changes.redrive("mail", DeadLetters(), LATER)
     assert ids(store.reserve(3, LATER, ME).jobs) == ["waits", first, second]
 
 
@@ -182,10 +182,10 @@ def test_a_redrive_takes_the_ids_it_is_told_and_says_what_the_others_are(
     store: QueueStore, changes: Changes
 ) -> None:
     # Given
-    first, second, _third = bury(store, 3)
+    first, second, _third = dead_letters(store, 3)
     store.push([a_job("waits")], NOW)
     # When
-    redriven = changes.redrive("mail", Letters((first, second, "waits", "nosuch")), LATER)
+    redriven = changes.redrive("mail", DeadLetters((first, second, "waits", "nosuch")), LATER)
     # Then
     assert (redriven.moved, redriven.left) == (2, 0)
     assert {each: str(why).partition(" in ")[0] for each, why in redriven.refused.items()} == {
@@ -199,20 +199,20 @@ def test_a_redrive_by_reason_looks_at_the_last_failure_and_takes_the_text_as_it_
     store: QueueStore, changes: Changes
 ) -> None:
     # Given
-    [wanted] = bury(store, reason="no .*$ on device (5)")
-    bury(store, reason="no space on device (5)")
-    bury(store, reason="$errors.reason")
+    [wanted] = dead_letters(store, reason="no .*$ on device (5)")
+    dead_letters(store, reason="no space on device (5)")
+    dead_letters(store, reason="$errors.reason")
     before = a_job("before", owner=ME)
     store.push([before], NOW)
-    store.give_back([GivenBack(before, "no .*$ on device", "w")], NOW)
+    store.roll_back([RolledBack(before, "no .*$ on device", "w")], NOW)
     [again] = store.reserve(1, NOW, ME).jobs
-    store.give_back([GivenBack(again, "something else", "w", dead=True)], NOW)
+    store.roll_back([RolledBack(again, "something else", "w", dead=True)], NOW)
     # When
-    redriven = changes.redrive("mail", Letters(reason="o .*$ on device"), LATER)
+    redriven = changes.redrive("mail", DeadLetters(reason="o .*$ on device"), LATER)
     # Then
     assert (redriven.moved, redriven.left) == (1, 0)
     assert [job_id for job_id, state in states(store).items() if state == "ready"] == [wanted]
-    assert changes.redrive("mail", Letters(reason="$errors.reason"), LATER).moved == 1
+    assert changes.redrive("mail", DeadLetters(reason="$errors.reason"), LATER).moved == 1
 
 
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["here", "elsewhere"])
@@ -226,10 +226,10 @@ def test_a_redrive_with_a_limit_takes_the_oldest_in_batches(
 ) -> None:
     # Given
     monkeypatch.setattr(store_changes, "_AT_ONCE", 3)
-    young = bury(store, 5, at=NOW + 50)
-    old = bury(store, 5, at=NOW + 10)
+    young = dead_letters(store, 5, at=NOW + 50)
+    old = dead_letters(store, 5, at=NOW + 10)
     # When
-    redriven = changes.redrive("mail", Letters(limit=7), LATER, other.jobs if elsewhere else None)
+    redriven = changes.redrive("mail", DeadLetters(limit=7), LATER, other.jobs if elsewhere else None)
     # Then
     assert (redriven.moved, redriven.left) == (7, 3)
     assert {job_id for job_id, state in states(store).items() if state == "dead"} < set(young)
@@ -247,18 +247,18 @@ def test_a_letter_that_a_worker_has_before_its_redrive_is_written_stays_with_it(
     store: QueueStore, changes: Changes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Given somebody else's redrive of one of them, and a worker that takes it, after it was chosen
-    first, second = bury(store, 2)
+    first, second = dead_letters(store, 2)
     run = store_changes._Revival.run
 
     def after_another(step: Any, *arguments: Any) -> None:
         monkeypatch.setattr(store_changes._Revival, "run", run)
-        changes.redrive("mail", Letters((first,)), LATER)
+        changes.redrive("mail", DeadLetters((first,)), LATER)
         store.reserve(1, LATER, ME)
         run(step, *arguments)
 
     monkeypatch.setattr(store_changes._Revival, "run", after_another)
     # When
-    redriven = changes.redrive("mail", Letters(), LATER)
+    redriven = changes.redrive("mail", DeadLetters(), LATER)
     # Then
     assert redriven.moved == 1
     assert states(store) == {first: "reserved", second: "ready"}
@@ -266,8 +266,8 @@ def test_a_letter_that_a_worker_has_before_its_redrive_is_written_stays_with_it(
 
 
 def test_what_dies_later_than_the_order_is_left(store: QueueStore, changes: Changes) -> None:
-    bury(store, at=LATER + 1)
-    redriven = changes.redrive("mail", Letters(), LATER)
+    dead_letters(store, at=LATER + 1)
+    redriven = changes.redrive("mail", DeadLetters(), LATER)
     assert (redriven.moved, redriven.left) == (0, 0)
 
 
@@ -280,7 +280,7 @@ def test_a_letter_that_never_was_a_whole_job_is_left_and_named(
     bury_unreadable(store, "headers", raw_headers=b"{", size=5)
     bury_unreadable(store, "whole")
     # When
-    redriven = changes.redrive("mail", Letters(), LATER, other.jobs if elsewhere else None)
+    redriven = changes.redrive("mail", DeadLetters(), LATER, other.jobs if elsewhere else None)
     # Then
     assert (redriven.moved, redriven.left) == (1, 2)
     assert redriven.refused.keys() == {"cut", "headers"}
@@ -296,9 +296,9 @@ def test_a_redrive_moves_jobs_whole_to_another_queue(
     store: QueueStore, changes: Changes, other: QueueStore
 ) -> None:
     # Given
-    [job_id] = bury(store, headers={"k": "v"}, payload=b"p" * 1000, priority=7)
+    [job_id] = dead_letters(store, headers={"k": "v"}, payload=b"p" * 1000, priority=7)
     # When
-    redriven = changes.redrive("mail", Letters(), LATER, other.jobs)
+    redriven = changes.redrive("mail", DeadLetters(), LATER, other.jobs)
     # Then
     assert (redriven.moved, redriven.left) == (1, 0)
     assert everything(store) == {}
@@ -312,10 +312,10 @@ def test_a_job_whose_id_is_in_the_other_queue_is_refused_by_name_and_stays(
     store: QueueStore, changes: Changes, other: QueueStore
 ) -> None:
     # Given
-    first, second, third = bury(store, 3)
+    first, second, third = dead_letters(store, 3)
     other.push([a_job(second, b"its own")], NOW)
     # When
-    redriven = changes.redrive("mail", Letters(), LATER, other.jobs)
+    redriven = changes.redrive("mail", DeadLetters(), LATER, other.jobs)
     # Then
     assert (redriven.moved, redriven.left) == (2, 1)
     assert str(redriven.refused[second]) == f"queue 'other' has a job {second!r} already"
@@ -328,7 +328,7 @@ def test_an_id_that_comes_up_in_the_other_queue_during_the_move_costs_the_others
     store: QueueStore, changes: Changes, other: QueueStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Given
-    first, second = bury(store, 2)
+    first, second = dead_letters(store, 2)
     movable = store_changes._Move._movable
 
     def pushed_right_after(move: Any, *arguments: Any) -> list[str]:
@@ -338,7 +338,7 @@ def test_an_id_that_comes_up_in_the_other_queue_during_the_move_costs_the_others
 
     monkeypatch.setattr(store_changes._Move, "_movable", pushed_right_after)
     # When
-    redriven = changes.redrive("mail", Letters(), LATER, other.jobs)
+    redriven = changes.redrive("mail", DeadLetters(), LATER, other.jobs)
     # Then
     assert (redriven.moved, redriven.left, list(redriven.refused)) == (1, 1, [second])
     assert states(store) == {second: "dead"}
@@ -350,7 +350,7 @@ def test_a_letter_that_somebody_else_takes_during_the_move_is_left_to_them(
     store: QueueStore, changes: Changes, other: QueueStore, monkeypatch: pytest.MonkeyPatch, state: str
 ) -> None:
     # Given
-    first, second = bury(store, 2)
+    first, second = dead_letters(store, 2)
     movable = store_changes._Move._movable
 
     def taken_right_after(move: Any, *arguments: Any) -> list[str]:
@@ -363,7 +363,7 @@ def test_a_letter_that_somebody_else_takes_during_the_move_is_left_to_them(
 
     monkeypatch.setattr(store_changes._Move, "_movable", taken_right_after)
     # When
-    redriven = changes.redrive("mail", Letters(), LATER, other.jobs)
+    redriven = changes.redrive("mail", DeadLetters(), LATER, other.jobs)
     # Then
     assert (redriven.moved, redriven.left) == (1, 0)
     assert states(store) == ({} if state == "gone" else {second: state})
@@ -375,36 +375,36 @@ def test_a_move_that_breaks_off_leaves_the_jobs_where_they_were(
     store: QueueStore, changes: Changes, other: QueueStore, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     # Given
-    bury(store, 3)
+    dead_letters(store, 3)
     before = everything(store)
     broken = type(store.jobs)
     monkeypatch.setattr(broken, step, raising(AutoReconnect("gone")))
     # When
     with pytest.raises(Unclear):
-        changes.redrive("mail", Letters(), LATER, other.jobs)
+        changes.redrive("mail", DeadLetters(), LATER, other.jobs)
     # Then, and it can be repeated
     monkeypatch.undo()
     assert (everything(store), everything(other)) == (before, {})
-    assert changes.redrive("mail", Letters(), LATER, other.jobs).moved == 3
+    assert changes.redrive("mail", DeadLetters(), LATER, other.jobs).moved == 3
 
 
 def test_without_transactions_nothing_is_moved_and_it_is_said_why(
     store: QueueStore, changes: Changes, other: QueueStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bury(store)
+    dead_letters(store)
     standalone = OperationFailure("Transaction numbers are only allowed on a replica set member", 20)
     monkeypatch.setattr(store_changes._Move, "_apply", raising(standalone))
     with pytest.raises(DifferentStore, match="stand-alone"):
-        changes.redrive("mail", Letters(), LATER, other.jobs)
+        changes.redrive("mail", DeadLetters(), LATER, other.jobs)
 
 
 def test_a_move_that_is_always_overtaken_is_given_up(
     store: QueueStore, changes: Changes, other: QueueStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bury(store)
+    dead_letters(store)
     monkeypatch.setattr(store_changes._Move, "_apply", raising(store_changes._Overtaken()))
     with pytest.raises(Unavailable, match="try again"):
-        changes.redrive("mail", Letters(), LATER, other.jobs)
+        changes.redrive("mail", DeadLetters(), LATER, other.jobs)
 
 
 def raising(error: Exception) -> Any:

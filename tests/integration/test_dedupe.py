@@ -13,12 +13,12 @@ from pymongo.database import Database
 
 from jobs import NOW, a_job, everything, finished, firsts, stored
 from sluicemq_broker.job.job import Dedupe, Job
-from sluicemq_broker.store.changes import Changes, Letters
+from sluicemq_broker.store.changes import Changes, DeadLetters
 from sluicemq_broker.store.documents import DEDUPE_INDEX, REMOVAL_INDEX, seconds
 from sluicemq_broker.store.inserts import Pushed, judge
 from sluicemq_broker.store.inspect import collection
+from sluicemq_broker.store.outcomes import RolledBack
 from sluicemq_broker.store.queue_store import QueueStore
-from sluicemq_broker.store.verdicts import GivenBack
 
 ME = "me"
 WINDOW = 10.0
@@ -40,22 +40,22 @@ def reserved(store: QueueStore, _first: Job) -> None:
     store.reserve(1, NOW, ME)
 
 
-def given_back(store: QueueStore, _first: Job) -> None:
+def rolled_back(store: QueueStore, _first: Job) -> None:
     [job] = store.reserve(1, NOW, ME).jobs
-    store.give_back([GivenBack(job, "why", "worker", NOW + 3600)], NOW)
+    store.roll_back([RolledBack(job, "why", "worker", NOW + 3600)], NOW)
 
 
 def done(store: QueueStore, _first: Job) -> None:
     [job] = store.reserve(1, NOW, ME).jobs
-    store.finish([finished(job, b"result")], NOW)
+    store.complete([finished(job, b"result")], NOW)
 
 
 def dead(store: QueueStore, _first: Job) -> None:
     [job] = store.reserve(1, NOW, ME).jobs
-    store.give_back([GivenBack(job, "why", "worker", dead=True)], NOW)
+    store.roll_back([RolledBack(job, "why", "worker", dead=True)], NOW)
 
 
-HOW = pytest.mark.parametrize("become", [ready, reserved, given_back, done, dead])
+HOW = pytest.mark.parametrize("become", [ready, reserved, rolled_back, done, dead])
 
 
 @HOW
@@ -124,7 +124,7 @@ def test_a_redriven_job_keeps_its_id_in_its_queue_and_contends_for_none_in_anoth
     other.push([one_of("there")], NOW)
     dead(store, one_of("first"))
     # When
-    redriven = changes.redrive("mail", Letters(), NOW + 1, other.jobs if elsewhere else None)
+    redriven = changes.redrive("mail", DeadLetters(), NOW + 1, other.jobs if elsewhere else None)
     # Then
     assert (redriven.moved, redriven.refused) == (1, {})
     assert firsts(store.push([one_of("second")], NOW + 2)) == ({} if elsewhere else {0: "first"})
@@ -151,7 +151,7 @@ def test_a_done_job_stays_for_the_longer_of_window_and_memory_without_its_payloa
     store.push([one_of("first", remember=remember)], NOW)
     [job] = store.reserve(1, NOW, ME).jobs
     # When
-    store.finish([finished(job, b"result")], NOW + 1)
+    store.complete([finished(job, b"result")], NOW + 1)
     # Then
     left = stored(store, "first")
     assert (left["state"], left["result"]) == ("done", b"result")

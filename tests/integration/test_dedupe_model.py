@@ -22,8 +22,8 @@ from sluicemq_broker.store.changes import Changes
 from sluicemq_broker.store.connection import Unclear
 from sluicemq_broker.store.documents import seconds
 from sluicemq_broker.store.inserts import Pushed
+from sluicemq_broker.store.outcomes import RolledBack
 from sluicemq_broker.store.queue_store import QueueStore
-from sluicemq_broker.store.verdicts import GivenBack
 
 ME = "me"
 
@@ -126,10 +126,10 @@ class Pushes(RuleBasedStateMachine):
         for job in self.store.reserve(1, self.now, ME).jobs:
             kept = job.kept_until(self.now)
             if result != "done":
-                self.store.give_back([GivenBack(job, "why", "w", dead=result == "dead")], self.now)
+                self.store.roll_back([RolledBack(job, "why", "w", dead=result == "dead")], self.now)
                 self.jobs[job.id] = result
             elif kept is not None:
-                assert self.store.finish([finished(job, b"")], self.now) == {}
+                assert self.store.complete([finished(job, b"")], self.now) == {}
                 self.jobs[job.id] = "done"
             else:
                 assert self.store.commit([job]) == {}

@@ -136,7 +136,7 @@ def test_a_killed_owner_takes_its_mongod_with_it_and_the_folder_opens_again(
 
 
 def test_a_former_mongod_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sluicemq_broker.embedded.life._FORMER_PATIENCE", 0.1)
+    monkeypatch.setattr("sluicemq_broker.embedded.life._FORMER_TIMEOUT", 0.1)
     (tmp_path / "mongo").mkdir()
     stuck = subprocess.Popen([sys.executable, "-c", "input()", tmp_path / "mongo"], stdin=subprocess.PIPE)
     try:
@@ -187,7 +187,7 @@ def test_a_stop_ends_a_mongod_that_is_just_being_brought_back(tmp_path: Path) ->
 def test_a_stopped_mongod_that_hears_no_signal_is_killed_in_bounded_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sluicemq_broker.embedded.life._STOP_PATIENCE", 0.2)
+    monkeypatch.setattr("sluicemq_broker.embedded.life._STOP_TIMEOUT", 0.2)
     with running(tmp_path) as store:
         pid = store.pid
         assert pid

@@ -18,8 +18,8 @@ from pymongo.write_concern import WriteConcern
 
 from jobs import NOW, a_job, finished
 from sluicemq_broker.job.job import Dedupe
-from sluicemq_broker.store.changes import Changes, Letters
-from sluicemq_broker.store.documents import INDEXES, REMOVAL_INDEX, Usual, date, document
+from sluicemq_broker.store.changes import Changes, DeadLetters
+from sluicemq_broker.store.documents import INDEXES, REMOVAL_INDEX, QueueDefaults, date, document
 from sluicemq_broker.store.inspect import COUNTED_EXACTLY, Inspector, collection
 from sluicemq_broker.store.queue_store import QueueStore
 
@@ -122,7 +122,7 @@ def crowded(mongo_uri: str, explainer: Explainer, request: pytest.FixtureRequest
         client.drop_database(name)
 
 
-_USUAL = Usual()
+_USUAL = QueueDefaults()
 
 
 def _waiting(at: int) -> dict[str, Any]:
@@ -239,15 +239,17 @@ def test_looking_for_expired_jobs_finds_none_at_once_and_some_by_their_keys(
 
 def test_burying_expired_jobs_reads_those_alone(crowded: QueueStore, explainer: Explainer) -> None:
     # Given
-    store = QueueStore(crowded.jobs.database, crowded.name, Usual(on_expiry="dead", dead_retention=3600.0))
+    store = QueueStore(
+        crowded.jobs.database, crowded.name, QueueDefaults(on_expiry="dead", dead_retention=3600.0)
+    )
     # When
     with explainer.plans() as plans:
         some = store.expire(NOW + 9, 100)
     # Then
-    found, buried = plans
+    found, died = plans
     assert (len(some), found.keys) == (100, 100)
-    assert buried.documents <= 100
-    assert "COLLSCAN" not in buried.stages
+    assert died.documents <= 100
+    assert "COLLSCAN" not in died.stages
     store.jobs.delete_many({"_id": {"$in": some}})
 
 
@@ -259,8 +261,8 @@ def test_kept_jobs_are_finished_and_taken_back_by_their_ids(
     job.keep_done = 60.0
     # When
     with explainer.plans() as plans:
-        crowded.finish([finished(job)], NOW)
-        crowded.take_back([job])
+        crowded.complete([finished(job)], NOW)
+        crowded.undo_pop([job])
     # Then
     assert [plan.command for plan in plans] == ["update", "update"]
     assert [(plan.keys, plan.documents) for plan in plans] == [(1, 1), (1, 1)]
@@ -342,7 +344,7 @@ def test_a_redrive_reads_the_letters_it_takes_and_counts_the_others_by_their_key
 ) -> None:
     # When
     with explainer.plans() as plans:
-        redriven = Changes(crowded.jobs.database).redrive("mail", Letters(limit=100), NOW + ENDED)
+        redriven = Changes(crowded.jobs.database).redrive("mail", DeadLetters(limit=100), NOW + ENDED)
     # Then
     assert (redriven.moved, redriven.left) == (100, ENDED // 2 - 100)
     find, update, count, partial = plans

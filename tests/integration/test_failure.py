@@ -267,9 +267,9 @@ def test_every_setting_is_the_queues_own_unless_the_job_has_another_at_each_door
 ) -> None:
     # When
     push(broker, f"own-{push.__name__}", HEADERS)
-    push(broker, f"usual-{push.__name__}", {})
+    push(broker, f"defaults-{push.__name__}", {})
     # Then
-    own, usual = (stored(broker.admin, f"{kind}-{push.__name__}") for kind in ("own", "usual"))
+    own, defaults = (stored(broker.admin, f"{kind}-{push.__name__}") for kind in ("own", "defaults"))
     assert {name: own[name] for name in ("priority", "max_attempts", "visibility_timeout", "keep_done")} == {
         "priority": 0, "max_attempts": 0, "visibility_timeout": 9.5, "keep_done": 0,
     }  # fmt: skip
@@ -277,10 +277,10 @@ def test_every_setting_is_the_queues_own_unless_the_job_has_another_at_each_door
     assert own["backoff"] == backoff
     assert own["eligible_at"] == NOT_BEFORE
     assert own["expires_at"] - own["created_at"] == pytest.approx(5000, abs=1)
-    assert usual["priority"] == 7
-    assert usual["eligible_at"] - usual["created_at"] == pytest.approx(50, abs=1)
-    assert usual["expires_at"] - usual["created_at"] == pytest.approx(500, abs=1)
-    assert not {"max_attempts", "visibility_timeout", "keep_done", "backoff"} & usual.keys()
+    assert defaults["priority"] == 7
+    assert defaults["eligible_at"] - defaults["created_at"] == pytest.approx(50, abs=1)
+    assert defaults["expires_at"] - defaults["created_at"] == pytest.approx(500, abs=1)
+    assert not {"max_attempts", "visibility_timeout", "keep_done", "backoff"} & defaults.keys()
 
 
 def stored(admin: Client, job_id: str) -> dict[str, Any]:

@@ -74,12 +74,12 @@ def test_a_rep_worker_rolls_back_with_a_reason_and_a_delay(broker: BrokerUnderTe
     worker = broker.socket(zmq.REP, doors.back)
     broker.ask(doors.front, b"", b'{"reply": "accepted"}', b"work")
     receive(worker)
-    given_back = time.monotonic()
+    rolled_back = time.monotonic()
 
     worker.send_multipart([b"ROLLBACK", b"too early", b"0.5"])
 
     assert receive(worker) == [b"work"]
-    assert time.monotonic() - given_back >= 0.48
+    assert time.monotonic() - rolled_back >= 0.48
     (job,) = broker.admin.peek(doors.queue, "reserved")
     assert [(each["attempt"], each["reason"]) for each in job["errors"]] == [(1, "too early")]
 
@@ -199,13 +199,13 @@ def test_a_pull_worker_commits_by_receipt(broker: BrokerUnderTest, rest: list[by
 def test_a_pull_worker_rolls_back_with_a_reason_and_a_delay(broker: BrokerUnderTest) -> None:
     doors = broker.take("ack")
     worker, commits, receipt = _delivered(broker, doors)
-    given_back = time.monotonic()
+    rolled_back = time.monotonic()
 
     commits.send_multipart([b"ROLLBACK", receipt, b"too early", b"0.5"])
 
     again, _ = receive(worker)
     assert again != receipt
-    assert time.monotonic() - given_back >= 0.48
+    assert time.monotonic() - rolled_back >= 0.48
     (job,) = broker.admin.peek(doors.queue, "reserved")
     assert job["errors"][-1]["reason"] == "too early"
 

@@ -12,8 +12,8 @@ from sluicemq.errors import NotFound
 from sluicemq_broker.store import inspect as store_inspect
 from sluicemq_broker.store.documents import SCHEMA, date
 from sluicemq_broker.store.inspect import SHOWN_STATES, Inspector, NewerSchema, collection
+from sluicemq_broker.store.outcomes import RolledBack
 from sluicemq_broker.store.queue_store import QueueStore
-from sluicemq_broker.store.verdicts import GivenBack
 
 ME = "me"
 LIMIT, BYTES = 100, 1_000_000
@@ -25,8 +25,8 @@ def crowd(store: QueueStore) -> QueueStore:
     store.push(some_jobs(3) + some_jobs(2, eligible_at=NOW + 60) + some_jobs(4, owner=ME), NOW)
     done, *dead = some_jobs(6, owner=ME, remember=60.0)
     store.push([done, *dead], NOW)
-    store.finish([finished(done, b"result")], NOW)
-    store.give_back([GivenBack(job, "bad", "worker", dead=True) for job in dead], NOW)
+    store.complete([finished(done, b"result")], NOW)
+    store.roll_back([RolledBack(job, "bad", "worker", dead=True) for job in dead], NOW)
     return store
 
 
@@ -100,7 +100,7 @@ def test_a_job_is_shown_whole_with_its_history(store: QueueStore, inspector: Ins
     # Given
     [job] = jobs = [a_job("a", b"x" * 100_000, headers={"k": [1]}, owner=ME, priority=3)]
     store.push(jobs, NOW)
-    store.give_back([GivenBack(job, "bad", "w", due=NOW + 9)], NOW + 1)
+    store.roll_back([RolledBack(job, "bad", "w", due=NOW + 9)], NOW + 1)
     # When
     shown = inspector.show("mail", "a", NOW)
     # Then
@@ -139,7 +139,7 @@ def test_a_shown_job_has_all_that_is_stored_with_times_in_seconds(
     # Given
     [job] = jobs = [a_job("a", b"x", headers={"k": [1]}, owner=ME, priority=3)]
     store.push(jobs, NOW)
-    store.give_back([GivenBack(job, "bad", "w", dead=True)], NOW + 1)
+    store.roll_back([RolledBack(job, "bad", "w", dead=True)], NOW + 1)
     # When
     [shown] = inspector.peek("mail", "dead", 1, BYTES, NOW)
     # Then

@@ -18,10 +18,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from jobs import NOW, a_job, everything, finished
 from sluicemq.errors import LeaseLost, NotFound, Uncertain
 from sluicemq_broker.job.job import Job
-from sluicemq_broker.store.changes import Changes, Letters, Redriven
+from sluicemq_broker.store.changes import Changes, DeadLetters, Redriven
 from sluicemq_broker.store.documents import seconds as seconds_of
+from sluicemq_broker.store.outcomes import RolledBack
 from sluicemq_broker.store.queue_store import QueueStore
-from sluicemq_broker.store.verdicts import GivenBack
 
 OWNERS = ("one", "two")
 MAX_LOSSES, MAX_ATTEMPTS = 3, 4
@@ -147,7 +147,7 @@ class Queue(RuleBasedStateMachine):
             return
         ours, there = self._ours(jobs), {job.id for job in jobs if job.id in self.known}
         repeated = {job.id for job in jobs if job.id in there and self.known[job.id].done_by == owner}
-        problems = self.store.finish([finished(job, result) for job in jobs], self.now)
+        problems = self.store.complete([finished(job, result) for job in jobs], self.now)
         for job_id in ours:
             self._end(job_id, "done")
             self.known[job_id].result, self.known[job_id].done_by = result, owner
@@ -156,14 +156,14 @@ class Queue(RuleBasedStateMachine):
         self._accept({job.id for job in jobs} - problems.keys() - repeated)
 
     @rule(owner=owners, data=st.data(), delay=st.sampled_from([None, 0, 5]), dead=st.booleans())
-    def give_back(self, owner: str, data: st.DataObject, delay: int | None, *, dead: bool) -> None:
+    def roll_back(self, owner: str, data: st.DataObject, delay: int | None, *, dead: bool) -> None:
         jobs = self._some(owner, data)
         if not jobs:
             return
         ours = self._ours(jobs)
         due = None if delay is None else self.now + delay
-        entries = [GivenBack(job, "why", "worker", due, dead=dead) for job in jobs]
-        assert self.store.give_back(entries, self.now) == len(ours)
+        entries = [RolledBack(job, "why", "worker", due, dead=dead) for job in jobs]
+        assert self.store.roll_back(entries, self.now) == len(ours)
         for job_id in ours:
             known = self.known[job_id]
             if dead:
@@ -227,7 +227,7 @@ class Queue(RuleBasedStateMachine):
     @rule()
     def redrive(self) -> None:
         dead = [known for known in self.known.values() if known.state == "dead"]
-        assert self.changes.redrive("mail", Letters(), self.now) == Redriven(len(dead), 0)
+        assert self.changes.redrive("mail", DeadLetters(), self.now) == Redriven(len(dead), 0)
         for known in dead:
             known.state, known.attempts, known.losses, known.due = "ready", 0, 0, self.now
             if known.expires is not None:

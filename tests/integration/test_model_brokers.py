@@ -561,7 +561,7 @@ class TwoBrokers(RuleBasedStateMachine):
         broker = self.brokers[slot]
         for hand in self._hands_of(broker):
             hand.open = False
-        broker.give_back_all()
+        broker.release_all()
         self._learn_what_is_certain()
         broker.end()
         self._replace(slot)

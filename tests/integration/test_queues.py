@@ -236,7 +236,7 @@ def test_unreadable_messages_count_at_the_mark_of_their_door_until_they_are_kept
 ) -> None:
     queue, mark, deadline = queues.open("mail"), boundless(), Deadline()
     letter = {"_id": "x", "payload": b"", "size": 1, "raw_headers": b"", "reason": "BAD_FRAMES: no"}
-    queue.bury(letter, mark, 128 * 1024)
+    queue.keep_unreadable(letter, mark, 128 * 1024)
     counted = (mark.count, mark.bytes)
     deadline.begin(60.0)
     assert deadline.until(lambda: not queue.busy)

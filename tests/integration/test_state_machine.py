@@ -14,11 +14,11 @@ from jobs import NOW, a_job, everything, finished
 from launcher import wait_until
 from sluicemq.errors import NotFound
 from sluicemq_broker.job.job import Job, State
-from sluicemq_broker.store.changes import Changes, Letters
-from sluicemq_broker.store.documents import Usual, date
+from sluicemq_broker.store.changes import Changes, DeadLetters
+from sluicemq_broker.store.documents import QueueDefaults, date
 from sluicemq_broker.store.inspect import collection
+from sluicemq_broker.store.outcomes import RolledBack
 from sluicemq_broker.store.queue_store import QueueStore
-from sluicemq_broker.store.verdicts import GivenBack
 
 ME, OTHER = "me", "other"
 LOSSES = 3
@@ -35,7 +35,7 @@ class Life:
         self.store.prepare()
         self.other.prepare()
         self.where_they_die = QueueStore(
-            documents, collection("mail"), Usual(on_expiry="dead", dead_retention=KEPT)
+            documents, collection("mail"), QueueDefaults(on_expiry="dead", dead_retention=KEPT)
         )
         self.job = a_job("a", owner=ME, remember=60.0)
 
@@ -79,17 +79,17 @@ def reserved_for_the_last_time(life: Life) -> None:
 
 def done(life: Life) -> None:
     job = push(life, owner=OTHER)
-    life.store.finish([finished(job, b"result")], NOW)
+    life.store.complete([finished(job, b"result")], NOW)
 
 
 def popped(life: Life) -> None:
     reserved(life)
-    life.store.finish([finished(life.job)], NOW)
+    life.store.complete([finished(life.job)], NOW)
 
 
 def dead(life: Life) -> None:
     job = push(life, owner=OTHER)
-    life.store.give_back([GivenBack(job, "bad", "worker", dead=True)], NOW)
+    life.store.roll_back([RolledBack(job, "bad", "worker", dead=True)], NOW)
 
 
 #: How a job gets into each state that the store tells apart; ``gone``: it is not there.
@@ -126,35 +126,35 @@ def change(life: Life, **fields: Any) -> None:
         life.changes.change("mail", "a", NOW, **fields)
 
 
-def give_back(life: Life, **settings: Any) -> None:
-    life.store.give_back([GivenBack(life.job, "why", "worker", **settings)], NOW)
+def roll_back(life: Life, **settings: Any) -> None:
+    life.store.roll_back([RolledBack(life.job, "why", "worker", **settings)], NOW)
 
 
 #: Every verb, as the holder ``me`` or a sweep of ``me`` says it.
 VERBS: dict[str, Callable[[Life], object]] = {
     "push": push,
     "push, born reserved": lambda life: push(life, owner=ME),
-    "bury": lambda life: life.store.bury(
+    "keep_unreadable": lambda life: life.store.keep_unreadable(
         [{"_id": "a", "payload": b"", "raw_headers": b"", "reason": "unreadable", "size": 1}], NOW
     ),
     "reserve": lambda life: life.store.reserve(10, NOW, ME),
     "commit": lambda life: life.store.commit([life.job]),
-    "finish": lambda life: life.store.finish([finished(life.job, b"mine")], NOW),
-    "rollback": give_back,
-    "rollback with delay": lambda life: give_back(life, due=NOW + 9, suspect=True),
-    "reject": lambda life: give_back(life, dead=True),
+    "finish": lambda life: life.store.complete([finished(life.job, b"mine")], NOW),
+    "rollback": roll_back,
+    "rollback with delay": lambda life: roll_back(life, due=NOW + 9, suspect=True),
+    "reject": lambda life: roll_back(life, dead=True),
     "release": lambda life: life.store.release([a_job("a", owner=ME)]),
     "reclaim": lambda life: life.store.reclaim(ME, LOSSES, NOW),
-    "take back": lambda life: life.store.take_back([life.job]),
+    "take back": lambda life: life.store.undo_pop([life.job]),
     "expire": lambda life: life.store.expire(NOW),
     "expire, to the dead letters": lambda life: life.where_they_die.expire(NOW),
     "cancel": cancel,
     "promote": promote,
     "change of the priority": lambda life: change(life, priority=7),
     "change of the delay": lambda life: change(life, due=NOW + 5),
-    "redrive": lambda life: life.changes.redrive("mail", Letters(), NOW),
-    "redrive by id": lambda life: life.changes.redrive("mail", Letters(("a",)), NOW),
-    "redrive elsewhere": lambda life: life.changes.redrive("mail", Letters(), NOW, life.other.jobs),
+    "redrive": lambda life: life.changes.redrive("mail", DeadLetters(), NOW),
+    "redrive by id": lambda life: life.changes.redrive("mail", DeadLetters(("a",)), NOW),
+    "redrive elsewhere": lambda life: life.changes.redrive("mail", DeadLetters(), NOW, life.other.jobs),
     "purge ready": lambda life: life.changes.purge("mail", "ready", NOW),
     "purge scheduled": lambda life: life.changes.purge("mail", "scheduled", NOW),
     "purge done": lambda life: life.changes.purge("mail", "done", NOW),
@@ -165,7 +165,7 @@ VERBS: dict[str, Callable[[Life], object]] = {
 EDGES: dict[tuple[str, str], str] = {
     ("gone", "push"): "ready",
     ("gone", "push, born reserved"): "reserved",
-    ("gone", "bury"): "dead",
+    ("gone", "keep_unreadable"): "dead",
     ("ready", "reserve"): "reserved",
     ("ready", "cancel"): "gone",
     ("ready", "purge ready"): "gone",
@@ -229,15 +229,15 @@ def test_a_verb_moves_a_job_along_its_edge_and_from_elsewhere_changes_nothing(
 
 
 DEATHS: dict[str, Callable[[Life], object]] = {
-    "rejected": lambda life: life.where_they_die.give_back(
-        [GivenBack(push(life, owner=ME), "bad", "w", dead=True)], NOW
+    "rejected": lambda life: life.where_they_die.roll_back(
+        [RolledBack(push(life, owner=ME), "bad", "w", dead=True)], NOW
     ),
     "no attempt left": lambda life: (spent(life), life.where_they_die.reserve(1, NOW, ME)),
     "lost too often": lambda life: (
         reserved_for_the_last_time(life), life.where_they_die.reclaim(ME, LOSSES, NOW)
     ),
     "expired": lambda life: (push(life, expires_at=NOW - 1), life.where_they_die.expire(NOW)),
-    "unreadable": lambda life: life.where_they_die.bury(
+    "unreadable": lambda life: life.where_they_die.keep_unreadable(
         [{"_id": "a", "payload": b"", "raw_headers": b"", "reason": "unreadable", "size": 1}], NOW
     ),
 }  # fmt: skip
@@ -259,7 +259,9 @@ def test_every_way_to_die_notes_why_and_when_the_dead_letter_is_removed(life: Li
 
 @pytest.mark.parametrize("death", DEATHS)
 def test_without_a_retention_a_dead_letter_is_kept_for_ever(life: Life, death: str) -> None:
-    life.where_they_die = QueueStore(life.store.jobs.database, collection("mail"), Usual(on_expiry="dead"))
+    life.where_they_die = QueueStore(
+        life.store.jobs.database, collection("mail"), QueueDefaults(on_expiry="dead")
+    )
     DEATHS[death](life)
     assert life.state() == "dead"
     assert "remove_at" not in life.document()
@@ -271,7 +273,7 @@ def test_a_done_job_is_gone_when_its_time_to_be_remembered_is_over(life: Life, s
     reserved(life)
     long_ago = 1_000_000_000.0
     # When
-    store.finish([finished(life.job, b"result")], long_ago)
+    store.complete([finished(life.job, b"result")], long_ago)
     # Then
     wait_until(lambda: life.state() == "gone", what="the removal of a job whose remove_at is over")
 
@@ -279,7 +281,7 @@ def test_a_done_job_is_gone_when_its_time_to_be_remembered_is_over(life: Life, s
 def test_the_drawing_names_every_state_and_every_verb_that_moves_a_job() -> None:
     drawing = State.__doc__ or ""
     words = set(re.findall(r"\w+", drawing))
-    verbs = {re.split(r", | ", verb)[0] for _, verb in EDGES} - {"finish", "bury"}
+    verbs = {re.split(r", | ", verb)[0] for _, verb in EDGES} - {"finish", "keep_unreadable"}
     assert {state.value for state in State} <= words
     assert verbs <= words
     assert {"kept", "remembered", "remove_at", "unreadable", "popped"} <= words

@@ -17,11 +17,11 @@ from sluicemq_broker.job.backoff import Backoff
 from sluicemq_broker.job.job import ERRORS_KEPT, Dedupe, Job, State
 from sluicemq_broker.store import queue_store as store_module
 from sluicemq_broker.store.connection import Doubtful, Refused, Unclear, translated
-from sluicemq_broker.store.documents import INDEXES, Usual, date
+from sluicemq_broker.store.documents import INDEXES, QueueDefaults, date
 from sluicemq_broker.store.inserts import MOST_DOUBTS, Insertion, Pushed, refusals
 from sluicemq_broker.store.numbered import Insert, Sessions, sessions_of
+from sluicemq_broker.store.outcomes import Completed, Found, RolledBack
 from sluicemq_broker.store.queue_store import Claim, QueueStore
-from sluicemq_broker.store.verdicts import Finished, Found, GivenBack
 
 ME, OTHER = "me", "other"
 
@@ -40,8 +40,8 @@ def at(seconds: float) -> datetime:
     return date(seconds).replace(tzinfo=None)
 
 
-def given_back(job: Job, reason: str = "why", **options: Any) -> GivenBack:
-    return GivenBack(job, reason, "worker", **options)
+def rolled_back(job: Job, reason: str = "why", **options: Any) -> RolledBack:
+    return RolledBack(job, reason, "worker", **options)
 
 
 # ------------------------------------------------------------------------- push
@@ -92,7 +92,7 @@ def test_an_id_twice_in_one_push_is_stored_once(store: QueueStore) -> None:
 def test_a_push_of_an_id_whose_job_is_done_is_an_existing_one(store: QueueStore) -> None:
     # Given
     [job] = pushed(store, a_job("a", remember=60.0, owner=ME))
-    store.finish([finished(job, b"result")], NOW)
+    store.complete([finished(job, b"result")], NOW)
     # When
     answer = store.push([a_job("a")], NOW)
     # Then
@@ -197,18 +197,18 @@ def test_a_new_job_does_not_die_of_what_a_former_one_of_its_id_has_used_up(
     spent = a_job("a", max_attempts=2)
     spent.attempts = 2
     pushed(store, spent)
-    bury = QueueStore._bury_spent
+    keep_unreadable = QueueStore._spent_to_dead
 
     def pushed_anew(self: QueueStore, *arguments: Any) -> tuple[str, ...]:
         store.jobs.delete_one({"_id": "a"})
         pushed(store, a_job("a", max_attempts=2))
-        return bury(self, *arguments)
+        return keep_unreadable(self, *arguments)
 
-    monkeypatch.setattr(QueueStore, "_bury_spent", pushed_anew)
+    monkeypatch.setattr(QueueStore, "_spent_to_dead", pushed_anew)
     # When
     claimed = claim(store)
     # Then
-    assert (claimed.jobs, claimed.buried) == ([], ())
+    assert (claimed.jobs, claimed.died) == ([], ())
     assert stored(store, "a")["state"] == "ready"
 
 
@@ -315,8 +315,8 @@ def test_an_unreadable_message_is_a_dead_letter_with_its_reason_and_may_be_burie
     # Given
     letter = {"_id": "a", "payload": b"\xff", "raw_headers": b"{", "reason": "BAD_HEADERS: no", "size": 9}
     # When
-    store.bury([letter], NOW)
-    store.bury([letter], NOW)
+    store.keep_unreadable([letter], NOW)
+    store.keep_unreadable([letter], NOW)
     # Then
     assert store.find(["a"])["a"] == Found(State.DEAD, "", b"", "BAD_HEADERS: no")
     assert stored(store, "a")["raw_headers"] == b"{"
@@ -395,8 +395,8 @@ def test_a_job_without_attempts_left_goes_to_the_dead_letters_instead_of_a_worke
     # When
     claimed = claim(store)
     # Then
-    assert (ids(claimed.jobs), claimed.buried) == (["next"], ("spent",))
-    assert claim(store).buried == ()
+    assert (ids(claimed.jobs), claimed.died) == (["next"], ("spent",))
+    assert claim(store).died == ()
     assert store.find(["spent"])["spent"] == Found(State.DEAD, "", b"", "no attempt is left")
 
 
@@ -448,7 +448,7 @@ def test_a_job_given_back_with_a_delay_between_read_and_update_is_not_claimed_ea
 
     def claimed_and_delayed() -> None:
         [job] = claim(store, owner=OTHER).jobs
-        store.give_back([given_back(job, due=NOW + 60)], NOW)
+        store.roll_back([rolled_back(job, due=NOW + 60)], NOW)
 
     between_read_and_update(store, monkeypatch, claimed_and_delayed)
     # When
@@ -518,8 +518,8 @@ def test_a_repeated_commit_leaves_the_job_that_was_pushed_anew_under_the_id(stor
     "repeat",
     [
         lambda store, job: store.release([job]),
-        lambda store, job: store.give_back([given_back(job)], NOW),
-        lambda store, job: len(store.finish([finished(job)], NOW)) - 1,
+        lambda store, job: store.roll_back([rolled_back(job)], NOW),
+        lambda store, job: len(store.complete([finished(job)], NOW)) - 1,
         lambda store, job: len(store.commit([job])) - 1,
     ],
     ids=["release", "rollback", "finish", "commit"],
@@ -573,7 +573,7 @@ def test_a_finished_job_is_remembered_with_its_result_until_its_time_is_over(sto
     # Given
     [job] = pushed(store, a_job("a", remember=300.0, owner=ME))
     # When
-    problems = store.finish([finished(job, b"result")], NOW)
+    problems = store.complete([finished(job, b"result")], NOW)
     # Then
     assert problems == {}
     assert store.find(["a"])["a"].result == b"result"
@@ -587,7 +587,7 @@ def test_a_kept_job_stays_whole_with_who_did_it_when_and_with_what_result(store:
     [job] = claim(store).jobs
     before = stored(store, "a")
     # When
-    problems = store.finish([Finished(job, b"result", "worker", NOW + 1)], NOW + 2)
+    problems = store.complete([Completed(job, b"result", "worker", NOW + 1)], NOW + 2)
     # Then
     assert problems == {}
     expected = {name: each for name, each in before.items() if name not in ("owner", "reserved_at")}
@@ -602,7 +602,7 @@ def test_a_job_that_is_remembered_and_kept_stays_for_the_longer_of_the_two(
     store: QueueStore, remember: float, keep_done: float, kept: float
 ) -> None:
     [job] = pushed(store, a_job("a", remember=remember, keep_done=keep_done, owner=ME))
-    store.finish([finished(job)], NOW)
+    store.complete([finished(job)], NOW)
     assert stored(store, "a")["remove_at"] == at(NOW + kept)
     assert ("payload" in stored(store, "a")) == (keep_done > 0)
 
@@ -615,9 +615,9 @@ def test_a_popped_job_that_could_not_be_sent_is_as_it_was_before(
     pushed(store, a_job("a", headers={"k": "v"}, **settings))
     before = everything(store)
     [job] = claim(store).jobs
-    store.finish([finished(job)], NOW)
+    store.complete([finished(job)], NOW)
     # When
-    counts = [store.take_back([job]), store.take_back([job])]
+    counts = [store.undo_pop([job]), store.undo_pop([job])]
     # Then
     assert counts == [1, 0]
     assert everything(store) == before
@@ -627,12 +627,12 @@ def test_a_popped_job_that_was_popped_again_since_is_not_taken_back(store: Queue
     # Given one that was taken back, and is popped and sent by now
     pushed(store, a_job("a", keep_done=60.0))
     [first] = claim(store, hold=1).jobs
-    store.finish([finished(first)], NOW)
-    store.take_back([first])
+    store.complete([finished(first)], NOW)
+    store.undo_pop([first])
     [second] = claim(store, hold=2).jobs
-    store.finish([finished(second)], NOW)
+    store.complete([finished(second)], NOW)
     # When the order lands again
-    count = store.take_back([first])
+    count = store.undo_pop([first])
     # Then
     assert count == 0
     assert stored(store, "a")["state"] == "done"
@@ -644,7 +644,7 @@ def test_of_many_finished_jobs_each_keeps_its_own_result_and_story(store: QueueS
     jobs[4].keep_done, jobs[5].keep_done, jobs[5].remember = 5.0, 0.0, 9.0
     story = [(b"a", "x"), (b"a", "x"), (b"b", "x"), (b"a", "y"), (b"a", "x"), (b"a", "x")]
     # When
-    store.finish([Finished(job, *story[at], NOW) for at, job in enumerate(jobs)], NOW)
+    store.complete([Completed(job, *story[at], NOW) for at, job in enumerate(jobs)], NOW)
     # Then
     found = everything(store)
     assert [(found[each]["result"], found[each]["worker"]) for each in ids(jobs)] == story
@@ -657,7 +657,7 @@ def test_a_job_that_grows_too_long_takes_none_of_those_like_it_with_it(store: Qu
     long = a_job(payload=bytes(12 * 2**20), keep_done=9.0, owner=ME)
     jobs = pushed(store, a_job(keep_done=9.0, owner=ME), long, a_job(keep_done=9.0, owner=ME))
     # When
-    problems = store.finish([finished(each, bytes(5 * 2**20)) for each in jobs], NOW)
+    problems = store.complete([finished(each, bytes(5 * 2**20)) for each in jobs], NOW)
     # Then
     assert {each: type(why) for each, why in problems.items()} == {long.id: TooLarge}
     assert [each["state"] for each in everything(store).values()] == ["done", "reserved", "done"]
@@ -666,10 +666,10 @@ def test_a_job_that_grows_too_long_takes_none_of_those_like_it_with_it(store: Qu
 def test_finishing_twice_is_harmless(store: QueueStore) -> None:
     # Given
     [job] = pushed(store, a_job("a", remember=300.0, owner=ME))
-    store.finish([finished(job, b"result")], NOW)
+    store.complete([finished(job, b"result")], NOW)
     before = everything(store)
     # When
-    problems = store.finish([finished(job, b"result")], NOW + 1)
+    problems = store.complete([finished(job, b"result")], NOW + 1)
     # Then
     assert problems == {}
     assert everything(store) == before
@@ -683,9 +683,9 @@ def test_a_finish_under_a_lost_owner_changes_nothing_even_when_another_has_finis
     store.reclaim(ME, 20, NOW)
     [again] = claim(store, owner=OTHER).jobs
     # When
-    while_held = store.finish([finished(job, b"late")], NOW)
-    store.finish([finished(again, b"result")], NOW)
-    when_done = store.finish([finished(job, b"late")], NOW)
+    while_held = store.complete([finished(job, b"late")], NOW)
+    store.complete([finished(again, b"result")], NOW)
+    when_done = store.complete([finished(job, b"late")], NOW)
     # Then
     assert isinstance(while_held["a"], LeaseLost)
     assert isinstance(when_done["a"], LeaseLost)
@@ -699,9 +699,9 @@ def test_a_late_finish_is_not_that_of_the_hold_which_the_same_owner_has_finished
     [job] = pushed(store, a_job("a", remember=300.0, owner=ME, hold=1))
     store.release([job])
     [again] = claim(store, hold=2).jobs
-    store.finish([finished(again, b"result")], NOW)
+    store.complete([finished(again, b"result")], NOW)
     # When
-    problems = store.finish([finished(job, b"late")], NOW)
+    problems = store.complete([finished(job, b"late")], NOW)
     # Then
     assert isinstance(problems["a"], LeaseLost)
     assert store.find(["a"])["a"].result == b"result"
@@ -712,7 +712,7 @@ def test_a_finish_of_a_job_that_is_gone_is_uncertain_and_the_others_are_finished
     gone, here = pushed(store, *some_jobs(2, remember=300.0, owner=ME))
     store.commit([gone])
     # When
-    problems = store.finish([finished(gone, b"1"), finished(here, b"2")], NOW)
+    problems = store.complete([finished(gone, b"1"), finished(here, b"2")], NOW)
     # Then
     assert {job_id: type(problem) for job_id, problem in problems.items()} == {gone.id: Uncertain}
     assert store.find([here.id])[here.id].state is State.DONE
@@ -726,7 +726,7 @@ def test_a_job_given_back_is_ready_again_with_its_history_and_its_attempt_counte
     pushed(store, a_job("a"))
     [job] = claim(store).jobs
     # When
-    ours = store.give_back([given_back(job, "no luck")], NOW + 1)
+    ours = store.roll_back([rolled_back(job, "no luck")], NOW + 1)
     # Then
     document = stored(store, "a")
     assert ours == 1
@@ -742,7 +742,7 @@ def test_a_job_given_back_with_a_delay_is_due_then_and_never_in_the_past(store: 
     # Given
     delayed, past = pushed(store, a_job("delayed", owner=ME), a_job("past", owner=ME))
     # When
-    store.give_back([given_back(delayed, due=NOW + 9), given_back(past, due=NOW - 9)], NOW)
+    store.roll_back([rolled_back(delayed, due=NOW + 9), rolled_back(past, due=NOW - 9)], NOW)
     # Then
     assert claim(store, now=NOW - 1).jobs == []
     assert ids(claim(store, now=NOW).jobs) == ["past"]
@@ -752,7 +752,7 @@ def test_a_job_given_back_with_a_delay_is_due_then_and_never_in_the_past(store: 
 def test_a_job_given_back_without_a_delay_keeps_its_place(store: QueueStore) -> None:
     pushed(store, a_job("a"), a_job("b"))
     [job] = claim(store, 1).jobs
-    store.give_back([given_back(job)], NOW)
+    store.roll_back([rolled_back(job)], NOW)
     assert ids(claim(store).jobs) == ["a", "b"]
 
 
@@ -762,7 +762,7 @@ def test_a_history_keeps_the_last_ten_failures_and_cuts_long_reasons(store: Queu
     # When
     for number in range(ERRORS_KEPT + 3):
         [job] = claim(store).jobs
-        store.give_back([given_back(job, f"{number} " + "x" * 5000)], NOW)
+        store.roll_back([rolled_back(job, f"{number} " + "x" * 5000)], NOW)
     # Then
     errors = stored(store, "a")["errors"]
     assert [each["attempt"] for each in errors] == list(range(4, ERRORS_KEPT + 4))
@@ -775,10 +775,10 @@ def test_a_suspect_stays_one(store: QueueStore) -> None:
     # Given
     pushed(store, a_job("a"))
     [job] = claim(store).jobs
-    store.give_back([given_back(job, suspect=True)], NOW)
+    store.roll_back([rolled_back(job, suspect=True)], NOW)
     # When
     [first] = claim(store).jobs
-    store.give_back([given_back(first)], NOW)
+    store.roll_back([rolled_back(first)], NOW)
     [second] = claim(store).jobs
     # Then
     assert first.suspect
@@ -787,7 +787,7 @@ def test_a_suspect_stays_one(store: QueueStore) -> None:
 
 def test_a_rejected_job_is_dead_with_its_reason_and_is_not_handed_out(store: QueueStore) -> None:
     [job] = pushed(store, a_job("a", owner=ME))
-    store.give_back([given_back(job, "poison", due=NOW + 5, dead=True)], NOW)
+    store.roll_back([rolled_back(job, "poison", due=NOW + 5, dead=True)], NOW)
     assert store.find(["a"])["a"] == Found(State.DEAD, "", b"", "poison")
     assert stored(store, "a")["ended_at"] == date(NOW).replace(tzinfo=None)
     assert claim(store, now=NOW + 10).jobs == []
@@ -800,7 +800,7 @@ def test_only_jobs_that_are_still_ours_are_given_back(store: QueueStore) -> None
     claim(store, owner=OTHER)
     before = stored(store, "lost")
     # When
-    ours = store.give_back([given_back(mine), given_back(lost, dead=True)], NOW)
+    ours = store.roll_back([rolled_back(mine), rolled_back(lost, dead=True)], NOW)
     # Then
     assert ours == 1
     assert stored(store, "lost") == before
@@ -895,7 +895,7 @@ def test_expired_jobs_are_dead_letters_where_the_queue_says_so(
     documents: Database[dict[str, Any]],
 ) -> None:
     # Given
-    store = QueueStore(documents, "queue.mail", Usual(on_expiry="dead"))
+    store = QueueStore(documents, "queue.mail", QueueDefaults(on_expiry="dead"))
     over = pushed(store, *some_jobs(3, expires_at=NOW))
     pushed(store, a_job("later", expires_at=NOW + 1), a_job("held", expires_at=NOW, owner=ME))
     # When
@@ -914,7 +914,7 @@ def test_expired_jobs_are_dead_letters_where_the_queue_says_so(
 
 def test_a_rejection_in_the_same_word_is_no_expiry(store: QueueStore) -> None:
     [job] = pushed(store, a_job("a", owner=ME))
-    store.give_back([given_back(job, "expired", dead=True)], NOW)
+    store.roll_back([rolled_back(job, "expired", dead=True)], NOW)
     assert not store.find(["a"])["a"].expired
 
 
@@ -923,7 +923,7 @@ def test_a_job_that_is_claimed_while_it_expires_is_not_told_to_have_expired(
     documents: Database[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, on_expiry: str
 ) -> None:
     # Given another broker whose clock is a little behind
-    store = QueueStore(documents, "queue.mail", Usual(on_expiry=on_expiry))
+    store = QueueStore(documents, "queue.mail", QueueDefaults(on_expiry=on_expiry))
     pushed(store, a_job("a", expires_at=NOW), a_job("b", expires_at=NOW))
     end = QueueStore._end
 
@@ -960,8 +960,8 @@ def test_find_tells_what_became_of_a_job(store: QueueStore) -> None:
         a_job("done", owner=ME, remember=9.0),
         a_job("dead", owner=ME),
     )
-    store.finish([finished(done, b"result")], NOW)
-    store.give_back([given_back(dead, "bad", dead=True)], NOW)
+    store.complete([finished(done, b"result")], NOW)
+    store.roll_back([rolled_back(dead, "bad", dead=True)], NOW)
     # When
     found = store.find([*ids([ready, held, done, dead]), "nowhere"])
     # Then
@@ -984,8 +984,8 @@ def test_nothing_done_under_a_lost_owner_changes_the_job_of_the_new_one(store: Q
     [current] = claim(store, owner=OTHER).jobs
     before = everything(store)
     # When
-    problems = [store.commit([late]), store.finish([finished(late, b"late")], NOW)]
-    moved = [store.give_back([given_back(late)], NOW), release(store, ["a"]), *store.reclaim(ME, 1, NOW)]
+    problems = [store.commit([late]), store.complete([finished(late, b"late")], NOW)]
+    moved = [store.roll_back([rolled_back(late)], NOW), release(store, ["a"]), *store.reclaim(ME, 1, NOW)]
     # Then
     assert [type(each["a"]) for each in problems] == [LeaseLost, LeaseLost]
     assert moved == [0, 0, 0, 0]
@@ -1034,13 +1034,13 @@ def test_a_queue_that_another_broker_removed_and_a_push_made_again_gets_its_inde
 def test_a_dead_letter_is_not_removed_before_its_dedupe_window_is_over(
     documents: Database[dict[str, Any]],
 ) -> None:
-    store = QueueStore(documents, "retained", Usual(dead_retention=1.0))
+    store = QueueStore(documents, "retained", QueueDefaults(dead_retention=1.0))
     store.prepare()
     store.push([a_job(way, dedupe=Dedupe(way, 300.0)) for way in ("rejected", "lost")], NOW)
     rejected, _lost = claim(store).jobs
     store.jobs.update_one({"_id": "lost"}, {"$set": {"losses": 1}})
     # When
-    store.give_back([given_back(rejected, dead=True)], NOW)
+    store.roll_back([rolled_back(rejected, dead=True)], NOW)
     store.reclaim(ME, 2, NOW)
     # Then
     for letter in store.jobs.find():

@@ -15,8 +15,8 @@ from sluicemq.errors import LeaseLost, SluiceError, Uncertain
 from sluicemq_broker.job.job import Job
 from sluicemq_broker.store.inserts import Pushed
 from sluicemq_broker.store.inspect import collection
+from sluicemq_broker.store.outcomes import Completed, RolledBack
 from sluicemq_broker.store.queue_store import Claim, QueueStore
-from sluicemq_broker.store.verdicts import Finished, GivenBack
 
 ME, OTHER = "me", "other"
 LATER = NOW + 100
@@ -43,8 +43,8 @@ class Store(Protocol):
     ) -> Claim: ...
     def claimed(self, owner: str, hold: int) -> list[Job]: ...
     def commit(self, jobs: Sequence[Job]) -> dict[str, SluiceError]: ...
-    def finish(self, finished: Sequence[Finished], now: float) -> dict[str, SluiceError]: ...
-    def give_back(self, entries: Sequence[GivenBack], now: float) -> int: ...
+    def complete(self, completed: Sequence[Completed], now: float) -> dict[str, SluiceError]: ...
+    def roll_back(self, entries: Sequence[RolledBack], now: float) -> int: ...
     def release(self, jobs: Sequence[Job]) -> int: ...
 
 
@@ -91,7 +91,7 @@ def test_an_id_that_is_there_is_told_by_position_and_not_stored_again(store: Sto
 
 def test_the_id_of_a_job_that_is_done_and_kept_is_there(store: Store) -> None:
     [job] = pushed(store, a_job("a", remember=60.0, owner=ME, hold=1))
-    assert store.finish([finished(job)], NOW) == {}
+    assert store.complete([finished(job)], NOW) == {}
     assert store.push([a_job("a")], NOW) == Pushed(existing=[0])
 
 
@@ -161,7 +161,7 @@ def test_a_job_without_attempts_left_is_buried_instead_of_claimed(store: Store) 
     spent.attempts = 2
     pushed(store, spent, a_job("next"))
     claim = store.reserve(9, NOW, ME, most_bytes=1 << 20)
-    assert (ids(claim.jobs), claim.buried) == (["next"], ("spent",))
+    assert (ids(claim.jobs), claim.died) == (["next"], ("spent",))
     assert store.push([a_job("spent")], NOW) == Pushed(existing=[0])
 
 
@@ -201,11 +201,11 @@ def test_a_commit_says_what_it_did_not_remove_and_why(store: Store) -> None:
 def test_finishing_twice_is_harmless_and_under_another_hold_it_changes_nothing(store: Store) -> None:
     pushed(store, a_job("a", remember=60.0), a_job("b", remember=60.0))
     first, second = claimed(store)
-    assert store.finish([finished(first)], NOW) == {}
-    assert store.finish([finished(first)], NOW) == {}
+    assert store.complete([finished(first)], NOW) == {}
+    assert store.complete([finished(first)], NOW) == {}
     late = copy(second)
     late.hold = 99
-    assert kinds(store.finish([finished(late)], NOW)) == {"b": LeaseLost}
+    assert kinds(store.complete([finished(late)], NOW)) == {"b": LeaseLost}
     assert ids(store.claimed(ME, 1)) == ["b"]
 
 
@@ -213,14 +213,14 @@ def test_a_finish_of_a_job_that_is_gone_is_uncertain(store: Store) -> None:
     pushed(store, a_job("a", remember=60.0))
     jobs = claimed(store)
     store.commit(jobs)
-    assert kinds(store.finish([finished(jobs[0])], NOW)) == {"a": Uncertain}
+    assert kinds(store.complete([finished(jobs[0])], NOW)) == {"a": Uncertain}
 
 
 def test_a_job_given_back_is_ready_when_it_is_due_and_its_attempt_is_counted(store: Store) -> None:
     pushed(store, a_job("a"), a_job("b"))
     now, later = claimed(store)
-    entries = [GivenBack(now, "why", "worker"), GivenBack(later, "why", "worker", due=LATER)]
-    assert store.give_back(entries, NOW) == 2
+    entries = [RolledBack(now, "why", "worker"), RolledBack(later, "why", "worker", due=LATER)]
+    assert store.roll_back(entries, NOW) == 2
     assert [(job.id, job.attempts) for job in claimed(store, hold=2)] == [("a", 2)]
     assert [(job.id, job.attempts) for job in claimed(store, now=LATER, hold=3)] == [("b", 2)]
 
@@ -228,7 +228,7 @@ def test_a_job_given_back_is_ready_when_it_is_due_and_its_attempt_is_counted(sto
 def test_a_rejected_job_is_handed_out_no_more_and_its_id_is_there(store: Store) -> None:
     pushed(store, a_job("a"))
     [job] = claimed(store)
-    assert store.give_back([GivenBack(job, "no", "worker", dead=True)], NOW) == 1
+    assert store.roll_back([RolledBack(job, "no", "worker", dead=True)], NOW) == 1
     assert claimed(store, now=LATER) == []
     assert store.push([a_job("a")], NOW) == Pushed(existing=[0])
 
@@ -241,7 +241,7 @@ def test_a_released_job_keeps_its_place_and_its_attempt_is_not_counted(store: St
     assert [(job.id, job.attempts) for job in again] == [(job.id, 1) for job in jobs[:2]]
 
 
-@pytest.mark.parametrize("verb", ["give_back", "release"])
+@pytest.mark.parametrize("verb", ["roll_back", "release"])
 def test_only_what_is_held_still_goes_back(store: Store, verb: str) -> None:
     # Given a job that was released, and reserved again by the same owner
     pushed(store, a_job("a"))
@@ -252,5 +252,5 @@ def test_only_what_is_held_still_goes_back(store: Store, verb: str) -> None:
     if verb == "release":
         assert store.release(late) == 0
     else:
-        assert store.give_back([GivenBack(late[0], "why", "worker")], NOW) == 0
+        assert store.roll_back([RolledBack(late[0], "why", "worker")], NOW) == 0
     assert ids(store.claimed(ME, 2)) == ["a"]

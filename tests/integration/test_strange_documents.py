@@ -21,8 +21,8 @@ from plain_clients import BrokerUnderTest, serving
 from sluicemq import Client, NotFound, Producer, Worker, wire
 from sluicemq_broker.job.job import Dedupe
 from sluicemq_broker.job.job import Job as StoredJob
-from sluicemq_broker.store.changes import Changes, Letters
-from sluicemq_broker.store.documents import HANDED_OUT, Usual, date, document
+from sluicemq_broker.store.changes import Changes, DeadLetters
+from sluicemq_broker.store.documents import HANDED_OUT, QueueDefaults, date, document
 from sluicemq_broker.store.inspect import SHOWN_STATES, Inspector
 from sluicemq_broker.store.queue_store import QueueStore
 
@@ -54,7 +54,7 @@ identities = st.sampled_from([GONE, GONE, ObjectId(), 5, 2.5, True, {"a": 1}, b"
 
 
 def strange(number: int, identity: Any, fields: dict[str, Any], state: str = "ready") -> dict[str, Any]:
-    born = {**document(a_job(f"strange-{number}"), date(NOW), Usual()), **fields, "state": state}
+    born = {**document(a_job(f"strange-{number}"), date(NOW), QueueDefaults()), **fields, "state": state}
     if identity is not GONE:
         born["_id"] = identity
     return {key: value for key, value in born.items() if value is not GONE}
@@ -112,7 +112,7 @@ def test_all_good_jobs_are_delivered_and_settled_beside_any_documents(
     wire.encode(wire.OK, 1, looked_at, shown, counts)
     store.find([each.id for each in claimed])
     problems = store.commit(claimed)
-    changes.redrive("mail", Letters(), NOW + 1)
+    changes.redrive("mail", DeadLetters(), NOW + 1)
     # Then
     assert {each.id for each in claimed} >= set(ids(good))
     assert problems == {}
@@ -140,9 +140,9 @@ def test_what_is_set_aside_is_a_dead_letter_that_says_why_and_is_counted(
     assert kind == "unreadable_documents"
     assert "strange-1" in text
     # And it stays there until it was put right
-    assert "never was a job" in str(changes.redrive("mail", Letters(), NOW).refused["strange-1"])
+    assert "never was a job" in str(changes.redrive("mail", DeadLetters(), NOW).refused["strange-1"])
     store.jobs.update_one({"_id": "strange-1"}, {"$unset": {"backoff": "", "unreadable": ""}})
-    assert changes.redrive("mail", Letters(), NOW).moved == 1
+    assert changes.redrive("mail", DeadLetters(), NOW).moved == 1
     assert ids(store.reserve(10, NOW, ME).jobs) == ["strange-1"]
 
 

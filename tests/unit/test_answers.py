@@ -16,7 +16,7 @@ from sluicemq_broker.job.job import State
 from sluicemq_broker.queue.answers import Answers
 from sluicemq_broker.queue.retry import Retry
 from sluicemq_broker.store.connection import Refused
-from sluicemq_broker.store.verdicts import Found
+from sluicemq_broker.store.outcomes import Found
 
 RUNNING = Found(State.RESERVED, "owner", b"", "")
 DONE = Found(State.DONE, "", b"42", "")

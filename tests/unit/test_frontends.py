@@ -31,7 +31,7 @@ class Queue:
         self.gates: list[Callable[[], None]] = []
         self.paused: frozenset[str] = frozenset()
         self.pushes: list[Push] = []
-        self.buried: list[dict[str, Any]] = []
+        self.unreadable: list[dict[str, Any]] = []
         self.waiting: dict[str, Callable[..., None]] = {}
 
     def admit(self) -> None:
@@ -49,8 +49,8 @@ class Queue:
     def push(self, push: Push) -> None:
         self.pushes.append(push)
 
-    def bury(self, unreadable: dict[str, Any], mark: Watermark, size: int) -> None:
-        self.buried.append(unreadable)
+    def keep_unreadable(self, unreadable: dict[str, Any], mark: Watermark, size: int) -> None:
+        self.unreadable.append(unreadable)
         mark.take(1, size)
 
     def wait(self, job_id: str, answer: Callable[..., None]) -> None:
@@ -144,7 +144,7 @@ def test_a_push_on_which_the_broker_fails_takes_no_other_with_it(caplog: pytest.
     frontend._receive([[b"first"], [b"broken", b"second"], [b"third"]])
 
     assert rig.queue.payloads == [b"first", b"third"]
-    (letter,) = rig.queue.buried
+    (letter,) = rig.queue.unreadable
     assert (letter["payload"], letter["reason"][:11]) == (b"second", "UNAVAILABLE")
     assert rig.counters.values["unreadable"] == 1
     assert "nobody foresaw this" in caplog.text
@@ -161,7 +161,7 @@ def test_unreadable_messages_on_their_way_close_the_gates_as_jobs_do() -> None:
     frontend._receive([unreadable])
 
     assert frontend._shut  # each keeps its last frame, and its headers
-    assert len(rig.queue.buried) == 10
+    assert len(rig.queue.unreadable) == 10
 
 
 def test_a_probe_is_neither_a_question_nor_counted_as_received() -> None:
@@ -218,7 +218,7 @@ def test_askers_that_have_gone_count_no_more() -> None:
     frontend = rig.frontend(RequestFrontend)
     gone = rig.asker(frontend)
     gone.receive([ask(1, b"a"), ask(2, b"b")])
-    rig.queue.pushes[0].told({}, ())
+    rig.queue.pushes[0].on_stored({}, ())
     assert held(frontend)[:3] == [0, 0, 2]
 
     gone.closed()
@@ -236,7 +236,7 @@ def test_who_waits_for_many_results_is_not_read_and_others_are() -> None:
     honest.receive([ask(1, b"b")])
     honest.receive([ask(2, b"", b'{"reply": "accepted"}', b"c")])
     for push in rig.queue.pushes:
-        push.told({}, ())
+        push.on_stored({}, ())
 
     assert (greedy.paused, honest.paused) == (True, False)
     assert len(honest.sent) == 1
@@ -252,7 +252,7 @@ def test_questions_that_wait_for_results_are_not_on_their_way_to_mongodb() -> No
     for _ in range(100):
         lane = rig.asker(frontend)
         lane.receive([ask(1, b"a")])
-        rig.queue.pushes[-1].told({}, ())
+        rig.queue.pushes[-1].on_stored({}, ())
         assert not lane.paused
     assert held(frontend)[:3] == [0, 0, 100]
 
@@ -270,7 +270,7 @@ def test_at_the_bound_of_all_questions_those_who_have_none_are_heard_and_accepte
     many.receive([ask(100, b"a"), ask(101, b"", b'{"reply": "accepted"}', b"b")])
     honest.receive([ask(1, b"c")])
     for push in rig.queue.pushes:
-        push.told({}, ())
+        push.on_stored({}, ())
 
     assert (many.sent[0][1], many.sent[0][3]) == (b"100", b"ERROR")
     assert b"QUEUE_FULL" in many.sent[0][4]
@@ -287,7 +287,7 @@ def test_an_answer_to_an_asker_that_has_gone_is_not_counted_again() -> None:
     there.receive([ask(1, b"b")])
     answers = list(rig.queue.waiting.values())
     for push in rig.queue.pushes:
-        push.told({}, ())
+        push.on_stored({}, ())
     gone.closed()
     assert len(rig.queue.waiting) == 1
 
@@ -368,13 +368,13 @@ def test_a_queue_that_stores_nothing_holds_back_those_who_push_to_it_and_nobody_
             sick[number % 8].receive([[b"sick", b"a"]])
     for _ in range(10):
         well.receive([[b"well", b"b"]])
-        queues.by_name["well"].pushes[-1].told({}, ())
+        queues.by_name["well"].pushes[-1].on_stored({}, ())
 
     assert all(lane.paused for lane in sick)
     assert not well.paused
     assert not frontend._on_their_way.mark.is_full
     for push in queues.by_name["sick"].pushes:
-        push.told({}, ())
+        push.on_stored({}, ())
     assert not any(lane.paused for lane in sick)
 
 
@@ -431,7 +431,7 @@ def test_a_push_door_that_is_paused_and_full_opens_when_it_is_neither(door: Door
     assert not door.is_open
 
     rig.queue.pause(wire.INTAKE)
-    rig.queue.pushes[0].told({}, ())
+    rig.queue.pushes[0].on_stored({}, ())
     assert not door.is_open
     rig.queue.pause()
     assert door.is_open
@@ -440,7 +440,7 @@ def test_a_push_door_that_is_paused_and_full_opens_when_it_is_neither(door: Door
     rig.queue.pause(wire.INTAKE)
     rig.queue.pause()
     assert not door.is_open
-    rig.queue.pushes[1].told({}, ())
+    rig.queue.pushes[1].on_stored({}, ())
     assert door.is_open
 
 

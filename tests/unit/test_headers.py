@@ -22,7 +22,7 @@ from sluicemq_broker.job.backoff import Backoff
 from sluicemq_broker.job.job import Dedupe, Job
 from sluicemq_broker.queue.queues import check_name
 from sluicemq_broker.store.connection import ServerClock
-from sluicemq_broker.store.documents import Usual, date, document, job
+from sluicemq_broker.store.documents import QueueDefaults, date, document, job
 
 MOST = 1000
 
@@ -134,18 +134,18 @@ def test_a_backoff_header_changes_what_it_names_and_is_kept_where_that_is_not_th
     header: Any, expected: Backoff | None
 ) -> None:
     made = make({"backoff": header}, backoff="fixed", backoff_base=5.0, backoff_cap=60.0)
-    stored = document(made, date(NOW), Usual())
+    stored = document(made, date(NOW), QueueDefaults())
     assert made.backoff == expected
     assert ("backoff" in stored) == (expected is not None)
-    assert job(stored, Usual()).backoff == expected
+    assert job(stored, QueueDefaults()).backoff == expected
 
 
 def test_a_job_is_kept_when_done_as_its_header_says_or_else_its_queue() -> None:
-    usual = Usual(keep_done=60.0)
+    defaults = QueueDefaults(keep_done=60.0)
     assert [make(header, keep_done=60.0).keep_done for header in ({}, {"priority": 1})] == [60.0, 60.0]
-    assert "keep_done" not in document(make(keep_done=60.0), date(NOW), usual)
-    stored = document(make({"keep_done": 0}, keep_done=60.0), date(NOW), usual)
-    assert job(stored, usual).keep_done == 0
+    assert "keep_done" not in document(make(keep_done=60.0), date(NOW), defaults)
+    stored = document(make({"keep_done": 0}, keep_done=60.0), date(NOW), defaults)
+    assert job(stored, defaults).keep_done == 0
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ def test_a_jobs_size_is_that_of_its_payload_and_its_own_headers_and_the_same_aft
     made = make({"headers": own, "priority": 1}, b"12345")
     assert made.size == 5 + len(bson.encode(own))
     assert make(None, b"12345").size == make({"priority": 1}, b"12345").size == 5
-    assert job(document(made, date(NOW), Usual()), Usual()).size == made.size
+    assert job(document(made, date(NOW), QueueDefaults()), QueueDefaults()).size == made.size
 
 
 def test_a_job_may_have_so_many_bytes_and_its_own_headers_count() -> None:
@@ -359,8 +359,8 @@ def only_our_errors(frames: list[bytes]) -> None:
         str(error).encode()
         return
     made.created_at = NOW
-    usual = Usual()
-    stored = bson.decode(bson.encode(document(made, date(NOW), usual)))
-    loaded = job(stored, usual)
+    defaults = QueueDefaults()
+    stored = bson.decode(bson.encode(document(made, date(NOW), defaults)))
+    loaded = job(stored, defaults)
     assert repr((loaded.id, loaded.headers)) == repr((made.id, made.headers or None))
     wire.encode(wire.DELIVER, 1, "mail", [[b"r", loaded.id, loaded.payload, loaded.headers, 1]])

@@ -19,7 +19,7 @@ from sluicemq_broker.config.settings import QueueSettings
 from sluicemq_broker.doors.frames import JobMaker, check_headers
 from sluicemq_broker.job.job import Job
 from sluicemq_broker.store.connection import ServerClock
-from sluicemq_broker.store.documents import HANDED_OUT, Usual, date, document
+from sluicemq_broker.store.documents import HANDED_OUT, QueueDefaults, date, document
 from sluicemq_broker.store.documents import job as loaded
 
 ALL = list(OPTIONS.values())
@@ -27,7 +27,7 @@ OF_JOBS = [each for each in ALL if each.name != "reply"]
 OF_QUEUES = [each for each in ALL if each.setting]
 #: So that a dedupe_window has something to be about.
 BESIDE = {"dedupe_id": "d"}
-USUAL = Usual()
+USUAL = QueueDefaults()
 
 
 class Clock(ServerClock):
@@ -123,9 +123,9 @@ def test_a_queue_has_the_options_default_and_may_say_what_a_header_may(option: O
 
 @named([each for each in OF_QUEUES if each.name != "backoff"])
 def test_a_queues_setting_does_to_a_job_what_its_header_does(option: Option) -> None:
-    usual = parts(made(BESIDE))
+    defaults = parts(made(BESIDE))
     by_header = parts(made({**BESIDE, option.name: option.example}))
-    assert parts(made(BESIDE, **{option.setting: option.example})) == by_header != usual
+    assert parts(made(BESIDE, **{option.setting: option.example})) == by_header != defaults
 
 
 @named([each for each in OF_QUEUES if each.name not in ("backoff", "dedupe_window")])
@@ -171,19 +171,19 @@ def test_a_result_that_is_wanted_is_stored_and_read() -> None:
 
 
 def test_of_what_a_jobs_queue_says_anyway_nothing_is_stored() -> None:
-    unless_usual = {each.name: each for each in ALL if each.unless_usual}
-    numbers = unless_usual.keys() & set(Usual._fields)
-    assert unless_usual.keys() - numbers == {"backoff"}  # which JobMaker leaves out
+    unless_default = {each.name: each for each in ALL if each.unless_default}
+    numbers = unless_default.keys() & set(QueueDefaults._fields)
+    assert unless_default.keys() - numbers == {"backoff"}  # which JobMaker leaves out
     for name in numbers:
-        own = {name: unless_usual[name].example}
+        own = {name: unless_default[name].example}
         assert name in stored(made(own))
         assert name not in stored(made(own), USUAL._replace(**own))
         assert getattr(handed_out(stored(made({})), USUAL._replace(**own)), name) == own[name]
-    kind = unless_usual["backoff"].default
+    kind = unless_default["backoff"].default
     assert "backoff" not in stored(made({"backoff": kind}))
 
 
-@pytest.mark.parametrize("name", sorted(Usual._fields))
+@pytest.mark.parametrize("name", sorted(QueueDefaults._fields))
 def test_what_a_queue_says_of_its_jobs_in_the_store_is_a_setting_with_the_same_default(name: str) -> None:
     assert getattr(USUAL, name) == getattr(QueueSettings(), name)
 
@@ -192,10 +192,10 @@ def test_a_job_that_says_nothing_is_treated_by_default_as_in_a_queue_that_says_n
     assert parts(Job("a", b"x")) == parts(made({}))
 
 
-def stored(job: Job, usual: Usual = USUAL) -> dict[str, Any]:
+def stored(job: Job, defaults: QueueDefaults = USUAL) -> dict[str, Any]:
     job.dedupe_until = NOW + job.dedupe.window if job.dedupe else 0.0
-    return document(job, date(NOW), usual)
+    return document(job, date(NOW), defaults)
 
 
-def handed_out(stored: dict[str, Any], usual: Usual = USUAL) -> Job:
-    return loaded({key: stored[key] for key in ("_id", *HANDED_OUT) if key in stored}, usual)
+def handed_out(stored: dict[str, Any], defaults: QueueDefaults = USUAL) -> Job:
+    return loaded({key: stored[key] for key in ("_id", *HANDED_OUT) if key in stored}, defaults)

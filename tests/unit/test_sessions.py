@@ -92,7 +92,7 @@ class Queue:
     def push(self, push: Push) -> None:
         self.pushes.append(push)
 
-    def take_back(self, jobs: list[Job]) -> None:
+    def undo_pop(self, jobs: list[Job]) -> None:
         self.calls += [f"take back {job.id}" for job in jobs]
 
 
@@ -246,11 +246,11 @@ def test_a_queue_that_stores_nothing_holds_back_those_who_push_to_it_and_nobody_
     for number in range(100):
         assert not well.is_paused
         well.receive([wire.encode(wire.PUSH, number, "well", jobs)])
-        queues["well"].pushes[-1].told({}, ())
+        queues["well"].pushes[-1].on_stored({}, ())
     # Then it is confirmed all the time, and the others are when theirs is stored
     assert len(well.sent) == 100
     for push in queues["sick"].pushes:
-        push.told({}, ())
+        push.on_stored({}, ())
     assert not any(lane.is_paused for lane in sick)
     assert door.pushes.count == 0
     for each in lanes:

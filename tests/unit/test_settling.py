@@ -22,7 +22,7 @@ from sluicemq_broker.queue.verdict import Settlement, Verdict
 from sluicemq_broker.queue.worker import Delivery, Worker
 from sluicemq_broker.runtime.counters import Counters
 from sluicemq_broker.store.connection import Unclear
-from sluicemq_broker.store.verdicts import Finished, GivenBack
+from sluicemq_broker.store.outcomes import Completed, RolledBack
 from sluicemq_devices.hub.callbacks import nothing
 
 
@@ -33,9 +33,9 @@ class SettleStore(FakeStore):
 
     def __init__(self) -> None:
         super().__init__()
-        self.given_back: list[GivenBack] = []
+        self.rolled_back: list[RolledBack] = []
         self.before_commit: Callable[[], None] = nothing
-        self.finished: list[Finished] = []
+        self.finished: list[Completed] = []
 
     def _end(self, job: Job) -> SluiceError | None:
         if self.fault:
@@ -46,13 +46,13 @@ class SettleStore(FakeStore):
         self.before_commit()
         return super().commit(jobs)
 
-    def give_back(self, entries: Sequence[GivenBack], now: float) -> int:
-        self.given_back += entries
-        return super().give_back(entries, now)
+    def roll_back(self, entries: Sequence[RolledBack], now: float) -> int:
+        self.rolled_back += entries
+        return super().roll_back(entries, now)
 
-    def finish(self, finished: Sequence[Finished], now: float) -> dict[str, SluiceError]:
-        self.finished += finished
-        return super().finish(finished, now)
+    def complete(self, completed: Sequence[Completed], now: float) -> dict[str, SluiceError]:
+        self.finished += completed
+        return super().complete(completed, now)
 
 
 class AnswersThatFail:
@@ -308,7 +308,7 @@ LINEAR = Backoff("linear", base=10, jitter=0)
 
 
 def failed(rig: SettlingRig) -> list[tuple[str, float | None, bool]]:
-    return [(each.reason, each.due and each.due - NOW, each.dead) for each in rig.store.given_back]
+    return [(each.reason, each.due and each.due - NOW, each.dead) for each in rig.store.rolled_back]
 
 
 @pytest.mark.parametrize(
@@ -355,7 +355,7 @@ def test_a_job_whose_worker_died_comes_again_at_once_and_if_another_dies_with_ba
     rig.settle.worker_gone(rig.worker)
     rig.wait()
     assert failed(rig) == [(DIED, wait, False)]
-    assert rig.store.given_back[0].suspect
+    assert rig.store.rolled_back[0].suspect
 
 
 def test_a_job_that_dies_is_not_due_again() -> None:
@@ -421,5 +421,5 @@ def test_a_result_may_be_as_long_as_can_be_kept(settings: dict[str, Any], most: 
         rig.hire()
         rig.verdict(wire.COMMIT, detail=bytes((most or MAX_JOB_BYTES) + over))
         refused = most is not None and over
-        assert len(rig.store.given_back) == refused
+        assert len(rig.store.rolled_back) == refused
         assert [type(each) for each in rig.heard[0].values()] == ([TooLarge] if refused else [])

@@ -169,12 +169,12 @@ def _dedupe(headers: Mapping[str, Any], window: float) -> Dedupe | None:
     return None
 
 
-def _backoff(header: str | Mapping[str, Any], usual: Backoff) -> Backoff | None:
+def _backoff(header: str | Mapping[str, Any], defaults: Backoff) -> Backoff | None:
     """The queue's own rule with what the header says; None if that says nothing new."""
     said = {"kind": header} if isinstance(header, str) else header
     numbers = {name: float(value) for name, value in said.items() if name != "kind"}
-    own = usual._replace(kind=said.get("kind", usual.kind), **numbers)
-    return None if own == usual else own
+    own = defaults._replace(kind=said.get("kind", defaults.kind), **numbers)
+    return None if own == defaults else own
 
 
 def _check(key: Any, value: Any) -> None:

@@ -174,7 +174,7 @@ class PushFrontend(Frontend):
             try:
                 queue, job = self._read_push(frames)
             except Exception as error:  # noqa: BLE001 - the jobs around it must not be lost with it
-                self._bury(frames, problem := refusal(error))
+                self._keep_unreadable(frames, problem := refusal(error))
                 if lane:
                     lane.blame(malformed=isinstance(problem, MALFORMED))
             else:
@@ -203,7 +203,7 @@ class PushFrontend(Frontend):
         for error in [each for each in refused.values() if not isinstance(each, Duplicate)]:
             self._counters.notice(Count.JOBS_REFUSED, f"a job of a PUSH producer was not stored: {error}")
 
-    def _bury(self, frames: list[bytes], error: SluiceError) -> None:
+    def _keep_unreadable(self, frames: list[bytes], error: SluiceError) -> None:
         size = sum(map(len, frames))
         self._counters.add(Count.UNREADABLE)
         self._counters.notice(
@@ -218,4 +218,4 @@ class PushFrontend(Frontend):
             "raw_headers": headers,
             "reason": f"{error.code}: {error}",
         }
-        self._queue.bury(letter, self._on_their_way.mark, len(payload) + len(headers))
+        self._queue.keep_unreadable(letter, self._on_their_way.mark, len(payload) + len(headers))

@@ -25,7 +25,7 @@ def push_anew(queue: Queue, deliveries: Sequence[Delivery], counters: Counters) 
     gone = [each.job for each in deliveries if not each.kept]
     if there:
         counters.add(Count.TAKEN_BACK, len(there))
-        queue.take_back(there)
+        queue.undo_pop(there)
     if gone:
         counters.add(Count.PUSHED_ANEW, len(gone))
         for job in gone:

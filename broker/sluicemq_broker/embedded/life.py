@@ -36,9 +36,9 @@ _GIB: Final = 2**30
 _NOT_YET_INITIALIZED: Final = 94
 
 _START_DEADLINE: Final = 120.0  # a long journal to replay; a healthy start takes about 1 s
-_FORMER_PATIENCE: Final = 10.0  # for a killed broker's mongod; the kernel kills it at once, as a rule
-_STOP_PATIENCE: Final = 20.0  # a clean stop takes 1 s
-_HURRIED_PATIENCE: Final = 1.0  # mongod recovers from its journal, so to kill it is safe
+_FORMER_TIMEOUT: Final = 10.0  # for a killed broker's mongod; the kernel kills it at once, as a rule
+_STOP_TIMEOUT: Final = 20.0  # a clean stop takes 1 s
+_HURRIED_TIMEOUT: Final = 1.0  # mongod recovers from its journal, so to kill it is safe
 _LONGEST_BACKOFF: Final = 5.0
 _LOG_LIMIT: Final = 32 * 2**20
 _LOG_CHECK: Final = 60.0
@@ -67,7 +67,7 @@ class EmbeddedMongo:
         self._process: subprocess.Popen[bytes] | None = None
         self._watcher: threading.Thread | None = None
         self._stopping = threading.Event()
-        self._patience = _STOP_PATIENCE
+        self._timeout = _STOP_TIMEOUT
         self._port = 0
 
     @property
@@ -113,16 +113,16 @@ class EmbeddedMongo:
 
     def hurry(self) -> None:
         """Have a start or a stop that is under way, or a later stop, wait for next to nothing."""
-        self._patience = _HURRIED_PATIENCE
+        self._timeout = _HURRIED_TIMEOUT
         if self._process and (self._stopping.is_set() or not self._watcher):
             self._process.kill()
 
     def _end_process(self) -> None:
         if self._process:
-            mongod.end(self._process, self._patience)
+            mongod.end(self._process, self._timeout)
 
     def _start_owned(self) -> None:
-        killed = mongod.await_former(self._dir / "mongod.pid", self._dir / "mongo", _FORMER_PATIENCE)
+        killed = mongod.await_former(self._dir / "mongod.pid", self._dir / "mongo", _FORMER_TIMEOUT)
         if killed:
             self._log.warning("killed a former broker's mongod that did not end (pid %d)", killed)
         began = time.monotonic()

@@ -96,8 +96,8 @@ def why_it_ended(code: int, log: Path) -> str:
     return f"mongod ended with code {code}: {last[:500]} (log: {log})"
 
 
-def await_former(pid_file: Path, dbpath: Path, patience: float) -> int | None:
-    """Wait until a former broker's mongod on ``dbpath`` is gone; kill it when patience (s) ends.
+def await_former(pid_file: Path, dbpath: Path, timeout: float) -> int | None:
+    """Wait until a former broker's mongod on ``dbpath`` is gone; kill it when timeout (s) ends.
 
     Only called by the one who holds the folder's lock, so its owner is dead and the kernel has
     already been told to kill it; one that is left is stuck. Returns its pid if it had to be killed.
@@ -105,7 +105,7 @@ def await_former(pid_file: Path, dbpath: Path, patience: float) -> int | None:
     pid = _former_pid(pid_file)
     if pid is None or not _serves(pid, dbpath):
         return None
-    if _until(lambda: not _serves(pid, dbpath), patience):
+    if _until(lambda: not _serves(pid, dbpath), timeout):
         return None
     os.kill(pid, signal.SIGKILL)
     if not _until(lambda: not _serves(pid, dbpath), 10.0):
@@ -138,11 +138,11 @@ def free_port(preferred: int | None = None) -> int:
     raise Unavailable("no free port on 127.0.0.1 between 20000 and 32000")
 
 
-def end(process: subprocess.Popen[bytes], patience: float) -> None:
-    """Ask mongod to stop cleanly, kill it after ``patience`` seconds; returns when it is gone."""
+def end(process: subprocess.Popen[bytes], timeout: float) -> None:
+    """Ask mongod to stop cleanly, kill it after ``timeout`` seconds; returns when it is gone."""
     process.terminate()
     try:
-        process.wait(patience)
+        process.wait(timeout)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
@@ -202,8 +202,8 @@ def _serves(pid: int, dbpath: Path) -> bool:
     return os.fsencode(dbpath) in shown.stdout
 
 
-def _until(condition: Callable[[], bool], patience: float) -> bool:
-    deadline = time.monotonic() + patience
+def _until(condition: Callable[[], bool], timeout: float) -> bool:
+    deadline = time.monotonic() + timeout
     while not condition():
         if time.monotonic() >= deadline:
             return False

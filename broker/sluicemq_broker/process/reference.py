@@ -145,7 +145,7 @@ def _kinds(key: str) -> _Row:
 
 def _option(option: Option) -> _Row:
     without = "" if option.default is None else f"`{_json(option.default)}`"
-    mark = "*" if option.unless_usual else ""
+    mark = "*" if option.unless_default else ""
     return {
         "option": f"`{option.name}`",
         "may be": option.rule.expected,

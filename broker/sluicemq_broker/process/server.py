@@ -137,7 +137,7 @@ class Server:
         self._sessions.close_gates()
         self._write_what_came(timeout * _WRITING_SHARE)
         self._await_workers(self._deadline.left - timeout * _WRITING_SHARE)
-        self._give_back()
+        self._release_all()
         self._stopping.set()
         self._deadline.until(lambda: all(each.ready() for each in self._greenlets), at_least=_LAST_WRITES)
         if self._open:
@@ -265,10 +265,10 @@ class Server:
             within=seconds,
         )
 
-    def _give_back(self) -> None:
+    def _release_all(self) -> None:
         """Give back what is held, then close the doors: what a lane still held is pushed anew."""
         for queue in self._queues:
-            queue.give_back()
+            queue.release_all()
             queue.refuse_askers()
         _all_at_once(part.stop for part in (*self._devices, self._sessions))
         # What ends in one part may begin in another: jobs removed for a worker that is gone are pushed anew.

@@ -19,7 +19,7 @@ from sluicemq_broker.queue.dispatch import Dispatch
 from sluicemq_broker.queue.verdict import Settlement, not_durable
 from sluicemq_broker.queue.worker import Delivery, Worker
 from sluicemq_broker.runtime import Batcher, Count, shielded
-from sluicemq_broker.store import Finished, QueueStore
+from sluicemq_broker.store import Completed, QueueStore
 
 #: Commits in one statement, at most; and statements at once.
 COMMIT: Final = 1000
@@ -77,7 +77,7 @@ class Commits:
             weigh=lambda pop: len(pop[1]),
             failed=self._pop_failed,
         )
-        self._unsent: Batcher[Job] = Batcher(self._take_back, size=COMMIT, failed=self._take_back_failed)
+        self._unsent: Batcher[Job] = Batcher(self._undo_pops, size=COMMIT, failed=self._undo_failed)
         #: What is written, each merged on its own.
         self.batchers: tuple[Batcher[Any], ...] = (self._commits, self._pops, self._unsent)
 
@@ -91,7 +91,7 @@ class Commits:
         """Remove these durably, then deliver them."""
         self._pops.add((worker, deliveries))
 
-    def take_back(self, jobs: Iterable[Job]) -> None:
+    def undo_pop(self, jobs: Iterable[Job]) -> None:
         """Popped jobs that are kept as done, and could not be sent, are ready again."""
         self._unsent.extend(jobs)
 
@@ -120,7 +120,7 @@ class Commits:
             else:
                 kept.append(each)
                 each.delivery.kept = True
-        problems = self._remove(removed) | self._finish(kept)
+        problems = self._remove(removed) | self._complete(kept)
         self._dispatch.forget(each.delivery.job for each in commits)
         self._counters.add(Count.COMMITTED, len(commits) - len(problems))
         for each in commits:
@@ -154,17 +154,17 @@ class Commits:
             return {each: problem for each, problem in problems.items() if not isinstance(problem, Uncertain)}
         return problems
 
-    def _finish(self, commits: list[Commit]) -> dict[str, SluiceError]:
+    def _complete(self, commits: list[Commit]) -> dict[str, SluiceError]:
         if not commits:
             return {}
         then = self._clock.now() - self._timer.now()  # the server's time when this process's was 0
-        finished = [
-            Finished(
+        completed = [
+            Completed(
                 each.delivery.job, each.result, each.delivery.worker.name, then + each.delivery.handed_at
             )
             for each in commits
         ]
-        return self._retry.run(lambda: self._store.finish(finished, self._clock.now()))
+        return self._retry.run(lambda: self._store.complete(completed, self._clock.now()))
 
     def _failed(self, commits: list[Commit]) -> None:
         """What is forgotten and still reserved is found by the audit, and delivered again."""
@@ -189,11 +189,11 @@ class Commits:
             self._dispatch.forget(each.job for each in popped)
             shielded(self._dispatch.popped, worker, popped, set(popped))
 
-    def _take_back(self, jobs: list[Job]) -> None:
-        self._retry.run(lambda: self._store.take_back(jobs))
+    def _undo_pops(self, jobs: list[Job]) -> None:
+        self._retry.run(lambda: self._store.undo_pop(jobs))
         self._dispatch.supply.some_ready(count=len(jobs))
 
-    def _take_back_failed(self, jobs: list[Job]) -> None:
+    def _undo_failed(self, jobs: list[Job]) -> None:
         self._counters.notice(Count.POPPED_LOST, f"{len(jobs)} popped jobs could not be stored again")
 
 

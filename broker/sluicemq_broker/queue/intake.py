@@ -22,20 +22,20 @@ INSERT_BYTES: Final = 8 * 2**20
 _PAYLOAD_BYTES: Final = 32 * 1024
 _HEADER_BYTES: Final = 1024
 
-#: Told when every job of a push is durable or refused: refusals by position, positions known before.
-Told = Callable[[dict[int, SluiceError], Sequence[int]], None]
+#: Stored when every job of a push is durable or refused: refusals by position, positions known before.
+Stored = Callable[[dict[int, SluiceError], Sequence[int]], None]
 
 
 class Push:
     """Jobs for one queue that came together, and who hears what became of them."""
 
-    __slots__ = ("jobs", "size", "told")
+    __slots__ = ("jobs", "on_stored", "size")
 
-    def __init__(self, jobs: list[Job], told: Told) -> None:
+    def __init__(self, jobs: list[Job], on_stored: Stored) -> None:
         self.jobs = jobs
         self.size = sum([job.size for job in jobs])
         """Bytes of their payloads and headers."""
-        self.told = told
+        self.on_stored = on_stored
 
 
 class Intake:
@@ -69,7 +69,7 @@ class Intake:
         return self._pushes.busy
 
     def push(self, push: Push) -> None:
-        """Take jobs in; ``push.told`` is called when all of them are durable or refused."""
+        """Take jobs in; ``push.on_stored`` is called when all of them are durable or refused."""
         self._on_their_way.take(1, push.size)
         self._pushes.add(push)
 
@@ -91,7 +91,7 @@ class Intake:
                 "the broker stops, or MongoDB can't be reached: it may be stored, or not; "
                 "push it again with the same id"
             )
-            shielded(push.told, dict.fromkeys(range(len(push.jobs)), error), ())
+            shielded(push.on_stored, dict.fromkeys(range(len(push.jobs)), error), ())
 
     def _write_all(self, pushes: list[Push]) -> None:
         try:
@@ -217,11 +217,11 @@ def _weight(push: Push) -> int:
 def _tell(pushes: list[Push], pushed: Pushed) -> None:
     if not pushed.existing and not pushed.refused:
         for push in pushes:
-            shielded(push.told, {}, ())
+            shielded(push.on_stored, {}, ())
         return
     start = 0
     for push in pushes:
         end = start + len(push.jobs)
         refused = {at - start: error for at, error in pushed.refused.items() if start <= at < end}
-        shielded(push.told, refused, [at - start for at in pushed.existing if start <= at < end])
+        shielded(push.on_stored, refused, [at - start for at in pushed.existing if start <= at < end])
         start = end

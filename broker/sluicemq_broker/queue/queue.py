@@ -25,7 +25,7 @@ from sluicemq_broker.queue.settling import Settling
 from sluicemq_broker.queue.verdict import Settlement, Verdict
 from sluicemq_broker.queue.worker import Delivery, Worker
 from sluicemq_broker.runtime import Batcher, Count, QueueCounters
-from sluicemq_broker.store import Documents, QueueStore, Usual, collection
+from sluicemq_broker.store import Documents, QueueDefaults, QueueStore, collection
 from sluicemq_devices.hub import Watermark
 
 log = logging.getLogger("broker.queue")
@@ -33,10 +33,10 @@ log = logging.getLogger("broker.queue")
 #: Messages that could not be read, kept among the dead letters of one queue for each run of the broker.
 UNREADABLE_KEPT = 1000
 # In one statement: each may have 128 KiB, and the driver writes them all down in one turn of the hub.
-_BURIED_AT_ONCE = 20
+_KEPT_AT_ONCE = 20
 
 
-class Letter(NamedTuple):
+class UnreadableMessage(NamedTuple):
     """A message that could not be read, on its way to the dead letters; its size counts at that mark."""
 
     unreadable: dict[str, Any]
@@ -64,7 +64,7 @@ class Queue:
         self._intake = Intake(self.store, mine, self._dispatch.supply)
         self._settling = Settling(self.store, mine, self._dispatch, self._answers, settings.retries)
         self._unreadable = 0
-        self._buried: Batcher[Letter] = Batcher(self._bury, size=_BURIED_AT_ONCE)
+        self._letters: Batcher[UnreadableMessage] = Batcher(self._keep_unreadable, size=_KEPT_AT_ONCE)
         self._ticks_at_rest = 0
 
     # ---------------------------------------------------------------- intake
@@ -73,7 +73,7 @@ class Queue:
         """Take jobs in."""
         self._intake.push(push)
 
-    def bury(self, unreadable: dict[str, Any], mark: Watermark, size: int) -> None:
+    def keep_unreadable(self, unreadable: dict[str, Any], mark: Watermark, size: int) -> None:
         """Keep a message that never became a job among the dead letters; past a bound only count it.
 
         Until it is written its ``size`` counts at the ``mark`` of the door through which it came.
@@ -81,7 +81,7 @@ class Queue:
         self._unreadable += 1
         if self._unreadable <= UNREADABLE_KEPT:
             mark.take(1, size)
-            self._buried.add(Letter(unreadable, mark, size))
+            self._letters.add(UnreadableMessage(unreadable, mark, size))
 
     def admit(self) -> None:
         """Raises :class:`Paused` if jobs are not taken in."""
@@ -166,9 +166,9 @@ class Queue:
         """Remove these durably, then deliver them."""
         self._settling.commits.pop(worker, deliveries)
 
-    def take_back(self, jobs: Iterable[Job]) -> None:
+    def undo_pop(self, jobs: Iterable[Job]) -> None:
         """Popped jobs that are kept as done, and could not be sent, are ready again."""
-        self._settling.commits.take_back(jobs)
+        self._settling.commits.undo_pop(jobs)
 
     def release(self, jobs: Iterable[Job]) -> None:
         """No worker has started these: they go back to ``ready``, the attempt is not counted."""
@@ -232,7 +232,7 @@ class Queue:
     @property
     def busy(self) -> bool:
         """Whether anything is on its way to MongoDB."""
-        return self._intake.busy or self._settling.busy or self._buried.busy
+        return self._intake.busy or self._settling.busy or self._letters.busy
 
     @property
     def storing(self) -> bool:
@@ -281,7 +281,7 @@ class Queue:
         """Hand out and claim no more; False if a claim is under way after so many seconds still."""
         return self._dispatch.stop_granting(timeout)
 
-    def give_back(self) -> None:
+    def release_all(self) -> None:
         """Give back all that is held, staged or at workers, without charging an attempt: the broker stops."""
         at_workers = [each.job for each in self._dispatch.deliveries.withdraw(self._context.timer.now())]
         self.release([*self._dispatch.withdraw(), *at_workers])
@@ -308,10 +308,10 @@ class Queue:
         dispatch = self._dispatch
         return bool(self.workers or self.in_flight or dispatch.held or len(self._answers))
 
-    def _bury(self, letters: list[Letter]) -> None:
+    def _keep_unreadable(self, letters: list[UnreadableMessage]) -> None:
         def statement() -> None:
             self.store.prepare()
-            self.store.bury([each.unreadable for each in letters], self._context.clock.now())
+            self.store.keep_unreadable([each.unreadable for each in letters], self._context.clock.now())
 
         try:
             self._context.retry.run(statement)
@@ -322,5 +322,5 @@ class Queue:
                 each.mark.give(1, each.size)
 
 
-def _defaults(settings: QueueSettings) -> Usual:
-    return Usual._make(getattr(settings, name) for name in Usual._fields)
+def _defaults(settings: QueueSettings) -> QueueDefaults:
+    return QueueDefaults._make(getattr(settings, name) for name in QueueDefaults._fields)

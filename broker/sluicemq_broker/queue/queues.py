@@ -163,8 +163,8 @@ class Queues:
 
 def databases(config: Config) -> set[str]:
     """The names of all databases in which queues lie, or may come to lie."""
-    usual = config.broker.database
-    return {usual, *(each.database or usual for each in (*config.queues.values(), config.other_queues))}
+    defaults = config.broker.database
+    return {defaults, *(each.database or defaults for each in (*config.queues.values(), config.other_queues))}
 
 
 def check_name(name: object) -> str:

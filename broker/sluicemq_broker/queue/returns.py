@@ -17,7 +17,7 @@ from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.dispatch import Dispatch
 from sluicemq_broker.queue.verdict import Settlement, not_durable
 from sluicemq_broker.runtime import Batcher, Count, shielded
-from sluicemq_broker.store import GivenBack, QueueStore
+from sluicemq_broker.store import QueueStore, RolledBack
 
 #: Jobs in one statement, at most.
 RETURN: Final = 1000
@@ -26,7 +26,7 @@ RETURN: Final = 1000
 class Return(NamedTuple):
     """A job that goes back, and whose verdict that was. ``awaited``: newer jobs wait for it."""
 
-    entry: GivenBack
+    entry: RolledBack
     settlement: Settlement
     position: int
     awaited: bool = False
@@ -81,7 +81,7 @@ class Returns:
     def _write(self, returns: list[Return]) -> None:
         entries = [each.entry for each in returns]
         now = self._clock.now()
-        ours = self._retry.run(lambda: self._store.give_back(entries, now))
+        ours = self._retry.run(lambda: self._store.roll_back(entries, now))
         if ours < len(entries):
             self._counters.add(Count.GIVEN_BACK_BY_OTHERS, len(entries) - ours)
         self._dispatch.forget(each.job for each in entries)
@@ -90,7 +90,7 @@ class Returns:
             each.settlement.settled(each.position)
         self._announce(entries, now)
 
-    def _announce(self, entries: list[GivenBack], now: float) -> None:
+    def _announce(self, entries: list[RolledBack], now: float) -> None:
         for entry in entries:
             if entry.dead:
                 self._counters.notice(Count.DEAD, f"job {entry.job.id} is dead after {entry.reason!r}")

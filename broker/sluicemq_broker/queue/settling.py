@@ -17,7 +17,7 @@ from sluicemq_broker.queue.returns import Return, Returns
 from sluicemq_broker.queue.verdict import Settlement, Verdict
 from sluicemq_broker.queue.worker import Delivery, Worker
 from sluicemq_broker.runtime import Batcher, Count
-from sluicemq_broker.store import GivenBack, QueueStore, ServerClock
+from sluicemq_broker.store import QueueStore, RolledBack, ServerClock
 
 DIED: Final = "the worker died"
 TIMED_OUT: Final = "visibility_timeout passed without a verdict"
@@ -107,7 +107,7 @@ class Settling:
             return
         dead = verdict.kind == wire.REJECT or job.spent
         due = None if dead else self._due(job, verdict.delay)
-        entry = GivenBack(job, _reason(verdict), worker, due, dead=dead)
+        entry = RolledBack(job, _reason(verdict), worker, due, dead=dead)
         self._counters.add(Count.REJECTED if verdict.kind == wire.REJECT else Count.ROLLED_BACK)
         self.returns.send_back([Return(entry, settlement, position)])
 
@@ -116,7 +116,7 @@ class Settling:
         returns = []
         for at, each in enumerate(deliveries):
             job, due = each.job, self._due_again(each.job, suspect=suspect)
-            entry = GivenBack(job, reason, each.worker.name, due, suspect, job.spent)
+            entry = RolledBack(job, reason, each.worker.name, due, suspect, job.spent)
             returns.append(Return(entry, settlement, at, awaited=due is None and not entry.dead))
         settlement.pending += len(returns)
         self._counters.add(Count.ROLLED_BACK, len(returns))

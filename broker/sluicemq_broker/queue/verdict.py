@@ -20,14 +20,14 @@ class Verdict(NamedTuple):
 
 
 class Settlement:
-    """Verdicts that came together: when all are durable, ``told`` hears which were refused."""
+    """Verdicts that came together: when all are durable, ``on_durable`` hears which were refused."""
 
-    __slots__ = ("pending", "problems", "told")
+    __slots__ = ("on_durable", "pending", "problems")
 
-    def __init__(self, told: Callable[[dict[int, SluiceError]], None] | None = None) -> None:
+    def __init__(self, on_durable: Callable[[dict[int, SluiceError]], None] | None = None) -> None:
         self.pending = 1
         self.problems: dict[int, SluiceError] = {}
-        self.told = told
+        self.on_durable = on_durable
 
     def settled(self, position: int, problem: SluiceError | None = None) -> None:
         """One of them is durable or refused."""
@@ -38,8 +38,8 @@ class Settlement:
     def close(self) -> None:
         """One fewer to wait for."""
         self.pending -= 1
-        if not self.pending and self.told:
-            shielded(self.told, self.problems)
+        if not self.pending and self.on_durable:
+            shielded(self.on_durable, self.problems)
 
 
 def not_durable() -> Unavailable:

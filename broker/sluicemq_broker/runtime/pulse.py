@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 
 class Pulse:
-    """Told by :meth:`beat` again and again that the process runs; ``most`` seconds between two are usual."""
+    """Told by :meth:`beat` again and again that the process runs; ``most`` seconds between two are normal."""
 
     def __init__(self, most: float, now: Callable[[], float] = time.monotonic) -> None:
         self._most = most

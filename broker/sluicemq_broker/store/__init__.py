@@ -1,6 +1,6 @@
 """Everything that is said to MongoDB: its statements, its errors, its connection."""
 
-from sluicemq_broker.store.changes import Changes, Letters
+from sluicemq_broker.store.changes import Changes, DeadLetters
 from sluicemq_broker.store.connection import (
     Documents,
     Doubtful,
@@ -11,34 +11,34 @@ from sluicemq_broker.store.connection import (
     connect_for_leases,
     require_safe,
 )
-from sluicemq_broker.store.documents import Usual, stored_size
+from sluicemq_broker.store.documents import QueueDefaults, stored_size
 from sluicemq_broker.store.inserts import Pushed
 from sluicemq_broker.store.inspect import COUNTED_STATES, SHOWN_STATES, Inspector, collection
 from sluicemq_broker.store.leases import LeaseStore
+from sluicemq_broker.store.outcomes import Completed, Found, RolledBack
 from sluicemq_broker.store.pauses import PauseStore
 from sluicemq_broker.store.queue_store import Claim, QueueStore
-from sluicemq_broker.store.verdicts import Finished, Found, GivenBack
 
 __all__ = [
     "COUNTED_STATES",
     "SHOWN_STATES",
     "Changes",
     "Claim",
+    "Completed",
+    "DeadLetters",
     "Documents",
     "Doubtful",
-    "Finished",
     "Found",
-    "GivenBack",
     "Inspector",
     "LeaseStore",
-    "Letters",
     "PauseStore",
     "Pushed",
+    "QueueDefaults",
     "QueueStore",
     "Refused",
+    "RolledBack",
     "ServerClock",
     "Unclear",
-    "Usual",
     "collection",
     "connect",
     "connect_for_leases",

@@ -28,7 +28,7 @@ from sluicemq_broker.store.inspect import collection, selects, stored_state
 _AT_ONCE: Final = 1000
 _BYTES_AT_ONCE: Final = 8 * 2**20
 _PURGED_AT_ONCE: Final = 5_000
-#: Letters that can't be redriven are told by name up to so many, and counted beyond.
+#: Dead letters that can't be redriven are told by name up to so many, and counted beyond.
 _NAMED: Final = 100
 #: Seconds by which one broker's measure of the server's time may be ahead of another's.
 _CLOCKS_DIFFER: Final = 1.0
@@ -44,7 +44,7 @@ def _is(field: str, *types: str) -> Document:
     return {"$in": [{"$type": f"${field}"}, list(types)]}
 
 
-#: Letters that are no jobs: their headers could not be read, their payload is kept in part, or they are
+#: Dead letters that are no jobs: their headers could not be read, their payload is kept in part, or they are
 #: documents that were set aside.
 _IN_PART: Final[Document] = {
     "$or": [
@@ -57,7 +57,7 @@ _IN_PART: Final[Document] = {
 _Jobs = Collection[dict[str, Any]]
 
 
-class Letters(NamedTuple):
+class DeadLetters(NamedTuple):
     """Which dead letters: all, or of these ids, or with this text in their last reason; the oldest first."""
 
     ids: tuple[str, ...] | None = None
@@ -122,7 +122,7 @@ class Changes:
 
     # ------------------------------------------------------------------- redrive
 
-    def redrive(self, queue: str, letters: Letters, now: float, to: _Jobs | None = None) -> Redriven:
+    def redrive(self, queue: str, letters: DeadLetters, now: float, to: _Jobs | None = None) -> Redriven:
         """Make dead letters ``ready`` again, at most ``letters.limit``: attempts and ttl start anew.
 
         They are due now, so they come after what was due before them; among themselves ``seq``, which
@@ -280,7 +280,7 @@ def _revived(now: float, reason: str) -> list[Document]:
     return [{"$set": fields}, {"$unset": ["losses", "suspect", "ended_at", "remove_at", "size"]}]
 
 
-def _chosen(letters: Letters, now: float) -> Document:
+def _chosen(letters: DeadLetters, now: float) -> Document:
     chosen: Document = {"state": State.DEAD, "ended_at": {"$lte": date(now)}}
     if letters.ids is not None:
         chosen["_id"] = {"$in": list(letters.ids)}
@@ -299,7 +299,7 @@ def _accepted_by(now: float) -> Document:
     return {"created_at": {"$lte": date(now + _CLOCKS_DIFFER)}}
 
 
-def _whole(jobs: _Jobs, letters: Letters, chosen: Document) -> Iterator[tuple[str, int]]:
+def _whole(jobs: _Jobs, letters: DeadLetters, chosen: Document) -> Iterator[tuple[str, int]]:
     """Id and bytes of each letter that can be redriven."""
     wanted = {**chosen, "$nor": [_IN_PART]}
     size = {"bytes": {"$bsonSize": "$$ROOT"}}
@@ -330,7 +330,7 @@ def _look_at_what_is_left(jobs: _Jobs, chosen: Document, redriven: Redriven) -> 
             )
 
 
-def _not_dead(jobs: _Jobs, queue: str, letters: Letters) -> dict[str, SluiceError]:
+def _not_dead(jobs: _Jobs, queue: str, letters: DeadLetters) -> dict[str, SluiceError]:
     """Why those that are named, but are no dead letters, can't be redriven."""
     if letters.ids is None:
         return {}

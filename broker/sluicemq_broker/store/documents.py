@@ -40,7 +40,7 @@ SCHEMA: Final = 2
 Document = dict[str, Any]
 
 
-class Usual(NamedTuple):
+class QueueDefaults(NamedTuple):
     """A queue's own settings, which its jobs don't repeat: a change holds for those that wait, too."""
 
     max_attempts: int = OPTIONS["max_attempts"].default
@@ -136,7 +136,7 @@ _READY: Final = State.READY.value
 _RESERVED: Final = State.RESERVED.value
 
 
-def document(job: Job, now: datetime, usual: Usual) -> Document:
+def document(job: Job, now: datetime, defaults: QueueDefaults) -> Document:
     """The document of a job that is born: ``reserved`` if it has an owner, else ``ready``."""
     born: Document = {
         "_id": job.id,
@@ -148,11 +148,11 @@ def document(job: Job, now: datetime, usual: Usual) -> Document:
         "created_at": now,
         "payload": job.payload,
     }
-    if job.max_attempts != usual.max_attempts:
+    if job.max_attempts != defaults.max_attempts:
         born["max_attempts"] = job.max_attempts
-    if job.visibility_timeout != usual.visibility_timeout:
+    if job.visibility_timeout != defaults.visibility_timeout:
         born["visibility_timeout"] = job.visibility_timeout
-    if job.keep_done != usual.keep_done:
+    if job.keep_done != defaults.keep_done:
         born["keep_done"] = job.keep_done
     if job.backoff is not None:
         born["backoff"] = job.backoff._asdict()
@@ -182,7 +182,7 @@ class Unreadable(Exception):
     """A document is no job; the text says what is wrong with it."""
 
 
-def job(stored: Document, usual: Usual) -> Job:
+def job(stored: Document, defaults: QueueDefaults) -> Job:
     """The job of a stored document, read with ``HANDED_OUT``; ``eligible_at`` has passed and is not kept.
 
     Raises :class:`Unreadable`, or whatever comes of reading it, for what this version can't deliver,
@@ -194,14 +194,14 @@ def job(stored: Document, usual: Usual) -> Job:
     if not isinstance(payload, bytes):
         raise Unreadable(f"its payload is not binary, but {type(payload).__name__}")
     if len(stored) > _FEWEST:
-        loaded = _special(stored, payload, usual)
+        loaded = _special(stored, payload, defaults)
     else:
         loaded = Job(
             stored["_id"],
             payload,
-            max_attempts=usual.max_attempts,
-            visibility_timeout=usual.visibility_timeout,
-            keep_done=usual.keep_done,
+            max_attempts=defaults.max_attempts,
+            visibility_timeout=defaults.visibility_timeout,
+            keep_done=defaults.keep_done,
         )
     loaded.priority, loaded.seq, loaded.attempts = stored["priority"], stored["seq"], stored["attempts"]
     # As this version writes them, without a look at each: a seq has 64 bits.
@@ -216,7 +216,7 @@ def job(stored: Document, usual: Usual) -> Job:
 _FEWEST: Final = len(("_id", "payload", "priority", "seq", "attempts"))
 
 
-def _special(stored: Document, payload: bytes, usual: Usual) -> Job:
+def _special(stored: Document, payload: bytes, defaults: QueueDefaults) -> Job:
     expires_at, headers, backoff = stored.get("expires_at"), stored.get("headers"), stored.get("backoff")
     for key in _NUMBERS & stored.keys():
         _check_number(key, stored[key])
@@ -225,11 +225,11 @@ def _special(stored: Document, payload: bytes, usual: Usual) -> Job:
         payload,
         headers,
         expires_at=None if expires_at is None else seconds(expires_at),
-        max_attempts=stored.get("max_attempts", usual.max_attempts),
-        visibility_timeout=stored.get("visibility_timeout", usual.visibility_timeout),
+        max_attempts=stored.get("max_attempts", defaults.max_attempts),
+        visibility_timeout=stored.get("visibility_timeout", defaults.visibility_timeout),
         backoff=_backoff(backoff) if backoff is not None else None,
         remember=stored.get("remember"),
-        keep_done=stored.get("keep_done", usual.keep_done),
+        keep_done=stored.get("keep_done", defaults.keep_done),
         size=len(payload) + (_deliverable_size(headers) if headers is not None else 0),
     )
     loaded.losses = stored.get("losses", 0)
@@ -241,7 +241,7 @@ def _special(stored: Document, payload: bytes, usual: Usual) -> Job:
 
 
 #: Those that a job may have; ``remember`` may be null.
-_NUMBERS: Final = frozenset({"losses", "remember"} | set(Usual._fields) & OPTIONS.keys())
+_NUMBERS: Final = frozenset({"losses", "remember"} | set(QueueDefaults._fields) & OPTIONS.keys())
 #: No time is longer than what a producer may ask for, and no count is larger.
 _LARGEST: Final = TEN_YEARS
 

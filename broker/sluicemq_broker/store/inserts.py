@@ -29,7 +29,7 @@ from sluicemq_broker.store.connection import (
     brief,
     translated,
 )
-from sluicemq_broker.store.documents import DEDUPE_INDEX, Document, Usual, date, document, seconds
+from sluicemq_broker.store.documents import DEDUPE_INDEX, Document, QueueDefaults, date, document, seconds
 from sluicemq_broker.store.numbered import Insert
 
 _DUPLICATE_KEY = 11000
@@ -73,14 +73,14 @@ class Insertion:
         jobs: _Jobs,
         accepted: Sequence[Job],
         now: float,
-        usual: Usual,
+        defaults: QueueDefaults,
     ) -> None:
         """``accepted``: what goes into the collection ``jobs``, ``now``: since when."""
         self._collection = jobs
         self._new_statement = new_statement
         self._jobs = accepted
         self._stamp = date(now)
-        self._usual = usual
+        self._defaults = defaults
         self._left: Sequence[int] = range(len(accepted))  # positions in the statement under way
         self._statement = new_statement()
         self._part: Pushed | None = None  # what became of those
@@ -117,7 +117,7 @@ class Insertion:
         if self._part is None:
             jobs = [self._jobs[each] for each in self._left]
             open_windows(jobs, at)
-            answer = self._statement.send([document(each, self._stamp, self._usual) for each in jobs])
+            answer = self._statement.send([document(each, self._stamp, self._defaults) for each in jobs])
             self._part = self._outcome(answer)
         self._statement.end(all_stored=self._part == _ALL_STORED)
         part, self._part = self._part, None

@@ -28,33 +28,33 @@ from sluicemq_broker.store.documents import (
     ORDER,
     WHATEVER_PRIORITY,
     Document,
-    Usual,
+    QueueDefaults,
     date,
 )
 from sluicemq_broker.store.indexes import Notice, are_missing, make_indexes
 from sluicemq_broker.store.inserts import Insertion, Pushed, outcome, refusals
 from sluicemq_broker.store.numbered import Insert, sessions_of
-from sluicemq_broker.store.pages import MEASURED, Pages
-from sluicemq_broker.store.unreadable import Strange, read, set_aside, set_ownerless_aside
-from sluicemq_broker.store.verdicts import (
+from sluicemq_broker.store.outcomes import (
     EXPIRED,
     FOUND,
     HOLD,
-    Finished,
+    Completed,
     Found,
-    GivenBack,
+    RolledBack,
     all_held,
     death,
     done,
     done_alike,
     found,
-    given_back,
     letter,
     not_done,
     reclaimed,
+    rolled_back,
 )
+from sluicemq_broker.store.pages import MEASURED, Pages
+from sluicemq_broker.store.unreadable import Strange, read, set_aside, set_ownerless_aside
 
-_NONE_SET = Usual()
+_NONE_SET = QueueDefaults()
 _STATES = frozenset(State)
 #: Named wherever ids are given: the jobs asked for are the first of the ready index too, so MongoDB may
 #: take that one for as good, and then reads all of it (100,000 keys for 1,000 jobs).
@@ -74,13 +74,13 @@ def _ignore(_kind: str, _text: str) -> None:
 class Claim:
     """Jobs reserved under ``owner``, in order; ``more``: others may lie ready behind them.
 
-    ``buried``: ids of those that are dead letters now, as they had no attempt left.
+    ``died``: ids of those that are dead letters now, as they had no attempt left.
     """
 
     jobs: list[Job]
     owner: str
     more: bool
-    buried: tuple[str, ...] = ()
+    died: tuple[str, ...] = ()
 
 
 class QueueStore:
@@ -90,10 +90,14 @@ class QueueStore:
     """
 
     def __init__(
-        self, database: Documents, collection: str, usual: Usual = _NONE_SET, notice: Notice = _ignore
+        self,
+        database: Documents,
+        collection: str,
+        defaults: QueueDefaults = _NONE_SET,
+        notice: Notice = _ignore,
     ) -> None:
         self.name = collection
-        self._usual = usual
+        self._defaults = defaults
         self._sessions = sessions_of(database.client)
         self._database = durable(database)
         self.jobs = self._database[collection]
@@ -142,18 +146,18 @@ class QueueStore:
     def insertion(self, jobs: Sequence[Job], now: float) -> Insertion:
         """The same, to be sent until it is answered; the jobs come to 16 MiB at most, or are one."""
         self._pages.pushed(jobs)
-        return Insertion(self._insert, self.jobs, jobs, now, self._usual)
+        return Insertion(self._insert, self.jobs, jobs, now, self._defaults)
 
     def _insert(self) -> Insert:
         return Insert(self._sessions, self._database, self.name)
 
-    def bury(self, unreadable: Iterable[Document], now: float) -> None:
+    def keep_unreadable(self, unreadable: Iterable[Document], now: float) -> None:
         """Insert dead letters for messages that never became jobs.
 
         Each is ``{_id, payload, raw_headers, reason, size}``. Repeating it after a lost reply finds
         them there.
         """
-        letters = [letter(each, date(now), self._usual) for each in unreadable]
+        letters = [letter(each, date(now), self._defaults) for each in unreadable]
         with translated():
             statement = self._insert()
             outcome(statement.send(letters))
@@ -198,13 +202,13 @@ class QueueStore:
             if skip and not found:
                 found, more = self._first(due, limit, 0, now, most_bytes)
             spent = [each for each in found if each.spent]
-            buried = self._bury_spent(spent, now) if spent else ()
+            died = self._spent_to_dead(spent, now) if spent else ()
             wanted = [each for each in found if not each.spent] if spent else found
             claimed = self._hold(wanted, due, now, owner, hold) if wanted else []
         for each in claimed:
             each.owner, each.hold = owner, hold
             each.attempts += 1
-        return Claim(claimed, owner, more=more or skip > 0, buried=buried)
+        return Claim(claimed, owner, more=more or skip > 0, died=died)
 
     def _first(self, due: Document, limit: int, skip: int, now: float, room: int) -> tuple[list[Job], bool]:
         """The first due jobs, up to ``limit`` and about ``room`` bytes; and whether there may be more.
@@ -221,7 +225,7 @@ class QueueStore:
         for at, stored in enumerate(page.sort(ORDER)):
             if at and at % at_once == 0:
                 gevent.sleep(_MOMENT)  # the next reply may have been there already
-            each = read(stored, self._usual)
+            each = read(stored, self._defaults)
             if isinstance(each, Strange):
                 strange.append(each)
                 continue
@@ -240,7 +244,7 @@ class QueueStore:
         return max((each["size"] for each in sizes), default=0)
 
     def _set_aside(self, strange: list[Strange], now: float) -> int:
-        moved = set_aside(self.jobs, strange, now, self._usual)
+        moved = set_aside(self.jobs, strange, now, self._defaults)
         for each in moved:
             self._notice(Count.UNREADABLE_DOCUMENTS, str(each))
         return len(moved)
@@ -267,17 +271,17 @@ class QueueStore:
         """The jobs that lie under one reservation, in order: what a claim without an answer has brought."""
         under = {"state": State.RESERVED, "owner": owner, "hold": hold}
         with translated():
-            found = [read(each, self._usual) for each in self.jobs.find(under, HANDED_OUT).sort(ORDER)]
+            found = [read(each, self._defaults) for each in self.jobs.find(under, HANDED_OUT).sort(ORDER)]
         jobs = [each for each in found if isinstance(each, Job)]
         for each in jobs:
             each.owner, each.hold = owner, hold
         return jobs
 
-    def _bury_spent(self, jobs: list[Job], now: float) -> tuple[str, ...]:
-        """Bury what has no attempt left; returns the ids of those that were not another broker's to bury."""
+    def _spent_to_dead(self, jobs: list[Job], now: float) -> tuple[str, ...]:
+        """What has no attempt left is dead; returns the ids, without those that another broker ended."""
         spent = [each.id for each in jobs]
         these = {"_id": {"$in": spent}, "state": State.READY, "seq": {"$in": [each.seq for each in jobs]}}
-        dying = death(now, "no attempt is left", self._usual)
+        dying = death(now, "no attempt is left", self._defaults)
         if self.jobs.update_many(these, dying, hint=_BY_ID).modified_count == len(spent):
             return tuple(spent)
         ours = {"_id": {"$in": spent}, "state": State.DEAD, "ended_at": date(now)}
@@ -286,7 +290,7 @@ class QueueStore:
     # ---------------------------------------------------------------- settle
 
     def commit(self, jobs: Sequence[Job]) -> dict[str, SluiceError]:
-        """Remove finished jobs of one owner; returns the ids that it did not remove, and why.
+        """Remove completed jobs of one owner; returns the ids that it did not remove, and why.
 
         Lost reply: each is removed or still held; repeating it says :class:`Uncertain` for those
         that are gone, since another verdict could have been the one that removed them.
@@ -309,7 +313,7 @@ class QueueStore:
         found = self.jobs.find({"_id": {"$in": list(births)}}, {"seq": 1})
         return {each["_id"] for each in found if births[each["_id"]] == each.get("seq")}
 
-    def finish(self, finished: Sequence[Finished], now: float) -> dict[str, SluiceError]:
+    def complete(self, completed: Sequence[Completed], now: float) -> dict[str, SluiceError]:
         """Commit jobs that are kept: ``done`` with their result, in their own document.
 
         Returns the ids that it did not commit, and why. Crash or lost reply: each is done or still
@@ -318,31 +322,31 @@ class QueueStore:
         too_long: dict[str, SluiceError] = {}
         with translated():
             try:
-                written = self.jobs.bulk_write(done_alike(finished, now), ordered=False)
-                if written.matched_count == len(finished):
+                written = self.jobs.bulk_write(done_alike(completed, now), ordered=False)
+                if written.matched_count == len(completed):
                     return {}
             except BulkWriteError as error:
                 refusals(error)  # durability first
-                too_long = self._finish_each(finished, now)
-            ids = [each.job.id for each in finished if each.job.id not in too_long]
+                too_long = self._complete_each(completed, now)
+            ids = [each.job.id for each in completed if each.job.id not in too_long]
             wanted = {"done_by": 1, "hold": 1}
             there = {each["_id"]: each for each in self.jobs.find({"_id": {"$in": ids}}, wanted)}
         lost: dict[str, SluiceError] = {}
-        for each in (one.job for one in finished):
+        for each in (one.job for one in completed):
             found = there.get(each.id)
             if not found or (found.get("done_by"), found.get("hold")) != (each.owner, each.hold):
                 lost[each.id] = _lost(each.id) if found else _uncertain(each.id)
         return lost | too_long
 
-    def _finish_each(self, finished: Sequence[Finished], now: float) -> dict[str, SluiceError]:
+    def _complete_each(self, completed: Sequence[Completed], now: float) -> dict[str, SluiceError]:
         """One by one, so that a job whose document would come to over 16 MiB takes no other with it."""
         try:
-            self.jobs.bulk_write([done(each, now) for each in finished], ordered=False)
+            self.jobs.bulk_write([done(each, now) for each in completed], ordered=False)
         except BulkWriteError as error:
-            return {finished[at].job.id: why for at, why in refusals(error).refused.items()}
+            return {completed[at].job.id: why for at, why in refusals(error).refused.items()}
         return {}
 
-    def take_back(self, jobs: Sequence[Job]) -> int:
+    def undo_pop(self, jobs: Sequence[Job]) -> int:
         """Make jobs ready again that were popped, are kept as done and could not be sent; returns how many.
 
         Crash before: they stay done, unsent; at most once allows that. Repeating it after a lost
@@ -354,13 +358,13 @@ class QueueStore:
     def _states(self, ids: list[str]) -> dict[str, str]:
         return {each["_id"]: each["state"] for each in self.jobs.find({"_id": {"$in": ids}}, {"state": 1})}
 
-    def give_back(self, entries: Sequence[GivenBack], now: float) -> int:
-        """Roll back, reject or bury jobs, each with its history; returns how many were ours.
+    def roll_back(self, entries: Sequence[RolledBack], now: float) -> int:
+        """Roll back or reject jobs, each with its history; returns how many were ours.
 
         Lost reply: repeating it finds those moved no longer under their hold and leaves them, also
         where we have reserved them again in the meantime.
         """
-        writes = [given_back(entry, now, self._usual) for entry in entries]
+        writes = [rolled_back(entry, now, self._defaults) for entry in entries]
         with translated():
             return self.jobs.bulk_write(writes, ordered=False).matched_count
 
@@ -395,7 +399,7 @@ class QueueStore:
     def mend_ownerless(self, now: float) -> None:
         """Set aside what is reserved by nobody: documents that were never ours."""
         with translated():
-            strange = set_ownerless_aside(self.jobs, now, self._usual)
+            strange = set_ownerless_aside(self.jobs, now, self._defaults)
         for each in strange:
             self._notice(Count.UNREADABLE_DOCUMENTS, str(each))
 
@@ -410,7 +414,7 @@ class QueueStore:
             # A job that was never lost has no such field.
             doomed = {**held, "losses": {"$gte": max_losses - 1}} if max_losses > 1 else held
             dead = self.jobs.update_many(
-                doomed, death(now, "lost with its broker too often", self._usual, losses=1)
+                doomed, death(now, "lost with its broker too often", self._defaults, losses=1)
             )
             ready = self.jobs.update_many(held, reclaimed())
         return ready.modified_count, dead.modified_count
@@ -446,8 +450,8 @@ class QueueStore:
             )
 
     def _end(self, expired: Document, now: float) -> int:
-        if self._usual.on_expiry == OnExpiry.DEAD:
-            dying = death(now, EXPIRED, self._usual)
+        if self._defaults.on_expiry == OnExpiry.DEAD:
+            dying = death(now, EXPIRED, self._defaults)
             return self.jobs.update_many(expired, dying, hint=_BY_ID).modified_count
         return self.jobs.delete_many(expired, hint=_BY_ID).deleted_count
 

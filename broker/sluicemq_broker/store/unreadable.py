@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from pymongo.collection import Collection
 
 from sluicemq_broker.job import ERRORS_KEPT, Job, State
-from sluicemq_broker.store.documents import Document, Unreadable, Usual, date, job
+from sluicemq_broker.store.documents import Document, QueueDefaults, Unreadable, date, job
 
 _BY_ID: Final = "_id_"
 #: Reserved by nobody: an owner is a string (not said by $type, for which all keys would be read).
@@ -31,10 +31,10 @@ class Strange(NamedTuple):
         return f"document {str(self.id)[:128]!r} is no job and is set aside: {self.reason}"
 
 
-def read(stored: Document, usual: Usual) -> Job | Strange:
+def read(stored: Document, defaults: QueueDefaults) -> Job | Strange:
     """The job of a document, or what is wrong with it."""
     try:
-        return job(stored, usual)
+        return job(stored, defaults)
     except Unreadable as error:
         return Strange(stored["_id"], str(error)[:1000])
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
@@ -42,7 +42,7 @@ def read(stored: Document, usual: Usual) -> Job | Strange:
 
 
 def set_aside(
-    collection: Collection[Document], strange: Iterable[Strange], now: float, usual: Usual
+    collection: Collection[Document], strange: Iterable[Strange], now: float, defaults: QueueDefaults
 ) -> list[Strange]:
     """Make dead letters of documents that are ``ready``; returns those that were not another broker's.
 
@@ -52,28 +52,30 @@ def set_aside(
         each
         for each in strange
         if collection.update_one(
-            {"_id": {"$in": [each.id]}, "state": State.READY}, _aside(each.reason, now, usual), hint=_BY_ID
+            {"_id": {"$in": [each.id]}, "state": State.READY}, _aside(each.reason, now, defaults), hint=_BY_ID
         ).modified_count
     ]
 
 
-def set_ownerless_aside(collection: Collection[Document], now: float, usual: Usual) -> list[Strange]:
+def set_ownerless_aside(
+    collection: Collection[Document], now: float, defaults: QueueDefaults
+) -> list[Strange]:
     """Make dead letters of documents that are reserved by nobody: no lease of theirs will ever end."""
     reason = "reserved, and its owner is no string"
     found = collection.find(_OWNERLESS, {"_id": 1}).limit(_AT_ONCE)
     strange = [Strange(each["_id"], reason) for each in found]
     these = {"_id": {"$in": [each.id for each in strange]}, **_OWNERLESS}
     if strange:
-        collection.update_many(these, _aside(reason, now, usual), hint=_BY_ID)
+        collection.update_many(these, _aside(reason, now, defaults), hint=_BY_ID)
     return strange
 
 
-def _aside(reason: str, now: float, usual: Usual) -> list[Document]:
+def _aside(reason: str, now: float, defaults: QueueDefaults) -> list[Document]:
     """An update that can't fail, whatever the document's fields are."""
     entry = {"at": date(now), "attempt": 0, "reason": {"$literal": reason}, "worker": ""}
     history = {"$cond": [{"$isArray": "$errors"}, "$errors", []]}
     ended: Document = {"state": State.DEAD, "ended_at": date(now), "unreadable": {"$literal": reason}}
-    if usual.dead_retention is not None:
-        ended["remove_at"] = date(now + usual.dead_retention)
+    if defaults.dead_retention is not None:
+        ended["remove_at"] = date(now + defaults.dead_retention)
     ended["errors"] = {"$slice": [{"$concatArrays": [history, [entry]]}, -ERRORS_KEPT]}
     return [{"$set": ended}, {"$unset": ["owner", "reserved_at"]}]

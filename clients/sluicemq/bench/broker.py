@@ -19,8 +19,8 @@ from sluicemq.bench.plan import Plan
 from sluicemq.bench.task import Site
 from sluicemq.installed import ABSENT, module_command
 
-_START_PATIENCE = 120.0
-_STOP_PATIENCE = 60.0
+_START_TIMEOUT = 120.0
+_STOP_TIMEOUT = 60.0
 _LOG_SHOWN = 20
 
 # Port 0: the ready file tells which ones they got. PULL workers are bounded by their device.
@@ -93,9 +93,9 @@ def _environment() -> dict[str, str]:
 
 
 def _ready(process: subprocess.Popen[bytes], folder: Path) -> dict[str, Any]:
-    patience = time.monotonic() + _START_PATIENCE
+    deadline = time.monotonic() + _START_TIMEOUT
     while not (folder / "ready.json").exists():
-        if process.poll() is not None or time.monotonic() > patience:
+        if process.poll() is not None or time.monotonic() > deadline:
             lines = (folder / "broker.log").read_text(errors="replace").splitlines()[-_LOG_SHOWN:]
             raise BenchFailed("\n  ".join(["the broker did not start; it wrote:", *lines]))
         time.sleep(0.02)
@@ -115,7 +115,7 @@ def _site(plan: Plan, ready: dict[str, Any]) -> Site:
 def _stop(process: subprocess.Popen[bytes]) -> None:
     process.terminate()
     try:
-        process.wait(_STOP_PATIENCE)
+        process.wait(_STOP_TIMEOUT)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

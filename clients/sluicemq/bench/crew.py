@@ -12,8 +12,8 @@ from typing import IO, Self
 
 from sluicemq.bench.task import Result, Task
 
-_READY_PATIENCE = 60.0
-_END_PATIENCE = 5.0
+_READY_TIMEOUT = 60.0
+_END_TIMEOUT = 5.0
 
 
 class BenchFailed(Exception):
@@ -59,7 +59,7 @@ class Crew:
             if process.poll() is None:
                 process.kill()
         for process in self._processes:
-            process.wait(_END_PATIENCE)
+            process.wait(_END_TIMEOUT)
             for pipe in (process.stdin, process.stdout):
                 _pipe(pipe).close()
 
@@ -81,8 +81,8 @@ def _start(task: Task) -> subprocess.Popen[str]:
 
 def _line(process: subprocess.Popen[str]) -> str:
     stdout = _pipe(process.stdout)
-    if not select.select([stdout], [], [], _READY_PATIENCE)[0]:
-        return f"is not ready after {_READY_PATIENCE:g} s: is the broker there?"
+    if not select.select([stdout], [], [], _READY_TIMEOUT)[0]:
+        return f"is not ready after {_READY_TIMEOUT:g} s: is the broker there?"
     return stdout.readline().strip()
 
 

@@ -17,8 +17,8 @@ from sluicemq.client import Client
 from sluicemq.errors import SluiceError
 from sluicemq.producer import Producer
 
-_ATTACH_PATIENCE = 30.0
-_LEAVE_PATIENCE = 5.0
+_ATTACH_TIMEOUT = 30.0
+_LEAVE_TIMEOUT = 5.0
 _POLL = 0.02
 _STATES = ("ready", "scheduled", "waiting", "reserved", "dead")
 
@@ -83,12 +83,12 @@ def _await_workers(client: Client, plan: Plan, queues: list[str]) -> None:
     """Rates and latencies begin with all workers at the broker's door, not on their way."""
     if plan.scenario in ("push", "drain"):
         return
-    patience = time.monotonic() + _ATTACH_PATIENCE
-    while time.monotonic() < patience:
+    deadline = time.monotonic() + _ATTACH_TIMEOUT
+    while time.monotonic() < deadline:
         if sum(each.get("workers", 0) for each in _found(client, queues)) >= plan.workers:
             return
         time.sleep(_POLL)
-    raise BenchFailed(f"{plan.workers} workers did not get to {queues[0]!r} within {_ATTACH_PATIENCE:g} s")
+    raise BenchFailed(f"{plan.workers} workers did not get to {queues[0]!r} within {_ATTACH_TIMEOUT:g} s")
 
 
 def _make_sure_they_are_empty(client: Client, queues: list[str]) -> None:
@@ -102,9 +102,9 @@ def _make_sure_they_are_empty(client: Client, queues: list[str]) -> None:
 
 def _clear(client: Client, queues: list[str]) -> None:
     """Leave nothing behind. They were empty, so they may go; not while our workers are on their way out."""
-    patience = time.monotonic() + _LEAVE_PATIENCE
+    deadline = time.monotonic() + _LEAVE_TIMEOUT
     with suppress(SluiceError):  # the broker may be gone
-        while time.monotonic() < patience and any(each.get("workers") for each in _found(client, queues)):
+        while time.monotonic() < deadline and any(each.get("workers") for each in _found(client, queues)):
             time.sleep(_POLL)
         for queue in queues:
             client.delete(queue)

@@ -12,7 +12,7 @@ from sluicemq_devices.doors.kernel import unacknowledged, unread
 from sluicemq_devices.zmtp import PING, Peer
 
 _GLANCE = 1.0  # seconds between looks whether the peer of a paused connection has gone
-_PATIENCE = 0.1  # of the time for a handshake: so long one may wait for our greeting with its own
+_TIMEOUT = 0.1  # of the time for a handshake: so long one may wait for our greeting with its own
 _NEVER = 1e9  # seconds; the first timer is not started
 
 
@@ -70,7 +70,7 @@ class Life:
     def begin_handshake(self, seconds: float) -> None:
         """Cut the peer if it has not finished its handshake by then."""
         self._handshake = seconds
-        self.after(_PATIENCE * seconds, self._greet_on)
+        self.after(_TIMEOUT * seconds, self._greet_on)
 
     def end_handshake(self) -> None:
         """Begin with heartbeats, if there are to be any."""
@@ -102,7 +102,7 @@ class Life:
     def _greet_on(self) -> None:
         """The peer may be one that reads the whole of our greeting before it says its own."""
         self._zmtp.greet_on()
-        self.after((1 - _PATIENCE) * self._handshake, self._late)
+        self.after((1 - _TIMEOUT) * self._handshake, self._late)
 
     def _late(self) -> None:
         self._connection.cut(self._zmtp.late)

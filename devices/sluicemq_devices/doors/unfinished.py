@@ -12,7 +12,7 @@ from gevent import get_hub
 #: So many bytes of any message are not counted: a small one never waits.
 SMALL = 65_536
 MOST_BYTES = 128 << 20
-_PATIENCE = 30.0  # seconds
+_TIMEOUT = 30.0  # seconds
 _PROGRESS = 65_536  # bytes in that time
 _TURN = 262_144  # bytes that one who reads on takes until it is asked again
 
@@ -45,7 +45,7 @@ class Unfinished:
     dynamic threshold in network switches, Choudhury and Hahne 1998). Others wait: they are not read, and
     TCP lets their peers wait. The one that began first reads on in any case, outside the budget, so that
     somebody always ends; while others wait, one that is read and sends less than 64 KiB of its message
-    in ``patience`` seconds is cut.
+    in ``timeout`` seconds is cut.
     """
 
     def __init__(
@@ -53,13 +53,13 @@ class Unfinished:
         most_bytes: int = MOST_BYTES,
         *,
         short: Callable[[str], None],
-        patience: float = _PATIENCE,
+        timeout: float = _TIMEOUT,
     ) -> None:
         """``short(text)`` is called when the budget gets short: when the first has to wait."""
         self.bytes = 0
         self._most_bytes = most_bytes
         self._short = short
-        self._patience = patience
+        self._timeout = timeout
         self._sizes: OrderedDict[Reader, int] = OrderedDict()  # the one that began first is the first
         self._waiting: dict[Reader, tuple[int, int]] = {}
         self._queue: list[tuple[int, int, Reader]] = []  # who waits, by size, then by number
@@ -159,7 +159,7 @@ class Unfinished:
     def _look_later(self) -> None:
         if self._clock:
             self._clock.close()
-        self._clock = get_hub().loop.timer(self._patience)
+        self._clock = get_hub().loop.timer(self._timeout)
         self._clock.start(self._look, update=True)  # from now, however long this turn has taken
 
     def _look(self) -> None:
@@ -174,7 +174,7 @@ class Unfinished:
             if then and then[0] == now[0] and now[1] - then[1] < _PROGRESS:
                 reader.stalled(
                     f"it sent no more of a message of which {now[1]} bytes had come, for "
-                    f"{self._patience:g} s in which others had to wait for their memory"
+                    f"{self._timeout:g} s in which others had to wait for their memory"
                 )
 
 

@@ -15,7 +15,7 @@ from sluicemq_broker.doors.smq.shared_answer import SharedAnswer
 from sluicemq_broker.job import State
 from sluicemq_broker.queue import Context, Queue, Queues
 from sluicemq_broker.runtime import Count, Gauge, Turns
-from sluicemq_broker.store import COUNTED_STATES, SHOWN_STATES, Changes, Inspector, Letters, Unclear
+from sluicemq_broker.store import COUNTED_STATES, SHOWN_STATES, Changes, DeadLetters, Inspector, Unclear
 from sluicemq_devices.doors import Switchboard
 
 _CHANGEABLE: Final = frozenset(each.name for each in OPTIONS.values() if each.changeable)
@@ -81,9 +81,9 @@ class Admin:
         """All that is known of one job; if a worker of this broker has it, which."""
         queue = self._queues.get(name)
         shown = self._inspector(queue).show(name, job_id, self._clock.now())
-        usual = {key: getattr(queue.settings, key) for key in ("max_attempts", "visibility_timeout")}
+        defaults = {key: getattr(queue.settings, key) for key in ("max_attempts", "visibility_timeout")}
         worker = queue.worker_with(job_id)
-        return {**usual, **shown, **({"worker": worker.name} if worker else {})}
+        return {**defaults, **shown, **({"worker": worker.name} if worker else {})}
 
     def purge(self, name: str, state: str) -> int:
         """Remove all jobs of a state."""
@@ -134,7 +134,7 @@ class Admin:
 
     def redrive(self, name: str, which: dict[str, Any], to: str | None) -> dict[str, Any]:
         """Make dead letters ready again, here or in another queue."""
-        queue, letters = self._queues.get(name), _letters(which)
+        queue, letters = self._queues.get(name), _dead_letters(which)
         target = queue if to is None else self._target(name, to)
         into = None if to is None else target.store.jobs
         redriven = self._changes(queue).redrive(name, letters, self._clock.now(), into)
@@ -223,7 +223,7 @@ LOOKS: Final = frozenset((Admin.queues, Admin.stats, Admin.peek, Admin.show))
 TOGETHER: Final = frozenset((Admin.queues, Admin.stats))
 
 
-def _letters(which: dict[str, Any]) -> Letters:
+def _dead_letters(which: dict[str, Any]) -> DeadLetters:
     """Which dead letters a REDRIVE names; raises :class:`BadFrames`."""
     ids, reason, limit = which.get("ids"), which.get("reason"), which.get("limit", wire.MOST_REDRIVEN)
     if which.keys() - {"ids", "reason", "limit"}:
@@ -236,7 +236,7 @@ def _letters(which: dict[str, Any]) -> Letters:
         raise BadFrames("reason is a string, a part of the last error's reason")
     if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= wire.MOST_REDRIVEN:
         raise BadFrames(f"limit {limit!r} is not from 1 to {wire.MOST_REDRIVEN}")
-    return Letters(None if ids is None else tuple(ids), reason, limit)
+    return DeadLetters(None if ids is None else tuple(ids), reason, limit)
 
 
 def _check_state(state: str, allowed: tuple[str, ...] | list[str]) -> None:

@@ -16,7 +16,7 @@ from sluicemq_broker.runtime import Counters
 MOST_BYTES: Final = 2**20
 
 
-class Session(Protocol):
+class Connection(Protocol):
     """The connection through which a worker works."""
 
     name: str
@@ -36,7 +36,7 @@ class Session(Protocol):
 class SessionWorker(Worker):
     """A library worker on one queue: credit is its prefetch, many jobs a message."""
 
-    def __init__(self, session: Session, queue: Queue, credit: int) -> None:
+    def __init__(self, session: Connection, queue: Queue, credit: int) -> None:
         super().__init__(session.name, credit)
         self.queue = queue
         self._session = session
@@ -87,7 +87,7 @@ class PoppingWorker(SessionWorker):
 
     pops = True
 
-    def __init__(self, session: Session, queue: Queue, credit: int) -> None:
+    def __init__(self, session: Connection, queue: Queue, credit: int) -> None:
         super().__init__(session, queue, credit)
         self._sent = Event()
 

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from pymongo import UpdateMany, UpdateOne
 
 from sluicemq_broker.job import ERRORS_KEPT, Job, State
-from sluicemq_broker.store.documents import Document, Usual, date, document, failure, seconds
+from sluicemq_broker.store.documents import Document, QueueDefaults, date, document, failure, seconds
 
 #: Why a job is dead that no worker took in time.
 EXPIRED: Final = "expired"
@@ -22,7 +22,7 @@ _HELD: Final = {"owner": "", "reserved_at": ""}
 _OUTCOME = dict.fromkeys(("done_by", "hold", "worker", "started_at", "ended_at", "result", "remove_at"), "")
 
 
-class Finished(NamedTuple):
+class Completed(NamedTuple):
     """A job that its worker has done; when it was handed to that worker is the server's time."""
 
     job: Job
@@ -32,7 +32,7 @@ class Finished(NamedTuple):
 
 
 @dataclass(slots=True)
-class GivenBack:
+class RolledBack:
     """A job that goes back, or dies: why, when it is due again (None: keeps its place), on whose hands."""
 
     job: Job
@@ -72,13 +72,13 @@ def all_held(jobs: Sequence[Job]) -> Document:
     }
 
 
-def done_alike(finished: Iterable[Finished], now: float) -> list[UpdateMany]:
+def done_alike(completed: Iterable[Completed], now: float) -> list[UpdateMany]:
     """``reserved`` to ``done``, as :func:`done`: one update for all that have the same result and story.
 
     A thousand jobs of one message without results are marked twice as fast so.
     """
-    alike: dict[tuple[object, ...], list[Finished]] = defaultdict(list)
-    for each in finished:
+    alike: dict[tuple[object, ...], list[Completed]] = defaultdict(list)
+    for each in completed:
         job = each.job
         alike[(*each[1:], job.owner, job.kept_until(now), job.keep_done > 0)].append(each)
     return [
@@ -86,19 +86,19 @@ def done_alike(finished: Iterable[Finished], now: float) -> list[UpdateMany]:
     ]
 
 
-def done(finished: Finished, now: float) -> UpdateOne:
+def done(completed: Completed, now: float) -> UpdateOne:
     """``reserved`` to ``done``: the result stays for as long as somebody wants it, or the whole job."""
-    return UpdateOne(held(finished.job), _done(finished, now))
+    return UpdateOne(held(completed.job), _done(completed, now))
 
 
-def _done(finished: Finished, now: float) -> Document:
-    job = finished.job
+def _done(completed: Completed, now: float) -> Document:
+    job = completed.job
     ended = {
         "state": State.DONE,
         "done_by": job.owner,  # tells a repetition from a late verdict under another owner
-        "worker": finished.worker,
-        "result": finished.result,
-        "started_at": date(finished.started_at),
+        "worker": completed.worker,
+        "result": completed.result,
+        "started_at": date(completed.started_at),
         "ended_at": date(now),
         "remove_at": date(job.kept_until(now) or now),
     }
@@ -115,11 +115,11 @@ def not_done(job: Job) -> UpdateOne:
     return UpdateOne({"_id": job.id, "state": State.DONE, "done_by": job.owner, "hold": job.hold}, ready)
 
 
-def given_back(entry: GivenBack, now: float, usual: Usual) -> UpdateOne:
+def rolled_back(entry: RolledBack, now: float, defaults: QueueDefaults) -> UpdateOne:
     """``reserved`` to ``ready`` or ``dead``, with one more entry in its history."""
     changed: Document = {"state": State.READY}
     if entry.dead:
-        changed = _dead(now, usual)
+        changed = _dead(now, defaults)
         if "remove_at" in changed:
             changed["remove_at"] = max(changed["remove_at"], date(entry.job.dedupe_until))
     elif entry.due is not None:
@@ -130,11 +130,11 @@ def given_back(entry: GivenBack, now: float, usual: Usual) -> UpdateOne:
     return UpdateOne(held(entry.job), {"$set": changed, "$unset": HOLD, "$push": {"errors": history}})
 
 
-def death(now: float, reason: str, usual: Usual, *, losses: int = 0) -> list[Document]:
+def death(now: float, reason: str, defaults: QueueDefaults, *, losses: int = 0) -> list[Document]:
     """The death of many jobs on nobody's hands: a pipeline, as each has its own number of attempts."""
     entry = {"at": date(now), "attempt": "$attempts", "reason": {"$literal": reason}, "worker": ""}
     errors = {"$concatArrays": [{"$cond": [{"$isArray": "$errors"}, "$errors", []]}, [entry]]}
-    changed = {**_dead(now, usual), "errors": {"$slice": [errors, -ERRORS_KEPT]}}
+    changed = {**_dead(now, defaults), "errors": {"$slice": [errors, -ERRORS_KEPT]}}
     if "remove_at" in changed:  # not before its dedupe window is over; a missing field is passed over
         changed["remove_at"] = {"$max": [changed["remove_at"], "$dedupe_until"]}
     if losses:
@@ -158,14 +158,14 @@ def _added(key: str, count: int) -> Document:
     return {"$add": [{"$cond": [{"$isNumber": f"${key}"}, f"${key}", 0]}, count]}
 
 
-def letter(unreadable: Document, now: datetime, usual: Usual) -> Document:
+def letter(unreadable: Document, now: datetime, defaults: QueueDefaults) -> Document:
     """A dead letter has every field that a job has, so that it can be read and looked at like one."""
     entry = {"at": now, "attempt": 0, "reason": unreadable["reason"], "worker": ""}
     nobody = Job(unreadable["_id"], unreadable["payload"])
-    ended = {**_dead(seconds(now), usual), "errors": [entry], "size": unreadable["size"]}
+    ended = {**_dead(seconds(now), defaults), "errors": [entry], "size": unreadable["size"]}
     if unreadable["raw_headers"]:
         ended["raw_headers"] = unreadable["raw_headers"]
-    return {**document(nobody, now, usual), "eligible_at": now, **ended}
+    return {**document(nobody, now, defaults), "eligible_at": now, **ended}
 
 
 def found(stored: dict[str, Any]) -> Found:
@@ -185,8 +185,8 @@ def found(stored: dict[str, Any]) -> Found:
 FOUND: Final = {"state": 1, "owner": 1, "result": 1, "errors": {"$slice": -1}}
 
 
-def _dead(now: float, usual: Usual) -> Document:
+def _dead(now: float, defaults: QueueDefaults) -> Document:
     ended: Document = {"state": State.DEAD, "ended_at": date(now)}
-    if usual.dead_retention is not None:
-        ended["remove_at"] = date(now + usual.dead_retention)
+    if defaults.dead_retention is not None:
+        ended["remove_at"] = date(now + defaults.dead_retention)
     return ended
