@@ -18,10 +18,10 @@ from sluicemq_broker.queue.retry import Retry
 from sluicemq_broker.queue.worker import Delivery, Worker
 from sluicemq_broker.runtime.counters import Counters
 from sluicemq_broker.runtime.timer import Timer
+from sluicemq_broker.store.claims import Claim
 from sluicemq_broker.store.connection import ServerClock
 from sluicemq_broker.store.inserts import Pushed
 from sluicemq_broker.store.outcomes import Completed, RolledBack
-from sluicemq_broker.store.queue_store import Claim
 
 
 class Clock(ServerClock):

@@ -15,13 +15,14 @@ from jobs import NOW, a_job, everything, finished, ids, some_jobs, stored
 from sluicemq.errors import LeaseLost, TooLarge, Unavailable, Uncertain
 from sluicemq_broker.job.backoff import Backoff
 from sluicemq_broker.job.job import ERRORS_KEPT, Dedupe, Job, State
-from sluicemq_broker.store import queue_store as store_module
+from sluicemq_broker.store import claims as claims_module
+from sluicemq_broker.store.claims import Claim, Claims
 from sluicemq_broker.store.connection import Doubtful, Refused, Unclear, translated
 from sluicemq_broker.store.documents import INDEXES, QueueDefaults, date
 from sluicemq_broker.store.inserts import MOST_DOUBTS, Insertion, Pushed, refusals
 from sluicemq_broker.store.numbered import Insert, Sessions, sessions_of
 from sluicemq_broker.store.outcomes import Completed, Found, RolledBack
-from sluicemq_broker.store.queue_store import Claim, QueueStore
+from sluicemq_broker.store.queue_store import QueueStore
 
 ME, OTHER = "me", "other"
 
@@ -197,14 +198,14 @@ def test_a_new_job_does_not_die_of_what_a_former_one_of_its_id_has_used_up(
     spent = a_job("a", max_attempts=2)
     spent.attempts = 2
     pushed(store, spent)
-    keep_unreadable = QueueStore._spent_to_dead
+    end = Claims._spent_to_dead
 
-    def pushed_anew(self: QueueStore, *arguments: Any) -> tuple[str, ...]:
+    def pushed_anew(self: Claims, *arguments: Any) -> tuple[str, ...]:
         store.jobs.delete_one({"_id": "a"})
         pushed(store, a_job("a", max_attempts=2))
-        return keep_unreadable(self, *arguments)
+        return end(self, *arguments)
 
-    monkeypatch.setattr(QueueStore, "_spent_to_dead", pushed_anew)
+    monkeypatch.setattr(Claims, "_spent_to_dead", pushed_anew)
     # When
     claimed = claim(store)
     # Then
@@ -413,7 +414,7 @@ def test_of_several_brokers_each_claims_from_a_random_page_and_together_they_cla
     # Given
     jobs = pushed(store, *some_jobs(10))
     pages = iter([1, 1, 3, 0, 2])
-    monkeypatch.setattr(store_module, "randrange", lambda _brokers: next(pages))
+    monkeypatch.setattr(claims_module, "randrange", lambda _brokers: next(pages))
     # When
     second_page = claim(store, 3, brokers=4)
     second_again = claim(store, 3, brokers=4)
@@ -462,14 +463,14 @@ def between_read_and_update(
     store: QueueStore, monkeypatch: pytest.MonkeyPatch, happens: Callable[[], object]
 ) -> None:
     """Let something happen, once, between the two statements of the next claim."""
-    hold = QueueStore._hold
+    hold = Claims._hold
 
-    def interrupted(self: QueueStore, *arguments: Any) -> list[Job]:
-        monkeypatch.setattr(QueueStore, "_hold", hold)
+    def interrupted(self: Claims, *arguments: Any) -> list[Job]:
+        monkeypatch.setattr(Claims, "_hold", hold)
         happens()
         return hold(self, *arguments)
 
-    monkeypatch.setattr(QueueStore, "_hold", interrupted)
+    monkeypatch.setattr(Claims, "_hold", interrupted)
 
 
 # ----------------------------------------------------------------------- commit

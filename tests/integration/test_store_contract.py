@@ -13,10 +13,11 @@ from fakes import FakeStore
 from jobs import NOW, a_job, finished, ids, some_jobs
 from sluicemq.errors import LeaseLost, SluiceError, Uncertain
 from sluicemq_broker.job.job import Job
+from sluicemq_broker.store.claims import Claim
 from sluicemq_broker.store.inserts import Pushed
 from sluicemq_broker.store.inspect import collection
 from sluicemq_broker.store.outcomes import Completed, RolledBack
-from sluicemq_broker.store.queue_store import Claim, QueueStore
+from sluicemq_broker.store.queue_store import QueueStore
 
 ME, OTHER = "me", "other"
 LATER = NOW + 100

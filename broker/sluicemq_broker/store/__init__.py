@@ -1,6 +1,7 @@
 """Everything that is said to MongoDB: its statements, its errors, its connection."""
 
 from sluicemq_broker.store.changes import Changes, DeadLetters
+from sluicemq_broker.store.claims import Claim
 from sluicemq_broker.store.connection import (
     Documents,
     Doubtful,
@@ -17,7 +18,7 @@ from sluicemq_broker.store.inspect import COUNTED_STATES, SHOWN_STATES, Inspecto
 from sluicemq_broker.store.leases import LeaseStore
 from sluicemq_broker.store.outcomes import Completed, Found, RolledBack
 from sluicemq_broker.store.pauses import PauseStore
-from sluicemq_broker.store.queue_store import Claim, QueueStore
+from sluicemq_broker.store.queue_store import QueueStore
 
 __all__ = [
     "COUNTED_STATES",

@@ -11,22 +11,16 @@ sent), Unclear (it may have been applied) or Refused (repeating it is of no use)
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from random import randrange
 
-import gevent
 from pymongo.errors import BulkWriteError
 
 from sluicemq.errors import LeaseLost, SluiceError, Uncertain
 from sluicemq_broker.job import Job, OnExpiry, State
 from sluicemq_broker.runtime import Count
+from sluicemq_broker.store.claims import BY_ID, CLAIM_BYTES, Claim, Claims
 from sluicemq_broker.store.connection import Documents, applied, durable, translated
 from sluicemq_broker.store.documents import (
     ENDED_INDEX,
-    HANDED_OUT,
-    HISTORY_IS_A_LIST,
-    ORDER,
-    WHATEVER_PRIORITY,
     Document,
     QueueDefaults,
     date,
@@ -51,36 +45,14 @@ from sluicemq_broker.store.outcomes import (
     reclaimed,
     rolled_back,
 )
-from sluicemq_broker.store.pages import MEASURED, Pages
-from sluicemq_broker.store.unreadable import Strange, read, set_aside, set_ownerless_aside
+from sluicemq_broker.store.unreadable import Strange, set_aside, set_ownerless_aside
 
 _NONE_SET = QueueDefaults()
 _STATES = frozenset(State)
-#: Named wherever ids are given: the jobs asked for are the first of the ready index too, so MongoDB may
-#: take that one for as good, and then reads all of it (100,000 keys for 1,000 jobs).
-_BY_ID = "_id_"
-
-#: Bytes of jobs in one claim, at most; a job larger than this is claimed alone.
-CLAIM_BYTES = 16 * 2**20
-
-_MOMENT = 1e-9  # seconds
 
 
 def _ignore(_kind: str, _text: str) -> None:
     """Nobody wants to hear of it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """Jobs reserved under ``owner``, in order; ``more``: others may lie ready behind them.
-
-    ``died``: ids of those that are dead letters now, as they had no attempt left.
-    """
-
-    jobs: list[Job]
-    owner: str
-    more: bool
-    died: tuple[str, ...] = ()
 
 
 class QueueStore:
@@ -103,7 +75,7 @@ class QueueStore:
         self.jobs = self._database[collection]
         self._notice = notice
         self._prepared = False
-        self._pages = Pages()
+        self._claims = Claims(self.jobs, defaults, self._set_aside)
 
     def prepare(self) -> None:
         """Make the collection and its indexes if they are not there; only the first call asks MongoDB."""
@@ -145,7 +117,7 @@ class QueueStore:
 
     def insertion(self, jobs: Sequence[Job], now: float) -> Insertion:
         """The same, to be sent until it is answered; the jobs come to 16 MiB at most, or are one."""
-        self._pages.pushed(jobs)
+        self._claims.pushed(jobs)
         return Insertion(self._insert, self.jobs, jobs, now, self._defaults)
 
     def _insert(self) -> Insert:
@@ -186,106 +158,13 @@ class QueueStore:
         take a random page, so that they don't fight for the same one. ``most_bytes``: of all its jobs,
         unless the first alone has more.
         """
-        # Expired ones are left out here, not after the read: else a page of them hides all behind it.
-        due = {
-            **WHATEVER_PRIORITY,
-            "state": State.READY,
-            # Not $lte and $lt: those are true of dates and numbers alone, and pass over what is no job.
-            "eligible_at": {"$not": {"$gt": date(now)}},
-            "expires_at": {"$not": {"$lte": date(now)}},
-        }
-        if before is not None:
-            due["seq"] = {"$not": {"$gte": before}}
-        skip = randrange(brokers) * limit  # noqa: S311 - spreads load, keeps no secret
-        with translated():
-            found, more = self._first(due, limit, skip, now, most_bytes)
-            if skip and not found:
-                found, more = self._first(due, limit, 0, now, most_bytes)
-            spent = [each for each in found if each.spent]
-            died = self._spent_to_dead(spent, now) if spent else ()
-            wanted = [each for each in found if not each.spent] if spent else found
-            claimed = self._hold(wanted, due, now, owner, hold) if wanted else []
-        for each in claimed:
-            each.owner, each.hold = owner, hold
-            each.attempts += 1
-        return Claim(claimed, owner, more=more or skip > 0, died=died)
-
-    def _first(self, due: Document, limit: int, skip: int, now: float, room: int) -> tuple[list[Job], bool]:
-        """The first due jobs, up to ``limit`` and about ``room`` bytes; and whether there may be more.
-
-        What is no job is set aside; it takes the place of one in this claim, and of none in the next.
-        """
-        found: list[Job] = []
-        strange: list[Strange] = []
-        more = False
-        if not self._pages.known:
-            self._pages.measured(self._largest(due))
-        at_once = self._pages.size(limit, room)
-        page = self.jobs.find(due, HANDED_OUT, skip=skip, limit=limit, batch_size=at_once)
-        for at, stored in enumerate(page.sort(ORDER)):
-            if at and at % at_once == 0:
-                gevent.sleep(_MOMENT)  # the next reply may have been there already
-            each = read(stored, self._defaults)
-            if isinstance(each, Strange):
-                strange.append(each)
-                continue
-            found.append(each)
-            room -= each.size
-            more = room <= 0
-            if more:
-                break
-        self._pages.claimed(found)
-        moved = self._set_aside(strange, now)
-        return found, more or (len(found) + len(strange) == limit and bool(found or moved))
-
-    def _largest(self, due: Document) -> int:
-        """Bytes of the largest of the first jobs: one reply full of large ones would take 16 MiB."""
-        sizes = self.jobs.find(due, {"size": {"$bsonSize": "$$ROOT"}}, limit=MEASURED).sort(ORDER)
-        return max((each["size"] for each in sizes), default=0)
-
-    def _set_aside(self, strange: list[Strange], now: float) -> int:
-        moved = set_aside(self.jobs, strange, now, self._defaults)
-        for each in moved:
-            self._notice(Count.UNREADABLE_DOCUMENTS, str(each))
-        return len(moved)
-
-    def _hold(self, wanted: list[Job], due: Document, now: float, owner: str, hold: int) -> list[Job]:
-        ids = [each.id for each in wanted]
-        held = {
-            "$set": {"state": State.RESERVED, "owner": owner, "hold": hold, "reserved_at": date(now)},
-            "$inc": {"attempts": 1},
-        }
-        # By their births too: an id may have been done and pushed anew since it was read.
-        births = {"_id": {"$in": ids}, "seq": {"$in": [each.seq for each in wanted]}}
-        these = {**due, **births, **HISTORY_IS_A_LIST}
-        if self.jobs.update_many(these, held, hint=_BY_ID).modified_count == len(ids):
-            return wanted
-        mine = {"_id": {"$in": ids}, "state": State.RESERVED, "owner": owner, "hold": hold}
-        with applied():
-            won = {each["_id"] for each in self.jobs.find(mine, {"_id": 1}, hint=_BY_ID)}
-            without = self.jobs.find({**due, **births, "$nor": [HISTORY_IS_A_LIST]}, {"_id": 1}, hint=_BY_ID)
-            self._set_aside([Strange(each["_id"], "its errors are no array") for each in without], now)
-        return [each for each in wanted if each.id in won]
+        return self._claims.reserve(
+            limit, now, owner, hold, before=before, brokers=brokers, most_bytes=most_bytes
+        )
 
     def claimed(self, owner: str, hold: int) -> list[Job]:
         """The jobs that lie under one reservation, in order: what a claim without an answer has brought."""
-        under = {"state": State.RESERVED, "owner": owner, "hold": hold}
-        with translated():
-            found = [read(each, self._defaults) for each in self.jobs.find(under, HANDED_OUT).sort(ORDER)]
-        jobs = [each for each in found if isinstance(each, Job)]
-        for each in jobs:
-            each.owner, each.hold = owner, hold
-        return jobs
-
-    def _spent_to_dead(self, jobs: list[Job], now: float) -> tuple[str, ...]:
-        """What has no attempt left is dead; returns the ids, without those that another broker ended."""
-        spent = [each.id for each in jobs]
-        these = {"_id": {"$in": spent}, "state": State.READY, "seq": {"$in": [each.seq for each in jobs]}}
-        dying = death(now, "no attempt is left", self._defaults)
-        if self.jobs.update_many(these, dying, hint=_BY_ID).modified_count == len(spent):
-            return tuple(spent)
-        ours = {"_id": {"$in": spent}, "state": State.DEAD, "ended_at": date(now)}
-        return tuple(each["_id"] for each in self.jobs.find(ours, {"_id": 1}, hint=_BY_ID))
+        return self._claims.claimed(owner, hold)
 
     # ---------------------------------------------------------------- settle
 
@@ -383,9 +262,15 @@ class QueueStore:
     def _free(self, held: Document) -> int:
         freed = {"$set": {"state": State.READY}, "$unset": HOLD, "$inc": {"attempts": -1}}
         with translated():
-            return self.jobs.update_many({**held, "state": State.RESERVED}, freed, hint=_BY_ID).modified_count
+            return self.jobs.update_many({**held, "state": State.RESERVED}, freed, hint=BY_ID).modified_count
 
     # ------------------------------------------------------ owners and sweeps
+
+    def _set_aside(self, strange: list[Strange], now: float) -> int:
+        moved = set_aside(self.jobs, strange, now, self._defaults)
+        for each in moved:
+            self._notice(Count.UNREADABLE_DOCUMENTS, str(each))
+        return len(moved)
 
     def owners(self) -> set[str]:
         """The owners of all reserved jobs; one step in the index for each."""
@@ -452,8 +337,8 @@ class QueueStore:
     def _end(self, expired: Document, now: float) -> int:
         if self._defaults.on_expiry == OnExpiry.DEAD:
             dying = death(now, EXPIRED, self._defaults)
-            return self.jobs.update_many(expired, dying, hint=_BY_ID).modified_count
-        return self.jobs.delete_many(expired, hint=_BY_ID).deleted_count
+            return self.jobs.update_many(expired, dying, hint=BY_ID).modified_count
+        return self.jobs.delete_many(expired, hint=BY_ID).deleted_count
 
     # ------------------------------------------------------------------ find
 
