@@ -11,7 +11,7 @@ from gevent.event import Event
 
 from jobs import NOW, ids
 from sluicemq.errors import LeaseLost, SluiceError, Uncertain
-from sluicemq_broker.job.job import Job
+from sluicemq_broker.job.job import NOT_HELD, Hold, Job
 from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.memory import Memory
 from sluicemq_broker.queue.retry import Retry
@@ -151,8 +151,7 @@ class FakeStore:
         spent, taken = [job for job in page if job.spent], [job for job in page if not job.spent]
         self._ended |= {job.id: ("", 0) for job in spent}
         for job in taken:
-            job.owner, job.hold = owner, hold
-            job.attempts += 1
+            job.reserve(Hold(owner, hold))
             self._reserve(job)
         self.after_claim()
         return Claim(taken, owner, more=full or len(page) == limit, died=tuple(ids(spent)))
@@ -215,7 +214,7 @@ class FakeStore:
         self._held[job.id] = (job, job.owner, job.hold)
 
     def _make_ready(self, job: Job) -> None:
-        job.owner, job.hold = "", 0
+        job.held = NOT_HELD
         self.ready.append(job)
 
     def _end(self, job: Job) -> SluiceError | None:

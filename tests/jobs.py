@@ -6,7 +6,7 @@ import itertools
 from typing import Any
 
 from sluicemq.errors import Duplicate
-from sluicemq_broker.job.job import Job
+from sluicemq_broker.job.job import Hold, Job
 from sluicemq_broker.store.inserts import Pushed
 from sluicemq_broker.store.outcomes import Completed
 from sluicemq_broker.store.queue_store import QueueStore
@@ -26,8 +26,8 @@ def a_job(
     job = Job(job_id or f"job-{number}", payload, **settings)
     job.created_at = NOW
     job.seq = number
-    job.owner, job.hold = owner, hold
-    job.attempts = 1 if owner else 0
+    if owner:
+        job.reserve(Hold(owner, hold))
     return job
 
 

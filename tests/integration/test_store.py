@@ -14,7 +14,7 @@ from pymongo.errors import AutoReconnect, BulkWriteError, OperationFailure, Serv
 from jobs import NOW, a_job, everything, finished, ids, some_jobs, stored
 from sluicemq.errors import LeaseLost, TooLarge, Unavailable, Uncertain
 from sluicemq_broker.job.backoff import Backoff
-from sluicemq_broker.job.job import ERRORS_KEPT, Dedupe, Job, State
+from sluicemq_broker.job.job import ERRORS_KEPT, Dedupe, Hold, Job, State
 from sluicemq_broker.store import claims as claims_module
 from sluicemq_broker.store.claims import Claim, Claims
 from sluicemq_broker.store.connection import Doubtful, Refused, Unclear, translated
@@ -55,14 +55,14 @@ def test_a_pushed_job_comes_back_from_a_claim_as_it_was(store: QueueStore) -> No
         max_attempts=3, visibility_timeout=12.5, remember=60.0, keep_done=5.0,
         backoff=Backoff("fixed", base=3.0),
     )  # fmt: skip
-    job.asked = True
+    job.is_asked_for()
     # When
     answer = store.push([job], NOW)
     [claimed] = claim(store).jobs
     # Then
     assert answer == Pushed()
     kept = set(Job.__slots__) - {"created_at", "dedupe", "eligible_at", "seq", "size"}
-    expected = {name: getattr(job, name) for name in kept} | {"owner": ME, "attempts": 1}
+    expected = {name: getattr(job, name) for name in kept} | {"held": Hold(ME, 0), "attempts": 1}
     assert {name: getattr(claimed, name) for name in kept} == expected
 
 

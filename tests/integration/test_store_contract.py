@@ -205,7 +205,7 @@ def test_finishing_twice_is_harmless_and_under_another_hold_it_changes_nothing(s
     assert store.complete([finished(first)], NOW) == {}
     assert store.complete([finished(first)], NOW) == {}
     late = copy(second)
-    late.hold = 99
+    late.held = late.held._replace(number=99)
     assert kinds(store.complete([finished(late)], NOW)) == {"b": LeaseLost}
     assert ids(store.claimed(ME, 1)) == ["b"]
 

@@ -7,6 +7,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from fakes import FakeWorker
 from jobs import a_job, some_jobs
+from sluicemq_broker.job.job import Hold
 from sluicemq_broker.queue.deliveries import Deliveries
 from sluicemq_broker.queue.worker import Delivery, DeliveryState
 
@@ -52,7 +53,7 @@ class Table(RuleBasedStateMachine):
             return multiple()
         jobs = some_jobs(worker.free, visibility_timeout=LASTS)
         for job in jobs:
-            job.owner = owner
+            job.reserve(Hold(owner, 1))
         opened = self.table.open(worker, jobs, self.now)
         worker.flying += 0 if worker.pops else len(opened)
         self.all += opened

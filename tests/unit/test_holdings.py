@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluicemq_broker.job.job import Job
+from sluicemq_broker.job.job import Hold, Job
 from sluicemq_broker.queue.holdings import Holdings
 
 
@@ -15,7 +15,7 @@ def holdings() -> Holdings:
 
 def held(job_id: str, hold: int) -> Job:
     job = Job(job_id, b"")
-    job.owner, job.hold = "me", hold
+    job.reserve(Hold("me", hold))
     return job
 
 

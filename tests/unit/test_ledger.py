@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from jobs import NOW, a_job
-from sluicemq_broker.job.job import Job
+from sluicemq_broker.job.job import Hold, Job
 from sluicemq_broker.queue.ledger import IN_ORDER, NOTHING, Arrival, Bound, Claiming, Ledger
 
 PRIORITIES = st.integers(0, 2)
@@ -71,7 +71,7 @@ class Order(RuleBasedStateMachine):
         first = self.ledger.first_to_come(0.0)
         born = [] if first is None else [job for job in jobs if job.priority > first][:room]
         for job in born:
-            job.owner = "me"
+            job.reserve(Hold("me", 1))
             self._choose(job, among=jobs)
         arrival = self.ledger.expect(jobs, born, self.seq, NOW, 0.0)
         self.inserts.append(Insert(arrival, jobs))
@@ -145,7 +145,7 @@ class Order(RuleBasedStateMachine):
     def is_ready_again(self, data: st.DataObject) -> None:
         job = data.draw(st.sampled_from(self.going_back))
         self.going_back.remove(job)
-        job.owner = ""
+        job.renew()
         self.ready.append(job)
         self.ledger.came_back(1)
         self.ledger.some_ready(job.priority, 1)
@@ -186,7 +186,8 @@ TestOrder = Order.TestCase
 
 def pushed(ledger: Ledger, seq: int, now: float, *, born: bool) -> Arrival:
     job = numbered(seq)
-    job.owner = "me" if born else ""
+    if born:
+        job.reserve(Hold("me", 1))
     return ledger.expect([job], [job] if born else [], seq, NOW, now)
 
 

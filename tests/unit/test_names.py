@@ -10,7 +10,7 @@ import sluicemq_broker
 import sluicemq_devices
 from sluicemq import wire
 from sluicemq.cli.jobs import STATES
-from sluicemq_broker.job.job import SCHEDULED, State
+from sluicemq_broker.job.job import SCHEDULED, Job, State
 from sluicemq_broker.store.inspect import COUNTED_STATES, SHOWN_STATES
 from sluicemq_devices.relays.device import Kind
 
@@ -63,3 +63,26 @@ def test_the_states_that_are_shown_are_those_that_are_stored_and_scheduled() -> 
     assert {*SHOWN_STATES} == {*State, SCHEDULED}
     assert SHOWN_STATES == STATES  # which the library has for the command line
     assert {*COUNTED_STATES} == {*SHOWN_STATES} - {State.WAITING}
+
+
+# ------------------------------------------------------------------------- jobs
+
+
+def set_from_outside(source: Path) -> list[str]:
+    """Where an attribute that jobs have is set on anything but ``self``."""
+    targets = [
+        target
+        for node in ast.walk(ast.parse(source.read_text()))
+        for whole in (node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)])
+        for target in ast.walk(whole or ast.Pass())
+        if isinstance(target, ast.Attribute) and target.attr in Job.__slots__
+        if isinstance(target.ctx, ast.Store)
+    ]
+    others = [each for each in targets if not (isinstance(each.value, ast.Name) and each.value.id == "self")]
+    return [f"{source.name}:{each.lineno} {each.attr}" for each in others]
+
+
+def test_nobody_sets_an_attribute_of_a_job_but_the_job() -> None:
+    """And who makes one of what is stored."""
+    sources = [each for each in BROKER.rglob("*.py") if each.name not in ("job.py", "documents.py")]
+    assert [place for source in sources for place in set_from_outside(source)] == []

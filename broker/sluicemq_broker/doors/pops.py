@@ -29,5 +29,5 @@ def push_anew(queue: Queue, deliveries: Sequence[Delivery], counters: Counters) 
     if gone:
         counters.add(Count.PUSHED_ANEW, len(gone))
         for job in gone:
-            job.owner, job.attempts = "", 0
+            job.renew()
         queue.push(Push(gone, stored))

@@ -236,9 +236,10 @@ class Question:
             )
         queue, job, headers = reader(frames[body:])
         self.wants_result = headers.get("reply", RESULT) != ACCEPTED
-        job.asked = self.wants_result
+        if self.wants_result:
+            job.is_asked_for()
         if "id" in headers and self.wants_result:
-            job.remember = queue.settings.remember
+            job.keep_result(queue.settings.remember)
         self.job_id = job.id
         self.weight = len(job.id) + sum(map(len, self.envelope))
         return queue, job

@@ -1,7 +1,7 @@
 """A job and the page on which its life is drawn."""
 
 from sluicemq_broker.job.backoff import BOUNDS, KINDS, Backoff
-from sluicemq_broker.job.job import ASKED, ERRORS_KEPT, SCHEDULED, Dedupe, Job, OnExpiry, State
+from sluicemq_broker.job.job import ASKED, ERRORS_KEPT, SCHEDULED, Dedupe, Hold, Job, OnExpiry, State
 
 __all__ = [
     "ASKED",
@@ -11,6 +11,7 @@ __all__ = [
     "SCHEDULED",
     "Backoff",
     "Dedupe",
+    "Hold",
     "Job",
     "OnExpiry",
     "State",

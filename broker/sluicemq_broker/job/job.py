@@ -75,12 +75,26 @@ class Dedupe(NamedTuple):
     window: float
 
 
+class Hold(NamedTuple):
+    """One reservation: the id under which a broker holds jobs, and a number that no other under it has.
+
+    Together they name one hold of a job, so that a late statement can't mean another.
+    """
+
+    owner: str
+    number: int
+
+
+#: Of a job that nobody here holds.
+NOT_HELD: Final = Hold("", 0)
+
+
 class Job:
     """One job in the broker's memory; times are Unix seconds of the MongoDB server's clock.
 
-    ``owner`` is the id under which this broker holds it (empty: it does not) and ``hold`` the number
-    of that reservation, which no other under this owner has: together they name one hold of one job,
-    so that a late statement can't mean another. ``attempts`` is the
+    What it is does not change once it was accepted; who holds it does, and with that ``attempts``. Nobody
+    sets an attribute from outside: the methods say what may happen. ``held`` is the reservation under
+    which this broker has it. ``attempts`` is the
     number of deliveries including the one under way, ``suspect`` whether a worker died with it:
     then it is delivered alone. ``backoff`` is None where the queue's own holds. ``remember`` is for how
     long its result stays, ``keep_done`` for how long the whole job, once it is done (0: not at all).
@@ -100,12 +114,11 @@ class Job:
         "eligible_at",
         "expires_at",
         "headers",
-        "hold",
+        "held",
         "id",
         "keep_done",
         "losses",
         "max_attempts",
-        "owner",
         "payload",
         "priority",
         "remember",
@@ -152,8 +165,53 @@ class Job:
         self.attempts = 0
         self.losses = 0
         self.suspect = False
-        self.owner = ""
-        self.hold = 0
+        self.held = NOT_HELD
+
+    @property
+    def owner(self) -> str:
+        """The id under which this broker holds it; empty: it does not."""
+        return self.held.owner
+
+    @property
+    def hold(self) -> int:
+        """The number of the reservation under which this broker holds it."""
+        return self.held.number
+
+    def accept(self, seq: int, now: float) -> None:
+        """It is taken in, as the ``seq``-th, and due then or later."""
+        self.seq = seq
+        self.created_at = now
+        self.eligible_at = max(now, self.eligible_at)
+
+    def reserve(self, held: Hold) -> None:
+        """Reserved here, for its next delivery."""
+        self.held = held
+        self.attempts += 1
+
+    def found(self, held: Hold) -> None:
+        """Reserved here, as it has turned out: its delivery was counted then."""
+        self.held = held
+
+    def renew(self) -> None:
+        """It is no longer in MongoDB, and is pushed again as if it had never been delivered."""
+        self.held = NOT_HELD
+        self.attempts = 0
+
+    def take_name(self, until: float) -> None:
+        """Nobody else may have its ``dedupe_id`` until then."""
+        self.dedupe_until = until
+
+    def keep_result(self, seconds: float) -> None:
+        """Its result is wanted for so long, at least."""
+        self.remember = max(self.remember or 0.0, seconds)
+
+    def is_asked_for(self) -> None:
+        """Somebody waits for its result."""
+        self.asked = True
+
+    def drop_payload(self) -> None:
+        """It lies in MongoDB, should it be needed again, and takes no memory here meanwhile."""
+        self.payload = b""
 
     @property
     def spent(self) -> bool:

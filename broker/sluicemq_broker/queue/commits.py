@@ -114,7 +114,7 @@ class Commits:
         for each in commits:
             job = each.delivery.job
             if job.asked and job.id not in self._answers:  # it is another broker where somebody waits
-                job.remember = max(job.remember or 0.0, ASKED)
+                job.keep_result(ASKED)
             if job.kept_until(now) is None:
                 removed.append(job)
             else:
@@ -201,7 +201,7 @@ def by_owner(jobs: Iterable[Job]) -> dict[str, list[Job]]:
     """The jobs under each owner id: a statement names one."""
     groups: dict[str, list[Job]] = defaultdict(list)
     for job in jobs:
-        groups[job.owner].append(job)
+        groups[job.held.owner].append(job)
     return groups
 
 

@@ -35,7 +35,7 @@ class Deliveries:
         state = DeliveryState.REMOVING if worker.pops else DeliveryState.IN_FLIGHT
         opened: dict[bytes, Delivery] = {}
         for job in jobs:
-            receipt = b"%s-%x" % (job.owner.encode(), next(self._numbers))
+            receipt = b"%s-%x" % (job.held.owner.encode(), next(self._numbers))
             opened[receipt] = Delivery(job, receipt, worker, now, state)
         worker.in_flight.update(opened)
         if not worker.pops:

@@ -290,5 +290,5 @@ class Dispatch:
         else:
             worker.deliver(deliveries)
             for job in jobs:
-                job.payload = b""  # it lies in MongoDB, should it be needed again
+                job.drop_payload()
         self.deliveries.recount(worker)

@@ -138,9 +138,7 @@ class Intake:
         seq = max(self._last_seq, int(now * 1e6))
         for job in jobs:
             seq += 1
-            job.seq = seq
-            job.created_at = now
-            job.eligible_at = max(now, job.eligible_at)
+            job.accept(seq, now)
         self._last_seq = seq
         return now
 

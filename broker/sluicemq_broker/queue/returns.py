@@ -60,7 +60,7 @@ class Returns:
         """Give back jobs that no worker has started; the attempt is not counted."""
         going = list(jobs)
         for job in going:
-            job.payload = b""  # it lies in MongoDB, and may be long on its way
+            job.drop_payload()  # it may be long on its way
         if going:
             self._supply.going_back(len(going))
             self._verdicts.take(self._dispatch, len(going), 0)

@@ -16,7 +16,7 @@ import gevent
 from gevent.event import Event
 
 from sluicemq.errors import SluiceError, Unavailable
-from sluicemq_broker.job import Job
+from sluicemq_broker.job import Hold, Job
 from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.holdings import Holdings
 from sluicemq_broker.queue.ledger import HIGHEST, Arrival, Bound, Claiming, Ledger
@@ -112,17 +112,17 @@ class Supply:
         A job is born reserved if a worker can take it and nothing that comes before it lies ready:
         no claim round trip. ``due``: the server's time. Call :meth:`arrived` with what became of it.
         """
-        now, hold = self._timer.now(), self._owners.new_hold()
+        now = self._timer.now()
+        held = Hold(self._owners.current, self._owners.new_hold())
         born: list[Job] = []
         first = self._ledger.first_to_come(now) if self._demand.granting else None
-        owner = self._owners.current
-        if owner and first is not None and (room := self._room()) > 0:
+        if held.owner and first is not None and (room := self._room()) > 0:
             for job in jobs:
                 if job.priority > first and job.eligible_at <= due and len(born) < room:
-                    job.owner, job.hold, job.attempts = owner, hold, 1
+                    job.reserve(held)
                     born.append(job)
-        self._holdings.begin(hold)
-        return self._ledger.expect(jobs, born, hold, due, now)
+        self._holdings.begin(held.number)
+        return self._ledger.expect(jobs, born, held.number, due, now)
 
     def arrived(self, arrival: Arrival, durable: list[Job]) -> None:
         """After a push was written: stage what it reserved, in the order of acceptance."""

@@ -9,7 +9,7 @@ from random import randrange
 import gevent
 from pymongo.collection import Collection
 
-from sluicemq_broker.job import Job, State
+from sluicemq_broker.job import Hold, Job, State
 from sluicemq_broker.store.connection import applied, translated
 from sluicemq_broker.store.documents import (
     HANDED_OUT,
@@ -96,9 +96,9 @@ class Claims:
             died = self._spent_to_dead(spent, now) if spent else ()
             wanted = [each for each in found if not each.spent] if spent else found
             claimed = self._hold(wanted, due, now, owner, hold) if wanted else []
+        held = Hold(owner, hold)
         for each in claimed:
-            each.owner, each.hold = owner, hold
-            each.attempts += 1
+            each.reserve(held)
         return Claim(claimed, owner, more=more or skip > 0, died=died)
 
     def _first(self, due: Document, limit: int, skip: int, now: float, room: int) -> tuple[list[Job], bool]:
@@ -159,7 +159,7 @@ class Claims:
             found = [read(each, self._defaults) for each in self.jobs.find(under, HANDED_OUT).sort(ORDER)]
         jobs = [each for each in found if isinstance(each, Job)]
         for each in jobs:
-            each.owner, each.hold = owner, hold
+            each.found(Hold(owner, hold))
         return jobs
 
     def _spent_to_dead(self, jobs: list[Job], now: float) -> tuple[str, ...]:

@@ -140,7 +140,7 @@ def document(job: Job, now: datetime, defaults: QueueDefaults) -> Document:
     """The document of a job that is born: ``reserved`` if it has an owner, else ``ready``."""
     born: Document = {
         "_id": job.id,
-        "state": _RESERVED if job.owner else _READY,
+        "state": _RESERVED if job.held.owner else _READY,
         "priority": job.priority,
         "eligible_at": now if job.eligible_at == job.created_at else date(job.eligible_at),
         "seq": job.seq,

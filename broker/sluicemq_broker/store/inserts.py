@@ -178,7 +178,7 @@ def open_windows(jobs: Iterable[Job], at: float) -> None:
     """A job's window counts from the statement that stores it: nobody can know of it before."""
     for job in jobs:
         if job.dedupe:
-            job.dedupe_until = at + job.dedupe.window
+            job.take_name(at + job.dedupe.window)
 
 
 def judge(collection: _Jobs, jobs: Sequence[Job], at: float) -> Pushed:

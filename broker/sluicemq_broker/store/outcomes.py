@@ -68,7 +68,7 @@ def all_held(jobs: Sequence[Job]) -> Document:
     return {
         "_id": {"$in": [job.id for job in jobs]},
         "owner": jobs[0].owner,
-        "hold": {"$in": list({job.hold for job in jobs})},
+        "hold": {"$in": list({job.held.number for job in jobs})},
     }
 
 

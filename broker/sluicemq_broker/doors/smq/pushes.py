@@ -102,7 +102,7 @@ class Pushes:
                 job_id, payload, headers = job_entry(entry)
                 job = make(settings, payload, headers, job_id)
                 if headers and headers.get("reply") == RESULT:
-                    job.remember = settings.remember
+                    job.keep_result(settings.remember)
                 jobs.append(job)
                 positions.append(at)
             except SluiceError as error:
