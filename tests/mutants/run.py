@@ -27,7 +27,7 @@ from typing import Any, Final
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("broker", "devices", "clients", "tests", "examples")
+FOLDERS = ("broker", "devices", "clients", "tests", "docs")
 FILES = ("pyproject.toml", "README.md")
 #: What most tests import, and what their plugins do.
 IMPORTED = ("gevent", "hypothesis.strategies", "msgpack", "psutil", "pymongo", "zmq.green")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from pathlib import Path
 from typing import Any
 
 from hypothesis import strategies as st
@@ -224,3 +225,9 @@ def test_a_claim_takes_nothing_that_is_accepted_after_it_began() -> None:
     assert ledger.look(NOW).before == arrival.seq + 1
     bound = ledger.catch_up(NOW, 0.0)
     assert (bound.before, bound.passes_over) == (arrival.seq, True)
+
+
+def test_a_moment_is_as_long_as_the_documents_promise() -> None:
+    jobs = (Path(__file__).parents[2] / "docs" / "jobs.md").read_text()
+    assert "none waits longer than two seconds for one before it" in jobs
+    assert IN_ORDER == 2.0
