@@ -227,6 +227,54 @@ def test_a_claim_takes_nothing_that_is_accepted_after_it_began() -> None:
     assert (bound.before, bound.passes_over) == (arrival.seq, True)
 
 
+def known_to_be_empty() -> Ledger:
+    ledger = Ledger()
+    ledger.claimed(ledger.catch_up(0.0, 0.0), [], more=False)
+    return ledger
+
+
+def test_what_a_claim_passes_over_is_claimed_though_the_insert_before_it_was_through_first() -> None:
+    # Given an insert of a job born reserved, one of a job that is ready, and a claim beside the first
+    ledger = known_to_be_empty()
+    first = pushed(ledger, 1, 0.0, born=True)
+    second = pushed(ledger, 2, 0.0, born=False)
+    ledger.arrived(second, [])
+    assert ledger.passed(0.0) == []
+    claiming, bound = ledger.begin(0.0, catches_up=True), ledger.catch_up(0.0, 0.0)
+    assert (bound.before, bound.passes_over) == (1, True)
+    # When that insert is answered before the claim is
+    ledger.arrived(first, first.jobs)
+    assert ledger.passed(0.0) == [first, second]
+    ledger.claimed(bound, [], more=False)
+    ledger.caught_up(bound)
+    ledger.end(claiming)
+    # Then the second is looked for again
+    assert ledger.may_lie_ready
+
+
+def test_a_new_job_waits_for_one_of_its_priority_that_a_claim_had_to_pass_over() -> None:
+    # Given an insert without an answer, and a claim that had to leave what came after it
+    ledger = known_to_be_empty()
+    pushed(ledger, 1, 0.0, born=True)
+    pushed(ledger, 2, 0.0, born=False)
+    bound = ledger.catch_up(0.0, 0.0)
+    ledger.claimed(bound, [], more=False)
+    ledger.caught_up(bound)
+    # Then no new one of that priority is born reserved
+    assert ledger.first_to_come(IN_ORDER) == bound.priority > NOTHING
+
+
+def test_a_claim_beside_jobs_that_are_born_reserved_keeps_no_new_one_from_being_so() -> None:
+    ledger = known_to_be_empty()
+    pushed(ledger, 1, 0.0, born=True)
+    ledger.some_ready(count=1)
+    bound = ledger.catch_up(0.0, 0.0)
+    ledger.claimed(bound, [], more=False)
+    ledger.caught_up(bound)
+    assert not bound.passes_over
+    assert ledger.first_to_come(0.0) == NOTHING
+
+
 def test_a_moment_is_as_long_as_the_documents_promise() -> None:
     jobs = (Path(__file__).parents[2] / "docs" / "jobs.md").read_text()
     assert "none waits longer than two seconds for one before it" in jobs

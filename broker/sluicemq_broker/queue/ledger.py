@@ -151,6 +151,11 @@ class Ledger:
         """Whether a claim may find anything, as far as is known here."""
         return self._ready > NOTHING
 
+    @property
+    def some_come_first(self) -> bool:
+        """Whether any job that lies ready, or is withheld, comes before a new one of the same priority."""
+        return max(self._ready, self._withheld) > NOTHING
+
     def going_back(self, count: int, now: float) -> None:
         """So many jobs are on their way back to ``ready``: nothing newer goes out before them."""
         if count:
@@ -203,7 +208,9 @@ class Ledger:
         """
         priority, self._ready = self._ready, NOTHING
         under_way = [each.seq for each in self._arrivals if each.awaited(now)]
-        return Bound(priority, min([*under_way, self._next_seq(due)]), bool(under_way))
+        # Whatever lies ready behind such an insert came with one that is in here still.
+        passes_over = bool(under_way) and any(each.ready > NOTHING for each in self._arrivals)
+        return Bound(priority, min([*under_way, self._next_seq(due)]), passes_over)
 
     def look(self, due: float) -> Bound:
         """One claim begins that only looks for what others have left."""
@@ -219,8 +226,12 @@ class Ledger:
 
     def caught_up(self, bound: Bound) -> None:
         """It was answered: what it had to pass over may lie ready once the inserts before are through."""
-        if bound.passes_over:
+        if not bound.passes_over:
+            return
+        if any(not each.finished for each in self._arrivals):
             self._withheld = max(self._withheld, bound.priority)
+        else:  # they were through before this claim was
+            self._ready = max(self._ready, bound.priority)
 
     def _next_seq(self, due: float) -> int:
         """No job that is accepted here from now on has a lower number.

@@ -214,7 +214,7 @@ class Supply:
         if not self._demand.granting:
             return False
         room, behind = self._room(), self._ledger.behind(self._timer.now())
-        if room >= count and not self._ledger.may_lie_ready and not behind:
+        if room >= count and not self._ledger.some_come_first and not behind:
             return False  # they will be born reserved
         rate = self._demand.pace.rate
         if rate is None:
