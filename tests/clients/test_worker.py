@@ -47,7 +47,7 @@ def failing(job: Job) -> Any:
         case b"now":
             raise Rollback(delay=0)
         case b"backoff":
-            raise Rollback("as defaults")
+            raise Rollback("as usual")
         case b"release":
             raise Release
         case b"error":
@@ -65,7 +65,7 @@ def failing(job: Job) -> Any:
         (b"reject", ["REJECT", "no such user", None]),
         (b"rollback", ["ROLLBACK", "later", 2.5]),
         (b"now", ["ROLLBACK", "", 0]),
-        (b"backoff", ["ROLLBACK", "as defaults", None]),
+        (b"backoff", ["ROLLBACK", "as usual", None]),
         (b"release", ["RELEASE", None, None]),
         (b"error", ["ROLLBACK", "OSError: disk full", None]),
         (b"exit", ["ROLLBACK", "SystemExit: 3", None]),

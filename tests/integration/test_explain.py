@@ -246,10 +246,10 @@ def test_burying_expired_jobs_reads_those_alone(crowded: QueueStore, explainer: 
     with explainer.plans() as plans:
         some = store.expire(NOW + 9, 100)
     # Then
-    found, died = plans
+    found, ended = plans
     assert (len(some), found.keys) == (100, 100)
-    assert died.documents <= 100
-    assert "COLLSCAN" not in died.stages
+    assert ended.documents <= 100
+    assert "COLLSCAN" not in ended.stages
     store.jobs.delete_many({"_id": {"$in": some}})
 
 

@@ -12,48 +12,48 @@ from sluicemq import Client, NotFound, Worker
 
 
 def test_jobs_that_nobody_holds_can_be_removed(jobs: OwnQueue) -> None:
-    # beanstalkd, delete: ready, delayed and died jobs can be deleted: our cancel, and purge of the dead.
+    # beanstalkd, delete: ready, delayed and buried jobs can be deleted: our cancel, and purge of the dead.
     jobs.client.cancel(jobs.queue, jobs.push())
     jobs.client.cancel(jobs.queue, jobs.push(delay=LONG))
-    died = jobs.push()
+    buried = jobs.push()
     jobs.take().reject()
     assert jobs.client.purge(jobs.queue, "dead") == 1
-    assert jobs.state(died) == "gone"
+    assert jobs.state(buried) == "gone"
     assert not jobs.ready()
 
 
 def test_a_redrive_moves_no_more_dead_letters_than_it_is_told_the_oldest_first(jobs: OwnQueue) -> None:
-    # beanstalkd, kick <bound>: it makes no more than so many died jobs ready, the oldest first: our
+    # beanstalkd, kick <bound>: it makes no more than so many buried jobs ready, the oldest first: our
     # redrive.
-    died = [jobs.push() for _ in range(3)]
+    buried = [jobs.push() for _ in range(3)]
     for job in jobs.reserve(3):
         job.reject()
     assert jobs.client.redrive(jobs.queue, limit=2)["moved"] == 2
-    assert (jobs.ids("ready"), jobs.ids("dead")) == (died[:2], died[2:])
+    assert (jobs.ids("ready"), jobs.ids("dead")) == (buried[:2], buried[2:])
 
 
 def test_one_dead_letter_is_redriven_and_one_delayed_job_promoted_by_its_id(jobs: OwnQueue) -> None:
-    # beanstalkd, kick-job: one job, died or delayed, becomes ready by its id: our redrive and promote.
-    died = [jobs.push() for _ in range(2)]
-    for _ in died:
+    # beanstalkd, kick-job: one job, buried or delayed, becomes ready by its id: our redrive and promote.
+    buried = [jobs.push() for _ in range(2)]
+    for _ in buried:
         jobs.take().reject()
     delayed = jobs.push(delay=LONG)
-    jobs.client.redrive(jobs.queue, [died[1]])
+    jobs.client.redrive(jobs.queue, [buried[1]])
     jobs.client.promote(jobs.queue, delayed)
-    assert sorted(jobs.ids("ready")) == sorted([died[1], delayed])
+    assert sorted(jobs.ids("ready")) == sorted([buried[1], delayed])
     with pytest.raises(NotFound):
-        jobs.client.promote(jobs.queue, died[0])
+        jobs.client.promote(jobs.queue, buried[0])
 
 
 def test_a_peek_shows_the_next_job_of_a_state_and_takes_none(jobs: OwnQueue) -> None:
-    # beanstalkd, peek-ready, -delayed, -died: the next job of a state, the delayed one with the shortest
+    # beanstalkd, peek-ready, -delayed, -buried: the next job of a state, the delayed one with the shortest
     # delay.
-    jobs.push(b"died")
+    jobs.push(b"buried")
     jobs.take().reject()
     for payload, seconds in ((b"later", 2 * LONG), (b"sooner", LONG), (b"ready", 0)):
         jobs.push(payload, delay=seconds)
     seen = [jobs.client.peek(jobs.queue, state, 1)[0]["payload"] for state in ("ready", "scheduled", "dead")]
-    assert seen == [b"ready", b"sooner", b"died"]
+    assert seen == [b"ready", b"sooner", b"buried"]
     assert jobs.take().payload == b"ready"  # it was only looked at
 
 
@@ -68,7 +68,7 @@ def test_a_job_is_shown_with_its_state_its_priority_and_its_attempts(jobs: OwnQu
 
 
 def test_a_queue_is_counted_by_states(jobs: OwnQueue) -> None:
-    # beanstalkd, stats-tube: how many jobs of a tube are ready, reserved, delayed, died: our queues.
+    # beanstalkd, stats-tube: how many jobs of a tube are ready, reserved, delayed, buried: our queues.
     jobs.push()
     jobs.take().reject()
     jobs.push()

@@ -25,7 +25,7 @@ def test_a_job_that_is_rolled_back_comes_again_after_the_delay_that_was_asked_fo
 
 
 def test_a_rejected_job_is_dead_with_its_reason_and_is_not_handed_out(jobs: OwnQueue) -> None:
-    # beanstalkd, keep_unreadable: a died job is not touched again until it is kicked: our reject.
+    # beanstalkd, bury: a buried job is not touched again until it is kicked: our reject.
     put = jobs.push()
     jobs.take().reject("no such cat")
     assert jobs.state(put) == "dead"

@@ -9,7 +9,7 @@ from typing import Final
 from sluicemq_broker.job import Job
 from sluicemq_broker.queue.worker import Delivery, DeliveryState, Worker
 
-#: Looked up once for each job otherwise, which takes as long as two of the other steps.
+#: A name here, since it is needed once for each job, and a member of an enum is looked up each time.
 _SETTLED: Final = DeliveryState.SETTLED
 
 
