@@ -19,10 +19,24 @@ from sluicemq_broker.store.leases import LeaseStore
 from sluicemq_broker.store.outcomes import Completed, Found, RolledBack
 from sluicemq_broker.store.pauses import PauseStore
 from sluicemq_broker.store.queue_store import QueueStore
+from sluicemq_broker.store.streams import (
+    GUARD,
+    TOPIC_KEPT,
+    Appended,
+    Head,
+    Page,
+    Segment,
+    StreamStore,
+    Tail,
+    stream_names,
+)
 
 __all__ = [
     "COUNTED_STATES",
+    "GUARD",
     "SHOWN_STATES",
+    "TOPIC_KEPT",
+    "Appended",
     "Changes",
     "Claim",
     "Completed",
@@ -30,19 +44,25 @@ __all__ = [
     "Documents",
     "Doubtful",
     "Found",
+    "Head",
     "Inspector",
     "LeaseStore",
+    "Page",
     "PauseStore",
     "Pushed",
     "QueueDefaults",
     "QueueStore",
     "Refused",
     "RolledBack",
+    "Segment",
     "ServerClock",
+    "StreamStore",
+    "Tail",
     "Unclear",
     "collection",
     "connect",
     "connect_for_leases",
     "require_safe",
     "stored_size",
+    "stream_names",
 ]
