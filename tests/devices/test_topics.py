@@ -97,6 +97,40 @@ def test_of_topics_that_begin_each_other_all_are_served() -> None:
     assert chosen(topics, [message]) == {name: [message] for name in "abcd"}
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_what_was_learnt_of_many_topics_of_many_lengths_holds_until_they_change(seed: int) -> None:
+    # Given topics with more lengths than are looked up one by one, in many blocks of their order,
+    # some known by their beginning alone and some not
+    draw = random.Random(seed)
+    letters = "ab" if seed % 2 else "abcdefghijkl"
+    topics: Topics[str] = Topics()
+    there: dict[bytes, str] = {}
+    for _ in range(500):
+        topic = "".join(draw.choices(letters, k=draw.randint(3, 24))).encode()
+        if topic not in there:
+            there[topic] = draw.choice("xyz")
+            topics.add(topic, there[topic])
+    frames = [*there, *(topic[:-1] + b"a" for topic in there), *(topic + b"b" for topic in there)]
+    messages = [encode([frame]) for frame in frames]
+    for gone in (None, *draw.sample(list(there), 3)):
+        # When one of them has gone, and messages come twice
+        if gone is not None:
+            topics.remove(gone, there.pop(gone))
+        for _ in range(2):
+            # Then each has what a topic of its own begins
+            assert chosen(topics, messages) == {
+                name: wanted
+                for name in "xyz"
+                if (
+                    wanted := [
+                        message
+                        for message, frame in zip(messages, frames, strict=True)
+                        if any(frame.startswith(topic) for topic, owner in there.items() if owner == name)
+                    ]
+                )
+            }
+
+
 def test_those_who_want_just_the_same_share_one_list() -> None:
     topics: Topics[int] = Topics()
     for number in range(100):

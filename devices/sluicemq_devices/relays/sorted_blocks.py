@@ -49,6 +49,13 @@ class SortedBlocks(Generic[T]):
         else:
             del self.firsts[number], self.blocks[number], self.values[number]
 
+    def alone(self, number: int, at: int, beginning: bytes) -> bool:
+        """Whether of all strings only that one, which begins so, does."""
+        block = self.blocks[number]
+        before = block[at - 1 : at] if at else self.blocks[number - 1][-1:] if number else []
+        behind = block[at + 1 : at + 2] or self.firsts[number + 1 : number + 2]
+        return not any(text.startswith(beginning) for text in (*before, *behind))
+
     def _halve(self, number: int) -> None:
         block, values = self.blocks[number], self.values[number]
         half = len(block) // 2

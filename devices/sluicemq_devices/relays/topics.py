@@ -4,8 +4,10 @@ Topics mostly have one of a few lengths: then the longest that begins a message 
 first bytes of it, one look for each length. Where there are more lengths, it is found in the order: the last
 topic that is not behind a message's first frame, in the order of bytes, is the longest that begins it, if any
 of those after which it comes in the tree does not part from it before. So a message takes a search in the
-order, however many topics there are and whatever they have in common. The tree tells which topics begin
-others; a message is only looked for in it where that topic does not begin it, but a shorter one may.
+order, however many topics there are and whatever they have in common. A topic that was found once and alone
+begins as it does (with so many bytes as nearly all topics have) is looked up by that beginning from then on.
+The tree tells which topics begin others; a message is only looked for in it where that topic does not begin
+it, but a shorter one may.
 
     topics a, abcd, abcde, abcdf1, abcdf2:    "a" -- "bcd" -- "e"
                                                          `--- "f" -- "1"
@@ -30,6 +32,7 @@ LONGEST_TOPIC = 16_384
 _SEVERAL: Final = object()
 _MOST_KNOWN = 10_000  # nodes whose subscribers, with those above, are remembered
 _FEW_LENGTHS: Final = 8  # a look for each costs less than a search in the order
+_SHORT: Final = 16  # one of so many topics may be shorter than the beginnings by which topics are known
 
 S = TypeVar("S")
 """A subscriber: anything that can be in a set."""
@@ -64,6 +67,9 @@ class Topics(Generic[S]):
         self._only: dict[int, list[Any]] = {}
         self._only_of: dict[bytes, Any] = {}  # the same by topic
         self._few_lengths: list[int] | None = None  # the longest first; empty: they are many
+        # The topic that alone begins so, and who alone gets its messages or that several do.
+        self._by_beginning: dict[bytes, tuple[bytes, Any]] = {}
+        self._beginning = 0  # bytes
         self._known: dict[_Node[S], set[S]] = {}
 
     def add(self, topic: bytes, subscriber: S) -> None:
@@ -104,6 +110,7 @@ class Topics(Generic[S]):
         if self._few_lengths is None:
             lengths = sorted(self._lengths, reverse=True)
             self._few_lengths = lengths if len(lengths) <= _FEW_LENGTHS else []
+            self._beginning = self._usual_beginning()
         found = self._looked_up(messages, ones) if self._few_lengths else self._found(messages, ones)
         for node, run in found.items():
             for subscriber in self._everybody(node):
@@ -156,9 +163,17 @@ class Topics(Generic[S]):
         """
         places: dict[_Node[S], list[int]] = {}
         firsts, blocks = self._order.firsts, self._order.blocks
+        beginning, by_beginning = self._beginning, self._by_beginning
         latest, run = None, list[int]()
         for place, message in enumerate(messages):
             frame = _first_frame(message)
+            known = by_beginning.get(frame[:beginning])
+            if known is not None and frame.startswith(known[0]):
+                only = known[1]
+                if only is not latest:
+                    latest, run = only, ones.setdefault(only, [])
+                run.append(place)
+                continue
             number = bisect_right(firsts, frame) - 1
             if number < 0:
                 continue
@@ -186,7 +201,21 @@ class Topics(Generic[S]):
 
     def _learn(self, number: int, at: int) -> Any:
         only = self._only[number][at] = self._only_at(self._order.values[number][at])
+        topic = self._order.blocks[number][at]
+        beginning = topic[: self._beginning]
+        whole = len(beginning) == self._beginning
+        if whole and only is not _SEVERAL and self._order.alone(number, at, beginning):
+            self._by_beginning[beginning] = (topic, only)
         return only
+
+    def _usual_beginning(self) -> int:
+        """How many bytes nearly all topics have."""
+        left = len(self._nodes) // _SHORT
+        for length in sorted(self._lengths):
+            left -= self._lengths[length]
+            if left < 0:
+                return length
+        return 0
 
     def _only_at(self, node: _Node[S]) -> Any:
         """Who alone gets the messages of this topic, or that several do."""
@@ -228,6 +257,7 @@ class Topics(Generic[S]):
     def _changed(self) -> None:
         self._only.clear()
         self._only_of.clear()
+        self._by_beginning.clear()
         self._few_lengths = None
         self._known.clear()
 
