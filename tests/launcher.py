@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -20,11 +21,14 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from random import Random
 from typing import Any, Self
 
 import tomli_w
+
+from sluicemq_broker.runtime import BALANCES
 
 #: What a device's ends are called in ``BrokerProcess.doors``.
 _NAMES = {
@@ -184,13 +188,16 @@ class BrokerProcess:
         return self.start()
 
     def close(self) -> None:
-        """End it and remove its folder."""
+        """End it and remove its folder; what it counted must add up, at each of its ends but ``kill -9``."""
         if self._process and self._process.poll() is None:
             self._process.send_signal(signal.SIGCONT)
             self._process.terminate()
             _kill_after(self._process, TIMEOUT)
+        log = self.log_text()
         if self._own_folder:
             shutil.rmtree(self.folder, ignore_errors=True)
+        for line in re.findall(r"counted: (.*)", log):
+            check_balance({name: int(count) for name, count in re.findall(r"(\w+)=(-?\d+)", line)})
 
     def __enter__(self) -> Self:
         try:
@@ -202,7 +209,8 @@ class BrokerProcess:
     def __exit__(self, kind: object, *_: object) -> None:
         if kind is not None:
             sys.stderr.write(f"--- the broker's log ---\n{self.log_text()[-20_000:]}\n")
-        self.close()
+        with nullcontext() if kind is None else suppress(AssertionError):  # the first failure tells more
+            self.close()
 
     @property
     def _ready_file(self) -> Path:
@@ -214,6 +222,13 @@ class BrokerProcess:
 
     def _is_ready_or_ended(self) -> bool:
         return self._ready_file.exists() or self.process.poll() is not None
+
+
+def check_balance(figures: Mapping[str, int]) -> None:
+    """AssertionError if these counters and gauges of one moment don't add up."""
+    for balance in BALANCES:
+        begun, became = (sum(figures.get(each, 0) for each in side) for side in balance)
+        assert begun == became, f"{balance} does not hold: {begun} and {became}, {dict(figures)}"
 
 
 def tcp(port: int | None = None) -> str:

@@ -469,7 +469,7 @@ def test_when_the_broker_gives_up_what_is_not_stored_is_refused_and_nothing_of_i
     assert isinstance(told.refused[0], Unavailable)
     assert worker.jobs == []
     assert rig.dispatch.supply._ledger.expected == 0
-    assert rig.counters.values["refused"] == 1
+    assert rig.counters.values["unclear"] == 1
 
 
 def test_a_mistake_of_ours_refuses_the_push_and_the_next_one_goes_through(rig: IntakeRig) -> None:

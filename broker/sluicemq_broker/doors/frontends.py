@@ -196,10 +196,9 @@ class PushFrontend(Frontend):
         count: int,
         size: int,
         refused: dict[int, SluiceError],
-        existing: Sequence[int],
+        _existing: Sequence[int],
     ) -> None:
         self._on_their_way.give(queue, count, size)
-        self._counters.add(Count.REPEATED, len(existing))
         for error in [each for each in refused.values() if not isinstance(each, Duplicate)]:
             self._counters.notice(Count.JOBS_REFUSED, f"a job of a PUSH producer was not stored: {error}")
 

@@ -16,7 +16,6 @@ def push_anew(queue: Queue, deliveries: Sequence[Delivery], counters: Counters) 
     """
 
     def stored(refused: dict[int, SluiceError], existing: Sequence[int]) -> None:
-        counters.add(Count.REPEATED, len(existing))
         if refused or existing:  # of an id that was pushed again meanwhile there can be one only
             lost = len(refused) + len(existing)
             counters.notice(Count.POPPED_LOST, f"{lost} popped jobs could not be stored again")

@@ -162,7 +162,6 @@ class RequestFrontend(Frontend):
         existing: Sequence[int],
     ) -> None:
         self._on_their_way.give(queue, len(requests), size)
-        self._counters.add(Count.REPEATED, len(existing))
         for at, request in enumerate(requests):
             if at in refused and request.wants_result:
                 queue.no_result(request.job_id, refused[at])

@@ -23,7 +23,7 @@ from sluicemq_broker.config import (
     settings_of,
 )
 from sluicemq_broker.process.serve import serve
-from sluicemq_broker.runtime import Count, Gauge
+from sluicemq_broker.runtime import BALANCES, Count, Gauge
 from sluicemq_devices.hub import Metric, Mishap
 
 COMMAND: Final = "python -m sluicemq_broker.process.reference docs"
@@ -86,6 +86,15 @@ def counters() -> str:
         "`sluicemq queues` shows the rates of some.",
         "## Jobs, workers, the store",
         _table(map(_figure, Count)),
+        "### What they add up to\n\nAt any moment, and in the line that a broker logs when it stops:",
+        "\n".join(f"- {balance}" for balance in BALANCES),
+        f"`{Gauge.STORING}`, `{Gauge.IN_FLIGHT}` and `{Gauge.COMMITTING}` are what is under way. A job that "
+        "the library or a program pushes again, because it heard nothing, is received twice: the second time "
+        f"it is `{Count.REPEATED}`, or `{Count.PUSHED}` where nothing was stored before. A delivery whose "
+        f"time is over, or whose worker has died, is `{Count.ROLLED_BACK}` (the former also "
+        f"`{Count.TIMED_OUT}`); a verdict that comes later is one of `{Count.LATE_VERDICTS}`. "
+        f"`{Count.JOBS_REFUSED}`, `{Count.RELEASED}` and `{Count.DEAD}` are looks at the same "
+        "jobs from another side.",
         "## Connections and devices\n\nOf the broker's doors, and of a device alone (`sluicemq device`).",
         _table(map(_figure, Mishap)),
         "## How it stands",

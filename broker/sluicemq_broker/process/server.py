@@ -17,7 +17,7 @@ from sluicemq_broker.config import Config, DeviceSettings
 from sluicemq_broker.doors import Admin, Device, ForwarderDevice, JobMaker, QueueDevice, SessionDoor
 from sluicemq_broker.process.deadline import Deadline
 from sluicemq_broker.queue import Context, Memory, Owners, Queues, Sweeper, databases
-from sluicemq_broker.runtime import Count, Counters, Turns
+from sluicemq_broker.runtime import BALANCES, Count, Counters, Turns
 from sluicemq_broker.store import (
     Documents,
     Inspector,
@@ -39,8 +39,6 @@ _WRITING_SHARE = 0.3
 #: Seconds that a MongoDB gets in any case: to write what is given back; to mark the lease dead.
 _LAST_WRITES = 0.2
 _LEAVING = 1.0
-#: What becomes of a job that comes in.
-_BECAME = (Count.PUSHED, Count.REPEATED, Count.DUPLICATES, Count.REFUSED, Count.UNREADABLE)
 #: How often a starting broker tries to write its lease.
 _LEASE_TRIES = 5
 
@@ -276,19 +274,11 @@ class Server:
         self._context.retry.give_up()
 
     def _say_what_was_counted(self) -> None:
-        """What came in is what was stored, was there before, was refused, or could not be read."""
+        """What came in and what became of it, what was delivered and what became of that."""
         self.counters.say_rest()
-        values = self.counters.values
-        came: dict[str, int] = {name: values[name] for name in (Count.RECEIVED, Count.PUSHED_ANEW)}
-        became: dict[str, int] = {name: values[name] for name in _BECAME}
-        counted = {
-            **came,
-            **became,
-            "unclear": sum(came.values()) - sum(became.values()),  # MongoDB has not answered
-            Count.DELIVERED: values[Count.DELIVERED],
-            Count.COMMITTED: values[Count.COMMITTED],
-        }
-        log.info("counted: %s", " ".join(f"{name}={count}" for name, count in counted.items()))
+        figures = {**self.counters.values, **self._queues.under_way()}
+        names = [each for balance in BALANCES for side in balance for each in side]
+        log.info("counted: %s", " ".join(f"{name}={figures.get(name, 0)}" for name in names))
 
     def _close(self) -> None:
         """End the lease and all connections; a MongoDB that does not answer is not waited for."""

@@ -78,6 +78,8 @@ class Commits:
             failed=self._pop_failed,
         )
         self._unsent: Batcher[Job] = Batcher(self._undo_pops, size=COMMIT, failed=self._undo_failed)
+        self.under_way = 0
+        """Commits and pops that are not written yet, or counted as failed."""
         #: What is written, each merged on its own.
         self.batchers: tuple[Batcher[Any], ...] = (self._commits, self._pops, self._unsent)
 
@@ -85,10 +87,12 @@ class Commits:
         """These are done; each settlement is told when that is durable."""
         if commits:
             self._verdicts.take(self._dispatch, len(commits), _bytes_of(commits))
+            self.under_way += len(commits)
             self._commits.extend(commits)
 
     def pop(self, worker: Worker, deliveries: list[Delivery]) -> None:
         """Remove these durably, then deliver them."""
+        self.under_way += len(deliveries)
         self._pops.add((worker, deliveries))
 
     def undo_pop(self, jobs: Iterable[Job]) -> None:
@@ -122,7 +126,7 @@ class Commits:
                 each.delivery.kept = True
         problems = self._remove(removed) | self._complete(kept)
         self._dispatch.forget(each.delivery.job for each in commits)
-        self._counters.add(Count.COMMITTED, len(commits) - len(problems))
+        self._ended(Count.COMMITTED, len(commits) - len(problems))
         for each in commits:
             problem = problems.get(each.delivery.job.id)
             if problem:
@@ -132,7 +136,12 @@ class Commits:
                 if each.delivery.job.id in self._answers:
                     shielded(self._answers.committed, each.delivery.job.id, each.result)
 
+    def _ended(self, count: Count, number: int) -> None:
+        self._counters.add(count, number)
+        self.under_way -= number
+
     def _not_committed(self, commit: Commit, problem: SluiceError) -> None:
+        self.under_way -= 1
         if isinstance(problem, TooLarge):  # with its headers and history, which only MongoDB can tell
             self._unkept(commit, problem)
             return
@@ -168,6 +177,7 @@ class Commits:
 
     def _failed(self, commits: list[Commit]) -> None:
         """What is forgotten and still reserved is found by the audit, and delivered again."""
+        self._ended(Count.UNCOMMITTED, len(commits))
         self._dispatch.forget(each.delivery.job for each in commits)
         for each in commits:
             each.settlement.settled(each.position, not_durable())
@@ -186,6 +196,7 @@ class Commits:
 
     def _pop_failed(self, pops: list[tuple[Worker, list[Delivery]]]) -> None:
         for worker, popped in pops:
+            self._ended(Count.UNCOMMITTED, len(popped))
             self._dispatch.forget(each.job for each in popped)
             shielded(self._dispatch.popped, worker, popped, set(popped))
 

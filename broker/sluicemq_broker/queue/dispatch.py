@@ -225,7 +225,9 @@ class Dispatch:
         """Another broker has taken what was held under this owner id: forget it, void its receipts."""
         self._staged.drop(owner)
         self.forget(self.held.under(owner))
-        self._offer_workers_of(self.deliveries.lose(owner, self._timer.now()))
+        lost = self.deliveries.lose(owner, self._timer.now())
+        self._counters.add(Count.TAKEN_AWAY, len(lost))
+        self._offer_workers_of(lost)
 
     # -------------------------------------------------------------- stopping
 

@@ -59,7 +59,7 @@ class Intake:
             size=INSERT,
             in_flight=INSERTS_AT_ONCE,
             weigh=_weight,
-            failed=self.refuse,
+            failed=self._failed,
             gather=self._gather,
         )
 
@@ -70,7 +70,7 @@ class Intake:
 
     def push(self, push: Push) -> None:
         """Take jobs in; ``push.on_stored`` is called when all of them are durable or refused."""
-        self._on_their_way.take(1, push.size)
+        self._on_their_way.take(len(push.jobs), push.size)
         self._pushes.add(push)
 
     def drain(self, timeout: float) -> bool:
@@ -80,13 +80,16 @@ class Intake:
     def refuse_waiting(self) -> None:
         """Give up what is not being written yet, telling whoever can hear it."""
         waiting = self._pushes.clear()
-        self.refuse(waiting)
+        self._refuse(waiting, Count.REFUSED)
         self._left(waiting)
 
-    def refuse(self, pushes: list[Push]) -> None:
-        """Tell that these could not be stored."""
+    def _failed(self, pushes: list[Push]) -> None:
+        self._refuse(pushes, Count.UNCLEAR)
+
+    def _refuse(self, pushes: list[Push], count: Count) -> None:
+        """Tell that these could not be stored, or that nobody knows."""
         for push in pushes:
-            self._counters.add(Count.REFUSED, len(push.jobs))
+            self._counters.add(count, len(push.jobs))
             error = Unavailable(
                 "the broker stops, or MongoDB can't be reached: it may be stored, or not; "
                 "push it again with the same id"
@@ -100,7 +103,7 @@ class Intake:
             self._left(pushes)
 
     def _left(self, pushes: list[Push]) -> None:
-        self._on_their_way.give(len(pushes), sum([push.size for push in pushes]))
+        self._on_their_way.give(sum([len(push.jobs) for push in pushes]), sum([push.size for push in pushes]))
 
     def _write(self, pushes: list[Push]) -> None:
         jobs = pushes[0].jobs if len(pushes) == 1 else [job for push in pushes for job in push.jobs]
@@ -112,7 +115,7 @@ class Intake:
             pushed = self._insert(jobs, now)
             staged = _stored(arrival, jobs, pushed)
         except Unavailable:
-            self.refuse(pushes)
+            self._failed(pushes)
         finally:
             self._supply.arrived(arrival, staged)  # workers first: nothing else is done with a job sooner
         if pushed:
@@ -124,6 +127,7 @@ class Intake:
         self._counters.add(Count.PUSHED, len(jobs) - len(pushed.existing) - len(pushed.refused))
         duplicates = sum(isinstance(error, Duplicate) for error in pushed.refused.values())
         self._counters.add(Count.DUPLICATES, duplicates)
+        self._counters.add(Count.REPEATED, len(pushed.existing))
         self._counters.add(Count.REFUSED, len(pushed.refused) - duplicates)
 
     def _gather(self, waiting: int) -> None:

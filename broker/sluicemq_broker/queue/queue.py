@@ -115,6 +115,11 @@ class Queue:
         """How many jobs are at workers here."""
         return len(self._dispatch.deliveries.in_flight)
 
+    @property
+    def committing(self) -> int:
+        """How many commits and pops are being written."""
+        return self._settling.commits.under_way
+
     def attach(self, worker: Worker) -> None:
         """A worker has come."""
         self._dispatch.attach(worker)
@@ -283,8 +288,8 @@ class Queue:
 
     def release_all(self) -> None:
         """Give back all that is held, staged or at workers, without charging an attempt: the broker stops."""
-        at_workers = [each.job for each in self._dispatch.deliveries.withdraw(self._context.timer.now())]
-        self.release([*self._dispatch.withdraw(), *at_workers])
+        self.release(self._dispatch.withdraw())
+        self._settling.withdraw(self._dispatch.deliveries.withdraw(self._context.timer.now()))
 
     def refuse_askers(self) -> None:
         """The broker stops: whoever still waits may ask again, with the same id."""

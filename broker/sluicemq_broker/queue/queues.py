@@ -150,6 +150,14 @@ class Queues:
     def _configured(self) -> set[str]:
         return {*self._config.queues, *(device.queue for device in self._config.devices)}
 
+    def under_way(self) -> dict[str, int]:
+        """How many jobs are being written, at workers, and being committed, in all queues together."""
+        return {
+            Gauge.STORING: self._context.memory.pushes.count,
+            Gauge.IN_FLIGHT: sum(queue.in_flight for queue in self),
+            Gauge.COMMITTING: sum(queue.committing for queue in self),
+        }
+
     def summary(self, queue: Queue, counts: dict[str, Any]) -> dict[str, Any]:
         """One line of the list of queues: what MongoDB holds and what is going on here."""
         here = {

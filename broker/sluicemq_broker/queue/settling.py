@@ -90,7 +90,12 @@ class Settling:
         if died:
             self._fail(left, DIED, suspect=True)
         else:
-            self.returns.release([delivery.job for delivery in left])
+            self.withdraw(left)
+
+    def withdraw(self, deliveries: Sequence[Delivery]) -> None:
+        """These end without a verdict, and count no attempt."""
+        self._counters.add(Count.RETURNED, len(deliveries))
+        self.returns.release([each.job for each in deliveries])
 
     def time_out(self) -> None:
         """Roll back the deliveries whose visibility timeout has passed."""
@@ -102,7 +107,7 @@ class Settling:
     def _return(self, delivery: Delivery, verdict: Verdict, settlement: Settlement, position: int) -> None:
         job, worker = delivery.job, delivery.worker.name
         if verdict.kind == wire.RELEASE:
-            self.returns.release([job])
+            self.withdraw([delivery])
             settlement.settled(position)
             return
         dead = verdict.kind == wire.REJECT or job.spent

@@ -3,7 +3,7 @@
 from sluicemq_broker.runtime.batcher import Batcher
 from sluicemq_broker.runtime.bucket import Bucket
 from sluicemq_broker.runtime.counters import Counters, QueueCounters
-from sluicemq_broker.runtime.counts import Count, Gauge
+from sluicemq_broker.runtime.counts import BALANCES, Balance, Count, Gauge
 from sluicemq_broker.runtime.pulse import Pulse
 from sluicemq_broker.runtime.server_time import Measure, better
 from sluicemq_broker.runtime.shield import shielded
@@ -11,6 +11,8 @@ from sluicemq_broker.runtime.timer import Timer
 from sluicemq_broker.runtime.turns import Turns
 
 __all__ = [
+    "BALANCES",
+    "Balance",
     "Batcher",
     "Bucket",
     "Count",

@@ -6,6 +6,8 @@ a figure that is used by a literal, or declared and never used; ``docs/counters.
 
 from __future__ import annotations
 
+from typing import Final, NamedTuple
+
 from sluicemq.errors import SluiceError
 from sluicemq_devices.hub import Metric
 
@@ -19,10 +21,16 @@ class Count(Metric):
     # A job's way.
     RECEIVED = "received", "jobs and questions that have come in at a door", "jobs"
     PUSHED = "pushed", "jobs stored", "jobs", _BY_QUEUE
-    REPEATED = "repeated", "jobs whose id was there already: not stored twice", "jobs"
+    REPEATED = "repeated", "jobs whose id was there already: not stored twice", "jobs", _BY_QUEUE
     DUPLICATES = "duplicates", "jobs refused for another with their dedupe_id", "jobs", _BY_QUEUE
     REFUSED = "refused", "jobs that could be read and were not stored", "jobs", _BY_QUEUE
     UNREADABLE = "unreadable", "jobs and questions that could not be read", "jobs"
+    UNCLEAR = (
+        "unclear",
+        "jobs that MongoDB had not answered for when the broker gave up: stored, or not",
+        "jobs",
+        _BY_QUEUE,
+    )
     JOBS_REFUSED = (
         "jobs_refused",
         "jobs of PUSH producers that were not stored: nobody else hears of it",
@@ -30,10 +38,22 @@ class Count(Metric):
     )
     DELIVERED = "delivered", "jobs given to workers", "jobs", _BY_QUEUE
     COMMITTED = "committed", "jobs done", "jobs", _BY_QUEUE
-    UNCOMMITTED = "uncommitted", "commits that could not be written", "jobs", _BY_QUEUE
+    UNCOMMITTED = "uncommitted", "commits that were not written, or nobody knows", "jobs", _BY_QUEUE
     ROLLED_BACK = "rolled_back", "jobs given back as failed", "jobs", _BY_QUEUE
     REJECTED = "rejected", "jobs that a worker sent to the dead letters", "jobs", _BY_QUEUE
     RELEASED = "released", "jobs given back without counting the attempt", "jobs", _BY_QUEUE
+    RETURNED = (
+        "returned",
+        "deliveries that count no attempt: released by the worker, or it or the broker stopped",
+        "jobs",
+        _BY_QUEUE,
+    )
+    TAKEN_AWAY = (
+        "taken_away",
+        "deliveries that ended since another broker took this one for dead",
+        "jobs",
+        _BY_QUEUE,
+    )
     TIMED_OUT = "timed_out", "deliveries whose visibility timeout has passed", "jobs", _BY_QUEUE
     EXPIRED = "expired", "jobs whose time to live ran out before a worker took them", "jobs", _BY_QUEUE
     DEAD = "dead", "jobs that became dead letters", "jobs", _BY_QUEUE
@@ -117,8 +137,40 @@ class Gauge(Metric):
     OLDEST_READY_AGE = "oldest_ready_age", "since the oldest ready job is due", "s", _BY_QUEUE
     WORKERS = "workers", "workers at this broker", "workers", _BY_QUEUE
     IN_FLIGHT = "in_flight", "jobs at workers of this broker", "jobs", _BY_QUEUE
+    STORING = "storing", "jobs that have come in and are being written", "jobs"
+    COMMITTING = "committing", "jobs whose commit, or removal by a pop, is being written", "jobs"
 
     @property
     def kind(self) -> str:
         """It goes up and down."""
         return "gauge"
+
+
+class Balance(NamedTuple):
+    """What has begun, and all that can have become of it: at any moment both come to the same."""
+
+    begun: tuple[Metric, ...]
+    became: tuple[Metric, ...]
+
+    def __str__(self) -> str:
+        """The equation."""
+        return " = ".join(" + ".join(f"`{each}`" for each in side) for side in self)
+
+
+#: Every job that comes in, repetitions by the library too.
+WAY_IN: Final = Balance(
+    (Count.RECEIVED, Count.PUSHED_ANEW),
+    (
+        *(Count.PUSHED, Count.REPEATED, Count.DUPLICATES),
+        *(Count.REFUSED, Count.UNREADABLE, Count.UNCLEAR, Gauge.STORING),
+    ),
+)
+#: Every delivery. ``ROLLED_BACK`` has those whose time was over, and those whose worker has died.
+WAY_OUT: Final = Balance(
+    (Count.DELIVERED,),
+    (
+        *(Count.COMMITTED, Count.UNCOMMITTED, Count.ROLLED_BACK, Count.REJECTED),
+        *(Count.RETURNED, Count.TAKEN_AWAY, Gauge.IN_FLIGHT, Gauge.COMMITTING),
+    ),
+)
+BALANCES: Final = (WAY_IN, WAY_OUT)

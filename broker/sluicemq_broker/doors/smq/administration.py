@@ -62,6 +62,7 @@ class Admin:
             Gauge.CONNECTIONS: self._board.connections,
             Gauge.LONGEST_TURN: round(longest, 4),
             Gauge.LONGEST_TURN_CPU: round(longest_cpu, 4),
+            **self._queues.under_way(),
         }
         return {
             "broker": broker,

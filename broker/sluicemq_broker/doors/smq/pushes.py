@@ -7,9 +7,10 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from sluicemq import wire
-from sluicemq.errors import BadFrames, Paused, SluiceError, Unavailable
+from sluicemq.errors import BadFrames, SluiceError, Unavailable
 from sluicemq.options import RESULT
 from sluicemq_broker.doors.frames import JobMaker
+from sluicemq_broker.doors.refusals import refusal
 from sluicemq_broker.doors.smq.fields import Fields, job_entry, listed, take
 from sluicemq_broker.job import Job
 from sluicemq_broker.queue import Push, Queue, Queues
@@ -64,15 +65,10 @@ class Pushes:
     def push(self, pusher: Pusher, number: int, fields: Fields) -> None:
         """Answer a PUSH, once all its jobs are durable or refused; raises what refuses all of them."""
         name, entries = take(fields, str, list)
-        if not self._taking:
-            raise Unavailable("the broker stops: push again when it is back")
-        if len(entries) > MOST_PUSHED:
-            raise BadFrames(f"a PUSH has at most {MOST_PUSHED} jobs, this one has {len(entries)}")
-        queue = self._queues.for_push(name)
         self._counters.add(Count.RECEIVED, len(entries))
         try:
-            queue.admit()
-        except Paused:
+            queue = self._open(name, len(entries))
+        except SluiceError:
             self._counters.add(Count.REFUSED, len(entries))
             raise
         jobs, positions, refused = self._jobs(queue, entries)
@@ -92,6 +88,16 @@ class Pushes:
             if not self._pushers[queue]:
                 del self._pushers[queue]
 
+    def _open(self, name: str, count: int) -> Queue:
+        """The queue that takes so many jobs; raises what refuses all of them."""
+        if not self._taking:
+            raise Unavailable("the broker stops: push again when it is back")
+        if count > MOST_PUSHED:
+            raise BadFrames(f"a PUSH has at most {MOST_PUSHED} jobs, this one has {count}")
+        queue = self._queues.for_push(name)
+        queue.admit()
+        return queue
+
     def _jobs(self, queue: Queue, entries: list[Any]) -> tuple[list[Job], list[int], dict[int, SluiceError]]:
         make, settings = self._maker.make, queue.settings
         jobs: list[Job] = []
@@ -105,9 +111,9 @@ class Pushes:
                     job.keep_result(settings.remember)
                 jobs.append(job)
                 positions.append(at)
-            except SluiceError as error:
+            except Exception as error:  # noqa: BLE001 - the jobs around it must not be lost with it
                 # With its traceback it would be in a cycle, and hold the payload until that is found.
-                refused[at] = error.with_traceback(None)
+                refused[at] = refusal(error).with_traceback(None)
         return jobs, positions, refused
 
     def _take(self, pusher: Pusher, queue: Queue, count: int, size: int) -> None:
@@ -145,7 +151,6 @@ class Pushes:
         refused: dict[int, SluiceError],
         existing: Sequence[int],
     ) -> None:
-        self._counters.add(Count.REPEATED, len(existing))
         problems = unreadable | {positions[at]: error for at, error in refused.items()}
         for error in unreadable.values():
             self._counters.add(Count.UNREADABLE)
