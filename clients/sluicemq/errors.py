@@ -19,7 +19,7 @@ class BadFrames(SluiceError):
     code = "BAD_FRAMES"
 
 
-class BadHeaders(SluiceError):
+class BadHeaders(SluiceError, ValueError):
     """A job's headers can't be read, or hold an unknown key, a wrong type or a value out of range."""
 
     code = "BAD_HEADERS"
@@ -107,7 +107,7 @@ class Unavailable(SluiceError):
     code = "UNAVAILABLE"
 
 
-class Timeout(SluiceError):
+class Timeout(SluiceError, TimeoutError):
     """No answer came in the time given."""
 
     code = "TIMEOUT"

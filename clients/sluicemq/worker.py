@@ -11,16 +11,14 @@ from time import monotonic
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-from sluicemq import wire
+from sluicemq import handlers, wire
 from sluicemq.errors import Reject, Release, Rollback, SluiceError
+from sluicemq.handlers import Handler
 from sluicemq.job import Job
 from sluicemq.transport import exits, native
 from sluicemq.transport.assignment import Assignment, Verdict
 from sluicemq.transport.connection import Connection
 from sluicemq.transport.pop import PopAssignment
-
-#: Called for each job; bytes are its result, None is an empty one.
-Handler = Callable[[Job], bytes | None]
 
 
 class Worker:
@@ -63,6 +61,7 @@ class Worker:
     ) -> None:
         if prefetch < 1 or concurrency < 1:
             raise ValueError("prefetch and concurrency are at least 1")
+        handlers.check(handler)
         self.queue = queue
         self._handler = handler
         self._concurrency = concurrency
@@ -77,7 +76,7 @@ class Worker:
         self._stopped = False
         self._stopping = threading.Lock()
         self._busy = 0
-        self._failure: SluiceError | None = None
+        self._failure: Exception | None = None
         self._pop = pop
         self._failed = 0
         kind = PopAssignment if pop else Assignment
@@ -204,7 +203,9 @@ class Worker:
         try:
             result = self._handler(job)
             if result is not None and type(result) is not bytes:
-                result = _as_result(result)
+                if handlers.only_begun(result):
+                    return self._not_begun(job, result)
+                result = handlers.as_result(result)
         except Reject as error:
             return Verdict(job, wire.REJECT, str(error))
         except Rollback as error:
@@ -215,6 +216,15 @@ class Worker:
             native.log.warning("job %s of queue %s failed", job.id, job.queue, exc_info=True)
             return Verdict(job, wire.ROLLBACK, f"{type(error).__name__}: {error}")
         return Verdict(job, wire.COMMIT, result)
+
+    def _not_begun(self, job: Job, unfinished: Any) -> Verdict:
+        """The handler has done nothing yet, nor would it for any other job: give it back, and stop."""
+        if hasattr(unfinished, "close"):
+            unfinished.close()  # or Python says that it was never awaited
+        self._failure = handlers.not_plain(f"returned a {type(unfinished).__name__}")
+        native.log.error("worker of queue %s stops: %s", job.queue, self._failure)
+        self.stop()
+        return Verdict(job, wire.RELEASE)
 
     # ------------------------------------------------------------------ from the mailbox
 
@@ -318,9 +328,3 @@ _SAME_SIGNAL = 1.0  # seconds: who ends a process and its group, as timeout(1) d
 
 def _leave_it_to_the_fd(_number: int, _frame: FrameType | None) -> None:
     """Only keep Python from ending the process."""
-
-
-def _as_result(result: Any) -> bytes:
-    if isinstance(result, bytes | bytearray | memoryview):
-        return bytes(result)
-    raise TypeError(f"the handler returned {type(result).__name__}, expected bytes or None")

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from importlib import metadata
 from pathlib import Path
 from time import time
 from typing import Any
@@ -39,6 +40,13 @@ def nobody() -> str:
     gone = StubBroker().start()
     gone.stop()
     return gone.endpoint
+
+
+@pytest.mark.parametrize("flag", ["-V", "--version"])
+def test_the_package_itself_is_the_command(flag: str) -> None:
+    command = [sys.executable, "-m", "sluicemq", flag]
+    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=SECONDS).stdout
+    assert told == f"sluicemq, version {metadata.version('sluicemq')}\n"
 
 
 # ---------------------------------------------------------------------- push

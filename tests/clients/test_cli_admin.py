@@ -39,7 +39,7 @@ def a_job(**fields: Any) -> dict[str, Any]:
 # --------------------------------------------------------------------- single jobs
 
 
-def test_show_tells_a_job_with_its_times_its_history_and_its_payload(broker: StubBroker, run: Run) -> None:
+def test_show_tells_a_job_with_its_times_and_its_history(broker: StubBroker, run: Run) -> None:
     # Given
     broker.on[wire.SHOW] = lambda _message: a_job()
     # When
@@ -52,18 +52,35 @@ def test_show_tells_a_job_with_its_times_its_history_and_its_payload(broker: Stu
     assert next(line for line in lines if line[:1] == ["created_at"])[-3:] == ["(2", "h", "ago)"]
     assert ["at", "attempt", "worker", "reason"] in lines
     assert next(line for line in lines if line[-1:] == ["timeout"])[2:4] == ["1", "w1"]
-    assert "payload: pay\\x1bload" in shown
 
 
-def test_show_as_json_is_the_whole_job(broker: StubBroker, run: Run) -> None:
+def test_show_shows_the_payload_only_if_asked(broker: StubBroker, run: Run) -> None:
+    # Given
+    broker.on[wire.SHOW] = lambda message: a_job(state="done" if message.fields[1] == "two" else "dead")
+    # When
+    for command in (
+        ["show", "mail", "one"],
+        ["dead", "show", "mail", "one"],
+        ["done", "show", "mail", "two"],
+    ):
+        shown, asked = run(*command).stdout, run(*command, "--payload").stdout
+        # Then
+        assert "load: pay" not in shown
+        assert ["payload_bytes", "8"] in [line.split() for line in shown.splitlines()]
+        assert "payload: pay\\x1bload" in asked
+
+
+def test_show_as_json_is_the_whole_job_with_its_payload_if_asked(broker: StubBroker, run: Run) -> None:
     broker.on[wire.SHOW] = lambda _message: a_job(payload=b"x" * 10_000)
-    shown = json.loads(run("show", "mail", "one", "--json").stdout)
+    shown = json.loads(run("show", "mail", "one", "--json", "--payload").stdout)
     assert (shown["queue"], len(shown["job"]["payload"])) == ("mail", 10_000)
+    without = json.loads(run("show", "mail", "one", "--json").stdout)["job"]
+    assert (without.get("payload"), without["payload_bytes"]) == (None, 10_000)
 
 
 def test_show_cuts_a_long_payload_and_says_so(broker: StubBroker, run: Run) -> None:
     broker.on[wire.SHOW] = lambda _message: a_job(payload=b"x" * 10_000)
-    shown = run("show", "mail", "one").stdout
+    shown = run("show", "mail", "one", "--payload").stdout
     assert len(shown) < 4000
     assert "(10000 bytes; --json shows all)" in shown
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import select
 import signal
 import subprocess
@@ -304,6 +305,65 @@ def test_run_returns_when_another_thread_stops_the_worker(broker: StubBroker) ->
 def test_a_worker_without_hands_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="at least 1"):
         Worker("tcp://127.0.0.1:1", "q", lambda _job: None, **options)
+
+
+async def coroutine(_job: Job) -> bytes:
+    return b""
+
+
+async def async_generator(_job: Job) -> Any:
+    yield b""
+
+
+def generator(_job: Job) -> Any:
+    yield b""
+
+
+class Called:
+    """An object whose call only begins."""
+
+    async def __call__(self, _job: Job) -> bytes:
+        return b""
+
+
+@pytest.mark.parametrize(
+    ("handler", "what"),
+    [
+        (coroutine, "an async def"),
+        (Called(), "an async def"),
+        (functools.partial(coroutine), "an async def"),
+        (Called().__call__, "an async def"),
+        (async_generator, "an async generator"),
+        (generator, "a generator"),
+        (b"handler", "can't be called"),
+    ],
+)
+def test_a_handler_that_would_do_nothing_is_refused_at_once(handler: Any, what: str) -> None:
+    with pytest.raises(TypeError, match=what):
+        Worker("tcp://127.0.0.1:1", "q", handler)
+
+
+def test_a_handler_that_turns_out_to_do_nothing_ends_the_worker_and_costs_no_attempt(
+    broker: StubBroker,
+) -> None:
+    # Given: what nobody can see before it is called
+    worker = Worker(broker.endpoint, "q", lambda job: coroutine(job) if job else None)  # type: ignore[arg-type, return-value]
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            worker.run()
+        except TypeError as error:
+            failed.append(error)
+
+    runner = threading.Thread(target=run)
+    runner.start()
+    # When
+    broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"a"])
+    runner.join(SECONDS)
+    # Then
+    assert "asyncio.run" in str(failed[0])
+    assert broker.settled() == {b"r-a": ["RELEASE", None, None]}
 
 
 PROGRAM = """

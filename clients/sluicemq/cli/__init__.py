@@ -14,4 +14,4 @@ def main() -> None:
         sys.exit("sluicemq: the command line needs click and rich: pip install 'sluicemq[cli]'")
     from sluicemq.cli.app import app  # noqa: PLC0415 - only here is it known that click is there
 
-    app()
+    app(prog_name="sluicemq")

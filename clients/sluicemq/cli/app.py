@@ -63,7 +63,7 @@ _seconds = click.FloatRange(min=0, min_open=True)
 )  # fmt: skip
 @click.option("--timeout", type=_seconds, metavar="S", default=5.0, show_default=True, help=_TIMEOUT_HELP)
 @click.option("--json", "as_json", is_flag=True, help=_JSON_HELP)
-@click.version_option(package_name="sluicemq")
+@click.version_option(None, "-V", "--version", package_name="sluicemq", prog_name="sluicemq")
 @click.pass_context
 def app(ctx: click.Context, endpoint: str, timeout: float, *, as_json: bool) -> None:
     """SluiceMQ, a durable job broker: run it, push jobs, work on them, look at its queues.

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from sluicemq.cli.jobs import limit_option, list_jobs, show_job
+from sluicemq.cli.jobs import limit_option, list_jobs, payload_option, show_job
 from sluicemq.cli.output import Session
 from sluicemq.errors import NotFound
 
@@ -35,10 +35,11 @@ def dead_list(session: Session, queue: str, limit: int) -> None:
 @dead.command("show")
 @click.argument("queue")
 @click.argument("id")
+@payload_option
 @click.pass_obj
-def dead_show(session: Session, queue: str, id: str) -> None:  # noqa: A002 - the argument's name
+def dead_show(session: Session, queue: str, id: str, *, payload: bool) -> None:  # noqa: A002 - the argument
     """Show one dead letter of a QUEUE with its history."""
-    _show(session, queue, id, "dead")
+    _show(session, queue, id, "dead", payload=payload)
 
 
 @dead.command()
@@ -98,18 +99,19 @@ def done_list(session: Session, queue: str, limit: int) -> None:
 @done.command("show")
 @click.argument("queue")
 @click.argument("id")
+@payload_option
 @click.pass_obj
-def done_show(session: Session, queue: str, id: str) -> None:  # noqa: A002
+def done_show(session: Session, queue: str, id: str, *, payload: bool) -> None:  # noqa: A002
     """Show one finished job of a QUEUE with its result and history."""
-    _show(session, queue, id, "done")
+    _show(session, queue, id, "done", payload=payload)
 
 
-def _show(session: Session, queue: str, job_id: str, state: str) -> None:
+def _show(session: Session, queue: str, job_id: str, state: str, *, payload: bool) -> None:
     with session.client() as client:
         job = client.show(queue, job_id)
     if job.get("state") != state:
         raise NotFound(f"job {job_id!r} of queue {queue!r} is {job.get('state')}, not {state}")
-    show_job(session, queue, job)
+    show_job(session, queue, job, payload=payload)
 
 
 def _tell(session: Session, queue: str, to: str | None, redriven: dict[str, Any]) -> None:

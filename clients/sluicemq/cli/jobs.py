@@ -17,6 +17,7 @@ _PREVIEW = 2_000  # characters of a payload, or a result, that are shown of one 
 _BODIES = ("payload", "result")
 
 limit_option = click.option("--limit", type=click.IntRange(1, 1000), default=10, show_default=True)
+payload_option = click.option("--payload", is_flag=True, help="Its payload too; whole with --json.")
 
 
 @click.command()
@@ -32,12 +33,13 @@ def peek(session: Session, queue: str, state: str, limit: int) -> None:
 @click.command()
 @click.argument("queue")
 @click.argument("id")
+@payload_option
 @click.pass_obj
-def show(session: Session, queue: str, id: str) -> None:  # noqa: A002 - the argument's name
-    """Show all that is known of one job of a QUEUE, with its history; bytes whole with --json."""
+def show(session: Session, queue: str, id: str, *, payload: bool) -> None:  # noqa: A002 - the argument's name
+    """Show all that is known of one job of a QUEUE, with its history; its payload only if asked for."""
     with session.client() as client:
         job = client.show(queue, id)
-    show_job(session, queue, job)
+    show_job(session, queue, job, payload=payload)
 
 
 @click.command()
@@ -94,8 +96,10 @@ def list_jobs(session: Session, queue: str, state: str, limit: int) -> None:
         session.note(f"no {state} jobs in {queue}")
 
 
-def show_job(session: Session, queue: str, job: Mapping[str, Any]) -> None:
-    """Show one job: its fields, its errors, the beginning of its payload and result."""
+def show_job(session: Session, queue: str, job: Mapping[str, Any], *, payload: bool) -> None:
+    """Show one job: its fields, its errors, the beginning of its result and, if wanted, of its payload."""
+    if not payload:
+        job = _without_payload(job)
     if session.as_json:
         session.json({"queue": queue, "job": job})
         return
@@ -108,6 +112,12 @@ def show_job(session: Session, queue: str, job: Mapping[str, Any]) -> None:
         if job.get(name):
             session.result(" ")
             session.result(_body(name, job[name]))
+
+
+def _without_payload(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Its size in its place: what a payload holds may be secret, or long."""
+    size = {"payload_bytes": len(job["payload"])} if isinstance(job.get("payload"), bytes) else {}
+    return {**{key: value for key, value in job.items() if key != "payload"}, **size}
 
 
 def _in_short(jobs: Sequence[Mapping[str, Any]], state: str, now: float) -> list[dict[str, Any]]:

@@ -1,0 +1,19 @@
+"""What a program may take the library's errors for."""
+
+from __future__ import annotations
+
+import pytest
+
+from sluicemq import errors
+
+
+@pytest.mark.parametrize(
+    ("kind", "python"), [(errors.Timeout, TimeoutError), (errors.BadHeaders, ValueError)]
+)
+def test_what_python_has_an_error_for_is_that_error_too(
+    kind: type[errors.SluiceError], python: type[Exception]
+) -> None:
+    with pytest.raises(python, match="text"):
+        raise kind("text")
+    with pytest.raises(errors.SluiceError, match="text"):
+        raise kind("text")
