@@ -78,7 +78,7 @@ class OwnQueue:
 
     def counts(self) -> dict[str, Any]:
         """The queue's counts by state, and what else is told of it."""
-        return next(row for row in self.client.queues() if row["name"] == self.queue)
+        return self.client.queue(self.queue)
 
     @property
     def collection(self) -> Collection[dict[str, Any]]:
@@ -95,7 +95,7 @@ class OwnQueue:
         """A worker that waits already; the ids of the jobs that have come to it."""
         came: list[str] = []
         with Worker(self.endpoint, self.queue, lambda job: came.append(job.id), prefetch=8):
-            wait_until(lambda: any(r["name"] == self.queue and r["workers"] for r in self.client.queues()))
+            wait_until(lambda: self.client.queue(self.queue)["workers"])
             yield came
 
     def close(self) -> None:

@@ -132,7 +132,7 @@ class BrokerUnderTest:
 
     def workers(self, queue: str) -> int:
         """How many workers a queue has."""
-        return next(int(each["workers"]) for each in self.admin.queues() if each["name"] == queue)
+        return int(self.admin.queue(queue)["workers"])
 
     def dead_letter(self, queue: str) -> dict[str, Any]:
         """The one dead letter of a queue, once it is there; ``reason`` is its last failure's."""

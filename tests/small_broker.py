@@ -14,6 +14,7 @@ from jobs import NOW
 from sluicemq.errors import SluiceError, Unavailable
 from sluicemq_broker.config.settings import Config
 from sluicemq_broker.doors.smq.administration import Admin
+from sluicemq_broker.queue.census import Census
 from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.owners import Owners
 from sluicemq_broker.queue.queues import Queues
@@ -91,7 +92,8 @@ class SmallBroker:
         context = Context(self.owners, clock, self.counters, self.retry, timer=time)
         self.queues = Queues(_config(), context, lambda _name: database)
         self.sweeper = Sweeper(self.queues, context)
-        self.admin = Admin(self.queues, context, Turns(self.counters), Switchboard())
+        census = Census(self.queues, context)
+        self.admin = Admin(self.queues, census, context, Turns(self.counters), Switchboard())
         self.queue = self.queues.open("mail")
         self.owners.use()
         self.sweeper.sweep()

@@ -36,8 +36,12 @@ class Client:
         self._connection.start()
 
     def queues(self) -> list[dict[str, Any]]:
-        """All queues, each with its name and its counts."""
+        """All queues, each with its name and its counts; ``estimates`` are the states not counted now."""
         return list(self._read(wire.QUEUES))
+
+    def queue(self, name: str) -> dict[str, Any]:
+        """One queue, counted now; raises :class:`~sluicemq.BadQueue` if there is none."""
+        return dict(self._read(wire.QUEUE, name))
 
     def stats(self) -> dict[str, Any]:
         """What the broker tells of itself, its counters and its queues."""

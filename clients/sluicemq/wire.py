@@ -33,6 +33,7 @@ From the client::
     PING    [n]                                         -> nil
     BYE     [n]                                         -> nil     unsettled jobs are given back
     QUEUES  [n]                                         -> [{name, ready, ...}, ...]
+    QUEUE   [n, queue]                                  -> {name, ready, ...}
     STATS   [n]                                         -> {...}
     PEEK    [n, queue, state, limit]                    -> [{id, state, payload, ...}, ...]
     PURGE   [n, queue, state]                           -> number of jobs removed
@@ -101,6 +102,7 @@ RESULT: Final = b"RESULT"
 PING: Final = b"PING"
 BYE: Final = b"BYE"
 QUEUES: Final = b"QUEUES"
+QUEUE: Final = b"QUEUE"
 STATS: Final = b"STATS"
 PEEK: Final = b"PEEK"
 PURGE: Final = b"PURGE"

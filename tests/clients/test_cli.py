@@ -254,12 +254,16 @@ def test_nothing_shown_can_command_the_terminal(broker: StubBroker, run: Run) ->
     assert as_json["jobs"][0]["id"] == evil
 
 
-def test_queues_shows_one_queue(broker: StubBroker, run: Run) -> None:
-    broker.on[wire.QUEUES] = lambda _message: QUEUES
+def test_queues_asks_for_one_queue_alone(broker: StubBroker, run: Run) -> None:
+    # Given
+    no_queue = BadQueue("there is no queue 'nosuch'")
+    broker.on[wire.QUEUE] = lambda message: QUEUES[1] if message.fields == ["thumbs"] else no_queue
+    # Then
     assert json.loads(run("queues", "thumbs", "--json").stdout) == {"queues": QUEUES[1:]}
     unknown = run("queues", "nosuch")
     assert unknown.exit_code == 1
-    assert unknown.stderr == "sluicemq: there is no queue nosuch\n"
+    assert unknown.stderr == "sluicemq: there is no queue 'nosuch'\n"
+    assert broker.of(wire.QUEUES) == []
 
 
 def test_the_shared_options_may_follow_the_command(broker: StubBroker) -> None:
@@ -507,19 +511,16 @@ def test_work_stops_after_a_count_of_jobs_and_gives_back_the_rest(broker: StubBr
 def test_work_stops_when_the_queue_is_empty(broker: StubBroker) -> None:
     # Given: a queue that is said to hold one more until that was delivered
     holds = iter([1, 0])
-    broker.on[wire.QUEUES] = lambda _message: [
-        {"name": "other", "ready": 7},
-        {"name": "q", "ready": next(holds)},
-    ]
+    broker.on[wire.QUEUE] = lambda _message: {"name": "q", "ready": next(holds)}
     process, peer = start_work(broker, "work", "q", "--print", "--drain")
     # When
     broker.deliver(peer, "q", [b"1"])
-    broker.wait_for(wire.QUEUES)
+    broker.wait_for(wire.QUEUE)
     broker.deliver(peer, "q", [b"2"])
     # Then
     assert process.communicate(timeout=SECONDS)[0] == "1\n2\n"
     assert process.returncode == 0
-    assert len(broker.of(wire.QUEUES)) == 2
+    assert len(broker.of(wire.QUEUE)) == 2
 
 
 def test_work_that_is_refused_ends_with_1(broker: StubBroker) -> None:

@@ -236,8 +236,8 @@ def test_queues_mark_estimates_and_tell_the_age_the_rates_and_what_is_paused(
     rates = {"pushed": 1000.04, "delivered": 11.0, "committed": 10.26}
     row = {"name": "mail", **counts, "exact": False, "oldest_ready_age": 7300.0, "rates": rates}
     rows = [
-        {**row, "paused": ["delivery"], "new": 1},
-        {**row, "exact": True, "paused": [], "oldest_ready_age": None},
+        {**row, "estimates": ["ready", "dead"], "counted_ago": 2.5, "paused": ["delivery"], "new": 1},
+        {**row, "exact": True, "estimates": [], "paused": [], "oldest_ready_age": None},
     ]
     broker.on[wire.QUEUES] = lambda _message: rows
     # When

@@ -19,18 +19,16 @@ from sluicemq import wire
 from sluicemq.errors import BadQueue, NotFound, Paused, QueueFull
 from sluicemq_broker.config.settings import BrokerSettings, Config, QueueSettings
 from sluicemq_broker.doors.backends import PopWorker
-from sluicemq_broker.doors.smq.administration import Admin
 from sluicemq_broker.job.job import Dedupe
 from sluicemq_broker.process.deadline import Deadline
 from sluicemq_broker.process.server import Server
+from sluicemq_broker.queue.census import Census
 from sluicemq_broker.queue.intake import Push
 from sluicemq_broker.queue.queues import Queues
 from sluicemq_broker.queue.verdict import Settlement, Verdict
 from sluicemq_broker.runtime.counters import Counters
-from sluicemq_broker.runtime.turns import Turns
 from sluicemq_broker.store.connection import Refused, Unclear
 from sluicemq_broker.store.inspect import Inspector, collection
-from sluicemq_devices.doors.switchboard import Switchboard
 from sluicemq_devices.hub.flow import boundless
 
 FEW_QUEUES = BrokerSettings(max_queues=20)
@@ -117,9 +115,7 @@ def test_a_queue_that_can_not_be_counted_is_listed_with_the_reason_beside_the_ot
 
     monkeypatch.setattr(Inspector, "counts", counts)
     # When
-    rows = {
-        row["name"]: row for row in Admin(queues, queues._context, Turns(Counters()), Switchboard()).queues()
-    }
+    rows = {row["name"]: row for row in Census(queues, queues._context).all()}
     # Then
     assert "error" not in rows["good"]
     assert "queue 'sick' can't be counted" in rows["sick"]["error"]

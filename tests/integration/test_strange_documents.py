@@ -246,4 +246,4 @@ def test_a_broker_delivers_commits_and_answers_beside_strange_documents(broker: 
 
 
 def counts(client: Client, queue: str) -> dict[str, Any]:
-    return next(row for row in client.queues() if row["name"] == queue)
+    return client.queue(queue)

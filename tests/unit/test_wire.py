@@ -113,6 +113,11 @@ GOLDEN: dict[str, tuple[tuple[Any, ...], bytes, str]] = {
         b"QUEUES",
         "9109",
     ),
+    "queue": (
+        (wire.QUEUE, 23, "mail"),
+        b"QUEUE",
+        "9217 a46d61696c",
+    ),
     "stats": (
         (wire.STATS, 10),
         b"STATS",

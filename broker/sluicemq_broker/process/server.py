@@ -16,7 +16,7 @@ from sluicemq.errors import SluiceError, Unavailable
 from sluicemq_broker.config import Config, DeviceSettings
 from sluicemq_broker.doors import Admin, Device, ForwarderDevice, JobMaker, QueueDevice, SessionDoor
 from sluicemq_broker.process.deadline import Deadline
-from sluicemq_broker.queue import Context, Memory, Owners, Queues, Sweeper, databases
+from sluicemq_broker.queue import Census, Context, Memory, Owners, Queues, Sweeper, databases
 from sluicemq_broker.runtime import BALANCES, Count, Counters, Turns
 from sluicemq_broker.store import (
     Documents,
@@ -72,7 +72,8 @@ class Server:
         self._memory.follow(self._follow_memory)
         maker = JobMaker(self._clock, settings.max_job_bytes)
         self._turns = Turns(self.counters)
-        admin = Admin(self._queues, self._context, self._turns, self._board)
+        self._census = Census(self._queues, self._context)
+        admin = Admin(self._queues, self._census, self._context, self._turns, self._board)
         self._sessions = SessionDoor(settings, self._board, self._queues, maker, admin, self.counters)
         self._devices: list[Device] = [self._device(each, maker) for each in config.devices]
         self._greenlets: list[gevent.Greenlet[..., None]] = []
@@ -101,6 +102,7 @@ class Server:
             self._repeat("audit of our reservations against memory", settings.lease, self._sweeper.audit),
             self._repeat("time-outs, askers, jobs of other brokers", settings.poll, self._tick),
             self._repeat("pauses that any broker was told of", settings.poll, self._queues.follow_pauses),
+            self._repeat("counts of the queues, one after the other", settings.poll, self._census.tick),
             self._repeat("heartbeats of library sessions", settings.heartbeat / 2, self._sessions.beat),
         ]
         self._turns.start()  # no greenlet: the hub itself tells how long each of its turns was

@@ -1,5 +1,6 @@
 """One queue whole, and all of them: what is pushed, who works, what is settled, who asks."""
 
+from sluicemq_broker.queue.census import Census
 from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.intake import Push
 from sluicemq_broker.queue.memory import Memory
@@ -12,6 +13,7 @@ from sluicemq_broker.queue.worker import Delivery, Takes, Worker
 
 __all__ = [
     "PLAIN",
+    "Census",
     "Context",
     "Delivery",
     "Memory",

@@ -120,6 +120,11 @@ class Queue:
         """How many commits and pops are being written."""
         return self._settling.commits.under_way
 
+    @property
+    def held(self) -> int:
+        """How many jobs are reserved by this broker."""
+        return len(self._dispatch.held)
+
     def attach(self, worker: Worker) -> None:
         """A worker has come."""
         self._dispatch.attach(worker)
@@ -258,6 +263,11 @@ class Queue:
         self._settling.time_out()
         self._answers.look_elsewhere(self._context.clock.now(), alone=not self._context.owners.others)
         self._dispatch.tick()
+
+    @property
+    def changes(self) -> int:
+        """A number that changes with everything that happens to its jobs here."""
+        return sum(self.counters.values.values())
 
     def expire(self) -> None:
         """End what was not taken in time, and tell those who wait for it."""

@@ -14,7 +14,13 @@ from sluicemq_broker.store.connection import (
 )
 from sluicemq_broker.store.documents import QueueDefaults, stored_size
 from sluicemq_broker.store.inserts import Pushed
-from sluicemq_broker.store.inspect import COUNTED_STATES, SHOWN_STATES, Inspector, collection
+from sluicemq_broker.store.inspect import (
+    COUNTED_EXACTLY,
+    COUNTED_STATES,
+    SHOWN_STATES,
+    Inspector,
+    collection,
+)
 from sluicemq_broker.store.leases import LeaseStore
 from sluicemq_broker.store.outcomes import Completed, Found, RolledBack
 from sluicemq_broker.store.pauses import PauseStore
@@ -32,6 +38,7 @@ from sluicemq_broker.store.streams import (
 )
 
 __all__ = [
+    "COUNTED_EXACTLY",
     "COUNTED_STATES",
     "GUARD",
     "SHOWN_STATES",

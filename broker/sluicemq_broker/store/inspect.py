@@ -83,7 +83,9 @@ class Inspector:
         """
         jobs = self._database[_PREFIX + queue]
         with translated():
-            total = jobs.estimated_document_count()
+            total = jobs.estimated_document_count()  # of no use alone after a crash of MongoDB
+            if not total and jobs.find_one({}, {"_id": 1}) is None:
+                return {**dict.fromkeys(COUNTED_STATES, 0), "exact": True}
             shares = _sampled(jobs, now) if total >= _SURELY_MANY else {}
             few = [each for each in COUNTED_STATES if shares.get(each, 0.0) * total < 3 * COUNTED_EXACTLY]
             counts = {state: _counted(jobs, state, now) for state in few}

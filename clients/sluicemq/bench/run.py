@@ -14,7 +14,7 @@ from sluicemq.bench.plan import Plan
 from sluicemq.bench.task import Site, Task
 from sluicemq.bench.usage import pids_behind
 from sluicemq.client import Client
-from sluicemq.errors import SluiceError
+from sluicemq.errors import BadQueue, SluiceError
 from sluicemq.producer import Producer
 
 _ATTACH_TIMEOUT = 30.0
@@ -111,7 +111,11 @@ def _clear(client: Client, queues: list[str]) -> None:
 
 
 def _found(client: Client, queues: list[str]) -> list[dict[str, Any]]:
-    return [each for each in client.queues() if each["name"] in queues]
+    found = []
+    for each in queues:
+        with suppress(BadQueue):  # nobody has made it yet
+            found.append(client.queue(each))
+    return found
 
 
 def _held(found: dict[str, Any]) -> int:

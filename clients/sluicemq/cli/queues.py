@@ -10,11 +10,10 @@ import click
 from sluicemq import wire
 from sluicemq.cli.jobs import STATES
 from sluicemq.cli.output import Session, span
-from sluicemq.errors import NotFound
 
-#: Figures from here on are estimates where a broker says that not all are exact.
-COUNTED_EXACTLY = 10_000
 _COUNTS = ("ready", "scheduled", "reserved", "done", "dead")
+#: What a broker tells of a queue that is no column of its own.
+_NO_COLUMN = ("exact", "estimates", "counted_ago", "oldest_ready_age", "rates")
 
 _state = click.option("--state", type=click.Choice(STATES), default="ready", show_default=True)
 _delivery = click.option("--delivery", is_flag=True, help="Handing out jobs; the default.")
@@ -28,9 +27,7 @@ _yes = click.option("--yes", is_flag=True, help="Don't ask.")
 def queues(session: Session, queue: str | None) -> None:
     """List the queues, or one QUEUE, and how many jobs they hold."""
     with session.client() as client:
-        rows = [row for row in client.queues() if queue in (None, row["name"])]
-    if queue and not rows:
-        raise NotFound(f"there is no queue {queue}")
+        rows = client.queues() if queue is None else [client.queue(queue)]
     if session.as_json:
         session.json({"queues": rows})
     elif rows:
@@ -141,10 +138,9 @@ class _About(int):
 
 def _readable(row: Mapping[str, Any]) -> dict[str, Any]:
     """One queue as a line of a table; what a newer broker tells stands at its end."""
-    rest = {key: value for key, value in row.items() if key not in ("exact", "oldest_ready_age", "rates")}
+    rest = {key: value for key, value in row.items() if key not in _NO_COLUMN}
     line = {key: rest.pop(key) for key in ("name", *_COUNTS) if key in rest}
-    if not row.get("exact", True):
-        line |= {key: _About(line[key]) for key in _COUNTS if line.get(key, 0) >= COUNTED_EXACTLY}
+    line |= {key: _About(line[key]) for key in row.get("estimates", ()) if key in line}
     if "oldest_ready_age" in row:
         age = row["oldest_ready_age"]
         line["oldest"] = None if age is None else span(age)

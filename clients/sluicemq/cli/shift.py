@@ -90,7 +90,6 @@ class Shift:
         """Ask: it may be the broker that is not there, rather than jobs."""
         try:
             with self._session.client() as client:
-                rows = client.queues()
+                return not client.queue(self._queue)["ready"]
         except SluiceError:
             return False
-        return not any(row["ready"] for row in rows if row["name"] == self._queue)

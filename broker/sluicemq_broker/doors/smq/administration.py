@@ -13,38 +13,39 @@ from sluicemq_broker import __version__
 from sluicemq_broker.doors.frames import check_headers
 from sluicemq_broker.doors.smq.shared_answer import SharedAnswer
 from sluicemq_broker.job import State
-from sluicemq_broker.queue import Context, Queue, Queues
+from sluicemq_broker.queue import Census, Context, Queue, Queues, check_name
 from sluicemq_broker.runtime import Count, Gauge, Turns
-from sluicemq_broker.store import COUNTED_STATES, SHOWN_STATES, Changes, DeadLetters, Inspector, Unclear
+from sluicemq_broker.store import SHOWN_STATES, Changes, DeadLetters, Inspector
 from sluicemq_devices.doors import Switchboard
 
 _CHANGEABLE: Final = frozenset(each.name for each in OPTIONS.values() if each.changeable)
 _MOST_PEEKED: Final = 1000
 _PEEKED_BYTES: Final = 8 * 1024 * 1024
-#: Counts of a queue that can't be counted, so that whoever shows them has some.
-_NOTHING_KNOWN: Final = {
-    **dict.fromkeys(COUNTED_STATES, 0),
-    "exact": False,
-    Gauge.OLDEST_READY_AGE: None,
-}
 
 
 class Admin:
     """The administrative verbs."""
 
-    def __init__(self, queues: Queues, context: Context, turns: Turns, board: Switchboard) -> None:
+    def __init__(
+        self, queues: Queues, census: Census, context: Context, turns: Turns, board: Switchboard
+    ) -> None:
         self._queues = queues
+        self._census = census
         self._board = board
         self._owners = context.owners
         self._clock = context.clock
         self._counters = context.counters
         self._turns = turns
         self._started = time.monotonic()
-        self._counts = SharedAnswer(self._count_all)
+        self._counts = SharedAnswer(census.all)
 
     def queues(self) -> list[dict[str, Any]]:
         """All queues with their counts, those that other brokers have made too."""
         return self._counts.get()
+
+    def queue(self, name: str) -> dict[str, Any]:
+        """One queue with its counts; the others are not counted."""
+        return self._census.one(check_name(name))
 
     def stats(self) -> dict[str, Any]:
         """The broker, what it has counted since its start, and all queues.
@@ -67,7 +68,7 @@ class Admin:
         return {
             "broker": broker,
             "counters": dict(sorted(self._counters.values.items())),
-            "queues": self.queues(),
+            "queues": self._queues_if_any_way(),
         }
 
     def peek(self, name: str, state: str, limit: int) -> list[dict[str, Any]]:
@@ -171,27 +172,12 @@ class Admin:
         target.store.prepare()
         return target
 
-    def _count_all(self) -> list[dict[str, Any]]:
-        self._queues.discover()
-        return [self._shown(queue) for queue in sorted(self._queues, key=lambda queue: queue.name)]
-
-    def _shown(self, queue: Queue) -> dict[str, Any]:
-        """Its summary; if MongoDB can't tell, what is going on here, and why: the others have theirs."""
+    def _queues_if_any_way(self) -> list[dict[str, Any]]:
+        """All queues, from what is known if MongoDB does not answer: the rest of the stats is there still."""
         try:
-            return self._summary(queue)
-        except Exception as error:
-            if isinstance(error, Unavailable) and not isinstance(error, Unclear):
-                raise  # MongoDB is away, for all of them
-            text = f"queue {queue.name!r} can't be counted: {type(error).__name__}: {error}"
-            self._counters.notice(Count.UNCOUNTED, text)
-            return self._queues.summary(queue, {**_NOTHING_KNOWN, "error": text})
-
-    def _summary(self, queue: Queue) -> dict[str, Any]:
-        inspector, now = self._inspector(queue), self._clock.now()
-        counts = inspector.counts(queue.name, now)
-        oldest = inspector.oldest_ready(queue.name, now) if counts[State.READY] else None
-        age = None if oldest is None else round(now - oldest, 3)
-        return self._queues.summary(queue, {**counts, Gauge.OLDEST_READY_AGE: age})
+            return self.queues()
+        except Unavailable:
+            return self._census.kept()
 
     def _inspector(self, queue: Queue) -> Inspector:
         queue.store.prepare()
@@ -199,12 +185,14 @@ class Admin:
 
     def _changes(self, queue: Queue) -> Changes:
         queue.store.prepare()
+        self._census.recount(queue)
         return Changes(self._queues.database_of(queue))
 
 
 #: The administrative verbs: which method answers, and the types of the fields that it takes.
 QUESTIONS: Final[dict[bytes, tuple[Any, ...]]] = {
     wire.QUEUES: (Admin.queues,),
+    wire.QUEUE: (Admin.queue, str),
     wire.STATS: (Admin.stats,),
     wire.PEEK: (Admin.peek, str, str, int),
     wire.PURGE: (Admin.purge, str, str),
@@ -219,7 +207,7 @@ QUESTIONS: Final[dict[bytes, tuple[Any, ...]]] = {
 }
 
 #: Those that change nothing: they are of no use to anybody but who asked.
-LOOKS: Final = frozenset((Admin.queues, Admin.stats, Admin.peek, Admin.show))
+LOOKS: Final = frozenset((Admin.queues, Admin.queue, Admin.stats, Admin.peek, Admin.show))
 #: Those that cost the same however many ask.
 TOGETHER: Final = frozenset((Admin.queues, Admin.stats))
 

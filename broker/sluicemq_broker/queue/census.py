@@ -1,0 +1,223 @@
+"""How many jobs each queue holds, by state: counted in turn, and carried on by what happens here meanwhile.
+
+To count one queue takes MongoDB some milliseconds, a thousand queues so some seconds. So a broker keeps what
+it has counted. Whoever asks for one queue has it counted; whoever asks for all has those counted that have
+changed, as far as :data:`ASKED` goes, and of the others what was counted last. In the background each is
+counted again and again, which finds what other brokers do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple
+
+import gevent
+from gevent.event import AsyncResult
+
+from sluicemq.errors import Unavailable
+from sluicemq_broker.job import SCHEDULED, State
+from sluicemq_broker.queue.context import Context
+from sluicemq_broker.queue.queue import Queue
+from sluicemq_broker.queue.queues import Queues
+from sluicemq_broker.runtime import Count, Gauge
+from sluicemq_broker.store import COUNTED_EXACTLY, COUNTED_STATES, Inspector, Unclear
+
+#: Seconds of counting that one question for all queues begins; and how long whoever asks waits for MongoDB.
+ASKED: Final = 0.1
+_PATIENT: Final = 5.0
+#: Of each poll, seconds that are spent on counting: what was counted before, and what never was.
+_AGAIN, _FIRST = 0.05, 0.25
+#: Seconds after which a queue is counted again: one in which something happens, and one at rest.
+_CHANGED_AGE, _RESTING_AGE = 5.0, 60.0
+
+_NOBODY: Final = dict.fromkeys(COUNTED_STATES, 0)
+_JOBS_LIVE: Final = (State.READY, SCHEDULED, State.RESERVED)
+
+
+class Tally(NamedTuple):
+    """What one count of a queue has found, and where its broker's own counters stood when it began.
+
+    ``sampled``: states whose figures are estimates even so; ``oldest``: since when the oldest ready job is
+    due, by the server's clock; ``at``: monotonic seconds; ``error``: why there are no figures.
+    """
+
+    counts: dict[str, int]
+    sampled: frozenset[str]
+    oldest: float | None
+    at: float
+    changes: int
+    held: int
+    marks: tuple[int, int, int]
+    error: str = ""
+
+
+class Census:
+    """The counts of all queues of a broker. ``trusted``: False while MongoDB is known not to answer."""
+
+    def __init__(self, queues: Queues, context: Context, trusted: Callable[[], bool] = lambda: True) -> None:
+        self._queues = queues
+        self._owners = context.owners
+        self._clock = context.clock
+        self._timer = context.timer
+        self._counters = context.counters
+        self._trusted = trusted
+        self._tallies: dict[str, Tally] = {}
+
+    def all(self) -> list[dict[str, Any]]:
+        """A line for each queue by name; those that have changed are counted now, as far as that goes.
+
+        Raises :class:`~sluicemq.errors.Unavailable` if MongoDB does not answer.
+        """
+        asked = self._timer.now()
+        self._patiently(self._look)
+        return self.kept(asked)
+
+    def one(self, name: str) -> dict[str, Any]:
+        """The line of one queue, counted now; raises BadQueue, and Unavailable as :meth:`all` does."""
+        queue, asked = self._queues.get(name), self._timer.now()
+        self._patiently(lambda: self._count(queue))
+        return self._line(queue, asked)
+
+    def kept(self, asked: float = math.inf) -> list[dict[str, Any]]:
+        """The same for each queue, from what is known; what was counted after ``asked`` is not carried on."""
+        return [self._line(queue, asked) for queue in sorted(self._queues, key=lambda queue: queue.name)]
+
+    def recount(self, queue: Queue) -> None:
+        """Its jobs were changed by an order: what was counted holds no more."""
+        self._tallies.pop(queue.name, None)
+
+    def tick(self) -> None:
+        """Every poll: count those whose turn it is, for a small part of the time."""
+        now = self._timer.now()
+        known = {queue.name for queue in self._queues}
+        self._tallies = {name: tally for name, tally in self._tallies.items() if name in known}
+        first = [queue for queue in self._queues if queue.name not in self._tallies]
+        due = [queue for queue in self._queues if queue.name in self._tallies and self._is_due(queue, now)]
+        self._count_for(_FIRST, first)
+        self._count_for(_AGAIN, sorted(due, key=lambda queue: self._tallies[queue.name].at))
+
+    # --------------------------------------------------------------- counting
+
+    def _patiently(self, count: Callable[[], None]) -> None:
+        """Count, and wait for it; what takes too long goes on, and is known the next time."""
+        if not self._trusted():
+            raise Unavailable("MongoDB does not answer: nothing can be counted")
+        done: AsyncResult[None] = AsyncResult()
+        gevent.spawn(_tell, count, done)
+        try:
+            done.get(timeout=_PATIENT)
+        except gevent.Timeout:
+            raise Unavailable(f"MongoDB has not answered for {_PATIENT:g} s") from None
+
+    def _look(self) -> None:
+        self._queues.discover()
+        self._count_for(ASKED, sorted(self._queues, key=self._urgency))
+
+    def _urgency(self, queue: Queue) -> tuple[int, float]:
+        tally = self._tallies.get(queue.name)
+        if tally is None:
+            return (0, 0.0)
+        return (1 if queue.changes != tally.changes else 2, tally.at)
+
+    def _is_due(self, queue: Queue, now: float) -> bool:
+        tally = self._tallies[queue.name]
+        return now - tally.at >= (_CHANGED_AGE if queue.changes != tally.changes else _RESTING_AGE)
+
+    def _count_for(self, seconds: float, queues: Iterable[Queue]) -> None:
+        """Count these, one after the other, until that has taken so long; the last one is finished."""
+        end = self._timer.now() + seconds
+        for queue in queues:
+            if self._timer.now() >= end:
+                return
+            self._count(queue)
+
+    def _count(self, queue: Queue) -> None:
+        """Count one; if MongoDB can't, it is said why: the others have theirs."""
+        now, changes, held, marks = self._timer.now(), queue.changes, queue.held, _marks(queue)
+        try:
+            counts, oldest = self._counted(queue)
+        except Exception as error:
+            if isinstance(error, Unavailable) and not isinstance(error, Unclear):
+                raise  # MongoDB is away, for all of them
+            text = f"queue {queue.name!r} can't be counted: {type(error).__name__}: {error}"
+            self._counters.notice(Count.UNCOUNTED, text)
+            tally = Tally(_NOBODY, frozenset(COUNTED_STATES), None, now, changes, held, marks, text)
+        else:
+            exact = counts.pop("exact")
+            many = () if exact else (each for each in counts if counts[each] >= COUNTED_EXACTLY)
+            tally = Tally(counts, frozenset(many), oldest, now, changes, held, marks)
+        self._tallies[queue.name] = tally
+
+    def _counted(self, queue: Queue) -> tuple[dict[str, Any], float | None]:
+        queue.store.prepare()
+        inspector, now = Inspector(self._queues.database_of(queue)), self._clock.now()
+        counts = inspector.counts(queue.name, now)
+        return counts, inspector.oldest_ready(queue.name, now) if counts[State.READY] else None
+
+    # ------------------------------------------------------------------ lines
+
+    def _line(self, queue: Queue, asked: float) -> dict[str, Any]:
+        tally = self._tallies.get(queue.name)
+        if tally is None:
+            counts, estimates, oldest, ago = _NOBODY, frozenset(COUNTED_STATES), None, None
+        else:
+            fresh = tally.at >= asked or tally.error
+            counts, estimates = (tally.counts, tally.sampled) if fresh else self._carried_on(tally, queue)
+            oldest = tally.oldest if counts[State.READY] else None
+            ago = round(self._timer.now() - tally.at, 3)
+        error = {"error": tally.error} if tally and tally.error else {}
+        figures = {
+            **counts,
+            "exact": not estimates,
+            "estimates": sorted(estimates),
+            "counted_ago": ago,
+            Gauge.OLDEST_READY_AGE: None if oldest is None else self._age(oldest),
+        }
+        return self._queues.summary(queue, {**figures, **error})
+
+    def _age(self, since: float) -> float:
+        return round(max(0.0, self._clock.now() - since), 3)
+
+    def _carried_on(self, tally: Tally, queue: Queue) -> tuple[dict[str, int], frozenset[str]]:
+        """The counts by now, as far as this broker knows; and which states' are estimates."""
+        if queue.changes == tally.changes and not self._owners.others:
+            return tally.counts, tally.sampled | _moved_by_time(tally.counts)
+        return _estimated(tally, queue), frozenset(COUNTED_STATES)
+
+
+def _tell(count: Callable[[], None], done: AsyncResult[None]) -> None:
+    try:
+        count()
+        done.set(None)
+    except Exception as error:  # noqa: BLE001 - whoever asked hears of it
+        done.set_exception(error)
+
+
+def _marks(queue: Queue) -> tuple[int, int, int]:
+    """Jobs that have come, that have gone, and that became dead letters."""
+    values = queue.counters.values
+    dead = values[Count.DEAD]
+    return values[Count.PUSHED], values[Count.COMMITTED] + values[Count.EXPIRED], dead
+
+
+def _estimated(tally: Tally, queue: Queue) -> dict[str, int]:
+    """What was counted, and what has happened here since: delayed jobs stay so, for want of better."""
+    counts = tally.counts
+    came, went, died = (now - then for now, then in zip(_marks(queue), tally.marks, strict=True))
+    live = max(0, sum(counts[state] for state in _JOBS_LIVE) + came - went - died)
+    reserved = min(live, max(0, counts[State.RESERVED] + queue.held - tally.held))
+    scheduled = min(live - reserved, counts[SCHEDULED])
+    return {
+        State.READY: live - reserved - scheduled,
+        SCHEDULED: scheduled,
+        State.RESERVED: reserved,
+        State.DONE: counts[State.DONE],
+        State.DEAD: counts[State.DEAD] + died,
+    }
+
+
+def _moved_by_time(counts: dict[str, int]) -> frozenset[str]:
+    """States whose figures change though nobody does anything: jobs become due, what is kept is removed."""
+    due = (State.READY, SCHEDULED) if counts[SCHEDULED] else ()
+    return frozenset((*due, *(state for state in (State.DONE, State.DEAD) if counts[state])))

@@ -1,0 +1,255 @@
+"""The counts that a broker keeps of its queues: what is counted when, and what is an estimate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pymongo.database import Database
+
+from fakes import FakeOwners, FakeWorker, a_context
+from jobs import NOW, a_job, some_jobs
+from launcher import wait_until
+from sluicemq.errors import BadQueue, Unavailable
+from sluicemq_broker.config.settings import Config
+from sluicemq_broker.job.job import Job
+from sluicemq_broker.queue import census as census_module
+from sluicemq_broker.queue.census import Census
+from sluicemq_broker.queue.intake import Push
+from sluicemq_broker.queue.queue import Queue
+from sluicemq_broker.queue.queues import Queues
+from sluicemq_broker.store.connection import Unclear
+from sluicemq_broker.store.inspect import COUNTED_STATES, Inspector
+from virtual_time import VirtualTime, come_to_rest
+
+ALL = sorted(COUNTED_STATES)
+
+
+class Broker:
+    """Queues in MongoDB and their census; ``counted`` are the names of those counted, in their order."""
+
+    def __init__(self, documents: Database[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+        self.time = VirtualTime()
+        self.owners = FakeOwners()
+        context = a_context(self.owners, timer=self.time)
+        self.queues = Queues(Config.default(), context, lambda _name: documents)
+        self.census = Census(self.queues, context)
+        self.counted: list[str] = []
+        self.away: Exception | None = None
+        self.cost = 0.0
+        count = Inspector.counts
+
+        def counts(inspector: Inspector, queue: str, now: float) -> dict[str, Any]:
+            if self.away:
+                raise self.away
+            self.counted.append(queue)
+            self.time.value += self.cost
+            return count(inspector, queue, now)
+
+        monkeypatch.setattr(Inspector, "counts", counts)
+
+    def open(self, *names: str) -> list[Queue]:
+        queues = [self.queues.open(name) for name in names]
+        for queue in queues:
+            queue.store.prepare()
+        return queues
+
+    def push(self, queue: Queue, *jobs: Job) -> None:
+        """As a door does."""
+        stored: list[Any] = []
+        queue.push(Push(list(jobs), lambda *told: stored.append(told)))
+        wait_until(lambda: come_to_rest() or stored, what="the push")
+
+    def asked_for_all(self) -> dict[str, dict[str, Any]]:
+        """What is told, and what is counted for it; that counts no time that has passed since."""
+        self.counted.clear()
+        return {row["name"]: row for row in self.census.all()}
+
+    def later(self, seconds: float) -> None:
+        self.time.value += seconds
+
+
+@pytest.fixture
+def broker(documents: Database[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> Broker:
+    for name in documents.list_collection_names(filter={"name": {"$regex": "^queue"}}):
+        documents.drop_collection(name)
+    return Broker(documents, monkeypatch)
+
+
+def counts(row: dict[str, Any]) -> dict[str, int]:
+    return {state: row[state] for state in ALL if row[state]}
+
+
+def test_who_asks_for_one_queue_has_it_counted_and_no_other(broker: Broker) -> None:
+    mail, *_ = broker.open("mail", "a", "b")
+    mail.store.push(some_jobs(3), NOW)
+    row = broker.census.one("mail")
+    assert (counts(row), row["exact"], row["estimates"]) == ({"ready": 3}, True, [])
+    assert broker.counted == ["mail"]
+
+
+def test_a_queue_that_is_not_there_is_refused(broker: Broker) -> None:
+    with pytest.raises(BadQueue):
+        broker.census.one("nosuch")
+
+
+def test_who_asks_for_all_has_those_counted_that_have_changed_first_and_then_the_oldest_counts(
+    broker: Broker,
+) -> None:
+    # Given: two that were counted one after the other, then something happened in the second
+    _first, second = broker.open("first", "second")
+    for name in ("first", "second"):
+        broker.census.one(name)
+        broker.later(1.0)
+    broker.push(second, a_job())
+    broker.open("third")
+    # Then
+    broker.asked_for_all()
+    assert broker.counted == ["third", "second", "first"]
+
+
+def test_what_there_is_no_time_to_count_is_told_as_it_was_counted_with_what_happened_here_since(
+    broker: Broker,
+) -> None:
+    # Given
+    (mail,) = broker.open("mail")
+    mail.store.push(some_jobs(5) + some_jobs(2, eligible_at=NOW + 60), NOW)
+    broker.census.one("mail")
+    broker.later(7.0)
+    broker.push(mail, *some_jobs(3))
+    # When
+    (row,) = broker.census.kept()
+    # Then
+    assert counts(row) == {"ready": 8, "scheduled": 2}
+    assert (row["exact"], row["estimates"], row["counted_ago"]) == (False, ALL, 7.0)
+
+
+def test_jobs_that_went_to_workers_are_reserved_in_an_estimate(broker: Broker) -> None:
+    # Given
+    (mail,) = broker.open("mail")
+    broker.census.one("mail")
+    mail.attach(FakeWorker(3))
+    # When
+    broker.push(mail, *some_jobs(4))
+    wait_until(lambda: come_to_rest() or mail.in_flight == 3, what="the delivery")
+    # Then
+    (row,) = broker.census.kept()
+    assert row["reserved"] == mail.held >= 3
+    assert row["ready"] + row["reserved"] == 4
+
+
+def test_asking_for_all_begins_no_more_counts_than_there_is_time_for(broker: Broker) -> None:
+    broker.open(*(f"q{number}" for number in range(10)))
+    broker.cost = census_module.ASKED / 2.5
+    rows = broker.asked_for_all()
+    assert len(broker.counted) == 3
+    assert sum(row["exact"] for row in rows.values()) == 3
+    assert [row["counted_ago"] for row in rows.values()].count(None) == 7
+
+
+def test_a_queue_in_which_nothing_happened_is_no_estimate_while_no_other_broker_is_there(
+    broker: Broker,
+) -> None:
+    # Given
+    (mail,) = broker.open("mail")
+    mail.store.push(some_jobs(5), NOW)
+    broker.census.one("mail")
+    broker.later(30.0)
+    # Then
+    assert broker.census.kept()[0]["exact"]
+    broker.owners.others = 1
+    assert broker.census.kept()[0]["estimates"] == ALL
+
+
+def test_what_time_alone_changes_is_an_estimate(broker: Broker) -> None:
+    (mail,) = broker.open("mail")
+    mail.store.push(some_jobs(5, eligible_at=NOW + 60), NOW)
+    broker.census.one("mail")
+    broker.later(30.0)
+    assert broker.census.kept()[0]["estimates"] == ["ready", "scheduled"]
+
+
+def test_what_other_brokers_do_is_found_in_the_background(broker: Broker) -> None:
+    # Given
+    (mail,) = broker.open("mail")
+    broker.census.tick()
+    mail.store.push(some_jobs(4), NOW)
+    # When
+    broker.later(30.0)
+    broker.census.tick()
+    before = broker.census.kept()[0]["ready"]
+    broker.later(31.0)
+    broker.census.tick()
+    # Then
+    assert (before, broker.census.kept()[0]["ready"]) == (0, 4)
+
+
+def test_a_queue_in_which_something_happens_is_counted_again_sooner(broker: Broker) -> None:
+    # Given
+    mail, _quiet = broker.open("mail", "quiet")
+    broker.census.tick()
+    broker.push(mail, a_job())
+    broker.counted.clear()
+    # When
+    broker.later(6.0)
+    broker.census.tick()
+    # Then
+    assert broker.counted == ["mail"]
+
+
+def test_the_background_takes_a_small_part_of_the_time_however_many_queues_there_are(broker: Broker) -> None:
+    # Given
+    broker.open(*(f"q{number}" for number in range(30)))
+    while len(broker.counted) < 30:
+        broker.census.tick()
+    # When
+    broker.later(100.0)
+    broker.counted.clear()
+    broker.cost = 0.02
+    broker.census.tick()
+    # Then
+    assert len(broker.counted) == 3
+
+
+def test_an_order_that_changes_jobs_makes_what_was_counted_void(broker: Broker) -> None:
+    (mail,) = broker.open("mail")
+    broker.census.one("mail")
+    broker.census.recount(mail)
+    assert broker.census.kept()[0]["estimates"] == ALL
+
+
+def test_while_mongodb_is_away_who_asks_is_told_so_and_what_is_known_can_be_had(broker: Broker) -> None:
+    (mail,) = broker.open("mail")
+    mail.store.push(some_jobs(5), NOW)
+    broker.census.one("mail")
+    broker.later(3.0)
+    broker.away = Unavailable("no primary")
+    with pytest.raises(Unavailable):
+        broker.census.all()
+    assert broker.census.kept()[0]["ready"] == 5
+
+
+def test_a_mongodb_that_does_not_answer_keeps_nobody_waiting(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.open("mail")
+    monkeypatch.setattr(census_module, "_PATIENT", 0.01)
+    monkeypatch.setattr(Inspector, "counts", lambda *_: broker.time.sleep(1000.0))
+    with pytest.raises(Unavailable, match="has not answered"):
+        broker.census.all()
+
+
+def test_while_mongodb_is_known_not_to_answer_it_is_not_asked(broker: Broker) -> None:
+    broker.open("mail")
+    census = Census(broker.queues, broker.queues._context, trusted=lambda: False)
+    with pytest.raises(Unavailable):
+        census.all()
+    assert broker.counted == []
+
+
+def test_a_queue_that_can_not_be_counted_says_why_until_it_can_be(broker: Broker) -> None:
+    broker.open("mail")
+    broker.away = Unclear("cut")
+    assert "queue 'mail' can't be counted" in broker.census.one("mail")["error"]
+    broker.away = None
+    assert "error" not in broker.census.one("mail")
