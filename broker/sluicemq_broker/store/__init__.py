@@ -36,6 +36,7 @@ from sluicemq_broker.store.streams import (
     Tail,
     stream_names,
 )
+from sluicemq_broker.store.subscriptions import Holder, Subscription, SubscriptionStore
 
 __all__ = [
     "COUNTED_EXACTLY",
@@ -52,6 +53,7 @@ __all__ = [
     "Doubtful",
     "Found",
     "Head",
+    "Holder",
     "Inspector",
     "LeaseStore",
     "Page",
@@ -64,6 +66,8 @@ __all__ = [
     "Segment",
     "ServerClock",
     "StreamStore",
+    "Subscription",
+    "SubscriptionStore",
     "Tail",
     "Unclear",
     "collection",
