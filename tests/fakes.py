@@ -82,12 +82,13 @@ def a_context(
 
 
 class FakeOutlet:
-    """Where jobs go that don't go to a worker; ``popped``, ``released`` and ``dead`` note which."""
+    """Where jobs go that don't go to a worker; ``popped``, ``released``, ``dead`` and ``over`` note which."""
 
     def __init__(self) -> None:
         self.popped: list[tuple[Worker, list[Delivery]]] = []
         self.released: list[Job] = []
         self.dead: list[str] = []
+        self.over: list[str] = []
 
     def pop(self, worker: Worker, deliveries: list[Delivery]) -> None:
         self.popped.append((worker, deliveries))
@@ -97,6 +98,9 @@ class FakeOutlet:
 
     def died(self, ids: Iterable[str]) -> None:
         self.dead += ids
+
+    def time_is_over(self, ids: Iterable[str]) -> None:
+        self.over += ids
 
 
 class FakeStore:

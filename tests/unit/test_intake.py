@@ -43,7 +43,7 @@ class IntakeRig:
         )
         store: Any = self.store
         self.dispatch = Dispatch(store, context, FakeOutlet())
-        self.intake = Intake(store, context, self.dispatch.supply)
+        self.intake = Intake(store, context, self.dispatch.supply, self.dispatch.expiries)
 
     def worker(self, prefetch: int = 1) -> FakeWorker:
         worker = FakeWorker(prefetch)

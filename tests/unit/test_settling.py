@@ -108,6 +108,9 @@ class SettlingRig:
     def died(self, ids: Iterable[str]) -> None:
         """Nobody asks."""
 
+    def time_is_over(self, ids: Iterable[str]) -> None:
+        """Nothing expires."""
+
     def hire(self) -> None:
         self.dispatch.attach(self.worker)
         self.dispatch.supply.some_ready()

@@ -42,13 +42,21 @@ class Answers:
     other brokers there it asks MongoDB, once a second, for what has ended, not for who waits: a job
     that somebody waits for elsewhere is kept with its result for a while (``Job.asked``).
 
-    ``held``: the ids of the jobs that this broker holds.
+    ``held``: the ids of the jobs that this broker holds; ``mortal`` is told which of those that were looked
+    up expire, and when.
     """
 
-    def __init__(self, store: QueueStore, retry: Retry, held: Container[str] = ()) -> None:
+    def __init__(
+        self,
+        store: QueueStore,
+        retry: Retry,
+        held: Container[str] = (),
+        mortal: Callable[[str, float], None] = lambda _job_id, _expires_at: None,
+    ) -> None:
         self._store = store
         self._retry = retry
         self._held = held
+        self._mortal = mortal
         self._questions: dict[str, list[_Question]] = {}
         self._askers: dict[str, dict[Answer, None]] = {}
         self._durable: dict[str, None] = {}  # stored, in the order in which they are looked at next
@@ -186,6 +194,12 @@ class Answers:
                 self._tell(job_id, outcome)
             else:
                 self._wait_on(job_id, questions)
+                self._may_expire(job_id, found[job_id])
+
+    def _may_expire(self, job_id: str, found: Found) -> None:
+        """It waits for a worker, and somebody for it."""
+        if found.expires_at is not None and job_id in self:
+            self._mortal(job_id, found.expires_at)
 
     def _not_looked_up(self, asked: Mapping[str, Sequence[_Question]], error: Exception) -> None:
         """Tell those who would hear nothing else; jobs known to be stored are looked for again."""

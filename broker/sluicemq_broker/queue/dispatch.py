@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable
 from typing import Final, Protocol
 
 from sluicemq_broker.job import Job
 from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.deliveries import Deliveries
+from sluicemq_broker.queue.expiries import Expiries
 from sluicemq_broker.queue.gate import Gate
 from sluicemq_broker.queue.holdings import Holdings
 from sluicemq_broker.queue.pace import UNKNOWN, Pace
@@ -46,15 +48,20 @@ class Outlet(Protocol):
     def died(self, ids: Iterable[str]) -> None:
         """These became dead letters when they were claimed."""
 
+    def time_is_over(self, ids: Iterable[str]) -> None:
+        """The time to live of these is over: end those that lie ready."""
+
 
 class Dispatch:
     """One queue's jobs in this broker's memory, and its workers.
 
-    ``held`` is what is reserved here, ``deliveries`` what of that is at workers, ``supply`` whence it comes.
+    ``held`` is what is reserved here, ``deliveries`` what of that is at workers, ``supply`` whence it comes,
+    ``expiries`` when what waits has waited too long.
     """
 
     def __init__(self, store: QueueStore, context: Context, outlet: Outlet) -> None:
         self._owners = context.owners
+        self._clock = context.clock
         self._counters = context.counters
         self._memory = context.memory
         self._timer = context.timer
@@ -63,6 +70,7 @@ class Dispatch:
         self.deliveries = Deliveries()
         self.pace = Pace(context.timer)
         self.supply = Supply(store, context, self, self.held)
+        self.expiries = Expiries(context, self._end)
         self.gate = Gate(context, self)
         self._staged = Staging(self._memory)
         self._takers = Takers(self.deliveries.recount)
@@ -97,6 +105,7 @@ class Dispatch:
         """Hold jobs that this broker has reserved, and hand out what can be."""
         self.held.add(jobs)
         self._staged.add(jobs)
+        self.expiries.watch(jobs)
         self.hand_out()
 
     def died(self, ids: Iterable[str]) -> None:
@@ -139,6 +148,8 @@ class Dispatch:
         if self.gate.paused or not self.deliveries.capacity:
             self._release(self._staged.clear())  # nobody is here, others may have workers
             return
+        if self._staged.soonest < math.inf:
+            self._release(self._staged.take_expired(self._clock.now()))
         while self._staged.suspects and (worker := self._next_idle()):
             worker.alone = True
             self._give(worker, [self._staged.take_suspect()])
@@ -263,6 +274,11 @@ class Dispatch:
         if jobs:
             self._outlet.release(jobs)
 
+    def _end(self, ids: list[str]) -> None:
+        """End what has expired; what is staged goes back first, for nothing expires that is reserved."""
+        self._release(self._staged.take_expired(self._clock.now()))
+        self._outlet.time_is_over(ids)
+
     def _offer_workers_of(self, deliveries: list[Delivery]) -> None:
         """One that had a suspect, and nothing beside it, takes others."""
         for worker in {each.worker for each in deliveries}:
@@ -284,6 +300,8 @@ class Dispatch:
     def _give(self, worker: Worker, jobs: list[Job]) -> None:
         if not self.deliveries.in_flight:
             self.pace.begin()
+        if self.expiries:
+            self.expiries.forget(jobs)
         deliveries = self.deliveries.open(worker, jobs, self._timer.now())
         self._counters.add(Count.DELIVERED, len(jobs))
         if worker.pops:

@@ -8,6 +8,7 @@ from typing import Final
 from sluicemq.errors import Duplicate, SluiceError, Unavailable
 from sluicemq_broker.job import Job
 from sluicemq_broker.queue.context import Context
+from sluicemq_broker.queue.expiries import Expiries
 from sluicemq_broker.queue.ledger import Arrival
 from sluicemq_broker.queue.supply import Supply
 from sluicemq_broker.runtime import Batcher, Count, shielded
@@ -45,9 +46,10 @@ class Intake:
     it: they are stored, and a producer that was not told pushes them again with the same ids.
     """
 
-    def __init__(self, store: QueueStore, context: Context, supply: Supply) -> None:
+    def __init__(self, store: QueueStore, context: Context, supply: Supply, expiries: Expiries) -> None:
         self._store = store
         self._supply = supply
+        self._expiries = expiries
         self._on_their_way = context.memory.pushes
         self._clock = context.clock
         self._retry = context.retry
@@ -181,6 +183,7 @@ class Intake:
         later = [job.eligible_at for job in jobs if job.eligible_at > now]
         if later:
             self._supply.due_later(later)
+        self._expiries.watch([job for job in jobs if job.expires_at is not None and not job.owner])
 
 
 def _parts(jobs: list[Job]) -> Iterator[list[Job]]:

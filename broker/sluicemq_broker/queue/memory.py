@@ -17,6 +17,9 @@ _SHARE: Final = 8
 #: stop there would cost the jobs that come meanwhile a claim each.
 _VERDICTS_PART: Final = 4.0
 
+#: Jobs whose expiry is waited for, of about 200 bytes each: 20 MB. The sweep ends what is beyond.
+MOST_EXPIRIES: Final = 100_000
+
 #: 10,000 and 64 MiB, as ``[broker] hwm`` and ``hwm_bytes`` have it.
 _HWM: Final = 10_000
 _HWM_BYTES: Final = 64 * 2**20
@@ -36,12 +39,13 @@ class Memory:
     ``pushes``: jobs on their way to MongoDB, by their bytes only: each door has a mark for their number.
     ``verdicts``: jobs that were settled or are given back, until that is written, and the bytes of results
     and reasons. A queue that has its share of it hands out nothing, so that one whose statements are not
-    answered stops none of the others. While either is full no large message is read to its end, wherever
-    it comes.
+    answered stops none of the others. ``expiries``: jobs whose end is waited for. While ``pushes`` or
+    ``verdicts`` is full no large message is read to its end, wherever it comes.
     """
 
     def __init__(self, hwm: int = _HWM, hwm_bytes: int = _HWM_BYTES) -> None:
         self.staged = 0
+        self.expiries = 0
         self.pushes = Watermark(sys.maxsize, hwm_bytes, self._tell, self._tell)
         mark = Watermark(hwm, hwm_bytes, self._tell, self._tell)
         self.verdicts: Shares[HandsOut] = Shares(mark, lambda queue: queue.hand_out(), _VERDICTS_PART)
@@ -56,6 +60,11 @@ class Memory:
     def stages_no_more(self) -> bool:
         """True if no queue is to hold more than one job for its workers."""
         return self.staged >= self._most
+
+    @property
+    def watches_no_more(self) -> bool:
+        """True if no more jobs are to be ended to the twentieth of a second."""
+        return self.expiries >= MOST_EXPIRIES
 
     @property
     def takes_no_more(self) -> bool:

@@ -34,6 +34,8 @@ log = logging.getLogger("broker.queue")
 UNREADABLE_KEPT = 1000
 # In one statement: each may have 128 KiB, and the driver writes them all down in one turn of the hub.
 _KEPT_AT_ONCE = 20
+#: Jobs whose time is over, in one statement.
+_EXPIRED_AT_ONCE = 1000
 
 
 class UnreadableMessage(NamedTuple):
@@ -60,11 +62,13 @@ class Queue:
         self._gates: list[Callable[[], None]] = []
         self._context = mine = replace(context, counters=self.counters)
         self._dispatch = Dispatch(self.store, mine, self)
-        self._answers = Answers(self.store, mine.retry, self._dispatch.held)
-        self._intake = Intake(self.store, mine, self._dispatch.supply)
+        expiries = self._dispatch.expiries
+        self._answers = Answers(self.store, mine.retry, self._dispatch.held, expiries.watch_one)
+        self._intake = Intake(self.store, mine, self._dispatch.supply, expiries)
         self._settling = Settling(self.store, mine, self._dispatch, self._answers, settings.retries)
         self._unreadable = 0
         self._letters: Batcher[UnreadableMessage] = Batcher(self._keep_unreadable, size=_KEPT_AT_ONCE)
+        self._over: Batcher[str] = Batcher(self._expire_these, size=_EXPIRED_AT_ONCE)
         self._ticks_at_rest = 0
 
     # ---------------------------------------------------------------- intake
@@ -188,6 +192,10 @@ class Queue:
         """These became dead letters when they were claimed."""
         self._answers.check(ids)
 
+    def time_is_over(self, ids: Iterable[str]) -> None:
+        """The time to live of these is over: end those that lie ready."""
+        self._over.extend(ids)
+
     # ---------------------------------------------------------------- askers
 
     def wait(self, job_id: str, answer: Answer) -> None:
@@ -242,7 +250,7 @@ class Queue:
     @property
     def busy(self) -> bool:
         """Whether anything is on its way to MongoDB."""
-        return self._intake.busy or self._settling.busy or self._letters.busy
+        return self._intake.busy or self._settling.busy or self._letters.busy or self._over.busy
 
     @property
     def storing(self) -> bool:
@@ -275,8 +283,7 @@ class Queue:
             expired = self.store.expire(self._context.clock.now())
             if not expired:
                 return
-            self.counters.add(Count.EXPIRED, len(expired))
-            self._answers.expired(expired)
+            self._have_expired(expired)
 
     def knows(self, job_id: str, hold: int) -> bool:
         """Whether this reservation is in the table of what is held here, or may be in a moment."""
@@ -322,6 +329,17 @@ class Queue:
     def _has_work(self) -> bool:
         dispatch = self._dispatch
         return bool(self.workers or self.in_flight or dispatch.held or len(self._answers))
+
+    def _expire_these(self, ids: list[str]) -> None:
+        """``kill -9`` before or between its statements, or no answer: the sweep ends what is left."""
+        expired = self._context.retry.run(lambda: self.store.expire(self._context.clock.now(), ids=ids))
+        self._have_expired(expired)
+        if len(expired) < len(ids):  # another broker, or a statement without an answer, may have ended them
+            self._answers.check(set(ids).difference(expired))
+
+    def _have_expired(self, ids: list[str]) -> None:
+        self.counters.add(Count.EXPIRED, len(ids))
+        self._answers.expired(ids)
 
     def _keep_unreadable(self, letters: list[UnreadableMessage]) -> None:
         def statement() -> None:

@@ -103,6 +103,7 @@ class Returns:
         later = [entry.due for entry in alive if entry.due and entry.due > now]
         if later:
             self._supply.due_later(later)
+        self._dispatch.expiries.watch([entry.job for entry in alive])
 
     def _failed(self, returns: list[Return]) -> None:
         """What is forgotten and still reserved is found by the audit, and delivered again."""
@@ -126,6 +127,7 @@ class Returns:
         self._counters.add(Count.RELEASED, len(jobs))
         self._supply.came_back(len(jobs))
         self._supply.some_ready(count=len(jobs))
+        self._dispatch.expiries.watch(jobs)
 
     def _release_held(self, jobs: list[Job]) -> None:
         self._retry.run(lambda: self._store.release(jobs))

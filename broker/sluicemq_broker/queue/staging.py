@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Callable
 
 from sluicemq_broker.job import Job
 from sluicemq_broker.queue.memory import Memory
@@ -24,6 +25,8 @@ class Staging:
         self._order = PriorityOrder() if order is None else order
         self.suspects: deque[Job] = deque()
         self.bytes = 0
+        self.soonest = math.inf
+        """None of them expires before this time of the server's clock."""
 
     def __len__(self) -> int:
         """Jobs that are staged, without the suspects."""
@@ -35,6 +38,8 @@ class Staging:
         self.suspects.extend(suspects)
         self._order.add([job for job in jobs if not job.suspect] if suspects else jobs)
         self._grow(sum([job.size for job in jobs]))
+        if mortal := [job.expires_at for job in jobs if job.expires_at is not None]:
+            self.soonest = min(self.soonest, *mortal)
 
     def take(self, count: int, most_bytes: float = math.inf) -> list[Job]:
         """Take out the next ``count`` jobs, fewer if these come to ``most_bytes``, but one at least."""
@@ -55,9 +60,20 @@ class Staging:
 
     def drop(self, owner: str) -> list[Job]:
         """Take out what is held under one owner id."""
+        return self._sort_out(lambda job: job.owner == owner)
+
+    def take_expired(self, now: float) -> list[Job]:
+        """Take out what has expired by then; costs nothing while nothing can have."""
+        if now < self.soonest:
+            return []
+        return self._sort_out(lambda job: job.expires_at is not None and job.expires_at <= now)
+
+    def _sort_out(self, unwanted: Callable[[Job], bool]) -> list[Job]:
         everything = self.clear()
-        self.add([job for job in everything if job.owner != owner])
-        return [job for job in everything if job.owner == owner]
+        self.soonest = math.inf
+        out = [job for job in everything if unwanted(job)]
+        self.add([job for job in everything if not unwanted(job)] if out else everything)
+        return out
 
     def _out(self, jobs: list[Job]) -> list[Job]:
         self._grow(-sum([job.size for job in jobs]))

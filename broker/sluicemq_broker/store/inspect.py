@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import bson
@@ -16,6 +17,7 @@ from sluicemq_broker.store.connection import Documents, durable, translated
 from sluicemq_broker.store.documents import (
     ANY_PRIORITY,
     ENDED_INDEX,
+    EXPIRY_INDEX,
     ORDER,
     READY_INDEX,
     RESERVED_INDEX,
@@ -24,6 +26,7 @@ from sluicemq_broker.store.documents import (
     date,
     seconds,
 )
+from sluicemq_broker.store.outcomes import EXPIRED
 
 #: Up to so many jobs of a state are counted one by one; above, the figure is an estimate.
 COUNTED_EXACTLY = 10_000
@@ -79,7 +82,8 @@ class Inspector:
 
         States with less than ``COUNTED_EXACTLY`` jobs are counted; above, ``exact`` is False and the
         figure an estimate: what is left of all documents, split between several such states as a
-        random sample is (within some 5 % of all, which MongoDB counts itself).
+        random sample is (within some 5 % of all, which MongoDB counts itself). What has expired counts as
+        nothing, though the sweep may not have come to it.
         """
         jobs = self._database[_PREFIX + queue]
         with translated():
@@ -88,12 +92,14 @@ class Inspector:
                 return {**dict.fromkeys(COUNTED_STATES, 0), "exact": True}
             shares = _sampled(jobs, now) if total >= _SURELY_MANY else {}
             few = [each for each in COUNTED_STATES if shares.get(each, 0.0) * total < 3 * COUNTED_EXACTLY]
+            over = _expired(jobs, now)
             counts = {state: _counted(jobs, state, now) for state in few}
             many = [each for each in COUNTED_STATES if counts.get(each, COUNTED_EXACTLY) >= COUNTED_EXACTLY]
             if len(many) > 1:
                 shares = shares or _sampled(jobs, now)
         rest = total - sum(count for state, count in counts.items() if state not in many)
         counts |= _shared_out(rest, many, shares)
+        counts |= {state: max(0, counts[state] - count) for state, count in over.items()}
         return {**{state: counts[state] for state in COUNTED_STATES}, "exact": not many}
 
     def oldest_ready(self, queue: str, now: float) -> float | None:
@@ -109,6 +115,7 @@ class Inspector:
                     "state": State.READY,
                     "priority": {"$gte": -(2**31), "$lt": below},
                     "eligible_at": {"$gte": date(0)},
+                    **_alive(now),
                 }
                 first = jobs.find_one(line, {"priority": 1, "eligible_at": 1}, sort=ORDER)
                 if first is None or not isinstance(first["priority"], int | float):
@@ -125,7 +132,8 @@ class Inspector:
         """
         shown: list[Document] = []
         with translated():
-            found = self._database[_PREFIX + queue].find(selects(state, now), batch_size=_PAGE)
+            these = selects(state, now) | (_alive(now) if stored_state(state) == State.READY else {})
+            found = self._database[_PREFIX + queue].find(these, batch_size=_PAGE)
             for each in found.sort(_order(state)).limit(limit):
                 shown.append(_shown(each, state))
                 weight = _weight(each)
@@ -144,6 +152,9 @@ class Inspector:
             raise NotFound(f"job {job_id!r} is not there in queue {queue!r}")
         state, due = _plain(found.get("state")), _plain(found.get("eligible_at"))
         later = state == State.READY and isinstance(due, int | float) and due > now
+        over, waits = found.get("expires_at"), state == State.READY
+        if waits and isinstance(over, datetime) and seconds(over) <= now:
+            return _shown(found, EXPIRED)
         return _shown(found, SCHEDULED if later else state)
 
 
@@ -178,6 +189,21 @@ def _counted(jobs: _Jobs, state: str, now: float) -> int:
     return jobs.count_documents(
         selects(state, now), hint=_INDEX_OF.get(state, ENDED_INDEX), limit=COUNTED_EXACTLY
     )
+
+
+def _expired(jobs: _Jobs, now: float) -> dict[str, int]:
+    """How many that would count as ready, or as scheduled, have expired: few, but for those of one moment."""
+    over = {"state": State.READY, "expires_at": {"$gte": date(0), "$lte": date(now)}}
+    count = partial(jobs.count_documents, hint=EXPIRY_INDEX, limit=COUNTED_EXACTLY)
+    if not (both := count(over)):
+        return {}
+    later = count({**over, "eligible_at": {"$gt": date(now)}})
+    return {State.READY: both - later, SCHEDULED: later}
+
+
+def _alive(now: float) -> Document:
+    """The filter for jobs whose time to live is not over."""
+    return {"expires_at": {"$not": {"$lte": date(now)}}}
 
 
 def _sampled(jobs: _Jobs, now: float) -> dict[str, float]:

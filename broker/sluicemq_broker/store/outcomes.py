@@ -45,13 +45,17 @@ class RolledBack:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What is known of a job by its id; ``expired``: it is dead, as no worker took it in time."""
+    """What is known of a job by its id; ``expired``: it is dead, as no worker took it in time.
+
+    ``expires_at``: when that happens to a ready one, should no worker take it; None: never.
+    """
 
     state: State
     owner: str
     result: bytes
     reason: str
     expired: bool = False
+    expires_at: float | None = None
 
 
 def held(job: Job) -> Document:
@@ -170,7 +174,8 @@ def letter(unreadable: Document, now: datetime, defaults: QueueDefaults) -> Docu
 
 def found(stored: dict[str, Any]) -> Found:
     """What a document, read with ``FOUND``, tells."""
-    errors, result = stored.get("errors"), stored.get("result", b"")
+    errors, result, expires_at = stored.get("errors"), stored.get("result", b""), stored.get("expires_at")
+    waits = stored["state"] == State.READY
     last = errors[-1] if isinstance(errors, list) and errors and isinstance(errors[-1], dict) else {}
     return Found(
         State(stored["state"]),
@@ -178,11 +183,12 @@ def found(stored: dict[str, Any]) -> Found:
         result if isinstance(result, bytes) else str(result).encode(),
         str(last.get("reason", "")),
         expired=last.get("reason") == EXPIRED and not last.get("worker") and stored["state"] == State.DEAD,
+        expires_at=seconds(expires_at) if waits and isinstance(expires_at, datetime) else None,
     )
 
 
 #: What is read of a job to tell what became of it.
-FOUND: Final = {"state": 1, "owner": 1, "result": 1, "errors": {"$slice": -1}}
+FOUND: Final = {"state": 1, "owner": 1, "result": 1, "expires_at": 1, "errors": {"$slice": -1}}
 
 
 def _dead(now: float, defaults: QueueDefaults) -> Document:

@@ -310,16 +310,17 @@ class QueueStore:
             found = self.jobs.find({"state": State.RESERVED, "owner": owner}, {"hold": 1})
             return {(each["_id"], each.get("hold", 0)) for each in found if isinstance(each["_id"], str)}
 
-    def expire(self, now: float, limit: int = 1000) -> list[str]:
-        """End ``ready`` jobs whose time to live is over, at most ``limit``; returns their ids.
+    def expire(self, now: float, limit: int = 1000, ids: Sequence[str] | None = None) -> list[str]:
+        """End ``ready`` jobs whose time to live is over, at most ``limit`` (of these ids); returns their ids.
 
         They are removed, or dead letters if the queue's ``on_expiry`` says so. What has been claimed
         since it was found stays as it is. Crash or lost reply: each is ended or not, and the next
         sweep ends the others.
         """
-        over = {"expires_at": {"$lte": date(now)}, "state": State.READY}
+        over: Document = {"expires_at": {"$lte": date(now)}, "state": State.READY}
+        these, hint = (over, None) if ids is None else ({"_id": {"$in": list(ids)}, **over}, BY_ID)
         with translated():
-            found = [each["_id"] for each in self.jobs.find(over, {"_id": 1}).limit(limit)]
+            found = [each["_id"] for each in self.jobs.find(these, {"_id": 1}, hint=hint).limit(limit)]
             ids = [each for each in found if isinstance(each, str)]  # nobody waits for what is no job
             if not found or self._end({"_id": {"$in": found}, **over}, now) == len(found):
                 return ids
