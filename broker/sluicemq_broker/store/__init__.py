@@ -25,6 +25,7 @@ from sluicemq_broker.store.leases import LeaseStore
 from sluicemq_broker.store.outcomes import Completed, Found, RolledBack
 from sluicemq_broker.store.pauses import PauseStore
 from sluicemq_broker.store.queue_store import QueueStore
+from sluicemq_broker.store.routes import RouteStore
 from sluicemq_broker.store.streams import (
     GUARD,
     TOPIC_KEPT,
@@ -63,6 +64,7 @@ __all__ = [
     "QueueStore",
     "Refused",
     "RolledBack",
+    "RouteStore",
     "Segment",
     "ServerClock",
     "StreamStore",

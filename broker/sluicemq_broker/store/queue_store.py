@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from pymongo.client_session import ClientSession
 from pymongo.errors import BulkWriteError
 
 from sluicemq.errors import LeaseLost, SluiceError, Uncertain
@@ -24,6 +25,7 @@ from sluicemq_broker.store.documents import (
     Document,
     QueueDefaults,
     date,
+    document,
 )
 from sluicemq_broker.store.indexes import Notice, are_missing, make_indexes
 from sluicemq_broker.store.inserts import Insertion, Pushed, outcome, refusals
@@ -101,6 +103,16 @@ class QueueStore:
         self._prepared = False
 
     # ------------------------------------------------------------------ push
+
+    def which_exist(self, ids: Sequence[str]) -> set[str]:
+        """Those of these ids under which there is a job, in whatever state; raises the driver's errors."""
+        return {each["_id"] for each in self.jobs.find({"_id": {"$in": list(ids)}}, {"_id": 1}, hint=BY_ID)}
+
+    def insert_within(self, session: ClientSession, jobs: Sequence[Job], now: float) -> None:
+        """Insert jobs that are ready, as a part of a transaction; raises the driver's errors."""
+        self._claims.pushed(jobs)
+        stamp = date(now)
+        self.jobs.insert_many([document(each, stamp, self._defaults) for each in jobs], session=session)
 
     def push(self, jobs: Sequence[Job], now: float, at: float | None = None) -> Pushed:
         """Insert jobs, each ``reserved`` if it has an owner, else ``ready``.

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from bson.int64 import Int64
+from pymongo.client_session import ClientSession
 from pymongo.errors import DuplicateKeyError
 from pymongo.read_concern import ReadConcern
 
@@ -119,10 +120,12 @@ class SubscriptionStore:
 
         False: another hold has begun since, or this one was given up. Lost reply: repeat it.
         """
-        current = {"_id": _id(stream, name), "fence": fence, "kind": {"$exists": True}}
-        reached = {"$max": {"watermark": Int64(watermark)}, "$set": {"marked_at": date(now)}}
         with translated():
-            return self._subscriptions.update_one(current, reached).matched_count == 1
+            return self._mark(_id(stream, name), fence, watermark, now)
+
+    def mark_within(self, session: ClientSession, held: Subscription, watermark: int, now: float) -> bool:
+        """The same as a part of a transaction; raises the driver's errors."""
+        return self._mark(_id(held.stream, held.name), held.fence, watermark, now, session)
 
     def vanish(self, stream: str, name: str, fence: int) -> None:
         """The holder's connection has ended: whoever is of its kind may take over."""
@@ -154,6 +157,13 @@ class SubscriptionStore:
         free = {"_id": _id(stream, name), "kind": {"$exists": False}}
         with translated():
             return self._subscriptions.delete_one(free).deleted_count == 1
+
+    def _mark(
+        self, key: str, fence: int, watermark: int, now: float, session: ClientSession | None = None
+    ) -> bool:
+        current = {"_id": key, "fence": fence, "kind": {"$exists": True}}
+        reached = {"$max": {"watermark": Int64(watermark)}, "$set": {"marked_at": date(now)}}
+        return self._subscriptions.update_one(current, reached, session=session).matched_count == 1
 
     def _made(self, stream: str, name: str, watermark: int) -> Subscription:
         born = {"stream": stream, "name": name, "watermark": Int64(watermark), "fence": Int64(0)}
