@@ -10,11 +10,17 @@ from typing import Any, Final
 
 import gevent
 from gevent.event import Event
-from pymongo.errors import AutoReconnect, NetworkTimeout, PyMongoError, ServerSelectionTimeoutError
+from pymongo.errors import (
+    AutoReconnect,
+    NetworkTimeout,
+    OperationFailure,
+    PyMongoError,
+    ServerSelectionTimeoutError,
+)
 
 from virtual_time import VirtualTime
 
-WRITES = ("insert", "update_one", "update_many", "delete_one", "delete_many", "bulk_write")
+WRITES = ("insert", "insert_one", "update_one", "update_many", "delete_one", "delete_many", "bulk_write")
 READS = ("find", "distinct")
 #: Seconds after which a reply that is held is given up; a lease's statements have a client of their own.
 _GIVEN_UP: Final = {"owners": 3.0}
@@ -176,6 +182,13 @@ class FaultyDatabase:
         }
         self._line.born([each for at, each in enumerate(command["documents"]) if at not in absent])
         return answer
+
+    def list_collection_names(self, **options: Any) -> Any:
+        return self._real.list_collection_names(**options)
+
+    def watch(self, *_arguments: Any, **_options: Any) -> Any:
+        """As a stand-alone answers; the real thing would hold up this thread for a second at a time."""
+        raise OperationFailure("The $changeStream stage is only supported on replica sets", 40573)
 
     def __getitem__(self, name: str) -> FaultyCollection:
         return FaultyCollection(self._real[name], self._line)

@@ -101,6 +101,44 @@ class NotFound(SluiceError):
     code = "NOT_FOUND"
 
 
+class BadStream(SluiceError):
+    """A stream's name is not allowed, or the stream does not exist and may not be made."""
+
+    code = "BAD_STREAM"
+
+
+class BadTopic(SluiceError):
+    """A topic is too long, or a pattern of topics can't be read."""
+
+    code = "BAD_TOPIC"
+
+
+class Conflict(SluiceError):
+    """The stream, or the topic in it, does not end where it was expected to; ``last``: where it does."""
+
+    code = "CONFLICT"
+
+    def __init__(self, message: str = "", last: int = 0) -> None:
+        super().__init__(message)
+        self.last = last
+
+
+class Gap(SluiceError):
+    """Messages ``first`` to ``last`` of a stream are gone: they were removed before this reader had them."""
+
+    code = "GAP"
+
+    def __init__(self, message: str = "", first: int = 0, last: int = 0) -> None:
+        super().__init__(message)
+        self.first = first
+        self.last = last
+
+    @property
+    def missing(self) -> int:
+        """How many they are."""
+        return self.last - self.first + 1
+
+
 class Unavailable(SluiceError):
     """The broker, or its MongoDB, can't be reached or is stopping."""
 
@@ -145,12 +183,14 @@ class Release(Exception):
 _BY_CODE = {kind.code: kind for kind in SluiceError.__subclasses__()}
 
 
-def from_code(code: str, message: str, job_id: str = "") -> SluiceError:
+def from_code(code: str, message: str, detail: str = "") -> SluiceError:
     """The exception for a wire code; an unknown code (a newer broker's) keeps its name in the text.
 
-    ``job_id``: the job that a :class:`Duplicate` speaks of.
+    ``detail``: the job that a :class:`Duplicate` speaks of, the last number that a :class:`Conflict` does.
     """
     if code == Duplicate.code:
-        return Duplicate(message, job_id)
+        return Duplicate(message, detail)
+    if code == Conflict.code:
+        return Conflict(message, int(detail) if detail.isdecimal() else 0)
     kind = _BY_CODE.get(code)
     return kind(message) if kind else SluiceError(f"{code}: {message}")

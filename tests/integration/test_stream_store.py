@@ -179,7 +179,8 @@ class TestRemoval:
         log.raise_first(10)
 
         assert (log.remove(6), log.remove(10), log.remove(10)) == (1, 1, 0)
-        assert log.tail().next == 10
+        assert log.tail() == Tail(10, NOW + 7, 90)
+        assert log.bytes_kept() == 0
         assert segments.count_documents({"_id": {"$gt": 0}}) == 1
 
     def test_what_is_kept_is_not_removed(self, log: StreamStore) -> None:

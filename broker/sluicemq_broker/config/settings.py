@@ -6,6 +6,8 @@ Sources, later ones win: the defaults below, one TOML file, the environment (``S
     [broker]            BrokerSettings
     [queues."*"]        QueueSettings of every queue
     [queues.NAME]       QueueSettings of one, over those
+    [streams."*"]       StreamSettings of every stream
+    [streams.NAME]      StreamSettings of one, over those
     [[devices]]         DeviceSettings; once there is one, the default devices are not there
 """
 
@@ -18,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Self, cast
+from typing import Any, Self, TypeVar, cast
 
 from sluicemq.options import OPTIONS
 from sluicemq_broker.config import rules
@@ -33,6 +35,7 @@ MAX_JOB_BYTES = 15 * MIB
 
 #: A variable is named so, and then as the setting of [broker], in capitals.
 ENVIRONMENT = "SLUICEMQ_"
+_Settings = TypeVar("_Settings", "QueueSettings", "StreamSettings")
 _PASSWORD = re.compile(r"^(mongodb(?:\+srv)?://[^:@/]*):[^@/]*@")
 _PORT = 5550  # of the library's door; those of the default devices follow it
 
@@ -162,6 +165,28 @@ class QueueSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StreamSettings:
+    """``[streams.NAME]``: what of one stream is kept; without a bound, all of it."""
+
+    database: str | None = _setting(
+        None, rules.optional(rules.database_name), "the MongoDB database; by default that of [broker]"
+    )
+    max_age: float | None = _setting(
+        None, rules.optional(rules.seconds(above=0)), "seconds for which a message is kept"
+    )
+    max_messages: int | None = _setting(
+        None, rules.optional(rules.whole(1)), "messages that are kept, the newest"
+    )
+    max_bytes: int | None = _setting(None, rules.optional(rules.size()), "their bytes that are kept")
+    max_unread: int | None = _setting(
+        None, rules.optional(rules.whole(1)), "messages kept, beyond these bounds, for subscriptions behind"
+    )
+    dedupe_window: float = _setting(
+        300.0, rules.seconds(above=0), "seconds in which a message's own id is not stored twice"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSettings:
     """``[[devices]]``: two ends, each with any number of doors, and what goes on between them."""
 
@@ -202,6 +227,8 @@ class Config:
     queues: Mapping[str, QueueSettings]  # those that are named
     other_queues: QueueSettings  # [queues."*"]
     devices: tuple[DeviceSettings, ...]
+    streams: Mapping[str, StreamSettings] = field(default_factory=dict)  # those that are named
+    other_streams: StreamSettings = StreamSettings()  # [streams."*"]
 
     @classmethod
     def default(cls) -> Self:
@@ -212,6 +239,10 @@ class Config:
         """The settings of any queue, named in the configuration or not."""
         return self.queues.get(name, self.other_queues)
 
+    def stream(self, name: str) -> StreamSettings:
+        """The settings of any stream, named in the configuration or not."""
+        return self.streams.get(name, self.other_streams)
+
 
 def load(file: Path | None, environ: Mapping[str, str], flags: Mapping[str, Any]) -> Config:
     """Read and check the configuration; raises :class:`ConfigError`.
@@ -220,11 +251,19 @@ def load(file: Path | None, environ: Mapping[str, str], flags: Mapping[str, Any]
     """
     document = _read(file) if file else {}
     place = str(file)
-    _known(document, {"broker", "queues", "devices"}, place)
+    _known(document, {"broker", "queues", "streams", "devices"}, place)
     broker = _broker(document.get("broker", {}), place, environ, flags)
-    named, others = _queues(document.get("queues", {}), place)
+    named, others = _by_name("queues", QueueSettings, document.get("queues", {}), place)
+    streams, other_streams = _by_name("streams", StreamSettings, document.get("streams", {}), place)
     devices = _devices(document["devices"], place) if "devices" in document else _default_devices(broker.host)
-    config = Config(broker=broker, queues=named, other_queues=others, devices=devices)
+    config = Config(
+        broker=broker,
+        queues=named,
+        other_queues=others,
+        devices=devices,
+        streams=streams,
+        other_streams=other_streams,
+    )
     _refuse_shared_doors(config)
     return config
 
@@ -233,6 +272,8 @@ def describe(config: Config) -> str:
     """Every value as TOML, with its meaning; passwords are left out, what is not set is a comment."""
     parts = [_table("[broker]", config.broker), _table('[queues."*"]', config.other_queues)]
     parts += [_table(f'[queues."{name}"]', each) for name, each in config.queues.items()]
+    parts.append(_table('[streams."*"]', config.other_streams))
+    parts += [_table(f'[streams."{name}"]', each) for name, each in config.streams.items()]
     parts += [_table("[[devices]]", each) for each in config.devices]
     return "\n".join(parts)
 
@@ -283,16 +324,19 @@ def _user_data_folder(environ: Mapping[str, str]) -> Path:
     return parent / "sluicemq"
 
 
-def _queues(tables: Any, file: str) -> tuple[Mapping[str, QueueSettings], QueueSettings]:
+def _by_name(
+    what: str, kind: type[_Settings], tables: Any, file: str
+) -> tuple[Mapping[str, _Settings], _Settings]:
+    """The tables of queues, or streams: those that are named, and what holds for all others."""
     if not isinstance(tables, dict):
-        raise ConfigError(f"{file}: queues: expected tables, [queues.NAME]")
-    common = _checked(QueueSettings, tables.get("*", {}), f'{file}: [queues."*"]')
+        raise ConfigError(f"{file}: {what}: expected tables, [{what}.NAME]")
+    common = _checked(kind, tables.get("*", {}), f'{file}: [{what}."*"]')
     named = {}
     for name in (name for name in tables if name != "*"):
-        place = f"{file}: [queues.{name}]"
+        place = f"{file}: [{what}.{name}]"
         _value(rules.queue_name, name, place)
-        named[name] = QueueSettings(**{**common, **_checked(QueueSettings, tables[name], place)})
-    return MappingProxyType(named), QueueSettings(**common)
+        named[name] = kind(**{**common, **_checked(kind, tables[name], place)})
+    return MappingProxyType(named), kind(**common)
 
 
 def _devices(tables: Any, file: str) -> tuple[DeviceSettings, ...]:

@@ -19,6 +19,7 @@ from sluicemq_broker.config import (
     BrokerSettings,
     DeviceSettings,
     QueueSettings,
+    StreamSettings,
     as_toml,
     settings_of,
 )
@@ -54,6 +55,9 @@ def configuration() -> str:
         "## [queues.NAME]\n\nHow the jobs of one queue are treated, unless their [options](job-options.md) "
         'say otherwise; `[queues."*"]` is for every queue, and the table of a name is over it.',
         _table(_setting(key, each) for key, each in settings_of(QueueSettings).items()),
+        "## [streams.NAME]\n\nWhat of one stream is kept; without a bound, all of it. What is over is "
+        'unseen within a lease and removed soon after; `[streams."*"]` is for every stream.',
+        _table(_setting(key, each) for key, each in settings_of(StreamSettings).items()),
         "## [[devices]]\n\nTwo ends, each with any number of doors, and what goes on between them. Once the "
         "file has one, the default devices are not there.",
         _table(_setting(key, each, _kinds(key)) for key, each in settings_of(DeviceSettings).items()),

@@ -94,6 +94,13 @@ class Count(Metric):
     UNSWEPT = "unswept", "sweeps of a queue that failed", "sweeps"
     UNCOUNTED = "uncounted", "times that a queue's jobs could not be counted", "times"
 
+    # Streams.
+    PUBLISHED = "published", "messages stored in streams", "messages"
+    PUBLISHED_AGAIN = "published_again", "messages that were in their stream already, by their id", "messages"
+    MESSAGES_READ = "messages_read", "messages of streams given to readers", "messages"
+    MESSAGES_GONE = "messages_gone", "messages that were removed before a reader had them", "messages"
+    SEGMENTS_REMOVED = "segments_removed", "segments of streams removed, as retention has it", "segments"
+
     # The process.
     GATES_CLOSED = "gates_closed", "times that doors were not read, for too much was on its way", "times"
     SLOW_TURNS = "slow_turns", "turns of the hub that took too long", "turns"
@@ -111,6 +118,10 @@ class Count(Metric):
     UNCERTAIN = "uncertain", "refused as UNCERTAIN", "times"
     DUPLICATE = "duplicate", "refused as DUPLICATE", "times"
     NOT_FOUND = "not_found", "refused as NOT_FOUND", "times"
+    BAD_STREAM = "bad_stream", "refused as BAD_STREAM", "times"
+    BAD_TOPIC = "bad_topic", "refused as BAD_TOPIC", "times"
+    CONFLICT = "conflict", "refused as CONFLICT", "times"
+    GAP = "gap", "refused as GAP", "times"
     UNAVAILABLE = "unavailable", "refused as UNAVAILABLE", "times"
     TIMEOUT = "timeout", "refused as TIMEOUT", "times"
     DIFFERENT_STORE = "different_store", "refused as DIFFERENT_STORE", "times"

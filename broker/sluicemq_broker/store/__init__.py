@@ -26,9 +26,9 @@ from sluicemq_broker.store.outcomes import Completed, Found, RolledBack
 from sluicemq_broker.store.pauses import PauseStore
 from sluicemq_broker.store.queue_store import QueueStore
 from sluicemq_broker.store.routes import RouteStore
+from sluicemq_broker.store.stream_changes import StreamChanges
 from sluicemq_broker.store.streams import (
     GUARD,
-    TOPIC_KEPT,
     Appended,
     Head,
     Page,
@@ -44,7 +44,6 @@ __all__ = [
     "COUNTED_STATES",
     "GUARD",
     "SHOWN_STATES",
-    "TOPIC_KEPT",
     "Appended",
     "Changes",
     "Claim",
@@ -67,6 +66,7 @@ __all__ = [
     "RouteStore",
     "Segment",
     "ServerClock",
+    "StreamChanges",
     "StreamStore",
     "Subscription",
     "SubscriptionStore",

@@ -10,7 +10,7 @@ A segment is one document with the messages of one batch; its ``_id`` is the num
 ``first``: the oldest message that is kept; ``removed``: no document before it is a segment of this stream.
 ``at``: server time, not before that of the segment before; ``packed``: the messages as ZMTP frames
 (``sluicemq.packed``), ``size`` bytes; ``total``: bytes of all messages that ever were, to the last in it;
-``topics``: each topic in it once, of long ones the beginning, or absent; ``mark``: whose it is; ``ids``
+``topics``: each topic in it once, of long ones the first 255 bytes; ``mark``: whose it is; ``ids``
 and ``places``: what can be found again, and at which place in the segment.
 
 **The order.** A segment's ``_id`` is where the last one ended. So the unique index of ``_id`` makes each
@@ -50,8 +50,6 @@ from sluicemq_broker.store.documents import date, seconds
 #: Seconds. What was the tail is not removed for twice as long; whoever takes it for the tail for longer
 #: than this asks again. No clock is compared with another.
 GUARD: Final = 20.0
-#: Of a topic in ``topics``: bytes that are kept. What is as long may be longer.
-TOPIC_KEPT: Final = 255
 #: Documents in one read, or one removal, at most.
 _MOST_READ: Final = 256
 _MOST_REMOVED: Final = 500
@@ -80,7 +78,7 @@ class Segment:
     total: int
     mark: str
     packed: bytes = b""
-    topics: tuple[bytes, ...] | None = None
+    topics: tuple[bytes, ...] = ()
     ids: tuple[str, ...] = ()
     places: tuple[int, ...] = ()
 
@@ -237,7 +235,7 @@ class StreamStore:
         """
         self._index_topics()
         with translated():
-            query = {"topics": topic[:TOPIC_KEPT]}
+            query = {"topics": topic}
             found = self._segments.find_one(query, {"count": 1}, sort=[("_id", -1)], hint=_TOPICS_INDEX)
         if found is None or found["_id"] < self.head().removed:
             return None
@@ -257,6 +255,18 @@ class StreamStore:
         with translated():
             head = self._segments.find_one({"_id": _HEAD}, {"first": 1, "removed": 1})
         return Head(int(head.get("first", 1)), int(head.get("removed", 1))) if head else Head()
+
+    def exists(self) -> bool:
+        """Whether it was ever made."""
+        with translated():
+            return self._segments.find_one({}, {"_id": 1}) is not None
+
+    def bytes_kept(self) -> int:
+        """Bytes of the messages that are kept, and of those in the same segment as the oldest."""
+        newest, oldest = self._newest(), self._at(self.head().first, or_next=True)
+        if newest is None or oldest is None or newest.next <= self.head().first:
+            return 0
+        return newest.total - oldest.total + oldest.size
 
     def raise_first(self, first: int) -> None:
         """Keep nothing before this number; it never falls. Repeating it is harmless."""
@@ -283,6 +293,9 @@ class StreamStore:
         newest, below = self._newest(), min(below, self.head().first)
         if newest is None:
             return 0
+        if newest.next <= below:  # it says where the next one goes, and has no messages to read
+            with translated():
+                self._segments.update_one({"_id": newest.first}, {"$set": {"packed": b"", "topics": []}})
         query: Document = {"_id": {"$gt": _HEAD, "$lt": min(below, newest.first)}}
         with translated():
             oldest = self._segments.find(query, {"count": 1}, sort=[("_id", 1)], limit=_MOST_REMOVED)
@@ -362,9 +375,8 @@ def _document(segment: Segment) -> Document:
         "total": Int64(segment.total),
         "mark": segment.mark,
         "packed": segment.packed,
+        "topics": list(segment.topics),
     }
-    if segment.topics is not None:
-        born["topics"] = list(segment.topics)
     if segment.ids:
         born["ids"] = list(segment.ids)
         born["places"] = list(segment.places)
@@ -372,7 +384,6 @@ def _document(segment: Segment) -> Document:
 
 
 def _segment(stored: Document) -> Segment:
-    topics = stored.get("topics")
     return Segment(
         int(stored["_id"]),
         int(stored["count"]),
@@ -381,7 +392,7 @@ def _segment(stored: Document) -> Segment:
         int(stored["total"]),
         stored["mark"],
         stored.get("packed", b""),
-        None if topics is None else tuple(topics),
+        tuple(stored.get("topics", ())),
         tuple(stored.get("ids", ())),
         tuple(stored.get("places", ())),
     )

@@ -1,0 +1,25 @@
+"""Streams: numbered messages that are kept, for any number of readers, from any point on."""
+
+from sluicemq_broker.streams.batch import Batch, Expected, Stored, batch
+from sluicemq_broker.streams.context import StreamContext
+from sluicemq_broker.streams.segments import Chosen
+from sluicemq_broker.streams.stream import MOST_BYTES, Reading, Stream, Wanted
+from sluicemq_broker.streams.streams import Streams, check_stream, summary
+from sluicemq_broker.streams.topics import Topics
+
+__all__ = [
+    "MOST_BYTES",
+    "Batch",
+    "Chosen",
+    "Expected",
+    "Reading",
+    "Stored",
+    "Stream",
+    "StreamContext",
+    "Streams",
+    "Topics",
+    "Wanted",
+    "batch",
+    "check_stream",
+    "summary",
+]

@@ -1,0 +1,38 @@
+"""What every part of a stream needs: one object, given to each constructor."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, Protocol, TypeVar
+
+from sluicemq_broker.runtime import Counters, Timer
+from sluicemq_broker.store import GUARD, ServerClock
+
+Result = TypeVar("Result")
+
+_CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+class Retry(Protocol):
+    """How a statement goes on when MongoDB is away."""
+
+    def run(self, statement: Callable[[], Result]) -> Result:
+        """Repeat it until it is answered; raises Unavailable once the broker stops, Refused at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamContext:
+    """The same for all streams of a broker.
+
+    ``clock``: MongoDB's; ``passed``: seconds that also pass while the machine sleeps; ``guard``: how long
+    what is known of a tail is taken for true.
+    """
+
+    clock: ServerClock
+    counters: Counters
+    retry: Retry
+    timer: Timer = field(default_factory=Timer)
+    passed: Callable[[], float] = lambda: time.clock_gettime(_CLOCK)
+    guard: float = GUARD

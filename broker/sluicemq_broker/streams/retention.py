@@ -1,0 +1,75 @@
+"""What a stream keeps: by age, number and bytes. What is over is unseen at once, and removed later."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from sluicemq_broker.config import StreamSettings
+from sluicemq_broker.store import Head, StreamStore
+
+
+class Retention:
+    """One stream's, at this broker; any number of brokers may do the same at the same time.
+
+    ``unread()``: the oldest number that somebody still has to read, or None; it is kept, up to the hard
+    bound. ``guard``: seconds; see :mod:`sluicemq_broker.store.streams`.
+    """
+
+    def __init__(self, settings: StreamSettings, store: StreamStore, guard: float) -> None:
+        self._settings = settings
+        self._store = store
+        self._guard = guard
+        self._seen: deque[tuple[float, int]] = deque()  # when the tail was seen where, oldest first
+
+    def sweep(self, now: float, passed: float, unread: Callable[[], int | None]) -> int:
+        """Raise the first number that is kept, and remove what is over; returns how many segments.
+
+        ``now``: the server's time; ``passed``: the same seconds as the writer's guard is measured in.
+        Crash in between: the next sweep goes on.
+        """
+        tail, head = self._store.tail().next, self._store.head()
+        first = self._first(now, tail)
+        waiting = unread() if first > head.first else None
+        if waiting is not None:
+            first = max(min(first, waiting), self._hard_first(tail))
+        if first > head.first:
+            self._store.raise_first(first)
+            head = Head(first, head.removed)
+        return self._remove(tail, passed) if head.first > head.removed else self._note(tail, passed)
+
+    def _first(self, now: float, tail: int) -> int:
+        """The oldest number within all bounds."""
+        settings = self._settings
+        firsts = [1]
+        if settings.max_messages is not None:
+            firsts.append(tail - settings.max_messages)
+        if settings.max_bytes is not None:
+            firsts.append(self._store.first_within(settings.max_bytes))
+        if settings.max_age is not None:
+            firsts.append(self._store.since(now - settings.max_age))
+        return max(firsts)
+
+    def _hard_first(self, tail: int) -> int:
+        """The oldest number that is kept for those who have not read it."""
+        most = self._settings.max_unread
+        return 1 if most is None else max(1, tail - most)
+
+    def _note(self, tail: int, passed: float) -> int:
+        """Remember where the tail was; nothing is removed."""
+        if not self._seen or passed - self._seen[-1][0] >= self._guard / 4:
+            self._seen.append((passed, tail))
+        while len(self._seen) > 1 and passed - self._seen[1][0] >= 2 * self._guard:
+            self._seen.popleft()
+        return 0
+
+    def _remove(self, tail: int, passed: float) -> int:
+        """Remove what was there long enough ago: no writer takes its place for the tail any more."""
+        self._note(tail, passed)
+        since, below = self._seen[0]
+        if passed - since < 2 * self._guard:
+            return 0
+        removed = 0
+        while count := self._store.remove(below):
+            removed += count
+        return removed

@@ -1,0 +1,95 @@
+"""The newest segments of a stream in memory: what readers at its end are given without asking MongoDB."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+from sluicemq.packed import scan, slices
+from sluicemq_broker.store import Segment
+from sluicemq_broker.streams.topics import Topics
+
+#: Bytes of the newest segments that are held, for each stream.
+_HELD: Final = 4 << 20
+_MOST_HELD: Final = 1000
+
+
+class Recent:
+    """Some of the newest segments, one behind the other without a hole; at first none."""
+
+    def __init__(self) -> None:
+        self.next = 0
+        """The number behind the newest that is known; 0: none is."""
+        self._segments: deque[Segment] = deque()
+        self._bytes = 0
+
+    def begin(self, number: int) -> None:
+        """Nothing is held; the next segment will begin there."""
+        self._segments.clear()
+        self._bytes = 0
+        self.next = number
+
+    def add(self, segment: Segment) -> None:
+        """A segment is durable. What it does not follow is dropped; it is, if it is older."""
+        if segment.first < self.next:
+            return
+        if segment.first != self.next:
+            self.begin(segment.first)
+        self._segments.append(segment)
+        self._bytes += segment.size
+        self.next = segment.next
+        while len(self._segments) > 1 and (self._bytes > _HELD or len(self._segments) > _MOST_HELD):
+            self._bytes -= self._segments.popleft().size
+
+    def read(self, first: int, most_bytes: int) -> list[Segment] | None:
+        """What is held from message ``first`` on, up to so many bytes; None: ask MongoDB."""
+        if not self._segments or not self._segments[0].first <= first < self.next:
+            return None
+        found: list[Segment] = []
+        for each in reversed(self._segments):
+            if each.next <= first:
+                break
+            found.append(each)
+        found.reverse()
+        size = 0
+        for at, each in enumerate(found):
+            size += each.size
+            if size > most_bytes:
+                return found[: at + 1]
+        return found
+
+
+class Chosen:
+    """What of a segment somebody wants: all of it, or some messages by their places."""
+
+    __slots__ = ("packed", "places", "segment")
+
+    def __init__(self, segment: Segment, packed: bytes, places: Sequence[int] | None) -> None:
+        self.segment = segment
+        self.packed = packed
+        self.places = places
+
+    @property
+    def count(self) -> int:
+        """Messages in it."""
+        return self.segment.count if self.places is None else len(self.places)
+
+
+def choose(segment: Segment, first: int, topics: Topics, most: int) -> tuple[Chosen | None, int]:
+    """What is wanted of a segment from message ``first`` on, ``most`` at most; and from where to go on."""
+    wanted = topics.of(segment.topics)
+    if wanted is False:
+        return None, segment.next
+    if wanted and first <= segment.first and segment.count <= most:
+        return Chosen(segment, segment.packed, None), segment.next
+    ends, its_topics = scan(segment.packed)
+    places = [at for at in range(max(0, first - segment.first), segment.count) if topics.want(its_topics[at])]
+    go_on = segment.next
+    if len(places) > most:
+        places = places[:most]
+        go_on = segment.first + places[-1] + 1
+    if not places:
+        return None, go_on
+    each = slices(segment.packed, ends)
+    return Chosen(segment, b"".join([each[at] for at in places]), places), go_on

@@ -1,0 +1,234 @@
+"""One stream at this broker: what is published goes to MongoDB, what is durable to whoever reads.
+
+A reader is nothing here but its next number: it reads a page, and where there is none yet it waits to be
+woken. So one that is slow costs nobody anything, and any broker can go on with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Final
+
+import gevent
+
+from sluicemq.errors import SluiceError
+from sluicemq_broker.config import StreamSettings
+from sluicemq_broker.runtime import Count
+from sluicemq_broker.store import Segment, StreamStore
+from sluicemq_broker.streams.batch import Batch
+from sluicemq_broker.streams.context import StreamContext
+from sluicemq_broker.streams.segments import Chosen, Recent, choose
+from sluicemq_broker.streams.topics import Topics
+from sluicemq_broker.streams.watch import Watch
+from sluicemq_broker.streams.writer import Writer
+
+#: A page has so many bytes at most, or one message.
+MOST_BYTES: Final = 4 << 20
+#: Seconds of the hub, at most, for waking readers, before others have their turn.
+_TURN: Final = 0.004
+_MOMENT: Final = 1e-9  # seconds; a sleep of 0 would run before timers
+
+Woken = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a reader wants next: messages from number ``first`` on with these topics, so many and bytes."""
+
+    first: int
+    topics: Topics
+    most: int
+    most_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a reader is given: messages, where to go on, and how many before them are gone.
+
+    ``more``: there was more, as far as was read; ``newest``: the newest number known here.
+    """
+
+    chosen: list[Chosen]
+    first: int
+    gone: int
+    newest: int
+    more: bool
+
+
+class Stream:
+    """One stream whole: its writer, its newest segments, and who waits for more."""
+
+    def __init__(
+        self, name: str, settings: StreamSettings, store: StreamStore, context: StreamContext, watch: Watch
+    ) -> None:
+        self.name = name
+        self.settings = settings
+        self.store = store
+        self._context = context
+        self._writer = Writer(store, context, settings.dedupe_window, self._stored)
+        self._recent = Recent()
+        self._waiting: dict[object, Woken] = {}
+        self._watch = watch
+        self._looking = self._look_again = False
+        self._seen_by = 0  # the watch that told of all that others have stored
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything published is not stored yet."""
+        return self._writer.busy
+
+    @property
+    def awaited(self) -> bool:
+        """Whether anybody waits for its next message."""
+        return bool(self._waiting)
+
+    @property
+    def newest(self) -> int:
+        """The number of the newest message that is known here; 0: none is."""
+        return max(0, self._recent.next - 1)
+
+    def publish(self, batch: Batch) -> None:
+        """Store messages behind all others; never blocks. ``batch.done`` hears of it."""
+        self._writer.add(batch)
+
+    # ------------------------------------------------------------------ read
+
+    def read(self, wanted: Wanted) -> Reading:
+        """The next messages, from memory or from MongoDB, for which it waits; raises Unavailable."""
+        return self.read_recent(wanted) or self._read_stored(wanted)
+
+    def read_recent(self, wanted: Wanted) -> Reading | None:
+        """The same of the newest segments in memory; None: MongoDB must be asked."""
+        segments = self._recent.read(wanted.first, wanted.most_bytes)
+        return None if segments is None else self._choose(segments, wanted, gone=0)
+
+    def segments(self, first: int) -> tuple[list[Segment], int]:
+        """Whole segments from the one with this message on, and the oldest number that is kept."""
+        recent = self._recent.read(first, MOST_BYTES)
+        if recent is not None:
+            return recent, first
+        page = self.store.read(first, MOST_BYTES)
+        self._keep(page.segments)
+        return page.segments, page.first
+
+    def end(self) -> int:
+        """The number of the next message that will be published; asks MongoDB."""
+        return self.store.tail().next
+
+    def since(self, time: float) -> int:
+        """The number of the first message that is not older, in Unix seconds; asks MongoDB."""
+        return self.store.since(time)
+
+    def _read_stored(self, wanted: Wanted) -> Reading:
+        page = self.store.read(wanted.first, wanted.most_bytes)
+        first = max(wanted.first, page.first)
+        if page.segments:
+            first = max(first, page.segments[0].first)
+        gone = first - wanted.first
+        self._context.counters.add(Count.MESSAGES_GONE, gone)
+        self._keep(page.segments)
+        moved = Wanted(first, wanted.topics, wanted.most, wanted.most_bytes)
+        return self._choose(page.segments, moved, gone=gone)
+
+    def _choose(self, segments: list[Segment], wanted: Wanted, *, gone: int) -> Reading:
+        chosen: list[Chosen] = []
+        first, left, size = wanted.first, wanted.most, wanted.most_bytes
+        began = perf_counter()
+        for segment in segments:
+            found, first = choose(segment, first, wanted.topics, left)
+            if found:
+                chosen.append(found)
+                left -= found.count
+                size -= len(found.packed)
+            if left <= 0 or size <= 0:
+                break
+            if perf_counter() - began > _TURN and segment is not segments[-1]:
+                break  # the rest is asked for again
+        self._context.counters.add(Count.MESSAGES_READ, sum(each.count for each in chosen))
+        newest = max(self.newest, segments[-1].next - 1 if segments else 0)
+        return Reading(chosen, first, gone, newest, more=bool(segments))
+
+    def _keep(self, segments: list[Segment]) -> None:
+        """Some that were read: those that follow what is held here are held, too."""
+        if segments and segments[0].first <= self._recent.next:
+            for each in segments:
+                self._recent.add(each)
+
+    # ------------------------------------------------------------------ wait
+
+    def wait(self, key: object, first: int, woken: Woken) -> None:
+        """Call ``woken`` once when message ``first`` is there, or may be; :meth:`forget` ends it.
+
+        Whoever has read and found nothing waits at once, without letting others run in between.
+        """
+        self._waiting[key] = woken
+        if 0 < first < self._recent.next:
+            self._wake()
+        elif self._seen_by != self._watch.attend():
+            self.look()  # what others have stored before anybody waited was told to nobody
+
+    def forget(self, key: object) -> None:
+        """Nobody waits under this key any more."""
+        self._waiting.pop(key, None)
+
+    def look(self, first: int = 0) -> None:
+        """Another broker may have published a segment, that begins with this number; never blocks."""
+        if 0 < first < self._recent.next:
+            return  # known, or one of ours
+        if not self._waiting:
+            self._seen_by = 0
+            return
+        self._look_again = True
+        if not self._looking:
+            self._looking = True
+            gevent.spawn(self._look)
+
+    def _look(self) -> None:
+        try:
+            while self._look_again:
+                self._look_again = False
+                self._seen_by = self._watch.attend()
+                if self._find_newer():
+                    self._wake()
+        except SluiceError as error:
+            self._seen_by = 0
+            self._context.counters.notice(Count.STORE_UNAVAILABLE, f"reading stream {self.name}: {error}")
+        finally:
+            self._looking = False
+
+    def _find_newer(self) -> bool:
+        """Read on what others have stored; True: there is something, or nobody knows where it goes on."""
+        first = self._recent.next
+        if not first:
+            self._recent.begin(self.store.tail().next)
+            return True  # who waits may have read before this
+        found = False
+        while True:
+            page = self.store.read(first, MOST_BYTES)
+            new = [each for each in page.segments if each.next > first]
+            if not new:
+                return found or page.first > first
+            for each in new:
+                self._recent.add(each)
+            first, found = new[-1].next, True
+
+    def _stored(self, segment: Segment) -> None:
+        """One of ours is durable; if others are between it and what is known, who waits reads them."""
+        self._recent.add(segment)
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiting:
+            waiting, self._waiting = self._waiting, {}
+            gevent.spawn(_wake_all, list(waiting.values()))
+
+
+def _wake_all(woken: list[Woken]) -> None:
+    began = perf_counter()
+    for each in woken:
+        each()
+        if perf_counter() - began > _TURN:
+            gevent.sleep(_MOMENT)
+            began = perf_counter()

@@ -1,0 +1,151 @@
+"""All streams of this broker: found in MongoDB, made on their first message, kept in their bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from sluicemq.errors import BadStream, NotFound, Unavailable
+from sluicemq.wire import QUEUE_NAME_RULE, is_queue_name
+from sluicemq_broker.config import Config
+from sluicemq_broker.runtime import Count
+from sluicemq_broker.store import Documents, StreamChanges, StreamStore, stream_names
+from sluicemq_broker.streams.context import StreamContext
+from sluicemq_broker.streams.retention import Retention
+from sluicemq_broker.streams.stream import Stream
+from sluicemq_broker.streams.watch import Watch
+
+
+class Streams:
+    """The streams by name. ``database`` gives what lies in MongoDB under the name of a database."""
+
+    def __init__(self, config: Config, context: StreamContext, database: Callable[[str], Documents]) -> None:
+        self._config = config
+        self._context = context
+        self._database = database
+        self._open: dict[str, Stream] = {}
+        self._retentions: dict[str, Retention] = {}
+        self._watches: dict[str, Watch] = {}
+        self.unread: Callable[[Stream], int | None] = lambda _stream: None
+        """The oldest number of a stream that a subscription has not read; None: there is no such thing."""
+
+    def __iter__(self) -> Iterator[Stream]:
+        """Every stream that is known here."""
+        return iter(list(self._open.values()))
+
+    def open(self, name: str) -> Stream:
+        """The stream of this name, there or not: for the configuration, and for those found in MongoDB."""
+        stream = self._open.get(name)
+        if stream is None:
+            settings = self._config.stream(check_stream(name))
+            database = settings.database or self._config.broker.database
+            store = StreamStore(self._database(database), name)
+            stream = Stream(name, settings, store, self._context, self._watch(database))
+            self._open[name] = stream
+            self._retentions[name] = Retention(settings, store, self._context.guard)
+        return stream
+
+    def get(self, name: str) -> Stream:
+        """The stream of this name; asks MongoDB if it is not known. Raises :class:`BadStream`."""
+        if name not in self._open and name not in self._found(check_stream(name)):
+            raise BadStream(f"there is no stream {name!r}")
+        return self.open(name)
+
+    def for_publish(self, name: str) -> Stream:
+        """The stream of this name, made if that is allowed; raises :class:`BadStream`."""
+        stream = self._open.get(name)
+        if stream is not None:
+            return stream
+        check_stream(name)
+        settings = self._config.broker
+        if not settings.auto_create and name not in self._config.streams:
+            raise BadStream(f"there is no stream {name!r} here, and auto_create is off")
+        if len(self._open) >= settings.max_queues:
+            most = f"there are {len(self._open)} already, and max_queues = {settings.max_queues}"
+            raise BadStream(f"stream {name!r} can't be made: {most}")
+        return self.open(name)
+
+    def names(self) -> list[str]:
+        """All streams, those that other brokers have made too; asks MongoDB."""
+        return sorted(name for each in self._databases() for name in stream_names(self._database(each)))
+
+    def sweep(self) -> None:
+        """From time to time: have each keep what it should; one that fails costs the others nothing."""
+        for name in self.names():
+            if is_queue_name(name):
+                self._sweep(self.open(name))
+
+    def look(self) -> None:
+        """Every second: whoever waits looks whether there is more, whatever was told."""
+        for stream in self:
+            if stream.awaited:
+                stream.look()
+
+    def stop(self) -> None:
+        """Watch no more."""
+        for watch in self._watches.values():
+            watch.stop()
+
+    def remove(self, name: str) -> int:
+        """Keep none of a stream's messages; its numbers go on, if anything is published again.
+
+        Returns how many there were. Its segments are removed by and by.
+        """
+        stream = self.get(name)
+        end, first = stream.end(), stream.store.head().first
+        stream.store.raise_first(end)
+        return max(0, end - first)
+
+    def _sweep(self, stream: Stream) -> None:
+        context = self._context
+        try:
+            removed = self._retentions[stream.name].sweep(
+                context.clock.now(), context.passed(), lambda: self.unread(stream)
+            )
+        except Unavailable as error:
+            context.counters.notice(Count.STORE_UNAVAILABLE, f"retention of stream {stream.name}: {error}")
+        else:
+            context.counters.add(Count.SEGMENTS_REMOVED, removed)
+
+    def _found(self, name: str) -> list[str]:
+        database = self._config.stream(name).database or self._config.broker.database
+        return stream_names(self._database(database))
+
+    def _databases(self) -> set[str]:
+        named = (each.database for each in (*self._config.streams.values(), self._config.other_streams))
+        return {self._config.broker.database, *(each for each in named if each)}
+
+    def _watch(self, database: str) -> Watch:
+        watch = self._watches.get(database)
+        if watch is None:
+            changes = StreamChanges(self._database(database))
+            watch = Watch(changes, self._context.counters, self._told, self.look)
+            self._watches[database] = watch
+        return watch
+
+    def _told(self, name: str, first: int) -> None:
+        stream = self._open.get(name)
+        if stream:
+            stream.look(first)
+
+
+def check_stream(name: object) -> str:
+    """The name, if a stream may have it; raises :class:`BadStream`."""
+    if isinstance(name, str) and is_queue_name(name):
+        return name
+    raise BadStream(f"{str(name)[:80]!r} is no name of a stream: {QUEUE_NAME_RULE}")
+
+
+def summary(stream: Stream) -> dict[str, Any]:
+    """How a stream stands, as MongoDB has it; raises :class:`NotFound` if it was never made."""
+    tail, head = stream.store.tail(), stream.store.head()
+    if tail.next == 1 and head.first == 1 and not stream.store.exists():
+        raise NotFound(f"stream {stream.name!r} has never had a message")
+    return {
+        "name": stream.name,
+        "first": head.first,
+        "last": tail.next - 1,
+        "messages": max(0, tail.next - head.first),
+        "bytes": stream.store.bytes_kept(),
+        "last_at": tail.at or None,
+    }

@@ -1,0 +1,268 @@
+"""The writer of one stream at this broker: batches become segments, one insert under way at a time.
+
+What comes while an insert is under way makes the next segment, so segments grow with the load by
+themselves. Where another broker's segment was faster, the tail is read on and the same batches go behind
+it; what was stored under their ids meanwhile is not stored again.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from secrets import token_hex
+from typing import Final, NamedTuple
+
+from sluicemq.errors import Conflict, SluiceError, Unavailable
+from sluicemq.packed import scan
+from sluicemq_broker.runtime import Batcher, Count, shielded
+from sluicemq_broker.store import Appended, Segment, StreamStore, Tail
+from sluicemq_broker.streams.batch import Batch, Expected, Stored
+from sluicemq_broker.streams.context import StreamContext
+
+#: A segment has so many bytes, or a batch more: the hub reads and sends it in some milliseconds.
+_SEGMENT: Final = 1 << 20
+#: Bytes that a message counts for beside its own, so that a segment has 4,096 at most, and a batch.
+_MESSAGE: Final = 256
+
+
+class _Part(NamedTuple):
+    """A batch, or what is new of it, and the number of its first message in the segment to be."""
+
+    batch: Batch
+    first: int
+
+
+class Writer:
+    """Stores batches in order. ``stored(segment)`` is told of each that is durable, before its batches are.
+
+    ``window``: seconds in which a message's own id is not taken twice.
+    """
+
+    def __init__(
+        self, store: StreamStore, context: StreamContext, window: float, stored: Callable[[Segment], None]
+    ) -> None:
+        self._store = store
+        self._context = context
+        self._window = window
+        self._stored = stored
+        self._tail: Tail | None = None
+        self._known_at = 0.0
+        self._name = token_hex(8)
+        self._numbers = itertools.count()
+        self._waiting: dict[str, list[Batch]] = {}  # by each id: what is not stored yet
+        self._batches: Batcher[Batch] = Batcher(
+            self._write,
+            size=_SEGMENT,
+            weigh=lambda each: len(each.packed) + _MESSAGE * each.count,
+            failed=self._failed,
+        )
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything waits or is being stored."""
+        return self._batches.busy
+
+    def add(self, batch: Batch) -> None:
+        """Store it behind all that was added before; never blocks."""
+        for each in _ids(batch):
+            self._waiting.setdefault(each, []).append(batch)
+        self._batches.add(batch)
+
+    # ------------------------------------------------- one segment, in its greenlet
+
+    def _write(self, batches: list[Batch]) -> None:
+        try:
+            self._context.retry.run(partial(self._store.prepare, self._context.clock.now()))
+            self._look_up(batches)
+            left = batches
+            while left:
+                left = self._try(left)
+        except SluiceError as error:
+            self._refuse(batches, error)
+
+    def _try(self, batches: list[Batch]) -> list[Batch]:
+        """Try once to store them; those that are to be tried again."""
+        tail = self._fresh_tail(batches)
+        segment, parts = self._compose(batches, tail)
+        if segment is None:
+            return []
+        sent = self._context.passed()
+        outcome = self._context.retry.run(partial(self._store.append, segment))
+        if outcome is Appended.STORED and self._still_there(segment):
+            self._tail, self._known_at = Tail(segment.next, segment.at, segment.total), sent
+            shielded(self._stored, segment)
+            for batch, first in parts:
+                self._settle(batch, Stored(first, batch.there))
+            return []
+        self._read_on()
+        return [batch for batch, _first in parts]
+
+    def _fresh_tail(self, batches: Sequence[Batch]) -> Tail:
+        """The tail; asked for anew if nothing was heard of it for too long, or more is expected of it."""
+        tail = self._tail
+        if (
+            tail is None
+            or self._context.passed() - self._known_at > self._context.guard
+            or any(each.expected and each.expected.last >= tail.next for each in batches)
+        ):
+            tail = self._read_on()
+        return tail
+
+    def _read_on(self) -> Tail:
+        """Ask for the tail; what others have stored since, under ids that wait here, is stored."""
+        retry = self._context.retry
+        while True:
+            asked = self._context.passed()
+            tail = self._tail
+            if tail is None:
+                tail, newer = retry.run(self._store.tail), []
+            else:
+                newer = retry.run(partial(self._store.newer, tail))
+            for segment in newer:
+                self._stored_elsewhere(segment)
+                tail = Tail(segment.next, segment.at, segment.total)
+            self._tail, self._known_at = tail, asked
+            if not newer:
+                return tail
+
+    def _stored_elsewhere(self, segment: Segment) -> None:
+        for each, place in zip(segment.ids, segment.places, strict=True):
+            for batch in self._waiting.get(each, ()):
+                _found(batch, each, segment.first + place)
+
+    def _still_there(self, segment: Segment) -> bool:
+        """False if its place had been removed before it came there: nobody will read it."""
+        if self._context.passed() - self._known_at <= self._context.guard:
+            return True
+        head = self._context.retry.run(self._store.head)
+        return segment.first >= head.removed
+
+    def _look_up(self, batches: Sequence[Batch]) -> None:
+        """Whether those that may have come before are there; those that others store from now on are seen."""
+        wanted = [each for each in batches if each.repeated or each.ids]
+        if not wanted:
+            return
+        ids = {each for batch in wanted for each in _ids(batch)}
+        there = self._context.retry.run(partial(self._store.stored, ids))
+        oldest = self._context.clock.now() - self._window
+        for batch in wanted:
+            for each in _ids(batch):
+                number, at = there.get(each, (0, 0.0))
+                if number and (each == batch.id or at >= oldest):
+                    _found(batch, each, number)
+
+    def _compose(self, batches: Sequence[Batch], tail: Tail) -> tuple[Segment | None, list[_Part]]:
+        """The segment of what is new, and its parts; what is refused or there already is settled."""
+        parts: list[_Part] = []
+        packed, topics, ids = list[bytes](), list[bytes](), dict[str, int]()
+        for batch in batches:
+            first = tail.next + len(topics)
+            for each in _ids(batch) & ids.keys():
+                _found(batch, each, tail.next + ids[each])
+            if not batch.new:
+                self._settle(batch, Stored(0, batch.there))
+                continue
+            conflict = self._conflict(batch.expected, first, topics, tail)
+            if conflict:
+                self._settle(batch, conflict)
+                continue
+            ids |= _places(batch, len(topics))
+            part, its_topics = batch.new_part()
+            packed.append(part)
+            topics += its_topics
+            parts.append(_Part(batch, first))
+        if not parts:
+            return None, []
+        return self._segment(tail, b"".join(packed), topics, ids), parts
+
+    def _segment(self, tail: Tail, packed: bytes, topics: list[bytes], ids: dict[str, int]) -> Segment:
+        return Segment(
+            tail.next,
+            len(topics),
+            max(self._context.clock.now(), tail.at),
+            len(packed),
+            tail.total + len(packed),
+            f"{self._name}:{next(self._numbers)}",
+            packed,
+            tuple(sorted(set(topics))),
+            tuple(ids),
+            tuple(ids.values()),
+        )
+
+    def _conflict(
+        self, expected: Expected | None, first: int, topics: list[bytes], tail: Tail
+    ) -> Conflict | None:
+        """Why a batch can't be stored from this number on, behind these topics; None: it can."""
+        if expected is None:
+            return None
+        if expected.topic is None:
+            last, what = first - 1, "the stream"
+        else:
+            what = f"topic {expected.topic.decode(errors='replace')!r}"
+            last = self._last_of(expected.topic, topics, tail)
+        if last == expected.last:
+            return None
+        return Conflict(f"{what} ends with {last}, not with {expected.last}: nothing was stored", last)
+
+    def _last_of(self, topic: bytes, topics: list[bytes], tail: Tail) -> int:
+        """The number of the newest message with a topic, also among those about to be stored; 0: none."""
+        for at in reversed(range(len(topics))):
+            if topics[at] == topic:
+                return tail.next + at
+        found = self._context.retry.run(partial(self._store.last_of_topic, topic))
+        if found is None:
+            return 0
+        first, _count = found
+        page = self._context.retry.run(partial(self._store.read, first, 1))
+        for segment in page.segments[:1]:
+            there = scan(segment.packed)[1]
+            numbers = [segment.first + at for at, each in enumerate(there) if each == topic]
+            return max((each for each in numbers if each >= page.first), default=0)
+        return 0
+
+    # ----------------------------------------------------------------- settled
+
+    def _failed(self, batches: list[Batch]) -> None:
+        self._refuse(batches, Unavailable("the broker failed on this; its log says why"))
+
+    def _refuse(self, batches: Iterable[Batch], error: SluiceError) -> None:
+        for batch in batches:
+            self._settle(batch, error)
+
+    def _settle(self, batch: Batch, outcome: Stored | SluiceError) -> None:
+        if batch.settled:
+            return
+        batch.settled = True
+        for each in _ids(batch):
+            waiting = self._waiting[each]
+            waiting.remove(batch)
+            if not waiting:
+                del self._waiting[each]
+        if isinstance(outcome, Stored):
+            self._context.counters.add(Count.PUBLISHED, batch.new)
+            self._context.counters.add(Count.PUBLISHED_AGAIN, len(batch.there))
+        shielded(batch.done, outcome)
+
+
+def _ids(batch: Batch) -> set[str]:
+    """All under which it can be found in the stream."""
+    return {batch.id, *batch.ids} if batch.id else set(batch.ids)
+
+
+def _found(batch: Batch, each: str, number: int) -> None:
+    """The batch, or the message of it, with this id has this number."""
+    if each == batch.id:
+        batch.was_stored(number)
+    else:
+        batch.there[batch.ids[each]] = number
+
+
+def _places(batch: Batch, start: int) -> dict[str, int]:
+    """Where what is new of a batch will be in its segment, by ids."""
+    places = {batch.id: start} if batch.id else {}
+    if batch.ids:
+        new = [at for at in range(batch.count) if at not in batch.there]
+        left = {at: start + place for place, at in enumerate(new)}
+        places |= {each: left[at] for each, at in batch.ids.items() if at in left}
+    return places

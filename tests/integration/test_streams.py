@@ -1,0 +1,444 @@
+"""Streams at brokers that share a MongoDB: order, lost answers, ids, expectations, reading, retention."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import gevent
+import pytest
+from pymongo.database import Database
+
+from faulty_mongo import Fault, FaultyDatabase, Kind, Line
+from jobs import NOW
+from launcher import TIMEOUT
+from sluicemq.errors import BadTopic, Conflict, SluiceError
+from sluicemq.packed import pack, scan, unpack
+from sluicemq_broker.config import Config, StreamSettings
+from sluicemq_broker.queue.retry import Retry
+from sluicemq_broker.runtime.counters import Counters
+from sluicemq_broker.runtime.counts import Count
+from sluicemq_broker.store.connection import ServerClock
+from sluicemq_broker.streams import Expected, Stored, Stream, StreamContext, Streams, Topics, Wanted, batch
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    """Let the brokers work until it is so."""
+    with gevent.Timeout(TIMEOUT):
+        while not condition():
+            gevent.sleep(0.001)
+
+
+class Time:
+    """Passes when the test says so: the server's, and that of the guard."""
+
+    def __init__(self) -> None:
+        self.value = 0.0
+
+    def passed(self) -> float:
+        return self.value
+
+    def clock(self) -> ServerClock:
+        clock = ServerClock()
+        clock.now = lambda: NOW + self.value  # type: ignore[method-assign]
+        return clock
+
+
+class Broker:
+    """The streams of one broker, on a MongoDB of which statements can fail."""
+
+    def __init__(self, documents: Any, time: Time, **settings: Any) -> None:
+        self.line = Line(born=lambda _documents: None)
+        self.counters = Counters()
+        self.answers: list[Stored | SluiceError] = []
+        faulty: Any = FaultyDatabase(documents, self.line)
+        config = dataclasses.replace(Config.default(), other_streams=StreamSettings(**settings))
+        context = StreamContext(time.clock(), self.counters, Retry(0.001, 0.002), passed=time.passed)
+        self.streams = Streams(config, context, lambda _name: faulty)
+        self.stream: Stream = self.streams.open("orders")
+
+    def publish(self, *topics: str, id: str = "", **fields: Any) -> Stored | SluiceError:  # noqa: A002
+        """Publish one batch, a message for each topic with its name as payload; what became of it."""
+        answer = self.begin(*topics, id=id, **fields)
+        eventually(lambda: bool(answer))
+        return answer[0]
+
+    def begin(self, *topics: str, id: str = "", **fields: Any) -> list[Stored | SluiceError]:  # noqa: A002
+        answer: list[Stored | SluiceError] = []
+        messages = batch(b"".join(pack(each.encode(), each.encode()) for each in topics), answer.append)
+        messages.id = id
+        for key, value in fields.items():
+            setattr(messages, key, value)
+        self.stream.publish(messages)
+        return answer
+
+    def fails(self, kind: Kind, method: str, **more: Any) -> None:
+        self.line.fault = Fault(kind, method, **more)
+
+    def read(self, first: int = 1, topics: tuple[bytes, ...] = (), most: int = 1000) -> list[tuple[int, str]]:
+        """Numbers and topics of all messages from there on."""
+        found: list[tuple[int, str]] = []
+        while True:
+            reading = self.stream.read(Wanted(first, Topics(topics), most - len(found), 1 << 20))
+            for each in reading.chosen:
+                names = [message[0].decode() for message in unpack(each.packed)]
+                places = range(len(names)) if each.places is None else each.places
+                found += [(each.segment.first + at, name) for at, name in zip(places, names, strict=True)]
+            if not reading.more or len(found) == most:
+                return found
+            first = reading.first
+
+
+@pytest.fixture
+def time() -> Time:
+    return Time()
+
+
+@pytest.fixture
+def brokers(documents: Database[dict[str, Any]], time: Time) -> Iterator[Callable[..., Broker]]:
+    """Makes brokers on one MongoDB."""
+    made: list[Broker] = []
+
+    def make(**settings: Any) -> Broker:
+        made.append(Broker(documents, time, **settings))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.streams.stop()
+
+
+@pytest.fixture
+def broker(brokers: Callable[..., Broker]) -> Broker:
+    return brokers()
+
+
+@pytest.fixture
+def two(brokers: Callable[..., Broker]) -> tuple[Broker, Broker]:
+    return brokers(), brokers()
+
+
+def numbered(*topics: str, first: int = 1) -> list[tuple[int, str]]:
+    return list(enumerate(topics, first))
+
+
+class TestPublishing:
+    def test_messages_are_numbered_from_1_in_the_order_of_their_batches(self, broker: Broker) -> None:
+        answers = [broker.publish("a", "b"), broker.publish("c"), broker.publish("d", "e")]
+
+        assert answers == [Stored(1), Stored(3), Stored(4)]
+        assert broker.read() == numbered("a", "b", "c", "d", "e")
+
+    def test_what_comes_while_an_insert_is_under_way_makes_one_segment(
+        self, broker: Broker, documents: Database[dict[str, Any]]
+    ) -> None:
+        answers = [broker.begin("a"), *(broker.begin("b") for _ in range(50))]
+        eventually(lambda: all(answers))
+
+        assert [answer[0] for answer in answers] == [Stored(number) for number in range(1, 52)]
+        assert documents["stream.orders"].count_documents({"_id": {"$gt": 0}}) <= 2
+
+    def test_two_brokers_make_one_order_without_a_hole(self, two: tuple[Broker, Broker]) -> None:
+        names = [f"{number}" for number in range(20)]
+        answers = [two[number % 2].publish(name) for number, name in enumerate(names)]
+
+        assert answers == [Stored(number) for number in range(1, 21)]
+        assert two[0].read() == two[1].read() == numbered(*names)
+
+    @pytest.mark.parametrize("kind", [Kind.CUT, Kind.LOST_REPLY, Kind.AWAY])
+    def test_an_insert_without_an_answer_is_stored_once(self, broker: Broker, kind: Kind) -> None:
+        broker.publish("a")
+        broker.fails(kind, "insert_one", times=2)
+
+        assert broker.publish("b") == Stored(2)
+        assert broker.read() == numbered("a", "b")
+
+    def test_an_insert_that_lands_late_finds_its_place_taken(self, two: tuple[Broker, Broker]) -> None:
+        one, other = two
+        one.publish("a")
+        one.fails(Kind.LATE, "insert_one")
+
+        answer = one.publish("b")
+        other.publish("c")
+        one.line.land()
+
+        assert answer == Stored(2)
+        assert one.read() == numbered("a", "b", "c")
+
+    def test_messages_that_are_broken_are_refused(self, broker: Broker) -> None:
+        with pytest.raises(SluiceError, match="not whole"):
+            batch(b"\x01\x05ab", lambda _outcome: None)
+
+
+class TestIds:
+    def test_a_batch_that_comes_again_is_stored_once(self, broker: Broker) -> None:
+        first = broker.publish("a", "b", id="p/1")
+
+        again = broker.publish("a", "b", id="p/1", repeated=True)
+
+        assert (first, again) == (Stored(1), Stored(0, {0: 1, 1: 2}))
+        assert broker.read() == numbered("a", "b")
+
+    def test_it_is_known_at_another_broker_and_after_a_restart(self, two: tuple[Broker, Broker]) -> None:
+        two[0].publish("a", id="p/1")
+        two[0].publish("b", id="p/2")
+
+        assert two[1].publish("b", id="p/2", repeated=True) == Stored(0, {0: 2})
+
+    def test_a_batch_that_both_brokers_have_is_stored_by_one(self, two: tuple[Broker, Broker]) -> None:
+        one, other = two
+        one.publish("a")
+        other.publish("b")  # each knows a tail; that of the first is old
+
+        def meanwhile() -> None:
+            assert other.publish("c", id="p/1", repeated=True) == Stored(3)
+
+        one.line.inside = meanwhile
+        one.fails(Kind.INSIDE_BEFORE, "insert_one")
+        assert one.publish("c", id="p/1") == Stored(0, {0: 3})
+        assert one.read() == numbered("a", "b", "c")
+
+    def test_the_same_batch_twice_in_one_segment_is_stored_once(self, broker: Broker) -> None:
+        answers = [broker.begin("a"), broker.begin("b", id="p/1"), broker.begin("b", id="p/1", repeated=True)]
+        eventually(lambda: all(answers))
+
+        assert [answer[0] for answer in answers] == [Stored(1), Stored(2), Stored(0, {0: 2})]
+        assert broker.read() == numbered("a", "b")
+
+    def test_a_message_with_an_id_is_stored_once_and_those_beside_it_are_new(self, broker: Broker) -> None:
+        broker.publish("a", "b", ids={"=x": 0})
+
+        again = broker.publish("c", "a", "d", ids={"=x": 1, "=y": 2})
+
+        assert again == Stored(3, {1: 1})
+        assert broker.read() == numbered("a", "b", "c", "d")
+        assert broker.publish("d", ids={"=y": 0}) == Stored(0, {0: 4})
+
+    def test_an_id_is_free_again_after_its_window(self, brokers: Callable[..., Broker], time: Time) -> None:
+        broker = brokers(dedupe_window=60.0)
+        broker.publish("a", ids={"=x": 0})
+        time.value += 61
+
+        assert broker.publish("b", ids={"=x": 0}) == Stored(2)
+
+
+class TestExpectations:
+    def test_it_is_stored_if_the_stream_ends_there(self, broker: Broker) -> None:
+        assert broker.publish("a", expected=Expected(0)) == Stored(1)
+        assert broker.publish("b", "c", expected=Expected(1)) == Stored(2)
+        assert broker.publish("d", expected=Expected(3)) == Stored(4)
+
+    @pytest.mark.parametrize("last", [0, 1, 3, 99])
+    def test_else_it_is_refused_and_told_where_it_ends(self, broker: Broker, last: int) -> None:
+        broker.publish("a", "b")
+
+        answer = broker.publish("c", expected=Expected(last))
+
+        assert isinstance(answer, Conflict)
+        assert answer.last == 2
+        assert broker.read() == numbered("a", "b")
+
+    def test_what_another_broker_has_stored_counts(self, two: tuple[Broker, Broker]) -> None:
+        two[0].publish("a")
+        two[1].publish("b")
+
+        assert two[0].publish("c", expected=Expected(2)) == Stored(3)
+        assert isinstance(two[1].publish("d", expected=Expected(2)), Conflict)
+
+    def test_of_two_with_the_same_expectation_one_is_stored(self, two: tuple[Broker, Broker]) -> None:
+        one, other = two
+        one.publish("a")
+        answers: list[Stored | SluiceError] = []
+        one.line.inside = lambda: answers.append(other.publish("b", expected=Expected(1)))
+        one.fails(Kind.INSIDE_BEFORE, "insert_one")
+
+        answers.append(one.publish("c", expected=Expected(1)))
+
+        assert answers[0] == Stored(2)
+        assert isinstance(answers[1], Conflict)
+
+    def test_a_topic_ends_with_its_own_last_message(self, broker: Broker) -> None:
+        broker.publish("x", "y", "x", "y")
+
+        assert broker.publish("x", expected=Expected(3, b"x")) == Stored(5)
+        assert broker.publish("new", expected=Expected(0, b"new")) == Stored(6)
+        assert isinstance(broker.publish("y", expected=Expected(3, b"y")), Conflict)
+        answers = [broker.begin("y", expected=Expected(last, b"y")) for last in (4, 7, 7)]
+        eventually(lambda: all(answers))
+        assert [type(each[0]) for each in answers] == [Stored, Stored, Conflict]
+
+
+class TestReading:
+    @pytest.fixture
+    def filled(self, broker: Broker) -> Broker:
+        for topics in (("a.x", "b"), ("a.y", "a"), ("b.x.z", "c")):
+            broker.publish(*topics)
+        return broker
+
+    @pytest.mark.parametrize(
+        ("wanted", "numbers"),
+        [
+            (["a"], [1, 3, 4]),
+            (["a."], [1, 3]),
+            (["=a"], [4]),
+            (["*.x"], [1]),
+            (["b.>"], [5]),
+            (["*.x.>", "c"], [5, 6]),
+            (["*"], [2, 4, 6]),
+            ([""], [1, 2, 3, 4, 5, 6]),
+            ([], [1, 2, 3, 4, 5, 6]),
+            (["none"], []),
+        ],
+    )
+    def test_topics_are_chosen(self, filled: Broker, wanted: list[str], numbers: list[int]) -> None:
+        found = filled.read(topics=tuple(each.encode() for each in wanted))
+
+        assert [number for number, _topic in found] == numbers
+
+    @pytest.mark.parametrize("topic", [b"a.>.b", b"a*", b"x.a>", b"*a.b", b"t" * 256])
+    def test_what_is_no_pattern_is_refused(self, topic: bytes) -> None:
+        with pytest.raises(BadTopic):
+            Topics([topic])
+
+    def test_reading_can_begin_and_end_inside_a_segment(self, filled: Broker) -> None:
+        assert filled.read(2, most=3) == [(2, "b"), (3, "a.y"), (4, "a")]
+
+    def test_it_is_the_same_from_memory_and_from_mongodb(
+        self, filled: Broker, brokers: Callable[..., Broker]
+    ) -> None:
+        other = brokers()
+
+        assert [other.read(first) for first in range(1, 8)] == [filled.read(first) for first in range(1, 8)]
+        assert filled.stream.read_recent(Wanted(1, Topics(), 10, 1000)) is not None
+        assert other.stream.read_recent(Wanted(1, Topics(), 10, 1000)) is None
+
+    def test_who_waits_is_woken_by_this_broker(self, broker: Broker) -> None:
+        woken: list[int] = []
+        broker.stream.wait("me", 1, lambda: woken.append(1))
+        broker.publish("a")
+
+        eventually(lambda: bool(woken))
+        broker.publish("b")
+        assert woken == [1]
+
+    def test_who_waits_for_what_is_there_is_woken_at_once(self, broker: Broker) -> None:
+        broker.publish("a")
+        woken: list[int] = []
+        broker.stream.wait("me", 1, lambda: woken.append(1))
+
+        eventually(lambda: bool(woken))
+
+    def test_who_waits_is_woken_by_what_another_broker_publishes(self, two: tuple[Broker, Broker]) -> None:
+        woken: list[int] = []
+        two[0].stream.wait("me", 1, lambda: woken.append(1))
+        two[1].publish("a")
+        two[0].stream.look()
+
+        eventually(lambda: bool(woken))
+        assert two[0].read() == numbered("a")
+
+
+class TestRetention:
+    def test_what_is_over_is_told_as_gone(self, brokers: Callable[..., Broker]) -> None:
+        broker = brokers(max_messages=3)
+        for _ in range(5):
+            broker.publish("a", "b")
+
+        broker.streams.sweep()
+
+        reading = brokers().stream.read(Wanted(2, Topics(), 100, 1 << 20))
+        assert (reading.gone, reading.first) == (6, 11)
+        assert brokers().read() == numbered("b", "a", "b", first=8)
+
+    def test_old_messages_go_by_their_age(self, brokers: Callable[..., Broker], time: Time) -> None:
+        broker = brokers(max_age=100.0)
+        broker.publish("a")
+        time.value = 60
+        broker.publish("b")
+        time.value = 120
+        broker.streams.sweep()
+
+        assert brokers().read() == numbered("b", first=2)
+
+    def test_bytes_are_bounded(self, brokers: Callable[..., Broker]) -> None:
+        broker = brokers(max_bytes=30)
+        for name in "abcdefg":
+            broker.publish(name)  # 6 bytes each
+        broker.streams.sweep()
+
+        assert brokers().read() == numbered("c", "d", "e", "f", "g", first=3)
+
+    def test_segments_are_removed_once_no_writer_can_take_them_for_the_tail(
+        self, brokers: Callable[..., Broker], time: Time, documents: Database[dict[str, Any]]
+    ) -> None:
+        broker = brokers(max_messages=1)
+        for name in "abc":
+            broker.publish(name)
+
+        def left() -> int:
+            broker.streams.sweep()
+            return documents["stream.orders"].count_documents({"_id": {"$gt": 0}})
+
+        before = left()
+        time.value += 39
+        just_before = left()
+        time.value += 2
+        after = left()
+
+        assert (before, just_before, after) == (3, 3, 1)
+        assert broker.counters.values[Count.SEGMENTS_REMOVED] == 2
+        assert broker.publish("d") == Stored(4)
+
+    def test_a_broker_that_was_away_does_not_write_into_a_removed_place(
+        self, brokers: Callable[..., Broker], time: Time
+    ) -> None:
+        away, other = brokers(max_messages=1), brokers(max_messages=1)
+        away.publish("a")
+
+        def meanwhile() -> None:
+            for name in "bcd":
+                other.publish(name)
+            other.streams.sweep()
+            time.value += 100
+            other.streams.sweep()
+
+        away.line.inside = meanwhile  # between its look at the tail and the arrival of its insert
+        away.fails(Kind.INSIDE_BEFORE, "insert_one")
+
+        assert away.publish("late") == Stored(5)
+        assert other.read(4) == [(4, "d"), (5, "late")]
+
+    def test_what_is_unread_is_kept_up_to_its_bound(self, brokers: Callable[..., Broker]) -> None:
+        broker = brokers(max_messages=2, max_unread=5)
+        for name in "abcdefgh":
+            broker.publish(name)
+        unread = 7
+
+        broker.streams.unread = lambda _stream: unread
+        broker.streams.sweep()
+        first = broker.stream.store.head().first
+        broker.publish("i")
+        unread = 2
+        broker.streams.sweep()
+
+        assert (first, broker.stream.store.head().first) == (7, 7)
+        for name in "jklm":
+            broker.publish(name)
+        broker.streams.sweep()
+        assert broker.stream.store.head().first == 9
+
+    def test_a_stream_that_was_deleted_goes_on_with_its_numbers(self, broker: Broker) -> None:
+        broker.publish("a", "b")
+
+        assert broker.streams.remove("orders") == 2
+        assert broker.publish("c") == Stored(3)
+        assert broker.read(3) == [(3, "c")]
+
+
+def test_a_segment_scanned_is_what_was_published(broker: Broker) -> None:
+    broker.publish("a", "b")
+
+    segments, _first = broker.stream.segments(1)
+
+    assert [scan(each.packed)[1] for each in segments] == [[b"a", b"b"]]
