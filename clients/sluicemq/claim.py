@@ -11,8 +11,8 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, Self
 
-from sluicemq import wire
-from sluicemq.errors import BadFrames, LeaseLost, Release, SluiceError, Unavailable, from_code
+from sluicemq import forks, wire
+from sluicemq.errors import BadFrames, Forked, LeaseLost, Release, SluiceError, Unavailable, from_code
 from sluicemq.job import Job
 from sluicemq.transport import exits, native
 from sluicemq.transport.connection import Connection
@@ -55,7 +55,8 @@ class Claim:
     Leaving its ``with`` block, or :meth:`release`, gives back what is not settled, without counting the
     attempt; an exception that leaves the block (but :class:`~sluicemq.Release`) rolls it back, with its
     text: or a job that breaks whoever claims it would come again for ever. When the last job is settled
-    or lost, its connection is closed by itself.
+    or lost, its connection is closed by itself. In a child that was forked since, its jobs are still the
+    parent's: to settle them raises :class:`~sluicemq.Forked`, and leaving the block gives nothing back.
     """
 
     def __init__(self, endpoint: str, queue: str, *, timeout: float, patient: bool) -> None:
@@ -165,6 +166,8 @@ class Claim:
     def _ask(self, jobs: Sequence[Job], verb: bytes, *fields: Any) -> dict[int, SluiceError]:
         try:
             answer = self._supply.ask_about(jobs[0].epoch, verb, *fields, timeout=self._timeout)
+        except Forked:
+            raise
         except Unavailable as error:
             self._unsettled.clear()
             self._supply.close()
@@ -198,6 +201,7 @@ class Supply(Questions):
         self._change = threading.Condition()
         self.attach(Connection(endpoint, self, patient=patient))
         self._connection.start()
+        forks.tell(self, Supply._forked)
 
     def take(self, limit: int, wait: float, timeout: float) -> list[Any]:
         """Up to ``limit`` jobs: what lies ready, and what comes within ``wait`` seconds.
@@ -244,6 +248,8 @@ class Supply(Questions):
 
     def ask_about(self, epoch: int, verb: bytes, *fields: Any, timeout: float) -> Any:
         """Ask about jobs of this epoch, and never on a later connection: they are void there."""
+        if isinstance(self._connection.failure, Forked):
+            raise self._connection.failure
         if not self._connection.greeted or self._connection.epoch != epoch:
             raise Unavailable(f"the connection to {self._connection.endpoint} was lost")
         return self.ask(verb, *fields, timeout=timeout, repeat=False)
@@ -251,6 +257,10 @@ class Supply(Questions):
     def close(self) -> None:
         """Leave: the broker gives back what is not settled."""
         self._connection.close()
+
+    def _forked(self) -> None:
+        self._connection.abandon()
+        self._change = threading.Condition()
 
     # ------------------------------------------------------------------ the role
 

@@ -7,7 +7,7 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, Self
 
-from sluicemq import wire
+from sluicemq import forks, wire
 from sluicemq.claim import Claim, pop
 from sluicemq.job import Job
 from sluicemq.transport.connection import DEFAULT_ENDPOINT, Connection
@@ -22,18 +22,20 @@ class Client:
     when it refuses. Reads, ``pause`` and ``resume`` are asked again after a lost connection; all that
     changes jobs raises :class:`~sluicemq.Unavailable` then, for it may or may not have been done.
     With ``patient=False`` they all raise :class:`~sluicemq.Unavailable` at once if nothing listens at
-    ``endpoint``, rather than wait for a broker to come up there.
+    ``endpoint``, rather than wait for a broker to come up there. In the child of a fork it connects again
+    when it is first used there.
     """
 
     def __init__(
         self, endpoint: str = DEFAULT_ENDPOINT, *, timeout: float = 10.0, patient: bool = True
     ) -> None:
         self.timeout = timeout
+        self._endpoint = endpoint
         self._patient = patient
-        self._questions = Questions()
-        self._connection = Connection(endpoint, self._questions, patient=patient)
-        self._questions.attach(self._connection)
+        self._closed = False
+        self._begin()
         self._connection.start()
+        forks.tell(self, Client._forked)
 
     def queues(self) -> list[dict[str, Any]]:
         """All queues, each with its name and its counts; ``estimates`` are the states not counted now."""
@@ -145,7 +147,7 @@ class Client:
 
         Returns when there are so many, or after ``wait`` seconds with what there is by then, also none.
         """
-        claim = Claim(self._connection.endpoint, queue, timeout=self.timeout, patient=self._patient)
+        claim = Claim(self._endpoint, queue, timeout=self.timeout, patient=self._patient)
         return claim.fill(limit, wait)
 
     def pop(self, queue: str, limit: int = 1, wait: float = 0.0) -> list[Job]:
@@ -153,8 +155,7 @@ class Client:
 
         Waits as :meth:`reserve` does. What is under way when the connection is lost is lost too.
         """
-        endpoint = self._connection.endpoint
-        return pop(endpoint, queue, limit, wait, timeout=self.timeout, patient=self._patient)
+        return pop(self._endpoint, queue, limit, wait, timeout=self.timeout, patient=self._patient)
 
     def ping(self, timeout: float | None = None) -> float:
         """Seconds for one way to the broker and back; the first call waits for the connection too."""
@@ -164,6 +165,7 @@ class Client:
 
     def close(self) -> None:
         """Leave the broker and end the connection; again is harmless."""
+        self._closed = True
         self._connection.close()
 
     def __enter__(self) -> Self:
@@ -173,6 +175,17 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _begin(self) -> None:
+        self._questions = Questions()
+        self._connection = Connection(self._endpoint, self._questions, patient=self._patient)
+        self._questions.attach(self._connection)
+
+    def _forked(self) -> None:
+        self._connection.abandon()
+        if not self._closed:
+            self._begin()
+            self._connection.start_when_used(lambda: None)
 
     def _read(self, verb: bytes, *fields: Any) -> Any:
         return self._questions.ask(verb, *fields, timeout=self.timeout)

@@ -145,6 +145,10 @@ class Unavailable(SluiceError):
     code = "UNAVAILABLE"
 
 
+class Forked(Unavailable):
+    """It belongs to the process that this one was forked from, and is of no use here."""
+
+
 class Timeout(SluiceError, TimeoutError):
     """No answer came in the time given."""
 

@@ -6,11 +6,12 @@ import itertools
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from time import time_ns
 from types import TracebackType
 from typing import Any, Self, Unpack
 
-from sluicemq import wire
+from sluicemq import forks, wire
 from sluicemq.errors import BadFrames, BadHeaders, BadQueue, SluiceError, Timeout, TooLarge
 from sluicemq.headers import Headers, as_bytes, as_headers, checked_id
 from sluicemq.options import RESULT, JobOptions
@@ -40,8 +41,11 @@ class Producer:
     producer); what neither has heard is raised by the next ``flush`` or ``close``.
 
     Leaving the ``with`` block waits for all confirmations, up to ``close_timeout`` seconds. A
-    producer that is still open when the program ends is flushed for 5 s. After ``os.fork`` make a
-    new producer in the child.
+    producer that is still open when the program ends is flushed for 5 s.
+
+    In the child of a fork it is as new: it connects again when it is first used there, and has nothing of
+    what the parent has pushed, whose receipts raise :class:`~sluicemq.Forked`. A child that ends with
+    ``os._exit`` must ``close`` it, or ``flush``, before.
     """
 
     def __init__(
@@ -54,20 +58,15 @@ class Producer:
         close_timeout: float = 60.0,
         on_refused: Callable[[Receipt, SluiceError], None] | None = None,
     ) -> None:
+        self._endpoint = endpoint
         self._window, self._window_bytes = window, window_bytes
         self._push_timeout, self._close_timeout = push_timeout, close_timeout
         self._on_refused = on_refused
-        self._refusals = _Refusals()
-        self._unconfirmed = self._unconfirmed_bytes = 0
-        self._lock = threading.Lock()
-        self._room = threading.Condition(self._lock)
-        self._new_id = _id_maker()
         self._closed = False
-        self._outbox = Outbox(self._settled)
-        self._connection = Connection(endpoint, self._outbox)
-        self._outbox.attach(self._connection)
+        self._begin()
         self._connection.start()
         exits.close_at_exit(self)
+        forks.tell(self, Producer._forked)
 
     @property
     def unconfirmed(self) -> int:
@@ -201,6 +200,22 @@ class Producer:
             if error is None:
                 raise
             native.log.error("while leaving a producer's block: %s", unkept)
+
+    def _begin(self) -> None:
+        """All that belongs to one process: its connection and locks, what is under way, its ids."""
+        self._refusals = _Refusals()
+        self._unconfirmed = self._unconfirmed_bytes = 0
+        self._lock = threading.Lock()
+        self._room = threading.Condition(self._lock)
+        self._new_id = _id_maker()
+        self._outbox = Outbox(self._settled)
+        self._connection = Connection(self._endpoint, self._outbox)
+        self._outbox.attach(self._connection)
+
+    def _forked(self) -> None:
+        self._connection.abandon()
+        self._begin()
+        self._connection.start_when_used(partial(exits.close_at_exit, self))
 
     def _checked(
         self,

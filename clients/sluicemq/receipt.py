@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+from sluicemq import forks
 from sluicemq.errors import SluiceError, Timeout
 
-# Held only while an event is made, so one for all receipts is enough.
-_making_an_event = threading.Lock()
+# Held only while an event is made, so one for all receipts is enough; another one in each process.
+_making_an_event = {forks.generation: threading.Lock()}
 
 
 class Receipt:
@@ -26,6 +27,7 @@ class Receipt:
     __slots__ = (
         "_error",
         "_event",
+        "_generation",
         "_headers",
         "_payload",
         "_settled",
@@ -56,6 +58,7 @@ class Receipt:
         self._settled = False
         self._error: SluiceError | None = None
         self._event: threading.Event | None = None
+        self._generation = forks.generation
         self.heard = False
         self.existed = False
         self.position: int | None = None
@@ -69,7 +72,8 @@ class Receipt:
         """Return once the job is stored for good.
 
         Raises the broker's error if it refused the job, and :class:`~sluicemq.Timeout` after
-        ``timeout`` seconds; the job is still on its way then.
+        ``timeout`` seconds; the job is still on its way then. In a child that was forked after the push
+        it raises :class:`~sluicemq.Forked`: only the parent hears what becomes of it.
         """
         if not self._settled and not self._wait(timeout):
             raise Timeout(f"job {self.id} for queue {self.queue} is not confirmed after {timeout:g} s")
@@ -95,6 +99,7 @@ class Receipt:
             self._event.set()
 
     def _wait(self, timeout: float | None) -> bool:
-        with _making_an_event:
+        forks.refuse(f"the push of job {self.id}", self._generation, "only that one hears what becomes of it")
+        with _making_an_event.setdefault(forks.generation, threading.Lock()):
             event = self._event = self._event or threading.Event()
         return self._settled or event.wait(timeout)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import Future
 from typing import Any
 
+from sluicemq import forks
 from sluicemq.errors import SluiceError
 from sluicemq.receipt import Receipt
 
@@ -13,13 +15,25 @@ class Reply(Future[bytes]):
     """The result of one pushed job, in time; ``receipt`` is that of its push.
 
     A :class:`concurrent.futures.Future`: its ``result`` raises the broker's error. To cancel it is to
-    wait for it no more; the job is done all the same.
+    wait for it no more; the job is done all the same. In a child that was forked since, ``result`` and
+    ``exception`` raise :class:`~sluicemq.Forked`: only the parent is told.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.receipt: Receipt
         self.given_up = False
+        self._generation = forks.generation
+
+    def result(self, timeout: float | None = None) -> bytes:
+        """The result, waiting for it up to ``timeout`` seconds; raises TimeoutError, or why there is none."""
+        self._refuse_in_child()
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Why there is no result, waiting for it; None if there is one."""
+        self._refuse_in_child()
+        return super().exception(timeout)
 
     def cancel(self) -> bool:
         """Wait no more for the result; False if it is there."""
@@ -34,3 +48,12 @@ class Reply(Future[bytes]):
             self.set_result(value)
         else:
             self.set_exception(error)
+
+    def _refuse_in_child(self) -> None:
+        if self._generation == forks.generation:
+            return
+        self._condition = threading.Condition()  # the former may be held by a thread that is not here
+        if not self.done():
+            forks.refuse(
+                f"the result of job {self.receipt.id}", self._generation, "ask with Client.result here"
+            )

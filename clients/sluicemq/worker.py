@@ -11,7 +11,7 @@ from time import monotonic
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-from sluicemq import handlers, wire
+from sluicemq import forks, handlers, wire
 from sluicemq.errors import Reject, Release, Rollback, SluiceError
 from sluicemq.handlers import Handler
 from sluicemq.job import Job
@@ -46,6 +46,9 @@ class Worker:
 
     ``run()`` blocks until SIGTERM or SIGINT; or ``start()`` and ``stop()``, or ``with``. In a
     process patched by gevent the threads are greenlets.
+
+    Fork before ``start``: in a child one that was started raises :class:`~sluicemq.Forked`, and its jobs
+    stay the parent's; one that was not is as new there.
     """
 
     def __init__(
@@ -63,26 +66,47 @@ class Worker:
             raise ValueError("prefetch and concurrency are at least 1")
         handlers.check(handler)
         self.queue = queue
+        self._endpoint = endpoint
         self._handler = handler
+        self._prefetch = max(prefetch, concurrency)
         self._concurrency = concurrency
         self._stop_timeout = stop_timeout
+        self._pop = pop
+        self._started_in: int | None = None
+        self._begin()
+        forks.tell(self, Worker._forked)
+
+    def _begin(self) -> None:
+        """All that belongs to one process: its connection, threads and locks, the jobs that have come."""
         self._inbox: deque[Job] = deque()
         self._change = threading.Condition()
         self._threads: list[threading.Thread] = []
         self._stop_asked = threading.Event()
         self._signals = 0
         self._first_signal = 0.0
+        self._handlers_before: list[tuple[int, Any]] = []
         self._ending = False
         self._stopped = False
         self._stopping = threading.Lock()
         self._busy = 0
-        self._failure: Exception | None = None
-        self._pop = pop
         self._failed = 0
-        kind = PopAssignment if pop else Assignment
-        self._assignment = kind(queue, max(prefetch, concurrency), self._taken, self._over)
-        self._connection = Connection(endpoint, self._assignment)
+        self._failure: Exception | None = None
+        kind = PopAssignment if self._pop else Assignment
+        self._assignment = kind(self.queue, self._prefetch, self._taken, self._over)
+        self._connection = Connection(self._endpoint, self._assignment)
         self._assignment.attach(self._connection)
+
+    def _forked(self) -> None:
+        """In the child it has no jobs, and catches no signals; once started it is of no use there."""
+        for number, handler in self._handlers_before:
+            signal.signal(number, handler)
+            signal.set_wakeup_fd(-1)
+        self._connection.abandon()
+        self._begin()
+        if self._started_in is not None:
+            self._connection.abandon()
+            self._ending = self._stopped = True  # a handler that forked and returns finds its thread's end
+            self._stop_asked.set()
 
     @property
     def late(self) -> int:
@@ -113,9 +137,14 @@ class Worker:
             raise self._failure
 
     def start(self) -> None:
-        """Begin to work in the background; again is harmless. Does not wait for the broker."""
-        if self._threads:
+        """Begin to work in the background; again is harmless. Does not wait for the broker.
+
+        Raises :class:`~sluicemq.Forked` in a child that was forked after its start.
+        """
+        if self._started_in is not None:
+            forks.refuse("this worker, which was started", self._started_in, "make a new Worker here")
             return
+        self._started_in = forks.generation
         self._connection.start()
         exits.close_at_exit(self)
         for number in range(self._concurrency):
@@ -304,12 +333,13 @@ class Worker:
         # just before that begins to wait, or to another thread, would not end its waiting.
         self._connection.signalled = self._signalled
         fd_before = signal.set_wakeup_fd(self._connection.signal_fd, warn_on_full_buffer=False)
-        before = [(number, signal.signal(number, _leave_it_to_the_fd)) for number in _SIGNALS]
+        self._handlers_before = [(each, signal.signal(each, _leave_it_to_the_fd)) for each in _SIGNALS]
         try:
             yield
         finally:
-            for number, handler in before:
+            for number, handler in self._handlers_before:
                 signal.signal(number, handler)
+            self._handlers_before = []
             signal.set_wakeup_fd(fd_before)
 
     def _signalled(self, number: int) -> None:

@@ -103,6 +103,11 @@ def test_the_example_of_results_claims_and_pops_prints_what_it_says(broker: Brok
     assert output.splitlines() == ["b'abab'", "b'9999'", "b'9999'", "2"]
 
 
+def test_the_example_of_a_prefork_server_pushes_from_every_child(broker: BrokerProcess) -> None:
+    output, _ = program(broker, "prefork").communicate(timeout=60)
+    assert output == "4\n"
+
+
 # ---------------------------------------------------------------- plain sockets
 
 

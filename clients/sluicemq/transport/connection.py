@@ -14,6 +14,7 @@ ends or when nothing was heard from it for the silence that its greeting named.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import random
 import threading
@@ -26,7 +27,7 @@ from typing import Any, Protocol
 import zmq
 
 from sluicemq import wire
-from sluicemq.errors import SluiceError, Unavailable, from_code
+from sluicemq.errors import Forked, SluiceError, Unavailable, from_code
 from sluicemq.transport import native
 from sluicemq.transport.link import Link
 
@@ -87,8 +88,10 @@ class Connection:
         self._patient = patient
         self._obstacle: str | None = None
         self._tell_at = 0.0
-        self._mailbox = native.open_mailbox()
+        self._mailbox: native.Mailbox
         self._wakeup = native.Wakeup()
+        self._ring = self._wakeup.ring
+        self._started = False
         self._calls: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._pending: dict[int, tuple[Answered, bool]] = {}
         self._numbers = itertools.count(1)
@@ -116,23 +119,63 @@ class Connection:
 
     def start(self) -> None:
         """Start the I/O thread; it connects by itself and reports to the role."""
+        self._started = True
+        _version()  # it imports: forked while the I/O thread does, a child would wait for that for ever
+        self._mailbox = native.open_mailbox()
         self._context = zmq.Context()
         self._link = Link(self._context, self._wakeup.fd)
         native.start_thread(self._run)
 
+    def start_when_used(self, started: Callable[[], None]) -> None:
+        """Start it at the first ``wake`` or ``call``, and tell: a forked child may never need it."""
+        one_at_a_time = threading.Lock()
+
+        def start_and_ring() -> None:
+            with one_at_a_time:
+                if not self._started:
+                    self.start()
+                    started()
+                    self._ring = self._wakeup.ring
+            self._wakeup.ring()
+
+        self._ring = start_and_ring
+
+    def abandon(self) -> None:
+        """In the child of a fork: whatever is asked here raises, and nothing reaches the parent.
+
+        Its ZeroMQ sockets are left to lie: pyzmq closes none in another process than the one that made them.
+        Only the TCP connection is let go of: else the broker would not see the end of a killed parent.
+        """
+        if not self._over:
+            parent = "the process that this one was forked from"
+            self.failure = Forked(f"the connection to {self.endpoint} belongs to {parent}")
+        self._over = True
+        self.greeted = False
+        self.epoch += 1  # what was delivered is void here
+        self._ended = threading.Event()
+        self._ended.set()
+        self._wakeup.abandon()
+        if self._started:
+            self._mailbox.abandon()
+            if (tcp_fd := self._link.tcp_fd) is not None:
+                native.cut_off(tcp_fd)
+
     def wake(self) -> None:
         """Have the role's ``turn`` called soon."""
-        self._wakeup.ring()
+        self._ring()
 
     def call(self, function: Callable[..., None], *args: Any) -> None:
         """Run ``function(*args)`` in the I/O thread soon; raises if the connection has ended."""
         if self._over:
             raise self.failure or Unavailable(f"the connection to {self.endpoint} is closed")
         self._calls.append((function, args))
-        self._wakeup.ring()
+        self._ring()
 
     def close(self, timeout: float = 1.0) -> None:
         """Say BYE, wait up to ``timeout`` seconds for its answer, and end the thread."""
+        if not self._started:
+            self._over = True
+            return
         if not self._over:
             self._calls.append((self._leave, (monotonic() + timeout,)))
             self._wakeup.ring()
@@ -226,8 +269,7 @@ class Connection:
             self._connect_at = None
             self._heard = now
             self._link.connect(self.endpoint)
-            about = {"client": "python", "version": _version()}
-            self.request(wire.HELLO, about, answered=self._greet)
+            self.request(wire.HELLO, {"client": "python", "version": _version()}, answered=self._greet)
 
     def _send(self, frames: list[bytes]) -> None:
         self._link.send(frames)
@@ -347,6 +389,7 @@ def _ignore_signal(_number: int) -> None:
     """Nobody has asked for signals."""
 
 
+@functools.cache
 def _version() -> str:
     try:
         return metadata.version("sluicemq")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import os
+import sys
 import weakref
 from typing import Protocol
 
@@ -17,11 +19,13 @@ class _Closable(Protocol):
 
 
 _open: weakref.WeakSet[_Closable] = weakref.WeakSet()
+_finalized: set[int] = set()  # the processes of multiprocessing that know of it
 
 
 def close_at_exit(part: _Closable) -> None:
     """Close ``part`` when the program ends, unless it has been closed by then."""
     _open.add(part)
+    _also_in_a_child_of_multiprocessing()
 
 
 @atexit.register
@@ -31,3 +35,13 @@ def _close_all() -> None:
             part.close(_SECONDS)
         except SluiceError as error:
             native.log.error("at the program's end: %s", error)
+
+
+def _also_in_a_child_of_multiprocessing() -> None:
+    """Its processes end without what ``atexit`` knows; they have finalizers of their own."""
+    multiprocessing = sys.modules.get("multiprocessing")
+    if multiprocessing and multiprocessing.parent_process() and os.getpid() not in _finalized:
+        _finalized.add(os.getpid())
+        from multiprocessing import util  # noqa: PLC0415 - only where it is there already
+
+        util.Finalize(None, _close_all, exitpriority=0)

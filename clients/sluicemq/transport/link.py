@@ -6,14 +6,17 @@ broker that died reaches the one that comes after it, before that one has heard 
 
 from __future__ import annotations
 
+import _socket
 import itertools
+import os
+from typing import Any
 
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 _ROUND = 200  # messages taken before timers and sends get their turn
 _names = itertools.count(1)
-_EVENTS = zmq.EVENT_CLOSED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+_EVENTS = zmq.EVENT_CONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
 
 
 class Link:
@@ -27,6 +30,7 @@ class Link:
         self.greeted = False
         """It speaks ZMTP: it has shaken hands."""
         self._cut = False
+        self._connected: tuple[int, Any] | None = None  # the number of its TCP socket, and its own address
         self._ready: set[object] = set()  # what the last poll has found readable
         self._socket = context.socket(zmq.DEALER)
         _configure(self._socket)
@@ -67,19 +71,43 @@ class Link:
         broken = self._cut
         readable = self._monitor in self._ready
         while readable:
-            event = parse_monitor_message(self._monitor.recv_multipart(zmq.DONTWAIT))["event"]
+            told = parse_monitor_message(self._monitor.recv_multipart(zmq.DONTWAIT))
+            event = told["event"]
+            readable = _is_readable(self._monitor)
+            if event == zmq.EVENT_CONNECTED:
+                self._connected = told["value"], _own_address(told["value"])
+                continue
             broken = broken or event == zmq.EVENT_DISCONNECTED
             self.refused = event == zmq.EVENT_CLOSED
             self.met = self.met or event != zmq.EVENT_CLOSED
             self.greeted = self.greeted or event == zmq.EVENT_HANDSHAKE_SUCCEEDED
-            readable = _is_readable(self._monitor)
         return broken
+
+    @property
+    def tcp_fd(self) -> int | None:
+        """The number of its TCP socket; None if that is not known to be still the same one."""
+        fd, address = self._connected or (-1, None)
+        return fd if address is not None and _own_address(fd) == address else None
 
     def close(self, linger: int = 0) -> None:
         """Close the sockets; ``linger`` milliseconds for what is not yet written."""
         self._socket.disable_monitor()
         self._monitor.close(0)
         self._socket.close(linger)
+
+
+def _own_address(fd: int) -> Any:
+    """Of a TCP socket, which no other one has at the time; None of anything else."""
+    try:
+        there = _socket.socket(fileno=os.dup(fd))
+    except OSError:
+        return None
+    try:
+        return there.getsockname() if there.family in (_socket.AF_INET, _socket.AF_INET6) else None
+    except OSError:
+        return None
+    finally:
+        there.close()
 
 
 def _is_readable(socket: zmq.Socket[bytes]) -> bool:

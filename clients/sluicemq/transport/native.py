@@ -12,6 +12,7 @@ Deques and plain attributes carry everything across: each operation on them is a
 
 from __future__ import annotations
 
+import _socket
 import _thread
 import contextlib
 import logging
@@ -36,6 +37,9 @@ class Mailbox(Protocol):
 
     def close(self) -> None:
         """Nothing is posted any more; called by the I/O thread."""
+
+    def abandon(self) -> None:
+        """In the child of a fork: deliver nothing, and take nothing from the parent."""
 
 
 def start_thread(run: Callable[[], None]) -> None:
@@ -88,6 +92,12 @@ class Wakeup:
         self._rung = False
         return list(heard.strip(_RING))
 
+    def abandon(self) -> None:
+        """In the child of a fork, whose pipe is the parent's too: ring and hear nothing any more."""
+        self._rung = True
+        cut_off(self.fd)
+        cut_off(self.signal_fd)
+
     def __del__(self) -> None:
         os.close(self.fd)
         os.close(self.signal_fd)
@@ -103,6 +113,9 @@ class DirectMailbox:
     def close(self) -> None:
         """Nothing to do."""
 
+    def abandon(self) -> None:
+        """Nothing to do: nobody posts in the child."""
+
 
 class GreenMailbox:
     """Hands what is posted to a greenlet of the thread that made the mailbox.
@@ -113,8 +126,9 @@ class GreenMailbox:
     def __init__(self) -> None:
         self._letters: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._rung = False
+        self._closed = False
         reader, writer = socket.socketpair()
-        self._writer = writer.detach()
+        self._reader, self._writer = reader.fileno(), writer.detach()
         os.set_blocking(self._writer, False)
         threading.Thread(target=self._read, args=(reader,), name="sluicemq-mailbox", daemon=True).start()
 
@@ -127,7 +141,19 @@ class GreenMailbox:
 
     def close(self) -> None:
         """End the greenlet once it has delivered everything."""
+        self._closed = True
         os.close(self._writer)
+
+    def abandon(self) -> None:
+        """End the child's copy of the greenlet, which would take the parent's wake-ups."""
+        self._letters.clear()
+        self._rung = True
+        if not self._closed:
+            end, other = _socket.socketpair()  # plain ones: gevent's hub is not there yet
+            other.close()
+            os.dup2(end.fileno(), self._reader, inheritable=False)  # it reads the end
+            end.close()
+            cut_off(self._writer)
 
     def _read(self, reader: socket.socket) -> None:
         with reader:
@@ -146,6 +172,13 @@ def _deliver(deliver: Callable[..., None], args: tuple[Any, ...]) -> None:
         deliver(*args)
     except Exception:
         log.exception("a callback of the sluicemq library failed")
+
+
+def cut_off(fd: int) -> None:
+    """Close it, in this process: the number stays taken, so that nothing else gets it, and leads nowhere."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nowhere, fd, inheritable=False)
+    os.close(nowhere)
 
 
 def _write(fd: int) -> None:

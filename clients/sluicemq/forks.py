@@ -1,0 +1,49 @@
+"""Forks: which process something belongs to, and who is told in the child.
+
+A fork copies the memory and the open files, but of the threads only the one that forks. In the child nobody
+runs the library's connections any more, what is written to their pipes and sockets reaches the parent, and a
+lock may be held for ever by a thread that is not there. So whoever has a connection is told in the child,
+before anything else runs there, and begins anew or refuses; and what can be waited for knows its process.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+from sluicemq.errors import Forked
+
+#: Forks between the program's first process and this one: another number in a child than in its parent.
+generation = 0
+
+T = TypeVar("T")
+
+_told: WeakKeyDictionary[Any, Callable[[Any], None]] = WeakKeyDictionary()
+
+
+def tell(part: T, forked: Callable[[T], None]) -> None:
+    """Have ``forked(part)`` called in the child of every fork, for as long as the part lives.
+
+    It runs between the fork and the program's next statement, under gevent before its hub is there: it must
+    not wait, start a thread, or use a lock that was there before.
+    """
+    _told[part] = forked
+
+
+def refuse(what: str, made_in: int, do: str) -> None:
+    """Raise :class:`~sluicemq.Forked` for what was made in another ``generation``."""
+    if made_in != generation:
+        raise Forked(f"{what} belongs to the process that this one was forked from: {do}")
+
+
+def _in_child() -> None:
+    global generation  # noqa: PLW0603 - it is this process's own
+    generation += 1
+    for part, forked in list(_told.items()):
+        forked(part)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
