@@ -12,7 +12,7 @@ import gevent
 from faulty_mongo import FaultyDatabase, Line
 from jobs import NOW
 from sluicemq.errors import SluiceError, Unavailable
-from sluicemq_broker.config.settings import Config
+from sluicemq_broker.config import Config
 from sluicemq_broker.doors.smq.administration import Admin
 from sluicemq_broker.queue.census import Census
 from sluicemq_broker.queue.context import Context

@@ -1,11 +1,34 @@
 """``python -m sluicemq_broker``: what ``sluicemq serve`` runs."""
 
+import os
+import signal
 import sys
 
 if __name__ == "__main__" and not sys.flags.safe_path:
     del sys.path[0]  # the current folder: a zmq.py or a gevent/ there is not what is meant
 
-from gevent import monkey
+_FLAG, _VARIABLE, _HIDDEN = "--mongodb-uri", "SLUICEMQ_MONGODB_URI", "***"
+
+
+def _out_of_sight(words: list[str]) -> list[str]:
+    """The command line without the URI, for everybody can read that; it goes into the environment instead."""
+    shown = list(words)
+    for place, word in enumerate(words):
+        flag, equals, value = word.partition("=")
+        if flag == _FLAG and equals and value != _HIDDEN:
+            os.environ[_VARIABLE], shown[place] = value, f"{_FLAG}={_HIDDEN}"
+        elif place and words[place - 1] == _FLAG and word != _HIDDEN:
+            os.environ[_VARIABLE], shown[place] = word, _HIDDEN
+    return shown
+
+
+if __name__ == "__main__" and (_shown := _out_of_sight(sys.orig_argv)) != sys.orig_argv:
+    os.execv(sys.executable, _shown)  # noqa: S606 - this program anew, before it has done anything
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the broker hears it, it must not end it
+
+from gevent import monkey  # noqa: E402 - not twice, where it starts anew
 
 monkey.patch_all()
 

@@ -10,7 +10,9 @@ from gevent import monkey
 monkey.patch_all()
 
 import argparse  # noqa: E402 - nothing may be imported before the patch
+import json  # noqa: E402
 import logging  # noqa: E402
+import os  # noqa: E402
 import signal  # noqa: E402
 
 import gevent  # noqa: E402
@@ -40,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     board.start()
     try:
-        return _run(options.device, device, notices)
+        return _run(options.device, device, notices, as_json=options.json)
     finally:
         board.stop()
 
@@ -52,7 +54,7 @@ def _set_up_log() -> None:
     logging.basicConfig(handlers=[handler])
 
 
-def _run(name: str, device: Device, notices: Notices) -> int:
+def _run(name: str, device: Device, notices: Notices, *, as_json: bool) -> int:
     stop = Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         gevent.signal_handler(number, stop.set)
@@ -63,6 +65,10 @@ def _run(name: str, device: Device, notices: Notices) -> int:
         return 1
     frontend, backend = device.addresses
     _say(f"{name}: frontend {frontend}, backend {backend}")
+    if as_json:
+        report = {"pid": os.getpid(), "kind": name, "frontend": frontend, "backend": backend}
+        sys.stdout.write(json.dumps(report) + "\n")
+        sys.stdout.flush()
     stop.wait()
     device.stop()
     notices.say_rest()
@@ -94,6 +100,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--hwm", type=_positive, default=HWM, help="messages held at most (%(default)s)")
     parser.add_argument(
         "--hwm-bytes", type=_positive, default=HWM_BYTES, help="bytes held at most (%(default)s)"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print pid and ends as one JSON object when ready"
     )
     return parser
 

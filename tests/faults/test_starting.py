@@ -14,20 +14,59 @@ from launcher import BrokerProcess, tcp, wait_until
 from sluicemq_broker.process.serve import stop
 
 
-def refusal(broker: BrokerProcess) -> list[str]:
+def refusal(broker: BrokerProcess, code: int = 1) -> list[str]:
     """Start a broker that can't, and return the lines of its log from the first warning on."""
     broker.launch()
     try:
-        assert broker.process.wait(60) == 1
+        assert broker.process.wait(60) == code
         return broker.log_text().splitlines()
     finally:
         broker.close()
 
 
-def test_a_mongodb_uri_that_can_not_be_read_is_one_line(tmp_path: Path) -> None:
-    lines = refusal(BrokerProcess("mongodb://user:p@ss@host", "none", folder=tmp_path))
-    assert "mongodb_uri can't be used" in lines[0]
+def test_a_mongodb_uri_that_can_not_be_read_is_one_line_that_does_not_show_it(tmp_path: Path) -> None:
+    lines = refusal(BrokerProcess("mongodb://user:p@ss@host", "none", folder=tmp_path), code=2)
+    assert (
+        "broker.toml: [broker] mongodb_uri: expected a URI such as mongodb://USER:PASSWORD@HOST" in lines[0]
+    )
+    assert len(lines) == 1
+    assert "ss" not in lines[0].replace("password", "")
+
+
+def test_an_option_of_a_mongodb_uri_that_can_not_be_used_is_one_line(tmp_path: Path) -> None:
+    lines = refusal(BrokerProcess("mongodb://bob:s3cret@127.0.0.1:1/?tls=maybe", "none", folder=tmp_path))
+    assert "mongodb_uri can't be used: option no. 1, tls=maybe: The value of tls must be" in lines[0]
     assert len(lines) == 2  # and that it has stopped
+    assert "s3cret" not in "".join(lines)
+
+
+def test_a_mongodb_uri_on_the_command_line_goes_out_of_sight(tmp_path: Path) -> None:
+    uri = "mongodb://bob:s3cret@127.0.0.1:1/?authMechanismProperties=AWS_SESSION_TOKEN:t0ken"
+    for words in (["--mongodb-uri", uri], [f"--mongodb-uri={uri}"]):
+        broker = BrokerProcess(folder=tmp_path, args=["--log-level", "debug", *words])
+        broker.launch()
+        try:
+            seen = wait_until(lambda: shown_as(broker.pid, "***"), what="its command line without the URI")  # noqa: B023
+            assert broker.process.wait(60) == 1
+        finally:
+            broker.close()
+        told = broker.log_text()
+        assert "no MongoDB primary: 127.0.0.1:1" in told
+        for secret in ("s3cret", "t0ken"):
+            assert secret not in seen + told
+
+
+def test_a_uri_in_a_wrong_place_of_the_command_line_is_not_shown(tmp_path: Path) -> None:
+    words = [
+        "--mongodb_uri",
+        "mongodb://bob:s3cret@h",
+        "mongodb://bob:s3cret@h",
+        "--log-level",
+        "bob:s3cret@h",
+    ]
+    for wrong in (words[:2], words[2:3], words[3:]):
+        broker = BrokerProcess(folder=tmp_path, args=wrong)
+        assert "s3cret" not in "".join(refusal(broker, code=2))
 
 
 def test_a_door_that_is_taken_is_told_before_mongodb_is_started(tmp_path: Path) -> None:
@@ -92,6 +131,12 @@ def test_a_stop_that_fails_stops_mongodb_all_the_same() -> None:
     with pytest.raises(ValueError, match="a mistake"):
         stop(server, store)
     assert stopped == ["store"]
+
+
+def shown_as(pid: int, text: str) -> str:
+    """The command line of a process, once this stands in it."""
+    words = " ".join(psutil.Process(pid).cmdline())
+    return words if text in words else ""
 
 
 def mongods(folder: Path) -> list[psutil.Process]:

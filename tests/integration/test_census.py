@@ -11,7 +11,7 @@ from fakes import FakeOwners, FakeWorker, a_context
 from jobs import NOW, a_job, some_jobs
 from launcher import wait_until
 from sluicemq.errors import BadQueue, Unavailable
-from sluicemq_broker.config.settings import Config
+from sluicemq_broker.config import Config
 from sluicemq_broker.job.job import Job
 from sluicemq_broker.queue import census as census_module
 from sluicemq_broker.queue.census import Census

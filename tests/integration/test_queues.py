@@ -17,7 +17,7 @@ from fakes import FakeWorker, Held, a_context, go_on
 from jobs import a_job
 from sluicemq import wire
 from sluicemq.errors import BadQueue, NotFound, Paused, QueueFull
-from sluicemq_broker.config.settings import BrokerSettings, Config, QueueSettings
+from sluicemq_broker.config import BrokerSettings, Config, QueueSettings
 from sluicemq_broker.doors.backends import PopWorker
 from sluicemq_broker.job.job import Dedupe
 from sluicemq_broker.process.deadline import Deadline

@@ -18,7 +18,7 @@ import zmq
 from launcher import BrokerProcess, free_port, wait_until
 from plain_clients import receive
 from sluicemq import Client, Dead, Producer, wire
-from sluicemq_broker.config.settings import load
+from sluicemq_broker.config import load
 from sluicemq_broker.job.job import State
 
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ import tomli_w
 
 from launcher import tcp
 from sluicemq.errors import Unavailable
-from sluicemq_broker.config.settings import Config, load
+from sluicemq_broker.config import Config, load
 from sluicemq_broker.process import addresses
 
 

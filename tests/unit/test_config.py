@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 
 import pytest
 
-from sluicemq_broker.config.settings import Config, ConfigError, DeviceSettings, describe, load
+from sluicemq.options import OPTIONS, Option
+from sluicemq_broker.config import (
+    BrokerSettings,
+    Config,
+    ConfigError,
+    DeviceSettings,
+    MongoUri,
+    QueueSettings,
+    as_json,
+    changes,
+    describe,
+    load,
+    settings_of,
+    taken_over,
+)
+from sluicemq_broker.config.rules import Rule
+from sluicemq_broker.process.serve import serve
 from sluicemq_devices.doors.endpoints import Endpoint
 
 
@@ -45,7 +62,7 @@ def test_later_sources_win(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "word", "value"),
     [
-        ("mongodb_uri", "mongodb://db/", "mongodb://db/"),
+        ("mongodb_uri", "mongodb://db/", MongoUri.read("mongodb://db/")),
         ("endpoint", "@tcp://*:1", Endpoint("tcp://*:1", bind=True)),
         ("auto_create", "off", False),
         ("allow_unsafe_store", "1", True),
@@ -158,7 +175,7 @@ DEVICE = '[[devices]]\nkind = "{}"\n'
         ('[broker]\ndatabase = "a.b"', "database: expected the name of a database"),
         ('[broker]\nhost = "tcp://x"', "host: expected a host name"),
         ('[broker]\nendpoint = "5550"', r"endpoint: expected an endpoint: .*tcp://HOST:PORT"),
-        ('[broker]\nendpoint = ">tcp://a:1"', "endpoint: expected an endpoint that binds"),
+        ('[broker]\nendpoint = ">tcp://a:1"', "endpoint: expected one endpoint that binds"),
         ("[broker]\nheartbeat = 7", "silence = 6 must be longer than heartbeat = 7"),
         ('[queues."a b"]', "expected a queue's name"),
         ("queues = 3", r"expected tables, \[queues\.NAME\]"),
@@ -178,7 +195,7 @@ DEVICE = '[[devices]]\nkind = "{}"\n'
         ),
         (DEVICE.format("streamer") + "backend = 'tcp://*:1'\nack = 'explicit'", "commit is missing"),
         (DEVICE.format("queue") + "backend = 'tcp://127.0.0.1:5550'", "127.0.0.1:5550 is bound twice"),
-        (DEVICE.format("queue") + "backend = [3]", "backend: expected an endpoint such as"),
+        (DEVICE.format("queue") + "backend = [3]", "backend: expected one endpoint such as"),
         ("[broker\n", r"broker\.toml: is not TOML: .*line 1"),
     ],
 )
@@ -203,6 +220,61 @@ def test_variables_and_flags_are_named_as_they_were_written(
 ) -> None:
     with pytest.raises(ConfigError, match=complaint):
         load(None, environ, flags)
+
+
+def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
+    file = written(
+        tmp_path,
+        """
+        [broker]
+        lese = 3
+        lease = "soon"
+        mongodb_uri = 7
+        [queues.mail]
+        ttl = -1
+        [queues."a b"]
+        attempts = 3
+        [[devices]]
+        kind = "streamr"
+        frontend = "5551"
+        [[devices]]
+        kind = "queue"
+        ack = "auto"
+        """,
+    )
+    with pytest.raises(ConfigError) as caught:
+        load(file, {"SLUICEMQ_HWM": "x", "SLUICEMQ_LEASES": "1"}, {"poll": "0"})
+
+    places = [each.place.removeprefix(f"{file}: ") for each in caught.value.problems]
+    assert sorted(places) == sorted(
+        [
+            *("[broker]: lese", "[broker] lease", "[broker] mongodb_uri", "SLUICEMQ_LEASES", "SLUICEMQ_HWM"),
+            *("--poll", "[queues.mail] ttl", "[queues.a b]", "[queues.a b]: attempts"),
+            *("[[devices]] no. 1 kind", "[[devices]] no. 1 frontend"),
+            *("[[devices]] no. 2: ack", "[[devices]] no. 2"),
+        ]
+    )
+    assert str(caught.value).splitlines() == [str(each) for each in caught.value.problems]
+
+
+# What a map of a back-off says, a queue says in settings of their own.
+_ALIKE = [each for each in OPTIONS.values() if each.setting and each.name != "backoff"]
+
+
+@pytest.mark.parametrize("option", _ALIKE, ids=lambda each: each.name)
+def test_a_queue_may_say_of_an_option_what_a_header_may(option: Option) -> None:
+    rule = settings_of(QueueSettings)[option.setting].metadata["rule"]
+    least, most = option.rule.bounds
+    numbers = [] if least is None else [least, most, least - 0.0001, least + 0.0001, most + 1, -1, 0, 10**400]
+    strange = [True, "7", float("nan"), float("inf"), [], {}, "exponential", "none", "no such word"]
+    for value in (*numbers, *strange):
+        assert takes(rule, value) == option.rule.holds(value), value
+
+
+def test_every_setting_of_the_broker_is_a_flag() -> None:
+    flags = {each.name: each for each in serve.params}
+    for key in settings_of(BrokerSettings):
+        assert flags[key].opts == ["--" + key.replace("_", "-")]
 
 
 def test_a_file_that_cant_be_read_is_named(tmp_path: Path) -> None:
@@ -233,6 +305,67 @@ def test_what_is_described_can_be_read_back(tmp_path: Path) -> None:
         assert load(again, {}, {}) == config
 
 
+def test_a_running_broker_takes_live_settings_and_no_others(tmp_path: Path) -> None:
+    old = load(written(tmp_path, "[queues.a]\nttl = 3\n[queues.b]\nttl = 3"), {}, {})
+    toml = """
+        [broker]
+        log_level = "debug"
+        lease = 20
+        mongodb_uri = "mongodb://me:new@db/"
+        [queues.a]
+        ttl = 4
+        database = "elsewhere"
+        [queues."*"]
+        max_attempts = 9
+        [[devices]]
+        kind = "queue"
+        backend = "tcp://*:1"
+        """
+    new = load(written(tmp_path, toml), {}, {})
+
+    running = taken_over(old, new)
+
+    assert (running.broker.log_level, running.broker.lease, running.broker.mongodb_uri) == (
+        "debug",
+        15.0,
+        None,
+    )
+    assert (running.queue("a").ttl, running.queue("a").database) == (4.0, None)
+    assert (running.queue("b").ttl, running.queue("b").max_attempts) == (None, 9)
+    assert running.queue("new").max_attempts == 9
+    assert running.devices == old.devices
+    told = {str(each) for each in changes(old, new) if each.live}
+    assert told >= {'[broker] log_level: "info" -> "debug"', "[queues.a] ttl: 3.0 -> 4.0"}
+    assert {str(each) for each in changes(running, new)} == {
+        "[broker] lease: 15.0 -> 20.0",
+        '[broker] mongodb_uri: nothing -> "mongodb://me:***@db/"',
+        '[queues.a] database: nothing -> "elsewhere"',
+        "number of [[devices]]: 3 -> 1",
+        *(f"[[devices]] no. 1 {key}" + ": " + what for key, what in [
+            ("kind", '"streamer" -> "queue"'),
+            ("frontend", '"@tcp://127.0.0.1:5551" -> nothing'),
+            ("backend", '"@tcp://127.0.0.1:5552" -> "@tcp://*:1"'),
+            ("commit", '"@tcp://127.0.0.1:5557" -> nothing'),
+        ]),
+    }  # fmt: skip
+    assert changes(running, taken_over(running, new)) == []
+
+
+def test_it_can_be_shown_as_json(tmp_path: Path) -> None:
+    shown = as_json(
+        load(written(tmp_path, "[queues.mail]\nttl = 3"), {}, {"mongodb_uri": "mongodb://me:x@db/"})
+    )
+
+    assert shown["broker"]["mongodb_uri"] == "mongodb://me:***@db/"
+    assert shown["queues"]["mail"]["ttl"] == 3.0
+    assert shown["devices"][1] == {
+        **shown["devices"][1],
+        "kind": "queue",
+        "backend": ["@tcp://127.0.0.1:5554"],
+    }
+    assert json.loads(json.dumps(shown)) == shown
+
+
 def test_a_password_is_not_described() -> None:
     config = load(None, {}, {"mongodb_uri": "mongodb://me:se%40cret@db/"})
 
@@ -247,6 +380,14 @@ def test_every_setting_says_what_it_is_for() -> None:
 
     assert all("  # " in line for line in lines)
     assert '[queues."mail"]' in describe(named)
+
+
+def takes(rule: Rule, value: object) -> bool:
+    try:
+        rule(value)
+    except ValueError:
+        return False
+    return True
 
 
 def doors(device: DeviceSettings) -> tuple[str, list[int], list[int], list[int]]:

@@ -10,7 +10,7 @@ import pytest
 from fakes import Clock
 from sluicemq import wire
 from sluicemq.errors import Paused, Unavailable
-from sluicemq_broker.config.settings import BrokerSettings, DeviceSettings, QueueSettings
+from sluicemq_broker.config import BrokerSettings, DeviceSettings, QueueSettings
 from sluicemq_broker.doors import questions
 from sluicemq_broker.doors.frames import JobMaker
 from sluicemq_broker.doors.frontends import PushFrontend

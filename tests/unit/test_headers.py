@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from jobs import NOW
 from sluicemq import wire
 from sluicemq.errors import BadFrames, BadHeaders, BadQueue, SluiceError, TooLarge
-from sluicemq_broker.config.settings import QueueSettings
+from sluicemq_broker.config import QueueSettings
 from sluicemq_broker.doors.frames import JobMaker, PlainJob, split
 from sluicemq_broker.job.backoff import Backoff
 from sluicemq_broker.job.job import Dedupe, Job

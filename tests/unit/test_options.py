@@ -15,7 +15,7 @@ from jobs import NOW
 from sluicemq import Client, Producer
 from sluicemq.cli.app import app
 from sluicemq.options import KEYWORDS, OPTIONS, JobOptions, Option
-from sluicemq_broker.config.settings import QueueSettings
+from sluicemq_broker.config import QueueSettings
 from sluicemq_broker.doors.frames import JobMaker, check_headers
 from sluicemq_broker.job.job import Job
 from sluicemq_broker.store.connection import ServerClock

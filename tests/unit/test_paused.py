@@ -13,7 +13,7 @@ from fakes import Held, a_context, go_on
 from jobs import NOW, a_job, ids, some_jobs
 from sluicemq import wire
 from sluicemq.errors import Paused, Unavailable
-from sluicemq_broker.config.settings import Config
+from sluicemq_broker.config import Config
 from sluicemq_broker.queue.pauses import Pauses
 from sluicemq_broker.queue.queue import Queue
 from unit.test_dispatch import Rig

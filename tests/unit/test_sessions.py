@@ -11,7 +11,7 @@ import pytest
 
 from fakes import Clock
 from sluicemq import wire
-from sluicemq_broker.config.settings import BrokerSettings, QueueSettings
+from sluicemq_broker.config import BrokerSettings, QueueSettings
 from sluicemq_broker.doors.frames import JobMaker
 from sluicemq_broker.doors.smq.sessions import MOST_AT_ONCE, Session, SessionDoor
 from sluicemq_broker.doors.smq.workers import MOST_BYTES, PoppingWorker, SessionWorker

@@ -11,7 +11,7 @@ from fakes import FakeOwners, FakeStore, FakeWorker, Held, a_context, go_on
 from jobs import NOW, some_jobs
 from sluicemq import wire
 from sluicemq.errors import SluiceError, TooLarge, Unavailable, Uncertain
-from sluicemq_broker.config.settings import MAX_JOB_BYTES
+from sluicemq_broker.config import MAX_JOB_BYTES
 from sluicemq_broker.job.backoff import Backoff
 from sluicemq_broker.job.job import ASKED, Job
 from sluicemq_broker.queue.dispatch import Dispatch

@@ -1,33 +1,38 @@
 """The settings of a broker, from file, environment and command line."""
 
+from sluicemq_broker.config.loading import Config, ConfigError, Problem, load
+from sluicemq_broker.config.mongo_uri import MongoUri
+from sluicemq_broker.config.reloading import Change, changes, taken_over
 from sluicemq_broker.config.settings import (
     ENVIRONMENT,
     MAX_JOB_BYTES,
     ONLY,
     BrokerSettings,
-    Config,
-    ConfigError,
     DeviceSettings,
     QueueSettings,
     StreamSettings,
-    as_toml,
-    describe,
-    load,
     settings_of,
 )
+from sluicemq_broker.config.shown import as_json, as_toml, describe
 
 __all__ = [
     "ENVIRONMENT",
     "MAX_JOB_BYTES",
     "ONLY",
     "BrokerSettings",
+    "Change",
     "Config",
     "ConfigError",
     "DeviceSettings",
+    "MongoUri",
+    "Problem",
     "QueueSettings",
     "StreamSettings",
+    "as_json",
     "as_toml",
+    "changes",
     "describe",
     "load",
     "settings_of",
+    "taken_over",
 ]

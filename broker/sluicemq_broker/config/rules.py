@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from sluicemq.options import TEN_YEARS, Option
 from sluicemq.wire import QUEUE_NAME_RULE, is_queue_name
+from sluicemq_broker.config import mongo_uri as uris
 from sluicemq_devices.doors import Endpoint, parse_endpoint
 
 
@@ -88,13 +89,15 @@ def number(least: float, most: float) -> Rule:
 
 
 def of_option(option: Option) -> Rule:
-    """What a job's option may be, for the setting that gives it: a whole number, or seconds from 0."""
-    least, most = option.rule.bounds
-    if option.read is int:
-        return whole(least, most)
-    if (least, most, option.unit) == (0, TEN_YEARS, "s"):
-        return seconds()
-    raise TypeError(f"no rule of the configuration is that of {option.name}")
+    """What a job's option may be, for the setting that gives it: the rule of its header, whole."""
+    expected, holds = option.rule.expected, option.rule.holds
+
+    def check(value: Any) -> Any:
+        if not holds(value):
+            raise ValueError(expected)
+        return float(value) if option.read is float else value
+
+    return Rule(expected, check, option.unit)
 
 
 def one_of(*words: str) -> Rule:
@@ -144,10 +147,10 @@ def _folder(value: Any) -> Path:
     return Path(_text(value) if isinstance(value, str) else value).expanduser().absolute()
 
 
-def _mongodb_uri(value: Any) -> str:
-    if not isinstance(value, str) or not value.startswith(("mongodb://", "mongodb+srv://")):
-        raise ValueError(mongodb_uri.expected)
-    return value
+def _mongodb_uri(value: Any) -> uris.MongoUri:
+    if not isinstance(value, str):
+        raise ValueError(uris.EXPECTED)  # noqa: TRY004
+    return uris.MongoUri.read(value)
 
 
 def _host(value: Any) -> str:
@@ -172,11 +175,10 @@ database_name = Rule("the name of a database: 1 to 63 of A-Z a-z 0-9 _ -", _data
 queue_name = Rule(f"a queue's name: {QUEUE_NAME_RULE}", _queue_name)
 #: ``~`` is the user's home.
 folder = Rule("a folder", _folder)
-#: What follows the scheme is the driver's to judge.
-mongodb_uri = Rule("a URI that begins with mongodb:// or mongodb+srv://", _mongodb_uri)
+mongodb_uri = Rule(uris.EXPECTED, _mongodb_uri)
 #: ``*`` is every interface.
 host = Rule('a host name or an address without a port, as in "0.0.0.0"', _host)
-bound_endpoint = Rule("an endpoint that binds, not one that connects (>)", _bound_endpoint)
+bound_endpoint = Rule("one endpoint that binds, not one that connects (>)", _bound_endpoint)
 endpoints = Rule("an endpoint such as tcp://127.0.0.1:5551, or a list of them", _endpoints)
 
 
@@ -190,7 +192,7 @@ def _endpoint(value: Any) -> Endpoint:
     if isinstance(value, Endpoint):
         return value
     if not isinstance(value, str):
-        raise ValueError("an endpoint such as tcp://127.0.0.1:5551")  # noqa: TRY004
+        raise ValueError("one endpoint such as tcp://127.0.0.1:5551")  # noqa: TRY004
     try:
         return parse_endpoint(value)
     except ValueError as error:

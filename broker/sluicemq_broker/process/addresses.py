@@ -30,8 +30,7 @@ def exposed(config: Config) -> list[str]:
 
 def _bound(config: Config) -> Iterator[str]:
     ends = [config.broker.endpoint]
-    for device in config.devices:
-        ends += [*device.frontends, *device.backends, *device.commits]
+    ends += [end for device in config.devices for end in device.ends]
     return (end.address for end in ends if end.bind)
 
 

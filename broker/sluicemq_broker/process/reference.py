@@ -49,7 +49,8 @@ def configuration() -> str:
         "Configuration",
         "Sources, later ones win: the defaults, one TOML file (`sluicemq serve --config FILE`), the "
         "environment, flags of `sluicemq serve`. `sluicemq config check [FILE]` shows what would hold. "
-        "A default of `-` is nothing.",
+        "A default of `-` is nothing. *SIGHUP*: whether a running broker takes another value when told to "
+        "read its file again ([operations](operations.md#another-configuration)); of devices it takes none.",
         "## [broker]\n\nThe process, its MongoDB, its door for the library.",
         _table(_setting(key, each, _ways(key)) for key, each in settings_of(BrokerSettings).items()),
         "## [queues.NAME]\n\nHow the jobs of one queue are treated, unless their [options](job-options.md) "
@@ -60,7 +61,9 @@ def configuration() -> str:
         _table(_setting(key, each) for key, each in settings_of(StreamSettings).items()),
         "## [[devices]]\n\nTwo ends, each with any number of doors, and what goes on between them. Once the "
         "file has one, the default devices are not there.",
-        _table(_setting(key, each, _kinds(key)) for key, each in settings_of(DeviceSettings).items()),
+        _table(
+            _setting(key, each, _kinds(key), live=False) for key, each in settings_of(DeviceSettings).items()
+        ),
     )
 
 
@@ -125,7 +128,7 @@ def _table(rows: Iterable[_Row]) -> str:
     return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
 
 
-def _setting(key: str, setting: Field[Any], more: _Row | None = None) -> _Row:
+def _setting(key: str, setting: Field[Any], more: _Row | None = None, *, live: bool = True) -> _Row:
     rule = setting.metadata["rule"]
     return {
         "key": f"`{key}`",
@@ -133,6 +136,7 @@ def _setting(key: str, setting: Field[Any], more: _Row | None = None) -> _Row:
         "unit": rule.unit,
         "may be": rule.expected,
         "meaning": setting.metadata["doc"],
+        **({"SIGHUP": "yes" if setting.metadata["live"] else "restart"} if live else {}),
         **(more or {}),
     }
 

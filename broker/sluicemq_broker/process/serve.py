@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
+import io
 import json
 import logging
 import os
+import re
 import signal
-import sys
 import time
+from dataclasses import Field
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +20,21 @@ from gevent.event import Event
 
 from sluicemq.errors import SluiceError
 from sluicemq_broker import __version__
-from sluicemq_broker.config import Config, ConfigError, describe, load
+from sluicemq_broker.config import (
+    ENVIRONMENT,
+    BrokerSettings,
+    Config,
+    ConfigError,
+    Problem,
+    describe,
+    settings_of,
+)
+from sluicemq_broker.config import as_json as shown_as_json
 from sluicemq_broker.embedded import EmbeddedMongo
 from sluicemq_broker.process import addresses, logs
+from sluicemq_broker.process.readiness import Readiness
+from sluicemq_broker.process.reload import Source, reload
 from sluicemq_broker.process.server import Server
-from sluicemq_devices.relays import Kind
 
 log = logging.getLogger("broker")
 
@@ -38,9 +50,15 @@ _ONE_SIGNAL = 1.0
 _LOOKS_FOR_CYCLES = (20_000, 1, 50)
 
 _EPILOG = (
-    "Every setting of [broker] can also be given in the file or as SLUICEMQ_NAME in the environment; "
-    "flags win. Queues and devices are set in the file. 'sluicemq config check' shows all of them."
+    "Every setting of [broker] is also a key of the file and SLUICEMQ_NAME in the environment; flags win. "
+    "Queues and devices are set in the file. 'sluicemq config check' shows all of them. A --mongodb-uri is "
+    "taken out of the command line, which others can read, as soon as the program runs; better give it in "
+    "the environment."
 )
+#: What stands for a URI on the command line once it is in the environment.
+_HIDDEN = "***"
+_URI = re.compile(r"\S*://\S*")
+_UNITS = {"s": "S", "bytes": "BYTES"}
 
 
 @click.command(name="serve", epilog=_EPILOG)
@@ -48,34 +66,53 @@ _EPILOG = (
 @click.option(
     "--config", "config_file", type=click.Path(path_type=Path), help="TOML file with the configuration."
 )
-@click.option("--endpoint", help="Door of the library and the commands.  [tcp://127.0.0.1:5550]")
-@click.option("--host", help="Where the default doors listen.  [127.0.0.1]")
-@click.option("--mongodb-uri", help="MongoDB to use; without it a private one is run in the data folder.")
-@click.option("--database", help="MongoDB database.  [sluicemq]")
-@click.option("--data-dir", type=click.Path(path_type=Path), help="Folder of the private MongoDB.")
-@click.option("--lease", type=float, help="Seconds a silent broker keeps its jobs.  [15]")
-@click.option("--stop-timeout", type=float, help="Seconds a stop waits for running jobs.  [30]")
-@click.option("--allow-unsafe-store", is_flag=True, default=None, help="Accept a MongoDB that may lose jobs.")
-@click.option("--log-level", help="debug, info, warning or error.  [info]")
-@click.option("--log-format", help="text or json.  [text]")
 @click.option(
     "--ready-file", type=click.Path(path_type=Path), help="Write doors and pids here (JSON) when ready."
 )
 @click.option("--check-config", is_flag=True, help="Show the configuration that would hold, and stop.")
-def serve(config_file: Path | None, ready_file: Path | None, *, check_config: bool, **flags: Any) -> int:
-    """Run the SluiceMQ broker in the foreground; SIGTERM or Ctrl-C stops it without losing a job."""
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print that, or when ready doors and pids, as one JSON object."
+)
+def serve(
+    config_file: Path | None, ready_file: Path | None, *, check_config: bool, as_json: bool, **flags: Any
+) -> int:
+    """Run the SluiceMQ broker in the foreground.
+
+    SIGTERM or Ctrl-C stops it without losing a job; SIGHUP has it read its file again.
+    """
+    if flags["mongodb_uri"] == _HIDDEN:
+        flags["mongodb_uri"] = os.environ.get(ENVIRONMENT + "MONGODB_URI", _HIDDEN)
+    source = Source(config_file, flags)
     try:
-        config = load(config_file, os.environ, flags)
+        config = source.read()
     except ConfigError as error:
-        click.echo(f"sluicemq: {error}", err=True)
+        _refuse(error, as_json=as_json and check_config)
         return USAGE
     if check_config:
-        click.echo(describe(config))
+        click.echo(
+            json.dumps({"valid": True, "config": shown_as_json(config)}) if as_json else describe(config)
+        )
         return 0
     logs.set_up(config.broker.log_level, config.broker.log_format)
     gc.freeze()
     gc.set_threshold(*_LOOKS_FOR_CYCLES)
-    return _Process(config).run(ready_file)
+    return _Process(config, source, Readiness(ready_file, as_json=as_json)).run()
+
+
+def _flag(key: str, setting: Field[Any]) -> click.Option:
+    """A setting of [broker] as a flag; its rule reads the value, as it does in the environment."""
+    rule = setting.metadata["rule"]
+    default = setting.default
+    doc = setting.metadata["doc"]
+    name = "--" + key.replace("_", "-")
+    shown = "" if default is None else f"  [{str(default).lower() if isinstance(default, bool) else default}]"
+    told = f"{doc[0].upper()}{doc[1:]}.{shown}"
+    if isinstance(default, bool):
+        return click.Option([f"{name}/--no-{name[2:]}"], default=None, help=told)
+    return click.Option([name], metavar=_UNITS.get(rule.unit) or key.rpartition("_")[2].upper(), help=told)
+
+
+serve.params += [_flag(key, setting) for key, setting in settings_of(BrokerSettings).items()]
 
 
 def main(arguments: list[str]) -> int:
@@ -83,30 +120,46 @@ def main(arguments: list[str]) -> int:
     try:
         code: int = serve.main(arguments, prog_name="sluicemq serve", standalone_mode=False) or 0
     except click.ClickException as error:
-        error.show()
+        shown = io.StringIO()
+        error.show(shown)
+        click.echo(_URI.sub("(a URI)", shown.getvalue()), err=True, nl=False)  # it may hold a password
         return USAGE
     except click.Abort:
         return REFUSED
     return code
 
 
+def _refuse(error: ConfigError, *, as_json: bool) -> None:
+    for problem in error.problems:
+        click.echo(f"sluicemq: {problem}", err=True)
+    if as_json:
+        click.echo(json.dumps({"valid": False, "errors": [each._asdict() for each in error.problems]}))
+
+
 class _Process:
     """The broker and its embedded MongoDB, from the start until a signal, at any time, has ended them."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, source: Source, readiness: Readiness) -> None:
         self._config = config
+        self._source = source
+        self._readiness = readiness
         self._embedded = None if config.broker.mongodb_uri else EmbeddedMongo(_data_dir(config))
         self._server: Server | None = None
         self._asked = Event()
         self._asked_at = 0.0
         self._hurried = False
+        self._reload_asked = Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             gevent.signal_handler(number, self._signalled)
+        gevent.signal_handler(signal.SIGHUP, self._reload_asked.set)
 
-    def run(self, ready_file: Path | None) -> int:
+    def run(self) -> int:
         """Start, wait for a signal, stop; returns the exit code."""
+        reloads = None
         try:
-            self._start(ready_file)
+            server = self._start()
+            if server:
+                reloads = gevent.spawn(self._reload_when_asked, server)
             self._asked.wait()
         except (SluiceError, OSError) as error:
             log.error("%s", error)  # noqa: TRY400 - the text says what to do, a traceback would hide it
@@ -114,19 +167,32 @@ class _Process:
         else:
             return 0
         finally:
+            if reloads:
+                reloads.kill()  # it is inside no statement: it only reads a file
             stop(self._server, self._embedded)
+            self._readiness.withdraw()
 
-    def _start(self, ready_file: Path | None) -> None:
+    def _start(self) -> Server | None:
         config = self._config
         addresses.require_free(config)
         for address in addresses.exposed(config):
             log.warning("%s is open to the network without a password", address)
-        uri = config.broker.mongodb_uri or (self._embedded.start() if self._embedded else "")
+        uri = config.broker.mongodb_uri
+        address = uri.text if uri else self._embedded.start() if self._embedded else ""
         if self._asked.is_set():
-            return
-        self._server = Server(config, uri, alone=self._embedded is not None)
+            return None
+        self._server = Server(config, address, alone=self._embedded is not None)
         self._server.start()
-        _announce(self._server, self._embedded, ready_file)
+        self._readiness.announce(self._server, self._embedded)
+        return self._server
+
+    def _reload_when_asked(self, server: Server) -> None:
+        while self._reload_asked.wait():
+            self._reload_asked.clear()
+            try:
+                reload(self._source, server)
+            except Exception:
+                log.exception("SIGHUP: reading the configuration again failed")
 
     def _signalled(self) -> None:
         now = time.monotonic()
@@ -159,32 +225,5 @@ def stop(server: Server | None, embedded: EmbeddedMongo | None) -> None:
 def _data_dir(config: Config) -> Path:
     folder: Path | None = config.broker.data_dir
     if folder is None:
-        raise ConfigError("data_dir is not known")
+        raise ConfigError([Problem("data_dir", "is not known")])
     return folder
-
-
-def _announce(server: Server, embedded: EmbeddedMongo | None, ready_file: Path | None) -> None:
-    """Say where everything is: every door, and the data."""
-    doors = server.describe()
-    store = f"embedded, data in {server.config.broker.data_dir}" if embedded else "as configured"
-    log.info("SluiceMQ %s, MongoDB %s, database %s", __version__, store, server.config.broker.database)
-    log.info("  library, commands (SMQ/1)       %s", doors["endpoint"])
-    for device in doors["devices"]:
-        for end, text in _DOORS[device["kind"]].items():
-            for address in device[end]:
-                queue = f" of queue {device['queue']}" if device["queue"] else ""
-                log.info("  %-31s %s", text + queue, address)
-    log.info("ready (pid %d); Ctrl-C stops it", os.getpid())
-    if ready_file:
-        report = {"pid": os.getpid(), **doors, "mongod_pid": embedded.pid if embedded else None}
-        partial = ready_file.with_suffix(".part")
-        partial.write_text(json.dumps(report))
-        partial.rename(ready_file)
-    sys.stderr.flush()
-
-
-_DOORS = {
-    Kind.STREAMER: {"frontend": "PUSH producers", "backend": "PULL workers", "commit": "commits"},
-    Kind.QUEUE: {"frontend": "REQ clients", "backend": "REP workers"},
-    Kind.FORWARDER: {"frontend": "publishers", "backend": "subscribers"},
-}

@@ -115,6 +115,11 @@ class Server:
             "devices": [each.describe() for each in self._devices],
         }
 
+    def reconfigure(self, config: Config) -> None:
+        """Take another configuration, of which only live settings differ."""
+        self.config = config
+        self._queues.reconfigure(config)
+
     # ------------------------------------------------------------------ stop
 
     def stop(self) -> None:

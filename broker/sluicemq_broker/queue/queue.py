@@ -71,6 +71,12 @@ class Queue:
         self._over: Batcher[str] = Batcher(self._expire_these, size=_EXPIRED_AT_ONCE)
         self._ticks_at_rest = 0
 
+    def reconfigure(self, settings: QueueSettings) -> None:
+        """Take other settings, but for ``database``: for jobs to come, and as the next reading of others."""
+        self.settings = settings
+        self.store.reconfigure(_defaults(settings))
+        self._settling.reconfigure(settings.retries)
+
     # ---------------------------------------------------------------- intake
 
     def push(self, push: Push) -> None:

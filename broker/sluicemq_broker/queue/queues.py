@@ -49,6 +49,12 @@ class Queues:
             queue.pause(self._pauses.of(database, name))
         return queue
 
+    def reconfigure(self, config: Config) -> None:
+        """Take other settings of queues, and of those to come; where their jobs lie is as it was."""
+        self._config = config
+        for queue in self:
+            queue.reconfigure(config.queue(queue.name))
+
     def discover(self) -> None:
         """Open the queues that MongoDB has and that are not known here: other brokers have made them."""
         for database in self.databases:

@@ -46,6 +46,10 @@ class Settling:
         self._counters = context.counters
         self._backoff = backoff
 
+    def reconfigure(self, backoff: Backoff) -> None:
+        """Let those that fail from now on wait as this says."""
+        self._backoff = backoff
+
     @property
     def busy(self) -> bool:
         """Whether any verdict is not durable yet."""

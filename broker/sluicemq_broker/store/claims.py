@@ -61,6 +61,10 @@ class Claims:
         self._set_aside = set_aside
         self._pages = Pages()
 
+    def reconfigure(self, defaults: QueueDefaults) -> None:
+        """Let jobs that say nothing themselves have these from the next claim on."""
+        self._defaults = defaults
+
     def pushed(self, jobs: Sequence[Job]) -> None:
         """These come into the queue: their size says how many a reply can hold."""
         self._pages.pushed(jobs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -15,9 +16,11 @@ from bson.codec_options import DatetimeConversion
 from bson.errors import BSONError
 from pymongo import errors as mongo_errors
 from pymongo.database import Database
+from pymongo.uri_parser import parse_uri
 from pymongo.write_concern import WriteConcern
 
 from sluicemq.errors import TooLarge, Unavailable
+from sluicemq_broker.config import MongoUri
 from sluicemq_broker.runtime import Measure, better
 
 log = logging.getLogger("broker.mongo")
@@ -98,7 +101,7 @@ def connect(uri: str) -> Client:
     """A client that reads from the primary and whose writes wait for the majority and its journal.
 
     It connects when first used. What the URI says otherwise is left out, with a warning that names the
-    option. Raises :class:`Unavailable` for a URI that can't be read.
+    option. Raises :class:`Unavailable` for a URI that can't be used, without a word of it that is secret.
     """
     kept, left_out = promised(uri)
     if left_out:
@@ -129,25 +132,47 @@ def promised(uri: str) -> tuple[str, list[str]]:
 
 def _client(uri: str, reply: float, primary: float, *, pool: int, repeat: bool = True) -> Client:
     try:
-        return pymongo.MongoClient(
-            uri,
-            w="majority",
-            retryWrites=repeat,
-            retryReads=repeat,
-            serverSelectionTimeoutMS=int(primary * 1000),
-            socketTimeoutMS=int(reply * 1000),
-            connectTimeoutMS=int(min(primary, 5.0) * 1000),
-            maxPoolSize=pool,
-            appname="sluicemq",
-            # One document that somebody wrote by hand must not keep all others from being read.
-            datetime_conversion=DatetimeConversion.DATETIME_AUTO,
-            unicode_decode_error_handler="replace",
-        )
-    except (mongo_errors.ConfigurationError, ValueError) as error:
-        raise Unavailable(
-            f"mongodb_uri can't be used: {brief(error)}. Write mongodb://USER:PASSWORD@HOST:27017; "
-            "in user and password, the characters @ : / % are written %40 %3A %2F %25"
-        ) from error
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)  # of options that it would leave out
+            return pymongo.MongoClient(
+                uri,
+                w="majority",
+                retryWrites=repeat,
+                retryReads=repeat,
+                serverSelectionTimeoutMS=int(primary * 1000),
+                socketTimeoutMS=int(reply * 1000),
+                connectTimeoutMS=int(min(primary, 5.0) * 1000),
+                maxPoolSize=pool,
+                appname="sluicemq",
+                # One document that somebody wrote by hand must not keep all others from being read.
+                datetime_conversion=DatetimeConversion.DATETIME_AUTO,
+                unicode_decode_error_handler="replace",
+            )
+    except (mongo_errors.ConfigurationError, ValueError, TypeError, OSError, UserWarning) as error:
+        # Not "from error": the driver's words, which a traceback shows, may quote the URI.
+        raise Unavailable(f"mongodb_uri can't be used: {_why(uri, error)}") from None
+
+
+def _why(text: str, error: Exception) -> str:
+    """What is wrong with a URI that the driver refuses: the option by number, or its harmless words."""
+    try:
+        uri = MongoUri.read(text)
+    except ValueError as wrong:
+        return f"expected {wrong}"
+    for number, (name, value) in enumerate(uri.parts.options, 1):
+        alone = f"mongodb://localhost/?{name}={value}"
+        try:
+            parse_uri(alone)
+        except Exception as wrong:  # noqa: BLE001 - whatever the driver makes of it
+            shown = str(MongoUri.read(alone)).partition("?")[2]
+            return f"option no. {number}, {shown}: {_harmless(uri, wrong)}"
+    return _harmless(uri, error)
+
+
+def _harmless(uri: MongoUri, error: Exception) -> str:
+    text = str(error)
+    known = not any(secret in text for secret in uri.secrets)
+    return brief(error) if text and known else f"the driver says {type(error).__name__}"
 
 
 def require_safe(client: Client, *, allow_unsafe: bool) -> str | None:

@@ -79,6 +79,11 @@ class QueueStore:
         self._prepared = False
         self._claims = Claims(self.jobs, defaults, self._set_aside)
 
+    def reconfigure(self, defaults: QueueDefaults) -> None:
+        """Let the queue's settings be these from the next statement on."""
+        self._defaults = defaults
+        self._claims.reconfigure(defaults)
+
     def prepare(self) -> None:
         """Make the collection and its indexes if they are not there; only the first call asks MongoDB."""
         if not self._prepared:

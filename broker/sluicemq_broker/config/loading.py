@@ -1,0 +1,272 @@
+"""The configuration, read and checked: one frozen object, or all that is wrong with it.
+
+Sources, later ones win: the defaults of :mod:`~sluicemq_broker.config.settings`, one TOML file, the
+environment (``SLUICEMQ_LEASE`` for ``lease`` of ``[broker]``), flags (``--lease``).
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple, Self, TypeVar, cast
+
+from sluicemq_broker.config import rules
+from sluicemq_broker.config.mongo_uri import may_hold_a_secret
+from sluicemq_broker.config.settings import (
+    ENVIRONMENT,
+    ONLY,
+    PORT,
+    BrokerSettings,
+    DeviceSettings,
+    QueueSettings,
+    StreamSettings,
+    applies,
+    door,
+    settings_of,
+)
+from sluicemq_devices.relays import Kind
+
+_ALL_KEPT = StreamSettings()
+_Settings = TypeVar("_Settings", QueueSettings, StreamSettings)
+
+
+class Problem(NamedTuple):
+    """One thing that is wrong: where it stands, and what was expected there."""
+
+    place: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.message}" if self.place else self.message
+
+
+class ConfigError(ValueError):
+    """Keys and values that can't be used: all of them, each with its place; one a line as a text."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(map(str, self.problems)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """Everything that can be set, checked."""
+
+    broker: BrokerSettings
+    queues: Mapping[str, QueueSettings]  # those that are named
+    other_queues: QueueSettings  # [queues."*"]
+    devices: tuple[DeviceSettings, ...]
+    streams: Mapping[str, StreamSettings] = field(default_factory=dict)  # those that are named
+    other_streams: StreamSettings = _ALL_KEPT  # [streams."*"]
+
+    @classmethod
+    def default(cls) -> Self:
+        """What holds where nothing is set."""
+        return cast("Self", load(None, {}, {}))
+
+    def queue(self, name: str) -> QueueSettings:
+        """The settings of any queue, named in the configuration or not."""
+        return self.queues.get(name, self.other_queues)
+
+    def stream(self, name: str) -> StreamSettings:
+        """The settings of any stream, named in the configuration or not."""
+        return self.streams.get(name, self.other_streams)
+
+
+def load(file: Path | None, environ: Mapping[str, str], flags: Mapping[str, Any]) -> Config:
+    """Read and check the configuration; raises :class:`ConfigError` with all that is wrong.
+
+    ``flags`` are keys of ``[broker]``; those that are None were not given.
+    """
+    reading = _Reading(str(file))
+    config = reading.config(_read(file) if file else {}, environ, flags)
+    if reading.problems:
+        raise ConfigError(reading.problems)
+    return config
+
+
+def user_data_folder(environ: Mapping[str, str]) -> Path:
+    """Where the embedded MongoDB's data lie by default."""
+    given = environ.get("XDG_DATA_HOME", "")
+    parent = Path(given) if Path(given).is_absolute() else Path.home() / ".local" / "share"
+    return parent / "sluicemq"
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError([Problem(str(file), f"can't be read: {error.strerror}")]) from error
+    except ValueError as error:  # of TOML, or of UTF-8; its words say where, and show one character at most
+        raise ConfigError([Problem(str(file), f"is not TOML: {error}")]) from error
+
+
+class _Reading:
+    """One run over all sources. What is wrong is kept, and the default taken in its place, to find more."""
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+        self.problems: list[Problem] = []
+
+    def config(
+        self, document: Mapping[str, Any], environ: Mapping[str, str], flags: Mapping[str, Any]
+    ) -> Config:
+        self._known(document, {"broker", "queues", "streams", "devices"}, self._file)
+        broker = self._broker(document.get("broker", {}), environ, flags)
+        named, others = self._by_name("queues", QueueSettings, document.get("queues", {}))
+        streams, other_streams = self._by_name("streams", StreamSettings, document.get("streams", {}))
+        devices = (
+            self._devices(document["devices"]) if "devices" in document else default_devices(broker.host)
+        )
+        config = Config(
+            broker=broker,
+            queues=named,
+            other_queues=others,
+            devices=devices,
+            streams=streams,
+            other_streams=other_streams,
+        )
+        if not self.problems:  # else they may be between values that do not hold
+            self._compare(config)
+        return config
+
+    # ------------------------------------------------------------------ tables
+
+    def _broker(self, table: Any, environ: Mapping[str, str], flags: Mapping[str, Any]) -> BrokerSettings:
+        values = self._table(BrokerSettings, table, f"{self._file}: [broker]")
+        variables = self._of_environment(environ)
+        values |= self._values(BrokerSettings, variables, lambda key: ENVIRONMENT + key.upper(), ENVIRONMENT)
+        given = {key: value for key, value in flags.items() if value is not None}
+        values |= self._values(BrokerSettings, given, lambda key: "--" + key.replace("_", "-"), "flags")
+        if "host" in values:
+            values.setdefault("endpoint", door(PORT, values["host"]))
+        values.setdefault("data_dir", user_data_folder(environ))
+        return BrokerSettings(**values)
+
+    def _of_environment(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """The settings among the variables.
+
+        Only near misses are refused: Kubernetes sets SLUICEMQ_PORT and more for a service of this name.
+        """
+        known, found = settings_of(BrokerSettings), {}
+        for name in (name for name in environ if name.startswith(ENVIRONMENT)):
+            key = name.removeprefix(ENVIRONMENT).lower()
+            if key in known:
+                found[key] = environ[name]
+            elif "did you mean" in (complaint := rules.unknown(key, known)):
+                self._wrong(name, complaint)
+        return found
+
+    def _by_name(
+        self, what: str, kind: type[_Settings], tables: Any
+    ) -> tuple[Mapping[str, _Settings], _Settings]:
+        """The tables of queues, or streams: those that are named, and what holds for all others."""
+        if not isinstance(tables, dict):
+            self._wrong(f"{self._file}: {what}", f"expected tables, [{what}.NAME]")
+            tables = {}
+        common = self._table(kind, tables.get("*", {}), f'{self._file}: [{what}."*"]')
+        named = {}
+        for name in (name for name in tables if name != "*"):
+            place = f"{self._file}: [{what}.{name}]"
+            self._value(rules.queue_name, name, place)
+            named[name] = kind(**{**common, **self._table(kind, tables[name], place)})
+        return MappingProxyType(named), kind(**common)
+
+    def _devices(self, tables: Any) -> tuple[DeviceSettings, ...]:
+        if not isinstance(tables, list):
+            self._wrong(f"{self._file}: devices", "expected [[devices]], one for each")
+            tables = []
+        found = (
+            self._device(table, f"{self._file}: [[devices]] no. {n}") for n, table in enumerate(tables, 1)
+        )
+        return tuple(each for each in found if each is not None)
+
+    def _device(self, table: Any, place: str) -> DeviceSettings | None:
+        values = self._table(DeviceSettings, table, place)
+        if "kind" not in values:
+            if isinstance(table, dict) and "kind" not in table:
+                first, second, third = (f'"{kind}"' for kind in Kind)
+                self._wrong(place, f"kind is missing: expected {first}, {second} or {third}")
+            return None
+        device = DeviceSettings(**values)
+        for key in (key for key in table if not applies(key, device)):
+            self._wrong(f"{place}: {key}", f"is for a {' or '.join(ONLY[key])}, this is a {device.kind}")
+        if not table.get("frontend") and not table.get("backend"):
+            self._wrong(place, "expected a frontend, a backend or both")
+        if device.ack == "explicit" and device.backends and not table.get("commit"):
+            self._wrong(place, 'commit is missing: with ack = "explicit" workers answer on a door of its own')
+        return device
+
+    def _compare(self, config: Config) -> None:
+        """What can't be true of several values at a time."""
+        broker = config.broker
+        if broker.silence <= broker.heartbeat:
+            self._wrong(
+                "", f"silence = {broker.silence:g} must be longer than heartbeat = {broker.heartbeat:g}"
+            )
+        seen: set[str] = set()
+        for end in (broker.endpoint, *(end for each in config.devices for end in each.ends)):
+            if end.bind and not end.is_any:
+                if end.address in seen:
+                    self._wrong("", f"{end.address} is bound twice; every door needs an address of its own")
+                seen.add(end.address)
+
+    # ------------------------------------------------------------------ values
+
+    def _table(self, kind: type[Any], table: Any, place: str) -> dict[str, Any]:
+        if not isinstance(table, dict):
+            self._wrong(place, "expected a table of keys and values")
+            return {}
+        return self._values(kind, table, lambda key: f"{place} {key}", place)
+
+    def _values(
+        self, kind: type[Any], table: Mapping[str, Any], where: Callable[[str], str], place: str
+    ) -> dict[str, Any]:
+        """The values of a table by attribute, those that hold their rule; ``where`` names a key's place."""
+        known = settings_of(kind)
+        self._known(table, known, place)
+        checked = (
+            (known[key].name, self._value(known[key].metadata["rule"], value, where(key)))
+            for key, value in table.items()
+            if key in known
+        )
+        return {name: value for name, value in checked if value is not _REFUSED}
+
+    def _known(self, table: Mapping[str, Any], keys: Iterable[str], place: str) -> None:
+        for key in table:
+            if key not in keys:
+                self._wrong(f"{place}: {key}", rules.unknown(key, keys))
+
+    def _value(self, rule: rules.Rule, value: Any, place: str) -> Any:
+        """What the rule makes of it; a refused value is shown, but for what may hold a password."""
+        try:
+            return rule(value)
+        except ValueError as error:
+            is_uri = rule.expected == rules.mongodb_uri.expected
+            if not is_uri and not may_hold_a_secret(value):
+                self._wrong(place, f"expected {error}; got {value!r}")
+            else:
+                expected = error if is_uri else rule.expected
+                self._wrong(
+                    place, f"expected {expected}; what is there is not shown, for it may hold a password"
+                )
+        return _REFUSED
+
+    def _wrong(self, place: str, message: str) -> None:
+        self.problems.append(Problem(place, message))
+
+
+_REFUSED = object()
+
+
+def default_devices(host: str) -> tuple[DeviceSettings, ...]:
+    """Those that are there where the file names none."""
+    push, pull, req, rep, pub, sub, commit = ((door(PORT + n, host),) for n in range(1, 8))
+    return (
+        DeviceSettings(kind=Kind.STREAMER, frontends=push, backends=pull, commits=commit),
+        DeviceSettings(kind=Kind.QUEUE, frontends=req, backends=rep),
+        DeviceSettings(kind=Kind.FORWARDER, frontends=pub, backends=sub),
+    )

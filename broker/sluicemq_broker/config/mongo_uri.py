@@ -1,0 +1,147 @@
+"""Where MongoDB is, as a URI that never shows what is secret in it.
+
+A URI is read by a grammar that is stricter than the driver's: ``mongodb://bob:12/34@host`` is for the driver
+the port 12 of a host ``bob``, which it then names in the log, half a password. What is wrong with one is said
+by place and number, never in its own words.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, Self
+from urllib.parse import unquote, unquote_plus
+
+_SCHEMES: Final = ("mongodb://", "mongodb+srv://")
+EXPECTED: Final = "a URI that begins with mongodb:// or mongodb+srv://"
+_ESCAPED: Final = (
+    "in user and password the characters @ : / ? % are written %40 %3A %2F %3F %25, elsewhere @ is %40"
+)
+_HOST: Final = re.compile(r"(?:[\w.%-]+|\[[0-9A-Fa-f:.%\w]+\])(?::([0-9]{1,5}))?")
+_PERCENT: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_LAST_PORT: Final = 65535
+_FOREIGN: Final = re.compile("(?<!tcp)(?<!ipc)://")
+
+#: Options whose values may be shown, in small letters as they are compared; of all others the value is
+#: hidden, and the name too where it is none of the driver's.
+_HARMLESS: Final = frozenset({
+    *("replicaset", "directconnection", "loadbalanced", "authsource", "authmechanism", "appname"),
+    *("tls", "ssl", "tlsinsecure", "tlsallowinvalidcertificates", "tlsallowinvalidhostnames"),
+    *("tlscafile", "tlscrlfile", "tlscertificatekeyfile", "tlsdisableocspendpointcheck"),
+    *("compressors", "zlibcompressionlevel", "srvservicename", "srvmaxhosts"),
+    *("maxpoolsize", "minpoolsize", "maxidletimems", "maxconnecting", "waitqueuetimeoutms"),
+    *("connecttimeoutms", "sockettimeoutms", "serverselectiontimeoutms", "timeoutms", "heartbeatfrequencyms"),
+    *("localthresholdms", "servermonitoringmode", "uuidrepresentation", "retrywrites", "retryreads"),
+    *("w", "wtimeout", "wtimeoutms", "journal", "j", "fsync"),
+    *("readpreference", "maxstalenessseconds", "readconcernlevel"),
+})  # fmt: skip
+_HIDDEN: Final = frozenset({"authmechanismproperties", "tlscertificatekeyfilepassword", "readpreferencetags"})
+
+
+class Parts(NamedTuple):
+    """A URI in pieces, each as it was written; None where it has none."""
+
+    scheme: str
+    user: str | None
+    password: str | None
+    hosts: str
+    database: str | None
+    options: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class MongoUri:
+    """A URI that the driver may be given as :attr:`text`; as a string it shows nothing that is secret."""
+
+    text: str = field(repr=False)
+    parts: Parts
+
+    @classmethod
+    def read(cls, text: str) -> Self:
+        """Raises ValueError with the words that follow "expected", and never a piece of the text."""
+        return cls(text, _parsed(text))
+
+    @property
+    def secrets(self) -> frozenset[str]:
+        """What must not be shown: the password and hidden values, as written, as meant, and their pieces."""
+        hidden = [value for name, value in self.parts.options if name.lower() not in _HARMLESS]
+        pieces = [piece for value in hidden for piece in re.split("[,:]", unquote(value))]
+        whole = [self.parts.password or "", *hidden, *pieces]
+        return frozenset(form for each in whole for form in (each, unquote(each), unquote_plus(each)) if form)
+
+    def __str__(self) -> str:
+        scheme, user, password, hosts, database, options = self.parts
+        who = "" if user is None else f"{user}{'' if password is None else ':***'}@"
+        path = "" if database is None else f"/{database}"
+        asked = "&".join(f"{_shown_name(name)}={_shown_value(name, value)}" for name, value in options)
+        return f"{scheme}{who}{hosts}{path}{'?' if asked else ''}{asked}"
+
+    def __repr__(self) -> str:
+        return f"MongoUri('{self}')"
+
+
+def may_hold_a_secret(value: object) -> bool:
+    """Whether a value that is refused may be a URI with a password, written in the wrong place or wrongly."""
+    text = str(value)
+    return "@" in text[1:] or "mong" in text.lower() or bool(_FOREIGN.search(text))
+
+
+def _parsed(text: str) -> Parts:
+    scheme = next((each for each in _SCHEMES if text.startswith(each)), None)
+    if scheme is None:
+        near = difflib.get_close_matches(text.partition("://")[0] + "://", _SCHEMES, 1, 0.8)
+        raise ValueError(EXPECTED + (f"; did you mean {near[0]}?" if near else ""))
+    if any(character.isspace() or not character.isprintable() for character in text):
+        raise ValueError("a URI without blanks and line ends: write %20 and the like")
+    head, mark, query = text.removeprefix(scheme).partition("?")
+    authority, slash, database = head.partition("/")
+    who, at, hosts = authority.rpartition("@")
+    user, colon, password = who.partition(":")
+    if (
+        "@" in who
+        or "@" in database
+        or "@" in query
+        or ":" in password
+        or "/" in database
+        or _PERCENT.search(who)
+    ):
+        raise ValueError(f"a URI such as mongodb://USER:PASSWORD@HOST:27017/: {_ESCAPED}")
+    if at and not user:
+        raise ValueError("a user before the @")
+    _check_hosts(hosts)
+    return Parts(
+        scheme,
+        user if at else None,
+        password if colon else None,
+        hosts,
+        database if slash else None,
+        _options(query) if mark else (),
+    )
+
+
+def _check_hosts(hosts: str) -> None:
+    for number, each in enumerate(hosts.split(","), 1):
+        found = _HOST.fullmatch(each)
+        if not found or (found[1] is not None and not 1 <= int(found[1]) <= _LAST_PORT):
+            raise ValueError(
+                f"HOST or HOST:PORT, a port from 1 to {_LAST_PORT}, as host no. {number}; {_ESCAPED}"
+            )
+
+
+def _options(query: str) -> tuple[tuple[str, str], ...]:
+    pairs = [each.partition("=") for each in re.split("[&;]", query) if each]
+    for number, (name, equals, _value) in enumerate(pairs, 1):
+        if not name or not equals:
+            raise ValueError(
+                f"NAME=VALUE as option no. {number} of the URI; in a value & ; = are written %26 %3B %3D"
+            )
+    return tuple((name, value) for name, _equals, value in pairs)
+
+
+def _shown_name(name: str) -> str:
+    return name if name.lower() in _HARMLESS | _HIDDEN else "***"
+
+
+def _shown_value(name: str, value: str) -> str:
+    return value if name.lower() in _HARMLESS else "***"

@@ -1,0 +1,70 @@
+"""What a running broker makes of its file when it is told to read it again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from sluicemq_broker.config.loading import Config
+from sluicemq_broker.config.settings import QueueSettings, settings_of
+from sluicemq_broker.config.shown import as_toml
+
+
+class Change(NamedTuple):
+    """One value that differs: where, from what, to what, and whether a running broker takes it."""
+
+    place: str
+    before: Any
+    after: Any
+    live: bool
+
+    def __str__(self) -> str:
+        before, after = (_shown(each) for each in (self.before, self.after))
+        told = "another one" if before == after else f"{before} -> {after}"  # differs by what is not shown
+        return f"{self.place}: {told}"
+
+
+def changes(old: Config, new: Config) -> list[Change]:
+    """All that differs, table by table."""
+    found = [*_differences("[broker]", old.broker, new.broker)]
+    found += _differences('[queues."*"]', old.other_queues, new.other_queues)
+    for name in dict.fromkeys((*old.queues, *new.queues)):
+        found += _differences(f"[queues.{name}]", old.queue(name), new.queue(name))
+    found += _differences('[streams."*"]', old.other_streams, new.other_streams)
+    for name in dict.fromkeys((*old.streams, *new.streams)):
+        found += _differences(f"[streams.{name}]", old.stream(name), new.stream(name))
+    if len(old.devices) != len(new.devices):
+        found.append(Change("number of [[devices]]", len(old.devices), len(new.devices), live=False))
+    for number, (before, after) in enumerate(zip(old.devices, new.devices, strict=False), 1):
+        found += _differences(f"[[devices]] no. {number}", before, after)
+    return found
+
+
+def taken_over(old: Config, new: Config) -> Config:
+    """The old configuration with what a running broker can take of the new one: of streams nothing yet."""
+    names = dict.fromkeys((*old.queues, *new.queues))
+    queues: dict[str, QueueSettings] = {name: _merged(old.queue(name), new.queue(name)) for name in names}
+    return replace(
+        old,
+        broker=_merged(old.broker, new.broker),
+        queues=MappingProxyType(queues),
+        other_queues=_merged(old.other_queues, new.other_queues),
+    )
+
+
+def _merged(old: Any, new: Any) -> Any:
+    live = [each.name for each in settings_of(type(old)).values() if each.metadata["live"]]
+    return replace(old, **{name: getattr(new, name) for name in live})
+
+
+def _differences(place: str, old: Any, new: Any) -> Iterator[Change]:
+    for key, each in settings_of(type(old)).items():
+        before, after = getattr(old, each.name), getattr(new, each.name)
+        if before != after:
+            yield Change(f"{place} {key}", before, after, live=each.metadata["live"])
+
+
+def _shown(value: Any) -> str:
+    return "nothing" if value in (None, ()) else as_toml(value)

@@ -1,0 +1,73 @@
+"""The configuration as it is shown: as TOML with what each setting is for, or as JSON; without passwords."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from sluicemq_broker.config.loading import Config
+from sluicemq_broker.config.mongo_uri import MongoUri
+from sluicemq_broker.config.settings import applies, settings_of
+from sluicemq_devices.doors import Endpoint
+
+
+def describe(config: Config) -> str:
+    """Every value as TOML, with its meaning; passwords are left out, what is not set is a comment."""
+    parts = [_table("[broker]", config.broker), _table('[queues."*"]', config.other_queues)]
+    parts += [_table(f'[queues."{name}"]', each) for name, each in config.queues.items()]
+    parts.append(_table('[streams."*"]', config.other_streams))
+    parts += [_table(f'[streams."{name}"]', each) for name, each in config.streams.items()]
+    parts += [_table("[[devices]]", each) for each in config.devices]
+    return "\n".join(parts)
+
+
+def as_json(config: Config) -> dict[str, Any]:
+    """The same as the file would have it: tables of broker, queues and streams, a list of devices."""
+    queues = {"*": config.other_queues, **config.queues}
+    streams = {"*": config.other_streams, **config.streams}
+    return {
+        "broker": _values(config.broker),
+        "queues": {name: _values(each) for name, each in queues.items()},
+        "streams": {name: _values(each) for name, each in streams.items()},
+        "devices": [_values(each) for each in config.devices],
+    }
+
+
+def as_toml(value: Any) -> str:
+    """A value as it may stand in the file, without a password."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return as_toml(value[0]) if len(value) == 1 else f"[{', '.join(map(as_toml, value))}]"
+    if isinstance(value, int | float):
+        return str(value)
+    return json.dumps(str(value), ensure_ascii=False)
+
+
+def _table(title: str, settings: Any) -> str:
+    rows = [
+        _row(key, getattr(settings, each.name), each.metadata["doc"])
+        for key, each in settings_of(type(settings)).items()
+        if applies(key, settings)
+    ]
+    return "\n".join([title, *rows, ""])
+
+
+def _row(key: str, value: Any, doc: str) -> str:
+    shown = f"# {key} =" if value in (None, ()) else f"{key} = {as_toml(value)}"
+    return f"{shown}  # {doc}"
+
+
+def _values(settings: Any) -> dict[str, Any]:
+    return {
+        key: _plain(getattr(settings, each.name))
+        for key, each in settings_of(type(settings)).items()
+        if applies(key, settings)
+    }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
+    return str(value) if isinstance(value, MongoUri | Endpoint | Path) else value

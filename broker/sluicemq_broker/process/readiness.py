@@ -1,0 +1,64 @@
+"""What a broker says when it is ready: every door, in the log, in a file, and on stdout as JSON."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from sluicemq_broker import __version__
+from sluicemq_broker.embedded import EmbeddedMongo
+from sluicemq_broker.process.server import Server
+from sluicemq_devices.relays import Kind
+
+log = logging.getLogger("broker")
+
+_DOORS = {
+    Kind.STREAMER: {"frontend": "PUSH producers", "backend": "PULL workers", "commit": "commits"},
+    Kind.QUEUE: {"frontend": "REQ clients", "backend": "REP workers"},
+    Kind.FORWARDER: {"frontend": "publishers", "backend": "subscribers"},
+}
+
+
+class Readiness:
+    """Where it is told: in ``file``, if there is one, and ``as_json`` on stdout."""
+
+    def __init__(self, file: Path | None, *, as_json: bool) -> None:
+        self._file = file
+        self._as_json = as_json
+        self._told = False
+
+    def announce(self, server: Server, embedded: EmbeddedMongo | None) -> None:
+        """Say where everything is: every door, and the data."""
+        doors = server.describe()
+        broker = server.config.broker
+        store = f"embedded, data in {broker.data_dir}" if embedded else "as configured"
+        log.info("SluiceMQ %s, MongoDB %s, database %s", __version__, store, broker.database)
+        log.info("  library, commands (SMQ/1)       %s", doors["endpoint"])
+        for device in doors["devices"]:
+            for end, text in _DOORS[device["kind"]].items():
+                for address in device[end]:
+                    queue = f" of queue {device['queue']}" if device["queue"] else ""
+                    log.info("  %-31s %s", text + queue, address)
+        log.info("ready (pid %d); Ctrl-C stops it", os.getpid())
+        report = {"pid": os.getpid(), **doors, "mongod_pid": embedded.pid if embedded else None}
+        self._write(json.dumps(report))
+        sys.stderr.flush()
+
+    def withdraw(self) -> None:
+        """It is not ready any more: the file goes."""
+        if self._file and self._told:
+            self._file.unlink(missing_ok=True)
+
+    def _write(self, report: str) -> None:
+        if self._file:
+            partial = self._file.with_suffix(".part")
+            partial.write_text(report)
+            partial.rename(self._file)
+            self._told = True
+        if self._as_json:
+            click.echo(report)

@@ -1,0 +1,65 @@
+"""SIGHUP: a running broker reads its configuration again, and takes of it what it can."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import gevent
+
+from sluicemq_broker.config import Config, ConfigError, changes, load, taken_over
+from sluicemq_broker.process import logs
+from sluicemq_broker.process.server import Server
+
+log = logging.getLogger("broker")
+
+
+class Source:
+    """Where the configuration came from, so that it can be read again: the file, as it is then."""
+
+    def __init__(self, file: Path | None, flags: Mapping[str, Any]) -> None:
+        self.file = file
+        self._environ = dict(os.environ)
+        self._flags = dict(flags)
+
+    def read(self) -> Config:
+        """Raises :class:`ConfigError`."""
+        return load(self.file, self._environ, self._flags)
+
+
+def reload(source: Source, server: Server) -> None:
+    """Take what has changed; one that is not valid changes nothing, and the log says what is wrong.
+
+    It is read by another thread: a file of a thousand queues takes longer than a turn of the hub may.
+    """
+    try:
+        new = gevent.get_hub().threadpool.apply(source.read)
+    except ConfigError as error:
+        for problem in error.problems:
+            log.error("SIGHUP: %s", problem)  # noqa: TRY400 - the text says what to do
+        log.error("SIGHUP: the configuration is not valid, the former one holds")  # noqa: TRY400
+        return
+    old = server.config
+    found = changes(old, new)
+    server.reconfigure(taken_over(old, new))
+    _log_as(server.config, at_least=old.broker.log_level)
+    for change in found:
+        if change.live:
+            log.info("SIGHUP: now %s", change)
+        else:
+            log.warning("SIGHUP: needs a restart: %s", change)
+    count = sum(change.live for change in found)
+    told = source.file or "no file, the environment as it was"
+    log.info("SIGHUP: read %s: %d settings changed, %d need a restart", told, count, len(found) - count)
+    _log_as(server.config)
+
+
+def _log_as(config: Config, at_least: str = "error") -> None:
+    """Log as this says; what is told of a change of the level is told at both levels."""
+    level = min(
+        config.broker.log_level, at_least, key=lambda name: logging.getLevelNamesMapping()[name.upper()]
+    )
+    logs.set_up(level, config.broker.log_format)
