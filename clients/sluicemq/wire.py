@@ -34,7 +34,8 @@ From the client::
     BYE     [n]                                         -> nil     unsettled jobs are given back
     QUEUES  [n]                                         -> [{name, ready, ...}, ...]
     QUEUE   [n, queue]                                  -> {name, ready, ...}
-    STATS   [n]                                         -> {...}
+    STATS   [n]                                         -> {broker, counters, queues}
+    COUNTERS [n]                                        -> {broker, counters}
     PEEK    [n, queue, state, limit]                    -> [{id, state, payload, ...}, ...]
     PURGE   [n, queue, state]                           -> number of jobs removed
     DELETE  [n, queue]                                  -> number of jobs removed with the queue
@@ -104,6 +105,7 @@ BYE: Final = b"BYE"
 QUEUES: Final = b"QUEUES"
 QUEUE: Final = b"QUEUE"
 STATS: Final = b"STATS"
+COUNTERS: Final = b"COUNTERS"
 PEEK: Final = b"PEEK"
 PURGE: Final = b"PURGE"
 DELETE: Final = b"DELETE"

@@ -40,7 +40,7 @@ class ProxiedBroker(NamedTuple):
     def counter(self, name: str) -> int:
         """What it has counted under this name."""
         with Client(self.endpoint) as client:
-            return int(client.stats()["counters"].get(name, 0))
+            return int(client.counters()["counters"].get(name, 0))
 
 
 class SharedQueue:

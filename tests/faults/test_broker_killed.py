@@ -131,7 +131,9 @@ def kill_while_pushing(broker: BrokerProcess) -> None:
     pushing = threading.Thread(target=lambda: pushed.append(push(broker, QUEUED)))
     pushing.start()
     with closing(Client(broker.doors["smq"])) as client:
-        wait_until(lambda: client.stats()["counters"].get("pushed", 0) > QUEUED / 10, what="the first pushes")
+        wait_until(
+            lambda: client.counters()["counters"].get("pushed", 0) > QUEUED / 10, what="the first pushes"
+        )
 
     broker.kill()
     broker.restart()
@@ -194,7 +196,7 @@ def waiting_and_reserved(broker: BrokerProcess) -> tuple[int, int]:
 
 def refused_verdicts(broker: BrokerProcess) -> int:
     with Client(broker.doors["smq"]) as client:
-        counters = client.stats()["counters"]
+        counters = client.counters()["counters"]
         return int(counters.get("late_verdicts", 0) + counters.get("uncommitted", 0))
 
 

@@ -23,6 +23,16 @@ VERDICTS: dict[str, tuple[str, str, str, dict[str, Any]]] = {
 }
 
 
+def test_the_counters_are_told_while_mongodb_does_not_answer(shared: SharedQueue) -> None:
+    with Client(shared.a.endpoint) as client:
+        shared.a.proxy.freeze()
+        try:
+            told = client.counters()
+        finally:
+            shared.a.proxy.thaw()
+    assert set(told) == {"broker", "counters"}
+
+
 # ------------------------------------------------------------------ an id that is used again
 
 

@@ -180,7 +180,7 @@ def count(handled: Counter[str], job: Job) -> None:
 
 def counter(broker: BrokerProcess, name: str) -> int:
     with Client(broker.doors["smq"]) as client:
-        return int(client.stats()["counters"].get(name, 0))
+        return int(client.counters()["counters"].get(name, 0))
 
 
 def stored(broker: BrokerProcess, queue: str) -> int:

@@ -56,7 +56,7 @@ def test_who_waits_for_a_job_that_nobody_has_is_told_to_ask_again(
     asker = connected(context, zmq.DEALER, broker.doors["req"])
     asker.send_multipart([b"7", b"", b"", b'{"id": "again"}', b"question"])
     with Client(broker.doors["smq"]) as client:
-        wait_until(lambda: client.stats()["counters"].get("pushed"), what="the job's being stored")
+        wait_until(lambda: client.counters()["counters"].get("pushed"), what="the job's being stored")
     # When the broker stops
     assert broker.terminate() == 0
     # Then it is told so, in its own envelope

@@ -118,7 +118,7 @@ def test_the_job_of_a_frozen_worker_goes_to_another_and_a_late_answer_changes_no
     frozen.wait_said("done")
     wait_until(lambda: workers(client) == 2, what="the frozen worker's return")
     if kind == "pull":  # the others' answers were dropped with their connections
-        wait_until(lambda: client.stats()["counters"].get("late_verdicts"), what="the late answer")
+        wait_until(lambda: client.counters()["counters"].get("late_verdicts"), what="the late answer")
 
     (job,) = stored()
     assert job["state"] == "reserved"

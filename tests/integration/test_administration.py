@@ -395,3 +395,14 @@ def test_the_statistics_tell_how_long_the_oldest_waits_and_how_fast_it_goes(queu
     assert 0 <= counts["oldest_ready_age"] < 60
     rates = counts["rates"]
     assert rates["pushed"] >= rates["delivered"] >= rates["committed"] > 0
+
+
+def test_the_counters_are_the_statistics_without_the_queues(queue: QueueAtTwoBrokers) -> None:
+    queue.push(b"x")
+
+    stats, told = queue.here.stats(), queue.here.counters()
+
+    assert queue.name in {each["name"] for each in stats.pop("queues")}
+    assert told["counters"]["pushed"] == stats["counters"]["pushed"] >= 1
+    assert told.keys() == stats.keys()
+    assert told["broker"].keys() == stats["broker"].keys()

@@ -43,7 +43,7 @@ def peek(broker: BrokerProcess, queue: str, state: str) -> list[dict[str, Any]]:
 
 def counter(broker: BrokerProcess, name: str) -> int:
     with Client(broker.doors["smq"]) as client:
-        return int(client.stats()["counters"].get(name, 0))
+        return int(client.counters()["counters"].get(name, 0))
 
 
 def ask(broker: BrokerProcess, queue: str, payload: bytes, **headers: Any) -> list[bytes]:

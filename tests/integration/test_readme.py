@@ -207,7 +207,7 @@ def test_the_example_of_a_pull_worker_works_on_the_example_of_a_device(
             # Then the worker of the docs has it, and commits it
             assert line(worker) == "b'letter'"
             with Client(broker.doors["smq"]) as client:
-                wait_until(lambda: client.stats()["counters"].get("committed") == 1, what="the commit")
+                wait_until(lambda: client.counters()["counters"].get("committed") == 1, what="the commit")
         finally:
             worker.kill()
             worker.communicate()

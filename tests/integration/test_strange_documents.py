@@ -237,7 +237,7 @@ def test_a_broker_delivers_commits_and_answers_beside_strange_documents(broker: 
             wait_until(lambda: len(set(handled)) >= 103, what="delivery of all good jobs")
         assert {each.id for each in receipts} <= set(handled)
         wait_until(lambda: counts(client, queue)["reserved"] == 0, what="the commits")
-        assert client.stats()["counters"]["unreadable_documents"] >= 50
+        assert client.counters()["counters"]["unreadable_documents"] >= 50
         for state in SHOWN_STATES:
             client.peek(queue, state, limit=100)
         assert client.show(queue, "strange-1001")["unreadable"]

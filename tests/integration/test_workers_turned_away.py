@@ -56,7 +56,7 @@ def test_a_library_worker_s_leaving_leaves_nothing_reserved(broker: BrokerProces
                 producer.push("many", b"x")
         worker = Worker(endpoint, "many", lambda _job: None, prefetch=10)
         worker.start()
-        wait_until(lambda: client.stats()["counters"].get("committed", 0) > 100, what="some work")
+        wait_until(lambda: client.counters()["counters"].get("committed", 0) > 100, what="some work")
         worker.stop()
 
         def many() -> dict[str, int]:
@@ -66,5 +66,5 @@ def test_a_library_worker_s_leaving_leaves_nothing_reserved(broker: BrokerProces
         wait_until(lambda: many()["reserved"] == 0, what="nothing reserved")
         ready = many()["ready"]
         wait_until(
-            lambda: client.stats()["counters"]["committed"] == 2000 - ready, what="counting the commits"
+            lambda: client.counters()["counters"]["committed"] == 2000 - ready, what="counting the commits"
         )

@@ -135,7 +135,7 @@ def tell(process: Any) -> None:
 def cut(broker: BrokerProcess) -> int:
     """Connections that the broker has cut so far."""
     with Client(broker.doors["smq"]) as client:
-        return int(client.stats()["counters"].get("connections_cut", 0))
+        return int(client.counters()["counters"].get("connections_cut", 0))
 
 
 def version(language: str, programs: dict[str, list[str]]) -> str:

@@ -123,6 +123,11 @@ GOLDEN: dict[str, tuple[tuple[Any, ...], bytes, str]] = {
         b"STATS",
         "910a",
     ),
+    "counters": (
+        (wire.COUNTERS, 24),
+        b"COUNTERS",
+        "9118",
+    ),
     "peek": (
         (wire.PEEK, 11, "mail", "dead", 10),
         b"PEEK",

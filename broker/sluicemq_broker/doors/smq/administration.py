@@ -48,7 +48,11 @@ class Admin:
         return self._census.one(check_name(name))
 
     def stats(self) -> dict[str, Any]:
-        """The broker, what it has counted since its start, and all queues.
+        """What :meth:`counters` tells, and all queues."""
+        return {**self.counters(), "queues": self._queues_if_any_way()}
+
+    def counters(self) -> dict[str, Any]:
+        """The broker, and what it has counted since its start; asks MongoDB nothing.
 
         ``connections``: open at all doors together; ``longest_turn``: seconds of the longest turn of its
         hub since the last one who asked; ``longest_turn_cpu``: of the one that has computed longest.
@@ -65,11 +69,7 @@ class Admin:
             Gauge.LONGEST_TURN_CPU: round(longest_cpu, 4),
             **self._queues.under_way(),
         }
-        return {
-            "broker": broker,
-            "counters": dict(sorted(self._counters.values.items())),
-            "queues": self._queues_if_any_way(),
-        }
+        return {"broker": broker, "counters": dict(sorted(self._counters.values.items()))}
 
     def peek(self, name: str, state: str, limit: int) -> list[dict[str, Any]]:
         """The first jobs of a state, without taking them."""
@@ -194,6 +194,7 @@ QUESTIONS: Final[dict[bytes, tuple[Any, ...]]] = {
     wire.QUEUES: (Admin.queues,),
     wire.QUEUE: (Admin.queue, str),
     wire.STATS: (Admin.stats,),
+    wire.COUNTERS: (Admin.counters,),
     wire.PEEK: (Admin.peek, str, str, int),
     wire.PURGE: (Admin.purge, str, str),
     wire.DELETE: (Admin.delete, str),
@@ -207,9 +208,9 @@ QUESTIONS: Final[dict[bytes, tuple[Any, ...]]] = {
 }
 
 #: Those that change nothing: they are of no use to anybody but who asked.
-LOOKS: Final = frozenset((Admin.queues, Admin.queue, Admin.stats, Admin.peek, Admin.show))
+LOOKS: Final = frozenset((Admin.queues, Admin.queue, Admin.stats, Admin.counters, Admin.peek, Admin.show))
 #: Those that cost the same however many ask.
-TOGETHER: Final = frozenset((Admin.queues, Admin.stats))
+TOGETHER: Final = frozenset((Admin.queues, Admin.stats, Admin.counters))
 
 
 def _dead_letters(which: dict[str, Any]) -> DeadLetters:
