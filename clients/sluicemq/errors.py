@@ -139,6 +139,12 @@ class Gap(SluiceError):
         return self.last - self.first + 1
 
 
+class Held(SluiceError):
+    """A subscription is held by another, or for another kind of work; the text says by whom."""
+
+    code = "HELD"
+
+
 class Unavailable(SluiceError):
     """The broker, or its MongoDB, can't be reached or is stopping."""
 

@@ -99,6 +99,11 @@ class Count(Metric):
     PUBLISHED_AGAIN = "published_again", "messages that were in their stream already, by their id", "messages"
     MESSAGES_READ = "messages_read", "messages of streams given to readers", "messages"
     MESSAGES_GONE = "messages_gone", "messages that were removed before a reader had them", "messages"
+    LATE_WATERMARKS = (
+        "late_watermarks",
+        "watermarks refused, of holds of a subscription that had ended",
+        "times",
+    )
     SEGMENTS_REMOVED = "segments_removed", "segments of streams removed, as retention has it", "segments"
 
     # The process.
@@ -122,6 +127,7 @@ class Count(Metric):
     BAD_TOPIC = "bad_topic", "refused as BAD_TOPIC", "times"
     CONFLICT = "conflict", "refused as CONFLICT", "times"
     GAP = "gap", "refused as GAP", "times"
+    HELD = "held", "refused as HELD", "times"
     UNAVAILABLE = "unavailable", "refused as UNAVAILABLE", "times"
     TIMEOUT = "timeout", "refused as TIMEOUT", "times"
     DIFFERENT_STORE = "different_store", "refused as DIFFERENT_STORE", "times"

@@ -228,6 +228,11 @@ class StreamStore:
         found = self._first_where(lambda each: each.at >= time)
         return found.first if found else self.tail().next
 
+    def time_of(self, number: int) -> float | None:
+        """When this message, or the oldest behind it that is kept, was stored; None: there is none yet."""
+        found = self._at(number, or_next=True)
+        return found.at if found and found.next > number else None
+
     def last_of_topic(self, topic: bytes) -> tuple[int, int] | None:
         """First number and count of the newest segment that may have this topic; to be searched for the last.
 

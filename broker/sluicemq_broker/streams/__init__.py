@@ -5,10 +5,12 @@ from sluicemq_broker.streams.context import StreamContext
 from sluicemq_broker.streams.segments import Chosen
 from sluicemq_broker.streams.stream import MOST_BYTES, Reading, Stream, Wanted
 from sluicemq_broker.streams.streams import Streams, check_stream, summary
+from sluicemq_broker.streams.subscriptions import NEWEST, Subscriptions, Wish
 from sluicemq_broker.streams.topics import Topics
 
 __all__ = [
     "MOST_BYTES",
+    "NEWEST",
     "Batch",
     "Chosen",
     "Expected",
@@ -17,8 +19,10 @@ __all__ = [
     "Stream",
     "StreamContext",
     "Streams",
+    "Subscriptions",
     "Topics",
     "Wanted",
+    "Wish",
     "batch",
     "check_stream",
     "summary",

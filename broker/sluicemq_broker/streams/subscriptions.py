@@ -1,0 +1,217 @@
+"""Subscriptions at this broker: who holds which on behalf of a connection, and how far each has come.
+
+The lock lies in MongoDB (``store.subscriptions``); here is who of this broker's connections has it, so that a
+holder whose connection ends makes room for the next of its kind at once. A holder at another broker is lost
+when that broker's lease has ended.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, Protocol
+
+import gevent
+
+from sluicemq.errors import BadStream, Held, LeaseLost, NotFound, SluiceError
+from sluicemq.wire import QUEUE_NAME_RULE, is_queue_name
+from sluicemq_broker.runtime import Count
+from sluicemq_broker.store import Holder, Subscription, SubscriptionStore
+from sluicemq_broker.streams.context import StreamContext
+from sluicemq_broker.streams.stream import Stream
+from sluicemq_broker.streams.streams import Streams
+
+#: Characters of a kind, at most.
+LONGEST_KIND: Final = 64
+#: What is asked for where the end of the stream is meant, as it is then.
+NEWEST: Final = -1
+
+
+class Owners(Protocol):
+    """Under which id this broker holds, and which others live."""
+
+    def use(self) -> str:
+        """The id for what is held from now on; its lease is durable."""
+
+    def mine(self) -> list[str]:
+        """The ids whose leases this broker keeps."""
+
+    def is_live(self, owner: str, database: str | None = None) -> bool:
+        """Whether an id has a live lease in this database, for certain."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What somebody wants to hold. ``who``: shown to people; ``after``, ``born``: as in the store."""
+
+    stream: str
+    name: str
+    kind: str
+    who: str
+    after: int | None = None
+    born: int = 0
+
+
+class Subscriptions:
+    """All of them. ``store`` gives those in the database of a stream."""
+
+    def __init__(
+        self,
+        streams: Streams,
+        context: StreamContext,
+        owners: Owners,
+        store: Callable[[Stream], SubscriptionStore],
+    ) -> None:
+        self._streams = streams
+        self._context = context
+        self._owners = owners
+        self._store = store
+        self._numbers = itertools.count(1)
+        self._here: set[str] = set()  # tokens of holders at this broker that are there
+
+    def hold(self, wish: Wish) -> Subscription:
+        """Hold it; raises :class:`Held`, which says by whom, and BadStream, where there is no such stream.
+
+        Whoever gets it calls :meth:`vanish`, or :meth:`left` after :meth:`release`, once.
+        """
+        stream = self._streams.get(wish.stream)
+        check_name(wish.name)
+        check_kind(wish.kind)
+        owner = self._owners.use()
+        holder = Holder(owner, f"{owner}-{next(self._numbers)}", wish.who)
+        self._here.add(holder.token)  # from before its statement is sent: nobody here may take it for lost
+        try:
+            after, born = self._number(stream, wish.after), self._number(stream, wish.born)
+            found = self._store(stream).hold(
+                wish.stream,
+                wish.name,
+                wish.kind,
+                holder,
+                self._context.clock.now(),
+                lost=partial(self._lost, stream.settings.database),
+                after=after,
+                born=born or 0,
+            )
+        except BaseException:
+            self._here.discard(holder.token)
+            raise
+        if found.holder != holder:
+            self._here.discard(holder.token)
+            raise Held(_held(found))
+        return found
+
+    def mark(self, stream: str, name: str, fence: int, watermark: int) -> None:
+        """Messages up to there are worked on; raises :class:`LeaseLost` where the hold has ended."""
+        store = self._store(self._streams.get(stream))
+        if not store.mark(stream, name, fence, watermark, self._context.clock.now()):
+            self._context.counters.add(Count.LATE_WATERMARKS)
+            raise LeaseLost(f"subscription {name!r} of stream {stream!r} is not held any more under {fence}")
+
+    def vanish(self, held: Subscription) -> None:
+        """The holder has gone without a word; never blocks. Whoever is of its kind may take over."""
+        self.left(held)
+        store = self._store(self._streams.open(held.stream))
+        gevent.spawn(self._vanish, partial(store.vanish, held.stream, held.name, held.fence))
+
+    def release(self, stream: str, name: str, fence: int) -> None:
+        """The hold with this fence is given up; repeating it is harmless. Then call :meth:`left`."""
+        self._store(self._streams.get(stream)).release(stream, name, fence)
+
+    def left(self, held: Subscription) -> None:
+        """Nobody here has this hold any more."""
+        if held.holder:
+            self._here.discard(held.holder.token)
+
+    def free(self, stream: str, name: str) -> None:
+        """Take it from whoever has it; raises :class:`NotFound` where nobody does."""
+        if not self._store(self._streams.get(stream)).release(stream, name):
+            raise NotFound(f"subscription {name!r} of stream {stream!r} is held by nobody")
+
+    def seek(self, stream: str, name: str, watermark: int) -> None:
+        """Have it go on behind this message; raises :class:`Held`."""
+        found = self._streams.get(stream)
+        check_name(name)
+        stands = self._store(found).seek(stream, name, self._number(found, watermark) or 0)
+        if stands.kind is not None:
+            raise Held(_held(stands))
+
+    def delete(self, stream: str, name: str) -> None:
+        """Forget it; raises :class:`Held`, or :class:`NotFound`."""
+        store = self._store(self._streams.get(stream))
+        if not store.delete(stream, name):
+            there = store.get(stream, name)
+            if there is None:
+                raise NotFound(f"stream {stream!r} has no subscription {name!r}")
+            raise Held(_held(there))
+
+    def listed(self, stream: str | None = None) -> list[dict[str, Any]]:
+        """All, or those of one stream: how each stands, and how far behind it is."""
+        names = self._streams.names() if stream is None else [self._streams.get(stream).name]
+        return [row for name in names for row in self._listed(self._streams.open(name))]
+
+    def unread(self, stream: Stream) -> int | None:
+        """The oldest message that some subscription of a stream has not read; None: there is none."""
+        return min((each.watermark + 1 for each in self._store(stream).of(stream.name)), default=None)
+
+    def _listed(self, stream: Stream) -> list[dict[str, Any]]:
+        found = self._store(stream).of(stream.name)
+        if not found:
+            return []
+        newest, now = stream.end() - 1, self._context.clock.now()
+        return [_row(stream, each, newest, now) for each in found]
+
+    def _number(self, stream: Stream, number: int | None) -> int | None:
+        return stream.end() - 1 if number == NEWEST else number
+
+    def _vanish(self, statement: Callable[[], None]) -> None:
+        """Until it is answered, or the broker stops: then its lease ends, which says the same."""
+        with suppress(SluiceError):
+            self._context.retry.run(statement)
+
+    def _lost(self, database: str | None, holder: Holder) -> bool:
+        if holder.owner in self._owners.mine():
+            return holder.token not in self._here
+        return not self._owners.is_live(holder.owner, database)
+
+
+def check_name(name: object) -> str:
+    """The name, if a subscription may have it; raises :class:`BadStream`."""
+    if isinstance(name, str) and is_queue_name(name):
+        return name
+    raise BadStream(f"{str(name)[:80]!r} is no name of a subscription: {QUEUE_NAME_RULE}")
+
+
+def check_kind(kind: str) -> None:
+    """Raises :class:`BadStream` if there can be no such kind."""
+    if not (1 <= len(kind) <= LONGEST_KIND and kind.isprintable()):
+        raise BadStream(f"{kind[:80]!r} is no kind of a subscription: 1 to {LONGEST_KIND} characters")
+
+
+def _row(stream: Stream, each: Subscription, newest: int, now: float) -> dict[str, Any]:
+    behind = max(0, newest - each.watermark)
+    at = stream.store.time_of(each.watermark + 1) if behind else None
+    return {
+        "stream": each.stream,
+        "name": each.name,
+        "watermark": each.watermark,
+        "behind": behind,
+        "seconds_behind": 0.0 if at is None else round(max(0.0, now - at), 3),
+        "kind": each.kind,
+        "holder": each.holder.who if each.holder else None,
+        "held_at": each.held_at,
+        "marked_at": each.marked_at,
+        "fence": each.fence,
+    }
+
+
+def _held(found: Subscription) -> str:
+    what = f"subscription {found.name!r} of stream {found.stream!r} is held for {found.kind!r}"
+    if found.holder:
+        return f"{what} by {found.holder.who}"
+    return (
+        f"{what}, by one that has gone without releasing it: another of that kind may go on, or "
+        f"release it with: sluicemq stream release {found.stream} {found.name}"
+    )

@@ -1,0 +1,196 @@
+"""Who holds a subscription, at brokers that share a MongoDB: until it is released, or its holder is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import gevent
+import pytest
+from pymongo.database import Database
+
+from jobs import NOW
+from launcher import TIMEOUT
+from sluicemq.errors import BadStream, Held, LeaseLost, NotFound
+from sluicemq.packed import pack
+from sluicemq_broker.config import Config
+from sluicemq_broker.queue.retry import Retry
+from sluicemq_broker.runtime.counters import Counters
+from sluicemq_broker.store import LeaseStore, Subscription, SubscriptionStore
+from sluicemq_broker.store.connection import ServerClock
+from sluicemq_broker.streams import NEWEST, StreamContext, Streams, Subscriptions, Wish, batch
+
+
+class Broker:
+    """The subscriptions of one broker, with a lease in MongoDB."""
+
+    def __init__(self, documents: Any, owner: str) -> None:
+        self.owner = owner
+        self.leases = LeaseStore(documents)
+        self.leases.begin(owner, owner, 15, NOW)
+        self.context = StreamContext(ServerClock(), Counters(), Retry(0.001, 0.002))
+        self.streams = Streams(Config.default(), self.context, lambda _name: documents)
+        self.subscriptions = Subscriptions(
+            self.streams, self.context, self, lambda _stream: SubscriptionStore(documents)
+        )
+
+    def use(self) -> str:
+        return self.owner
+
+    def mine(self) -> list[str]:
+        return [self.owner]
+
+    def is_live(self, owner: str, _database: str | None = None) -> bool:
+        return self.leases.is_live(owner)
+
+    def publish(self, count: int) -> None:
+        stored: list[Any] = []
+        self.streams.for_publish("prices").publish(batch(pack(b"eur", b"1") * count, stored.append))
+        with gevent.Timeout(TIMEOUT):
+            while not stored:
+                gevent.sleep(0.001)
+
+    def hold(self, kind: str = "update", name: str = "sums", **more: Any) -> Subscription:
+        return self.subscriptions.hold(Wish("prices", name, kind, f"a worker at {self.owner}", **more))
+
+    def row(self) -> dict[str, Any]:
+        (row,) = self.subscriptions.listed("prices")
+        return row
+
+
+@pytest.fixture
+def brokers(documents: Database[dict[str, Any]]) -> Iterator[tuple[Broker, Broker]]:
+    """Two, and the stream ``prices`` with ten messages."""
+    one, other = Broker(documents, "b1"), Broker(documents, "b2")
+    one.publish(10)
+    yield one, other
+    for each in (one, other):
+        each.streams.stop()
+
+
+def wait_until_it_has_vanished(broker: Broker) -> None:
+    with gevent.Timeout(TIMEOUT):
+        while broker.row()["holder"] is not None:
+            gevent.sleep(0.001)
+
+
+def test_who_comes_second_is_told_who_was_first(brokers: tuple[Broker, Broker]) -> None:
+    one, other = brokers
+    one.hold()
+    for each in brokers:
+        with pytest.raises(Held, match="'update' by a worker at b1"):
+            each.hold()
+    with pytest.raises(Held, match="'update' by a worker at b1"):
+        other.hold("rebuild")
+
+
+def test_when_it_is_released_anybody_may_hold_it(brokers: tuple[Broker, Broker]) -> None:
+    one, other = brokers
+    held = one.hold()
+    one.subscriptions.mark("prices", "sums", held.fence, 4)
+    one.subscriptions.release("prices", "sums", held.fence)
+    assert other.hold("rebuild").watermark == 4
+
+
+def test_when_its_holder_has_vanished_another_of_its_kind_goes_on_and_no_other(
+    brokers: tuple[Broker, Broker],
+) -> None:
+    one, other = brokers
+    held = one.hold()
+    one.subscriptions.mark("prices", "sums", held.fence, 4)
+    one.subscriptions.vanish(held)
+    wait_until_it_has_vanished(other)
+    with pytest.raises(Held, match="gone without releasing"):
+        other.hold("rebuild")
+    assert other.hold().watermark == 4
+
+
+def test_at_the_same_broker_the_next_need_not_wait_for_the_statement(brokers: tuple[Broker, Broker]) -> None:
+    one, _other = brokers
+    held = one.hold()
+    one.subscriptions.vanish(held)
+    assert one.hold().fence > held.fence
+
+
+def test_when_the_lease_of_its_holders_broker_has_ended_its_kind_goes_on(
+    brokers: tuple[Broker, Broker],
+) -> None:
+    one, other = brokers
+    held = one.hold()
+    one.leases.end("b1", NOW)
+    found = other.hold()
+    assert found.fence > held.fence
+    with pytest.raises(LeaseLost):
+        one.subscriptions.mark("prices", "sums", held.fence, 9)
+    assert other.row()["watermark"] == 0
+
+
+def test_a_hold_can_be_taken_from_whoever_has_it(brokers: tuple[Broker, Broker]) -> None:
+    one, other = brokers
+    held = one.hold()
+    other.subscriptions.free("prices", "sums")
+    other.hold("rebuild")
+    with pytest.raises(LeaseLost):
+        one.subscriptions.mark("prices", "sums", held.fence, 9)
+    other.subscriptions.free("prices", "sums")
+    with pytest.raises(NotFound, match="held by nobody"):
+        other.subscriptions.free("prices", "sums")
+
+
+def test_each_is_shown_with_how_far_it_is_behind(brokers: tuple[Broker, Broker]) -> None:
+    one, other = brokers
+    held = one.hold()
+    one.subscriptions.mark("prices", "sums", held.fence, 7)
+    row = other.row()
+    assert row["behind"] == 3
+    assert row["seconds_behind"] >= 0
+    assert (row["kind"], row["holder"]) == ("update", "a worker at b1")
+    one.subscriptions.mark("prices", "sums", held.fence, 10)
+    assert (other.row()["behind"], other.row()["seconds_behind"]) == (0, 0.0)
+
+
+def test_a_new_one_may_begin_with_what_comes_next(brokers: tuple[Broker, Broker]) -> None:
+    one, _other = brokers
+    assert one.hold(born=NEWEST).watermark == 10
+
+
+def test_one_may_be_set_to_any_place_while_nobody_holds_it(brokers: tuple[Broker, Broker]) -> None:
+    one, other = brokers
+    one.subscriptions.seek("prices", "sums", 3)
+    assert one.row()["watermark"] == 3
+    other.subscriptions.seek("prices", "sums", NEWEST)
+    assert one.row()["watermark"] == 10
+    one.hold()
+    with pytest.raises(Held):
+        other.subscriptions.seek("prices", "sums", 0)
+    with pytest.raises(Held):
+        other.subscriptions.delete("prices", "sums")
+    one.subscriptions.free("prices", "sums")
+    other.subscriptions.delete("prices", "sums")
+    assert one.subscriptions.listed() == []
+    with pytest.raises(NotFound):
+        other.subscriptions.delete("prices", "sums")
+
+
+def test_what_the_slowest_has_not_read_is_known(brokers: tuple[Broker, Broker]) -> None:
+    one, other = brokers
+    stream = other.streams.get("prices")
+    assert other.subscriptions.unread(stream) is None
+    for name, watermark in (("sums", 7), ("mails", 3)):
+        one.subscriptions.seek("prices", name, watermark)
+    assert other.subscriptions.unread(stream) == 4
+
+
+@pytest.mark.parametrize(
+    ("wish", "what"),
+    [
+        (Wish("nope", "sums", "update", "w"), "no stream 'nope'"),
+        (Wish("prices", "a b", "update", "w"), "no name of a subscription"),
+        (Wish("prices", "sums", "", "w"), "no kind"),
+        (Wish("prices", "sums", "x" * 65, "w"), "no kind"),
+        (Wish("prices", "sums", "a\nb", "w"), "no kind"),
+    ],
+)
+def test_what_can_t_be_held_is_named(brokers: tuple[Broker, Broker], wish: Wish, what: str) -> None:
+    with pytest.raises(BadStream, match=what):
+        brokers[0].subscriptions.hold(wish)
