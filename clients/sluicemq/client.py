@@ -10,12 +10,15 @@ from typing import Any, Self
 from sluicemq import forks, wire
 from sluicemq.claim import Claim, pop
 from sluicemq.job import Job
-from sluicemq.transport.connection import DEFAULT_ENDPOINT, Connection
+from sluicemq.transport.connection import Connection
+from sluicemq.transport.endpoints import chosen
 from sluicemq.transport.questions import Questions
 
 
 class Client:
     """A connection for questions and administration; from any number of threads or greenlets.
+
+    ``endpoint``: without one, what ``SLUICEMQ_ENDPOINT`` names, or ``tcp://127.0.0.1:5550``.
 
     It connects by itself and keeps connected. Every method waits up to ``timeout`` seconds and
     raises :class:`~sluicemq.Timeout` when no broker has answered by then, and the broker's error
@@ -26,11 +29,9 @@ class Client:
     when it is first used there.
     """
 
-    def __init__(
-        self, endpoint: str = DEFAULT_ENDPOINT, *, timeout: float = 10.0, patient: bool = True
-    ) -> None:
+    def __init__(self, endpoint: str | None = None, *, timeout: float = 10.0, patient: bool = True) -> None:
         self.timeout = timeout
-        self._endpoint = endpoint
+        self._endpoint = chosen(endpoint)
         self._patient = patient
         self._closed = False
         self._begin()

@@ -18,7 +18,7 @@ from sluicemq.options import RESULT, JobOptions
 from sluicemq.receipt import Receipt
 from sluicemq.reply import Reply
 from sluicemq.transport import exits, native
-from sluicemq.transport.connection import DEFAULT_ENDPOINT, Connection
+from sluicemq.transport.connection import Connection
 from sluicemq.transport.outbox import Batch, Outbox
 from sluicemq.transport.replies import AskingReceipt
 
@@ -28,6 +28,8 @@ _REFUSALS_KEPT = 1000
 
 class Producer:
     """Pushes jobs to one broker; from any number of threads or greenlets.
+
+    ``endpoint``: without one, what ``SLUICEMQ_ENDPOINT`` names, or ``tcp://127.0.0.1:5550``.
 
     ``push`` returns at once; a native I/O thread sends what has been collected, several messages in
     flight, and repeats by id after a reconnect what was not confirmed. The order of the pushes to a
@@ -50,7 +52,7 @@ class Producer:
 
     def __init__(
         self,
-        endpoint: str = DEFAULT_ENDPOINT,
+        endpoint: str | None = None,
         *,
         window: int = 20_000,
         window_bytes: int = 64 << 20,

@@ -24,6 +24,8 @@ from sluicemq.transport.pop import PopAssignment
 class Worker:
     """Takes jobs of one queue and gives each to ``handler``, in ``concurrency`` threads.
 
+    ``endpoint``: where the broker is; None is what ``SLUICEMQ_ENDPOINT`` names, or ``tcp://127.0.0.1:5550``.
+
     What the handler does settles the job:
 
     * it returns bytes or None: **commit**, with that result;
@@ -53,7 +55,7 @@ class Worker:
 
     def __init__(
         self,
-        endpoint: str,
+        endpoint: str | None,
         queue: str,
         handler: Handler,
         *,

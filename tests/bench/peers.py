@@ -1,9 +1,10 @@
-"""SluiceMQ and its peers at the same work, in turn, on this machine: ``python tests/bench/peers.py``.
+"""SluiceMQ and its peers at the same work, in turn: ``.venv-test/bin/python tests/bench/peers.py``.
 
-The first time with ``--install``. 200-byte jobs, one producer process and one worker process; at
-least once; everything on 127.0.0.1. SluiceMQ, pymongo, keuss and kombu share one MongoDB. In each
-round every system does each case once, in the other direction every other round; ratios are made
-inside a round, so that both sides had the same machine. Prints a table in Markdown.
+It runs with what ``./deploy/test`` installs; the first time with ``--install``, for the peers.
+200-byte jobs, one producer process and one worker process; at least once; everything on 127.0.0.1.
+SluiceMQ, pymongo, keuss and kombu share one MongoDB. In each round every system does each case once,
+in the other direction every other round; ratios are made inside a round, so that both sides had the
+same machine. Prints a table in Markdown.
 """
 
 from __future__ import annotations
@@ -20,8 +21,15 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+if _missing := [name for name in ("rich", "tomli_w", "gevent", "pymongo", "hdrh") if not find_spec(name)]:
+    sys.exit(
+        f"peers.py: {', '.join(_missing)} not installed for {sys.executable}; ./deploy/test "
+        "tests/unit/test_pace.py makes .venv-test with all of it: .venv-test/bin/python tests/bench/peers.py"
+    )
 
 from rich.console import Console
 from rich.progress import Progress

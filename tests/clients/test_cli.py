@@ -317,7 +317,7 @@ def test_ping_tells_how_long_it_took(broker: StubBroker, run: Run) -> None:
 def test_ping_waits_for_a_broker_that_comes_up(broker: StubBroker) -> None:
     # Given
     broker.stop()
-    environment = os.environ | {"SLUICEMQ_BROKER": broker.endpoint}
+    environment = os.environ | {"SLUICEMQ_ENDPOINT": broker.endpoint}
     command = [sys.executable, "-m", "sluicemq.cli", "ping", "--wait", "60"]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as process:
         try:

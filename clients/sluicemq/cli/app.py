@@ -14,7 +14,8 @@ import click
 from sluicemq.cli import bench, ended, jobs, push, queues, results, serve, work
 from sluicemq.cli.output import Session, Unwritable
 from sluicemq.errors import SluiceError, Timeout, Unavailable
-from sluicemq.transport.connection import DEFAULT_ENDPOINT, NOBODY_ANSWERS
+from sluicemq.transport.connection import NOBODY_ANSWERS
+from sluicemq.transport.endpoints import DEFAULT_ENDPOINT, VARIABLE, checked
 
 REFUSED, NO_BROKER = 1, 3
 
@@ -45,27 +46,25 @@ class _Endpoint(click.ParamType[str]):
     name = "endpoint"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if not value.startswith(("tcp://", "ipc://")):
-            self.fail("write tcp://HOST:PORT or ipc://PATH", param, ctx)
-        return str(value)
+        try:
+            return checked(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
-_ENDPOINT_HELP = "Where the broker is: its SMQ/1 door."
+_ENDPOINT_HELP = f"Where the broker is: its SMQ/1 door.  [{VARIABLE}, or {DEFAULT_ENDPOINT}]"
 _TIMEOUT_HELP = "Seconds to wait for an answer."
 _JSON_HELP = "Print the result as one JSON object."
 _seconds = click.FloatRange(min=0, min_open=True)
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option(
-    "--endpoint", type=_Endpoint(), envvar="SLUICEMQ_BROKER", default=DEFAULT_ENDPOINT, show_default=True,
-    show_envvar=True, help=_ENDPOINT_HELP,
-)  # fmt: skip
+@click.option("--endpoint", type=_Endpoint(), help=_ENDPOINT_HELP)
 @click.option("--timeout", type=_seconds, metavar="S", default=5.0, show_default=True, help=_TIMEOUT_HELP)
 @click.option("--json", "as_json", is_flag=True, help=_JSON_HELP)
 @click.version_option(None, "-V", "--version", package_name="sluicemq", prog_name="sluicemq")
 @click.pass_context
-def app(ctx: click.Context, endpoint: str, timeout: float, *, as_json: bool) -> None:
+def app(ctx: click.Context, endpoint: str | None, timeout: float, *, as_json: bool) -> None:
     """SluiceMQ, a durable job broker: run it, push jobs, work on them, look at its queues.
 
     The options below may also follow the command.

@@ -119,27 +119,19 @@ def bench(  # noqa: D103 - its help is above
 ) -> None:  # fmt: skip
     if not all(find_spec(name) for name in _NEEDED):
         raise click.ClickException(f"the bench needs hdrhistogram and psutil: {_INSTALL}")
-    session = context.obj
+    session = context.obj  # of which `named` counts, not what the environment names: that may be in earnest
     try:
         plan = planned(scenario, **given)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     ends = {"frontend": frontend, "backend": backend, "commit": commit}
-    outcome = _run(session, plan, endpoint or _named_before(context), queue, ends)
+    outcome = _run(session, plan, endpoint or session.named, queue, ends)
     _show(session, outcome, as_json=as_json or session.as_json)
     if plot_file:
         from sluicemq.bench.plot import plot  # noqa: PLC0415 - only now is it known that it is there
 
         plot(outcome, plot_file)
         session.note(f"drawn: {plot_file}")
-
-
-def _named_before(context: click.Context) -> str | None:
-    """``sluicemq --endpoint E bench``. Not what the environment names: that may be in earnest."""
-    given = context.parent and context.parent.get_parameter_source("endpoint")
-    by_hand = given is click.core.ParameterSource.COMMANDLINE
-    endpoint: str = context.obj.endpoint
-    return endpoint if by_hand else None
 
 
 def _run(

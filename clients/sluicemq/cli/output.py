@@ -23,6 +23,7 @@ from rich.text import Text
 
 from sluicemq.client import Client
 from sluicemq.errors import Duplicate, SluiceError
+from sluicemq.transport.endpoints import chosen
 
 _PREVIEW = 60  # characters of a payload, of headers or errors, in a table
 _PIPED_WIDTH = 240
@@ -39,11 +40,23 @@ class Unwritable(Exception):
 class Session:
     """The options that stand before or after the command, and the ways out."""
 
-    endpoint: str
+    named: str | None
     timeout: float
     as_json: bool
     out: Console = field(default_factory=lambda: _console(stderr=False))
     err: Console = field(default_factory=lambda: _console(stderr=True))
+
+    @property
+    def endpoint(self) -> str:
+        """Where the broker is; read when it is asked for, since not every command has one."""
+        try:
+            return chosen(self.named)
+        except ValueError as error:
+            raise click.UsageError(str(error)) from None
+
+    @endpoint.setter
+    def endpoint(self, named: str) -> None:
+        self.named = named
 
     def client(self, *, patient: bool = False) -> Client:
         """A client of the broker that ``--endpoint`` names; ``patient`` waits for one that is not there."""

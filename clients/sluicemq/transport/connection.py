@@ -28,10 +28,8 @@ import zmq
 
 from sluicemq import wire
 from sluicemq.errors import Forked, SluiceError, Unavailable, from_code
-from sluicemq.transport import native
+from sluicemq.transport import endpoints, native
 from sluicemq.transport.link import Link
-
-DEFAULT_ENDPOINT = "tcp://127.0.0.1:5550"
 
 #: Used until the broker's greeting names its own, in seconds.
 DEFAULT_HEARTBEAT = 2.0
@@ -74,13 +72,13 @@ class Role(Protocol):
 class Connection:
     """One endpoint, kept connected. ``start`` it once, then ``close`` it as often as you like."""
 
-    def __init__(self, endpoint: str, role: Role, *, patient: bool = True) -> None:
-        self.endpoint = _checked(endpoint)
+    def __init__(self, endpoint: str | None, role: Role, *, patient: bool = True) -> None:
+        self.endpoint = endpoints.chosen(endpoint)
         self.greeted = False
         self.epoch = 0
         """Number of greetings so far: what was delivered in another epoch is void."""
         self.max_job_bytes: int | None = None
-        self.lost_error = Unavailable(f"the connection to {endpoint} was lost before the answer came")
+        self.lost_error = Unavailable(f"the connection to {self.endpoint} was lost before the answer came")
         self.failure: SluiceError | None = None
         self.signalled: Callable[[int], None] = _ignore_signal
         """Called through the mailbox for each signal that was written to ``signal_fd``."""
@@ -361,12 +359,6 @@ class Connection:
         self._context.term()
         self.post(self._ended.set)
         self._mailbox.close()
-
-
-def _checked(endpoint: str) -> str:
-    if not endpoint.startswith(("tcp://", "ipc://")) or endpoint.startswith("tcp://*"):
-        raise ValueError(f"{endpoint!r} is no endpoint to connect to: write tcp://HOST:PORT or ipc://PATH")
-    return endpoint
 
 
 def _outcome(message: wire.Message, *, whole: bool) -> tuple[Any, SluiceError | None]:

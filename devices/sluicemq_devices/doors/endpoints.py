@@ -79,6 +79,8 @@ def _place(text: str) -> tuple[str, int]:
 def _check(address: str, text: str, *, bind: bool) -> None:
     if address.startswith("tcp://"):
         source, between, place = address.removeprefix("tcp://").rpartition(";")
+        if "," in place:
+            raise _wrong(text, "it is a list: name one place here, and others as endpoints of their own")
         if between and bind:
             raise _wrong(text, "only an end that connects can have an address to connect from")
         if between:
