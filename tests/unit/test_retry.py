@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import gevent
 import pytest
+from gevent.event import Event
 
 from sluicemq.errors import TooLarge, Unavailable
 from sluicemq_broker.queue.retry import Retry
@@ -74,10 +75,14 @@ def test_trouble_in_between_makes_a_doubt_begin_anew() -> None:
 
 def test_when_the_broker_gives_up_every_waiting_statement_raises_its_error() -> None:
     # Given
-    retry = at_once()
-    endless = [Unavailable("away")] * 1_000_000
-    waiting = [gevent.spawn(retry.run, failing(*endless)) for _ in range(3)]
-    gevent.idle()
+    retry, tried = at_once(), Event()
+
+    def away() -> None:
+        tried.set()
+        raise Unavailable("away")
+
+    waiting = [gevent.spawn(retry.run, away) for _ in range(3)]
+    assert tried.wait(60)
     # When
     retry.give_up()
     gevent.joinall(waiting, timeout=60)
