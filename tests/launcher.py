@@ -146,6 +146,11 @@ class BrokerProcess:
         return int(self._ready["mongod_pid"])
 
     @property
+    def http(self) -> str:
+        """Where its HTTP door is, ``host:port``; empty unless its configuration has one."""
+        return str(self._ready["http"])
+
+    @property
     def devices(self) -> list[dict[str, Any]]:
         """The devices as the ready file lists them: kind, queue and addresses of their ends."""
         return list(self._ready["devices"])
@@ -239,7 +244,7 @@ def tcp(port: int | None = None) -> str:
 def _complete(
     config: Mapping[str, Any], uri: str | None, database: str | None, folder: Path
 ) -> dict[str, Any]:
-    broker = {"endpoint": tcp(), "data_dir": str(folder / "data")}
+    broker = {"endpoint": tcp(), "http": "", "data_dir": str(folder / "data")}
     if uri:
         broker["mongodb_uri"] = uri
     if database:

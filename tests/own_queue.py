@@ -119,7 +119,7 @@ STATES = ("ready", "scheduled", "reserved", "dead", "done")
 def quick_broker(mongo_uri: str) -> Iterator[BrokerUnderTest]:
     """A broker that looks often, and whose jobs come again without a wait."""
     queues = {**AT_ONCE, "late": {"delay": LONG}}
-    with serving(mongo_uri, [], poll=0.1, lease=2.0, queues=queues) as broker:
+    with serving(mongo_uri, [], poll=0.1, lease=2.0, queues=queues, http="127.0.0.1:0") as broker:
         yield broker
 
 
@@ -134,7 +134,7 @@ def own_queue(broker: BrokerUnderTest) -> Iterator[OwnQueue]:
         finally:
             jobs.close()
     broker.close_sockets()
-    assert "Traceback" not in broker.process.log_text()
+    assert "Traceback" not in broker.process.log_text(), broker.process.log_text()[-4000:]
 
 
 def written(changes: ChangeStream[dict[str, Any]]) -> Iterator[dict[str, Any]]:

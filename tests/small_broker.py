@@ -24,6 +24,7 @@ from sluicemq_broker.runtime.counters import Counters
 from sluicemq_broker.runtime.turns import Turns
 from sluicemq_broker.store.connection import ServerClock
 from sluicemq_broker.store.leases import LeaseStore
+from sluicemq_broker.store.state import StoreState
 from sluicemq_devices.doors.switchboard import Switchboard
 from virtual_time import VirtualTime, come_to_rest
 
@@ -93,7 +94,7 @@ class SmallBroker:
         self.queues = Queues(_config(), context, lambda _name: database)
         self.sweeper = Sweeper(self.queues, context)
         census = Census(self.queues, context)
-        self.admin = Admin(self.queues, census, context, Turns(self.counters), Switchboard())
+        self.admin = Admin(self.queues, census, context, Turns(self.counters), Switchboard(), StoreState())
         self.queue = self.queues.open("mail")
         self.owners.use()
         self.sweeper.sweep()

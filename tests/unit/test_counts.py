@@ -13,13 +13,13 @@ import sluicemq_broker
 import sluicemq_devices
 from sluicemq.errors import SluiceError
 from sluicemq_broker.runtime.counters import Counters
-from sluicemq_broker.runtime.counts import Count, Gauge
+from sluicemq_broker.runtime.counts import Count, Gauge, Timing
 from sluicemq_broker.store.inspect import COUNTED_STATES
 from sluicemq_devices.hub.counts import Metric, Mishap
 
 ROOMS = [Path(package.__file__ or "").parent for package in (sluicemq_broker, sluicemq_devices)]
 SOURCES = [path for room in ROOMS for path in room.rglob("*.py")]
-ENUMS: list[type[Metric]] = [Count, Gauge, Mishap]
+ENUMS: list[type[Metric]] = [Count, Gauge, Mishap, Timing]
 NAMES = {str(each) for enum in ENUMS for each in enum}
 
 
@@ -95,6 +95,7 @@ def test_a_name_that_nothing_else_can_be_stands_only_where_it_is_declared() -> N
 
 def test_every_name_that_is_declared_is_used() -> None:
     assert {each.name for each in Count} - used(Count) - of_errors() == set()
+    assert {each.name for each in Timing} - used(Timing) == set()
     assert {each.name for each in Mishap} - used(Mishap) == set()
     assert {each.name for each in Gauge} - used(Gauge) == {state.upper() for state in COUNTED_STATES}
 
@@ -114,7 +115,7 @@ def test_a_figure_has_a_sentence_and_a_unit(figure: Metric) -> None:
     assert figure.text
     assert figure.unit
     assert figure.name == figure.value.upper()
-    assert figure.kind == ("gauge" if isinstance(figure, Gauge) else "counter")
+    assert figure.kind == {Gauge: "gauge", Timing: "histogram"}.get(type(figure), "counter")
 
 
 def test_a_plain_string_counts_as_the_name_does_and_looks_the_same() -> None:

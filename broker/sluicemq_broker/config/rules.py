@@ -166,6 +166,18 @@ def _bound_endpoint(value: Any) -> Endpoint:
     return endpoint
 
 
+def _http_address(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(http_address.expected)  # noqa: TRY004
+    place = value.strip().removeprefix("http://").removeprefix("tcp://").removesuffix("/")
+    if place:
+        try:
+            parse_endpoint(f"tcp://{place}")
+        except ValueError:
+            raise ValueError(http_address.expected) from None
+    return place
+
+
 def _endpoints(value: Any) -> tuple[Endpoint, ...]:
     return tuple(_endpoint(each) for each in (value if isinstance(value, list | tuple) else [value]))
 
@@ -178,6 +190,8 @@ folder = Rule("a folder", _folder)
 mongodb_uri = Rule(uris.EXPECTED, _mongodb_uri)
 #: ``*`` is every interface.
 host = Rule('a host name or an address without a port, as in "0.0.0.0"', _host)
+#: Where the HTTP door listens; empty: nowhere.
+http_address = Rule('a host and a port, as in "127.0.0.1:5580", or "" for no such door', _http_address)
 bound_endpoint = Rule("one endpoint that binds, not one that connects (>)", _bound_endpoint)
 endpoints = Rule("an endpoint such as tcp://127.0.0.1:5551, or a list of them", _endpoints)
 

@@ -78,6 +78,11 @@ class BrokerSettings:
         door(PORT), rules.bound_endpoint, "the door of the library and the commands"
     )
     host: str = _setting("127.0.0.1", rules.host, "where the default doors listen")
+    http: str = _setting(
+        "127.0.0.1:5580",
+        rules.http_address,
+        'the HTTP door: health, metrics, the API; "" for none. Whoever reaches it can read payloads',
+    )
     mongodb_uri: MongoUri | None = _setting(
         None, rules.optional(rules.mongodb_uri), "without one: an embedded MongoDB in data_dir"
     )

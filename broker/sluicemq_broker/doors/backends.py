@@ -62,6 +62,11 @@ class Backend:
         return self.settings.prefetch or (POPPED if self.settings.ack == "auto" else 1)
 
     @property
+    def connections(self) -> int:
+        """How many are open."""
+        return sum(door.connections for door in self._all())
+
+    @property
     def beats(self) -> bool:
         """Whether workers are told from dead ones by heartbeats.
 

@@ -60,6 +60,17 @@ class QueueDevice:
         self.frontend.stop()
         self.backend.stop()
 
+    def figures(self) -> dict[str, Any]:
+        """What it holds: ``unsettled`` at its workers, the rest on its way into MongoDB."""
+        mark = self.frontend.mark
+        return {
+            "connections": self.frontend.connections + self.backend.connections,
+            "held": mark.count,
+            "held_bytes": mark.bytes,
+            "unsettled": self.backend.unsettled,
+            "shut": self.frontend.is_shut,
+        }
+
     def describe(self) -> dict[str, Any]:
         """What it is and where its doors are."""
         return {
@@ -99,6 +110,16 @@ class ForwarderDevice:
     def stop(self) -> None:
         """Close the doors."""
         self._relay.stop()
+
+    def figures(self) -> dict[str, Any]:
+        """What it holds for subscribers."""
+        return {
+            "connections": self._relay.connections,
+            "held": self._relay.backlog,
+            "held_bytes": 0,
+            "unsettled": 0,
+            "shut": False,
+        }
 
     def describe(self) -> dict[str, Any]:
         """What it is and where its doors are."""

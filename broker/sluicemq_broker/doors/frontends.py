@@ -68,6 +68,21 @@ class Frontend:
         """Messages that have come in so far."""
         return sum(door.received for door in self.doors)
 
+    @property
+    def connections(self) -> int:
+        """How many are open."""
+        return sum(door.connections for door in self.doors)
+
+    @property
+    def mark(self) -> Watermark:
+        """What is on its way into MongoDB."""
+        return self._on_their_way.mark
+
+    @property
+    def is_shut(self) -> bool:
+        """Whether nothing is read for now."""
+        return self._shut
+
     def start(self) -> None:
         """Open the doors."""
         for door in self.doors:

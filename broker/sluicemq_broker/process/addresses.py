@@ -10,7 +10,7 @@ from typing import Any
 
 from sluicemq.errors import Unavailable
 from sluicemq_broker.config import Config
-from sluicemq_devices.doors import host_address, host_and_port, unix_path
+from sluicemq_devices.doors import host_address, host_and_port, parse_endpoint, unix_path
 
 
 def require_free(config: Config) -> None:
@@ -19,7 +19,7 @@ def require_free(config: Config) -> None:
         if _is_taken(address):
             raise Unavailable(
                 f"{address} is taken, perhaps by another broker; "
-                "choose other doors with --endpoint or [[devices]]"
+                "choose other doors with --endpoint, --http or [[devices]]"
             )
 
 
@@ -30,6 +30,8 @@ def exposed(config: Config) -> list[str]:
 
 def _bound(config: Config) -> Iterator[str]:
     ends = [config.broker.endpoint]
+    if config.broker.http:
+        ends.append(parse_endpoint(f"@tcp://{config.broker.http}"))
     ends += [end for device in config.devices for end in device.ends]
     return (end.address for end in ends if end.bind)
 

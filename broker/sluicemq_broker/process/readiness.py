@@ -39,6 +39,8 @@ class Readiness:
         store = f"embedded, data in {broker.data_dir}" if embedded else "as configured"
         log.info("SluiceMQ %s, MongoDB %s, database %s", __version__, store, broker.database)
         log.info("  library, commands (SMQ/1)       %s", doors["endpoint"])
+        if doors["http"]:
+            log.info("  health, metrics, API (HTTP)     http://%s", doors["http"])
         for device in doors["devices"]:
             for end, text in _DOORS[device["kind"]].items():
                 for address in device[end]:

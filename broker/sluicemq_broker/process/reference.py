@@ -24,7 +24,7 @@ from sluicemq_broker.config import (
     settings_of,
 )
 from sluicemq_broker.process.serve import serve
-from sluicemq_broker.runtime import BALANCES, Count, Gauge
+from sluicemq_broker.runtime import BALANCES, Count, Gauge, Timing
 from sluicemq_devices.hub import Metric, Mishap
 
 COMMAND: Final = "python -m sluicemq_broker.process.reference docs"
@@ -106,6 +106,8 @@ def counters() -> str:
         _table(map(_figure, Mishap)),
         "## How it stands",
         _table(map(_figure, Gauge)),
+        "## How long it takes\n\nHistograms, in `/metrics` only.",
+        _table(map(_figure, Timing)),
     )
 
 

@@ -7,7 +7,7 @@ import os
 import socket
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gevent
 from gevent.event import Event
@@ -19,16 +19,21 @@ from sluicemq_broker.process.deadline import Deadline
 from sluicemq_broker.queue import Census, Context, Memory, Owners, Queues, Sweeper, databases
 from sluicemq_broker.runtime import BALANCES, Count, Counters, Turns
 from sluicemq_broker.store import (
+    EVERY,
     Documents,
     Inspector,
     LeaseStore,
     ServerClock,
+    StoreState,
     connect,
     connect_for_leases,
     require_safe,
 )
 from sluicemq_devices.doors import Switchboard
 from sluicemq_devices.relays import Kind
+
+if TYPE_CHECKING:
+    from sluicemq_broker.http import HttpDoor
 
 log = logging.getLogger("broker")
 
@@ -39,6 +44,8 @@ _WRITING_SHARE = 0.3
 #: Seconds that a MongoDB gets in any case: to write what is given back; to mark the lease dead.
 _LAST_WRITES = 0.2
 _LEAVING = 1.0
+#: MongoDB is not asked for counts while it has said nothing for so many seconds.
+_DISTRUSTED = 5.0
 #: How often a starting broker tries to write its lease.
 _LEASE_TRIES = 5
 
@@ -51,7 +58,7 @@ class Server:
         self.config = config
         self.counters = Counters()
         self._alone = alone
-        self._mongo = connect(uri)
+        self._mongo = connect(uri, self.counters.answered)
         self._mongo_for_leases = connect_for_leases(uri, settings.lease)
         self._clock = ServerClock()
         name = f"{socket.gethostname()}:{os.getpid()}"
@@ -72,10 +79,12 @@ class Server:
         self._memory.follow(self._follow_memory)
         maker = JobMaker(self._clock, settings.max_job_bytes)
         self._turns = Turns(self.counters)
-        self._census = Census(self._queues, self._context)
-        admin = Admin(self._queues, self._census, self._context, self._turns, self._board)
+        self._store = StoreState()
+        self._census = Census(self._queues, self._context, trusted=lambda: self._store.silent < _DISTRUSTED)
+        admin = Admin(self._queues, self._census, self._context, self._turns, self._board, self._store)
         self._sessions = SessionDoor(settings, self._board, self._queues, maker, admin, self.counters)
         self._devices: list[Device] = [self._device(each, maker) for each in config.devices]
+        self._http = self._http_door(admin) if settings.http else None
         self._greenlets: list[gevent.Greenlet[..., None]] = []
         self._stopping = Event()
         self._deadline = Deadline()
@@ -90,6 +99,9 @@ class Server:
         address is taken.
         """
         self._started = True
+        if self._http:
+            self._http.start()
+        self._watching = self._repeat("whether MongoDB answers", EVERY, self._watch_store)
         self._prepare_store()
         self._board.start()
         for part in (self._sessions, *self._devices):
@@ -112,6 +124,7 @@ class Server:
         """The doors that are open: ``{endpoint, devices: [{kind, queue, frontend, backend, commit}]}``."""
         return {
             "endpoint": self._sessions.door.address,
+            "http": self._http.address if self._http else "",
             "devices": [each.describe() for each in self._devices],
         }
 
@@ -132,9 +145,10 @@ class Server:
         if not self._started:
             return
         self._started = False
+        was_open, self._open = self._open, False  # whoever asks whether it is ready hears at once
         timeout = self.config.broker.stop_timeout
         self._deadline.begin(timeout)
-        if self._open:
+        if was_open:
             log.info("stopping: reading the doors until they are quiet")
         self._grant_no_more(timeout * _READING_SHARE)
         self._read_until_quiet(timeout * _READING_SHARE)
@@ -145,7 +159,7 @@ class Server:
         self._release_all()
         self._stopping.set()
         self._deadline.until(lambda: all(each.ready() for each in self._greenlets), at_least=_LAST_WRITES)
-        if self._open:
+        if was_open:
             self._say_what_was_counted()
         self._close()
 
@@ -167,6 +181,26 @@ class Server:
         if settings.kind == Kind.FORWARDER:
             return ForwarderDevice(settings, self._board)
         return QueueDevice(settings, self.config.broker, self._board, self._queues, maker, self.counters)
+
+    def _http_door(self, admin: Admin) -> HttpDoor:
+        from sluicemq_broker import http  # noqa: PLC0415 - 7 MB and 0.1 s that a broker without it need not have
+
+        settings, health = self.config.broker, http.Health(self._store, self._owners, lambda: self._open)
+        reader = http.Reader(
+            admin,
+            self._queues,
+            self._census,
+            self._devices,
+            self.counters,
+            self._turns,
+            self._store,
+            health,
+        )
+        application = http.application(settings.http, health, http.Metrics(reader), reader)
+        return http.HttpDoor(settings.http, application, self.counters)
+
+    def _watch_store(self) -> None:
+        self._store.watch(self._mongo_for_leases)
 
     def _prepare_store(self) -> None:
         broker = self.config.broker
@@ -293,6 +327,8 @@ class Server:
         self._deadline.until(lambda: bool(leaving.ready()), at_least=_LEAVING)
         self._board.stop()
         self._turns.stop()
+        if self._http:
+            self._http.stop()
 
     def _leave_store(self) -> None:
         with suppress(SluiceError):

@@ -17,7 +17,7 @@ from sluicemq_broker.queue.staging import Staging
 from sluicemq_broker.queue.supply import Supply
 from sluicemq_broker.queue.takers import Takers
 from sluicemq_broker.queue.worker import Delivery, Worker
-from sluicemq_broker.runtime import Count
+from sluicemq_broker.runtime import Count, Timing
 from sluicemq_broker.store import QueueStore
 
 #: Jobs in one message to a worker, at most: the second message is under way while it works.
@@ -65,6 +65,7 @@ class Dispatch:
         self._counters = context.counters
         self._memory = context.memory
         self._timer = context.timer
+        self._clock = context.clock
         self._outlet = outlet
         self.held = Holdings()
         self.deliveries = Deliveries()
@@ -304,6 +305,8 @@ class Dispatch:
             self.expiries.forget(jobs)
         deliveries = self.deliveries.open(worker, jobs, self._timer.now())
         self._counters.add(Count.DELIVERED, len(jobs))
+        accepted_before = self._clock.now()
+        self._counters.took(Timing.TIME_IN_QUEUE, [accepted_before - job.seq / 1e6 for job in jobs])
         if worker.pops:
             self.pace.ended(len(jobs))
             self._outlet.pop(worker, deliveries)

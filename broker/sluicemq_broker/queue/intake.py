@@ -11,7 +11,7 @@ from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.expiries import Expiries
 from sluicemq_broker.queue.ledger import Arrival
 from sluicemq_broker.queue.supply import Supply
-from sluicemq_broker.runtime import Batcher, Count, shielded
+from sluicemq_broker.runtime import Batcher, Count, Timing, shielded
 from sluicemq_broker.store import Pushed, QueueStore, Refused
 
 #: Jobs in one insert, at most, and inserts at once: 1000 x 2 reach 116k/s but hold the hub for 13 ms.
@@ -30,13 +30,15 @@ Stored = Callable[[dict[int, SluiceError], Sequence[int]], None]
 class Push:
     """Jobs for one queue that came together, and who hears what became of them."""
 
-    __slots__ = ("jobs", "on_stored", "size")
+    __slots__ = ("began", "jobs", "on_stored", "size")
 
     def __init__(self, jobs: list[Job], on_stored: Stored) -> None:
         self.jobs = jobs
         self.size = sum([job.size for job in jobs])
         """Bytes of their payloads and headers."""
         self.on_stored = on_stored
+        self.began = 0.0
+        """When it was taken in, in monotonic seconds."""
 
 
 class Intake:
@@ -52,6 +54,7 @@ class Intake:
         self._expiries = expiries
         self._on_their_way = context.memory.pushes
         self._clock = context.clock
+        self._timer = context.timer
         self._retry = context.retry
         self._counters = context.counters
         self._last_seq = 0
@@ -72,6 +75,7 @@ class Intake:
 
     def push(self, push: Push) -> None:
         """Take jobs in; ``push.on_stored`` is called when all of them are durable or refused."""
+        push.began = self._timer.now()
         self._on_their_way.take(len(push.jobs), push.size)
         self._pushes.add(push)
 
@@ -122,6 +126,8 @@ class Intake:
             self._supply.arrived(arrival, staged)  # workers first: nothing else is done with a job sooner
         if pushed:
             self._count(jobs, pushed)
+            durable = self._timer.now()
+            self._counters.took(Timing.PUSH_CONFIRMATION, [durable - push.began for push in pushes])
             _tell(pushes, pushed)
             self._wake(jobs)
 

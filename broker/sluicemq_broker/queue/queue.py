@@ -10,6 +10,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any, NamedTuple
 
 from sluicemq import wire
@@ -24,7 +25,7 @@ from sluicemq_broker.queue.ledger import HIGHEST
 from sluicemq_broker.queue.settling import Settling
 from sluicemq_broker.queue.verdict import Settlement, Verdict
 from sluicemq_broker.queue.worker import Delivery, Worker
-from sluicemq_broker.runtime import Batcher, Count, QueueCounters
+from sluicemq_broker.runtime import Batcher, Count, Gauge, QueueCounters
 from sluicemq_broker.store import Documents, QueueDefaults, QueueStore, collection
 from sluicemq_devices.hub import Watermark
 
@@ -179,6 +180,28 @@ class Queue:
         """Which worker here has this job, if one has."""
         at_workers = self._dispatch.deliveries.in_flight.values()
         return next((each.worker for each in at_workers if each.job.id == job_id), None)
+
+    def worker_list(self, most_jobs: int) -> list[dict[str, Any]]:
+        """Its workers here, and the first jobs that each has, with the seconds since they were handed out."""
+        now = self._context.timer.now()
+        return [
+            {
+                "queue": self.name,
+                "name": worker.name,
+                "prefetch": worker.prefetch,
+                Gauge.IN_FLIGHT: len(worker.in_flight),
+                "overdue": len(worker.overdue),
+                "jobs": [
+                    {
+                        "id": each.job.id,
+                        "attempt": each.job.attempts,
+                        "seconds": round(now - each.handed_at, 3),
+                    }
+                    for each in islice(worker.in_flight.values(), most_jobs)
+                ],
+            }
+            for worker in self._dispatch.deliveries.workers
+        ]
 
     # ------------------------------------------- jobs that don't just go to a worker
 

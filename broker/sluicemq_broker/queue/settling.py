@@ -16,7 +16,7 @@ from sluicemq_broker.queue.dispatch import Dispatch
 from sluicemq_broker.queue.returns import Return, Returns
 from sluicemq_broker.queue.verdict import Settlement, Verdict
 from sluicemq_broker.queue.worker import Delivery, Worker
-from sluicemq_broker.runtime import Batcher, Count
+from sluicemq_broker.runtime import Batcher, Count, Timing
 from sluicemq_broker.store import QueueStore, RolledBack, ServerClock
 
 DIED: Final = "the worker died"
@@ -43,6 +43,7 @@ class Settling:
         self.returns = Returns(store, context, dispatch, answers)
         self._dispatch = dispatch
         self._clock = context.clock
+        self._timer = context.timer
         self._counters = context.counters
         self._backoff = backoff
 
@@ -64,7 +65,7 @@ class Settling:
         """End the deliveries that these verdicts name; each void receipt is refused and counted."""
         commits: list[Commit] = []
         workers: set[Worker] = set()
-        ended = 0
+        handed: list[float] = []
         for position, verdict in enumerate(verdicts):
             delivery = self._dispatch.settle(verdict.receipt)
             if delivery is None:
@@ -72,7 +73,7 @@ class Settling:
                 settlement.problems[position] = LeaseLost("this receipt is void: the delivery has ended")
                 continue
             workers.add(delivery.worker)
-            ended += 1
+            handed.append(delivery.handed_at)
             settlement.pending += 1
             problem = _too_long(verdict, delivery.job, self._clock)
             if problem:
@@ -83,7 +84,9 @@ class Settling:
             else:
                 self._return(delivery, verdict, settlement, position)
         self.commits.commit(commits)
-        self._dispatch.pace.ended(ended)
+        self._dispatch.pace.ended(len(handed))
+        now = self._timer.now()
+        self._counters.took(Timing.TIME_AT_WORKER, [now - each for each in handed])
         settlement.close()
         for worker in workers:
             self._dispatch.offer(worker)

@@ -3,7 +3,8 @@
 from sluicemq_broker.runtime.batcher import Batcher
 from sluicemq_broker.runtime.bucket import Bucket
 from sluicemq_broker.runtime.counters import Counters, QueueCounters
-from sluicemq_broker.runtime.counts import BALANCES, Balance, Count, Gauge
+from sluicemq_broker.runtime.counts import BALANCES, Balance, Count, Gauge, Timing
+from sluicemq_broker.runtime.histogram import BOUNDS, Histogram
 from sluicemq_broker.runtime.pulse import Pulse
 from sluicemq_broker.runtime.server_time import Measure, better
 from sluicemq_broker.runtime.shield import shielded
@@ -12,16 +13,19 @@ from sluicemq_broker.runtime.turns import Turns
 
 __all__ = [
     "BALANCES",
+    "BOUNDS",
     "Balance",
     "Batcher",
     "Bucket",
     "Count",
     "Counters",
     "Gauge",
+    "Histogram",
     "Measure",
     "Pulse",
     "QueueCounters",
     "Timer",
+    "Timing",
     "Turns",
     "better",
     "shielded",

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
-from collections.abc import Callable
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from sluicemq_broker.runtime.counts import Count
+from sluicemq_broker.runtime.counts import Count, Timing
+from sluicemq_broker.runtime.histogram import Histogram
 from sluicemq_devices.hub import Notices
 
 #: Rates are taken over so many steps of so many seconds: a minute.
 _STEP: Final = 5.0
 _STEPS: Final = 12
 _RATED: Final = (Count.PUSHED, Count.DELIVERED, Count.COMMITTED)
+
+#: Of which durations a queue has the sum.
+_SUMMED: Final = {Timing.TIME_IN_QUEUE: Count.WAITED, Timing.TIME_AT_WORKER: Count.WORKED}
 
 log = logging.getLogger("broker")
 
@@ -24,6 +28,18 @@ class Counters(Notices):
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         super().__init__(log, now)
+        self.timings: dict[Timing, Histogram] = {each: Histogram() for each in Timing if not each.labels}
+        #: By MongoDB's name of the command.
+        self.statements: defaultdict[str, Histogram] = defaultdict(Histogram)
+
+    def took(self, timing: Timing, durations: Sequence[float]) -> None:
+        """So long took what has come together in one batch, in seconds."""
+        if durations:
+            self.timings[timing].observe_all(durations)
+
+    def answered(self, command: str, seconds: float) -> None:
+        """MongoDB has answered a command."""
+        self.statements[command].observe(seconds)
 
 
 class QueueCounters(Counters):
@@ -43,6 +59,15 @@ class QueueCounters(Counters):
         """Count something that somebody should hear of."""
         self.values[name] += 1
         self._broker.notice(name, text, error)
+
+    def took(self, timing: Timing, durations: Sequence[float]) -> None:
+        """So long took what has come together in one batch, in seconds."""
+        known = (
+            [each if each > 0 else 0.0 for each in durations] if min(durations, default=0) < 0 else durations
+        )
+        self._broker.took(timing, known)
+        if timing in _SUMMED:
+            self.add(_SUMMED[timing], int(sum(known) * 1000))
 
     def tick(self, now: float) -> None:
         """Every second or so; ``now`` is monotonic."""

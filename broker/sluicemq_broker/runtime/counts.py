@@ -61,6 +61,9 @@ class Count(Metric):
     PURGED = "purged", "jobs purged", "jobs"
     REDRIVEN = "redriven", "dead letters made ready again", "jobs"
 
+    WAITED = "waited", "time from acceptance to delivery of the jobs delivered, summed up", "ms", _BY_QUEUE
+    WORKED = "worked", "time from delivery to verdict of the deliveries settled, summed up", "ms", _BY_QUEUE
+
     # Workers, and those who wait for results.
     LATE_VERDICTS = "late_verdicts", "verdicts on deliveries that had ended", "verdicts", _BY_QUEUE
     BAD_VERDICTS = "bad_verdicts", "answers of workers that are no verdict", "verdicts"
@@ -108,6 +111,11 @@ class Count(Metric):
 
     # The process.
     GATES_CLOSED = "gates_closed", "times that doors were not read, for too much was on its way", "times"
+    HTTP_CONNECTIONS_CUT = (
+        "http_connections_cut",
+        "connections of the HTTP door closed for others: too many were open",
+        "connections",
+    )
     SLOW_TURNS = "slow_turns", "turns of the hub that took too long", "turns"
 
     # What was refused, by the code of its error.
@@ -136,6 +144,20 @@ class Count(Metric):
     def of(cls, error: SluiceError) -> Count:
         """Where refusals with this error are counted."""
         return cls[error.code]
+
+
+class Timing(Metric):
+    """How long something takes, as a histogram: in ``/metrics``."""
+
+    TIME_IN_QUEUE = "time_in_queue", "from a job's acceptance to its delivery, delays included", "s"
+    TIME_AT_WORKER = "time_at_worker", "from a job's delivery to the worker's verdict", "s"
+    PUSH_CONFIRMATION = "push_confirmation", "from a push, read whole, to its being durable", "s"
+    STATEMENT = "statement", "from sending a statement to MongoDB to its answer", "s", ("command",)
+
+    @property
+    def kind(self) -> str:
+        """Durations, counted within bounds."""
+        return "histogram"
 
 
 class Gauge(Metric):

@@ -34,6 +34,10 @@ class Turns:
         self._began = 0.0
         self._cpu = 0.0
         self._watchers: list[Any] = []
+        self.count = 0
+        """How many there were."""
+        self.busy = 0.0
+        """Seconds that they took."""
 
     def start(self) -> None:
         """Begin to measure; again is harmless."""
@@ -67,6 +71,8 @@ class Turns:
         cpu = time.thread_time()
         computed, self._cpu = cpu - self._cpu, cpu
         took = time.monotonic() - self._began
+        self.count += 1
+        self.busy += took
         if took > self._longest or computed > self._longest_cpu:
             self._longest = max(self._longest, took)
             self._longest_cpu = max(self._longest_cpu, computed)

@@ -26,6 +26,7 @@ from sluicemq_broker.store.outcomes import Completed, Found, RolledBack
 from sluicemq_broker.store.pauses import PauseStore
 from sluicemq_broker.store.queue_store import QueueStore
 from sluicemq_broker.store.routes import RouteStore
+from sluicemq_broker.store.state import EVERY, StoreState
 from sluicemq_broker.store.stream_changes import StreamChanges
 from sluicemq_broker.store.streams import (
     GUARD,
@@ -42,6 +43,7 @@ from sluicemq_broker.store.subscriptions import Holder, Subscription, Subscripti
 __all__ = [
     "COUNTED_EXACTLY",
     "COUNTED_STATES",
+    "EVERY",
     "GUARD",
     "SHOWN_STATES",
     "Appended",
@@ -66,6 +68,7 @@ __all__ = [
     "RouteStore",
     "Segment",
     "ServerClock",
+    "StoreState",
     "StreamChanges",
     "StreamStore",
     "Subscription",

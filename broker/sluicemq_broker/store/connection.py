@@ -16,6 +16,12 @@ from bson.codec_options import DatetimeConversion
 from bson.errors import BSONError
 from pymongo import errors as mongo_errors
 from pymongo.database import Database
+from pymongo.monitoring import (
+    CommandFailedEvent,
+    CommandListener,
+    CommandStartedEvent,
+    CommandSucceededEvent,
+)
 from pymongo.uri_parser import parse_uri
 from pymongo.write_concern import WriteConcern
 
@@ -97,16 +103,17 @@ class UnsafeStore(Unavailable):
     """The MongoDB can't keep the promise that a confirmed job survives."""
 
 
-def connect(uri: str) -> Client:
+def connect(uri: str, answered: Callable[[str, float], None] | None = None) -> Client:
     """A client that reads from the primary and whose writes wait for the majority and its journal.
 
     It connects when first used. What the URI says otherwise is left out, with a warning that names the
-    option. Raises :class:`Unavailable` for a URI that can't be used, without a word of it that is secret.
+    option. ``answered`` is told of each command, by its name, how many seconds its answer took. Raises
+    :class:`Unavailable` for a URI that can't be used, without a word of it that is secret.
     """
     kept, left_out = promised(uri)
     if left_out:
         log.warning("mongodb_uri: %s left out: the broker has its own", ", ".join(left_out))
-    return _client(kept, REPLY_TIMEOUT, PRIMARY_TIMEOUT, pool=64)
+    return _client(kept, REPLY_TIMEOUT, PRIMARY_TIMEOUT, pool=64, answered=answered)
 
 
 def connect_for_leases(uri: str, lease: float) -> Client:
@@ -130,7 +137,15 @@ def promised(uri: str) -> tuple[str, list[str]]:
     return hosts + (mark if kept else "") + kept, [each.partition("=")[0] for each in ours]
 
 
-def _client(uri: str, reply: float, primary: float, *, pool: int, repeat: bool = True) -> Client:
+def _client(
+    uri: str,
+    reply: float,
+    primary: float,
+    *,
+    pool: int,
+    repeat: bool = True,
+    answered: Callable[[str, float], None] | None = None,
+) -> Client:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", UserWarning)  # of options that it would leave out
@@ -144,6 +159,7 @@ def _client(uri: str, reply: float, primary: float, *, pool: int, repeat: bool =
                 connectTimeoutMS=int(min(primary, 5.0) * 1000),
                 maxPoolSize=pool,
                 appname="sluicemq",
+                event_listeners=[_Answers(answered)] if answered else [],
                 # One document that somebody wrote by hand must not keep all others from being read.
                 datetime_conversion=DatetimeConversion.DATETIME_AUTO,
                 unicode_decode_error_handler="replace",
@@ -173,6 +189,24 @@ def _harmless(uri: MongoUri, error: Exception) -> str:
     text = str(error)
     known = not any(secret in text for secret in uri.secrets)
     return brief(error) if text and known else f"the driver says {type(error).__name__}"
+
+
+class _Answers(CommandListener):
+    """Tells of each command how long its answer took, that of one which failed too."""
+
+    def __init__(self, answered: Callable[[str, float], None]) -> None:
+        self._answered = answered
+
+    def started(self, event: CommandStartedEvent) -> None:
+        """Of no use yet."""
+
+    def succeeded(self, event: CommandSucceededEvent) -> None:
+        """It was answered."""
+        self._answered(event.command_name, event.duration_micros / 1e6)
+
+    def failed(self, event: CommandFailedEvent) -> None:
+        """It was refused, or given up."""
+        self._answered(event.command_name, event.duration_micros / 1e6)
 
 
 def require_safe(client: Client, *, allow_unsafe: bool) -> str | None:

@@ -27,6 +27,7 @@ _LOG_SHOWN = 20
 _CONFIG = """\
 [broker]
 endpoint = "tcp://127.0.0.1:0"
+http = "127.0.0.1:0"
 [[devices]]
 kind = "streamer"
 queue = "bench-pull"

@@ -38,6 +38,11 @@ class Device(abc.ABC):
         return [door.address for door in (*self._frontends, *self._backends)]
 
     @property
+    def connections(self) -> int:
+        """How many are open at its doors."""
+        return sum(door.connections for door in (*self._frontends, *self._backends))
+
+    @property
     def received(self) -> int:
         """Messages that came in at the frontends so far."""
         return sum(door.received for door in self._frontends)

@@ -15,7 +15,7 @@ from sluicemq_broker.doors.smq.shared_answer import SharedAnswer
 from sluicemq_broker.job import State
 from sluicemq_broker.queue import Census, Context, Queue, Queues, check_name
 from sluicemq_broker.runtime import Count, Gauge, Turns
-from sluicemq_broker.store import SHOWN_STATES, Changes, DeadLetters, Inspector
+from sluicemq_broker.store import SHOWN_STATES, Changes, DeadLetters, Inspector, StoreState
 from sluicemq_devices.doors import Switchboard
 
 _CHANGEABLE: Final = frozenset(each.name for each in OPTIONS.values() if each.changeable)
@@ -27,11 +27,18 @@ class Admin:
     """The administrative verbs."""
 
     def __init__(
-        self, queues: Queues, census: Census, context: Context, turns: Turns, board: Switchboard
+        self,
+        queues: Queues,
+        census: Census,
+        context: Context,
+        turns: Turns,
+        board: Switchboard,
+        store: StoreState,
     ) -> None:
         self._queues = queues
         self._census = census
         self._board = board
+        self._store = store
         self._owners = context.owners
         self._clock = context.clock
         self._counters = context.counters
@@ -58,18 +65,32 @@ class Admin:
         hub since the last one who asked; ``longest_turn_cpu``: of the one that has computed longest.
         """
         longest, longest_cpu = self._turns.take()
+        about = self.about()
+        about["broker"] |= {
+            Gauge.LONGEST_TURN: round(longest, 4),
+            Gauge.LONGEST_TURN_CPU: round(longest_cpu, 4),
+        }
+        return about
+
+    def about(self) -> dict[str, Any]:
+        """The same, but for what is told once."""
         broker = {
             "version": __version__,
             "pid": os.getpid(),
-            Gauge.UPTIME: round(time.monotonic() - self._started, 3),
             "owner": self._owners.current,
-            Gauge.BROKERS: 1 + self._owners.others,
-            Gauge.CONNECTIONS: self._board.connections,
-            Gauge.LONGEST_TURN: round(longest, 4),
-            Gauge.LONGEST_TURN_CPU: round(longest_cpu, 4),
-            **self._queues.under_way(),
+            **self.gauges(),
+            "store": self._store.problem or "ok",
         }
         return {"broker": broker, "counters": dict(sorted(self._counters.values.items()))}
+
+    def gauges(self) -> dict[str, float]:
+        """How the broker stands."""
+        return {
+            Gauge.UPTIME: round(time.monotonic() - self._started, 3),
+            Gauge.BROKERS: 1 + self._owners.others,
+            Gauge.CONNECTIONS: self._board.connections,
+            **self._queues.under_way(),
+        }
 
     def peek(self, name: str, state: str, limit: int) -> list[dict[str, Any]]:
         """The first jobs of a state, without taking them."""

@@ -1,0 +1,165 @@
+"""The HTTP server: gevent's own, with bounds on what comes from outside.
+
+A connection has some seconds for each request and some for each answer, some KiB for its headers, and no
+body. There are so many connections at once; when one more comes, the one that has been reading its request
+for longest is closed, so that nobody who connects and says nothing keeps a health check out.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from http import HTTPStatus
+from http.client import HTTPException
+from typing import Any, Final
+
+import gevent
+from gevent.pywsgi import WSGIHandler, WSGIServer
+
+from sluicemq_broker.runtime import Count, Counters
+
+log = logging.getLogger("broker.http")
+
+#: Connections at once; seconds that one may take for a request, its first bytes included, and for reading
+#: an answer; bytes of all its headers.
+MOST_CONNECTIONS: Final = 100
+READING: Final = 20.0
+WRITING: Final = 30.0
+MOST_HEADER_BYTES: Final = 32 * 1024
+
+Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+
+
+class HttpDoor:
+    """One address where HTTP is spoken, ``host:port``; :attr:`address` is it with the port that it got."""
+
+    def __init__(self, address: str, application: Application, counters: Counters) -> None:
+        host, _, port = address.rpartition(":")
+        self._place = host.removeprefix("[").removesuffix("]").replace("*", ""), int(port.replace("*", "0"))
+        self._server = _Server(self._place, application, counters)
+
+    @property
+    def address(self) -> str:
+        """Where it listens."""
+        host, port = self._place[0], self._server.server_port or self._place[1]
+        return f"[{host}]:{port}" if ":" in host else f"{host or '*'}:{port}"
+
+    def start(self) -> None:
+        """Open it; OSError if the address is taken."""
+        self._server.start()
+
+    def stop(self) -> None:
+        """Close it, and the connections that wait; answers under way have a moment."""
+        self._server.close()
+        self._server.hang_up()
+        self._server.stop(timeout=1.0)
+
+
+class _Server(WSGIServer):  # type: ignore[misc] # gevent has no types
+    def __init__(self, place: tuple[str, int], application: Application, counters: Counters) -> None:
+        self.counters = counters
+        self.reading: dict[_Handler, float] = {}  # whose request has not come yet, the oldest first
+        self.open = 0
+        super().__init__(place, application, handler_class=_Handler, log=None, error_log=log)
+
+    def handle(self, sock: Any, address: Any) -> None:
+        """One connection, in a greenlet of its own."""
+        if self.open >= MOST_CONNECTIONS:
+            self.counters.add(Count.HTTP_CONNECTIONS_CUT)
+            if not self.reading:  # all of them are being answered
+                sock.close()
+                return
+            next(iter(self.reading)).hang_up()
+        self.open += 1
+        try:
+            super().handle(sock, address)
+        finally:
+            self.open -= 1
+
+    def hang_up(self) -> None:
+        """End the connections whose request has not come."""
+        for handler in list(self.reading):
+            handler.hang_up()
+
+
+class _Handler(WSGIHandler):  # type: ignore[misc]
+    _deadline: Any = None
+
+    def handle(self) -> None:
+        self.socket.settimeout(WRITING)
+        super().handle()
+
+    def handle_one_request(self) -> Any:
+        """Read one request in time, and answer it."""
+        self._deadline = gevent.Timeout.start_new(READING)
+        self.server.reading[self] = time.monotonic()
+        try:
+            return super().handle_one_request()
+        except gevent.Timeout as timeout:
+            if timeout is not self._deadline:
+                raise
+            return None
+        finally:
+            self._read()
+
+    def handle_one_response(self) -> None:
+        self._read()  # an answer may wait for MongoDB, inside which no greenlet is cut off
+        super().handle_one_response()
+
+    def hang_up(self) -> None:
+        """End the connection; its greenlet goes on by itself."""
+        self.server.reading.pop(self, None)
+        self.socket.close()
+
+    def read_request(self, raw_requestline: str) -> Any:
+        try:
+            read = super().read_request(raw_requestline)
+        except HTTPException as error:
+            raise ValueError(str(error)) from None  # else pywsgi shows where it was found
+        if self.content_length or self.headers.get("transfer-encoding"):
+            raise ValueError("a request has no body here")
+        return read
+
+    def MessageClass(self, file: Any, *arguments: Any) -> Any:  # noqa: N802 - pywsgi's name
+        """The headers of a request, which are bounded."""
+        return super().MessageClass(_Bounded(file, MOST_HEADER_BYTES), *arguments)
+
+    def log_error(self, msg: str, *args: Any) -> None:
+        """What a stranger has sent wrong is worth no more than a line."""
+        log.debug("%s", msg % args if args else msg)
+
+    def handle_error(self, kind: Any, value: Any, trace: Any) -> None:
+        """A client that has left or does not read is no mistake of ours."""
+        if isinstance(value, OSError):
+            self.close_connection = True
+            return
+        log.error("a request failed: %s %s", self.command, self.path, exc_info=(kind, value, trace))
+        if not self.headers_sent:
+            self.start_response(_status(HTTPStatus.INTERNAL_SERVER_ERROR), [("Connection", "close")])
+            self.write(b"the broker failed on this; its log says why\n")
+        self.close_connection = True
+
+    def _read(self) -> None:
+        self.server.reading.pop(self, None)
+        if self._deadline is not None:
+            self._deadline.close()
+
+
+class _Bounded:
+    """A file of which so many bytes can be read by line."""
+
+    def __init__(self, file: Any, room: int) -> None:
+        self._file = file
+        self._room = room
+
+    def readline(self, limit: int = -1) -> bytes:
+        line: bytes = self._file.readline(limit)
+        self._room -= len(line)
+        if self._room < 0:
+            raise ValueError("the headers are too long")
+        return line
+
+
+def _status(status: HTTPStatus) -> str:
+    return f"{status.value} {status.phrase}"

@@ -1,0 +1,218 @@
+"""``/metrics``: what the broker counts, for Prometheus, made of the tables of figures.
+
+Names follow Prometheus' conventions: ``sluicemq_``, what is counted, its unit in base units, ``_total`` for
+counters. The label ``queue`` has :data:`MOST_QUEUES` values at most; what the others count, and what was
+counted for no queue, stands under ``queue="*"``, so that a sum over all queues is that of the broker.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, Protocol
+
+import falcon
+import gevent
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+)
+from prometheus_client.core import (
+    Metric as Family,
+)
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from sluicemq_broker import __version__
+from sluicemq_broker.runtime import BOUNDS, Count, Gauge, Histogram, Timing
+from sluicemq_broker.store import COUNTED_STATES
+from sluicemq_devices.hub import Metric, Mishap
+
+#: Queues with figures of their own.
+MOST_QUEUES: Final = 1000
+#: What is counted for the others.
+OTHERS: Final = "*"
+#: One answer for all who ask within so many seconds.
+_SHARED: Final = 0.5
+_MOMENT: Final = 1e-9
+_PREFIX: Final = "sluicemq_"
+#: What would have the name of another figure.
+_NAMES: Final[dict[Metric, str]] = {Count.JOBS_REFUSED: "push_jobs_refused"}
+_STATES: Final = frozenset(COUNTED_STATES)
+
+
+class Figures(Protocol):
+    """Where the figures come from; nothing here waits."""
+
+    def counters(self) -> dict[str, int]:
+        """What the broker has counted."""
+
+    def counters_by_queue(self) -> list[tuple[str, dict[str, int]]]:
+        """The same for each queue."""
+
+    def timings(self) -> dict[Timing, dict[str, Histogram]]:
+        """Durations, by the label that splits them; empty if none does."""
+
+    def gauges(self) -> dict[str, float]:
+        """How the broker stands: its gauges and other figures by their names."""
+
+    def kept(self) -> list[dict[str, Any]]:
+        """How the queues stand."""
+
+    def devices(self) -> list[dict[str, Any]]:
+        """How the devices stand."""
+
+
+class Metrics:
+    """The resource. ``now``: monotonic seconds."""
+
+    def __init__(self, figures: Figures, now: Callable[[], float] = time.monotonic) -> None:
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(_Collector(figures))
+        ProcessCollector(registry=self._registry)
+        self._now = now
+        self._latest: dict[str, tuple[float, bytes]] = {}
+
+    def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
+        """The figures, in OpenMetrics' form for whoever accepts it, else in the older one."""
+        encode, content_type = choose_encoder(request.get_header("Accept") or "")
+        made, text = self._latest.get(content_type, (float("-inf"), b""))
+        if self._now() - made >= _SHARED:
+            text = encode(self._registry)
+            self._latest = {content_type: (self._now(), text)}
+        response.content_type = content_type
+        response.data = text
+
+
+def name_of(figure: Metric) -> str:
+    """Under which name a figure stands in ``/metrics``, without what its type adds."""
+    name = _NAMES.get(figure, str(figure))
+    if figure.unit in ("jobs", "ms") and "jobs" not in name:
+        name = f"jobs_{name}"
+    if isinstance(figure, Timing):
+        name = "mongodb_statement" if figure is Timing.STATEMENT else f"job_{name}"
+    if isinstance(figure, Gauge) and figure.labels:
+        name = f"queue_{name}"
+    return _PREFIX + name + ("_seconds" if figure.unit in ("s", "ms") else "")
+
+
+class _Collector(Collector):
+    """A family after the other; between two of them everybody else has a turn of the hub."""
+
+    def __init__(self, figures: Figures) -> None:
+        self._figures = figures
+
+    def collect(self) -> Iterator[Family]:
+        figures = self._figures
+        yield InfoMetricFamily(f"{_PREFIX}broker", "the broker's version", {"version": __version__})
+        for families in (
+            _counted(figures.counters(), figures.counters_by_queue()),
+            _timed(figures.timings()),
+            _gauges(figures.gauges()),
+            _queues(figures.kept()),
+            _devices(figures.devices()),
+        ):
+            for family in families:
+                yield family
+                gevent.sleep(_MOMENT)
+
+
+def _counted(whole: dict[str, int], queues: list[tuple[str, dict[str, int]]]) -> Iterator[Family]:
+    for figure in (*Count, *Mishap):
+        total = whole.get(figure, 0)
+        if not figure.labels:
+            family = CounterMetricFamily(name_of(figure), figure.text)
+            family.add_metric([], _in_base_units(figure, total))
+            yield family
+            continue
+        family = CounterMetricFamily(name_of(figure), figure.text, labels=figure.labels)
+        for name, values in queues[:MOST_QUEUES]:
+            count = values.get(figure, 0)
+            if count:  # one that has counted nothing is not shown: most queues never see most things
+                family.add_metric([name], _in_base_units(figure, count))
+                total -= count
+        family.add_metric([OTHERS], _in_base_units(figure, max(0, total)))
+        yield family
+
+
+def _in_base_units(figure: Metric, value: float) -> float:
+    return value / 1000 if figure.unit == "ms" else value
+
+
+def _timed(timings: dict[Timing, dict[str, Histogram]]) -> Iterator[Family]:
+    for timing, histograms in timings.items():
+        family = HistogramMetricFamily(name_of(timing), timing.text, labels=timing.labels, unit="seconds")
+        for label, histogram in histograms.items():
+            family.add_metric([label] if timing.labels else [], list(_buckets(histogram)), histogram.sum)
+        yield family
+
+
+def _buckets(histogram: Histogram) -> Iterator[tuple[str, float]]:
+    within = 0
+    for bound, count in zip((*map(str, BOUNDS), "+Inf"), histogram.counts, strict=True):
+        within += count
+        yield bound, within
+
+
+def _gauges(values: dict[str, float]) -> Iterator[Family]:
+    for figure in Gauge:
+        if not figure.labels and figure in values:
+            yield GaugeMetricFamily(name_of(figure), figure.text, value=values[figure])
+    for name, (text, kind) in _MORE.items():
+        yield kind(f"{_PREFIX}{name}", text, value=values[name])
+
+
+#: Of the process, what has no name in the tables: those would be told by ``stats``, and mean nothing there.
+_MORE: Final[dict[str, tuple[str, Any]]] = {
+    "ready": ("1 if the broker can take and hand out jobs: what /readyz says", GaugeMetricFamily),
+    "store_silent_seconds": ("since a question to MongoDB that has no answer", GaugeMetricFamily),
+    "hub_turns": ("turns of the hub", CounterMetricFamily),
+    "hub_busy_seconds": ("time that the turns of the hub took: others waited", CounterMetricFamily),
+}
+
+
+def _queues(rows: list[dict[str, Any]]) -> Iterator[Family]:
+    jobs = GaugeMetricFamily(f"{_PREFIX}queue_jobs", "jobs in MongoDB by state", labels=["queue", "state"])
+    others = dict.fromkeys(COUNTED_STATES, 0)
+    for at, row in enumerate(rows):
+        for state in COUNTED_STATES:
+            if at < MOST_QUEUES:
+                jobs.add_metric([row["name"], state], row[state])
+            else:
+                others[state] += row[state]
+    for state, count in others.items():
+        jobs.add_metric([OTHERS, state], count)
+    yield jobs
+    for figure in (each for each in Gauge if each.labels and each not in _STATES):
+        family = GaugeMetricFamily(name_of(figure), figure.text, labels=figure.labels)
+        for row in rows[:MOST_QUEUES]:
+            family.add_metric([row["name"]], row[figure] or 0)
+        yield family
+    paused = GaugeMetricFamily(f"{_PREFIX}queue_paused", "1 where it is paused", labels=["queue", "what"])
+    for row in rows[:MOST_QUEUES]:
+        for what in row["paused"]:
+            paused.add_metric([row["name"], what], 1)
+    yield paused
+
+
+def _devices(rows: Iterable[dict[str, Any]]) -> Iterator[Family]:
+    families = {
+        key: GaugeMetricFamily(f"{_PREFIX}device_{name}", text, labels=["device", "kind", "queue"])
+        for key, (name, text) in _OF_DEVICES.items()
+    }
+    for number, row in enumerate(rows):
+        for key, family in families.items():
+            family.add_metric([str(number), row["kind"], row["queue"]], row[key])
+    yield from families.values()
+
+
+_OF_DEVICES: Final = {
+    "connections": ("connections", "connections open at its doors"),
+    "held": ("held_messages", "messages between its ends and MongoDB, or its subscribers"),
+    "held_bytes": ("held_bytes", "their bytes"),
+    "unsettled": ("unsettled_jobs", "jobs at its workers without a verdict"),
+    "shut": ("shut", "1 while its producers are not read"),
+}

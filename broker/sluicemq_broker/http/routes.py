@@ -1,0 +1,116 @@
+"""Which address answers what, and what holds for all of them: who may ask, and in which words."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import logging
+from functools import partial
+from typing import Any, Final
+
+import falcon
+import falcon.media
+
+from sluicemq.errors import BadQueue, NotFound, SluiceError, Unavailable
+from sluicemq_broker.http import api
+from sluicemq_broker.http.door import Application
+from sluicemq_broker.http.health import Health, Live, Ready
+from sluicemq_broker.http.metrics import Metrics
+from sluicemq_broker.http.reader import Reader
+
+log = logging.getLogger("broker.http")
+
+#: Whoever asks through a browser gets nothing for another site: no frames, no scripts from elsewhere, no
+#: reading from there, no guessing of types, no copy in a cache.
+_HEADERS: Final = {
+    "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+}
+_STATUS: Final[dict[type[SluiceError], str]] = {
+    BadQueue: falcon.HTTP_404,
+    NotFound: falcon.HTTP_404,
+    Unavailable: falcon.HTTP_503,
+}
+
+
+def application(address: str, health: Health, metrics: Metrics, reader: Reader) -> Application:
+    """All that the door at ``address`` answers; whatever changes something is not among it."""
+    app = falcon.App(middleware=[_Guard(address)])
+    app.resp_options.media_handlers[falcon.MEDIA_JSON] = falcon.media.JSONHandler(
+        dumps=partial(json.dumps, ensure_ascii=False, default=api.as_json)
+    )
+    app.set_error_serializer(_serialize)
+    app.add_error_handler(Exception, _fail)
+    app.add_error_handler(SluiceError, _refuse)
+    app.add_route("/healthz", Live())
+    app.add_route("/readyz", Ready(health))
+    app.add_route("/metrics", metrics)
+    for path, resource in api.routes(reader).items():
+        app.add_route(path, resource)
+    return app
+
+
+class _Guard:
+    """Before and after each request. A page of another site can send one, but must not read the answer.
+
+    No header allows it to, so browsers forbid it. But a name of its own that leads to 127.0.0.1 would make it
+    the same site ("DNS rebinding"): so where only this machine is served, others' names are refused.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._local_only = _is_local(address)
+
+    def process_request(self, request: falcon.Request, _response: falcon.Response) -> None:
+        if request.method not in ("GET", "HEAD"):
+            raise falcon.HTTPMethodNotAllowed(["GET", "HEAD"])
+        if self._local_only and not _is_literal(request.get_header("Host") or ""):
+            raise falcon.HTTPForbidden(description="ask for 127.0.0.1 or localhost: this door is local")
+
+    def process_response(
+        self, _request: falcon.Request, response: falcon.Response, _resource: object, _succeeded: object
+    ) -> None:
+        response.set_headers(_HEADERS)
+
+
+def _is_local(address: str) -> bool:
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _is_literal(host: str) -> bool:
+    """True if a Host header names an address, or this machine: a stranger's page has a name of its own."""
+    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
+    try:
+        ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        return name in ("localhost", "")
+    return True
+
+
+def _refuse(
+    _request: falcon.Request, response: falcon.Response, error: SluiceError, _parameters: dict[str, Any]
+) -> None:
+    status = (each for kind, each in _STATUS.items() if isinstance(error, kind))
+    response.status = next(status, falcon.HTTP_400)
+    response.media = {"code": error.code, "message": str(error)}
+
+
+def _serialize(_request: falcon.Request, response: falcon.Response, error: falcon.HTTPError) -> None:
+    """What HTTP itself refuses, in the form of the broker's own errors."""
+    words = str(error.title or error.status).upper().split()
+    code = "_".join(word for word in words if not word.isdigit())
+    response.media = {"code": code, "message": error.description or error.title}
+
+
+def _fail(
+    request: falcon.Request, response: falcon.Response, error: Exception, _parameters: dict[str, Any]
+) -> None:
+    log.error("%s %s failed", request.method, request.path, exc_info=error)
+    response.status = falcon.HTTP_500
+    response.media = {"code": Unavailable.code, "message": "the broker failed on this; its log says why"}

@@ -1,0 +1,58 @@
+"""Whether MongoDB answers: asked twice a second, and told at once, whoever wants to know."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from sluicemq.errors import Unavailable
+from sluicemq_broker.store.connection import Client, translated
+
+#: Seconds between two questions; and after so many without an answer MongoDB is told to be away. Together
+#: under three seconds, which is how soon a probe of the broker's readiness hears of it.
+EVERY: Final = 0.5
+PATIENCE: Final = 2.0
+
+
+class StoreState:
+    """What is known of MongoDB. :meth:`watch` asks; nothing else here waits.
+
+    A MongoDB that is stopped refuses nothing: it does not answer. So what counts is for how long the last
+    question has had no answer, and not whether it has failed by now.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._asked: float | None = None  # since when an answer is awaited
+        self._failed = ""
+
+    @property
+    def silent(self) -> float:
+        """Seconds without an answer to a question that was asked; 0 if all were answered."""
+        return 0.0 if self._asked is None else self._now() - self._asked
+
+    @property
+    def reachable(self) -> bool:
+        """True if MongoDB answers, or may do so in a moment."""
+        return self.silent < PATIENCE
+
+    @property
+    def problem(self) -> str:
+        """What is wrong, in a sentence; empty if it is reachable."""
+        if self.reachable:
+            return ""
+        why = f": {self._failed}" if self._failed else ""
+        return f"MongoDB has not answered for {self.silent:.1f} s{why}"
+
+    def watch(self, client: Client) -> None:
+        """Ask once, and note the answer; a question that fails is counted from when it was asked first."""
+        if self._asked is None:
+            self._asked = self._now()
+        try:
+            with translated():
+                client.admin.command("ping")
+        except Unavailable as error:
+            self._failed = str(error)
+        else:
+            self._asked, self._failed = None, ""

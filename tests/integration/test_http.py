@@ -1,0 +1,228 @@
+"""The HTTP door: health, and an API that is as its document says."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from launcher import wait_until
+from own_queue import OwnQueue
+from plain_clients import BrokerUnderTest
+from sluicemq import Worker
+from sluicemq_broker.http import api
+from sluicemq_broker.http.door import MOST_CONNECTIONS, MOST_HEADER_BYTES
+from web import Answer, Web, all_of
+
+DOCUMENT = api.document()
+V1 = api.BASE
+
+
+@pytest.fixture
+def web(shared_broker: BrokerUnderTest) -> Web:
+    return Web(shared_broker.process.http)
+
+
+def schema_of(path: str, status: int) -> dict[str, Any]:
+    answer = DOCUMENT["paths"][path]["get"]["responses"][str(status)]
+    return {**answer["content"]["application/json"]["schema"], "components": DOCUMENT["components"]}
+
+
+def hold_against_the_document(path: str, answer: Answer) -> Any:
+    assert answer.headers["content-type"].startswith("application/json")
+    Draft202012Validator(schema_of(path, answer.status)).validate(answer.json)
+    return answer.json
+
+
+# ------------------------------------------------------------------------ health
+
+
+def test_a_broker_that_serves_is_live_and_ready(web: Web) -> None:
+    assert web.get("/healthz")[0::2] == (200, b"ok\n")
+    ready = web.get("/readyz")
+    assert ready.status == 200
+    assert hold_against_the_document("/readyz", ready) == {
+        "ready": True, "store": "ok", "lease": "ok", "doors": "ok",
+    }  # fmt: skip
+
+
+# --------------------------------------------------------------------------- api
+
+
+def test_the_document_has_every_path_and_no_other() -> None:
+    reader: Any = SimpleNamespace()
+    served = set(api.routes(reader))
+    assert {path for path in DOCUMENT["paths"] if path.startswith(V1)} == served
+
+
+def test_the_document_is_served_as_it_lies_in_the_package(web: Web) -> None:
+    assert web.get(f"{V1}/openapi.json").json == DOCUMENT
+
+
+def test_the_broker_tells_of_itself_and_what_it_has_counted(web: Web, jobs: OwnQueue) -> None:
+    jobs.push()
+    told = hold_against_the_document(f"{V1}/broker", web.get(f"{V1}/broker"))
+    assert told["broker"]["store"] == "ok"
+    assert told["counters"]["pushed"] >= 1
+
+
+def test_a_queue_is_told_as_the_library_has_it(web: Web, jobs: OwnQueue) -> None:
+    # Given
+    jobs.push(b"now")
+    jobs.push(b"later", delay=1000)
+    # When
+    told = hold_against_the_document(f"{V1}/queues/{{queue}}", web.get(f"{V1}/queues/{jobs.queue}"))
+    # Then
+    assert (told["ready"], told["scheduled"], told["exact"]) == (1, 1, True)
+    assert told.keys() == jobs.counts().keys()
+
+
+def test_all_queues_are_told_from_what_is_known(web: Web, jobs: OwnQueue) -> None:
+    jobs.push()
+    jobs.counts()
+    told = hold_against_the_document(f"{V1}/queues", web.get(f"{V1}/queues"))
+    assert jobs.queue in {row["name"] for row in told["queues"]}
+
+
+def test_jobs_are_told_by_state_with_their_payloads_as_text_or_base64(web: Web, jobs: OwnQueue) -> None:
+    # Given
+    jobs.push(b"<script>alert(1)</script>", id="a/b?c")
+    jobs.push(b"\xff\x00")
+    # When
+    path, address = f"{V1}/queues/{{queue}}/jobs", f"{V1}/queues/{jobs.queue}/jobs?state=ready&limit=5"
+    answer = web.get(address)
+    told = hold_against_the_document(path, answer)["jobs"]
+    # Then
+    assert [each["payload"] for each in told] == ["<script>alert(1)</script>", {"base64": "/wA="}]
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+def test_one_job_is_found_by_its_id(web: Web, jobs: OwnQueue) -> None:
+    job_id = jobs.push(b"here", priority=7)
+    answer = web.get(f"{V1}/queues/{jobs.queue}/jobs/{quote(job_id, safe='')}")
+    told = hold_against_the_document(f"{V1}/queues/{{queue}}/jobs/{{job_id}}", answer)
+    assert (told["id"], told["payload"], told["priority"]) == (job_id, "here", 7)
+
+
+def test_workers_are_told_with_what_they_have(web: Web, jobs: OwnQueue) -> None:
+    jobs.push(id="busy")
+    with jobs.reserve(1):
+        told = hold_against_the_document(f"{V1}/workers", web.get(f"{V1}/workers"))["workers"]
+        (mine,) = [each for each in told if each["queue"] == jobs.queue]
+        assert [each["id"] for each in mine["jobs"]] == ["busy"]
+
+
+def test_devices_are_told_with_their_doors(web: Web, shared_broker: BrokerUnderTest) -> None:
+    told = hold_against_the_document(f"{V1}/devices", web.get(f"{V1}/devices"))["devices"]
+    assert [each["frontend"] for each in told] == [each["frontend"] for each in shared_broker.process.devices]
+    assert all(each["connections"] >= 0 for each in told)
+
+
+@pytest.mark.parametrize(
+    ("path", "asked", "status", "code"),
+    [
+        ("queues/{queue}", "queues/nosuch", 404, "BAD_QUEUE"),
+        ("queues/{queue}", "queues/%2e%2e%2fetc", 404, "NOT_FOUND"),
+        ("queues/{queue}/jobs", "queues/QUEUE/jobs?state=odd", 400, "BAD_FRAMES"),
+        ("queues/{queue}/jobs", "queues/QUEUE/jobs?limit=0", 400, "INVALID_PARAMETER"),
+        ("queues/{queue}/jobs", "queues/QUEUE/jobs?limit=1e9", 400, "INVALID_PARAMETER"),
+        ("queues/{queue}/jobs/{job_id}", "queues/QUEUE/jobs/nosuch", 404, "NOT_FOUND"),
+    ],
+)
+def test_what_can_not_be_told_is_refused_with_a_code(
+    web: Web, jobs: OwnQueue, path: str, asked: str, status: int, code: str
+) -> None:
+    jobs.push()
+    answer = web.get(f"{V1}/{asked.replace('QUEUE', jobs.queue)}")
+    assert answer.status == status
+    assert hold_against_the_document(f"{V1}/{path}", answer)["code"] == code
+
+
+def test_what_is_not_there_is_404_and_says_so_in_json(web: Web) -> None:
+    answer = web.get("/nosuch")
+    assert (answer.status, answer.json["code"]) == (404, "NOT_FOUND")
+
+
+# -------------------------------------------------------------- who may ask, and how
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "NONSENSE"])
+def test_nothing_but_reading_is_answered(web: Web, method: str) -> None:
+    assert web.get(f"{V1}/queues", method).status in (400, 405)
+
+
+def test_no_other_site_may_read_what_it_tells(web: Web) -> None:
+    answer = web.get(f"{V1}/queues", Origin="https://evil.example")
+    assert "access-control-allow-origin" not in answer.headers
+    assert answer.headers["cross-origin-resource-policy"] == "same-origin"
+    assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:5580", "127.0.0.1.evil.example"])
+def test_a_name_of_another_site_that_leads_here_is_refused(web: Web, host: str) -> None:
+    assert web.get(f"{V1}/queues", Host=host).status == 403
+
+
+@pytest.mark.parametrize("host", ["localhost:5580", "127.0.0.1", "[::1]:80", "10.0.0.7:5580"])
+def test_this_machine_may_be_called_by_its_address(web: Web, host: str) -> None:
+    assert web.get("/healthz", Host=host).status == 200
+
+
+# ------------------------------------------------------------------------- bounds
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"GET /" + b"x" * 10_000 + b" HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nX: " + b"x" * MOST_HEADER_BYTES + b"\r\n\r\n",
+        b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * (MOST_HEADER_BYTES // 6) + b"\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nffffffff\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
+        b"\x00\x01\x02\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+    ],
+    ids=["path", "header", "headers", "body", "chunks", "negative", "rubbish", "version"],
+)
+def test_what_is_too_long_or_no_request_is_refused_and_the_connection_ended(
+    web: Web, request_bytes: bytes
+) -> None:
+    assert web.send(request_bytes)[:12] in (b"HTTP/1.1 400", b"HTTP/1.1 414", b"HTTP/1.0 400", b"")
+    assert web.get("/healthz").status == 200
+
+
+def test_those_who_connect_and_say_nothing_keep_nobody_out(web: Web) -> None:
+    silent = [web.dial() for _ in range(MOST_CONNECTIONS)]
+    try:
+        silent[-1].sendall(b"GET /healthz HT")
+        assert web.get("/healthz").status == 200
+        assert all_of(silent[0]) == b""  # the one that was silent longest
+    finally:
+        for each in silent:
+            each.close()
+
+
+def test_a_connection_may_be_used_again(web: Web) -> None:
+    with web.dial() as stranger:
+        ask = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        stranger.sendall(ask + ask + ask.replace(b"Host", b"Connection: close\r\nHost"))
+        assert all_of(stranger).count(b"ok\n") == 3
+
+
+def test_a_queue_that_is_looked_at_while_it_works_is_told_without_waiting(web: Web, jobs: OwnQueue) -> None:
+    # Given
+    done: list[str] = []
+    with Worker(jobs.endpoint, jobs.queue, lambda job: done.append(job.id), prefetch=50):
+        for _ in range(200):
+            jobs.producer.push(jobs.queue, b"job")
+        # When
+        rows = [web.get(f"{V1}/queues").json["queues"] for _ in range(5)]
+        wait_until(lambda: len(done) == 200, what="the work")
+    # Then
+    mine = [row for told in rows for row in told if row["name"] == jobs.queue]
+    assert all(json.dumps(row) for row in mine)

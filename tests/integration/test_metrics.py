@@ -1,0 +1,192 @@
+"""``/metrics``: the figures are there, in the forms of Prometheus, by its conventions."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.openmetrics import parser as openmetrics
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import CollectorRegistry
+
+from launcher import wait_until
+from own_queue import OwnQueue
+from plain_clients import BrokerUnderTest
+from sluicemq import Worker
+from sluicemq_broker.http import metrics
+from sluicemq_broker.http.metrics import MOST_QUEUES, OTHERS, name_of
+from sluicemq_broker.runtime.counts import Count, Gauge, Timing
+from sluicemq_broker.runtime.histogram import Histogram
+from sluicemq_broker.store.inspect import COUNTED_STATES
+from sluicemq_devices.hub.counts import Mishap
+from web import Web
+
+OPENMETRICS = "application/openmetrics-text; version=1.0.0"
+
+
+@pytest.fixture
+def web(shared_broker: BrokerUnderTest) -> Web:
+    return Web(shared_broker.process.http)
+
+
+class Scrape:
+    """What one scrape has brought."""
+
+    def __init__(self, families: Iterator[Any]) -> None:
+        self.families = {each.name: each for each in families}
+
+    def value(self, sample: str, **labels: str) -> float:
+        """The one sample of this name with these labels; NaN if there is none."""
+        found = (
+            float(each.value)
+            for family in self.families.values()
+            for each in family.samples
+            if each.name == sample and each.labels == labels
+        )
+        return next(found, math.nan)
+
+
+def scrape(web: Web) -> Scrape:
+    answer = web.get("/metrics", Accept=OPENMETRICS)
+    assert answer.status == 200
+    assert answer.headers["content-type"].startswith("application/openmetrics-text")
+    return Scrape(openmetrics.text_string_to_metric_families(answer.body.decode()))  # type: ignore[no-untyped-call]
+
+
+def test_a_job_is_counted_from_its_push_to_its_commit(web: Web, jobs: OwnQueue) -> None:
+    # Given
+    for _ in range(3):
+        jobs.push()
+    with Worker(jobs.endpoint, jobs.queue, lambda _job: None):
+        wait_until(lambda: not jobs.counts()["reserved"] + jobs.counts()["ready"], what="the work")
+    # Then
+    seen = wait_until(
+        lambda: (found := scrape(web)).value("sluicemq_jobs_committed_total", queue=jobs.queue) == 3 and found
+    )
+    assert seen.value("sluicemq_jobs_pushed_total", queue=jobs.queue) == 3
+    assert seen.value("sluicemq_jobs_delivered_total", queue=jobs.queue) >= 3
+    assert seen.value("sluicemq_job_time_in_queue_seconds_count") >= 3
+    assert seen.value("sluicemq_job_time_at_worker_seconds_count") >= 3
+    assert seen.value("sluicemq_job_push_confirmation_seconds_count") >= 1
+    assert seen.value("sluicemq_mongodb_statement_seconds_count", command="insert") >= 1
+    assert seen.value("sluicemq_jobs_waited_seconds_total", queue=jobs.queue) >= 0
+
+
+def test_how_the_broker_its_queues_and_its_devices_stand_is_told(web: Web, jobs: OwnQueue) -> None:
+    jobs.push(delay=1000)
+    jobs.counts()
+    wait_until(
+        lambda: scrape(web).value("sluicemq_queue_jobs", queue=jobs.queue, state="scheduled") == 1,
+        what="the delayed job",
+    )
+    seen = scrape(web)
+    assert seen.value("sluicemq_ready") == 1
+    assert seen.value("sluicemq_brokers") >= 1
+    assert seen.value("sluicemq_connections") >= 1
+    assert seen.value("sluicemq_hub_turns_total") > 0
+    assert seen.value("process_resident_memory_bytes") > 0
+    assert seen.value("process_open_fds") > 0
+    assert seen.value("sluicemq_device_connections", device="0", kind="queue", queue="serves") >= 0
+
+
+def test_the_older_form_is_given_to_whoever_does_not_ask_for_the_new_one(web: Web) -> None:
+    answer = web.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain")
+    found = {each.name for each in text_string_to_metric_families(answer.body.decode())}
+    assert "sluicemq_jobs_pushed" in found
+
+
+# -------------------------------------------------------------------- conventions
+
+
+@pytest.fixture(scope="module")
+def everything() -> Scrape:
+    """All figures of a broker that has counted each, in the new form."""
+    registry = CollectorRegistry()
+    registry.register(metrics._Collector(Everything(queues=3)))
+    text = choose_encoder(OPENMETRICS)[0](registry).decode()
+    return Scrape(openmetrics.text_string_to_metric_families(text))  # type: ignore[no-untyped-call]
+
+
+class Everything:
+    """A broker in which everything has happened once, with so many queues."""
+
+    def __init__(self, queues: int) -> None:
+        self.names = [f"queue-{number}" for number in range(queues)]
+        self.once = {str(each): 1 for each in (*Count, *Mishap)}
+
+    def counters(self) -> dict[str, int]:
+        return dict.fromkeys(self.once, len(self.names) + 1)
+
+    def counters_by_queue(self) -> list[tuple[str, dict[str, int]]]:
+        return [(name, self.once) for name in self.names]
+
+    def timings(self) -> dict[Timing, dict[str, Histogram]]:
+        return {each: {"insert" if each.labels else "": Histogram()} for each in Timing}
+
+    def gauges(self) -> dict[str, float]:
+        return dict.fromkeys([*map(str, Gauge), *metrics._MORE], 1.0)
+
+    def kept(self) -> list[dict[str, Any]]:
+        gauges = dict.fromkeys(map(str, Gauge), 1)
+        return [{"name": name, "paused": ["intake"], **gauges} for name in self.names]
+
+    def devices(self) -> list[dict[str, Any]]:
+        return [{"kind": "queue", "queue": "mail", **dict.fromkeys(metrics._OF_DEVICES, 1)}]
+
+
+def test_names_are_as_promtool_wants_them(everything: Scrape) -> None:
+    """The rules of ``promtool check metrics``, which no package brings."""
+    wrong = []
+    for name, family in everything.families.items():
+        if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name):
+            wrong.append(f"{name}: not lower case with underscores")
+        if not family.documentation:
+            wrong.append(f"{name}: no help")
+        if family.type == "counter" and not all(each.name.endswith("_total") for each in family.samples):
+            wrong.append(f"{name}: a counter ends in _total")
+        if family.type != "counter" and name.endswith(("_total", "_count", "_sum", "_bucket")):
+            wrong.append(f"{name}: this ending is of another type")
+        if re.search(r"_(gauge|counter|histogram|summary)(_|$)", name):
+            wrong.append(f"{name}: the type stands in the name")
+        if re.search(r"_(ms|milliseconds|minutes|hours|kb|mb|kilobytes|megabytes|percent)(_|$)", name):
+            wrong.append(f"{name}: not a base unit")
+        wrong += [
+            f"{name}: label {label} repeats the name or is no word"
+            for each in family.samples
+            for label in each.labels
+            if label not in ("le", "queue", "state", "command", "what", "device", "kind", "version")
+        ]
+    assert wrong == []
+
+
+def test_every_figure_of_the_tables_is_there(everything: Scrape) -> None:
+    shown = set(everything.families)
+    told_otherwise = {*COUNTED_STATES, Gauge.LONGEST_TURN, Gauge.LONGEST_TURN_CPU}
+    figures = [*Count, *Mishap, *Timing, *(each for each in Gauge if each not in told_otherwise)]
+    assert {name_of(each) for each in figures} - shown == set()
+
+
+def test_no_two_figures_have_one_name() -> None:
+    names = [name_of(each) for each in (*Count, *Mishap, *Timing)]
+    assert len(names) == len(set(names))
+
+
+def test_the_sum_over_all_queues_is_that_of_the_broker(everything: Scrape) -> None:
+    pushed = everything.families["sluicemq_jobs_pushed"].samples
+    assert sum(each.value for each in pushed) == 4
+    assert {each.labels["queue"] for each in pushed} == {"queue-0", "queue-1", "queue-2", OTHERS}
+
+
+def test_there_are_no_more_series_than_for_so_many_queues() -> None:
+    families = list(metrics._Collector(Everything(queues=MOST_QUEUES + 50)).collect())
+    for family in families:
+        names = {each.labels["queue"] for each in family.samples if "queue" in each.labels}
+        assert len(names) <= MOST_QUEUES + 1
+    (jobs,) = (each for each in families if each.name == "sluicemq_queue_jobs")
+    others = [each.value for each in jobs.samples if each.labels == {"queue": OTHERS, "state": "ready"}]
+    assert others == [50]

@@ -1,0 +1,84 @@
+"""Whether MongoDB answers, as a broker tells it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pymongo.errors import AutoReconnect, NotPrimaryError
+
+from sluicemq_broker.store.state import PATIENCE, StoreState
+
+
+class Server:
+    """A MongoDB that answers as it is told, or does something else while it is asked."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.state = StoreState(lambda: self.now)
+        self.meanwhile: Callable[[], Any] = lambda: None
+
+    @property
+    def admin(self) -> Any:
+        return self
+
+    def command(self, _name: str) -> dict[str, Any]:
+        self.meanwhile()
+        return {"ok": 1}
+
+    def ask(self, meanwhile: Callable[[], Any] = lambda: None) -> None:
+        self.meanwhile = meanwhile
+        client: Any = self
+        self.state.watch(client)
+
+    def fail(self, seconds: float = 0.0) -> None:
+        self.now += seconds
+        raise AutoReconnect("connection refused")
+
+
+def test_one_that_answers_is_reachable_and_has_no_problem() -> None:
+    server = Server()
+    server.ask()
+    assert (server.state.reachable, server.state.problem, server.state.silent) == (True, "", 0.0)
+
+
+def test_one_that_does_not_answer_is_away_before_the_question_has_failed() -> None:
+    # Given
+    server, seen = Server(), list[tuple[bool, str]]()
+
+    def stand_still() -> None:
+        for _ in range(2):
+            server.now += PATIENCE / 2
+            seen.append((server.state.reachable, server.state.problem))
+
+    # When
+    server.ask(stand_still)
+    # Then
+    assert seen == [(True, ""), (False, "MongoDB has not answered for 2.0 s")]
+    assert server.state.reachable
+
+
+def test_questions_that_fail_are_counted_from_the_first_one_and_the_last_error_is_told() -> None:
+    server = Server()
+    for _ in range(3):
+        server.ask(lambda: server.fail(1.0))
+    assert not server.state.reachable
+    assert server.state.problem.startswith("MongoDB has not answered for 3.0 s: AutoReconnect")
+
+
+def test_one_answer_makes_it_reachable_again() -> None:
+    server = Server()
+    server.ask(lambda: server.fail(60.0))
+    server.ask()
+    assert server.state.reachable
+
+
+def test_one_that_has_no_primary_is_not_reachable() -> None:
+    server = Server()
+
+    def refuse() -> None:
+        server.now += PATIENCE
+        raise NotPrimaryError("not primary")
+
+    server.ask(refuse)
+    assert "not primary" in server.state.problem

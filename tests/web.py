@@ -1,0 +1,64 @@
+"""A reader of the HTTP door, for tests: plain requests, and bytes as a stranger would send them."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+from typing import Any, NamedTuple
+
+from launcher import TIMEOUT
+
+
+class Answer(NamedTuple):
+    """What came back."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        """The body, read."""
+        return json.loads(self.body)
+
+
+class Web:
+    """The door at ``host:port``."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+    def get(self, path: str, method: str = "GET", body: bytes | None = None, **headers: str) -> Answer:
+        """One request, on a connection of its own."""
+        connection = http.client.HTTPConnection(self.address, timeout=TIMEOUT)
+        try:
+            connection.request(
+                method, path, body, {name.replace("_", "-"): headers[name] for name in headers}
+            )
+            response = connection.getresponse()
+            return Answer(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())
+        finally:
+            connection.close()
+
+    def dial(self) -> socket.socket:
+        """A bare connection."""
+        host, _, port = self.address.rpartition(":")
+        return socket.create_connection((host, int(port)), timeout=TIMEOUT)
+
+    def send(self, text: bytes) -> bytes:
+        """Send these bytes, and all that comes back until the door hangs up."""
+        with self.dial() as stranger:
+            stranger.sendall(text)
+            return all_of(stranger)
+
+
+def all_of(stranger: socket.socket) -> bytes:
+    """What comes until the other side hangs up."""
+    came = b""
+    try:
+        while part := stranger.recv(65536):
+            came += part
+    except ConnectionError:
+        pass
+    return came
