@@ -42,7 +42,7 @@ def test_a_mongodb_that_is_stopped_makes_the_broker_unready_and_stats_say_the_sa
             os.kill(broker.mongod_pid, signal.SIGCONT)
         # Then
         assert unready.json["store"].startswith("MongoDB has not answered for")
-        assert (unready.json["ready"], unready.json["doors"]) == (False, "ok")
+        assert (unready.json["serves"], unready.json["doors"]) == (False, "ok")
         assert stats["broker"]["store"].startswith("MongoDB has not answered for")
         assert [(row["name"], row["ready"]) for row in stats["queues"] if row["ready"]] == [("mail", 1)]
         assert alive.status == scraped.status == 200

@@ -46,7 +46,7 @@ def test_a_broker_that_serves_is_live_and_ready(web: Web) -> None:
     ready = web.get("/readyz")
     assert ready.status == 200
     assert hold_against_the_document("/readyz", ready) == {
-        "ready": True, "store": "ok", "lease": "ok", "doors": "ok",
+        "serves": True, "store": "ok", "lease": "ok", "doors": "ok",
     }  # fmt: skip
 
 

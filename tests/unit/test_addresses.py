@@ -31,7 +31,7 @@ def taken() -> Iterator[str]:
 
 
 def test_a_door_that_is_taken_is_named_with_what_to_do(tmp_path: Path, taken: str) -> None:
-    text = f"{taken} is taken, perhaps by another broker; choose other doors with --endpoint or"
+    text = f"{taken} is taken, perhaps by another broker; choose other doors with --endpoint, --http or"
     for wrong in (config(tmp_path, taken), config(tmp_path, tcp(), backend=taken)):
         with pytest.raises(Unavailable, match=text):
             addresses.require_free(wrong)

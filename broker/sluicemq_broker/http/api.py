@@ -16,6 +16,7 @@ from gevent.lock import BoundedSemaphore
 
 from sluicemq.errors import BadFrames
 from sluicemq_broker.http.reader import Reader
+from sluicemq_broker.job import State
 from sluicemq_broker.store import SHOWN_STATES
 
 BASE: Final = "/api/v1"
@@ -94,7 +95,7 @@ def document() -> dict[str, Any]:
 
 
 def _which_jobs(request: falcon.Request) -> tuple[str, int]:
-    state = request.get_param("state") or "ready"
+    state = request.get_param("state") or State.READY
     if state not in SHOWN_STATES:
         raise BadFrames(f"state {state[:32]!r} is not one of {', '.join(SHOWN_STATES)}")
     limit = request.get_param_as_int("limit", min_value=1, max_value=_MOST_PEEKED, default=20)

@@ -51,9 +51,9 @@ class Ready:
         self._health = health
 
     def on_get(self, _request: falcon.Request, response: falcon.Response) -> None:
-        """``{ready, store, lease, doors}``, each of these ``ok`` or what is wrong."""
+        """``{serves, store, lease, doors}``, each of these ``ok`` or what is wrong."""
         problems = self._health.problems
         ready = not any(problems.values())
         shown: dict[str, Any] = {name: problem or "ok" for name, problem in problems.items()}
         response.status = falcon.HTTP_200 if ready else falcon.HTTP_503
-        response.media = {"ready": ready, **shown}
+        response.media = {"serves": ready, **shown}

@@ -162,15 +162,15 @@ def _gauges(values: dict[str, float]) -> Iterator[Family]:
         if not figure.labels and figure in values:
             yield GaugeMetricFamily(name_of(figure), figure.text, value=values[figure])
     for name, (text, kind) in _MORE.items():
-        yield kind(f"{_PREFIX}{name}", text, value=values[name])
+        yield kind(name, text, value=values[name])
 
 
 #: Of the process, what has no name in the tables: those would be told by ``stats``, and mean nothing there.
 _MORE: Final[dict[str, tuple[str, Any]]] = {
-    "ready": ("1 if the broker can take and hand out jobs: what /readyz says", GaugeMetricFamily),
-    "store_silent_seconds": ("since a question to MongoDB that has no answer", GaugeMetricFamily),
-    "hub_turns": ("turns of the hub", CounterMetricFamily),
-    "hub_busy_seconds": ("time that the turns of the hub took: others waited", CounterMetricFamily),
+    "sluicemq_ready": ("1 if the broker can take and hand out jobs: what /readyz says", GaugeMetricFamily),
+    "sluicemq_store_silent_seconds": ("since a question to MongoDB that has no answer", GaugeMetricFamily),
+    "sluicemq_hub_turns": ("turns of the hub", CounterMetricFamily),
+    "sluicemq_hub_busy_seconds": ("time that the turns of the hub took: others waited", CounterMetricFamily),
 }
 
 

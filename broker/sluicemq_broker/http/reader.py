@@ -73,8 +73,8 @@ class Reader:
         """How the broker stands."""
         return {
             **self._admin.gauges(),
-            "ready": float(not any(self._health.problems.values())),
-            "store_silent_seconds": self._store.silent,
-            "hub_turns": self._turns.count,
-            "hub_busy_seconds": self._turns.busy,
+            "sluicemq_ready": float(not any(self._health.problems.values())),
+            "sluicemq_store_silent_seconds": self._store.silent,
+            "sluicemq_hub_turns": self._turns.count,
+            "sluicemq_hub_busy_seconds": self._turns.busy,
         }
