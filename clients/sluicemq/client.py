@@ -168,6 +168,14 @@ class Client:
         self._questions.ask(wire.PING, timeout=self.timeout if timeout is None else timeout)
         return monotonic() - asked
 
+    def health(self, timeout: float | None = None) -> dict[str, Any]:
+        """Whether the broker's MongoDB answers: ``store``, which is "ok" or says what is wrong.
+
+        ``store_silent`` is the seconds since a question to it that has no answer. The broker tells this at
+        once, whatever MongoDB does; one of an older version tells nothing.
+        """
+        return dict(self._questions.ask(wire.PING, True, timeout=timeout or self.timeout) or {})  # noqa: FBT003
+
     def close(self) -> None:
         """Leave the broker and end the connection; again is harmless."""
         self._closed = True

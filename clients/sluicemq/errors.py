@@ -160,6 +160,11 @@ class Timeout(SluiceError, TimeoutError):
 
     code = "TIMEOUT"
 
+    def __init__(self, message: str = "", id: str | None = None) -> None:  # noqa: A002
+        super().__init__(message)
+        self.id = id
+        """The job of which nothing was heard, and which may be stored: pushed again with it, it is one."""
+
 
 class DifferentStore(SluiceError):
     """Two queues lie in different MongoDB deployments, so no transaction can join them."""

@@ -162,7 +162,7 @@ class Producer:
         except TimeoutError:
             reply.cancel()
             job = f"job {reply.receipt.id} for queue {queue}"
-            raise Timeout(f"{job} has no result after {timeout:g} s") from None
+            raise Timeout(f"{job} has no result after {timeout:g} s", reply.receipt.id) from None
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until nothing is unconfirmed.

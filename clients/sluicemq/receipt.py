@@ -76,7 +76,8 @@ class Receipt:
         it raises :class:`~sluicemq.Forked`: only the parent hears what becomes of it.
         """
         if not self._settled and not self._wait(timeout):
-            raise Timeout(f"job {self.id} for queue {self.queue} is not confirmed after {timeout:g} s")
+            job = f"job {self.id} for queue {self.queue}"
+            raise Timeout(f"{job} is not confirmed after {timeout:g} s", self.id)
         if self._error is not None:
             self.heard = True
             raise self._error

@@ -30,7 +30,8 @@ From the client::
     SETTLE  [n, [[receipt, verdict, detail|nil, delay|nil], ...]]
                                                         -> [[position, code, text], ...]  refused ones
     EXTEND  [n, [receipt, ...], seconds]                -> [[position, code, text], ...]  refused ones
-    PING    [n]                                         -> nil
+    PING    [n, health]                                 -> nil; with true, of the broker's MongoDB:
+                                                           {store: "ok" or what is wrong, store_silent}
     BYE     [n]                                         -> nil     unsettled jobs are given back
     QUEUES  [n]                                         -> [{name, ready, ...}, ...]
     QUEUE   [n, queue]                                  -> {name, ready, ...}
@@ -127,6 +128,9 @@ RELEASE: Final = "RELEASE"
 #: What of a queue can be paused: handing out jobs, taking jobs in.
 DELIVERY: Final = "delivery"
 INTAKE: Final = "intake"
+
+#: What a broker says of a MongoDB that answers; of another one it says what is wrong.
+STORE_OK: Final = "ok"
 
 #: Dead letters in one REDRIVE, and ids in it, at most.
 MOST_REDRIVEN: Final = 10_000

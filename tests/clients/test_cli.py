@@ -21,7 +21,7 @@ from click.testing import CliRunner, Result
 
 from sluicemq import BadQueue, NotFound, installed, wire
 from sluicemq.cli.app import app
-from stub_broker import SECONDS, StubBroker
+from stub_broker import SECONDS, SILENCE, StubBroker
 
 Run = Callable[..., Result]
 
@@ -47,6 +47,58 @@ def test_the_package_itself_is_the_command(flag: str) -> None:
     command = [sys.executable, "-m", "sluicemq", flag]
     told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=SECONDS).stdout
     assert told == f"sluicemq, version {metadata.version('sluicemq')}\n"
+
+
+# ----------------------------------------------------- a broker without its store
+
+
+def silent_store(broker: StubBroker) -> None:
+    """It answers what it can without MongoDB."""
+    health = {"store": "MongoDB has not answered for 4.2 s", "store_silent": 4.2}
+    broker.on[wire.PING] = lambda message: health if message.fields == [True] else None
+
+
+def test_a_push_that_only_the_store_has_not_confirmed_says_so_and_how_to_repeat_it(
+    broker: StubBroker, run: Run
+) -> None:
+    silent_store(broker)
+    broker.on[wire.PUSH] = lambda _message: SILENCE
+    result = run("--timeout", "0.5", "push", "mail", "hello", "--id", "mine")
+    assert result.exit_code == 4
+    assert result.stderr == (
+        "sluicemq: job mine for queue mail is not confirmed after 0.5 s; the broker answers, its store does "
+        "not: MongoDB has not answered for 4.2 s. Job mine may be stored already, or still be: push it "
+        "again with --id mine, which makes no second one\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "command", [["purge", "mail", "--yes"], ["call", "mail", "x"], ["result", "mail", "x"]]
+)
+def test_every_command_tells_a_silent_store_from_a_silent_broker(
+    broker: StubBroker, run: Run, command: list[str]
+) -> None:
+    # Given
+    for verb in (wire.PURGE, wire.RESULT):
+        broker.on[verb] = lambda _message: SILENCE
+    # When, Then: all answer
+    answered = run("--timeout", "0.5", *command, "--json")
+    assert (answered.exit_code, "--timeout" in answered.stderr) in [(3, True), (1, False)]
+    # When, Then: the store does not
+    silent_store(broker)
+    silent = run("--timeout", "0.5", *command, "--json")
+    assert (silent.exit_code, "its store does not: MongoDB has not answered" in silent.stderr) == (4, True)
+    assert json.loads(silent.stdout)["error"]["code"] == "TIMEOUT"
+
+
+def test_a_ping_tells_of_the_store(broker: StubBroker, run: Run) -> None:
+    assert run("ping").exit_code == 0  # of an older broker, which tells nothing of it
+    silent_store(broker)
+    result = run("ping", "--json")
+    told = json.loads(result.stdout)
+    assert (result.exit_code, told["store"], told["store_silent"]) == (
+        4, "MongoDB has not answered for 4.2 s", 4.2,
+    )  # fmt: skip
 
 
 # ---------------------------------------------------------------------- push

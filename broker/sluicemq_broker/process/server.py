@@ -44,8 +44,6 @@ _WRITING_SHARE = 0.3
 #: Seconds that a MongoDB gets in any case: to write what is given back; to mark the lease dead.
 _LAST_WRITES = 0.2
 _LEAVING = 1.0
-#: MongoDB is not asked for counts while it has said nothing for so many seconds.
-_DISTRUSTED = 5.0
 #: How often a starting broker tries to write its lease.
 _LEASE_TRIES = 5
 
@@ -80,7 +78,7 @@ class Server:
         maker = JobMaker(self._clock, settings.max_job_bytes)
         self._turns = Turns(self.counters)
         self._store = StoreState()
-        self._census = Census(self._queues, self._context, trusted=lambda: self._store.silent < _DISTRUSTED)
+        self._census = Census(self._queues, self._context, trusted=lambda: self._store.reachable)
         admin = Admin(self._queues, self._census, self._context, self._turns, self._board, self._store)
         self._sessions = SessionDoor(settings, self._board, self._queues, maker, admin, self.counters)
         self._devices: list[Device] = [self._device(each, maker) for each in config.devices]

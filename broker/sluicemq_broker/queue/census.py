@@ -26,6 +26,7 @@ from sluicemq_broker.store import COUNTED_EXACTLY, COUNTED_STATES, Inspector, Un
 #: Seconds of counting that one question for all queues begins; and how long whoever asks waits for MongoDB.
 ASKED: Final = 0.1
 _PATIENT: Final = 5.0
+_LOOK: Final = 0.25  # seconds until it is seen that MongoDB does not answer anybody
 #: Of each poll, seconds that are spent on counting: what was counted before, and what never was.
 _AGAIN, _FIRST = 0.05, 0.25
 #: Seconds after which a queue is counted again: one in which something happens, and one at rest.
@@ -105,10 +106,14 @@ class Census:
             raise Unavailable("MongoDB does not answer: nothing can be counted")
         done: AsyncResult[None] = AsyncResult()
         gevent.spawn(_tell, count, done)
-        try:
-            done.get(timeout=_PATIENT)
-        except gevent.Timeout:
-            raise Unavailable(f"MongoDB has not answered for {_PATIENT:g} s") from None
+        for _ in range(max(1, round(_PATIENT / _LOOK))):
+            done.wait(_LOOK)
+            if done.ready():
+                done.get()
+                return
+            if not self._trusted():
+                break
+        raise Unavailable("MongoDB has not answered: nothing can be counted")
 
     def _look(self) -> None:
         self._queues.discover()

@@ -168,6 +168,7 @@ class Gauge(Metric):
     CONNECTIONS = "connections", "connections open at all doors", "connections"
     LONGEST_TURN = "longest_turn", "longest turn of its hub since somebody last asked", "s"
     LONGEST_TURN_CPU = "longest_turn_cpu", "CPU time of the turn that has computed longest since then", "s"
+    STORE_SILENT = "store_silent", "since a question to MongoDB that has no answer; 0: it answers", "s"
     READY = "ready", "jobs that wait for a worker", "jobs", _BY_QUEUE
     SCHEDULED = "scheduled", "jobs that are not due yet", "jobs", _BY_QUEUE
     RESERVED = "reserved", "jobs at brokers and their workers", "jobs", _BY_QUEUE

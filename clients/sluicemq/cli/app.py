@@ -1,6 +1,6 @@
 """The commands of ``sluicemq``, the options they share, and their exit codes.
 
-0: done. 1: the broker refused, or you did. 2: usage. 3: no broker answers.
+0: done. 1: the broker refused, or you did. 2: usage. 3: no broker answers. 4: one does, its MongoDB does not.
 """
 
 from __future__ import annotations
@@ -13,13 +13,11 @@ import click
 
 from sluicemq.cli import bench, ended, jobs, push, queues, results, serve, work
 from sluicemq.cli.output import Session, Unwritable
+from sluicemq.cli.reached import reached
 from sluicemq.errors import SluiceError, Timeout, Unavailable
-from sluicemq.transport.connection import NOBODY_ANSWERS
 from sluicemq.transport.endpoints import DEFAULT_ENDPOINT, VARIABLE, checked
 
-REFUSED, NO_BROKER = 1, 3
-
-_ADVICE = "start one with `sluicemq serve`, or name another with --endpoint"
+REFUSED = 1
 
 
 class _Commands(click.Group):
@@ -29,8 +27,9 @@ class _Commands(click.Group):
         try:
             return super().invoke(ctx)
         except (Timeout, Unavailable) as error:
-            ctx.obj.error(error, _ADVICE if NOBODY_ANSWERS in str(error) else "")
-            ctx.exit(NO_BROKER)
+            code, known = reached(ctx.obj, error)
+            ctx.obj.error(error, known)
+            ctx.exit(code)
         except SluiceError as error:
             ctx.obj.error(error)
             ctx.exit(REFUSED)

@@ -12,7 +12,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 
 from sluicemq.cli.options import flag, job_flags, of_push
 from sluicemq.cli.output import Session
-from sluicemq.errors import SluiceError
+from sluicemq.cli.reached import leave
+from sluicemq.errors import SluiceError, Timeout
 from sluicemq.producer import Producer
 from sluicemq.receipt import Receipt
 
@@ -68,7 +69,11 @@ class _Run:
     def push_one(self, payload: bytes) -> None:
         with Producer(self._session.endpoint, close_timeout=self._session.timeout) as producer:
             receipt = producer.push(self._queue, payload, **self._options)
-            receipt.wait(self._session.timeout)
+            try:
+                receipt.wait(self._session.timeout)
+            except Timeout:
+                leave(producer)
+                raise
         self._session.result(receipt.id, queue=self._queue, id=receipt.id, pushed=1, refused=0)
 
     def push_many(self, payloads: Iterable[bytes], files: tuple[Path, ...]) -> None:

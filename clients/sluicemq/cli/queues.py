@@ -10,6 +10,7 @@ import click
 from sluicemq import wire
 from sluicemq.cli.jobs import STATES
 from sluicemq.cli.output import Session, span
+from sluicemq.cli.reached import NO_STORE, store_problem
 
 _COUNTS = ("ready", "scheduled", "reserved", "done", "dead")
 #: What a broker tells of a queue that is no column of its own.
@@ -45,6 +46,8 @@ def stats(session: Session) -> None:
     if session.as_json:
         session.json(figures)
         return
+    if problem := store_problem(figures.get("broker", {})):
+        session.note(f"store: {problem}; the counts of the queues are older")
     for title, part in figures.items():
         rows = (
             [_readable(row) for row in part]
@@ -116,12 +119,17 @@ def resume(session: Session, queue: str, *, delivery: bool, intake: bool) -> Non
 @click.option("--wait", type=float, metavar="S", help="Wait up to S seconds for the broker to come up.")
 @click.pass_obj
 def ping(session: Session, wait: float | None) -> None:
-    """Ask whether the broker is there."""
+    """Ask whether the broker is there, and its MongoDB: exit code 4 if that does not answer."""
     with session.client(patient=wait is not None) as client:
         client.ping(session.timeout if wait is None else wait)
         seconds = client.ping(session.timeout)
-    text = f"{session.endpoint} answers in {seconds * 1000:.1f} ms"
-    session.result(text, endpoint=session.endpoint, seconds=seconds)
+        health = client.health()
+    problem = store_problem(health)
+    state = f"; store: {problem or wire.STORE_OK}" if health else ""
+    text = f"{session.endpoint} answers in {seconds * 1000:.1f} ms{state}"
+    session.result(text, endpoint=session.endpoint, seconds=seconds, **health)
+    if problem:
+        click.get_current_context().exit(NO_STORE)
 
 
 def _chosen(*, delivery: bool, intake: bool) -> list[str]:

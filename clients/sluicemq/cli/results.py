@@ -9,6 +9,7 @@ import click
 
 from sluicemq.cli.options import job_flags
 from sluicemq.cli.output import Session, printable
+from sluicemq.cli.reached import leave, store_problem
 from sluicemq.errors import Timeout
 from sluicemq.options import OPTIONS
 from sluicemq.producer import Producer
@@ -31,7 +32,8 @@ def result(session: Session, queue: str, id: str, wait: float) -> None:  # noqa:
         try:
             outcome = client.result(queue, id, wait)
         except Timeout as error:
-            client.ping()  # or it was the broker that did not answer
+            if store_problem(client.health()):  # which the broker answers in any case
+                raise
             _refuse(session, error)
     _print(session, queue, id, outcome)
 
@@ -55,9 +57,12 @@ def call(session: Session, /, queue: str, payload: str, **options: Any) -> None:
                 outcome = reply.result(session.timeout)
             except TimeoutError:
                 reply.cancel()
-                client.ping()
-                text = f"job {reply.receipt.id} has no result after {session.timeout:g} s"
-                _refuse(session, Timeout(text), f"`sluicemq result {queue} {reply.receipt.id}` asks again")
+                leave(producer)
+                job_id = reply.receipt.id
+                late = Timeout(f"job {job_id} has no result after {session.timeout:g} s", job_id)
+                if store_problem(client.health()):
+                    raise late from None
+                _refuse(session, late, f"`sluicemq result {queue} {job_id}` asks again")
     _print(session, queue, reply.receipt.id, outcome)
 
 

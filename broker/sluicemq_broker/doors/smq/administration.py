@@ -54,9 +54,15 @@ class Admin:
         """One queue with its counts; the others are not counted."""
         return self._census.one(check_name(name))
 
+    def health(self) -> dict[str, Any]:
+        """Whether MongoDB answers; at once, whether or not it does."""
+        state = self._store
+        return {"store": state.problem or wire.STORE_OK, Gauge.STORE_SILENT: round(state.silent, 3)}
+
     def stats(self) -> dict[str, Any]:
         """What :meth:`counters` tells, and all queues."""
-        return {**self.counters(), "queues": self._queues_if_any_way()}
+        queues = self._queues_if_any_way()
+        return {**self.counters(), "queues": queues}
 
     def counters(self) -> dict[str, Any]:
         """The broker, and what it has counted since its start; asks MongoDB nothing.
@@ -79,7 +85,7 @@ class Admin:
             "pid": os.getpid(),
             "owner": self._owners.current,
             **self.gauges(),
-            "store": self._store.problem or "ok",
+            **self.health(),
         }
         return {"broker": broker, "counters": dict(sorted(self._counters.values.items()))}
 

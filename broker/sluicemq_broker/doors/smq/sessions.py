@@ -339,8 +339,8 @@ class Session:
         else:
             self.send(wire.OK, number, outcome)
 
-    def _ping(self, number: int, _fields: Fields) -> None:
-        self.send(wire.OK, number, None)
+    def _ping(self, number: int, fields: Fields) -> None:
+        self.send(wire.OK, number, self._door.admin.health() if fields[:1] == [True] else None)
 
     def _bye(self, number: int, _fields: Fields) -> None:
         for worker in self._workers.values():

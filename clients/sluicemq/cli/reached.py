@@ -1,0 +1,56 @@
+"""What is known when an answer did not come: whether the broker answers, and whether its store does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from sluicemq import wire
+from sluicemq.cli.output import Session
+from sluicemq.client import Client
+from sluicemq.errors import SluiceError, Timeout, Unavailable
+from sluicemq.producer import Producer
+from sluicemq.transport.connection import NOBODY_ANSWERS
+
+#: Exit codes: no broker answers; one does, but its store (MongoDB) does not.
+NO_BROKER, NO_STORE = 3, 4
+
+_START_ONE = "start one with `sluicemq serve`, or name another with --endpoint"
+_ASKED_FOR = 3.0  # seconds that finding it out may take, at most
+
+
+def reached(session: Session, error: Timeout | Unavailable) -> tuple[int, str]:
+    """The exit code for this error, and what the user should know beside it."""
+    if NOBODY_ANSWERS in str(error):
+        return NO_BROKER, _START_ONE
+    try:
+        with Client(session.endpoint, timeout=min(session.timeout, _ASKED_FOR), patient=False) as client:
+            health = client.health()
+    except SluiceError:
+        return NO_BROKER, ""
+    if problem := store_problem(health):
+        return NO_STORE, f"the broker answers, its store does not: {problem}. {_what_to_do(error)}"
+    late = isinstance(error, Timeout)
+    return NO_BROKER, "the broker and its store answer: give it more time with --timeout" if late else ""
+
+
+def leave(producer: Producer) -> None:
+    """Wait no more for what was not confirmed in time: that has been waited for."""
+    with suppress(SluiceError):
+        producer.close(0.0)
+
+
+def store_problem(health: Mapping[str, Any]) -> str:
+    """What the broker says is wrong with its store; empty if nothing is, or it does not tell."""
+    said = str(health.get("store", wire.STORE_OK))
+    return "" if said == wire.STORE_OK else said
+
+
+def _what_to_do(error: Timeout | Unavailable) -> str:
+    if isinstance(error, Timeout) and error.id is not None:
+        return (
+            f"Job {error.id} may be stored already, or still be: push it again with --id {error.id}, "
+            "which makes no second one"
+        )
+    return "What was asked for may still be done"
