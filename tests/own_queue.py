@@ -129,6 +129,7 @@ def own_queue(broker: BrokerUnderTest) -> Iterator[OwnQueue]:
     endpoint = broker.doors["smq"]
     with Producer(endpoint) as producer, Client(endpoint) as client:
         jobs = OwnQueue(broker, producer, client)
+        broker.make(jobs.queue)
         try:
             yield jobs
         finally:

@@ -137,6 +137,12 @@ class BrokerUnderTest:
         """Where the jobs of a queue lie in MongoDB."""
         return self._jobs[f"queue.{queue}"]
 
+    def make(self, queue: str) -> None:
+        """Make a queue that nobody has pushed to, as if another broker had."""
+        made = self.collection(queue)
+        if made.name not in self._jobs.list_collection_names():
+            self._jobs.create_collection(made.name)
+
     def workers(self, queue: str) -> int:
         """How many workers a queue has."""
         return int(self.admin.queue(queue)["workers"])

@@ -43,7 +43,7 @@ class Client:
         return list(self._read(wire.QUEUES))
 
     def queue(self, name: str) -> dict[str, Any]:
-        """One queue, counted now; raises :class:`~sluicemq.BadQueue` if there is none."""
+        """One queue, counted now; raises :class:`~sluicemq.NotFound` if there is none."""
         return dict(self._read(wire.QUEUE, name))
 
     def stats(self) -> dict[str, Any]:
@@ -150,7 +150,8 @@ class Client:
     def reserve(self, queue: str, limit: int, wait: float = 0.0) -> Claim:
         """Reserve up to ``limit`` jobs (1000 at most) as one claim: what lies ready, else what comes.
 
-        Returns when there are so many, or after ``wait`` seconds with what there is by then, also none.
+        Raises :class:`~sluicemq.NotFound` if there is no such queue. Returns when there are so many, or after
+        ``wait`` seconds with what there is by then, also none.
         """
         claim = Claim(self._endpoint, queue, timeout=self.timeout, patient=self._patient)
         return claim.fill(limit, wait)

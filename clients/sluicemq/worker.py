@@ -46,6 +46,10 @@ class Worker:
     settle: one whose handler raises is logged, counted in ``failed`` and lost, and so are those that
     have come when the process dies. ``stop`` works off what has come first.
 
+    A queue is made by its first push, or by the configuration. One that is not there yet is waited for, with
+    a warning in the log that names the nearest one there is; with ``wait_for_queue=False`` ``run()`` raises
+    :class:`~sluicemq.NotFound`.
+
     ``run()`` blocks until SIGTERM or SIGINT; or ``start()`` and ``stop()``, or ``with``. In a
     process patched by gevent the threads are greenlets.
 
@@ -63,6 +67,7 @@ class Worker:
         concurrency: int = 1,
         stop_timeout: float = 30.0,
         pop: bool = False,
+        wait_for_queue: bool = True,
     ) -> None:
         if prefetch < 1 or concurrency < 1:
             raise ValueError("prefetch and concurrency are at least 1")
@@ -74,6 +79,7 @@ class Worker:
         self._concurrency = concurrency
         self._stop_timeout = stop_timeout
         self._pop = pop
+        self._wait_for_queue = wait_for_queue
         self._started_in: int | None = None
         self._begin()
         forks.tell(self, Worker._forked)
@@ -94,7 +100,9 @@ class Worker:
         self._failed = 0
         self._failure: Exception | None = None
         kind = PopAssignment if self._pop else Assignment
-        self._assignment = kind(self.queue, self._prefetch, self._taken, self._over)
+        self._assignment = kind(
+            self.queue, self._prefetch, self._taken, self._over, wait_for_queue=self._wait_for_queue
+        )
         self._connection = Connection(self._endpoint, self._assignment)
         self._assignment.attach(self._connection)
 

@@ -114,7 +114,7 @@ def test_pop_of_an_empty_queue_says_so(run: Run) -> None:
 
 def test_work_may_pop(broker: StubBroker, run: Run) -> None:
     deliver(broker, [b"a"])
-    broker.on[wire.QUEUES] = lambda _message: []
+    broker.on[wire.QUEUE] = lambda _message: {"name": "mail", "ready": 0}
     result = run("work", "mail", "--print", "--pop", "--drain")
     assert result.exit_code == 0
     assert result.stdout.startswith("a\n")

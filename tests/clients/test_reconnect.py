@@ -274,7 +274,7 @@ def test_a_worker_asks_for_work_again_and_drops_what_the_lost_connection_deliver
         broker.deliver(ready.peer, "q", [b"new"])
         broker.wait_for(wire.SETTLE)
     # Then: no verdict on the void job, and the dropped one never ran
-    assert ready.fields == ["q", 2]
+    assert ready.fields[:2] == ["q", 2]
     assert seen == [b"running", b"new"]
     assert list(broker.settled()) == [b"r-new"]
 

@@ -51,6 +51,8 @@ class SharedQueue:
         self.name = name
         self.database = mongo[brokers[0].process.config["broker"]["database"]]
         self.jobs = self.database[f"queue.{name}"]
+        if self.jobs.name not in self.database.list_collection_names():
+            self.database.create_collection(self.jobs.name)  # as if it had been pushed to
         self._open = ExitStack()
 
     @property

@@ -239,6 +239,7 @@ def test_verdicts_of_the_library_that_cannot_be_read_are_refused_by_position_and
     broker: BrokerUnderTest,
 ) -> None:
     library, counted = broker.smq(), broker.counter("bad_verdicts")
+    broker.make("verdicts")
     library.ask(wire.READY, "verdicts", 2)
     library.ask(wire.PUSH, "verdicts", [[None, b"work", None]] * 2)
     receipts = [job[0] for job in library.delivery()]
@@ -259,6 +260,7 @@ def test_verdicts_of_the_library_that_cannot_be_read_are_refused_by_position_and
 def test_a_session_settles_no_deliveries_of_another(broker: BrokerUnderTest, queues: list[str]) -> None:
     library, stranger = broker.smq(), broker.smq()
     for queue in queues:
+        broker.make(queue)
         stranger.ask(wire.READY, queue, 0)
     library.ask(wire.READY, "lent", 1)
     library.ask(wire.PUSH, "lent", [[None, b"work", None]])
@@ -279,6 +281,7 @@ def test_receipts_that_a_session_does_not_have_are_refused_by_position(
 ) -> None:
     library = broker.smq()
     for number in range(workers):
+        broker.make(f"nothing-{number}")
         library.ask(wire.READY, f"nothing-{number}", 1)
 
     settled = library.ask(wire.SETTLE, [[b"x", "COMMIT", b"", None], [b"y", "REJECT", "why", None]])

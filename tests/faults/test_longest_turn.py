@@ -261,6 +261,7 @@ def test_frames_of_whatever_number_and_size(
 def test_many_receipts_are_looked_for_once_over_all_queues(broker: BrokerUnderTest) -> None:
     library = broker.smq()
     for number in range(30):
+        broker.make(f"many-{number}")
         library.ask(wire.READY, f"many-{number}", 1)
     receipts = [b"%08d" % number for number in range(1000)]
 

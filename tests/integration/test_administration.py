@@ -179,16 +179,18 @@ def test_redriven_jobs_are_worked_on_at_once_here_and_in_another_queue(queue: Qu
         wait_until(lambda: queue.counts()["dead"] == 2, what="two dead letters")
     assert failing.seen == [b"one", b"two"]
     other = f"{queue.name}-late"
+    with Producer(queue.first.doors["smq"]) as producer:
+        producer.push(other, b"makes it")
     with working(queue.first, queue.name) as works, working(queue.first, other) as late:
         # When
         here = queue.here.redrive(queue.name, [first])
         wait_until(lambda: works.seen == [b"one"], what="the redriven job")
         there = queue.here.redrive(queue.name, reason="disk full", to=other)
-        wait_until(lambda: late.seen == [b"two"], what="the job in the other queue")
+        wait_until(lambda: late.seen == [b"makes it", b"two"], what="the job in the other queue")
     # Then
     nothing = {"moved": 0, "left": 0, "refused": []}
     assert here == there == {"moved": 1, "left": 0, "refused": []}
-    assert (works.attempts, late.attempts) == ([1], [1])
+    assert (works.attempts, late.attempts) == ([1], [1, 1])
     assert queue.here.redrive(queue.name) == nothing
     assert queue.counts()["dead"] == 0
 

@@ -10,7 +10,7 @@ from pymongo.database import Database
 from fakes import FakeOwners, FakeWorker, a_context
 from jobs import NOW, a_job, some_jobs
 from launcher import wait_until
-from sluicemq.errors import BadQueue, Unavailable
+from sluicemq.errors import NotFound, Unavailable
 from sluicemq_broker.config import Config
 from sluicemq_broker.job.job import Job
 from sluicemq_broker.queue import census as census_module
@@ -89,7 +89,7 @@ def test_who_asks_for_one_queue_has_it_counted_and_no_other(broker: Broker) -> N
 
 
 def test_a_queue_that_is_not_there_is_refused(broker: Broker) -> None:
-    with pytest.raises(BadQueue):
+    with pytest.raises(NotFound):
         broker.census.one("nosuch")
 
 

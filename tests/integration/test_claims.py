@@ -39,8 +39,10 @@ def client(broker: BrokerUnderTest) -> Iterator[Client]:
 
 
 @pytest.fixture
-def queue() -> str:
-    return token_hex(6)
+def queue(broker: BrokerUnderTest) -> str:
+    name = token_hex(6)
+    broker.make(name)
+    return name
 
 
 def push(broker: BrokerUnderTest, queue: str, count: int, **options: Any) -> list[str]:

@@ -125,7 +125,7 @@ def test_devices_are_told_with_their_doors(web: Web, shared_broker: BrokerUnderT
 @pytest.mark.parametrize(
     ("path", "asked", "status", "code"),
     [
-        ("queues/{queue}", "queues/nosuch", 404, "BAD_QUEUE"),
+        ("queues/{queue}", "queues/nosuch", 404, "NOT_FOUND"),
         ("queues/{queue}", "queues/%2e%2e%2fetc", 404, "NOT_FOUND"),
         ("queues/{queue}/jobs", "queues/QUEUE/jobs?state=odd", 400, "BAD_FRAMES"),
         ("queues/{queue}/jobs", "queues/QUEUE/jobs?limit=0", 400, "INVALID_PARAMETER"),

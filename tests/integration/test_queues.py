@@ -212,7 +212,7 @@ def test_a_queue_that_is_opened_after_it_was_paused_elsewhere_is_paused_from_its
     # Then
     assert queues.open("mail").paused == {"intake"}
     with pytest.raises(Paused):
-        queues.for_push("mail").admit()
+        queues.for_push("mail", by="a test").admit()
     assert queues.open("other").paused == frozenset()
 
 
@@ -260,14 +260,14 @@ def test_a_lease_lies_in_all_databases_with_queues_and_has_a_client_of_its_own()
 
 def make_many(queues: Queues, count: int) -> None:
     for number in range(count):
-        queues.for_plain_push(f"error-{number}", auto_create=None)
+        queues.for_plain_push(f"error-{number}", auto_create=None, by="a test")
 
 
 def test_plain_sockets_make_so_many_queues_at_once_and_leave_some_to_the_library(queues: Queues) -> None:
     with pytest.raises(QueueFull, match="too many were made just before"):
         make_many(queues, 1000)
     assert 100 <= len(list(queues)) < 900
-    assert queues.for_push("honest").name == "honest"
+    assert queues.for_push("honest", by="a test").name == "honest"
 
 
 def test_a_tenth_of_all_queues_is_left_to_the_library(
@@ -278,9 +278,9 @@ def test_a_tenth_of_all_queues_is_left_to_the_library(
     assert config.broker.max_queues == 20
     make_many(queues, 18)
     with pytest.raises(QueueFull, match="max_queues = 20"):
-        queues.for_plain_push("error", auto_create=None)
-    queues.for_push("one")
-    queues.for_push("other")
+        queues.for_plain_push("error", auto_create=None, by="a test")
+    queues.for_push("one", by="a test")
+    queues.for_push("other", by="a test")
 
 
 @pytest.mark.parametrize(("device", "broker", "made"), [(False, True, False), (True, False, True)])
@@ -290,7 +290,7 @@ def test_a_device_says_for_itself_whether_its_messages_make_queues(
     settings = replace(FEW_QUEUES, auto_create=broker)
     monkeypatch.setattr(queues, "_config", replace(queues._config, broker=settings))
     with nullcontext() if made else pytest.raises(BadQueue, match="auto_create is off"):
-        queues.for_plain_push("new", auto_create=device)
+        queues.for_plain_push("new", auto_create=device, by="a test")
     assert [queue.name for queue in queues] == (["new"] if made else [])
 
 

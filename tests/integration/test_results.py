@@ -15,7 +15,6 @@ from launcher import BrokerProcess, wait_until
 from plain_clients import BrokerUnderTest, receive, serving, spare
 from sluicemq import (
     BadHeaders,
-    BadQueue,
     Client,
     Dead,
     Expired,
@@ -140,7 +139,7 @@ def test_who_waits_for_a_job_pushed_without_wanting_it_hears_its_result(
 
 def test_a_result_of_an_unknown_queue_is_refused_and_makes_none(endpoint: str, queue: str) -> None:
     with Client(endpoint) as client:
-        with pytest.raises(BadQueue, match=f"no queue '{queue}'"):
+        with pytest.raises(NotFound, match=f"no queue '{queue}'"):
             client.result(queue, "any")
         assert queue not in {each["name"] for each in client.queues()}
 

@@ -76,7 +76,7 @@ class Queues:
     def open(self, name: str) -> Queue:
         return self.queue
 
-    def for_plain_push(self, name: str, *, auto_create: bool | None) -> Queue:
+    def for_plain_push(self, name: str, *, auto_create: bool | None, by: str) -> Queue:
         if name == "broken":
             raise RuntimeError("nobody foresaw this")
         return self.queue
@@ -84,6 +84,8 @@ class Queues:
 
 class Lane:
     """Keeps what is sent; its client reads nothing while ``blocked``."""
+
+    peer = "127.0.0.1:1"
 
     def __init__(self) -> None:
         self.sent: list[list[bytes]] = []
@@ -349,7 +351,7 @@ class ManyQueues(Queues):
         super().__init__()
         self.by_name: dict[str, Queue] = {}
 
-    def for_plain_push(self, name: str, *, auto_create: bool | None) -> Queue:
+    def for_plain_push(self, name: str, *, auto_create: bool | None, by: str) -> Queue:
         return self.by_name.setdefault(name, Queue())
 
 

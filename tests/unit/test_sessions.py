@@ -63,7 +63,7 @@ class Lane:
 class Broken:
     """Queues that fail in a way that nobody foresaw."""
 
-    def for_push(self, name: str) -> None:
+    def for_push(self, name: str, *, by: str) -> None:
         raise RuntimeError("nobody foresaw this")
 
 
@@ -222,7 +222,7 @@ def test_a_job_that_is_popped_takes_one_off_the_credit_and_a_grant_is_added(
 class ManyQueues(dict[str, Queue]):
     """Each name is a queue of its own."""
 
-    def for_push(self, name: str) -> Queue:
+    def for_push(self, name: str, *, by: str) -> Queue:
         return self.setdefault(name, Queue())
 
 
@@ -272,7 +272,7 @@ def test_whoever_leaves_a_broker_that_stood_still_has_not_died(
     heard: list[bool] = []
     queue: Any = worker.queue
     queue.worker_gone = lambda _worker, *, died: heard.append(died)
-    session._workers["mail"] = worker
+    session._assignments.workers["mail"] = worker
     session._door.pulse = Pulse(most)
     lane.closed()
     assert heard == [died]

@@ -134,11 +134,12 @@ class Frontend:
     def _door(self, board: Switchboard, endpoint: Endpoint, longest: int) -> LaneDoor:
         raise NotImplementedError
 
-    def _read(self, frames: list[bytes]) -> tuple[Queue, Job, dict[str, Any]]:
+    def _read(self, frames: list[bytes], lane: Lane | None) -> tuple[Queue, Job, dict[str, Any]]:
         plain = split(frames)
         queue = self._queue
         if plain.queue:
-            queue = self._queues.for_plain_push(plain.queue, auto_create=self._auto_create)
+            by = lane.peer if lane else "a former worker"
+            queue = self._queues.for_plain_push(plain.queue, auto_create=self._auto_create, by=by)
         return queue, self._maker.make(queue.settings, plain.payload, plain.headers), plain.headers
 
 
@@ -187,7 +188,7 @@ class PushFrontend(Frontend):
         batches: dict[Queue, list[Job]] = {}
         for frames in messages:
             try:
-                queue, job = self._read_push(frames)
+                queue, job = self._read_push(frames, lane)
             except Exception as error:  # noqa: BLE001 - the jobs around it must not be lost with it
                 self._keep_unreadable(frames, problem := refusal(error))
                 if lane:
@@ -199,8 +200,8 @@ class PushFrontend(Frontend):
             told = partial(self._stored, queue, len(jobs), size)
             self._push_to(queue, Push(jobs, told), size, lane)
 
-    def _read_push(self, frames: list[bytes]) -> tuple[Queue, Job]:
-        queue, job, headers = self._read(frames)
+    def _read_push(self, frames: list[bytes], lane: Lane | None) -> tuple[Queue, Job]:
+        queue, job, headers = self._read(frames, lane)
         if "reply" in headers:
             raise BadHeaders("header 'reply' is for REQ and DEALER: nobody hears an answer to a PUSH")
         return queue, job

@@ -220,7 +220,9 @@ class Question:
         self.weight = 0  # bytes that it keeps while it waits
         self.wants_result = True
 
-    def read(self, reader: Callable[[list[bytes]], tuple[Queue, Job, dict[str, Any]]]) -> tuple[Queue, Job]:
+    def read(
+        self, reader: Callable[[list[bytes], Lane], tuple[Queue, Job, dict[str, Any]]]
+    ) -> tuple[Queue, Job]:
         """Take the message apart; the envelope is everything up to the first empty frame."""
         frames = self.frames
         self.frames = []
@@ -233,7 +235,7 @@ class Question:
             raise BadFrames(
                 f"a return envelope has at most {_ENVELOPE_FRAMES} frames and {_ENVELOPE_BYTES} bytes"
             )
-        queue, job, headers = reader(frames[body:])
+        queue, job, headers = reader(frames[body:], self.asker.lane)
         self.wants_result = headers.get("reply", RESULT) != ACCEPTED
         if self.wants_result:
             job.is_asked_for()

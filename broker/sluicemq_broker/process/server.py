@@ -111,6 +111,7 @@ class Server:
             self._repeat("sweep of gone owners and expired jobs", settings.lease, self._sweeper.sweep),
             self._repeat("audit of our reservations against memory", settings.lease, self._sweeper.audit),
             self._repeat("time-outs, askers, jobs of other brokers", settings.poll, self._tick),
+            self._repeat("queues that workers wait for", settings.poll, self._queues.look_for_awaited),
             self._repeat("pauses that any broker was told of", settings.poll, self._queues.follow_pauses),
             self._repeat("counts of the queues, one after the other", settings.poll, self._census.tick),
             self._repeat("heartbeats of library sessions", settings.heartbeat / 2, self._sessions.beat),
@@ -209,6 +210,7 @@ class Server:
         for database in self._queues.databases:
             LeaseStore(self._database(database)).prepare()
             Inspector(self._database(database)).check_schema()
+        self._queues.open_configured()
         self._queues.discover()
         self._queues.follow_pauses()
         self._begin_lease()

@@ -75,7 +75,7 @@ class Census:
         return self.kept(asked)
 
     def one(self, name: str) -> dict[str, Any]:
-        """The line of one queue, counted now; raises BadQueue, and Unavailable as :meth:`all` does."""
+        """The line of one queue, counted now; raises NotFound, and Unavailable as :meth:`all` does."""
         queue, asked = self._queues.get(name), self._timer.now()
         self._patiently(lambda: self._count(queue))
         return self._line(queue, asked)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from sluicemq.errors import BadQueue, QueueFull
+from sluicemq.errors import BadQueue, NotFound, QueueFull
 from sluicemq.wire import QUEUE_NAME_RULE, is_queue_name
 from sluicemq_broker.config import Config
 from sluicemq_broker.queue.context import Context
+from sluicemq_broker.queue.names import nearest
 from sluicemq_broker.queue.pauses import Pauses
 from sluicemq_broker.queue.queue import Queue
-from sluicemq_broker.runtime import Bucket, Gauge
+from sluicemq_broker.runtime import Bucket, Gauge, shielded
 from sluicemq_broker.store import Documents, Inspector, PauseStore
+
+log = logging.getLogger("broker.queue")
 
 #: A part of max_queues is kept for the library and the commands.
 _KEPT_PART: Final = 10
@@ -32,6 +36,7 @@ class Queues:
         self._database = database
         self._open: dict[str, Queue] = {}
         self._made_by_plain = Bucket(_MADE_EACH_SECOND, _MADE_AT_ONCE)
+        self._awaited: dict[str, dict[Callable[[Queue], None], None]] = {}
         #: The names of all databases with queues, each once.
         self.databases = databases(config)
         self._pauses = Pauses(database, self.databases)
@@ -47,6 +52,8 @@ class Queues:
             settings, database = self._config.queue(check_name(name)), self._database_of(name)
             queue = self._open[name] = Queue(name, settings, self._database(database), self._context)
             queue.pause(self._pauses.of(database, name))
+            for came in self._awaited.pop(name, ()):
+                shielded(came, queue)
         return queue
 
     def reconfigure(self, config: Config) -> None:
@@ -54,6 +61,12 @@ class Queues:
         self._config = config
         for queue in self:
             queue.reconfigure(config.queue(queue.name))
+        self.open_configured()
+
+    def open_configured(self) -> None:
+        """Open those that the configuration names, also as a device's: they are there from the start."""
+        for name in self._configured():
+            self.open(name)
 
     def discover(self) -> None:
         """Open the queues that MongoDB has and that are not known here: other brokers have made them."""
@@ -67,25 +80,41 @@ class Queues:
         return self._open.get(name)
 
     def get(self, name: str) -> Queue:
-        """The queue of this name, whoever made it; raises :class:`BadQueue` if there is none."""
+        """The queue of this name, whoever made it; raises :class:`NotFound` if there is none."""
         if name not in self._open:
             self.discover()
         queue = self._open.get(name)
         if queue is None:
-            raise BadQueue(f"there is no queue {check_name(name)!r}")
+            raise NotFound(f"{self._absent(check_name(name))}: the first push makes it, or [queues.{name}]")
         return queue
 
-    def for_push(self, name: str) -> Queue:
+    def await_queue(self, name: str, came: Callable[[Queue], None]) -> None:
+        """Call ``came`` once, when a queue of this name is there; it must not block."""
+        self._awaited.setdefault(name, {})[came] = None
+
+    def await_no_more(self, name: str, came: Callable[[Queue], None]) -> None:
+        """Whoever gave this to :meth:`await_queue` has gone."""
+        waiting = self._awaited.get(name, {})
+        waiting.pop(came, None)
+        if name in self._awaited and not waiting:
+            del self._awaited[name]
+
+    def look_for_awaited(self) -> None:
+        """Every second or so: other brokers may have made the queues that somebody waits for."""
+        if self._awaited:
+            self.discover()
+
+    def for_push(self, name: str, *, by: str) -> Queue:
         """The queue of this name, made if that is allowed, for the library and the commands.
 
-        Raises :class:`BadQueue` (name not allowed, or unknown while ``auto_create`` is off) and
-        :class:`QueueFull` (``max_queues`` reached).
+        ``by`` is who pushes, for the log. Raises :class:`BadQueue` (name not allowed, or unknown while
+        ``auto_create`` is off) and :class:`QueueFull` (``max_queues`` reached).
         """
         return self._open.get(name) or self._make(
-            name, self._config.broker.auto_create, self._config.broker.max_queues
+            name, by, self._config.broker.auto_create, self._config.broker.max_queues
         )
 
-    def for_plain_push(self, name: str, *, auto_create: bool | None) -> Queue:
+    def for_plain_push(self, name: str, *, auto_create: bool | None, by: str) -> Queue:
         """As :meth:`for_push`, for plain sockets, whose every typing error makes a queue.
 
         ``auto_create`` is their device's (None: that of the broker). They make ten queues a second at
@@ -99,18 +128,23 @@ class Queues:
         most = settings.max_queues - settings.max_queues // _KEPT_PART
         if allowed and len(self._open) < most and not self._made_by_plain.take(self._context.timer.now()):
             raise QueueFull(f"queue {check_name(name)!r} can't be made now: too many were made just before")
-        return self._make(name, allowed, most)
+        return self._make(name, by, allowed, most)
 
-    def _make(self, name: str, allowed: bool, most: int) -> Queue:  # noqa: FBT001 - two callers, above
+    def _make(self, name: str, by: str, allowed: bool, most: int) -> Queue:  # noqa: FBT001 - two callers, above
         check_name(name)
         if not allowed:
-            raise BadQueue(f"there is no queue {name!r}, and auto_create is off")
+            raise BadQueue(f"{self._absent(name)}, and auto_create is off")
         if len(self._open) >= most:
             raise QueueFull(
                 f"queue {name!r} can't be made: there are {len(self._open)} already, and max_queues = "
                 f"{self._config.broker.max_queues}"
             )
+        log.info("queue %s: its first push here comes from %s, and makes it if no other broker has", name, by)
         return self.open(name)
+
+    def _absent(self, name: str) -> str:
+        meant = nearest(name, self._open)
+        return f"there is no queue {name!r}" + (f" (did you mean {meant!r}?)" if meant else "")
 
     def forget(self, name: str) -> None:
         """The queue's collection was removed; it is made again if somebody still uses it."""

@@ -22,7 +22,7 @@ class Shift:
 
     def __init__(
         self, session: Session, queue: str, task: Callable[[Job], bytes | None], *,
-        prefetch: int, concurrency: int, count: int | None, pop: bool = False,
+        prefetch: int, concurrency: int, count: int | None, pop: bool = False, wait_for_queue: bool = False,
     ) -> None:  # fmt: skip
         self._session = session
         self._queue = queue
@@ -33,8 +33,9 @@ class Shift:
         self._running = 0
         self._stirred = False
         self._worker = Worker(
-            session.endpoint, queue, self._handle, prefetch=prefetch, concurrency=concurrency, pop=pop
-        )
+            session.endpoint, queue, self._handle,
+            prefetch=prefetch, concurrency=concurrency, pop=pop, wait_for_queue=wait_for_queue,
+        )  # fmt: skip
 
     @property
     def late(self) -> dict[str, int]:

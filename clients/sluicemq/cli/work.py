@@ -35,10 +35,11 @@ _VERDICTS = {"committed": wire.COMMIT, "rejected": wire.REJECT, "rolled_back": w
 @click.option("--count", type=click.IntRange(1), metavar="N", help="Stop after N jobs, one at a time.")
 @click.option("--drain", is_flag=True, help="Stop when no job is ready for a second.")
 @click.option("--pop", "pops", is_flag=True, help="At most once: a job that fails is gone.")
+@click.option("--wait", "waits", is_flag=True, help="Wait for a queue that is not there yet.")
 @click.pass_obj
 def work(
     session: Session, queue: str, command: str | None, prefetch: int, concurrency: int, count: int | None,
-    *, show: bool, drain: bool, pops: bool,
+    *, show: bool, drain: bool, pops: bool, waits: bool,
 ) -> None:  # fmt: skip
     """Work on the jobs of a QUEUE until SIGTERM or Ctrl-C.
 
@@ -57,7 +58,10 @@ def work(
         client.ping()
     _log_to_stderr()
     task: _Task = _Print(session) if command is None else _Exec(session, command)
-    shift = Shift(session, queue, task, prefetch=prefetch, concurrency=concurrency, count=count, pop=pops)
+    shift = Shift(
+        session, queue, task,
+        prefetch=prefetch, concurrency=concurrency, count=count, pop=pops, wait_for_queue=waits,
+    )  # fmt: skip
     try:
         shift.run(until_drained=drain)
     finally:

@@ -38,7 +38,13 @@ class Assignment:
     """The :class:`~sluicemq.connection.Role` of a worker; ``verdicts`` is filled by any thread."""
 
     def __init__(
-        self, queue: str, credit: int, taken: Callable[[list[Job]], None], over: Callable[[SluiceError], None]
+        self,
+        queue: str,
+        credit: int,
+        taken: Callable[[list[Job]], None],
+        over: Callable[[SluiceError], None],
+        *,
+        wait_for_queue: bool = False,
     ) -> None:
         self.due = inf
         self.verdicts: deque[Verdict] = deque()
@@ -46,6 +52,7 @@ class Assignment:
         """Verdicts that came too late, by kind: the job was no longer this worker's."""
         self._queue = queue
         self._credit = credit
+        self._wait_for_queue = wait_for_queue
         self._taken = taken
         self._over = over
         self._questions = Questions()
@@ -132,9 +139,17 @@ class Assignment:
 
     def _ask_for_work(self) -> None:
         self.due = inf
-        self._connection.request(wire.READY, self._queue, self._credit, answered=self._granted)
+        fields = (self._queue, self._credit, *([self._options] if self._wait_for_queue else []))
+        self._connection.request(wire.READY, *fields, answered=self._granted)
 
-    def _granted(self, _value: Any, error: SluiceError | None) -> None:
+    @property
+    def _options(self) -> dict[str, bool]:
+        """Those of its READYs."""
+        return {"wait": self._wait_for_queue}
+
+    def _granted(self, value: Any, error: SluiceError | None) -> None:
+        if error is None and value and self._credit:
+            self._connection.post(native.log.warning, "%s. It is waited for", value)
         if error is None or error is self._connection.lost_error or not self._credit:
             return
         if isinstance(error, Unavailable):

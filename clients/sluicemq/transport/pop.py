@@ -14,8 +14,6 @@ from sluicemq.errors import LeaseLost, SluiceError
 from sluicemq.job import Job
 from sluicemq.transport.assignment import Assignment, Verdict
 
-POP = {"pop": True}
-
 
 class PopAssignment(Assignment):
     """The :class:`~sluicemq.connection.Role` of a worker that pops.
@@ -24,9 +22,15 @@ class PopAssignment(Assignment):
     """
 
     def __init__(
-        self, queue: str, credit: int, taken: Callable[[list[Job]], None], over: Callable[[SluiceError], None]
+        self,
+        queue: str,
+        credit: int,
+        taken: Callable[[list[Job]], None],
+        over: Callable[[SluiceError], None],
+        *,
+        wait_for_queue: bool = False,
     ) -> None:
-        super().__init__(queue, credit, taken, over)
+        super().__init__(queue, credit, taken, over, wait_for_queue=wait_for_queue)
         self._here = 0
         """Jobs that have come and are not done."""
         self._asked = 0
@@ -79,7 +83,11 @@ class PopAssignment(Assignment):
 
         self._settling += 1
         self._asked = self._asked + credit if credit else 0
-        self._connection.request(wire.READY, self._queue, credit, POP, answered=answered)
+        self._connection.request(wire.READY, self._queue, credit, self._options, answered=answered)
+
+    @property
+    def _options(self) -> dict[str, bool]:
+        return {"pop": True, **(super()._options if self._wait_for_queue else {})}
 
 
 def never_extended(job: Job, _seconds: float) -> None:

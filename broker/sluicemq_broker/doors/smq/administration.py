@@ -194,7 +194,7 @@ class Admin:
     def _target(self, name: str, to: str) -> Queue:
         if to == name:
             raise BadQueue(f"{to!r} is the same queue: redrive it without naming another")
-        target = self._queues.for_push(to)
+        target = self._queues.get(to)
         target.admit()
         target.store.prepare()
         return target

@@ -61,14 +61,14 @@ def verdict_entry(entry: Any) -> Verdict:
     )
 
 
-def ready_options(rest: Fields) -> tuple[bool, bool]:
-    """``(pop, look)`` of a READY's options, the field after the credit, which may be missing."""
+def ready_options(rest: Fields) -> tuple[bool, bool, bool]:
+    """``(pop, look, wait)`` of a READY's options, the field after the credit, which may be missing."""
     options = rest[0] if rest else None
     if options is None:
-        return False, False
+        return False, False, False
     if not isinstance(options, dict) or not all(isinstance(value, bool) for value in options.values()):
-        raise BadFrames("the options of a READY are a map of pop and look, each true or false")
-    return options.get("pop", False), options.get("look", False)
+        raise BadFrames("the options of a READY are a map of pop, look and wait, each true or false")
+    return options.get("pop", False), options.get("look", False), options.get("wait", False)
 
 
 def listed(problems: dict[int, SluiceError]) -> list[list[Any]]:

@@ -67,7 +67,7 @@ class Pushes:
         name, entries = take(fields, str, list)
         self._counters.add(Count.RECEIVED, len(entries))
         try:
-            queue = self._open(name, len(entries))
+            queue = self._open(name, len(entries), pusher.name)
         except SluiceError:
             self._counters.add(Count.REFUSED, len(entries))
             raise
@@ -88,13 +88,13 @@ class Pushes:
             if not self._pushers[queue]:
                 del self._pushers[queue]
 
-    def _open(self, name: str, count: int) -> Queue:
+    def _open(self, name: str, count: int, by: str) -> Queue:
         """The queue that takes so many jobs; raises what refuses all of them."""
         if not self._taking:
             raise Unavailable("the broker stops: push again when it is back")
         if count > MOST_PUSHED:
             raise BadFrames(f"a PUSH has at most {MOST_PUSHED} jobs, this one has {count}")
-        queue = self._queues.for_push(name)
+        queue = self._queues.for_push(name, by=by)
         queue.admit()
         return queue
 

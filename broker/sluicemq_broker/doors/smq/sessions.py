@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Final
@@ -23,6 +23,7 @@ from sluicemq_broker.doors.frontends import FRAME_FACTOR, PROBE
 from sluicemq_broker.doors.questions import MOST_UNREAD
 from sluicemq_broker.doors.refusals import MALFORMED, refusal
 from sluicemq_broker.doors.smq.administration import LOOKS, QUESTIONS, TOGETHER, Admin
+from sluicemq_broker.doors.smq.assignments import Assignments, Ready
 from sluicemq_broker.doors.smq.fields import (
     LONGEST_DELAY,
     Fields,
@@ -34,7 +35,6 @@ from sluicemq_broker.doors.smq.fields import (
 )
 from sluicemq_broker.doors.smq.pushes import Pushes
 from sluicemq_broker.doors.smq.results import Results
-from sluicemq_broker.doors.smq.workers import PoppingWorker, SessionWorker
 from sluicemq_broker.queue import Queue, Queues, Settlement, Verdict, check_name
 from sluicemq_broker.runtime import Batcher, Count, Counters, Pulse
 from sluicemq_devices.doors import Lane, LaneDoor, Switchboard
@@ -48,8 +48,6 @@ _MOST_CREDIT: Final = 100_000
 #: Administrative questions of all sessions that are asked at once, but those answered together: they share
 #: the connections to MongoDB with the jobs.
 _ASKED_AT_ONCE: Final = 8
-#: Seconds that a first look for jobs, or the removal of popped ones, may keep an answer back.
-_LOOK: Final = 30.0
 
 log = logging.getLogger("broker.sessions")
 
@@ -119,13 +117,13 @@ class Session:
         self.counters = door.counters
         self._door = door
         self._lane = lane
-        self._workers: dict[str, SessionWorker] = {}
         self._heard = self._said = time.monotonic()
         self._held_back = False
         self._gone = False
         self._full: set[Queue] = set()  # it pushes to them, and they have too much on their way
         self._questions: Batcher[Callable[[], None]] = Batcher(lambda batch: batch[0](), size=1)
         self._results = Results(door.queues, self._questions, self._resulted)
+        self._assignments = Assignments(self, door.queues, self._questions, self._answer)
         lane.receive = self._receive
         lane.closed = self._closed
         lane.unblocked = self.read_on
@@ -149,7 +147,7 @@ class Session:
             self._held_back = False
             self._heard = time.monotonic()
             self._lane.resume()
-        for worker in self._workers.values():
+        for worker in self._assignments.workers.values():
             worker.queue.offer(worker)
 
     def blame(self, *, malformed: bool) -> None:
@@ -216,9 +214,7 @@ class Session:
         self._gone = True
         self._door.leave(self)
         died = not self._door.pulse.stood_still  # else it left because it heard nothing of us
-        for worker in self._workers.values():
-            worker.queue.worker_gone(worker, died=died)
-        self._workers.clear()
+        self._assignments.leave(died=died, gone=True)
         self._results.forget()
 
     # ----------------------------------------------------------------- verbs
@@ -246,21 +242,7 @@ class Session:
         name, credit = take(fields, str, int)
         if not 0 <= credit <= _MOST_CREDIT:
             raise BadFrames(f"credit {credit} is not from 0 to {_MOST_CREDIT}")
-        pop, look = ready_options(fields[2:])
-        queue = self._door.queues.for_push(check_name(name))
-        worker = self._workers.get(name)
-        if worker and worker.pops != pop:
-            raise BadFrames(f"this session works on queue {name!r} with pop {worker.pops}, so not with {pop}")
-        waits = look or (pop and not credit)
-        if not waits:
-            self.send(wire.OK, number, None)
-        if worker:
-            worker.grant(credit)
-        else:
-            worker = self._workers[name] = (PoppingWorker if pop else SessionWorker)(self, queue, credit)
-            queue.attach(worker)
-        if waits:
-            self._questions.add(partial(self._answer, number, partial(worker.await_supply, _LOOK)))
+        self._assignments.ready(number, Ready(check_name(name), credit, *ready_options(fields[2:])))
 
     def _settle(self, number: int, fields: Fields) -> None:
         (entries,) = take(fields, list)
@@ -284,7 +266,7 @@ class Session:
             except BadFrames as error:
                 self.counters.notice(Count.BAD_VERDICTS, f"from {self.name}: {error}")
                 problems[at] = error.with_traceback(None)
-        workers = self._workers_of(verdict.receipt for verdict in verdicts.values())
+        workers = self._assignments.with_receipts(verdict.receipt for verdict in verdicts.values())
         groups: dict[Queue, dict[int, Verdict]] = {}
         for at, verdict in verdicts.items():
             worker = workers.get(verdict.receipt)
@@ -294,16 +276,6 @@ class Session:
                 self.counters.add(Count.LATE_VERDICTS)
                 problems[at] = _void()
         return groups
-
-    def _workers_of(self, receipts: Iterable[bytes]) -> dict[bytes, SessionWorker]:
-        """Which worker here has each delivery, in time or not: one look at each of its workers."""
-        wanted = set(receipts)
-        return {
-            receipt: worker
-            for worker in self._workers.values()
-            for known in (worker.in_flight, worker.overdue)
-            for receipt in wanted & known.keys()
-        }
 
     def _settled(self, number: int, problems: dict[int, SluiceError]) -> None:
         self.send(wire.OK, number, listed(problems))
@@ -316,7 +288,7 @@ class Session:
             raise BadFrames(f"an EXTEND has at most {MOST_AT_ONCE} receipts, this one has {len(receipts)}")
         if not all(isinstance(receipt, bytes) for receipt in receipts):
             raise BadFrames("a receipt is bin, as DELIVER gave it")
-        workers = self._workers_of(receipts)
+        workers = self._assignments.with_receipts(receipts)
         problems: dict[int, SluiceError] = {}
         for at, receipt in enumerate(receipts):
             worker = workers.get(receipt)
@@ -343,9 +315,7 @@ class Session:
         self.send(wire.OK, number, self._door.admin.health() if fields[:1] == [True] else None)
 
     def _bye(self, number: int, _fields: Fields) -> None:
-        for worker in self._workers.values():
-            worker.queue.worker_gone(worker, died=False)
-        self._workers.clear()
+        self._assignments.leave(died=False, gone=False)
         self.send(wire.OK, number, None)
 
     def _ask(self, number: int, fields: Fields, question: Callable[..., Any], *types: Any) -> None:

@@ -1,0 +1,117 @@
+"""Queues that are not there: only a push makes one; who asks for it hears which may have been meant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from launcher import wait_until
+from own_queue import SECONDS, OwnQueue
+from plain_clients import BrokerUnderTest
+from sluicemq import Client, NotFound, Worker
+from sluicemq.cli.app import app
+
+LOOKS: list[Callable[[Client, str], Any]] = [
+    lambda client, name: client.peek(name),
+    lambda client, name: client.show(name, "id"),
+    lambda client, name: client.purge(name),
+    lambda client, name: client.delete(name),
+    lambda client, name: client.cancel(name, "id"),
+    lambda client, name: client.promote(name, "id"),
+    lambda client, name: client.change(name, "id", priority=1),
+    lambda client, name: client.redrive(name),
+    lambda client, name: client.redrive("late", to=name),
+    lambda client, name: client.pause(name),
+    lambda client, name: client.resume(name),
+    lambda client, name: client.result(name, "id", 0.1),
+    lambda client, name: client.reserve(name, 1),
+    lambda client, name: client.pop(name, 1),
+]
+QUEUE = "invoices"
+
+
+@pytest.fixture(scope="module")
+def client(shared_broker: BrokerUnderTest) -> Client:
+    """A client of a broker that has a queue of that name."""
+    shared_broker.make(QUEUE)
+    return shared_broker.admin
+
+
+def names(client: Client) -> set[str]:
+    return {each["name"] for each in client.queues()}
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_whatever_is_asked_of_an_unknown_queue_says_so_and_makes_none(
+    client: Client, look: Callable[[Client, str], Any]
+) -> None:
+    with pytest.raises(NotFound, match=r"no queue 'invoicse' \(did you mean 'invoices'\?\)"):
+        look(client, "invoicse")
+    assert "invoicse" not in names(client)
+
+
+@pytest.mark.parametrize("command", ["peek", "pop", "work --print", "pause"])
+def test_a_command_on_an_unknown_queue_is_refused(client: Client, jobs: OwnQueue, command: str) -> None:
+    command, *options = command.split()
+    ran = CliRunner().invoke(app, ["--endpoint", jobs.endpoint, command, "invioces", *options])
+    assert ran.exit_code == 1
+    assert "did you mean 'invoices'?" in ran.stderr
+    assert "invioces" not in names(client)
+
+
+def test_a_queue_that_another_broker_has_made_is_known(client: Client) -> None:
+    assert client.peek(QUEUE) == []
+
+
+def test_a_queue_of_the_configuration_is_there_before_its_first_push(client: Client) -> None:
+    assert client.peek("late") == []
+
+
+@pytest.mark.parametrize("pop", [False, True])
+def test_a_worker_waits_for_its_queue_and_gets_its_first_job(
+    jobs: OwnQueue, caplog: pytest.LogCaptureFixture, *, pop: bool
+) -> None:
+    # Given a worker whose queue nobody has pushed to
+    queue, came = f"{jobs.queue}-first", list[bytes]()
+    with Worker(jobs.endpoint, queue, lambda job: came.append(job.payload), prefetch=9, pop=pop):
+        wait_until(lambda: "It is waited for" in caplog.text, SECONDS)
+        assert queue not in names(jobs.client)
+        # When
+        jobs.producer.push(queue, b"first").wait(SECONDS)
+        # Then
+        wait_until(lambda: came == [b"first"], SECONDS)
+    assert f"queue {queue}: its first push here comes from" in jobs.broker.process.log_text()
+
+
+def test_a_worker_gets_the_jobs_of_a_queue_that_another_broker_makes(
+    jobs: OwnQueue, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue, came = f"{jobs.queue}-elsewhere", list[bytes]()
+    jobs.push(b"there")
+    with Worker(jobs.endpoint, queue, lambda job: came.append(job.payload)):
+        wait_until(lambda: "It is waited for" in caplog.text, SECONDS)
+        # When its collection appears, with a job, which this broker is told by nobody
+        jobs.collection.aggregate([{"$out": f"queue.{queue}"}])
+        # Then
+        wait_until(lambda: came == [b"there"], SECONDS)
+
+
+def test_a_worker_that_does_not_wait_is_told(client: Client, jobs: OwnQueue) -> None:
+    worker = Worker(jobs.endpoint, "invoicesss", lambda _job: None, wait_for_queue=False)
+    with pytest.raises(NotFound, match="did you mean 'invoices'"):
+        worker.run()
+    assert "invoicesss" not in names(client)
+
+
+def test_a_worker_that_leaves_is_waited_with_no_more(
+    jobs: OwnQueue, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = f"{jobs.queue}-left"
+    with Worker(jobs.endpoint, queue, lambda _job: None):
+        wait_until(lambda: "It is waited for" in caplog.text, SECONDS)
+    jobs.producer.push(queue, b"stays").wait(SECONDS)
+    assert [each["payload"] for each in jobs.client.peek(queue)] == [b"stays"]
+    assert next(row for row in jobs.client.queues() if row["name"] == queue)["workers"] == 0
