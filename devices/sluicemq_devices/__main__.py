@@ -5,8 +5,10 @@ import sys
 if __name__ == "__main__" and not sys.flags.safe_path:
     del sys.path[0]  # the current folder: a zmq.py or a gevent/ there is not what is meant
 
-from gevent import monkey
+from gevent import events, monkey
 
+# It has no plugins; each of 25 steps would look for them in all that is installed: 0.1 s of each start.
+events.notify_and_call_entry_points = events.notify
 monkey.patch_all()
 
 import argparse  # noqa: E402 - nothing may be imported before the patch

@@ -12,11 +12,12 @@ ORDINARY = [
     Bounds((1, 1), unclear=0, crashes=0, stalls=0, returns=0),
     Bounds((1, 0), unclear=1, crashes=0, stalls=0, returns=1),
     Bounds((1, 0), unclear=0, crashes=1, stalls=0, returns=1),
-    Bounds((1, 0), unclear=0, crashes=0, stalls=1, returns=1),
+    Bounds((1, 0), unclear=0, crashes=0, stalls=1, returns=0),
     Bounds((2, 0), unclear=0, crashes=0, stalls=0, returns=0),
-    Bounds((1, 1), unclear=0, crashes=1, stalls=0, returns=0),
 ]
 LONG = [
+    Bounds((1, 0), unclear=0, crashes=0, stalls=1, returns=1),
+    Bounds((1, 1), unclear=0, crashes=1, stalls=0, returns=0),
     Bounds((2, 0), unclear=1, crashes=0, stalls=0, returns=0),
     Bounds((1, 1), unclear=1, crashes=0, stalls=0, returns=0),
     Bounds((1, 1), unclear=0, crashes=0, stalls=1, returns=0),
