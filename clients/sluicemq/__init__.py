@@ -15,13 +15,17 @@ from sluicemq.errors import (
     BadFrames,
     BadHeaders,
     BadQueue,
+    BadStream,
+    BadTopic,
     BadVerb,
     BadVersion,
+    Conflict,
     Dead,
     DifferentStore,
     Duplicate,
     Expired,
     Forked,
+    Gap,
     LeaseLost,
     NotFound,
     Paused,
@@ -36,8 +40,11 @@ from sluicemq.errors import (
     Uncertain,
 )
 from sluicemq.job import Job
+from sluicemq.message import Message, Published
 from sluicemq.options import JobOptions
 from sluicemq.producer import Producer
+from sluicemq.publisher import Publisher
+from sluicemq.reader import Reader
 from sluicemq.receipt import Receipt
 from sluicemq.reply import Reply
 from sluicemq.worker import Worker
@@ -46,23 +53,31 @@ __all__ = [
     "BadFrames",
     "BadHeaders",
     "BadQueue",
+    "BadStream",
+    "BadTopic",
     "BadVerb",
     "BadVersion",
     "Claim",
     "ClaimedJob",
     "Client",
+    "Conflict",
     "Dead",
     "DifferentStore",
     "Duplicate",
     "Expired",
     "Forked",
+    "Gap",
     "Job",
     "JobOptions",
     "LeaseLost",
+    "Message",
     "NotFound",
     "Paused",
     "Producer",
+    "Published",
+    "Publisher",
     "QueueFull",
+    "Reader",
     "Receipt",
     "Reject",
     "Release",

@@ -137,6 +137,22 @@ class Client:
         """Resume what was paused; all that is paused of the queue still."""
         return list(self._read(wire.RESUME, queue, what))
 
+    def streams(self) -> list[dict[str, Any]]:
+        """All streams, each with its name, its ``first`` and ``last`` number, ``messages`` and ``bytes``."""
+        return list(self._read(wire.STREAMS))
+
+    def stream(self, stream: str) -> dict[str, Any]:
+        """One stream: the same, and what of it is kept. Raises :class:`~sluicemq.BadStream`."""
+        return dict(self._read(wire.STREAM, stream))
+
+    def trim(self, stream: str, first: int) -> int:
+        """Keep no message of a stream before number ``first``; how many were kept until now."""
+        return int(self._act(wire.TRIM, stream, first))
+
+    def erase(self, stream: str) -> int:
+        """Keep no message of a stream, which goes on with its numbers if it goes on; how many there were."""
+        return int(self._act(wire.ERASE, stream))
+
     def result(self, queue: str, id: str, wait: float = 0.0) -> bytes:  # noqa: A002
         """The result of a job, waiting for it up to ``wait`` seconds.
 

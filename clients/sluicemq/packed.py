@@ -15,6 +15,8 @@ from typing import Final
 
 from sluicemq.errors import BadFrames
 
+#: Messages that are read in one go, at most: some 10 ms.
+MOST_MESSAGES: Final = 8192
 #: Of a topic, so many bytes count where messages are chosen by it.
 LONGEST_TOPIC: Final = 255
 
@@ -32,10 +34,10 @@ def pack(topic: bytes, payload: bytes) -> bytes:
     return b"".join((head, topic, last, payload))
 
 
-def scan(packed: bytes) -> tuple[list[int], list[bytes]]:
+def scan(packed: bytes, most: int = MOST_MESSAGES) -> tuple[list[int], list[bytes]]:
     """Where each message ends, and each one's topic, of long ones the first 255 bytes.
 
-    Raises :class:`~sluicemq.errors.BadFrames` for what is not whole messages.
+    Raises :class:`~sluicemq.errors.BadFrames` for what is not whole messages, or has more than ``most``.
     """
     ends: list[int] = []
     topics: list[bytes] = []
@@ -43,6 +45,8 @@ def scan(packed: bytes) -> tuple[list[int], list[bytes]]:
     try:
         while at < size:
             flags = packed[at]
+            if len(ends) >= most:
+                raise BadFrames(f"these are more than {most} messages: send less at once")
             if flags == _MORE:  # most messages: a short topic and a payload
                 start = at + 2
                 body = start + packed[at + 1]

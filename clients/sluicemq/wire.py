@@ -49,6 +49,14 @@ From the client::
                                                            dead letters, the oldest first; all, or those
                                                            of ids, or with reason in their last error;
                                                            limit: at most, and by default, 10,000
+    PUBLISH [n, stream, messages, options]              -> number of the first message, once all are durable;
+                                                           a second element, if some were there before:
+                                                           [[place, number], ...]
+    READ    [n, stream, options]                        -> {rows, after, gone, newest}
+    STREAMS [n]                                         -> [{name, first, last, messages, ...}, ...]
+    STREAM  [n, stream]                                 -> {name, first, last, messages, bytes, ...}
+    TRIM    [n, stream, first]                          -> number of messages that are kept no longer
+    ERASE   [n, stream]                                 -> the same, of all
     PAUSE   [n, queue, what]                            -> [what, ...] that is paused now; ``delivery``
     RESUME  [n, queue, what]                            -> the same                     or ``intake``
 
@@ -60,6 +68,20 @@ The options of READY may be left out; they are a map of ``look`` (true: answered
 ready has been sent, as far as the credit goes) and ``pop`` (true: each job is removed before it is
 sent, and there is nothing to settle; ``credit`` is then how many more jobs are wanted, added to what
 is left of the former; with 0, and with ``look``, the answer comes after all that has been removed).
+
+The messages of a PUBLISH are a ``bin``, as ``packed.py`` has them, 4,096 at most; its options are a map of
+``id`` (of these messages together, up to 128 bytes: they are stored once) and ``again`` (true: they may have
+come before), ``ids`` (``[[place, id], ...]``, of messages with an id of their own) and ``last`` (stored only
+if the stream ends with that number, else CONFLICT, whose third element is where it ends), with ``topic``
+(bin): only if that topic does. All of it may be left out.
+
+The options of a READ are a map of ``after`` (a number; 0: from the oldest) or ``since`` (Unix seconds) or
+``new`` (true: what is published from now on), ``topics`` (bins: beginnings, patterns, or ``=`` and a topic),
+``most`` messages (1 to 10,000), ``bytes`` (about so many, to 4 MiB) and ``wait`` (seconds, to 60, until there
+are some). In its answer a row is ``[first, time, messages, places|nil]``: with nil the messages are numbered
+from ``first`` on, else each is ``first`` and its place. ``after``: for the next READ; ``gone``: nil, or the
+first and the last number of those that were removed before they were read; ``newest``: the newest number
+that is known.
 
 Verdicts: ``COMMIT`` (detail: result, bin), ``ROLLBACK`` (detail: reason, str; delay: seconds, nil:
 the job's back-off), ``REJECT`` (detail: reason), ``RELEASE`` (never started: given back without
@@ -115,6 +137,12 @@ SHOW: Final = b"SHOW"
 PROMOTE: Final = b"PROMOTE"
 CHANGE: Final = b"CHANGE"
 REDRIVE: Final = b"REDRIVE"
+PUBLISH: Final = b"PUBLISH"
+READ: Final = b"READ"
+STREAMS: Final = b"STREAMS"
+STREAM: Final = b"STREAM"
+TRIM: Final = b"TRIM"
+ERASE: Final = b"ERASE"
 PAUSE: Final = b"PAUSE"
 RESUME: Final = b"RESUME"
 OK: Final = b"OK"
@@ -143,6 +171,12 @@ MOST_OTHER_BYTES: Final = 4 << 20
 MOST_HEADER_BYTES: Final = 64 * 1024
 MOST_HEADER_VALUES: Final = 1000
 
+#: Messages in one PUBLISH, and in the answer to one READ, at most; bytes of the latter; seconds it waits.
+MOST_PUBLISHED: Final = 4096
+MOST_READ: Final = 10_000
+MOST_READ_BYTES: Final = 4 << 20
+LONGEST_WAIT: Final = 60.0
+
 #: Characters of a reason that are kept.
 MOST_REASON: Final = 1000
 
@@ -163,7 +197,13 @@ _SOME_BYTES: Final = 320 * 1024
 
 # Bytes of a message of a verb without payloads and results.
 _MOST_BYTES: Final = 64 * 1024
-_MOST_BYTES_OF: Final = {PUSH: sys.maxsize, SETTLE: sys.maxsize, REDRIVE: 256 * 1024}
+_MOST_BYTES_OF: Final = {
+    PUSH: sys.maxsize,
+    PUBLISH: sys.maxsize,
+    SETTLE: sys.maxsize,
+    READ: 512 * 1024,
+    REDRIVE: 256 * 1024,
+}
 _QUEUE_NAME: Final = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 
 

@@ -20,7 +20,16 @@ from sluicemq_broker.queue.retry import Retry
 from sluicemq_broker.runtime.counters import Counters
 from sluicemq_broker.runtime.counts import Count
 from sluicemq_broker.store.connection import ServerClock
-from sluicemq_broker.streams import Expected, Stored, Stream, StreamContext, Streams, Topics, Wanted, batch
+from sluicemq_broker.streams import (
+    Expected,
+    Stored,
+    Stream,
+    StreamContext,
+    Streams,
+    Topics,
+    Wanted,
+    read_batch,
+)
 
 
 def eventually(condition: Callable[[], bool]) -> None:
@@ -66,7 +75,7 @@ class Broker:
 
     def begin(self, *topics: str, id: str = "", **fields: Any) -> list[Stored | SluiceError]:  # noqa: A002
         answer: list[Stored | SluiceError] = []
-        messages = batch(b"".join(pack(each.encode(), each.encode()) for each in topics), answer.append)
+        messages = read_batch(b"".join(pack(each.encode(), each.encode()) for each in topics), answer.append)
         messages.id = id
         for key, value in fields.items():
             setattr(messages, key, value)
@@ -168,7 +177,7 @@ class TestPublishing:
 
     def test_messages_that_are_broken_are_refused(self, broker: Broker) -> None:
         with pytest.raises(SluiceError, match="not whole"):
-            batch(b"\x01\x05ab", lambda _outcome: None)
+            read_batch(b"\x01\x05ab", lambda _outcome: None)
 
 
 class TestIds:

@@ -18,7 +18,7 @@ from sluicemq_broker.queue.retry import Retry
 from sluicemq_broker.runtime.counters import Counters
 from sluicemq_broker.store import LeaseStore, Subscription, SubscriptionStore
 from sluicemq_broker.store.connection import ServerClock
-from sluicemq_broker.streams import NEWEST, StreamContext, Streams, Subscriptions, Wish, batch
+from sluicemq_broker.streams import NEWEST, StreamContext, Streams, Subscriptions, Wish, read_batch
 
 
 class Broker:
@@ -45,7 +45,7 @@ class Broker:
 
     def publish(self, count: int) -> None:
         stored: list[Any] = []
-        self.streams.for_publish("prices").publish(batch(pack(b"eur", b"1") * count, stored.append))
+        self.streams.for_publish("prices").publish(read_batch(pack(b"eur", b"1") * count, stored.append))
         with gevent.Timeout(TIMEOUT):
             while not stored:
                 gevent.sleep(0.001)

@@ -23,6 +23,18 @@ from sluicemq_broker.runtime.pulse import Pulse
 from sluicemq_devices.doors.switchboard import Switchboard
 
 
+class NoStreams:
+    """What a door has of streams where nobody uses any."""
+
+    publishing = SimpleNamespace(leave=lambda _session: None)
+
+    def reads(self, _answered: object) -> Any:
+        return SimpleNamespace(forget=lambda: None)
+
+
+NO_STREAMS: Any = NoStreams()
+
+
 class Lane:
     """Keeps what the session sends, as messages."""
 
@@ -106,7 +118,7 @@ def session(lane: Lane) -> Session:
     nobody: Any = None
     queues: Any = Broken()
     settings, maker = BrokerSettings(), JobMaker(Clock(), 1 << 20)
-    door = SessionDoor(settings, Switchboard(), queues, maker, nobody, Counters())
+    door = SessionDoor(settings, Switchboard(), queues, maker, nobody, Counters(), NO_STREAMS)
     client: Any = lane
     return Session(door, client)
 
@@ -231,7 +243,7 @@ def test_a_queue_that_stores_nothing_holds_back_those_who_push_to_it_and_nobody_
     nobody: Any = None
     queues: Any = ManyQueues()
     settings, maker = BrokerSettings(hwm=10_000), JobMaker(Clock(), 1 << 20)
-    door = SessionDoor(settings, Switchboard(), queues, maker, nobody, Counters())
+    door = SessionDoor(settings, Switchboard(), queues, maker, nobody, Counters(), NO_STREAMS)
     lanes = [Lane() for _ in range(9)]
     for each in lanes:
         client: Any = each

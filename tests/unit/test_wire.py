@@ -183,6 +183,36 @@ GOLDEN: dict[str, tuple[tuple[Any, ...], bytes, str]] = {
         b"PAUSE",
         "9315 a46d61696c a6696e74616b65",
     ),
+    "publish": (
+        (wire.PUBLISH, 23, "prices", b"\x01\x03eur\x00\x041.08", {"id": "p/1"}),
+        b"PUBLISH",
+        "9417a6707269636573c40b01036575720004312e303881a26964a3702f31",
+    ),
+    "read": (
+        (wire.READ, 25, "prices", {"after": 6, "topics": [b"eur"], "wait": 10}),
+        b"READ",
+        "9319a670726963657383a5616674657206a6746f7069637391c403657572a4776169740a",
+    ),
+    "streams": (
+        (wire.STREAMS, 26),
+        b"STREAMS",
+        "911a",
+    ),
+    "stream": (
+        (wire.STREAM, 27, "prices"),
+        b"STREAM",
+        "921ba6707269636573",
+    ),
+    "trim": (
+        (wire.TRIM, 28, "prices", 5),
+        b"TRIM",
+        "931ca670726963657305",
+    ),
+    "erase": (
+        (wire.ERASE, 29, "prices"),
+        b"ERASE",
+        "921da6707269636573",
+    ),
     "resume": (
         (wire.RESUME, 22, "mail", wire.DELIVERY),
         b"RESUME",

@@ -4,6 +4,7 @@ from sluicemq_broker.doors.device import Device, ForwarderDevice, QueueDevice
 from sluicemq_broker.doors.frames import JobMaker
 from sluicemq_broker.doors.smq.administration import Admin
 from sluicemq_broker.doors.smq.sessions import SessionDoor
+from sluicemq_broker.doors.smq.stream_side import StreamSide
 
 __all__ = [
     "Admin",
@@ -12,4 +13,5 @@ __all__ = [
     "JobMaker",
     "QueueDevice",
     "SessionDoor",
+    "StreamSide",
 ]

@@ -14,7 +14,15 @@ from gevent.event import Event
 
 from sluicemq.errors import SluiceError, Unavailable
 from sluicemq_broker.config import Config, DeviceSettings
-from sluicemq_broker.doors import Admin, Device, ForwarderDevice, JobMaker, QueueDevice, SessionDoor
+from sluicemq_broker.doors import (
+    Admin,
+    Device,
+    ForwarderDevice,
+    JobMaker,
+    QueueDevice,
+    SessionDoor,
+    StreamSide,
+)
 from sluicemq_broker.process.deadline import Deadline
 from sluicemq_broker.queue import Census, Context, Memory, Owners, Queues, Sweeper, databases
 from sluicemq_broker.runtime import BALANCES, Count, Counters, Turns
@@ -29,6 +37,7 @@ from sluicemq_broker.store import (
     connect_for_leases,
     require_safe,
 )
+from sluicemq_broker.streams import StreamContext, Streams
 from sluicemq_devices.doors import Switchboard
 from sluicemq_devices.relays import Kind
 
@@ -80,7 +89,11 @@ class Server:
         self._store = StoreState()
         self._census = Census(self._queues, self._context, trusted=lambda: self._store.reachable)
         admin = Admin(self._queues, self._census, self._context, self._turns, self._board, self._store)
-        self._sessions = SessionDoor(settings, self._board, self._queues, maker, admin, self.counters)
+        self._streams = Streams(config, self._stream_context(), self._database)
+        streams = StreamSide(settings, self._streams, self.counters)
+        self._sessions = SessionDoor(
+            settings, self._board, self._queues, maker, admin, self.counters, streams
+        )
         self._devices: list[Device] = [self._device(each, maker) for each in config.devices]
         self._http = self._http_door(admin) if settings.http else None
         self._greenlets: list[gevent.Greenlet[..., None]] = []
@@ -112,6 +125,10 @@ class Server:
             self._repeat("audit of our reservations against memory", settings.lease, self._sweeper.audit),
             self._repeat("time-outs, askers, jobs of other brokers", settings.poll, self._tick),
             self._repeat("queues that workers wait for", settings.poll, self._queues.look_for_awaited),
+            self._repeat("streams: what is kept of them", settings.lease, self._streams.sweep),
+            self._repeat(
+                "streams: a look for who waits, whatever was told", settings.poll, self._streams.look
+            ),
             self._repeat("pauses that any broker was told of", settings.poll, self._queues.follow_pauses),
             self._repeat("counts of the queues, one after the other", settings.poll, self._census.tick),
             self._repeat("heartbeats of library sessions", settings.heartbeat / 2, self._sessions.beat),
@@ -157,6 +174,7 @@ class Server:
         self._await_workers(self._deadline.left - timeout * _WRITING_SHARE)
         self._release_all()
         self._stopping.set()
+        self._streams.stop()
         self._deadline.until(lambda: all(each.ready() for each in self._greenlets), at_least=_LAST_WRITES)
         if was_open:
             self._say_what_was_counted()
@@ -175,6 +193,9 @@ class Server:
     def _drop(self, owner: str) -> None:
         """Another broker has declared us dead, under this id."""
         self._queues.drop_owner(owner)
+
+    def _stream_context(self) -> StreamContext:
+        return StreamContext(self._clock, self.counters, self._context.retry)
 
     def _device(self, settings: DeviceSettings, maker: JobMaker) -> Device:
         if settings.kind == Kind.FORWARDER:
@@ -290,7 +311,10 @@ class Server:
         return sum(device.received for device in self._devices)
 
     def _write_what_came(self, seconds: float) -> None:
-        if not self._deadline.until(lambda: not any(q.storing for q in self._queues), within=seconds):
+        def stored() -> bool:
+            return not any(q.storing for q in self._queues) and not any(s.busy for s in self._streams)
+
+        if not self._deadline.until(stored, within=seconds):
             for queue in self._queues:
                 queue.refuse_waiting()
 

@@ -107,6 +107,7 @@ class Count(Metric):
         "watermarks refused, of holds of a subscription that had ended",
         "times",
     )
+    TRIMMED = "trimmed", "messages that were ordered to be kept no longer", "messages"
     SEGMENTS_REMOVED = "segments_removed", "segments of streams removed, as retention has it", "segments"
 
     # The process.

@@ -2,7 +2,7 @@
 
 A segment is one document with the messages of one batch; its ``_id`` is the number of the first::
 
-    {_id: 0, first, removed, made_at}                            the head
+    {_id: 0, first, removed, made_at, erased?}                   the head
     {_id: 1, count: 3, at, size, total, mark, topics, packed}    messages 1, 2, 3
     {_id: 4, count: 1, at, size, total, mark, topics, packed, ids?, places?}
     {_id: 5, ...
@@ -94,6 +94,7 @@ class Head:
 
     first: int = 1
     removed: int = 1
+    erased: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,13 +259,10 @@ class StreamStore:
     def head(self) -> Head:
         """From where on the stream is kept."""
         with translated():
-            head = self._segments.find_one({"_id": _HEAD}, {"first": 1, "removed": 1})
-        return Head(int(head.get("first", 1)), int(head.get("removed", 1))) if head else Head()
-
-    def exists(self) -> bool:
-        """Whether it was ever made."""
-        with translated():
-            return self._segments.find_one({}, {"_id": 1}) is not None
+            head = self._segments.find_one({"_id": _HEAD})
+        if head is None:
+            return Head()
+        return Head(int(head.get("first", 1)), int(head.get("removed", 1)), erased="erased" in head)
 
     def bytes_kept(self) -> int:
         """Bytes of the messages that are kept, and of those in the same segment as the oldest."""
@@ -273,9 +271,12 @@ class StreamStore:
             return 0
         return newest.total - oldest.total + oldest.size
 
-    def raise_first(self, first: int) -> None:
-        """Keep nothing before this number; it never falls. Repeating it is harmless."""
-        self._raise({"first": Int64(first)})
+    def raise_first(self, first: int, *, erased: bool = False) -> None:
+        """Keep nothing before this number; it never falls. ``erased``: it is listed no more while empty.
+
+        Repeating it is harmless.
+        """
+        self._raise({"first": Int64(first)}, {"erased": True} if erased else {})
 
     def first_within(self, most_bytes: int) -> int:
         """The first message of the newest segments that have, together, at most so many bytes; one at least.
@@ -312,9 +313,10 @@ class StreamStore:
         with translated():
             return self._segments.delete_many({"_id": {"$gt": _HEAD, "$lt": max(over)}}).deleted_count
 
-    def _raise(self, fields: Document) -> None:
+    def _raise(self, fields: Document, more: Document | None = None) -> None:
+        change: Document = {"$max": fields, **({"$set": more} if more else {})}
         with translated():
-            self._segments.update_one({"_id": _HEAD}, {"$max": fields}, upsert=True)
+            self._segments.update_one({"_id": _HEAD}, change, upsert=True)
 
     # ----------------------------------------------------------- parts of it
 

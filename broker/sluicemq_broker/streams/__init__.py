@@ -1,6 +1,6 @@
 """Streams: numbered messages that are kept, for any number of readers, from any point on."""
 
-from sluicemq_broker.streams.batch import Batch, Expected, Stored, batch
+from sluicemq_broker.streams.batch import Batch, Expected, Stored, read_batch
 from sluicemq_broker.streams.context import StreamContext
 from sluicemq_broker.streams.segments import Chosen
 from sluicemq_broker.streams.stream import MOST_BYTES, Reading, Stream, Wanted
@@ -23,7 +23,7 @@ __all__ = [
     "Topics",
     "Wanted",
     "Wish",
-    "batch",
     "check_stream",
+    "read_batch",
     "summary",
 ]

@@ -29,12 +29,12 @@ class Expected(NamedTuple):
 
 
 #: Told once what became of a batch.
-Done = Callable[[Stored | SluiceError], None]
+Done = Callable[[Stored | SluiceError], object]
 
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """Some messages, in order. Made by :func:`batch`; ``done`` hears of it when it is durable or refused.
+    """Some messages, in order, made by :func:`read_batch`; ``done`` hears when they are durable or refused.
 
     ``id``: of the batch, so that it is stored once however often it comes; ``repeated``: it may have
     come before, here or to another broker. ``ids``: places of messages that have an id of their own.
@@ -74,6 +74,6 @@ class Batch:
         self.there = {at: first + at for at in range(self.count)}
 
 
-def batch(packed: bytes, done: Done) -> Batch:
+def read_batch(packed: bytes, done: Done) -> Batch:
     """Messages as :mod:`sluicemq.packed` has them; raises BadFrames for what is none."""
     return Batch(packed, *scan(packed), done)

@@ -13,13 +13,17 @@ class Retention:
     """One stream's, at this broker; any number of brokers may do the same at the same time.
 
     ``unread()``: the oldest number that somebody still has to read, or None; it is kept, up to the hard
-    bound. ``guard``: seconds; see :mod:`sluicemq_broker.store.streams`.
+    bound. ``kept_from`` is told the first number that is kept. ``guard``: seconds; see
+    :mod:`sluicemq_broker.store.streams`.
     """
 
-    def __init__(self, settings: StreamSettings, store: StreamStore, guard: float) -> None:
+    def __init__(
+        self, settings: StreamSettings, store: StreamStore, guard: float, kept_from: Callable[[int], None]
+    ) -> None:
         self._settings = settings
         self._store = store
         self._guard = guard
+        self._kept_from = kept_from
         self._seen: deque[tuple[float, int]] = deque()  # when the tail was seen where, oldest first
 
     def sweep(self, now: float, passed: float, unread: Callable[[], int | None]) -> int:
@@ -36,6 +40,7 @@ class Retention:
         if first > head.first:
             self._store.raise_first(first)
             head = Head(first, head.removed)
+        self._kept_from(head.first)
         return self._remove(tail, passed) if head.first > head.removed else self._note(tail, passed)
 
     def _first(self, now: float, tail: int) -> int:

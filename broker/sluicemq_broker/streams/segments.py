@@ -21,8 +21,13 @@ class Recent:
     def __init__(self) -> None:
         self.next = 0
         """The number behind the newest that is known; 0: none is."""
+        self._oldest = 1  # nothing before it is given to anybody
         self._segments: deque[Segment] = deque()
         self._bytes = 0
+
+    def forget(self, before: int) -> None:
+        """What lies before this number is kept no longer."""
+        self._oldest = max(self._oldest, before)
 
     def begin(self, number: int) -> None:
         """Nothing is held; the next segment will begin there."""
@@ -44,7 +49,7 @@ class Recent:
 
     def read(self, first: int, most_bytes: int) -> list[Segment] | None:
         """What is held from message ``first`` on, up to so many bytes; None: ask MongoDB."""
-        if not self._segments or not self._segments[0].first <= first < self.next:
+        if not self._segments or not max(self._oldest, self._segments[0].first) <= first < self.next:
             return None
         found: list[Segment] = []
         for each in reversed(self._segments):

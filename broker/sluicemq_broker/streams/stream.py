@@ -99,10 +99,17 @@ class Stream:
         """The next messages, from memory or from MongoDB, for which it waits; raises Unavailable."""
         return self.read_recent(wanted) or self._read_stored(wanted)
 
-    def read_recent(self, wanted: Wanted) -> Reading | None:
-        """The same of the newest segments in memory; None: MongoDB must be asked."""
+    def read_recent(self, wanted: Wanted, *, waits: bool = False) -> Reading | None:
+        """The same of the newest segments in memory; None: MongoDB must be asked.
+
+        ``waits``: nothing is an answer if no more has been told of, for whoever then waits.
+        """
         segments = self._recent.read(wanted.first, wanted.most_bytes)
-        return None if segments is None else self._choose(segments, wanted, gone=0)
+        if segments is not None:
+            return self._choose(segments, wanted, gone=0)
+        if waits and wanted.first == self._recent.next and self._seen_by == self._watch.attend() != 0:
+            return Reading([], wanted.first, 0, self.newest, more=False)
+        return None
 
     def segments(self, first: int) -> tuple[list[Segment], int]:
         """Whole segments from the one with this message on, and the oldest number that is kept."""
@@ -173,10 +180,14 @@ class Stream:
         """Nobody waits under this key any more."""
         self._waiting.pop(key, None)
 
+    def kept_from(self, first: int) -> None:
+        """Messages before this number are kept no longer: give them to nobody."""
+        self._recent.forget(first)
+
     def look(self, first: int = 0) -> None:
         """Another broker may have published a segment, that begins with this number; never blocks."""
-        if 0 < first < self._recent.next:
-            return  # known, or one of ours
+        if 0 < first < self._recent.next or (first and first == self._writer.place):
+            return  # known, or one of ours, of which the answer will tell
         if not self._waiting:
             self._seen_by = 0
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from sluicemq.errors import BadStream, NotFound, Unavailable
+from sluicemq.errors import BadStream, Unavailable
 from sluicemq.wire import QUEUE_NAME_RULE, is_queue_name
 from sluicemq_broker.config import Config
 from sluicemq_broker.runtime import Count
@@ -24,6 +24,7 @@ class Streams:
         self._context = context
         self._database = database
         self._open: dict[str, Stream] = {}
+        self._made: set[str] = set(config.streams)  # known to be there, or named in the configuration
         self._retentions: dict[str, Retention] = {}
         self._watches: dict[str, Watch] = {}
         self.unread: Callable[[Stream], int | None] = lambda _stream: None
@@ -42,38 +43,44 @@ class Streams:
             store = StreamStore(self._database(database), name)
             stream = Stream(name, settings, store, self._context, self._watch(database))
             self._open[name] = stream
-            self._retentions[name] = Retention(settings, store, self._context.guard)
+            self._retentions[name] = Retention(settings, store, self._context.guard, stream.kept_from)
         return stream
 
     def get(self, name: str) -> Stream:
         """The stream of this name; asks MongoDB if it is not known. Raises :class:`BadStream`."""
-        if name not in self._open and name not in self._found(check_stream(name)):
+        if name not in self._made and name not in self._found(check_stream(name)):
             raise BadStream(f"there is no stream {name!r}")
+        self._made.add(name)
         return self.open(name)
+
+    def known(self, name: str) -> Stream | None:
+        """The stream of this name, if this broker knows one."""
+        return self._open.get(name)
 
     def for_publish(self, name: str) -> Stream:
         """The stream of this name, made if that is allowed; raises :class:`BadStream`."""
         stream = self._open.get(name)
-        if stream is not None:
+        if stream is not None and name in self._made:
             return stream
         check_stream(name)
         settings = self._config.broker
-        if not settings.auto_create and name not in self._config.streams:
+        if not settings.auto_create and name not in self._made:
             raise BadStream(f"there is no stream {name!r} here, and auto_create is off")
         if len(self._open) >= settings.max_queues:
             most = f"there are {len(self._open)} already, and max_queues = {settings.max_queues}"
             raise BadStream(f"stream {name!r} can't be made: {most}")
+        self._made.add(name)
         return self.open(name)
 
     def names(self) -> list[str]:
         """All streams, those that other brokers have made too; asks MongoDB."""
-        return sorted(name for each in self._databases() for name in stream_names(self._database(each)))
+        found = (name for each in self._databases() for name in stream_names(self._database(each)))
+        return sorted(name for name in set(found) if is_queue_name(name))
 
     def sweep(self) -> None:
         """From time to time: have each keep what it should; one that fails costs the others nothing."""
         for name in self.names():
-            if is_queue_name(name):
-                self._sweep(self.open(name))
+            self._sweep(self.open(name))
 
     def look(self) -> None:
         """Every second: whoever waits looks whether there is more, whatever was told."""
@@ -93,7 +100,8 @@ class Streams:
         """
         stream = self.get(name)
         end, first = stream.end(), stream.store.head().first
-        stream.store.raise_first(end)
+        stream.store.raise_first(end, erased=True)
+        stream.kept_from(end)
         return max(0, end - first)
 
     def _sweep(self, stream: Stream) -> None:
@@ -136,11 +144,11 @@ def check_stream(name: object) -> str:
     raise BadStream(f"{str(name)[:80]!r} is no name of a stream: {QUEUE_NAME_RULE}")
 
 
-def summary(stream: Stream) -> dict[str, Any]:
-    """How a stream stands, as MongoDB has it; raises :class:`NotFound` if it was never made."""
+def summary(stream: Stream) -> dict[str, Any] | None:
+    """How a stream stands, as MongoDB has it; None if it was erased and is empty."""
     tail, head = stream.store.tail(), stream.store.head()
-    if tail.next == 1 and head.first == 1 and not stream.store.exists():
-        raise NotFound(f"stream {stream.name!r} has never had a message")
+    if head.erased and head.first == tail.next:
+        return None
     return {
         "name": stream.name,
         "first": head.first,

@@ -46,6 +46,8 @@ class Writer:
         self._context = context
         self._window = window
         self._stored = stored
+        self.place = 0
+        """Where the segment goes whose insert is under way, or 0."""
         self._tail: Tail | None = None
         self._known_at = 0.0
         self._name = token_hex(8)
@@ -88,7 +90,11 @@ class Writer:
         if segment is None:
             return []
         sent = self._context.passed()
-        outcome = self._context.retry.run(partial(self._store.append, segment))
+        self.place = segment.first
+        try:
+            outcome = self._context.retry.run(partial(self._store.append, segment))
+        finally:
+            self.place = 0
         if outcome is Appended.STORED and self._still_there(segment):
             self._tail, self._known_at = Tail(segment.next, segment.at, segment.total), sent
             shielded(self._stored, segment)

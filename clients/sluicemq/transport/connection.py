@@ -366,8 +366,8 @@ def _outcome(message: wire.Message, *, whole: bool) -> tuple[Any, SluiceError | 
         if whole:
             return message.fields, None
         return (message.fields[0] if message.fields else None), None
-    code, text = (*message.fields, "", "")[:2]
-    return None, from_code(str(code), str(text))
+    code, text, detail = (*message.fields, "", "", "")[:3]
+    return None, from_code(str(code), str(text), str(detail))
 
 
 def _ignore(_value: Any, _error: SluiceError | None) -> None:

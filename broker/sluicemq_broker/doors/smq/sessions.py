@@ -35,8 +35,10 @@ from sluicemq_broker.doors.smq.fields import (
 )
 from sluicemq_broker.doors.smq.pushes import Pushes
 from sluicemq_broker.doors.smq.results import Results
+from sluicemq_broker.doors.smq.stream_side import STREAM_LOOKS, STREAM_QUESTIONS, StreamSide
 from sluicemq_broker.queue import Queue, Queues, Settlement, Verdict, check_name
 from sluicemq_broker.runtime import Batcher, Count, Counters, Pulse
+from sluicemq_broker.streams import Stream
 from sluicemq_devices.doors import Lane, LaneDoor, Switchboard
 from sluicemq_devices.hub import Watermark, nothing
 
@@ -63,8 +65,10 @@ class SessionDoor:
         maker: JobMaker,
         admin: Admin,
         counters: Counters,
+        streams: StreamSide,
     ) -> None:
         self.settings = settings
+        self.streams = streams
         self.queues = queues
         self.admin = admin
         self.counters = counters
@@ -96,6 +100,7 @@ class SessionDoor:
     def close_gates(self) -> None:
         """Take no jobs in any more: the broker stops."""
         self.pushes.refuse_all()
+        self.streams.publishing.refuse_all()
 
     def beat(self) -> None:
         """Every heartbeat: greet the silent, close those that were silent too long."""
@@ -107,6 +112,7 @@ class SessionDoor:
         """A session has ended."""
         self.sessions.discard(session)
         self.pushes.leave(session)
+        self.streams.publishing.leave(session)
 
 
 class Session:
@@ -120,10 +126,11 @@ class Session:
         self._heard = self._said = time.monotonic()
         self._held_back = False
         self._gone = False
-        self._full: set[Queue] = set()  # it pushes to them, and they have too much on their way
+        self._full: set[Queue | Stream] = set()  # it pushes to them, and they have too much on their way
         self._questions: Batcher[Callable[[], None]] = Batcher(lambda batch: batch[0](), size=1)
         self._results = Results(door.queues, self._questions, self._resulted)
         self._assignments = Assignments(self, door.queues, self._questions, self._answer)
+        self._reads = door.streams.reads(self._resulted)
         lane.receive = self._receive
         lane.closed = self._closed
         lane.unblocked = self.read_on
@@ -154,14 +161,14 @@ class Session:
         """It has sent what can't be used."""
         self._lane.blame(malformed=malformed)
 
-    def wait_for(self, queue: Queue) -> None:
-        """Do not read this client until so much of a queue that it pushes to is stored."""
+    def wait_for(self, queue: Queue | Stream) -> None:
+        """Do not read this client until so much of a queue, or stream, that it pushes to is stored."""
         if queue not in self._full:
             self._full.add(queue)
             self._hold_back()
 
-    def drained(self, queue: Queue) -> None:
-        """A queue that it pushes to has room again."""
+    def drained(self, queue: Queue | Stream) -> None:
+        """A queue or stream that it pushes to has room again."""
         self._full.discard(queue)
         self.read_on()
 
@@ -216,6 +223,7 @@ class Session:
         died = not self._door.pulse.stood_still  # else it left because it heard nothing of us
         self._assignments.leave(died=died, gone=True)
         self._results.forget()
+        self._reads.forget()
 
     # ----------------------------------------------------------------- verbs
 
@@ -302,10 +310,16 @@ class Session:
             raise BadFrames(f"{wait} is no number of seconds from 0 to ten years")
         self._results.ask(number, check_name(name), check_id(job_id), wait)
 
-    def _resulted(self, number: int, outcome: bytes | SluiceError) -> None:
+    def _publish(self, number: int, fields: Fields) -> None:
+        self._door.streams.publishing.publish(self, number, fields)
+
+    def _read(self, number: int, fields: Fields) -> None:
+        self._reads.read(number, fields)
+
+    def _resulted(self, number: int, outcome: bytes | dict[str, Any] | SluiceError) -> None:
         # Else one large result, asked for thousands of times, would be held so many times.
         if self._lane.held.bytes > self._door.settings.hwm_bytes:
-            outcome = Unavailable("results asked for before this one have not been read: ask again")
+            outcome = Unavailable("what was asked for before this has not been read: ask again")
         if isinstance(outcome, SluiceError):
             self.send(wire.ERROR, number, outcome.code, str(outcome))
         else:
@@ -318,11 +332,13 @@ class Session:
         self._assignments.leave(died=False, gone=False)
         self.send(wire.OK, number, None)
 
-    def _ask(self, number: int, fields: Fields, question: Callable[..., Any], *types: Any) -> None:
+    def _ask(
+        self, number: int, fields: Fields, of: object, question: Callable[..., Any], *types: Any
+    ) -> None:
         """Administrative verbs ask MongoDB, so they wait in a greenlet, one after the other."""
-        asked = partial(question, self._door.admin, *take(fields, *types))
+        asked = partial(question, of, *take(fields, *types))
         turn = nullcontext() if question in TOGETHER else self._door.asked_at_once
-        self._questions.add(partial(self._ask_in_turn, number, asked, turn, looks=question in LOOKS))
+        self._questions.add(partial(self._ask_in_turn, number, asked, turn, looks=question in _LOOKS))
         if len(self._questions) > MOST_UNREAD:
             self._hold_back()
 
@@ -347,6 +363,8 @@ class Session:
             self.read_on()
 
 
+_LOOKS: Final = LOOKS | STREAM_LOOKS
+
 _HANDLERS: Final[dict[bytes, Callable[[Session, int, Fields], None]]] = {
     wire.HELLO: Session._hello,  # noqa: SLF001 - the table of verbs is part of the class
     wire.PUSH: Session._push,  # noqa: SLF001
@@ -354,6 +372,8 @@ _HANDLERS: Final[dict[bytes, Callable[[Session, int, Fields], None]]] = {
     wire.SETTLE: Session._settle,  # noqa: SLF001
     wire.EXTEND: Session._extend,  # noqa: SLF001
     wire.RESULT: Session._result,  # noqa: SLF001
+    wire.PUBLISH: Session._publish,  # noqa: SLF001
+    wire.READ: Session._read,  # noqa: SLF001
     wire.PING: Session._ping,  # noqa: SLF001
     wire.BYE: Session._bye,  # noqa: SLF001
 }
@@ -361,12 +381,23 @@ _HANDLERS: Final[dict[bytes, Callable[[Session, int, Fields], None]]] = {
 
 def _handler(verb: bytes) -> Callable[[Session, int, Fields], None]:
     if verb in QUESTIONS:
-        question, *types = QUESTIONS[verb]
-        return lambda session, number, fields: session._ask(number, fields, question, *types)  # noqa: SLF001
+        return partial(_ask_of, lambda door: door.admin, QUESTIONS[verb])
+    if verb in STREAM_QUESTIONS:
+        return partial(_ask_of, lambda door: door.streams.admin, STREAM_QUESTIONS[verb])
     handler = _HANDLERS.get(verb)
     if handler is None:
         raise BadVerb(f"unknown verb {verb[:32]!r}")
     return handler
+
+
+def _ask_of(
+    admin: Callable[[SessionDoor], object],
+    question: tuple[Any, ...],
+    session: Session,
+    number: int,
+    fields: Fields,
+) -> None:
+    session._ask(number, fields, admin(session._door), *question)  # noqa: SLF001
 
 
 def _void() -> LeaseLost:

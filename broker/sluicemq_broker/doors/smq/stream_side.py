@@ -1,0 +1,43 @@
+"""What the library's door has of streams, for all sessions together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from sluicemq import wire
+from sluicemq_broker.config import BrokerSettings
+from sluicemq_broker.doors.smq.publishing import Publishing
+from sluicemq_broker.doors.smq.reading import Answered, Reads, asking_at_once
+from sluicemq_broker.doors.smq.stream_admin import StreamAdmin
+from sluicemq_broker.runtime import Counters
+from sluicemq_broker.streams import Streams
+from sluicemq_devices.hub import Watermark, nothing
+
+#: The administrative verbs of streams: which method answers, and the types of the fields that it takes.
+STREAM_QUESTIONS: Final[dict[bytes, tuple[Any, ...]]] = {
+    wire.STREAMS: (StreamAdmin.list,),
+    wire.STREAM: (StreamAdmin.show, str),
+    wire.TRIM: (StreamAdmin.trim, str, int),
+    wire.ERASE: (StreamAdmin.erase, str),
+}
+
+#: Those that change nothing.
+STREAM_LOOKS: Final[frozenset[Callable[..., Any]]] = frozenset((StreamAdmin.list, StreamAdmin.show))
+#: Times ``hwm`` messages are on their way at most: they come and go by the thousand.
+_MESSAGES: Final = 10
+
+
+class StreamSide:
+    """Who publishes, who reads, who asks."""
+
+    def __init__(self, settings: BrokerSettings, streams: Streams, counters: Counters) -> None:
+        mark = Watermark(_MESSAGES * settings.hwm, settings.hwm_bytes, nothing, nothing)
+        self.publishing = Publishing(streams, counters, mark, settings.max_job_bytes)
+        self.admin = StreamAdmin(streams, counters)
+        self._streams = streams
+        self._asking = asking_at_once()
+
+    def reads(self, answered: Answered) -> Reads:
+        """What one session reads."""
+        return Reads(self._streams, self._asking, answered)

@@ -1,0 +1,106 @@
+"""A message of a stream, and a publish and what became of it."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, NamedTuple
+
+from sluicemq import forks
+from sluicemq.errors import SluiceError, Timeout
+
+# Held only while an event is made, so one for all of them is enough.
+_making_an_event = threading.Lock()
+
+
+class Message(NamedTuple):
+    """One message: its number, its topic, what it says, when it was stored (Unix seconds)."""
+
+    sequence: int
+    topic: str
+    payload: bytes
+    time: float
+    frames: tuple[bytes, ...]
+    """All that was sent behind the topic: of the library's publishers the payload alone."""
+
+
+class Published:
+    """One message on its way into a stream, made by :meth:`Publisher.publish`.
+
+    ``sequence``: its number in the stream, once it is durable. ``existed``: it was there before, under
+    the same id. ``packed``, ``id``, ``expected`` and ``heard`` (of its refusal) are the publisher's.
+    """
+
+    __slots__ = (
+        "_error",
+        "_event",
+        "_made_in",
+        "_sequence",
+        "existed",
+        "expected",
+        "heard",
+        "id",
+        "packed",
+        "size",
+        "stream",
+    )
+
+    def __init__(
+        self,
+        stream: str,
+        packed: bytes,
+        size: int,
+        id: str | None,  # noqa: A002 - the word that jobs use everywhere
+        expected: dict[str, Any] | None,
+    ) -> None:
+        self.stream = stream
+        self.packed = packed
+        self.size = size
+        self.id = id
+        self.expected = expected
+        self.existed = self.heard = False
+        self._sequence = 0
+        self._error: SluiceError | None = None
+        self._event: threading.Event | None = None
+        self._made_in = forks.generation
+
+    @property
+    def done(self) -> bool:
+        """Whether the broker has answered: durable or refused."""
+        return self._sequence > 0 or self._error is not None
+
+    @property
+    def sequence(self) -> int | None:
+        """Its number in the stream; None while it is not known."""
+        return self._sequence or None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its number, once it is durable.
+
+        Raises the broker's error if it was refused, and :class:`~sluicemq.Timeout` after ``timeout``
+        seconds; it is still on its way then.
+        """
+        if not self.done and not self._wait(timeout):
+            raise Timeout(f"a message for stream {self.stream} is not confirmed after {timeout:g} s")
+        if self._error is not None:
+            self.heard = True
+            raise self._error
+        return self._sequence
+
+    def __repr__(self) -> str:
+        state = self._error or self._sequence or "on its way"
+        return f"<Published to {self.stream}: {state}>"
+
+    def settle(self, sequence: int, error: SluiceError | None = None) -> None:
+        """It is durable, or refused; wakes who waits."""
+        self._error = error
+        self.packed = b""
+        self._sequence = sequence
+        # Read after the number is set: who has made its event later finds that.
+        if self._event is not None:
+            self._event.set()
+
+    def _wait(self, timeout: float | None) -> bool:
+        forks.refuse("this receipt", self._made_in, "publish the message here")
+        with _making_an_event:
+            event = self._event = self._event or threading.Event()
+        return self.done or event.wait(timeout)

@@ -1,0 +1,204 @@
+"""Read a stream from any point on, to its end or for as long as it goes on."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from time import monotonic
+from types import TracebackType
+from typing import Any, Final, Self
+
+from sluicemq import forks, wire
+from sluicemq.errors import BadStream, Forked, Gap, SluiceError
+from sluicemq.message import Message
+from sluicemq.packed import unpack
+from sluicemq.transport.connection import Connection
+from sluicemq.transport.reading import Page, Reading
+
+#: Seconds after which a READ that has found nothing is asked again.
+_WAIT: Final = 25.0
+
+
+class Reader:
+    """Iterates over the messages of a stream, in their order, from one thread or greenlet.
+
+    ``after``: begin behind this number (0: with the oldest that is kept); ``since``: with the first that
+    is not older (Unix seconds); ``new``: with what is published from now on. ``topics``: only messages
+    whose topic begins so (``orders``), has this pattern (``orders.*.paid``, ``orders.>``) or is just
+    this (``=orders.17``); the broker sends no others. ``follow``: wait for more at the end, for ever;
+    else the iteration ends there.
+
+    Two pages of about ``page_bytes`` are read ahead, no more: who reads slowly costs nobody else anything.
+    A lost connection, or another broker in its place, makes no difference: it goes on behind the last.
+
+    Where messages were removed before this reader had them, iterating raises :class:`~sluicemq.Gap`, once,
+    and goes on behind them when it is asked again; with ``on_gap``, that is called with the Gap instead.
+    In the child of a fork it raises :class:`~sluicemq.Forked`. ``endpoint``: None as for all others.
+    """
+
+    def __init__(
+        self,
+        endpoint: str | None,
+        stream: str,
+        after: int = 0,
+        *,
+        since: float | None = None,
+        new: bool = False,
+        topics: Iterable[str | bytes] = (),
+        follow: bool = False,
+        on_gap: Callable[[Gap], None] | None = None,
+        page_bytes: int = 1 << 20,
+    ) -> None:
+        if not wire.is_queue_name(stream):
+            raise BadStream(f"{stream!r} is no name of a stream: {wire.QUEUE_NAME_RULE}")
+        self.position = after
+        """The number of the last message that was given out; 0: none was yet."""
+        self.newest = 0
+        """The newest number that the broker has told of."""
+        self._on_gap = on_gap
+        self._messages: Iterator[Message] = iter(())
+        self._pages: deque[tuple[Page | None, SluiceError | None]] = deque()
+        self._come = threading.Condition(threading.Lock())
+        self._gap: Gap | None = None
+        self._ended: SluiceError | bool = False
+        self._closed = False
+        options = _options(after, since, new=new, topics=topics, page_bytes=page_bytes)
+        if follow:
+            options["wait"] = _WAIT
+        self._reading = Reading(stream, options, self._came)
+        self._stream = stream
+        self._connection = Connection(endpoint, self._reading)
+        self._reading.attach(self._connection)
+        self._connection.start()
+        forks.tell(self, Reader._forked)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Message:
+        while True:
+            message = self._next(None)
+            if message is not None:
+                return message
+            if self._ended is True:
+                raise StopIteration
+
+    def read(self, timeout: float | None = None) -> Message | None:
+        """The next message; None after ``timeout`` seconds without one, or at the end."""
+        return self._next(timeout)
+
+    def close(self) -> None:
+        """End the connection, and the iteration; again is harmless."""
+        if self._closed:
+            return
+        self._closed = True
+        with self._come:
+            self._ended = self._ended or True
+            self._come.notify_all()
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _forked(self) -> None:
+        self._connection.abandon()
+        self._come = threading.Condition(threading.Lock())
+        self._pages.clear()
+        self._ended = Forked("this reader belongs to the process that this one was forked from: make another")
+
+    def _next(self, timeout: float | None) -> Message | None:
+        deadline = None if timeout is None else monotonic() + timeout
+        while not self._closed:
+            for message in self._messages:
+                self.position = message.sequence
+                return message
+            left = None if deadline is None else max(0.0, deadline - monotonic())
+            if not self._next_page(left):
+                return None
+        return None
+
+    def _next_page(self, timeout: float | None) -> bool:
+        """Turn to the next page; False: there is none, or none in time. Raises what ended the reading."""
+        with self._come:
+            if not self._come.wait_for(lambda: self._pages or self._ended, timeout) or not self._pages:
+                return self._over()
+            page, error = self._pages.popleft()
+        if page is None:
+            self._ended = error or True
+            return self._over()
+        self.newest = page["newest"]
+        if not page["rows"] and not page["gone"]:
+            self._ended = True
+            return False
+        self._call(self._reading.taken)
+        self._messages = _messages(page)
+        if page["gone"]:
+            self._tell_gap(page)
+        return True
+
+    def _over(self) -> bool:
+        if isinstance(self._ended, SluiceError):
+            raise self._ended
+        return False
+
+    def _tell_gap(self, page: Page) -> None:
+        first, last = page["gone"]
+        what = f"messages {first} to {last} of stream {self._stream}"
+        gap = Gap(f"{what} were removed before they were read", first, last)
+        self.position = last
+        if self._on_gap is None:
+            raise gap
+        self._on_gap(gap)
+
+    def _came(self, page: Page | None, error: SluiceError | None) -> None:
+        with self._come:
+            self._pages.append((page, error))
+            self._come.notify_all()
+
+    def _call(self, function: Callable[[], None]) -> None:
+        try:
+            self._connection.call(function)
+        except SluiceError:
+            if not self._pages:
+                raise
+
+
+def _options(
+    after: int, since: float | None, *, new: bool, topics: Iterable[str | bytes], page_bytes: int
+) -> dict[str, Any]:
+    if isinstance(topics, str | bytes):
+        raise TypeError('topics are several: write ["orders"]')
+    if not isinstance(after, int) or isinstance(after, bool) or after < 0:
+        raise ValueError(f"after is the number of a message, or 0, not {after!r}")
+    options: dict[str, Any] = {"bytes": page_bytes}
+    wanted = [each.encode(errors="surrogateescape") if isinstance(each, str) else each for each in topics]
+    if wanted:
+        options["topics"] = wanted
+    if new:
+        options["new"] = True
+    elif since is not None:
+        options["since"] = since
+    else:
+        options["after"] = after
+    return options
+
+
+def _messages(page: Page) -> Iterator[Message]:
+    for first, at, packed, places in page["rows"]:
+        if places is None:
+            for number, (topic, *frames) in enumerate(unpack(packed), first):
+                yield _message(number, topic, frames, at)
+        else:
+            for place, (topic, *frames) in zip(places, unpack(packed), strict=True):
+                yield _message(first + place, topic, frames, at)
+
+
+def _message(number: int, topic: bytes, frames: list[bytes], at: float) -> Message:
+    name = topic.decode(errors="surrogateescape")
+    return Message(number, name, frames[0] if frames else b"", at, tuple(frames))

@@ -1,0 +1,158 @@
+"""The publisher's part of the I/O thread: makes batches of messages, and sends each until it is confirmed.
+
+An idle one sends what it has at once; with batches in flight only full ones follow, so that they grow
+with the load. A batch that is sent again is the same one under the same id, so it is stored once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable
+from math import inf
+from time import monotonic
+from typing import Any, Final
+
+from sluicemq import wire
+from sluicemq.errors import SluiceError, Unavailable
+from sluicemq.message import Published
+from sluicemq.transport.connection import Connection
+
+#: Messages, and bytes, of a full batch.
+BATCH: Final = 1024
+BATCH_BYTES: Final = 512 << 10
+IN_FLIGHT: Final = 8
+_EAGER: Final = 2  # with so many batches in flight, only full ones follow
+_PUT_OFF: Final = 0.5  # seconds until the broker is asked again what it could not do just now
+
+
+class Batch:
+    """Messages to one stream that are sent together, under one number."""
+
+    __slots__ = ("ids", "messages", "number", "options", "size", "stream")
+
+    def __init__(self, stream: str, number: int, publisher: str) -> None:
+        self.stream = stream
+        self.number = number
+        self.messages: list[Published] = []
+        self.size = 0
+        self.ids: dict[str, int] = {}
+        self.options: dict[str, Any] = {"id": f"{publisher}/{number}"}
+
+    def takes(self, message: Published) -> bool:
+        """Whether it may go with those that are in it."""
+        return (
+            len(self.messages) < BATCH
+            and self.size + message.size <= BATCH_BYTES
+            and message.expected is None
+            and "last" not in self.options
+            and message.id not in self.ids
+        )
+
+    def add(self, message: Published) -> None:
+        """Put it at the end."""
+        if message.id is not None:
+            self.ids[message.id] = len(self.messages)
+            self.options["ids"] = [[place, each] for each, place in self.ids.items()]
+        if message.expected is not None:
+            self.options |= message.expected
+        self.messages.append(message)
+        self.size += message.size
+
+
+#: Called through the mailbox with a batch: the number of its first new message, those that were there
+#: before by their places; or the error of all.
+Settled = Callable[[Batch, int, dict[int, int], SluiceError | None], None]
+
+
+class Publishing:
+    """The :class:`~sluicemq.connection.Role` of a publisher; ``messages`` is filled by any thread."""
+
+    def __init__(self, settled: Settled) -> None:
+        self.messages: deque[Published] = deque()
+        self.due = inf
+        self._settled = settled
+        self._connection: Connection
+        self._name = os.urandom(10).hex()
+        self._number = 0
+        self._open: dict[str, Batch] = {}  # by stream: those that may grow still
+        self._waiting: deque[Batch] = deque()
+        self._lost: list[Batch] = []
+        self._in_flight = 0
+
+    def attach(self, connection: Connection) -> None:
+        """Use this connection; before it is started."""
+        self._connection = connection
+
+    def connected(self) -> None:
+        """Send again what was not confirmed; ``turn`` follows."""
+        self.due = inf
+
+    def turn(self) -> None:
+        """Send what has been collected, as far as it may be in flight."""
+        self._collect()
+        if not self._connection.greeted or monotonic() < self.due < inf:
+            return
+        self.due = inf
+        while self._waiting and self._in_flight < IN_FLIGHT and self._may_go(self._waiting[0]):
+            self._send(self._waiting.popleft())
+
+    def delivered(self, message: wire.Message) -> None:
+        """A publisher is sent nothing but answers."""
+
+    def lost(self) -> None:
+        """What was in flight is first in the next connection, in its old order."""
+        self._again(self._lost)
+        self._lost = []
+
+    def ended(self, error: SluiceError) -> None:
+        """Nobody will confirm the rest."""
+        self._collect()
+        for batch in (*self._lost, *self._waiting):
+            self._connection.post(self._settled, batch, 0, {}, error)
+
+    def _collect(self) -> None:
+        messages, open_ones = self.messages, self._open
+        while messages:
+            message = messages.popleft()
+            batch = open_ones.get(message.stream)
+            if batch is None or not batch.takes(message):
+                self._number += 1
+                batch = open_ones[message.stream] = Batch(message.stream, self._number, self._name)
+                self._waiting.append(batch)
+            batch.add(message)
+
+    def _may_go(self, batch: Batch) -> bool:
+        return (
+            self._in_flight < _EAGER or self._open.get(batch.stream) is not batch or "last" in batch.options
+        )
+
+    def _send(self, batch: Batch) -> None:
+        if self._open.get(batch.stream) is batch:
+            del self._open[batch.stream]
+
+        def answered(value: Any, error: SluiceError | None) -> None:
+            self._in_flight -= 1
+            self._answered(batch, value, error)
+
+        self._in_flight += 1
+        packed = b"".join([each.packed for each in batch.messages])
+        self._connection.request(
+            wire.PUBLISH, batch.stream, packed, dict(batch.options), answered=answered, whole=True
+        )
+        batch.options["again"] = True
+
+    def _answered(self, batch: Batch, value: Any, error: SluiceError | None) -> None:
+        if error is self._connection.lost_error:
+            self._lost.append(batch)
+        elif isinstance(error, Unavailable):
+            self._again([batch])
+            self.due = monotonic() + _PUT_OFF
+        elif error is not None:
+            self._connection.post(self._settled, batch, 0, {}, error)
+        else:
+            first, there = (*value, (), ())[:2]
+            self._connection.post(self._settled, batch, int(first), dict(there or ()), None)
+
+    def _again(self, batches: list[Batch]) -> None:
+        self._waiting = deque(sorted((*batches, *self._waiting), key=lambda each: each.number))

@@ -1,0 +1,98 @@
+"""The reader's part of the I/O thread: asks for page after page, as far as somebody takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+from time import monotonic
+from typing import Any, Final
+
+from sluicemq import wire
+from sluicemq.errors import SluiceError, Unavailable
+from sluicemq.transport.connection import Connection
+
+_PUT_OFF: Final = 0.5  # seconds until the broker is asked again what it could not do just now
+#: Pages that may lie here and not be taken.
+_PAGES: Final = 2
+
+Page = dict[str, Any]
+
+
+class Reading:
+    """The :class:`~sluicemq.connection.Role` of a reader. ``options`` are those of its READs.
+
+    ``came(page, error)`` is called through the mailbox, with each page in order; the last of all is an
+    error.
+    """
+
+    def __init__(
+        self, stream: str, options: dict[str, Any], came: Callable[[Page | None, SluiceError | None], None]
+    ) -> None:
+        self.due = inf
+        self._stream = stream
+        self._options = options
+        self._came = came
+        self._connection: Connection
+        self._credit = _PAGES
+        self._asked = self._over = False
+
+    def attach(self, connection: Connection) -> None:
+        """Use this connection; before it is started."""
+        self._connection = connection
+
+    def taken(self) -> None:
+        """A page is used up: there is room for another."""
+        self._credit += 1
+
+    def stop(self) -> None:
+        """Ask for no more."""
+        self._over = True
+
+    def connected(self) -> None:
+        """Go on where the last page ended; ``turn`` follows."""
+        self.due = inf
+
+    def turn(self) -> None:
+        """Ask for the next page."""
+        if self._asked or self._over or not self._credit or not self._connection.greeted:
+            return
+        if monotonic() < self.due < inf:
+            return
+        self.due = inf
+        self._asked = True
+        self._connection.request(wire.READ, self._stream, dict(self._options), answered=self._answered)
+
+    def delivered(self, message: wire.Message) -> None:
+        """A reader is sent nothing but answers."""
+
+    def lost(self) -> None:
+        """What was asked is asked again by the next connection."""
+
+    def ended(self, error: SluiceError) -> None:
+        """Nobody will answer."""
+        if not self._over:
+            self._over = True
+            self._connection.post(self._came, None, error)
+
+    def _answered(self, page: Any, error: SluiceError | None) -> None:
+        self._asked = False
+        if error is self._connection.lost_error or self._over:
+            return
+        if isinstance(error, Unavailable):
+            self.due = monotonic() + _PUT_OFF
+        elif error is not None:
+            self._over = True
+            self._connection.post(self._came, None, error)
+        else:
+            self._go_on(page)
+
+    def _go_on(self, page: Page) -> None:
+        for other in ("since", "new"):
+            self._options.pop(other, None)
+        self._options["after"] = page["after"]
+        if page["rows"] or page["gone"]:
+            self._credit -= 1
+            self._connection.post(self._came, page, None)
+        elif "wait" not in self._options:
+            self._over = True
+            self._connection.post(self._came, page, None)

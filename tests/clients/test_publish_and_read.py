@@ -1,0 +1,292 @@
+"""The library's Publisher and Reader, at a real broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from secrets import token_hex
+from typing import Any
+
+import pytest
+
+from launcher import TIMEOUT, wait_until
+from own_queue import quick_broker
+from plain_clients import BrokerUnderTest
+from sluicemq import BadStream, BadTopic, Client, Conflict, Gap, Message, Publisher, Reader, TooLarge, wire
+
+
+@pytest.fixture(scope="module")
+def broker(mongo_uri: str) -> Iterator[BrokerUnderTest]:
+    with quick_broker(mongo_uri) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def endpoint(broker: BrokerUnderTest) -> str:
+    return broker.doors["smq"]
+
+
+@pytest.fixture
+def publisher(endpoint: str) -> Iterator[Publisher]:
+    with Publisher(endpoint) as publisher:
+        yield publisher
+
+
+@pytest.fixture
+def stream() -> str:
+    """A name that no other test uses."""
+    return f"orders.{token_hex(4)}"
+
+
+def numbers(found: list[Message]) -> list[int]:
+    return [each.sequence for each in found]
+
+
+def publish(publisher: Publisher, stream: str, *topics: str) -> None:
+    for topic in topics:
+        publisher.publish(stream, topic, topic.encode())
+    publisher.flush(TIMEOUT)
+
+
+class TestPublisher:
+    def test_a_receipt_has_the_number_of_its_message(self, publisher: Publisher, stream: str) -> None:
+        receipts = [publisher.publish(stream, "a", b"%d" % number) for number in range(5000)]
+
+        assert [each.wait(TIMEOUT) for each in receipts] == list(range(1, 5001))
+        assert [each.sequence for each in receipts[:2]] == [1, 2]
+        assert publisher.unconfirmed == 0
+
+    def test_what_was_published_is_read_in_its_order(
+        self, publisher: Publisher, stream: str, endpoint: str
+    ) -> None:
+        for number in range(3000):
+            publisher.publish(stream, f"t.{number % 7}", b"%d" % number)
+        publisher.flush(TIMEOUT)
+
+        with Reader(endpoint, stream) as reader:
+            found = list(reader)
+
+        assert [each.payload for each in found] == [b"%d" % number for number in range(3000)]
+        assert numbers(found) == list(range(1, 3001))
+        assert [each.topic for each in found[:8]] == [f"t.{number % 7}" for number in range(8)]
+        assert all(earlier.time <= later.time for earlier, later in pairwise(found))
+
+    def test_an_id_is_stored_once(self, publisher: Publisher, stream: str) -> None:
+        first = publisher.publish(stream, "a", b"1", id="x")
+        again = publisher.publish(stream, "a", b"1", id="x")
+        publisher.publish(stream, "a", b"2", id="y")
+
+        assert (first.wait(TIMEOUT), again.wait(TIMEOUT)) == (1, 1)
+        assert (first.existed, again.existed) == (False, True)
+        assert publisher.publish(stream, "a", b"3").wait(TIMEOUT) == 3
+
+    def test_a_conflict_tells_where_the_stream_ends(self, publisher: Publisher, stream: str) -> None:
+        publisher.publish(stream, "a", b"1", expect=0).wait(TIMEOUT)
+
+        with pytest.raises(Conflict) as conflict:
+            publisher.publish(stream, "a", b"2", expect=0).wait(TIMEOUT)
+
+        assert conflict.value.last == 1
+        assert publisher.publish(stream, "a", b"2", expect=1).wait(TIMEOUT) == 2
+
+    def test_a_topic_can_be_expected_to_end_somewhere(self, publisher: Publisher, stream: str) -> None:
+        publish(publisher, stream, "a", "b", "a")
+
+        assert publisher.publish(stream, "b", b"", expect_topic=2).wait(TIMEOUT) == 4
+        refused = publisher.publish(stream, "a", b"", expect_topic=1)
+        with pytest.raises(Conflict, match="topic 'a' ends with 3, not with 1"):
+            refused.wait(TIMEOUT)
+
+    def test_a_refusal_that_nobody_has_heard_is_raised_by_flush(
+        self, publisher: Publisher, stream: str
+    ) -> None:
+        publisher.publish(stream, "a", b"", expect=7)
+
+        with pytest.raises(Conflict, match="1 messages were refused"):
+            publisher.flush(TIMEOUT)
+        publisher.flush(TIMEOUT)
+
+    @pytest.mark.parametrize(
+        ("arguments", "error"),
+        [
+            (("no stream!", "a", b""), BadStream),
+            (("s", "t" * 256, b""), BadTopic),
+            (("s", "a", "text"), TypeError),
+            (("s", 5, b""), TypeError),
+        ],
+    )
+    def test_what_is_no_message_is_refused_at_once(
+        self, publisher: Publisher, arguments: tuple[Any, ...], error: type[Exception]
+    ) -> None:
+        with pytest.raises(error):
+            publisher.publish(*arguments)
+
+    def test_a_large_message_goes_and_a_larger_one_does_not(
+        self, publisher: Publisher, stream: str, endpoint: str
+    ) -> None:
+        large = bytes(12 << 20)
+        publisher.publish(stream, "a", large).wait(TIMEOUT)
+
+        with pytest.raises(TooLarge):
+            publisher.publish(stream, "a", large + b"!")
+        with Reader(endpoint, stream) as reader:
+            assert [each.payload for each in reader] == [large]
+
+
+class TestReader:
+    @pytest.fixture
+    def filled(self, publisher: Publisher, stream: str) -> str:
+        publish(publisher, stream, *(f"{word}.{number % 10}" for number in range(100) for word in "ab"))
+        return stream
+
+    def test_it_begins_behind_any_number(self, filled: str, endpoint: str) -> None:
+        with Reader(endpoint, filled, after=195) as reader:
+            assert numbers(list(reader)) == [196, 197, 198, 199, 200]
+            assert (reader.position, reader.newest) == (200, 200)
+
+    def test_topics_are_chosen_by_the_broker(self, filled: str, endpoint: str) -> None:
+        with Reader(endpoint, filled, topics=["a.3", "=b.4", "*.9"]) as reader:
+            found = list(reader)
+
+        assert {each.topic for each in found} == {"a.3", "b.4", "a.9", "b.9"}
+        assert len(found) == 40
+        assert numbers(found) == sorted(numbers(found))
+
+    def test_it_begins_at_a_time(self, filled: str, publisher: Publisher, endpoint: str) -> None:
+        with Reader(endpoint, filled) as reader:
+            last = list(reader)[-1]
+        wait_until(lambda: publisher.publish(filled, "later", b"").wait(TIMEOUT))
+
+        with Reader(endpoint, filled, since=last.time + 0.0005) as reader:
+            assert [each.topic for each in reader][-1] == "later"
+        with Reader(endpoint, filled, since=0) as reader:
+            assert next(reader).sequence == 1
+
+    def test_following_it_waits_for_what_is_published(
+        self, publisher: Publisher, stream: str, endpoint: str
+    ) -> None:
+        publish(publisher, stream, "a")
+        with Reader(endpoint, stream, follow=True) as reader:
+            assert next(reader).topic == "a"
+            for number in range(2, 20):
+                publish(publisher, stream, f"t{number}")
+                assert (message := reader.read(TIMEOUT))
+                assert (message.sequence, message.topic) == (number, f"t{number}")
+
+    def test_it_can_begin_with_what_is_new(self, publisher: Publisher, stream: str, endpoint: str) -> None:
+        publish(publisher, stream, "old")
+        with Reader(endpoint, stream, new=True, follow=True) as reader:
+            assert reader.read(0.0) is None
+            wait_until(lambda: publisher.publish(stream, "new", b"").wait(TIMEOUT) and reader.read(0.1))
+
+    def test_beyond_the_end_there_is_nothing_yet(self, filled: str, endpoint: str) -> None:
+        with Reader(endpoint, filled, after=10_000) as reader:
+            assert list(reader) == []
+
+    def test_an_unknown_stream_is_refused(self, endpoint: str) -> None:
+        with Reader(endpoint, "nobody.has.published") as reader, pytest.raises(BadStream, match="no stream"):
+            next(reader)
+
+    @pytest.mark.parametrize("topic", ["a*", "a.>.b", "t" * 256])
+    def test_a_bad_pattern_is_refused(self, filled: str, endpoint: str, topic: str) -> None:
+        with Reader(endpoint, filled, topics=[topic]) as reader, pytest.raises(BadTopic):
+            next(reader)
+
+    def test_what_was_removed_before_it_was_read_is_told(self, filled: str, endpoint: str) -> None:
+        with Client(endpoint) as client:
+            assert client.trim(filled, 50) == 49
+
+        with Reader(endpoint, filled, after=20) as reader:
+            with pytest.raises(Gap) as gap:
+                next(reader)
+            assert (gap.value.first, gap.value.last, gap.value.missing) == (21, 49, 29)
+            assert next(reader).sequence == 50
+        gaps: list[Gap] = []
+        with Reader(endpoint, filled, after=20, on_gap=gaps.append) as reader:
+            assert next(reader).sequence == 50
+        assert [each.missing for each in gaps] == [29]
+        with Reader(endpoint, filled) as reader:
+            assert next(reader).sequence == 50
+
+    def test_a_stream_is_trimmed_under_its_reader(
+        self, stream: str, endpoint: str, publisher: Publisher
+    ) -> None:
+        for _ in range(20):  # a segment each
+            publish(publisher, stream, "before")
+        with Reader(endpoint, stream, follow=True, page_bytes=1) as reader:
+            assert next(reader).sequence == 1
+            with Client(endpoint) as client:
+                client.erase(stream)
+            publish(publisher, stream, "after")
+            found: list[int | Gap] = []
+            while not found or found[-1] != 21:
+                try:
+                    found.append(next(reader).sequence)
+                except Gap as gap:
+                    found.append(gap)
+
+        told = [each for each in found if isinstance(each, Gap)]
+        assert [each.last for each in told] == [20]
+        assert len(found) - 1 + told[0].missing == 20
+
+    def test_one_that_does_not_read_holds_up_nobody(
+        self, publisher: Publisher, stream: str, endpoint: str
+    ) -> None:
+        publisher.publish(stream, "a", b"").wait(TIMEOUT)
+        with Reader(endpoint, stream, follow=True) as idle, Reader(endpoint, stream, follow=True) as busy:
+            for _ in range(200):
+                publisher.publish(stream, "a", bytes(100_000))
+            publisher.flush(TIMEOUT)
+
+            assert [busy.read(TIMEOUT) is not None for _ in range(201)] == [True] * 201
+            assert numbers([each for each in (idle.read(TIMEOUT) for _ in range(201)) if each]) == list(
+                range(1, 202)
+            )
+
+
+class TestAdministration:
+    def test_streams_are_listed_shown_trimmed_and_erased(
+        self, publisher: Publisher, stream: str, endpoint: str
+    ) -> None:
+        publish(publisher, stream, "a", "b", "c")
+        with Client(endpoint) as client:
+            listed = {each["name"]: each for each in client.streams()}[stream]
+            client.trim(stream, 3)
+            shown = client.stream(stream)
+            erased = client.erase(stream)
+            left = [each["name"] for each in client.streams()]
+
+        assert (listed["first"], listed["last"], listed["messages"]) == (1, 3, 3)
+        assert (shown["first"], shown["messages"], shown["max_age"]) == (3, 1, None)
+        assert erased == 1
+        assert stream not in left
+        assert publisher.publish(stream, "d", b"").wait(TIMEOUT) == 4
+
+    def test_what_is_no_publish_and_no_read_is_refused(self, endpoint: str, stream: str) -> None:
+        with Client(endpoint) as client:
+            ask = client._questions.ask
+            refused: list[tuple[Any, ...]] = [
+                (stream, b"\x01\x05ab", {}),
+                (stream, b"", {}),
+                (stream, b"\x00\x01a", {"nonsense": 1}),
+                (stream, b"\x00\x01a", {"ids": [[1, "x"]]}),
+                (stream, b"\x00\x01a", {"id": ""}),
+                (stream, b"\x00\x01a", {"last": -1}),
+                (stream, b"\x00\x00" * 4097, {}),
+                (stream, b"\x00\x00" * 1_000_000, {}),
+                ("no stream!", b"\x00\x01a", {}),
+                (stream, "text", {}),
+            ]
+            for fields in refused:
+                with pytest.raises((BadStream, Exception), match=r"PUBLISH|message|stream|id|last|field"):
+                    ask(wire.PUBLISH, *fields, timeout=TIMEOUT)
+            for options in (
+                {"after": -1},
+                {"most": 0},
+                {"bytes": 0},
+                {"wait": 1e9},
+                {"topics": ["a"]},
+                {"x": 1},
+            ):
+                with pytest.raises(Exception, match="READ"):
+                    ask(wire.READ, stream, options, timeout=TIMEOUT)
