@@ -244,7 +244,7 @@ def tcp(port: int | None = None) -> str:
 def _complete(
     config: Mapping[str, Any], uri: str | None, database: str | None, folder: Path
 ) -> dict[str, Any]:
-    broker = {"endpoint": tcp(), "http": "", "data_dir": str(folder / "data")}
+    broker = {"endpoint": tcp(), "http": "", "history": False, "data_dir": str(folder / "data")}
     if uri:
         broker["mongodb_uri"] = uri
     if database:

@@ -119,7 +119,9 @@ STATES = ("ready", "scheduled", "reserved", "dead", "done")
 def quick_broker(mongo_uri: str) -> Iterator[BrokerUnderTest]:
     """A broker that looks often, and whose jobs come again without a wait."""
     queues = {**AT_ONCE, "late": {"delay": LONG}}
-    with serving(mongo_uri, [], poll=0.1, lease=2.0, queues=queues, http="127.0.0.1:0") as broker:
+    with serving(
+        mongo_uri, [], poll=0.1, lease=2.0, queues=queues, http="127.0.0.1:0", history=True
+    ) as broker:
         yield broker
 
 

@@ -16,6 +16,7 @@ from sluicemq_broker.config import Config
 from sluicemq_broker.doors.smq.administration import Admin
 from sluicemq_broker.queue.census import Census
 from sluicemq_broker.queue.context import Context
+from sluicemq_broker.queue.history import History
 from sluicemq_broker.queue.owners import Owners
 from sluicemq_broker.queue.queues import Queues
 from sluicemq_broker.queue.retry import Retry
@@ -94,7 +95,9 @@ class SmallBroker:
         self.queues = Queues(_config(), context, lambda _name: database)
         self.sweeper = Sweeper(self.queues, context)
         census = Census(self.queues, context)
-        self.admin = Admin(self.queues, census, context, Turns(self.counters), Switchboard(), StoreState())
+        history = History(self.queues, census, context, lambda _name: database, "test", name)
+        turns, board = Turns(self.counters), Switchboard()
+        self.admin = Admin(self.queues, census, context, turns, board, StoreState(), history)
         self.queue = self.queues.open("mail")
         self.owners.use()
         self.sweeper.sweep()

@@ -54,6 +54,15 @@ class Client:
         """The same without the queues: it costs next to nothing, and is there while MongoDB is not."""
         return dict(self._read(wire.COUNTERS))
 
+    def history(self, queue: str, *, span: str = "minute", day: str | None = None) -> dict[str, Any]:
+        """What was counted in a queue, by all brokers together, by a ``span`` of time.
+
+        Spans: ``minute`` (those of a day), ``hour`` (of the 30 days up to it), ``day`` (of a year), and
+        ``month``. ``day`` is as in 2026-01-31, in UTC, by default today. Returns ``{total, points: [{at,
+        counted}], since, until, …}``, times in Unix seconds.
+        """
+        return dict(self._read(wire.HISTORY, "queue", queue, day, span))
+
     def peek(self, queue: str, state: str = "ready", limit: int = 10) -> list[dict[str, Any]]:
         """The next jobs of a queue in one state, without taking them; times in Unix seconds."""
         return list(self._read(wire.PEEK, queue, state, limit))

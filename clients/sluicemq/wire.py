@@ -37,6 +37,7 @@ From the client::
     QUEUE   [n, queue]                                  -> {name, ready, ...}
     STATS   [n]                                         -> {broker, counters, queues}
     COUNTERS [n]                                        -> {broker, counters}
+    HISTORY [n, kind, name, day|nil, span]              -> {points: [{at, counted: {...}}, ...], ...}
     PEEK    [n, queue, state, limit]                    -> [{id, state, payload, ...}, ...]
     PURGE   [n, queue, state]                           -> number of jobs removed
     DELETE  [n, queue]                                  -> number of jobs removed with the queue
@@ -128,6 +129,7 @@ BYE: Final = b"BYE"
 QUEUES: Final = b"QUEUES"
 QUEUE: Final = b"QUEUE"
 STATS: Final = b"STATS"
+HISTORY: Final = b"HISTORY"
 COUNTERS: Final = b"COUNTERS"
 PEEK: Final = b"PEEK"
 PURGE: Final = b"PURGE"

@@ -128,6 +128,11 @@ GOLDEN: dict[str, tuple[tuple[Any, ...], bytes, str]] = {
         b"COUNTERS",
         "9118",
     ),
+    "history": (
+        (wire.HISTORY, 24, "queue", "mail", None, "hour"),
+        b"HISTORY",
+        "9518 a57175657565 a46d61696c c0 a4686f7572",
+    ),
     "peek": (
         (wire.PEEK, 11, "mail", "dead", 10),
         b"PEEK",

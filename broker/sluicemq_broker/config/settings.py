@@ -105,6 +105,9 @@ class BrokerSettings:
     hwm: int = _setting(10_000, rules.whole(1), "jobs of the library on their way to MongoDB, at most")
     hwm_bytes: int = _setting(64 * MIB, rules.size(), "their bytes, at most")
     stop_timeout: float = _setting(30.0, rules.seconds(), "seconds a stop waits for running jobs", live=True)
+    history: bool = _setting(
+        default=True, rule=rules.flag, doc="keep what is counted in each minute, hour and day, in MongoDB"
+    )
     max_connections: int | None = _setting(
         None, rules.optional(rules.whole(1)), "by default what the limit of open files allows"
     )

@@ -45,6 +45,11 @@ def routes(reader: Reader) -> dict[str, object]:
         ),
         f"{BASE}/workers": _Answer(lambda _request: {"workers": reader.workers()}),
         f"{BASE}/devices": _Answer(lambda _request: {"devices": reader.devices()}),
+        f"{BASE}/history/{{subject}}/{{name}}": asking(
+            lambda request, subject, name: reader.history(
+                subject, name, request.get_param("day"), request.get_param("span") or "minute"
+            )
+        ),
     }
 
 

@@ -168,7 +168,6 @@ def _gauges(values: dict[str, float]) -> Iterator[Family]:
 #: Of the process, what has no name in the tables: those would be told by ``stats``, and mean nothing there.
 _MORE: Final[dict[str, tuple[str, Any]]] = {
     "sluicemq_ready": ("1 if the broker can take and hand out jobs: what /readyz says", GaugeMetricFamily),
-    "sluicemq_store_silent_seconds": ("since a question to MongoDB that has no answer", GaugeMetricFamily),
     "sluicemq_hub_turns": ("turns of the hub", CounterMetricFamily),
     "sluicemq_hub_busy_seconds": ("time that the turns of the hub took: others waited", CounterMetricFamily),
 }

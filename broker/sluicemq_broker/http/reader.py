@@ -8,7 +8,7 @@ from typing import Any, Final
 from sluicemq_broker.doors import Admin, Device
 from sluicemq_broker.http.health import Health
 from sluicemq_broker.queue import Census, Queues
-from sluicemq_broker.runtime import Counters, Histogram, Timing, Turns
+from sluicemq_broker.runtime import Counters, Gauge, Histogram, Timing, Turns
 from sluicemq_broker.store import StoreState
 
 #: Workers that are told by name.
@@ -34,6 +34,7 @@ class Reader:
         self.peek = admin.peek
         self.show = admin.show
         self.about = admin.about
+        self.history = admin.history
         self._admin = admin
         self._queues = queues
         self._census = census
@@ -74,7 +75,7 @@ class Reader:
         return {
             **self._admin.gauges(),
             "sluicemq_ready": float(not any(self._health.problems.values())),
-            "sluicemq_store_silent_seconds": self._store.silent,
+            Gauge.STORE_SILENT: self._store.silent,
             "sluicemq_hub_turns": self._turns.count,
             "sluicemq_hub_busy_seconds": self._turns.busy,
         }

@@ -24,7 +24,7 @@ from sluicemq_broker.doors import (
     StreamSide,
 )
 from sluicemq_broker.process.deadline import Deadline
-from sluicemq_broker.queue import Census, Context, Memory, Owners, Queues, Sweeper, databases
+from sluicemq_broker.queue import Census, Context, History, Memory, Owners, Queues, Sweeper, databases
 from sluicemq_broker.runtime import BALANCES, Count, Counters, Turns
 from sluicemq_broker.store import (
     EVERY,
@@ -53,6 +53,8 @@ _WRITING_SHARE = 0.3
 #: Seconds that a MongoDB gets in any case: to write what is given back; to mark the lease dead.
 _LAST_WRITES = 0.2
 _LEAVING = 1.0
+#: Seconds between two looks for days that are over.
+_ROLL_UP = 1800.0
 #: How often a starting broker tries to write its lease.
 _LEASE_TRIES = 5
 
@@ -88,7 +90,17 @@ class Server:
         self._turns = Turns(self.counters)
         self._store = StoreState()
         self._census = Census(self._queues, self._context, trusted=lambda: self._store.reachable)
-        admin = Admin(self._queues, self._census, self._context, self._turns, self._board, self._store)
+        host, own = socket.gethostname(), settings.database
+        self._history = History(self._queues, self._census, self._context, self._database, own, host)
+        admin = Admin(
+            self._queues,
+            self._census,
+            self._context,
+            self._turns,
+            self._board,
+            self._store,
+            self._history,
+        )
         self._streams = Streams(config, self._stream_context(), self._database)
         streams = StreamSide(settings, self._streams, self.counters)
         self._sessions = SessionDoor(
@@ -131,6 +143,7 @@ class Server:
             ),
             self._repeat("pauses that any broker was told of", settings.poll, self._queues.follow_pauses),
             self._repeat("counts of the queues, one after the other", settings.poll, self._census.tick),
+            *self._history_duties(),
             self._repeat("heartbeats of library sessions", settings.heartbeat / 2, self._sessions.beat),
         ]
         self._turns.start()  # no greenlet: the hub itself tells how long each of its turns was
@@ -202,6 +215,14 @@ class Server:
             return ForwarderDevice(settings, self._board)
         return QueueDevice(settings, self.config.broker, self._board, self._queues, maker, self.counters)
 
+    def _history_duties(self) -> list[gevent.Greenlet[..., None]]:
+        if not self.config.broker.history:
+            return []
+        return [
+            self._repeat("history of every minute", self.config.broker.poll, self._history.tick),
+            self._repeat("months and old minutes of the history", _ROLL_UP, self._history.roll_up),
+        ]
+
     def _http_door(self, admin: Admin) -> HttpDoor:
         from sluicemq_broker import http  # noqa: PLC0415 - 7 MB and 0.1 s that a broker without it need not have
 
@@ -231,6 +252,8 @@ class Server:
         for database in self._queues.databases:
             LeaseStore(self._database(database)).prepare()
             Inspector(self._database(database)).check_schema()
+        if broker.history:
+            self._history.prepare()
         self._queues.open_configured()
         self._queues.discover()
         self._queues.follow_pauses()
@@ -355,6 +378,9 @@ class Server:
             self._http.stop()
 
     def _leave_store(self) -> None:
+        if self.config.broker.history:
+            with suppress(SluiceError):
+                self._history.close()
         with suppress(SluiceError):
             self._owners.end()
         self._mongo_for_leases.close()

@@ -2,6 +2,7 @@
 
 from sluicemq_broker.queue.census import Census
 from sluicemq_broker.queue.context import Context
+from sluicemq_broker.queue.history import History
 from sluicemq_broker.queue.intake import Push
 from sluicemq_broker.queue.memory import Memory
 from sluicemq_broker.queue.owners import Owners
@@ -16,6 +17,7 @@ __all__ = [
     "Census",
     "Context",
     "Delivery",
+    "History",
     "Memory",
     "Owners",
     "Push",

@@ -84,6 +84,14 @@ class Census:
         """The same for each queue, from what is known; what was counted after ``asked`` is not carried on."""
         return [self._line(queue, asked) for queue in sorted(self._queues, key=lambda queue: queue.name)]
 
+    def ready(self) -> dict[str, int]:
+        """How many jobs of each queue wait for a worker, as far as is known; asks nobody."""
+        return {
+            queue.name: self._carried_on(tally, queue)[0][State.READY]
+            for queue in self._queues
+            if (tally := self._tallies.get(queue.name))
+        }
+
     def recount(self, queue: Queue) -> None:
         """Its jobs were changed by an order: what was counted holds no more."""
         self._tallies.pop(queue.name, None)

@@ -184,6 +184,10 @@ class Queues:
         """Where the jobs of a queue lie."""
         return self._database(self._database_of(queue.name))
 
+    def database_name(self, name: str) -> str:
+        """The name of the database in which the jobs of this queue lie, or would."""
+        return self._database_of(name)
+
     def _database_of(self, name: str) -> str:
         return self._config.queue(name).database or self._config.broker.database
 

@@ -13,6 +13,7 @@ from sluicemq_broker.store.connection import (
     require_safe,
 )
 from sluicemq_broker.store.documents import QueueDefaults, stored_size
+from sluicemq_broker.store.history import Counted, HistoryStore, Subject, day_of
 from sluicemq_broker.store.inserts import Pushed
 from sluicemq_broker.store.inspect import (
     COUNTED_EXACTLY,
@@ -50,11 +51,13 @@ __all__ = [
     "Changes",
     "Claim",
     "Completed",
+    "Counted",
     "DeadLetters",
     "Documents",
     "Doubtful",
     "Found",
     "Head",
+    "HistoryStore",
     "Holder",
     "Inspector",
     "LeaseStore",
@@ -71,6 +74,7 @@ __all__ = [
     "StoreState",
     "StreamChanges",
     "StreamStore",
+    "Subject",
     "Subscription",
     "SubscriptionStore",
     "Tail",
@@ -78,6 +82,7 @@ __all__ = [
     "collection",
     "connect",
     "connect_for_leases",
+    "day_of",
     "require_safe",
     "stored_size",
     "stream_names",

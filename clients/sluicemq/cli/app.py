@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from sluicemq.cli import bench, ended, jobs, push, queues, results, serve, work
+from sluicemq.cli import bench, ended, history, jobs, push, queues, results, serve, work
 from sluicemq.cli.output import Session, Unwritable
 from sluicemq.cli.reached import reached
 from sluicemq.errors import SluiceError, Timeout, Unavailable
@@ -107,6 +107,7 @@ for _command in (
     _asking(results.result),
     _asking(queues.queues),
     _asking(queues.stats),
+    _asking(history.history),
     _asking(queues.purge),
     _asking(queues.delete),
     _asking(queues.pause),

@@ -13,7 +13,7 @@ from sluicemq_broker import __version__
 from sluicemq_broker.doors.frames import check_headers
 from sluicemq_broker.doors.smq.shared_answer import SharedAnswer
 from sluicemq_broker.job import State
-from sluicemq_broker.queue import Census, Context, Queue, Queues, check_name
+from sluicemq_broker.queue import Census, Context, History, Queue, Queues, check_name
 from sluicemq_broker.runtime import Count, Gauge, Turns
 from sluicemq_broker.store import SHOWN_STATES, Changes, DeadLetters, Inspector, StoreState
 from sluicemq_devices.doors import Switchboard
@@ -34,11 +34,13 @@ class Admin:
         turns: Turns,
         board: Switchboard,
         store: StoreState,
+        history: History,
     ) -> None:
         self._queues = queues
         self._census = census
         self._board = board
         self._store = store
+        self._history = history
         self._owners = context.owners
         self._clock = context.clock
         self._counters = context.counters
@@ -97,6 +99,10 @@ class Admin:
             Gauge.CONNECTIONS: self._board.connections,
             **self._queues.under_way(),
         }
+
+    def history(self, kind: str, name: str, day: str | None, span: str) -> dict[str, Any]:
+        """What was counted in each minute, hour, day or month, by all brokers together."""
+        return self._history.read(kind, name, day, span)
 
     def peek(self, name: str, state: str, limit: int) -> list[dict[str, Any]]:
         """The first jobs of a state, without taking them."""
@@ -222,6 +228,7 @@ QUESTIONS: Final[dict[bytes, tuple[Any, ...]]] = {
     wire.QUEUE: (Admin.queue, str),
     wire.STATS: (Admin.stats,),
     wire.COUNTERS: (Admin.counters,),
+    wire.HISTORY: (Admin.history, str, str, str | None, str),
     wire.PEEK: (Admin.peek, str, str, int),
     wire.PURGE: (Admin.purge, str, str),
     wire.DELETE: (Admin.delete, str),
@@ -235,7 +242,9 @@ QUESTIONS: Final[dict[bytes, tuple[Any, ...]]] = {
 }
 
 #: Those that change nothing: they are of no use to anybody but who asked.
-LOOKS: Final = frozenset((Admin.queues, Admin.queue, Admin.stats, Admin.counters, Admin.peek, Admin.show))
+LOOKS: Final = frozenset(
+    (Admin.queues, Admin.queue, Admin.history, Admin.stats, Admin.counters, Admin.peek, Admin.show)
+)
 #: Those that cost the same however many ask.
 TOGETHER: Final = frozenset((Admin.queues, Admin.stats, Admin.counters))
 

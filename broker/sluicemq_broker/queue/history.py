@@ -1,0 +1,232 @@
+"""The history of every minute: what this broker counts, added to what all brokers have counted.
+
+Every poll it looks whether the minute is over; what was counted by then belongs to it. Every :data:`FLUSH`
+seconds all that has come together is written, a statement for fifty queues. A broker that is killed loses
+what it has counted since its last flush, as far as the history goes; nothing else depends on it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Any, Final
+
+import gevent
+
+from sluicemq.errors import BadFrames
+from sluicemq_broker.job import State
+from sluicemq_broker.queue.census import Census
+from sluicemq_broker.queue.context import Context
+from sluicemq_broker.queue.queues import Queues, check_name
+from sluicemq_broker.store import Counted, Documents, HistoryStore, Subject, day_of
+
+#: Seconds between two writes.
+FLUSH: Final = 10.0
+#: Minutes of all subjects that wait to be written while MongoDB is away; more are counted as the last one.
+_MOST_WAITING: Final = 50_000
+#: How often, at today's rate of writes, tomorrow's document would be made until midnight.
+_AHEAD: Final = 4
+_DAY: Final = 86400.0
+_MOMENT: Final = 1e-9
+#: Days that are told by hours, and by days.
+_BY_HOUR, _BY_DAY = 30, 366
+#: What all brokers of a database have counted together.
+ALL: Final = "*"
+KINDS: Final = ("queue", "broker")
+SPANS: Final = ("minute", "hour", "day", "month")
+
+_Where = tuple[str, Subject]  # the name of the database, too
+
+
+class History:
+    """What is counted in each minute, written and read. ``host``: under which name this broker counts."""
+
+    def __init__(
+        self,
+        queues: Queues,
+        census: Census,
+        context: Context,
+        database: Callable[[str], Documents],
+        own: str,
+        host: str,
+        random: Random | None = None,
+    ) -> None:
+        self._queues = queues
+        self._census = census
+        self._clock = context.clock
+        self._timer = context.timer
+        self._counters = context.counters
+        self._database = database
+        self._own = own
+        self._host = host.replace("/", "_")
+        self._random = random or Random()  # noqa: S311 - when a document is made ahead is no secret
+        self._writer = secrets.token_hex(4)
+        self._number = 0
+        self._known: dict[_Where, Counter[str]] = {}
+        self._waiting: dict[tuple[_Where, int], tuple[Counter[str], dict[str, int]]] = {}
+        self._sent: dict[str, list[Counted]] = {}  # by database: what has no answer yet, under the number
+        self._minute = int(self._clock.now() // 60)
+        self._flushed = self._timer.now()
+        self._ahead: dict[_Where, datetime] = {}
+
+    # ------------------------------------------------------------------ write
+
+    def prepare(self) -> None:
+        """Make the collections' indexes."""
+        for database in self._queues.databases:
+            self._store(database).prepare()
+
+    def tick(self) -> None:
+        """Every poll: note what a minute has brought when it is over, and write when it is time."""
+        minute = int(self._clock.now() // 60)
+        due = self._timer.now() - self._flushed >= FLUSH
+        if minute != self._minute or due:
+            self._take(self._minute)
+            self._minute = minute
+        if due:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what has been counted; what can't be written now is kept for the next time."""
+        self._flushed = self._timer.now()
+        if not self._sent:
+            self._take(self._minute)
+            self._number += 1
+            self._sent = self._taken_out()
+        for database in list(self._sent):
+            self._store(database).add(self._writer, self._number, self._sent[database])
+            self._make_ahead(database, {each.subject for each in self._sent.pop(database)})
+
+    def close(self) -> None:
+        """The broker stops: write what has been counted until now."""
+        if self._sent:
+            self.flush()
+        self.flush()
+
+    def roll_up(self) -> None:
+        """Every hour or so: days that are over go into their months, and old minutes go."""
+        for database in self._queues.databases:
+            while self._store(database).roll_up(day_of(self._clock.now())):
+                gevent.sleep(_MOMENT)
+
+    def _take(self, minute: int) -> None:
+        """What has been counted since the last time belongs to this minute."""
+        ready = self._census.ready()
+        for where, values in self._subjects():
+            added = _risen(self._known.get(where, Counter()), values)
+            kind, name = where[1]
+            most = {State.READY.value: ready[name]} if kind == KINDS[0] and ready.get(name) else {}
+            if added:
+                self._known[where] = Counter(values)
+            if added or most:
+                self._note(where, minute, added, most)
+
+    def _note(self, where: _Where, minute: int, added: Counter[str], most: Mapping[str, int]) -> None:
+        if len(self._waiting) >= _MOST_WAITING:
+            minute = max((m for (each, m) in self._waiting if each == where), default=minute)
+        sums, highest = self._waiting.setdefault((where, minute), (Counter(), {}))
+        sums.update(added)
+        for name, count in most.items():
+            highest[name] = max(highest.get(name, 0), count)
+
+    def _subjects(self) -> Iterator[tuple[_Where, Mapping[str, int]]]:
+        for queue in self._queues:
+            yield (
+                (self._queues.database_name(queue.name), Subject(KINDS[0], queue.name)),
+                queue.counters.values,
+            )
+        for name in (ALL, self._host):
+            yield (self._own, Subject(KINDS[1], name)), self._counters.values
+
+    def _taken_out(self) -> dict[str, list[Counted]]:
+        out: dict[str, list[Counted]] = {}
+        for ((database, subject), minute), (added, most) in self._waiting.items():
+            out.setdefault(database, []).append(Counted(subject, minute, added, most))
+        self._waiting = {}
+        return out
+
+    def _make_ahead(self, database: str, subjects: set[Subject]) -> None:
+        """Now and then, tomorrow's documents of those that are in use: at midnight nobody waits for them.
+
+        The later it is, the likelier: a queue in use all day has its own early, at a time of its own; one
+        that is used first in the evening has it before midnight, too.
+        """
+        now = self._clock.now()
+        tomorrow = day_of(now + _DAY)
+        chance = _AHEAD * FLUSH / max(FLUSH, _DAY - now % _DAY)
+        for subject in subjects:
+            where = (database, subject)
+            if self._ahead.get(where) != tomorrow and self._random.random() < chance:
+                self._store(database).make(subject, tomorrow)
+                self._ahead[where] = tomorrow
+                gevent.sleep(_MOMENT)
+
+    # ------------------------------------------------------------------- read
+
+    def read(self, kind: str, name: str, day: str | None, span: str) -> dict[str, Any]:
+        """``{subject, name, span, since, until, total, points: [{at, counted}]}`` of one subject.
+
+        ``span``: each ``minute`` of that ``day`` (by default today), each ``hour`` of the 30 days that end
+        with it, each ``day`` of the 366, each ``month``. Raises BadFrames for what can't be asked.
+        """
+        last = _read_day(day, self._clock.now())
+        if kind not in KINDS or span not in SPANS:
+            raise BadFrames(f"history is of a {' or '.join(KINDS)}, by {', '.join(SPANS)}")
+        subject = Subject(kind, name)
+        store = self._store(self._queues.database_name(check_name(name)) if kind == KINDS[0] else self._own)
+        match span:
+            case "minute":
+                first, points = last, store.minutes(subject, last)
+            case "hour":
+                first = last - timedelta(days=_BY_HOUR - 1)
+                points = store.hours(subject, first, last)
+            case "day":
+                first = last - timedelta(days=_BY_DAY - 1)
+                points = store.days(subject, first, last)
+            case _:
+                points = store.months(subject)
+                first = min(points, default=last)
+        return {
+            "subject": kind,
+            "name": name,
+            "span": span,
+            "since": _seconds(first),
+            "until": min(_seconds(last) + _DAY, self._clock.now()),
+            "total": _sum(points.values()),
+            "points": [{"at": _seconds(at), "counted": counted} for at, counted in sorted(points.items())],
+        }
+
+    def _store(self, database: str) -> HistoryStore:
+        return HistoryStore(self._database(database))
+
+
+def _risen(before: Counter[str], values: Mapping[str, int]) -> Counter[str]:
+    """What has been counted since; all of it if the counters began anew, as a queue made again does."""
+    if any(values.get(name, 0) < count for name, count in before.items()):
+        before = Counter()
+    return Counter({name: count - before[name] for name, count in values.items() if count > before[name]})
+
+
+def _sum(points: Any) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for counted in points:
+        highest = max(total[State.READY], counted.get(State.READY, 0))
+        total.update(counted)
+        total[State.READY] = highest
+    return {name: count for name, count in total.items() if count}
+
+
+def _read_day(day: str | None, now: float) -> datetime:
+    if day is None:
+        return day_of(now)
+    try:
+        return datetime.strptime(day, "%Y-%m-%d")  # noqa: DTZ007 - a day has no zone
+    except ValueError:
+        raise BadFrames(f"{day[:32]!r} is no day as in 2026-01-31") from None
+
+
+def _seconds(when: datetime) -> float:
+    return when.replace(tzinfo=UTC).timestamp()

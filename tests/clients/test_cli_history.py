@@ -1,0 +1,64 @@
+"""``sluicemq history``: what it asks, and what it shows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from sluicemq import wire
+from sluicemq.cli.app import app
+from stub_broker import StubBroker
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(broker: StubBroker) -> Run:
+    """Run a command against the stub."""
+    return lambda *arguments: CliRunner().invoke(app, ["--endpoint", broker.endpoint, *arguments])
+
+
+POINTS = [
+    {"at": 1_700_000_040.0 + 60 * n, "counted": {"pushed": n, "delivered": 2, "waited": 3000, "ready": 7}}
+    for n in range(90)
+]
+TOLD: dict[str, Any] = {"subject": "queue", "name": "mail", "span": "minute", "total": {}, "points": POINTS}
+
+
+def test_the_last_hour_is_shown_by_minute(broker: StubBroker, run: Run) -> None:
+    broker.on[wire.HISTORY] = lambda _message: TOLD
+    head, *lines = run("history", "mail").stdout.splitlines()
+    assert head.split()[:4] == ["minute", "pushed", "delivered", "committed"]
+    assert len(lines) == 60
+    assert lines[-1].split() == ["23:43", "89", "2", "0", "0", "0", "0", "7", "2", "s", "-"]
+    assert broker.of(wire.HISTORY)[-1].fields == ["queue", "mail", None, "minute"]
+
+
+def test_other_spans_and_days_are_asked_for_and_shown_whole(broker: StubBroker, run: Run) -> None:
+    broker.on[wire.HISTORY] = lambda message: {**TOLD, "span": message.fields[3]}
+    for flag, shown in (("--hour", "11-14 23:00"), ("--day", "2023-11-14"), ("--month", "2023-11")):
+        lines = run("history", "mail", flag, "--on", "2023-11-14").stdout.splitlines()
+        assert len(lines) == 91
+        assert lines[-1].startswith(shown)
+        assert broker.of(wire.HISTORY)[-1].fields == ["queue", "mail", "2023-11-14", flag[2:]]
+
+
+def test_as_json_it_is_what_the_broker_told(broker: StubBroker, run: Run) -> None:
+    broker.on[wire.HISTORY] = lambda _message: TOLD
+    assert json.loads(run("history", "mail", "--json").stdout) == TOLD
+
+
+def test_a_queue_without_history_says_so(broker: StubBroker, run: Run) -> None:
+    broker.on[wire.HISTORY] = lambda _message: {**TOLD, "points": []}
+    assert run("history", "mail").stderr == "nothing was counted in mail\n"
+
+
+def test_it_can_be_drawn(broker: StubBroker, run: Run, tmp_path: Path) -> None:
+    broker.on[wire.HISTORY] = lambda _message: TOLD
+    assert run("history", "mail", "--plot", str(tmp_path / "mail.svg")).exit_code == 0
+    assert "<svg" in (tmp_path / "mail.svg").read_text()

@@ -1,0 +1,315 @@
+"""The history: what brokers have counted in each minute adds up, once, in the minute in which it happened."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from pymongo.database import Database
+
+from fakes import Clock, FakeOwners, a_context
+from jobs import NOW
+from launcher import wait_until
+from own_queue import OwnQueue
+from plain_clients import BrokerUnderTest
+from sluicemq.errors import BadFrames, Unavailable
+from sluicemq_broker.config import Config
+from sluicemq_broker.queue.census import Census
+from sluicemq_broker.queue.history import ALL, FLUSH, History
+from sluicemq_broker.queue.queues import Queues
+from sluicemq_broker.runtime.counts import Count
+from sluicemq_broker.store.history import DAYS_KEPT, MINUTES_KEPT, Counted, HistoryStore, Subject, day_of
+from virtual_time import VirtualTime
+from web import Web
+
+MAIL = Subject("queue", "mail")
+DAY = day_of(NOW)
+MINUTE = int(NOW // 60)
+
+
+class Chance:
+    """What is drawn: by default nothing is made ahead."""
+
+    value = 1.0
+
+    def random(self) -> float:
+        return self.value
+
+
+class Broker:
+    """A broker that counts in queue ``mail``; its time passes with :meth:`later`."""
+
+    def __init__(self, documents: Database[dict[str, Any]], host: str = "host") -> None:
+        self.time, self.clock, self.chance = VirtualTime(), Clock(), Chance()
+        self.clock.time = NOW
+        context = a_context(FakeOwners(), clock=self.clock, timer=self.time)
+        self.queues = Queues(Config.default(), context, lambda _name: documents)
+        chance: Any = self.chance
+        self.census = Census(self.queues, context)
+        self.history = History(
+            self.queues, self.census, context, lambda _name: documents, "own", host, chance
+        )
+        self.mail = self.queues.open("mail")
+
+    def count(self, figure: Count = Count.PUSHED, times: int = 1) -> None:
+        self.mail.counters.add(figure, times)
+
+    def later(self, seconds: float) -> None:
+        """Time passes, second by second, as a broker notices it."""
+        for _ in range(int(seconds)):
+            self.time.value += 1.0
+            self.clock.time += 1.0
+            self.history.tick()
+
+    def total(self, span: str = "minute", day: str | None = None) -> dict[str, int]:
+        return dict(self.history.read("queue", "mail", day, span)["total"])
+
+    def by_time(self, span: str = "minute", day: str | None = None) -> dict[str, dict[str, int]]:
+        points = self.history.read("queue", "mail", day, span)["points"]
+        return {f"{datetime.fromtimestamp(each['at'], UTC):%d %H:%M}": each["counted"] for each in points}
+
+
+@pytest.fixture
+def store(documents: Database[dict[str, Any]]) -> HistoryStore:
+    return HistoryStore(documents)
+
+
+@pytest.fixture
+def broker(documents: Database[dict[str, Any]]) -> Broker:
+    return Broker(documents)
+
+
+def counted(added: dict[str, int], minute: int = MINUTE, **most: int) -> Counted:
+    return Counted(MAIL, minute, added, most)
+
+
+def at(minute: int) -> str:
+    return f"{datetime.fromtimestamp(minute * 60, UTC):%d %H:%M}"
+
+
+# ------------------------------------------------------------------------- writing
+
+
+def test_what_is_counted_stands_in_its_minute_its_hour_and_its_day(broker: Broker) -> None:
+    # Given
+    broker.count(Count.PUSHED, 3)
+    broker.later(60)
+    broker.count(Count.PUSHED, 2)
+    broker.count(Count.EXPIRED)
+    # When
+    broker.later(FLUSH)
+    # Then
+    assert broker.by_time() == {at(MINUTE): {"pushed": 3}, at(MINUTE + 1): {"pushed": 2, "expired": 1}}
+    assert list(broker.by_time("hour").values()) == [{"pushed": 5, "expired": 1}]
+    assert list(broker.by_time("day").values()) == [{"pushed": 5, "expired": 1}]
+    assert broker.total() == {"pushed": 5, "expired": 1}
+
+
+def test_what_several_brokers_count_adds_up(broker: Broker, documents: Database[dict[str, Any]]) -> None:
+    other = Broker(documents, "other")
+    for each in (broker, other):
+        each.count(Count.COMMITTED, 7)
+        each.later(FLUSH)
+    assert broker.total() == {"committed": 14}
+    assert broker.history.read("broker", ALL, None, "day")["total"] == {"committed": 14}
+    assert broker.history.read("broker", "other", None, "day")["total"] == {"committed": 7}
+
+
+def test_a_broker_that_was_killed_is_missing_with_what_it_counted_since_its_last_flush(
+    broker: Broker, documents: Database[dict[str, Any]]
+) -> None:
+    killed, written = Broker(documents), 0
+    for _ in range(5):
+        killed.count(times=10)
+        broker.count(times=10)
+        killed.later(FLUSH)
+        written += 10
+    killed.count(times=10)
+    killed.later(FLUSH - 1)  # and no more
+    broker.later(FLUSH)
+    assert broker.total() == {"pushed": 50 + written}
+
+
+def test_a_flush_that_is_sent_again_is_added_once(store: HistoryStore) -> None:
+    for _ in range(3):
+        store.add("writer", 1, [counted({"pushed": 5})])
+    store.add("writer", 2, [counted({"pushed": 1})])
+    store.add("other", 1, [counted({"pushed": 10})])
+    store.add("writer", 1, [counted({"pushed": 5})])  # one that lands late
+    assert store.days(MAIL, DAY, DAY) == {DAY: {"pushed": 16}}
+
+
+def test_while_mongodb_is_away_what_is_counted_waits_and_comes_to_its_own_minute(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given: one flush that was carried out and not answered, and a while without any
+    add = HistoryStore.add
+
+    def lost(store: HistoryStore, *arguments: Any) -> None:
+        add(store, *arguments)
+        raise Unavailable("the reply is lost")
+
+    monkeypatch.setattr(HistoryStore, "add", lost)
+    for _ in range(3):
+        broker.count(times=4)
+        for _ in range(60):
+            try:
+                broker.later(1)
+            except Unavailable:
+                monkeypatch.setattr(HistoryStore, "add", _away)
+    # When
+    monkeypatch.setattr(HistoryStore, "add", add)
+    broker.later(2 * FLUSH)
+    # Then
+    assert [each["pushed"] for each in broker.by_time().values()] == [4, 4, 4]
+
+
+def _away(*_: Any) -> None:
+    raise Unavailable("no primary")
+
+
+def test_a_day_ends_at_midnight_whenever_it_is_written(broker: Broker) -> None:
+    # Given: five seconds before midnight
+    broker.clock.time = DAY.replace(tzinfo=UTC).timestamp() + 86400 - 5
+    broker.history._minute = int(broker.clock.time // 60)
+    broker.count(times=2)
+    # When
+    broker.later(6)
+    broker.count(times=3)
+    broker.later(FLUSH)
+    # Then
+    days = broker.history.read("queue", "mail", None, "day")["points"]
+    assert [each["counted"] for each in days] == [{"pushed": 2}, {"pushed": 3}]
+    assert list(broker.by_time(day=f"{DAY:%Y-%m-%d}")) == [f"{DAY:%d} 23:59"]
+
+
+def test_a_queue_that_is_made_again_counts_on(broker: Broker) -> None:
+    broker.count(times=5)
+    broker.later(FLUSH)
+    broker.queues._open.clear()
+    broker.mail = broker.queues.open("mail")
+    broker.count(times=2)
+    broker.later(FLUSH)
+    assert broker.total() == {"pushed": 7}
+
+
+def test_the_largest_backlog_of_each_minute_is_kept(store: HistoryStore) -> None:
+    store.add("a", 1, [counted({}, ready=5), counted({"pushed": 1}, MINUTE + 1, ready=3)])
+    store.add("b", 1, [counted({}, ready=4)])
+    assert [each["ready"] for each in store.minutes(MAIL, DAY).values()] == [5, 3]
+    assert store.days(MAIL, DAY, DAY)[DAY]["ready"] == 5
+
+
+def test_nothing_is_written_for_a_queue_in_which_nothing_happens(
+    broker: Broker, documents: Database[dict[str, Any]]
+) -> None:
+    broker.later(3 * FLUSH)
+    assert documents["history"].count_documents({}) == 0
+
+
+# ------------------------------------------------------------------- made ahead
+
+
+def test_hours_stand_in_their_order_whenever_something_is_counted_first(
+    store: HistoryStore, documents: Database[dict[str, Any]]
+) -> None:
+    """Else an update would have to look for a late one behind others."""
+    for number, minute in enumerate((1439, 0, 700), 1):
+        store.add(
+            "writer",
+            number,
+            [counted({"pushed": 1}, int(DAY.replace(tzinfo=UTC).timestamp()) // 60 + minute)],
+        )
+    found = documents["history"].find_one() or {}
+    assert list(found["hours"]) == [f"{hour:02}" for hour in range(24)]
+    assert [hour for hour, each in found["hours"].items() if each["minutes"]] == ["00", "11", "23"]
+
+
+def test_tomorrows_document_is_made_ahead_by_a_share_of_todays_writes(
+    broker: Broker, documents: Database[dict[str, Any]]
+) -> None:
+    # Given
+    tomorrow = {"_id": f"queue/mail/{DAY + timedelta(days=1):%Y-%m-%d}"}
+    broker.count()
+    broker.later(FLUSH)
+    assert documents["history"].find_one(tomorrow) is None
+    # When chance has it
+    broker.chance.value = 0.0
+    broker.count()
+    broker.later(FLUSH)
+    # Then
+    assert documents["history"].find_one(tomorrow)
+    assert broker.total("day", f"{DAY + timedelta(days=1):%Y-%m-%d}") == {"pushed": 2}
+
+
+def test_at_the_end_of_a_day_it_is_made_whatever_chance_has(
+    broker: Broker, documents: Database[dict[str, Any]]
+) -> None:
+    broker.chance.value = 0.999
+    broker.clock.time = DAY.replace(tzinfo=UTC).timestamp() + 86400 - 30
+    broker.count()
+    broker.later(FLUSH)
+    assert documents["history"].count_documents({"name": "mail"}) == 2
+
+
+# ------------------------------------------------------------------- retention
+
+
+@pytest.fixture
+def old(store: HistoryStore) -> HistoryStore:
+    """A year of days, each with its number of pushes."""
+    for ago in (0, 1, 2, 5, MINUTES_KEPT + 1, 40):
+        store.add("writer", ago + 1, [counted({"pushed": ago + 1}, MINUTE - ago * 1440)])
+    return store
+
+
+def test_days_that_are_over_go_into_their_month_once(old: HistoryStore) -> None:
+    for _ in range(3):
+        old.roll_up(DAY)
+    months = old.months(MAIL)
+    assert sum(each["pushed"] for each in months.values()) == 3 + 6 + MINUTES_KEPT + 2 + 41
+
+
+def test_old_minutes_go_and_hours_and_days_stay(old: HistoryStore) -> None:
+    # When
+    while old.roll_up(DAY):
+        pass
+    # Then
+    long_ago, lately = DAY - timedelta(days=MINUTES_KEPT + 1), DAY - timedelta(days=5)
+    assert (len(old.minutes(MAIL, long_ago)), len(old.minutes(MAIL, lately))) == (0, 1)
+    assert list(old.hours(MAIL, long_ago, long_ago).values()) == [{"pushed": MINUTES_KEPT + 2}]
+    assert len(old.days(MAIL, DAY - timedelta(days=100), DAY)) == 6
+
+
+def test_a_day_is_removed_in_time(store: HistoryStore, documents: Database[dict[str, Any]]) -> None:
+    store.prepare()
+    store.add("writer", 1, [counted({"pushed": 1})])
+    assert (documents["history"].find_one() or {})["remove_at"] == DAY + timedelta(days=DAYS_KEPT)
+    assert any("expireAfterSeconds" in each for each in documents["history"].index_information().values())
+
+
+# --------------------------------------------------------------------- asking
+
+
+@pytest.mark.parametrize(
+    ("kind", "day", "span"), [("stream", None, "day"), ("queue", "soon", "day"), ("queue", None, "week")]
+)
+def test_what_can_not_be_asked_is_refused(broker: Broker, kind: str, day: str | None, span: str) -> None:
+    with pytest.raises(BadFrames):
+        broker.history.read(kind, "mail", day, span)
+
+
+def test_the_library_and_the_api_tell_the_same(jobs: OwnQueue, shared_broker: BrokerUnderTest) -> None:
+    # Given
+    for _ in range(3):
+        jobs.push()
+    # When
+    told = wait_until(
+        lambda: (found := jobs.client.history(jobs.queue))["total"].get("pushed") == 3 and found,
+        what="the flush",
+    )
+    # Then
+    answer = Web(shared_broker.process.http).get(f"/api/v1/history/queue/{jobs.queue}?span=minute")
+    assert {**answer.json, "until": 0} == {**told, "until": 0}
+    assert sum(each["counted"].get("pushed", 0) for each in told["points"]) == 3
