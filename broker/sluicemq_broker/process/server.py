@@ -90,8 +90,10 @@ class Server:
         self._turns = Turns(self.counters)
         self._store = StoreState()
         self._census = Census(self._queues, self._context, trusted=lambda: self._store.reachable)
-        host, own = socket.gethostname(), settings.database
-        self._history = History(self._queues, self._census, self._context, self._database, own, host)
+        host = socket.gethostname()
+        self._history = History(
+            self._queues, self._census, self._context, self._database, settings.database, host
+        )
         admin = Admin(
             self._queues,
             self._census,
