@@ -85,6 +85,11 @@ class StubBroker:
         rows = [[b"r-" + p, f"id-{p.decode()}", p, {"k": "v"}, attempt] for p in payloads]
         self._call(lambda: self._send(peer, wire.encode(wire.DELIVER, 0, queue, rows)))
 
+    def deliver_told(self, peer: bytes, queue: str, priority: int, age: float, max_attempts: int) -> None:
+        """Give a worker one job, and tell what is known of it."""
+        row = [b"r-told", "id-told", b"told", None, 1, priority, 1e9 - age, max_attempts]
+        self._call(lambda: self._send(peer, wire.encode(wire.DELIVER, 0, queue, [row], 1e9)))
+
     def send(self, peer: bytes, frames: list[bytes]) -> None:
         self._call(lambda: self._send(peer, frames))
 

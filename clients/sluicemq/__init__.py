@@ -41,7 +41,7 @@ from sluicemq.errors import (
 )
 from sluicemq.job import Job
 from sluicemq.message import Message, Published
-from sluicemq.options import JobOptions
+from sluicemq.options import JobOptions, NewJob, Seconds
 from sluicemq.producer import Producer
 from sluicemq.publisher import Publisher
 from sluicemq.reader import Reader
@@ -71,6 +71,7 @@ __all__ = [
     "JobOptions",
     "LeaseLost",
     "Message",
+    "NewJob",
     "NotFound",
     "Paused",
     "Producer",
@@ -83,6 +84,7 @@ __all__ = [
     "Release",
     "Reply",
     "Rollback",
+    "Seconds",
     "SluiceError",
     "Timeout",
     "TooLarge",

@@ -13,7 +13,8 @@ from typing import Any, Self
 
 from sluicemq import forks, wire
 from sluicemq.errors import BadFrames, Forked, LeaseLost, Release, SluiceError, Unavailable, from_code
-from sluicemq.job import Job
+from sluicemq.job import Job, clock_ahead
+from sluicemq.options import Seconds, in_seconds
 from sluicemq.transport import exits, native
 from sluicemq.transport.connection import Connection
 from sluicemq.transport.pop import never_extended
@@ -32,17 +33,22 @@ class ClaimedJob(Job):
 
     __slots__ = ("_claim",)
 
-    def __init__(self, claim: Claim, row: tuple[Any, ...], epoch: int) -> None:
-        super().__init__(claim.queue, row[:5], epoch, claim.extend_one)
-        self._claim = claim
+    _claim: Claim
+
+    @classmethod
+    def of(cls, claim: Claim, row: Sequence[Any], epoch: int, ahead: float) -> Self:
+        """One job of the claim."""
+        job = cls.delivered(claim.queue, row, epoch, claim.extend_one, ahead)
+        job._claim = claim  # noqa: SLF001 - its own class
+        return job
 
     def commit(self, result: bytes | None = None) -> None:
         """Done, with this result."""
         self._claim.settle([self], wire.COMMIT, result)
 
-    def rollback(self, reason: str = "", delay: float | None = None) -> None:
-        """Give it back, to be delivered again after ``delay`` seconds (None: as the broker has it)."""
-        self._claim.settle([self], wire.ROLLBACK, reason, delay)
+    def rollback(self, reason: str = "", delay: Seconds | None = None) -> None:
+        """Give it back, to be delivered again after ``delay`` (None: as the broker has it)."""
+        self._claim.settle([self], wire.ROLLBACK, reason, None if delay is None else in_seconds(delay))
 
     def reject(self, reason: str = "") -> None:
         """To the dead letters at once."""
@@ -85,13 +91,13 @@ class Claim:
         self._close_if_settled()
         return self
 
-    def extend(self, seconds: float) -> None:
+    def extend(self, seconds: Seconds) -> None:
         """Ask for ``seconds`` from now until the unsettled jobs must be settled; one message for all.
 
         Raises :class:`~sluicemq.LeaseLost` naming those that are no longer the claim's (they are not
         unsettled any more, the others are extended).
         """
-        self._extend(self.unsettled, seconds)
+        self._extend(self.unsettled, in_seconds(seconds))
 
     def commit(self) -> None:
         """Commit all that is unsettled, without a result; raises what a job's ``commit`` raises."""
@@ -151,8 +157,8 @@ class Claim:
         except SluiceError as unsettled:
             native.log.warning("while leaving a claim's block: %s", unsettled)
 
-    def _made(self, row: tuple[Any, ...], epoch: int) -> ClaimedJob:
-        return ClaimedJob(self, row, epoch)
+    def _made(self, row: Sequence[Any], epoch: int, ahead: float) -> ClaimedJob:
+        return ClaimedJob.of(self, row, epoch, ahead)
 
     def _extend(self, jobs: Sequence[Job], seconds: float) -> None:
         if not jobs:
@@ -186,7 +192,7 @@ class Supply(Questions):
         self,
         endpoint: str,
         queue: str,
-        made: Callable[[tuple[Any, ...], int], Any],
+        made: Callable[[Sequence[Any], int, float], Any],
         *,
         pop: bool,
         patient: bool,
@@ -271,8 +277,8 @@ class Supply(Questions):
         rows = _rows(message)
         room = len(rows) if self._pop else max(0, self._room)
         self._room -= len(rows)
-        epoch = self._connection.epoch
-        self._connection.post(self._take_in, [self._made(tuple(row), epoch) for row in rows[:room]])
+        epoch, ahead = self._connection.epoch, clock_ahead(message.fields)
+        self._connection.post(self._take_in, [self._made(row, epoch, ahead) for row in rows[:room]])
         if rows[room:]:
             self._give_back(rows[room:])
 
@@ -301,7 +307,7 @@ class Supply(Questions):
 
 def _rows(message: wire.Message) -> list[Sequence[Any]]:
     try:
-        return [row[:5] for row in message.fields[1]]
+        return [row[:8] for row in message.fields[1]]
     except (TypeError, IndexError) as error:
         raise BadFrames(f"a DELIVER can't be read: {error}") from error
 
@@ -320,8 +326,8 @@ def _raise_first(jobs: Sequence[Job], problems: dict[int, SluiceError]) -> None:
 def pop(endpoint: str, queue: str, limit: int, wait: float, *, timeout: float, patient: bool) -> list[Job]:
     """Take up to ``limit`` jobs at most once; what ``Client.pop`` does."""
 
-    def made(row: tuple[Any, ...], epoch: int) -> Job:
-        return Job(queue, row, epoch, never_extended)
+    def made(row: Sequence[Any], epoch: int, ahead: float) -> Job:
+        return Job.delivered(queue, row, epoch, never_extended, ahead)
 
     supply = Supply(endpoint, queue, made, pop=True, patient=patient)
     try:

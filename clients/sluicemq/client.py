@@ -10,6 +10,7 @@ from typing import Any, Self
 from sluicemq import forks, wire
 from sluicemq.claim import Claim, pop
 from sluicemq.job import Job
+from sluicemq.options import Seconds, in_seconds
 from sluicemq.transport.connection import Connection
 from sluicemq.transport.endpoints import chosen
 from sluicemq.transport.questions import Questions
@@ -96,13 +97,13 @@ class Client:
         id: str,  # noqa: A002
         *,
         priority: int | None = None,
-        delay: float | None = None,
+        delay: Seconds | None = None,
     ) -> None:
-        """Give a job that waits another priority (0 to 255), or a delay in seconds from now, or both.
+        """Give a job that waits another priority (0 to 255), or a delay from now, or both.
 
         Raises :class:`~sluicemq.NotFound` if no such job waits.
         """
-        fields = {"priority": priority, "delay": delay}
+        fields = {"priority": priority, "delay": None if delay is None else in_seconds(delay)}
         self._act(wire.CHANGE, queue, id, {key: value for key, value in fields.items() if value is not None})
 
     def redrive(
@@ -162,31 +163,34 @@ class Client:
         """Keep no message of a stream, which goes on with its numbers if it goes on; how many there were."""
         return int(self._act(wire.ERASE, stream))
 
-    def result(self, queue: str, id: str, wait: float = 0.0) -> bytes:  # noqa: A002
-        """The result of a job, waiting for it up to ``wait`` seconds.
+    def result(self, queue: str, id: str, wait: Seconds = 0.0) -> bytes:  # noqa: A002
+        """The result of a job, waiting for it for so long, at most.
 
         It is there for the queue's ``remember`` seconds if the job was pushed by ``submit`` or ``call``,
         by REQ with an id, or with header ``reply: "result"``. Raises :class:`~sluicemq.Timeout` while the
         job has not ended, :class:`~sluicemq.Dead`, :class:`~sluicemq.NotFound`, or
         :class:`~sluicemq.Uncertain` if it has ended and its result is not known.
         """
-        return bytes(self._questions.ask(wire.RESULT, queue, id, wait, timeout=wait + self.timeout))
+        seconds = in_seconds(wait)
+        return bytes(self._questions.ask(wire.RESULT, queue, id, seconds, timeout=seconds + self.timeout))
 
-    def reserve(self, queue: str, limit: int, wait: float = 0.0) -> Claim:
+    def reserve(self, queue: str, limit: int, wait: Seconds = 0.0) -> Claim:
         """Reserve up to ``limit`` jobs (1000 at most) as one claim: what lies ready, else what comes.
 
         Raises :class:`~sluicemq.NotFound` if there is no such queue. Returns when there are so many, or after
         ``wait`` seconds with what there is by then, also none.
         """
         claim = Claim(self._endpoint, queue, timeout=self.timeout, patient=self._patient)
-        return claim.fill(limit, wait)
+        return claim.fill(limit, in_seconds(wait))
 
-    def pop(self, queue: str, limit: int = 1, wait: float = 0.0) -> list[Job]:
+    def pop(self, queue: str, limit: int = 1, wait: Seconds = 0.0) -> list[Job]:
         """Take up to ``limit`` jobs (1000 at most) at most once: they are gone from the broker already.
 
         Waits as :meth:`reserve` does. What is under way when the connection is lost is lost too.
         """
-        return pop(self._endpoint, queue, limit, wait, timeout=self.timeout, patient=self._patient)
+        return pop(
+            self._endpoint, queue, limit, in_seconds(wait), timeout=self.timeout, patient=self._patient
+        )
 
     def ping(self, timeout: float | None = None) -> float:
         """Seconds for one way to the broker and back; the first call waits for the connection too."""

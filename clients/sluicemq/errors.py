@@ -6,6 +6,8 @@ them again on the other side (:func:`from_code`).
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 
 class SluiceError(Exception):
     """Base of all errors; ``code`` is what goes over the wire."""
@@ -179,13 +181,13 @@ class Reject(Exception):
 class Rollback(Exception):
     """Raised by a worker's handler: the job is given back and is delivered again.
 
-    ``delay`` is in seconds, from the moment the broker hears of it; 0 is at once, None as long as
-    the job's back-off says.
+    ``delay`` is in seconds, or a ``timedelta``, from the moment the broker hears of it; 0 is at once, None
+    as long as the job's back-off says.
     """
 
-    def __init__(self, reason: str = "", delay: float | None = None) -> None:
+    def __init__(self, reason: str = "", delay: float | timedelta | None = None) -> None:
         super().__init__(reason)
-        self.delay = delay
+        self.delay = delay.total_seconds() if isinstance(delay, timedelta) else delay
 
 
 class Release(Exception):

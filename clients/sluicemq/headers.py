@@ -6,9 +6,11 @@ from typing import Any
 
 from sluicemq import wire
 from sluicemq.errors import BadHeaders
-from sluicemq.options import KEYWORDS, LONGEST_ID, JobOptions
+from sluicemq.options import KEYWORDS, LONGEST_ID, OPTIONS, JobOptions, plain
 
 Headers = dict[str, Any]
+
+_MOST_SHOWN = 100  # characters of a value that can't be used
 
 
 def as_headers(options: JobOptions, reply: str | None = None) -> tuple[Headers | None, int]:
@@ -21,6 +23,9 @@ def as_headers(options: JobOptions, reply: str | None = None) -> tuple[Headers |
     given: Headers = {key: value for key, value in options.items() if value is not None}
     if not given.get("headers", True):
         del given["headers"]
+    for key, value in given.items():
+        if key != "headers" and not OPTIONS[key].rule.holds(value):  # of one's own map the broker says so
+            given[key] = _plain(key, value)
     if reply is not None:
         given["reply"] = reply
     return _frozen(given) if given else (None, 0)
@@ -40,6 +45,22 @@ def as_bytes(payload: Any) -> bytes:
     if isinstance(payload, bytes | bytearray | memoryview):
         return bytes(payload)
     raise TypeError(f"a payload is bytes, not {type(payload).__name__}: encode it first")
+
+
+def _plain(key: str, value: Any) -> Any:
+    """What was given as a time of Python's; raises :class:`~sluicemq.BadHeaders`, as the broker would."""
+    try:
+        found = plain(value)
+    except ValueError as error:
+        raise BadHeaders(f"header {key!r}: {error}") from error
+    if not OPTIONS[key].rule.holds(found):
+        raise BadHeaders(f"header {key!r} is {_brief(value)}, expected {OPTIONS[key].rule.expected}")
+    return found
+
+
+def _brief(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
 
 
 def _frozen(given: Headers) -> tuple[Headers, int]:

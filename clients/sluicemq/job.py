@@ -2,38 +2,103 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from time import monotonic
+from typing import Any, Final, Self
+
+from sluicemq.options import OPTIONS, Seconds, in_seconds
+
+#: What a broker of an older version does not tell of a job: priority, when it was accepted, attempts at most.
+_NOT_TOLD: Final = (0, None, 0)
 
 
 class Job:
     """One delivery of a job.
 
     ``id``; ``payload``: bytes; ``headers``: the producer's own map; ``attempt``: 1 on the first
-    delivery; ``queue``.
+    delivery; ``max_attempts``: deliveries before it is dead, 0: no end; ``priority``; ``queue``; ``age``.
+
+    For the tests of a handler make one yourself: ``Job(payload=b"cat.jpg")``; of all else there are
+    defaults, and its ``extend`` does nothing.
     """
 
-    __slots__ = ("_extend", "attempt", "epoch", "headers", "id", "payload", "queue", "receipt")
+    __slots__ = (
+        "_accepted",
+        "_extend",
+        "attempt",
+        "epoch",
+        "headers",
+        "id",
+        "max_attempts",
+        "payload",
+        "priority",
+        "queue",
+        "receipt",
+    )
 
     def __init__(
         self,
-        queue: str,
-        row: tuple[bytes, str, bytes, dict[str, Any] | None, int],
-        epoch: int,
-        extend: Callable[[Job, float], None],
+        payload: bytes = b"",
+        *,
+        id: str = "id",  # noqa: A002 - the word that jobs use everywhere
+        queue: str = "queue",
+        headers: Mapping[str, Any] | None = None,
+        attempt: int = 1,
+        priority: int = OPTIONS["priority"].default,
+        max_attempts: int = OPTIONS["max_attempts"].default,
+        age: Seconds = 0.0,
     ) -> None:
+        self.payload = payload
+        self.id = id
         self.queue = queue
-        self.receipt, self.id, self.payload, headers, self.attempt = row
-        self.headers = headers or {}
-        self.epoch = epoch
-        self._extend = extend
+        self.headers: dict[str, Any] = dict(headers or {})
+        self.attempt = attempt
+        self.priority = priority
+        self.max_attempts = max_attempts
+        self.receipt = b""
+        self.epoch = 0
+        self._accepted = monotonic() - in_seconds(age)
+        self._extend: Callable[[Any, float], None] = _ignore
 
-    def extend(self, seconds: float) -> None:
+    @classmethod
+    def delivered(
+        cls, queue: str, row: Sequence[Any], epoch: int, extend: Callable[[Any, float], None], ahead: float
+    ) -> Self:
+        """A job of a DELIVER; ``ahead``: of this process's monotonic clock, before the broker's."""
+        job = cls.__new__(cls)
+        job.queue = queue
+        job.receipt, job.id, job.payload, headers, job.attempt = row[:5]
+        job.headers = headers or {}
+        job.priority, accepted, job.max_attempts = row[5:8] if len(row) >= _TOLD else _NOT_TOLD
+        job._accepted = monotonic() if accepted is None else accepted + ahead  # noqa: SLF001
+        job.epoch = epoch
+        job._extend = extend  # noqa: SLF001
+        return job
+
+    @property
+    def age(self) -> float:
+        """Seconds since the broker accepted it, by the clock of its MongoDB."""
+        return max(0.0, monotonic() - self._accepted)
+
+    def extend(self, seconds: Seconds) -> None:
         """Ask for ``seconds`` from now until the job must be settled; from its handler.
 
         Raises :class:`~sluicemq.LeaseLost` if the job is no longer this worker's.
         """
-        self._extend(self, seconds)
+        self._extend(self, in_seconds(seconds))
 
     def __repr__(self) -> str:
         return f"<Job {self.id} of {self.queue}, attempt {self.attempt}, {len(self.payload)} bytes>"
+
+
+_TOLD: Final = 8  # elements of a row that tells all of it
+
+
+def clock_ahead(fields: Sequence[Any]) -> float:
+    """By how much this process's monotonic clock is before the broker's, as a DELIVER tells it."""
+    now = fields[2] if len(fields) > 2 else None
+    return monotonic() - now if isinstance(now, int | float) else 0.0
+
+
+def _ignore(_job: Job, _seconds: float) -> None:
+    """Nobody waits for a job that a test has made."""

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, TypedDict
+from datetime import datetime, timedelta
+from typing import Any, Final, Required, TypedDict
 
 from sluicemq import header_rules as rules
 from sluicemq.header_rules import BACKOFF_BOUNDS, BACKOFF_KINDS, LONGEST_ID, TEN_YEARS, Rule, rfc3339
@@ -26,8 +27,12 @@ __all__ = [
     "RESULT",
     "TEN_YEARS",
     "JobOptions",
+    "NewJob",
     "Option",
     "Rule",
+    "Seconds",
+    "in_seconds",
+    "plain",
     "rfc3339",
 ]
 
@@ -63,20 +68,45 @@ class Option:
     changeable: bool = False
 
 
+#: A span of time: seconds, or a ``timedelta``.
+Seconds = float | timedelta
+
+
 class JobOptions(TypedDict, total=False):
     """The options of a push by keyword, None being as the queue has it; ``id`` and ``reply`` stand apart."""
 
     priority: int | None
-    delay: float | None
-    not_before: float | str | None
-    ttl: float | None
+    delay: Seconds | None
+    not_before: float | str | datetime | None
+    ttl: Seconds | None
     max_attempts: int | None
-    visibility_timeout: float | None
+    visibility_timeout: Seconds | None
     dedupe_id: str | None
-    dedupe_window: float | None
+    dedupe_window: Seconds | None
     backoff: str | dict[str, Any] | None
-    keep_done: float | None
+    keep_done: Seconds | None
     headers: dict[str, Any] | None
+
+
+class NewJob(JobOptions, total=False):
+    """One job of many: its payload, and what holds for it alone."""
+
+    payload: Required[bytes]
+    id: str | None
+
+
+def in_seconds(span: Seconds) -> float:
+    """A span of time as the protocol has it."""
+    return span.total_seconds() if isinstance(span, timedelta) else span
+
+
+def plain(value: Any) -> Any:
+    """The value of an option as the protocol has it; raises ValueError for a datetime of no time zone."""
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise ValueError(f"{value!r} has no time zone, so it is no moment: give it one, as datetime.UTC")
+        return value.timestamp()
+    return in_seconds(value)
 
 
 def _moment(text: str) -> float | str:

@@ -14,7 +14,7 @@ from typing import Any, Self, Unpack
 from sluicemq import forks, wire
 from sluicemq.errors import BadFrames, BadHeaders, BadQueue, SluiceError, Timeout, TooLarge
 from sluicemq.headers import Headers, as_bytes, as_headers, checked_id
-from sluicemq.options import RESULT, JobOptions
+from sluicemq.options import RESULT, JobOptions, NewJob
 from sluicemq.receipt import Receipt
 from sluicemq.reply import Reply
 from sluicemq.transport import exits, native
@@ -91,12 +91,13 @@ class Producer:
         """Push one job; blocks only while too much is unconfirmed.
 
         ``id``: up to 128 bytes, chosen by the library if None; ``priority``: higher first;
-        ``delay``, ``ttl``, ``visibility_timeout``, ``keep_done``: seconds; ``not_before``: Unix seconds
-        or RFC 3339; ``max_attempts``: deliveries before it is dead, 0: no end; ``backoff``:
-        ``exponential``, ``linear``, ``fixed``, ``none``, or a map of ``kind``, ``base``, ``factor``,
-        ``cap``, ``jitter``; ``dedupe_id``: within ``dedupe_window`` seconds no other job with it is
-        taken, but refused as :class:`~sluicemq.Duplicate`, whose ``id`` is the first one's;
-        ``headers``: a map of your own, handed to the worker.
+        ``delay``, ``ttl``, ``visibility_timeout``, ``keep_done``: seconds, or a ``timedelta``;
+        ``not_before``: a ``datetime`` with a time zone, Unix seconds or RFC 3339; ``max_attempts``:
+        deliveries before it is dead, 0: no end; ``backoff``: ``exponential``, ``linear``, ``fixed``,
+        ``none``, or a map of ``kind``, ``base``, ``factor``, ``cap``, ``jitter``; ``dedupe_id``: within
+        ``dedupe_window`` seconds no other job with it is taken, but refused as
+        :class:`~sluicemq.Duplicate`, whose ``id`` is the first one's; ``headers``: a map of your own,
+        handed to the worker.
         What is None is as the queue's settings have it.
 
         Raises TypeError or ValueError for what is no job, :class:`~sluicemq.BadQueue`,
@@ -108,7 +109,7 @@ class Producer:
         return receipt
 
     def push_many(
-        self, queue: str, jobs: Iterable[bytes | Mapping[str, Any]], *, start: int = 0, **options: Any
+        self, queue: str, jobs: Iterable[bytes | NewJob], *, start: int = 0, **options: Unpack[JobOptions]
     ) -> list[Receipt]:
         """Push many jobs; of those only what is wrong is refused, each by its receipt's ``position``.
 
@@ -239,9 +240,7 @@ class Producer:
         size = _JOB_OVERHEAD + len(payload) + header_bytes
         return queue, self._new_id() if id is None else checked_id(id), payload, headers, size, header_bytes
 
-    def _push_at(
-        self, position: int, queue: str, job: bytes | Mapping[str, Any], options: dict[str, Any]
-    ) -> Receipt:
+    def _push_at(self, position: int, queue: str, job: bytes | NewJob, options: JobOptions) -> Receipt:
         given: Any = {**options, **(job if isinstance(job, Mapping) else {"payload": job})}
         job_id = given.pop("id", None)
         try:

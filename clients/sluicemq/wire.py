@@ -63,7 +63,9 @@ From the client::
 
 From the broker, unasked::
 
-    DELIVER [n, queue, [[receipt, id, payload, headers|nil, attempt], ...]]   no answer; settle each
+    DELIVER [n, queue, [[receipt, id, payload, headers|nil, attempt, priority, accepted, max_attempts], ...],
+             now]                                          no answer; settle each. Unix seconds of the
+                                                           server's clock; max_attempts: 0 for no end
 
 The options of READY may be left out; they are a map of ``look`` (true: answered only once what lies
 ready has been sent, as far as the credit goes) and ``pop`` (true: each job is removed before it is

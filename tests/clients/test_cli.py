@@ -17,6 +17,7 @@ from time import time
 from typing import Any
 
 import pytest
+from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 
 from sluicemq import BadQueue, NotFound, installed, wire
@@ -101,7 +102,62 @@ def test_a_ping_tells_of_the_store(broker: StubBroker, run: Run) -> None:
     )  # fmt: skip
 
 
+# ---------------------------------------------------------------- completion
+
+
+def completed(*line: str) -> list[str]:
+    """What a shell is told for the last word of a line."""
+    shell = ShellComplete(app, {}, "sluicemq", "_SLUICEMQ_COMPLETE")
+    return [each.value for each in shell.get_completions(list(line[:-1]), line[-1])]
+
+
+def test_the_names_of_queues_are_completed_wherever_one_is_wanted(broker: StubBroker) -> None:
+    broker.on[wire.QUEUES] = lambda _message: [{"name": name} for name in ("mail", "mails.old", "other")]
+    before, after = ["--endpoint", broker.endpoint], ["--endpoint", broker.endpoint]
+    assert completed(*before, "peek", "ma") == ["mail", "mails.old"]
+    assert completed("work", *after, "") == ["mail", "mails.old", "other"]
+    assert completed(*before, "dead", "list", "o") == ["other"]
+    assert completed(*before, "dead", "redrive", "mail", "--to", "o") == ["other"]
+
+
+def test_without_a_broker_commands_are_completed_and_no_queues() -> None:
+    assert completed("--endpoint", nobody(), "peek", "") == []
+    assert "peek" in completed("pe")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_what_a_shell_needs_to_complete_is_printed(run: Run, shell: str) -> None:
+    printed = run("completion", shell)
+    assert (printed.exit_code, f"_SLUICEMQ_COMPLETE={shell}_complete" in printed.stdout) == (0, True)
+
+
 # ---------------------------------------------------------------------- push
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["push", "mail", "x", "--priority", "300"],
+        ["push", "mail", "--lines", "--priority", "300"],
+        ["change", "mail", "one", "--priority", "300"],
+        ["config", "check", "wrong.toml"],
+    ],
+)
+def test_a_priority_that_no_job_may_have_is_a_usage_error_everywhere(
+    broker: StubBroker, command: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "wrong.toml").write_text("[queues.mail]\npriority = 300\n")
+    program = [sys.executable, "-m", "sluicemq", "--endpoint", broker.endpoint, *command]
+    done = subprocess.run(
+        program, cwd=tmp_path, input=b"x\n", capture_output=True, check=False, timeout=SECONDS
+    )
+    assert (done.returncode, b"from 0 to 255" in done.stderr) == (2, True)
+    assert broker.pushed() == []
+
+
+def test_what_only_the_broker_finds_wrong_in_a_job_is_a_usage_error_too(broker: StubBroker, run: Run) -> None:
+    broker.on[wire.PUSH] = lambda _message: [[0, "BAD_HEADERS", "header 'priority' is 200, expected less"]]
+    assert run("push", "mail", "x", "--priority", "200").exit_code == 2
 
 
 def test_push_prints_the_id_of_the_stored_job(broker: StubBroker, run: Run) -> None:

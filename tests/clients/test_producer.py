@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -39,6 +40,43 @@ def test_a_confirmed_push_is_done_and_has_sent_what_was_given(broker: StubBroker
     assert receipt.done
     assert receipt.id == "mine"
     assert broker.of(wire.PUSH)[0].fields == ["mail", [["mine", b"hello", None]]]
+
+
+def test_times_of_python_are_times(broker: StubBroker) -> None:
+    then = datetime(2030, 1, 1, tzinfo=UTC)
+    minute = timedelta(minutes=1)
+    with Producer(broker.endpoint) as producer:
+        producer.push(
+            "q", b"", not_before=then, delay=minute, ttl=timedelta(milliseconds=1500), dedupe_id="d",
+            visibility_timeout=minute, keep_done=minute, dedupe_window=minute,
+        )  # fmt: skip
+        producer.push_many("q", [{"payload": b"", "delay": timedelta(0)}])
+    sent = [row[2] for message in broker.of(wire.PUSH) for row in message.fields[1]]
+    spans = {"delay": 60.0, "ttl": 1.5, "visibility_timeout": 60.0, "keep_done": 60.0, "dedupe_window": 60.0}
+    assert sent == [{"not_before": then.timestamp(), "dedupe_id": "d", **spans}, {"delay": 0.0}]
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"priority": 300}, "'priority' is 300, expected a whole number from 0 to 255"),
+        ({"not_before": datetime(2030, 1, 1)}, "no time zone"),  # noqa: DTZ001 - that is what is wrong with it
+        ({"ttl": timedelta(seconds=-1)}, "'ttl' is .*, expected seconds above 0"),
+        ({"priority": timedelta(seconds=1)}, "'priority' is"),
+        ({"backoff": "quadratic"}, "'backoff' is 'quadratic', expected"),
+    ],
+)
+def test_what_no_job_may_have_is_refused_at_once_as_a_value_error(
+    broker: StubBroker, options: Any, why: str
+) -> None:
+    with Producer(broker.endpoint) as producer:
+        with pytest.raises(BadHeaders, match=why):
+            producer.push("q", b"", **options)
+        with pytest.raises(ValueError, match=why):
+            producer.submit("q", b"", **options)
+        with pytest.raises(BadHeaders, match=why):
+            producer.push_many("q", [b""], **options)[0].wait(SECONDS)
+    assert broker.pushed() == []
 
 
 def test_only_options_that_are_set_are_sent(broker: StubBroker) -> None:
@@ -308,7 +346,7 @@ def test_an_option_that_there_is_not_is_refused_at_once(broker: StubBroker, opti
 
 
 def test_a_job_of_many_that_is_no_job_is_refused_at_its_position(broker: StubBroker) -> None:
-    jobs: list[dict[str, Any]] = [
+    jobs: list[Any] = [
         {"payload": b"", "prority": 1},
         {"payload": b""},
         {"priority": 1, "id": "mine"},

@@ -35,6 +35,21 @@ def test_a_handler_sees_the_job_and_its_bytes_are_the_result(broker: StubBroker)
     assert broker.settled() == {b"r-a": ["COMMIT", b"A", None]}
 
 
+def test_a_handler_is_told_of_priority_age_and_attempts(broker: StubBroker) -> None:
+    # Given
+    seen: list[Job] = []
+    # When: a broker tells them, and one of an older version does not
+    with Worker(broker.endpoint, "q", seen.append):
+        peer = broker.wait_for(wire.READY)[0].peer
+        broker.deliver_told(peer, "q", priority=9, age=100.0, max_attempts=3)
+        broker.deliver(peer, "q", [b"a"])
+        broker.wait_until(lambda: len(broker.settled()) == 2)
+    # Then
+    told, untold = seen
+    assert (told.priority, told.max_attempts, told.age >= 100.0) == (9, 3, True)
+    assert (untold.priority, untold.max_attempts, untold.age < 100.0) == (0, 0, True)
+
+
 def failing(job: Job) -> Any:
     match job.payload:
         case b"none":

@@ -193,9 +193,27 @@ def test_an_expired_job_answers_expired(endpoint: str, queue: str) -> None:
 
 def test_a_refused_push_is_the_error_of_its_future_and_of_nobody_else(endpoint: str, queue: str) -> None:
     with Producer(endpoint) as producer:
-        reply = producer.submit(queue, b"x", priority=999)
-        with pytest.raises(BadHeaders, match="priority"):
+        reply = producer.submit(queue, b"x", headers={"$no": "key"})
+        with pytest.raises(BadHeaders, match="headers"):
             reply.result(SECONDS)
+
+
+def test_whoever_gets_a_job_is_told_of_its_priority_its_age_and_its_attempts(
+    endpoint: str, queue: str
+) -> None:
+    # Given
+    told: list[Job] = []
+    with Producer(endpoint) as producer:
+        for _ in range(3):
+            producer.push(queue, b"x", priority=7, max_attempts=2)
+    # When: it is claimed, popped and delivered
+    with Client(endpoint) as client, client.reserve(queue, 1, SECONDS) as claim:
+        told += [*claim, *client.pop(queue, 1, SECONDS)]
+        with working(endpoint, queue, told.append):
+            wait_until(lambda: len(told) == 3)
+    # Then: all were accepted a moment ago, by the server's clock
+    assert {(job.priority, job.max_attempts) for job in told} == {(7, 2)}
+    assert all(0 < job.age < 3600 for job in told)
 
 
 def test_a_plain_asker_and_the_library_hear_of_the_same_job(broker: BrokerUnderTest, endpoint: str) -> None:

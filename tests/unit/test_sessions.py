@@ -88,6 +88,9 @@ class Queue:
     def admit(self) -> None:
         """It takes all."""
 
+    def now(self) -> float:
+        return 17e8
+
     def __init__(self) -> None:
         self.calls: list[str] = []
         self.pushes: list[Push] = []
@@ -172,6 +175,19 @@ def test_jobs_go_out_in_messages_of_a_mib_and_a_larger_one_alone(worker: Session
         ["j4", "j5"],
     ]
     assert len({each.number for each in lane.sent}) == 4
+
+
+def test_a_delivery_tells_of_its_job_what_a_handler_may_want_to_know(
+    worker: SessionWorker, lane: Lane
+) -> None:
+    # Given: one that was accepted a minute ago
+    job = Job("id1", b"pay", {"a": 1}, priority=9, max_attempts=0)
+    job.accept(int(17e14) - 60_000_000, 17e8 - 60)
+    # When
+    worker.deliver([Delivery(job, b"r", worker, 0.0, DeliveryState.IN_FLIGHT)])
+    # Then
+    row = [b"r", "id1", b"pay", {"a": 1}, 0, 9, 17e8 - 60, 0]
+    assert lane.sent[0].fields == ["mail", [row], 17e8]
 
 
 def test_a_worker_whose_client_does_not_read_takes_nothing(worker: SessionWorker, lane: Lane) -> None:

@@ -61,9 +61,9 @@ GOLDEN: dict[str, tuple[tuple[Any, ...], bytes, str]] = {
         "9403 a46d61696c 01 82 a3706f70 c3 a46c6f6f6b c3",
     ),
     "deliver": (
-        (wire.DELIVER, 0, "mail", [[b"\x00\x01", "id1", b"pay", None, 1]]),
+        (wire.DELIVER, 0, "mail", [[b"\x00\x01", "id1", b"pay", None, 1, 9, 17e8, 0]], 17e8 + 60),
         b"DELIVER",
-        "9300 a46d61696c 91 95 c4020001 a3696431 c403706179 c0 01",
+        "9400 a46d61696c 91 98 c4020001 a3696431 c403706179 c0 0109 cb41d954fc40000000 00 cb41d954fc4f000000",
     ),
     "settle": (
         (wire.SETTLE, 4, [[b"r", wire.COMMIT, b"42", None], [b"s", wire.ROLLBACK, "why", 1.5]]),

@@ -322,6 +322,10 @@ class Queue:
         """Another broker has taken what was held under this owner id: forget it, void its receipts."""
         self._dispatch.drop(owner)
 
+    def now(self) -> float:
+        """The server's time, by which its jobs were accepted."""
+        return self._context.clock.now()
+
     def rates(self) -> dict[str, float]:
         """Jobs pushed, delivered and committed here per second of the last minute."""
         return self.counters.rates(self._context.timer.now())

@@ -11,13 +11,13 @@ from typing import Any
 
 import click
 
-from sluicemq.cli import bench, ended, history, jobs, push, queues, results, serve, work
+from sluicemq.cli import bench, completion, ended, history, jobs, push, queues, results, serve, work
 from sluicemq.cli.output import Session, Unwritable
 from sluicemq.cli.reached import reached
-from sluicemq.errors import SluiceError, Timeout, Unavailable
+from sluicemq.errors import BadHeaders, SluiceError, Timeout, Unavailable
 from sluicemq.transport.endpoints import DEFAULT_ENDPOINT, VARIABLE, checked
 
-REFUSED = 1
+REFUSED, USAGE = 1, 2
 
 
 class _Commands(click.Group):
@@ -32,7 +32,7 @@ class _Commands(click.Group):
             ctx.exit(code)
         except SluiceError as error:
             ctx.obj.error(error)
-            ctx.exit(REFUSED)
+            ctx.exit(USAGE if isinstance(error, BadHeaders) else REFUSED)
         except Unwritable as error:
             if not _reader_has_gone(error):
                 ctx.obj.note(f"sluicemq: {error}")
@@ -74,6 +74,8 @@ def app(ctx: click.Context, endpoint: str | None, timeout: float, *, as_json: bo
 
 
 def _set(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
+    if parameter.name == "endpoint":
+        ctx.meta[completion.ENDPOINT] = value  # a shell that completes the line has no session
     if value not in (None, False):
         setattr(ctx.obj, str(parameter.name), value)
 
@@ -84,6 +86,7 @@ def _asking(command: click.Command) -> click.Command:
         for each in command.commands.values():
             _asking(each)
         return command
+    completion.completes_queues(command)
     passed_on: Any = {"callback": _set, "expose_value": False}
     command.params += [
         click.Option(["--endpoint"], type=_Endpoint(), help=_ENDPOINT_HELP, **passed_on),
@@ -122,5 +125,6 @@ for _command in (
     _asking(queues.ping),
     serve.config,
     bench.bench,
+    completion.completion,
 ):
     app.add_command(_command)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from sluicemq import wire
 from sluicemq.errors import BadFrames, LeaseLost, SluiceError, Unavailable, from_code
-from sluicemq.job import Job
+from sluicemq.job import Job, clock_ahead
 from sluicemq.transport import native
 from sluicemq.transport.connection import Connection
 from sluicemq.transport.questions import Questions
@@ -161,7 +161,8 @@ class Assignment:
         epoch = self._connection.epoch
         try:
             queue, rows = message.fields[:2]
-            return [Job(queue, row[:5], epoch, self.extend) for row in rows]
+            extend, ahead = self.extend, clock_ahead(message.fields)
+            return [Job.delivered(queue, row, epoch, extend, ahead) for row in rows]
         except (TypeError, ValueError) as error:
             raise BadFrames(f"a DELIVER can't be read: {error}") from error
 

@@ -9,6 +9,7 @@ from gevent.event import Event
 
 from sluicemq import wire
 from sluicemq_broker.doors.pops import push_anew
+from sluicemq_broker.job import Job
 from sluicemq_broker.queue import Delivery, Queue, Worker
 from sluicemq_broker.runtime import Counters
 
@@ -67,11 +68,8 @@ class SessionWorker(Worker):
         """Send jobs, many in a message."""
         for part in _by_bytes(deliveries):
             self._number += 1
-            jobs = [
-                [each.receipt, each.job.id, each.job.payload, each.job.headers, each.job.attempts]
-                for each in part
-            ]
-            self._session.send(wire.DELIVER, self._number, self.queue.name, jobs)
+            jobs = [_row(each.receipt, each.job) for each in part]
+            self._session.send(wire.DELIVER, self._number, self.queue.name, jobs, self.queue.now())
 
     def hang_up(self) -> None:
         """Close its session."""
@@ -121,6 +119,20 @@ class PoppingWorker(SessionWorker):
             self.prefetch = max(0, self.prefetch - len(deliveries))
             super().deliver(deliveries)
         self._sent.set()
+
+
+def _row(receipt: bytes, job: Job) -> list[Any]:
+    """A job as it stands in a DELIVER; its number among the accepted is the microsecond of that."""
+    return [
+        receipt,
+        job.id,
+        job.payload,
+        job.headers,
+        job.attempts,
+        job.priority,
+        job.seq / 1e6,
+        job.max_attempts,
+    ]
 
 
 def _by_bytes(deliveries: Sequence[Delivery]) -> Iterator[list[Delivery]]:

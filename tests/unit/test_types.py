@@ -1,0 +1,63 @@
+"""A user's program under ``mypy --strict``: what is right passes, what is mistyped does not."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+RIGHT = """
+from datetime import UTC, datetime, timedelta
+from sluicemq import Client, Job, NewJob, Producer, Rollback, Worker
+
+def handler(job: Job) -> bytes:
+    if job.age > 60 and job.priority < 9 and job.attempt < job.max_attempts:
+        raise Rollback("later", delay=timedelta(minutes=1))
+    job.extend(timedelta(minutes=1))
+    return job.payload
+
+def test_handler() -> None:
+    assert handler(Job(payload=b"x", headers={"a": 1})) == b"x"
+
+with Producer() as producer, Client() as client:
+    producer.push("q", b"x", priority=9, not_before=datetime.now(UTC), ttl=timedelta(days=1))
+    producer.call("q", b"x", 30, delay=1.5, id="mine").decode()
+    producer.submit("q", b"x", headers={"a": [1]}).result(1).decode()
+    jobs: list[bytes | NewJob] = [b"x", {"payload": b"x", "priority": 9, "id": "mine"}]
+    producer.push_many("q", jobs, ttl=60)[0].wait()
+    producer.push_many("q", [b"x", b"y"])
+    producer.push_many("q", [{"payload": b"x", "delay": timedelta(hours=1)}])
+    client.change("q", "mine", delay=timedelta(0))
+    Worker("tcp://127.0.0.1:5550", "q", handler).run()
+"""
+
+WRONG = """
+from sluicemq import Job, Producer, Worker
+
+async def handler(job: Job) -> bytes:
+    return job.payload
+
+producer = Producer()
+producer.push("q", b"x", prioritty=9)
+producer.call("q", b"x", prioritty=9)
+producer.submit("q", b"x", prioritty=9)
+producer.push_many("q", [b"x"], prioritty=9)
+producer.push_many("q", [{"payload": b"x", "prioritty": 9}])
+producer.push("q", b"x", priority="9")
+producer.push("q", "text")
+Worker("tcp://127.0.0.1:5550", "q", handler)
+"""
+
+
+def test_mypy_finds_each_mistake_in_a_users_program_and_nothing_else(tmp_path: Path) -> None:
+    # Given
+    (tmp_path / "right.py").write_text(RIGHT)
+    (tmp_path / "wrong.py").write_text(WRONG)
+    # When
+    command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "right.py", "wrong.py"]
+    found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False).stdout
+    # Then: one each from line 8 to the end
+    errors = [int(line) for line in re.findall(r"^wrong.py:(\d+): error", found, re.MULTILINE)]
+    assert sorted(set(errors)) == list(range(8, 16)), found
+    assert "right.py" not in found
