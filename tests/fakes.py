@@ -202,6 +202,7 @@ class FakeStore:
                 self._ended[job.id] = ("", 0)
             else:
                 job.eligible_at = job.eligible_at if entry.due is None else entry.due
+                job.attempts -= not entry.counted
                 self._make_ready(job)
         return len(ours)
 

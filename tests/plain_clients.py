@@ -25,8 +25,10 @@ from sluicemq import Client, wire
 SHAPES: dict[str, dict[str, Any]] = {
     "ask": {"kind": "queue"},
     "ask_full": {"kind": "queue", "envelope": "full"},
-    "pop": {"kind": "streamer"},
-    "pop_full": {"kind": "streamer", "envelope": "full"},
+    "received": {"kind": "streamer"},
+    "received_full": {"kind": "streamer", "envelope": "full"},
+    "pop": {"kind": "streamer", "ack": "auto"},
+    "pop_full": {"kind": "streamer", "ack": "auto", "envelope": "full"},
     "ack": {"kind": "streamer", "ack": "explicit", "prefetch": 2},
     "ack_full": {"kind": "streamer", "ack": "explicit", "envelope": "full"},
 }

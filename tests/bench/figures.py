@@ -95,7 +95,7 @@ RUNS: dict[str, Callable[[BrokerProcess], Found]] = {
     "both": bench("both", "--jobs", _LONG),
     "rep": alone("both", "--door", "rep", "--jobs", _SHORT),
     "reps": alone("both", "--door", "rep", "--workers", 16, "--jobs", _SHORT),
-    "pull": alone("both", "--door", "pull", "--workers", 4, "--jobs", _SHORT),
+    "pull": alone("both", "--door", "pull", "--ack", "explicit", "--workers", 4, "--jobs", _SHORT),
     "streamer": alone("relay", "--device", "streamer"),
     "forwarder": alone("relay", "--device", "forwarder"),
     "queue": alone("relay", "--device", "queue"),

@@ -33,19 +33,28 @@ def bench(*arguments: object) -> Result:
 
 @pytest.fixture(scope="module")
 def broker(mongo_uri: str) -> Iterator[BrokerProcess]:
+    ends = {"frontend": tcp(), "backend": tcp()}
     devices = [
         {
             "kind": "streamer",
+            "queue": "committed",
             "frontend": tcp(),
             "backend": tcp(),
             "commit": tcp(),
             "ack": "explicit",
             "prefetch": 50,
         },
+        {"kind": "streamer", **ends},
         {"kind": "queue", "queue": "asked", "frontend": tcp(), "backend": tcp()},
     ]
     with BrokerProcess(mongo_uri, f"bench_{os.getpid()}", config={"devices": devices}) as broker:
         yield broker
+
+
+def named_ends(device: dict[str, Any]) -> list[str]:
+    """The options that name the doors of a device."""
+    ends = [(end, address) for end in ("frontend", "backend", "commit") for address in device[end]]
+    return [word for end, address in ends for word in (f"--{end}", address)]
 
 
 @pytest.fixture
@@ -56,11 +65,13 @@ def measured(broker: BrokerProcess) -> Measured:
         "library": [],
         "rep": ["--queue", "asked", "--backend", doors["rep"]],
         "req": ["--queue", "asked", "--frontend", doors["req"], "--backend", doors["rep"]],
-        "pull": ["--frontend", doors["push"], "--backend", doors["pull"], "--commit", doors["commit"]],
+        "pull": named_ends(broker.devices[1]),
+        "explicit": ["--ack", "explicit", "--queue", "committed", *named_ends(broker.devices[0])],
     }
 
     def measured(scenario: str, *options: object, door: str = "library") -> dict[str, Any]:
-        where = ["--endpoint", doors["smq"], "--door", door, *ends[door]]
+        name = "pull" if door == "explicit" else door
+        where = ["--endpoint", doors["smq"], "--door", name, *ends[door]]
         result = bench(scenario, "--json", *where, *options)
         assert result.exit_code == 0, result.output
         return dict(json.loads(result.stdout))
@@ -121,7 +132,7 @@ def test_push_one_by_one_times_each_confirmation(measured: Measured) -> None:
     assert found["latency_ms"]["p50"] > 0.1
 
 
-@pytest.mark.parametrize("door", ["library", "rep", "pull"])
+@pytest.mark.parametrize("door", ["library", "rep", "pull", "explicit"])
 def test_drain_works_off_a_backlog(measured: Measured, door: str) -> None:
     found = measured("drain", "--jobs", 200, "--workers", 2, door=door)
     assert found["jobs"] == 200
@@ -133,7 +144,7 @@ def test_drain_takes_no_more_of_a_backlog_than_it_is_told(measured: Measured) ->
     assert 200 <= found["jobs"] <= 202  # each worker may have taken one when the last was done
 
 
-@pytest.mark.parametrize("door", ["library", "rep", "pull", "req"])
+@pytest.mark.parametrize("door", ["library", "rep", "pull", "explicit", "req"])
 def test_both_brings_every_job_from_its_producer_to_a_worker(measured: Measured, door: str) -> None:
     found = measured("both", "--jobs", 200, "--producers", 2, "--workers", 2, door=door)
     assert found["jobs"] == 200
@@ -141,7 +152,7 @@ def test_both_brings_every_job_from_its_producer_to_a_worker(measured: Measured,
     assert found["timeline"][-1] == [found["seconds"], 200]
 
 
-@pytest.mark.parametrize("door", ["library", "rep", "pull"])
+@pytest.mark.parametrize("door", ["library", "rep", "pull", "explicit"])
 def test_many_workers_share_a_few_processes(measured: Measured, door: str) -> None:
     found = measured("both", "--jobs", 400, "--workers", 20, "--processes", 3, door=door)
     assert found["jobs"] == 400
@@ -223,7 +234,7 @@ def test_a_table_is_shown_without_json(broker: BrokerProcess) -> None:
 def test_nothing_is_left_in_a_broker_that_was_there(broker: BrokerProcess, measured: Measured) -> None:
     measured("drain", "--jobs", 10, "--backlog", 50)
     with Client(broker.doors["smq"]) as client:
-        assert {each["name"] for each in client.queues()} == {"asked", "default"}
+        assert {each["name"] for each in client.queues()} == {"asked", "committed", "default"}
 
 
 def test_a_door_of_workers_that_hands_out_no_receipts_is_named(
@@ -232,8 +243,8 @@ def test_a_door_of_workers_that_hands_out_no_receipts_is_named(
     popping = {"kind": "streamer", "frontend": tcp(), "backend": tcp(), "commit": tcp()}
     with BrokerProcess(mongo_uri, f"pops_{os.getpid()}", config={"devices": [popping]}) as broker:
         doors = broker.doors
-        ends = ["--frontend", doors["push"], "--backend", doors["pull"], "--commit", doors["commit"]]
-        result = bench("both", "--door", "pull", "--jobs", 20, "--endpoint", doors["smq"], *ends)
+        pull = ["--door", "pull", "--ack", "explicit", *named_ends(broker.devices[0])]
+        result = bench("both", *pull, "--jobs", 20, "--endpoint", doors["smq"])
     assert result.exit_code == 1
     assert f"{doors['pull']} hands out jobs without receipts" in capfd.readouterr().err
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -12,14 +13,18 @@ from typing import Self
 from launcher import TIMEOUT, wait_until
 
 _PROGRAMS = Path(__file__).parent / "programs"
+_INTEROP = Path(__file__).parents[1] / "interop"
+_NODE_PATH = Path(__file__).parents[2] / ".venv-test" / "node" / "node_modules"
+ENVIRONMENT = {"NODE_PATH": str(_NODE_PATH), **os.environ}
 
 
 class Program:
     """One running program of ``programs/``; what it says on stdout is read as it comes."""
 
-    def __init__(self, name: str, *arguments: object) -> None:
-        command = [sys.executable, str(_PROGRAMS / name), *map(str, arguments)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    def __init__(self, *command: object) -> None:
+        self.process = subprocess.Popen(
+            [*map(str, command)], env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         self._lines: list[list[str]] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -73,14 +78,21 @@ class Fleet:
 
     def start(self, name: str, *arguments: object) -> Program:
         """Start a program of ``programs/``."""
-        self.programs.append(Program(name, *arguments))
-        return self.programs[-1]
+        return self._start(sys.executable, _PROGRAMS / name, *arguments)
+
+    def node(self, *arguments: object) -> Program:
+        """Start ``plain.js`` of the interop tests."""
+        return self._start("node", _INTEROP / "plain.js", *arguments)
 
     def worker(self, *arguments: object) -> Program:
         """Start ``worker.py`` and wait until it listens."""
         worker = self.start("worker.py", *arguments)
         worker.wait_said("ready")
         return worker
+
+    def _start(self, *command: object) -> Program:
+        self.programs.append(Program(*command))
+        return self.programs[-1]
 
     def __enter__(self) -> Self:
         return self

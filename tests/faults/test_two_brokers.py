@@ -56,7 +56,7 @@ def plain(context: zmq.Context[zmq.Socket[bytes]], kind: int, address: str) -> z
 # ------------------------------------------------------------------ PULL workers that do not read
 
 
-@pytest.mark.parametrize(("ack", "prefetch"), [("auto", 64), ("explicit", 4)])
+@pytest.mark.parametrize(("ack", "prefetch"), [("received", 64), ("auto", 64), ("explicit", 4)])
 def test_workers_that_do_not_read_keep_no_more_than_their_prefetch_from_another_broker(
     mongo_uri: str, ack: str, prefetch: int
 ) -> None:

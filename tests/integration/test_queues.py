@@ -18,7 +18,7 @@ from jobs import a_job
 from sluicemq import wire
 from sluicemq.errors import BadQueue, NotFound, Paused, QueueFull
 from sluicemq_broker.config import BrokerSettings, Config, QueueSettings
-from sluicemq_broker.doors.backends import PopWorker
+from sluicemq_broker.doors.lane_workers import PopWorker
 from sluicemq_broker.job.job import Dedupe
 from sluicemq_broker.process.deadline import Deadline
 from sluicemq_broker.process.server import Server

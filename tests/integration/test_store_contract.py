@@ -226,6 +226,13 @@ def test_a_job_given_back_is_ready_when_it_is_due_and_its_attempt_is_counted(sto
     assert [(job.id, job.attempts) for job in claimed(store, now=LATER, hold=3)] == [("b", 2)]
 
 
+def test_a_job_given_back_uncounted_keeps_its_place_and_its_history(store: Store) -> None:
+    pushed(store, a_job("a"), a_job("b"))
+    first, _ = claimed(store)
+    assert store.roll_back([RolledBack(first, "why", "worker", counted=False)], NOW) == 1
+    assert [(job.id, job.attempts) for job in claimed(store, hold=2)] == [("a", 1)]
+
+
 def test_a_rejected_job_is_handed_out_no_more_and_its_id_is_there(store: Store) -> None:
     pushed(store, a_job("a"))
     [job] = claimed(store)

@@ -44,6 +44,12 @@ const programs = {
     socket.connect(endpoint);
     for await (const [text] of socket) console.log(text.toString());
   },
+  async take(endpoint, hwm, count) {
+    const socket = new zmq.Pull({ receiveHighWaterMark: Number(hwm) });
+    socket.connect(endpoint);
+    for (let number = 0; number < Number(count); number++) console.log("got " + (await socket.receive()));
+    await untilTold("full");
+  },
   async publish(endpoint, text) {
     const socket = new zmq.Publisher();
     socket.connect(endpoint);

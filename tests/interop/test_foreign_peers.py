@@ -65,7 +65,7 @@ class AnsweringPeer:
 def broker(mongo_uri: str) -> Iterator[BrokerProcess]:
     ends = {"frontend": ANY_PORT, "backend": ANY_PORT}
     devices = [
-        {"kind": "streamer", "queue": "popped", **ends},
+        {"kind": "streamer", "queue": "received", **ends},
         {"kind": "streamer", "queue": "committed", "ack": "explicit", "commit": ANY_PORT, **ends},
         {"kind": "queue", "queue": "asked", **ends},
         {"kind": "queue", "queue": "watched", **ends},
@@ -189,11 +189,14 @@ def test_a_pull_worker_that_is_idle_for_long_gets_what_comes_then(
 ) -> None:
     before = cut(broker)
     with Client(broker.doors["smq"]) as client:  # the worker of the test before is gone
-        wait_until(lambda: not any(each["workers"] for each in client.queues() if each["name"] == "popped"))
-    worker = start(language, "pull", door(broker, "popped", "backend"))
+        wait_until(lambda: not any(each["workers"] for each in client.queues() if each["name"] == "received"))
+    worker = start(language, "pull", door(broker, "received", "backend"))
     beating_peer.wait()
-    assert start(language, "push", door(broker, "popped", "frontend"), "one", "two").wait(60) == 0
-    assert [line(worker), line(worker)] == ["one", "two"]
+    assert start(language, "push", door(broker, "received", "frontend"), "one", "two").wait(60) == 0
+    assert [line(worker), line(worker)] == ["one", "two"]  # and no PING
+    with Client(broker.doors["smq"]) as client:  # as its PONG, or its kernel, has said
+        wait_until(lambda: not client.peek("received", "reserved"), what="both commits")
+        assert client.peek("received", "ready") == []
     assert cut(broker) == before
 
 

@@ -17,7 +17,7 @@ from sluicemq_broker.job.job import ASKED, Job
 from sluicemq_broker.queue.dispatch import Dispatch
 from sluicemq_broker.queue.memory import Memory
 from sluicemq_broker.queue.retry import Retry
-from sluicemq_broker.queue.settling import _DEFAULT_BACKOFF, DIED, TIMED_OUT, Settling
+from sluicemq_broker.queue.settling import _DEFAULT_BACKOFF, DIED, NOT_ARRIVED, TIMED_OUT, Settling
 from sluicemq_broker.queue.verdict import Settlement, Verdict
 from sluicemq_broker.queue.worker import Delivery, Worker
 from sluicemq_broker.runtime.counters import Counters
@@ -359,6 +359,31 @@ def test_a_job_whose_worker_died_comes_again_at_once_and_if_another_dies_with_ba
     rig.wait()
     assert failed(rig) == [(DIED, wait, False)]
     assert rig.store.rolled_back[0].suspect
+
+
+@pytest.mark.parametrize(("suspect", "wait", "dead"), [(False, None, False), (True, 10, True)])
+def test_a_job_on_its_way_when_its_connection_ended_is_charged_with_it_the_second_time(
+    wait: float | None, *, suspect: bool, dead: bool
+) -> None:
+    rig = SettlingRig(1, max_attempts=1, backoff=LINEAR)
+    rig.store.ready[0].suspect = suspect
+    rig.worker.commits_on_arrival = True
+    rig.hire()
+    rig.settle.worker_gone(rig.worker)
+    rig.wait()
+    assert failed(rig) == [(NOT_ARRIVED, wait, dead)]
+    [entry] = rig.store.rolled_back
+    assert (entry.suspect, entry.counted) == (True, suspect)
+
+
+def test_a_job_on_its_way_for_its_visibility_timeout_is_released() -> None:
+    rig = SettlingRig(2, max_attempts=1, visibility_timeout=0)
+    rig.worker.commits_on_arrival = True
+    rig.hire()
+    rig.settle.time_out()
+    rig.wait()
+    assert failed(rig) == []
+    assert rig.counters.values["released"] == 2
 
 
 def test_a_job_that_dies_is_not_due_again() -> None:

@@ -19,6 +19,7 @@ from sluicemq_broker.config.settings import (
     ENVIRONMENT,
     ONLY,
     PORT,
+    Ack,
     BrokerSettings,
     DeviceSettings,
     QueueSettings,
@@ -196,7 +197,7 @@ class _Reading:
             self._wrong(f"{place}: {key}", f"is for a {' or '.join(ONLY[key])}, this is a {device.kind}")
         if not table.get("frontend") and not table.get("backend"):
             self._wrong(place, "expected a frontend, a backend or both")
-        if device.ack == "explicit" and device.backends and not table.get("commit"):
+        if device.ack == Ack.EXPLICIT and device.backends and not table.get("commit"):
             self._wrong(place, 'commit is missing: with ack = "explicit" workers answer on a door of its own')
         return device
 

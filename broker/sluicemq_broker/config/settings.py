@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 from dataclasses import MISSING, Field, dataclass, field, fields
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,15 @@ MAX_JOB_BYTES = 15 * MIB
 ENVIRONMENT = "SLUICEMQ_"
 #: Of the library's door; those of the default devices follow it.
 PORT = 5550
+
+
+class Ack(StrEnum):
+    """When a job of a PULL worker is done: its ZeroMQ has it, before it is sent, or the worker says so."""
+
+    RECEIVED = "received"
+    AUTO = "auto"
+    EXPLICIT = "explicit"
+
 
 #: Settings of a device that only some kinds have: the others' workers take one job at a time, or none.
 ONLY = {
@@ -219,14 +229,19 @@ class DeviceSettings:
     commits: tuple[Endpoint, ...] = _setting(
         (), rules.endpoints, "doors for the answers of PULL workers", key="commit"
     )
-    ack: str = _setting("auto", rules.one_of("auto", "explicit"), "whether PULL workers commit their jobs")
+    ack: str = _setting(
+        Ack.RECEIVED,
+        rules.one_of(*Ack),
+        "when a PULL worker's job is done: its ZeroMQ has it; before it is sent; the worker says so",
+    )
     envelope: str = _setting(
         "payload", rules.one_of("payload", "full"), "what workers receive: the payload, or id and headers too"
     )
     prefetch: int | None = _setting(
         None,
         rules.optional(rules.whole(1)),
-        "unsettled jobs at one PULL worker, at most: by default 1; with ack auto 64 are removed at once",
+        "jobs at one PULL worker that it has not settled, or received (up to 1000), or that are removed "
+        "for it at once: by default 64; explicit 1",
     )
     auto_create: bool | None = _setting(
         None,

@@ -20,6 +20,7 @@ from sluicemq_broker.runtime import Batcher, Count, Timing
 from sluicemq_broker.store import QueueStore, RolledBack, ServerClock
 
 DIED: Final = "the worker died"
+NOT_ARRIVED: Final = "the worker's connection ended before it had this job"
 TIMED_OUT: Final = "visibility_timeout passed without a verdict"
 
 _DEFAULT_BACKOFF: Final = Backoff()
@@ -92,10 +93,14 @@ class Settling:
             self._dispatch.offer(worker)
 
     def worker_gone(self, worker: Worker, *, died: bool = True) -> None:
-        """A worker has left: what it had goes to others at once, one job at a time if it died."""
+        """A worker has left: what it had goes to others at once, one job at a time if it died.
+
+        One that commits on arrival had not started them; but one of them may be why it left, if it is larger
+        than it takes, say. So the attempt counts from the second time on, when it was delivered alone.
+        """
         left = self._dispatch.detach(worker)
         if died:
-            self._fail(left, DIED, suspect=True)
+            self._fail(left, NOT_ARRIVED if worker.commits_on_arrival else DIED, suspect=True)
         else:
             self.withdraw(left)
 
@@ -105,11 +110,13 @@ class Settling:
         self.returns.release([each.job for each in deliveries])
 
     def time_out(self) -> None:
-        """Roll back the deliveries whose visibility timeout has passed."""
+        """Roll back the deliveries whose visibility timeout has passed; release those that never arrived."""
         late = self._dispatch.time_out()
         if late:
             self._counters.add(Count.TIMED_OUT, len(late))
-            self._fail(late, TIMED_OUT, suspect=False)
+            failed = [each for each in late if not each.worker.commits_on_arrival]
+            self._fail(failed, TIMED_OUT, suspect=False)
+            self.withdraw([each for each in late if each.worker.commits_on_arrival])
 
     def _return(self, delivery: Delivery, verdict: Verdict, settlement: Settlement, position: int) -> None:
         job, worker = delivery.job, delivery.worker.name
@@ -128,10 +135,15 @@ class Settling:
         returns = []
         for at, each in enumerate(deliveries):
             job, due = each.job, self._due_again(each.job, suspect=suspect)
-            entry = RolledBack(job, reason, each.worker.name, due, suspect, job.spent)
-            returns.append(Return(entry, settlement, at, awaited=due is None and not entry.dead))
+            counted = job.suspect or not each.worker.commits_on_arrival
+            dead = counted and job.spent
+            entry = RolledBack(job, reason, each.worker.name, due, suspect, dead, counted)
+            returns.append(Return(entry, settlement, at, awaited=due is None and not dead))
         settlement.pending += len(returns)
-        self._counters.add(Count.ROLLED_BACK, len(returns))
+        uncounted = sum(not each.entry.counted for each in returns)
+        for name in (Count.RETURNED, Count.RELEASED):
+            self._counters.add(name, uncounted)
+        self._counters.add(Count.ROLLED_BACK, len(returns) - uncounted)
         self.returns.send_back(returns)
 
     def _due(self, job: Job, delay: float | None = None) -> float | None:

@@ -69,12 +69,14 @@ class Worker:
 
     ``prefetch`` is the most it may have unsettled. ``in_flight`` and ``overdue`` are its deliveries by
     their receipts, ``counted`` what it took when that was counted last: the table of deliveries keeps
-    these. ``pops``: its jobs are removed before they are sent (at most once); ``proven``: it has answered
-    before, so it is not still busy with a job from a former connection; ``alone``: it has a suspect, or
-    runs empty for one; ``waiting``: it stands in the line of those that can take more.
+    these. ``pops``: its jobs are removed before they are sent (at most once); ``commits_on_arrival``: it says
+    nothing, and a job is committed when it has it, so what is in flight it has not started; ``proven``: it
+    has answered before, so it is not still busy with a job from a former connection; ``alone``: it has a
+    suspect, or runs empty for one; ``waiting``: it stands in the line of those that can take more.
     """
 
     pops = False
+    commits_on_arrival = False
 
     def __init__(self, name: str, prefetch: int) -> None:
         self.name = name

@@ -44,7 +44,7 @@ class Count(Metric):
     RELEASED = "released", "jobs given back without counting the attempt", "jobs", _BY_QUEUE
     RETURNED = (
         "returned",
-        "deliveries that count no attempt: released by the worker, or it or the broker stopped",
+        "deliveries that count no attempt: not arrived, released by the worker, or it or the broker stopped",
         "jobs",
         _BY_QUEUE,
     )

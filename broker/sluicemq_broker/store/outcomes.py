@@ -33,7 +33,10 @@ class Completed(NamedTuple):
 
 @dataclass(slots=True)
 class RolledBack:
-    """A job that goes back, or dies: why, when it is due again (None: keeps its place), on whose hands."""
+    """A job that goes back, or dies: why, when it is due again (None: keeps its place), on whose hands.
+
+    ``counted``: the attempt is; else it was not started.
+    """
 
     job: Job
     reason: str
@@ -41,6 +44,7 @@ class RolledBack:
     due: float | None = None
     suspect: bool = False
     dead: bool = False
+    counted: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +135,10 @@ def rolled_back(entry: RolledBack, now: float, defaults: QueueDefaults) -> Updat
     if entry.suspect:
         changed["suspect"] = True
     history = {"$each": [failure(entry.job, entry.reason, entry.worker, date(now))], "$slice": -ERRORS_KEPT}
-    return UpdateOne(held(entry.job), {"$set": changed, "$unset": HOLD, "$push": {"errors": history}})
+    update: Document = {"$set": changed, "$unset": HOLD, "$push": {"errors": history}}
+    if not entry.counted:
+        update["$inc"] = {"attempts": -1}
+    return UpdateOne(held(entry.job), update)
 
 
 def death(now: float, reason: str, defaults: QueueDefaults, *, losses: int = 0) -> list[Document]:

@@ -34,7 +34,7 @@ queue = "bench-pull"
 frontend = "tcp://127.0.0.1:0"
 backend = "tcp://127.0.0.1:0"
 commit = "tcp://127.0.0.1:0"
-ack = "explicit"
+ack = "{ack}"
 prefetch = {prefetch}
 [[devices]]
 kind = "queue"
@@ -79,7 +79,7 @@ def _start(plan: Plan, folder: Path) -> subprocess.Popen[bytes]:
     command = module_command()
     if command is None:
         raise BenchFailed(f"{ABSENT}; or name a broker that runs with --endpoint")
-    (folder / "broker.toml").write_text(_CONFIG.format(prefetch=plan.prefetch))
+    (folder / "broker.toml").write_text(_CONFIG.format(ack=plan.ack, prefetch=plan.prefetch))
     arguments = ["--config", "broker.toml", "--data-dir", str(folder / "data"), "--ready-file", "ready.json"]
     with (folder / "broker.log").open("wb") as log:
         return subprocess.Popen(  # noqa: S603 - our own module

@@ -19,8 +19,15 @@ SCENARIOS = {
 DOORS = {
     "library": "Producer and Worker of this library",
     "rep": "Producer of this library, REP workers",
-    "pull": "PUSH producers, PULL workers that acknowledge",
+    "pull": "PUSH producers, PULL workers",
     "req": "REQ clients that wait for each answer, REP workers",
+}
+
+#: When a job of a PULL worker is done, as ``ack`` of its device says.
+ACKS = {
+    "received": "its ZeroMQ has it",
+    "auto": "before it is sent",
+    "explicit": "it says so",
 }
 
 DEVICES = ("streamer", "forwarder", "queue")
@@ -63,12 +70,13 @@ class Plan:
     ``window`` is how many jobs a library producer leaves unconfirmed (1: one by one); ``rate`` is
     jobs a second over all producers, None for as fast as they can; ``duration`` ends the run after
     that many seconds whatever is left. ``workers`` share ``worker_processes`` evenly. Over several ``queues``
-    jobs and workers are dealt in turn. ``headers`` are what a library producer says with every job:
-    ``priority``, ``delay``, ``ttl``, ``keep_done``.
+    jobs and workers are dealt in turn. ``ack`` is that of the device of PULL workers. ``headers`` are what a
+    library producer says with every job: ``priority``, ``delay``, ``ttl``, ``keep_done``.
     """
 
     scenario: str
     door: str
+    ack: str
     jobs: int
     size: int
     producers: int
@@ -87,6 +95,7 @@ class Plan:
     def described(self) -> dict[str, Any]:
         """The settings that had a say in this run."""
         unused = {"device"} if self.scenario != "relay" else {"door", "prefetch", "window"}
+        unused |= {"ack"} if self.door != "pull" else set()
         unused |= {"iterations"} if self.scenario != "simulate" else set()
         unused |= {"backlog"} if self.scenario != "drain" else set()
         unused |= {"workers", "prefetch", "worker_processes"} if self.scenario == "push" else set()
@@ -121,7 +130,8 @@ def _defaults(scenario: str, door: str, chosen: dict[str, Any]) -> dict[str, Any
         "worker_processes": workers if scenario in _APART else min(workers, _PROCESSES),
         "queues": 1,
         "headers": {},
-        "prefetch": _PREFETCH.get(scenario, 1024 if door == "library" else 100),
+        "ack": next(iter(ACKS)),
+        "prefetch": _PREFETCH.get(scenario, _prefetch(door, chosen.get("ack"))),
         "window": 20_000,
         "backlog": chosen.get("jobs", jobs),
         "duration": None,
@@ -131,12 +141,14 @@ def _defaults(scenario: str, door: str, chosen: dict[str, Any]) -> dict[str, Any
     }
 
 
+def _prefetch(door: str, ack: str | None) -> int:
+    if door == "pull" and ack != "explicit":
+        return 64  # the device's own
+    return 1024 if door == "library" else 100
+
+
 def _check(plan: Plan) -> None:
-    doors = _DOORS_OF[plan.scenario]
-    if plan.door not in doors:
-        raise ValueError(
-            f"{plan.scenario} can't be run through the door {plan.door}, only {', '.join(doors)}"
-        )
+    _check_door(plan)
     if plan.size < STAMP_BYTES:
         raise ValueError(f"a job of the bench holds a time: its size is at least {STAMP_BYTES} bytes")
     if plan.scenario == "drain" and plan.backlog < plan.jobs:
@@ -157,3 +169,13 @@ def _check(plan: Plan) -> None:
         raise ValueError(f"{plan.workers} workers are too few for {plan.queues} queues")
     if plan.jobs < plan.producers:
         raise ValueError(f"{plan.jobs} jobs are too few for {plan.producers} producers")
+
+
+def _check_door(plan: Plan) -> None:
+    doors = _DOORS_OF[plan.scenario]
+    if plan.door not in doors:
+        raise ValueError(
+            f"{plan.scenario} can't be run through the door {plan.door}, only {', '.join(doors)}"
+        )
+    if plan.door != "pull" and plan.ack != next(iter(ACKS)):
+        raise ValueError("--ack is of PULL workers: it goes with --door pull")

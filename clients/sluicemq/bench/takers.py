@@ -79,15 +79,18 @@ def take_with_rep(task: Task, board: Board, tally: Tally, await_go: AwaitGo) -> 
 
 
 def take_with_pull(task: Task, board: Board, tally: Tally, await_go: AwaitGo) -> None:
-    """Plain PULL sockets; a PUSH socket commits each job."""
-    with _connected(task, zmq.PULL, tally, await_go) as sockets, _committing(task) as commits:
-        for socket, receipt in _received(sockets, board, tally):
-            if not socket.getsockopt(zmq.RCVMORE):
+    """Plain PULL sockets; where they have to say so, a PUSH socket commits each job."""
+    if task.plan.ack == "explicit":
+        _take_and_commit(task, board, tally, await_go)
+        return
+    with _connected(task, zmq.PULL, tally, await_go) as sockets:
+        for socket, payload in _received(sockets, board, tally):
+            if socket.getsockopt(zmq.RCVMORE):
                 sys.exit(
-                    f'{task.site.backend} hands out jobs without receipts: its device needs ack = "explicit"'
+                    f"{task.site.backend} hands out jobs of several frames: "
+                    'its device needs ack = "received" or "auto", or this run --ack explicit'
                 )
-            tally(socket.recv())
-            commits.send_multipart([b"COMMIT", receipt])
+            tally(payload)
 
 
 TAKERS: dict[str, Callable[[Task, Board, Tally, AwaitGo], None]] = {
@@ -96,6 +99,17 @@ TAKERS: dict[str, Callable[[Task, Board, Tally, AwaitGo], None]] = {
     "pull": take_with_pull,
     "req": take_with_rep,
 }
+
+
+def _take_and_commit(task: Task, board: Board, tally: Tally, await_go: AwaitGo) -> None:
+    with _connected(task, zmq.PULL, tally, await_go) as sockets, _committing(task) as commits:
+        for socket, receipt in _received(sockets, board, tally):
+            if not socket.getsockopt(zmq.RCVMORE):
+                sys.exit(
+                    f'{task.site.backend} hands out jobs without receipts: its device needs ack = "explicit"'
+                )
+            tally(socket.recv())
+            commits.send_multipart([b"COMMIT", receipt])
 
 
 def _library_workers(task: Task, handler: Callable[[Any], None]) -> list[Worker]:

@@ -21,7 +21,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from sluicemq.bench.plan import DEVICES, DOORS, SCENARIOS, Plan, planned
+from sluicemq.bench.plan import ACKS, DEVICES, DOORS, SCENARIOS, Plan, planned
 from sluicemq.cli.output import Session
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ def _headers(
 @click.command(help=_HELP, short_help="Measure how fast a broker is on this machine.")
 @click.argument("scenario", type=click.Choice(list(SCENARIOS)))
 @click.option("--door", type=click.Choice(list(DOORS)), help="Who connects.  [library]")
+@click.option("--ack", type=click.Choice(list(ACKS)), help="When a PULL worker's job is done.  [received]")
 @click.option("--jobs", type=_count, help="How many; in simulate, publishes of one round.")
 @click.option("--size", type=_count, help="Bytes of a job.  [200; relay 64]")
 @click.option("--producers", type=_count, help="Processes that push.  [1]")

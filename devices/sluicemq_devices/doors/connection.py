@@ -10,6 +10,7 @@ from typing import Any, Generic
 
 from gevent import get_hub
 
+from sluicemq_devices.doors.arrivals import Arrivals
 from sluicemq_devices.doors.conduct import MOST_MALFORMED, MOST_UNTOLD, WITHIN, Conduct
 from sluicemq_devices.doors.kernel import has_left, unread
 from sluicemq_devices.doors.life import Life
@@ -45,7 +46,8 @@ class Connection(Generic[M]):
     paused ends with its peer: what that has asked, and was not read, has nobody to be answered to.
 
     With heartbeats one who knows them is cut when it gives no sign of life for ``silence``; any other is
-    not asked for one, and cut when its kernel does not acknowledge what was sent for as long.
+    not asked for one, and cut when its kernel does not acknowledge what was sent for as long; so is one that
+    has to take messages first (:class:`~sluicemq_devices.doors.arrivals.Arrivals`).
 
     It is read in turns of some milliseconds, so that others have theirs; when many are read, in later turns
     of the hub. Whoever receives says what could not be used (:meth:`blame`): such a peer is read in spare
@@ -98,6 +100,7 @@ class Connection(Generic[M]):
         self._conduct = Conduct(MOST_UNTOLD if kind == "PULL" else MOST_MALFORMED)
         self._outbox = Outbox(socket, held or boundless())
         self._zmtp = self._form(kind, max_frame, self.say)
+        self._arrivals: Arrivals | None = None
         self._life = Life(self, socket, self._zmtp, heartbeat, silence)
         loop = get_hub().loop
         self._reader = loop.io(socket.fileno(), _READ)
@@ -119,6 +122,11 @@ class Connection(Generic[M]):
     def reading(self) -> bool:
         """True while reading is not paused."""
         return not self._paused_by
+
+    @property
+    def awaits_arrival(self) -> bool:
+        """A PONG is awaited, for which the peer may have no room yet: it says nothing of its silence."""
+        return self._arrivals is not None and self._arrivals.asked
 
     def gave_sign_of_life(self) -> bool:
         """True if it has sent or taken bytes since the last call, or could not: nobody reads it.
@@ -380,6 +388,8 @@ class Connection(Generic[M]):
             watcher.stop()
             watcher.close()
         self._life.stop()
+        if self._arrivals:
+            self._arrivals.stop()
         self._socket.close()
         self._count(0)
         self._gone(self, kind, why)

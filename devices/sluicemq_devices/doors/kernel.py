@@ -31,6 +31,17 @@ def unread(socket: _socket.socket) -> int:
     return int.from_bytes(fcntl.ioctl(socket.fileno(), termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
+def outstanding(socket: _socket.socket) -> int:
+    """Bytes written that the peer's kernel has not acknowledged or, on a Unix socket, the peer not read.
+
+    The system may be one that does not say (SIOCOUTQ is Linux's): 0 then, what was written counts as gone.
+    """
+    try:
+        return int.from_bytes(fcntl.ioctl(socket.fileno(), termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+    except OSError:
+        return 0
+
+
 def unacknowledged(socket: _socket.socket, seconds: float) -> bool:
     """Whether something is on the wire, and nothing at all was acknowledged for so long.
 

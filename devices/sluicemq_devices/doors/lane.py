@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from sluicemq_devices.doors.arrivals import Arrivals
 from sluicemq_devices.doors.connection import Connection
 from sluicemq_devices.zmtp import FramePeer, Message, RawPeer
 
@@ -17,11 +20,30 @@ class Lane(Connection[Message]):
         if not self._closing and not self._outbox.send(frames[1:] if self._is_router else frames):
             self._stuck()
 
-    def post(self, messages: list[Message]) -> None:
-        """Send several, each now or as soon as the kernel takes it."""
+    def post(self, messages: list[Message], arrived: Callable[[], object] | None = None) -> None:
+        """Send several, each now or as soon as the kernel takes it.
+
+        ``arrived`` is called when the peer's ZeroMQ has taken them into its memory, so far as it can say so
+        (:class:`~sluicemq_devices.doors.arrivals.Arrivals`); never once the connection has ended.
+        """
+        if self._closing:
+            return
         if self._is_router:
             messages = [frames[1:] for frames in messages]
-        if not self._closing and not self._outbox.post(messages):
+        behind = self._expected.expect(arrived) if arrived else b""
+        if not self._outbox.post(messages, behind):
+            self._stuck()
+
+    @property
+    def _expected(self) -> Arrivals:
+        if self._arrivals is None:
+            zmtp = self._zmtp
+            self._arrivals = Arrivals(self._socket, self._outbox, self._say_behind, asks=zmtp.echoes)
+            zmtp.answered = self._arrivals.answered
+        return self._arrivals
+
+    def _say_behind(self, command: bytes) -> None:
+        if not self._outbox.add(command):
             self._stuck()
 
 

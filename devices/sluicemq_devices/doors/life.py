@@ -23,6 +23,10 @@ class Watched(Protocol):
     def reading(self) -> bool:
         """True while reading is not paused."""
 
+    @property
+    def awaits_arrival(self) -> bool:
+        """A PONG is awaited, for which the peer may have no room yet."""
+
     def say(self, data: bytes) -> None:
         """Send what is no message."""
 
@@ -109,7 +113,8 @@ class Life:
 
     def _beat(self) -> None:
         """Ask for a sign of life, or look for one; cut who has given none for too long."""
-        connection, asked = self._connection, self._zmtp.knows_ping
+        connection = self._connection
+        asked = self._zmtp.knows_ping and not connection.awaits_arrival
         alive = self.alive if asked else not unacknowledged(self._socket, self._heartbeat)
         alive = alive or not connection.reading  # its answers are not read
         self._unanswered = 0.0 if alive else self._unanswered + self._heartbeat

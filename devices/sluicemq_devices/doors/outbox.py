@@ -46,6 +46,11 @@ class Outbox:
         self._add(data, _UNFINISHED, self._try(data))
         return not self._parts
 
+    def add(self, data: bytes) -> bool:
+        """Send what is no message, behind all that waits. False: something is held."""
+        self._add(data, _UNFINISHED, 0 if self._parts else self._try(data))
+        return not self._parts
+
     def send(self, frames: Message) -> bool:
         """Send a message now, or hold it. False: something is held."""
         size = sum([len(frame) for frame in frames])
@@ -59,9 +64,12 @@ class Outbox:
             return False
         return True
 
-    def post(self, messages: list[Message]) -> bool:
-        """Send several, in as few calls as they need, and hold the rest. False: something is held."""
-        return self.send(messages[0]) if len(messages) == 1 else self._post(messages)
+    def post(self, messages: list[Message], behind: bytes = b"") -> bool:
+        """Send several, in as few calls as they need, and hold the rest. False: something is held.
+
+        ``behind``: what is no message, and goes with them.
+        """
+        return self._post(messages, behind) if behind or len(messages) > 1 else self.send(messages[0])
 
     def relay(self, messages: list[bytes]) -> bool:
         """Send messages that are encoded already, as :meth:`post`."""
@@ -93,13 +101,15 @@ class Outbox:
         """Let go of what waits: nobody will get it any more."""
         self._parts.clear()
 
-    def _post(self, messages: list[Message]) -> bool:
+    def _post(self, messages: list[Message], behind: bytes = b"") -> bool:
         parts: list[_Part] = []
         weight = 0
         for frames in messages:
             size = sum([len(frame) for frame in frames])
             weight += size
             parts += _parts_of(frames, size)
+        if behind:
+            parts.append((behind, _UNFINISHED))
         return self._put(parts, len(messages), weight)
 
     def _put(self, parts: list[_Part], count: int, weight: int) -> bool:

@@ -1,6 +1,16 @@
 """ZeroMQ's protocol, ZMTP 3.0 and 3.1: greeting, frames, messages."""
 
-from sluicemq_devices.zmtp.frames import LARGE, LONG, MORE, PING, Message, encode, encode_large, first_frame
+from sluicemq_devices.zmtp.frames import (
+    LARGE,
+    LONG,
+    MORE,
+    PING,
+    Message,
+    encode,
+    encode_large,
+    first_frame,
+    ping,
+)
 from sluicemq_devices.zmtp.messages import FramePeer, RawPeer
 from sluicemq_devices.zmtp.peer import M, Peer
 
@@ -17,4 +27,5 @@ __all__ = [
     "encode",
     "encode_large",
     "first_frame",
+    "ping",
 ]

@@ -68,5 +68,10 @@ def short(text: bytes) -> bytes:
     return bytes((len(text),)) + text
 
 
-#: Asks for a sign of life.
-PING = command(b"PING", bytes(2))
+def ping(context: bytes = b"") -> bytes:
+    """Ask for a sign of life, which comes with the same context (of up to 16 bytes; RFC 37)."""
+    return command(b"PING", bytes(2) + context)
+
+
+#: Asks for a sign of life, and nothing else.
+PING = ping()

@@ -73,6 +73,7 @@ class Peer(abc.ABC, Generic[M]):
         "_say",
         "_size",
         "_unsaid",
+        "answered",
         "behind",
         "error",
         "identity",
@@ -104,6 +105,8 @@ class Peer(abc.ABC, Generic[M]):
         """Bytes of memory that an incomplete message takes, but for the small frame that is coming."""
         self.knows_ping = False
         """It announced ZMTP 3.1, or has sent a heartbeat: others may take a PING for a message."""
+        self.answered: Callable[[bytes], None] = _unheard
+        """Told the context that a PONG brings back."""
         self._kind = kind
         self._most_bytes = most_bytes
         self._say = say
@@ -125,6 +128,11 @@ class Peer(abc.ABC, Generic[M]):
             if self._rest
             else "it sent nothing in the time for a handshake"
         )
+
+    @property
+    def echoes(self) -> bool:
+        """It announced ZMTP 3.1, as libzmq does since 4.3.3: a PONG brings back what the PING said."""
+        return self._minor > 0
 
     @property
     def offered(self) -> str:
@@ -310,6 +318,7 @@ class Peer(abc.ABC, Generic[M]):
             self._say(command(b"PONG", about[2:18]))
         elif name == b"PONG":
             self.knows_ping = True
+            self.answered(about)
         elif name == b"ERROR":
             self.error = _complaint(about)
         elif name in _AS_MESSAGE and self._kind == "XPUB":
@@ -317,6 +326,10 @@ class Peer(abc.ABC, Generic[M]):
         elif not name:
             self.error = "broken ZMTP: a command without a name"
         return []
+
+
+def _unheard(_context: bytes) -> None:
+    """Nobody waits for a PONG."""
 
 
 def _not_spoken(data: bytes) -> str:

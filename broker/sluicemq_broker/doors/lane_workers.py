@@ -1,0 +1,226 @@
+"""Workers at the end of a lane: what each kind is sent, and how it is known what became of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import gevent
+
+from sluicemq import wire
+from sluicemq.errors import BadFrames
+from sluicemq_broker.doors.frontends import PROBE
+from sluicemq_broker.doors.pops import push_anew
+from sluicemq_broker.doors.worker_frames import answer, body, unreadable
+from sluicemq_broker.queue import Delivery, Settlement, Takes, Verdict, Worker
+from sluicemq_broker.runtime import Count
+from sluicemq_devices.doors import Lane
+
+if TYPE_CHECKING:
+    from sluicemq_broker.doors.backends import Backend
+
+#: After a worker's connection has ended, its last commits are looked for so long at the commit door.
+LAST_WORDS: Final = 0.020
+#: Seconds of work on the way to a worker that says nothing, at most.
+AHEAD: Final = 0.25
+#: Jobs on the way to it, at most, whatever its prefetch: one PONG may commit all, in one turn of the hub.
+MOST_ON_THE_WAY: Final = 1000
+_SHORTEST: Final = 1e-6  # seconds; the clock may stand still
+
+
+class LaneWorker(Worker):
+    """A worker at the end of a lane."""
+
+    def __init__(self, backend: Backend, lane: Lane) -> None:
+        super().__init__(lane.peer, backend.prefetch)
+        self._backend = backend
+        self._queue = backend.queue
+        self._lane = lane
+        lane.receive = self._receive
+        lane.unblocked = partial(self._queue.offer, self)
+        lane.closed = self._closed
+        backend.workers.add(self)
+
+    @property
+    def free(self) -> int:
+        """As many as its prefetch and the device's mark leave, once its socket takes more."""
+        return min(super().free, self._backend.room) if self._lane.writable else 0
+
+    @property
+    def takes(self) -> Takes:
+        """Nothing now, while its device is at its mark."""
+        takes = super().takes
+        return takes if self._backend.room > 0 else takes._replace(now=0)
+
+    @property
+    def reads(self) -> bool:
+        """False while its socket takes nothing more."""
+        return self._lane.writable
+
+    def deliver(self, deliveries: Sequence[Delivery]) -> None:
+        """Count and send them."""
+        self._backend.took(deliveries)
+        self._lane.post([self._frames(delivery) for delivery in deliveries])
+
+    def ended(self, delivery: Delivery) -> None:
+        """One fewer under way, though it may still be worked on."""
+        self._backend.freed(delivery)
+
+    def hang_up(self) -> None:
+        """Close its lane."""
+        self._lane.close()
+
+    def _frames(self, delivery: Delivery) -> list[bytes]:
+        raise NotImplementedError
+
+    def _receive(self, messages: list[list[bytes]]) -> None:
+        """A PULL socket says nothing."""
+
+    def _closed(self) -> None:
+        self._backend.workers.discard(self)
+        self._queue.worker_gone(self)
+
+
+class RepWorker(LaneWorker):
+    """A REP socket: it has one job or none, and its next answer is that job's, in time or not."""
+
+    def __init__(self, backend: Backend, lane: Lane) -> None:
+        super().__init__(backend, lane)
+        self._has_spoken = False
+        self._full = backend.settings.envelope == "full"
+
+    def _frames(self, delivery: Delivery) -> list[bytes]:
+        return [b"", *body(delivery.job, full=self._full)]
+
+    def _receive(self, messages: list[list[bytes]]) -> None:
+        for frames in messages:
+            if frames == PROBE and not self._has_spoken:
+                self._backend.counters.add(Count.PROBES)
+                continue
+            self._has_spoken = True
+            delivery = next(iter((self.in_flight or self.overdue).values()), None)
+            if delivery is None:
+                self._lane.blame()
+                self._backend.counters.notice(
+                    Count.BAD_VERDICTS, f"worker {self.name} answered without a job"
+                )
+                continue
+            self._queue.settle([self._verdict(delivery, frames[1:])], Settlement())
+
+    def _verdict(self, delivery: Delivery, frames: list[bytes]) -> Verdict:
+        try:
+            return answer(delivery.receipt, frames)
+        except BadFrames as error:
+            self._backend.counters.notice(
+                Count.BAD_VERDICTS, f"worker {self.name}, job {delivery.job.id}: {error}"
+            )
+            return unreadable(delivery.receipt, error)
+
+
+class PullWorker(LaneWorker):
+    """A PULL socket that commits: ``[receipt][payload]``, or ``[receipt][id][headers][payload]``."""
+
+    def __init__(self, backend: Backend, lane: Lane) -> None:
+        super().__init__(backend, lane)
+        self._full = backend.settings.envelope == "full"
+
+    def _frames(self, delivery: Delivery) -> list[bytes]:
+        return [delivery.receipt, *body(delivery.job, full=self._full)]
+
+    def _closed(self) -> None:
+        self.gone = True
+        gevent.spawn_later(LAST_WORDS, super()._closed)
+
+
+class ArrivalWorker(LaneWorker):
+    """A PULL socket that says nothing: a job is committed when its ZeroMQ has taken it.
+
+    Nobody knows better what it has got, and a job that is not committed when its connection ends goes to
+    others. So one gets as many at once as arrive within :data:`AHEAD`, one at first: of one that is slow, and
+    has its RCVHWM of jobs already, few are on the way for nobody else to have.
+    """
+
+    commits_on_arrival = True
+
+    def __init__(self, backend: Backend, lane: Lane) -> None:
+        super().__init__(backend, lane)
+        self._window = Window(self.prefetch)
+        self.prefetch = self._window.size
+        self._full = backend.settings.envelope == "full"
+
+    def deliver(self, deliveries: Sequence[Delivery]) -> None:
+        """Count and send them, and ask for their arrival."""
+        self._backend.took(deliveries)
+        arrived = partial(
+            self._arrived, [each.receipt for each in deliveries], len(self.in_flight), deliveries[0].handed_at
+        )
+        self._lane.post([body(each.job, full=self._full) for each in deliveries], arrived)
+
+    def _arrived(self, receipts: list[bytes], on_the_way: int, sent: float) -> None:
+        self._window.arrived(on_the_way, time.monotonic() - sent)
+        self.prefetch = self._window.size
+        self._queue.settle([Verdict(receipt, wire.COMMIT) for receipt in receipts], Settlement())
+
+
+class Window:
+    """How many jobs may be on the way to one worker: those that arrive within :data:`AHEAD`."""
+
+    def __init__(self, most: int) -> None:
+        self.size = 1
+        self._most = min(most, MOST_ON_THE_WAY)
+
+    def arrived(self, on_the_way: int, seconds: float) -> None:
+        """The last of so many has arrived in that time; a window grows twofold at once, at most."""
+        within = on_the_way * AHEAD / max(seconds, _SHORTEST)
+        self.size = max(1, min(self._most, 2 * self.size, int(within)))
+
+
+class PopWorker(LaneWorker):
+    """A PULL socket without acknowledgement: its jobs are removed before they are sent.
+
+    Those removed that the kernel has not taken when the connection ends are pushed anew: at most
+    once, and lost only with what was on the wire.
+    """
+
+    pops = True
+
+    def __init__(self, backend: Backend, lane: Lane) -> None:
+        super().__init__(backend, lane)
+        self._popped: list[Delivery] = []
+        self._posted: list[Delivery] = []  # the lane has these; at its end, as many as its backlog did not go
+        self._full = backend.settings.envelope == "full"
+        lane.unblocked = self._flush
+
+    @property
+    def free(self) -> int:
+        """Nothing while jobs are being removed for it, or wait here: one batch after the other, in order."""
+        return 0 if self._popped or self.in_flight else super().free
+
+    def deliver(self, deliveries: Sequence[Delivery]) -> None:
+        """Send jobs that are no longer in MongoDB."""
+        self._popped.extend(deliveries)
+        self._flush()
+
+    def _flush(self) -> None:
+        if self.gone:
+            self._push_anew()
+            return
+        if self._lane.writable:
+            self._posted, self._popped = self._popped, []
+            self._lane.post([body(each.job, full=self._full) for each in self._posted])
+        if self._lane.writable:
+            self._posted = []
+        self._queue.offer(self)  # also one that does not read: nothing is held for it then
+
+    def _closed(self) -> None:
+        # What is being removed for it right now comes back through `deliver`, and is pushed anew there.
+        self._backend.workers.discard(self)
+        self._queue.detach(self)
+        self._push_anew()
+
+    def _push_anew(self) -> None:
+        unsent = self._posted[len(self._posted) - self._lane.backlog :] + self._popped
+        self._posted, self._popped = [], []
+        push_anew(self._queue, unsent, self._backend.counters)

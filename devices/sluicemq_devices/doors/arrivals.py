@@ -1,0 +1,102 @@
+"""When what was sent to a peer has arrived: it is in the memory of its ZeroMQ, and no longer on the way."""
+
+from __future__ import annotations
+
+import _socket
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from gevent import get_hub
+
+from sluicemq_devices.doors.kernel import has_left, outstanding
+from sluicemq_devices.doors.outbox import Outbox
+from sluicemq_devices.hub import shielded
+from sluicemq_devices.zmtp import ping
+
+#: Seconds between looks at what the kernel still has: each time twice as long, while nothing changes.
+_FIRST_LOOK: Final = 0.001
+_LONGEST_LOOK: Final = 0.256
+
+Then = Callable[[], object]
+
+
+class Arrivals:
+    """What one connection has sent that has not arrived yet, as far as is known here; in order.
+
+    A peer that has announced ZMTP 3.1 is asked. A PONG comes after its ZeroMQ has taken the messages before
+    the PING into its memory, and not while there is no room for them (RCVHWM). One PING is under way at a
+    time, so many come at once from no honest peer; it has a number, which the PONG brings back.
+
+    Any other peer could take a PING for a message. Of it only the kernel can tell, and that less: its
+    machine has acknowledged everything, or, on a Unix socket, it has read everything.
+    """
+
+    __slots__ = ("_asked", "_asks", "_awaited", "_number", "_outbox", "_say", "_socket", "_timer", "_wait")
+
+    def __init__(
+        self, socket: _socket.socket, outbox: Outbox, say: Callable[[bytes], None], *, asks: bool
+    ) -> None:
+        """``say``: sends a command behind all that was sent; ``asks``: the peer has announced ZMTP 3.1."""
+        self._socket = socket
+        self._outbox = outbox
+        self._say = say
+        self._asks = asks
+        self._awaited: deque[Then] = deque()
+        self._asked = 0  # of these, those that the PING under way is behind
+        self._number = 0
+        self._wait = _FIRST_LOOK
+        self._timer = get_hub().loop.timer(_FIRST_LOOK)
+
+    @property
+    def asked(self) -> bool:
+        """Whether a PONG is awaited, for which the peer may have no room yet."""
+        return self._asked > 0
+
+    def expect(self, then: Then) -> bytes:
+        """Call ``then`` when what is sent now has arrived; what must be sent behind it."""
+        self._awaited.append(then)
+        if self._asks:
+            return b"" if self._asked else self._ask()
+        if not self._timer.active:
+            self._look_later(_FIRST_LOOK)
+        return b""
+
+    def answered(self, number: bytes) -> None:
+        """A PONG has come. One with another number answers a heartbeat, or nothing that was asked."""
+        if self._asked and number == self._number.to_bytes(8):
+            self._arrived(self._asked)
+            if self._awaited and not self._asked:
+                self._say(self._ask())
+
+    def stop(self) -> None:
+        """The connection has ended: nothing more arrives."""
+        self._timer.stop()
+        self._timer.close()
+        self._awaited.clear()
+        self._asked = 0
+
+    def _ask(self) -> bytes:
+        self._number += 1
+        self._asked = len(self._awaited)
+        return ping(self._number.to_bytes(8))
+
+    def _look_later(self, seconds: float) -> None:
+        self._wait = seconds
+        self._timer.stop()
+        self._timer.close()
+        self._timer = get_hub().loop.timer(seconds)
+        self._timer.start(self._look)
+
+    def _look(self) -> None:
+        self._timer.stop()
+        if self._outbox or outstanding(self._socket):
+            self._look_later(min(2 * self._wait, _LONGEST_LOOK))
+        elif not has_left(self._socket):  # else its kernel may have thrown it away
+            self._arrived(len(self._awaited))
+
+    def _arrived(self, count: int) -> None:
+        arrived = [self._awaited.popleft() for _ in range(count)]
+        self._asked = 0
+        for then in arrived:
+            shielded(then)

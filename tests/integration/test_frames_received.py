@@ -1,0 +1,179 @@
+"""PULL workers of the default kind: a job is committed when the worker's ZeroMQ has taken it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+import zmq
+
+from launcher import wait_until
+from plain_clients import AT_ONCE, BrokerUnderTest, receive, serving, spare
+from pull_peer import PullPeer, pull_peer
+
+
+@pytest.fixture(scope="module")
+def running_broker(mongo_uri: str) -> Iterator[BrokerUnderTest]:
+    devices = spare(received=16, received_full=1, ask=1)
+    with serving(mongo_uri, devices, queues=AT_ONCE, poll=0.1) as broker:
+        yield broker
+
+
+@pytest.fixture
+def broker(running_broker: BrokerUnderTest) -> Iterator[BrokerUnderTest]:
+    yield running_broker
+    running_broker.close_sockets()
+    assert "Traceback" not in running_broker.process.log_text()
+
+
+def test_a_job_is_committed_when_the_worker_s_zeromq_has_it_and_not_before(broker: BrokerUnderTest) -> None:
+    doors = broker.take("received")
+    with pull_peer(doors.back) as worker:
+        broker.push(doors.front, b"job")
+        assert worker.wait_jobs(1) == [b"job"]
+        assert broker.counts(doors.queue) == {"reserved": 1}
+
+        worker.take()
+
+        broker.await_count(doors.queue, "reserved", 0)
+        assert not broker.counts(doors.queue)
+
+
+def test_libzmq_says_so_by_itself(broker: BrokerUnderTest) -> None:
+    doors = broker.take("received")
+    worker = broker.socket(zmq.PULL, doors.back)
+    producer = broker.socket(zmq.PUSH, doors.front)
+    for number in range(50):
+        producer.send(b"%d" % number)
+        assert receive(worker) == [b"%d" % number]
+    wait_until(lambda: not broker.counts(doors.queue), what="all commits")
+    assert not worker.poll(0)
+
+
+def test_with_the_full_envelope_it_gets_id_and_headers(broker: BrokerUnderTest) -> None:
+    doors = broker.take("received_full")
+    worker = broker.socket(zmq.PULL, doors.back)
+    broker.push(doors.front, b"", b'{"id": "full", "priority": 9}', b"work")
+    job_id, headers, payload = receive(worker)
+    assert (job_id, payload) == (b"full", b"work")
+    assert json.loads(headers) == {"attempt": 1, "priority": 9, "headers": {}}
+    wait_until(lambda: not broker.counts(doors.queue), what="its commit")
+
+
+def test_one_that_has_no_room_has_few_on_the_way_to_it_and_others_get_the_rest(
+    broker: BrokerUnderTest,
+) -> None:
+    doors = broker.take("received")
+    with pull_peer(doors.back) as full:
+        broker.push(doors.front, b"first")
+        full.wait_jobs(1)
+        worker = broker.socket(zmq.PULL, doors.back)
+        for number in range(50):
+            broker.push(doors.front, b"%d" % number)
+        assert {receive(worker)[0] for _ in range(50)} == {b"%d" % number for number in range(50)}
+        wait_until(lambda: broker.counts(doors.queue) == {"reserved": 1}, what="commits of the rest")
+        assert full.payloads == [b"first"]
+
+
+def test_what_has_not_arrived_when_a_connection_ends_goes_to_others_and_no_attempt_is_charged(
+    broker: BrokerUnderTest,
+) -> None:
+    doors = broker.take("received")
+    with pull_peer(doors.back) as worker:
+        broker.push(doors.front, b"", b'{"max_attempts": 1}', b"job")
+        worker.wait_jobs(1)
+    with pull_peer(doors.back) as other:
+        assert other.wait_jobs(1) == [b"job"]
+        (job,) = broker.admin.peek(doors.queue, "reserved")
+        assert (job["attempts"], job["suspect"]) == (1, True)
+        assert "before it had this job" in job["errors"][-1]["reason"]
+        other.take()
+        wait_until(lambda: not broker.counts(doors.queue), what="its commit")
+
+
+def test_a_job_that_is_too_long_for_its_workers_ends_dead_and_the_others_are_worked_on(
+    broker: BrokerUnderTest,
+) -> None:
+    doors = broker.take("received")
+    jobs = [b"%d" % number for number in range(20)]
+    for job in [*jobs[:10], bytes(1000), *jobs[10:]]:
+        broker.push(doors.front, job)
+    broker.await_count(doors.queue, "ready", 21)
+
+    def ended_or_done(worker: PullPeer) -> bool:
+        return worker.ended or broker.counts(doors.queue) == {"dead": 1}
+
+    came: list[bytes] = []
+    connections = 0
+    while broker.counts(doors.queue) != {"dead": 1}:
+        connections += 1
+        with pull_peer(doors.back, prompt=True) as worker:
+            wait_until(partial(ended_or_done, worker))
+        came += worker.payloads
+    assert set(came) == set(jobs)  # those sent in one with it come again
+    assert broker.dead_letter(doors.queue)["attempts"] == 5
+    assert connections >= 6
+
+
+def test_what_lies_on_the_way_for_its_visibility_timeout_goes_to_others_and_no_attempt_is_charged(
+    broker: BrokerUnderTest,
+) -> None:
+    doors = broker.take("received")
+    before = {name: broker.counter(name) for name in ("timed_out", "late_verdicts", "committed")}
+    with pull_peer(doors.back) as stuck:
+        broker.push(doors.front, b"", b'{"id": "late", "visibility_timeout": 3, "keep_done": 60}', b"job")
+        stuck.wait_jobs(1)
+        with pull_peer(doors.back, prompt=True) as other:
+            broker.await_count(doors.queue, "done", 1)
+            stuck.take()  # a late PONG changes nothing
+            wait_until(lambda: broker.counter("late_verdicts") == before["late_verdicts"] + 1)
+            assert other.payloads == [b"job"]
+    job = broker.admin.show(doors.queue, "late")
+    assert (job["attempts"], "suspect" in job, "errors" in job) == (1, False, False)
+    assert broker.counter("timed_out") == before["timed_out"] + 1
+    assert broker.counter("committed") == before["committed"] + 1
+
+
+def test_one_that_takes_nothing_for_twice_the_visibility_timeout_is_hung_up_on(
+    broker: BrokerUnderTest,
+) -> None:
+    doors = broker.take("received")
+    hung_up = broker.counter("workers_hung_up")
+    with pull_peer(doors.back) as stuck:
+        broker.push(doors.front, b"", b'{"visibility_timeout": 0.5}', b"job")
+        wait_until(lambda: stuck.ended, what="the end of its connection")
+        assert broker.counter("workers_hung_up") == hung_up + 1
+        assert stuck.payloads == [b"job"]
+    broker.await_count(doors.queue, "ready", 1)
+
+
+def test_who_asked_hears_an_empty_result(broker: BrokerUnderTest) -> None:
+    doors, asking = broker.take("received"), broker.take("ask")
+    worker = broker.socket(zmq.PULL, doors.back)
+    answer = broker.ask(asking.front, doors.queue.encode(), b"question")
+    assert answer == [b""]
+    assert receive(worker) == [b"question"]
+
+
+def test_one_that_leaves_while_its_pong_is_on_the_way_has_what_it_said(broker: BrokerUnderTest) -> None:
+    doors = broker.take("received")
+    committed = broker.counter("committed")
+    with pull_peer(doors.back) as worker:
+        broker.push(doors.front, b"job")
+        worker.wait_jobs(1)
+        worker.take()
+    wait_until(lambda: broker.counter("committed") == committed + 1, what="its commit")
+    assert not broker.counts(doors.queue)
+
+
+def test_a_job_that_is_kept_names_the_worker_that_has_it(broker: BrokerUnderTest) -> None:
+    doors = broker.take("received")
+    worker = broker.socket(zmq.PULL, doors.back)
+    broker.push(doors.front, b"", b'{"id": "kept", "keep_done": 60}', b"job")
+    assert receive(worker) == [b"job"]
+    broker.await_count(doors.queue, "done", 1)
+    job = broker.admin.show(doors.queue, "kept")
+    assert job["worker"].startswith("tcp://127.0.0.1:")
+    assert job["attempts"] == 1
