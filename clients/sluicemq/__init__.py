@@ -26,6 +26,7 @@ from sluicemq.errors import (
     Expired,
     Forked,
     Gap,
+    Held,
     LeaseLost,
     NotFound,
     Paused,
@@ -47,6 +48,7 @@ from sluicemq.publisher import Publisher
 from sluicemq.reader import Reader
 from sluicemq.receipt import Receipt
 from sluicemq.reply import Reply
+from sluicemq.subscription import Batch, Subscription
 from sluicemq.worker import Worker
 
 __all__ = [
@@ -57,6 +59,7 @@ __all__ = [
     "BadTopic",
     "BadVerb",
     "BadVersion",
+    "Batch",
     "Claim",
     "ClaimedJob",
     "Client",
@@ -67,6 +70,7 @@ __all__ = [
     "Expired",
     "Forked",
     "Gap",
+    "Held",
     "Job",
     "JobOptions",
     "LeaseLost",
@@ -86,6 +90,7 @@ __all__ = [
     "Rollback",
     "Seconds",
     "SluiceError",
+    "Subscription",
     "Timeout",
     "TooLarge",
     "Unavailable",

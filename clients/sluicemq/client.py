@@ -163,6 +163,25 @@ class Client:
         """Keep no message of a stream, which goes on with its numbers if it goes on; how many there were."""
         return int(self._act(wire.ERASE, stream))
 
+    def subscriptions(self, stream: str | None = None) -> list[dict[str, Any]]:
+        """All subscriptions, or those of one stream: its ``watermark``, its holder, how far ``behind``."""
+        return list(self._read(wire.SUBS, stream))
+
+    def seek(self, stream: str, name: str, watermark: int) -> None:
+        """Have a subscription that nobody holds go on behind this message (-1: the newest).
+
+        Raises :class:`~sluicemq.Held`.
+        """
+        self._read(wire.SEEK, stream, name, watermark)
+
+    def release(self, stream: str, name: str) -> None:
+        """Take a subscription from whoever holds it, or held it last; raises :class:`~sluicemq.NotFound`."""
+        self._act(wire.FREE, stream, name, None)
+
+    def forget(self, stream: str, name: str) -> None:
+        """Remove a subscription that nobody holds; raises :class:`~sluicemq.Held`."""
+        self._act(wire.FORGET, stream, name)
+
     def result(self, queue: str, id: str, wait: Seconds = 0.0) -> bytes:  # noqa: A002
         """The result of a job, waiting for it for so long, at most.
 

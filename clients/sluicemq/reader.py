@@ -57,6 +57,8 @@ class Reader:
         self.newest = 0
         """The newest number that the broker has told of."""
         self._on_gap = on_gap
+        self._passed = after
+        self._page_ends = after
         self._messages: Iterator[Message] = iter(())
         self._pages: deque[tuple[Page | None, SluiceError | None]] = deque()
         self._come = threading.Condition(threading.Lock())
@@ -64,6 +66,7 @@ class Reader:
         self._ended: SluiceError | bool = False
         self._closed = False
         options = _options(after, since, new=new, topics=topics, page_bytes=page_bytes)
+        self._follows = follow
         if follow:
             options["wait"] = _WAIT
         self._reading = Reading(stream, options, self._came)
@@ -87,6 +90,23 @@ class Reader:
     def read(self, timeout: float | None = None) -> Message | None:
         """The next message; None after ``timeout`` seconds without one, or at the end."""
         return self._next(timeout)
+
+    def read_batch(self, most: int, timeout: float | None = None) -> list[Message]:
+        """Up to ``most`` messages: waits as :meth:`read` does for one, and takes what has come with it."""
+        found: list[Message] = []
+        while len(found) < most and (message := self._next(0 if found else timeout)) is not None:
+            found.append(message)
+        return found
+
+    @property
+    def passed(self) -> int:
+        """Up to there all that is wanted was given out; what is not wanted counts, too."""
+        return max(self.position, self._passed)
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will come."""
+        return self._ended is True
 
     def close(self) -> None:
         """End the connection, and the iteration; again is harmless."""
@@ -118,6 +138,7 @@ class Reader:
             for message in self._messages:
                 self.position = message.sequence
                 return message
+            self._passed = self._page_ends
             left = None if deadline is None else max(0.0, deadline - monotonic())
             if not self._next_page(left):
                 return None
@@ -132,9 +153,11 @@ class Reader:
         if page is None:
             self._ended = error or True
             return self._over()
+        self._page_ends = page["after"]
         self.newest = page["newest"]
-        if not page["rows"] and not page["gone"]:
+        if not page["rows"] and not page["gone"] and not self._follows:
             self._ended = True
+            self._passed = self._page_ends
             return False
         self._call(self._reading.taken)
         self._messages = _messages(page)

@@ -60,6 +60,15 @@ From the client::
     ERASE   [n, stream]                                 -> the same, of all
     PAUSE   [n, queue, what]                            -> [what, ...] that is paused now; ``delivery``
     RESUME  [n, queue, what]                            -> the same                     or ``intake``
+    HOLD    [n, stream, name, kind, {after?, born?}]    -> {fence, watermark}: a subscription is held until
+                                                           FREE, or the end of the session; or HELD.
+                                                           after: its watermark, unless a hold of this kind
+                                                           goes on; born: of a new one; -1: the newest
+    MARK    [n, stream, name, fence, watermark]         -> nil     worked on up to there; LEASE_LOST
+    FREE    [n, stream, name, fence|nil]                -> nil     given up; nil: whoever holds it
+    SUBS    [n, stream|nil]                             -> [{stream, name, watermark, behind, ...}, ...]
+    SEEK    [n, stream, name, watermark]                -> nil     of one that nobody holds; -1: the newest
+    FORGET  [n, stream, name]                           -> nil     of one that nobody holds
 
 From the broker, unasked::
 
@@ -149,6 +158,12 @@ TRIM: Final = b"TRIM"
 ERASE: Final = b"ERASE"
 PAUSE: Final = b"PAUSE"
 RESUME: Final = b"RESUME"
+HOLD: Final = b"HOLD"
+MARK: Final = b"MARK"
+FREE: Final = b"FREE"
+SUBS: Final = b"SUBS"
+SEEK: Final = b"SEEK"
+FORGET: Final = b"FORGET"
 OK: Final = b"OK"
 ERROR: Final = b"ERROR"
 
@@ -187,10 +202,12 @@ MOST_REASON: Final = 1000
 #: What is said of a queue's name that is none.
 QUEUE_NAME_RULE: Final = "1 to 64 of A-Z a-z 0-9 _ - and, between them, single full stops"
 
+#: Bytes of a name of a queue, a stream or a subscription, at most.
+LONGEST_NAME: Final = 64
+
 #: Largest number in a message; the library starts again at 1 after it.
 MAX_NUMBER: Final = 2**63 - 1
 
-_LONGEST_QUEUE_NAME: Final = 64
 
 # Of so few bytes nothing can be made that takes long. Of a few more, not if they hold what they announce
 # (a thousand lists in each other that announce 64 Ki values each take 50 ms, for room is made for them)
@@ -221,11 +238,7 @@ class Message(NamedTuple):
 
 def is_queue_name(value: object) -> bool:
     """Whether a queue may have this name: it becomes part of a collection's, so full stops stand alone."""
-    return (
-        isinstance(value, str)
-        and len(value) <= _LONGEST_QUEUE_NAME
-        and _QUEUE_NAME.fullmatch(value) is not None
-    )
+    return isinstance(value, str) and len(value) <= LONGEST_NAME and _QUEUE_NAME.fullmatch(value) is not None
 
 
 def encode(verb: bytes, number: int, *fields: Any) -> list[bytes]:

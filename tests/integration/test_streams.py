@@ -424,7 +424,7 @@ class TestRetention:
             broker.publish(name)
         unread = 7
 
-        broker.streams.unread = lambda _stream: unread
+        broker.streams.keep(lambda _stream: unread)
         broker.streams.sweep()
         first = broker.stream.store.head().first
         broker.publish("i")

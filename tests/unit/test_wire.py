@@ -218,6 +218,36 @@ GOLDEN: dict[str, tuple[tuple[Any, ...], bytes, str]] = {
         b"ERASE",
         "921da6707269636573",
     ),
+    "hold": (
+        (wire.HOLD, 30, "prices", "sums", "update", {"born": 0}),
+        b"HOLD",
+        "951ea6707269636573a473756d73a675706461746581a4626f726e00",
+    ),
+    "mark": (
+        (wire.MARK, 31, "prices", "sums", 1, 2),
+        b"MARK",
+        "951fa6707269636573a473756d730102",
+    ),
+    "subs": (
+        (wire.SUBS, 32, "prices"),
+        b"SUBS",
+        "9220a6707269636573",
+    ),
+    "free": (
+        (wire.FREE, 33, "prices", "sums", 1),
+        b"FREE",
+        "9421a6707269636573a473756d7301",
+    ),
+    "seek": (
+        (wire.SEEK, 34, "prices", "sums", -1),
+        b"SEEK",
+        "9422a6707269636573a473756d73ff",
+    ),
+    "forget": (
+        (wire.FORGET, 35, "prices", "sums"),
+        b"FORGET",
+        "9323a6707269636573a473756d73",
+    ),
     "resume": (
         (wire.RESUME, 22, "mail", wire.DELIVERY),
         b"RESUME",

@@ -11,6 +11,7 @@ from sluicemq_broker.config.settings import (
     BrokerSettings,
     DeviceSettings,
     QueueSettings,
+    RouteSettings,
     StreamSettings,
     settings_of,
 )
@@ -29,6 +30,7 @@ __all__ = [
     "MongoUri",
     "Problem",
     "QueueSettings",
+    "RouteSettings",
     "StreamSettings",
     "as_json",
     "as_toml",

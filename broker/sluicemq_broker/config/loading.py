@@ -23,6 +23,7 @@ from sluicemq_broker.config.settings import (
     BrokerSettings,
     DeviceSettings,
     QueueSettings,
+    RouteSettings,
     StreamSettings,
     applies,
     door,
@@ -62,6 +63,7 @@ class Config:
     devices: tuple[DeviceSettings, ...]
     streams: Mapping[str, StreamSettings] = field(default_factory=dict)  # those that are named
     other_streams: StreamSettings = _ALL_KEPT  # [streams."*"]
+    routes: tuple[RouteSettings, ...] = ()
 
     @classmethod
     def default(cls) -> Self:
@@ -115,7 +117,7 @@ class _Reading:
     def config(
         self, document: Mapping[str, Any], environ: Mapping[str, str], flags: Mapping[str, Any]
     ) -> Config:
-        self._known(document, {"broker", "queues", "streams", "devices"}, self._file)
+        self._known(document, {"broker", "queues", "streams", "routes", "devices"}, self._file)
         broker = self._broker(document.get("broker", {}), environ, flags)
         named, others = self._by_name("queues", QueueSettings, document.get("queues", {}))
         streams, other_streams = self._by_name("streams", StreamSettings, document.get("streams", {}))
@@ -129,6 +131,7 @@ class _Reading:
             devices=devices,
             streams=streams,
             other_streams=other_streams,
+            routes=self._routes(document.get("routes", [])),
         )
         if not self.problems:  # else they may be between values that do not hold
             self._compare(config)
@@ -176,6 +179,20 @@ class _Reading:
             named[name] = kind(**{**common, **self._table(kind, tables[name], place)})
         return MappingProxyType(named), kind(**common)
 
+    def _routes(self, tables: Any) -> tuple[RouteSettings, ...]:
+        if not isinstance(tables, list):
+            self._wrong(f"{self._file}: routes", "expected [[routes]], one for each")
+            tables = []
+        found = (self._route(table, f"{self._file}: [[routes]] no. {n}") for n, table in enumerate(tables, 1))
+        return tuple(each for each in found if each is not None)
+
+    def _route(self, table: Any, place: str) -> RouteSettings | None:
+        values = self._table(RouteSettings, table, place)
+        missing = [key for key in ("stream", "queue") if isinstance(table, dict) and key not in table]
+        for key in missing:
+            self._wrong(place, f"{key} is missing")
+        return RouteSettings(**values) if {"stream", "queue"} <= values.keys() else None
+
     def _devices(self, tables: Any) -> tuple[DeviceSettings, ...]:
         if not isinstance(tables, list):
             self._wrong(f"{self._file}: devices", "expected [[devices]], one for each")
@@ -208,6 +225,12 @@ class _Reading:
             self._wrong(
                 "", f"silence = {broker.silence:g} must be longer than heartbeat = {broker.heartbeat:g}"
             )
+        named: set[tuple[str, str]] = set()
+        for route in config.routes:
+            if (route.stream, route.name) in named:
+                what = f"stream {route.stream!r} has two routes with subscription {route.name!r}"
+                self._wrong("", f"{what}: give one another name")
+            named.add((route.stream, route.name))
         seen: set[str] = set()
         for end in (broker.endpoint, *(end for each in config.devices for end in each.ends)):
             if end.bind and not end.is_any:

@@ -35,10 +35,11 @@ def changes(old: Config, new: Config) -> list[Change]:
     found += _differences('[streams."*"]', old.other_streams, new.other_streams)
     for name in dict.fromkeys((*old.streams, *new.streams)):
         found += _differences(f"[streams.{name}]", old.stream(name), new.stream(name))
-    if len(old.devices) != len(new.devices):
-        found.append(Change("number of [[devices]]", len(old.devices), len(new.devices), live=False))
-    for number, (before, after) in enumerate(zip(old.devices, new.devices, strict=False), 1):
-        found += _differences(f"[[devices]] no. {number}", before, after)
+    for what, before, after in (("routes", old.routes, new.routes), ("devices", old.devices, new.devices)):
+        if len(before) != len(after):
+            found.append(Change(f"number of [[{what}]]", len(before), len(after), live=False))
+        for number, (one, other) in enumerate(zip(before, after, strict=False), 1):
+            found += _differences(f"[[{what}]] no. {number}", one, other)
     return found
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 
-from sluicemq.options import TEN_YEARS, Option
+from sluicemq.options import OPTIONS, TEN_YEARS, Option
 from sluicemq.wire import QUEUE_NAME_RULE, is_queue_name
 from sluicemq_broker.config import mongo_uri as uris
 from sluicemq_devices.doors import Endpoint, parse_endpoint
@@ -30,6 +31,9 @@ class Rule(NamedTuple):
         """The value as the broker uses it."""
         return self.check(value)
 
+
+#: Job options that are not for many jobs: what names one, and how one is answered.
+_OF_ONE: Final = {each.name for each in OPTIONS.values() if each.names_one} | {"reply"}
 
 _WORDS = {
     "true": True,
@@ -143,6 +147,25 @@ def _queue_name(value: Any) -> str:
     return str(value)
 
 
+def _topics(value: Any) -> tuple[str, ...]:
+    given = tuple(value) if isinstance(value, list | tuple) else (value,)
+    if not all(isinstance(each, str) for each in given):
+        raise ValueError(topics.expected)
+    return given
+
+
+def _job_headers(value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ValueError(job_headers.expected)  # noqa: TRY004
+    for key, said in value.items():
+        if key not in OPTIONS.keys() - _OF_ONE:
+            hint = _hint(key, OPTIONS.keys() - _OF_ONE)
+            raise ValueError(f"{job_headers.expected}, of which {key} is none for many jobs{hint}")
+        if not OPTIONS[key].rule.holds(said):
+            raise ValueError(f"{OPTIONS[key].rule.expected} as {key}")
+    return MappingProxyType(dict(value))
+
+
 def _folder(value: Any) -> Path:
     return Path(_text(value) if isinstance(value, str) else value).expanduser().absolute()
 
@@ -185,6 +208,12 @@ def _endpoints(value: Any) -> tuple[Endpoint, ...]:
 flag = Rule("true or false", _flag)
 database_name = Rule("the name of a database: 1 to 63 of A-Z a-z 0-9 _ -", _database_name)
 queue_name = Rule(f"a queue's name: {QUEUE_NAME_RULE}", _queue_name)
+stream_name = Rule(f"a stream's name: {QUEUE_NAME_RULE}", _queue_name)
+subscription_name = Rule(f"a subscription's name: {QUEUE_NAME_RULE}", _queue_name)
+topics = Rule(
+    'topics as a reader names them, such as "orders." or "orders.*.paid", or a list of them', _topics
+)
+job_headers = Rule("a table of job options", _job_headers)
 #: ``~`` is the user's home.
 folder = Rule("a folder", _folder)
 mongodb_uri = Rule(uris.EXPECTED, _mongodb_uri)

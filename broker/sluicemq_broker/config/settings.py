@@ -7,17 +7,20 @@
     [queues.NAME]       QueueSettings of one, over those
     [streams."*"]       StreamSettings of every stream
     [streams.NAME]      StreamSettings of one, over those
+    [[routes]]          RouteSettings
     [[devices]]         DeviceSettings; once there is one, the default devices are not there
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from sluicemq.options import OPTIONS
+from sluicemq.wire import LONGEST_NAME
 from sluicemq_broker.config import rules
 from sluicemq_broker.config.mongo_uri import MongoUri
 from sluicemq_broker.job import BOUNDS, KINDS, Backoff, OnExpiry
@@ -212,6 +215,30 @@ class StreamSettings:
     dedupe_window: float = _setting(
         300.0, rules.seconds(above=0), "seconds in which a message's own id is not stored twice"
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteSettings:
+    """``[[routes]]``: every message of a stream with these topics becomes a job, once."""
+
+    stream: str = _setting(MISSING, rules.stream_name, "whose messages")
+    topics: tuple[str, ...] = _setting(
+        (), rules.topics, "of them those with these topics, as a reader names them; by default all"
+    )
+    queue: str = _setting(MISSING, rules.queue_name, "where they become jobs")
+    subscription: str | None = _setting(
+        None,
+        rules.optional(rules.subscription_name),
+        "the name under which it is kept how far it has come; by default route.QUEUE",
+    )
+    headers: Mapping[str, Any] | None = _setting(
+        None, rules.optional(rules.job_headers), "job options for all of them, as a producer gives them"
+    )
+
+    @property
+    def name(self) -> str:
+        """That of its subscription."""
+        return self.subscription or f"route.{self.queue}"[:LONGEST_NAME]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +19,20 @@ def describe(config: Config) -> str:
     parts += [_table(f'[queues."{name}"]', each) for name, each in config.queues.items()]
     parts.append(_table('[streams."*"]', config.other_streams))
     parts += [_table(f'[streams."{name}"]', each) for name, each in config.streams.items()]
+    parts += [_table("[[routes]]", each) for each in config.routes]
     parts += [_table("[[devices]]", each) for each in config.devices]
     return "\n".join(parts)
 
 
 def as_json(config: Config) -> dict[str, Any]:
-    """The same as the file would have it: tables of broker, queues and streams, a list of devices."""
+    """The same as the file would have it: tables of broker, queues, streams; lists of routes, devices."""
     queues = {"*": config.other_queues, **config.queues}
     streams = {"*": config.other_streams, **config.streams}
     return {
         "broker": _values(config.broker),
         "queues": {name: _values(each) for name, each in queues.items()},
         "streams": {name: _values(each) for name, each in streams.items()},
+        "routes": [_values(each) for each in config.routes],
         "devices": [_values(each) for each in config.devices],
     }
 
@@ -42,6 +45,9 @@ def as_toml(value: Any) -> str:
         return as_toml(value[0]) if len(value) == 1 else f"[{', '.join(map(as_toml, value))}]"
     if isinstance(value, int | float):
         return str(value)
+    if isinstance(value, Mapping):
+        rows = (f"{json.dumps(key, ensure_ascii=False)} = {as_toml(each)}" for key, each in value.items())
+        return f"{{ {', '.join(rows)} }}"
     return json.dumps(str(value), ensure_ascii=False)
 
 
@@ -70,4 +76,6 @@ def _values(settings: Any) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_plain(each) for each in value]
+    if isinstance(value, Mapping):
+        return dict(value)
     return str(value) if isinstance(value, MongoUri | Endpoint | Path) else value

@@ -2,6 +2,7 @@
 
 from sluicemq_broker.doors.device import Device, ForwarderDevice, QueueDevice
 from sluicemq_broker.doors.frames import JobMaker
+from sluicemq_broker.doors.route import Route
 from sluicemq_broker.doors.smq.administration import Admin
 from sluicemq_broker.doors.smq.sessions import SessionDoor
 from sluicemq_broker.doors.smq.stream_side import StreamSide
@@ -12,6 +13,7 @@ __all__ = [
     "ForwarderDevice",
     "JobMaker",
     "QueueDevice",
+    "Route",
     "SessionDoor",
     "StreamSide",
 ]

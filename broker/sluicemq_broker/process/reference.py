@@ -19,6 +19,7 @@ from sluicemq_broker.config import (
     BrokerSettings,
     DeviceSettings,
     QueueSettings,
+    RouteSettings,
     StreamSettings,
     as_toml,
     settings_of,
@@ -59,6 +60,9 @@ def configuration() -> str:
         "## [streams.NAME]\n\nWhat of one stream is kept; without a bound, all of it. What is over is "
         'unseen within a lease and removed soon after; `[streams."*"]` is for every stream.',
         _table(_setting(key, each) for key, each in settings_of(StreamSettings).items()),
+        "## [[routes]]\n\nEvery message of a stream with these topics becomes a job of a queue, exactly "
+        "once, in the order of the stream.",
+        _table(_setting(key, each, live=False) for key, each in settings_of(RouteSettings).items()),
         "## [[devices]]\n\nTwo ends, each with any number of doors, and what goes on between them. Once the "
         "file has one, the default devices are not there.",
         _table(

@@ -20,6 +20,7 @@ from sluicemq_broker.doors import (
     ForwarderDevice,
     JobMaker,
     QueueDevice,
+    Route,
     SessionDoor,
     StreamSide,
 )
@@ -33,11 +34,12 @@ from sluicemq_broker.store import (
     LeaseStore,
     ServerClock,
     StoreState,
+    SubscriptionStore,
     connect,
     connect_for_leases,
     require_safe,
 )
-from sluicemq_broker.streams import StreamContext, Streams
+from sluicemq_broker.streams import Stream, StreamContext, Streams, Subscriptions
 from sluicemq_devices.doors import Switchboard
 from sluicemq_devices.relays import Kind
 
@@ -103,12 +105,24 @@ class Server:
             self._store,
             self._history,
         )
-        self._streams = Streams(config, self._stream_context(), self._database)
-        streams = StreamSide(settings, self._streams, self.counters)
+        streaming = StreamContext(self._clock, self.counters, self._context.retry)
+        self._streams = Streams(config, streaming, self._database)
+        subscriptions = Subscriptions(self._streams, streaming, self._owners, self._subscriptions_of)
+        self._streams.keep(subscriptions.unread)
+        streams = StreamSide(settings, self._streams, subscriptions, self.counters)
         self._sessions = SessionDoor(
             settings, self._board, self._queues, maker, admin, self.counters, streams
         )
         self._devices: list[Device] = [self._device(each, maker) for each in config.devices]
+        self._routes = [
+            Route(
+                each,
+                self._streams.open(each.stream),
+                self._queues.open(each.queue),
+                *(subscriptions, maker, streaming, name),
+            )
+            for each in config.routes
+        ]
         self._http = self._http_door(admin) if settings.http else None
         self._greenlets: list[gevent.Greenlet[..., None]] = []
         self._stopping = Event()
@@ -129,7 +143,7 @@ class Server:
         self._watching = self._repeat("whether MongoDB answers", EVERY, self._watch_store)
         self._prepare_store()
         self._board.start()
-        for part in (self._sessions, *self._devices):
+        for part in (self._sessions, *self._devices, *self._routes):
             part.start()
         settings = self.config.broker
         self._greenlets = [
@@ -185,6 +199,8 @@ class Server:
         self._read_until_quiet(timeout * _READING_SHARE)
         _all_at_once(device.close_gates for device in self._devices)
         self._sessions.close_gates()
+        for route in self._routes:
+            route.close_gates()
         self._write_what_came(timeout * _WRITING_SHARE)
         self._await_workers(self._deadline.left - timeout * _WRITING_SHARE)
         self._release_all()
@@ -209,8 +225,8 @@ class Server:
         """Another broker has declared us dead, under this id."""
         self._queues.drop_owner(owner)
 
-    def _stream_context(self) -> StreamContext:
-        return StreamContext(self._clock, self.counters, self._context.retry)
+    def _subscriptions_of(self, stream: Stream) -> SubscriptionStore:
+        return SubscriptionStore(self._database(stream.settings.database or self.config.broker.database))
 
     def _device(self, settings: DeviceSettings, maker: JobMaker) -> Device:
         if settings.kind == Kind.FORWARDER:
@@ -337,7 +353,8 @@ class Server:
 
     def _write_what_came(self, seconds: float) -> None:
         def stored() -> bool:
-            return not any(q.storing for q in self._queues) and not any(s.busy for s in self._streams)
+            writing = [each.storing for each in self._queues]
+            return not any((*writing, *(each.busy for each in (*self._streams, *self._routes))))
 
         if not self._deadline.until(stored, within=seconds):
             for queue in self._queues:

@@ -214,9 +214,10 @@ class Queues:
 
 
 def databases(config: Config) -> set[str]:
-    """The names of all databases in which queues lie, or may come to lie."""
-    defaults = config.broker.database
-    return {defaults, *(each.database or defaults for each in (*config.queues.values(), config.other_queues))}
+    """The names of all databases in which queues or streams lie, or may come to lie: our lease is in each."""
+    queues = [each.database for each in (*config.queues.values(), config.other_queues)]
+    streams = [each.database for each in (*config.streams.values(), config.other_streams)]
+    return {each or config.broker.database for each in (*queues, *streams)}
 
 
 def check_name(name: object) -> str:

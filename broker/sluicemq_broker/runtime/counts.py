@@ -102,6 +102,8 @@ class Count(Metric):
     PUBLISHED_AGAIN = "published_again", "messages that were in their stream already, by their id", "messages"
     MESSAGES_READ = "messages_read", "messages of streams given to readers", "messages"
     MESSAGES_GONE = "messages_gone", "messages that were removed before a reader had them", "messages"
+    ROUTED = "routed", "messages of streams that became jobs", "jobs", _BY_QUEUE
+    UNROUTED = "unrouted", "messages that could not become jobs, or were removed before", "messages"
     LATE_WATERMARKS = (
         "late_watermarks",
         "watermarks refused, of holds of a subscription that had ended",

@@ -27,12 +27,15 @@ class Streams:
         self._made: set[str] = set(config.streams)  # known to be there, or named in the configuration
         self._retentions: dict[str, Retention] = {}
         self._watches: dict[str, Watch] = {}
-        self.unread: Callable[[Stream], int | None] = lambda _stream: None
-        """The oldest number of a stream that a subscription has not read; None: there is no such thing."""
+        self._unread: Callable[[Stream], int | None] = lambda _stream: None
 
     def __iter__(self) -> Iterator[Stream]:
         """Every stream that is known here."""
         return iter(list(self._open.values()))
+
+    def keep(self, unread: Callable[[Stream], int | None]) -> None:
+        """Keep what this says of a stream: the oldest number that somebody has not read; None: nobody has."""
+        self._unread = unread
 
     def open(self, name: str) -> Stream:
         """The stream of this name, there or not: for the configuration, and for those found in MongoDB."""
@@ -108,7 +111,7 @@ class Streams:
         context = self._context
         try:
             removed = self._retentions[stream.name].sweep(
-                context.clock.now(), context.passed(), lambda: self.unread(stream)
+                context.clock.now(), context.passed(), lambda: self._unread(stream)
             )
         except Unavailable as error:
             context.counters.notice(Count.STORE_UNAVAILABLE, f"retention of stream {stream.name}: {error}")

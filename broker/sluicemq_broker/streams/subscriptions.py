@@ -56,7 +56,7 @@ class Wish:
 
 
 class Subscriptions:
-    """All of them. ``store`` gives those in the database of a stream."""
+    """All of them."""
 
     def __init__(
         self,
@@ -68,7 +68,8 @@ class Subscriptions:
         self._streams = streams
         self._context = context
         self._owners = owners
-        self._store = store
+        self.store = store
+        """Those in the database of a stream."""
         self._numbers = itertools.count(1)
         self._here: set[str] = set()  # tokens of holders at this broker that are there
 
@@ -85,7 +86,7 @@ class Subscriptions:
         self._here.add(holder.token)  # from before its statement is sent: nobody here may take it for lost
         try:
             after, born = self._number(stream, wish.after), self._number(stream, wish.born)
-            found = self._store(stream).hold(
+            found = self.store(stream).hold(
                 wish.stream,
                 wish.name,
                 wish.kind,
@@ -105,7 +106,7 @@ class Subscriptions:
 
     def mark(self, stream: str, name: str, fence: int, watermark: int) -> None:
         """Messages up to there are worked on; raises :class:`LeaseLost` where the hold has ended."""
-        store = self._store(self._streams.get(stream))
+        store = self.store(self._streams.get(stream))
         if not store.mark(stream, name, fence, watermark, self._context.clock.now()):
             self._context.counters.add(Count.LATE_WATERMARKS)
             raise LeaseLost(f"subscription {name!r} of stream {stream!r} is not held any more under {fence}")
@@ -113,12 +114,12 @@ class Subscriptions:
     def vanish(self, held: Subscription) -> None:
         """The holder has gone without a word; never blocks. Whoever is of its kind may take over."""
         self.left(held)
-        store = self._store(self._streams.open(held.stream))
+        store = self.store(self._streams.open(held.stream))
         gevent.spawn(self._vanish, partial(store.vanish, held.stream, held.name, held.fence))
 
     def release(self, stream: str, name: str, fence: int) -> None:
         """The hold with this fence is given up; repeating it is harmless. Then call :meth:`left`."""
-        self._store(self._streams.get(stream)).release(stream, name, fence)
+        self.store(self._streams.get(stream)).release(stream, name, fence)
 
     def left(self, held: Subscription) -> None:
         """Nobody here has this hold any more."""
@@ -127,20 +128,20 @@ class Subscriptions:
 
     def free(self, stream: str, name: str) -> None:
         """Take it from whoever has it; raises :class:`NotFound` where nobody does."""
-        if not self._store(self._streams.get(stream)).release(stream, name):
+        if not self.store(self._streams.get(stream)).release(stream, name):
             raise NotFound(f"subscription {name!r} of stream {stream!r} is held by nobody")
 
     def seek(self, stream: str, name: str, watermark: int) -> None:
         """Have it go on behind this message; raises :class:`Held`."""
         found = self._streams.get(stream)
         check_name(name)
-        stands = self._store(found).seek(stream, name, self._number(found, watermark) or 0)
+        stands = self.store(found).seek(stream, name, self._number(found, watermark) or 0)
         if stands.kind is not None:
             raise Held(_held(stands))
 
     def delete(self, stream: str, name: str) -> None:
         """Forget it; raises :class:`Held`, or :class:`NotFound`."""
-        store = self._store(self._streams.get(stream))
+        store = self.store(self._streams.get(stream))
         if not store.delete(stream, name):
             there = store.get(stream, name)
             if there is None:
@@ -154,10 +155,10 @@ class Subscriptions:
 
     def unread(self, stream: Stream) -> int | None:
         """The oldest message that some subscription of a stream has not read; None: there is none."""
-        return min((each.watermark + 1 for each in self._store(stream).of(stream.name)), default=None)
+        return min((each.watermark + 1 for each in self.store(stream).of(stream.name)), default=None)
 
     def _listed(self, stream: Stream) -> list[dict[str, Any]]:
-        found = self._store(stream).of(stream.name)
+        found = self.store(stream).of(stream.name)
         if not found:
             return []
         newest, now = stream.end() - 1, self._context.clock.now()

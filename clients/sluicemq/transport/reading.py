@@ -89,8 +89,9 @@ class Reading:
     def _go_on(self, page: Page) -> None:
         for other in ("since", "new"):
             self._options.pop(other, None)
+        passed = page["after"] > self._options.get("after", 0)
         self._options["after"] = page["after"]
-        if page["rows"] or page["gone"]:
+        if page["rows"] or page["gone"] or (passed and "wait" in self._options):
             self._credit -= 1
             self._connection.post(self._came, page, None)
         elif "wait" not in self._options:

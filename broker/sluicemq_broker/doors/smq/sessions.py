@@ -36,6 +36,7 @@ from sluicemq_broker.doors.smq.fields import (
 from sluicemq_broker.doors.smq.pushes import Pushes
 from sluicemq_broker.doors.smq.results import Results
 from sluicemq_broker.doors.smq.stream_side import STREAM_LOOKS, STREAM_QUESTIONS, StreamSide
+from sluicemq_broker.doors.smq.subscriptions import HELD_BY_ONE, HOLDING
 from sluicemq_broker.queue import Queue, Queues, Settlement, Verdict, check_name
 from sluicemq_broker.runtime import Batcher, Count, Counters, Pulse
 from sluicemq_broker.streams import Stream
@@ -128,6 +129,7 @@ class Session:
         self._gone = False
         self._full: set[Queue | Stream] = set()  # it pushes to them, and they have too much on their way
         self._questions: Batcher[Callable[[], None]] = Batcher(lambda batch: batch[0](), size=1)
+        self._holds = door.streams.holds(lambda: self.name)
         self._results = Results(door.queues, self._questions, self._resulted)
         self._assignments = Assignments(self, door.queues, self._questions, self._answer)
         self._reads = door.streams.reads(self._resulted)
@@ -222,6 +224,7 @@ class Session:
         self._door.leave(self)
         died = not self._door.pulse.stood_still  # else it left because it heard nothing of us
         self._assignments.leave(died=died, gone=True)
+        self._holds.vanish()
         self._results.forget()
         self._reads.forget()
 
@@ -337,7 +340,7 @@ class Session:
     ) -> None:
         """Administrative verbs ask MongoDB, so they wait in a greenlet, one after the other."""
         asked = partial(question, of, *take(fields, *types))
-        turn = nullcontext() if question in TOGETHER else self._door.asked_at_once
+        turn = nullcontext() if question in _AT_ONCE else self._door.asked_at_once
         self._questions.add(partial(self._ask_in_turn, number, asked, turn, looks=question in _LOOKS))
         if len(self._questions) > MOST_UNREAD:
             self._hold_back()
@@ -364,6 +367,8 @@ class Session:
 
 
 _LOOKS: Final = LOOKS | STREAM_LOOKS
+#: Those that wait for no other session: they cost next to nothing, or are answered for many together.
+_AT_ONCE: Final = TOGETHER | HELD_BY_ONE
 
 _HANDLERS: Final[dict[bytes, Callable[[Session, int, Fields], None]]] = {
     wire.HELLO: Session._hello,  # noqa: SLF001 - the table of verbs is part of the class
@@ -381,9 +386,11 @@ _HANDLERS: Final[dict[bytes, Callable[[Session, int, Fields], None]]] = {
 
 def _handler(verb: bytes) -> Callable[[Session, int, Fields], None]:
     if verb in QUESTIONS:
-        return partial(_ask_of, lambda door: door.admin, QUESTIONS[verb])
+        return partial(_ask_of, lambda session: session._door.admin, QUESTIONS[verb])  # noqa: SLF001
     if verb in STREAM_QUESTIONS:
-        return partial(_ask_of, lambda door: door.streams.admin, STREAM_QUESTIONS[verb])
+        return partial(_ask_of, lambda session: session._door.streams.admin, STREAM_QUESTIONS[verb])  # noqa: SLF001
+    if verb in HOLDING:
+        return partial(_ask_of, lambda session: session._holds, HOLDING[verb])  # noqa: SLF001
     handler = _HANDLERS.get(verb)
     if handler is None:
         raise BadVerb(f"unknown verb {verb[:32]!r}")
@@ -391,13 +398,13 @@ def _handler(verb: bytes) -> Callable[[Session, int, Fields], None]:
 
 
 def _ask_of(
-    admin: Callable[[SessionDoor], object],
+    whom: Callable[[Session], object],
     question: tuple[Any, ...],
     session: Session,
     number: int,
     fields: Fields,
 ) -> None:
-    session._ask(number, fields, admin(session._door), *question)  # noqa: SLF001
+    session._ask(number, fields, whom(session), *question)  # noqa: SLF001
 
 
 def _void() -> LeaseLost:

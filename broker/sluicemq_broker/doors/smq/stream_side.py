@@ -10,8 +10,9 @@ from sluicemq_broker.config import BrokerSettings
 from sluicemq_broker.doors.smq.publishing import Publishing
 from sluicemq_broker.doors.smq.reading import Answered, Reads, asking_at_once
 from sluicemq_broker.doors.smq.stream_admin import StreamAdmin
+from sluicemq_broker.doors.smq.subscriptions import Holds
 from sluicemq_broker.runtime import Counters
-from sluicemq_broker.streams import Streams
+from sluicemq_broker.streams import Streams, Subscriptions
 from sluicemq_devices.hub import Watermark, nothing
 
 #: The administrative verbs of streams: which method answers, and the types of the fields that it takes.
@@ -31,12 +32,19 @@ _MESSAGES: Final = 10
 class StreamSide:
     """Who publishes, who reads, who asks."""
 
-    def __init__(self, settings: BrokerSettings, streams: Streams, counters: Counters) -> None:
+    def __init__(
+        self, settings: BrokerSettings, streams: Streams, subscriptions: Subscriptions, counters: Counters
+    ) -> None:
         mark = Watermark(_MESSAGES * settings.hwm, settings.hwm_bytes, nothing, nothing)
         self.publishing = Publishing(streams, counters, mark, settings.max_job_bytes)
         self.admin = StreamAdmin(streams, counters)
         self._streams = streams
+        self._subscriptions = subscriptions
         self._asking = asking_at_once()
+
+    def holds(self, who: Callable[[], str]) -> Holds:
+        """What one session, that people know as ``who()``, holds."""
+        return Holds(self._subscriptions, who)
 
     def reads(self, answered: Answered) -> Reads:
         """What one session reads."""

@@ -1,0 +1,203 @@
+"""A route: every message of a stream with some topics becomes a job of a queue, once, in their order.
+
+One broker at a time has a route: it holds the route's subscription. A batch's jobs and its watermark are
+one transaction, so ``kill -9`` between any two steps leaves both or neither, and the next broker goes on
+from there::
+
+    held by another -> wait -> hold -> read a page -> route it -> read ... -> the end: wait for more
+                         ^                 hold lost, or the outcome not known            |
+                         '----------------------------------------------------------------'
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Final
+
+import gevent
+from gevent.event import Event
+
+from sluicemq import packed, wire
+from sluicemq.errors import Held, LeaseLost, SluiceError, Unavailable
+from sluicemq_broker.config import RouteSettings
+from sluicemq_broker.doors.frames import JobMaker
+from sluicemq_broker.job import Job
+from sluicemq_broker.queue import Queue
+from sluicemq_broker.runtime import Count
+from sluicemq_broker.store import RouteStore, Subscription
+from sluicemq_broker.streams import (
+    Chosen,
+    Reading,
+    Stream,
+    StreamContext,
+    Subscriptions,
+    Topics,
+    Wanted,
+    Wish,
+)
+
+log = logging.getLogger("broker.routes")
+
+#: The kind under which a route holds its subscription.
+KIND: Final = "route"
+#: Messages in one transaction, at most, and about so many bytes.
+_MOST: Final = 500
+_MOST_BYTES: Final = 4 << 20
+#: Seconds after which another look is taken whether the route has lost its broker, or MongoDB is back.
+_LOOK: Final = 1.0
+#: Messages that are passed over, at most, before the watermark says so.
+_PASSED: Final = 10_000
+
+
+class Route:
+    """One route at this broker, which people know as ``broker``."""
+
+    def __init__(
+        self,
+        settings: RouteSettings,
+        stream: Stream,
+        queue: Queue,
+        subscriptions: Subscriptions,
+        maker: JobMaker,
+        context: StreamContext,
+        broker: str,
+    ) -> None:
+        self._settings = settings
+        self._stream = stream
+        self._queue = queue
+        self._subscriptions = subscriptions
+        self._store = RouteStore(subscriptions.store(stream), queue.store)
+        self._maker = maker
+        self._clock = context.clock
+        self._counters = context.counters
+        self._who = f"{self} at {broker}"
+        self._topics = Topics([each.encode() for each in settings.topics])
+        self._headers = settings.headers or {}
+        self._more = Event()
+        self._stopping = Event()
+        self._latest = 0.0
+        self._seq = 0
+        self._greenlet: gevent.Greenlet[[], None] | None = None
+
+    def start(self) -> None:
+        """Begin, or wait for the broker that has it."""
+        self._greenlet = gevent.spawn(self._run)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a batch is on its way to MongoDB."""
+        return self._greenlet is not None and not self._greenlet.ready()
+
+    def close_gates(self) -> None:
+        """Read no more; what has been read is routed. Harmless before start, or twice."""
+        self._stopping.set()
+        self._more.set()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            held = self._hold()
+            if held is not None:
+                self._follow_until_lost(held)
+            self._stopping.wait(_LOOK * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
+
+    def _follow_until_lost(self, held: Subscription) -> None:
+        """Until another broker has it, MongoDB is away, or this one stops."""
+        try:
+            self._follow(held)
+        except LeaseLost:
+            log.info("%s: another broker has it now", self)
+        except Unavailable as error:
+            self._counters.notice(Count.STORE_UNAVAILABLE, f"{self}: {error}")
+        except Exception:
+            log.exception("%s failed; it is tried again", self)
+        finally:
+            self._stream.forget(self)
+            self._let_go(held)
+
+    def _hold(self) -> Subscription | None:
+        settings = self._settings
+        try:
+            return self._subscriptions.hold(Wish(settings.stream, settings.name, KIND, self._who))
+        except Held:
+            return None
+        except SluiceError as error:
+            self._counters.notice(Count.STORE_UNAVAILABLE, f"{self}: {error}")
+            return None
+
+    def _let_go(self, held: Subscription) -> None:
+        """Another broker may have it at once; but no other kind, while there is the route."""
+        with suppress(SluiceError):
+            self._subscriptions.vanish(held)
+
+    def _follow(self, held: Subscription) -> None:
+        at = marked = held.watermark
+        # Behind what another broker has routed, whatever the clocks say: MongoDB keeps milliseconds.
+        self._latest = max(self._latest, (held.marked_at or 0.0) + 0.001)
+        while not self._stopping.is_set():
+            if wire.INTAKE in self._queue.paused:
+                self._stopping.wait(_LOOK)
+                continue
+            self._more.clear()
+            reading = self._stream.read(Wanted(at + 1, self._topics, _MOST, _MOST_BYTES))
+            self._note_gone(reading)
+            jobs = list(self._jobs(reading))
+            passed, at = at, reading.first - 1
+            if jobs or at - marked >= _PASSED or (at > marked and not reading.more):
+                self._route(held, at, jobs)
+                marked = at
+            if not reading.more and passed == at:
+                self._wait(at + 1)
+
+    def _route(self, held: Subscription, at: int, jobs: list[Job]) -> None:
+        routed = self._store.route(held, at, jobs, self._latest)
+        self._queue.counters.add(Count.ROUTED, routed)
+        self._queue.jobs_ready(routed)
+        later = [job.eligible_at for job in jobs if job.eligible_at > self._latest]
+        if later:
+            self._queue.jobs_due(later)
+
+    def _wait(self, first: int) -> None:
+        """Until there is a message with this number, or may be."""
+        self._stream.wait(self, first, self._more.set)
+        self._more.wait()
+
+    def _jobs(self, reading: Reading) -> Iterator[Job]:
+        """The jobs of a page; no message is larger than a job may be."""
+        self._latest = max(self._latest, self._clock.now())
+        for chosen in reading.chosen:
+            for number, frames in _numbered(chosen):
+                try:
+                    yield self._job(number, frames)
+                except SluiceError as error:
+                    self._counters.notice(Count.UNROUTED, f"{self}: message {number}: {error}")
+
+    def _job(self, number: int, frames: list[bytes]) -> Job:
+        settings = self._settings
+        about = {"stream": settings.stream, "sequence": number, "topic": frames[0].decode(errors="replace")}
+        headers = {**self._headers, "headers": {**self._headers.get("headers", {}), **about}}
+        payload = frames[1] if len(frames) == 2 else b"".join(frames[1:])
+        job_id = f"{settings.stream}-{number}"
+        job = self._maker.make(self._queue.settings, payload, headers, job_id)
+        self._seq = max(self._seq, int(self._latest * 1e6)) + 1  # as intake numbers what is pushed
+        job.accept(self._seq, self._latest)
+        return job
+
+    def _note_gone(self, reading: Reading) -> None:
+        if reading.gone:
+            self._counters.add(Count.UNROUTED, reading.gone - 1)
+            text = f"{self}: {reading.gone} messages were removed before they were routed"
+            self._counters.notice(Count.UNROUTED, text)
+
+    def __str__(self) -> str:
+        return f"route of stream {self._settings.stream} into queue {self._settings.queue}"
+
+
+def _numbered(chosen: Chosen) -> Iterator[tuple[int, list[bytes]]]:
+    """The messages with their numbers."""
+    messages = packed.unpack(chosen.packed)
+    places = range(len(messages)) if chosen.places is None else chosen.places
+    for place, message in zip(places, messages, strict=True):
+        yield chosen.segment.first + place, message

@@ -1,0 +1,298 @@
+"""Work through a stream once, together with others that could take over: a watermark, a lock, a handler."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self, cast, overload
+
+from sluicemq import wire
+from sluicemq.errors import BadStream, Gap, Held, LeaseLost, SluiceError, Timeout, Unavailable
+from sluicemq.handlers import check
+from sluicemq.message import Message
+from sluicemq.reader import Reader
+from sluicemq.transport import native
+from sluicemq.transport.connection import Connection
+from sluicemq.transport.questions import Questions
+
+#: The kind of a worker that follows a stream; any other word is a kind of its own.
+UPDATE: Final = "update"
+REBUILD: Final = "rebuild"
+#: Instead of a number: where the stream ends now.
+NEWEST: Final = -1
+
+#: Seconds between two tries to hold what another holds; of pauses after a failure the first and the longest.
+_STANDBY: Final = 0.5
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 30.0
+#: Seconds within which a follower looks whether it should stop, or has lost its hold.
+_LOOK: Final = 0.25
+#: Messages passed over, as nobody wanted them, until the watermark is stored.
+_PASSED: Final = 1000
+
+
+class Hold(NamedTuple):
+    """One hold of a subscription: ``fence`` names it for ever, ``watermark`` is where it began."""
+
+    fence: int
+    watermark: int
+
+
+class Batch(Sequence[Message]):
+    """Messages for a handler, in order; ``last`` is the number to store beside your data, with ``fence``.
+
+    ``fence`` names the hold; ``newest`` is the newest number that is known: so far a rebuild goes.
+    """
+
+    __slots__ = ("_messages", "fence", "newest")
+
+    def __init__(self, messages: Sequence[Message], fence: int, newest: int) -> None:
+        self._messages = messages
+        self.fence = fence
+        self.newest = newest
+
+    @property
+    def first(self) -> int:
+        """The number of its first message."""
+        return self._messages[0].sequence
+
+    @property
+    def last(self) -> int:
+        """The number of its last message."""
+        return self._messages[-1].sequence
+
+    @overload
+    def __getitem__(self, at: int) -> Message: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Message]: ...
+    def __getitem__(self, at: int | slice) -> Message | Sequence[Message]:
+        return self._messages[at]
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+
+class Subscription:
+    """Gives the messages of a stream to ``handler(batch)``, one batch after the other, at least once each.
+
+    Under one ``name`` one holder works at a time. ``kind`` says at what: while an ``update`` works, or has
+    vanished without releasing its hold, no ``rebuild`` can, and the other way round; it raises
+    :class:`~sluicemq.Held`. Others of the same kind stand by and take over when the holder has gone, where
+    the stored watermark stands. ``wait=False``: they raise, too.
+
+    The watermark is stored after each batch, under the fence of the hold; one that comes late, when another
+    has taken over, is refused, and this one begins anew. A handler that raises is given the same batch again,
+    after a pause that grows to 30 seconds, until it does not. To have every message count exactly once, let
+    the handler store ``batch.last`` (and refuse a smaller ``batch.fence``) in one transaction with its data,
+    and say with ``watermark`` where these stand.
+
+    ``start``: the watermark of a name that is new (0: all that is kept; ``NEWEST``: what comes next).
+    ``after``: begin behind this number whatever was stored, but where a hold of this kind was broken off,
+    which goes on; for a rebuild. ``begin(fence)`` is called before the first message of a hold that has not
+    come any further than ``after``: make room there, so that it may be called again. ``follow=False``: end,
+    and release the hold, when the newest message was worked on. ``on_gap(gap)``: messages were removed
+    before they were read; without it :meth:`run` raises :class:`~sluicemq.Gap`. ``endpoint``: None as for
+    all others. Each process makes its own: none goes through a fork.
+    """
+
+    def __init__(
+        self,
+        endpoint: str | None,
+        stream: str,
+        name: str,
+        handler: Callable[[Batch], Any],
+        *,
+        kind: str = UPDATE,
+        batch: int = 100,
+        topics: Iterable[str | bytes] = (),
+        start: int = 0,
+        after: int | None = None,
+        begin: Callable[[int], Any] | None = None,
+        watermark: Callable[[], int] | None = None,
+        follow: bool = True,
+        wait: bool = True,
+        on_gap: Callable[[Gap], None] | None = None,
+        timeout: float = 10.0,
+    ) -> None:
+        check(cast("Any", handler))
+        for value in (stream, name):
+            if not wire.is_queue_name(value):
+                raise BadStream(f"{value!r} is no name of a stream or a subscription: {wire.QUEUE_NAME_RULE}")
+        if not 1 <= batch <= wire.MOST_READ:
+            raise ValueError(f"batch is 1 to {wire.MOST_READ} messages, not {batch}")
+        self.endpoint = endpoint
+        self.stream = stream
+        self.name = name
+        self.kind = kind
+        self.position = 0
+        """The watermark that was stored last."""
+        self._handler = handler
+        self._batch = batch
+        self._topics = list(topics)
+        self._options = {"born": start} | ({} if after is None else {"after": after})
+        self._after = after
+        self._begin = begin
+        self._watermark = watermark
+        self._follows = follow
+        self._waits = wait
+        self._on_gap = on_gap
+        self._timeout = timeout
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._failure: BaseException | None = None
+        self._questions: Questions
+        self._connection: Connection
+
+    # ------------------------------------------------------------------ run
+
+    def run(self) -> None:
+        """Work until :meth:`stop`, or to the end of the stream with ``follow=False``.
+
+        Raises :class:`~sluicemq.Held`, :class:`~sluicemq.Gap`, and what the broker refuses for good.
+        """
+        self._questions = Questions()
+        self._connection = Connection(self.endpoint, self._questions)
+        self._questions.attach(self._connection)
+        self._connection.start()
+        try:
+            while not self._stop.is_set():
+                if self._hold_and_follow():
+                    return
+        finally:
+            self._connection.close()
+
+    def start(self) -> None:
+        """Do the same in a thread; :meth:`stop` or :meth:`join` raise what ended it."""
+        self._thread = threading.Thread(target=self._run_in_thread, name=f"sluicemq-{self.name}", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Finish the batch under way, store the watermark, release the hold; from any thread."""
+        self._stop.set()
+        if self._thread and threading.current_thread() is not self._thread:
+            self.join()
+
+    def join(self, timeout: float | None = None) -> bool:
+        """Wait until it has ended, and raise what ended it; False after ``timeout`` seconds."""
+        if self._thread is None:
+            return True
+        self._thread.join(timeout)
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+        return not self._thread.is_alive()
+
+    def close(self) -> None:
+        """Do the same as :meth:`stop`."""
+        self.stop()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _run_in_thread(self) -> None:
+        try:
+            self.run()
+        except BaseException as error:  # noqa: BLE001 - raised where somebody joins
+            self._failure = error
+            if not isinstance(error, SluiceError):
+                native.log.warning(
+                    "subscription %s of stream %s ended", self.name, self.stream, exc_info=True
+                )
+
+    # ------------------------------------------------------------ one hold
+
+    def _hold_and_follow(self) -> bool:
+        """True: the end is reached."""
+        hold = self._hold()
+        if hold is None:
+            return True
+        epoch = self._connection.epoch
+        try:
+            ended = self._work(hold, epoch)
+        except LeaseLost:
+            native.log.warning("subscription %s of stream %s: another has taken over", self.name, self.stream)
+            return False
+        except (Timeout, Unavailable) as error:
+            native.log.warning("subscription %s of stream %s: %s", self.name, self.stream, error)
+            self._stop.wait(_STANDBY)
+            return False
+        if ended or self._stop.is_set():
+            self._release(hold)
+        return ended
+
+    def _hold(self) -> Hold | None:
+        """Hold it, or wait until it can be held; None: stopped."""
+        while not self._stop.is_set():
+            try:
+                found = self._ask(wire.HOLD, self.stream, self.name, self.kind, self._options)
+                self.position = found["watermark"]
+                return Hold(found["fence"], found["watermark"])
+            except Held as error:
+                if not self._waits or not self._stands_by():
+                    raise
+                native.log.debug("standing by: %s", error)
+                self._stop.wait(_STANDBY)
+            except (Timeout, Unavailable) as error:
+                native.log.warning("subscription %s of stream %s: %s", self.name, self.stream, error)
+                self._stop.wait(_STANDBY)
+        return None
+
+    def _stands_by(self) -> bool:
+        """Whether who holds it is of the same kind."""
+        rows = self._ask(wire.SUBS, self.stream)
+        held = next((row for row in rows if row["name"] == self.name), None)
+        return held is None or held["kind"] in (None, self.kind)
+
+    def _work(self, hold: Hold, epoch: int) -> bool:
+        """True: at the end; False: stopped, or the connection has ended, with which the hold has."""
+        if self._begin is not None and self._after is not None and hold.watermark == self._after:
+            self._again(self._begin, hold.fence)
+        at = hold.watermark if self._watermark is None else self._again(self._watermark)
+        with Reader(
+            self.endpoint, self.stream, at, topics=self._topics, follow=self._follows, on_gap=self._on_gap
+        ) as reader:
+            while not self._stop.is_set() and self._connection.epoch == epoch:
+                messages = reader.read_batch(self._batch, _LOOK)
+                if messages:
+                    self._again(self._handler, Batch(messages, hold.fence, reader.newest))
+                ended = reader.ended
+                if messages or ended or reader.passed - self.position >= _PASSED:
+                    self._mark(hold, reader.passed)
+                if ended:
+                    return True
+        return False
+
+    def _again(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call it until it does not raise; what it raises when this one stops ends the hold."""
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                return function(*args)
+            except Exception as error:
+                native.log.warning(
+                    "subscription %s of stream %s: a handler failed, it is tried again in %.1f s",
+                    *(self.name, self.stream, pause),
+                    exc_info=True,
+                )
+                if self._stop.wait(pause):
+                    raise Unavailable(f"stopped before a handler that fails was through: {error}") from error
+                pause = min(_LONGEST_PAUSE, 2 * pause)
+
+    def _mark(self, hold: Hold, watermark: int) -> None:
+        """Store it, for as long as it takes: what was worked on must not be worked on again."""
+        if watermark <= self.position:
+            return
+        self._ask(wire.MARK, self.stream, self.name, hold.fence, watermark)
+        self.position = watermark
+
+    def _release(self, hold: Hold) -> None:
+        self._ask(wire.FREE, self.stream, self.name, hold.fence)
+
+    def _ask(self, verb: bytes, *fields: Any) -> Any:
+        return self._questions.ask(verb, *fields, timeout=self._timeout)
