@@ -210,6 +210,31 @@ def test_stopping_twice_or_before_the_start_is_harmless(tmp_path: Path) -> None:
         assert not alive(pid)
 
 
+def test_its_log_is_rotated_while_it_runs_and_few_files_are_kept(tmp_path: Path) -> None:
+    with running(tmp_path, log_limit=20_000, log_check=0.05) as store:
+        pid, kept = store.pid, ["mongod.log", "mongod.log.1", "mongod.log.2", "mongod.log.3"]
+        with Mongo(store.uri) as client:
+            client.admin.command("profile", 0, slowms=-1)  # each command is a line of its log
+
+            def has_rotated() -> bool:
+                for _ in range(50):
+                    client.admin.command("ping", comment="x" * 500)
+                return (tmp_path / kept[-1]).exists()
+
+            wait_until(has_rotated, what="three rotations")
+            client.admin.command("ping", comment="the newest of all")
+            # What it writes after a rotation stands in the new file, so it has opened that.
+            newest = (tmp_path / kept[0], tmp_path / kept[1])
+            wait_until(
+                lambda: any("the newest of all" in each.read_text() for each in newest if each.exists())
+            )
+
+            client.admin.command("profile", 0, slowms=1000)
+            wait_until(lambda: sorted(each.name for each in tmp_path.glob("mongod.log*")) == kept)
+
+        assert store.pid == pid
+
+
 def test_the_former_log_is_kept_once_and_the_new_one_starts_empty(tmp_path: Path) -> None:
     tmp_path.joinpath("mongod.log").write_text("from the run before")
 
@@ -262,8 +287,8 @@ def test_under_gevent_the_hub_goes_on_while_mongod_starts_and_comes_back(tmp_pat
 
 
 @contextmanager
-def running(folder: Path) -> Iterator[EmbeddedMongo]:
-    store = EmbeddedMongo(folder, cache_gb=0.25)
+def running(folder: Path, **settings: Any) -> Iterator[EmbeddedMongo]:
+    store = EmbeddedMongo(folder, cache_gb=0.25, **settings)
     try:
         store.start()
         yield store

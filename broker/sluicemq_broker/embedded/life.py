@@ -6,7 +6,7 @@ Layout of the data folder::
     mongo/       the data files
     mongod.pid   the mongod last started here
     mongod.port  the port it used, kept across restarts where it is free
-    mongod.log   mongod's log, bounded; mongod.log.1 is the run before
+    mongod.log   mongod's log; mongod.log.1 to .3 are what was before, rotated by size and at each start
 
 For trying, tests and one small host; production names a replica set with ``mongodb_uri``.
 """
@@ -16,10 +16,10 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import signal
 import subprocess
 import threading
 import time
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from pymongo import MongoClient
@@ -40,8 +40,8 @@ _FORMER_TIMEOUT: Final = 10.0  # for a killed broker's mongod; the kernel kills 
 _STOP_TIMEOUT: Final = 20.0  # a clean stop takes 1 s
 _HURRIED_TIMEOUT: Final = 1.0  # mongod recovers from its journal, so to kill it is safe
 _LONGEST_BACKOFF: Final = 5.0
-_LOG_LIMIT: Final = 32 * 2**20
-_LOG_CHECK: Final = 60.0
+_LOG_LIMIT: Final = 8 * 2**20
+_LOG_CHECK: Final = 5.0
 
 _PARAMETERS: Final = (
     "diagnosticDataCollectionEnabled=false",  # 0.5 % of a core at rest becomes 0.3 %
@@ -53,16 +53,24 @@ _PARAMETERS: Final = (
 class EmbeddedMongo:
     """One mongod, a single-node replica set on 127.0.0.1, in a folder of its own.
 
-    ``cache_gb`` bounds WiredTiger's cache; by default a quarter of the memory, at most 1 GB.
+    ``cache_gb`` bounds WiredTiger's cache; by default a quarter of the memory, at most 1 GB. Its log is
+    looked at every ``log_check`` seconds, and rotated where it has more than ``log_limit`` bytes.
     The thread that calls :meth:`start` must live as long as the mongod: the kernel ties them.
     """
 
     def __init__(
-        self, data_dir: Path, *, log: logging.Logger | None = None, cache_gb: float | None = None
+        self,
+        data_dir: Path,
+        *,
+        log: logging.Logger | None = None,
+        cache_gb: float | None = None,
+        log_limit: int = _LOG_LIMIT,
+        log_check: float = _LOG_CHECK,
     ) -> None:
         self._dir = data_dir.absolute()
         self._log = log or logging.getLogger("broker.embedded")
         self._cache_gb = max(0.25, cache_gb if cache_gb is not None else _default_cache_gb())
+        self._log_limit, self._log_check = log_limit, log_check
         self._lock: TextIO | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._watcher: threading.Thread | None = None
@@ -142,8 +150,7 @@ class EmbeddedMongo:
 
     def _launch(self) -> subprocess.Popen[bytes]:
         log = self._dir / "mongod.log"
-        if log.exists():
-            log.replace(self._dir / "mongod.log.1")
+        mongod.rotate(log)
         self._process = mongod.launch(self._command(log), log)
         (self._dir / "mongod.pid").write_text(str(self._process.pid))
         return self._process
@@ -160,7 +167,15 @@ class EmbeddedMongo:
         }
         words = [word for name, value in options.items() for word in (f"--{name}", value)]
         words += [word for parameter in _PARAMETERS for word in ("--setParameter", parameter)]
-        return [str(mongod.find_mongod()), *words, "--logappend", "--quiet", "--nounixsocket"]
+        return [
+            str(mongod.find_mongod()),
+            *words,
+            "--logappend",
+            "--logRotate",
+            "reopen",
+            "--quiet",
+            "--nounixsocket",
+        ]
 
     def _came_up(self, process: subprocess.Popen[bytes]) -> bool:
         """True when mongod takes writes, False if its port was taken; raises for all else."""
@@ -178,9 +193,9 @@ class EmbeddedMongo:
     def _watch(self) -> None:
         while (process := self._process) and not self._stopping.is_set():
             try:
-                code = process.wait(_LOG_CHECK)
+                code = process.wait(self._log_check)
             except subprocess.TimeoutExpired:
-                self._bound_log()
+                self._bound_log(process)
                 continue
             if not self._stopping.is_set():
                 self._log.error("%s; restarting it", mongod.why_it_ended(code, self._dir / "mongod.log"))
@@ -200,12 +215,21 @@ class EmbeddedMongo:
             self._stopping.wait(pause)
             pause = min(pause * 2, _LONGEST_BACKOFF)
 
-    def _bound_log(self) -> None:
-        """mongod appends (O_APPEND), so its log can be cut under it."""
+    def _bound_log(self, process: subprocess.Popen[bytes]) -> None:
+        """Rotate a log that has grown.
+
+        Only a mongod that has come up is told to open it anew: before that the signal would end it. One that
+        rotated less than a second ago does nothing, so it is told again where the log is still missing. Where
+        this process is killed between the two statements, the kernel ends mongod too.
+        """
         log = self._dir / "mongod.log"
-        with suppress(OSError):
-            if log.stat().st_size > _LOG_LIMIT:
-                os.truncate(log, 0)
+        try:
+            if log.exists() and log.stat().st_size <= self._log_limit:
+                return
+            mongod.rotate(log)
+            process.send_signal(signal.SIGUSR1)
+        except OSError as error:  # a full disk; the next look tries again
+            self._log.warning("mongod.log can't be rotated: %s", error)
 
 
 def _locked(folder: Path) -> TextIO:

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import sysconfig
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -83,6 +84,15 @@ def launch(command: list[str], log: Path) -> subprocess.Popen[bytes]:
             stderr=out,
             start_new_session=True,
         )
+
+
+def rotate(log: Path, kept: int = 3) -> None:
+    """Make way for a new log: ``log`` is ``log.1`` then, that ``log.2``, and so on; the oldest goes."""
+    if log.exists():
+        files = [log, *(log.with_name(f"{log.name}.{number}") for number in range(1, kept + 1))]
+        for file, older in reversed(list(pairwise(files))):
+            if file.exists():
+                file.replace(older)
 
 
 def why_it_ended(code: int, log: Path) -> str:
