@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic
 from types import FrameType, TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from sluicemq import forks, handlers, wire
 from sluicemq.errors import Reject, Release, Rollback, SluiceError
@@ -19,6 +19,9 @@ from sluicemq.transport import exits, native
 from sluicemq.transport.assignment import Assignment, Verdict
 from sluicemq.transport.connection import Connection
 from sluicemq.transport.pop import PopAssignment
+
+#: Seconds that running handlers have by default when a worker is stopped.
+STOP_TIMEOUT: Final = 30.0
 
 
 class Worker:
@@ -50,6 +53,8 @@ class Worker:
     a warning in the log that names the nearest one there is; with ``wait_for_queue=False`` ``run()`` raises
     :class:`~sluicemq.NotFound`.
 
+    ``on_stop``, if given, is called once when it begins to stop, before handlers are waited for.
+
     ``run()`` blocks until SIGTERM or SIGINT; or ``start()`` and ``stop()``, or ``with``. In a
     process patched by gevent the threads are greenlets.
 
@@ -65,9 +70,10 @@ class Worker:
         *,
         prefetch: int = 1,
         concurrency: int = 1,
-        stop_timeout: float = 30.0,
+        stop_timeout: float = STOP_TIMEOUT,
         pop: bool = False,
         wait_for_queue: bool = True,
+        on_stop: Callable[[], None] | None = None,
     ) -> None:
         if prefetch < 1 or concurrency < 1:
             raise ValueError("prefetch and concurrency are at least 1")
@@ -78,6 +84,7 @@ class Worker:
         self._prefetch = max(prefetch, concurrency)
         self._concurrency = concurrency
         self._stop_timeout = stop_timeout
+        self._on_stop = on_stop
         self._pop = pop
         self._wait_for_queue = wait_for_queue
         self._started_in: int | None = None
@@ -179,6 +186,8 @@ class Worker:
         with self._stopping:
             if self._threads and not self._stopped:
                 self._stopped = True
+                if self._on_stop:
+                    self._on_stop()
                 seconds = self._stop_timeout if timeout is None else timeout
                 if self._pop:
                     self._work_off(seconds)

@@ -184,7 +184,8 @@ def test_push_makes_a_job_of_every_line(broker: StubBroker, run: Run) -> None:
 def test_push_makes_a_job_of_every_file_and_of_stdin(broker: StubBroker, run: Run, tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"\x00a\n")
     result = run("--json", "push", "mail", "--file", str(tmp_path / "a"), "--file", "-", stdin=b"b\nc\n")
-    assert json.loads(result.stdout) == {"queue": "mail", "pushed": 2, "refused": 0}
+    ids = [job_id for job_id, _payload in broker.pushed()]
+    assert json.loads(result.stdout) == {"queue": "mail", "pushed": 2, "refused": 0, "ids": ids}
     assert [payload for _id, payload in broker.pushed()] == [b"\x00a\n", b"b\nc\n"]
 
 
@@ -240,7 +241,8 @@ def test_push_of_many_counts_what_is_refused_and_ends_with_1(broker: StubBroker,
     broker.on[wire.PUSH] = refuse_evens
     result = run("--json", "push", "mail", "--lines", stdin=b"".join(b"%d\n" % n for n in range(50)))
     assert result.exit_code == 1
-    assert json.loads(result.stdout) == {"queue": "mail", "pushed": 25, "refused": 25}
+    told = json.loads(result.stdout)
+    assert (told["pushed"], told["refused"], told["ids"].count(None)) == (25, 25, 25)
     assert result.stderr.count("refused: no") == 10
 
 
@@ -517,7 +519,7 @@ def test_work_tells_at_its_end_what_it_has_done(broker: StubBroker) -> None:
     broker.deliver(peer, "q", [b"good", b"bad", b"good too"])
     broker.wait_until(lambda: len(broker.settled()) == 3)
     output, errors = end_work(process)
-    assert json.loads(output) == {"committed": 2, "rejected": 0, "rolled_back": 1}
+    assert json.loads(output) == {"queue": "q", "committed": 2, "rejected": 0, "rolled_back": 1}
     assert errors.endswith("2 committed, 0 rejected, 1 rolled back\n")
 
 
@@ -603,7 +605,9 @@ def test_work_does_not_count_what_came_too_late(broker: StubBroker) -> None:
         broker.deliver(peer, "q", [payload])
     broker.wait_until(lambda: len(broker.settled()) == 3)
     output, errors = end_work(process)
-    assert json.loads(output) == {"committed": 2, "rejected": 0, "rolled_back": 0, "too_late": 1}
+    assert json.loads(output) == {
+        "queue": "q", "committed": 2, "rejected": 0, "rolled_back": 0, "too_late": 1
+    }  # fmt: skip
     assert errors.endswith("2 committed, 0 rejected, 0 rolled back, 1 too late\n")
 
 

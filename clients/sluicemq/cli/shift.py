@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable
 
+from sluicemq import wire
 from sluicemq.cli.output import Session
-from sluicemq.errors import Release, SluiceError
+from sluicemq.errors import Reject, Release, SluiceError
 from sluicemq.job import Job
 from sluicemq.worker import Worker
 
 _DRAINED = 1.0  # seconds without a job
+_VERDICTS = {"committed": wire.COMMIT, "rejected": wire.REJECT, "rolled_back": wire.ROLLBACK}
 
 
 class Impossible(Exception):
@@ -23,6 +26,7 @@ class Shift:
     def __init__(
         self, session: Session, queue: str, task: Callable[[Job], bytes | None], *,
         prefetch: int, concurrency: int, count: int | None, pop: bool = False, wait_for_queue: bool = False,
+        on_stop: Callable[[], None] | None = None,
     ) -> None:  # fmt: skip
         self._session = session
         self._queue = queue
@@ -31,16 +35,19 @@ class Shift:
         self._fault: BaseException | None = None
         self._change = threading.Condition()
         self._running = 0
+        self._counts: Counter[str] = Counter()
         self._stirred = False
         self._worker = Worker(
-            session.endpoint, queue, self._handle,
-            prefetch=prefetch, concurrency=concurrency, pop=pop, wait_for_queue=wait_for_queue,
+            session.endpoint, queue, self._handle, prefetch=prefetch, concurrency=concurrency, pop=pop,
+            wait_for_queue=wait_for_queue, on_stop=on_stop,
         )  # fmt: skip
 
     @property
-    def late(self) -> dict[str, int]:
-        """How many verdicts came too late, by kind."""
-        return self._worker.late_by_kind
+    def counts(self) -> dict[str, int]:
+        """What became of the jobs; verdicts that came too late are told apart from those."""
+        late = self._worker.late_by_kind
+        counts = {name: self._counts[verb] - late.get(verb, 0) for name, verb in _VERDICTS.items()}
+        return counts | ({"too_late": sum(late.values())} if late else {})
 
     def run(self, *, until_drained: bool) -> None:
         """Work until the end; raises what made it impossible to go on."""
@@ -52,13 +59,23 @@ class Shift:
 
     def _handle(self, job: Job) -> bytes | None:
         self._note(+1)
+        verdict = wire.ROLLBACK
         try:
-            return self._task(job)
+            result = self._task(job)
+        except Reject:
+            verdict = wire.REJECT
+            raise
         except Impossible as impossible:
+            verdict = wire.RELEASE
             self._fault = impossible.__cause__
             self._worker.stop()
             raise Release from impossible
+        else:
+            verdict = wire.COMMIT
+            return result
         finally:
+            with self._change:
+                self._counts[verdict] += 1
             self._note(-1)
             self._count_down()
 

@@ -9,21 +9,21 @@ import signal
 import subprocess
 import sys
 import threading
-from collections import Counter
+from time import monotonic
 from typing import Any, Protocol
 
 import click
 
-from sluicemq import wire
 from sluicemq.claim import MOST_CLAIMED
-from sluicemq.cli.output import Session, Unwritable, printable
+from sluicemq.cli.output import Session, Unwritable, printable, span
 from sluicemq.cli.shift import Impossible, Shift
 from sluicemq.errors import Reject, Rollback
 from sluicemq.job import Job
+from sluicemq.worker import STOP_TIMEOUT
 
 REJECT_STATUS = 100
 _NOT_RUN = {126: "can't be run", 127: "is not found"}
-_VERDICTS = {"committed": wire.COMMIT, "rejected": wire.REJECT, "rolled_back": wire.ROLLBACK}
+_NAMED = 5  # jobs that are waited for
 
 
 @click.command()
@@ -59,13 +59,18 @@ def work(
     _log_to_stderr()
     task: _Task = _Print(session) if command is None else _Exec(session, command)
     shift = Shift(
-        session, queue, task,
-        prefetch=prefetch, concurrency=concurrency, count=count, pop=pops, wait_for_queue=waits,
+        session, queue, task, prefetch=prefetch, concurrency=concurrency, count=count, pop=pops,
+        wait_for_queue=waits, on_stop=task.stopping,
     )  # fmt: skip
     try:
         shift.run(until_drained=drain)
     finally:
-        task.end(shift.late)
+        task.end()
+        if command is not None:
+            session.note(
+                ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in shift.counts.items())
+            )
+    session.result("", queue=queue, **shift.counts)
 
 
 @click.command()
@@ -81,6 +86,9 @@ def pop(session: Session, queue: str, count: int, wait: float) -> None:
     with session.client() as client:
         client.ping()
         jobs = client.pop(queue, count, wait)
+    if session.as_json:
+        session.json({"queue": queue, "jobs": [_described(job) for job in jobs]})
+        return
     for job in jobs:
         _show(session, job)
     if not jobs:
@@ -92,11 +100,13 @@ class _Task(Protocol):
 
     def __call__(self, job: Job) -> bytes | None: ...
 
-    def end(self, late: dict[str, int]) -> None: ...
+    def stopping(self) -> None: ...
+
+    def end(self) -> None: ...
 
 
 class _Print:
-    """Prints payloads; with ``--json`` an object per job."""
+    """Prints payloads; with ``--json`` an object per job, a line each."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -109,7 +119,10 @@ class _Print:
             except Unwritable as error:
                 raise Impossible from error
 
-    def end(self, late: dict[str, int]) -> None:
+    def stopping(self) -> None:
+        """Nothing takes long."""
+
+    def end(self) -> None:
         """Nothing is left."""
 
 
@@ -119,8 +132,7 @@ class _Exec:
     def __init__(self, session: Session, command: str) -> None:
         self._session = session
         self._command = command
-        self._running: set[subprocess.Popen[bytes]] = set()
-        self._counts: Counter[str] = Counter()
+        self._running: dict[subprocess.Popen[bytes], tuple[Job, float]] = {}
 
     def __call__(self, job: Job) -> bytes:
         status, output, errors = self._run(job)
@@ -132,24 +144,28 @@ class _Exec:
         lines = errors.decode(errors="replace").strip().splitlines()
         reason = lines[-1] if lines else f"exit status {status}"
         if status == REJECT_STATUS:
-            self._counts[wire.REJECT] += 1
             raise Reject(reason)
         if status:
-            self._counts[wire.ROLLBACK] += 1
             raise Rollback(reason)
-        self._counts[wire.COMMIT] += 1
         return output
 
-    def end(self, late: dict[str, int]) -> None:
+    def stopping(self) -> None:
+        """Say what is waited for, if anything: a command finishes its job, however long that takes."""
+        running = list(self._running.values())
+        if running:
+            now = monotonic()
+            jobs = ", ".join(f"job {job.id} for {span(now - began)}" for job, began in running[:_NAMED])
+            more = f" and {len(running) - _NAMED} more" if len(running) > _NAMED else ""
+            self._session.note(
+                f"stopping: waiting up to {STOP_TIMEOUT:g} s for {len(running)} of {self._command!r} to end: "
+                f"{jobs}{more}; Ctrl-C ends them now, and their jobs go back"
+            )
+
+    def end(self) -> None:
         """End commands that outlived the deadline: their jobs are somebody else's by now."""
         for process in list(self._running):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-        counts = {name: self._counts[verb] - late.get(verb, 0) for name, verb in _VERDICTS.items()}
-        if late:
-            counts["too_late"] = sum(late.values())
-        self._session.note(", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items()))
-        self._session.result("", **counts)
 
     def _run(self, job: Job) -> tuple[int, bytes, bytes]:
         # A session of its own, so that the terminal's Ctrl-C lets it finish its job.
@@ -157,11 +173,11 @@ class _Exec:
             self._command, shell=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, env=os.environ | _environment(job), start_new_session=True,
         )  # fmt: skip
-        self._running.add(process)
+        self._running[process] = job, monotonic()
         try:
             output, errors = process.communicate(job.payload)
         finally:
-            self._running.discard(process)
+            self._running.pop(process, None)
         return process.returncode, output, errors
 
 

@@ -1,0 +1,289 @@
+"""Many jobs pushed by one command: how far it is, and what is stored when it ends, or is ended by Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from time import monotonic
+from types import FrameType, TracebackType
+from typing import Any, NamedTuple, Self
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn
+
+from sluicemq.cli.output import Session
+from sluicemq.errors import SluiceError, Timeout
+from sluicemq.producer import Producer
+from sluicemq.receipt import Receipt
+
+_REFUSALS_SHOWN = 10
+_A_LOOK = 0.2  # seconds that a push waits for room before it looks whether it is to stop
+_LONGEST_WAIT = 60.0  # seconds for the last confirmations
+_REDRAWN = 0.1  # seconds
+
+
+class Piece(NamedTuple):
+    """One job to be, and how much of the whole it is."""
+
+    payload: bytes
+    share: int
+
+
+class Lines:
+    """The lines of stdin from number ``start`` on; their share is their bytes."""
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+        self.total = _bytes_left()
+
+    def __iter__(self) -> Iterator[Piece]:
+        for number, line in enumerate(sys.stdin.buffer, 1):
+            if number >= self.start:
+                yield Piece(line.removesuffix(b"\n").removesuffix(b"\r"), len(line))
+            elif self.total is not None:
+                self.total -= len(line)
+
+    def place(self, position: int) -> str:
+        """What the job at a position was made of."""
+        return f"line {position + 1}"
+
+
+class Files:
+    """Files, from number ``start`` on; ``-`` is stdin."""
+
+    def __init__(self, files: tuple[Path, ...], start: int) -> None:
+        self.start = start
+        self._files = files
+        self.total: int | None = max(0, len(files) - start + 1)
+
+    def __iter__(self) -> Iterator[Piece]:
+        for file in self._files[self.start - 1 :]:
+            yield Piece(sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes(), 1)
+
+    def place(self, position: int) -> str:
+        """What the job at a position was made of."""
+        return f"file {self._files[position]}"
+
+
+class ManyPushes:
+    """Pushes each piece of a source, and tells what became of them."""
+
+    def __init__(self, session: Session, queue: str, options: dict[str, Any], source: Lines | Files) -> None:
+        self._session = session
+        self._queue = queue
+        self._options = options
+        self._source = source
+        self._next = source.start - 1  # the position of the piece that is not pushed yet
+        self._refused: set[int] = set()
+        self._unanswered: deque[Receipt] = deque()
+        self._ids: list[str] = []
+        self._stop = _Stop()
+        self._over = False
+
+    def run(self) -> None:
+        """Push all of it, or as much as there is time for until Ctrl-C; exits with 1 if not all is stored."""
+        producer = Producer(self._session.endpoint, push_timeout=_A_LOOK, on_refused=self._note)
+        try:
+            with self._stop.heard():
+                self._push_all(producer)
+                self._confirm(producer)
+            self._tell()
+        except SluiceError:
+            self._session.note(self._told())
+            raise
+        finally:
+            self._over = True  # what closing refuses was told as not confirmed
+            with suppress(SluiceError):
+                producer.close(0.0)
+
+    def _push_all(self, producer: Producer) -> None:
+        with _Bar(self._session.err, self._source) as bar:
+            for piece in self._stop.until_asked(self._source):
+                while not self._pushed(producer, piece.payload):
+                    if self._stop.asked:
+                        return
+                bar.add(piece.share)
+
+    def _pushed(self, producer: Producer, payload: bytes) -> bool:
+        """Whether it was pushed: not while there is no room, so that Ctrl-C finds every job on one side."""
+        try:
+            receipts = producer.push_many(self._queue, [payload], start=self._next, **self._options)
+        except Timeout:
+            return False
+        self._next += 1
+        self._unanswered.extend(receipts)
+        while self._unanswered and self._unanswered[0].done:
+            self._unanswered.popleft()
+        if self._session.as_json:
+            self._ids.append(receipts[0].id)
+        return True
+
+    def _confirm(self, producer: Producer) -> None:
+        """Wait for what is under way; after Ctrl-C up to ``--timeout``, after another one not at all."""
+        if not self._stop.asked:
+            self._wait_for_the_rest(producer, _LONGEST_WAIT)
+        if self._stop.asked and producer.unconfirmed:
+            self._stop.wait_for_another()
+            self._session.note(f"stopping: waiting for {producer.unconfirmed} confirmations; Ctrl-C: do not")
+            self._wait_for_the_rest(producer, self._session.timeout)
+
+    def _wait_for_the_rest(self, producer: Producer, seconds: float) -> None:
+        try:
+            with self._stop.at_once():
+                producer.flush(seconds)
+        except KeyboardInterrupt:
+            return
+        except Timeout:
+            if not self._stop.asked:
+                raise
+
+    def _note(self, receipt: Receipt, error: SluiceError) -> None:
+        if self._over:
+            return
+        self._refused.add(receipt.position or 0)
+        if len(self._refused) <= _REFUSALS_SHOWN:
+            self._session.note(f"sluicemq: {self._source.place(receipt.position or 0)} refused: {error}")
+
+    # ------------------------------------------------------------------ the end
+
+    def _unknown(self) -> list[int]:
+        """Positions of the jobs of which the broker has not said what became of them."""
+        return [receipt.position or 0 for receipt in self._unanswered if not receipt.done]
+
+    def _stored(self) -> int:
+        return self._next - self._source.start + 1 - len(self._refused) - len(self._unknown())
+
+    def _told(self) -> str:
+        unknown = self._unknown()
+        text = f"{self._stored()} jobs pushed to {self._queue}, {len(self._refused)} refused"
+        if unknown:
+            text += f", {len(unknown)} not confirmed: they may be stored all the same"
+        if self._stop.asked or unknown:
+            text += f"; go on with --start {self._resume()}"
+        return text
+
+    def _resume(self) -> int:
+        """The number of the first piece that has to be pushed, or pushed again."""
+        return min([self._next, *self._unknown()]) + 1
+
+    def _tell(self) -> None:
+        self._session.note(self._told())
+        unknown = self._unknown()
+        missing = self._refused.union(unknown)
+        ids = [None if at in missing else each for at, each in enumerate(self._ids, self._source.start - 1)]
+        figures = {"queue": self._queue, "pushed": self._stored(), "refused": len(self._refused), "ids": ids}
+        if self._stop.asked:
+            figures |= {"unconfirmed": len(unknown), "start": self._resume()}
+        self._session.result("", **figures)
+        if self._refused or self._stop.asked:
+            click.get_current_context().exit(1)
+
+
+class _Stop:
+    """Ctrl-C and SIGTERM: heard at once while a source is read, else when what is being done is done."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._at_once = False
+        self._unheeded = False
+
+    @contextmanager
+    def heard(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = [(number, signal.signal(number, self._hear)) for number in (signal.SIGINT, signal.SIGTERM)]
+        try:
+            yield
+        finally:
+            for number, handler in before:
+                signal.signal(number, handler)
+
+    def until_asked(self, source: Lines | Files) -> Iterator[Piece]:
+        """The pieces until the signal; one that is being read then is left."""
+        pieces = iter(source)
+        while not self.asked:
+            try:
+                with self.at_once():
+                    piece = next(pieces, None)
+            except KeyboardInterrupt:
+                return
+            if piece is None:
+                return
+            yield piece
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """What stands in here is broken off by the signal, as KeyboardInterrupt."""
+        self._at_once = True
+        try:
+            if self._unheeded:  # it came just before
+                raise KeyboardInterrupt
+            yield
+        finally:
+            self._at_once = False
+
+    def wait_for_another(self) -> None:
+        """What came was heeded: only another signal breaks off what follows."""
+        self._unheeded = False
+
+    def _hear(self, _number: int, _frame: FrameType | None) -> None:
+        self.asked = self._unheeded = True
+        if self._at_once:
+            raise KeyboardInterrupt
+
+
+class _Bar:
+    """How many jobs, how fast, and how much of the whole, where that is known; on a terminal only."""
+
+    def __init__(self, console: Console, source: Lines | Files) -> None:
+        self._source = source
+        self._share = self._jobs = 0
+        self._began = self._drawn = monotonic()
+        jobs = TextColumn("{task.fields[jobs]:,} jobs, {task.fields[rate]:,.0f}/s")
+        columns = (SpinnerColumn(), TextColumn("pushing"), BarColumn(), TaskProgressColumn(), jobs)
+        self._progress = Progress(*columns, console=console, disable=not console.is_terminal)
+        self._task = self._progress.add_task("", total=source.total, jobs=0, rate=0.0)
+
+    def add(self, share: int) -> None:
+        """One job more."""
+        self._share += share
+        self._jobs += 1
+        now = monotonic()
+        if now - self._drawn >= _REDRAWN:
+            self._draw(now)
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._draw(monotonic())
+        self._progress.stop()
+
+    def _draw(self, now: float) -> None:
+        self._drawn = now
+        rate = self._jobs / max(now - self._began, 0.001)
+        self._progress.update(
+            self._task, completed=self._share, total=self._source.total, jobs=self._jobs, rate=rate
+        )
+
+
+def _bytes_left() -> int | None:
+    """Of a file as stdin; None of a pipe."""
+    try:
+        file = sys.stdin.fileno()
+        status = os.fstat(file)
+        return status.st_size - os.lseek(file, 0, os.SEEK_CUR) if stat.S_ISREG(status.st_mode) else None
+    except (OSError, ValueError):  # a stdin of tests, which is no file
+        return None

@@ -1,0 +1,152 @@
+"""Every command has ``--json``, and prints one JSON object on stdout with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from launcher import BrokerProcess, tcp
+from sluicemq import Client, Producer
+from sluicemq.cli.app import app
+
+#: How each command is called on a queue of its own; ID is a job that lies ready there. Those that run until
+#: they are ended are ended by SIGTERM once they have printed something.
+CALLS = {
+    "push": ["QUEUE", "x"],
+    "push --lines": ["QUEUE", "--lines"],
+    "pop": ["QUEUE"],
+    "work": ["QUEUE", "--exec", "cat", "--drain"],
+    "call": ["QUEUE", "x", "--timeout", "0.2"],
+    "result": ["QUEUE", "ID"],
+    "queues": [],
+    "stats": [],
+    "history": ["QUEUE"],
+    "peek": ["QUEUE"],
+    "show": ["QUEUE", "ID"],
+    "cancel": ["QUEUE", "ID"],
+    "promote": ["QUEUE", "ID"],
+    "change": ["QUEUE", "ID", "--priority", "3"],
+    "pause": ["QUEUE"],
+    "resume": ["QUEUE"],
+    "purge": ["QUEUE", "--yes"],
+    "delete": ["QUEUE", "--yes"],
+    "dead list": ["QUEUE"],
+    "dead show": ["QUEUE", "ID"],
+    "dead redrive": ["QUEUE", "--all"],
+    "dead purge": ["QUEUE", "--yes"],
+    "done list": ["QUEUE"],
+    "done show": ["QUEUE", "ID"],
+    "ping": [],
+    "config check": [],
+    "device": ["streamer", "tcp://127.0.0.1:*", "tcp://127.0.0.1:*"],
+    "serve": ["--mongodb-uri", "URI", "--endpoint", "tcp://127.0.0.1:*", "--config", "NO_DEVICES"],
+}
+#: Measures, which tests of its own see; prints a script for a shell.
+ELSEWHERE = {"bench", "completion"}
+#: Those that become another program; the first two last until they are ended.
+BECOMING = {"device", "serve", "config check"}
+LASTING = {"device", "serve"}
+
+
+def commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from commands(command, (*path, name))
+        else:
+            yield (*path, name)
+
+
+@pytest.fixture(scope="module")
+def broker(mongo_uri: str) -> Iterator[BrokerProcess]:
+    with BrokerProcess(mongo_uri, "test_json", config={"devices": []}) as running:
+        yield running
+
+
+def test_every_command_is_called_here() -> None:
+    named = {" ".join(word for word in call.split() if not word.startswith("-")) for call in CALLS}
+    assert {" ".join(path) for path in commands(app)} - ELSEWHERE == named
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+@pytest.mark.parametrize("call", CALLS)
+def test_it_prints_one_json_object_on_stdout(
+    broker: BrokerProcess, mongo_uri: str, tmp_path: Path, call: str, *, before: bool
+) -> None:
+    name = " ".join(word for word in call.split() if not word.startswith("-"))
+    queue = f"{name.replace(' ', '-')}-{before}".lower()
+    endpoint = broker.doors["smq"]
+    with Producer(endpoint) as producer:
+        job = producer.push(queue, b"x").id
+    (tmp_path / "none.toml").write_text(f"devices = []\n[broker]\ndata_dir = '{tmp_path}'\n")
+    given = {"QUEUE": queue, "ID": job, "URI": mongo_uri, "NO_DEVICES": str(tmp_path / "none.toml")}
+    words = [given.get(word, word) for word in CALLS[call]]
+    command = ["--json", *name.split(), *words] if before else [*name.split(), *words, "--json"]
+
+    if name in BECOMING:
+        output = printed_by_program(command, endpoint, lasting=name in LASTING)
+    else:
+        output = printed(command, endpoint)
+
+    lines = output.splitlines()
+    assert len(lines) == 1, output
+    assert isinstance(json.loads(lines[0]), dict)
+
+
+def test_jobs_that_are_printed_are_a_line_each_and_their_sum_is_the_last(broker: BrokerProcess) -> None:
+    with Producer(broker.doors["smq"]) as producer:
+        producer.push_many("printed", [b"1", b"2"])
+    command = ["--json", "work", "printed", "--print", "--drain"]
+
+    lines = [json.loads(line) for line in printed(command, broker.doors["smq"]).splitlines()]
+
+    assert [line["payload"] for line in lines[:2]] == ["1", "2"]
+    assert lines[2:] == [{"queue": "printed", "committed": 2, "rejected": 0, "rolled_back": 0}]
+
+
+def test_a_pop_of_an_empty_queue_is_an_object_without_jobs(broker: BrokerProcess) -> None:
+    with Client(broker.doors["smq"]) as client, Producer(broker.doors["smq"]) as producer:
+        producer.push("emptied", b"x").wait(60)
+        command = ["--json", "pop", "emptied"]
+        first, second = (json.loads(printed(command, broker.doors["smq"])) for _ in range(2))
+        assert client.peek("emptied") == []
+    assert [job["payload"] for job in first["jobs"]] == ["x"]
+    assert second == {"queue": "emptied", "jobs": []}
+
+
+def test_a_configuration_that_is_wrong_is_an_object_with_all_that_is(tmp_path: Path) -> None:
+    (tmp_path / "wrong.toml").write_text("[broker]\nlease = 0\nhwm = 0\n")
+    command = ["--json", "config", "check", str(tmp_path / "wrong.toml")]
+
+    found = json.loads(printed_by_program(command, tcp()))
+
+    assert found["valid"] is False
+    assert [each["place"].rpartition(" ")[2] for each in found["errors"]] == ["lease", "hwm"]
+
+
+def printed(command: list[str], endpoint: str) -> str:
+    """What a command prints on stdout."""
+    return CliRunner().invoke(app, command, input="one\ntwo\n", env={"SLUICEMQ_ENDPOINT": endpoint}).stdout
+
+
+def printed_by_program(command: list[str], endpoint: str, *, lasting: bool = False) -> str:
+    """The same of one that becomes another program; one that lasts is ended after its first line."""
+    program = [sys.executable, "-m", "sluicemq.cli", *command]
+    environment = {**os.environ, "SLUICEMQ_ENDPOINT": endpoint}
+    with subprocess.Popen(program, env=environment, text=True, stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        try:
+            first = process.stdout.readline() if lasting else ""
+            if lasting:
+                process.send_signal(signal.SIGTERM)
+            return first + process.communicate(timeout=120)[0]
+        finally:
+            process.kill()
