@@ -13,6 +13,7 @@ from faulty_mongo import FaultyDatabase, Line
 from jobs import NOW
 from sluicemq.errors import SluiceError, Unavailable
 from sluicemq_broker.config import Config
+from sluicemq_broker.doors.frames import JobMaker
 from sluicemq_broker.doors.smq.administration import Admin
 from sluicemq_broker.queue.census import Census
 from sluicemq_broker.queue.context import Context
@@ -20,11 +21,13 @@ from sluicemq_broker.queue.history import History
 from sluicemq_broker.queue.owners import Owners
 from sluicemq_broker.queue.queues import Queues
 from sluicemq_broker.queue.retry import Retry
+from sluicemq_broker.queue.schedules import Schedules
 from sluicemq_broker.queue.sweeper import Sweeper
 from sluicemq_broker.runtime.counters import Counters
 from sluicemq_broker.runtime.turns import Turns
 from sluicemq_broker.store.connection import ServerClock
 from sluicemq_broker.store.leases import LeaseStore
+from sluicemq_broker.store.schedules import ScheduleStore
 from sluicemq_broker.store.state import StoreState
 from sluicemq_devices.doors.switchboard import Switchboard
 from virtual_time import VirtualTime, come_to_rest
@@ -96,8 +99,10 @@ class SmallBroker:
         self.sweeper = Sweeper(self.queues, context)
         census = Census(self.queues, context)
         history = History(self.queues, census, context, lambda _name: database, "test", name)
+        maker = JobMaker(clock, 1 << 20)
+        schedules = Schedules(ScheduleStore(database), self.queues, context, maker.make)
         turns, board = Turns(self.counters), Switchboard()
-        self.admin = Admin(self.queues, census, context, turns, board, StoreState(), history)
+        self.admin = Admin(self.queues, census, context, turns, board, StoreState(), history, schedules)
         self.queue = self.queues.open("mail")
         self.owners.use()
         self.sweeper.sweep()

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from time import monotonic
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from sluicemq import forks, wire
 from sluicemq.claim import Claim, pop
+from sluicemq.headers import as_bytes, as_headers
 from sluicemq.job import Job
-from sluicemq.options import Seconds, in_seconds
+from sluicemq.options import JobOptions, Seconds, in_seconds
 from sluicemq.transport.connection import Connection
 from sluicemq.transport.endpoints import chosen
 from sluicemq.transport.questions import Questions
@@ -181,6 +182,55 @@ class Client:
     def forget(self, stream: str, name: str) -> None:
         """Remove a subscription that nobody holds; raises :class:`~sluicemq.Held`."""
         self._act(wire.FORGET, stream, name)
+
+    def schedules(self) -> list[dict[str, Any]]:
+        """All recurring jobs: when each runs next (``next_at``, Unix seconds), how many it has pushed."""
+        return list(self._read(wire.SCHEDULE, wire.LIST, {}))
+
+    def add_schedule(
+        self,
+        name: str,
+        queue: str,
+        payload: bytes,
+        *,
+        cron: str | None = None,
+        timezone: str = "UTC",
+        every: Seconds | None = None,
+        misfire: str = "one",
+        **options: Unpack[JobOptions],
+    ) -> dict[str, Any]:
+        """Push a job again and again: at the times of a ``cron`` expression, or ``every`` so often.
+
+        Each run is pushed once, however many brokers there are; one of this name is replaced. ``cron`` has
+        five fields, in the hours of ``timezone``; ``misfire`` is what becomes of runs for which no broker was
+        there: ``skip``, ``one`` (the last) or ``all``. ``options`` are those of
+        :meth:`~sluicemq.Producer.push` without ``dedupe_id`` and ``not_before``. Returns it as
+        :meth:`schedules` does; raises :class:`~sluicemq.BadHeaders` for what can't be.
+        """
+        if (cron is None) == (every is None):
+            raise TypeError("a schedule has either cron or every")
+        when: dict[str, Any] = {"cron": cron, "timezone": timezone}
+        if every is not None:
+            when = {"every": in_seconds(every)}
+        headers, _ = as_headers(options)
+        about = {"name": name, "queue": queue, "payload": as_bytes(payload), "misfire": misfire, **when}
+        return dict(self._read(wire.SCHEDULE, wire.ADD, {**about, "options": headers or {}}))
+
+    def remove_schedule(self, name: str) -> None:
+        """Push no more of it; raises :class:`~sluicemq.NotFound`."""
+        self._act(wire.SCHEDULE, wire.REMOVE, {"name": name})
+
+    def pause_schedule(self, name: str) -> None:
+        """Push nothing of it until it is resumed; raises :class:`~sluicemq.NotFound`."""
+        self._read(wire.SCHEDULE, wire.SUSPEND, {"name": name})
+
+    def resume_schedule(self, name: str) -> dict[str, Any]:
+        """Go on with its next run; those in between are left out. Raises :class:`~sluicemq.NotFound`."""
+        return dict(self._read(wire.SCHEDULE, wire.GO_ON, {"name": name}))
+
+    def run_schedule(self, name: str) -> str:
+        """Push one job of it now, whatever its times; the job's id. Raises :class:`~sluicemq.NotFound`."""
+        return str(self._act(wire.SCHEDULE, wire.RUN, {"name": name}))
 
     def result(self, queue: str, id: str, wait: Seconds = 0.0) -> bytes:  # noqa: A002
         """The result of a job, waiting for it for so long, at most.

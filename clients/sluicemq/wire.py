@@ -69,6 +69,11 @@ From the client::
     SUBS    [n, stream|nil]                             -> [{stream, name, watermark, behind, ...}, ...]
     SEEK    [n, stream, name, watermark]                -> nil     of one that nobody holds; -1: the newest
     FORGET  [n, stream, name]                           -> nil     of one that nobody holds
+    SCHEDULE [n, action, {name?, ...}]                  -> recurring jobs: ``list`` -> [{name, ...}, ...],
+                                                           ``add`` {name, queue, payload, cron?, timezone?,
+                                                           every?, misfire?, options?} and ``resume`` ->
+                                                           {name, next_at, ...}, ``remove``, ``pause`` ->
+                                                           nil, ``run`` -> id of the job
 
 From the broker, unasked::
 
@@ -164,6 +169,7 @@ FREE: Final = b"FREE"
 SUBS: Final = b"SUBS"
 SEEK: Final = b"SEEK"
 FORGET: Final = b"FORGET"
+SCHEDULE: Final = b"SCHEDULE"
 OK: Final = b"OK"
 ERROR: Final = b"ERROR"
 
@@ -171,6 +177,14 @@ COMMIT: Final = "COMMIT"
 ROLLBACK: Final = "ROLLBACK"
 REJECT: Final = "REJECT"
 RELEASE: Final = "RELEASE"
+
+#: What a SCHEDULE can be about.
+LIST: Final = "list"
+ADD: Final = "add"
+REMOVE: Final = "remove"
+SUSPEND: Final = "pause"
+GO_ON: Final = "resume"
+RUN: Final = "run"
 
 #: What of a queue can be paused: handing out jobs, taking jobs in.
 DELIVERY: Final = "delivery"
@@ -224,6 +238,7 @@ _MOST_BYTES_OF: Final = {
     SETTLE: sys.maxsize,
     READ: 512 * 1024,
     REDRIVE: 256 * 1024,
+    SCHEDULE: 256 * 1024,
 }
 _QUEUE_NAME: Final = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 

@@ -65,6 +65,8 @@ class ProxiedQueue:
         self._args = (proxy, broker, mongo)
         self._proxy = proxy
         self._jobs = mongo[broker.config["broker"]["database"]][f"queue.{self.name}"]
+        if self._jobs.name not in self._jobs.database.list_collection_names():
+            self._jobs.database.create_collection(self._jobs.name)  # as if it had been pushed to
         self._cuts_before = len(proxy.cuts)
 
     def of(self, name: str) -> ProxiedQueue:

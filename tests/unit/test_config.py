@@ -183,6 +183,13 @@ DEVICE = '[[devices]]\nkind = "{}"\n'
         ("[devices]", r"expected \[\[devices\]\]"),
         ("[[devices]]\nfrontend = 'tcp://*:1'", r"\[\[devices\]\] no\. 1: kind is missing"),
         (DEVICE.format("streamr"), "kind: expected one of .* did you mean streamer"),
+        ("[schedules.a]\ncron = '* * * * *'", "queue is missing"),
+        ("[schedules.a]\nqueue = 'q'", "either cron or every"),
+        ("[schedules.a]\nqueue = 'q'\ncron = '61 * * * *'", "Bad minute"),
+        ("[schedules.a]\nqueue = 'q'\nevery = 5\nmisfire = 'al'", "misfire: expected .* did you mean all"),
+        ("[schedules.a]\nqueue = 'q'\nevery = 5\noptions = { id = 'x' }", "'id': unknown key"),
+        ("[schedules.a]\nqueue = 'q'\nevery = 5\noptions = { priority = 300 }", "priority: a whole number"),
+        ("[schedules.'a b']\nqueue = 'q'\nevery = 5", "a queue's name"),
         (DEVICE.format("streamer"), "expected a frontend, a backend or both"),
         (
             DEVICE.format("queue") + "backend = 'tcp://*:1'\nack = 'auto'",

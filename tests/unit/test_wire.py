@@ -253,6 +253,17 @@ GOLDEN: dict[str, tuple[tuple[Any, ...], bytes, str]] = {
         b"RESUME",
         "9316 a46d61696c a864656c6976657279",
     ),
+    "schedule": (
+        (
+            *(wire.SCHEDULE, 25, wire.ADD),
+            {"name": "nightly", "queue": "mail", "payload": b"go", "cron": "0 3 * * *"},
+        ),
+        b"SCHEDULE",
+        (
+            "9319a361646484a46e616d65a76e696768746c79a57175657565a46d61696ca77061796c6f6164c402676fa463"
+            "726f6ea9302033202a202a202a"
+        ),
+    ),
     "error": (
         (wire.ERROR, 15, "BAD_QUEUE", "no"),
         b"ERROR",

@@ -3,6 +3,7 @@
 from sluicemq_broker.config.loading import Config, ConfigError, Problem, load
 from sluicemq_broker.config.mongo_uri import MongoUri
 from sluicemq_broker.config.reloading import Change, changes, taken_over
+from sluicemq_broker.config.rules import SCHEDULE_OPTIONS
 from sluicemq_broker.config.settings import (
     ENVIRONMENT,
     MAX_JOB_BYTES,
@@ -12,6 +13,7 @@ from sluicemq_broker.config.settings import (
     DeviceSettings,
     QueueSettings,
     RouteSettings,
+    ScheduleSettings,
     StreamSettings,
     settings_of,
 )
@@ -21,6 +23,7 @@ __all__ = [
     "ENVIRONMENT",
     "MAX_JOB_BYTES",
     "ONLY",
+    "SCHEDULE_OPTIONS",
     "Ack",
     "BrokerSettings",
     "Change",
@@ -31,6 +34,7 @@ __all__ = [
     "Problem",
     "QueueSettings",
     "RouteSettings",
+    "ScheduleSettings",
     "StreamSettings",
     "as_json",
     "as_toml",

@@ -24,6 +24,7 @@ from sluicemq_broker.config.settings import (
     DeviceSettings,
     QueueSettings,
     RouteSettings,
+    ScheduleSettings,
     StreamSettings,
     applies,
     door,
@@ -64,6 +65,7 @@ class Config:
     streams: Mapping[str, StreamSettings] = field(default_factory=dict)  # those that are named
     other_streams: StreamSettings = _ALL_KEPT  # [streams."*"]
     routes: tuple[RouteSettings, ...] = ()
+    schedules: Mapping[str, ScheduleSettings] = field(default_factory=dict)
 
     @classmethod
     def default(cls) -> Self:
@@ -117,7 +119,7 @@ class _Reading:
     def config(
         self, document: Mapping[str, Any], environ: Mapping[str, str], flags: Mapping[str, Any]
     ) -> Config:
-        self._known(document, {"broker", "queues", "streams", "routes", "devices"}, self._file)
+        self._known(document, {"broker", "queues", "streams", "routes", "schedules", "devices"}, self._file)
         broker = self._broker(document.get("broker", {}), environ, flags)
         named, others = self._by_name("queues", QueueSettings, document.get("queues", {}))
         streams, other_streams = self._by_name("streams", StreamSettings, document.get("streams", {}))
@@ -132,6 +134,7 @@ class _Reading:
             streams=streams,
             other_streams=other_streams,
             routes=self._routes(document.get("routes", [])),
+            schedules=self._schedules(document.get("schedules", {})),
         )
         if not self.problems:  # else they may be between values that do not hold
             self._compare(config)
@@ -192,6 +195,28 @@ class _Reading:
         for key in missing:
             self._wrong(place, f"{key} is missing")
         return RouteSettings(**values) if {"stream", "queue"} <= values.keys() else None
+
+    def _schedules(self, tables: Any) -> Mapping[str, ScheduleSettings]:
+        if not isinstance(tables, dict):
+            self._wrong(f"{self._file}: schedules", "expected tables, [schedules.NAME]")
+            tables = {}
+        found = {name: self._schedule(name, table) for name, table in tables.items()}
+        return MappingProxyType({name: each for name, each in found.items() if each is not None})
+
+    def _schedule(self, name: str, table: Any) -> ScheduleSettings | None:
+        place = f"{self._file}: [schedules.{name}]"
+        self._value(rules.queue_name, name, place)
+        values = self._table(ScheduleSettings, table, place)
+        if "queue" not in values:
+            if isinstance(table, dict) and "queue" not in table:
+                self._wrong(place, "queue is missing: where its jobs go")
+            return None
+        schedule = ScheduleSettings(**values)
+        try:
+            schedule.timetable.check()
+        except ValueError as error:
+            self._wrong(place, str(error))
+        return schedule
 
     def _devices(self, tables: Any) -> tuple[DeviceSettings, ...]:
         if not isinstance(tables, list):

@@ -35,6 +35,12 @@ def changes(old: Config, new: Config) -> list[Change]:
     found += _differences('[streams."*"]', old.other_streams, new.other_streams)
     for name in dict.fromkeys((*old.streams, *new.streams)):
         found += _differences(f"[streams.{name}]", old.stream(name), new.stream(name))
+    for name in dict.fromkeys((*old.schedules, *new.schedules)):
+        was, is_ = old.schedules.get(name), new.schedules.get(name)
+        if was and is_:
+            found += _differences(f"[schedules.{name}]", was, is_)
+        elif was or is_:
+            found.append(Change(f"[schedules.{name}]", bool(was), bool(is_), live=False))
     for what, before, after in (("routes", old.routes, new.routes), ("devices", old.devices, new.devices)):
         if len(before) != len(after):
             found.append(Change(f"number of [[{what}]]", len(before), len(after), live=False))
@@ -44,7 +50,10 @@ def changes(old: Config, new: Config) -> list[Change]:
 
 
 def taken_over(old: Config, new: Config) -> Config:
-    """The old configuration with what a running broker can take of the new one: of streams nothing yet."""
+    """The old configuration with what a running broker can take of the new one.
+
+    Of streams and schedules nothing yet.
+    """
     names = dict.fromkeys((*old.queues, *new.queues))
     queues: dict[str, QueueSettings] = {name: _merged(old.queue(name), new.queue(name)) for name in names}
     return replace(

@@ -205,7 +205,23 @@ def _endpoints(value: Any) -> tuple[Endpoint, ...]:
     return tuple(_endpoint(each) for each in (value if isinstance(value, list | tuple) else [value]))
 
 
+def _schedule_options(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(schedule_options.expected)  # noqa: TRY004
+    for key, each in value.items():
+        if key not in SCHEDULE_OPTIONS:
+            raise ValueError(f"options of its jobs: {key!r}: {unknown(key, SCHEDULE_OPTIONS)}")
+        if not OPTIONS[key].rule.holds(each):
+            raise ValueError(f"options of its jobs: {key}: {OPTIONS[key].rule.expected}")
+    return value
+
+
+#: What jobs of a schedule may say: each run has an id of its own, and nobody who waits for it.
+SCHEDULE_OPTIONS = frozenset(OPTIONS) - {"id", "dedupe_id", "dedupe_window", "not_before", "reply"}
+
 flag = Rule("true or false", _flag)
+text = Rule("a string", lambda value: value if isinstance(value, str) else _text(value))
+schedule_options = Rule("a table of the jobs' options", _schedule_options)
 database_name = Rule("the name of a database: 1 to 63 of A-Z a-z 0-9 _ -", _database_name)
 queue_name = Rule(f"a queue's name: {QUEUE_NAME_RULE}", _queue_name)
 stream_name = Rule(f"a stream's name: {QUEUE_NAME_RULE}", _queue_name)

@@ -8,6 +8,7 @@
     [streams."*"]       StreamSettings of every stream
     [streams.NAME]      StreamSettings of one, over those
     [[routes]]          RouteSettings
+    [schedules.NAME]    ScheduleSettings: a recurring job
     [[devices]]         DeviceSettings; once there is one, the default devices are not there
 """
 
@@ -23,7 +24,7 @@ from sluicemq.options import OPTIONS
 from sluicemq.wire import LONGEST_NAME
 from sluicemq_broker.config import rules
 from sluicemq_broker.config.mongo_uri import MongoUri
-from sluicemq_broker.job import BOUNDS, KINDS, Backoff, OnExpiry
+from sluicemq_broker.job import BOUNDS, KINDS, Backoff, Misfire, OnExpiry, Timetable
 from sluicemq_devices.doors import Endpoint, tcp_address
 from sluicemq_devices.relays import Kind
 
@@ -239,6 +240,32 @@ class RouteSettings:
     def name(self) -> str:
         """That of its subscription."""
         return self.subscription or f"route.{self.queue}"[:LONGEST_NAME]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleSettings:
+    """``[schedules.NAME]``: a recurring job, by ``cron`` or ``every``."""
+
+    queue: str = _setting(MISSING, rules.queue_name, "the queue that it is pushed to")
+    payload: str = _setting("", rules.text, "what is pushed")
+    cron: str | None = _setting(
+        None, rules.optional(rules.text), "minute hour day-of-month month day-of-week"
+    )
+    timezone: str = _setting("UTC", rules.text, "whose hours those are, as Europe/Berlin")
+    every: float | None = _setting(
+        None, rules.optional(rules.seconds(above=0)), "from one run to the next, instead of cron"
+    )
+    misfire: str = _setting(
+        Misfire.ONE, rules.one_of(*Misfire), "which of the runs that no broker was there for are made up for"
+    )
+    options: Mapping[str, Any] | None = _setting(
+        None, rules.optional(rules.schedule_options), "of its jobs, as { priority = 5 }"
+    )
+
+    @property
+    def timetable(self) -> Timetable:
+        """When it runs."""
+        return Timetable(self.cron or "", self.timezone, self.every or 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,7 @@ def describe(config: Config) -> str:
     parts.append(_table('[streams."*"]', config.other_streams))
     parts += [_table(f'[streams."{name}"]', each) for name, each in config.streams.items()]
     parts += [_table("[[routes]]", each) for each in config.routes]
+    parts += [_table(f'[schedules."{name}"]', each) for name, each in config.schedules.items()]
     parts += [_table("[[devices]]", each) for each in config.devices]
     return "\n".join(parts)
 
@@ -33,6 +34,7 @@ def as_json(config: Config) -> dict[str, Any]:
         "queues": {name: _values(each) for name, each in queues.items()},
         "streams": {name: _values(each) for name, each in streams.items()},
         "routes": [_values(each) for each in config.routes],
+        "schedules": {name: _values(each) for name, each in config.schedules.items()},
         "devices": [_values(each) for each in config.devices],
     }
 

@@ -2,17 +2,23 @@
 
 from sluicemq_broker.job.backoff import BOUNDS, KINDS, Backoff
 from sluicemq_broker.job.job import ASKED, ERRORS_KEPT, SCHEDULED, Dedupe, Hold, Job, OnExpiry, State
+from sluicemq_broker.job.timetable import MOST_RUNS, Misfire, Plan, Timetable, plan
 
 __all__ = [
     "ASKED",
     "BOUNDS",
     "ERRORS_KEPT",
     "KINDS",
+    "MOST_RUNS",
     "SCHEDULED",
     "Backoff",
     "Dedupe",
     "Hold",
     "Job",
+    "Misfire",
     "OnExpiry",
+    "Plan",
     "State",
+    "Timetable",
+    "plan",
 ]

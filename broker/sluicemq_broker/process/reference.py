@@ -20,6 +20,7 @@ from sluicemq_broker.config import (
     DeviceSettings,
     QueueSettings,
     RouteSettings,
+    ScheduleSettings,
     StreamSettings,
     as_toml,
     settings_of,
@@ -63,6 +64,9 @@ def configuration() -> str:
         "## [[routes]]\n\nEvery message of a stream with these topics becomes a job of a queue, exactly "
         "once, in the order of the stream.",
         _table(_setting(key, each, live=False) for key, each in settings_of(RouteSettings).items()),
+        "## [schedules.NAME]\n\nA recurring job, put into MongoDB when the broker starts "
+        "([jobs](jobs.md#recurring-jobs)).",
+        _table(_setting(key, each, live=False) for key, each in settings_of(ScheduleSettings).items()),
         "## [[devices]]\n\nTwo ends, each with any number of doors, and what goes on between them. Once the "
         "file has one, the default devices are not there.",
         _table(

@@ -25,13 +25,24 @@ from sluicemq_broker.doors import (
     StreamSide,
 )
 from sluicemq_broker.process.deadline import Deadline
-from sluicemq_broker.queue import Census, Context, History, Memory, Owners, Queues, Sweeper, databases
+from sluicemq_broker.queue import (
+    Census,
+    Context,
+    History,
+    Memory,
+    Owners,
+    Queues,
+    Schedules,
+    Sweeper,
+    databases,
+)
 from sluicemq_broker.runtime import BALANCES, Count, Counters, Turns
 from sluicemq_broker.store import (
     EVERY,
     Documents,
     Inspector,
     LeaseStore,
+    ScheduleStore,
     ServerClock,
     StoreState,
     SubscriptionStore,
@@ -96,6 +107,8 @@ class Server:
         self._history = History(
             self._queues, self._census, self._context, self._database, settings.database, host
         )
+        schedules = ScheduleStore(self._mongo[settings.database])
+        self._schedules = Schedules(schedules, self._queues, self._context, maker.make)
         admin = Admin(
             self._queues,
             self._census,
@@ -104,6 +117,7 @@ class Server:
             self._board,
             self._store,
             self._history,
+            self._schedules,
         )
         streaming = StreamContext(self._clock, self.counters, self._context.retry)
         self._streams = Streams(config, streaming, self._database)
@@ -160,6 +174,7 @@ class Server:
             self._repeat("pauses that any broker was told of", settings.poll, self._queues.follow_pauses),
             self._repeat("counts of the queues, one after the other", settings.poll, self._census.tick),
             *self._history_duties(),
+            self._repeat("recurring jobs", settings.poll, self._schedules.tick),
             self._repeat("heartbeats of library sessions", settings.heartbeat / 2, self._sessions.beat),
         ]
         self._turns.start()  # no greenlet: the hub itself tells how long each of its turns was
@@ -278,6 +293,7 @@ class Server:
         self._begin_lease()
         if self._alone:
             self._owners.end_others()
+        self._schedules.configure(self.config.schedules)
         self._sweeper.sweep()
 
     def _begin_lease(self) -> None:

@@ -8,6 +8,7 @@ from sluicemq_broker.queue.memory import Memory
 from sluicemq_broker.queue.owners import Owners
 from sluicemq_broker.queue.queue import Queue
 from sluicemq_broker.queue.queues import Queues, check_name, databases
+from sluicemq_broker.queue.schedules import Schedules
 from sluicemq_broker.queue.sweeper import Sweeper
 from sluicemq_broker.queue.verdict import PLAIN, Settlement, Verdict, read_verdict
 from sluicemq_broker.queue.worker import Delivery, Takes, Worker
@@ -23,6 +24,7 @@ __all__ = [
     "Push",
     "Queue",
     "Queues",
+    "Schedules",
     "Settlement",
     "Sweeper",
     "Takes",

@@ -79,6 +79,19 @@ class Intake:
         self._on_their_way.take(len(push.jobs), push.size)
         self._pushes.add(push)
 
+    def accept(self, jobs: list[Job]) -> float:
+        """Number jobs in the order of acceptance, which is FIFO; times relative to the server's now.
+
+        ``seq`` starts from the clock, so that it rises over restarts, and about so between brokers.
+        """
+        now = self._last_now = max(self._last_now, self._clock.now())
+        seq = max(self._last_seq, int(now * 1e6))
+        for job in jobs:
+            seq += 1
+            job.accept(seq, now)
+        self._last_seq = seq
+        return now
+
     def drain(self, timeout: float) -> bool:
         """Wait until everything is written; False if time ran out before."""
         return self._pushes.drain(timeout)
@@ -113,7 +126,7 @@ class Intake:
 
     def _write(self, pushes: list[Push]) -> None:
         jobs = pushes[0].jobs if len(pushes) == 1 else [job for push in pushes for job in push.jobs]
-        now = self._accept(jobs)
+        now = self.accept(jobs)
         arrival = self._supply.expect(jobs, now)
         pushed: Pushed | None = None
         staged: list[Job] = []
@@ -140,19 +153,6 @@ class Intake:
 
     def _gather(self, waiting: int) -> None:
         self._supply.await_room(min(INSERT, waiting))
-
-    def _accept(self, jobs: list[Job]) -> float:
-        """Number jobs in the order of acceptance, which is FIFO; times relative to the server's now.
-
-        ``seq`` starts from the clock, so that it rises over restarts, and about so between brokers.
-        """
-        now = self._last_now = max(self._last_now, self._clock.now())
-        seq = max(self._last_seq, int(now * 1e6))
-        for job in jobs:
-            seq += 1
-            job.accept(seq, now)
-        self._last_seq = seq
-        return now
 
     def _insert(self, jobs: list[Job], now: float) -> Pushed:
         """Insert until it is known what became of each."""

@@ -84,6 +84,19 @@ class Queue:
         """Take jobs in."""
         self._intake.push(push)
 
+    def accept(self, jobs: list[Job]) -> float:
+        """Number jobs that another statement than a push will store; returns when they were accepted."""
+        return self._intake.accept(jobs)
+
+    def stored(self, jobs: Sequence[Job], existing: int) -> None:
+        """It has stored these, and found others there: they are counted, and can be claimed."""
+        self.counters.add(Count.PUSHED, len(jobs))
+        self.counters.add(Count.REPEATED, existing)
+        now = self._context.clock.now()
+        self.jobs_ready(sum(job.eligible_at <= now for job in jobs))
+        self.jobs_due([job.eligible_at for job in jobs if job.eligible_at > now])
+        self._dispatch.expiries.watch(jobs)
+
     def keep_unreadable(self, unreadable: dict[str, Any], mark: Watermark, size: int) -> None:
         """Keep a message that never became a job among the dead letters; past a bound only count it.
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from sluicemq.errors import BadQueue, NotFound, QueueFull
 from sluicemq.wire import QUEUE_NAME_RULE, is_queue_name
-from sluicemq_broker.config import Config
+from sluicemq_broker.config import Config, QueueSettings
 from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.names import nearest
 from sluicemq_broker.queue.pauses import Pauses
@@ -103,6 +103,12 @@ class Queues:
         """Every second or so: other brokers may have made the queues that somebody waits for."""
         if self._awaited:
             self.discover()
+
+    def settings_for_push(self, name: str) -> QueueSettings:
+        """The settings of a queue that will be pushed to; raises :class:`NotFound` if that can't make it."""
+        if not self._config.broker.auto_create:
+            self.get(name)
+        return self._config.queue(check_name(name))
 
     def for_push(self, name: str, *, by: str) -> Queue:
         """The queue of this name, made if that is allowed, for the library and the commands.

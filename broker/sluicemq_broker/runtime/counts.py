@@ -74,6 +74,7 @@ class Count(Metric):
 
     # Pops.
     TAKEN_BACK = "taken_back", "popped jobs, kept as done, that were not sent and are ready again", "jobs"
+    RECURRED = "recurred", "jobs that schedules have brought", "jobs"
     PUSHED_ANEW = "pushed_anew", "popped jobs that were not sent and are pushed again", "jobs"
     POPPED_LOST = "popped_lost", "times that popped jobs could not be stored again", "times", _BY_QUEUE
 
@@ -94,6 +95,7 @@ class Count(Metric):
     INDEXES_REMADE = "indexes_remade", "indexes dropped and made as they should be", "indexes", _BY_QUEUE
     DEDUPE_IDS_SHARED = "dedupe_ids_shared", "dedupe_ids that several jobs had", "ids", _BY_QUEUE
     STORE_UNAVAILABLE = "store_unavailable", "duties put off because MongoDB did not answer", "times"
+    SCHEDULES_FAILED = "schedules_failed", "runs of a schedule that could not be pushed yet", "runs"
     UNSWEPT = "unswept", "sweeps of a queue that failed", "sweeps"
     UNCOUNTED = "uncounted", "times that a queue's jobs could not be counted", "times"
 
@@ -202,7 +204,7 @@ class Balance(NamedTuple):
 
 #: Every job that comes in, repetitions by the library too.
 WAY_IN: Final = Balance(
-    (Count.RECEIVED, Count.PUSHED_ANEW),
+    (Count.RECEIVED, Count.RECURRED, Count.PUSHED_ANEW),
     (
         *(Count.PUSHED, Count.REPEATED, Count.DUPLICATES),
         *(Count.REFUSED, Count.UNREADABLE, Count.UNCLEAR, Gauge.STORING),

@@ -27,6 +27,7 @@ from sluicemq_broker.store.outcomes import Completed, Found, RolledBack
 from sluicemq_broker.store.pauses import PauseStore
 from sluicemq_broker.store.queue_store import QueueStore
 from sluicemq_broker.store.routes import RouteStore
+from sluicemq_broker.store.schedules import MOST_SCHEDULES, Schedule, ScheduleStore
 from sluicemq_broker.store.state import EVERY, StoreState
 from sluicemq_broker.store.stream_changes import StreamChanges
 from sluicemq_broker.store.streams import (
@@ -46,6 +47,7 @@ __all__ = [
     "COUNTED_STATES",
     "EVERY",
     "GUARD",
+    "MOST_SCHEDULES",
     "SHOWN_STATES",
     "Appended",
     "Changes",
@@ -69,6 +71,8 @@ __all__ = [
     "Refused",
     "RolledBack",
     "RouteStore",
+    "Schedule",
+    "ScheduleStore",
     "Segment",
     "ServerClock",
     "StoreState",

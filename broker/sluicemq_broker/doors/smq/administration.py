@@ -11,9 +11,10 @@ from sluicemq.errors import BadFrames, BadQueue, NotFound, Unavailable
 from sluicemq.options import OPTIONS
 from sluicemq_broker import __version__
 from sluicemq_broker.doors.frames import check_headers
+from sluicemq_broker.doors.smq.schedules import ScheduleOrders
 from sluicemq_broker.doors.smq.shared_answer import SharedAnswer
 from sluicemq_broker.job import State
-from sluicemq_broker.queue import Census, Context, History, Queue, Queues, check_name
+from sluicemq_broker.queue import Census, Context, History, Queue, Queues, Schedules, check_name
 from sluicemq_broker.runtime import Count, Gauge, Turns
 from sluicemq_broker.store import SHOWN_STATES, Changes, DeadLetters, Inspector, StoreState
 from sluicemq_devices.doors import Switchboard
@@ -35,8 +36,10 @@ class Admin:
         board: Switchboard,
         store: StoreState,
         history: History,
+        schedules: Schedules,
     ) -> None:
         self._queues = queues
+        self._schedules = ScheduleOrders(schedules)
         self._census = census
         self._board = board
         self._store = store
@@ -190,6 +193,10 @@ class Admin:
         self._queues.resume(queue, what)
         return sorted(queue.paused)
 
+    def schedule(self, action: str, about: dict[str, Any]) -> Any:
+        """Look at recurring jobs, or change them."""
+        return self._schedules.answer(action, about)
+
     def _pausable(self, name: str, what: str) -> Queue:
         if what not in (wire.DELIVERY, wire.INTAKE):
             raise BadFrames(f"{what!r} can't be paused, only {wire.DELIVERY} or {wire.INTAKE}")
@@ -239,6 +246,7 @@ QUESTIONS: Final[dict[bytes, tuple[Any, ...]]] = {
     wire.REDRIVE: (Admin.redrive, str, dict, str | None),
     wire.PAUSE: (Admin.pause, str, str),
     wire.RESUME: (Admin.resume, str, str),
+    wire.SCHEDULE: (Admin.schedule, str, dict),
 }
 
 #: Those that change nothing: they are of no use to anybody but who asked.

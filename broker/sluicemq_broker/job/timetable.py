@@ -1,0 +1,159 @@
+"""When a schedule runs: pure functions of Unix seconds, without a clock.
+
+A cron expression has five fields (minute, hour, day of the month, month, day of the week) and a time zone.
+Where the clocks change it does as Debian's cron: what runs at set times runs once that day, so the run of an
+hour that is left out comes when the clock has gone past it, and that of an hour that comes twice the first
+time; with ``*`` for minutes or hours runs follow each other as the real time does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from datetime import datetime
+from enum import StrEnum
+from itertools import islice
+from typing import Final, NamedTuple
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from cronsim import CronSim, CronSimError
+
+#: A run that is later than this was missed; any but the last of those due was in any case.
+LATE: Final = 60.0
+#: Runs of one plan, at most: the next plan goes on from there.
+MOST_RUNS: Final = 100
+#: Seconds: nothing runs more often.
+LEAST_EVERY: Final = 1.0
+
+_FIELDS: Final = 5
+_LONGEST: Final = 200  # characters of an expression
+
+
+class Misfire(StrEnum):
+    """What becomes of runs for whose times no broker was there, or whose queue's intake was paused."""
+
+    SKIP = "skip"
+    ONE = "one"
+    ALL = "all"
+
+
+class Timetable(NamedTuple):
+    """By a cron expression in a time zone, or every so many seconds from a beginning."""
+
+    cron: str = ""
+    timezone: str = "UTC"
+    every: float = 0.0
+    begins_at: float = 0.0
+
+    def check(self) -> None:
+        """Raises ValueError, with words for whoever has written it."""
+        if bool(self.cron) == bool(self.every):
+            raise ValueError("a schedule has either cron or every")
+        if self.every:
+            whole = abs(self.every * 1000 - round(self.every * 1000)) < _GRAIN
+            if not (LEAST_EVERY <= self.every <= _TEN_YEARS and whole):
+                raise ValueError(
+                    f"every is {self.every:g}, expected seconds, {LEAST_EVERY:g} to ten years, "
+                    "whole milliseconds"
+                )
+            return
+        zone = _zone(self.timezone)
+        if len(self.cron) > _LONGEST or len(self.cron.split()) != _FIELDS:
+            raise ValueError(
+                f"cron is {self.cron[:_LONGEST]!r}, expected {_FIELDS} fields: "
+                "minute hour day-of-month month day-of-week"
+            )
+        try:
+            next(CronSim(self.cron, datetime(2024, 1, 1, tzinfo=zone)))
+        except CronSimError as error:
+            raise ValueError(f"cron is {self.cron!r}: {error}") from error
+        except StopIteration:
+            raise ValueError(f"cron is {self.cron!r}: that day never comes") from None
+
+    def after(self, when: float) -> float:
+        """The first run after then; infinity: there is none within fifty years."""
+        return next(self._runs(when), math.inf)
+
+    def until(self, first: float, last: float, most: int) -> list[float]:
+        """The runs from ``first``, which is one, to ``last``, that included: so many at most."""
+        runs = [first] if first <= last else []
+        for run in islice(self._runs(first), most):
+            if run > last or len(runs) == most:
+                break
+            runs.append(run)
+        return runs
+
+    def last_until(self, first: float, last: float) -> float:
+        """The last run up to ``last``, where ``first`` is one before it: however many lie between."""
+        if self.every:
+            return self.begins_at + self._number(last) * self.every
+        back, run = LATE, first
+        while last - back > first:
+            if (found := self.after(last - back)) <= last:
+                run = found
+                break
+            back *= 2
+        return self._last_from(run, last)
+
+    def _last_from(self, run: float, last: float) -> float:
+        """The last run up to ``last``, by halves: there may be thousands after ``run``."""
+        end = last
+        while (later := self.after(run)) <= last:
+            middle = (run + end) / 2
+            if (found := self.after(middle)) <= last:
+                run = found
+            else:
+                run, end = later, middle
+        return run
+
+    def _number(self, when: float) -> int:
+        """Which run is the last up to then, counted from the beginning."""
+        return math.floor((when + _GRAIN - self.begins_at) / self.every)
+
+    def _runs(self, when: float) -> Iterator[float]:
+        if self.every:
+            number = self._number(when)
+            while True:
+                number += 1
+                yield self.begins_at + max(0, number) * self.every
+        latest = when
+        for each in CronSim(self.cron, datetime.fromtimestamp(when, _zone(self.timezone))):
+            run = each.timestamp()
+            if run > latest:  # in an hour that comes twice it may tell what has been
+                latest = run
+                yield run
+
+
+#: Seconds: times are kept in whole milliseconds.
+_GRAIN: Final = 0.0005
+_TEN_YEARS: Final = 10 * 366 * 86400.0
+
+
+class Plan(NamedTuple):
+    """What is to be pushed now: one job for each of these times; and when to look again."""
+
+    runs: list[float]
+    next_at: float
+
+
+def plan(timetable: Timetable, due: float, now: float, misfire: Misfire) -> Plan:
+    """What becomes of a schedule whose next run is ``due``.
+
+    A run is missed if a later one is due too, or if it is :data:`LATE`. Missed runs are left out
+    (``skip``), made up for by one, the last (``one``), or all run (``all``), :data:`MOST_RUNS` in a plan.
+    """
+    if due > now:
+        return Plan([], due)
+    if misfire is Misfire.ALL:
+        runs = timetable.until(due, now, MOST_RUNS)
+        return Plan(runs, timetable.after(runs[-1]))
+    last = timetable.last_until(due, now)
+    runs = [] if misfire is Misfire.SKIP and now - last > LATE else [last]
+    return Plan(runs, timetable.after(last))
+
+
+def _zone(name: str) -> ZoneInfo:
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        raise ValueError(f"timezone is {name[:80]!r}, expected one like Europe/Berlin or UTC") from error

@@ -1,0 +1,124 @@
+"""``sluicemq schedule``: recurring jobs."""
+
+from __future__ import annotations
+
+import sys
+from time import time
+from typing import Any
+
+import click
+
+from sluicemq.cli.options import job_flags, of_push
+from sluicemq.cli.output import Session, shown, span
+from sluicemq.options import Option
+
+#: Each run has an id of its own, and nobody who waits for it.
+_NOT_FOR_RUNS = {"id", "dedupe_id", "dedupe_window", "not_before"}
+
+
+def _of_runs() -> list[Option]:
+    return [each for each in of_push() if each.name not in _NOT_FOR_RUNS]
+
+
+@click.group()
+def schedule() -> None:
+    """Push a job again and again, by a cron expression or every so many seconds."""
+
+
+@schedule.command()
+@click.argument("name")
+@click.argument("queue")
+@click.argument("payload")
+@click.option("--cron", metavar="EXPRESSION", help="Minute, hour, day of the month, month, day of the week.")
+@click.option("--timezone", metavar="ZONE", help="Whose hours those are, as Europe/Berlin; else UTC.")
+@click.option("--every", type=float, metavar="S", help="Seconds from one run to the next.")
+@click.option("--misfire", type=click.Choice(["skip", "one", "all"]), default="one", show_default=True, help="Runs that no broker was there for: which are made up for.")  # noqa: E501 # fmt: skip
+@job_flags(_of_runs())
+@click.pass_obj
+def add(
+    session: Session, /, name: str, queue: str, payload: str, *, cron: str | None, timezone: str | None,
+    every: float | None, misfire: str, **options: Any,
+) -> None:  # fmt: skip
+    """Push PAYLOAD to QUEUE at these times, under a NAME; one of this name is replaced.
+
+    PAYLOAD may be - for stdin.
+    """
+    if (cron is None) == (every is None):
+        raise click.UsageError("give one of --cron and --every")
+    if timezone and not cron:
+        raise click.UsageError("--timezone is about a --cron")
+    body = sys.stdin.buffer.read() if payload == "-" else payload.encode()
+    given: Any = {key: value for key, value in options.items() if value is not None}
+    with session.client() as client:
+        row = client.add_schedule(
+            name, queue, body, cron=cron, timezone=timezone or "UTC", every=every, misfire=misfire, **given
+        )
+    session.result(f"{name} runs next {_when(row['next_at'])}", **row)
+
+
+@schedule.command(name="list")
+@click.pass_obj
+def list_(session: Session) -> None:
+    """List the schedules: when each runs next, and how many jobs it has pushed."""
+    with session.client() as client:
+        rows = client.schedules()
+    if session.as_json:
+        session.json({"schedules": rows})
+    elif rows:
+        session.table("", [_readable(row) for row in rows])
+    else:
+        session.note("no schedules yet")
+
+
+@schedule.command()
+@click.argument("name")
+@click.pass_obj
+def remove(session: Session, name: str) -> None:
+    """Push no more of a schedule; jobs that it has pushed stay."""
+    with session.client() as client:
+        client.remove_schedule(name)
+    session.result(f"removed {name}", name=name)
+
+
+@schedule.command()
+@click.argument("name")
+@click.pass_obj
+def pause(session: Session, name: str) -> None:
+    """Push nothing of a schedule until it is resumed."""
+    with session.client() as client:
+        client.pause_schedule(name)
+    session.result(f"{name} is paused", name=name, paused=True)
+
+
+@schedule.command()
+@click.argument("name")
+@click.pass_obj
+def resume(session: Session, name: str) -> None:
+    """Go on with a schedule; what would have run meanwhile is left out."""
+    with session.client() as client:
+        row = client.resume_schedule(name)
+    session.result(f"{name} runs next {_when(row['next_at'])}", **row)
+
+
+@schedule.command(name="run-now")
+@click.argument("name")
+@click.pass_obj
+def run_now(session: Session, name: str) -> None:
+    """Push one job of a schedule now, whatever its times, paused or not."""
+    with session.client() as client:
+        job_id = client.run_schedule(name)
+    session.result(job_id, name=name, id=job_id)
+
+
+def _when(moment: float) -> str:
+    return f"at {shown('next_at', moment)} (in {span(max(0.0, moment - time()))})"
+
+
+def _readable(row: dict[str, Any]) -> dict[str, Any]:
+    rest = dict(row)
+    every, cron, zone = rest.pop("every", None), rest.pop("cron", ""), rest.pop("timezone", "UTC")
+    when = f"every {every:g} s" if every else f"{cron} {'' if zone == 'UTC' else zone}".strip()
+    line = {"name": rest.pop("name"), "queue": rest.pop("queue"), "runs": when}
+    rest.pop("from_configuration", None)
+    options = rest.pop("options", None)
+    return {**line, **rest, **({"options": options} if options else {})}

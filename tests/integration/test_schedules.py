@@ -1,0 +1,319 @@
+"""Recurring jobs: each run is pushed once, however many brokers there are and whenever one of them dies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from functools import partial
+from itertools import pairwise
+from threading import Barrier, Thread
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+from pymongo.database import Database
+
+from fakes import Clock, a_context
+from jobs import NOW, a_job, everything
+from launcher import BrokerProcess, wait_until
+from own_queue import LONG, SECONDS, OwnQueue
+from sluicemq import BadHeaders, Client, NotFound
+from sluicemq_broker.config import Config, load
+from sluicemq_broker.doors.frames import JobMaker
+from sluicemq_broker.job import Misfire, Timetable
+from sluicemq_broker.queue.queues import Queues
+from sluicemq_broker.queue.schedules import Schedules, run_id
+from sluicemq_broker.runtime import Count, Counters
+from sluicemq_broker.store.connection import connect
+from sluicemq_broker.store.queue_store import QueueStore
+from sluicemq_broker.store.schedules import Schedule, ScheduleStore
+
+HOUR = 3600.0
+#: The first hour after the present of these tests.
+NEXT = (NOW // HOUR + 1) * HOUR
+
+
+class Killed(Exception):
+    """The broker is gone at this point."""
+
+
+class Node:
+    """The schedules of one broker, without doors; its time is what the test says."""
+
+    def __init__(self, database: Database[dict[str, Any]]) -> None:
+        self.clock = Clock()
+        self.counters = Counters()
+        context = a_context(clock=self.clock, counters=self.counters)
+        self.store = ScheduleStore(database)
+        self.queues = Queues(Config.default(), context, lambda _name: database)
+        make = JobMaker(self.clock, 1 << 20).make
+        self.schedules = Schedules(self.store, self.queues, context, make)
+
+    def at(self, when: float) -> None:
+        """Do what is due at this time."""
+        self.clock.time = when
+        self.schedules.tick()
+
+
+@pytest.fixture
+def node(documents: Database[dict[str, Any]]) -> Node:
+    return Node(documents)
+
+
+@pytest.fixture
+def mail(documents: Database[dict[str, Any]]) -> QueueStore:
+    return QueueStore(documents, "queue.mail")
+
+
+def hourly(name: str = "report", **fields: Any) -> Schedule:
+    return Schedule(name=name, queue="mail", payload=b"hour", timetable=Timetable("0 * * * *"), **fields)
+
+
+def runs(mail: QueueStore) -> list[str]:
+    return sorted(everything(mail))
+
+
+def hours(*numbers: int) -> list[str]:
+    return [run_id("report", NEXT + number * HOUR) for number in numbers]
+
+
+def test_each_run_is_pushed_once_at_its_time(node: Node, mail: QueueStore) -> None:
+    node.schedules.put(hourly(headers={"priority": 7, "ttl": 60.0}))
+    for when in (NOW, NEXT - 0.001, NEXT, NEXT + 1, NEXT + HOUR, NEXT + HOUR + 2):
+        node.at(when)
+    assert runs(mail) == hours(0, 1)
+    job = everything(mail)[hours(0)[0]]
+    assert (job["state"], job["payload"], job["priority"]) == ("ready", b"hour", 7)
+    counted = node.counters.values
+    assert (counted[Count.RECURRED], counted[Count.PUSHED]) == (2, 2)
+
+
+def test_of_any_number_of_brokers_one_pushes(mongo_uri: str, node: Node, mail: QueueStore) -> None:
+    # Given brokers that all see the run before any of them pushes it
+    node.schedules.put(hourly())
+    seen = node.store.one("report")
+    name = mail.jobs.database.name
+    told: list[Any] = []
+    together = Barrier(4)
+
+    def push() -> None:
+        with connect(mongo_uri) as mongo:
+            store, queue = ScheduleStore(mongo[name]), QueueStore(mongo[name], "queue.mail")
+            together.wait(SECONDS)
+            told.append(store.push(seen, NEXT + HOUR, [a_job(f"run {Thread}-{id(store)}")], queue, NOW))
+
+    # When
+    brokers = [Thread(target=push) for _ in range(4)]
+    for each in brokers:
+        each.start()
+    for each in brokers:
+        each.join(SECONDS)
+    # Then
+    assert sorted(jobs is None for jobs in told) == [False, True, True, True]
+    assert len(runs(mail)) == 1
+
+
+@pytest.mark.parametrize("after", ["the schedule was moved on", "the jobs were inserted"])
+def test_a_broker_killed_between_two_statements_leaves_neither_and_another_pushes_the_run(
+    node: Node, mail: QueueStore, monkeypatch: pytest.MonkeyPatch, after: str
+) -> None:
+    node.schedules.put(hourly())
+    insert = QueueStore.insert_within
+
+    def killed(self: QueueStore, *arguments: Any) -> None:
+        if after == "the jobs were inserted":
+            insert(self, *arguments)
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(QueueStore, "insert_within", killed)
+        node.at(NEXT)
+    assert node.counters.values[Count.SCHEDULES_FAILED] == 1
+    assert (runs(mail), node.store.one("report").next_at) == ([], NEXT)
+    Node(mail.jobs.database).at(NEXT + 1)
+    assert runs(mail) == hours(0)
+
+
+def test_a_broker_killed_after_its_transaction_has_pushed_the_run_and_nobody_does_again(
+    node: Node, mail: QueueStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.schedules.put(hourly())
+    push = ScheduleStore.push
+
+    def killed(*arguments: Any) -> None:
+        push(*arguments)
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ScheduleStore, "push", killed)
+        node.at(NEXT)
+    mail.jobs.delete_many({})  # it is done and gone
+    Node(mail.jobs.database).at(NEXT + 1)
+    assert runs(mail) == []
+
+
+@pytest.mark.parametrize(
+    ("misfire", "made_up_for"), [(Misfire.SKIP, ()), (Misfire.ONE, (4,)), (Misfire.ALL, (0, 1, 2, 3, 4))]
+)
+def test_what_was_missed_is_made_up_for_as_it_says(
+    node: Node, mail: QueueStore, misfire: Misfire, made_up_for: tuple[int, ...]
+) -> None:
+    node.schedules.put(hourly(misfire=misfire))
+    node.at(NEXT + 4.5 * HOUR)
+    node.at(NEXT + 4.6 * HOUR)
+    assert runs(mail) == hours(*made_up_for)
+    node.at(NEXT + 5 * HOUR)
+    assert runs(mail) == hours(*made_up_for, 5)
+
+
+def test_all_that_was_missed_in_a_month_comes_though_in_parts(node: Node, mail: QueueStore) -> None:
+    node.schedules.put(hourly(misfire=Misfire.ALL))
+    for _ in range(9):
+        node.at(NEXT + 719 * HOUR)
+    assert runs(mail) == sorted(hours(*range(720)))
+
+
+def test_a_run_whose_id_is_there_is_not_pushed_again(node: Node, mail: QueueStore) -> None:
+    mail.prepare()
+    mail.push([a_job(hours(0)[0], b"by hand")], NOW)
+    node.schedules.put(hourly())
+    node.at(NEXT)
+    assert everything(mail)[hours(0)[0]]["payload"] == b"by hand"
+    assert node.counters.values[Count.REPEATED] == 1
+    assert node.store.one("report").next_at == NEXT + HOUR
+
+
+def test_what_was_changed_meanwhile_is_not_pushed_as_it_was(node: Node, mail: QueueStore) -> None:
+    node.schedules.put(hourly())
+    seen = node.store.one("report")
+    node.schedules.put(hourly(misfire=Misfire.SKIP))
+    mail.prepare()
+    assert node.store.push(seen, NEXT + HOUR, [a_job()], mail, NOW) is None
+    assert runs(mail) == []
+
+
+def test_a_paused_one_misses_nothing(node: Node, mail: QueueStore) -> None:
+    node.schedules.put(hourly(misfire=Misfire.ALL))
+    node.schedules.pause("report")
+    node.at(NEXT + 3.5 * HOUR)
+    assert node.schedules.resume("report").next_at == NEXT + 4 * HOUR
+    node.at(NEXT + 4 * HOUR)
+    assert runs(mail) == hours(4)
+
+
+def test_while_its_queues_intake_is_paused_a_run_waits(node: Node, mail: QueueStore) -> None:
+    node.schedules.put(hourly())
+    queue = node.queues.open("mail")
+    queue.pause(frozenset({"intake"}))
+    node.at(NEXT)
+    assert runs(mail) == []
+    queue.pause(frozenset())
+    node.at(NEXT + 10)
+    assert runs(mail) == hours(0)
+
+
+def test_one_that_fails_keeps_none_from_its_turn(node: Node, mail: QueueStore) -> None:
+    for name in ("a", "report", "z"):
+        node.schedules.put(hourly(name))
+    node.store._schedules.update_many({"_id": {"$ne": "report"}}, {"$set": {"headers": {"ttl": "soon"}}})
+    node.at(NEXT)
+    assert runs(mail) == hours(0)
+    assert node.counters.values[Count.SCHEDULES_FAILED] == 2
+
+
+def test_the_configuration_makes_them_and_a_restart_moves_none(node: Node, tmp_path: Any) -> None:
+    file = tmp_path / "mail.toml"
+    text = "[schedules.report]\nqueue = 'mail'\npayload = 'hour'\ncron = '0 * * * *'\n"
+    file.write_text(text)
+    wanted = partial(load, file, {}, {})
+    node.schedules.configure(wanted().schedules)
+    node.clock.time = NEXT + 2.5 * HOUR
+    node.schedules.configure(wanted().schedules)
+    assert node.store.one("report").next_at == NEXT
+    file.write_text(text.replace("0 *", "30 *"))
+    node.schedules.configure(wanted().schedules)
+    assert node.store.one("report").next_at == NEXT + 3.5 * HOUR
+
+
+# ------------------------------------------------------------ at real brokers
+
+
+@pytest.fixture
+def admin(jobs: OwnQueue) -> Iterator[Client]:
+    yield jobs.client
+    for each in jobs.client.schedules():
+        jobs.client.remove_schedule(each["name"])
+
+
+def test_a_worker_gets_a_run_whose_id_tells_when_it_was_due(jobs: OwnQueue, admin: Client) -> None:
+    admin.add_schedule(jobs.queue, jobs.queue, b"tick", every=1.0, priority=3)
+    job = jobs.take()
+    assert job.payload == b"tick"
+    name, due = job.id.split("@")
+    assert name == jobs.queue
+    assert abs(datetime.fromisoformat(due).timestamp() - datetime.now(UTC).timestamp()) < LONG
+    job.commit()
+
+
+def test_one_is_run_by_hand_listed_paused_and_removed(jobs: OwnQueue, admin: Client) -> None:
+    added = admin.add_schedule("nightly", jobs.queue, b"x", cron="0 3 * * *", timezone="Europe/Berlin")
+    job_id = admin.run_schedule("nightly")
+    assert jobs.take().id == job_id
+    admin.pause_schedule("nightly")
+    [row] = admin.schedules()
+    assert (row["cron"], row["timezone"], row["paused"]) == ("0 3 * * *", "Europe/Berlin", True)
+    assert admin.resume_schedule("nightly")["next_at"] == added["next_at"]
+    admin.remove_schedule("nightly")
+    for gone in (admin.remove_schedule, admin.pause_schedule, admin.resume_schedule, admin.run_schedule):
+        with pytest.raises(NotFound, match="no schedule 'nightly'"):
+            gone("nightly")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"cron": "61 * * * *"}, "Bad minute"),
+        ({"cron": "* * * * *", "timezone": "Mars/Base"}, "timezone is 'Mars/Base'"),
+        ({"every": 0.1}, "every is 0.1"),
+        ({"every": 60.0, "dedupe_id": "a"}, "no 'dedupe_id'"),
+        ({"every": 60.0, "priority": 300}, "priority"),
+    ],
+)
+def test_what_can_not_be_is_refused_when_it_is_added(
+    admin: Client, jobs: OwnQueue, fields: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(BadHeaders, match=message):
+        admin.add_schedule("bad", jobs.queue, b"x", **fields)
+    assert admin.schedules() == []
+
+
+@pytest.mark.full
+def test_of_two_brokers_one_is_killed_again_and_again_and_no_run_is_missing_or_doubled(
+    mongo_uri: str, database: str
+) -> None:
+    # Given
+    config = {"broker": {"poll": 0.05, "lease": 2.0}}
+    with (
+        BrokerProcess(mongo_uri, database, config=config) as stays,
+        BrokerProcess(mongo_uri, database, config=config) as dies,
+        Client(stays.doors["smq"]) as client,
+        MongoClient[dict[str, Any]](mongo_uri) as mongo,
+    ):
+        client.add_schedule("tick", "ticks", b"x", every=1.0, misfire="all")
+        # When
+        for _ in range(3):
+            wait_until(partial(has_pushed, client, client.schedules()[0]["pushed"] + 3), SECONDS)
+            dies.kill()
+            dies.restart()
+        client.remove_schedule("tick")
+        # Then
+        times = sorted(
+            datetime.fromisoformat(each["_id"].partition("@")[2]).timestamp()
+            for each in mongo[database]["queue.ticks"].find()
+        )
+        assert {round(later - sooner, 3) for sooner, later in pairwise(times)} == {1.0}
+        assert len(times) > 8
+
+
+def has_pushed(client: Client, count: int) -> bool:
+    return bool(client.schedules()[0]["pushed"] >= count)
