@@ -21,7 +21,7 @@ import gevent  # noqa: E402
 from gevent.event import Event  # noqa: E402
 
 from sluicemq_devices.doors import Endpoint, Switchboard, parse_endpoint  # noqa: E402
-from sluicemq_devices.hub import Mishap, Notices, OneLine, unblock_stderr  # noqa: E402
+from sluicemq_devices.hub import Notices, OneLine, unblock_stderr  # noqa: E402
 from sluicemq_devices.relays import HWM, HWM_BYTES, Device, Forwarder, Kind, Queue, Streamer  # noqa: E402
 
 _DEVICES: dict[str, type[Streamer | Queue | Forwarder]] = {
@@ -74,17 +74,9 @@ def _run(name: str, device: Device, notices: Notices, *, as_json: bool) -> int:
     stop.wait()
     device.stop()
     notices.say_rest()
-    counted = "".join(f", {kind} {count}" for kind, count in sorted(_counted(device, notices).items()))
+    counted = "".join(f", {kind} {count}" for kind, count in sorted(notices.values.items()))
     _say(f"{name}: stopped after {device.received} messages{counted}")
     return 0
-
-
-def _counted(device: Device, notices: Notices) -> dict[str, int]:
-    """What has gone wrong, by kind."""
-    counted = dict(notices.values)
-    if isinstance(device, Forwarder) and device.lost:
-        counted[Mishap.MESSAGES_LOST] = device.lost
-    return counted
 
 
 def _say(line: str) -> None:

@@ -247,7 +247,7 @@ def test_two_subscribers_of_one_topic_are_one_subscription_upstream_until_both_a
     for subscriber in subscribers:
         subscriber.subscribe(b"a")
     assert receive(publisher) == [b"\x01a"]
-    eventually(lambda: [len(each.topics) for each in forwarder._subscriptions.subscribers] == [1, 1])
+    eventually(lambda: [len(each.topics) for each in forwarder._fan_out._subscriptions.subscribers] == [1, 1])
     # When the first leaves, the second still gets messages
     subscribers[0].close()
     send(publisher, b"abc")
@@ -393,7 +393,7 @@ def test_topics_beyond_what_memory_allows_are_refused_and_counted_and_the_others
     # And when it has left, there is room for others
     greedy.close()
     eventually(lambda: len(forwarder._upstream._wanted) == (50 if of > 1 else 0))
-    assert forwarder._subscriptions.weight == (50 if of > 1 else 0) * weight_of(b"t0000")
+    assert forwarder._fan_out._subscriptions.weight == (50 if of > 1 else 0) * weight_of(b"t0000")
 
 
 def test_a_hundred_thousand_topics_of_ten_subscribers_are_served_and_given_up_in_many_turns(
@@ -418,7 +418,7 @@ def test_a_hundred_thousand_topics_of_ten_subscribers_are_served_and_given_up_in
         assert receive(subscriber) == [b"%d.9999" % at, b"body"]
         assert receive(subscriber) == [b"5.7788", b"body"]
     # And when one leaves, it takes many turns of the hub
-    someone = max(forwarder._subscriptions.subscribers, key=lambda each: len(each.topics))
+    someone = max(forwarder._fan_out._subscriptions.subscribers, key=lambda each: len(each.topics))
     someone.leave()
     assert len(someone.topics) > 8000
     eventually(lambda: not someone.topics)

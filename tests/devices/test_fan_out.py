@@ -11,7 +11,7 @@ from gevent import socket as sockets
 
 from devices.plain_sockets import ANY_PORT, eventually, shake_hands
 from sluicemq_devices.doors.switchboard import Switchboard
-from sluicemq_devices.relays import forwarder as forwarders
+from sluicemq_devices.relays import fan_out
 from sluicemq_devices.relays import subscriber as subscribers_
 from sluicemq_devices.relays.forwarder import Forwarder
 from sluicemq_devices.zmtp.frames import encode
@@ -25,7 +25,7 @@ TOPICS = [b"", b"a", b"ab"]
 @pytest.fixture
 def forwarder(board: Switchboard, started: Started, monkeypatch: pytest.MonkeyPatch) -> Forwarder:
     """One whose turns end after each thing that is sent."""
-    monkeypatch.setattr(forwarders, "_TURN", 0.0)
+    monkeypatch.setattr(fan_out, "_TURN", 0.0)
     monkeypatch.setattr(subscribers_, "_MOST_CHOSEN", 0)
     device: Forwarder = started(Forwarder(board, ANY_PORT, ANY_PORT))
     return device
@@ -35,7 +35,9 @@ def subscribed(forwarder: Forwarder, topics: list[bytes]) -> list[sockets.socket
     crowd = [shake_hands(forwarder.addresses[1], b"SUB") for _ in topics]
     for each, topic in zip(crowd, topics, strict=True):
         each.sendall(encode([b"\1" + topic]))
-    eventually(lambda: sum(len(each.topics) for each in forwarder._subscriptions.subscribers) == len(topics))
+    eventually(
+        lambda: sum(len(each.topics) for each in forwarder._fan_out._subscriptions.subscribers) == len(topics)
+    )
     return crowd
 
 
@@ -60,7 +62,7 @@ def test_many_subscribers_get_what_they_want_in_order_and_others_have_turns_betw
         nonlocal turns
         while True:
             gevent.sleep(1e-9)
-            turns += bool(forwarder._under_way)
+            turns += bool(forwarder._fan_out._under_way)
 
     counting = gevent.spawn(count)
     # When both publish several lots
@@ -92,7 +94,7 @@ def test_subscribers_and_publishers_may_come_and_go_meanwhile(forwarder: Forward
     messages = [encode([b"a %d" % number]) for number in range(1000)]
 
     publisher.sendall(b"".join(messages))
-    eventually(lambda: forwarder._under_way)
+    eventually(lambda: forwarder._fan_out._under_way)
     for each in crowd[::4]:
         each.close()
     publisher.close()
@@ -119,7 +121,7 @@ def test_a_device_that_stops_passes_on_what_is_under_way(forwarder: Forwarder) -
     messages = b"".join(encode([b"a %d" % number]) for number in range(200))
 
     publisher.sendall(messages)
-    eventually(lambda: forwarder._under_way)
+    eventually(lambda: forwarder._fan_out._under_way)
     stopping = gevent.spawn(forwarder.stop, 30.0)
 
     for each in crowd:

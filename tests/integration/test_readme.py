@@ -35,6 +35,10 @@ DOORS = {
 }
 
 
+#: Run where there are forwarders with streams.
+CLONE = "streams: clone"
+
+
 def block(name: str) -> str:
     """The code block that follows the mark of this name, on whichever page it is."""
     mark = re.compile(rf"<!-- {name} -->\n```\w+\n(.*?)```", re.DOTALL)
@@ -101,6 +105,15 @@ def test_the_example_of_the_library_runs_to_its_end(broker: BrokerProcess, clien
 def test_the_example_of_results_claims_and_pops_prints_what_it_says(broker: BrokerProcess) -> None:
     output, _ = program(broker, "results").communicate(timeout=60)
     assert output.splitlines() == ["b'abab'", "b'9999'", "b'9999'", "2"]
+
+
+def test_the_example_of_streams_publishes_and_reads(broker: BrokerProcess) -> None:
+    output, _ = program(broker, "streams").communicate(timeout=60)
+    number, *read = output.splitlines()
+    assert number == "1001"
+    assert len(read) == 101
+    assert read[0].startswith("4 orders.3.paid b'3' ")
+    assert read[-1].startswith("1001 orders.3.sent b'x' ")
 
 
 def test_the_example_of_a_prefork_server_pushes_from_every_child(broker: BrokerProcess) -> None:

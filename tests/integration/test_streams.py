@@ -76,7 +76,7 @@ class Broker:
     def begin(self, *topics: str, id: str = "", **fields: Any) -> list[Stored | SluiceError]:  # noqa: A002
         answer: list[Stored | SluiceError] = []
         messages = read_batch(b"".join(pack(each.encode(), each.encode()) for each in topics), answer.append)
-        messages.id = id
+        messages.key = id
         for key, value in fields.items():
             setattr(messages, key, value)
         self.stream.publish(messages)

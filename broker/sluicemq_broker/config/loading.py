@@ -239,6 +239,10 @@ class _Reading:
             self._wrong(f"{place}: {key}", f"is for a {' or '.join(ONLY[key])}, this is a {device.kind}")
         if not table.get("frontend") and not table.get("backend"):
             self._wrong(place, "expected a frontend, a backend or both")
+        if device.kind == Kind.FORWARDER and device.stream is None:
+            for key in ("envelope", "latest"):
+                if key in values and values[key] not in (False, "payload"):
+                    self._wrong(f"{place}: {key}", "is for a forwarder with a stream, this one only relays")
         if device.ack == Ack.EXPLICIT and device.backends and not table.get("commit"):
             self._wrong(place, 'commit is missing: with ack = "explicit" workers answer on a door of its own')
         return device

@@ -50,7 +50,9 @@ class Ack(StrEnum):
 #: Settings of a device that only some kinds have: the others' workers take one job at a time, or none.
 ONLY = {
     "queue": (Kind.STREAMER, Kind.QUEUE),
-    "envelope": (Kind.STREAMER, Kind.QUEUE),
+    "stream": (Kind.FORWARDER,),
+    "replay": (Kind.FORWARDER,),
+    "latest": (Kind.FORWARDER,),
     "auto_create": (Kind.STREAMER, Kind.QUEUE),
     "commit": (Kind.STREAMER,),
     "ack": (Kind.STREAMER,),
@@ -289,7 +291,21 @@ class DeviceSettings:
         "when a PULL worker's job is done: its ZeroMQ has it; before it is sent; the worker says so",
     )
     envelope: str = _setting(
-        "payload", rules.one_of("payload", "full"), "what workers receive: the payload, or id and headers too"
+        "payload",
+        rules.one_of("payload", "full"),
+        "what workers receive: the payload, or id and headers too; of a stream: its number and time behind",
+    )
+    stream: str | None = _setting(
+        None, rules.optional(rules.queue_name), "the stream between its ends; by default nothing is kept"
+    )
+    replays: tuple[Endpoint, ...] = _setting(
+        (),
+        rules.endpoints,
+        "doors that tell what was: REQ and DEALER ask for messages of streams",
+        key="replay",
+    )
+    latest: bool = _setting(
+        default=False, rule=rules.flag, doc="a new subscriber gets the last message of each topic at once"
     )
     prefetch: int | None = _setting(
         None,
@@ -308,7 +324,7 @@ class DeviceSettings:
     @property
     def ends(self) -> tuple[Endpoint, ...]:
         """All of its doors."""
-        return (*self.frontends, *self.backends, *self.commits)
+        return (*self.frontends, *self.backends, *self.commits, *self.replays)
 
 
 def settings_of(kind: type[Any]) -> dict[str, Field[Any]]:

@@ -6,6 +6,7 @@ from sluicemq_broker.doors.route import Route
 from sluicemq_broker.doors.smq.administration import Admin
 from sluicemq_broker.doors.smq.sessions import SessionDoor
 from sluicemq_broker.doors.smq.stream_side import StreamSide
+from sluicemq_broker.doors.stream_device import StreamDevice
 
 __all__ = [
     "Admin",
@@ -15,5 +16,6 @@ __all__ = [
     "QueueDevice",
     "Route",
     "SessionDoor",
+    "StreamDevice",
     "StreamSide",
 ]

@@ -9,6 +9,7 @@ from sluicemq_broker.doors.backends import Backend, PullBackend, RepBackend
 from sluicemq_broker.doors.frames import JobMaker
 from sluicemq_broker.doors.frontends import Frontend, PushFrontend
 from sluicemq_broker.doors.questions import RequestFrontend
+from sluicemq_broker.doors.stream_device import StreamDevice
 from sluicemq_broker.queue import Queues
 from sluicemq_broker.runtime import Counters
 from sluicemq_devices.doors import Switchboard
@@ -121,6 +122,10 @@ class ForwarderDevice:
             "shut": False,
         }
 
+    def subscribers(self) -> list[dict[str, Any]]:
+        """Who subscribes, and what each has lost."""
+        return self._relay.subscribers
+
     def describe(self) -> dict[str, Any]:
         """What it is and where its doors are."""
         addresses, fronts = self._relay.addresses, len(self._settings.frontends)
@@ -128,4 +133,4 @@ class ForwarderDevice:
         return {"kind": Kind.FORWARDER, "queue": "", **ends}
 
 
-Device = QueueDevice | ForwarderDevice
+Device = QueueDevice | ForwarderDevice | StreamDevice

@@ -22,6 +22,7 @@ from sluicemq_broker.doors import (
     QueueDevice,
     Route,
     SessionDoor,
+    StreamDevice,
     StreamSide,
 )
 from sluicemq_broker.process.deadline import Deadline
@@ -137,6 +138,7 @@ class Server:
             )
             for each in config.routes
         ]
+        admin.forwarders = self._forwarders
         self._http = self._http_door(admin) if settings.http else None
         self._greenlets: list[gevent.Greenlet[..., None]] = []
         self._stopping = Event()
@@ -243,8 +245,19 @@ class Server:
     def _subscriptions_of(self, stream: Stream) -> SubscriptionStore:
         return SubscriptionStore(self._database(stream.settings.database or self.config.broker.database))
 
+    def _forwarders(self) -> list[dict[str, Any]]:
+        """Each forwarder's doors, and what each of its subscribers has lost."""
+        return [
+            {**each.describe(), "subscribers": each.subscribers()}
+            for each in self._devices
+            if isinstance(each, ForwarderDevice | StreamDevice)
+        ]
+
     def _device(self, settings: DeviceSettings, maker: JobMaker) -> Device:
         if settings.kind == Kind.FORWARDER:
+            if settings.stream is not None:
+                broker, streams = self.config.broker, self._streams
+                return StreamDevice(settings, broker, self._board, streams, settings.stream, self.counters)
             return ForwarderDevice(settings, self._board)
         return QueueDevice(settings, self.config.broker, self._board, self._queues, maker, self.counters)
 

@@ -100,6 +100,12 @@ class Count(Metric):
     UNCOUNTED = "uncounted", "times that a queue's jobs could not be counted", "times"
 
     # Streams.
+    RECEIVED_PUBLISHED = (
+        "received_published",
+        "messages of PUB sockets that have come in for a stream",
+        "messages",
+    )
+    PUBLISHED_LOST = "published_lost", "messages of PUB sockets that could not be stored", "messages"
     PUBLISHED = "published", "messages stored in streams", "messages"
     PUBLISHED_AGAIN = "published_again", "messages that were in their stream already, by their id", "messages"
     MESSAGES_READ = "messages_read", "messages of streams given to readers", "messages"

@@ -36,7 +36,7 @@ Done = Callable[[Stored | SluiceError], object]
 class Batch:
     """Some messages, in order, made by :func:`read_batch`; ``done`` hears when they are durable or refused.
 
-    ``id``: of the batch, so that it is stored once however often it comes; ``repeated``: it may have
+    ``key``: of the batch, so that it is stored once however often it comes; ``repeated``: it may have
     come before, here or to another broker. ``ids``: places of messages that have an id of their own.
     """
 
@@ -44,7 +44,7 @@ class Batch:
     ends: list[int]
     topics: list[bytes]
     done: Done
-    id: str = ""
+    key: str = ""
     repeated: bool = False
     ids: dict[str, int] = field(default_factory=dict)
     expected: Expected | None = None

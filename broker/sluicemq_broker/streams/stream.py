@@ -116,6 +116,8 @@ class Stream:
         recent = self._recent.read(first, MOST_BYTES)
         if recent is not None:
             return recent, first
+        if first == self._recent.next and self._seen_by == self._watch.attend() != 0:
+            return [], first  # what others publish will be told
         page = self.store.read(first, MOST_BYTES)
         self._keep(page.segments)
         return page.segments, page.first

@@ -155,7 +155,7 @@ class Writer:
         for batch in wanted:
             for each in _ids(batch):
                 number, at = there.get(each, (0, 0.0))
-                if number and (each == batch.id or at >= oldest):
+                if number and (each == batch.key or at >= oldest):
                     _found(batch, each, number)
 
     def _compose(self, batches: Sequence[Batch], tail: Tail) -> tuple[Segment | None, list[_Part]]:
@@ -253,12 +253,12 @@ class Writer:
 
 def _ids(batch: Batch) -> set[str]:
     """All under which it can be found in the stream."""
-    return {batch.id, *batch.ids} if batch.id else set(batch.ids)
+    return {batch.key, *batch.ids} if batch.key else set(batch.ids)
 
 
 def _found(batch: Batch, each: str, number: int) -> None:
     """The batch, or the message of it, with this id has this number."""
-    if each == batch.id:
+    if each == batch.key:
         batch.was_stored(number)
     else:
         batch.there[batch.ids[each]] = number
@@ -266,7 +266,7 @@ def _found(batch: Batch, each: str, number: int) -> None:
 
 def _places(batch: Batch, start: int) -> dict[str, int]:
     """Where what is new of a batch will be in its segment, by ids."""
-    places = {batch.id: start} if batch.id else {}
+    places = {batch.key: start} if batch.key else {}
     if batch.ids:
         new = [at for at in range(batch.count) if at not in batch.there]
         left = {at: start + place for place, at in enumerate(new)}

@@ -22,15 +22,15 @@ class Switchboard:
 
     ``notice(kind, text)`` is told what went wrong on a connection: ``kind`` is a
     :class:`~sluicemq_devices.hub.counts.Mishap`, ``text`` says who and why. It may be called often: log it
-    with a limit, as :class:`~sluicemq_devices.hub.Notices` does. ``count(kind)`` is told what is not worth a
-    line: who leaves without a word.
+    with a limit, as :class:`~sluicemq_devices.hub.Notices` does. ``count(kind, count=1)`` is told what is not
+    worth a line: who leaves without a word.
     """
 
     def __init__(
         self,
         *,
         notice: Callable[[str, str], None] | None = None,
-        count: Callable[[str], None] | None = None,
+        count: Callable[..., None] | None = None,
         max_connections: int | None = None,
         reserve_fds: int = 256,
         handshake: float = 10.0,

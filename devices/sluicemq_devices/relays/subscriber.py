@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from sluicemq_devices.doors import RawLane
 from sluicemq_devices.hub import in_turns
@@ -32,6 +33,8 @@ class Subscriptions:
         """Those that have the empty topic, of which no other matters then."""
         self.weight = 0
         """Bytes that all topics take in memory."""
+        self.subscribed: Callable[[Subscriber, bytes], None] | None = None
+        """Told of each topic that a subscriber begins to want."""
         self._topics: Topics[Subscriber] = Topics()
         self._count = 0
         self._few: list[tuple[Subscriber, tuple[bytes, ...]]] | None = []  # None: to be found out
@@ -106,6 +109,8 @@ class Subscriber:
         """``refused(why)``: it subscribed to what it can't have."""
         self.lane = lane
         self.topics: set[bytes] = set()
+        self.lost = 0
+        """Messages that it has lost, as it read too slowly."""
         self._subscriptions = subscriptions
         self._refused = refused
         self._weight = 0
@@ -121,6 +126,11 @@ class Subscriber:
                 self._unsubscribe(topic)
         self._subscriptions.tell()
 
+    def describe(self) -> dict[str, Any]:
+        """Who it is, and how it is getting on."""
+        held = self.lane.held.count
+        return {"peer": self.lane.peer, "topics": len(self.topics), "held": held, "lost": self.lost}
+
     def leave(self) -> None:
         """It has gone: give up its topics, by and by."""
         self._subscriptions.leave(self)
@@ -134,6 +144,8 @@ class Subscriber:
         self._weight += weight_of(topic)
         self.topics.add(topic)
         self._subscriptions.add(topic, self)
+        if self._subscriptions.subscribed:
+            self._subscriptions.subscribed(self, topic)
 
     def _unsubscribe(self, topic: bytes) -> None:
         self.topics.remove(topic)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from typing import Any, Final
 
 from sluicemq import wire
@@ -49,6 +50,8 @@ class Admin:
         self._counters = context.counters
         self._turns = turns
         self._started = time.monotonic()
+        self.forwarders: Callable[[], list[dict[str, Any]]] = list
+        """Each forwarder's doors and subscribers; the broker's assembly tells them."""
         self._counts = SharedAnswer(census.all)
 
     def queues(self) -> list[dict[str, Any]]:
@@ -65,9 +68,9 @@ class Admin:
         return {"store": state.problem or wire.STORE_OK, Gauge.STORE_SILENT: round(state.silent, 3)}
 
     def stats(self) -> dict[str, Any]:
-        """What :meth:`counters` tells, and all queues."""
+        """What :meth:`counters` tells, all queues, and what the subscribers of each forwarder have lost."""
         queues = self._queues_if_any_way()
-        return {**self.counters(), "queues": queues}
+        return {**self.counters(), "queues": queues, "forwarders": self.forwarders()}
 
     def counters(self) -> dict[str, Any]:
         """The broker, and what it has counted since its start; asks MongoDB nothing.

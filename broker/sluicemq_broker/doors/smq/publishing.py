@@ -106,7 +106,7 @@ def _apply(options: dict[Any, Any], messages: Batch) -> None:
     if unknown:
         raise BadFrames(f"a PUBLISH has no option {min(map(str, unknown))[:64]!r}")
     if "id" in options:
-        messages.id = "#" + _id(options["id"])
+        messages.key = "#" + _id(options["id"])
         messages.repeated = options.get("again") is True
     for each in _list(options.get("ids", ())):
         match each:

@@ -1,0 +1,159 @@
+"""Where plain sockets ask for what was published: REQ or DEALER, one page of a stream an answer.
+
+Question: ``[stream][JSON {after | since, topic | topics, limit}]``; all of the JSON may be left out.
+Answer: ``[JSON {count, after, gone, newest}]``, then for each message ``["NUMBER TIME FRAMES"]`` and its
+frames as they were published. ``after`` is for the next question; an error is ``["ERROR"][JSON]``.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import gevent
+from gevent.lock import BoundedSemaphore
+
+from sluicemq.errors import BadFrames, BadTopic
+from sluicemq.packed import unpack
+from sluicemq_broker.config import DeviceSettings
+from sluicemq_broker.doors.refusals import error_frames, refusal
+from sluicemq_broker.streams import Reading, Streams, Topics, Wanted, check_stream
+from sluicemq_devices.doors import Lane, LaneDoor, Switchboard
+
+#: Messages of one answer, by default and at most; and about how many bytes.
+_LIMIT: Final = 1000
+_MOST: Final = 10_000
+_BYTES: Final = 1 << 20
+_LONGEST_QUESTION: Final = 256 * 1024
+#: Questions that are answered at once, over all who ask; each one who asks waits for its answer.
+_AT_ONCE: Final = 8
+_MOMENT: Final = 1e-9
+
+
+class ReplayDoors:
+    """The replay doors of one device; they tell of all streams."""
+
+    def __init__(self, settings: DeviceSettings, board: Switchboard, streams: Streams) -> None:
+        self._streams = streams
+        self._default = settings.stream
+        self._asking = BoundedSemaphore(_AT_ONCE)
+        self._doors = [
+            LaneDoor(board, end, "ROUTER", self._came, max_frame=_LONGEST_QUESTION)
+            for end in settings.replays
+        ]
+
+    @property
+    def addresses(self) -> list[str]:
+        """Where they are."""
+        return [door.address for door in self._doors]
+
+    @property
+    def connections(self) -> int:
+        """How many there are now."""
+        return sum(door.connections for door in self._doors)
+
+    def start(self) -> None:
+        """Open them."""
+        for door in self._doors:
+            door.start()
+
+    def stop(self) -> None:
+        """Close them."""
+        for door in self._doors:
+            door.stop()
+
+    def _came(self, lane: Lane) -> None:
+        lane.receive = lambda questions: self._receive(lane, questions)
+        lane.unblocked = lane.resume
+
+    def _receive(self, lane: Lane, questions: list[list[bytes]]) -> None:
+        """Answer them one after the other; what this one asks meanwhile is not read."""
+        lane.pause(self)
+        gevent.spawn(self._answer_all, lane, questions)
+
+    def _answer_all(self, lane: Lane, questions: list[list[bytes]]) -> None:
+        for frames in questions:
+            envelope, answer = frames[:1], list[bytes]()
+            try:
+                envelope, body = _split(frames)
+                with self._asking:
+                    answer = self._answer(body)
+            except Exception as error:  # noqa: BLE001 - who asked must have an answer
+                problem = refusal(error)
+                lane.blame(malformed=isinstance(problem, BadFrames))
+                answer = error_frames(problem)
+            lane.send([*envelope, *answer])
+        if lane.writable:
+            lane.resume(self)
+        else:
+            lane.unblocked = lambda: lane.resume(self)
+
+    def _answer(self, body: list[bytes]) -> list[bytes]:
+        name, options = _read(body, self._default)
+        stream = self._streams.get(check_stream(name))
+        topics, limit = _topics(options), _number(options, "limit", 1, _MOST, _LIMIT)
+        after, since = _number(options, "after", 0, 2**62, 0), options.get("since")
+        first = after + 1
+        if since is not None:
+            first = stream.since(_number(options, "since", 0, 2**40, 0))
+        gone = 0
+        reading = stream.read(Wanted(first, topics, limit, _BYTES))
+        while reading.more and not reading.chosen:
+            gone += reading.gone
+            gevent.sleep(_MOMENT)
+            reading = stream.read(Wanted(reading.first, topics, limit, _BYTES))
+        return _frames(reading, 0 if first == 1 else gone + reading.gone)
+
+
+def _split(frames: list[bytes]) -> tuple[list[bytes], list[bytes]]:
+    """Envelope and body; the envelope ends with the first empty frame."""
+    try:
+        body = frames.index(b"", 1) + 1
+    except ValueError:
+        raise BadFrames("no empty frame after the envelope: a DEALER sends one before the stream") from None
+    return frames[:body], frames[body:]
+
+
+def _read(body: list[bytes], default: str | None) -> tuple[str, dict[str, Any]]:
+    if not 1 <= len(body) <= 2:
+        raise BadFrames(f"a question has 1 or 2 frames, [stream][JSON], this one has {len(body)}")
+    name = body[0].decode(errors="replace") or default or ""
+    try:
+        options = json.loads(body[1]) if len(body) == 2 and body[1] else {}
+    except (ValueError, RecursionError) as error:
+        raise BadFrames(f"the second frame is not JSON: {error}") from error
+    known = {"after", "since", "topic", "topics", "limit"}
+    if not isinstance(options, dict) or options.keys() - known:
+        raise BadFrames(f"the second frame is a JSON object of {', '.join(sorted(known))}")
+    return name, options
+
+
+def _topics(options: dict[str, Any]) -> Topics:
+    wanted = options.get("topics", [])
+    if not isinstance(wanted, list) or not all(isinstance(each, str) for each in wanted):
+        raise BadTopic("topics is an array of strings")
+    topic = options.get("topic", "")
+    if not isinstance(topic, str):
+        raise BadTopic("topic is a string")
+    return Topics([each.encode(errors="surrogateescape") for each in [*wanted, *([topic] if topic else [])]])
+
+
+def _number(options: dict[str, Any], key: str, least: int, most: int, default: int) -> int:
+    value = options.get(key, default)
+    kinds = (int, float) if key == "since" else int
+    if not isinstance(value, kinds) or isinstance(value, bool) or not least <= value <= most:
+        raise BadFrames(f"{key} is a number from {least} to {most}, not {str(value)[:64]!r}")
+    return value  # type: ignore[return-value]
+
+
+def _frames(reading: Reading, gone: int) -> list[bytes]:
+    count = sum(each.count for each in reading.chosen)
+    about = {"count": count, "after": reading.first - 1, "gone": gone, "newest": reading.newest}
+    frames = [json.dumps(about).encode()]
+    for each in reading.chosen:
+        segment = each.segment
+        places = range(segment.count) if each.places is None else each.places
+        for place, message in zip(places, unpack(each.packed), strict=True):
+            frames.append(b"%d %.3f %d" % (segment.first + place, segment.at, len(message)))
+            frames += message
+    return frames

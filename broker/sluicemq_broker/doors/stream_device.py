@@ -1,0 +1,264 @@
+"""A FORWARDER with a stream between its ends: what PUB sockets send is kept, then goes to SUB sockets.
+
+It goes out as it lies in the stream, in the stream's order, at every broker that has a forwarder with it;
+so a message reaches a subscriber when it is durable, wherever it was published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+import gevent
+from gevent.event import Event
+
+from sluicemq.errors import SluiceError, TooLarge
+from sluicemq.packed import extended, scan, slices
+from sluicemq_broker.config import BrokerSettings, DeviceSettings
+from sluicemq_broker.doors.latest import Latest
+from sluicemq_broker.doors.replay import ReplayDoors
+from sluicemq_broker.runtime import Count, Counters
+from sluicemq_broker.store import Segment
+from sluicemq_broker.streams import Stored, Stream, Streams, read_batch
+from sluicemq_devices.doors import RawDoor, RawLane, Switchboard
+from sluicemq_devices.hub import Watermark
+from sluicemq_devices.relays import FanOut, Kind, Subscriber, Upstream
+
+#: Messages, and bytes, that make one batch on their way into the stream, at most.
+_BATCH: Final = 2048
+_BATCH_BYTES: Final = 512 << 10
+#: Messages that are passed on in one turn of the hub.
+_PASSED: Final = 512
+#: Seconds after which it looks for more, whatever it was told; and after an error.
+_LOOK: Final = 5.0
+_PAUSE: Final = 0.5
+_MOMENT: Final = 1e-9
+
+
+class StreamDevice:
+    """Publishers, a stream, subscribers, and those who ask for what was."""
+
+    def __init__(
+        self,
+        settings: DeviceSettings,
+        broker: BrokerSettings,
+        board: Switchboard,
+        streams: Streams,
+        stream: str,
+        counters: Counters,
+    ) -> None:
+        self._settings = settings
+        self._counters = counters
+        self._longest = broker.max_job_bytes
+        self._stream: Stream = streams.for_publish(stream)
+        self._latest = Latest(settings.hwm_bytes) if settings.latest else None
+        self._loaded = self._latest is None
+        self._early: list[tuple[Subscriber, bytes]] = []  # who subscribed before all was loaded
+        self._mark = Watermark(settings.hwm, settings.hwm_bytes, self._pause, self._resume)
+        self._upstream = Upstream()
+        self._upstream.want(b"")  # all is kept, whoever subscribes
+        self._fan_out = FanOut(
+            board,
+            settings.backends,
+            Upstream(),
+            hwm=settings.hwm,
+            hwm_bytes=settings.hwm_bytes,
+            subscribed=self._subscribed if self._latest else None,
+        )
+        self.frontend_doors = [
+            RawDoor(board, end, "XSUB", self._publisher_came, max_frame=2 * broker.max_job_bytes)
+            for end in settings.frontends
+        ]
+        self._replay = ReplayDoors(settings, board, streams)
+        self._over = Event()
+        self._more = Event()
+        self._follower: gevent.Greenlet[..., None] | None = None
+
+    @property
+    def received(self) -> int:
+        """Messages that have come in so far."""
+        return sum(door.received for door in self.frontend_doors)
+
+    def start(self) -> None:
+        """Open the doors, those of the subscribers first; follow the stream."""
+        for door in (*self._fan_out.doors, *self.frontend_doors):
+            door.start()
+        self._replay.start()
+        self._follower = gevent.spawn(self._follow)
+
+    def read_all(self) -> None:
+        """It reads while there is room."""
+
+    def close_gates(self) -> None:
+        """Let no publisher in any more, after what has been read was taken in."""
+        for door in self.frontend_doors:
+            door.stop()
+
+    def stop(self) -> None:
+        """Close the doors."""
+        self._over.set()
+        self._more.set()
+        if self._follower is not None:
+            self._follower.join(timeout=1.0)
+        for door in (*self.frontend_doors, *self._fan_out.doors):
+            door.stop()
+        self._replay.stop()
+
+    def describe(self) -> dict[str, Any]:
+        """What it is and where its doors are."""
+        return {
+            "kind": Kind.FORWARDER,
+            "queue": "",
+            "stream": self._stream.name,
+            "frontend": [door.address for door in self.frontend_doors],
+            "backend": [door.address for door in self._fan_out.doors],
+            "commit": [],
+            "replay": self._replay.addresses,
+        }
+
+    def figures(self) -> dict[str, Any]:
+        """What is on its way into the stream; what is held for subscribers is theirs."""
+        doors = (*self.frontend_doors, *self._fan_out.doors)
+        return {
+            "connections": sum(door.connections for door in doors) + self._replay.connections,
+            "held": self._mark.count,
+            "held_bytes": self._mark.bytes,
+            "unsettled": 0,
+            "shut": self._mark.is_full,
+        }
+
+    def subscribers(self) -> list[dict[str, Any]]:
+        """Who subscribes, and what each has lost."""
+        return self._fan_out.describe()
+
+    # ------------------------------------------------------------------- in
+
+    def _publisher_came(self, lane: RawLane) -> None:
+        lane.receive = self._publish
+        self._upstream.came(lane)
+
+    def _publish(self, messages: list[bytes]) -> None:
+        batch: list[bytes] = []
+        size = 0
+        for each in messages:
+            if len(each) > self._longest:
+                self._lost(1, TooLarge(f"a message of {len(each)} bytes, this broker takes {self._longest}"))
+                continue
+            batch.append(each)
+            size += len(each)
+            if len(batch) >= _BATCH or size >= _BATCH_BYTES:
+                self._store(batch, size)
+                batch, size = [], 0
+        if batch:
+            self._store(batch, size)
+
+    def _store(self, messages: list[bytes], size: int) -> None:
+        self._counters.add(Count.RECEIVED_PUBLISHED, len(messages))
+        self._mark.take(len(messages), size)
+        self._stream.publish(read_batch(b"".join(messages), partial(self._stored, len(messages), size)))
+
+    def _stored(self, count: int, size: int, outcome: Stored | SluiceError) -> None:
+        self._mark.give(count, size)
+        if isinstance(outcome, SluiceError):
+            self._lost(count, outcome)
+
+    def _lost(self, count: int, why: SluiceError) -> None:
+        text = f"{count} messages of publishers are lost to stream {self._stream.name}: {why}"
+        self._counters.notice(Count.PUBLISHED_LOST, text)
+        self._counters.add(Count.PUBLISHED_LOST, count - 1)
+
+    def _pause(self) -> None:
+        self._counters.add(Count.GATES_CLOSED)
+        for door in self.frontend_doors:
+            door.pause()
+
+    def _resume(self) -> None:
+        for door in self.frontend_doors:
+            door.resume()
+
+    # ------------------------------------------------------------------ out
+
+    def _follow(self) -> None:
+        """Pass on segment after segment, from the end that the stream has now."""
+        first = self._until_it_works(self._begin)
+        while not self._over.is_set():
+            first = self._until_it_works(partial(self._pass_some_on, first))
+
+    def _until_it_works(self, step: Callable[[], int]) -> int:
+        while not self._over.is_set():
+            try:
+                return step()
+            except SluiceError as error:
+                text = f"following stream {self._stream.name}: {error}"
+                self._counters.notice(Count.STORE_UNAVAILABLE, text)
+                self._over.wait(_PAUSE)
+        return 0
+
+    def _begin(self) -> int:
+        """From where to pass on; first, what the latest messages are is read from the whole stream."""
+        end = self._stream.end()
+        first = self._stream.store.head().first
+        while self._latest is not None and first < end and not self._over.is_set():
+            segments, first = self._stream.segments(first)
+            for segment in segments:
+                ends, topics = scan(segment.packed)
+                self._latest.note(topics, self._outgoing(segment, slices(segment.packed, ends), 0))
+                first = segment.next
+                gevent.sleep(_MOMENT)
+        self._loaded = True
+        for subscriber, topic in self._early:
+            self._send_latest(subscriber, topic)
+        self._early = []
+        return max(first, end) if self._latest is not None else end
+
+    def _pass_some_on(self, first: int) -> int:
+        """Pass on what there is from this number on, or wait for it; the next number."""
+        self._more.clear()
+        segments, kept = self._stream.segments(first)
+        if segments and segments[0].first > first:
+            self._counters.add(Count.MESSAGES_GONE, segments[0].first - first)
+        for segment in segments:
+            self._pass_on(segment, max(first, kept))
+            first = segment.next
+        if not segments:
+            first = max(first, kept)
+            self._stream.wait(self, first, self._more.set)
+            self._more.wait(_LOOK)
+            self._stream.forget(self)
+        return first
+
+    def _pass_on(self, segment: Segment, first: int) -> None:
+        ends, topics = scan(segment.packed)
+        skipped = max(0, first - segment.first)
+        messages = slices(segment.packed, ends)
+        for at in range(skipped, len(messages), _PASSED):
+            some = self._outgoing(segment, messages[at : at + _PASSED], at)
+            if self._latest is not None:
+                self._latest.note(topics[at : at + _PASSED], some)
+            through = Event()
+            through.set()
+            self._fan_out.pass_on(some, through.clear, through.set)
+            through.wait()
+            if at + _PASSED < len(messages):
+                gevent.sleep(_MOMENT)
+
+    def _outgoing(self, segment: Segment, messages: list[bytes], place: int) -> list[bytes]:
+        """The messages as subscribers get them; with ``full``, a frame with number and time is the last."""
+        if self._settings.envelope != "full":
+            return messages
+        first, time = segment.first + place, b" %.3f" % segment.at
+        return [extended(each, b"%d" % number + time) for number, each in enumerate(messages, first)]
+
+    def _subscribed(self, subscriber: Subscriber, topic: bytes) -> None:
+        if self._loaded:
+            self._send_latest(subscriber, topic)
+        else:
+            self._early.append((subscriber, topic))
+
+    def _send_latest(self, subscriber: Subscriber, topic: bytes) -> None:
+        if self._latest is None or topic not in subscriber.topics:
+            return
+        messages = self._latest.of(topic, (each for each in subscriber.topics if each != topic))
+        if messages:
+            self._fan_out.send(subscriber, messages)

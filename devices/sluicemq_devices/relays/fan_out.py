@@ -1,0 +1,117 @@
+"""The back of a FORWARDER: SUB subscribers, what each wants, and what it has lost."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from time import perf_counter
+from typing import Any
+
+from sluicemq_devices.doors import Endpoint, RawDoor, RawLane, Switchboard
+from sluicemq_devices.hub import Mishap, Watermark, in_turns, nothing
+from sluicemq_devices.relays.subscriber import Subscriber, Subscriptions
+from sluicemq_devices.relays.upstream import Upstream
+
+_FEW = 32  # subscribers to whom a lot of messages goes in one turn
+_TURN = 0.004  # seconds; with more, what is sent in a turn
+_MOST_TOLD = 1000  # subscribers of whom is told, those that have lost most
+
+
+class FanOut:
+    """XPUB doors: every message goes to all who want it, and nobody waits for one that is slow.
+
+    Every subscriber has a lane and its own high-water marks. One that reads too slowly loses what
+    goes beyond them, as with any PUB socket, but here the losses are counted, for each. (A shared XPUB
+    can't count: once its pipe to a subscriber is full, it passes over that subscriber without a word
+    until half of the pipe has been read.)
+
+    ``upstream`` is told what is wanted; ``subscribed(subscriber, topic)`` of each topic that somebody
+    begins to want.
+    """
+
+    def __init__(
+        self,
+        board: Switchboard,
+        backends: Sequence[Endpoint],
+        upstream: Upstream,
+        *,
+        hwm: int,
+        hwm_bytes: int,
+        subscribed: Callable[[Subscriber, bytes], None] | None = None,
+    ) -> None:
+        self.lost = 0
+        """Messages that subscribers have lost, each counted once for each of them."""
+        self._board = board
+        self._marks = (hwm, hwm_bytes)
+        self._under_way: deque[tuple[Callable[[], None], Iterator[tuple[Subscriber, list[bytes]]]]] = deque()
+        self._subscriptions = Subscriptions(upstream)
+        self._subscriptions.subscribed = subscribed
+        self.doors = [self._backend(end) for end in backends]
+
+    @property
+    def backlog(self) -> int:
+        """Messages held for subscribers that have not taken them yet."""
+        held = sum(subscriber.lane.backlog for subscriber in self._subscriptions.subscribers)
+        return held + len(self._under_way)
+
+    def describe(self) -> list[dict[str, Any]]:
+        """The subscribers: ``{peer, topics, held, lost}``; of many those that have lost most."""
+        worst = sorted(self._subscriptions.subscribers, key=lambda each: each.lost, reverse=True)
+        return [each.describe() for each in worst[:_MOST_TOLD]]
+
+    def pass_on(self, messages: list[bytes], wait: Callable[[], None], go_on: Callable[[], None]) -> None:
+        """Send them to all who want some; ``wait`` and ``go_on`` are called if that takes several turns."""
+        if not self._under_way and len(self._subscriptions.subscribers) <= _FEW:
+            for subscriber, wanted in self._subscriptions.choose(messages):
+                self.send(subscriber, wanted)
+            return
+        self._under_way.append((go_on, self._subscriptions.choose(messages)))
+        wait()
+        if len(self._under_way) == 1:
+            in_turns(self._pass_on)
+
+    def send(self, subscriber: Subscriber, messages: list[bytes]) -> None:
+        """Send one subscriber what it wants; past its mark it has lost that."""
+        if subscriber.lane.held.is_full:
+            self.lost += len(messages)
+            subscriber.lost += len(messages)
+            self._board.count(Mishap.MESSAGES_LOST, len(messages))
+        else:
+            subscriber.lane.post(messages)
+
+    def _pass_on(self) -> bool:
+        """Pass on for a moment what is under way; whether there is more."""
+        until = perf_counter() + _TURN
+        while self._under_way:
+            go_on, deliveries = self._under_way[0]
+            for subscriber, messages in deliveries:
+                self.send(subscriber, messages)
+                if perf_counter() > until:
+                    return True
+            self._under_way.popleft()
+            go_on()
+        return False
+
+    def _backend(self, end: Endpoint) -> RawDoor:
+        hwm, hwm_bytes = self._marks
+        return RawDoor(
+            self._board,
+            end,
+            "XPUB",
+            self._came,
+            max_frame=hwm_bytes,
+            held=lambda peer: Watermark(hwm, hwm_bytes, partial(self._fell_behind, peer), nothing),
+        )
+
+    def _came(self, lane: RawLane) -> None:
+        subscriber = Subscriber(lane, self._subscriptions, partial(self._refuse, lane.peer))
+        self._subscriptions.subscribers.add(subscriber)
+        lane.receive = subscriber.receive
+        lane.closed = subscriber.leave
+
+    def _fell_behind(self, peer: str) -> None:
+        self._board.notice(Mishap.SUBSCRIBERS_BEHIND, f"{peer} reads too slowly and loses messages")
+
+    def _refuse(self, peer: str, why: str) -> None:
+        self._board.notice(Mishap.SUBSCRIPTIONS_REFUSED, f"{peer} will not get what it subscribes to: {why}")
