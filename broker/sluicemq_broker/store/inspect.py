@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import bson
 import gevent
 from bson.datetime_ms import DatetimeMS
+from gevent.event import AsyncResult
 from pymongo.collection import Collection
 
 from sluicemq.errors import NotFound, Unavailable
@@ -93,7 +95,8 @@ class Inspector:
             shares = _sampled(jobs, now) if total >= _SURELY_MANY else {}
             few = [each for each in COUNTED_STATES if shares.get(each, 0.0) * total < 3 * COUNTED_EXACTLY]
             over = _expired(jobs, now)
-            counts = {state: _counted(jobs, state, now) for state in few}
+            counted = _together([partial(_counted, jobs, state, now) for state in few])
+            counts = dict(zip(few, counted, strict=True))
             many = [each for each in COUNTED_STATES if counts.get(each, COUNTED_EXACTLY) >= COUNTED_EXACTLY]
             if len(many) > 1:
                 shares = shares or _sampled(jobs, now)
@@ -182,6 +185,21 @@ def selects(state: str, now: float) -> Document:
         return {"state": state, "ended_at": {"$gte": date(0)}}  # not $exists, for which it reads documents
     when = {State.READY: {"$lte": date(now)}, SCHEDULED: {"$gt": date(now)}}.get(state)
     return {"state": stored_state(state)} | ({**ANY_PRIORITY, "eligible_at": when} if when else {})
+
+
+def _together(questions: Sequence[Callable[[], int]]) -> list[int]:
+    """The answers to questions that are asked at once: one after the other takes as long as all of them."""
+    answers: list[AsyncResult[int]] = [AsyncResult() for _ in questions]
+    for answer, question in zip(answers, questions, strict=True):
+        gevent.spawn(_answer, answer, question)
+    return [answer.get() for answer in answers]
+
+
+def _answer(answer: AsyncResult[int], question: Callable[[], int]) -> None:
+    try:
+        answer.set(question())
+    except Exception as error:  # noqa: BLE001 - whoever asked hears of it
+        answer.set_exception(error)
 
 
 def _counted(jobs: _Jobs, state: str, now: float) -> int:
