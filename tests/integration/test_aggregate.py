@@ -34,15 +34,15 @@ class Example:
         self._options += ["--documents", str(documents), "--tags", str(tags)]
         self._options += ["--changes", str(documents // 10)]
 
-    def start(self, what: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, str(PROGRAM), what, *self._options, "--batch", "500"]
+    def start(self, what: str, *options: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, str(PROGRAM), what, *self._options, "--batch", "500", *options]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         self._running.append(process)
         return process
 
-    def run(self, what: str) -> tuple[int, str]:
+    def run(self, what: str, *options: str) -> tuple[int, str]:
         """Its code, and what it said, when it has ended by itself."""
-        process = self.start(what)
+        process = self.start(what, *options)
         said, complaints = process.communicate(timeout=60 * TIMEOUT)
         return process.returncode, (said + complaints).decode()
 
@@ -96,7 +96,7 @@ def test_the_sums_are_right_whoever_is_killed_when(example: Example) -> None:
     assert (code, "held for 'update'" in said) == (1, True), said
     # When another update goes on, while more changes come, and ends in order
     update = example.start("update")
-    assert example.run("change")[0] == 0
+    assert example.run("change", "--documents", "1000", "--changes", "500")[0] == 0
     wait_until(lambda: example.behind() == 0, 60 * TIMEOUT)
     update.send_signal(signal.SIGTERM)
     assert update.wait(TIMEOUT) == 0
