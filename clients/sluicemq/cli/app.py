@@ -11,7 +11,20 @@ from typing import Any
 
 import click
 
-from sluicemq.cli import bench, completion, ended, history, jobs, push, queues, results, schedule, serve, work
+from sluicemq.cli import (
+    bench,
+    completion,
+    ended,
+    history,
+    jobs,
+    push,
+    queues,
+    results,
+    schedule,
+    serve,
+    streams,
+    work,
+)
 from sluicemq.cli.output import Session, Unwritable
 from sluicemq.cli.reached import reached
 from sluicemq.errors import BadHeaders, SluiceError, Timeout, Unavailable
@@ -123,6 +136,7 @@ for _command in (
     _asking(ended.dead),
     _asking(ended.done),
     _asking(schedule.schedule),
+    _asking(streams.stream),
     _asking(queues.ping),
     serve.config,
     bench.bench,

@@ -1,0 +1,224 @@
+"""``sluicemq stream``: messages that are kept."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+from time import time
+from typing import Any
+
+import click
+
+from sluicemq.cli.output import Session, shown, span
+from sluicemq.errors import Gap
+from sluicemq.message import Message
+from sluicemq.publisher import Publisher
+from sluicemq.reader import Reader
+
+_topics = click.option("--topic", "topics", multiple=True, metavar="TOPIC", help="A beginning, a pattern as orders.*.paid or orders.>, or =TOPIC; may be given again.")  # noqa: E501 # fmt: skip
+_yes = click.option("--yes", is_flag=True, help="Don't ask.")
+
+
+@click.group()
+def stream() -> None:
+    """Publish messages, read them from any point on, and look at who does."""
+
+
+@stream.command("list")
+@click.pass_obj
+def list_(session: Session, /) -> None:
+    """List the streams, and what each keeps."""
+    with session.client() as client:
+        rows = client.streams()
+    if session.as_json:
+        session.json({"streams": rows})
+    elif rows:
+        session.table("", [_readable(row) for row in rows])
+    else:
+        session.note("no streams yet")
+
+
+@stream.command()
+@click.argument("stream")
+@click.pass_obj
+def show(session: Session, /, stream: str) -> None:
+    """Show one STREAM: its numbers, its size, its bounds, its subscriptions."""
+    with session.client() as client:
+        found = client.stream(stream)
+        found["subscriptions"] = client.subscriptions(stream)
+    if session.as_json:
+        session.json(found)
+        return
+    subscriptions = found.pop("subscriptions")
+    session.table("", [{"name": key, "value": value} for key, value in _readable(found).items()])
+    if subscriptions:
+        session.table("subscriptions", subscriptions)
+
+
+@stream.command()
+@click.argument("stream")
+@click.argument("topic")
+@click.argument("payload", required=False)
+@click.option("--lines", is_flag=True, help="Publish each line of stdin.")
+@click.option("--id", "own", metavar="ID", help="Stored once within the stream's dedupe_window.")
+@click.option("--expect", type=click.IntRange(min=0), metavar="N", help="Only if the stream ends with it.")
+@click.pass_obj
+def publish(
+    session: Session, /, stream: str, topic: str, payload: str | None, *, lines: bool, own: str | None,
+    expect: int | None,
+) -> None:  # fmt: skip
+    """Publish PAYLOAD to STREAM on a TOPIC, and print its number.
+
+    PAYLOAD may be - for stdin.
+    """
+    if lines == (payload is not None):
+        raise click.UsageError("give one of PAYLOAD and --lines")
+    with Publisher(session.endpoint, close_timeout=session.timeout) as publisher:
+        if lines:
+            receipts = [publisher.publish(stream, topic, each.rstrip(b"\n")) for each in sys.stdin.buffer]
+        else:
+            body = sys.stdin.buffer.read() if payload == "-" else str(payload).encode()
+            receipts = [publisher.publish(stream, topic, body, id=own, expect=expect)]
+        numbers = [each.wait(session.timeout) for each in receipts]
+    if session.as_json:
+        session.json({"stream": stream, "published": len(numbers), "last": max(numbers, default=0)})
+    elif lines:
+        session.note(f"{len(numbers)} published")
+    else:
+        session.result(str(numbers[0]))
+
+
+@stream.command()
+@click.argument("stream")
+@click.option("--after", type=click.IntRange(min=0), metavar="N", help="Behind this number; else the oldest.")
+@click.option("--since", type=click.FloatRange(min=0), metavar="S", help="Not older than so many seconds.")
+@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="At most so many.")
+@_topics
+@click.pass_obj
+def read(
+    session: Session, /, stream: str, *, after: int | None, since: float | None, limit: int,
+    topics: tuple[str, ...],
+) -> None:  # fmt: skip
+    """Read messages of STREAM: number, time, size, topic, payload."""
+    if after is not None and since is not None:
+        raise click.UsageError("give one of --after and --since")
+    begin = None if since is None else time() - since
+    found: list[Message] = []
+    chosen: dict[str, Any] = {"since": begin, "topics": topics, "on_gap": _told(session)}
+    with Reader(session.endpoint, stream, after or 0, **chosen) as reader:
+        while len(found) < limit and (message := reader.read(session.timeout)):
+            found.append(message)
+    if session.as_json:
+        session.json({"messages": [_row(each) for each in found]})
+    else:
+        for each in found:
+            session.result(_line(each))
+
+
+@stream.command()
+@click.argument("stream")
+@_topics
+@click.pass_obj
+def tail(session: Session, /, stream: str, *, topics: tuple[str, ...]) -> None:
+    """Print what is published to STREAM from now on, until Ctrl-C."""
+    chosen: dict[str, Any] = {"new": True, "follow": True, "topics": topics, "on_gap": _told(session)}
+    with Reader(session.endpoint, stream, **chosen) as reader:
+        for each in reader:
+            if session.as_json:
+                session.json(_row(each))
+            else:
+                session.result(_line(each))
+
+
+@stream.command()
+@click.argument("stream", required=False)
+@click.pass_obj
+def subscriptions(session: Session, /, stream: str | None) -> None:
+    """List subscriptions: who holds each, and how far it is behind, in messages and seconds."""
+    with session.client() as client:
+        rows = client.subscriptions(stream)
+    if session.as_json:
+        session.json({"subscriptions": rows})
+    elif rows:
+        session.table("", rows)
+    else:
+        session.note("no subscriptions")
+
+
+@stream.command()
+@click.argument("stream")
+@click.argument("subscription")
+@click.argument("after", type=int)
+@click.pass_obj
+def seek(session: Session, /, stream: str, subscription: str, after: int) -> None:
+    """Have a SUBSCRIPTION that nobody holds go on behind number AFTER (-1: the newest)."""
+    with session.client() as client:
+        client.seek(stream, subscription, after)
+    text = f"{subscription} goes on behind {after}" if after >= 0 else f"{subscription} goes on at the end"
+    session.result(text, stream=stream, subscription=subscription, after=after)
+
+
+@stream.command()
+@click.argument("stream")
+@click.argument("subscription")
+@click.pass_obj
+def release(session: Session, /, stream: str, subscription: str) -> None:
+    """Take a SUBSCRIPTION from whoever holds it, or held it last."""
+    with session.client() as client:
+        client.release(stream, subscription)
+    session.result(f"released {subscription}", stream=stream, subscription=subscription)
+
+
+@stream.command()
+@click.argument("stream")
+@click.argument("first", type=click.IntRange(min=1))
+@_yes
+@click.pass_obj
+def trim(session: Session, /, stream: str, first: int, *, yes: bool) -> None:
+    """Keep no message of STREAM before number FIRST."""
+    if not yes:
+        click.confirm(f"Remove all messages of stream {stream} before {first}?", abort=True, err=True)
+    with session.client() as client:
+        gone = client.trim(stream, first)
+    session.result(f"removed {gone} messages of {stream}", stream=stream, removed=gone)
+
+
+@stream.command()
+@click.argument("stream")
+@_yes
+@click.pass_obj
+def delete(session: Session, /, stream: str, *, yes: bool) -> None:
+    """Keep no message of STREAM; if it goes on, so do its numbers."""
+    if not yes:
+        click.confirm(f"Remove all messages of stream {stream}?", abort=True, err=True)
+    with session.client() as client:
+        gone = client.erase(stream)
+    session.result(f"removed {gone} messages of {stream}", stream=stream, removed=gone)
+
+
+def _told(session: Session) -> Any:
+    def told(gap: Gap) -> None:
+        session.note(str(gap))
+
+    return told
+
+
+def _line(message: Message) -> str:
+    when = datetime.fromtimestamp(message.time, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    payload = shown("", message.payload)
+    return f"{message.sequence} {when} {len(message.payload)} {message.topic} {payload}"
+
+
+def _row(message: Message) -> dict[str, Any]:
+    return {
+        "sequence": message.sequence,
+        "topic": message.topic.encode(errors="surrogateescape").decode(errors="replace"),
+        "time": message.time,
+        "payload": message.payload,
+    }
+
+
+def _readable(row: dict[str, Any]) -> dict[str, Any]:
+    age = row.get("last_at")
+    seen = {} if age is None else {"last_at": f"{span(max(0.0, time() - age))} ago"}
+    return {key: value for key, value in {**row, **seen}.items() if value is not None}
