@@ -53,6 +53,8 @@ class Worker:
     a warning in the log that names the nearest one there is; with ``wait_for_queue=False`` ``run()`` raises
     :class:`~sluicemq.NotFound`.
 
+    ``name`` is what the broker calls it, beside host and pid, in its log and in the history of jobs.
+
     ``on_stop``, if given, is called once when it begins to stop, before handlers are waited for.
 
     ``run()`` blocks until SIGTERM or SIGINT; or ``start()`` and ``stop()``, or ``with``. In a
@@ -74,6 +76,7 @@ class Worker:
         pop: bool = False,
         wait_for_queue: bool = True,
         on_stop: Callable[[], None] | None = None,
+        name: str | None = None,
     ) -> None:
         if prefetch < 1 or concurrency < 1:
             raise ValueError("prefetch and concurrency are at least 1")
@@ -85,6 +88,7 @@ class Worker:
         self._concurrency = concurrency
         self._stop_timeout = stop_timeout
         self._on_stop = on_stop
+        self._name = name
         self._pop = pop
         self._wait_for_queue = wait_for_queue
         self._started_in: int | None = None
@@ -110,7 +114,7 @@ class Worker:
         self._assignment = kind(
             self.queue, self._prefetch, self._taken, self._over, wait_for_queue=self._wait_for_queue
         )
-        self._connection = Connection(self._endpoint, self._assignment)
+        self._connection = Connection(self._endpoint, self._assignment, name=self._name)
         self._assignment.attach(self._connection)
 
     def _forked(self) -> None:

@@ -6,8 +6,12 @@ import json
 import logging
 import sys
 from datetime import UTC, datetime
+from typing import Final
 
 from sluicemq_devices.hub import OneLine, unblock_stderr
+
+#: What a record is about, given as ``extra``: fields of their own in JSON.
+FIELDS: Final = ("queue", "job", "worker", "attempt", "reason")
 
 
 def set_up(level: str, form: str) -> None:
@@ -21,7 +25,7 @@ def set_up(level: str, form: str) -> None:
 
 class _Text(OneLine):
     def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s", "%H:%M:%S")
+        super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s", "%Y-%m-%d %H:%M:%S")
 
 
 class _Json(logging.Formatter):
@@ -31,6 +35,7 @@ class _Json(logging.Formatter):
             "level": record.levelname.lower(),
             "part": record.name,
             "message": record.getMessage(),
+            **{name: value for name in FIELDS if (value := record.__dict__.get(name)) is not None},
         }
         if record.exc_info:
             entry["traceback"] = self.formatException(record.exc_info)

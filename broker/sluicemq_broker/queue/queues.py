@@ -145,7 +145,8 @@ class Queues:
                 f"queue {name!r} can't be made: there are {len(self._open)} already, and max_queues = "
                 f"{self._config.broker.max_queues}"
             )
-        log.info("queue %s: its first push here comes from %s, and makes it if no other broker has", name, by)
+        text = "queue %s: its first push here comes from %s, and makes it if no other broker has"
+        log.info(text, name, by, extra={"queue": name})
         return self.open(name)
 
     def _absent(self, name: str) -> str:

@@ -117,6 +117,7 @@ class Sweeper:
                 ready,
                 owner,
                 dead,
+                extra={"queue": queue.name, "reason": f"owner {owner} is gone"},
             )
         self._counters.add(Count.RECLAIMED, ready)
         self._counters.add(Count.DEAD, dead)

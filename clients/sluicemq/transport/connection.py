@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import functools
 import itertools
+import os
 import random
+import socket
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -72,7 +74,9 @@ class Role(Protocol):
 class Connection:
     """One endpoint, kept connected. ``start`` it once, then ``close`` it as often as you like."""
 
-    def __init__(self, endpoint: str | None, role: Role, *, patient: bool = True) -> None:
+    def __init__(
+        self, endpoint: str | None, role: Role, *, patient: bool = True, name: str | None = None
+    ) -> None:
         self.endpoint = endpoints.chosen(endpoint)
         self.greeted = False
         self.epoch = 0
@@ -84,6 +88,7 @@ class Connection:
         """Called through the mailbox for each signal that was written to ``signal_fd``."""
         self._role = role
         self._patient = patient
+        self._name = name
         self._obstacle: str | None = None
         self._tell_at = 0.0
         self._mailbox: native.Mailbox
@@ -267,7 +272,12 @@ class Connection:
             self._connect_at = None
             self._heard = now
             self._link.connect(self.endpoint)
-            self.request(wire.HELLO, {"client": "python", "version": _version()}, answered=self._greet)
+            self.request(wire.HELLO, self._about(), answered=self._greet)
+
+    def _about(self) -> dict[str, Any]:
+        """Who we are, by which the broker names us in its log and in the history of jobs."""
+        about = {"client": "python", "version": _version(), "host": socket.gethostname(), "pid": os.getpid()}
+        return about if self._name is None else {**about, "name": self._name}
 
     def _send(self, frames: list[bytes]) -> None:
         self._link.send(frames)

@@ -232,8 +232,7 @@ class Session:
 
     def _hello(self, number: int, fields: Fields) -> None:
         (about,) = take(fields, dict)
-        client = about.get("client")
-        self.name = f"{client[:100]} {self._lane.peer}" if isinstance(client, str) else self._lane.peer
+        self.name = _named(about, self._lane.peer)
         settings = self._door.settings
         self.send(
             wire.OK,
@@ -367,8 +366,20 @@ class Session:
 
 
 _LOOKS: Final = LOOKS | STREAM_LOOKS
+_PIDS: Final = 2**31  # and what is no pid
 #: Those that wait for no other session: they cost next to nothing, or are answered for many together.
 _AT_ONCE: Final = TOGETHER | HELD_BY_ONE
+
+
+def _named(about: dict[str, Any], peer: str) -> str:
+    """``mailer web-1:4711``: a client by its own name (or its kind), host and pid; else by its address."""
+    called = [each[:100] for key in ("name", "client") if isinstance(each := about.get(key), str) and each]
+    host, pid = about.get("host"), about.get("pid")
+    place = (
+        f"{host[:100]}:{pid}" if isinstance(host, str) and isinstance(pid, int) and abs(pid) < _PIDS else peer
+    )
+    return f"{called[0]} {place}" if called else place
+
 
 _HANDLERS: Final[dict[bytes, Callable[[Session, int, Fields], None]]] = {
     wire.HELLO: Session._hello,  # noqa: SLF001 - the table of verbs is part of the class
