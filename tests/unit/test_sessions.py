@@ -28,6 +28,9 @@ class NoStreams:
 
     publishing = SimpleNamespace(leave=lambda _session: None)
 
+    def holds(self, _who: object) -> Any:
+        return SimpleNamespace(vanish=lambda: None)
+
     def reads(self, _answered: object) -> Any:
         return SimpleNamespace(forget=lambda: None)
 
