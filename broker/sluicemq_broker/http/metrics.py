@@ -38,6 +38,8 @@ OTHERS: Final = "*"
 #: One answer for all who ask within so many seconds.
 _SHARED: Final = 0.5
 _MOMENT: Final = 1e-9
+#: Samples that are written down in one turn of the hub, about: some milliseconds.
+_TURN: Final = 500
 _PREFIX: Final = "sluicemq_"
 #: What would have the name of another figure.
 _NAMES: Final[dict[Metric, str]] = {Count.JOBS_REFUSED: "push_jobs_refused"}
@@ -100,13 +102,13 @@ def name_of(figure: Metric) -> str:
 
 
 class _Collector(Collector):
-    """A family after the other; between two of them everybody else has a turn of the hub."""
+    """A family after the other; after some of them everybody else has a turn of the hub."""
 
     def __init__(self, figures: Figures) -> None:
         self._figures = figures
 
     def collect(self) -> Iterator[Family]:
-        figures = self._figures
+        figures, rendered = self._figures, 0
         yield InfoMetricFamily(f"{_PREFIX}broker", "the broker's version", {"version": __version__})
         for families in (
             _counted(figures.counters(), figures.counters_by_queue()),
@@ -117,7 +119,10 @@ class _Collector(Collector):
         ):
             for family in families:
                 yield family
-                gevent.sleep(_MOMENT)
+                rendered += len(family.samples)
+                if rendered >= _TURN:
+                    rendered = 0
+                    gevent.sleep(_MOMENT)
 
 
 def _counted(whole: dict[str, int], queues: list[tuple[str, dict[str, int]]]) -> Iterator[Family]:
