@@ -119,10 +119,10 @@ def test_a_plan_pushes_what_its_policy_says_and_goes_on_behind_it(
     timetable: Timetable, begins: float, late: float, misfire: Misfire
 ) -> None:
     due = timetable.after(begins)
-    now = due + late
+    now = round(due + late, 3)  # as the server's clock has it
     planned = plan(timetable, due, now, misfire)
     assert planned.next_at > max([due, *planned.runs])
-    assert all(due - 0.001 <= run <= now for run in planned.runs)
+    assert all(due - 0.001 <= run <= now + 0.0005 for run in planned.runs)
     if misfire is Misfire.ALL:
         assert planned.runs[0] == due
         assert len(planned.runs) == MOST_RUNS or planned.next_at > now
