@@ -18,7 +18,7 @@ from sluicemq import Producer
 
 TAKEN = 10
 #: Jobs on the way to one worker, at most.
-PREFETCH = 64
+PREFETCH = 256
 
 Start = Callable[[Fleet, str, int, int], Program]
 

@@ -311,7 +311,7 @@ class DeviceSettings:
         None,
         rules.optional(rules.whole(1)),
         "jobs at one PULL worker that it has not settled, or received (up to 1000), or that are removed "
-        "for it at once: by default 64; explicit 1",
+        "for it at once: by default 256; auto 64, explicit 1",
     )
     auto_create: bool | None = _setting(
         None,

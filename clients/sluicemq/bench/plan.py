@@ -143,7 +143,7 @@ def _defaults(scenario: str, door: str, chosen: dict[str, Any]) -> dict[str, Any
 
 def _prefetch(door: str, ack: str | None) -> int:
     if door == "pull" and ack != "explicit":
-        return 64  # the device's own
+        return 64 if ack == "auto" else 256  # as their devices have it
     return 1024 if door == "library" else 100
 
 
