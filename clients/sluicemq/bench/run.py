@@ -14,7 +14,7 @@ from sluicemq.bench.plan import Plan
 from sluicemq.bench.task import Site, Task
 from sluicemq.bench.usage import pids_behind
 from sluicemq.client import Client
-from sluicemq.errors import BadQueue, SluiceError
+from sluicemq.errors import NotFound, SluiceError
 from sluicemq.producer import Producer
 
 _ATTACH_TIMEOUT = 30.0
@@ -113,7 +113,7 @@ def _clear(client: Client, queues: list[str]) -> None:
 def _found(client: Client, queues: list[str]) -> list[dict[str, Any]]:
     found = []
     for each in queues:
-        with suppress(BadQueue):  # nobody has made it yet
+        with suppress(NotFound):  # nobody has made it yet
             found.append(client.queue(each))
     return found
 
