@@ -13,9 +13,9 @@ from pymongo.database import Database
 from faulty_mongo import Fault, FaultyDatabase, Kind, Line
 from jobs import NOW
 from launcher import TIMEOUT
-from sluicemq.errors import BadTopic, Conflict, SluiceError
+from sluicemq.errors import BadStream, BadTopic, Conflict, SluiceError
 from sluicemq.packed import pack, scan, unpack
-from sluicemq_broker.config import Config, StreamSettings
+from sluicemq_broker.config import Config, DeviceSettings, StreamSettings
 from sluicemq_broker.queue.retry import Retry
 from sluicemq_broker.runtime.counters import Counters
 from sluicemq_broker.runtime.counts import Count
@@ -451,3 +451,20 @@ def test_a_segment_scanned_is_what_was_published(broker: Broker) -> None:
     segments, _first = broker.stream.segments(1)
 
     assert [scan(each.packed)[1] for each in segments] == [[b"a", b"b"]]
+
+
+def test_a_stream_that_a_forwarder_has_may_be_made_without_auto_create(
+    documents: Database[dict[str, Any]],
+) -> None:
+    default = Config.default()
+    config = dataclasses.replace(
+        default,
+        broker=dataclasses.replace(default.broker, auto_create=False),
+        devices=(DeviceSettings(kind="forwarder", stream="prices"),),
+    )
+    context = StreamContext(Time().clock(), Counters(), Retry())
+    streams = Streams(config, context, lambda _name: documents)
+
+    assert streams.for_publish("prices").name == "prices"
+    with pytest.raises(BadStream, match="auto_create is off"):
+        streams.for_publish("others")

@@ -24,7 +24,8 @@ class Streams:
         self._context = context
         self._database = database
         self._open: dict[str, Stream] = {}
-        self._made: set[str] = set(config.streams)  # known to be there, or named in the configuration
+        named = (each.stream for each in config.devices if each.stream)
+        self._made: set[str] = {*config.streams, *named}  # known to be there, or named in the configuration
         self._retentions: dict[str, Retention] = {}
         self._watches: dict[str, Watch] = {}
         self._unread: Callable[[Stream], int | None] = lambda _stream: None
