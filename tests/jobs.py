@@ -7,12 +7,16 @@ from typing import Any
 
 from sluicemq.errors import Duplicate
 from sluicemq_broker.job.job import Hold, Job
+from sluicemq_broker.store.changes import Changes, DeadLetters, Redriven
 from sluicemq_broker.store.inserts import Pushed
 from sluicemq_broker.store.outcomes import Completed
 from sluicemq_broker.store.queue_store import QueueStore
 
 #: The present of the tests, far ahead: MongoDB removes by its own clock what has a ``remove_at`` behind it.
 NOW = 4_000_000_000.0
+
+#: Jobs in a page of what is ordered for many.
+PAGE = 500
 
 _numbers = itertools.count(1)
 
@@ -57,3 +61,18 @@ def firsts(answer: Pushed) -> dict[int, str]:
 def finished(job: Job, result: bytes = b"result", *, worker: str = "worker") -> Completed:
     """A job that a worker has done, which got it at :data:`NOW`."""
     return Completed(job, result, worker, NOW)
+
+
+class ChangesAtOnce(Changes):
+    """What people order for many jobs, all pages one after the other."""
+
+    def purge(self, queue: str, state: str, now: float) -> int:
+        return sum(self.purging(queue, state, now, lambda: PAGE))
+
+    def redrive(
+        self, queue: str, letters: DeadLetters, now: float, to: Any = None, size: int = PAGE
+    ) -> Redriven:
+        redriven = Redriven()
+        moved = sum(self.redriving(queue, letters, now, redriven, lambda: size, to))
+        assert moved == redriven.moved
+        return redriven

@@ -23,6 +23,7 @@ from sluicemq_broker.queue.queues import Queues
 from sluicemq_broker.queue.retry import Retry
 from sluicemq_broker.queue.schedules import Schedules
 from sluicemq_broker.queue.sweeper import Sweeper
+from sluicemq_broker.queue.tasks import Tasks
 from sluicemq_broker.runtime.counters import Counters
 from sluicemq_broker.runtime.turns import Turns
 from sluicemq_broker.store.connection import ServerClock
@@ -96,13 +97,15 @@ class SmallBroker:
         )
         context = Context(self.owners, clock, self.counters, self.retry, timer=time)
         self.queues = Queues(_config(), context, lambda _name: database)
-        self.sweeper = Sweeper(self.queues, context)
+        self.tasks = tasks = Tasks(self.queues, context, lambda _name: database)
+        self.sweeper = Sweeper(self.queues, context, tasks.expire)
         census = Census(self.queues, context)
         history = History(self.queues, census, context, lambda _name: database, "test", name)
         maker = JobMaker(clock, 1 << 20)
         schedules = Schedules(ScheduleStore(database), self.queues, context, maker.make)
         turns, board = Turns(self.counters), Switchboard()
-        self.admin = Admin(self.queues, census, context, turns, board, StoreState(), history, schedules)
+        parts = (turns, board, StoreState(), history, schedules)
+        self.admin = Admin(self.queues, census, tasks, context, *parts)
         self.queue = self.queues.open("mail")
         self.owners.use()
         self.sweeper.sweep()

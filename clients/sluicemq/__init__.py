@@ -39,6 +39,7 @@ from sluicemq.errors import (
     TooLarge,
     Unavailable,
     Uncertain,
+    Unfinished,
 )
 from sluicemq.job import Job
 from sluicemq.message import Message, Published
@@ -95,5 +96,6 @@ __all__ = [
     "TooLarge",
     "Unavailable",
     "Uncertain",
+    "Unfinished",
     "Worker",
 ]

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from time import monotonic
+from collections.abc import Callable, Sequence
+from time import monotonic, sleep
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, Final, Self, Unpack
 
 from sluicemq import forks, wire
 from sluicemq.claim import Claim, pop
+from sluicemq.errors import Unfinished, from_code
 from sluicemq.headers import as_bytes, as_headers
 from sluicemq.job import Job
 from sluicemq.options import JobOptions, Seconds, in_seconds
 from sluicemq.transport.connection import Connection
 from sluicemq.transport.endpoints import chosen
 from sluicemq.transport.questions import Questions
+
+#: Seconds between two looks at a task.
+_LOOK: Final = 0.25
+#: Seconds that the answer to an order has for its way, of those for which it is waited.
+_ON_ITS_WAY: Final = 1.0
 
 
 class Client:
@@ -69,13 +75,54 @@ class Client:
         """The next jobs of a queue in one state, without taking them; times in Unix seconds."""
         return list(self._read(wire.PEEK, queue, state, limit))
 
-    def purge(self, queue: str, state: str = "ready") -> int:
-        """Remove all jobs of a queue that are in this state; how many there were."""
-        return int(self._act(wire.PURGE, queue, state) or 0)
+    def purge(self, queue: str, state: str = "ready", *, wait: float | None = None) -> int:
+        """Remove all jobs of a queue that are in this state; how many there were.
 
-    def delete(self, queue: str) -> int:
+        ``wait``, here and of the other orders for many jobs: seconds until :class:`~sluicemq.Unfinished` is
+        raised, by default as long as the answer is waited for. The broker goes on: :meth:`follow` it.
+        """
+        return int(self._order(wire.PURGE, queue, state, wait=wait) or 0)
+
+    def delete(self, queue: str, *, wait: float | None = None) -> int:
         """Remove a queue with all its jobs; how many there were."""
-        return int(self._act(wire.DELETE, queue) or 0)
+        return int(self._order(wire.DELETE, queue, wait=wait) or 0)
+
+    def tasks(self) -> list[dict[str, Any]]:
+        """The orders of the last day that took longer than a moment, of all brokers, the latest first.
+
+        Each has ``id, kind, queue, order, state, done, total, broker`` and when it ``started_at``,
+        ``changed_at``, ``ended_at``. ``state``: ``running``, ``done``, ``cancelled``, ``failed`` (``error``
+        says why), or ``interrupted``: its broker has died, and another one may take it up.
+        """
+        return list(self._read(wire.TASKS))
+
+    def task(self, id: str) -> dict[str, Any]:  # noqa: A002
+        """One of them, with its ``answer`` if it is done; raises :class:`~sluicemq.NotFound`."""
+        return dict(self._read(wire.TASK, id))
+
+    def cancel_task(self, id: str) -> None:  # noqa: A002
+        """End a task after what it is about; nothing is undone. Raises :class:`~sluicemq.NotFound`."""
+        self._act(wire.TCANCEL, id)
+
+    def follow(
+        self,
+        id: str,  # noqa: A002
+        tell: Callable[[dict[str, Any]], None] = lambda _task: None,
+    ) -> Any:
+        """Wait until a task ends; its answer, which is that of the order. ``tell`` gets it while it goes on.
+
+        Raises what it failed with, or :class:`~sluicemq.Unfinished` if somebody has cancelled it.
+        """
+        while True:
+            task = self.task(id)
+            tell(task)
+            if task["state"] == "done":
+                return task["answer"]
+            if error := task.get("error"):
+                raise from_code(error["code"], error["message"])
+            if "ended_at" in task:
+                raise Unfinished(f"task {id} was {task['state']}", id, task["done"], task.get("total"))
+            sleep(_LOOK)
 
     def cancel(self, queue: str, id: str) -> None:  # noqa: A002 - the word that jobs use everywhere
         """Remove one job that no worker holds; raises :class:`~sluicemq.NotFound`."""
@@ -115,26 +162,18 @@ class Client:
         reason: str | None = None,
         limit: int | None = None,
         to: str | None = None,
+        wait: float | None = None,
     ) -> dict[str, Any]:
         """Make dead letters ready again, the oldest first, here or in the queue ``to``.
 
         All of them, or those of ``ids`` (1,000 at most), or those with ``reason`` in their last error;
         ``limit`` at most. Attempts and time to live start anew, the history stays. Returns ``{moved,
         left, refused}``: how many went, how many of those chosen stay dead, and ``[id, code, text]`` of
-        some that can't go. What dies again meanwhile is not redriven twice. Each request moves up to
-        10,000; one that fails (:class:`~sluicemq.SluiceError`) leaves what went before it moved.
+        some that can't go. What dies again meanwhile is not redriven twice.
         """
-        chosen = {"ids": None if ids is None else list(ids), "reason": reason}
+        chosen = {"ids": None if ids is None else list(ids), "reason": reason, "limit": limit}
         which = {key: value for key, value in chosen.items() if value is not None}
-        moved, most = 0, limit
-        while True:
-            part = wire.MOST_REDRIVEN if most is None else min(most - moved, wire.MOST_REDRIVEN)
-            answer = dict(self._act(wire.REDRIVE, queue, {**which, "limit": part}, to))
-            there = moved + answer["moved"] + answer["left"]
-            most = there if most is None else min(most, there)
-            moved += answer["moved"]
-            if ids is not None or not answer["moved"] or moved >= most:
-                return {**answer, "moved": moved}
+        return dict(self._order(wire.REDRIVE, queue, which, to, wait=wait))
 
     def pause(self, queue: str, what: str = wire.DELIVERY) -> list[str]:
         """Pause ``delivery`` (workers get no jobs) or ``intake`` (pushes are refused) of a queue.
@@ -301,6 +340,16 @@ class Client:
 
     def _read(self, verb: bytes, *fields: Any) -> Any:
         return self._questions.ask(verb, *fields, timeout=self.timeout)
+
+    def _order(self, verb: bytes, *fields: Any, wait: float | None) -> Any:
+        """What may take long: its answer, or :class:`Unfinished` shortly before it would be too late."""
+        most = max(self.timeout / 2, self.timeout - _ON_ITS_WAY)
+        answer = self._act(verb, *fields, most if wait is None else min(wait, most))
+        if isinstance(answer, dict) and "task" in answer:
+            task, done, total = answer["task"], answer["done"], answer["total"]
+            of = "" if total is None else f" of {total}"
+            raise Unfinished(f"the broker goes on, as task {task}: {done}{of} jobs so far", task, done, total)
+        return answer
 
     def _act(self, verb: bytes, *fields: Any) -> Any:
         return self._questions.ask(verb, *fields, timeout=self.timeout, repeat=False)

@@ -168,6 +168,19 @@ class Timeout(SluiceError, TimeoutError):
         """The job of which nothing was heard, and which may be stored: pushed again with it, it is one."""
 
 
+class Unfinished(Timeout):
+    """The broker goes on with an order for many jobs: ``done`` of ``total`` so far, as the task ``task``.
+
+    ``total`` is None where nobody knows how many there are.
+    """
+
+    def __init__(self, message: str = "", task: str = "", done: int = 0, total: int | None = None) -> None:
+        super().__init__(message)
+        self.task = task
+        self.done = done
+        self.total = total
+
+
 class DifferentStore(SluiceError):
     """Two queues lie in different MongoDB deployments, so no transaction can join them."""
 

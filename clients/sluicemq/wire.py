@@ -39,17 +39,22 @@ From the client::
     COUNTERS [n]                                        -> {broker, counters}
     HISTORY [n, kind, name, day|nil, span]              -> {points: [{at, counted: {...}}, ...], ...}
     PEEK    [n, queue, state, limit]                    -> [{id, state, payload, ...}, ...]
-    PURGE   [n, queue, state]                           -> number of jobs removed
-    DELETE  [n, queue]                                  -> number of jobs removed with the queue
+    PURGE   [n, queue, state, wait]                     -> number of jobs removed
+    DELETE  [n, queue, wait]                            -> number of jobs removed with the queue
     CANCEL  [n, queue, id]                              -> nil     or NOT_FOUND
     SHOW    [n, queue, id]                              -> {id, state, payload, errors, ...}
                                                            whole; times are Unix seconds
     PROMOTE [n, queue, id]                              -> nil     a delayed job is due now
     CHANGE  [n, queue, id, {priority?, delay?}]         -> nil     a job that waits; delay: from now
-    REDRIVE [n, queue, {ids?, reason?, limit?}, to|nil] -> {moved, left, refused: [[id, code, text], ...]}
+    REDRIVE [n, queue, {ids?, reason?, limit?}, to|nil, wait]
+                                                        -> {moved, left, refused: [[id, code, text], ...]}
                                                            dead letters, the oldest first; all, or those
                                                            of ids, or with reason in their last error;
-                                                           limit: at most, and by default, 10,000
+                                                           limit: at most
+    TASKS   [n]                                         -> [{id, kind, queue, state, done, total|nil, ...},
+                                                           ...]  long orders, the latest first
+    TASK    [n, id]                                     -> {id, kind, queue, state, done, ..., answer?}
+    TCANCEL [n, id]                                     -> nil     it ends after what it is about
     PUBLISH [n, stream, messages, options]              -> number of the first message, once all are durable;
                                                            a second element, if some were there before:
                                                            [[place, number], ...]
@@ -80,6 +85,9 @@ From the broker, unasked::
     DELIVER [n, queue, [[receipt, id, payload, headers|nil, attempt, priority, accepted, max_attempts], ...],
              now]                                          no answer; settle each. Unix seconds of the
                                                            server's clock; max_attempts: 0 for no end
+
+An order (PURGE, DELETE, REDRIVE) that is not carried out after ``wait`` seconds is answered with
+``{task, done, total|nil}`` and goes on, as a task. nil, or no ``wait``: it is answered at its end.
 
 The options of READY may be left out; they are a map of ``look`` (true: answered only once what lies
 ready has been sent, as far as the credit goes) and ``pop`` (true: each job is removed before it is
@@ -170,6 +178,9 @@ SUBS: Final = b"SUBS"
 SEEK: Final = b"SEEK"
 FORGET: Final = b"FORGET"
 SCHEDULE: Final = b"SCHEDULE"
+TASKS: Final = b"TASKS"
+TASK: Final = b"TASK"
+TCANCEL: Final = b"TCANCEL"
 OK: Final = b"OK"
 ERROR: Final = b"ERROR"
 
@@ -194,7 +205,7 @@ INTAKE: Final = "intake"
 STORE_OK: Final = "ok"
 
 #: Dead letters in one REDRIVE, and ids in it, at most.
-MOST_REDRIVEN: Final = 10_000
+MOST_REDRIVEN: Final = 2**31 - 1
 MOST_IDS: Final = 1_000
 
 #: Values that one message to the broker may have, keys of maps included; and bytes that are not ``bin``.

@@ -9,8 +9,8 @@ from secrets import token_hex
 import pytest
 
 from faults.mongo_proxy import CuttingProxy
-from jobs import NOW, a_job, everything, ids, some_jobs
-from sluicemq_broker.store.changes import Changes, DeadLetters
+from jobs import NOW, ChangesAtOnce, a_job, everything, ids, some_jobs
+from sluicemq_broker.store.changes import DeadLetters
 from sluicemq_broker.store.connection import Unclear, connect
 from sluicemq_broker.store.inspect import collection
 from sluicemq_broker.store.outcomes import RolledBack
@@ -27,7 +27,7 @@ class TwoQueues:
         self.proxy = proxy
         self.mail = mail
         self.other = other
-        self.changes = Changes(mail.jobs.database)
+        self.changes = ChangesAtOnce(mail.jobs.database)
         self.pauses = PauseStore(mail.jobs.database)
         jobs = some_jobs(20, owner="me")
         mail.push(jobs, NOW)

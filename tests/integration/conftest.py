@@ -10,9 +10,9 @@ import pytest
 from pymongo import MongoClient
 from pymongo.database import Database
 
+from jobs import ChangesAtOnce
 from own_queue import OwnQueue, own_queue, quick_broker
 from plain_clients import BrokerUnderTest
-from sluicemq_broker.store.changes import Changes
 from sluicemq_broker.store.connection import connect
 from sluicemq_broker.store.inspect import Inspector, collection
 from sluicemq_broker.store.queue_store import QueueStore
@@ -56,9 +56,9 @@ def store(documents: Database[dict[str, Any]], noticed: list[tuple[str, str]]) -
 
 
 @pytest.fixture
-def changes(documents: Database[dict[str, Any]]) -> Changes:
+def changes(documents: Database[dict[str, Any]]) -> ChangesAtOnce:
     """What people order for the jobs of this test's database."""
-    return Changes(documents)
+    return ChangesAtOnce(documents)
 
 
 @pytest.fixture

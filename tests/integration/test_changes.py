@@ -8,10 +8,10 @@ import pytest
 from pymongo.database import Database
 from pymongo.errors import AutoReconnect, OperationFailure
 
-from jobs import NOW, a_job, everything, finished, ids, some_jobs, stored
+from jobs import NOW, ChangesAtOnce, a_job, everything, finished, ids, some_jobs, stored
 from sluicemq.errors import DifferentStore, NotFound, Unavailable
 from sluicemq_broker.store import changes as store_changes
-from sluicemq_broker.store.changes import Changes, DeadLetters
+from sluicemq_broker.store.changes import DeadLetters
 from sluicemq_broker.store.connection import Unclear
 from sluicemq_broker.store.documents import date, seconds
 from sluicemq_broker.store.inspect import Inspector, collection, stored_state
@@ -63,7 +63,7 @@ def states(store: QueueStore) -> dict[str, str]:
 # ------------------------------------------------------------------------ cancel
 
 
-def test_a_job_that_waits_can_be_cancelled_once(store: QueueStore, changes: Changes) -> None:
+def test_a_job_that_waits_can_be_cancelled_once(store: QueueStore, changes: ChangesAtOnce) -> None:
     # Given
     store.push([a_job("a"), a_job("later", eligible_at=NOW + 60)], NOW)
     # When
@@ -75,7 +75,7 @@ def test_a_job_that_waits_can_be_cancelled_once(store: QueueStore, changes: Chan
         changes.cancel("mail", "a", NOW)
 
 
-def test_a_job_that_a_worker_has_can_not_be_cancelled(store: QueueStore, changes: Changes) -> None:
+def test_a_job_that_a_worker_has_can_not_be_cancelled(store: QueueStore, changes: ChangesAtOnce) -> None:
     store.push([a_job("a", owner=ME)], NOW)
     with pytest.raises(NotFound, match="'a' is reserved"):
         changes.cancel("mail", "a", NOW)
@@ -93,7 +93,7 @@ def test_a_job_that_came_back_this_moment_is_not_said_to_wait_and_not_to_wait(st
 
 
 def test_a_promoted_job_is_due_now_behind_those_that_were_due_before(
-    store: QueueStore, changes: Changes
+    store: QueueStore, changes: ChangesAtOnce
 ) -> None:
     # Given
     store.push([a_job("later", eligible_at=NOW + 3600), a_job("first"), a_job("second")], NOW)
@@ -105,7 +105,7 @@ def test_a_promoted_job_is_due_now_behind_those_that_were_due_before(
 
 
 def test_a_changed_priority_changes_the_place_and_a_changed_delay_the_time(
-    store: QueueStore, changes: Changes
+    store: QueueStore, changes: ChangesAtOnce
 ) -> None:
     # Given
     store.push([a_job("a"), a_job("b"), a_job("c")], NOW)
@@ -122,7 +122,7 @@ def test_a_changed_priority_changes_the_place_and_a_changed_delay_the_time(
     [("reserved", {"owner": "other"}), ("expired", {"expires_at": NOW - 1}), ("not there", None)],
 )
 def test_what_does_not_wait_is_neither_promoted_nor_changed_and_it_is_said_what_it_is(
-    store: QueueStore, changes: Changes, state: str, settings: dict[str, Any] | None
+    store: QueueStore, changes: ChangesAtOnce, state: str, settings: dict[str, Any] | None
 ) -> None:
     # Given
     if settings is not None:
@@ -143,7 +143,7 @@ def test_what_does_not_wait_is_neither_promoted_nor_changed_and_it_is_said_what_
 # ----------------------------------------------------------------------- redrive
 
 
-def test_a_redriven_job_begins_anew_and_keeps_its_history(store: QueueStore, changes: Changes) -> None:
+def test_a_redriven_job_begins_anew_and_keeps_its_history(store: QueueStore, changes: ChangesAtOnce) -> None:
     # Given a dead letter that is removed one day, had 60 s to live, and has ten failures behind it
     [job] = some_jobs(1, owner=ME, expires_at=NOW + 60, headers={"k": "v"}, priority=4, max_attempts=20)
     store.push([job], NOW)
@@ -171,7 +171,9 @@ def test_a_redriven_job_begins_anew_and_keeps_its_history(store: QueueStore, cha
     assert (again.attempts, again.losses, again.suspect) == (1, 0, False)
 
 
-def test_redriven_jobs_come_after_what_is_due_in_their_old_order(store: QueueStore, changes: Changes) -> None:
+def test_redriven_jobs_come_after_what_is_due_in_their_old_order(
+    store: QueueStore, changes: ChangesAtOnce
+) -> None:
     first, second = dead_letters(store, 2)
     store.push([a_job("waits")], NOW)
     changes.redrive("mail", DeadLetters(), LATER)
@@ -179,7 +181,7 @@ def test_redriven_jobs_come_after_what_is_due_in_their_old_order(store: QueueSto
 
 
 def test_a_redrive_takes_the_ids_it_is_told_and_says_what_the_others_are(
-    store: QueueStore, changes: Changes
+    store: QueueStore, changes: ChangesAtOnce
 ) -> None:
     # Given
     first, second, _third = dead_letters(store, 3)
@@ -196,7 +198,7 @@ def test_a_redrive_takes_the_ids_it_is_told_and_says_what_the_others_are(
 
 
 def test_a_redrive_by_reason_looks_at_the_last_failure_and_takes_the_text_as_it_is(
-    store: QueueStore, changes: Changes
+    store: QueueStore, changes: ChangesAtOnce
 ) -> None:
     # Given
     [wanted] = dead_letters(store, reason="no .*$ on device (5)")
@@ -218,18 +220,16 @@ def test_a_redrive_by_reason_looks_at_the_last_failure_and_takes_the_text_as_it_
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["here", "elsewhere"])
 def test_a_redrive_with_a_limit_takes_the_oldest_in_batches(
     store: QueueStore,
-    changes: Changes,
+    changes: ChangesAtOnce,
     other: QueueStore,
-    monkeypatch: pytest.MonkeyPatch,
     *,
     elsewhere: bool,
 ) -> None:
     # Given
-    monkeypatch.setattr(store_changes, "_AT_ONCE", 3)
     young = dead_letters(store, 5, at=NOW + 50)
     old = dead_letters(store, 5, at=NOW + 10)
     # When
-    redriven = changes.redrive("mail", DeadLetters(limit=7), LATER, other.jobs if elsewhere else None)
+    redriven = changes.redrive("mail", DeadLetters(limit=7), LATER, other.jobs if elsewhere else None, size=3)
     # Then
     assert (redriven.moved, redriven.left) == (7, 3)
     assert {job_id for job_id, state in states(store).items() if state == "dead"} < set(young)
@@ -240,11 +240,11 @@ def test_a_redrive_with_a_limit_takes_the_oldest_in_batches(
 def test_large_letters_go_in_statements_of_some_mib(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_changes, "_BYTES_AT_ONCE", 10)
     sizes = [("a", 4), ("b", 5), ("c", 3), ("d", 99), ("e", 1), ("f", 9)]
-    assert list(store_changes._batches(sizes)) == [["a", "b"], ["c"], ["d"], ["e", "f"]]
+    assert list(store_changes._pages(sizes, lambda: 100)) == [["a", "b"], ["c"], ["d"], ["e", "f"]]
 
 
 def test_a_letter_that_a_worker_has_before_its_redrive_is_written_stays_with_it(
-    store: QueueStore, changes: Changes, monkeypatch: pytest.MonkeyPatch
+    store: QueueStore, changes: ChangesAtOnce, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Given somebody else's redrive of one of them, and a worker that takes it, after it was chosen
     first, second = dead_letters(store, 2)
@@ -265,7 +265,7 @@ def test_a_letter_that_a_worker_has_before_its_redrive_is_written_stays_with_it(
     assert stored(store, first)["attempts"] == 1
 
 
-def test_what_dies_later_than_the_order_is_left(store: QueueStore, changes: Changes) -> None:
+def test_what_dies_later_than_the_order_is_left(store: QueueStore, changes: ChangesAtOnce) -> None:
     dead_letters(store, at=LATER + 1)
     redriven = changes.redrive("mail", DeadLetters(), LATER)
     assert (redriven.moved, redriven.left) == (0, 0)
@@ -273,7 +273,7 @@ def test_what_dies_later_than_the_order_is_left(store: QueueStore, changes: Chan
 
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["here", "elsewhere"])
 def test_a_letter_that_never_was_a_whole_job_is_left_and_named(
-    store: QueueStore, changes: Changes, other: QueueStore, *, elsewhere: bool
+    store: QueueStore, changes: ChangesAtOnce, other: QueueStore, *, elsewhere: bool
 ) -> None:
     # Given
     bury_unreadable(store, "cut", size=6)
@@ -293,7 +293,7 @@ def test_a_letter_that_never_was_a_whole_job_is_left_and_named(
 
 
 def test_a_redrive_moves_jobs_whole_to_another_queue(
-    store: QueueStore, changes: Changes, other: QueueStore
+    store: QueueStore, changes: ChangesAtOnce, other: QueueStore
 ) -> None:
     # Given
     [job_id] = dead_letters(store, headers={"k": "v"}, payload=b"p" * 1000, priority=7)
@@ -309,7 +309,7 @@ def test_a_redrive_moves_jobs_whole_to_another_queue(
 
 
 def test_a_job_whose_id_is_in_the_other_queue_is_refused_by_name_and_stays(
-    store: QueueStore, changes: Changes, other: QueueStore
+    store: QueueStore, changes: ChangesAtOnce, other: QueueStore
 ) -> None:
     # Given
     first, second, third = dead_letters(store, 3)
@@ -325,7 +325,7 @@ def test_a_job_whose_id_is_in_the_other_queue_is_refused_by_name_and_stays(
 
 
 def test_an_id_that_comes_up_in_the_other_queue_during_the_move_costs_the_others_nothing(
-    store: QueueStore, changes: Changes, other: QueueStore, monkeypatch: pytest.MonkeyPatch
+    store: QueueStore, changes: ChangesAtOnce, other: QueueStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Given
     first, second = dead_letters(store, 2)
@@ -347,7 +347,7 @@ def test_an_id_that_comes_up_in_the_other_queue_during_the_move_costs_the_others
 
 @pytest.mark.parametrize("state", ["gone", "ready", "reserved"])
 def test_a_letter_that_somebody_else_takes_during_the_move_is_left_to_them(
-    store: QueueStore, changes: Changes, other: QueueStore, monkeypatch: pytest.MonkeyPatch, state: str
+    store: QueueStore, changes: ChangesAtOnce, other: QueueStore, monkeypatch: pytest.MonkeyPatch, state: str
 ) -> None:
     # Given
     first, second = dead_letters(store, 2)
@@ -372,7 +372,7 @@ def test_a_letter_that_somebody_else_takes_during_the_move_is_left_to_them(
 
 @pytest.mark.parametrize("step", ["insert_many", "delete_many"])
 def test_a_move_that_breaks_off_leaves_the_jobs_where_they_were(
-    store: QueueStore, changes: Changes, other: QueueStore, monkeypatch: pytest.MonkeyPatch, step: str
+    store: QueueStore, changes: ChangesAtOnce, other: QueueStore, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     # Given
     dead_letters(store, 3)
@@ -389,7 +389,7 @@ def test_a_move_that_breaks_off_leaves_the_jobs_where_they_were(
 
 
 def test_without_transactions_nothing_is_moved_and_it_is_said_why(
-    store: QueueStore, changes: Changes, other: QueueStore, monkeypatch: pytest.MonkeyPatch
+    store: QueueStore, changes: ChangesAtOnce, other: QueueStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dead_letters(store)
     standalone = OperationFailure("Transaction numbers are only allowed on a replica set member", 20)
@@ -399,7 +399,7 @@ def test_without_transactions_nothing_is_moved_and_it_is_said_why(
 
 
 def test_a_move_that_is_always_overtaken_is_given_up(
-    store: QueueStore, changes: Changes, other: QueueStore, monkeypatch: pytest.MonkeyPatch
+    store: QueueStore, changes: ChangesAtOnce, other: QueueStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dead_letters(store)
     monkeypatch.setattr(store_changes._Move, "_apply", raising(store_changes._Overtaken()))
@@ -420,24 +420,22 @@ def raising(error: Exception) -> Any:
 @pytest.mark.parametrize(("state", "count"), [("ready", 3), ("scheduled", 2), ("done", 1), ("dead", 5)])
 def test_a_purge_removes_all_jobs_of_one_state_and_no_other(
     crowd: QueueStore,
-    changes: Changes,
+    changes: ChangesAtOnce,
     inspector: Inspector,
-    monkeypatch: pytest.MonkeyPatch,
     state: str,
     count: int,
 ) -> None:
     # Given
-    monkeypatch.setattr(store_changes, "_PURGED_AT_ONCE", 2)
     before = inspector.counts("mail", NOW)
     # When
-    removed = changes.purge("mail", state, NOW)
+    pages = list(changes.purging("mail", state, NOW, lambda: 2))
     # Then
-    assert removed == count
+    assert (sum(pages), max(pages)) == (count, min(count, 2))
     assert inspector.counts("mail", NOW) == {**before, state: 0}
 
 
 def test_a_job_claimed_during_a_purge_is_left_with_its_worker(
-    store: QueueStore, changes: Changes, monkeypatch: pytest.MonkeyPatch
+    store: QueueStore, changes: ChangesAtOnce, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Given
     store.push([a_job("a"), a_job("b")], NOW)
@@ -455,14 +453,14 @@ def test_a_job_claimed_during_a_purge_is_left_with_its_worker(
 
 
 def test_a_dropped_queue_is_gone_with_all_its_jobs(
-    crowd: QueueStore, changes: Changes, inspector: Inspector
+    crowd: QueueStore, changes: ChangesAtOnce, inspector: Inspector
 ) -> None:
     assert changes.drop("mail") == 15
     assert "mail" not in inspector.names()
 
 
 def test_a_cancel_that_lands_late_spares_a_job_of_the_same_id_accepted_since(
-    store: QueueStore, changes: Changes
+    store: QueueStore, changes: ChangesAtOnce
 ) -> None:
     long_ago = NOW - 1000  # when the order was given
     store.push([a_job("again")], NOW)

@@ -11,9 +11,9 @@ import pytest
 from pymongo.collection import Collection
 from pymongo.database import Database
 
-from jobs import NOW, a_job, everything, finished, firsts, stored
+from jobs import NOW, ChangesAtOnce, a_job, everything, finished, firsts, stored
 from sluicemq_broker.job.job import Dedupe, Job
-from sluicemq_broker.store.changes import Changes, DeadLetters
+from sluicemq_broker.store.changes import DeadLetters
 from sluicemq_broker.store.documents import DEDUPE_INDEX, REMOVAL_INDEX, seconds
 from sluicemq_broker.store.inserts import Pushed, judge
 from sluicemq_broker.store.inspect import collection
@@ -98,7 +98,7 @@ def test_once_the_window_is_over_the_next_push_takes_the_id_over(
 
 @pytest.mark.parametrize("way", ["cancelled", "purged", "expired"])
 def test_a_job_that_is_removed_unfinished_leaves_its_id_to_the_next(
-    store: QueueStore, changes: Changes, way: str
+    store: QueueStore, changes: ChangesAtOnce, way: str
 ) -> None:
     # Given
     store.push([one_of("first", expires_at=NOW + 1)], NOW)
@@ -115,7 +115,7 @@ def test_a_job_that_is_removed_unfinished_leaves_its_id_to_the_next(
 
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["here", "elsewhere"])
 def test_a_redriven_job_keeps_its_id_in_its_queue_and_contends_for_none_in_another(
-    store: QueueStore, changes: Changes, documents: Database[dict[str, Any]], *, elsewhere: bool
+    store: QueueStore, changes: ChangesAtOnce, documents: Database[dict[str, Any]], *, elsewhere: bool
 ) -> None:
     # Given
     other = QueueStore(documents, collection("other"))

@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 from pymongo.errors import AutoReconnect
 
-from jobs import NOW, a_job, everything, finished, firsts
+from jobs import NOW, ChangesAtOnce, a_job, everything, finished, firsts
 from sluicemq.errors import SluiceError
 from sluicemq_broker.job.job import Dedupe, Job
-from sluicemq_broker.store.changes import Changes
 from sluicemq_broker.store.connection import Unclear
 from sluicemq_broker.store.documents import seconds
 from sluicemq_broker.store.inserts import Pushed
@@ -60,7 +59,7 @@ class Pushes(RuleBasedStateMachine):
     """Random pushes of few ids and dedupe_ids, some cut, beside all that can become of a job."""
 
     store: QueueStore
-    changes: Changes
+    changes: ChangesAtOnce
 
     def __init__(self) -> None:
         super().__init__()
@@ -176,7 +175,7 @@ class Answer(Pushed):
 
 
 @pytest.fixture
-def pushes(store: QueueStore, changes: Changes) -> Iterator[type[Pushes]]:
+def pushes(store: QueueStore, changes: ChangesAtOnce) -> Iterator[type[Pushes]]:
     Pushes.store, Pushes.changes = store, changes
     yield Pushes
     del Pushes.store, Pushes.changes

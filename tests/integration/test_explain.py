@@ -16,9 +16,9 @@ from pymongo import MongoClient
 from pymongo.monitoring import CommandListener, CommandStartedEvent
 from pymongo.write_concern import WriteConcern
 
-from jobs import NOW, a_job, finished
+from jobs import NOW, ChangesAtOnce, a_job, finished
 from sluicemq_broker.job.job import Dedupe
-from sluicemq_broker.store.changes import Changes, DeadLetters
+from sluicemq_broker.store.changes import DeadLetters
 from sluicemq_broker.store.documents import INDEXES, REMOVAL_INDEX, QueueDefaults, date, document
 from sluicemq_broker.store.inspect import COUNTED_EXACTLY, Inspector, collection
 from sluicemq_broker.store.queue_store import QueueStore
@@ -344,7 +344,7 @@ def test_a_redrive_reads_the_letters_it_takes_and_counts_the_others_by_their_key
 ) -> None:
     # When
     with explainer.plans() as plans:
-        redriven = Changes(crowded.jobs.database).redrive("mail", DeadLetters(limit=100), NOW + ENDED)
+        redriven = ChangesAtOnce(crowded.jobs.database).redrive("mail", DeadLetters(limit=100), NOW + ENDED)
     # Then
     assert (redriven.moved, redriven.left) == (100, ENDED // 2 - 100)
     find, update, count, partial = plans

@@ -15,10 +15,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from jobs import NOW, a_job, everything, finished
+from jobs import NOW, ChangesAtOnce, a_job, everything, finished
 from sluicemq.errors import LeaseLost, NotFound, Uncertain
 from sluicemq_broker.job.job import Job
-from sluicemq_broker.store.changes import Changes, DeadLetters, Redriven
+from sluicemq_broker.store.changes import DeadLetters, Redriven
 from sluicemq_broker.store.documents import seconds as seconds_of
 from sluicemq_broker.store.outcomes import RolledBack
 from sluicemq_broker.store.queue_store import QueueStore
@@ -53,7 +53,7 @@ class Queue(RuleBasedStateMachine):
     """Each rule does one verb on the store and says, in the model's words, what it must have done."""
 
     store: QueueStore
-    changes: Changes
+    changes: ChangesAtOnce
 
     def __init__(self) -> None:
         super().__init__()
@@ -313,7 +313,7 @@ def _seen(document: dict[str, Any]) -> tuple[object, ...]:
 
 @pytest.fixture
 def queue(store: QueueStore) -> Iterator[type[Queue]]:
-    Queue.store, Queue.changes = store, Changes(store.jobs.database)
+    Queue.store, Queue.changes = store, ChangesAtOnce(store.jobs.database)
     yield Queue
     del Queue.store, Queue.changes
 

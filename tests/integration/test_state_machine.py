@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from pymongo.database import Database
 
-from jobs import NOW, a_job, everything, finished
+from jobs import NOW, ChangesAtOnce, a_job, everything, finished
 from launcher import wait_until
 from sluicemq.errors import NotFound
 from sluicemq_broker.job.job import Job, State
-from sluicemq_broker.store.changes import Changes, DeadLetters
+from sluicemq_broker.store.changes import DeadLetters
 from sluicemq_broker.store.documents import QueueDefaults, date
 from sluicemq_broker.store.inspect import collection
 from sluicemq_broker.store.outcomes import RolledBack
@@ -30,7 +30,7 @@ class Life:
 
     def __init__(self, documents: Database[dict[str, Any]]) -> None:
         self.store = QueueStore(documents, collection("mail"))
-        self.changes = Changes(documents)
+        self.changes = ChangesAtOnce(documents)
         self.other = QueueStore(documents, collection("other"))
         self.store.prepare()
         self.other.prepare()

@@ -15,13 +15,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pymongo.errors import WriteError
 
-from jobs import NOW, a_job, everything, ids, some_jobs
+from jobs import NOW, ChangesAtOnce, a_job, everything, ids, some_jobs
 from launcher import wait_until
 from plain_clients import BrokerUnderTest, serving
 from sluicemq import Client, NotFound, Producer, Worker, wire
 from sluicemq_broker.job.job import Dedupe
 from sluicemq_broker.job.job import Job as StoredJob
-from sluicemq_broker.store.changes import Changes, DeadLetters
+from sluicemq_broker.store.changes import DeadLetters
 from sluicemq_broker.store.documents import HANDED_OUT, QueueDefaults, date, document
 from sluicemq_broker.store.inspect import SHOWN_STATES, Inspector
 from sluicemq_broker.store.queue_store import QueueStore
@@ -84,7 +84,7 @@ def insert(store: QueueStore, born: dict[str, Any]) -> None:
     limit=st.integers(1, 5),
 )
 def test_all_good_jobs_are_delivered_and_settled_beside_any_documents(
-    store: QueueStore, inspector: Inspector, changes: Changes, drawn: list[Any], limit: int
+    store: QueueStore, inspector: Inspector, changes: ChangesAtOnce, drawn: list[Any], limit: int
 ) -> None:
     # Given
     store.jobs.delete_many({})
@@ -124,7 +124,7 @@ def test_all_good_jobs_are_delivered_and_settled_beside_any_documents(
 
 @pytest.mark.parametrize("value", BACKOFFS)
 def test_what_is_set_aside_is_a_dead_letter_that_says_why_and_is_counted(
-    store: QueueStore, noticed: list[tuple[str, str]], changes: Changes, value: Any
+    store: QueueStore, noticed: list[tuple[str, str]], changes: ChangesAtOnce, value: Any
 ) -> None:
     # Given
     store.jobs.insert_one(strange(1, GONE, {"backoff": value}))

@@ -77,7 +77,7 @@ def a_queue(name: str) -> Any:
         knows=held.knows,
         jobs_ready=go_on,
         settings=settings,
-        expire=go_on,
+        expire=lambda _limit: 0,
         counters=Counters(),
         in_use=False,
     )
@@ -91,7 +91,7 @@ class Rig:
         self.counters = Counters()
         queues: Any = self.queues
         owners: Any = Owners()
-        self.sweeper = Sweeper(queues, a_context(owners, counters=self.counters))
+        self.sweeper = Sweeper(queues, a_context(owners, counters=self.counters), lambda _queue: None)
 
     def fail(self, fault: Exception) -> None:
         self.queues[0].store.fault = fault
@@ -188,7 +188,7 @@ def owners() -> Owners:
 def sweeper(many: Any, owners: Any) -> Sweeper:
     for queue in many:
         queue.store.holders = set()
-    sweeper = Sweeper(many, a_context(owners))
+    sweeper = Sweeper(many, a_context(owners), lambda _queue: None)
     sweeper.sweep()
     return sweeper
 

@@ -143,6 +143,26 @@ GOLDEN: dict[str, tuple[tuple[Any, ...], bytes, str]] = {
         b"PURGE",
         "930c a46d61696c a57265616479",
     ),
+    "purge with a wait": (
+        (wire.PURGE, 23, "mail", "ready", 1.5),
+        b"PURGE",
+        "9417 a46d61696c a57265616479 cb3ff8000000000000",
+    ),
+    "tasks": (
+        (wire.TASKS, 24),
+        b"TASKS",
+        "9118",
+    ),
+    "task": (
+        (wire.TASK, 25, "a1b2"),
+        b"TASK",
+        "9219 a461316232",
+    ),
+    "tcancel": (
+        (wire.TCANCEL, 26, "a1b2"),
+        b"TCANCEL",
+        "921a a461316232",
+    ),
     "delete": (
         (wire.DELETE, 13, "mail"),
         b"DELETE",

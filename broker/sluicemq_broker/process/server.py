@@ -35,6 +35,7 @@ from sluicemq_broker.queue import (
     Queues,
     Schedules,
     Sweeper,
+    Tasks,
     databases,
 )
 from sluicemq_broker.runtime import BALANCES, Count, Counters, Turns
@@ -91,7 +92,8 @@ class Server:
         self._memory = Memory(settings.hwm, settings.hwm_bytes)
         self._context = Context(self._owners, self._clock, self.counters, memory=self._memory)
         self._queues = Queues(config, self._context, self._database)
-        self._sweeper = Sweeper(self._queues, self._context)
+        self._tasks = Tasks(self._queues, self._context, self._database)
+        self._sweeper = Sweeper(self._queues, self._context, self._tasks.expire)
         self._board = Switchboard(
             notice=self.counters.notice,
             count=self.counters.add,
@@ -113,6 +115,7 @@ class Server:
         admin = Admin(
             self._queues,
             self._census,
+            self._tasks,
             self._context,
             self._turns,
             self._board,
@@ -167,6 +170,7 @@ class Server:
             self._repeat("measuring the server's clock", self._owners.pause, self._measure),
             self._repeat("sweep of gone owners and expired jobs", settings.lease, self._sweeper.sweep),
             self._repeat("audit of our reservations against memory", settings.lease, self._sweeper.audit),
+            self._repeat("long orders of brokers that are gone", settings.lease, self._tasks.take_up),
             self._repeat("time-outs, askers, jobs of other brokers", settings.poll, self._tick),
             self._repeat("queues that workers wait for", settings.poll, self._queues.look_for_awaited),
             self._repeat("streams: what is kept of them", settings.lease, self._streams.sweep),
@@ -212,6 +216,7 @@ class Server:
         self._deadline.begin(timeout)
         if was_open:
             log.info("stopping: reading the doors until they are quiet")
+        self._tasks.stop()
         self._grant_no_more(timeout * _READING_SHARE)
         self._read_until_quiet(timeout * _READING_SHARE)
         _all_at_once(device.close_gates for device in self._devices)
@@ -308,6 +313,8 @@ class Server:
             self._owners.end_others()
         self._schedules.configure(self.config.schedules)
         self._sweeper.sweep()
+        self._tasks.prepare()
+        self._tasks.take_up()
 
     def _begin_lease(self) -> None:
         """A short lease makes for short time-outs: one slow answer is no reason not to start."""
@@ -406,7 +413,9 @@ class Server:
             queue.refuse_askers()
         _all_at_once(part.stop for part in (*self._devices, self._sessions))
         # What ends in one part may begin in another: jobs removed for a worker that is gone are pushed anew.
-        self._deadline.until(lambda: not any(q.busy for q in self._queues), at_least=_LAST_WRITES)
+        self._deadline.until(
+            lambda: not (self._tasks.busy or any(q.busy for q in self._queues)), at_least=_LAST_WRITES
+        )
         self._context.retry.give_up()
 
     def _say_what_was_counted(self) -> None:

@@ -5,11 +5,13 @@ from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.history import History
 from sluicemq_broker.queue.intake import Push
 from sluicemq_broker.queue.memory import Memory
+from sluicemq_broker.queue.orders import Delete, Purge, Redrive
 from sluicemq_broker.queue.owners import Owners
 from sluicemq_broker.queue.queue import Queue
 from sluicemq_broker.queue.queues import Queues, check_name, databases
 from sluicemq_broker.queue.schedules import Schedules
 from sluicemq_broker.queue.sweeper import Sweeper
+from sluicemq_broker.queue.tasks import Task, Tasks
 from sluicemq_broker.queue.verdict import PLAIN, Settlement, Verdict, read_verdict
 from sluicemq_broker.queue.worker import Delivery, Takes, Worker
 
@@ -17,17 +19,22 @@ __all__ = [
     "PLAIN",
     "Census",
     "Context",
+    "Delete",
     "Delivery",
     "History",
     "Memory",
     "Owners",
+    "Purge",
     "Push",
     "Queue",
     "Queues",
+    "Redrive",
     "Schedules",
     "Settlement",
     "Sweeper",
     "Takes",
+    "Task",
+    "Tasks",
     "Verdict",
     "Worker",
     "check_name",

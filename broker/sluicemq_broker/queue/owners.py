@@ -69,7 +69,7 @@ class Owners:
         self._leases = leases
         self._elsewhere = dict(elsewhere)
         self._clock = clock
-        self._name = name
+        self.name = name
         self.lease = lease
         self._lost = lost
         self._now = timer.now
@@ -210,7 +210,7 @@ class Owners:
     def _begin(self) -> None:
         sent = self._now()
         owner = self._new_id()
-        self._everywhere(lambda each: each.begin(owner, self._name, self.lease, self._clock.now()))
+        self._everywhere(lambda each: each.begin(owner, self.name, self.lease, self._clock.now()))
         self.current = owner
         self._confirmed = max(self._confirmed, sent)
 

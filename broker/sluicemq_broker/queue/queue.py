@@ -319,13 +319,11 @@ class Queue:
         """A number that changes with everything that happens to its jobs here."""
         return sum(self.counters.values.values())
 
-    def expire(self) -> None:
-        """End what was not taken in time, and tell those who wait for it."""
-        while True:
-            expired = self.store.expire(self._context.clock.now())
-            if not expired:
-                return
-            self._have_expired(expired)
+    def expire(self, limit: int) -> int:
+        """End what was not taken in time, ``limit`` jobs at most, and tell who waits; returns how many."""
+        expired = self.store.expire(self._context.clock.now(), limit)
+        self._have_expired(expired)
+        return len(expired)
 
     def knows(self, job_id: str, hold: int) -> bool:
         """Whether this reservation is in the table of what is held here, or may be in a moment."""

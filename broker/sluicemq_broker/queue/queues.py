@@ -49,7 +49,7 @@ class Queues:
         """The queue of this name, known or not: for the configuration, and for those found in MongoDB."""
         queue = self._open.get(name)
         if queue is None:
-            settings, database = self._config.queue(check_name(name)), self._database_of(name)
+            settings, database = self._config.queue(check_name(name)), self.database_name(name)
             queue = self._open[name] = Queue(name, settings, self._database(database), self._context)
             queue.pause(self._pauses.of(database, name))
             for came in self._awaited.pop(name, ()):
@@ -72,7 +72,7 @@ class Queues:
         """Open the queues that MongoDB has and that are not known here: other brokers have made them."""
         for database in self.databases:
             for name in Inspector(self._database(database)).names():
-                if is_queue_name(name) and self._database_of(name) == database:
+                if is_queue_name(name) and self.database_name(name) == database:
                     self.open(name)
 
     def known(self, name: str) -> Queue | None:
@@ -175,12 +175,12 @@ class Queues:
         self._order(queue, lambda store: store.resume(queue.name, what))
 
     def _order(self, queue: Queue, statement: Callable[[PauseStore], None]) -> None:
-        self._pauses.order(self._database_of(queue.name), statement)
+        self._pauses.order(self.database_name(queue.name), statement)
         self._apply_pauses()
 
     def _apply_pauses(self) -> None:
         for queue in self:
-            queue.pause(self._pauses.of(self._database_of(queue.name), queue.name))
+            queue.pause(self._pauses.of(self.database_name(queue.name), queue.name))
 
     def drop_owner(self, owner: str) -> None:
         """Another broker has taken what we held under this owner id."""
@@ -189,13 +189,10 @@ class Queues:
 
     def database_of(self, queue: Queue) -> Documents:
         """Where the jobs of a queue lie."""
-        return self._database(self._database_of(queue.name))
+        return self._database(self.database_name(queue.name))
 
     def database_name(self, name: str) -> str:
         """The name of the database in which the jobs of this queue lie, or would."""
-        return self._database_of(name)
-
-    def _database_of(self, name: str) -> str:
         return self._config.queue(name).database or self._config.broker.database
 
     def _configured(self) -> set[str]:

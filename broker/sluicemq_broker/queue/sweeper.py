@@ -14,6 +14,7 @@ from typing import Final
 
 from sluicemq.errors import Unavailable
 from sluicemq_broker.queue.context import Context
+from sluicemq_broker.queue.orders import PAGE
 from sluicemq_broker.queue.queue import Queue
 from sluicemq_broker.queue.queues import Queues
 from sluicemq_broker.runtime import Count
@@ -37,8 +38,10 @@ class Sweeper:
     has died: a thousand of them would take a twentieth of a processor.
     """
 
-    def __init__(self, queues: Queues, context: Context) -> None:
+    def __init__(self, queues: Queues, context: Context, expire: Callable[[str], None]) -> None:
+        """``expire``: go on, beside all else, with what has expired in the queue of this name."""
         self._queues = queues
+        self._expire = expire
         self._owners = context.owners
         self._clock = context.clock
         self._counters = context.counters
@@ -90,7 +93,8 @@ class Sweeper:
         for owner in holders - self._owners.live(database) if holders else ():
             if not self._owners.is_live(owner, database):
                 self._reclaim(queue, owner)
-        queue.expire()
+        if queue.expire(PAGE) == PAGE:
+            self._expire(queue.name)
         for turns in (self._swept, self._audited):
             turns.keep(queue, wanted=bool(holders) or queue.store.will_expire())
 

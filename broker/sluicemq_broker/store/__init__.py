@@ -1,6 +1,6 @@
 """Everything that is said to MongoDB: its statements, its errors, its connection."""
 
-from sluicemq_broker.store.changes import Changes, DeadLetters
+from sluicemq_broker.store.changes import Changes, DeadLetters, Redriven
 from sluicemq_broker.store.claims import Claim
 from sluicemq_broker.store.connection import (
     Documents,
@@ -12,7 +12,7 @@ from sluicemq_broker.store.connection import (
     connect_for_leases,
     require_safe,
 )
-from sluicemq_broker.store.documents import QueueDefaults, stored_size
+from sluicemq_broker.store.documents import QueueDefaults, date, seconds, stored_size
 from sluicemq_broker.store.history import Counted, HistoryStore, Subject, day_of
 from sluicemq_broker.store.inserts import Pushed
 from sluicemq_broker.store.inspect import (
@@ -41,6 +41,7 @@ from sluicemq_broker.store.streams import (
     stream_names,
 )
 from sluicemq_broker.store.subscriptions import Holder, Subscription, SubscriptionStore
+from sluicemq_broker.store.tasks import Progress, TaskState, TaskStore
 
 __all__ = [
     "COUNTED_EXACTLY",
@@ -65,9 +66,11 @@ __all__ = [
     "LeaseStore",
     "Page",
     "PauseStore",
+    "Progress",
     "Pushed",
     "QueueDefaults",
     "QueueStore",
+    "Redriven",
     "Refused",
     "RolledBack",
     "RouteStore",
@@ -82,12 +85,16 @@ __all__ = [
     "Subscription",
     "SubscriptionStore",
     "Tail",
+    "TaskState",
+    "TaskStore",
     "Unclear",
     "collection",
     "connect",
     "connect_for_leases",
+    "date",
     "day_of",
     "require_safe",
+    "seconds",
     "stored_size",
     "stream_names",
 ]

@@ -1,13 +1,14 @@
 """What people order for the jobs of a queue: cancel, promote, change, redrive, purge.
 
-Each move is one guarded statement on one document (into another queue: one transaction), so that
+What may be of many jobs is done in pages: whoever iterates decides how large the next one is, and when. Each
+move is one guarded statement on one document (into another queue: one transaction), so that
 a job which a worker has, or which has ended, is never touched. A lost reply raises
 :class:`~sluicemq_broker.store.connection.Unclear`; what repeating the order then does is said at each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from secrets import token_hex
 from typing import Any, Final, NamedTuple
@@ -24,10 +25,10 @@ from sluicemq_broker.store.connection import Documents, durable, translated
 from sluicemq_broker.store.documents import ENDED_INDEX, INDEXES, Document, date, seconds
 from sluicemq_broker.store.inspect import collection, selects, stored_state
 
-#: Jobs in one statement, at most; and their bytes, unless one alone has more.
-_AT_ONCE: Final = 1000
+#: Bytes of the jobs in one statement, at most, unless one alone has more.
 _BYTES_AT_ONCE: Final = 8 * 2**20
-_PURGED_AT_ONCE: Final = 5_000
+#: Ids that are read at once; the driver makes all of a reply in one turn of the hub.
+_READ_AT_ONCE: Final = 1000
 #: Dead letters that can't be redriven are told by name up to so many, and counted beyond.
 _NAMED: Final = 100
 #: Seconds by which one broker's measure of the server's time may be ahead of another's.
@@ -55,6 +56,8 @@ _IN_PART: Final[Document] = {
 }
 
 _Jobs = Collection[dict[str, Any]]
+#: How many jobs the next statement is to have, at most.
+PageSize = Callable[[], int]
 
 
 class DeadLetters(NamedTuple):
@@ -62,7 +65,7 @@ class DeadLetters(NamedTuple):
 
     ids: tuple[str, ...] | None = None
     reason: str | None = None
-    limit: int = 10_000
+    limit: int | None = None
 
 
 @dataclass(slots=True)
@@ -122,8 +125,18 @@ class Changes:
 
     # ------------------------------------------------------------------- redrive
 
-    def redrive(self, queue: str, letters: DeadLetters, now: float, to: _Jobs | None = None) -> Redriven:
+    def redriving(
+        self,
+        queue: str,
+        letters: DeadLetters,
+        now: float,
+        redriven: Redriven,
+        size: PageSize,
+        to: _Jobs | None = None,
+    ) -> Iterator[int]:
         """Make dead letters ``ready`` again, at most ``letters.limit``: attempts and ttl start anew.
+
+        Yields how many were moved, after each page; ``redriven`` is told of it, and of what is left.
 
         They are due now, so they come after what was due before them; among themselves ``seq``, which
         they keep, has them in their old order. The history stays, with one entry more. What has died
@@ -136,31 +149,35 @@ class Changes:
         """
         with translated():
             jobs, chosen = self._jobs(queue), _chosen(letters, now)
-            redriven = Redriven(refused=_not_dead(jobs, queue, letters))
+            if not redriven.moved:  # else it goes on, and those moved before are no dead letters any more
+                redriven.refused |= _not_dead(jobs, queue, letters)
             step = _Revival(jobs, now) if to is None else _Move(jobs, to, now)
-            for ids in _batches(_whole(jobs, letters, chosen)):
+            for ids in _pages(_whole(jobs, letters, chosen), size):
+                before = redriven.moved
                 step.run(ids, redriven)
+                yield redriven.moved - before
             _look_at_what_is_left(jobs, chosen, redriven)
-        return redriven
 
     # --------------------------------------------------------------------- purge
 
-    def purge(self, queue: str, state: str, now: float) -> int:
-        """Remove all jobs of a state, in batches; never those that are reserved. Returns how many.
+    def purging(self, queue: str, state: str, now: float, size: PageSize) -> Iterator[int]:
+        """Remove all jobs of a state, but never those that are reserved; yields how many, after each page.
 
         Lost reply: some are gone; repeating it removes the rest. What is accepted later than ``now`` stays,
         also where a statement lands late.
         """
-        jobs, removed = self._jobs(queue), 0
-        by_now = _accepted_by(now)
+        jobs, by_now = self._jobs(queue), _accepted_by(now)
         with translated():
             while True:
-                found = jobs.find({**selects(state, now), **by_now}, {"_id": 1}).limit(_PURGED_AT_ONCE)
-                ids = [each["_id"] for each in found]
-                if not ids:
-                    return removed
-                these = {"_id": {"$in": ids}, "state": stored_state(state), **by_now}
-                removed += jobs.delete_many(these, hint=_BY_ID).deleted_count
+                # One read for all pages: another would pass over the removed ones in the index once more.
+                found = jobs.find({**selects(state, now), **by_now}, {"_id": 1}, batch_size=_READ_AT_ONCE)
+                empty = True
+                for ids in _pages(((each["_id"], 0) for each in found), size):
+                    empty = False
+                    these = {"_id": {"$in": ids}, "state": stored_state(state), **by_now}
+                    yield jobs.delete_many(these, hint=_BY_ID).deleted_count
+                if empty:
+                    return
 
     def drop(self, queue: str, *, shared: bool = False) -> int:
         """Remove a queue with all it holds; returns about how many jobs that were.
@@ -303,20 +320,22 @@ def _whole(jobs: _Jobs, letters: DeadLetters, chosen: Document) -> Iterator[tupl
     """Id and bytes of each letter that can be redriven."""
     wanted = {**chosen, "$nor": [_IN_PART]}
     size = {"bytes": {"$bsonSize": "$$ROOT"}}
-    found = jobs.find(wanted, size, hint=_index(chosen)).sort("ended_at", 1).limit(letters.limit)
+    found = jobs.find(wanted, size, hint=_index(chosen), batch_size=_READ_AT_ONCE).sort("ended_at", 1)
+    if letters.limit is not None:
+        found = found.limit(letters.limit)
     return ((each["_id"], each["bytes"]) for each in found)
 
 
-def _batches(letters: Iterable[tuple[str, int]]) -> Iterator[list[str]]:
+def _pages(jobs: Iterable[tuple[str, int]], size: PageSize) -> Iterator[list[str]]:
     """Their ids, in parts that one statement takes."""
     ids: list[str] = []
-    room = _BYTES_AT_ONCE
-    for job_id, size in letters:
-        if ids and (len(ids) == _AT_ONCE or size > room):
+    most, room = size(), _BYTES_AT_ONCE
+    for job_id, weight in jobs:
+        if ids and (len(ids) >= most or weight > room):
             yield ids
-            ids, room = [], _BYTES_AT_ONCE
+            ids, most, room = [], size(), _BYTES_AT_ONCE
         ids.append(job_id)
-        room -= size
+        room -= weight
     if ids:
         yield ids
 

@@ -23,6 +23,7 @@ from sluicemq.cli import (
     schedule,
     serve,
     streams,
+    tasks,
     work,
 )
 from sluicemq.cli.output import Session, Unwritable
@@ -137,6 +138,8 @@ for _command in (
     _asking(ended.done),
     _asking(schedule.schedule),
     _asking(streams.stream),
+    _asking(tasks.tasks),
+    _asking(tasks.task),
     _asking(queues.ping),
     serve.config,
     bench.bench,

@@ -8,6 +8,7 @@ import click
 
 from sluicemq.cli.jobs import limit_option, list_jobs, payload_option, show_job
 from sluicemq.cli.output import Session
+from sluicemq.cli.tasks import carried_out
 from sluicemq.errors import NotFound
 
 _TOLD = 10
@@ -68,7 +69,11 @@ def redrive(
     if bool(ids) + (reason is not None) + everything != 1:
         raise click.UsageError("give IDs, --reason, or --all")
     with session.client() as client:
-        redriven = client.redrive(queue, ids or None, reason=reason, limit=limit, to=to)
+        redriven = carried_out(
+            session,
+            client,
+            lambda wait: client.redrive(queue, ids or None, reason=reason, limit=limit, to=to, wait=wait),
+        )
     _tell(session, queue, to, redriven)
     if ids and redriven["refused"]:
         click.get_current_context().exit(1)
@@ -83,7 +88,7 @@ def dead_purge(session: Session, queue: str, *, yes: bool) -> None:
     if not yes:
         click.confirm(f"Remove all dead letters of queue {queue}?", abort=True, err=True)
     with session.client() as client:
-        count = client.purge(queue, "dead")
+        count = carried_out(session, client, lambda wait: client.purge(queue, "dead", wait=wait))
     session.result(f"removed {count} dead letters of {queue}", queue=queue, state="dead", removed=count)
 
 

@@ -11,6 +11,7 @@ from sluicemq import wire
 from sluicemq.cli.jobs import STATES
 from sluicemq.cli.output import Session, span
 from sluicemq.cli.reached import NO_STORE, store_problem
+from sluicemq.cli.tasks import carried_out
 
 _COUNTS = ("ready", "scheduled", "reserved", "done", "dead")
 #: What a broker tells of a queue that is no column of its own.
@@ -67,7 +68,7 @@ def purge(session: Session, queue: str, state: str, *, yes: bool) -> None:
     """Remove all jobs of a QUEUE that are in one state."""
     _ask(f"Remove all {state} jobs of queue {queue}?", yes=yes)
     with session.client() as client:
-        count = client.purge(queue, state)
+        count = carried_out(session, client, lambda wait: client.purge(queue, state, wait=wait))
     session.result(f"removed {count} {state} jobs of {queue}", queue=queue, state=state, removed=count)
 
 
@@ -79,7 +80,7 @@ def delete(session: Session, queue: str, *, yes: bool) -> None:
     """Remove a QUEUE with all its jobs."""
     _ask(f"Delete queue {queue} with all its jobs?", yes=yes)
     with session.client() as client:
-        count = client.delete(queue)
+        count = carried_out(session, client, lambda wait: client.delete(queue, wait=wait))
     session.result(f"deleted {queue} with {count} jobs", queue=queue, removed=count)
 
 

@@ -8,16 +8,29 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from sluicemq import wire
-from sluicemq.errors import BadFrames, BadQueue, NotFound, Unavailable
+from sluicemq.errors import BadFrames, NotFound, Unavailable
 from sluicemq.options import OPTIONS
 from sluicemq_broker import __version__
 from sluicemq_broker.doors.frames import check_headers
 from sluicemq_broker.doors.smq.schedules import ScheduleOrders
 from sluicemq_broker.doors.smq.shared_answer import SharedAnswer
 from sluicemq_broker.job import State
-from sluicemq_broker.queue import Census, Context, History, Queue, Queues, Schedules, check_name
+from sluicemq_broker.queue import (
+    Census,
+    Context,
+    Delete,
+    History,
+    Purge,
+    Queue,
+    Queues,
+    Redrive,
+    Schedules,
+    Task,
+    Tasks,
+    check_name,
+)
 from sluicemq_broker.runtime import Count, Gauge, Turns
-from sluicemq_broker.store import SHOWN_STATES, Changes, DeadLetters, Inspector, StoreState
+from sluicemq_broker.store import SHOWN_STATES, Changes, Inspector, StoreState
 from sluicemq_devices.doors import Switchboard
 
 _CHANGEABLE: Final = frozenset(each.name for each in OPTIONS.values() if each.changeable)
@@ -32,6 +45,7 @@ class Admin:
         self,
         queues: Queues,
         census: Census,
+        tasks: Tasks,
         context: Context,
         turns: Turns,
         board: Switchboard,
@@ -42,6 +56,7 @@ class Admin:
         self._queues = queues
         self._schedules = ScheduleOrders(schedules)
         self._census = census
+        self._tasks = tasks
         self._board = board
         self._store = store
         self._history = history
@@ -126,25 +141,26 @@ class Admin:
         worker = queue.worker_with(job_id)
         return {**defaults, **shown, **({"worker": worker.name} if worker else {})}
 
-    def purge(self, name: str, state: str) -> int:
+    def purge(self, name: str, state: str) -> Task:
         """Remove all jobs of a state."""
-        queue = self._queues.get(name)
         _check_state(state, [each for each in SHOWN_STATES if each != State.RESERVED])
-        removed = self._changes(queue).purge(name, state, self._clock.now())
-        self._counters.add(Count.PURGED, removed)
-        queue.look_up()
-        return removed
+        return self._tasks.order(Purge.kind, name, state=state)
 
-    def delete(self, name: str) -> int:
+    def delete(self, name: str) -> Task:
         """Remove a queue and all its jobs; refused while workers are connected to it."""
-        queue = self._queues.get(name)
-        if queue.workers:
-            raise BadQueue(f"queue {name!r} has {queue.workers} workers: stop them first")
-        owners, database = self._owners, queue.settings.database
-        queue.store.dropped()  # of what is on its way here, some may come after
-        removed = self._changes(queue).drop(name, shared=bool(owners.live(database) - set(owners.mine())))
-        self._queues.forget(name)
-        return removed
+        return self._tasks.order(Delete.kind, name)
+
+    def tasks(self) -> list[dict[str, Any]]:
+        """The long orders of the last day, of all brokers, the latest first."""
+        return self._tasks.latest()
+
+    def task(self, task_id: str) -> dict[str, Any]:
+        """One of them, and its answer."""
+        return self._tasks.find(task_id)
+
+    def cancel_task(self, task_id: str) -> None:
+        """End it after its next page; what it has done is not undone."""
+        self._tasks.cancel(task_id)
 
     def cancel(self, name: str, job_id: str) -> None:
         """Remove one job that waits, and tell whoever waits for its result."""
@@ -173,16 +189,10 @@ class Admin:
         else:
             queue.jobs_ready(1)
 
-    def redrive(self, name: str, which: dict[str, Any], to: str | None) -> dict[str, Any]:
+    def redrive(self, name: str, which: dict[str, Any], to: str | None) -> Task:
         """Make dead letters ready again, here or in another queue."""
-        queue, letters = self._queues.get(name), _dead_letters(which)
-        target = queue if to is None else self._target(name, to)
-        into = None if to is None else target.store.jobs
-        redriven = self._changes(queue).redrive(name, letters, self._clock.now(), into)
-        self._counters.add(Count.REDRIVEN, redriven.moved)
-        target.jobs_ready(redriven.moved)
-        refused = [[job_id, error.code, str(error)] for job_id, error in redriven.refused.items()]
-        return {"moved": redriven.moved, "left": redriven.left, "refused": refused}
+        _check_letters(which)
+        return self._tasks.order(Redrive.kind, name, to=to, **which)
 
     def pause(self, name: str, what: str) -> list[str]:
         """Pause delivery or intake, for all brokers and until it is resumed; what is paused now."""
@@ -206,14 +216,6 @@ class Admin:
         queue = self._queues.get(name)
         queue.store.prepare()  # one without a collection would not be known after a restart
         return queue
-
-    def _target(self, name: str, to: str) -> Queue:
-        if to == name:
-            raise BadQueue(f"{to!r} is the same queue: redrive it without naming another")
-        target = self._queues.get(to)
-        target.admit()
-        target.store.prepare()
-        return target
 
     def _queues_if_any_way(self) -> list[dict[str, Any]]:
         """All queues, from what is known if MongoDB does not answer: the rest of the stats is there still."""
@@ -250,19 +252,27 @@ QUESTIONS: Final[dict[bytes, tuple[Any, ...]]] = {
     wire.PAUSE: (Admin.pause, str, str),
     wire.RESUME: (Admin.resume, str, str),
     wire.SCHEDULE: (Admin.schedule, str, dict),
+    wire.TASKS: (Admin.tasks,),
+    wire.TASK: (Admin.task, str),
+    wire.TCANCEL: (Admin.cancel_task, str),
 }
 
 #: Those that change nothing: they are of no use to anybody but who asked.
 LOOKS: Final = frozenset(
-    (Admin.queues, Admin.queue, Admin.history, Admin.stats, Admin.counters, Admin.peek, Admin.show)
+    (
+        *(Admin.queues, Admin.queue, Admin.history, Admin.stats, Admin.counters),
+        *(Admin.peek, Admin.show, Admin.tasks, Admin.task),
+    )
 )
+#: Those that may take long: they return a task, and take one field more, for how long to wait for it.
+ORDERS: Final = frozenset((Admin.purge, Admin.delete, Admin.redrive))
 #: Those that cost the same however many ask.
 TOGETHER: Final = frozenset((Admin.queues, Admin.stats, Admin.counters))
 
 
-def _dead_letters(which: dict[str, Any]) -> DeadLetters:
-    """Which dead letters a REDRIVE names; raises :class:`BadFrames`."""
-    ids, reason, limit = which.get("ids"), which.get("reason"), which.get("limit", wire.MOST_REDRIVEN)
+def _check_letters(which: dict[str, Any]) -> None:
+    """Raises :class:`BadFrames` if a REDRIVE names no dead letters so."""
+    ids, reason, limit = which.get("ids"), which.get("reason"), which.get("limit")
     if which.keys() - {"ids", "reason", "limit"}:
         raise BadFrames("a redrive is told which by ids, reason and limit")
     if ids is not None and not (isinstance(ids, list) and all(isinstance(each, str) for each in ids)):
@@ -271,9 +281,9 @@ def _dead_letters(which: dict[str, Any]) -> DeadLetters:
         raise BadFrames(f"a redrive names at most {wire.MOST_IDS} ids, this one {len(ids)}")
     if reason is not None and not isinstance(reason, str):
         raise BadFrames("reason is a string, a part of the last error's reason")
-    if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= wire.MOST_REDRIVEN:
+    whole = isinstance(limit, int) and not isinstance(limit, bool)
+    if limit is not None and not (whole and 1 <= limit <= wire.MOST_REDRIVEN):
         raise BadFrames(f"limit {limit!r} is not from 1 to {wire.MOST_REDRIVEN}")
-    return DeadLetters(None if ids is None else tuple(ids), reason, limit)
 
 
 def _check_state(state: str, allowed: tuple[str, ...] | list[str]) -> None:

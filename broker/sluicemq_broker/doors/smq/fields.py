@@ -71,6 +71,16 @@ def ready_options(rest: Fields) -> tuple[bool, bool, bool]:
     return options.get("pop", False), options.get("look", False), options.get("wait", False)
 
 
+def patience(rest: Fields) -> float | None:
+    """How many seconds to wait for a long order, the field after its own; None: until it is carried out."""
+    wait = rest[0] if rest else None
+    if wait is None:
+        return None
+    if isinstance(wait, bool) or not isinstance(wait, int | float) or not 0 <= wait <= LONGEST_DELAY:
+        raise BadFrames(f"{wait!r} is no number of seconds from 0 to ten years, nor nil")
+    return float(wait)
+
+
 def listed(problems: dict[int, SluiceError]) -> list[list[Any]]:
     """Refusals by position, as they are answered: ``[[position, code, text, id of a DUPLICATE], ...]``."""
     return [

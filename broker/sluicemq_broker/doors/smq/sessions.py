@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Final
 
+import gevent
 from gevent.lock import BoundedSemaphore
 
 from sluicemq import wire
@@ -22,13 +23,14 @@ from sluicemq_broker.doors.frames import JobMaker
 from sluicemq_broker.doors.frontends import FRAME_FACTOR, PROBE
 from sluicemq_broker.doors.questions import MOST_UNREAD
 from sluicemq_broker.doors.refusals import MALFORMED, refusal
-from sluicemq_broker.doors.smq.administration import LOOKS, QUESTIONS, TOGETHER, Admin
+from sluicemq_broker.doors.smq.administration import LOOKS, ORDERS, QUESTIONS, TOGETHER, Admin
 from sluicemq_broker.doors.smq.assignments import Assignments, Ready
 from sluicemq_broker.doors.smq.fields import (
     LONGEST_DELAY,
     Fields,
     check_id,
     listed,
+    patience,
     ready_options,
     take,
     verdict_entry,
@@ -37,7 +39,7 @@ from sluicemq_broker.doors.smq.pushes import Pushes
 from sluicemq_broker.doors.smq.results import Results
 from sluicemq_broker.doors.smq.stream_side import STREAM_LOOKS, STREAM_QUESTIONS, StreamSide
 from sluicemq_broker.doors.smq.subscriptions import HELD_BY_ONE, HOLDING
-from sluicemq_broker.queue import Queue, Queues, Settlement, Verdict, check_name
+from sluicemq_broker.queue import Queue, Queues, Settlement, Task, Verdict, check_name
 from sluicemq_broker.runtime import Batcher, Count, Counters, Pulse
 from sluicemq_broker.streams import Stream
 from sluicemq_devices.doors import Lane, LaneDoor, Switchboard
@@ -338,24 +340,36 @@ class Session:
         self, number: int, fields: Fields, of: object, question: Callable[..., Any], *types: Any
     ) -> None:
         """Administrative verbs ask MongoDB, so they wait in a greenlet, one after the other."""
+        wait = patience(fields[len(types) :]) if question in ORDERS else None
         asked = partial(question, of, *take(fields, *types))
         turn = nullcontext() if question in _AT_ONCE else self._door.asked_at_once
-        self._questions.add(partial(self._ask_in_turn, number, asked, turn, looks=question in _LOOKS))
+        looks = question in _LOOKS
+        self._questions.add(partial(self._ask_in_turn, number, asked, turn, wait, looks=looks))
         if len(self._questions) > MOST_UNREAD:
             self._hold_back()
 
     def _ask_in_turn(
-        self, number: int, question: Callable[[], Any], turn: AbstractContextManager[Any], *, looks: bool
+        self,
+        number: int,
+        question: Callable[[], Any],
+        turn: AbstractContextManager[Any],
+        wait: float | None,
+        *,
+        looks: bool,
     ) -> None:
         """Ask when it is this one's turn; what one who has left wanted to change is changed still."""
         if looks and self._gone:
             return
         with turn:
-            self._answer(number, question)
+            self._answer(number, question, wait)
 
-    def _answer(self, number: int, question: Callable[[], Any]) -> None:
+    def _answer(self, number: int, question: Callable[[], Any], wait: float | None = None) -> None:
         try:
-            self.send(wire.OK, number, question())
+            value = question()
+            if isinstance(value, Task):  # what goes on without us keeps nobody else waiting
+                gevent.spawn(self._answer, number, partial(value.outcome, wait))
+                return
+            self.send(wire.OK, number, value)
         except SluiceError as error:
             self.send(wire.ERROR, number, error.code, str(error))
         except Exception:  # the client must have an answer, whatever went wrong

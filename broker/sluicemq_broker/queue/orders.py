@@ -1,0 +1,177 @@
+"""What can be ordered for many jobs of a queue at once, page by page; :mod:`tasks` carries it out."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from functools import partial
+from typing import Any, ClassVar, Final
+
+from sluicemq.errors import BadQueue
+from sluicemq_broker.job import State
+from sluicemq_broker.queue.context import Context
+from sluicemq_broker.queue.queue import Queue
+from sluicemq_broker.queue.queues import Queues
+from sluicemq_broker.runtime import Count
+from sluicemq_broker.store import Changes, DeadLetters, Redriven
+
+#: Jobs in a page, at most.
+PAGE: Final = 500
+
+Pages = Generator[int, None, None]
+
+
+class Order:
+    """One order for a queue. ``now`` is when it was given, in the server's time: what came later is spared.
+
+    ``resumes``: carrying it out once more goes on where it was left, also after another broker's death.
+    ``state``: that of the jobs that it is about; None: of several. ``done``: jobs so far, former tries too.
+    ``page``: jobs in the next page, at most.
+    """
+
+    kind: ClassVar[str]
+    resumes: ClassVar[bool]
+    state: str | None = None
+
+    def __init__(self, queues: Queues, context: Context, queue: Queue, now: float) -> None:
+        queue.store.prepare()
+        self.queue = queue
+        self.now = now
+        self.done = 0
+        self.page = PAGE
+        self._queues = queues
+        self._owners = context.owners
+        self._counters = context.counters
+        self._changes = Changes(queues.database_of(queue))
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What was ordered, as it is stored and shown, and given to make the same order again."""
+        return {}
+
+    def pages(self) -> Pages:
+        """Carry it out, or go on: after each page how many jobs it was."""
+        raise NotImplementedError
+
+    def answer(self) -> Any:
+        """What whoever ordered it is told at the end: how many jobs it was."""
+        return self.done
+
+
+class Purge(Order):
+    """Remove all jobs of a state."""
+
+    kind = "purge"
+    resumes = True
+
+    def __init__(self, queues: Queues, context: Context, queue: Queue, now: float, *, state: str) -> None:
+        super().__init__(queues, context, queue, now)
+        self.state = self._state = state
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Which state."""
+        return {"state": self._state}
+
+    def pages(self) -> Pages:
+        """Whoever waits for one of them hears of it at the end."""
+        try:
+            for removed in self._changes.purging(self.queue.name, self._state, self.now, lambda: self.page):
+                self._counters.add(Count.PURGED, removed)
+                yield removed
+        finally:
+            self.queue.look_up()
+
+
+class Redrive(Order):
+    """Make dead letters ready again, here or in another queue."""
+
+    kind = "redrive"
+    resumes = True
+    state = State.DEAD
+
+    def __init__(
+        self,
+        queues: Queues,
+        context: Context,
+        queue: Queue,
+        now: float,
+        *,
+        to: str | None = None,
+        ids: list[str] | None = None,
+        reason: str | None = None,
+        limit: int | None = None,
+    ) -> None:
+        super().__init__(queues, context, queue, now)
+        self._to = to
+        self._target = queue if to is None else _target(queues, queue, to)
+        self._letters = DeadLetters(None if ids is None else tuple(ids), reason, limit)
+        self._redriven = Redriven()
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Which, and where to."""
+        ids, reason, limit = self._letters
+        chosen = {"ids": None if ids is None else list(ids), "reason": reason, "limit": limit, "to": self._to}
+        return {name: value for name, value in chosen.items() if value is not None}
+
+    def pages(self) -> Pages:
+        """The oldest first. Killed between a page and the note of it, a limit is passed by that page."""
+        limit = self._letters.limit
+        self._redriven.moved = self.done
+        if limit is not None and limit <= self.done:
+            return
+        letters = self._letters._replace(limit=None if limit is None else limit - self.done)
+        into = None if self._to is None else self._target.store.jobs
+        paging = partial(self._changes.redriving, redriven=self._redriven, size=lambda: self.page, to=into)
+        for moved in paging(self.queue.name, letters, self.now):
+            self._counters.add(Count.REDRIVEN, moved)
+            self._target.jobs_ready(moved)
+            yield moved
+
+    def answer(self) -> dict[str, Any]:
+        """How many were moved, how many of those chosen are left, and why some could not be."""
+        refused = [[job_id, error.code, str(error)] for job_id, error in self._redriven.refused.items()]
+        return {"moved": self.done, "left": self._redriven.left, "refused": refused}
+
+
+class Delete(Order):
+    """Remove a queue and all its jobs: one statement, which takes no longer with a million jobs."""
+
+    kind = "delete"
+    resumes = False  # it spares nothing that was pushed since
+
+    def pages(self) -> Pages:
+        """All at once; of what is on its way here some may come after. Refused while there are workers."""
+        queue, owners = self.queue, self._owners
+        if queue.workers:
+            raise BadQueue(f"queue {queue.name!r} has {queue.workers} workers: stop them first")
+        queue.store.dropped()
+        others = owners.live(queue.settings.database) - set(owners.mine())
+        removed = self._changes.drop(queue.name, shared=bool(others))
+        self._queues.forget(queue.name)
+        yield removed
+
+
+class Expire(Order):
+    """End what was not taken in time."""
+
+    kind = "expire"
+    resumes = False  # the next sweep goes on
+
+    def pages(self) -> Pages:
+        """Until there is no more; whoever waits for one of them hears of it."""
+        while expired := self.queue.expire(self.page):
+            yield expired
+
+
+#: By the kind that is stored.
+ORDERS: Final[dict[str, type[Order]]] = {each.kind: each for each in (Purge, Redrive, Delete, Expire)}
+
+
+def _target(queues: Queues, queue: Queue, to: str) -> Queue:
+    if to == queue.name:
+        raise BadQueue(f"{to!r} is the same queue: redrive it without naming another")
+    target = queues.get(to)
+    target.admit()
+    target.store.prepare()
+    return target

@@ -1,0 +1,94 @@
+"""``sluicemq tasks`` and ``task``, and how a command follows an order that takes long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, TypeVar, cast
+
+import click
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+
+from sluicemq.cli.output import Session
+from sluicemq.client import Client
+from sluicemq.errors import Unfinished
+
+#: Seconds after which a command shows how far its order is.
+AT_ONCE: Final = 1.0
+#: What a line of ``sluicemq tasks`` shows of a task.
+_SHOWN: Final = ("id", "kind", "queue", "state", "done", "total", "broker", "started_at", "ended_at")
+#: What a shell says of a command that Ctrl-C has ended.
+_INTERRUPTED: Final = 130
+
+Answer = TypeVar("Answer")
+
+
+def carried_out(session: Session, client: Client, order: Callable[[float], Answer]) -> Answer:
+    """The answer of an order; what takes long is followed until it ends. ``order`` gets how long to wait."""
+    try:
+        return order(min(AT_ONCE, session.timeout / 2))
+    except Unfinished as error:
+        return cast("Answer", _followed(session, client, error))
+
+
+@click.command()
+@click.pass_obj
+def tasks(session: Session) -> None:
+    """List the long orders of the last day: purges, redrives and the like, of all brokers."""
+    with session.client() as client:
+        rows = client.tasks()
+    if session.as_json:
+        session.json({"tasks": rows})
+    elif rows:
+        session.table("", [{key: row.get(key) for key in _SHOWN} for row in rows])
+    else:
+        session.note("no long orders in the last day")
+
+
+@click.group()
+def task() -> None:
+    """Look at a long order, or cancel it."""
+
+
+@task.command()
+@click.argument("id")
+@click.pass_obj
+def show(session: Session, id: str) -> None:  # noqa: A002 - the argument's name
+    """Show the task of this ID, and its answer."""
+    with session.client() as client:
+        found = client.task(id)
+    if session.as_json:
+        session.json(found)
+    else:
+        session.table("", [{"name": key, "value": value} for key, value in found.items()])
+
+
+@task.command()
+@click.argument("id")
+@click.pass_obj
+def cancel(session: Session, id: str) -> None:  # noqa: A002
+    """End the task of this ID; what it has done is not undone."""
+    with session.client() as client:
+        client.cancel_task(id)
+    session.result(f"task {id} ends after what it is about", id=id)
+
+
+def _followed(session: Session, client: Client, error: Unfinished) -> Any:
+    console = session.err
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    try:
+        with Progress(*columns, TimeElapsedColumn(), console=console, disable=not console.is_terminal) as bar:
+            shown = bar.add_task(f"task {error.task}", total=error.total, completed=error.done)
+            return client.follow(error.task, lambda task: bar.update(shown, completed=task["done"]))
+    except KeyboardInterrupt:
+        session.note(
+            f"the broker goes on: sluicemq task show {error.task} tells how far it is, "
+            f"sluicemq task cancel {error.task} ends it"
+        )
+        raise click.exceptions.Exit(_INTERRUPTED) from None

@@ -1,0 +1,134 @@
+"""Orders that take long, from the command line and the library, against a scripted broker."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from sluicemq import BadQueue, Client, Unfinished, wire
+from sluicemq.cli.app import app
+from stub_broker import StubBroker
+
+Run = Callable[..., Result]
+
+GOES_ON = {"task": "a1b2", "done": 500, "total": 3000}
+TASK: dict[str, Any] = {
+    "id": "a1b2",
+    "kind": "purge",
+    "queue": "mail",
+    "state": "running",
+    "done": 500,
+    "total": 3000,
+    "broker": "host:1",
+    "started_at": 1e9,
+    "changed_at": 1e9,
+}
+DONE = {**TASK, "state": "done", "done": 3000, "answer": 3000, "ended_at": 1e9 + 9}
+
+
+@pytest.fixture
+def run(broker: StubBroker) -> Run:
+    """Run a command against the stub."""
+
+    def run(*arguments: str) -> Result:
+        return CliRunner().invoke(app, ["--endpoint", broker.endpoint, *arguments])
+
+    return run
+
+
+@pytest.fixture
+def client(broker: StubBroker) -> Client:
+    return Client(broker.endpoint)
+
+
+def goes_on(broker: StubBroker, verb: bytes, *looks: dict[str, Any]) -> None:
+    """An order goes on, and is seen like this each time that somebody looks."""
+    broker.on[verb] = lambda _message: GOES_ON
+    seen = iter(looks)
+    broker.on[wire.TASK] = lambda _message: next(seen)
+
+
+@pytest.mark.parametrize("command", [["purge", "mail"], ["delete", "mail"], ["dead", "purge", "mail"]])
+def test_a_command_whose_order_takes_long_follows_it_to_its_end(
+    broker: StubBroker, run: Run, command: list[str]
+) -> None:
+    goes_on(broker, wire.DELETE if command[0] == "delete" else wire.PURGE, TASK, DONE)
+    result = run(*command, "--yes", "--json")
+    assert (result.exit_code, json.loads(result.stdout)["removed"]) == (0, 3000)
+    assert [message.fields for message in broker.of(wire.TASK)] == [["a1b2"], ["a1b2"]]
+
+
+def test_a_redrive_that_takes_long_tells_at_its_end_what_could_not_go(broker: StubBroker, run: Run) -> None:
+    answer = {"moved": 2999, "left": 1, "refused": [["one", "BAD_FRAMES", "no job"]]}
+    goes_on(broker, wire.REDRIVE, {**DONE, "answer": answer})
+    result = run("dead", "redrive", "mail", "--all")
+    assert result.stdout == "2999 dead letters of mail redriven, 1 left\n"
+    assert "not redriven: no job" in result.stderr
+
+
+def test_an_order_waits_a_second_at_the_broker_and_less_where_answers_are_not_waited_for_so_long(
+    broker: StubBroker, run: Run
+) -> None:
+    run("purge", "mail", "--yes")
+    run("--timeout", "0.5", "purge", "mail", "--yes")
+    assert [message.fields[2] for message in broker.of(wire.PURGE)] == [1.0, 0.25]
+
+
+def test_ctrl_c_leaves_the_order_to_the_broker_and_says_how_to_end_it(
+    broker: StubBroker, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    goes_on(broker, wire.PURGE)
+    monkeypatch.setattr(Client, "follow", interrupted)
+    result = run("purge", "mail", "--yes")
+    assert result.exit_code == 130
+    assert "sluicemq task cancel a1b2" in result.stderr
+    assert broker.of(wire.TCANCEL) == []
+
+
+def test_a_cancelled_order_is_told_and_ends_with_3(broker: StubBroker, run: Run) -> None:
+    goes_on(broker, wire.PURGE, {**TASK, "state": "cancelled", "ended_at": 1e9})
+    result = run("purge", "mail", "--yes")
+    assert result.exit_code != 0
+    assert "task a1b2 was cancelled" in result.stderr
+
+
+def test_tasks_are_listed_shown_and_cancelled(broker: StubBroker, run: Run) -> None:
+    broker.on[wire.TASKS] = lambda _message: [TASK]
+    broker.on[wire.TASK] = lambda _message: DONE
+    broker.on[wire.TCANCEL] = lambda _message: None
+    assert ["a1b2", "purge", "mail", "running", "500", "3000"] in [
+        line.split()[:6] for line in run("tasks").stdout.splitlines()
+    ]
+    assert json.loads(run("tasks", "--json").stdout)["tasks"] == [TASK]
+    assert json.loads(run("task", "show", "a1b2", "--json").stdout) == DONE
+    assert ["answer", "3000"] in [line.split() for line in run("task", "show", "a1b2").stdout.splitlines()]
+    assert run("task", "cancel", "a1b2").exit_code == 0
+    assert broker.of(wire.TCANCEL)[0].fields == ["a1b2"]
+
+
+def test_the_library_tells_that_the_broker_goes_on_and_how_far_it_is(
+    broker: StubBroker, client: Client
+) -> None:
+    goes_on(broker, wire.PURGE, TASK, DONE)
+    with client:
+        with pytest.raises(Unfinished, match="500 of 3000 jobs so far") as raised:
+            client.purge("mail")
+        assert isinstance(raised.value, TimeoutError)
+        assert (raised.value.task, raised.value.done, raised.value.total) == ("a1b2", 500, 3000)
+        seen: list[int] = []
+        assert client.follow(raised.value.task, lambda task: seen.append(task["done"])) == 3000
+        assert seen == [500, 3000]
+
+
+def test_following_a_task_that_has_failed_raises_why(broker: StubBroker, client: Client) -> None:
+    why = {"code": "BAD_QUEUE", "message": "it has workers"}
+    broker.on[wire.TASK] = lambda _message: {**TASK, "state": "failed", "error": why, "ended_at": 1e9}
+    with client, pytest.raises(BadQueue, match="it has workers"):
+        client.follow("a1b2")

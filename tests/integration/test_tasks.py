@@ -1,0 +1,270 @@
+"""Long orders: what takes more than a moment goes on as a task, whoever leaves, stops or dies."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from gevent.event import Event
+from pymongo.database import Database
+
+from faulty_mongo import Fault, Kind, Line
+from jobs import NOW, a_job, some_jobs, stored
+from sluicemq.errors import NotFound, QueueFull, Unavailable
+from sluicemq_broker.queue import tasks
+from sluicemq_broker.queue.orders import PAGE
+from sluicemq_broker.queue.tasks import Task
+from sluicemq_broker.store.outcomes import RolledBack
+from sluicemq_broker.store.queue_store import QueueStore
+from small_broker import BEAT, LEASE, SmallBroker, VirtualClock
+from virtual_time import VirtualTime, come_to_rest
+
+JOBS = 6 * PAGE
+
+
+class SlowTime(VirtualTime):
+    """Time that passes at each look at it too, so that a page takes some; and in which waits are waited."""
+
+    def now(self) -> float:
+        self.value += 0.1
+        return self.value
+
+    def wait(self, event: Event, seconds: float) -> bool:
+        if not event.is_set():
+            self.sleep(seconds)
+        return bool(event.is_set())
+
+
+class Rig:
+    """Two brokers that share the queue ``mail``, in which lie jobs."""
+
+    def __init__(self, documents: Database[dict[str, Any]], store: QueueStore) -> None:
+        self.documents = documents
+        self.store = store
+        self.time = SlowTime()
+        self.clock = VirtualClock(self.time)
+        self._ids = itertools.count()
+        self.first = self.broker("first")
+        self.second = self.broker("second")
+        store.push(some_jobs(JOBS), NOW)
+
+    def broker(self, name: str) -> SmallBroker:
+        line = Line(lambda _documents: None, self.time)
+        new_id = f"{name}-{next(self._ids)}"
+        return SmallBroker(name, self.documents, self.time, self.clock, line, lambda: new_id)
+
+    def left(self, state: str = "ready") -> int:
+        return self.store.jobs.count_documents({"state": state})
+
+    def purge(self) -> Task:
+        """A purge that is under way, and has left its first moment."""
+        task = self.first.tasks.order("purge", "mail", state="ready")
+        come_to_rest()
+        assert 0 < self.left() < JOBS, "it is over already"
+        return task
+
+    def bury(self) -> None:
+        """Make dead letters of all jobs."""
+        jobs = self.store.reserve(JOBS, NOW, "me").jobs
+        for start in range(0, JOBS, PAGE):
+            dead = [RolledBack(job, "bad", "worker", dead=True) for job in jobs[start : start + PAGE]]
+            self.store.roll_back(dead, NOW)
+
+    def carry_out(self) -> None:
+        """Let as much time pass as it takes."""
+        come_to_rest()
+        self.time.passes(100.0)
+
+    def die(self, broker: SmallBroker, survivor: SmallBroker) -> None:
+        """A broker is killed, and the other one learns that its lease is over."""
+        broker.line.dead = True
+        for _ in range(int(2 * LEASE / BEAT) + 2):
+            self.time.passes(BEAT)
+            survivor.beat()
+
+
+@pytest.fixture
+def rig(documents: Database[dict[str, Any]], store: QueueStore) -> Iterator[Rig]:
+    rig = Rig(documents, store)
+    yield rig
+    for broker in (rig.first, rig.second):
+        broker.tasks.stop()
+    rig.carry_out()
+
+
+def test_an_order_that_is_over_at_once_is_answered_and_leaves_no_trace(rig: Rig) -> None:
+    rig.store.jobs.delete_many({"seq": {"$gt": stored(rig.store, rig_first(rig))["seq"]}})
+    task = rig.first.tasks.order("purge", "mail", state="ready")
+    come_to_rest()
+    assert task.outcome() == 1
+    assert rig.first.tasks.latest() == []
+
+
+def rig_first(rig: Rig) -> str:
+    return str(rig.store.jobs.find_one({}, sort=[("seq", 1)], projection={})["_id"])  # type: ignore[index]
+
+
+def test_what_takes_longer_goes_on_page_by_page_and_is_seen_at_every_broker(rig: Rig) -> None:
+    # Given
+    task = rig.purge()
+    done = JOBS - rig.left()
+    # Then
+    assert task.outcome(wait=0) == {"task": task.id, "done": done, "total": JOBS}
+    for broker in (rig.first, rig.second):
+        [row] = broker.tasks.latest()
+        assert (row["id"], row["kind"], row["queue"], row["state"]) == (task.id, "purge", "mail", "running")
+    # When
+    rig.carry_out()
+    # Then
+    assert task.outcome() == JOBS
+    assert rig.left() == 0
+    row = rig.second.tasks.find(task.id)
+    assert (row["state"], row["done"], row["total"], row["answer"]) == ("done", JOBS, JOBS, JOBS)
+
+
+def test_there_is_a_pause_after_every_page(rig: Rig) -> None:
+    rig.purge()
+    before = rig.left()
+    rig.time.passes(0.01)
+    assert rig.left() == before
+
+
+def test_what_is_accepted_after_the_order_is_spared(rig: Rig) -> None:
+    task = rig.purge()
+    late = a_job("late")
+    late.created_at = rig.clock.now() + 5
+    rig.store.push([late], late.created_at)
+    rig.carry_out()
+    assert task.outcome() == JOBS
+    assert stored(rig.store, "late")
+
+
+def test_a_task_that_is_cancelled_at_another_broker_ends_after_its_page(rig: Rig) -> None:
+    task = rig.purge()
+    rig.second.tasks.cancel(task.id)
+    rig.carry_out()
+    left = rig.left()
+    assert 0 < left < JOBS
+    found = rig.first.tasks.find(task.id)
+    assert (found["state"], found["done"]) == ("cancelled", JOBS - left)
+    assert task.outcome() == {"task": task.id, "done": JOBS - left, "total": JOBS}
+    with pytest.raises(NotFound, match="cancelled already"):
+        rig.second.tasks.cancel(task.id)
+
+
+def test_a_task_whose_broker_is_killed_is_seen_as_interrupted_and_goes_on_at_another(rig: Rig) -> None:
+    # Given
+    task = rig.purge()
+    rig.die(rig.first, rig.second)
+    left = rig.left()
+    assert 0 < left < JOBS
+    assert rig.second.tasks.find(task.id)["state"] == "interrupted"
+    # When
+    rig.second.tasks.take_up()
+    rig.carry_out()
+    # Then
+    assert rig.left() == 0
+    found = rig.second.tasks.find(task.id)
+    assert (found["state"], found["done"], found["broker"]) == ("done", JOBS, "second")
+
+
+def test_a_task_of_a_live_broker_is_left_to_it(rig: Rig) -> None:
+    task = rig.purge()
+    rig.second.tasks.take_up()
+    assert rig.second.tasks.find(task.id)["broker"] == "first"
+    assert not rig.second.tasks.busy
+
+
+def test_a_broker_whose_task_another_has_taken_goes_on_with_it_no_more(rig: Rig) -> None:
+    # Given
+    task = rig.purge()
+    rig.documents["tasks"].update_one({"_id": task.id}, {"$set": {"owner": "another"}})
+    # When
+    rig.time.passes(10.0)
+    # Then
+    assert not rig.first.tasks.busy
+    assert rig.left() > 0
+
+
+def test_a_broker_that_stops_leaves_its_task_to_the_next_at_once(rig: Rig) -> None:
+    # Given
+    task = rig.purge()
+    rig.first.tasks.stop()
+    rig.time.passes(1.0)
+    assert not rig.first.tasks.busy
+    assert "task" in task.outcome()
+    # When
+    rig.second.tasks.take_up()
+    rig.carry_out()
+    # Then
+    assert rig.left() == 0
+    assert rig.second.tasks.find(task.id)["state"] == "done"
+
+
+def test_while_mongodb_is_away_a_task_waits_and_goes_on_afterwards(rig: Rig) -> None:
+    task = rig.purge()
+    rig.first.line.fault = Fault(Kind.AWAY, "delete_many", times=3)
+    rig.carry_out()
+    assert rig.first.line.fired == 3
+    assert task.outcome() == JOBS
+
+
+def test_an_order_that_mongodb_does_not_take_at_all_is_refused_to_whoever_gave_it(rig: Rig) -> None:
+    rig.first.line.fault = Fault(Kind.AWAY, "delete_many")
+    task = rig.first.tasks.order("purge", "mail", state="ready")
+    come_to_rest()
+    with pytest.raises(Unavailable):
+        task.outcome()
+    assert not rig.first.tasks.busy
+
+
+def test_a_redrive_with_a_limit_that_another_broker_ends_moves_no_more_than_that(rig: Rig) -> None:
+    # Given
+    rig.bury()
+    limit = JOBS - PAGE // 2
+    task = rig.first.tasks.order("redrive", "mail", limit=limit)
+    come_to_rest()
+    rig.die(rig.first, rig.second)
+    assert 0 < rig.left() < limit
+    # When
+    rig.second.tasks.take_up()
+    rig.carry_out()
+    # Then
+    assert (rig.left("ready"), rig.left("dead")) == (limit, JOBS - limit)
+    answer = rig.second.tasks.find(task.id)["answer"]
+    assert answer == {"moved": limit, "left": JOBS - limit, "refused": []}
+
+
+def test_a_task_whose_queue_is_gone_is_not_taken_up(rig: Rig) -> None:
+    task = rig.purge()
+    rig.first.tasks.stop()
+    rig.time.passes(1.0)
+    rig.documents["tasks"].update_one({"_id": task.id}, {"$set": {"queue": "nowhere"}})
+    rig.second.tasks.take_up()
+    found = rig.second.tasks.find(task.id)
+    assert (found["state"], found["error"]["code"]) == ("failed", NotFound.code)
+
+
+def test_what_has_expired_beyond_a_page_is_ended_beside_all_else(rig: Rig) -> None:
+    rig.store.jobs.update_many({}, {"$set": {"expires_at": stored(rig.store, rig_first(rig))["created_at"]}})
+    rig.first.sweep()
+    assert 0 < rig.left() < JOBS
+    rig.first.sweep()  # begins no other
+    rig.carry_out()
+    assert rig.left() == 0
+    assert rig.first.counters.values["expired"] == JOBS
+
+
+def test_beyond_a_number_of_tasks_orders_are_refused(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks, "MOST", 1)
+    rig.purge()
+    with pytest.raises(QueueFull, match="1 tasks are under way"):
+        rig.first.tasks.order("purge", "mail", state="dead")
+
+
+def test_an_unknown_task_is_not_found(rig: Rig) -> None:
+    for ask in (rig.first.tasks.find, rig.first.tasks.cancel):
+        with pytest.raises(NotFound):
+            ask("nosuch")
