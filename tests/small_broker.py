@@ -104,8 +104,10 @@ class SmallBroker:
         maker = JobMaker(clock, 1 << 20)
         schedules = Schedules(ScheduleStore(database), self.queues, context, maker.make)
         turns, board = Turns(self.counters), Switchboard()
-        parts = (turns, board, StoreState(), history, schedules)
-        self.admin = Admin(self.queues, census, tasks, context, *parts)
+        store = StoreState()
+        self.admin = Admin(
+            self.queues, census, tasks, context, turns, board, store, history=history, schedules=schedules
+        )
         self.queue = self.queues.open("mail")
         self.owners.use()
         self.sweeper.sweep()

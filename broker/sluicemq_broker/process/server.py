@@ -120,8 +120,8 @@ class Server:
             self._turns,
             self._board,
             self._store,
-            self._history,
-            self._schedules,
+            history=self._history,
+            schedules=self._schedules,
         )
         streaming = StreamContext(self._clock, self.counters, self._context.retry)
         self._streams = Streams(config, streaming, self._database)

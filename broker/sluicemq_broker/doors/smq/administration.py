@@ -50,6 +50,7 @@ class Admin:
         turns: Turns,
         board: Switchboard,
         store: StoreState,
+        *,
         history: History,
         schedules: Schedules,
     ) -> None:
