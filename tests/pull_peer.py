@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import socket as sockets
 import threading
@@ -51,31 +52,39 @@ class PullPeer:
 
     def close(self) -> None:
         """Leave; again is harmless."""
-        if self._reader.is_alive():
-            self._socket.shutdown(sockets.SHUT_RDWR)
-            self._reader.join(60)
+        self._leave()
+        self._reader.join(60)
         self._socket.close()
+
+    def _leave(self) -> None:
+        with contextlib.suppress(OSError):  # the broker may have left first
+            self._socket.shutdown(sockets.SHUT_RDWR)
 
     def _pong(self, context: bytes) -> None:
         self._socket.sendall(b"\x04" + bytes([5 + len(context)]) + b"\x04PONG" + context)
 
     def _read(self) -> None:
+        try:
+            with self._socket.makefile("rb") as stream, contextlib.suppress(OSError):
+                self._read_frames(stream)
+        finally:
+            self.ended = True
+
+    def _read_frames(self, stream: io.BufferedReader) -> None:
         frames: list[bytes] = []
-        with self._socket.makefile("rb") as stream:
-            while header := self._receive(stream, 2):
-                flags, size = header
-                if flags & _LONG:
-                    self._socket.shutdown(sockets.SHUT_RDWR)
-                    break
-                body = self._receive(stream, size)
-                if flags == _COMMAND:
-                    self._obey(body)
-                    continue
-                frames.append(body)
-                if flags != _MORE:
-                    self.jobs.append(frames)
-                    frames = []
-        self.ended = True
+        while header := self._receive(stream, 2):
+            flags, size = header
+            if flags & _LONG:
+                self._leave()
+                return
+            body = self._receive(stream, size)
+            if flags == _COMMAND:
+                self._obey(body)
+                continue
+            frames.append(body)
+            if flags != _MORE:
+                self.jobs.append(frames)
+                frames = []
 
     def _receive(self, stream: io.BufferedReader, size: int) -> bytes:
         try:
