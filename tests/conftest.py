@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from secrets import token_hex
@@ -19,12 +20,45 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="run the long tests too")
 
 
+#: Files that take long though they have few tests. With several processes they are begun first, so that
+#: none of them is left to one process while the others have nothing more to do.
+LONG = (
+    "test_broker_killed.py",
+    "test_crowded_doors.py",
+    "test_model_brokers.py",
+    "test_longest_turn.py",
+    "test_bench.py",
+    "test_stopping.py",
+    "test_workers_die.py",
+    "test_two_brokers.py",
+    "test_embedded.py",
+    "test_model.py",
+    "test_leases_of_live_brokers.py",
+    "test_mongod_faults.py",
+    "test_starting.py",
+    "test_nobody_works.py",
+    "test_decoys.py",
+    "test_protocol_model.py",
+    "test_workers_turned_away.py",
+    "test_dedupe_model.py",
+    "test_retries.py",
+    "test_bounds.py",
+)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        counts = Counter(item.path for item in items)
+        items.sort(key=lambda item: (_place(item.path.name), -counts[item.path]))
     if config.getoption("--full"):
         return
     for item in items:
         if item.get_closest_marker("full"):
             item.add_marker(pytest.mark.skip(reason="long; runs with --full"))
+
+
+def _place(file: str) -> int:
+    return LONG.index(file) if file in LONG else len(LONG)
 
 
 # The launcher owns mongod: it is a process of its own, so it does not matter whether this one is

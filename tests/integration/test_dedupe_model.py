@@ -195,7 +195,7 @@ def check(pushes: type[Pushes], examples: int, steps: int) -> None:
 
 
 def test_random_pushes_some_of_them_cut_are_told_what_the_model_says(pushes: type[Pushes]) -> None:
-    check(pushes, 80, 25)
+    check(pushes, 40, 25)
 
 
 @pytest.mark.full

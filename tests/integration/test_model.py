@@ -332,7 +332,7 @@ def check(queue: type[Queue], examples: int, steps: int) -> None:
 
 
 def test_random_verbs_do_what_the_model_says(queue: type[Queue]) -> None:
-    check(queue, 100, 40)
+    check(queue, 40, 40)
 
 
 @pytest.mark.full

@@ -724,7 +724,7 @@ def check(machine: type[TwoBrokers], examples: int, steps: int) -> None:
 
 
 def test_no_job_is_lost_or_done_twice_whatever_fails(two_brokers: type[TwoBrokers]) -> None:
-    check(two_brokers, 40, 30)
+    check(two_brokers, 20, 30)
 
 
 @pytest.mark.full
