@@ -11,6 +11,7 @@ from pathlib import Path
 from secrets import token_hex
 
 import pytest
+from hypothesis import HealthCheck, settings
 from pymongo import MongoClient
 
 import launcher
@@ -18,6 +19,17 @@ import launcher
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="run the long tests too")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Examples of Hypothesis: fewer of them without ``--full``, and as slow as a busy machine is.
+
+    Tests that want more or fewer say how many times ``settings().max_examples``.
+    """
+    examples = 100 if config.getoption("--full") else 30
+    slow = [HealthCheck.too_slow]
+    settings.register_profile("sluicemq", max_examples=examples, deadline=None, suppress_health_check=slow)
+    settings.load_profile("sluicemq")
 
 
 #: Files that take long though they have few tests. With several processes they are begun first, so that

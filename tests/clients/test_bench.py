@@ -26,6 +26,13 @@ Measured = Callable[..., dict[str, Any]]
 
 MOMENT = 7_000 * SECOND
 
+full = pytest.mark.full
+
+
+def first_of(*values: str) -> list[Any]:
+    """The others run with ``--full`` only."""
+    return [values[0], *(pytest.param(each, marks=full) for each in values[1:])]
+
 
 def bench(*arguments: object) -> Result:
     return CliRunner().invoke(app, ["bench", *map(str, arguments)])
@@ -152,7 +159,7 @@ def test_both_brings_every_job_from_its_producer_to_a_worker(measured: Measured,
     assert found["timeline"][-1] == [found["seconds"], 200]
 
 
-@pytest.mark.parametrize("door", ["library", "rep", "pull", "explicit"])
+@pytest.mark.parametrize("door", first_of("library", "rep", "pull", "explicit"))
 def test_many_workers_share_a_few_processes(measured: Measured, door: str) -> None:
     found = measured("both", "--jobs", 400, "--workers", 20, "--processes", 3, door=door)
     assert found["jobs"] == 400
@@ -196,7 +203,7 @@ def test_simulate_tells_of_publishes_and_fetches(measured: Measured) -> None:
         )
 
 
-@pytest.mark.parametrize("device", ["streamer", "forwarder", "queue"])
+@pytest.mark.parametrize("device", first_of("forwarder", "streamer", "queue"))
 def test_relay_measures_a_device_alone_and_nothing_is_lost(device: str) -> None:
     result = bench("relay", "--device", device, "--jobs", 5_000, "--json")
     assert result.exit_code == 0, result.output

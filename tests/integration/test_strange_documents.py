@@ -70,8 +70,6 @@ def insert(store: QueueStore, born: dict[str, Any]) -> None:
 
 
 @settings(
-    max_examples=60,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(
