@@ -22,11 +22,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Examples of Hypothesis: fewer of them without ``--full``, and as slow as a busy machine is.
+    """Examples of Hypothesis: more of them with ``--full``, and as slow as a busy machine is.
 
     Tests that want more or fewer say how many times ``settings().max_examples``.
     """
-    examples = 100 if config.getoption("--full") else 30
+    examples = 400 if config.getoption("--full") else 100
     slow = [HealthCheck.too_slow]
     settings.register_profile("sluicemq", max_examples=examples, deadline=None, suppress_health_check=slow)
     settings.load_profile("sluicemq")

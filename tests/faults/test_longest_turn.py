@@ -326,7 +326,10 @@ VALUES = st.recursive(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=settings().max_examples // 3,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(value=VALUES, times=st.integers(1, 2000), name=st.sampled_from(["headers", "delay", "id", "other"]))
 def test_values_of_any_form(broker: BrokerUnderTest, front: str, value: Any, times: int, name: str) -> None:
     texts = [msgpack.packb({name: [value] * times})]

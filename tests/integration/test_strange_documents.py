@@ -70,6 +70,7 @@ def insert(store: QueueStore, born: dict[str, Any]) -> None:
 
 
 @settings(
+    max_examples=settings().max_examples // 3,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(

@@ -331,13 +331,12 @@ header_frames = st.one_of(
 )
 
 
-@settings(max_examples=4 * settings().max_examples)
 @given(st.lists(st.binary(max_size=20), max_size=5))
 def test_any_frames_are_a_job_or_an_error_of_ours(frames: list[bytes]) -> None:
     only_our_errors(frames)
 
 
-@settings(max_examples=8 * settings().max_examples)
+@settings(max_examples=2 * settings().max_examples)
 @given(header_frames)
 @example(b'{"delay":' + b"[" * 900 + b"]" * 900 + b"}")
 @example(b'{"delay":' + b"[" * 990 + b"]" * 990 + b"}")

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgpack
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluicemq import errors, wire
@@ -455,6 +455,7 @@ def count(value: Any) -> int:
     return 1 + sum(map(count, value)) if isinstance(value, list) else 1
 
 
+@settings(max_examples=settings().max_examples // 3)
 @given(VALUES)
 def test_values_are_counted_as_they_are(value: Any) -> None:
     packed = msgpack.packb(value)
