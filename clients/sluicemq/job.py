@@ -8,9 +8,6 @@ from typing import Any, Final, Self
 
 from sluicemq.options import OPTIONS, Seconds, in_seconds
 
-#: What a broker of an older version does not tell of a job: priority, when it was accepted, attempts at most.
-_NOT_TOLD: Final = (0, None, 0)
-
 
 class Job:
     """One delivery of a job.
@@ -66,12 +63,13 @@ class Job:
     ) -> Self:
         """A job of a DELIVER; ``ahead``: of this process's monotonic clock, before the broker's."""
         job = cls.__new__(cls)
+        if len(row) != _TOLD:
+            row = _as_told(row, ahead)
+        job.receipt, job.id, job.payload, headers, job.attempt, job.priority, accepted, job.max_attempts = row
         job.queue = queue
-        job.receipt, job.id, job.payload, headers, job.attempt = row[:5]
         job.headers = headers or {}
-        job.priority, accepted, job.max_attempts = row[5:8] if len(row) >= _TOLD else _NOT_TOLD
-        job._accepted = monotonic() if accepted is None else accepted + ahead  # noqa: SLF001
         job.epoch = epoch
+        job._accepted = accepted + ahead  # noqa: SLF001 - its own class
         job._extend = extend  # noqa: SLF001
         return job
 
@@ -91,7 +89,12 @@ class Job:
         return f"<Job {self.id} of {self.queue}, attempt {self.attempt}, {len(self.payload)} bytes>"
 
 
-_TOLD: Final = 8  # elements of a row that tells all of it
+_TOLD: Final = 8  # elements of a row that tells all of this
+
+
+def _as_told(row: Sequence[Any], ahead: float) -> Sequence[Any]:
+    """The row of a newer broker, which tells more, or of an older one: no priority, no end, just accepted."""
+    return row[:_TOLD] if len(row) > _TOLD else (*row[:5], 0, monotonic() - ahead, 0)
 
 
 def clock_ahead(fields: Sequence[Any]) -> float:

@@ -253,7 +253,7 @@ class RawClient:
         if message.verb in (wire.OK, wire.ERROR):
             self._answers[message.number] = message
         elif message.verb == wire.DELIVER:
-            self._waiting += [Delivered(*each) for each in message.fields[1]]
+            self._waiting += [Delivered(*each[:5]) for each in message.fields[1]]
 
 
 def wait_quiet(count: Callable[[], int], seconds: float) -> None:

@@ -309,7 +309,7 @@ def test_a_job_of_a_req_client_can_be_worked_on_by_the_library(broker: BrokerUnd
     library.ask(b"READY", doors.queue, 1)
     asker.send(b"work")
 
-    ((receipt, _, payload, _, attempt),) = library.delivery()
+    ((receipt, _, payload, _, attempt, *_),) = library.delivery()
     assert (payload, attempt) == (b"work", 1)
     _commit(library, receipt, b"from afar")
 

@@ -9,7 +9,6 @@ from gevent.event import Event
 
 from sluicemq import wire
 from sluicemq_broker.doors.pops import push_anew
-from sluicemq_broker.job import Job
 from sluicemq_broker.queue import Delivery, Queue, Worker
 from sluicemq_broker.runtime import Counters
 
@@ -68,7 +67,13 @@ class SessionWorker(Worker):
         """Send jobs, many in a message."""
         for part in _by_bytes(deliveries):
             self._number += 1
-            jobs = [_row(each.receipt, each.job) for each in part]
+            # What numbers a job among the accepted is the microsecond in which it was.
+            jobs = [
+                [each.receipt, job.id, job.payload, job.headers, job.attempts, job.priority, job.seq / 1e6,
+                 job.max_attempts]
+                for each in part
+                for job in (each.job,)
+            ]  # fmt: skip
             self._session.send(wire.DELIVER, self._number, self.queue.name, jobs, self.queue.now())
 
     def hang_up(self) -> None:
@@ -119,20 +124,6 @@ class PoppingWorker(SessionWorker):
             self.prefetch = max(0, self.prefetch - len(deliveries))
             super().deliver(deliveries)
         self._sent.set()
-
-
-def _row(receipt: bytes, job: Job) -> list[Any]:
-    """A job as it stands in a DELIVER; its number among the accepted is the microsecond of that."""
-    return [
-        receipt,
-        job.id,
-        job.payload,
-        job.headers,
-        job.attempts,
-        job.priority,
-        job.seq / 1e6,
-        job.max_attempts,
-    ]
 
 
 def _by_bytes(deliveries: Sequence[Delivery]) -> Iterator[list[Delivery]]:
