@@ -10,7 +10,7 @@ import pytest
 
 from fakes import Held, go_on
 from jobs import NOW
-from sluicemq.errors import NotFound, QueueFull, SluiceError, Unavailable, Uncertain
+from sluicemq.errors import Expired, NotFound, QueueFull, SluiceError, Unavailable, Uncertain
 from sluicemq_broker.doors.smq.results import MOST_ASKED, Results
 from sluicemq_broker.job.job import State
 from sluicemq_broker.queue.answers import Answers
@@ -116,6 +116,18 @@ def test_a_job_that_is_not_there_is_not_found(rig: AnswersRig) -> None:
     go_on()
     assert rig.heard == [("asker", NotFound)]
     assert not len(rig.answers)
+
+
+def test_a_job_that_has_just_expired_here_is_known_as_such_and_those_long_gone_are_not(
+    rig: AnswersRig,
+) -> None:
+    rig.answers.expired(["job"])
+    rig.ask()
+    go_on()
+    rig.answers.expired([f"other {number}" for number in range(1000)])
+    rig.ask()
+    go_on()
+    assert rig.heard == [("asker", Expired), ("asker", NotFound)]
 
 
 def test_a_job_that_ends_here_while_it_is_looked_for_is_not_taken_for_unknown(rig: AnswersRig) -> None:

@@ -17,6 +17,8 @@ from sluicemq_broker.store import Found, QueueStore, Refused
 Answer = Callable[[bytes | SluiceError], None]
 
 _LOOKED_UP_AT_ONCE: Final = 1000
+#: Jobs that have expired here of late: who pushes with a short time to live may ask when they are gone.
+_EXPIRED_KNOWN: Final = 1000
 #: Seconds for a round of looks at all jobs that are waited for while nobody else can end them, and looks a
 #: second, at most: a net for what nobody has thought of, at a thousandth of a processor.
 _ROUND: Final = 30.0
@@ -63,6 +65,7 @@ class Answers:
         self._watchful_until = 0.0
         self._looked = math.inf
         self._missing: set[str] = set()
+        self._expired: dict[str, None] = {}  # of late, the oldest first
         self._look_ups: Batcher[str] = Batcher(self._look_up, size=_LOOKED_UP_AT_ONCE)
         self._looks: Batcher[float] = Batcher(self._look_for_ended, size=1)
 
@@ -131,6 +134,9 @@ class Answers:
         """These jobs were not taken in time."""
         for job_id in ids:
             self._tell(job_id, _expired(job_id))
+            self._expired[job_id] = None
+        for oldest in list(self._expired)[:-_EXPIRED_KNOWN]:
+            del self._expired[oldest]
 
     def refuse_all(self) -> None:
         """The broker stops: whoever still waits may ask again, with the same id."""
@@ -238,7 +244,12 @@ class Answers:
         for each in asked:
             if self._waits(job_id, each.answer):
                 self.forget(job_id, each.answer)
-                each.answer(NotFound(f"there is no job {job_id}: never pushed, or ended and not remembered"))
+                each.answer(self._unknown(job_id))
+
+    def _unknown(self, job_id: str) -> SluiceError:
+        if job_id in self._expired:
+            return _expired(job_id)
+        return NotFound(f"there is no job {job_id}: never pushed, or ended and not remembered")
 
 
 def _outcome(job_id: str, found: Found) -> bytes | SluiceError | None:
