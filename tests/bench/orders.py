@@ -162,7 +162,10 @@ def measure(order: str, jobs: int) -> None:
             took = time.monotonic() - began
             asked = max(watch.asked, default=0.0)
             after = watch.window(never, QUIET)
-    without, beside = statistics.mean(before.rates + after.rates), statistics.mean(during.rates or before.rates)
+    without, beside = (
+        statistics.mean(before.rates + after.rates),
+        statistics.mean(during.rates or before.rates),
+    )
     cpu = (before.cpu + after.cpu) / 2
     print(
         f"{order} of {jobs}: {took:.1f} s; queues answered within {asked:.2f} s\n"

@@ -95,9 +95,11 @@ def test_a_queue_whose_commits_hang_does_not_stop_the_others(mongo_uri: str) -> 
         wait_quiet(lambda: sum(sick.values()), 1.5)
         assert sum(sick.values()) < jobs, "nothing has filled the mark"
         with RawClient(shared.a.endpoint, "well") as well:
+            well.push(b"first")
             well.ready(10)
             for number in range(100):
-                well.push(b"%d" % number)
+                if number:
+                    well.push(b"%d" % number)
                 [job] = well.take()
                 well.commit(job)
         hanging.cut()

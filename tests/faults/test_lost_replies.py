@@ -15,11 +15,15 @@ from pymongo import MongoClient
 
 from faults.mongo_messages import Command
 from faults.mongo_proxy import CuttingProxy
-from launcher import BrokerProcess, wait_until
+from launcher import BrokerProcess, tcp, wait_until
 from sluicemq import Client, Duplicate, Job, Producer, Receipt, Rollback, Worker
 
 LEASE = 2.0
-CONFIG = {"broker": {"lease": LEASE, "poll": 0.2}}
+DEVICES = [
+    {"kind": "streamer", "frontend": tcp(), "backend": tcp(), "ack": "auto"},
+    {"kind": "queue", "frontend": tcp(), "backend": tcp()},
+]
+CONFIG = {"broker": {"lease": LEASE, "poll": 0.2}, "devices": DEVICES}
 SECONDS = 60.0
 JOBS = [b"%d" % number for number in range(300)]
 

@@ -405,6 +405,7 @@ def test_the_counters_are_the_statistics_without_the_queues(queue: QueueAtTwoBro
     stats, told = queue.here.stats(), queue.here.counters()
 
     assert queue.name in {each["name"] for each in stats.pop("queues")}
+    del stats["forwarders"]
     assert told["counters"]["pushed"] == stats["counters"]["pushed"] >= 1
     assert told.keys() == stats.keys()
     assert told["broker"].keys() == stats["broker"].keys()
