@@ -106,7 +106,10 @@ class SmallBroker:
         turns, board = Turns(self.counters), Switchboard()
         store = StoreState()
         self.admin = Admin(
-            self.queues, census, tasks, context, turns, board, store, history=history, schedules=schedules
+            *(self.queues, census, tasks, context, turns, board, store),
+            history=history,
+            schedules=schedules,
+            forwarders=list,
         )
         self.queue = self.queues.open("mail")
         self.owners.use()

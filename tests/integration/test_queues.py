@@ -44,8 +44,7 @@ def server() -> Iterator[Server]:
     """A broker that is not started."""
     server = Server(Config.default(), "mongodb://127.0.0.1:9", alone=False)
     yield server
-    server._mongo_for_leases.close()
-    server._mongo.close()
+    server._ground.close()
 
 
 def test_who_waits_for_a_job_of_a_removed_queue_is_told_and_nothing_of_it_is_held(queues: Queues) -> None:
@@ -126,14 +125,15 @@ def test_a_queue_that_fails_costs_the_others_nothing(
     server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     # Given
-    failing, others = server._queues.open("failing"), [server._queues.open(name) for name in ("b", "c")]
+    queues = server._jobs.queues
+    failing, others = queues.open("failing"), [queues.open(name) for name in ("b", "c")]
     ticked: list[str] = []
     monkeypatch.setattr(failing, "tick", lambda: 1 / 0)
     for queue in others:
         monkeypatch.setattr(queue, "tick", lambda name=queue.name: ticked.append(name))
     # When
     with caplog.at_level(logging.ERROR, "broker"):
-        server._tick()
+        server._jobs.tick()
     # Then
     assert ticked == ["b", "c"]
     assert "queue failing failed" in caplog.text
@@ -221,10 +221,10 @@ def test_a_queue_that_is_opened_after_it_was_paused_elsewhere_is_paused_from_its
 
 def test_no_large_message_is_read_on_while_jobs_on_their_way_take_all_memory(server: Server) -> None:
     size = server.config.broker.hwm_bytes
-    server._memory.pushes.take(1, size)
-    closed = server._board.unfinished._closed
-    server._memory.pushes.give(1, size)
-    assert (closed, server._board.unfinished._closed) == (True, False)
+    server._ground.memory.pushes.take(1, size)
+    closed = server._doors._board.unfinished._closed
+    server._ground.memory.pushes.give(1, size)
+    assert (closed, server._doors._board.unfinished._closed) == (True, False)
 
 
 def test_unreadable_messages_count_at_the_mark_of_their_door_until_they_are_kept(
@@ -247,12 +247,11 @@ def test_unreadable_messages_count_at_the_mark_of_their_door_until_they_are_kept
 def test_a_lease_lies_in_all_databases_with_queues_and_has_a_client_of_its_own() -> None:
     queues = {"here": QueueSettings(), "elsewhere": QueueSettings(database="other")}
     server = Server(replace(Config.default(), queues=queues), "mongodb://127.0.0.1:9", alone=False)
-    databases = [store._leases.database for store in server._owners._stores()]
+    databases = [store._leases.database for store in server._ground.owners._stores()]
     assert {each.name for each in databases} == {server.config.broker.database, "other"}
-    assert {id(each.client) for each in databases} == {id(server._mongo_for_leases)}
-    assert server._mongo is not server._mongo_for_leases
-    server._mongo_for_leases.close()
-    server._mongo.close()
+    assert {id(each.client) for each in databases} == {id(server._ground._mongo_for_leases)}
+    assert server._ground._mongo is not server._ground._mongo_for_leases
+    server._ground.close()
 
 
 # ------------------------------------------------------------------ made by accident

@@ -39,7 +39,7 @@ _PEEKED_BYTES: Final = 8 * 1024 * 1024
 
 
 class Admin:
-    """The administrative verbs."""
+    """The administrative verbs. ``forwarders()``: each forwarder's doors and subscribers."""
 
     def __init__(
         self,
@@ -53,6 +53,7 @@ class Admin:
         *,
         history: History,
         schedules: Schedules,
+        forwarders: Callable[[], list[dict[str, Any]]],
     ) -> None:
         self._queues = queues
         self._schedules = ScheduleOrders(schedules)
@@ -66,8 +67,7 @@ class Admin:
         self._counters = context.counters
         self._turns = turns
         self._started = time.monotonic()
-        self.forwarders: Callable[[], list[dict[str, Any]]] = list
-        """Each forwarder's doors and subscribers; the broker's assembly tells them."""
+        self._forwarders = forwarders
         self._counts = SharedAnswer(census.all)
 
     def queues(self) -> list[dict[str, Any]]:
@@ -86,7 +86,7 @@ class Admin:
     def stats(self) -> dict[str, Any]:
         """What :meth:`counters` tells, all queues, and what the subscribers of each forwarder have lost."""
         queues = self._queues_if_any_way()
-        return {**self.counters(), "queues": queues, "forwarders": self.forwarders()}
+        return {**self.counters(), "queues": queues, "forwarders": self._forwarders()}
 
     def counters(self) -> dict[str, Any]:
         """The broker, and what it has counted since its start; asks MongoDB nothing.

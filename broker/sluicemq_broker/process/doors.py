@@ -1,0 +1,202 @@
+"""The doors of a broker put together: sessions, devices, routes, streams, HTTP; and how they are closed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import gevent
+
+from sluicemq_broker.config import Config, DeviceSettings
+from sluicemq_broker.doors import (
+    Admin,
+    Device,
+    ForwarderDevice,
+    JobMaker,
+    QueueDevice,
+    Route,
+    SessionDoor,
+    StreamDevice,
+    StreamSide,
+)
+from sluicemq_broker.process.duties import Duty
+from sluicemq_broker.process.foundation import Foundation
+from sluicemq_broker.process.jobs import Jobs
+from sluicemq_broker.store import SubscriptionStore
+from sluicemq_broker.streams import Stream, StreamContext, Streams, Subscriptions
+from sluicemq_devices.doors import Switchboard
+from sluicemq_devices.relays import Kind
+
+if TYPE_CHECKING:
+    from sluicemq_broker.http import HttpDoor
+
+
+class Doors:
+    """``ready``: whether the broker is open, for those who ask over HTTP."""
+
+    def __init__(
+        self, config: Config, ground: Foundation, jobs: Jobs, maker: JobMaker, ready: Callable[[], bool]
+    ) -> None:
+        settings, counters = config.broker, ground.counters
+        self._config = config
+        self._ground = ground
+        self._jobs = jobs
+        self._maker = maker
+        self._board = Switchboard(
+            notice=counters.notice,
+            count=counters.add,
+            max_connections=settings.max_connections,
+            keep=True,
+            unfinished_bytes=settings.hwm_bytes // 2,
+        )
+        ground.memory.follow(self._follow_memory)
+        streaming = StreamContext(ground.clock, counters, ground.context.retry)
+        self._streams = Streams(config, streaming, ground.database)
+        subscriptions = Subscriptions(self._streams, streaming, ground.owners, self._subscriptions_of)
+        self._streams.keep(subscriptions.unread)
+        self._devices = [self._device(each) for each in config.devices]
+        self._routes = [
+            Route(
+                each,
+                self._streams.open(each.stream),
+                jobs.queues.open(each.queue),
+                *(subscriptions, maker, streaming, ground.name),
+            )
+            for each in config.routes
+        ]
+        admin = self._admin()
+        side = StreamSide(settings, self._streams, subscriptions, counters)
+        self._sessions = SessionDoor(settings, self._board, jobs.queues, maker, admin, counters, side)
+        self._http = self._http_door(admin, ready) if settings.http else None
+
+    def start_http(self) -> None:
+        """Open the HTTP door: it answers before MongoDB does. Raises OSError if its address is taken."""
+        if self._http:
+            self._http.start()
+
+    def start(self) -> None:
+        """Open the others. Raises OSError where an address is taken."""
+        self._board.start()
+        for part in (self._sessions, *self._devices, *self._routes):
+            part.start()
+
+    def duties(self) -> Iterator[Duty]:
+        """What is done at the doors again and again."""
+        settings = self._ground.settings
+        yield Duty("streams: what is kept of them", settings.lease, self._streams.sweep)
+        yield Duty("streams: a look for who waits, whatever was told", settings.poll, self._streams.look)
+        yield Duty("heartbeats of library sessions", settings.heartbeat / 2, self._sessions.beat)
+
+    def describe(self) -> dict[str, Any]:
+        """Those that are open: ``{endpoint, http, devices: [{kind, queue, frontend, backend, commit}]}``."""
+        return {
+            "endpoint": self._sessions.door.address,
+            "http": self._http.address if self._http else "",
+            "devices": [each.describe() for each in self._devices],
+        }
+
+    # ------------------------------------------------------------------ stop
+
+    def read_all(self) -> None:
+        """Read what lies at the devices, whatever holds them back."""
+        for device in self._devices:
+            device.read_all()
+
+    @property
+    def received(self) -> int:
+        """Messages that have come in at the devices."""
+        return sum(device.received for device in self._devices)
+
+    def close_gates(self) -> None:
+        """Let nothing in any more; returns when what had come is passed on."""
+        _all_at_once(device.close_gates for device in self._devices)
+        self._sessions.close_gates()
+        for route in self._routes:
+            route.close_gates()
+
+    @property
+    def storing(self) -> bool:
+        """Whether a stream, or a route, has something that is not stored yet."""
+        return any(each.busy for each in (*self._streams, *self._routes))
+
+    def stop(self) -> None:
+        """Close them, but HTTP; what a lane still held is pushed anew."""
+        _all_at_once(part.stop for part in (*self._devices, self._sessions))
+
+    def stop_streams(self) -> None:
+        """Nobody reads any more."""
+        self._streams.stop()
+
+    def stop_http(self) -> None:
+        """Close what is left."""
+        self._board.stop()
+        if self._http:
+            self._http.stop()
+
+    # ----------------------------------------------------------- parts of it
+
+    def _device(self, settings: DeviceSettings) -> Device:
+        broker, board = self._config.broker, self._board
+        counters, queues = self._ground.counters, self._jobs.queues
+        if settings.kind != Kind.FORWARDER:
+            return QueueDevice(settings, broker, board, queues, self._maker, counters)
+        if settings.stream is None:
+            return ForwarderDevice(settings, board)
+        return StreamDevice(settings, broker, board, self._streams, settings.stream, counters)
+
+    def _subscriptions_of(self, stream: Stream) -> SubscriptionStore:
+        database = stream.settings.database or self._ground.settings.database
+        return SubscriptionStore(self._ground.database(database))
+
+    def _admin(self) -> Admin:
+        jobs, ground = self._jobs, self._ground
+        return Admin(
+            jobs.queues,
+            jobs.census,
+            jobs.tasks,
+            ground.context,
+            ground.turns,
+            self._board,
+            ground.store,
+            history=jobs.history,
+            schedules=jobs.schedules,
+            forwarders=self._forwarders,
+        )
+
+    def _forwarders(self) -> list[dict[str, Any]]:
+        """Each forwarder's doors, and what each of its subscribers has lost."""
+        return [
+            {**each.describe(), "subscribers": each.subscribers()}
+            for each in self._devices
+            if isinstance(each, ForwarderDevice | StreamDevice)
+        ]
+
+    def _http_door(self, admin: Admin, ready: Callable[[], bool]) -> HttpDoor:
+        from sluicemq_broker import http  # noqa: PLC0415 - 7 MB and 0.1 s that a broker without it need not have
+
+        jobs, ground, address = self._jobs, self._ground, self._ground.settings.http
+        health = http.Health(ground.store, ground.owners, ready)
+        reader = http.Reader(
+            admin,
+            jobs.queues,
+            jobs.census,
+            self._devices,
+            ground.counters,
+            ground.turns,
+            ground.store,
+            health,
+        )
+        application = http.application(address, health, http.Metrics(reader), reader)
+        return http.HttpDoor(address, application, ground.counters)
+
+    def _follow_memory(self) -> None:
+        """What is complete and has to be stored leaves no memory for more large messages, or does again."""
+        if self._ground.memory.takes_no_more:
+            self._board.unfinished.close()
+        else:
+            self._board.unfinished.open()
+
+
+def _all_at_once(steps: Iterable[Callable[[], None]]) -> None:
+    """Each may take a second or two to flush; one after the other they would take the deadline."""
+    gevent.joinall([gevent.spawn(step) for step in steps])

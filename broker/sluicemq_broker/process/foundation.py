@@ -1,0 +1,99 @@
+"""What all parts of a broker stand on: MongoDB, the clock, the lease, the memory, the counters."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Final
+
+from sluicemq.errors import SluiceError, Unavailable
+from sluicemq_broker.config import Config
+from sluicemq_broker.process.duties import Duty
+from sluicemq_broker.queue import Context, Memory, Owners, databases
+from sluicemq_broker.runtime import Counters, Turns
+from sluicemq_broker.store import (
+    EVERY,
+    Documents,
+    LeaseStore,
+    ServerClock,
+    StoreState,
+    connect,
+    connect_for_leases,
+    require_safe,
+)
+
+#: How often a starting broker tries to write its lease.
+_LEASE_TRIES: Final = 5
+
+log = logging.getLogger("broker")
+
+
+class Foundation:
+    """``lost``: told of each id of this broker that another has declared dead."""
+
+    def __init__(self, config: Config, uri: str, lost: Callable[[str], None]) -> None:
+        settings = config.broker
+        self.settings = settings
+        self.host = socket.gethostname()
+        self.name = f"{self.host}:{os.getpid()}"
+        self.counters = Counters()
+        self.turns = Turns(self.counters)
+        self.clock = ServerClock()
+        self.store = StoreState()
+        self._mongo = connect(uri, self.counters.answered)
+        self._mongo_for_leases = connect_for_leases(uri, settings.lease)
+        leases = {each: LeaseStore(self._mongo_for_leases[each]) for each in databases(config)}
+        own = leases.pop(settings.database)
+        self.owners = Owners(own, self.clock, self.name, settings.lease, leases, lost=lost)
+        self.memory = Memory(settings.hwm, settings.hwm_bytes)
+        self.context = Context(self.owners, self.clock, self.counters, memory=self.memory)
+
+    def database(self, name: str) -> Documents:
+        """A database of the MongoDB that this broker uses."""
+        return self._mongo[name]
+
+    def prepare(self) -> None:
+        """Check that the store is there and keeps what it confirms; read its clock. Raises SluiceError."""
+        warning = require_safe(self._mongo, allow_unsafe=self.settings.allow_unsafe_store)
+        if warning:
+            log.warning("%s", warning)
+        self.clock.set(self._mongo_for_leases)
+
+    def begin_lease(self) -> None:
+        """A short lease makes for short time-outs: one slow answer is no reason not to start."""
+        for left in reversed(range(_LEASE_TRIES)):
+            try:
+                self.owners.use()
+            except Unavailable:
+                if not left:
+                    raise
+            else:
+                return
+
+    def watching(self) -> Duty:
+        """The duty that begins before MongoDB has answered for the first time."""
+        return Duty("whether MongoDB answers", EVERY, self._watch)
+
+    def duties(self) -> Iterator[Duty]:
+        """The others."""
+        yield Duty("measuring the server's clock", self.owners.pause, self._measure)
+
+    def leave(self) -> None:
+        """End the lease, and the connections."""
+        with suppress(SluiceError):
+            self.owners.end()
+        self.close()
+
+    def close(self) -> None:
+        """End the connections."""
+        self._mongo_for_leases.close()
+        self._mongo.close()
+
+    def _watch(self) -> None:
+        self.store.watch(self._mongo_for_leases)
+
+    def _measure(self) -> None:
+        self.clock.measure(self._mongo_for_leases)

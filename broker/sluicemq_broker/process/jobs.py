@@ -1,0 +1,120 @@
+"""The queues of a broker and all that looks after their jobs, put together; they know no door."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Final
+
+from sluicemq.errors import SluiceError
+from sluicemq_broker.config import Config
+from sluicemq_broker.doors import JobMaker
+from sluicemq_broker.process.duties import Duties, Duty
+from sluicemq_broker.process.foundation import Foundation
+from sluicemq_broker.queue import Census, History, Queues, Schedules, Sweeper, Tasks
+from sluicemq_broker.store import Inspector, LeaseStore, ScheduleStore
+
+#: Seconds between two looks for days that are over.
+_ROLL_UP: Final = 1800.0
+
+
+class Jobs:
+    """``maker``: makes the recurring ones. ``duties`` are told what one queue fails at."""
+
+    def __init__(self, config: Config, ground: Foundation, maker: JobMaker, duties: Duties) -> None:
+        context, database = ground.context, ground.settings.database
+        self.queues = Queues(config, context, ground.database)
+        self.tasks = Tasks(self.queues, context, ground.database)
+        self.census = Census(self.queues, context, trusted=lambda: ground.store.reachable)
+        self.history = History(self.queues, self.census, context, ground.database, database, ground.host)
+        self.schedules = Schedules(ScheduleStore(ground.database(database)), self.queues, context, maker.make)
+        self._sweeper = Sweeper(self.queues, context, self.tasks.expire)
+        self._config = config
+        self._ground = ground
+        self._duties = duties
+
+    def prepare(self, *, alone: bool) -> None:
+        """Find the queues, take a lease, take back what is ours. ``alone``: all other leases are void."""
+        ground = self._ground
+        for each in self.queues.databases:
+            LeaseStore(ground.database(each)).prepare()
+            Inspector(ground.database(each)).check_schema()
+        if ground.settings.history:
+            self.history.prepare()
+        self.queues.open_configured()
+        self.queues.discover()
+        self.queues.follow_pauses()
+        ground.begin_lease()
+        if alone:
+            ground.owners.end_others()
+        self.schedules.configure(self._config.schedules)
+        self._sweeper.sweep()
+        self.tasks.prepare()
+        self.tasks.take_up()
+
+    def duties(self) -> Iterator[Duty]:
+        """What is done for the queues again and again."""
+        settings = self._ground.settings
+        yield Duty("heartbeat of the lease", self._ground.owners.pause, self._beat)
+        yield Duty("sweep of gone owners and expired jobs", settings.lease, self._sweeper.sweep)
+        yield Duty("audit of our reservations against memory", settings.lease, self._sweeper.audit)
+        yield Duty("long orders of brokers that are gone", settings.lease, self.tasks.take_up)
+        yield Duty("time-outs, askers, jobs of other brokers", settings.poll, self.tick)
+        yield Duty("queues that workers wait for", settings.poll, self.queues.look_for_awaited)
+        yield Duty("pauses that any broker was told of", settings.poll, self.queues.follow_pauses)
+        yield Duty("counts of the queues, one after the other", settings.poll, self.census.tick)
+        yield Duty("recurring jobs", settings.poll, self.schedules.tick)
+        if settings.history:
+            yield Duty("history of every minute", settings.poll, self.history.tick)
+            yield Duty("months and old minutes of the history", _ROLL_UP, self.history.roll_up)
+
+    def tick(self) -> None:
+        """One turn of every queue; one that fails costs the others nothing."""
+        for queue in self.queues:
+            self._duties.attempt(
+                f"time-outs, askers, jobs of other brokers of queue {queue.name}", queue.tick
+            )
+
+    def stop_granting(self) -> bool:
+        """Give no worker anything any more; True when nothing is on its way to one."""
+        return all([queue.stop_granting(0.0) for queue in self.queues])  # noqa: C419 - each is told
+
+    @property
+    def running(self) -> int:
+        """Jobs that workers have."""
+        return sum(queue.in_flight for queue in self.queues)
+
+    @property
+    def storing(self) -> bool:
+        """Whether a push is not stored yet."""
+        return any(queue.storing for queue in self.queues)
+
+    @property
+    def working(self) -> bool:
+        """Whether a worker has something, or its verdict is not durable yet: who asked is answered then."""
+        return any(queue.working for queue in self.queues)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a statement about a job is under way."""
+        return self.tasks.busy or any(queue.busy for queue in self.queues)
+
+    def release_all(self) -> None:
+        """Give back what is held; refuse those who wait for jobs."""
+        for queue in self.queues:
+            queue.release_all()
+            queue.refuse_askers()
+
+    def leave(self) -> None:
+        """Write what is counted and not written yet."""
+        if self._ground.settings.history:
+            with suppress(SluiceError):
+                self.history.close()
+
+    def _beat(self) -> None:
+        owners = self._ground.owners
+        sure = owners.sure
+        owners.beat()
+        if owners.sure and not sure:
+            for queue in self.queues:
+                queue.hand_out()
