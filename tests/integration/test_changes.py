@@ -17,6 +17,7 @@ from sluicemq_broker.store.documents import date, seconds
 from sluicemq_broker.store.inspect import Inspector, collection, stored_state
 from sluicemq_broker.store.outcomes import RolledBack
 from sluicemq_broker.store.queue_store import QueueStore
+from sluicemq_broker.store.transactions import Overtaken
 
 ME = "me"
 LATER = NOW + 100
@@ -402,7 +403,7 @@ def test_a_move_that_is_always_overtaken_is_given_up(
     store: QueueStore, changes: ChangesAtOnce, other: QueueStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dead_letters(store)
-    monkeypatch.setattr(store_changes._Move, "_apply", raising(store_changes._Overtaken()))
+    monkeypatch.setattr(store_changes._Move, "_apply", raising(Overtaken()))
     with pytest.raises(Unavailable, match="try again"):
         changes.redrive("mail", DeadLetters(), LATER, other.jobs)
 

@@ -98,6 +98,23 @@ def test_while_the_intake_of_the_queue_is_paused_so_is_its_route(broker: BrokerP
             claim.commit()
 
 
+def test_a_new_route_has_not_missed_what_was_removed_before_and_counts_what_it_brings_as_pushed(
+    mongo_uri: str, database: str, broker: BrokerProcess
+) -> None:
+    # Given a stream whose first messages are gone
+    with Publisher(broker.doors["smq"]) as publisher, Client(broker.doors["smq"]) as client:
+        receipts = [publisher.publish("trimmed", "a", b"x") for _ in range(5)]
+        assert receipts[-1].wait(TIMEOUT) == 5
+        client.trim("trimmed", 4)
+    # When
+    route = [{"stream": "trimmed", "queue": "late"}]
+    with broker_on(mongo_uri, database, route) as other, Client(other.doors["smq"]) as client:
+        wait_until(lambda: client.counters()["counters"].get("routed") == 2)
+        counted = client.counters()["counters"]
+    # Then
+    assert (counted["pushed"], counted.get("unrouted", 0)) == (2, 0)
+
+
 def wait_for_more(jobs: Collection[dict[str, Any]], count: int) -> None:
     there = jobs.count_documents({})
     wait_until(lambda: jobs.count_documents({}) > there + count)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Final
 
 import gevent
@@ -50,6 +49,9 @@ _MOST_BYTES: Final = 4 << 20
 _LOOK: Final = 1.0
 #: Messages that are passed over, at most, before the watermark says so.
 _PASSED: Final = 10_000
+#: Seconds by which the clock of another broker may have been ahead, at most, for the order to be kept.
+_AHEAD: Final = 1.0
+_MILLISECOND: Final = 0.001  # MongoDB keeps no less
 
 
 class Route:
@@ -78,8 +80,6 @@ class Route:
         self._headers = settings.headers or {}
         self._more = Event()
         self._stopping = Event()
-        self._latest = 0.0
-        self._seq = 0
         self._greenlet: gevent.Greenlet[[], None] | None = None
 
     def start(self) -> None:
@@ -129,20 +129,19 @@ class Route:
 
     def _let_go(self, held: Subscription) -> None:
         """Another broker may have it at once; but no other kind, while there is the route."""
-        with suppress(SluiceError):
-            self._subscriptions.vanish(held)
+        self._subscriptions.vanish(held)
 
     def _follow(self, held: Subscription) -> None:
         at = marked = held.watermark
-        # Behind what another broker has routed, whatever the clocks say: MongoDB keeps milliseconds.
-        self._latest = max(self._latest, (held.marked_at or 0.0) + 0.001)
+        self._wait_until_after(held.marked_at)
         while not self._stopping.is_set():
             if wire.INTAKE in self._queue.paused:
                 self._stopping.wait(_LOOK)
                 continue
             self._more.clear()
             reading = self._stream.read(Wanted(at + 1, self._topics, _MOST, _MOST_BYTES))
-            self._note_gone(reading)
+            if at:  # a route that is new has missed nothing
+                self._note_gone(reading)
             jobs = list(self._jobs(reading))
             passed, at = at, reading.first - 1
             if jobs or at - marked >= _PASSED or (at > marked and not reading.more):
@@ -151,13 +150,17 @@ class Route:
             if not reading.more and passed == at:
                 self._wait(at + 1)
 
+    def _wait_until_after(self, marked_at: float | None) -> None:
+        """Jobs of now come behind those that another broker has routed, whose clock may be ahead."""
+        ahead = (marked_at or 0.0) + _MILLISECOND - self._clock.now()
+        if ahead > 0:
+            self._stopping.wait(min(ahead, _AHEAD))
+
     def _route(self, held: Subscription, at: int, jobs: list[Job]) -> None:
-        routed = self._store.route(held, at, jobs, self._latest)
-        self._queue.counters.add(Count.ROUTED, routed)
-        self._queue.jobs_ready(routed)
-        later = [job.eligible_at for job in jobs if job.eligible_at > self._latest]
-        if later:
-            self._queue.jobs_due(later)
+        now = self._queue.accept(jobs)
+        routed = self._store.route(held, at, jobs, now)
+        self._queue.counters.add(Count.ROUTED, len(jobs))
+        self._queue.stored(routed, existing=len(jobs) - len(routed))
 
     def _wait(self, first: int) -> None:
         """Until there is a message with this number, or may be."""
@@ -166,7 +169,6 @@ class Route:
 
     def _jobs(self, reading: Reading) -> Iterator[Job]:
         """The jobs of a page; no message is larger than a job may be."""
-        self._latest = max(self._latest, self._clock.now())
         for chosen in reading.chosen:
             for number, frames in _numbered(chosen):
                 try:
@@ -180,10 +182,7 @@ class Route:
         headers = {**self._headers, "headers": {**self._headers.get("headers", {}), **about}}
         payload = frames[1] if len(frames) == 2 else b"".join(frames[1:])
         job_id = f"{settings.stream}-{number}"
-        job = self._maker.make(self._queue.settings, payload, headers, job_id)
-        self._seq = max(self._seq, int(self._latest * 1e6)) + 1  # as intake numbers what is pushed
-        job.accept(self._seq, self._latest)
-        return job
+        return self._maker.make(self._queue.settings, payload, headers, job_id)
 
     def _note_gone(self, reading: Reading) -> None:
         if reading.gone:

@@ -110,7 +110,7 @@ class Count(Metric):
     PUBLISHED_AGAIN = "published_again", "messages that were in their stream already, by their id", "messages"
     MESSAGES_READ = "messages_read", "messages of streams given to readers", "messages"
     MESSAGES_GONE = "messages_gone", "messages that were removed before a reader had them", "messages"
-    ROUTED = "routed", "messages of streams that became jobs", "jobs", _BY_QUEUE
+    ROUTED = "routed", "jobs that routes have brought from streams", "jobs", _BY_QUEUE
     UNROUTED = "unrouted", "messages that could not become jobs, or were removed before", "messages"
     LATE_WATERMARKS = (
         "late_watermarks",
@@ -210,7 +210,7 @@ class Balance(NamedTuple):
 
 #: Every job that comes in, repetitions by the library too.
 WAY_IN: Final = Balance(
-    (Count.RECEIVED, Count.RECURRED, Count.PUSHED_ANEW),
+    (Count.RECEIVED, Count.RECURRED, Count.ROUTED, Count.PUSHED_ANEW),
     (
         *(Count.PUSHED, Count.REPEATED, Count.DUPLICATES),
         *(Count.REFUSED, Count.UNREADABLE, Count.UNCLEAR, Gauge.STORING),

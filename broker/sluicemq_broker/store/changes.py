@@ -15,15 +15,13 @@ from typing import Any, Final, NamedTuple
 
 from pymongo.client_session import ClientSession
 from pymongo.collection import Collection
-from pymongo.errors import BulkWriteError, OperationFailure
-from pymongo.read_concern import ReadConcern
-from pymongo.write_concern import WriteConcern
 
-from sluicemq.errors import BadFrames, DifferentStore, Duplicate, NotFound, SluiceError, Unavailable
+from sluicemq.errors import BadFrames, Duplicate, NotFound, SluiceError
 from sluicemq_broker.job import ERRORS_KEPT, State
 from sluicemq_broker.store.connection import Documents, durable, translated
 from sluicemq_broker.store.documents import ENDED_INDEX, INDEXES, Document, date, seconds
 from sluicemq_broker.store.inspect import collection, selects, stored_state
+from sluicemq_broker.store.transactions import Overtaken, transact
 
 #: Bytes of the jobs in one statement, at most, unless one alone has more.
 _BYTES_AT_ONCE: Final = 8 * 2**20
@@ -33,12 +31,8 @@ _READ_AT_ONCE: Final = 1000
 _NAMED: Final = 100
 #: Seconds by which one broker's measure of the server's time may be ahead of another's.
 _CLOCKS_DIFFER: Final = 1.0
-#: How often a batch is tried again that somebody else has changed in the meantime.
-_TRIES: Final = 5
 
 _BY_ID: Final = "_id_"
-_NO_TRANSACTIONS: Final = 20  # the server's code on a stand-alone: IllegalOperation
-_DUPLICATE_KEY: Final = 11000
 
 
 def _is(field: str, *types: str) -> Document:
@@ -225,12 +219,11 @@ class _Move:
         self._update = [*revived, {"$unset": ["dedupe_id", "dedupe_until"]}]
 
     def run(self, ids: list[str], redriven: Redriven) -> None:
-        for _ in range(_TRIES):
-            ids = self._movable(ids, redriven)
-            if not ids or self._moved(ids):
-                redriven.moved += len(ids)
-                return
-        raise Unavailable("others change these dead letters, or push their ids, all the time; try again")
+        def look() -> list[str]:
+            return self._movable(ids, redriven)
+
+        client = self._source.database.client
+        redriven.moved += transact(client, look, self._apply, "moves into another queue")
 
     def _movable(self, ids: list[str], redriven: Redriven) -> list[str]:
         """Those that are dead still, without those whose id the other queue has: these are refused."""
@@ -244,41 +237,18 @@ class _Move:
         dead = {"_id": {"$in": [each for each in ids if each not in there]}, "state": State.DEAD}
         return [each["_id"] for each in self._source.find(dead, {"_id": 1}, hint=_BY_ID)]
 
-    def _moved(self, ids: list[str]) -> bool:
-        """Whether they were moved; not if one has changed, or its id has come up there, in the meantime."""
-        try:
-            with self._source.database.client.start_session() as session:
-                return session.with_transaction(
-                    lambda session: self._apply(ids, session),
-                    read_concern=ReadConcern("snapshot"),
-                    write_concern=WriteConcern("majority"),
-                )
-        except _Overtaken:
-            return False
-        except BulkWriteError as error:
-            if {each.get("code") for each in error.details["writeErrors"]} != {_DUPLICATE_KEY}:
-                raise
-            return False
-        except OperationFailure as error:
-            if error.code != _NO_TRANSACTIONS:
-                raise
-            raise DifferentStore(
-                "a stand-alone MongoDB has no transactions: redrive within the queue"
-            ) from error
-
-    def _apply(self, ids: list[str], session: ClientSession) -> bool:
+    def _apply(self, ids: list[str], session: ClientSession) -> int:
+        """Move them, all; returns how many. One that has changed in the meantime overtakes all."""
+        if not ids:
+            return 0
         source, these = self._source, {"_id": {"$in": ids}}
         dead, ready = {**these, "state": State.DEAD}, {**these, "state": State.READY}
         if source.update_many(dead, self._update, hint=_BY_ID, session=session).modified_count < len(ids):
-            raise _Overtaken
+            raise Overtaken
         self._target.insert_many(source.find(these, hint=_BY_ID, session=session), session=session)
         if source.delete_many(ready, hint=_BY_ID, session=session).deleted_count < len(ids):
-            raise _Overtaken
-        return True
-
-
-class _Overtaken(Exception):
-    """Somebody else was first: the transaction is not carried out."""
+            raise Overtaken
+        return len(ids)
 
 
 def _revived(now: float, reason: str) -> list[Document]:

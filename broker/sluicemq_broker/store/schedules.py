@@ -18,23 +18,16 @@ from secrets import token_hex
 from typing import Any, Final
 
 from pymongo.client_session import ClientSession
-from pymongo.errors import BulkWriteError, OperationFailure
-from pymongo.read_concern import ReadConcern
-from pymongo.write_concern import WriteConcern
 
-from sluicemq.errors import DifferentStore, NotFound, QueueFull, Unavailable
+from sluicemq.errors import NotFound, QueueFull
 from sluicemq_broker.job import Job, Misfire, Timetable
 from sluicemq_broker.store.connection import Documents, durable, translated
 from sluicemq_broker.store.documents import Document, date, seconds
 from sluicemq_broker.store.queue_store import QueueStore
+from sluicemq_broker.store.transactions import insert_with
 
 #: Schedules of one database, at most.
 MOST_SCHEDULES: Final = 1000
-
-_NO_TRANSACTIONS: Final = 20  # the server's code on a stand-alone: IllegalOperation
-_DUPLICATE_KEY: Final = 11000
-#: How often a run is tried again of which others push the id in the meantime.
-_TRIES: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,56 +129,21 @@ class ScheduleStore:
         reply is asked for again by the driver, under the transaction's number; if that is not answered
         either, the next look at ``next_at`` shows what holds.
         """
-        queue.prepare()  # no transaction can make a collection's indexes
-        with translated():
-            for _ in range(_TRIES):
-                there = queue.which_exist([each.id for each in jobs])
-                new = [each for each in jobs if each.id not in there]
-                try:
-                    return new if self._committed(schedule, next_at, new, queue, now) else None
-                except _IdTaken:
-                    continue
-        raise Unavailable(f"others push the ids of schedule {schedule.name!r} all the time; try again")
 
-    def _committed(
-        self, schedule: Schedule, next_at: float, jobs: Sequence[Job], queue: QueueStore, now: float
+        def move_on(new: Sequence[Job], session: ClientSession) -> bool:
+            return self._move_on(schedule, next_at, len(new), now, session)
+
+        return insert_with(queue, jobs, now, move_on, "schedules")
+
+    def _move_on(
+        self, schedule: Schedule, next_at: float, count: int, now: float, session: ClientSession
     ) -> bool:
-        def apply(session: ClientSession) -> bool:
-            return self._apply(schedule, next_at, jobs, queue, now, session)
-
-        try:
-            with self._schedules.database.client.start_session() as session:
-                return session.with_transaction(
-                    apply, read_concern=ReadConcern("snapshot"), write_concern=WriteConcern("majority")
-                )
-        except BulkWriteError as error:
-            if {each.get("code") for each in error.details["writeErrors"]} != {_DUPLICATE_KEY}:
-                raise
-            raise _IdTaken from error
-        except OperationFailure as error:
-            if error.code != _NO_TRANSACTIONS:
-                raise
-            raise DifferentStore("a stand-alone MongoDB has no transactions, which schedules need") from error
-
-    def _apply(
-        self,
-        schedule: Schedule,
-        next_at: float,
-        jobs: Sequence[Job],
-        queue: QueueStore,
-        now: float,
-        session: ClientSession,
-    ) -> bool:
-        """Compare-and-set, then insert, both seen by all or by none."""
+        """Compare-and-set: False if another broker was first."""
         seen = {"_id": schedule.name, "revision": schedule.revision, **_RUNS}
         seen["next_at"] = date(schedule.next_at)
-        moved: Document = {"next_at": date(next_at), **({"last_at": date(now)} if jobs else {})}
-        update = {"$set": moved, "$inc": {"pushed": len(jobs)}}
-        if not self._schedules.update_one(seen, update, session=session).matched_count:
-            return False
-        if jobs:
-            queue.insert_within(session, jobs, now)
-        return True
+        moved: Document = {"next_at": date(next_at), **({"last_at": date(now)} if count else {})}
+        update = {"$set": moved, "$inc": {"pushed": count}}
+        return self._schedules.update_one(seen, update, session=session).matched_count == 1
 
     def _change(self, name: str, fields: Document) -> None:
         with translated():
@@ -195,10 +153,6 @@ class ScheduleStore:
 
 #: The filter for those that are not paused.
 _RUNS: Final[Document] = {"paused": False}
-
-
-class _IdTaken(Exception):
-    """Somebody else has pushed a job of this id just now: the transaction is not carried out."""
 
 
 def _said(schedule: Schedule) -> Document:
