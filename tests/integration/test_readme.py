@@ -17,7 +17,7 @@ import zmq
 
 from launcher import BrokerProcess, free_port, wait_until
 from plain_clients import receive
-from sluicemq import Client, Dead, Producer, wire
+from sluicemq import Client, Dead, Producer, Publisher, wire
 from sluicemq_broker.config import load
 from sluicemq_broker.job.job import State
 
@@ -114,6 +114,18 @@ def test_the_example_of_streams_publishes_and_reads(broker: BrokerProcess) -> No
     assert len(read) == 101
     assert read[0].startswith("4 orders.3.paid b'3' ")
     assert read[-1].startswith("1001 orders.3.sent b'x' ")
+
+
+def test_the_subscription_works_on_what_is_published(broker: BrokerProcess, client: Client) -> None:
+    process = program(broker, "subscription")
+    try:
+        with Publisher(broker.doors["smq"]) as publisher:
+            published = publisher.publish("prices", "eur.usd", b"1.0842")
+        assert line(process) == f"{published.sequence} eur.usd b'1.0842'"
+    finally:
+        process.kill()
+        process.communicate()
+        wait_until(lambda: not any(each["holder"] for each in client.subscriptions("prices")))
 
 
 def test_the_example_of_a_prefork_server_pushes_from_every_child(broker: BrokerProcess) -> None:

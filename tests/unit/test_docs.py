@@ -26,7 +26,6 @@ NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 PLACES = ["", "docs", "broker/sluicemq_broker", "devices/sluicemq_devices", "clients/sluicemq", "tests"]
 #: Where the project says that its files can be read, for links that work on a package index too.
 BASE = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Source"] + "/blob/main/"
-#: Pages that are made from the code, on a branch of their own.
 
 
 def read(name: str) -> str:
@@ -98,7 +97,9 @@ def test_every_python_sample_is_run() -> None:
     pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
     above = [line for page in pages for line in re.findall(r"(.*)\n```python\n", page.read_text())]
     assert len(above) > 10
-    assert [line for line in above if f'"{line[len("<!-- ") : -len(" -->")]}"' not in runs] == []
+    marks = [re.fullmatch(r"<!-- (.+) -->", line) for line in above]
+    assert [line for line, mark in zip(above, marks, strict=True) if not mark] == []
+    assert [mark[1] for mark in marks if mark and f'"{mark[1]}"' not in runs] == []
 
 
 def test_programs_are_shown_as_they_are() -> None:
