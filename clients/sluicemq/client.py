@@ -71,6 +71,26 @@ class Client:
         """
         return dict(self._read(wire.HISTORY, "queue", queue, day, span))
 
+    def workers(self, queue: str | None = None) -> list[dict[str, Any]]:
+        """The workers at this broker, or those of one queue, up to 1,000.
+
+        Each has its ``queue``, its ``name`` (its own or its kind, its host and pid; of a plain socket the
+        address), the ``door`` through which it works, the seconds for which it is ``connected``, and the
+        first of its ``jobs``.
+        """
+        return list(self._read(wire.WORKERS, queue))
+
+    def events(self, queue: str | None = None, after: int | None = None) -> dict[str, Any]:
+        """What has happened to jobs at this broker since ``after``: ``{events, after, missed}``.
+
+        The first call, without ``after``, begins it; give each next one the ``after`` of the last, within
+        ten seconds. ``missed``: how many events, of all queues, were too many to be held until then.
+        """
+        options = {"after": after, "queue": queue}
+        return dict(
+            self._read(wire.EVENTS, {name: value for name, value in options.items() if value is not None})
+        )
+
     def peek(self, queue: str, state: str = "ready", limit: int = 10) -> list[dict[str, Any]]:
         """The next jobs of a queue in one state, without taking them; times in Unix seconds."""
         return list(self._read(wire.PEEK, queue, state, limit))

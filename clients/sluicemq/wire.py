@@ -38,6 +38,10 @@ From the client::
     STATS   [n]                                         -> {broker, counters, queues}
     COUNTERS [n]                                        -> {broker, counters}
     HISTORY [n, kind, name, day|nil, span]              -> {points: [{at, counted: {...}}, ...], ...}
+    WORKERS [n, queue|nil]                              -> [{queue, name, door, connected, jobs, ...}, ...]
+    EVENTS  [n, {after?, queue?}]                       -> {events: [{at, event, queue, job, ...}, ...],
+                                                           after, missed}: what has happened to jobs since
+                                                           ``after``, as told the last time
     PEEK    [n, queue, state, limit]                    -> [{id, state, payload, ...}, ...]
     PURGE   [n, queue, state, wait]                     -> number of jobs removed
     DELETE  [n, queue, wait]                            -> number of jobs removed with the queue
@@ -155,6 +159,8 @@ QUEUE: Final = b"QUEUE"
 STATS: Final = b"STATS"
 HISTORY: Final = b"HISTORY"
 COUNTERS: Final = b"COUNTERS"
+WORKERS: Final = b"WORKERS"
+EVENTS: Final = b"EVENTS"
 PEEK: Final = b"PEEK"
 PURGE: Final = b"PURGE"
 DELETE: Final = b"DELETE"

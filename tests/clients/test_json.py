@@ -33,6 +33,8 @@ CALLS = {
     "done list": ["QUEUE"],
     "done show": ["QUEUE", "ID"],
     "tasks": [],
+    "workers": [],
+    "top": [],
     "task show": ["nosuch"],
     "task cancel": ["nosuch"],
     "stream seek": ["QUEUE", "sums", "1"],
@@ -44,8 +46,8 @@ CALLS = {
     "device": ["streamer", "tcp://127.0.0.1:*", "tcp://127.0.0.1:*"],
     "serve": ["--mongodb-uri", "URI", "--endpoint", "tcp://127.0.0.1:*", "--config", "NO_DEVICES"],
 }
-#: Measures, which tests of its own see; prints a script for a shell; prints for ever, a line a message.
-ELSEWHERE = {"bench", "completion", "stream tail"}
+#: Measures, which tests of its own see; prints a script for a shell; prints a line a message, or event.
+ELSEWHERE = {"bench", "completion", "stream tail", "events"}
 #: Those that become another program; the first two last until they are ended.
 BECOMING = {"device", "serve", "config check"}
 LASTING = {"device", "serve"}

@@ -133,6 +133,16 @@ GOLDEN: dict[str, tuple[tuple[Any, ...], bytes, str]] = {
         b"HISTORY",
         "9518 a57175657565 a46d61696c c0 a4686f7572",
     ),
+    "workers": (
+        (wire.WORKERS, 27, "mail"),
+        b"WORKERS",
+        "921b a46d61696c",
+    ),
+    "events": (
+        (wire.EVENTS, 28, {"after": 17, "queue": "mail"}),
+        b"EVENTS",
+        "921c 82 a56166746572 11 a57175657565 a46d61696c",
+    ),
     "peek": (
         (wire.PEEK, 11, "mail", "dead", 10),
         b"PEEK",

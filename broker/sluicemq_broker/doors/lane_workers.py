@@ -86,6 +86,8 @@ class LaneWorker(Worker):
 class RepWorker(LaneWorker):
     """A REP socket: it has one job or none, and its next answer is that job's, in time or not."""
 
+    door = "REP"
+
     def __init__(self, backend: Backend, lane: Lane) -> None:
         super().__init__(backend, lane)
         self._has_spoken = False
@@ -122,6 +124,8 @@ class RepWorker(LaneWorker):
 class PullWorker(LaneWorker):
     """A PULL socket that commits: ``[receipt][payload]``, or ``[receipt][id][headers][payload]``."""
 
+    door = "PULL"
+
     def __init__(self, backend: Backend, lane: Lane) -> None:
         super().__init__(backend, lane)
         self._full = backend.settings.envelope == "full"
@@ -141,6 +145,8 @@ class ArrivalWorker(LaneWorker):
     others. So one gets as many at once as arrive within :data:`AHEAD`, one at first: of one that is slow, and
     has its RCVHWM of jobs already, few are on the way for nobody else to have.
     """
+
+    door = "PULL"
 
     commits_on_arrival = True
 
@@ -183,6 +189,8 @@ class PopWorker(LaneWorker):
     Those removed that the kernel has not taken when the connection ends are pushed anew: at most
     once, and lost only with what was on the wire.
     """
+
+    door = "PULL"
 
     pops = True
 

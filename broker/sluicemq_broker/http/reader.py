@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 from sluicemq_broker.doors import Admin, Device
 from sluicemq_broker.http.health import Health
 from sluicemq_broker.queue import Census, Queues
 from sluicemq_broker.runtime import Counters, Gauge, Histogram, Timing, Turns
 from sluicemq_broker.store import StoreState
-
-#: Workers that are told by name.
-_MOST_WORKERS: Final = 1000
-_MOST_JOBS: Final = 20
 
 
 class Reader:
@@ -34,6 +30,7 @@ class Reader:
         self.peek = admin.peek
         self.show = admin.show
         self.about = admin.about
+        self.workers = admin.workers
         self.history = admin.history
         self._admin = admin
         self._queues = queues
@@ -47,11 +44,6 @@ class Reader:
     def kept(self) -> list[dict[str, Any]]:
         """All queues, from the counts that are kept."""
         return self._census.kept()
-
-    def workers(self) -> list[dict[str, Any]]:
-        """The workers at this broker, and the jobs that each has, of both not more than a person reads."""
-        rows = (row for queue in self._queues for row in queue.worker_list(_MOST_JOBS))
-        return [row for row, _ in zip(rows, range(_MOST_WORKERS), strict=False)]
 
     def devices(self) -> list[dict[str, Any]]:
         """The devices, their doors, and what they hold."""

@@ -70,6 +70,7 @@ class Jobs:
 
     def tick(self) -> None:
         """One turn of every queue; one that fails costs the others nothing."""
+        self._ground.context.events.tick()
         for queue in self.queues:
             self._duties.attempt(
                 f"time-outs, askers, jobs of other brokers of queue {queue.name}", queue.tick

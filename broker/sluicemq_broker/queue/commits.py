@@ -61,6 +61,7 @@ class Commits:
         self._timer = context.timer
         self._retry = context.retry
         self._counters = context.counters
+        self._events = context.events
         self._verdicts = context.memory.verdicts
         self._commits: Batcher[Commit] = Batcher(
             self._write_all,
@@ -127,6 +128,9 @@ class Commits:
         problems = self._remove(removed) | self._complete(kept)
         self._dispatch.forget(each.delivery.job for each in commits)
         self._ended(Count.COMMITTED, len(commits) - len(problems))
+        if self._events.wanted:
+            done = [each.delivery for each in commits if each.delivery.job.id not in problems]
+            self._events.tell(Count.COMMITTED, now, ({"job": each.job.id, **_by(each)} for each in done))
         for each in commits:
             problem = problems.get(each.delivery.job.id)
             if problem:
@@ -214,6 +218,10 @@ def by_owner(jobs: Iterable[Job]) -> dict[str, list[Job]]:
     for job in jobs:
         groups[job.held.owner].append(job)
     return groups
+
+
+def _by(delivery: Delivery) -> dict[str, Any]:
+    return {"attempt": delivery.job.attempts, "worker": delivery.worker.name}
 
 
 def _bytes_of(commits: Sequence[Commit]) -> int:

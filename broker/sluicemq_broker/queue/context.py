@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from sluicemq_broker.queue.memory import Memory
 from sluicemq_broker.queue.owners import Owners
 from sluicemq_broker.queue.retry import Retry
-from sluicemq_broker.runtime import Counters, Timer
+from sluicemq_broker.runtime import Counters, Events, Timer
 from sluicemq_broker.store import ServerClock
 
 
@@ -17,7 +17,7 @@ class Context:
 
     ``clock``: the time of MongoDB's server, in which jobs have their times; ``timer``: that of this
     process; ``retry``: how a statement goes on when MongoDB is away; ``owners``: under which id jobs are
-    held; ``memory``: the bounds over all queues.
+    held; ``memory``: the bounds over all queues; ``events``: who hears of what happens to jobs.
     """
 
     owners: Owners
@@ -26,3 +26,4 @@ class Context:
     retry: Retry = field(default_factory=Retry)
     memory: Memory = field(default_factory=Memory)
     timer: Timer = field(default_factory=Timer)
+    events: Events = field(default_factory=Events)

@@ -63,6 +63,7 @@ class Dispatch:
         self._owners = context.owners
         self._clock = context.clock
         self._counters = context.counters
+        self._events = context.events
         self._memory = context.memory
         self._timer = context.timer
         self._clock = context.clock
@@ -117,6 +118,7 @@ class Dispatch:
 
     def attach(self, worker: Worker) -> None:
         """A worker has come."""
+        worker.since = self._timer.now()
         self.deliveries.workers.add(worker)
         self.offer(worker)
 
@@ -306,6 +308,9 @@ class Dispatch:
         deliveries = self.deliveries.open(worker, jobs, self._timer.now())
         self._counters.add(Count.DELIVERED, len(jobs))
         accepted_before = self._clock.now()
+        if self._events.wanted:
+            given = ({"job": job.id, "attempt": job.attempts, "worker": worker.name} for job in jobs)
+            self._events.tell(Count.DELIVERED, accepted_before, given)
         self._counters.took(Timing.TIME_IN_QUEUE, [accepted_before - job.seq / 1e6 for job in jobs])
         if worker.pops:
             self.pace.ended(len(jobs))

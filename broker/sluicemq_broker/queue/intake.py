@@ -57,6 +57,7 @@ class Intake:
         self._timer = context.timer
         self._retry = context.retry
         self._counters = context.counters
+        self._events = context.events
         self._last_seq = 0
         self._last_now = 0.0
         self._pushes: Batcher[Push] = Batcher(
@@ -139,6 +140,10 @@ class Intake:
             self._supply.arrived(arrival, staged)  # workers first: nothing else is done with a job sooner
         if pushed:
             self._count(jobs, pushed)
+            if self._events.wanted:
+                absent = {*pushed.existing, *pushed.refused}
+                new = ({"job": job.id} for at, job in enumerate(jobs) if at not in absent)
+                self._events.tell(Count.PUSHED, now, new)
             durable = self._timer.now()
             self._counters.took(Timing.PUSH_CONFIRMATION, [durable - push.began for push in pushes])
             _tell(pushes, pushed)

@@ -77,6 +77,7 @@ class Purge(Order):
         try:
             for removed in self._changes.purging(self.queue.name, self._state, self.now, lambda: self.page):
                 self._counters.add(Count.PURGED, removed)
+                self.queue.events.tell(Count.PURGED, self.now, [{"jobs": removed, "state": self._state}])
                 yield removed
         finally:
             self.queue.look_up()
@@ -125,6 +126,7 @@ class Redrive(Order):
         paging = partial(self._changes.redriving, redriven=self._redriven, size=lambda: self.page, to=into)
         for moved in paging(self.queue.name, letters, self.now):
             self._counters.add(Count.REDRIVEN, moved)
+            self._target.events.tell(Count.REDRIVEN, self.now, [{"jobs": moved, "from": self.queue.name}])
             self._target.jobs_ready(moved)
             yield moved
 

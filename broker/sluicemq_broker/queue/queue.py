@@ -61,7 +61,8 @@ class Queue:
         self.store = QueueStore(database, collection(name), _defaults(settings), self.counters.notice)
         self.paused: frozenset[str] = frozenset()
         self._gates: list[Callable[[], None]] = []
-        self._context = mine = replace(context, counters=self.counters)
+        self.events = context.events.of(name)
+        self._context = mine = replace(context, counters=self.counters, events=self.events)
         self._dispatch = Dispatch(self.store, mine, self)
         expiries = self._dispatch.expiries
         self._answers = Answers(self.store, mine.retry, self._dispatch.held, expiries.watch_one)
@@ -195,12 +196,14 @@ class Queue:
         return next((each.worker for each in at_workers if each.job.id == job_id), None)
 
     def worker_list(self, most_jobs: int) -> list[dict[str, Any]]:
-        """Its workers here, and the first jobs that each has, with the seconds since they were handed out."""
+        """Its workers here, the seconds since each came, its first jobs and since when it has them."""
         now = self._context.timer.now()
         return [
             {
                 "queue": self.name,
                 "name": worker.name,
+                "door": worker.door,
+                "connected": round(now - worker.since, 3),
                 "prefetch": worker.prefetch,
                 Gauge.IN_FLIGHT: len(worker.in_flight),
                 "overdue": len(worker.overdue),
@@ -232,7 +235,9 @@ class Queue:
 
     def died(self, ids: Iterable[str]) -> None:
         """These became dead letters when they were claimed."""
-        self._answers.check(ids)
+        dead = list(ids)
+        self.events.tell(Count.DEAD, self._context.clock.now(), ({"job": each} for each in dead))
+        self._answers.check(dead)
 
     def time_is_over(self, ids: Iterable[str]) -> None:
         """The time to live of these is over: end those that lie ready."""
@@ -383,6 +388,7 @@ class Queue:
 
     def _have_expired(self, ids: list[str]) -> None:
         self.counters.add(Count.EXPIRED, len(ids))
+        self.events.tell(Count.EXPIRED, self._context.clock.now(), ({"job": each} for each in ids))
         self._answers.expired(ids)
 
     def _keep_unreadable(self, letters: list[UnreadableMessage]) -> None:

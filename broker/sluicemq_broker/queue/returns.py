@@ -43,6 +43,7 @@ class Returns:
         self._clock = context.clock
         self._retry = context.retry
         self._counters = context.counters
+        self._events = context.events
         self._verdicts = context.memory.verdicts
         self._returns: Batcher[Return] = Batcher(self._write_all, size=RETURN, failed=self._failed)
         self._releases: Batcher[Job] = Batcher(self._release_all, size=RETURN, failed=self._release_failed)
@@ -91,6 +92,9 @@ class Returns:
         self._announce(entries, now)
 
     def _announce(self, entries: list[RolledBack], now: float) -> None:
+        if self._events.wanted:
+            for event, dead in ((Count.ROLLED_BACK, False), (Count.DEAD, True)):
+                self._events.tell(event, now, [_told(each) for each in entries if each.dead == dead])
         for entry in entries:
             if entry.dead:
                 self._counters.notice(Count.DEAD, f"job {entry.job.id} is dead after {entry.reason!r}")
@@ -125,6 +129,7 @@ class Returns:
             self._release_held(held)
         self._dispatch.forget(jobs)
         self._counters.add(Count.RELEASED, len(jobs))
+        self._events.tell(Count.RELEASED, self._clock.now(), ({"job": job.id} for job in jobs))
         self._supply.came_back(len(jobs))
         self._supply.some_ready(count=len(jobs))
         self._dispatch.expiries.watch(jobs)
@@ -135,6 +140,12 @@ class Returns:
     def _release_failed(self, jobs: list[Job]) -> None:
         self._dispatch.forget(jobs)
         self._supply.came_back(len(jobs))
+
+
+def _told(entry: RolledBack) -> dict[str, Any]:
+    due = {} if entry.due is None else {"due_at": entry.due}
+    about = {"attempt": entry.job.attempts, "worker": entry.worker, "reason": entry.reason}
+    return {"job": entry.job.id, **about, **due}
 
 
 def _awaited(returns: Iterable[Return]) -> int:

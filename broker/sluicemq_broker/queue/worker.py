@@ -77,6 +77,8 @@ class Worker:
 
     pops = False
     commits_on_arrival = False
+    #: How it works: as a worker of the library, or with a REP or a PULL socket.
+    door = ""
 
     def __init__(self, name: str, prefetch: int) -> None:
         self.name = name
@@ -88,6 +90,8 @@ class Worker:
         self.alone = False
         self.gone = False
         self.waiting = False
+        self.since = 0.0
+        """When it came, in monotonic seconds."""
 
     @property
     def free(self) -> int:

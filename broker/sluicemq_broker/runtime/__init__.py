@@ -4,6 +4,7 @@ from sluicemq_broker.runtime.batcher import Batcher
 from sluicemq_broker.runtime.bucket import Bucket
 from sluicemq_broker.runtime.counters import Counters, QueueCounters
 from sluicemq_broker.runtime.counts import BALANCES, Balance, Count, Gauge, Timing
+from sluicemq_broker.runtime.events import Events
 from sluicemq_broker.runtime.histogram import BOUNDS, Histogram
 from sluicemq_broker.runtime.pulse import Pulse
 from sluicemq_broker.runtime.server_time import Measure, better
@@ -19,6 +20,7 @@ __all__ = [
     "Bucket",
     "Count",
     "Counters",
+    "Events",
     "Gauge",
     "Histogram",
     "Measure",

@@ -24,7 +24,9 @@ from sluicemq.cli import (
     serve,
     streams,
     tasks,
+    top,
     work,
+    workers,
 )
 from sluicemq.cli.output import Session, Unwritable
 from sluicemq.cli.reached import reached
@@ -125,6 +127,9 @@ for _command in (
     _asking(queues.queues),
     _asking(queues.stats),
     _asking(history.history),
+    _asking(top.top),
+    _asking(workers.workers),
+    _asking(workers.events),
     _asking(queues.purge),
     _asking(queues.delete),
     _asking(queues.pause),

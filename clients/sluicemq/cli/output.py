@@ -27,7 +27,7 @@ from sluicemq.transport.endpoints import chosen
 
 _PREVIEW = 60  # characters of a payload, of headers or errors, in a table
 _PIPED_WIDTH = 240
-_NAMES = ("id", "name")  # columns that other commands are given: never shortened, never wrapped
+_NAMES = ("id", "name", "queue")  # columns that other commands are given: never shortened, never wrapped
 _NARROW = 12  # characters of a column that is not worth narrowing
 _SPANS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
@@ -86,10 +86,14 @@ class Session:
 
     def table(self, title: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Rows of whatever keys they have, in the order in which those first come."""
+        with writing():
+            self.out.print(self.tabled(title, rows), crop=False)
+
+    def tabled(self, title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+        """The same, to be shown."""
         columns = list(dict.fromkeys(key for row in rows for key in row))
-        table = Table(
-            title=Text(printable(title)) if title else None, title_justify="left", box=None, pad_edge=False
-        )
+        title_text = Text(printable(title)) if title else None
+        table = Table(title=title_text, title_justify="left", box=None, pad_edge=False, padding=(0, 1, 0, 0))
         for column in columns:
             width = max(len(printable(column)), *(len(shown(column, row.get(column))) for row in rows))
             whole = column in _NAMES or width <= _NARROW
@@ -98,8 +102,7 @@ class Session:
                              min_width=width if whole else None)  # fmt: skip
         for row in rows:
             table.add_row(*(Text(shown(column, row.get(column))) for column in columns))
-        with writing():
-            self.out.print(table, crop=False)
+        return table
 
     def note(self, text: str) -> None:
         """A line on stderr."""

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
+from time import sleep
 from typing import Any
 
 import click
+from rich.live import Live
 
 from sluicemq import wire
 from sluicemq.cli.jobs import STATES
-from sluicemq.cli.output import Session, span
+from sluicemq.cli.output import Session
+from sluicemq.cli.queue_table import queue_rows
 from sluicemq.cli.reached import NO_STORE, store_problem
 from sluicemq.cli.tasks import carried_out
-
-_COUNTS = ("ready", "scheduled", "reserved", "done", "dead")
-#: What a broker tells of a queue that is no column of its own.
-_NO_COLUMN = ("exact", "estimates", "counted_ago", "oldest_ready_age", "rates")
 
 _state = click.option("--state", type=click.Choice(STATES), default="ready", show_default=True)
 _delivery = click.option("--delivery", is_flag=True, help="Handing out jobs; the default.")
@@ -25,17 +24,20 @@ _yes = click.option("--yes", is_flag=True, help="Don't ask.")
 
 @click.command()
 @click.argument("queue", required=False)
+@click.option("--watch", is_flag=True, help="Again and again, until Ctrl-C.")
+@click.option("--interval", type=click.FloatRange(0.2), metavar="S", default=2.0, show_default=True)
 @click.pass_obj
-def queues(session: Session, queue: str | None) -> None:
+def queues(session: Session, queue: str | None, interval: float, *, watch: bool) -> None:
     """List the queues, or one QUEUE, and how many jobs they hold."""
     with session.client() as client:
-        rows = client.queues() if queue is None else [client.queue(queue)]
-    if session.as_json:
-        session.json({"queues": rows})
-    elif rows:
-        session.table("", [_readable(row) for row in rows])
-    else:
-        session.note("no queues yet")
+
+        def rows() -> list[dict[str, Any]]:
+            return client.queues() if queue is None else [client.queue(queue)]
+
+        if watch:
+            _watch(session, rows, interval)
+        else:
+            _list(session, rows())
 
 
 @click.command()
@@ -51,7 +53,9 @@ def stats(session: Session) -> None:
         session.note(f"store: {problem}; the counts of the queues are older")
     for title, part in figures.items():
         rows = (
-            [_readable(row) for row in part]
+            queue_rows(part)
+            if title == "queues"
+            else part
             if isinstance(part, list)
             else [{"name": key, "value": part[key]} for key in part]
         )
@@ -138,25 +142,25 @@ def _chosen(*, delivery: bool, intake: bool) -> list[str]:
     return [what for what, chosen in given.items() if chosen]
 
 
-class _About(int):
-    """A count that is an estimate."""
+def _list(session: Session, rows: Sequence[dict[str, Any]]) -> None:
+    if session.as_json:
+        session.json({"queues": rows})
+    elif rows:
+        session.table("", queue_rows(rows))
+    else:
+        session.note("no queues yet")
 
-    def __str__(self) -> str:
-        return f"~{int(self)}"
 
-
-def _readable(row: Mapping[str, Any]) -> dict[str, Any]:
-    """One queue as a line of a table; what a newer broker tells stands at its end."""
-    rest = {key: value for key, value in row.items() if key not in _NO_COLUMN}
-    line = {key: rest.pop(key) for key in ("name", *_COUNTS) if key in rest}
-    line |= {key: _About(line[key]) for key in row.get("estimates", ()) if key in line}
-    if "oldest_ready_age" in row:
-        age = row["oldest_ready_age"]
-        line["oldest"] = None if age is None else span(age)
-    if "rates" in row:
-        line |= {"in/s": round(row["rates"]["pushed"], 1), "out/s": round(row["rates"]["committed"], 1)}
-    paused = {"paused": ", ".join(rest.pop("paused")) or None} if "paused" in rest else {}
-    return {**line, **rest, **paused}
+def _watch(session: Session, rows: Callable[[], Sequence[dict[str, Any]]], interval: float) -> None:
+    """Over and over in one place of a terminal; elsewhere, and as JSON, one after the other."""
+    if session.as_json or not session.out.is_terminal:
+        while True:
+            _list(session, rows())
+            sleep(interval)
+    with Live(console=session.out, auto_refresh=False) as live:
+        while True:
+            live.update(session.tabled("", queue_rows(rows())), refresh=True)
+            sleep(interval)
 
 
 def _ask(question: str, *, yes: bool) -> None:

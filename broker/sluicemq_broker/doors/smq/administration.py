@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from itertools import islice
 from typing import Any, Final
 
 from sluicemq import wire
@@ -35,6 +36,11 @@ from sluicemq_devices.doors import Switchboard
 
 _CHANGEABLE: Final = frozenset(each.name for each in OPTIONS.values() if each.changeable)
 _MOST_PEEKED: Final = 1000
+#: Workers that are told of, and jobs of each: more than a person reads.
+_MOST_WORKERS: Final = 1000
+_MOST_OF_ONE: Final = 20
+#: Events in one answer.
+_MOST_EVENTS: Final = 1000
 _PEEKED_BYTES: Final = 8 * 1024 * 1024
 
 
@@ -65,6 +71,7 @@ class Admin:
         self._owners = context.owners
         self._clock = context.clock
         self._counters = context.counters
+        self._events = context.events
         self._turns = turns
         self._started = time.monotonic()
         self._forwarders = forwarders
@@ -126,6 +133,18 @@ class Admin:
         """What was counted in each minute, hour, day or month, by all brokers together."""
         return self._history.read(kind, name, day, span)
 
+    def workers(self, name: str | None = None) -> list[dict[str, Any]]:
+        """The workers at this broker, or those of one queue, and the jobs that each has."""
+        queues = self._queues if name is None else [self._queues.get(name)]
+        return list(islice((row for each in queues for row in each.worker_list(_MOST_OF_ONE)), _MOST_WORKERS))
+
+    def events(self, options: dict[str, Any]) -> dict[str, Any]:
+        """What happens to jobs at this broker from the first question on, and has since the last one."""
+        after, queue = options.get("after"), options.get("queue")
+        if options.keys() - {"after", "queue"} or not isinstance(after, int | None):
+            raise BadFrames("the options of EVENTS are a map of after, a number, and queue")
+        return self._events.read(after, None if queue is None else check_name(queue), _MOST_EVENTS)
+
     def peek(self, name: str, state: str, limit: int) -> list[dict[str, Any]]:
         """The first jobs of a state, without taking them."""
         queue = self._queues.get(name)
@@ -168,6 +187,7 @@ class Admin:
         queue = self._queues.get(name)
         self._changes(queue).cancel(name, job_id, self._clock.now())
         self._counters.add(Count.CANCELLED)
+        queue.events.tell(Count.CANCELLED, self._clock.now(), [{"job": job_id}])
         queue.no_result(job_id, NotFound(f"job {job_id!r} was cancelled"))
 
     def promote(self, name: str, job_id: str) -> None:
@@ -242,6 +262,8 @@ QUESTIONS: Final[dict[bytes, tuple[Any, ...]]] = {
     wire.STATS: (Admin.stats,),
     wire.COUNTERS: (Admin.counters,),
     wire.HISTORY: (Admin.history, str, str, str | None, str),
+    wire.WORKERS: (Admin.workers, str | None),
+    wire.EVENTS: (Admin.events, dict),
     wire.PEEK: (Admin.peek, str, str, int),
     wire.PURGE: (Admin.purge, str, str),
     wire.DELETE: (Admin.delete, str),
@@ -262,13 +284,13 @@ QUESTIONS: Final[dict[bytes, tuple[Any, ...]]] = {
 LOOKS: Final = frozenset(
     (
         *(Admin.queues, Admin.queue, Admin.history, Admin.stats, Admin.counters),
-        *(Admin.peek, Admin.show, Admin.tasks, Admin.task),
+        *(Admin.workers, Admin.events, Admin.peek, Admin.show, Admin.tasks, Admin.task),
     )
 )
 #: Those that may take long: they return a task, and take one field more, for how long to wait for it.
 ORDERS: Final = frozenset((Admin.purge, Admin.delete, Admin.redrive))
 #: Those that cost the same however many ask.
-TOGETHER: Final = frozenset((Admin.queues, Admin.stats, Admin.counters))
+TOGETHER: Final = frozenset((Admin.queues, Admin.stats, Admin.counters, Admin.workers, Admin.events))
 
 
 def _check_letters(which: dict[str, Any]) -> None:

@@ -36,6 +36,8 @@ class Connection(Protocol):
 class SessionWorker(Worker):
     """A library worker on one queue: credit is its prefetch, many jobs a message."""
 
+    door = "library"
+
     def __init__(self, session: Connection, queue: Queue, credit: int) -> None:
         super().__init__(session.name, credit)
         self.queue = queue

@@ -1,0 +1,202 @@
+"""``sluicemq top``: a broker and its queues, or one queue, live in a terminal."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from time import monotonic, sleep
+from typing import Any, Final
+
+import click
+from rich.console import Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from sluicemq.cli.output import Session, printable, shown, span
+from sluicemq.cli.queue_table import KEYS, in_order, queue_rows
+from sluicemq.cli.reached import store_problem
+from sluicemq.cli.workers import worker_row
+from sluicemq.client import Client
+
+try:
+    import termios
+    import tty
+except ImportError:  # where there are no terminals as on Unix, there are no keys
+    termios = tty = None  # type: ignore[assignment]
+
+#: Lines that are no rows of the table.
+_AROUND: Final = 6
+_LETTERS: Final = 5
+_HELP: Final = (
+    "q ends, s sorts by the next column, up and down choose, Enter looks into a queue, Esc leaves it"
+)
+_KEYS: Final = {
+    b"\x1b[A": "up", b"k": "up", b"\x1b[B": "down", b"j": "down", b"\r": "into", b"\n": "into",
+    b"\x1b": "out", b"\x7f": "out", b"s": "sort", b"q": "end", b"\x03": "end",
+}  # fmt: skip
+
+
+_ONE_KEY: Final = re.compile(rb"\x1b\[[0-9;]*.|.", re.DOTALL)
+
+
+@click.command()
+@click.option("--sort", "by", type=click.Choice(list(KEYS)), default="ready", show_default=True)
+@click.option("--queue", metavar="QUEUE", help="Look into this queue.")
+@click.option("--interval", type=click.FloatRange(0.2), metavar="S", default=2.0, show_default=True)
+@click.option("--once", is_flag=True, help="Print it once, as it stands now.")
+@click.pass_obj
+def top(session: Session, by: str, queue: str | None, interval: float, *, once: bool) -> None:
+    """Watch the broker and its queues, or one queue with its workers and latest dead letters.
+
+    In it: q ends, s sorts by the next column, up and down choose a queue, Enter looks into it, Esc leaves it.
+    """
+    with session.client() as client:
+        view = _View(client, by, queue)
+        view.look()
+        if session.as_json:
+            session.json(view.found)
+        elif once or not session.out.is_terminal:
+            session.out.print(view.shown(rows=10_000, keys=False), crop=False)
+        else:
+            _watch(session, view, interval)
+
+
+def _watch(session: Session, view: _View, interval: float) -> None:
+    with _keys() as keys, Live(console=session.out, screen=True, auto_refresh=False) as live:
+        while True:
+            live.update(view.shown(session.out.height - _AROUND), refresh=True)
+            end = monotonic() + interval
+            while (left := end - monotonic()) > 0 and not view.stale:
+                pressed = keys(left)
+                if "end" in pressed:
+                    return
+                for key in pressed:
+                    view.press(key)
+                if pressed:
+                    live.update(view.shown(session.out.height - _AROUND), refresh=True)
+            view.look()
+
+
+class _View:
+    """What is looked at: all queues, or one; and how it looks."""
+
+    def __init__(self, client: Client, by: str, queue: str | None) -> None:
+        self._client = client
+        self._by = by
+        self._queue = queue
+        self._at = 0
+        self.found: dict[str, Any] = {}
+        self.stale = False
+        """Whether the broker must be asked before anything more is shown."""
+
+    def look(self) -> None:
+        """Ask the broker."""
+        self.stale = False
+        about = self._client.counters()["broker"]
+        if self._queue is None:
+            rows = in_order(self._client.queues(), self._by)
+            self.found = {"broker": about, "sort": self._by, "queues": rows}
+            self._at = max(0, min(self._at, len(rows) - 1))
+        else:
+            letters = self._client.peek(self._queue, "dead", _LETTERS)
+            self.found = {
+                "broker": about,
+                "queue": self._client.queue(self._queue),
+                "workers": self._client.workers(self._queue),
+                "dead": [_last_words(each) for each in letters],
+            }
+
+    def press(self, key: str) -> None:
+        """Do what a key means."""
+        queues = self.found.get("queues", [])
+        if key in ("up", "down"):
+            self._at = max(0, min(self._at + (1 if key == "down" else -1), len(queues) - 1))
+            return
+        self.stale = True
+        if key == "sort":
+            names = list(KEYS)
+            self._by = names[(names.index(self._by) + 1) % len(names)]
+        elif key == "into" and queues:
+            self._queue = queues[self._at]["name"]
+        elif key == "out":
+            self._queue = None
+
+    def shown(self, rows: int, *, keys: bool = True) -> Group:
+        """As it stands in the terminal, with so many lines of the table at most."""
+        parts = [_head(self.found["broker"])]
+        if "queues" in self.found:
+            first = max(0, self._at - rows + 1)
+            queues = self.found["queues"][first : first + rows]
+            chosen = self._at - first if keys else -1
+            parts += [_sums(self.found["queues"], self._by), _table(queue_rows(queues), chosen)]
+        else:
+            parts += [_table(queue_rows([self.found["queue"]])), Text(), Text("workers", "bold")]
+            parts += [_table([worker_row(each) for each in self.found["workers"][:rows]])]
+            parts += [Text(), Text("dead letters, the oldest", "bold"), _table(self.found["dead"])]
+        return Group(
+            *parts, Text(), *([Text(_HELP, "dim", no_wrap=True, overflow="ellipsis")] if keys else [])
+        )
+
+
+def _head(about: Mapping[str, Any]) -> Any:
+    problem = store_problem(about)
+    state = Text(f"store: {printable(problem)}", "bold red") if problem else Text("store: ok", "green")
+    text = f"SluiceMQ {about['version']}  pid {about['pid']}  up {span(about['uptime'])}  "
+    return Text(f"{text}connections {about['connections']}  brokers {about['brokers']}  ") + state
+
+
+def _sums(queues: list[Mapping[str, Any]], by: str) -> Text:
+    rates = [sum(KEYS[each](row) for row in queues) for each in ("in", "out", "ready")]
+    text = "{} queues, by {}: in {:.1f}/s  out {:.1f}/s  ready {}"
+    return Text(text.format(len(queues), by, *rates), "bold")
+
+
+def _table(rows: list[dict[str, Any]], chosen: int = -1) -> Any:
+    """Every line is one line: what is too long for the terminal is cut."""
+    if not rows:
+        return Text("none", "dim")
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    for at, column in enumerate(rows[0]):
+        number = all(isinstance(row.get(column), int | float | None) for row in rows)
+        table.add_column(column, justify="right" if number else "left", no_wrap=True, overflow="ellipsis",
+                         ratio=1 if at == 0 else None)  # fmt: skip
+    for at, row in enumerate(rows):
+        style = "reverse" if at == chosen else ""
+        table.add_row(*(Text(shown(key, value)) for key, value in row.items()), style=style)
+    return table
+
+
+def _last_words(letter: Mapping[str, Any]) -> dict[str, Any]:
+    errors = letter.get("errors") or [{}]
+    return {"id": letter["id"], "ended_at": letter.get("ended_at"), "reason": errors[-1].get("reason")}
+
+
+@contextmanager
+def _keys() -> Iterator[Any]:
+    """A function that waits so many seconds for keys, and gives their meanings."""
+    source = sys.stdin.fileno()
+    if termios is None or not os.isatty(source):
+        yield _no_keys
+        return
+    before = termios.tcgetattr(source)
+    tty.setcbreak(source)
+    try:
+        yield lambda seconds: _pressed(source, seconds)
+    finally:
+        termios.tcsetattr(source, termios.TCSADRAIN, before)
+
+
+def _no_keys(seconds: float) -> list[str]:
+    sleep(seconds)
+    return []
+
+
+def _pressed(source: int, seconds: float) -> list[str]:
+    ready, _, _ = select.select([source], [], [], seconds)
+    pressed = _ONE_KEY.findall(os.read(source, 64)) if ready else []
+    return [_KEYS[each] for each in pressed if each in _KEYS]

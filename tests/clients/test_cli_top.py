@@ -1,0 +1,155 @@
+"""``sluicemq top``, ``workers`` and ``queues --watch``: what they ask, and what stands in 80 columns."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import monotonic
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from launcher import TIMEOUT
+from sluicemq import wire
+from sluicemq.cli.app import app
+from stub_broker import StubBroker
+
+Run = Callable[..., Result]
+
+BROKER = {"version": "1.2", "pid": 7, "uptime": 90.0, "connections": 3, "brokers": 2, "store": "ok"}
+
+
+def row(name: str, **figures: Any) -> dict[str, Any]:
+    counts = {"ready": 0, "scheduled": 0, "reserved": 0, "done": 0, "dead": 0, "workers": 0, **figures}
+    rates = {"pushed": 0.0, "delivered": 0.0, "committed": 0.0}
+    return {
+        "name": name, **counts, "estimates": [], "oldest_ready_age": None, "rates": rates, "paused": [],
+    }  # fmt: skip
+
+
+QUEUES = [
+    row("mail", ready=5, dead=1),
+    row("images", ready=123_456_789, reserved=99_999, scheduled=1_000, done=7, dead=99_999, workers=128)
+    | {"rates": {"pushed": 41_000.5, "delivered": 1.0, "committed": 40_000.0}, "oldest_ready_age": 7000.0}
+    | {"paused": ["delivery"], "estimates": ["ready"]},
+    row("thumbs", dead=70),
+]
+WORKER = {
+    "queue": "mail", "name": "mailer web-1.example.net:4711", "door": "library", "connected": 7300.0,
+    "prefetch": 100, "in_flight": 2, "overdue": 0,
+    "jobs": [{"id": "a", "attempt": 1, "seconds": 3.0}, {"id": "b", "attempt": 2, "seconds": 64.0}],
+}  # fmt: skip
+
+
+@pytest.fixture
+def run(broker: StubBroker) -> Run:
+    broker.on[wire.QUEUES] = lambda _message: QUEUES
+    broker.on[wire.QUEUE] = lambda message: row(message.fields[0], dead=1)
+    broker.on[wire.COUNTERS] = lambda _message: {"broker": BROKER, "counters": {}}
+    broker.on[wire.WORKERS] = lambda _message: [WORKER]
+    broker.on[wire.PEEK] = lambda _message: [{"id": "d1", "ended_at": 0.0, "errors": [{"reason": "no disk"}]}]
+    return lambda *arguments: CliRunner().invoke(app, ["--endpoint", broker.endpoint, *arguments])
+
+
+@pytest.mark.parametrize("command", [["queues"], ["top", "--once"], ["workers"]])
+def test_what_is_listed_fits_80_columns(run: Run, command: list[str]) -> None:
+    lines = run(*command).stdout.splitlines()
+    assert len(lines) > 1
+    assert max(len(line) for line in lines) <= 80
+
+
+def test_top_sorts_by_what_is_asked_for(run: Run) -> None:
+    for by, first in (("ready", "images"), ("dead", "images"), ("name", "images"), ("in", "images")):
+        assert json.loads(run("top", "--json", "--sort", by).stdout)["queues"][0]["name"] == first
+    assert [each["name"] for each in json.loads(run("top", "--json", "--sort", "dead").stdout)["queues"]] == [
+        "images", "thumbs", "mail",
+    ]  # fmt: skip
+
+
+def test_top_tells_of_the_broker_and_of_all_queues_together(run: Run) -> None:
+    head, sums, columns, first, *_ = run("top", "--once").stdout.splitlines()
+    assert head.split() == [
+        "SluiceMQ", "1.2", "pid", "7", "up", "2", "min", "connections", "3", "brokers", "2", "store:", "ok",
+    ]  # fmt: skip
+    assert sums == "3 queues, by ready: in 41000.5/s  out 40000.0/s  ready 123456794"
+    assert columns.split()[:3] == ["name", "ready", "sched"]
+    assert first.split()[:2] == ["images", "~123456789"]
+
+
+def test_top_looks_into_one_queue(run: Run, broker: StubBroker) -> None:
+    shown = run("top", "--once", "--queue", "mail").stdout
+    for words in ("mailer web-1.example.net:4711", "2/100", "1 min", "d1", "no disk"):
+        assert words in shown
+    assert broker.of(wire.WORKERS)[0].fields == ["mail"]
+
+
+def test_a_store_that_does_not_answer_stands_first(run: Run, broker: StubBroker) -> None:
+    broker.on[wire.COUNTERS] = lambda _message: {"broker": {**BROKER, "store": "no primary"}, "counters": {}}
+    assert "store: no primary" in run("top", "--once").stdout.splitlines()[0]
+
+
+def test_workers_are_told_by_who_they_are_and_what_they_have(run: Run, broker: StubBroker) -> None:
+    head, line = run("workers").stdout.splitlines()
+    assert head.split() == ["queue", "worker", "door", "since", "has", "longest"]
+    assert line.split() == [
+        "mail", "mailer", "web-1.example.net:4711", "library", "2", "h", "2/100", "1", "min",
+    ]  # fmt: skip
+    assert json.loads(run("--json", "workers", "mail").stdout) == {"workers": [WORKER]}
+    assert [each.fields for each in broker.of(wire.WORKERS)] == [[None], ["mail"]]
+
+
+@contextmanager
+def in_a_terminal(broker: StubBroker, *command: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """A command with a terminal of its own, 80 by 24."""
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "24"}
+    program = [sys.executable, "-m", "sluicemq.cli", "--endpoint", broker.endpoint, *command]
+    process = subprocess.Popen(program, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
+    os.close(theirs)
+    try:
+        yield process, ours
+    finally:
+        process.kill()
+        process.wait(TIMEOUT)
+        os.close(ours)
+
+
+def read_until(terminal: int, words: str) -> str:
+    """What stands there until it has these words."""
+    seen, end = "", monotonic() + TIMEOUT
+    while words not in seen:
+        assert monotonic() < end, f"{words!r} did not come, but {seen[-2000:]!r}"
+        if select.select([terminal], [], [], 1.0)[0]:
+            seen += os.read(terminal, 65536).decode(errors="replace")
+    return seen
+
+
+def test_top_is_live_and_obeys_its_keys(broker: StubBroker, run: Run) -> None:
+    with in_a_terminal(broker, "top", "--interval", "0.2") as (process, terminal):
+        read_until(terminal, "by ready")
+        os.write(terminal, b"s")
+        read_until(terminal, "by in")
+        os.write(terminal, b"\x1b[B\r")
+        read_until(terminal, "no disk")
+        os.write(terminal, b"\x1b")
+        read_until(terminal, "by in")
+        os.write(terminal, b"q")
+        read_until(terminal, "\x1b[?1049l")  # the terminal is as it was before
+        assert process.wait(TIMEOUT) == 0
+
+
+def test_queues_are_watched_until_ctrl_c(broker: StubBroker, run: Run) -> None:
+    with in_a_terminal(broker, "queues", "--watch", "--interval", "0.2") as (process, terminal):
+        read_until(terminal, "thumbs")
+        broker.on[wire.QUEUES] = lambda _message: [row("another")]
+        read_until(terminal, "another")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(TIMEOUT) in (1, 130)

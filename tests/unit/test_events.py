@@ -1,0 +1,83 @@
+"""What is told of jobs to whoever listens."""
+
+from __future__ import annotations
+
+from sluicemq_broker.runtime import Events, Timer
+from sluicemq_broker.runtime.events import HELD, PATIENCE
+
+
+class Clock(Timer):
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.now = lambda: self.seconds
+
+
+def ids(told: dict[str, list[dict[str, str]]]) -> list[str]:
+    return [each["job"] for each in told["events"]]
+
+
+def test_nothing_is_told_while_nobody_listens() -> None:
+    events = Events()
+    assert not events.wanted
+    events.tell("pushed", 1.0, [{"job": "a"}])
+    assert events.read(None, None, 10) == {"events": [], "after": 0, "missed": 0}
+
+
+def test_who_listens_hears_of_what_happens_from_then_on() -> None:
+    events = Events()
+    mail = events.of("mail")
+    after = events.read(None, None, 10)["after"]
+    mail.tell("pushed", 5.0, [{"job": "a"}, {"job": "b"}])
+    told = events.read(after, None, 10)
+    assert told["events"][0] == {"at": 5.0, "event": "pushed", "queue": "mail", "job": "a"}
+    assert ids(told) == ["a", "b"]
+    assert events.read(told["after"], None, 10)["events"] == []
+
+
+def test_one_queue_may_be_listened_to() -> None:
+    events = Events()
+    events.read(None, None, 10)
+    events.of("mail").tell("pushed", 5.0, [{"job": "a"}])
+    events.of("other").tell("pushed", 5.0, [{"job": "b"}])
+    assert ids(events.read(0, "other", 10)) == ["b"]
+
+
+def test_an_answer_has_so_many_and_the_next_one_goes_on() -> None:
+    events = Events()
+    events.read(None, None, 10)
+    events.tell("pushed", 5.0, [{"job": str(each)} for each in range(25)])
+    after, seen = 0, []
+    for _ in range(3):
+        told = events.read(after, None, 10)
+        after = told["after"]
+        seen += ids(told)
+    assert seen == [str(each) for each in range(25)]
+
+
+def test_who_is_too_slow_is_told_how_many_were_missed() -> None:
+    events = Events()
+    events.read(None, None, 10)
+    events.tell("pushed", 5.0, [{"job": str(each)} for each in range(HELD + 7)])
+    told = events.read(0, None, 3)
+    assert told["missed"] == 7
+    assert ids(told) == ["7", "8", "9"]
+    assert events.read(told["after"], None, 1)["missed"] == 0
+
+
+def test_when_nobody_asks_any_more_nothing_is_told_and_nothing_held() -> None:
+    clock = Clock()
+    events = Events(clock)
+    events.read(None, None, 10)
+    events.tell("pushed", 5.0, [{"job": "a"}])
+    clock.seconds = PATIENCE - 1
+    events.tick()
+    assert events.wanted
+    clock.seconds = PATIENCE
+    events.tick()
+    assert not events.wanted
+    assert events.read(0, None, 10) == {"events": [], "after": 1, "missed": 1}
+
+
+def test_a_number_of_a_former_broker_begins_anew() -> None:
+    events = Events()
+    assert events.read(9999, None, 10) == {"events": [], "after": 0, "missed": 0}
