@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from time import monotonic
 from types import TracebackType
 from typing import Any, Self
 
-from sluicemq import forks, wire
+from sluicemq import forks, tracing, wire
 from sluicemq.errors import BadFrames, Forked, LeaseLost, Release, SluiceError, Unavailable, from_code
 from sluicemq.job import Job, clock_ahead
 from sluicemq.options import Seconds, in_seconds
@@ -67,6 +68,7 @@ class Claim:
 
     def __init__(self, endpoint: str, queue: str, *, timeout: float, patient: bool) -> None:
         self.queue = queue
+        self._endpoint = endpoint
         self.jobs: list[ClaimedJob] = []
         """All jobs of the claim, settled or not."""
         self._timeout = timeout
@@ -81,7 +83,8 @@ class Claim:
     def fill(self, limit: int, wait: float) -> Self:
         """Reserve up to ``limit`` jobs; what ``Client.reserve`` does."""
         try:
-            for job in self._supply.take(limit, wait, self._timeout):
+            take = partial(self._supply.take, limit, wait, self._timeout)
+            for job in tracing.receive(take, self.queue, self._endpoint):
                 self.jobs.append(job)
                 self._unsettled[job.receipt] = job
         except BaseException:
@@ -125,7 +128,7 @@ class Claim:
             raise LeaseLost(f"job {next(j.id for j in jobs if j not in mine)} was settled or lost before")
         if mine:
             rows = [wire.verdict_row(job.receipt, verb, detail, delay) for job in mine]
-            problems = self._ask(mine, wire.SETTLE, rows)
+            problems = tracing.settle(partial(self._ask, mine, wire.SETTLE, rows), mine, verb, self._endpoint)
             for job in mine:
                 self._unsettled.pop(job.receipt, None)
             self._close_if_settled()
@@ -331,6 +334,6 @@ def pop(endpoint: str, queue: str, limit: int, wait: float, *, timeout: float, p
 
     supply = Supply(endpoint, queue, made, pop=True, patient=patient)
     try:
-        return supply.take(limit, wait, timeout)
+        return tracing.receive(partial(supply.take, limit, wait, timeout), queue, endpoint)
     finally:
         supply.close()

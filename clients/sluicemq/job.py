@@ -31,7 +31,11 @@ class Job:
         "priority",
         "queue",
         "receipt",
+        "trace",
     )
+
+    trace: Any
+    """The context of the span in which it is handled; not there without one."""
 
     def __init__(
         self,

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from time import time_ns
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
-from sluicemq import forks, wire
+from sluicemq import forks, tracing, wire
 from sluicemq.errors import BadFrames, BadHeaders, BadQueue, SluiceError, Timeout, TooLarge
 from sluicemq.headers import Headers, as_bytes, as_headers, checked_id
 from sluicemq.options import RESULT, JobOptions, NewJob
@@ -22,8 +22,13 @@ from sluicemq.transport.connection import Connection
 from sluicemq.transport.outbox import Batch, Outbox
 from sluicemq.transport.replies import AskingReceipt
 
+if TYPE_CHECKING:
+    from sluicemq.spans import Sending
+
 _JOB_OVERHEAD = 64  # bytes that a job costs here beside its payload, so that empty ones count too
 _REFUSALS_KEPT = 1000
+
+_R = TypeVar("_R", bound=Receipt)
 
 
 class Producer:
@@ -104,7 +109,7 @@ class Producer:
         :class:`~sluicemq.BadHeaders`, :class:`~sluicemq.TooLarge` (once the broker has told its
         limit), and what ended the connection if it has ended.
         """
-        receipt = Receipt(*self._checked(queue, payload, id, options))
+        receipt = self._made(Receipt, queue, payload, id, options)
         self._enqueue(receipt)
         return receipt
 
@@ -118,7 +123,11 @@ class Producer:
         their order. What ``push`` would raise of one job is raised by its receipt's ``wait``, and counts
         as refused. Raises :class:`~sluicemq.BadQueue`, and what ended the connection.
         """
-        return [self._push_at(position, queue, job, options) for position, job in enumerate(jobs, start)]
+        with tracing.sending_many(queue, self._connection.endpoint) as sending:
+            return [
+                self._push_at(position, queue, job, options, sending)
+                for position, job in enumerate(jobs, start)
+            ]
 
     def submit(
         self,
@@ -138,7 +147,7 @@ class Producer:
         :class:`~sluicemq.Unavailable`, though their jobs are done all the same.
         """
         reply = Reply()
-        receipt = AskingReceipt(*self._checked(queue, payload, id, options, reply=RESULT))
+        receipt = self._made(AskingReceipt, queue, payload, id, options, reply=RESULT)
         receipt.asks(reply, self._outbox.replies)
         self._enqueue(receipt)
         return reply
@@ -220,6 +229,25 @@ class Producer:
         self._begin()
         self._connection.start_when_used(partial(exits.close_at_exit, self))
 
+    def _made(
+        self,
+        kind: type[_R],
+        queue: str,
+        payload: bytes,
+        id: str | None,  # noqa: A002
+        options: JobOptions,
+        reply: str | None = None,
+    ) -> _R:
+        """The receipt of one push, with a span of its own where somebody traces."""
+        spans = tracing.current()
+        if spans is None:
+            return kind(*self._checked(queue, payload, id, options, reply))
+        sending = spans.sending(queue, self._connection.endpoint, options.get("headers"))
+        with sending.begun():
+            receipt = kind(*self._checked(queue, payload, id, sending.carried(options), reply))
+            sending.add(receipt)
+        return receipt
+
     def _checked(
         self,
         queue: str,
@@ -240,33 +268,48 @@ class Producer:
         size = _JOB_OVERHEAD + len(payload) + header_bytes
         return queue, self._new_id() if id is None else checked_id(id), payload, headers, size, header_bytes
 
-    def _push_at(self, position: int, queue: str, job: bytes | NewJob, options: JobOptions) -> Receipt:
+    def _push_at(
+        self, position: int, queue: str, job: bytes | NewJob, options: JobOptions, sending: Sending | None
+    ) -> Receipt:
         given: Any = {**options, **(job if isinstance(job, Mapping) else {"payload": job})}
         job_id = given.pop("id", None)
         try:
             payload = given.pop("payload", None)
+            if sending is not None:
+                given = sending.carried(given)
             receipt = Receipt(*self._checked(queue, payload, job_id, given))
             receipt.position = position
+            if sending is not None:
+                sending.add(receipt)
             self._enqueue(receipt)
         except (TypeError, ValueError, BadHeaders, TooLarge) as error:
-            return self._refused_at_once(position, queue, job_id, error)
+            return self._refused_at_once(position, queue, job_id, error, sending)
         return receipt
 
-    def _refused_at_once(self, position: int, queue: str, job_id: object, error: Exception) -> Receipt:
+    def _refused_at_once(
+        self, position: int, queue: str, job_id: object, error: Exception, sending: Sending | None
+    ) -> Receipt:
         kind = type(error) if isinstance(error, SluiceError) else BadFrames
         receipt = Receipt(queue, str(job_id or self._new_id()), b"", None, _JOB_OVERHEAD)
         receipt.position = position
         with self._lock:
             self._count(receipt)
+        if sending is not None:
+            sending.add(receipt)
         self._connection.call(self._connection.post, self._settled, [receipt], {0: kind(str(error))})
         return receipt
 
     def _enqueue(self, receipt: Receipt) -> None:
-        with self._lock:
-            if not self._has_room(receipt.size):
-                self._wait_for_room(receipt.size)
-            self._count(receipt)
-            self._outbox.jobs.append(receipt)
+        try:
+            with self._lock:
+                if not self._has_room(receipt.size):
+                    self._wait_for_room(receipt.size)
+                self._count(receipt)
+                self._outbox.jobs.append(receipt)
+        except BaseException as error:
+            if receipt.sending is not None:
+                receipt.sending.answered(error)
+            raise
         self._connection.wake()
 
     def _count(self, receipt: Receipt) -> None:

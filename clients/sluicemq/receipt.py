@@ -16,8 +16,8 @@ class Receipt:
     """One pushed job: its ``id`` at once, and whether the broker has confirmed it.
 
     Made by :meth:`Producer.push`. Cheap: the event to wait on is made by who waits, and the payload
-    is let go once the job is confirmed. ``size``, ``header_bytes`` (a part of it) and
-    ``heard`` (of its refusal) are the producer's.
+    is let go once the job is confirmed. ``size``, ``header_bytes`` (a part of it), ``heard`` (of its
+    refusal) and ``sending`` (its span, where somebody traces) are the producer's.
 
     ``existed``: after ``wait``, whether a job with this id was there already, so that this push made
     none. Also when this one was repeated after a lost connection, and its first try had stored it.
@@ -37,6 +37,7 @@ class Receipt:
         "id",
         "position",
         "queue",
+        "sending",
         "size",
     )
 
@@ -62,6 +63,7 @@ class Receipt:
         self.heard = False
         self.existed = False
         self.position: int | None = None
+        self.sending: Any = None
 
     @property
     def done(self) -> bool:
@@ -92,6 +94,8 @@ class Receipt:
 
     def settle(self, error: SluiceError | None = None) -> None:
         """Confirmed, or refused with ``error``; wakes who waits."""
+        if self.sending is not None:
+            self.sending.answered(error)
         self._error = error
         self._payload = self._headers = None
         self._settled = True

@@ -11,7 +11,7 @@ from time import monotonic
 from types import FrameType, TracebackType
 from typing import Any, Final, Self
 
-from sluicemq import forks, handlers, wire
+from sluicemq import forks, handlers, tracing, wire
 from sluicemq.errors import Reject, Release, Rollback, SluiceError
 from sluicemq.handlers import Handler
 from sluicemq.job import Job
@@ -252,22 +252,36 @@ class Worker:
                 self._change.notify_all()
 
     def _judge(self, job: Job) -> Verdict:
+        spans = tracing.current()
+        if spans is None:
+            return self._judged(job, self._result)
+        endpoint = self._connection.endpoint
+        verdict = self._judged(job, lambda job: spans.process(self._result, job, endpoint))
+        return verdict if self._pop else verdict._replace(span=spans.settling(job, verdict.verb, endpoint))
+
+    def _judged(self, job: Job, work: Handler) -> Verdict:
         try:
-            result = self._handler(job)
-            if result is not None and type(result) is not bytes:
-                if handlers.only_begun(result):
-                    return self._not_begun(job, result)
-                result = handlers.as_result(result)
+            result = work(job)
         except Reject as error:
             return Verdict(job, wire.REJECT, str(error))
         except Rollback as error:
             return Verdict(job, wire.ROLLBACK, str(error), error.delay)
         except Release:
             return Verdict(job, wire.RELEASE)
+        except _OnlyBegun as error:
+            return self._not_begun(job, error.result)
         except BaseException as error:  # noqa: BLE001 - also SystemExit: the job must not stay behind
             native.log.warning("job %s of queue %s failed", job.id, job.queue, exc_info=True)
             return Verdict(job, wire.ROLLBACK, f"{type(error).__name__}: {error}")
         return Verdict(job, wire.COMMIT, result)
+
+    def _result(self, job: Job) -> bytes | None:
+        result = self._handler(job)
+        if result is None or type(result) is bytes:
+            return result
+        if handlers.only_begun(result):
+            raise _OnlyBegun(result)
+        return handlers.as_result(result)
 
     def _not_begun(self, job: Job, unfinished: Any) -> Verdict:
         """The handler has done nothing yet, nor would it for any other job: give it back, and stop."""
@@ -373,6 +387,14 @@ class Worker:
         self._stop_asked.set()
         with self._change:
             self._change.notify_all()
+
+
+class _OnlyBegun(Exception):
+    """What a handler has returned would still have to be done by somebody."""
+
+    def __init__(self, result: Any) -> None:
+        super().__init__(f"the handler returned a {type(result).__name__}")
+        self.result = result
 
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)

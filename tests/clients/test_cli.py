@@ -514,6 +514,21 @@ def test_the_commands_exit_status_is_the_verdict(
     assert process.returncode == 0
 
 
+def test_a_command_is_told_of_the_trace_of_its_job(broker: StubBroker) -> None:
+    # Given: what is no context is told to nobody
+    process, peer = start_work(broker, "work", "q", "--exec", 'printf "$TRACEPARENT/$TRACESTATE"')
+    headers = {"traceparent": "00-ab-cd-01", "tracestate": "a\nb"}
+    row = [b"r-x", "id-x", b"x", headers, 1]
+    # When
+    try:
+        broker.send(peer, wire.encode(wire.DELIVER, 0, "q", [row]))
+        broker.wait_for(wire.SETTLE)
+    finally:
+        end_work(process)
+    # Then
+    assert broker.settled() == {b"r-x": ["COMMIT", b"00-ab-cd-01/", None]}
+
+
 def test_work_tells_at_its_end_what_it_has_done(broker: StubBroker) -> None:
     process, peer = start_work(broker, "--json", "work", "q", "--exec", "grep -q good", "--prefetch", "3")
     broker.deliver(peer, "q", [b"good", b"bad", b"good too"])

@@ -14,6 +14,7 @@ from sluicemq import BadVersion, Client, Job, LeaseLost, Producer, Timeout, Unav
 from sluicemq.transport.link import Link
 from sluicemq.transport.native import Wakeup
 from stub_broker import SECONDS, SILENCE, StubBroker
+from traced import traced
 
 
 def test_unconfirmed_pushes_are_repeated_by_id_and_in_order_when_the_broker_comes_back(
@@ -277,6 +278,35 @@ def test_a_worker_asks_for_work_again_and_drops_what_the_lost_connection_deliver
     assert ready.fields[:2] == ["q", 2]
     assert seen == [b"running", b"new"]
     assert list(broker.settled()) == [b"r-new"]
+
+
+def test_verdicts_of_a_lost_connection_have_failed_in_their_trace(
+    broker: StubBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given: one verdict that is not answered, and one that is not even sent
+    started, go_on = threading.Event(), threading.Event()
+
+    def handler(job: Job) -> None:
+        if job.payload == b"unsent":
+            started.set()
+            assert go_on.wait(SECONDS)
+
+    broker.on[wire.SETTLE] = lambda _message: SILENCE
+    with traced(monkeypatch) as spans, Worker(broker.endpoint, "q", handler, prefetch=2):
+        peer = broker.wait_for(wire.READY)[0].peer
+        broker.deliver(peer, "q", [b"unanswered", b"unsent"])
+        broker.wait_for(wire.SETTLE)
+        assert started.wait(SECONDS)
+        # When
+        broker.stop()
+        broker.start()
+        broker.wait_for(wire.READY, 2)
+        go_on.set()
+        wait_until(lambda: len(spans.find("commit q")) == 2)
+        # Then
+        ended = {(span.attributes or {})["messaging.message.id"]: span for span in spans.find("commit q")}
+        assert set(ended) == {"id-unanswered", "id-unsent"}
+        assert {(span.attributes or {})["error.type"] for span in ended.values()} == {"UNAVAILABLE"}
 
 
 def test_a_job_of_a_lost_connection_can_not_be_extended(broker: StubBroker) -> None:

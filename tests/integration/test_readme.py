@@ -133,6 +133,17 @@ def test_the_example_of_a_prefork_server_pushes_from_every_child(broker: BrokerP
     assert output == "4\n"
 
 
+def test_the_example_of_traces_is_one_trace(broker: BrokerProcess) -> None:
+    output, _ = program(broker, "traces").communicate(timeout=60)
+    trace, *spans = output.splitlines()
+    assert trace == "1 trace"
+    images, thumbnails = (
+        [f"{name} {queue}" for name in ("send", "wait", "process", "commit")]
+        for queue in ("traced-images", "traced-thumbnails")
+    )
+    assert sorted(spans) == sorted(["upload", *images, *thumbnails])
+
+
 # ---------------------------------------------------------------- plain sockets
 
 

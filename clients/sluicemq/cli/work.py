@@ -23,6 +23,7 @@ from sluicemq.worker import STOP_TIMEOUT
 
 REJECT_STATUS = 100
 _NOT_RUN = {126: "can't be run", 127: "is not found"}
+_TRACE = ("traceparent", "tracestate")
 _NAMED = 5  # jobs that are waited for
 
 
@@ -43,7 +44,8 @@ def work(
 ) -> None:  # fmt: skip
     """Work on the jobs of a QUEUE until SIGTERM or Ctrl-C.
 
-    CMD gets the payload on stdin and JOB_ID, JOB_QUEUE and JOB_ATTEMPT in its environment. Exit
+    CMD gets the payload on stdin and JOB_ID, JOB_QUEUE and JOB_ATTEMPT in its environment, and
+    TRACEPARENT and TRACESTATE if the job's headers have them. Exit
     status 0 commits, with stdout as the result; 100 rejects; any other gives the job back. The
     reason is the last line of its stderr, which is also passed through. If CMD can't be run at all
     (126, 127), the job is left as it was and the work ends.
@@ -205,7 +207,12 @@ def _log_to_stderr() -> None:
 
 
 def _environment(job: Job) -> dict[str, str]:
-    return {"JOB_ID": job.id, "JOB_QUEUE": job.queue, "JOB_ATTEMPT": str(job.attempt)}
+    told = {"JOB_ID": job.id, "JOB_QUEUE": job.queue, "JOB_ATTEMPT": str(job.attempt)}
+    for name in _TRACE:
+        value = job.headers.get(name)
+        if isinstance(value, str) and value.isascii() and value.isprintable():
+            told[name.upper()] = value
+    return told
 
 
 def _described(job: Job) -> dict[str, Any]:

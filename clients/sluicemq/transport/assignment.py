@@ -12,7 +12,7 @@ from math import inf
 from time import monotonic
 from typing import Any, NamedTuple
 
-from sluicemq import wire
+from sluicemq import tracing, wire
 from sluicemq.errors import BadFrames, LeaseLost, SluiceError, Unavailable, from_code
 from sluicemq.job import Job, clock_ahead
 from sluicemq.transport import native
@@ -26,12 +26,16 @@ _EXTEND_TIMEOUT = 30.0
 
 
 class Verdict(NamedTuple):
-    """What became of a job: a verdict of the wire, its detail (result or reason) and a delay."""
+    """What became of a job: a verdict of the wire, its detail (result or reason) and a delay.
+
+    ``span``: that of its settlement, where somebody traces.
+    """
 
     job: Job
     verb: str
     detail: bytes | str | None = None
     delay: float | None = None
+    span: Any = None
 
 
 class Assignment:
@@ -182,7 +186,7 @@ class Assignment:
                 batch.append(verdict)
                 size += len(verdict.detail or "")
             else:
-                self._note_late(verdict)
+                self._drop(verdict)
         return batch
 
     def _send(self, batch: list[Verdict]) -> None:
@@ -190,9 +194,12 @@ class Assignment:
             if error is not self._connection.lost_error:
                 self._settling -= 1
                 self._note_refused(batch, value, error)
+            if spans:
+                self._end_spans(spans, value, error)
 
         self._settling += 1
-        rows = [wire.verdict_row(job.receipt, verb, detail, delay) for job, verb, detail, delay in batch]
+        spans = [(at, verdict.span) for at, verdict in enumerate(batch) if verdict.span is not None]
+        rows = [wire.verdict_row(job.receipt, verb, detail, delay) for job, verb, detail, delay, _ in batch]
         self._connection.request(wire.SETTLE, rows, answered=answered)
 
     def _note_refused(self, batch: list[Verdict], value: Any, error: SluiceError | None) -> None:
@@ -209,7 +216,18 @@ class Assignment:
 
     def _drop_all(self) -> None:
         while self.verdicts:
-            self._note_late(self.verdicts.popleft())
+            self._drop(self.verdicts.popleft())
+
+    def _drop(self, verdict: Verdict) -> None:
+        """Its connection is lost, so it is not sent."""
+        self._note_late(verdict)
+        if verdict.span is not None:
+            self._end_spans([(0, verdict.span)], None, self._connection.lost_error)
+
+    def _end_spans(self, spans: list[tuple[int, Any]], value: Any, error: SluiceError | None) -> None:
+        refused = {position: from_code(str(code), str(text)) for position, code, text in value or ()}
+        ended = [(span, error or refused.get(position)) for position, span in spans]
+        self._connection.post(tracing.settled, ended)
 
     def _note_late(self, verdict: Verdict) -> None:
         if verdict.verb != wire.RELEASE:

@@ -1,0 +1,307 @@
+"""The spans of a job's way, as OpenTelemetry's semantic conventions for messaging have them.
+
+::
+
+    send mail  (PRODUCER)  from a push until it is confirmed; its context travels in the job's headers
+    ├── wait mail  (INTERNAL)  from the broker's acceptance to the handler: no convention has this one
+    └── process mail  (CONSUMER)  the handler
+        ├── ...  what the handler does: also the `send next` of a pipeline
+        └── commit mail  (CLIENT)  or rollback, reject, release: until the broker has confirmed it
+
+``receive mail`` (CLIENT) is a claim or a pop, and links to the jobs it got. This module is the only one that
+imports OpenTelemetry, and is imported by :mod:`sluicemq.tracing` when a tracer provider is set.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from importlib.metadata import version
+from time import time_ns
+from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
+
+from opentelemetry import context as contexts
+from opentelemetry import propagate, trace
+from opentelemetry.context import Context
+from opentelemetry.propagators.textmap import Getter
+from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
+
+from sluicemq.errors import Reject, Release, Rollback, SluiceError
+from sluicemq.job import Job
+from sluicemq.options import JobOptions
+from sluicemq.receipt import Receipt
+
+_SCHEMA: Final = "https://opentelemetry.io/schemas/1.44.0"
+_NO_PROVIDERS: Final = (trace.ProxyTracerProvider, trace.NoOpTracerProvider)
+
+_T = TypeVar("_T")
+_J = TypeVar("_J", bound=Job)
+
+
+class Spans:
+    """Makes the spans of one tracer provider."""
+
+    def __init__(self, tracer: trace.Tracer) -> None:
+        self._tracer = tracer
+
+    def sending(self, queue: str, endpoint: str, headers: Any = None) -> Sending:
+        """Begin a push; ``headers``: those of its one job, if that is known."""
+        given = None if headers is None else _context_of(headers)
+        links = () if given is None else (Link(given),)
+        kind = SpanKind.CLIENT if _is_foreign(given) else SpanKind.PRODUCER
+        return Sending(self._begin("send", "send", queue, endpoint, kind, links=links))
+
+    def process(self, handle: Callable[[Job], _T], job: Job, endpoint: str) -> _T:
+        """Have a job handled, as the current span; also a span for its time in the queue.
+
+        Its parent is the context in the job's headers, to which it links, too, and to a span around it.
+        """
+        creation = propagate.extract(job.headers, Context(), _TEXT)
+        around = trace.get_current_span().get_span_context()
+        sent = trace.get_current_span(creation).get_span_context()
+        links = [Link(each) for each in (sent, around) if each.is_valid]
+        began = time_ns()
+        if sent.is_valid and job.attempt == 1:
+            self._waited(job, endpoint, creation, began)
+        span = self._begin(
+            "process", "process", job.queue, endpoint, SpanKind.CONSUMER,
+            links=links, parent=creation, start_time=began, attributes=_of_job(job),
+        )  # fmt: skip
+        within = trace.set_span_in_context(span, creation)
+        job.trace = within
+        token = contexts.attach(within)
+        try:
+            return handle(job)
+        except Release:
+            raise
+        except BaseException as error:
+            if not isinstance(error, Reject | Rollback):
+                span.record_exception(error)
+            _fail(span, error)
+            raise
+        finally:
+            contexts.detach(token)
+            span.end()
+
+    def settling(self, job: Job, verb: str, endpoint: str) -> Span:
+        """Begin the settlement of a job that :meth:`process` has had handled."""
+        name, attributes = verb.lower(), _of_job(job)
+        return self._begin(
+            name, "settle", job.queue, endpoint, SpanKind.CLIENT, parent=job.trace, attributes=attributes
+        )
+
+    def receive(self, take: Callable[[], list[_J]], queue: str, endpoint: str) -> list[_J]:
+        """Have jobs taken; a span that links to each of them, none if nothing came."""
+        began = time_ns()
+        jobs: list[_J] = []
+        error: BaseException | None = None
+        try:
+            jobs = take()
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            if jobs or error:
+                span = self._begin(
+                    "receive", "receive", queue, endpoint, SpanKind.CLIENT,
+                    links=_links(jobs), start_time=began, attributes=_of_jobs(jobs),
+                )  # fmt: skip
+                self.end(span, error)
+        return jobs
+
+    def settle(
+        self, ask: Callable[[], dict[int, SluiceError]], jobs: Sequence[Job], verb: str, endpoint: str
+    ) -> dict[int, SluiceError]:
+        """Have jobs of a claim settled."""
+        span = self._begin(
+            verb.lower(), "settle", jobs[0].queue, endpoint, SpanKind.CLIENT,
+            links=_links(jobs), attributes=_of_jobs(jobs),
+        )  # fmt: skip
+        error: BaseException | None = None
+        try:
+            refused = ask()
+            error = next(iter(refused.values()), None)
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            self.end(span, error)
+        return refused
+
+    def end(self, span: Span, error: BaseException | None = None) -> None:
+        """What the span is about is over, or has failed."""
+        if error is not None:
+            _fail(span, error)
+        span.end()
+
+    def _waited(self, job: Job, endpoint: str, parent: Context, until: int) -> None:
+        span = self._begin(
+            "wait", None, job.queue, endpoint, SpanKind.INTERNAL,
+            parent=parent, start_time=until - int(job.age * 1e9), attributes=_of_job(job),
+        )  # fmt: skip
+        span.end(until)
+
+    def _begin(
+        self,
+        name: str,
+        kind_of_operation: str | None,
+        queue: str,
+        endpoint: str,
+        kind: SpanKind,
+        *,
+        links: Sequence[Link] = (),
+        parent: Context | None = None,
+        start_time: int | None = None,
+        attributes: dict[str, Any] | None = None,
+    ) -> Span:
+        known = {
+            "messaging.system": "sluicemq",
+            "messaging.operation.name": name,
+            "messaging.destination.name": queue,
+            **_server(endpoint),
+            **(attributes or {}),
+        }
+        if kind_of_operation is not None:
+            known["messaging.operation.type"] = kind_of_operation
+        return self._tracer.start_span(
+            f"{name} {queue}", parent, kind, known, links, start_time, record_exception=False
+        )
+
+
+class Sending:
+    """The span of a push, of one job or many; it ends when each of them is stored or refused."""
+
+    def __init__(self, span: Span) -> None:
+        self._span = span
+        self._lock = threading.Lock()
+        self._unanswered = 0
+        self._jobs = 0
+        self._last = ""
+        self._refused = 0
+        self._error: BaseException | None = None
+
+    @contextmanager
+    def begun(self) -> Iterator[None]:
+        """While jobs are added: it does not end before that, and fails with what is raised there."""
+        self._unanswered += 1
+        try:
+            yield
+        except BaseException as error:
+            self._error = error
+            raise
+        finally:
+            self.answered()
+
+    def carried(self, options: JobOptions) -> JobOptions:
+        """The options of a job with this push's context in its headers.
+
+        A context that is there already stays if it is of another trace: it was chosen. One of this trace is
+        that of a job whose headers a handler passes on, and is replaced.
+        """
+        own = options.get("headers")
+        if own is not None and not isinstance(own, dict):
+            return options  # and refused in a moment
+        given = None if own is None else _context_of(own)
+        if given is not None and given.trace_id != self._span.get_span_context().trace_id:
+            return options
+        kept = {name: value for name, value in (own or {}).items() if name not in _fields()}
+        propagate.inject(kept, trace.set_span_in_context(self._span))
+        return {**options, "headers": kept}
+
+    def add(self, receipt: Receipt) -> None:
+        """One job more belongs to it; before it is on its way."""
+        receipt.sending = self
+        with self._lock:
+            self._unanswered += 1
+            self._jobs += 1
+        self._last = receipt.id
+
+    def answered(self, error: BaseException | None = None) -> None:
+        """One of what it waits for is answered."""
+        with self._lock:
+            self._unanswered -= 1
+            over = not self._unanswered
+            if error is not None:
+                self._refused += 1
+                self._error = self._error or error
+        if over:
+            self._end()
+
+    def _end(self) -> None:
+        if self._jobs == 1:
+            self._span.set_attribute("messaging.message.id", self._last)
+        elif self._jobs:
+            self._span.set_attribute("messaging.batch.message_count", self._jobs)
+        if self._error is not None:
+            many = f"{self._refused} of {self._jobs} jobs refused, the first: " if self._jobs > 1 else ""
+            _fail(self._span, self._error, many)
+        self._span.end()
+
+
+def of(provider: Any) -> Spans | None:
+    """Spans of this tracer provider; None if it is none, but stands for one that may come."""
+    if isinstance(provider, _NO_PROVIDERS):
+        return None
+    return Spans(trace.get_tracer("sluicemq", version("sluicemq"), provider, _SCHEMA))
+
+
+class _Text(Getter[dict[str, Any]]):
+    """Reads headers, in which a stranger may have put anything."""
+
+    def get(self, carrier: dict[str, Any], key: str) -> list[str] | None:
+        value = carrier.get(key)
+        return [value] if isinstance(value, str) else None
+
+    def keys(self, carrier: dict[str, Any]) -> list[str]:
+        return [key for key in carrier if isinstance(key, str)]
+
+
+_TEXT: Final = _Text()
+
+
+def _context_of(headers: Any) -> trace.SpanContext | None:
+    """The context that these headers carry."""
+    if not isinstance(headers, dict):
+        return None
+    found = trace.get_current_span(propagate.extract(headers, Context(), _TEXT)).get_span_context()
+    return found if found.is_valid else None
+
+
+def _is_foreign(given: trace.SpanContext | None) -> bool:
+    return given is not None and given.trace_id != trace.get_current_span().get_span_context().trace_id
+
+
+def _fields() -> set[str]:
+    return propagate.get_global_textmap().fields
+
+
+def _links(jobs: Sequence[Job]) -> list[Link]:
+    return [Link(sent) for job in jobs if (sent := _context_of(job.headers)) is not None]
+
+
+def _of_job(job: Job) -> dict[str, Any]:
+    return {"messaging.message.id": job.id, "messaging.sluicemq.message.delivery_attempt": job.attempt}
+
+
+def _of_jobs(jobs: Sequence[Job]) -> dict[str, Any]:
+    return _of_job(jobs[0]) if len(jobs) == 1 else {"messaging.batch.message_count": len(jobs)}
+
+
+@lru_cache(maxsize=64)
+def _server(endpoint: str) -> dict[str, Any]:
+    """Where the broker is."""
+    try:
+        parts = urlsplit(endpoint)
+        host, port = parts.hostname or parts.path, parts.port
+    except ValueError:
+        return {}
+    return {"server.address": host, **({"server.port": port} if port else {})}
+
+
+def _fail(span: Span, error: BaseException, before: str = "") -> None:
+    kind = error.code if isinstance(error, SluiceError) else type(error).__qualname__
+    span.set_attribute("error.type", kind)
+    span.set_status(Status(StatusCode.ERROR, f"{before}{error}"))

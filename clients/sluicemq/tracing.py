@@ -1,0 +1,80 @@
+"""Whether anybody traces, and the faces of what is done then; without a tracer provider nothing of it costs.
+
+The library never imports OpenTelemetry by itself: a program that has set a tracer provider has. Only then
+:mod:`sluicemq.spans` is loaded, which makes the spans.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from sluicemq.errors import SluiceError
+from sluicemq.job import Job
+
+if TYPE_CHECKING:
+    from sluicemq.spans import Sending, Spans
+
+_J = TypeVar("_J", bound=Job)
+
+_modules = sys.modules
+#: The provider that was found last, and its spans: one value, so that no thread sees half of it.
+_latest: list[tuple[Any, Spans | None]] = [(None, None)]
+
+
+def current() -> Spans | None:
+    """What makes spans; None where no tracer provider is set, which is found out in 0.1 us."""
+    api = _modules.get("opentelemetry.trace")
+    return None if api is None else _of(api)
+
+
+@contextmanager
+def sending_many(queue: str, endpoint: str) -> Iterator[Sending | None]:
+    """One span for all jobs that are pushed in the block; it ends when the last of them is answered."""
+    spans = current()
+    if spans is None:
+        yield None
+        return
+    sending = spans.sending(queue, endpoint)
+    with sending.begun():
+        yield sending
+
+
+def receive(take: Callable[[], list[_J]], queue: str, endpoint: str) -> list[_J]:
+    """What ``take`` returns: jobs that the program has asked for."""
+    spans = current()
+    return take() if spans is None else spans.receive(take, queue, endpoint)
+
+
+def settle(
+    ask: Callable[[], dict[int, SluiceError]], jobs: Sequence[Job], verb: str, endpoint: str
+) -> dict[int, SluiceError]:
+    """What ``ask`` returns: the refusals, by position, of a verdict on some jobs of one queue."""
+    spans = current()
+    return ask() if spans is None else spans.settle(ask, jobs, verb, endpoint)
+
+
+def settled(ended: Iterable[tuple[Any, SluiceError | None]]) -> None:
+    """These verdicts were answered, each by its span: they are durable, or why not."""
+    spans = current()
+    if spans is not None:
+        for span, error in ended:
+            spans.end(span, error)
+
+
+def _of(api: Any) -> Spans | None:
+    known, spans = _latest[0]
+    if known is not None and getattr(api, "_TRACER_PROVIDER", api) is None:
+        return None  # still not set: to ask for it would take 1 us
+    ask = getattr(api, "get_tracer_provider", None)  # None while another thread imports it
+    if ask is None:
+        return None
+    provider = ask()
+    if provider is not known:
+        from sluicemq.spans import of  # noqa: PLC0415 - OpenTelemetry is optional
+
+        spans = of(provider)
+        _latest[0] = provider, spans
+    return spans
