@@ -11,8 +11,10 @@ from gevent.event import Event
 
 from jobs import NOW, ids
 from sluicemq.errors import LeaseLost, SluiceError, Uncertain
+from sluicemq_broker.doors.frames import JobMaker
 from sluicemq_broker.job.job import NOT_HELD, Hold, Job
 from sluicemq_broker.queue.context import Context
+from sluicemq_broker.queue.forwards import MakeJob
 from sluicemq_broker.queue.memory import Memory
 from sluicemq_broker.queue.retry import Retry
 from sluicemq_broker.queue.worker import Delivery, Worker
@@ -79,6 +81,11 @@ def a_context(
         memory or Memory(),
         timer or Timer(),
     )
+
+
+def a_maker(clock: ServerClock | None = None) -> MakeJob:
+    """Makes jobs of what is said of them, as the doors do."""
+    return JobMaker(clock or Clock(), 1 << 20).make
 
 
 class FakeOutlet:

@@ -41,6 +41,7 @@ from sluicemq.errors import (
     Uncertain,
     Unfinished,
 )
+from sluicemq.forward import Forward
 from sluicemq.job import Job
 from sluicemq.message import Message, Published
 from sluicemq.options import JobOptions, NewJob, Seconds
@@ -70,6 +71,7 @@ __all__ = [
     "Duplicate",
     "Expired",
     "Forked",
+    "Forward",
     "Gap",
     "Held",
     "Job",

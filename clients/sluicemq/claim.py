@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from time import monotonic
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from sluicemq import forks, tracing, wire
 from sluicemq.errors import BadFrames, Forked, LeaseLost, Release, SluiceError, Unavailable, from_code
+from sluicemq.forward import Forward
 from sluicemq.job import Job, clock_ahead
-from sluicemq.options import Seconds, in_seconds
+from sluicemq.options import JobOptions, Seconds, in_seconds
 from sluicemq.transport import exits, native
 from sluicemq.transport.connection import Connection
 from sluicemq.transport.pop import never_extended
@@ -26,7 +27,7 @@ MOST_CLAIMED = 1000
 
 
 class ClaimedJob(Job):
-    """A job of a claim; settled by :meth:`commit`, :meth:`rollback` or :meth:`reject`, or with its claim.
+    """A job of a claim; settled with it, or by itself: ``commit``, ``rollback``, ``reject`` or ``forward``.
 
     Each of them returns when it is durable, and raises :class:`~sluicemq.LeaseLost` if the job is no
     longer the claim's, :class:`~sluicemq.Uncertain` if the job is gone by whoever's verdict.
@@ -54,6 +55,13 @@ class ClaimedJob(Job):
     def reject(self, reason: str = "") -> None:
         """To the dead letters at once."""
         self._claim.settle([self], wire.REJECT, reason)
+
+    def forward(self, queue: str, payload: bytes | None = None, **options: Unpack[JobOptions]) -> None:
+        """On to another queue, as :class:`~sluicemq.Forward` has it.
+
+        Raises besides what its queue refuses it for, as :class:`~sluicemq.Duplicate`; it is given back then.
+        """
+        self._claim.settle([self], wire.FORWARD, onward=Forward(queue, payload, **options).onward)
 
 
 class Claim:
@@ -121,13 +129,14 @@ class Claim:
         verb: str,
         detail: bytes | str | None = None,
         delay: float | None = None,
+        onward: list[Any] | None = None,
     ) -> None:
         """One verdict on some of the jobs, in one message; what their own methods do."""
         mine = [job for job in jobs if job.receipt in self._unsettled]
         if len(mine) < len(jobs):
             raise LeaseLost(f"job {next(j.id for j in jobs if j not in mine)} was settled or lost before")
         if mine:
-            rows = [wire.verdict_row(job.receipt, verb, detail, delay) for job in mine]
+            rows = [wire.verdict_row(job.receipt, verb, detail, delay, onward) for job in mine]
             problems = tracing.settle(partial(self._ask, mine, wire.SETTLE, rows), mine, verb, self._endpoint)
             for job in mine:
                 self._unsettled.pop(job.receipt, None)
@@ -181,7 +190,7 @@ class Claim:
             self._unsettled.clear()
             self._supply.close()
             raise LeaseLost(f"the claim is lost, its jobs go to others: {error}") from error
-        return {int(position): from_code(str(code), str(text)) for position, code, text in answer or ()}
+        return {int(position): from_code(str(code), *map(str, why)) for position, code, *why in answer or ()}
 
     def _close_if_settled(self) -> None:
         if not self._unsettled:

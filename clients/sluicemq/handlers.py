@@ -7,10 +7,11 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Final
 
+from sluicemq.forward import Forward
 from sluicemq.job import Job
 
-#: Called for each job; bytes are its result, None is an empty one.
-Handler = Callable[[Job], bytes | None]
+#: Called for each job; bytes are its result, None is an empty one, a Forward is where it goes on.
+Handler = Callable[[Job], bytes | Forward | None]
 
 #: What a call only begins: nothing is done until somebody goes on with what it returned.
 _BEGIN_ONLY: Final[dict[Callable[[Any], bool], str]] = {
@@ -49,4 +50,4 @@ def as_result(result: Any) -> bytes:
     """A result of any type that holds bytes; raises TypeError."""
     if isinstance(result, bytes | bytearray | memoryview):
         return bytes(result)
-    raise TypeError(f"the handler returned {type(result).__name__}, expected bytes or None")
+    raise TypeError(f"the handler returned {type(result).__name__}, expected bytes, a Forward or None")

@@ -27,7 +27,7 @@ From the client::
                                                            header reply = "result"; TIMEOUT if it has
                                                            not ended ``wait`` seconds from now; DEAD,
                                                            EXPIRED, NOT_FOUND, UNCERTAIN
-    SETTLE  [n, [[receipt, verdict, detail|nil, delay|nil], ...]]
+    SETTLE  [n, [[receipt, verdict, detail|nil, delay|nil, onward?], ...]]
                                                         -> [[position, code, text], ...]  refused ones
     EXTEND  [n, [receipt, ...], seconds]                -> [[position, code, text], ...]  refused ones
     PING    [n, health]                                 -> nil; with true, of the broker's MongoDB:
@@ -114,7 +114,9 @@ that is known.
 
 Verdicts: ``COMMIT`` (detail: result, bin), ``ROLLBACK`` (detail: reason, str; delay: seconds, nil:
 the job's back-off), ``REJECT`` (detail: reason), ``RELEASE`` (never started: given back without
-counting the attempt).
+counting the attempt), ``FORWARD`` (the job goes on to another queue, under its id; detail and delay nil,
+onward: ``[queue, payload|nil, headers|nil]``, nil being as it was; what headers may say of a push they may
+say here, but for ``id``, ``dedupe_id``, ``dedupe_window`` and ``reply``).
 
 Either side may be silent for ``silence`` seconds (HELLO's answer) before the other takes it for
 gone; a side with nothing to say sends PING every ``heartbeat`` seconds, the broker included; a
@@ -194,6 +196,7 @@ COMMIT: Final = "COMMIT"
 ROLLBACK: Final = "ROLLBACK"
 REJECT: Final = "REJECT"
 RELEASE: Final = "RELEASE"
+FORWARD: Final = "FORWARD"
 
 #: What a SCHEDULE can be about.
 LIST: Final = "list"
@@ -313,9 +316,16 @@ def number_of(frames: list[bytes]) -> int:
     return number if _is_number(number) else 0
 
 
-def verdict_row(receipt: bytes, verb: str, detail: bytes | str | None, delay: float | None) -> list[Any]:
+def verdict_row(
+    receipt: bytes,
+    verb: str,
+    detail: bytes | str | None,
+    delay: float | None,
+    onward: list[Any] | None = None,
+) -> list[Any]:
     """One verdict as it stands in a SETTLE; of a reason no more than a job's history keeps."""
-    return [receipt, verb, detail[:MOST_REASON] if isinstance(detail, str) else detail, delay]
+    row = [receipt, verb, detail[:MOST_REASON] if isinstance(detail, str) else detail, delay]
+    return row if onward is None else [*row, onward]
 
 
 def encode_headers(headers: Mapping[str, Any]) -> bytes:

@@ -13,6 +13,7 @@ from typing import Any, Final, Self
 
 from sluicemq import forks, handlers, tracing, wire
 from sluicemq.errors import Reject, Release, Rollback, SluiceError
+from sluicemq.forward import Forward
 from sluicemq.handlers import Handler
 from sluicemq.job import Job
 from sluicemq.transport import exits, native
@@ -32,6 +33,7 @@ class Worker:
     What the handler does settles the job:
 
     * it returns bytes or None: **commit**, with that result;
+    * it returns a :class:`~sluicemq.Forward`: the job goes on to another queue;
     * it raises :class:`~sluicemq.Reject`: to the dead letters, with its text;
     * it raises :class:`~sluicemq.Rollback`, or anything else: given back, with its text, to be
       delivered again (after ``Rollback.delay``, or else the job's back-off) until its
@@ -261,7 +263,7 @@ class Worker:
 
     def _judged(self, job: Job, work: Handler) -> Verdict:
         try:
-            result = work(job)
+            return _done(job, work(job))
         except Reject as error:
             return Verdict(job, wire.REJECT, str(error))
         except Rollback as error:
@@ -273,11 +275,10 @@ class Worker:
         except BaseException as error:  # noqa: BLE001 - also SystemExit: the job must not stay behind
             native.log.warning("job %s of queue %s failed", job.id, job.queue, exc_info=True)
             return Verdict(job, wire.ROLLBACK, f"{type(error).__name__}: {error}")
-        return Verdict(job, wire.COMMIT, result)
 
-    def _result(self, job: Job) -> bytes | None:
+    def _result(self, job: Job) -> bytes | Forward | None:
         result = self._handler(job)
-        if result is None or type(result) is bytes:
+        if result is None or type(result) is bytes or (isinstance(result, Forward) and not self._pop):
             return result
         if handlers.only_begun(result):
             raise _OnlyBegun(result)
@@ -395,6 +396,13 @@ class _OnlyBegun(Exception):
     def __init__(self, result: Any) -> None:
         super().__init__(f"the handler returned a {type(result).__name__}")
         self.result = result
+
+
+def _done(job: Job, result: bytes | Forward | None) -> Verdict:
+    """The handler is through with it, or lets it go on."""
+    if isinstance(result, Forward):
+        return Verdict(job, wire.FORWARD, onward=result.onward)
+    return Verdict(job, wire.COMMIT, result)
 
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)

@@ -529,6 +529,19 @@ def test_a_command_is_told_of_the_trace_of_its_job(broker: StubBroker) -> None:
     assert broker.settled() == {b"r-x": ["COMMIT", b"00-ab-cd-01/", None]}
 
 
+def test_a_command_lets_its_jobs_go_on_to_another_queue(broker: StubBroker) -> None:
+    process, peer = start_work(
+        broker, "--json", "work", "q", "--exec", "printf on-; cat", "--forward", "next"
+    )
+    try:
+        broker.deliver(peer, "q", [b"x"])
+        broker.wait_for(wire.SETTLE)
+    finally:
+        said, _ = end_work(process)
+    assert broker.settled() == {b"r-x": ["FORWARD", None, None, ["next", b"on-x", None]]}
+    assert json.loads(said)["forwarded"] == 1
+
+
 def test_work_tells_at_its_end_what_it_has_done(broker: StubBroker) -> None:
     process, peer = start_work(broker, "--json", "work", "q", "--exec", "grep -q good", "--prefetch", "3")
     broker.deliver(peer, "q", [b"good", b"bad", b"good too"])

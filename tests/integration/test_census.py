@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pymongo.database import Database
 
-from fakes import FakeOwners, FakeWorker, a_context
+from fakes import FakeOwners, FakeWorker, a_context, a_maker
 from jobs import NOW, a_job, some_jobs
 from launcher import wait_until
 from sluicemq.errors import NotFound, Unavailable
@@ -32,7 +32,7 @@ class Broker:
         self.time = VirtualTime()
         self.owners = FakeOwners()
         context = a_context(self.owners, timer=self.time)
-        self.queues = Queues(Config.default(), context, lambda _name: documents)
+        self.queues = Queues(Config.default(), context, lambda _name: documents, a_maker())
         self.census = Census(self.queues, context)
         self.counted: list[str] = []
         self.away: Exception | None = None

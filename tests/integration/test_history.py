@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pymongo.database import Database
 
-from fakes import Clock, FakeOwners, a_context
+from fakes import Clock, FakeOwners, a_context, a_maker
 from jobs import NOW
 from launcher import wait_until
 from own_queue import OwnQueue
@@ -44,7 +44,7 @@ class Broker:
         self.time, self.clock, self.chance = VirtualTime(), Clock(), Chance()
         self.clock.time = NOW
         context = a_context(FakeOwners(), clock=self.clock, timer=self.time)
-        self.queues = Queues(Config.default(), context, lambda _name: documents)
+        self.queues = Queues(Config.default(), context, lambda _name: documents, a_maker())
         chance: Any = self.chance
         self.census = Census(self.queues, context)
         self.history = History(

@@ -13,7 +13,7 @@ import gevent
 import pytest
 from pymongo.database import Database
 
-from fakes import FakeWorker, Held, a_context, go_on
+from fakes import FakeWorker, Held, a_context, a_maker, go_on
 from jobs import a_job
 from sluicemq import wire
 from sluicemq.errors import BadQueue, NotFound, Paused, QueueFull
@@ -36,7 +36,7 @@ FEW_QUEUES = BrokerSettings(max_queues=20)
 
 @pytest.fixture
 def queues(documents: Database[dict[str, Any]]) -> Queues:
-    return Queues(Config.default(), a_context(), lambda _name: documents)
+    return Queues(Config.default(), a_context(), lambda _name: documents, a_maker())
 
 
 @pytest.fixture
@@ -205,7 +205,7 @@ def test_a_queue_that_is_opened_after_it_was_paused_elsewhere_is_paused_from_its
     documents: Database[dict[str, Any]], queues: Queues
 ) -> None:
     # Given
-    elsewhere = Queues(Config.default(), queues._context, lambda _name: documents)
+    elsewhere = Queues(Config.default(), queues._context, lambda _name: documents, a_maker())
     elsewhere.pause(elsewhere.open("mail"), wire.INTAKE)
     # When
     queues.follow_pauses()

@@ -45,8 +45,8 @@ class Node:
         self.counters = Counters()
         context = a_context(clock=self.clock, counters=self.counters)
         self.store = ScheduleStore(database)
-        self.queues = Queues(Config.default(), context, lambda _name: database)
         make = JobMaker(self.clock, 1 << 20).make
+        self.queues = Queues(Config.default(), context, lambda _name: database, make)
         self.schedules = Schedules(self.store, self.queues, context, make)
 
     def at(self, when: float) -> None:

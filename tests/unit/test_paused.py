@@ -90,7 +90,7 @@ def test_what_is_born_reserved_and_durable_only_after_the_pause_goes_back(rig: R
 @pytest.fixture
 def queue() -> Queue:
     never_asked: Any = MagicMock()
-    return Queue("mail", Config.default().queue("mail"), never_asked, a_context())
+    return Queue("mail", Config.default().queue("mail"), never_asked, a_context(), never_asked)
 
 
 def test_a_queue_refuses_jobs_while_its_intake_is_paused_and_says_how_to_resume_it(queue: Queue) -> None:

@@ -91,7 +91,8 @@ class SettlingRig:
         store: Any = self.store
         answers: Any = AnswersThatFail()
         self.dispatch = Dispatch(store, context, self)
-        self.settle = Settling(store, context, self.dispatch, answers, backoff)
+        nowhere: Any = None
+        self.settle = Settling(store, context, self.dispatch, answers, nowhere, backoff)
         self.heard: list[dict[int, SluiceError]] = []
         self.store.ready += some_jobs(count, max_attempts=max_attempts, **settings)
         for job in self.store.ready:

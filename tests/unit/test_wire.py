@@ -78,6 +78,21 @@ GOLDEN: dict[str, tuple[tuple[Any, ...], bytes, str]] = {
         b"SETTLE",
         "9205 92 94 c40172 a652454a454354 a3626164 c0 94 c40173 a752454c45415345 c0 c0",
     ),
+    "settle by going on": (
+        (
+            wire.SETTLE,
+            5,
+            [
+                [b"r", wire.FORWARD, None, None, ["next", b"new", {"priority": 3}]],
+                [b"s", wire.FORWARD, None, None, ["next", None, None]],
+            ],
+        ),
+        b"SETTLE",
+        (
+            "9205 92 95 c40172 a7464f5257415244 c0 c0 93 a46e657874 c4036e6577 81 a87072696f72697479 03 "
+            "95 c40173 a7464f5257415244 c0 c0 93 a46e657874 c0 c0"
+        ),
+    ),
     "extend": (
         (wire.EXTEND, 6, [b"r"], 30),
         b"EXTEND",

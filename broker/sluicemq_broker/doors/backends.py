@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from sluicemq.errors import BadFrames
+from sluicemq.errors import SluiceError
 from sluicemq_broker.config import Ack, BrokerSettings, DeviceSettings
 from sluicemq_broker.doors.frontends import FRAME_FACTOR
 from sluicemq_broker.doors.lane_workers import ArrivalWorker, LaneWorker, PopWorker, PullWorker, RepWorker
@@ -168,7 +168,7 @@ class PullBackend(Backend):
 
     def _verdicts(self, lane: Lane, messages: list[list[bytes]]) -> None:
         verdicts = [verdict for frames in messages if (verdict := self._verdict(lane, frames))]
-        size = sum(len(each.detail) for each in verdicts)
+        size = sum(each.size for each in verdicts)
         self._mark.take(len(verdicts), size)
         self.queue.settle(verdicts, Settlement(lambda _: self._mark.give(len(verdicts), size)))
 
@@ -176,7 +176,7 @@ class PullBackend(Backend):
         """What a worker says; if it can't be read, the job whose receipt it names, if any, is given back."""
         try:
             return commit_frames(frames)
-        except BadFrames as error:
+        except SluiceError as error:
             lane.blame()
             self.counters.notice(
                 Count.BAD_VERDICTS, f"at the commit door of queue {self.queue.name}: {error}"

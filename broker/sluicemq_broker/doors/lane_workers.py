@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import gevent
 
 from sluicemq import wire
-from sluicemq.errors import BadFrames
+from sluicemq.errors import SluiceError
 from sluicemq_broker.doors.frontends import PROBE
 from sluicemq_broker.doors.pops import push_anew
 from sluicemq_broker.doors.worker_frames import answer, body, unreadable
@@ -114,7 +114,7 @@ class RepWorker(LaneWorker):
     def _verdict(self, delivery: Delivery, frames: list[bytes]) -> Verdict:
         try:
             return answer(delivery.receipt, frames)
-        except BadFrames as error:
+        except SluiceError as error:
             self._backend.counters.notice(
                 Count.BAD_VERDICTS, f"worker {self.name}, job {delivery.job.id}: {error}"
             )

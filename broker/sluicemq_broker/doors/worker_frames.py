@@ -6,13 +6,14 @@ import json
 from typing import Final
 
 from sluicemq import wire
-from sluicemq.errors import BadFrames
+from sluicemq.errors import BadFrames, SluiceError
 from sluicemq.options import TEN_YEARS
 from sluicemq_broker.job import Job
-from sluicemq_broker.queue import PLAIN, Verdict, read_verdict
+from sluicemq_broker.queue import PLAIN, Onward, Verdict, read_verdict
 
 #: Compared one by one: a result may have megabytes, and its hash would be of all of them.
 _WORDS: Final = tuple(PLAIN)
+_FORWARD: Final = wire.FORWARD.encode()
 
 
 def body(job: Job, *, full: bool) -> list[bytes]:
@@ -27,7 +28,12 @@ def _headers(job: Job) -> bytes:
 
 
 def commit_frames(frames: list[bytes]) -> Verdict:
-    """``[verdict][receipt][reason or result][delay]``; raises :class:`BadFrames`."""
+    """``[verdict][receipt][reason or result][delay]``, or ``[FORWARD][receipt]`` and where to.
+
+    Raises :class:`BadFrames`, and what is wrong with the headers of a FORWARD.
+    """
+    if frames[0] == _FORWARD and len(frames) > 1:
+        return _forward(frames[1], frames[2:])
     if not 2 <= len(frames) <= 4:
         raise BadFrames(
             f"a verdict has 2 to 4 frames ([verdict] [receipt] [reason] [delay]), this one has {len(frames)}"
@@ -36,7 +42,9 @@ def commit_frames(frames: list[bytes]) -> Verdict:
 
 
 def answer(receipt: bytes, frames: list[bytes]) -> Verdict:
-    """A REP worker's answer: ``[result]``, or a verb first; raises :class:`BadFrames`."""
+    """A REP worker's answer: ``[result]``, or a verb first; raises as :func:`commit_frames`."""
+    if frames and frames[0] == _FORWARD:
+        return _forward(receipt, frames[1:])
     if len(frames) == 1 and frames[0] not in _WORDS:
         return Verdict(receipt, wire.COMMIT, frames[0])
     if not 1 <= len(frames) <= 3:
@@ -44,9 +52,19 @@ def answer(receipt: bytes, frames: list[bytes]) -> Verdict:
     return Verdict(receipt, read_verdict(frames[0]), b"".join(frames[1:2]), _delay(frames[2:]))
 
 
-def unreadable(receipt: bytes, error: BadFrames) -> Verdict:
+def unreadable(receipt: bytes, error: SluiceError) -> Verdict:
     """What can't be read is no commit: the job is rolled back, with the reason in its history."""
     return Verdict(receipt, wire.ROLLBACK, f"bad verdict: {error}")
+
+
+def _forward(receipt: bytes, frames: list[bytes]) -> Verdict:
+    """Where a job goes on: ``[queue]``, ``[queue][payload]`` or ``[queue][payload][headers]``."""
+    if not 1 <= len(frames) <= 3:
+        raise BadFrames(f"FORWARD has [queue] [payload] [headers] behind it, not {len(frames)} frames")
+    queue = frames[0].decode("utf-8", "backslashreplace")
+    payload = frames[1] if len(frames) > 1 else None
+    headers = wire.decode_headers(frames[2]) if len(frames) > 2 else {}
+    return Verdict(receipt, wire.FORWARD, onward=(Onward(queue, payload, headers),))
 
 
 def _delay(frames: list[bytes]) -> float | None:

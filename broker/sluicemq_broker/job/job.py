@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
@@ -23,7 +23,7 @@ class State(StrEnum):
          │ │ ├── rollback, release, reclaim ─┘   │                  │  └─ remove_at passes, purge ▶ gone
          │ │ └── take back: popped, not sent ────┼──────────────────┘
          │ ├─ cancel, purge, expire ▶ gone       │
-         │ ├─ promote, change ▶ ready            │
+         │ ├─ promote, change ▶ ready            ├─ forward ▶ ready, in another queue
          │ └─ expire, attempts used up ─┐        │
          │                              ▼        │
          └────── redrive ───────────── dead ◀────┴─ reject, attempts or losses used up
@@ -37,9 +37,9 @@ class State(StrEnum):
     that one is settled. A ``ready`` job whose ``eligible_at`` lies ahead is shown as ``scheduled``.
     A job is remembered for its result, and while its dedupe window is open (in every state: the
     ``dedupe_id`` is its document's, and is another's for the taking once the window is over).
-    Each arrow is one MongoDB statement on one document, so a crash leaves either end of it; a redrive
-    into another queue is one transaction. A paused queue is a guard: without delivery nobody walks
-    ``reserve``, without intake nobody ``push``; both are kept in the collection ``queues``.
+    Each arrow is one MongoDB statement on one document, so a crash leaves either end of it; a forward,
+    and a redrive into another queue, is one transaction. A paused queue is a guard: without delivery
+    nobody walks ``reserve``, without intake nobody ``push``; both are kept in the collection ``queues``.
     """
 
     READY = "ready"
@@ -59,6 +59,12 @@ class OnExpiry(StrEnum):
     DROP = "drop"
     DEAD = "dead"
 
+
+#: Options that a job keeps as it goes on to another queue, by the names of its attributes.
+_INHERITED: Final = (
+    *("headers", "priority", "max_attempts"),
+    *("visibility_timeout", "backoff", "keep_done"),
+)
 
 #: How many failures a job remembers: time, attempt, reason and worker of each.
 ERRORS_KEPT: Final = 10
@@ -101,7 +107,8 @@ class Job:
     ``dedupe_until`` is when another job may have its ``dedupe_id`` (0: it has none); ``dedupe`` itself
     is only known where the job was pushed. ``asked``: somebody waits for its result at the broker that
     took it in; a broker at which nobody does keeps it for a while (:data:`ASKED`). ``size`` is what it
-    takes in memory and on the wire: payload and headers.
+    takes in memory and on the wire: payload and headers. ``story``: fields of its document that tell of its
+    life in other queues, of a job that comes from one.
     """
 
     __slots__ = (
@@ -124,6 +131,7 @@ class Job:
         "remember",
         "seq",
         "size",
+        "story",
         "suspect",
         "visibility_timeout",
     )
@@ -165,6 +173,7 @@ class Job:
         self.attempts = 0
         self.losses = 0
         self.suspect = False
+        self.story: Mapping[str, Any] | None = None
         self.held = NOT_HELD
 
     @property
@@ -196,6 +205,22 @@ class Job:
         """It is no longer in MongoDB, and is pushed again as if it had never been delivered."""
         self.held = NOT_HELD
         self.attempts = 0
+
+    def succeed(self, former: Job, said: Container[str], ttl: float | None, story: Mapping[str, Any]) -> None:
+        """It is this one, gone on from another queue: what is not ``said`` anew is as it was there.
+
+        ``said``: options by their names, and ``payload``; ``ttl``, from now on, was its time to live there.
+        """
+        own = self.size - len(self.payload) if "headers" in said else former.size - len(former.payload)
+        if "payload" not in said:
+            self.payload = former.payload
+        for option in _INHERITED:
+            if option not in said:
+                setattr(self, option, getattr(former, option))
+        if "ttl" not in said and ttl is not None:
+            self.expires_at = self.created_at + ttl
+        self.remember, self.asked, self.story = former.remember, former.asked, story
+        self.size = len(self.payload) + own
 
     def take_name(self, until: float) -> None:
         """Nobody else may have its ``dedupe_id`` until then."""

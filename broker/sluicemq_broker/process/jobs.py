@@ -23,7 +23,7 @@ class Jobs:
 
     def __init__(self, config: Config, ground: Foundation, maker: JobMaker, duties: Duties) -> None:
         context, database = ground.context, ground.settings.database
-        self.queues = Queues(config, context, ground.database)
+        self.queues = Queues(config, context, ground.database, maker.make)
         self.tasks = Tasks(self.queues, context, ground.database)
         self.census = Census(self.queues, context, trusted=lambda: ground.store.reachable)
         self.history = History(self.queues, self.census, context, ground.database, database, ground.host)

@@ -12,7 +12,7 @@ from sluicemq_broker.queue.queues import Queues, check_name, databases
 from sluicemq_broker.queue.schedules import Schedules
 from sluicemq_broker.queue.sweeper import Sweeper
 from sluicemq_broker.queue.tasks import Task, Tasks
-from sluicemq_broker.queue.verdict import PLAIN, Settlement, Verdict, read_verdict
+from sluicemq_broker.queue.verdict import PLAIN, Onward, Settlement, Verdict, read_verdict
 from sluicemq_broker.queue.worker import Delivery, Takes, Worker
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "Delivery",
     "History",
     "Memory",
+    "Onward",
     "Owners",
     "Purge",
     "Push",

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from sluicemq.errors import Dead, Expired, NotFound, SluiceError, Unavailable, Uncertain
 from sluicemq_broker.job import State
 from sluicemq_broker.queue.retry import Retry
 from sluicemq_broker.runtime import Batcher
 from sluicemq_broker.store import Found, QueueStore, Refused
+from sluicemq_devices.hub import nothing
 
 #: Told once: the result of the job, or why there is none.
 Answer = Callable[[bytes | SluiceError], None]
@@ -30,6 +32,16 @@ _MARGIN: Final = 3.0
 _MOST_ENDED: Final = 10_000  # at one look
 
 
+class Asked(Protocol):
+    """Another queue, that can be asked for a job."""
+
+    def ask(self, job_id: str, answer: Answer, on_its_way: Callable[[], None]) -> None:
+        """Call ``answer`` with what became of this job."""
+
+    def forget(self, job_id: str, answer: Answer) -> None:
+        """Whoever gave this to :meth:`ask` does not want it any more."""
+
+
 class _Question(NamedTuple):
     """Someone asks by the id alone, who can't know that there is such a job."""
 
@@ -45,7 +57,7 @@ class Answers:
     that somebody waits for elsewhere is kept with its result for a while (``Job.asked``).
 
     ``held``: the ids of the jobs that this broker holds; ``mortal`` is told which of those that were looked
-    up expire, and when.
+    up expire, and when; ``elsewhere`` gives another queue, to which a job has gone on.
     """
 
     def __init__(
@@ -54,11 +66,14 @@ class Answers:
         retry: Retry,
         held: Container[str] = (),
         mortal: Callable[[str, float], None] = lambda _job_id, _expires_at: None,
+        elsewhere: Callable[[str], Asked] | None = None,
     ) -> None:
         self._store = store
         self._retry = retry
         self._held = held
         self._mortal = mortal
+        self._elsewhere = elsewhere
+        self._followed: dict[str, list[tuple[Asked, Answer]]] = {}
         self._questions: dict[str, list[_Question]] = {}
         self._askers: dict[str, dict[Answer, None]] = {}
         self._durable: dict[str, None] = {}  # stored, in the order in which they are looked at next
@@ -97,11 +112,19 @@ class Answers:
         if job_id in self._askers and not waiting:
             del self._askers[job_id]
             self._forget(job_id)
+            self._follow_no_more(job_id)
 
     def durable(self, ids: Iterable[str], existing: Iterable[str]) -> None:
         """These jobs are stored now; those that existed may have ended before they were asked for."""
         self._durable.update({job_id: None for job_id in ids if job_id in self._askers})
         self._look_ups.extend(existing)
+
+    def follow(self, job_id: str, queue: Asked, on_its_way: Callable[[], None] = nothing) -> None:
+        """The job has gone on to this queue: whoever waits for it here hears what becomes of it there."""
+        self._forget(job_id)
+        hears = partial(self._tell, job_id)
+        self._followed.setdefault(job_id, []).append((queue, hears))
+        queue.ask(job_id, hears, on_its_way)
 
     def look_elsewhere(self, now: float, *, alone: bool) -> None:
         """Every second or so: look for jobs that other brokers have ended; ``now`` is the server's time."""
@@ -152,12 +175,17 @@ class Answers:
 
     def _tell(self, job_id: str, outcome: bytes | SluiceError) -> None:
         self._forget(job_id)
+        self._follow_no_more(job_id)
         for answer in self._askers.pop(job_id, ()):
             answer(outcome)
 
     def _forget(self, job_id: str) -> None:
         self._durable.pop(job_id, None)
         self._missing.discard(job_id)
+
+    def _follow_no_more(self, job_id: str) -> None:
+        for queue, hears in self._followed.pop(job_id, ()):
+            queue.forget(job_id, hears)
 
     def _look_at_next(self, count: int) -> None:
         """Look up so many that were not looked at for longest, and those that were not found just now."""
@@ -196,11 +224,24 @@ class Answers:
         for job_id, questions in asked.items():
             if job_id not in found:
                 self._not_there(job_id, questions)
+            elif found[job_id].forwarded_to:
+                self._goes_on(job_id, found[job_id].forwarded_to, questions)
             elif (outcome := _outcome(job_id, found[job_id])) is not None:
                 self._tell(job_id, outcome)
             else:
                 self._wait_on(job_id, questions)
                 self._may_expire(job_id, found[job_id])
+
+    def _goes_on(self, job_id: str, queue: str, asked: Sequence[_Question]) -> None:
+        """It is in another queue by now; whoever has asked by its id hears from there if it has not ended."""
+
+        def on_its_way() -> None:
+            for each in asked:
+                if self._waits(job_id, each.answer):
+                    each.on_its_way()
+
+        if self._elsewhere and job_id in self and (asked or job_id not in self._followed):
+            self.follow(job_id, self._elsewhere(queue), on_its_way)
 
     def _may_expire(self, job_id: str, found: Found) -> None:
         """It waits for a worker, and somebody for it."""

@@ -20,6 +20,7 @@ from sluicemq_broker.job import Job
 from sluicemq_broker.queue.answers import Answer, Answers
 from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.dispatch import Dispatch
+from sluicemq_broker.queue.forwards import Elsewhere
 from sluicemq_broker.queue.intake import Intake, Push
 from sluicemq_broker.queue.ledger import HIGHEST
 from sluicemq_broker.queue.settling import Settling
@@ -54,7 +55,14 @@ _LAST_TICKS = 3
 class Queue:
     """One queue and its verbs. ``store`` is it in MongoDB, for those that look after what lies there."""
 
-    def __init__(self, name: str, settings: QueueSettings, database: Documents, context: Context) -> None:
+    def __init__(
+        self,
+        name: str,
+        settings: QueueSettings,
+        database: Documents,
+        context: Context,
+        elsewhere: Elsewhere,
+    ) -> None:
         self.name = name
         self.settings = settings
         self.counters = QueueCounters(context.counters, context.timer.now())
@@ -65,9 +73,13 @@ class Queue:
         self._context = mine = replace(context, counters=self.counters, events=self.events)
         self._dispatch = Dispatch(self.store, mine, self)
         expiries = self._dispatch.expiries
-        self._answers = Answers(self.store, mine.retry, self._dispatch.held, expiries.watch_one)
+        self._answers = Answers(
+            self.store, mine.retry, self._dispatch.held, expiries.watch_one, elsewhere.open
+        )
         self._intake = Intake(self.store, mine, self._dispatch.supply, expiries)
-        self._settling = Settling(self.store, mine, self._dispatch, self._answers, settings.retries)
+        self._settling = Settling(
+            self.store, mine, self._dispatch, self._answers, elsewhere, settings.retries
+        )
         self._unreadable = 0
         self._letters: Batcher[UnreadableMessage] = Batcher(self._keep_unreadable, size=_KEPT_AT_ONCE)
         self._over: Batcher[str] = Batcher(self._expire_these, size=_EXPIRED_AT_ONCE)
@@ -94,6 +106,7 @@ class Queue:
         self.counters.add(Count.PUSHED, len(jobs))
         self.counters.add(Count.REPEATED, existing)
         now = self._context.clock.now()
+        self.events.tell(Count.PUSHED, now, ({"job": job.id} for job in jobs))
         self.jobs_ready(sum(job.eligible_at <= now for job in jobs))
         self.jobs_due([job.eligible_at for job in jobs if job.eligible_at > now])
         self._dispatch.expiries.watch(jobs)
@@ -142,8 +155,8 @@ class Queue:
 
     @property
     def committing(self) -> int:
-        """How many commits and pops are being written."""
-        return self._settling.commits.under_way
+        """How many commits, pops and forwards are being written."""
+        return self._settling.under_way
 
     @property
     def held(self) -> int:

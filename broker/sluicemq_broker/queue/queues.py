@@ -10,6 +10,7 @@ from sluicemq.errors import BadQueue, NotFound, QueueFull
 from sluicemq.wire import QUEUE_NAME_RULE, is_queue_name
 from sluicemq_broker.config import Config, QueueSettings
 from sluicemq_broker.queue.context import Context
+from sluicemq_broker.queue.forwards import MakeJob
 from sluicemq_broker.queue.names import nearest
 from sluicemq_broker.queue.pauses import Pauses
 from sluicemq_broker.queue.queue import Queue
@@ -28,9 +29,15 @@ _FEW_SECONDS: Final = 5.0
 
 
 class Queues:
-    """The queues by name. ``database`` gives what lies in MongoDB under the name of a database."""
+    """The queues by name. ``database`` gives what lies in MongoDB under the name of a database.
 
-    def __init__(self, config: Config, context: Context, database: Callable[[str], Documents]) -> None:
+    ``make`` makes the jobs that go on from one of them to another.
+    """
+
+    def __init__(
+        self, config: Config, context: Context, database: Callable[[str], Documents], make: MakeJob
+    ) -> None:
+        self.make = make
         self._config = config
         self._context = context
         self._database = database
@@ -50,7 +57,7 @@ class Queues:
         queue = self._open.get(name)
         if queue is None:
             settings, database = self._config.queue(check_name(name)), self.database_name(name)
-            queue = self._open[name] = Queue(name, settings, self._database(database), self._context)
+            queue = self._open[name] = Queue(name, settings, self._database(database), self._context, self)
             queue.pause(self._pauses.of(database, name))
             for came in self._awaited.pop(name, ()):
                 shielded(came, queue)

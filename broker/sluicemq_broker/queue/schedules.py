@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from random import shuffle
-from typing import Any, Final
+from typing import Final
 
 import gevent
 from gevent.event import AsyncResult
 
 from sluicemq import wire
 from sluicemq.errors import BadHeaders, SluiceError, TooLarge, Unavailable
-from sluicemq_broker.config import SCHEDULE_OPTIONS, QueueSettings, ScheduleSettings
-from sluicemq_broker.job import Job, Misfire, Timetable, plan
+from sluicemq_broker.config import SCHEDULE_OPTIONS, ScheduleSettings
+from sluicemq_broker.job import Misfire, Timetable, plan
 from sluicemq_broker.queue.context import Context
+from sluicemq_broker.queue.forwards import MakeJob
 from sluicemq_broker.queue.intake import Push
 from sluicemq_broker.queue.queues import Queues, check_name
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.store import Schedule, ScheduleStore, Unclear
 
 log = logging.getLogger("broker.schedules")
-
-#: Makes a job of its queue's settings, payload, options and id; raises what is wrong with them.
-MakeJob = Callable[[QueueSettings, bytes, Mapping[str, Any], str], Job]
 
 #: Bytes of the payload of a recurring job, at most: all are read again for each run.
 MOST_PAYLOAD: Final = 64 * 1024

@@ -6,13 +6,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from sluicemq import wire
-from sluicemq.errors import LeaseLost, TooLarge
+from sluicemq.errors import LeaseLost, SluiceError, TooLarge
 from sluicemq_broker.config import MAX_JOB_BYTES
 from sluicemq_broker.job import Backoff, Job
 from sluicemq_broker.queue.answers import Answers
 from sluicemq_broker.queue.commits import Commit, Commits
 from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.dispatch import Dispatch
+from sluicemq_broker.queue.forwards import Elsewhere, Forwards, Going
 from sluicemq_broker.queue.returns import Return, Returns
 from sluicemq_broker.queue.verdict import Settlement, Verdict
 from sluicemq_broker.queue.worker import Delivery, Worker
@@ -38,9 +39,11 @@ class Settling:
         context: Context,
         dispatch: Dispatch,
         answers: Answers,
+        elsewhere: Elsewhere,
         backoff: Backoff = _DEFAULT_BACKOFF,
     ) -> None:
         self.commits = Commits(store, context, dispatch, answers, self._unkept)
+        self.forwards = Forwards(store, context, dispatch, answers, elsewhere, self._refused)
         self.returns = Returns(store, context, dispatch, answers)
         self._dispatch = dispatch
         self._clock = context.clock
@@ -60,11 +63,17 @@ class Settling:
     @property
     def batchers(self) -> tuple[Batcher[Any], ...]:
         """All that is on its way to MongoDB."""
-        return (*self.commits.batchers, *self.returns.batchers)
+        return (*self.commits.batchers, *self.returns.batchers, self.forwards.batcher)
+
+    @property
+    def under_way(self) -> int:
+        """Commits, pops and forwards that are not written yet, or counted as failed."""
+        return self.commits.under_way + self.forwards.under_way
 
     def settle(self, verdicts: Sequence[Verdict], settlement: Settlement) -> None:
         """End the deliveries that these verdicts name; each void receipt is refused and counted."""
         commits: list[Commit] = []
+        going: list[Going] = []
         workers: set[Worker] = set()
         handed: list[float] = []
         for position, verdict in enumerate(verdicts):
@@ -82,9 +91,12 @@ class Settling:
             elif verdict.kind == wire.COMMIT:
                 result = verdict.detail if isinstance(verdict.detail, bytes) else verdict.detail.encode()
                 commits.append(Commit(delivery, result, settlement, position))
+            elif verdict.kind == wire.FORWARD:
+                going.append(Going(delivery, verdict.onward[0], settlement, position))
             else:
                 self._return(delivery, verdict, settlement, position)
         self.commits.commit(commits)
+        self.forwards.forward(going)
         self._dispatch.pace.ended(len(handed))
         now = self._timer.now()
         self._counters.took(Timing.TIME_AT_WORKER, [now - each for each in handed])
@@ -157,11 +169,15 @@ class Settling:
 
     def _unkept(self, commit: Commit, problem: TooLarge) -> None:
         """A result that can't be kept is no result, also where that is found out late."""
-        commit.settlement.problems[commit.position] = problem
-        job_id, reason = commit.delivery.job.id, f"{problem.code}: {problem}"
-        self._counters.notice(Count.TOO_LARGE, f"job {job_id} is rolled back: {problem}")
-        verdict = Verdict(commit.delivery.receipt, wire.ROLLBACK, reason)
-        self._return(commit.delivery, verdict, commit.settlement, commit.position)
+        self._refused(commit, problem)
+
+    def _refused(self, said: Commit | Going, problem: SluiceError) -> None:
+        """A verdict that can't be carried out: its worker hears why, and the job goes back."""
+        said.settlement.problems[said.position] = problem
+        job_id, reason = said.delivery.job.id, f"{problem.code}: {problem}"
+        self._counters.notice(Count.of(problem), f"job {job_id} is rolled back: {problem}")
+        verdict = Verdict(said.delivery.receipt, wire.ROLLBACK, reason)
+        self._return(said.delivery, verdict, said.settlement, said.position)
 
 
 def _reason(verdict: Verdict) -> str:

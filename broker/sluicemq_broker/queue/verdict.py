@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
 
 from sluicemq import wire
 from sluicemq.errors import BadFrames, SluiceError, Unavailable
 from sluicemq_broker.runtime import shielded
 
 
+class Onward(NamedTuple):
+    """Where a job goes on: to which queue, with which payload (None: its own), and options said anew."""
+
+    queue: str
+    payload: bytes | None
+    options: Mapping[str, Any]
+
+
 class Verdict(NamedTuple):
-    """A worker's word on one delivery; ``detail`` is the result (bytes) or the reason (text)."""
+    """A worker's word on one delivery; ``detail`` is the result (bytes) or the reason (text).
+
+    ``onward``, of a FORWARD: where the job goes on.
+    """
 
     receipt: bytes
     kind: str
     detail: bytes | str = b""
     delay: float | None = None
+    onward: tuple[Onward, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Bytes that it keeps until it is written."""
+        return len(self.detail) + sum([len(each.payload or b"") for each in self.onward])
 
 
 class Settlement:
@@ -52,8 +69,9 @@ def read_verdict(kind: bytes) -> str:
     try:
         return PLAIN[kind]
     except KeyError:
-        raise BadFrames(f"verdict {kind[:32]!r} is not COMMIT, ROLLBACK or REJECT") from None
+        raise BadFrames(f"verdict {kind[:32]!r} is not {_WORDS}") from None
 
 
 #: What a plain worker may say, by its frame: RELEASE is the library's.
-PLAIN: Final = {kind.encode(): kind for kind in (wire.COMMIT, wire.ROLLBACK, wire.REJECT)}
+PLAIN: Final = {kind.encode(): kind for kind in (wire.COMMIT, wire.ROLLBACK, wire.REJECT, wire.FORWARD)}
+_WORDS: Final = f"{', '.join(list(PLAIN.values())[:-1])} or {list(PLAIN.values())[-1]}"

@@ -38,6 +38,7 @@ class Count(Metric):
     )
     DELIVERED = "delivered", "jobs given to workers", "jobs", _BY_QUEUE
     COMMITTED = "committed", "jobs done", "jobs", _BY_QUEUE
+    FORWARDED = "forwarded", "jobs that went on to another queue, as their workers said", "jobs", _BY_QUEUE
     UNCOMMITTED = "uncommitted", "commits that were not written, or nobody knows", "jobs", _BY_QUEUE
     ROLLED_BACK = "rolled_back", "jobs given back as failed", "jobs", _BY_QUEUE
     REJECTED = "rejected", "jobs that a worker sent to the dead letters", "jobs", _BY_QUEUE
@@ -189,7 +190,7 @@ class Gauge(Metric):
     WORKERS = "workers", "workers at this broker", "workers", _BY_QUEUE
     IN_FLIGHT = "in_flight", "jobs at workers of this broker", "jobs", _BY_QUEUE
     STORING = "storing", "jobs that have come in and are being written", "jobs"
-    COMMITTING = "committing", "jobs whose commit, or removal by a pop, is being written", "jobs"
+    COMMITTING = "committing", "jobs whose commit or forward, or removal by a pop, is being written", "jobs"
 
     @property
     def kind(self) -> str:
@@ -210,7 +211,7 @@ class Balance(NamedTuple):
 
 #: Every job that comes in, repetitions by the library too.
 WAY_IN: Final = Balance(
-    (Count.RECEIVED, Count.RECURRED, Count.ROUTED, Count.PUSHED_ANEW),
+    (Count.RECEIVED, Count.RECURRED, Count.ROUTED, Count.FORWARDED, Count.PUSHED_ANEW),
     (
         *(Count.PUSHED, Count.REPEATED, Count.DUPLICATES),
         *(Count.REFUSED, Count.UNREADABLE, Count.UNCLEAR, Gauge.STORING),
@@ -220,7 +221,7 @@ WAY_IN: Final = Balance(
 WAY_OUT: Final = Balance(
     (Count.DELIVERED,),
     (
-        *(Count.COMMITTED, Count.UNCOMMITTED, Count.ROLLED_BACK, Count.REJECTED),
+        *(Count.COMMITTED, Count.FORWARDED, Count.UNCOMMITTED, Count.ROLLED_BACK, Count.REJECTED),
         *(Count.RETURNED, Count.TAKEN_AWAY, Gauge.IN_FLIGHT, Gauge.COMMITTING),
     ),
 )

@@ -13,6 +13,7 @@ from sluicemq_broker.store.connection import (
     require_safe,
 )
 from sluicemq_broker.store.documents import QueueDefaults, date, seconds, stored_size
+from sluicemq_broker.store.forwards import Forward, forward
 from sluicemq_broker.store.history import Counted, HistoryStore, Subject, day_of
 from sluicemq_broker.store.inserts import Pushed
 from sluicemq_broker.store.inspect import (
@@ -58,6 +59,7 @@ __all__ = [
     "DeadLetters",
     "Documents",
     "Doubtful",
+    "Forward",
     "Found",
     "Head",
     "HistoryStore",
@@ -93,6 +95,7 @@ __all__ = [
     "connect_for_leases",
     "date",
     "day_of",
+    "forward",
     "require_safe",
     "seconds",
     "stored_size",

@@ -19,7 +19,7 @@ from pymongo.collection import Collection
 from sluicemq.errors import BadFrames, Duplicate, NotFound, SluiceError
 from sluicemq_broker.job import ERRORS_KEPT, State
 from sluicemq_broker.store.connection import Documents, durable, translated
-from sluicemq_broker.store.documents import ENDED_INDEX, INDEXES, Document, date, seconds
+from sluicemq_broker.store.documents import ENDED_INDEX, INDEXES, Document, date, queue_of, seconds
 from sluicemq_broker.store.inspect import collection, selects, stored_state
 from sluicemq_broker.store.transactions import Overtaken, transact
 
@@ -214,7 +214,7 @@ class _Move:
     def __init__(self, source: _Jobs, target: _Jobs, now: float) -> None:
         self._source = source
         self._target = target
-        revived = _revived(now, f"redriven from {source.name.removeprefix(collection(''))}")
+        revived = _revived(now, f"redriven from {queue_of(source.name)}")
         # What has the same dedupe_id there was pushed there, and goes before it.
         self._update = [*revived, {"$unset": ["dedupe_id", "dedupe_until"]}]
 
@@ -228,7 +228,7 @@ class _Move:
     def _movable(self, ids: list[str], redriven: Redriven) -> list[str]:
         """Those that are dead still, without those whose id the other queue has: these are refused."""
         there = {each["_id"] for each in self._target.find({"_id": {"$in": ids}}, {"_id": 1})}
-        name = self._target.name.removeprefix(collection(""))
+        name = queue_of(self._target.name)
         redriven.refused |= {
             each: Duplicate(f"queue {name!r} has a job {each!r} already", each)
             for each in ids

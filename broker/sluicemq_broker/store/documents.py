@@ -8,6 +8,8 @@ One document per job from birth to end::
      losses?, suspect?, headers?, expires_at?, remember?,
      asked?,                                           somebody waits for its result at some broker
      dedupe_id?, dedupe_until?,                        together, until another job takes them over
+     passed?: [{queue, accepted_at, at, attempts, worker, hold}],   the last 20 queues that it came through
+     forwarded_to?,                                    of what it left behind in one of these: a trace
      owner?, reserved_at?, hold?,                      while reserved; hold: while done, too
      errors?: [{at, attempt, reason, worker}],         the last 10 failures
      result?, done_by?, worker?, started_at?,          once done
@@ -36,6 +38,9 @@ from sluicemq_broker.job import BOUNDS, KINDS, Backoff, Job, OnExpiry, State
 
 #: 2: the indexes that nearly no job is in are sparse.
 SCHEMA: Final = 2
+
+#: How the collections of queues begin.
+QUEUE_PREFIX: Final = "queue."
 
 Document = dict[str, Any]
 
@@ -164,18 +169,25 @@ def document(job: Job, now: datetime, defaults: QueueDefaults) -> Document:
         born["headers"] = job.headers
     if job.expires_at is not None:
         born["expires_at"] = date(job.expires_at)
-    if job.remember is not None or job.asked:
-        born |= _wanted(job)
+    if job.remember is not None or job.asked or job.story:
+        born |= _beside(job)
     if job.dedupe:
         born["dedupe_id"] = job.dedupe.id
         born["dedupe_until"] = date(job.dedupe_until)
     return born
 
 
-def _wanted(job: Job) -> Document:
-    """Who wants its result: anybody for so many seconds, or somebody who waits."""
-    remembered = {} if job.remember is None else {"remember": job.remember}
-    return {**remembered, "asked": True} if job.asked else remembered
+def _beside(job: Job) -> Document:
+    """Who wants its result, anybody for so many seconds or somebody who waits; its life in other queues."""
+    told = dict(job.story or {})
+    if job.remember is not None:
+        told["remember"] = job.remember
+    return {**told, "asked": True} if job.asked else told
+
+
+def queue_of(collection: str) -> str:
+    """The queue whose jobs lie in this collection."""
+    return collection.removeprefix(QUEUE_PREFIX)
 
 
 class Unreadable(Exception):

@@ -21,6 +21,7 @@ from sluicemq_broker.store.documents import (
     ENDED_INDEX,
     EXPIRY_INDEX,
     ORDER,
+    QUEUE_PREFIX,
     READY_INDEX,
     RESERVED_INDEX,
     SCHEMA,
@@ -47,7 +48,6 @@ _MOMENT = 1e-9  # seconds
 #: Priorities among which the oldest ready job is looked for.
 _PRIORITIES = 32
 
-_PREFIX = "queue."
 COUNTED_STATES = (State.READY, SCHEDULED, State.RESERVED, State.DONE, State.DEAD)
 _INDEX_OF = {State.READY: READY_INDEX, SCHEDULED: READY_INDEX, State.RESERVED: RESERVED_INDEX}
 
@@ -77,7 +77,7 @@ class Inspector:
         """The queues that have a collection."""
         with translated():
             found = self._database.list_collection_names(filter={"name": {"$regex": "^queue\\."}})
-        return sorted(name.removeprefix(_PREFIX) for name in found)
+        return sorted(name.removeprefix(QUEUE_PREFIX) for name in found)
 
     def counts(self, queue: str, now: float) -> dict[str, Any]:
         """``{ready, scheduled, reserved, done, dead, exact}``, in a few ms however many there are.
@@ -87,7 +87,7 @@ class Inspector:
         random sample is (within some 5 % of all, which MongoDB counts itself). What has expired counts as
         nothing, though the sweep may not have come to it.
         """
-        jobs = self._database[_PREFIX + queue]
+        jobs = self._database[QUEUE_PREFIX + queue]
         with translated():
             total = jobs.estimated_document_count()  # of no use alone after a crash of MongoDB
             if not total and jobs.find_one({}, {"_id": 1}) is None:
@@ -110,7 +110,7 @@ class Inspector:
 
         One step in the index for each priority in use, of the ``_PRIORITIES`` highest: more are rare.
         """
-        jobs = self._database[_PREFIX + queue]
+        jobs = self._database[QUEUE_PREFIX + queue]
         due, below = list[float](), float(2**31)
         with translated():
             for _ in range(_PRIORITIES):
@@ -136,7 +136,7 @@ class Inspector:
         shown: list[Document] = []
         with translated():
             these = selects(state, now) | (_alive(now) if stored_state(state) == State.READY else {})
-            found = self._database[_PREFIX + queue].find(these, batch_size=_PAGE)
+            found = self._database[QUEUE_PREFIX + queue].find(these, batch_size=_PAGE)
             for each in found.sort(_order(state)).limit(limit):
                 shown.append(_shown(each, state))
                 weight = _weight(each)
@@ -150,7 +150,7 @@ class Inspector:
     def show(self, queue: str, job_id: str, now: float) -> Document:
         """All that is stored of one job; raises :class:`NotFound`."""
         with translated():
-            found = self._database[_PREFIX + queue].find_one({"_id": job_id})
+            found = self._database[QUEUE_PREFIX + queue].find_one({"_id": job_id})
         if found is None:
             raise NotFound(f"job {job_id!r} is not there in queue {queue!r}")
         state, due = _plain(found.get("state")), _plain(found.get("eligible_at"))
@@ -167,7 +167,7 @@ class NewerSchema(Unavailable):
 
 def collection(queue: str) -> str:
     """The name of a queue's collection."""
-    return _PREFIX + queue
+    return QUEUE_PREFIX + queue
 
 
 #: The states that can be asked for; ``scheduled`` is a ``ready`` job that is not due yet.

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from pymongo import UpdateMany, UpdateOne
 
+from sluicemq.errors import LeaseLost, Uncertain
 from sluicemq_broker.job import ERRORS_KEPT, Job, State
 from sluicemq_broker.store.documents import Document, QueueDefaults, date, document, failure, seconds
 
@@ -52,6 +53,7 @@ class Found:
     """What is known of a job by its id; ``expired``: it is dead, as no worker took it in time.
 
     ``expires_at``: when that happens to a ready one, should no worker take it; None: never.
+    ``forwarded_to``: the queue in which it has gone on.
     """
 
     state: State
@@ -60,6 +62,7 @@ class Found:
     reason: str
     expired: bool = False
     expires_at: float | None = None
+    forwarded_to: str = ""
 
 
 def held(job: Job) -> Document:
@@ -111,6 +114,30 @@ def _done(completed: Completed, now: float) -> Document:
         "remove_at": date(job.kept_until(now) or now),
     }
     return {"$set": ended, "$unset": _HELD if job.keep_done else {**_HELD, "payload": ""}}
+
+
+def traced(job: Job, worker: str, started_at: float, now: float, until: float, to: str) -> Document:
+    """The update that leaves a trace of a job that has gone on to queue ``to``: ``done``, till then."""
+    gone_on = {
+        "state": State.DONE,
+        "done_by": job.owner,
+        "worker": worker,
+        "forwarded_to": to,
+        "started_at": date(started_at),
+        "ended_at": date(now),
+        "remove_at": date(until),
+    }
+    return {"$set": gone_on, "$unset": _HELD if job.keep_done else {**_HELD, "payload": ""}}
+
+
+def lost(job_id: str) -> LeaseLost:
+    """What a verdict on a job hears that somebody else has by now."""
+    return LeaseLost(f"job {job_id} is no longer held under this receipt")
+
+
+def uncertain(job_id: str) -> Uncertain:
+    """What a verdict on a job hears that is gone."""
+    return Uncertain(f"job {job_id} is gone, whether by this verdict is not known")
 
 
 def not_done(job: Job) -> UpdateOne:
@@ -191,11 +218,15 @@ def found(stored: dict[str, Any]) -> Found:
         str(last.get("reason", "")),
         expired=last.get("reason") == EXPIRED and not last.get("worker") and stored["state"] == State.DEAD,
         expires_at=seconds(expires_at) if waits and isinstance(expires_at, datetime) else None,
+        forwarded_to=str(stored.get("forwarded_to", "")),
     )
 
 
 #: What is read of a job to tell what became of it.
-FOUND: Final = {"state": 1, "owner": 1, "result": 1, "expires_at": 1, "errors": {"$slice": -1}}
+FOUND: Final = {
+    **dict.fromkeys(("state", "owner", "result", "expires_at", "forwarded_to"), 1),
+    "errors": {"$slice": -1},
+}
 
 
 def _dead(now: float, defaults: QueueDefaults) -> Document:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from pymongo.client_session import ClientSession
 from pymongo.errors import BulkWriteError
 
-from sluicemq.errors import LeaseLost, SluiceError, Uncertain
+from sluicemq.errors import SluiceError
 from sluicemq_broker.job import Job, OnExpiry, State
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.store.claims import BY_ID, CLAIM_BYTES, Claim, Claims
@@ -43,9 +43,11 @@ from sluicemq_broker.store.outcomes import (
     done_alike,
     found,
     letter,
+    lost,
     not_done,
     reclaimed,
     rolled_back,
+    uncertain,
 )
 from sluicemq_broker.store.unreadable import Strange, set_aside, set_ownerless_aside
 
@@ -78,6 +80,11 @@ class QueueStore:
         self._notice = notice
         self._prepared = False
         self._claims = Claims(self.jobs, defaults, self._set_aside)
+
+    @property
+    def defaults(self) -> QueueDefaults:
+        """The queue's settings, which its jobs don't repeat."""
+        return self._defaults
 
     def reconfigure(self, defaults: QueueDefaults) -> None:
         """Let the queue's settings be these from the next statement on."""
@@ -198,9 +205,9 @@ class QueueStore:
             with applied():
                 left = self._there(jobs)
         gone = [each.id for each in jobs if each.id not in left]
-        problems: dict[str, SluiceError] = {each: _lost(each) for each in left}
+        problems: dict[str, SluiceError] = {each: lost(each) for each in left}
         if len(gone) > removed:
-            problems.update({each: _uncertain(each) for each in gone})
+            problems.update({each: uncertain(each) for each in gone})
         return problems
 
     def _there(self, jobs: Sequence[Job]) -> set[str]:
@@ -227,12 +234,12 @@ class QueueStore:
             ids = [each.job.id for each in completed if each.job.id not in too_long]
             wanted = {"done_by": 1, "hold": 1}
             there = {each["_id"]: each for each in self.jobs.find({"_id": {"$in": ids}}, wanted)}
-        lost: dict[str, SluiceError] = {}
+        missed: dict[str, SluiceError] = {}
         for each in (one.job for one in completed):
             found = there.get(each.id)
             if not found or (found.get("done_by"), found.get("hold")) != (each.owner, each.hold):
-                lost[each.id] = _lost(each.id) if found else _uncertain(each.id)
-        return lost | too_long
+                missed[each.id] = lost(each.id) if found else uncertain(each.id)
+        return missed | too_long
 
     def _complete_each(self, completed: Sequence[Completed], now: float) -> dict[str, SluiceError]:
         """One by one, so that a job whose document would come to over 16 MiB takes no other with it."""
@@ -371,11 +378,3 @@ class QueueStore:
         with translated():
             stored = list(self.jobs.find({"_id": {"$in": list(ids)}}, FOUND))
         return {each["_id"]: found(each) for each in stored if each.get("state") in _STATES}
-
-
-def _lost(each: str) -> LeaseLost:
-    return LeaseLost(f"job {each} is no longer held under this receipt")
-
-
-def _uncertain(each: str) -> Uncertain:
-    return Uncertain(f"job {each} is gone, whether by this verdict is not known")

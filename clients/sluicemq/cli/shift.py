@@ -9,6 +9,7 @@ from collections.abc import Callable
 from sluicemq import wire
 from sluicemq.cli.output import Session
 from sluicemq.errors import Reject, Release, SluiceError
+from sluicemq.forward import Forward
 from sluicemq.job import Job
 from sluicemq.worker import Worker
 
@@ -24,7 +25,7 @@ class Shift:
     """Gives the jobs of a queue to ``task``, until a signal, the count or the end of the queue."""
 
     def __init__(
-        self, session: Session, queue: str, task: Callable[[Job], bytes | None], *,
+        self, session: Session, queue: str, task: Callable[[Job], bytes | Forward | None], *,
         prefetch: int, concurrency: int, count: int | None, pop: bool = False, wait_for_queue: bool = False,
         on_stop: Callable[[], None] | None = None,
     ) -> None:  # fmt: skip
@@ -47,6 +48,8 @@ class Shift:
         """What became of the jobs; verdicts that came too late are told apart from those."""
         late = self._worker.late_by_kind
         counts = {name: self._counts[verb] - late.get(verb, 0) for name, verb in _VERDICTS.items()}
+        if forwarded := self._counts[wire.FORWARD]:
+            counts["forwarded"] = forwarded - late.get(wire.FORWARD, 0)
         return counts | ({"too_late": sum(late.values())} if late else {})
 
     def run(self, *, until_drained: bool) -> None:
@@ -57,7 +60,7 @@ class Shift:
         if self._fault is not None:
             raise self._fault
 
-    def _handle(self, job: Job) -> bytes | None:
+    def _handle(self, job: Job) -> bytes | Forward | None:
         self._note(+1)
         verdict = wire.ROLLBACK
         try:
@@ -71,7 +74,7 @@ class Shift:
             self._worker.stop()
             raise Release from impossible
         else:
-            verdict = wire.COMMIT
+            verdict = wire.FORWARD if isinstance(result, Forward) else wire.COMMIT
             return result
         finally:
             with self._change:

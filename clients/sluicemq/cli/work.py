@@ -18,6 +18,7 @@ from sluicemq.claim import MOST_CLAIMED
 from sluicemq.cli.output import Session, Unwritable, printable, span
 from sluicemq.cli.shift import Impossible, Shift
 from sluicemq.errors import Reject, Rollback
+from sluicemq.forward import Forward
 from sluicemq.job import Job
 from sluicemq.worker import STOP_TIMEOUT
 
@@ -31,6 +32,7 @@ _NAMED = 5  # jobs that are waited for
 @click.argument("queue")
 @click.option("--exec", "command", metavar="CMD", help="Run CMD in a shell for each job.")
 @click.option("--print", "show", is_flag=True, help="Print each payload on a line, and commit it.")
+@click.option("--forward", "onward", metavar="QUEUE", help="With --exec: let each job go on to QUEUE, with stdout as its payload.")  # noqa: E501 # fmt: skip
 @click.option("--prefetch", type=click.IntRange(1), default=1, show_default=True, help="Jobs held at a time.")
 @click.option("--concurrency", type=click.IntRange(1), default=1, show_default=True, help="Jobs run at a time.")  # noqa: E501 # fmt: skip
 @click.option("--count", type=click.IntRange(1), metavar="N", help="Stop after N jobs, one at a time.")
@@ -39,19 +41,21 @@ _NAMED = 5  # jobs that are waited for
 @click.option("--wait", "waits", is_flag=True, help="Wait for a queue that is not there yet.")
 @click.pass_obj
 def work(
-    session: Session, queue: str, command: str | None, prefetch: int, concurrency: int, count: int | None,
-    *, show: bool, drain: bool, pops: bool, waits: bool,
+    session: Session, queue: str, command: str | None, onward: str | None, prefetch: int, concurrency: int,
+    count: int | None, *, show: bool, drain: bool, pops: bool, waits: bool,
 ) -> None:  # fmt: skip
     """Work on the jobs of a QUEUE until SIGTERM or Ctrl-C.
 
     CMD gets the payload on stdin and JOB_ID, JOB_QUEUE and JOB_ATTEMPT in its environment, and
-    TRACEPARENT and TRACESTATE if the job's headers have them. Exit
-    status 0 commits, with stdout as the result; 100 rejects; any other gives the job back. The
-    reason is the last line of its stderr, which is also passed through. If CMD can't be run at all
-    (126, 127), the job is left as it was and the work ends.
+    TRACEPARENT and TRACESTATE if the job's headers have them. Exit status 0 commits, with stdout as
+    the result (with --forward: the job goes on, with stdout as its payload); 100 rejects; any other
+    gives the job back. The reason is the last line of its stderr, which is also passed through. If
+    CMD can't be run at all (126, 127), the job is left as it was and the work ends.
     """
     if (command is None) == (not show):
         raise click.UsageError("give one of --exec and --print")
+    if onward and (command is None or pops):
+        raise click.UsageError("--forward goes with --exec, and not with --pop")
     if count and concurrency > 1:
         raise click.UsageError("--count takes one job at a time: leave --concurrency out")
     if count and pops:
@@ -59,7 +63,7 @@ def work(
     with session.client() as client:
         client.ping()
     _log_to_stderr()
-    task: _Task = _Print(session) if command is None else _Exec(session, command)
+    task: _Task = _Print(session) if command is None else _Exec(session, command, onward)
     shift = Shift(
         session, queue, task, prefetch=prefetch, concurrency=concurrency, count=count, pop=pops,
         wait_for_queue=waits, on_stop=task.stopping,
@@ -100,7 +104,7 @@ def pop(session: Session, queue: str, count: int, wait: float) -> None:
 class _Task(Protocol):
     """What is done with each job."""
 
-    def __call__(self, job: Job) -> bytes | None: ...
+    def __call__(self, job: Job) -> bytes | Forward | None: ...
 
     def stopping(self) -> None: ...
 
@@ -131,12 +135,13 @@ class _Print:
 class _Exec:
     """Runs the command, and says at the end how it went."""
 
-    def __init__(self, session: Session, command: str) -> None:
+    def __init__(self, session: Session, command: str, onward: str | None) -> None:
         self._session = session
         self._command = command
+        self._onward = onward
         self._running: dict[subprocess.Popen[bytes], tuple[Job, float]] = {}
 
-    def __call__(self, job: Job) -> bytes:
+    def __call__(self, job: Job) -> bytes | Forward:
         status, output, errors = self._run(job)
         with contextlib.suppress(OSError):  # a stderr that nobody reads is not the job's fault
             click.echo(errors, nl=False, err=True)
@@ -149,7 +154,7 @@ class _Exec:
             raise Reject(reason)
         if status:
             raise Rollback(reason)
-        return output
+        return Forward(self._onward, output) if self._onward else output
 
     def stopping(self) -> None:
         """Say what is waited for, if anything: a command finishes its job, however long that takes."""

@@ -26,7 +26,7 @@ _EXTEND_TIMEOUT = 30.0
 
 
 class Verdict(NamedTuple):
-    """What became of a job: a verdict of the wire, its detail (result or reason) and a delay.
+    """What became of a job: a verdict of the wire, its result or reason, a delay, where it goes on.
 
     ``span``: that of its settlement, where somebody traces.
     """
@@ -35,7 +35,18 @@ class Verdict(NamedTuple):
     verb: str
     detail: bytes | str | None = None
     delay: float | None = None
+    onward: list[Any] | None = None
     span: Any = None
+
+    @property
+    def row(self) -> list[Any]:
+        """As it stands in a SETTLE."""
+        return wire.verdict_row(self.job.receipt, self.verb, self.detail, self.delay, self.onward)
+
+    @property
+    def size(self) -> int:
+        """About how many bytes that has."""
+        return len(self.detail or "") + (len(self.onward[1] or b"") if self.onward else 0)
 
 
 class Assignment:
@@ -184,7 +195,7 @@ class Assignment:
             verdict = verdicts.popleft()
             if verdict.job.epoch == epoch:
                 batch.append(verdict)
-                size += len(verdict.detail or "")
+                size += verdict.size
             else:
                 self._drop(verdict)
         return batch
@@ -199,15 +210,14 @@ class Assignment:
 
         self._settling += 1
         spans = [(at, verdict.span) for at, verdict in enumerate(batch) if verdict.span is not None]
-        rows = [wire.verdict_row(job.receipt, verb, detail, delay) for job, verb, detail, delay, _ in batch]
-        self._connection.request(wire.SETTLE, rows, answered=answered)
+        self._connection.request(wire.SETTLE, [each.row for each in batch], answered=answered)
 
     def _note_refused(self, batch: list[Verdict], value: Any, error: SluiceError | None) -> None:
         if error is not None:
             value = [(0, error.code, f"and all {len(batch)} of the message: {error}")]
             for verdict in batch[1:]:
                 self._note_late(verdict)
-        for position, code, text in value or ():
+        for position, code, text, *_ in value or ():
             verdict = batch[position]
             self._note_late(verdict)
             self._connection.post(

@@ -7,7 +7,7 @@ from typing import Any, Final
 from sluicemq import wire
 from sluicemq.errors import BadFrames, Duplicate, SluiceError
 from sluicemq.options import LONGEST_ID, TEN_YEARS
-from sluicemq_broker.queue import Verdict
+from sluicemq_broker.queue import Onward, Verdict
 
 Fields = list[Any]
 
@@ -56,9 +56,19 @@ def verdict_entry(entry: Any) -> Verdict:
         ]:
             if kind in _VERDICTS and 0 <= (delay or 0) <= LONGEST_DELAY:
                 return Verdict(receipt, kind, detail or b"", delay)
+        case [bytes() as receipt, wire.FORWARD, None, None, onward]:
+            return Verdict(receipt, wire.FORWARD, onward=(_onward(onward),))
     raise BadFrames(
-        "a verdict is [receipt, COMMIT|ROLLBACK|REJECT|RELEASE, detail or nil, delay in seconds or nil]"
+        "a verdict is [receipt, COMMIT|ROLLBACK|REJECT|RELEASE, detail or nil, delay in seconds or nil] "
+        "or [receipt, FORWARD, nil, nil, [queue, payload or nil, headers or nil]]"
     )
+
+
+def _onward(entry: Any) -> Onward:
+    match entry:
+        case [str() as queue, (None | bytes()) as payload, (None | dict()) as headers]:
+            return Onward(queue, payload, headers or _NO_HEADERS)
+    raise BadFrames("where a job goes on is [queue, payload as bin or nil, headers or nil]")
 
 
 def ready_options(rest: Fields) -> tuple[bool, bool, bool]:

@@ -1,0 +1,83 @@
+"""Orders on their way through several queues: a chain, with a choice in it.
+
+Each stage is a worker of a queue of its own, returns where the order goes on, and may run anywhere, as often
+as you like::
+
+    orders ── checked ──▶ payments ── paid ──▶ parcels ──▶ "sent 3 cups"
+                              └── refused ───▶ reminders ──▶ "reminded of 3 cups"
+
+Run every stage here with ``python pipelines.py work``, and ask with ``python pipelines.py order 3 cups``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from contextlib import ExitStack
+from typing import Any
+
+from sluicemq import Forward, Job, Producer, Reject, Worker
+
+
+def check(job: Job) -> Forward:
+    """The first stage: what is no order goes no further."""
+    order = json.loads(job.payload)
+    if order["count"] < 1:
+        raise Reject(f"an order of {order['count']} is none")
+    return Forward("payments", json.dumps({**order, "price": 5 * order["count"]}).encode())
+
+
+def pay(job: Job) -> Forward:
+    """The choice: who can't pay is reminded, in an hour or so; small orders are paid before large ones."""
+    order = json.loads(job.payload)
+    if order["price"] > order["purse"]:
+        return Forward("reminders", delay=order.get("patience", 3600))
+    return Forward("parcels", priority=max(0, 100 - order["count"]))
+
+
+def send(job: Job) -> bytes:
+    """The end of the chain: its result is what whoever has ordered hears."""
+    order = json.loads(job.payload)
+    return f"sent {order['count']} {order['what']}".encode()
+
+
+def remind(job: Job) -> bytes:
+    """The other end."""
+    order = json.loads(job.payload)
+    return f"reminded of {order['count']} {order['what']}".encode()
+
+
+STAGES = {"orders": check, "payments": pay, "parcels": send, "reminders": remind}
+
+
+def order(endpoint: str, timeout: float = 60.0, **order: Any) -> bytes:
+    """What becomes of an order."""
+    with Producer(endpoint) as producer:
+        return producer.call("orders", json.dumps(order).encode(), timeout)
+
+
+def main() -> None:
+    """What the command line says."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--endpoint", default="tcp://127.0.0.1:5550")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("work", help="run a worker of every stage")
+    ordering = commands.add_parser("order", help="order something, and wait for what becomes of it")
+    ordering.add_argument("count", type=int)
+    ordering.add_argument("what")
+    ordering.add_argument("--purse", type=int, default=100)
+    ordering.add_argument("--patience", type=float, default=1.0)
+    options = parser.parse_args()
+    if options.command == "order":
+        said = {key: getattr(options, key) for key in ("count", "what", "purse", "patience")}
+        print(order(options.endpoint, **said).decode())
+        return
+    with ExitStack() as stages:
+        *others, (queue, handler) = STAGES.items()
+        for name, stage in others:
+            stages.enter_context(Worker(options.endpoint, name, stage, prefetch=10))
+        Worker(options.endpoint, queue, handler, prefetch=10).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""``kill -9`` of a broker around each statement of a forward, and replies that are lost: one job, always."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+
+from faults.mongo_messages import Command
+from faults.proxied import Delivered, RawClient, SharedQueue, shared_queue
+from launcher import wait_until
+from sluicemq import Client, Producer, wire
+
+NEXT = "next"
+#: A transaction that a killed broker has left open keeps its jobs for so long.
+SECONDS = 2
+
+
+@pytest.fixture(scope="module")
+def running(mongo_uri: str) -> Iterator[SharedQueue]:
+    with (
+        MongoClient[dict[str, Any]](mongo_uri) as mongo,
+        shared_queue(mongo_uri, 1, "first", lease=1.0) as it,
+    ):
+        before = lives(mongo, SECONDS)
+        yield it
+        lives(mongo, before)
+
+
+def lives(mongo: MongoClient[dict[str, Any]], seconds: int) -> int:
+    """Let MongoDB end transactions so long after whoever began them has gone; returns what it was."""
+    return int(mongo.admin.command("setParameter", 1, transactionLifetimeLimitSeconds=seconds)["was"])
+
+
+@pytest.fixture
+def shared(running: SharedQueue) -> Iterator[SharedQueue]:
+    yield running
+    running.close()
+    running.jobs.delete_many({})
+    running.database[f"queue.{NEXT}"].delete_many({})
+
+
+def on(name: str, queue: str) -> Any:
+    def chosen(command: Command) -> bool:
+        return command.name == name and (not queue or command.collection == f"queue.{queue}")
+
+    return chosen
+
+
+STATEMENTS = {
+    "read": on("find", "first"),
+    "leave": on("delete", "first"),
+    "arrive": on("insert", NEXT),
+    "commit": on("commitTransaction", ""),
+}
+
+
+def there(shared: SharedQueue) -> list[tuple[str, str, bytes]]:
+    """Every job there is, in whatever queue."""
+    return [
+        (name, each["state"], each["payload"])
+        for name in ("first", NEXT)
+        for each in shared.database[f"queue.{name}"].find()
+    ]
+
+
+@pytest.mark.parametrize("statement", STATEMENTS)
+@pytest.mark.parametrize("applied", [False, True])
+def test_a_broker_killed_around_a_statement_leaves_the_job_in_one_queue(
+    shared: SharedQueue, statement: str, *, applied: bool
+) -> None:
+    # Given a worker whose job is to go on
+    proxy, broker = shared.a.proxy, shared.a.process
+    with Producer(shared.a.endpoint) as producer:
+        producer.push("first", b"job", id="a").wait(60)
+    worker, job = a_worker(shared)
+    # When the broker is killed where that statement is not carried out, or has no answer yet
+    chosen = STATEMENTS[statement]
+    reached = proxy.hold(chosen) if applied else proxy.delay(chosen)
+    worker.send(wire.SETTLE, [[job.receipt, wire.FORWARD, None, None, [NEXT, b"on", None]]])
+    reached.wait()
+    broker.kill()
+    proxy.pass_all()
+    broker.restart()
+    # Then it is in one place, and can be worked on there: a transaction that is not committed is no more
+    gone_on = statement == "commit" and applied
+    expected = (NEXT, "ready", b"on") if gone_on else ("first", "ready", b"job")
+    wait_until(lambda: there(shared) == [expected], what=f"{expected}, but {there(shared)}")
+    with Client(shared.a.endpoint) as client, client.reserve(expected[0], 1, 60) as claim:
+        assert [job.id for job in claim] == ["a"]
+        claim.commit()
+
+
+@pytest.mark.parametrize("statement", STATEMENTS)
+def test_a_reply_that_is_lost_costs_nothing_and_the_worker_hears_that_it_is_done(
+    shared: SharedQueue, statement: str
+) -> None:
+    with Producer(shared.a.endpoint) as producer:
+        producer.push("first", b"job", id="a").wait(60)
+    worker, job = a_worker(shared)
+    cut = shared.a.proxy.cut(STATEMENTS[statement])
+    answer = worker.ask(wire.SETTLE, [[job.receipt, wire.FORWARD, None, None, [NEXT, b"on", None]]])
+    cut.wait()
+    assert answer == []
+    assert there(shared) == [(NEXT, "ready", b"on")]
+
+
+def a_worker(shared: SharedQueue) -> tuple[RawClient, Delivered]:
+    """A worker that has the first job."""
+    worker = shared.client(shared.a)
+    worker.ready(1)
+    (job,) = worker.take()
+    return worker, job

@@ -1,0 +1,258 @@
+"""Workers that let their jobs go on to other queues, through every door."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from secrets import token_hex
+from typing import Any
+
+import pytest
+import zmq
+
+from launcher import BrokerProcess, wait_until
+from own_queue import SECONDS
+from plain_clients import AT_ONCE, BrokerUnderTest, receive, serving, spare
+from sluicemq import BadHeaders, BadQueue, Client, Duplicate, Forward, Job, Producer, Reply, Worker, wire
+
+
+@pytest.fixture(scope="module")
+def shared(mongo_uri: str) -> Iterator[BrokerUnderTest]:
+    devices = spare(ask=16, ack=2)
+    with serving(mongo_uri, devices, queues=AT_ONCE, poll=0.2, http="127.0.0.1:0") as broker:
+        yield broker
+
+
+@pytest.fixture
+def broker(shared: BrokerUnderTest) -> Iterator[BrokerUnderTest]:
+    yield shared
+    shared.close_sockets()
+    assert "Traceback" not in shared.process.log_text()
+
+
+@pytest.fixture
+def endpoint(broker: BrokerUnderTest) -> str:
+    return broker.doors["smq"]
+
+
+@pytest.fixture
+def name() -> str:
+    return token_hex(6)
+
+
+@contextmanager
+def working(endpoint: str, handlers: dict[str, Callable[[Job], Any]], prefetch: int = 8) -> Iterator[None]:
+    """A worker of each of these queues."""
+    with ExitStack() as workers:
+        for queue, handler in handlers.items():
+            workers.enter_context(Worker(endpoint, queue, handler, prefetch=prefetch))
+        yield
+
+
+# ------------------------------------------------------------------------- the library
+
+
+def test_a_chain_of_queues_and_who_asked_at_its_beginning_hears_its_end(endpoint: str, name: str) -> None:
+    # Given
+    first, second, third = (f"{name}-{number}" for number in (1, 2, 3))
+    seen: list[tuple[str, str, int]] = []
+
+    def note(job: Job) -> None:
+        seen.append((job.queue, job.id, job.attempt))
+
+    def load(job: Job) -> Forward:
+        note(job)
+        return Forward(second, job.payload + b" loaded")
+
+    def change(job: Job) -> Forward:
+        note(job)
+        if job.attempt == 1:
+            raise ValueError("again")
+        return Forward(third)
+
+    def store(job: Job) -> bytes:
+        note(job)
+        return job.payload + b" stored"
+
+    # When
+    with working(endpoint, {first: load, second: change, third: store}), Producer(endpoint) as producer:
+        result = producer.call(first, b"cat", SECONDS, id="cat", keep_done=60)
+    # Then
+    assert result == b"cat loaded stored"
+    assert seen == [(first, "cat", 1), (second, "cat", 1), (second, "cat", 2), (third, "cat", 1)]
+    with Client(endpoint) as client:
+        shown = client.show(third, "cat")
+        assert [(each["queue"], each["attempts"]) for each in shown["passed"]] == [(first, 1), (second, 2)]
+        assert client.show(first, "cat")["forwarded_to"] == second
+        assert client.result(first, "cat") == b"cat loaded stored"  # asked for where it was pushed
+
+
+def test_a_worker_chooses_where_a_job_goes_on_and_with_which_options(
+    broker: BrokerUnderTest, endpoint: str, name: str
+) -> None:
+    for size in ("small", "large"):
+        broker.make(f"{name}-{size}")
+
+    def sort(job: Job) -> Forward:
+        size = "large" if len(job.payload) > 3 else "small"
+        return Forward(f"{name}-{size}", priority=9, headers={"size": size})
+
+    with Producer(endpoint) as producer, working(endpoint, {name: sort}), Client(endpoint) as client:
+        for payload in (b"cat", b"elephant", b"ox"):
+            producer.push(name, payload)
+        for size, payloads in (("small", [b"cat", b"ox"]), ("large", [b"elephant"])):
+            with client.reserve(f"{name}-{size}", len(payloads), SECONDS) as claim:
+                assert sorted(job.payload for job in claim) == sorted(payloads)
+                assert {(job.priority, job.headers["size"]) for job in claim} == {(9, size)}
+                claim.commit()
+
+
+def test_a_claimed_job_goes_on_and_one_that_can_not_is_told_why_and_given_back(
+    endpoint: str, name: str
+) -> None:
+    other = f"{name}-other"
+    with Producer(endpoint) as producer, Client(endpoint) as client:
+        for each in ("a", "b"):
+            producer.push(name, b"x", id=each)
+        producer.push(other, b"its own", id="a")
+        producer.flush()
+        claim = client.reserve(name, 2, SECONDS)
+        jobs = {job.id: job for job in claim}
+        with pytest.raises(Duplicate, match="has a job 'a' already"):
+            jobs["a"].forward(other)
+        jobs["b"].forward(other, b"y")
+        assert client.show(other, "b")["payload"] == b"y"
+        again = client.show(name, "a")
+        assert again["errors"][-1]["reason"][:9] == "DUPLICATE"
+        assert again["attempts"] == 1
+
+
+def test_a_queue_with_no_name_and_options_that_are_none_are_refused(endpoint: str, name: str) -> None:
+    with Producer(endpoint) as producer, Client(endpoint) as client:
+        for _ in range(2):
+            producer.push(name, b"x")
+        producer.flush()
+        with client.reserve(name, 2, SECONDS) as claim:
+            with pytest.raises(BadQueue, match="no queue name"):
+                claim.jobs[0].forward("no name!")
+            with pytest.raises(BadHeaders, match="priority"):
+                claim.jobs[1].forward("other", priority=1000)
+        with pytest.raises(TypeError, match="dedupe_id"):
+            Forward("other", dedupe_id="x")
+
+
+def test_a_thousand_jobs_go_on_each_once_and_all_is_accounted_for(
+    broker: BrokerUnderTest, endpoint: str, name: str
+) -> None:
+    forwarded = broker.counter("forwarded")
+    came: list[bytes] = []
+    ends = f"{name}-end"
+    with (
+        working(
+            endpoint, {name: lambda _job: Forward(ends), ends: lambda job: came.append(job.payload)}, 200
+        ),
+        Producer(endpoint) as producer,
+    ):
+        for number in range(1000):
+            producer.push(name, b"%d" % number)
+        wait_until(lambda: len(came) >= 1000, SECONDS)
+    assert sorted(came, key=int) == [b"%d" % number for number in range(1000)]
+    assert broker.counter("forwarded") == forwarded + 1000
+
+
+# ------------------------------------------------------------------------- plain sockets
+
+
+@pytest.mark.parametrize(
+    ("frames", "payload"),
+    [([], b"work"), ([b"new"], b"new"), ([b""], b""), ([b"new", b'{"priority": 7}'], b"new")],
+)
+def test_a_rep_worker_forwards_and_the_asker_hears_the_next_one(
+    broker: BrokerUnderTest, frames: list[bytes], payload: bytes
+) -> None:
+    first, second = broker.take("ask"), broker.take("ask")
+    asker = broker.socket(zmq.REQ, first.front)
+    here, there = (broker.socket(zmq.REP, each.back) for each in (first, second))
+    asker.send(b"work")
+    receive(here)
+    here.send_multipart([b"FORWARD", second.queue.encode(), *frames])
+    assert receive(there) == [payload]
+    there.send(b"done by the second")
+    assert receive(asker) == [b"done by the second"]
+
+
+@pytest.mark.parametrize(
+    ("frames", "reason"),
+    [
+        ([], "FORWARD has"),
+        ([b"a", b"b", b"c", b"d"], "FORWARD has"),
+        ([b"no name!"], "BAD_QUEUE"),
+        ([b"next", b"x", b"{no json"], "headers"),
+        ([b"next", b"x", b'{"id": "other"}'], "BAD_HEADERS"),
+    ],
+)
+def test_a_forward_that_can_not_be_read_or_done_is_a_rollback_with_that_reason(
+    broker: BrokerUnderTest, frames: list[bytes], reason: str
+) -> None:
+    doors = broker.take("ask")
+    worker = broker.socket(zmq.REP, doors.back)
+    broker.ask(doors.front, b"", b'{"reply": "accepted", "max_attempts": 1}', b"work")
+    receive(worker)
+    worker.send_multipart([b"FORWARD", *frames])
+    assert reason in broker.dead_letter(doors.queue)["reason"]
+
+
+def test_a_pull_worker_forwards_by_its_commit_door(broker: BrokerUnderTest, name: str) -> None:
+    doors = broker.take("ack")
+    broker.make(name)
+    worker = broker.socket(zmq.PULL, doors.back)
+    broker.push(doors.front, b"work")
+    receipt, _ = receive(worker)
+    broker.push(doors.commit, b"FORWARD", receipt, name.encode(), b"new")
+    broker.await_count(name, "ready", 1)
+    assert broker.admin.peek(name)[0]["payload"] == b"new"
+
+
+def test_a_verdict_that_comes_twice_moves_one_job_once(broker: BrokerUnderTest, name: str) -> None:
+    smq = broker.smq()
+    smq.ask(wire.PUSH, name, [["a", b"x", None]])
+    assert smq.ask(wire.READY, name, 1).verb == wire.OK
+    receipt = smq.delivery()[0][0]
+    row = [receipt, wire.FORWARD, None, None, [f"{name}-2", None, None]]
+    assert smq.ask(wire.SETTLE, [row]).fields == [[]]
+    (problem,) = smq.ask(wire.SETTLE, [row]).fields[0]
+    assert problem[:2] == [0, "LEASE_LOST"]
+    assert broker.counts(f"{name}-2")["ready"] == 1
+
+
+# ------------------------------------------------------------------------- several brokers
+
+
+def test_who_asks_at_another_broker_follows_the_job_through_all_queues(
+    broker: BrokerUnderTest, mongo_uri: str, name: str
+) -> None:
+    # Given an asker at one broker, and all workers at another one
+    database = broker.collection(name).database.name
+    other = BrokerProcess(mongo_uri, database, config={"broker": {"poll": 0.2}, "devices": []})
+    first, second, third = (f"{name}-{number}" for number in (1, 2, 3))
+    began, go_on = threading.Event(), threading.Event()
+
+    def hold(_job: Job) -> Forward:
+        began.set()
+        assert go_on.wait(SECONDS)
+        return Forward(second)
+
+    with other, Producer(broker.doors["smq"]) as producer:
+        handlers: dict[str, Callable[[Job], Any]] = {
+            first: hold,
+            second: lambda _job: Forward(third, b"third"),
+            third: lambda job: job.payload,
+        }
+        with working(other.doors["smq"], handlers):
+            reply: Reply = producer.submit(first, b"x")
+            assert began.wait(SECONDS)
+            # When
+            go_on.set()
+            # Then
+            assert reply.result(SECONDS) == b"third"

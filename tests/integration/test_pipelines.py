@@ -1,0 +1,47 @@
+"""The worked example of pipelines, run as its README says."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from launcher import TIMEOUT, BrokerProcess
+
+PROGRAM = Path(__file__).parents[2] / "examples" / "pipelines" / "pipelines.py"
+
+
+@pytest.fixture(scope="module")
+def endpoint(mongo_uri: str) -> Iterator[str]:
+    with BrokerProcess(mongo_uri, config={"devices": []}) as broker:
+        address = broker.doors["smq"]
+        command = [sys.executable, str(PROGRAM), "--endpoint", address, "work"]
+        with subprocess.Popen(command, stderr=subprocess.DEVNULL) as worker:
+            try:
+                yield address
+            finally:
+                worker.terminate()
+                worker.wait(TIMEOUT)
+
+
+def ordered(endpoint: str, *arguments: str) -> tuple[int, str]:
+    command = [sys.executable, str(PROGRAM), "--endpoint", endpoint, "order", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=2 * TIMEOUT, check=False)
+    return done.returncode, (done.stdout + done.stderr).strip()
+
+
+def test_an_order_goes_down_the_chain_to_its_end(endpoint: str) -> None:
+    assert ordered(endpoint, "3", "cups") == (0, "sent 3 cups")
+
+
+def test_a_stage_chooses_another_end(endpoint: str) -> None:
+    assert ordered(endpoint, "30", "cups", "--patience", "0.1") == (0, "reminded of 30 cups")
+
+
+def test_who_has_ordered_hears_that_a_stage_rejects(endpoint: str) -> None:
+    status, said = ordered(endpoint, "0", "cups")
+    assert status == 1
+    assert "an order of 0 is none" in said
