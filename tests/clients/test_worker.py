@@ -73,6 +73,9 @@ def failing(job: Job) -> Any:
     return 42
 
 
+NO_RESULT = "the handler returned int, expected bytes, a Forward or None"
+
+
 @pytest.mark.parametrize(
     ("payload", "verdict"),
     [
@@ -85,7 +88,7 @@ def failing(job: Job) -> Any:
         (b"release", ["RELEASE", None, None]),
         (b"error", ["ROLLBACK", "OSError: disk full", None]),
         (b"exit", ["ROLLBACK", "SystemExit: 3", None]),
-        (b"number", ["ROLLBACK", "TypeError: the handler returned int, expected bytes, a Forward or None", None]),
+        (b"number", ["ROLLBACK", f"TypeError: {NO_RESULT}", None]),
     ],
 )
 def test_what_the_handler_does_is_the_verdict(broker: StubBroker, payload: bytes, verdict: list[Any]) -> None:
