@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings
 from pymongo import MongoClient
 
 import launcher
+from redis_server import RedisServer
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -109,6 +110,13 @@ def mongo_uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield _uri_of(store, folder)
     finally:
         _end(store)
+
+
+@pytest.fixture(scope="session")
+def redis_url() -> Iterator[str]:
+    """The URL of a real Redis that lasts as long as the session."""
+    with RedisServer() as server:
+        yield server.url
 
 
 @pytest.fixture

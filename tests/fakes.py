@@ -13,7 +13,7 @@ from jobs import NOW, ids
 from sluicemq.errors import LeaseLost, SluiceError, Uncertain
 from sluicemq_broker.doors.frames import JobMaker
 from sluicemq_broker.job.job import NOT_HELD, Hold, Job
-from sluicemq_broker.queue.context import Context
+from sluicemq_broker.queue.context import Context, Tell, nobody
 from sluicemq_broker.queue.forwards import MakeJob
 from sluicemq_broker.queue.memory import Memory
 from sluicemq_broker.queue.retry import Retry
@@ -71,6 +71,7 @@ def a_context(
     retry: Retry | None = None,
     memory: Memory | None = None,
     timer: Timer | None = None,
+    tell: Tell = nobody,
 ) -> Context:
     """What every part needs; what is not given is a fake, or the real thing where it needs no MongoDB."""
     return Context(
@@ -80,6 +81,7 @@ def a_context(
         retry or Retry(),
         memory or Memory(),
         timer or Timer(),
+        tell=tell,
     )
 
 

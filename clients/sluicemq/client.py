@@ -198,8 +198,8 @@ class Client:
     def pause(self, queue: str, what: str = wire.DELIVERY) -> list[str]:
         """Pause ``delivery`` (workers get no jobs) or ``intake`` (pushes are refused) of a queue.
 
-        It holds for all brokers (here at once, elsewhere within a second) and over restarts, until
-        :meth:`resume`. Running jobs go on. Returns all that is paused of the queue now.
+        It holds for all brokers and over restarts, until :meth:`resume`. Running jobs go on. Returns all
+        that is paused of the queue now.
         """
         return list(self._read(wire.PAUSE, queue, what))
 

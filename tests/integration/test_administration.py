@@ -387,7 +387,7 @@ def test_the_statistics_tell_how_long_the_oldest_waits_and_how_fast_it_goes(queu
     with working(queue.first, queue.name):
         queue.push(*[b"x"] * 30)
         wait_until(lambda: queue.counts()["rates"]["committed"] > 0, what="a rate")
-        wait_until(lambda: queue.counts()["reserved"] == queue.counts()["ready"] == 0, what="an empty queue")
+        wait_until(lambda: (now := queue.counts())["reserved"] == now["ready"] == 0, what="an empty queue")
     assert queue.counts()["oldest_ready_age"] is None
     # When
     queue.push(b"y")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import gevent
@@ -59,13 +58,11 @@ class Broker:
 
 
 @pytest.fixture
-def brokers(documents: Database[dict[str, Any]]) -> Iterator[tuple[Broker, Broker]]:
+def brokers(documents: Database[dict[str, Any]]) -> tuple[Broker, Broker]:
     """Two, and the stream ``prices`` with ten messages."""
     one, other = Broker(documents, "b1"), Broker(documents, "b2")
     one.publish(10)
-    yield one, other
-    for each in (one, other):
-        each.streams.stop()
+    return one, other
 
 
 def wait_until_it_has_vanished(broker: Broker) -> None:

@@ -62,7 +62,7 @@ def test_a_job_is_counted_from_its_push_to_its_commit(web: Web, jobs: OwnQueue) 
     for _ in range(3):
         jobs.push()
     with Worker(jobs.endpoint, jobs.queue, lambda _job: None):
-        wait_until(lambda: not jobs.counts()["reserved"] + jobs.counts()["ready"], what="the work")
+        wait_until(lambda: not ((now := jobs.counts())["reserved"] + now["ready"]), what="the work")
     # Then
     seen = wait_until(
         lambda: (found := scrape(web)).value("sluicemq_jobs_committed_total", queue=jobs.queue) == 3 and found

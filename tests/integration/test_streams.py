@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import gevent
@@ -105,17 +105,13 @@ def time() -> Time:
 
 
 @pytest.fixture
-def brokers(documents: Database[dict[str, Any]], time: Time) -> Iterator[Callable[..., Broker]]:
+def brokers(documents: Database[dict[str, Any]], time: Time) -> Callable[..., Broker]:
     """Makes brokers on one MongoDB."""
-    made: list[Broker] = []
 
     def make(**settings: Any) -> Broker:
-        made.append(Broker(documents, time, **settings))
-        return made[-1]
+        return Broker(documents, time, **settings)
 
-    yield make
-    for each in made:
-        each.streams.stop()
+    return make
 
 
 @pytest.fixture

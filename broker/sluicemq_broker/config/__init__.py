@@ -2,8 +2,9 @@
 
 from sluicemq_broker.config.loading import Config, ConfigError, Problem, load
 from sluicemq_broker.config.mongo_uri import MongoUri
+from sluicemq_broker.config.redis_url import RedisUrl
 from sluicemq_broker.config.reloading import Change, changes, taken_over
-from sluicemq_broker.config.rules import SCHEDULE_OPTIONS
+from sluicemq_broker.config.rules import SCHEDULE_OPTIONS, BusForm
 from sluicemq_broker.config.settings import (
     ENVIRONMENT,
     MAX_JOB_BYTES,
@@ -26,6 +27,7 @@ __all__ = [
     "SCHEDULE_OPTIONS",
     "Ack",
     "BrokerSettings",
+    "BusForm",
     "Change",
     "Config",
     "ConfigError",
@@ -33,6 +35,7 @@ __all__ = [
     "MongoUri",
     "Problem",
     "QueueSettings",
+    "RedisUrl",
     "RouteSettings",
     "ScheduleSettings",
     "StreamSettings",

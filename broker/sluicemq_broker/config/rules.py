@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
+from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -17,7 +18,17 @@ from typing import Any, Final, NamedTuple
 from sluicemq.options import OPTIONS, TEN_YEARS, Option
 from sluicemq.wire import QUEUE_NAME_RULE, is_queue_name
 from sluicemq_broker.config import mongo_uri as uris
+from sluicemq_broker.config import redis_url
 from sluicemq_devices.doors import Endpoint, parse_endpoint
+
+
+class BusForm(StrEnum):
+    """How brokers that share a database tell each other at once what to look at; or a :class:`RedisUrl`."""
+
+    AUTO = "auto"
+    LOCAL = "local"
+    MONGODB = "mongodb"
+    OFF = "off"
 
 
 class Rule(NamedTuple):
@@ -176,6 +187,16 @@ def _mongodb_uri(value: Any) -> uris.MongoUri:
     return uris.MongoUri.read(value)
 
 
+def _event_bus(value: Any) -> BusForm | redis_url.RedisUrl:
+    if isinstance(value, redis_url.RedisUrl):
+        return value
+    if value in list(BusForm):
+        return BusForm(value)
+    if isinstance(value, str) and value.startswith("redis"):
+        return redis_url.RedisUrl.read(value)
+    raise ValueError(event_bus.expected + _hint(value, BusForm))
+
+
 def _host(value: Any) -> str:
     if not isinstance(value, str) or not re.fullmatch(r"\*|[A-Za-z0-9._-]+|[0-9A-Fa-f:]+", value):
         raise ValueError(host.expected)
@@ -233,6 +254,7 @@ job_headers = Rule("a table of job options", _job_headers)
 #: ``~`` is the user's home.
 folder = Rule("a folder", _folder)
 mongodb_uri = Rule(uris.EXPECTED, _mongodb_uri)
+event_bus = Rule(f"one of {', '.join(BusForm)}, or {redis_url.EXPECTED}", _event_bus)
 #: ``*`` is every interface.
 host = Rule('a host name or an address without a port, as in "0.0.0.0"', _host)
 #: Where the HTTP door listens; empty: nowhere.

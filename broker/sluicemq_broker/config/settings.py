@@ -24,6 +24,7 @@ from sluicemq.options import OPTIONS
 from sluicemq.wire import LONGEST_NAME
 from sluicemq_broker.config import rules
 from sluicemq_broker.config.mongo_uri import MongoUri
+from sluicemq_broker.config.redis_url import RedisUrl
 from sluicemq_broker.job import BOUNDS, KINDS, Backoff, Misfire, OnExpiry, Timetable
 from sluicemq_devices.doors import Endpoint, tcp_address
 from sluicemq_devices.relays import Kind
@@ -108,6 +109,12 @@ class BrokerSettings:
         rules.optional(rules.folder),
         "folder of the embedded MongoDB; by default the user's data folder",
     )
+    event_bus: rules.BusForm | RedisUrl = _setting(
+        rules.BusForm.AUTO,
+        rules.event_bus,
+        "how brokers that share a database hear of each other's jobs, pauses and messages at once: over that "
+        "MongoDB (auto, unless it is embedded), within one process (local), over Redis, or not (off)",
+    )
     lease: float = _setting(15.0, rules.seconds(above=0), "seconds a silent broker keeps its reservations")
     heartbeat: float = _setting(
         2.0, rules.seconds(above=0), "seconds between signs of life to and from workers"
@@ -136,7 +143,11 @@ class BrokerSettings:
     log_format: str = _setting(
         "text", rules.one_of("text", "json"), "one line or one JSON object each", live=True
     )
-    poll: float = _setting(1.0, rules.seconds(above=0), "seconds between looks for jobs of other brokers")
+    poll: float = _setting(
+        1.0,
+        rules.seconds(above=0),
+        "seconds between looks for what other brokers have done, whatever was told; or up to a quarter more",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

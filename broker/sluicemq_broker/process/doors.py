@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import gevent
 
+from sluicemq_broker.bus import BusKind
 from sluicemq_broker.config import Config, DeviceSettings
 from sluicemq_broker.doors import (
     Admin,
@@ -19,7 +20,7 @@ from sluicemq_broker.doors import (
     StreamDevice,
     StreamSide,
 )
-from sluicemq_broker.process.duties import Duty
+from sluicemq_broker.process.duties import Duty, poll
 from sluicemq_broker.process.foundation import Foundation
 from sluicemq_broker.process.jobs import Jobs
 from sluicemq_broker.store import SubscriptionStore
@@ -51,7 +52,8 @@ class Doors:
         )
         ground.memory.follow(self._follow_memory)
         streaming = StreamContext(ground.clock, counters, ground.context.retry)
-        self._streams = Streams(config, streaming, ground.database)
+        self._streams = Streams(config, streaming, ground.database, ground.bus.channel)
+        ground.bus.on(BusKind.STREAM, self._streams.told_stored)
         subscriptions = Subscriptions(self._streams, streaming, ground.owners, self._subscriptions_of)
         self._streams.keep(subscriptions.unread)
         self._devices = [self._device(each) for each in config.devices]
@@ -84,7 +86,7 @@ class Doors:
         """What is done at the doors again and again."""
         settings = self._ground.settings
         yield Duty("streams: what is kept of them", settings.lease, self._streams.sweep)
-        yield Duty("streams: a look for who waits, whatever was told", settings.poll, self._streams.look)
+        yield poll("streams: a look for who waits, whatever was told", settings.poll, self._streams.look)
         yield Duty("heartbeats of library sessions", settings.heartbeat / 2, self._sessions.beat)
 
     def describe(self) -> dict[str, Any]:
@@ -122,10 +124,6 @@ class Doors:
     def stop(self) -> None:
         """Close them, but HTTP; what a lane still held is pushed anew."""
         _all_at_once(part.stop for part in (*self._devices, self._sessions))
-
-    def stop_streams(self) -> None:
-        """Nobody reads any more."""
-        self._streams.stop()
 
     def stop_http(self) -> None:
         """Close what is left."""

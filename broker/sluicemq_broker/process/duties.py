@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from random import uniform
+from typing import Final, NamedTuple
 
 import gevent
 from gevent.event import Event
@@ -15,12 +16,22 @@ from sluicemq_broker.runtime import Count, Counters
 log = logging.getLogger("broker")
 
 
+#: The share of a poll's time by which each may be longer.
+_JITTER: Final = 0.25
+
+
 class Duty(NamedTuple):
-    """``step`` is done every so many ``seconds``; ``what`` names it where it fails."""
+    """``step`` is done every so many ``seconds``, or up to ``jitter`` times more; ``what`` names it."""
 
     what: str
     seconds: float
     step: Callable[[], None]
+    jitter: float = 0.0
+
+
+def poll(what: str, seconds: float, step: Callable[[], None]) -> Duty:
+    """A look for what other brokers have done, whatever they told of it; they don't look in step."""
+    return Duty(what, seconds, step, _JITTER)
 
 
 class Duties:
@@ -54,5 +65,5 @@ class Duties:
             log.exception("%s failed", what)
 
     def _repeat(self, duty: Duty) -> None:
-        while not self._stopping.wait(duty.seconds):
+        while not self._stopping.wait(duty.seconds * uniform(1.0, 1.0 + duty.jitter)):  # noqa: S311 - no secret
             self.attempt(duty.what, duty.step)

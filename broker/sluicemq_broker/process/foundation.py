@@ -10,13 +10,15 @@ from contextlib import suppress
 from typing import Final
 
 from sluicemq.errors import SluiceError, Unavailable
-from sluicemq_broker.config import Config
+from sluicemq_broker.bus import EventBus, LocalTransport, RedisTransport, Transport
+from sluicemq_broker.config import BusForm, Config, RedisUrl
 from sluicemq_broker.process.duties import Duty
 from sluicemq_broker.queue import Context, Memory, Owners, databases
 from sluicemq_broker.runtime import Counters, Turns
 from sluicemq_broker.store import (
     EVERY,
     Documents,
+    EventRing,
     LeaseStore,
     ServerClock,
     StoreState,
@@ -32,11 +34,12 @@ log = logging.getLogger("broker")
 
 
 class Foundation:
-    """``lost``: told of each id of this broker that another has declared dead."""
+    """``lost``: told of each id of this broker that another has declared dead. ``alone``: none can come."""
 
-    def __init__(self, config: Config, uri: str, lost: Callable[[str], None]) -> None:
+    def __init__(self, config: Config, uri: str, lost: Callable[[str], None], *, alone: bool) -> None:
         settings = config.broker
         self.settings = settings
+        self._alone = alone
         self.host = socket.gethostname()
         self.name = f"{self.host}:{os.getpid()}"
         self.counters = Counters()
@@ -50,6 +53,7 @@ class Foundation:
         self.owners = Owners(own, self.clock, self.name, settings.lease, leases, lost=lost)
         self.memory = Memory(settings.hwm, settings.hwm_bytes)
         self.context = Context(self.owners, self.clock, self.counters, memory=self.memory)
+        self.bus = EventBus(self._transport, self.owners.shares, self.counters)
 
     def database(self, name: str) -> Documents:
         """A database of the MongoDB that this broker uses."""
@@ -97,3 +101,14 @@ class Foundation:
 
     def _measure(self) -> None:
         self.clock.measure(self._mongo_for_leases)
+
+    def _transport(self, database: str) -> Transport | None:
+        """What carries events between the brokers on a database; None: they poll."""
+        form = self.settings.event_bus
+        if form == BusForm.OFF:
+            return None
+        if form == BusForm.LOCAL or (form == BusForm.AUTO and self._alone):
+            return LocalTransport(database)
+        if isinstance(form, RedisUrl):
+            return RedisTransport(form.text, database)
+        return EventRing(self.database(database))

@@ -7,9 +7,10 @@ from contextlib import suppress
 from typing import Final
 
 from sluicemq.errors import SluiceError
+from sluicemq_broker.bus import BusKind
 from sluicemq_broker.config import Config
 from sluicemq_broker.doors import JobMaker
-from sluicemq_broker.process.duties import Duties, Duty
+from sluicemq_broker.process.duties import Duties, Duty, poll
 from sluicemq_broker.process.foundation import Foundation
 from sluicemq_broker.queue import Census, History, Queues, Schedules, Sweeper, Tasks
 from sluicemq_broker.store import Inspector, LeaseStore, ScheduleStore
@@ -23,7 +24,10 @@ class Jobs:
 
     def __init__(self, config: Config, ground: Foundation, maker: JobMaker, duties: Duties) -> None:
         context, database = ground.context, ground.settings.database
-        self.queues = Queues(config, context, ground.database, maker.make)
+        self.queues = Queues(config, context, ground.database, maker.make, ground.bus.channel)
+        ground.bus.on(BusKind.READY, self.queues.told_ready)
+        ground.bus.on(BusKind.ENDED, self.queues.told_ended)
+        ground.bus.on(BusKind.QUEUES, self.queues.told_orders)
         self.tasks = Tasks(self.queues, context, ground.database)
         self.census = Census(self.queues, context, trusted=lambda: ground.store.reachable)
         self.history = History(self.queues, self.census, context, ground.database, database, ground.host)
@@ -47,6 +51,8 @@ class Jobs:
         ground.begin_lease()
         if alone:
             ground.owners.end_others()
+        else:
+            self._duties.attempt("a look at who else is there", ground.owners.beat)
         self.schedules.configure(self._config.schedules)
         self._sweeper.sweep()
         self.tasks.prepare()
@@ -59,9 +65,9 @@ class Jobs:
         yield Duty("sweep of gone owners and expired jobs", settings.lease, self._sweeper.sweep)
         yield Duty("audit of our reservations against memory", settings.lease, self._sweeper.audit)
         yield Duty("long orders of brokers that are gone", settings.lease, self.tasks.take_up)
-        yield Duty("time-outs, askers, jobs of other brokers", settings.poll, self.tick)
-        yield Duty("queues that workers wait for", settings.poll, self.queues.look_for_awaited)
-        yield Duty("pauses that any broker was told of", settings.poll, self.queues.follow_pauses)
+        yield poll("time-outs, askers, jobs of other brokers", settings.poll, self.tick)
+        yield poll("queues that workers wait for", settings.poll, self.queues.look_for_awaited)
+        yield poll("pauses that any broker was told of", settings.poll, self.queues.follow_pauses)
         yield Duty("counts of the queues, one after the other", settings.poll, self.census.tick)
         yield Duty("recurring jobs", settings.poll, self.schedules.tick)
         if settings.history:

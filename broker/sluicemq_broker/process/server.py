@@ -33,7 +33,7 @@ class Server:
     def __init__(self, config: Config, uri: str, *, alone: bool) -> None:
         self.config = config
         self._alone = alone
-        self._ground = Foundation(config, uri, self._drop)
+        self._ground = Foundation(config, uri, self._drop, alone=alone)
         self.counters = self._ground.counters
         self._duties = Duties(self.counters)
         maker = JobMaker(self._ground.clock, config.broker.max_job_bytes)
@@ -53,6 +53,7 @@ class Server:
         self._duties.start([self._ground.watching()])
         self._ground.prepare()
         self._jobs.prepare(alone=self._alone)
+        self._ground.bus.start(self._jobs.queues.databases)
         self._doors.start()
         for part in (self._ground, self._jobs, self._doors):
             self._duties.start(part.duties())
@@ -90,8 +91,8 @@ class Server:
         self._write_what_came(timeout * _WRITING_SHARE)
         self._await_workers(self._deadline.left - timeout * _WRITING_SHARE)
         self._release_all()
+        self._ground.bus.stop()  # what was given back is told of before we are gone
         self._duties.stop()
-        self._doors.stop_streams()
         self._deadline.until(lambda: self._duties.ended, at_least=_LAST_WRITES)
         if was_open:
             self._say_what_was_counted()

@@ -25,6 +25,8 @@ _EXPIRED_KNOWN: Final = 1000
 #: second, at most: a net for what nobody has thought of, at a thousandth of a processor.
 _ROUND: Final = 30.0
 _FEW: Final = 200
+#: Jobs that are looked at when another broker says that it has ended some; of more the next look tells.
+_SOON: Final = 100
 #: So many seconds after the last sight of another broker, what it has ended is looked for still.
 _GRACE: Final = 60.0
 #: What other brokers have ended so many seconds ago is read again: their clocks, and writes that take long.
@@ -140,6 +142,10 @@ class Answers:
         if len(self._durable) > _LOOKED_UP_AT_ONCE and not self._looks.busy:
             since, self._looked = min(self._looked, now - _MARGIN), now - _MARGIN
             self._looks.add(since)
+
+    def ended_elsewhere(self) -> None:
+        """Another broker has ended jobs that somebody waits for: look at some, the others have their turn."""
+        self._look_at_next(_SOON)
 
     def check(self, ids: Iterable[str] | None = None) -> None:
         """These jobs, by default all, may have ended without a word: look whether they have."""

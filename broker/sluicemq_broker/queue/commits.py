@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from sluicemq.errors import SluiceError, TooLarge, Uncertain
+from sluicemq_broker.bus import BusKind
 from sluicemq_broker.job import ASKED, Job
 from sluicemq_broker.queue.answers import Answers
 from sluicemq_broker.queue.context import Context
@@ -62,6 +63,7 @@ class Commits:
         self._retry = context.retry
         self._counters = context.counters
         self._events = context.events
+        self._tell = context.tell
         self._verdicts = context.memory.verdicts
         self._commits: Batcher[Commit] = Batcher(
             self._write_all,
@@ -116,10 +118,12 @@ class Commits:
         now = self._clock.now()
         removed: list[Job] = []
         kept: list[Commit] = []
+        awaited = False
         for each in commits:
             job = each.delivery.job
             if job.asked and job.id not in self._answers:  # it is another broker where somebody waits
                 job.keep_result(ASKED)
+                awaited = True
             if job.kept_until(now) is None:
                 removed.append(job)
             else:
@@ -131,6 +135,8 @@ class Commits:
         if self._events.wanted:
             done = [each.delivery for each in commits if each.delivery.job.id not in problems]
             self._events.tell(Count.COMMITTED, now, ({"job": each.job.id, **_by(each)} for each in done))
+        if awaited:
+            self._tell(BusKind.ENDED, 0)
         for each in commits:
             problem = problems.get(each.delivery.job.id)
             if problem:

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from sluicemq_broker.bus import BusKind
 from sluicemq_broker.queue.memory import Memory
 from sluicemq_broker.queue.owners import Owners
 from sluicemq_broker.queue.retry import Retry
 from sluicemq_broker.runtime import Counters, Events, Timer
 from sluicemq_broker.store import ServerClock
 
+#: Tells other brokers what has happened in a queue; the number is the event's.
+Tell = Callable[[BusKind, int], None]
+
+
+def nobody(_kind: BusKind, _number: int) -> None:
+    """There is no other broker."""
+
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What is the same for all queues of a broker, but that each has ``counters`` of its own.
+    """What is the same for all queues of a broker, but that each has ``counters`` and ``tell`` of its own.
 
     ``clock``: the time of MongoDB's server, in which jobs have their times; ``timer``: that of this
     process; ``retry``: how a statement goes on when MongoDB is away; ``owners``: under which id jobs are
-    held; ``memory``: the bounds over all queues; ``events``: who hears of what happens to jobs.
+    held; ``memory``: the bounds over all queues; ``events``: who hears of what happens to jobs; ``tell``:
+    what other brokers should look at again.
     """
 
     owners: Owners
@@ -27,3 +37,4 @@ class Context:
     memory: Memory = field(default_factory=Memory)
     timer: Timer = field(default_factory=Timer)
     events: Events = field(default_factory=Events)
+    tell: Tell = nobody

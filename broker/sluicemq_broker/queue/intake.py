@@ -86,7 +86,7 @@ class Intake:
         ``seq`` starts from the clock, so that it rises over restarts, and about so between brokers.
         """
         now = self._last_now = max(self._last_now, self._clock.now())
-        seq = max(self._last_seq, int(now * 1e6))
+        seq = max(self._last_seq, self._supply.last_seq, int(now * 1e6))
         for job in jobs:
             seq += 1
             job.accept(seq, now)

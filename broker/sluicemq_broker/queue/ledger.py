@@ -91,12 +91,13 @@ class Ledger:
         """Jobs born reserved that are on their way."""
         self.backlog = math.inf
         """About how many jobs lie ready."""
+        self.last_seq = 0
+        """No job that is accepted from now on has a lower number, or the same."""
         self._ready = HIGHEST  # the highest priority that may lie ready; NOTHING: none does
         self._withheld = NOTHING  # priority of jobs that wait for an earlier insert to be through
         self._arrivals: deque[Arrival] = deque()
         self._going_back: deque[tuple[float, int]] = deque()  # since when how many are on their way back
         self._claiming: set[Claiming] = set()
-        self._last_seq = 0
 
     # ---------------------------------------------------------------- pushes
 
@@ -108,7 +109,7 @@ class Ledger:
         self.expected += len(born)
         self._ready = max(self._ready, arrival.ready)
         self.backlog += len(ready)
-        self._last_seq = jobs[-1].seq
+        self.last_seq = max(self.last_seq, jobs[-1].seq)
         return arrival
 
     def first_to_come(self, now: float) -> int | None:
@@ -238,4 +239,4 @@ class Ledger:
 
         Of two inserts that are yet to come, the later may be through first.
         """
-        return max(self._last_seq + 1, int(due * 1e6))
+        return max(self.last_seq + 1, int(due * 1e6))

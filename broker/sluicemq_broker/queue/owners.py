@@ -82,6 +82,7 @@ class Owners:
         self._reached = 0.0
         self._ended = False
         self._seen: dict[tuple[LeaseStore, str], tuple[int, float]] = {}
+        self._shared: set[LeaseStore] = set()
         self._risen: set[str] = set()  # others whose counter has risen since we look: they are there
 
     @property
@@ -146,6 +147,10 @@ class Owners:
         for owner in strangers:
             self._end_everywhere(owner)
         return len(strangers)
+
+    def shares(self, database: str) -> bool:
+        """Whether another broker may have something in this database: its lease there was live of late."""
+        return self._store(database) in self._shared
 
     def live(self, database: str | None = None) -> set[str]:
         """All owners with a live lease in this database, ours included."""
@@ -246,4 +251,5 @@ class Owners:
                 log.warning("broker with owner %s has been silent for %.1f s: declared dead", owner, lease)
         # One that was killed before we came leaves a lease, and nobody to share the work with.
         self._risen &= {owner for _, owner in others}
+        self._shared = {store for store, _ in others}
         self.others = len(self._risen)

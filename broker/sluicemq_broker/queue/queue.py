@@ -137,6 +137,10 @@ class Queue:
         """So many jobs (by default nobody knows how many) of this priority or below may lie ready."""
         self._dispatch.supply.some_ready(priority, count)
 
+    def told_ready(self, seq: int) -> None:
+        """Another broker has jobs ready, none of a higher number (0: nobody knows)."""
+        self._dispatch.supply.told_ready(seq)
+
     def jobs_due(self, times: Iterable[float]) -> None:
         """Jobs become ready at these times of the server's clock."""
         self._dispatch.supply.due_later(times)
@@ -277,6 +281,10 @@ class Queue:
     def durable(self, ids: Iterable[str], existing: Iterable[str]) -> None:
         """Jobs somebody waits for are stored; those that existed may have ended before they were asked."""
         self._answers.durable(ids, existing)
+
+    def told_ended(self) -> None:
+        """Another broker has ended jobs that somebody waits for here, perhaps."""
+        self._answers.ended_elsewhere()
 
     def look_up(self) -> None:
         """Jobs somebody waits for may have ended without a word: look whether they have."""

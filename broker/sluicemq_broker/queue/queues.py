@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any, Final
 
-from sluicemq.errors import BadQueue, NotFound, QueueFull
+from sluicemq.errors import BadQueue, NotFound, QueueFull, Unavailable
 from sluicemq.wire import QUEUE_NAME_RULE, is_queue_name
+from sluicemq_broker.bus import BusEvent, BusKind, Channel, silent
 from sluicemq_broker.config import Config, QueueSettings
 from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.forwards import MakeJob
 from sluicemq_broker.queue.names import nearest
 from sluicemq_broker.queue.pauses import Pauses
 from sluicemq_broker.queue.queue import Queue
-from sluicemq_broker.runtime import Bucket, Gauge, shielded
+from sluicemq_broker.runtime import Batcher, Bucket, Count, Gauge, shielded
 from sluicemq_broker.store import Documents, Inspector, PauseStore
 
 log = logging.getLogger("broker.queue")
@@ -26,22 +28,33 @@ _MADE_EACH_SECOND: Final = 10.0
 _MADE_AT_ONCE: Final = 100.0
 #: What is staged of a queue that is removed, if anything, is given back within this time, or later.
 _FEW_SECONDS: Final = 5.0
+#: However many have told something, it is looked at once.
+_MANY: Final = 1_000_000
 
 
 class Queues:
     """The queues by name. ``database`` gives what lies in MongoDB under the name of a database.
 
-    ``make`` makes the jobs that go on from one of them to another.
+    ``make`` makes the jobs that go on from one of them to another. ``channel``: that of a database, where
+    brokers tell each other what they have done.
     """
 
     def __init__(
-        self, config: Config, context: Context, database: Callable[[str], Documents], make: MakeJob
+        self,
+        config: Config,
+        context: Context,
+        database: Callable[[str], Documents],
+        make: MakeJob,
+        channel: Callable[[str], Channel] = lambda _database: silent(),
     ) -> None:
         self.make = make
         self._config = config
         self._context = context
         self._database = database
         self._open: dict[str, Queue] = {}
+        self._channel = channel
+        self._orders: Batcher[None] = Batcher(lambda _told: self._look(self.follow_pauses), size=_MANY)
+        self._made: Batcher[None] = Batcher(lambda _told: self._look(self.look_for_awaited), size=_MANY)
         self._made_by_plain = Bucket(_MADE_EACH_SECOND, _MADE_AT_ONCE)
         self._awaited: dict[str, dict[Callable[[Queue], None], None]] = {}
         #: The names of all databases with queues, each once.
@@ -57,7 +70,13 @@ class Queues:
         queue = self._open.get(name)
         if queue is None:
             settings, database = self._config.queue(check_name(name)), self.database_name(name)
-            queue = self._open[name] = Queue(name, settings, self._database(database), self._context, self)
+            channel = self._channel(database)
+
+            def tell(kind: BusKind, number: int) -> None:
+                channel.announce(BusEvent(kind, name, number))
+
+            context = replace(self._context, tell=tell)
+            queue = self._open[name] = Queue(name, settings, self._database(database), context, self)
             queue.pause(self._pauses.of(database, name))
             for came in self._awaited.pop(name, ()):
                 shielded(came, queue)
@@ -174,7 +193,7 @@ class Queues:
             self._apply_pauses()
 
     def pause(self, queue: Queue, what: str) -> None:
-        """Pause ``delivery`` or ``intake`` of a queue: here at once, elsewhere within a poll."""
+        """Pause ``delivery`` or ``intake`` of a queue, at all brokers."""
         self._order(queue, lambda store: store.pause(queue.name, what))
 
     def resume(self, queue: Queue, what: str) -> None:
@@ -182,12 +201,45 @@ class Queues:
         self._order(queue, lambda store: store.resume(queue.name, what))
 
     def _order(self, queue: Queue, statement: Callable[[PauseStore], None]) -> None:
-        self._pauses.order(self.database_name(queue.name), statement)
+        database = self.database_name(queue.name)
+        self._pauses.order(database, statement)
+        self._channel(database).announce(BusEvent(BusKind.QUEUES))
         self._apply_pauses()
 
     def _apply_pauses(self) -> None:
         for queue in self:
             queue.pause(self._pauses.of(self.database_name(queue.name), queue.name))
+
+    # ------------------------------------------------ told by other brokers
+
+    def told_ready(self, event: BusEvent) -> None:
+        """Another broker has jobs ready in a queue."""
+        for queue in self._meant(event):
+            queue.told_ready(event.number)
+        if not event.name or event.name in self._awaited:
+            self._made.add(None)
+
+    def told_ended(self, event: BusEvent) -> None:
+        """Another broker has ended jobs of a queue that somebody waits for."""
+        for queue in self._meant(event):
+            queue.told_ended()
+
+    def told_orders(self, _event: BusEvent) -> None:
+        """Another broker was told to pause or resume a queue."""
+        self._orders.add(None)
+
+    def _look(self, look: Callable[[], None]) -> None:
+        try:
+            look()
+        except Unavailable as error:
+            text = f"what another broker has told of is not looked at yet: {error}"
+            self._context.counters.notice(Count.STORE_UNAVAILABLE, text)
+
+    def _meant(self, event: BusEvent) -> Iterable[Queue]:
+        if not event.name:
+            return self
+        queue = self._open.get(event.name)
+        return () if queue is None else (queue,)
 
     def drop_owner(self, owner: str) -> None:
         """Another broker has taken what we held under this owner id."""

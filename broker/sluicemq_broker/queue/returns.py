@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from sluicemq.errors import Dead
+from sluicemq_broker.bus import BusKind
 from sluicemq_broker.job import Job
 from sluicemq_broker.queue.answers import Answers
 from sluicemq_broker.queue.commits import by_owner
@@ -44,6 +45,7 @@ class Returns:
         self._retry = context.retry
         self._counters = context.counters
         self._events = context.events
+        self._tell = context.tell
         self._verdicts = context.memory.verdicts
         self._returns: Batcher[Return] = Batcher(self._write_all, size=RETURN, failed=self._failed)
         self._releases: Batcher[Job] = Batcher(self._release_all, size=RETURN, failed=self._release_failed)
@@ -100,6 +102,8 @@ class Returns:
                 self._counters.notice(Count.DEAD, f"job {entry.job.id} is dead after {entry.reason!r}")
                 why = Dead(f"job {entry.job.id} is dead: {entry.reason}")
                 shielded(self._answers.failed, entry.job.id, why)
+        if any(entry.dead and entry.job.asked for entry in entries):
+            self._tell(BusKind.ENDED, 0)
         alive = [entry for entry in entries if not entry.dead]
         at_once = [entry.job.priority for entry in alive if not entry.due or entry.due <= now]
         if at_once:

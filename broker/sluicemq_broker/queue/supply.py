@@ -16,6 +16,7 @@ import gevent
 from gevent.event import Event
 
 from sluicemq.errors import SluiceError, Unavailable
+from sluicemq_broker.bus import BusKind
 from sluicemq_broker.job import Hold, Job
 from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.holdings import Holdings
@@ -33,6 +34,8 @@ LOOK: Final = 64
 MOMENT: Final = 0.25
 FAST: Final = 5000.0
 _FIRST_MOMENT: Final = 0.05
+#: Seconds that the clock of another broker may be ahead; a number beyond is none.
+_AHEAD: Final = 1.0
 #: Claims at once: a second one only where the first has had no answer for long.
 _CLAIMS_AT_ONCE: Final = 2
 #: Delayed jobs are looked for on ticks of so many seconds, this far ahead: a bounded number of timers.
@@ -84,7 +87,9 @@ class Supply:
         self._counters = context.counters
         self._holdings = holdings
         self._demand = demand
+        self._tell = context.tell
         self._ledger = Ledger()
+        self._told = 0.0  # others have jobs ready, accepted up to then, that nothing here has looked for yet
         self._unanswered: set[tuple[str, int]] = set()  # owner and hold of claims whose answer was lost
         self._unclaimed = Event()
         self._unclaimed.set()
@@ -142,7 +147,26 @@ class Supply:
     def some_ready(self, priority: int = HIGHEST, count: float = math.inf) -> None:
         """So many jobs (by default nobody knows how many) of this priority or below may lie ready."""
         self._ledger.some_ready(priority, count)
+        self._tell(BusKind.READY, max(self._ledger.last_seq, int(self._clock.now() * 1e6)))
         self.refill()
+
+    def told_ready(self, seq: int) -> None:
+        """Another broker has jobs ready, none of a higher number than this (0: nobody knows).
+
+        Its clock may be ahead of ours, as far as each knows the server's: what is accepted here from now on
+        has higher numbers, and so none of those it tells of is taken for one that is yet to come.
+        """
+        now = self._clock.now()
+        if seq <= (now + _AHEAD) * 1e6:
+            self._ledger.last_seq = max(self._ledger.last_seq, seq)
+            now = max(now, seq / 1e6)
+        self._told = max(self._told, now)
+        self.refill()
+
+    @property
+    def last_seq(self) -> int:
+        """What is accepted here from now on must have a higher number."""
+        return self._ledger.last_seq
 
     def due_later(self, times: Iterable[float]) -> None:
         """Jobs become due at these times: claim them then. What lies further ahead is found by the poll."""
@@ -159,6 +183,8 @@ class Supply:
         self._changed.set()
         if self._hungry():
             self._spawn_claims(self._catch_up, catches_up=True)
+        elif self._told:
+            self._look_around()
 
     def tick(self) -> None:
         """Every second or so: wait no longer for what has had no answer for too long; look for more."""
@@ -169,7 +195,8 @@ class Supply:
     def search(self, enough: Callable[[], bool], timeout: float) -> None:
         """Claim what lies ready, whatever is known of that; blocks until it is staged, or there is enough."""
         end = self._timer.now() + timeout
-        self.some_ready(count=0)
+        self._ledger.some_ready(HIGHEST, 0)
+        self.refill()
         while self._ledger.claimers() and not enough() and (left := end - self._timer.now()) > 0:
             self._timer.wait(self._unclaimed, left)
 
@@ -258,21 +285,28 @@ class Supply:
         """Claim what is known to lie ready, as long as workers want it."""
         while self._hungry():
             claiming.began = self._timer.now()
-            bound = self._ledger.catch_up(self._clock.now(), claiming.began)
-            self._claim(max(1, min(CLAIM, self._room())), bound)
+            due = self._due_now()
+            bound = self._ledger.catch_up(due, claiming.began)
+            self._claim(max(1, min(CLAIM, self._room())), bound, due, brokers=1 + self._owners.others)
             self._ledger.caught_up(bound)
 
     def _look(self, _claiming: Claiming) -> None:
-        self._claim(min(LOOK, max(1, self._room())), self._ledger.look(self._clock.now()))
+        due = self._due_now()
+        self._claim(min(LOOK, max(1, self._room())), self._ledger.look(due), due)
 
-    def _claim(self, limit: int, bound: Bound) -> None:
-        """One claim, until its outcome is known."""
+    def _due_now(self) -> float:
+        """The server's time for a claim that finds all that was told of until now."""
+        told, self._told = self._told, 0.0
+        return max(self._clock.now(), told)
+
+    def _claim(self, limit: int, bound: Bound, due: float, brokers: int = 1) -> None:
+        """One claim, until its outcome is known; with ``brokers`` of them, of a page that chance says."""
         hold = self._owners.new_hold()
         self._holdings.begin(hold)
         most_bytes = self._demand.room_bytes
         self._memory.staged += most_bytes
         try:
-            claim = self._retry.run(lambda: self._reserve(limit, hold, bound, most_bytes))
+            claim = self._retry.run(lambda: self._reserve(limit, hold, bound, due, most_bytes, brokers))
             self._take_in(claim, bound)
         finally:
             self._memory.staged -= most_bytes
@@ -288,14 +322,16 @@ class Supply:
         self._ledger.claimed(bound, claim.jobs, more=claim.more)
         self._demand.stage(claim.jobs)
 
-    def _reserve(self, limit: int, hold: int, bound: Bound, most_bytes: int) -> Claim:
+    def _reserve(
+        self, limit: int, hold: int, bound: Bound, due: float, most_bytes: int, brokers: int
+    ) -> Claim:
         """Claim; after an error, when it may have been applied, take what lies under its number."""
         self._store.prepare()
         owner = self._owners.use()
         if (owner, hold) in self._unanswered:
             return Claim(self._store.claimed(owner, hold), owner, more=True)
         try:
-            now, brokers = self._clock.now(), 1 + self._owners.others
+            now = max(self._clock.now(), due)
             return self._store.reserve(
                 limit, now, owner, hold, before=bound.before, brokers=brokers, most_bytes=most_bytes
             )

@@ -121,6 +121,12 @@ class Count(Metric):
     TRIMMED = "trimmed", "messages that were ordered to be kept no longer", "messages"
     SEGMENTS_REMOVED = "segments_removed", "segments of streams removed, as retention has it", "segments"
 
+    # The event bus.
+    BUS_TOLD = "bus_told", "events told to other brokers", "events"
+    BUS_HEARD = "bus_heard", "events that other brokers have told", "events"
+    BUS_UNTOLD = "bus_untold", "times that events could not be told: the others poll", "times"
+    BUS_LOST = "bus_lost", "times that other brokers were not heard any more", "times"
+
     # The process.
     GATES_CLOSED = "gates_closed", "times that doors were not read, for too much was on its way", "times"
     HTTP_CONNECTIONS_CUT = (

@@ -27,10 +27,10 @@ from sluicemq_broker.store.leases import LeaseStore
 from sluicemq_broker.store.outcomes import Completed, Found, RolledBack
 from sluicemq_broker.store.pauses import PauseStore
 from sluicemq_broker.store.queue_store import QueueStore
+from sluicemq_broker.store.ring import EventRing
 from sluicemq_broker.store.routes import RouteStore
 from sluicemq_broker.store.schedules import MOST_SCHEDULES, Schedule, ScheduleStore
 from sluicemq_broker.store.state import EVERY, StoreState
-from sluicemq_broker.store.stream_changes import StreamChanges
 from sluicemq_broker.store.streams import (
     GUARD,
     Appended,
@@ -59,6 +59,7 @@ __all__ = [
     "DeadLetters",
     "Documents",
     "Doubtful",
+    "EventRing",
     "Forward",
     "Found",
     "Head",
@@ -81,7 +82,6 @@ __all__ = [
     "Segment",
     "ServerClock",
     "StoreState",
-    "StreamChanges",
     "StreamStore",
     "Subject",
     "Subscription",

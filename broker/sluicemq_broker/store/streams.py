@@ -111,10 +111,12 @@ class Page:
     """What one read has found: segments without a hole between them, and the oldest number kept.
 
     The first segment may begin before what was asked for, or behind it: what lies between is gone.
+    ``more``: there may be others behind them.
     """
 
     segments: list[Segment]
     first: int
+    more: bool = False
 
 
 class Appended(Enum):
@@ -207,13 +209,14 @@ class StreamStore:
         limit = max(1, min(_MOST_READ, most_bytes // max(1, self._weight or _UNKNOWN_WEIGHT)))
         with translated():
             found = list(self._segments.find({"_id": {"$gte": first}}, sort=[("_id", 1)], limit=limit))
+            more = len(found) == limit
             if not found or found[0]["_id"] > first:
                 found = [*self._before(first), *found]
         head = self.head()  # after the read: what was found from here on is what was written there first
         real = (_segment(each) for each in found if each["_id"] >= head.removed)
         segments = _joined([each for each in real if each.next > head.first])
         self._weigh(max((each.size for each in segments), default=0))
-        return Page(segments, head.first)
+        return Page(segments, head.first, more or len(segments) < len(found))
 
     def _before(self, number: int) -> list[Document]:
         """The segment with this message, if it begins before it."""

@@ -14,6 +14,7 @@ from typing import Final
 import gevent
 
 from sluicemq.errors import SluiceError
+from sluicemq_broker.bus import BusEvent, BusKind, Channel
 from sluicemq_broker.config import StreamSettings
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.store import Segment, StreamStore
@@ -21,7 +22,6 @@ from sluicemq_broker.streams.batch import Batch
 from sluicemq_broker.streams.context import StreamContext
 from sluicemq_broker.streams.segments import Chosen, Recent, choose
 from sluicemq_broker.streams.topics import Topics
-from sluicemq_broker.streams.watch import Watch
 from sluicemq_broker.streams.writer import Writer
 
 #: A page has so many bytes at most, or one message.
@@ -61,7 +61,12 @@ class Stream:
     """One stream whole: its writer, its newest segments, and who waits for more."""
 
     def __init__(
-        self, name: str, settings: StreamSettings, store: StreamStore, context: StreamContext, watch: Watch
+        self,
+        name: str,
+        settings: StreamSettings,
+        store: StreamStore,
+        context: StreamContext,
+        channel: Channel,
     ) -> None:
         self.name = name
         self.settings = settings
@@ -70,9 +75,9 @@ class Stream:
         self._writer = Writer(store, context, settings.dedupe_window, self._stored)
         self._recent = Recent()
         self._waiting: dict[object, Woken] = {}
-        self._watch = watch
+        self._channel = channel
         self._looking = self._look_again = False
-        self._seen_by = 0  # the watch that told of all that others have stored
+        self._seen_by = 0  # the channel's epoch in which all was read that others had stored
 
     @property
     def busy(self) -> bool:
@@ -107,7 +112,7 @@ class Stream:
         segments = self._recent.read(wanted.first, wanted.most_bytes)
         if segments is not None:
             return self._choose(segments, wanted, gone=0)
-        if waits and wanted.first == self._recent.next and self._seen_by == self._watch.attend() != 0:
+        if waits and wanted.first == self._recent.next and self._seen_by == self._channel.epoch != 0:
             return Reading([], wanted.first, 0, self.newest, more=False)
         return None
 
@@ -116,7 +121,7 @@ class Stream:
         recent = self._recent.read(first, MOST_BYTES)
         if recent is not None:
             return recent, first
-        if first == self._recent.next and self._seen_by == self._watch.attend() != 0:
+        if first == self._recent.next and self._seen_by == self._channel.epoch != 0:
             return [], first  # what others publish will be told
         page = self.store.read(first, MOST_BYTES)
         self._keep(page.segments)
@@ -175,7 +180,7 @@ class Stream:
         self._waiting[key] = woken
         if 0 < first < self._recent.next:
             self._wake()
-        elif self._seen_by != self._watch.attend():
+        elif self._seen_by != self._channel.epoch:
             self.look()  # what others have stored before anybody waited was told to nobody
 
     def forget(self, key: object) -> None:
@@ -202,33 +207,33 @@ class Stream:
         try:
             while self._look_again:
                 self._look_again = False
-                self._seen_by = self._watch.attend()
-                if self._find_newer():
-                    self._wake()
+                self._seen_by = self._channel.epoch
+                self._find_newer()
         except SluiceError as error:
             self._seen_by = 0
             self._context.counters.notice(Count.STORE_UNAVAILABLE, f"reading stream {self.name}: {error}")
         finally:
             self._looking = False
 
-    def _find_newer(self) -> bool:
-        """Read on what others have stored; True: there is something, or nobody knows where it goes on."""
-        first = self._recent.next
+    def _find_newer(self) -> None:
+        """Read on what others have stored, and wake who waits as soon as there is something."""
+        first, more = self._recent.next, True
         if not first:
             self._recent.begin(self.store.tail().next)
-            return True  # who waits may have read before this
-        found = False
-        while True:
+            self._wake()  # who waits may have read before this
+            return
+        while more:
             page = self.store.read(first, MOST_BYTES)
-            new = [each for each in page.segments if each.next > first]
-            if not new:
-                return found or page.first > first
-            for each in new:
+            for each in page.segments:
                 self._recent.add(each)
-            first, found = new[-1].next, True
+            if self._recent.next > first or page.first > first:
+                self._wake()
+            more = page.more and self._recent.next > first
+            first = self._recent.next
 
     def _stored(self, segment: Segment) -> None:
         """One of ours is durable; if others are between it and what is known, who waits reads them."""
+        self._channel.announce(BusEvent(BusKind.STREAM, self.name, segment.first))
         self._recent.add(segment)
         self._wake()
 

@@ -7,19 +7,28 @@ from typing import Any
 
 from sluicemq.errors import BadStream, Unavailable
 from sluicemq.wire import QUEUE_NAME_RULE, is_queue_name
+from sluicemq_broker.bus import BusEvent, Channel, silent
 from sluicemq_broker.config import Config
 from sluicemq_broker.runtime import Count
-from sluicemq_broker.store import Documents, StreamChanges, StreamStore, stream_names
+from sluicemq_broker.store import Documents, StreamStore, stream_names
 from sluicemq_broker.streams.context import StreamContext
 from sluicemq_broker.streams.retention import Retention
 from sluicemq_broker.streams.stream import Stream
-from sluicemq_broker.streams.watch import Watch
 
 
 class Streams:
-    """The streams by name. ``database`` gives what lies in MongoDB under the name of a database."""
+    """The streams by name. ``database`` gives what lies in MongoDB under the name of a database.
 
-    def __init__(self, config: Config, context: StreamContext, database: Callable[[str], Documents]) -> None:
+    ``channel``: that of a database, where brokers tell each other what they have published.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        context: StreamContext,
+        database: Callable[[str], Documents],
+        channel: Callable[[str], Channel] = lambda _database: silent(),
+    ) -> None:
         self._config = config
         self._context = context
         self._database = database
@@ -27,7 +36,7 @@ class Streams:
         named = (each.stream for each in config.devices if each.stream)
         self._made: set[str] = {*config.streams, *named}  # known to be there, or named in the configuration
         self._retentions: dict[str, Retention] = {}
-        self._watches: dict[str, Watch] = {}
+        self._channel = channel
         self._unread: Callable[[Stream], int | None] = lambda _stream: None
 
     def __iter__(self) -> Iterator[Stream]:
@@ -45,7 +54,7 @@ class Streams:
             settings = self._config.stream(check_stream(name))
             database = settings.database or self._config.broker.database
             store = StreamStore(self._database(database), name)
-            stream = Stream(name, settings, store, self._context, self._watch(database))
+            stream = Stream(name, settings, store, self._context, self._channel(database))
             self._open[name] = stream
             self._retentions[name] = Retention(settings, store, self._context.guard, stream.kept_from)
         return stream
@@ -87,15 +96,17 @@ class Streams:
             self._sweep(self.open(name))
 
     def look(self) -> None:
-        """Every second: whoever waits looks whether there is more, whatever was told."""
+        """Every second or so: whoever waits looks whether there is more, whatever was told."""
         for stream in self:
             if stream.awaited:
                 stream.look()
 
-    def stop(self) -> None:
-        """Watch no more."""
-        for watch in self._watches.values():
-            watch.stop()
+    def told_stored(self, event: BusEvent) -> None:
+        """Another broker has published something."""
+        if not event.name:
+            self.look()
+        elif stream := self._open.get(event.name):
+            stream.look(event.number)
 
     def remove(self, name: str) -> int:
         """Keep none of a stream's messages; its numbers go on, if anything is published again.
@@ -126,19 +137,6 @@ class Streams:
     def _databases(self) -> set[str]:
         named = (each.database for each in (*self._config.streams.values(), self._config.other_streams))
         return {self._config.broker.database, *(each for each in named if each)}
-
-    def _watch(self, database: str) -> Watch:
-        watch = self._watches.get(database)
-        if watch is None:
-            changes = StreamChanges(self._database(database))
-            watch = Watch(changes, self._context.counters, self._told, self.look)
-            self._watches[database] = watch
-        return watch
-
-    def _told(self, name: str, first: int) -> None:
-        stream = self._open.get(name)
-        if stream:
-            stream.look(first)
 
 
 def check_stream(name: object) -> str:

@@ -1,0 +1,19 @@
+"""The event bus: brokers that share a database tell each other at once where to look again."""
+
+from sluicemq_broker.bus.bus import Channel, EventBus, silent
+from sluicemq_broker.bus.event import BusEvent, BusKind
+from sluicemq_broker.bus.local import LocalTransport
+from sluicemq_broker.bus.redis import RedisTransport
+from sluicemq_broker.bus.transport import Feed, Transport
+
+__all__ = [
+    "BusEvent",
+    "BusKind",
+    "Channel",
+    "EventBus",
+    "Feed",
+    "LocalTransport",
+    "RedisTransport",
+    "Transport",
+    "silent",
+]

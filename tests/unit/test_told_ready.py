@@ -1,0 +1,134 @@
+"""What a broker does when another says that jobs lie ready: it looks, as soon as somebody can take them."""
+
+from __future__ import annotations
+
+import pytest
+
+from fakes import FakeOutlet, FakeStore, FakeWorker, Held, a_context, go_on
+from jobs import NOW, some_jobs
+from sluicemq_broker.bus import BusKind
+from sluicemq_broker.job.job import Job
+from sluicemq_broker.queue.dispatch import Dispatch
+
+#: What other brokers were told: kind and number.
+Told = list[tuple[BusKind, int]]
+
+
+class Broker(FakeOutlet):
+    """A dispatcher that has looked for what was there, and found nothing; with one worker, or none."""
+
+    def __init__(self, prefetch: int = 10) -> None:
+        super().__init__()
+        self.store = FakeStore()
+        self.told: Told = []
+        context = a_context(tell=lambda kind, number: self.told.append((kind, number)))
+        self.dispatch = Dispatch(self.store, context, self)  # type: ignore[arg-type]
+        self.supply = self.dispatch.supply
+        self.worker = FakeWorker(prefetch)
+        self.dispatch.attach(self.worker)
+        go_on()
+        self.store.claims.clear()
+
+    def elsewhere(self, count: int = 1, ahead: float = 0.0) -> list[Job]:
+        """Another broker, whose clock is ahead by so many seconds, has pushed some, and says so."""
+        jobs = some_jobs(count)
+        for at, job in enumerate(jobs):
+            job.accept(int((NOW + ahead) * 1e6) + at, NOW + ahead)
+        self.store.ready.extend(jobs)
+        self.supply.told_ready(jobs[-1].seq)
+        go_on()
+        return jobs
+
+    @property
+    def has(self) -> set[str]:
+        return {each.job.id for each in self.worker.in_flight.values()}
+
+
+@pytest.fixture
+def broker() -> Broker:
+    return Broker()
+
+
+def test_it_looks_and_finds_them(broker: Broker) -> None:
+    (job,) = broker.elsewhere()
+    assert broker.has == {job.id}
+
+
+def test_many_are_claimed_to_the_last(broker: Broker) -> None:
+    broker.dispatch.resize(broker.worker, 500)
+    jobs = broker.elsewhere(300)
+    assert broker.has == {job.id for job in jobs}
+
+
+def test_what_is_told_while_it_looks_is_looked_for_afterwards(broker: Broker) -> None:
+    # Given: a look whose read is through, as it may be when the job is stored elsewhere
+    broker.store.after_claim = held = Held()
+    broker.supply.told_ready(0)
+    go_on()
+    # When
+    (job,) = broker.elsewhere()
+    assert broker.has == set()
+    held.set()
+    go_on()
+    # Then
+    assert broker.has == {job.id}
+
+
+def test_who_has_no_room_looks_as_soon_as_there_is_some() -> None:
+    broker = Broker(prefetch=1)
+    broker.dispatch.pace.appetite = 0
+    (first,) = broker.elsewhere()
+    (second,) = broker.elsewhere()
+    assert broker.has == {first.id}
+    (receipt,) = broker.worker.in_flight
+    broker.dispatch.settle(receipt)
+    broker.dispatch.offer(broker.worker)
+    go_on()
+    assert broker.has == {second.id}
+
+
+def test_who_is_paused_looks_when_that_is_over(broker: Broker) -> None:
+    broker.dispatch.pause(paused=True)
+    (job,) = broker.elsewhere()
+    assert broker.store.claims == []
+    broker.dispatch.pause(paused=False)
+    go_on()
+    assert broker.has == {job.id}
+
+
+@pytest.mark.parametrize("ahead", [0.003, 0.5])
+def test_a_clock_elsewhere_that_is_ahead_hides_no_job(broker: Broker, ahead: float) -> None:
+    (job,) = broker.elsewhere(ahead=ahead)
+    assert broker.has == {job.id}
+
+
+def test_and_what_is_accepted_here_from_then_on_comes_after_it(broker: Broker) -> None:
+    (job,) = broker.elsewhere(ahead=0.5)
+    assert broker.supply.last_seq >= job.seq
+
+
+def test_a_number_far_ahead_of_all_clocks_changes_no_order(broker: Broker) -> None:
+    before = broker.supply.last_seq
+    broker.supply.told_ready(int((NOW + 3600) * 1e6))
+    assert broker.supply.last_seq == before
+
+
+def test_one_look_is_enough_for_all_that_was_told_until_then(broker: Broker) -> None:
+    for _ in range(5):
+        broker.supply.told_ready(0)
+    go_on()
+    assert len(broker.store.claims) == 1
+
+
+def test_others_are_told_what_lies_ready_here_and_not_what_they_have_told(broker: Broker) -> None:
+    broker.elsewhere()
+    assert broker.told == []
+    broker.supply.some_ready()
+    ((kind, number),) = broker.told
+    assert kind is BusKind.READY
+    assert number >= broker.supply.last_seq
+
+
+def test_nor_is_anything_told_by_who_just_looks(broker: Broker) -> None:
+    broker.supply.search(lambda: True, 0.0)
+    assert broker.told == []
