@@ -20,7 +20,15 @@ from jobs import NOW, ChangesAtOnce, a_job, finished
 from sluicemq_broker.job.job import Dedupe
 from sluicemq_broker.store.changes import DeadLetters
 from sluicemq_broker.store.documents import INDEXES, REMOVAL_INDEX, QueueDefaults, date, document
-from sluicemq_broker.store.inspect import COUNTED_EXACTLY, Inspector, collection
+from sluicemq_broker.store.inspect import (
+    COUNTED_EXACTLY,
+    COUNTED_STATES,
+    Inspector,
+    _counting,
+    _over,
+    collection,
+    selects,
+)
 from sluicemq_broker.store.queue_store import QueueStore
 
 PRIORITIES, RESERVED, ENDED = 10, 1_500, 2_000
@@ -325,6 +333,19 @@ def test_counting_is_bounded_however_many_jobs_there_are(crowded: QueueStore, ex
     assert plans
     assert all("COLLSCAN" not in plan.stages for plan in plans)
     assert all(plan.keys <= COUNTED_EXACTLY + 2 * PRIORITIES for plan in plans)
+
+
+@pytest.mark.parametrize("state", [*COUNTED_STATES, "expired"])
+def test_each_branch_of_a_count_finds_its_index_by_itself(
+    crowded: QueueStore, explainer: Explainer, state: str
+) -> None:
+    """Only the first of them can be told which."""
+    these = _over(NOW) if state == "expired" else selects(state, NOW)
+    with explainer.plans() as plans:
+        list(crowded.jobs.aggregate(_counting(state, these)))
+    [plan] = plans
+    assert ("IXSCAN" in plan.stages, "COLLSCAN" in plan.stages) == (True, False)
+    assert plan.keys <= COUNTED_EXACTLY + PRIORITIES
 
 
 def test_the_oldest_ready_job_costs_a_step_for_each_priority(

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pymongo import MongoClient
 from pymongo.database import Database
+from pymongo.monitoring import CommandListener, CommandStartedEvent
 
 from jobs import NOW, a_job, everything, finished, ids, some_jobs
 from sluicemq.errors import NotFound
@@ -33,7 +35,9 @@ def crowd(store: QueueStore) -> QueueStore:
 @pytest.mark.usefixtures("crowd")
 def test_jobs_are_counted_exactly_by_state(inspector: Inspector) -> None:
     counts = inspector.counts("mail", NOW)
-    assert counts == {"ready": 3, "scheduled": 2, "reserved": 4, "done": 1, "dead": 5, "exact": True}
+    assert counts == {
+        "ready": 3, "scheduled": 2, "reserved": 4, "done": 1, "dead": 5, "exact": True, "oldest": NOW,
+    }  # fmt: skip
 
 
 def test_a_scheduled_job_is_ready_when_its_time_has_come(crowd: QueueStore, inspector: Inspector) -> None:
@@ -43,7 +47,7 @@ def test_a_scheduled_job_is_ready_when_its_time_has_come(crowd: QueueStore, insp
 
 @pytest.mark.usefixtures("store")
 def test_an_empty_queue_counts_nothing(inspector: Inspector) -> None:
-    assert set(inspector.counts("mail", NOW).values()) == {0, True}
+    assert set(inspector.counts("mail", NOW).values()) == {0, True, None}
 
 
 def test_many_jobs_of_one_state_are_counted_by_what_is_left_and_it_is_said_that_this_is_an_estimate(
@@ -88,7 +92,36 @@ def test_the_oldest_ready_job_is_found_whatever_its_priority(store: QueueStore, 
     store.push([a_job(priority=9, eligible_at=NOW - 5), a_job(priority=9, eligible_at=NOW - 8)], NOW)
     store.push([a_job(priority=0, eligible_at=NOW - 60), a_job(priority=4, eligible_at=NOW + 60)], NOW)
     # Then
-    assert inspector.oldest_ready("mail", NOW) == NOW - 60
+    assert inspector.oldest_ready("mail", NOW) == inspector.counts("mail", NOW)["oldest"] == NOW - 60
+
+
+def test_what_has_expired_is_neither_counted_nor_the_oldest(store: QueueStore, inspector: Inspector) -> None:
+    # Given
+    over = [a_job(eligible_at=NOW - 60, expires_at=NOW - 1), a_job(eligible_at=NOW + 60, expires_at=NOW - 1)]
+    store.push([*over, a_job(eligible_at=NOW - 5, expires_at=NOW + 9)], NOW - 70)
+    # Then
+    counts = inspector.counts("mail", NOW)
+    assert (counts["ready"], counts["scheduled"], counts["oldest"]) == (1, 0, NOW - 5)
+
+
+def test_a_few_jobs_are_counted_by_two_statements(
+    mongo_uri: str, documents: Database[dict[str, Any]], crowd: QueueStore
+) -> None:
+    # Given
+    sent: list[str] = []
+
+    class Sent(CommandListener):
+        def started(self, event: CommandStartedEvent) -> None:
+            sent.append(event.command_name)
+
+    with MongoClient[dict[str, Any]](mongo_uri, event_listeners=[Sent()]) as client:
+        client.admin.command("ping")
+        sent.clear()
+        # When
+        counts = Inspector(client[documents.name]).counts("mail", NOW)
+    # Then
+    assert (counts["dead"], sent[:2]) == (5, ["count", "aggregate"])
+    assert set(sent[2:]) <= {"endSessions"}
 
 
 def test_without_a_ready_job_none_is_the_oldest(store: QueueStore, inspector: Inspector) -> None:

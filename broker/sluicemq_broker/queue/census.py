@@ -149,7 +149,7 @@ class Census:
         """Count one; if MongoDB can't, it is said why: the others have theirs."""
         now, changes, held, marks = self._timer.now(), queue.changes, queue.held, _marks(queue)
         try:
-            counts, oldest = self._counted(queue)
+            counts = self._counted(queue)
         except Exception as error:
             if isinstance(error, Unavailable) and not isinstance(error, Unclear):
                 raise  # MongoDB is away, for all of them
@@ -157,16 +157,14 @@ class Census:
             self._counters.notice(Count.UNCOUNTED, text)
             tally = Tally(_NOBODY, frozenset(COUNTED_STATES), None, now, changes, held, marks, text)
         else:
-            exact = counts.pop("exact")
+            exact, oldest = counts.pop("exact"), counts.pop("oldest")
             many = () if exact else (each for each in counts if counts[each] >= COUNTED_EXACTLY)
             tally = Tally(counts, frozenset(many), oldest, now, changes, held, marks)
         self._tallies[queue.name] = tally
 
-    def _counted(self, queue: Queue) -> tuple[dict[str, Any], float | None]:
+    def _counted(self, queue: Queue) -> dict[str, Any]:
         queue.store.prepare()
-        inspector, now = Inspector(self._queues.database_of(queue)), self._clock.now()
-        counts = inspector.counts(queue.name, now)
-        return counts, inspector.oldest_ready(queue.name, now) if counts[State.READY] else None
+        return Inspector(self._queues.database_of(queue)).counts(queue.name, self._clock.now())
 
     # ------------------------------------------------------------------ lines
 
