@@ -86,12 +86,18 @@ class Spans:
             contexts.detach(token)
             span.end()
 
-    def settling(self, job: Job, verb: str, endpoint: str) -> Span:
-        """Begin the settlement of a job that :meth:`process` has had handled."""
-        name, attributes = verb.lower(), _of_job(job)
-        return self._begin(
-            name, "settle", job.queue, endpoint, SpanKind.CLIENT, parent=job.trace, attributes=attributes
+    def settling(
+        self, job: Job, verb: str, onward: list[Any] | None, endpoint: str
+    ) -> tuple[Span, list[Any] | None]:
+        """Begin the settlement of a job that :meth:`process` has had handled.
+
+        Returns the span, and where the job goes ``onward``: with this span's context in its headers.
+        """
+        kind = SpanKind.CLIENT if onward is None else SpanKind.PRODUCER
+        span = self._begin(
+            verb.lower(), "settle", job.queue, endpoint, kind, parent=job.trace, attributes=_of_job(job)
         )
+        return span, None if onward is None else _carried_on(span, job, onward)
 
     def receive(self, take: Callable[[], list[_J]], queue: str, endpoint: str) -> list[_J]:
         """Have jobs taken; a span that links to each of them, none if nothing came."""
@@ -207,9 +213,7 @@ class Sending:
         given = None if own is None else _context_of(own)
         if given is not None and given.trace_id != self._span.get_span_context().trace_id:
             return options
-        kept = {name: value for name, value in (own or {}).items() if name not in _fields()}
-        propagate.inject(kept, trace.set_span_in_context(self._span))
-        return {**options, "headers": kept}
+        return {**options, "headers": _with_context_of(self._span, own or {})}
 
     def add(self, receipt: Receipt) -> None:
         """One job more belongs to it; before it is on its way."""
@@ -274,8 +278,18 @@ def _is_foreign(given: trace.SpanContext | None) -> bool:
     return given is not None and given.trace_id != trace.get_current_span().get_span_context().trace_id
 
 
-def _fields() -> set[str]:
-    return propagate.get_global_textmap().fields
+def _with_context_of(span: Span, own: dict[str, Any]) -> dict[str, Any]:
+    fields = propagate.get_global_textmap().fields
+    carrier = {name: value for name, value in own.items() if name not in fields}
+    propagate.inject(carrier, trace.set_span_in_context(span))
+    return carrier
+
+
+def _carried_on(span: Span, job: Job, onward: list[Any]) -> list[Any]:
+    """Where a job goes, its payload and its options there, if they are new."""
+    queue, payload, said = onward
+    own = (said or {}).get("headers", job.headers)
+    return [queue, payload, {**(said or {}), "headers": _with_context_of(span, own)}]
 
 
 def _links(jobs: Sequence[Job]) -> list[Link]:

@@ -259,7 +259,10 @@ class Worker:
             return self._judged(job, self._result)
         endpoint = self._connection.endpoint
         verdict = self._judged(job, lambda job: spans.process(self._result, job, endpoint))
-        return verdict if self._pop else verdict._replace(span=spans.settling(job, verdict.verb, endpoint))
+        if self._pop:
+            return verdict
+        span, onward = spans.settling(job, verdict.verb, verdict.onward, endpoint)
+        return verdict._replace(span=span, onward=onward)
 
     def _judged(self, job: Job, work: Handler) -> Verdict:
         try:

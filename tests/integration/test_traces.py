@@ -18,7 +18,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from launcher import wait_until
 from own_queue import SECONDS, OwnQueue
 from plain_clients import AT_ONCE, BrokerUnderTest, receive, serving, spare
-from sluicemq import Job, LeaseLost, Producer, Reject, Release, Rollback, TooLarge, Worker
+from sluicemq import Forward, Job, LeaseLost, Producer, Reject, Release, Rollback, TooLarge, Worker
 from sluicemq.handlers import Handler
 from traced import Traced, id_of, parent_of, traced
 
@@ -104,6 +104,24 @@ def test_a_pipeline_of_two_queues_is_one_trace(jobs: OwnQueue, spans: Traced) ->
         assert (span.kind, attributes(span)) == (kind, told)
     sent, handled = spans.one(f"send {first}"), spans.one(f"process {first}")
     assert linked(handled) == [id_of(sent)]
+
+
+def test_a_job_that_is_forwarded_stays_in_its_trace(jobs: OwnQueue, spans: Traced) -> None:
+    # Given
+    first, second = jobs.queue, token_hex(6)
+    jobs.broker.make(second)
+    # When
+    with working(jobs, lambda _job: Forward(second)):
+        with working(jobs, lambda job: json.dumps(job.headers).encode(), second):
+            got = json.loads(jobs.producer.call(first, b"cat", SECONDS, headers={"own": 1}))
+        spans.one(f"commit {second}")
+    # Then: what forwards it is the parent of what comes next, and its own headers go with it
+    assert len({span.context.trace_id for span in spans.all()}) == 1
+    forward = spans.one(f"forward {first}")
+    assert (parent_of(forward), forward.kind) == (id_of(spans.one(f"process {first}")), SpanKind.PRODUCER)
+    assert parent_of(spans.one(f"process {second}")) == id_of(forward)
+    assert parent_of(spans.one(f"wait {second}")) == id_of(forward)
+    assert (got["own"], set(got)) == (1, {"own", "traceparent"})
 
 
 def test_time_in_the_queue_is_seen(jobs: OwnQueue, spans: Traced) -> None:
