@@ -18,6 +18,8 @@ from sluicemq import Claim, ClaimedJob, Client, Producer, Worker, wire
 
 #: How long a test waits for what must come.
 SECONDS = 60.0
+#: Who knows it may change something at :func:`quick_broker` over HTTP.
+TOKEN = "a-token-for-tests-only"  # noqa: S105 - of a broker of tests
 #: The reservation of a job that is not to be settled in time; and one that is.
 SHORT, LONG = 3.0, 1000.0
 
@@ -120,7 +122,7 @@ def quick_broker(mongo_uri: str) -> Iterator[BrokerUnderTest]:
     """A broker that looks often, and whose jobs come again without a wait."""
     queues = {**AT_ONCE, "late": {"delay": LONG}}
     with serving(
-        mongo_uri, [], poll=0.1, lease=2.0, queues=queues, http="127.0.0.1:0", history=True
+        mongo_uri, [], poll=0.1, lease=2.0, queues=queues, http="127.0.0.1:0", http_token=TOKEN, history=True
     ) as broker:
         yield broker
 

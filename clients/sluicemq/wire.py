@@ -50,7 +50,7 @@ From the client::
                                                            whole; times are Unix seconds
     PROMOTE [n, queue, id]                              -> nil     a delayed job is due now
     CHANGE  [n, queue, id, {priority?, delay?}]         -> nil     a job that waits; delay: from now
-    REDRIVE [n, queue, {ids?, reason?, limit?}, to|nil, wait]
+    REDRIVE [n, queue, {ids?, reason?, limit?, since?, until?}, to|nil, wait]
                                                         -> {moved, left, refused: [[id, code, text], ...]}
                                                            dead letters, the oldest first; all, or those
                                                            of ids, or with reason in their last error;

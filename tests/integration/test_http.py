@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 from urllib.parse import quote
 
 import pytest
 from jsonschema import Draft202012Validator
 
 from launcher import wait_until
-from own_queue import OwnQueue
+from own_queue import TOKEN, OwnQueue
 from plain_clients import BrokerUnderTest
 from sluicemq import Worker
-from sluicemq_broker.http import api
+from sluicemq_broker.http import actions, api
 from sluicemq_broker.http.door import MOST_CONNECTIONS, MOST_HEADER_BYTES
 from web import Answer, Web, all_of
 
@@ -54,8 +54,8 @@ def test_a_broker_that_serves_is_live_and_ready(web: Web) -> None:
 
 
 def test_the_document_has_every_path_and_no_other() -> None:
-    reader: Any = SimpleNamespace()
-    served = set(api.routes(reader))
+    nothing: Any = MagicMock()
+    served = {*api.routes(nothing, nothing, nothing), *actions.routes(nothing)}
     assert {path for path in DOCUMENT["paths"] if path.startswith(V1)} == served
 
 
@@ -126,7 +126,7 @@ def test_devices_are_told_with_their_doors(web: Web, shared_broker: BrokerUnderT
     ("path", "asked", "status", "code"),
     [
         ("queues/{queue}", "queues/nosuch", 404, "NOT_FOUND"),
-        ("queues/{queue}", "queues/%2e%2e%2fetc", 404, "NOT_FOUND"),
+        ("queues/{queue}", "queues/%2e%2e%2fetc", 404, "BAD_QUEUE"),
         ("queues/{queue}/jobs", "queues/QUEUE/jobs?state=odd", 400, "BAD_FRAMES"),
         ("queues/{queue}/jobs", "queues/QUEUE/jobs?limit=0", 400, "INVALID_PARAMETER"),
         ("queues/{queue}/jobs", "queues/QUEUE/jobs?limit=1e9", 400, "INVALID_PARAMETER"),
@@ -150,9 +150,13 @@ def test_what_is_not_there_is_404_and_says_so_in_json(web: Web) -> None:
 # -------------------------------------------------------------- who may ask, and how
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "NONSENSE"])
-def test_nothing_but_reading_is_answered(web: Web, method: str) -> None:
+@pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "NONSENSE"])
+def test_nothing_but_reading_and_orders_is_answered(web: Web, method: str) -> None:
     assert web.get(f"{V1}/queues", method).status in (400, 405)
+
+
+def test_what_can_only_be_read_takes_no_order(web: Web) -> None:
+    assert web.post(f"{V1}/queues", token=TOKEN).status == 405
 
 
 def test_no_other_site_may_read_what_it_tells(web: Web) -> None:

@@ -407,3 +407,14 @@ def written(folder: Path, toml: str) -> Path:
     file = folder / "broker.toml"
     file.write_text(toml)
     return file
+
+
+def test_a_token_is_never_shown_not_even_a_wrong_one() -> None:
+    config = load(None, {"SLUICEMQ_HTTP_TOKEN": "a-token-of-20-letters"}, {})
+    assert config.broker.http_token is not None
+    assert config.broker.http_token.text == "a-token-of-20-letters"
+    assert "a-token-of" not in describe(config) + json.dumps(as_json(config)) + repr(config)
+    with pytest.raises(ConfigError) as refused:
+        load(None, {"SLUICEMQ_HTTP_TOKEN": "too-short"}, {})
+    assert "16 to 256" in str(refused.value)
+    assert "too-short" not in str(refused.value)

@@ -298,11 +298,11 @@ class _Reading:
         try:
             return rule(value)
         except ValueError as error:
-            is_uri = rule.expected == rules.mongodb_uri.expected
-            if not is_uri and not may_hold_a_secret(value):
+            secret = rule.expected in (rules.mongodb_uri.expected, rules.secret.expected)
+            if not secret and not may_hold_a_secret(value):
                 self._wrong(place, f"expected {error}; got {value!r}")
             else:
-                expected = error if is_uri else rule.expected
+                expected = error if secret else rule.expected
                 self._wrong(
                     place, f"expected {expected}; what is there is not shown, for it may hold a password"
                 )

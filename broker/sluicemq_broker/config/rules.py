@@ -19,6 +19,7 @@ from sluicemq.options import OPTIONS, TEN_YEARS, Option
 from sluicemq.wire import QUEUE_NAME_RULE, is_queue_name
 from sluicemq_broker.config import mongo_uri as uris
 from sluicemq_broker.config import redis_url
+from sluicemq_broker.config.secret import Secret
 from sluicemq_devices.doors import Endpoint, parse_endpoint
 
 
@@ -45,6 +46,9 @@ class Rule(NamedTuple):
 
 #: Job options that are not for many jobs: what names one, and how one is answered.
 _OF_ONE: Final = {each.name for each in OPTIONS.values() if each.names_one} | {"reply"}
+
+#: Characters of a secret, at least: it can't be guessed at one try a second.
+SHORTEST_SECRET: Final = 16
 
 _WORDS = {
     "true": True,
@@ -222,6 +226,18 @@ def _http_address(value: Any) -> str:
     return place
 
 
+def _secret(value: Any) -> Secret:
+    given = value.text if isinstance(value, Secret) else value
+    if not isinstance(given, str) or not SHORTEST_SECRET <= len(given) <= 256 or not _is_visible(given):
+        raise ValueError(secret.expected)
+    return Secret(given)
+
+
+def _is_visible(text: str) -> bool:
+    """It must fit into a header, and into the field of a form."""
+    return all("!" <= character <= "~" for character in text)
+
+
 def _endpoints(value: Any) -> tuple[Endpoint, ...]:
     return tuple(_endpoint(each) for each in (value if isinstance(value, list | tuple) else [value]))
 
@@ -259,6 +275,7 @@ event_bus = Rule(f"one of {', '.join(BusForm)}, or {redis_url.EXPECTED}", _event
 host = Rule('a host name or an address without a port, as in "0.0.0.0"', _host)
 #: Where the HTTP door listens; empty: nowhere.
 http_address = Rule('a host and a port, as in "127.0.0.1:5580", or "" for no such door', _http_address)
+secret = Rule(f"a secret of {SHORTEST_SECRET} to 256 visible characters of ASCII", _secret)
 bound_endpoint = Rule("one endpoint that binds, not one that connects (>)", _bound_endpoint)
 endpoints = Rule("an endpoint such as tcp://127.0.0.1:5551, or a list of them", _endpoints)
 

@@ -25,6 +25,7 @@ from sluicemq.wire import LONGEST_NAME
 from sluicemq_broker.config import rules
 from sluicemq_broker.config.mongo_uri import MongoUri
 from sluicemq_broker.config.redis_url import RedisUrl
+from sluicemq_broker.config.secret import Secret
 from sluicemq_broker.job import BOUNDS, KINDS, Backoff, Misfire, OnExpiry, Timetable
 from sluicemq_devices.doors import Endpoint, tcp_address
 from sluicemq_devices.relays import Kind
@@ -98,7 +99,12 @@ class BrokerSettings:
     http: str = _setting(
         "127.0.0.1:5580",
         rules.http_address,
-        'the HTTP door: health, metrics, the API; "" for none. Whoever reaches it can read payloads',
+        'the HTTP door: health, metrics, API, dashboard; "" for none. Whoever reaches it can read payloads',
+    )
+    http_token: Secret | None = _setting(
+        None,
+        rules.optional(rules.secret),
+        "whoever knows it may change something over HTTP; without it nobody may",
     )
     mongodb_uri: MongoUri | None = _setting(
         None, rules.optional(rules.mongodb_uri), "without one: an embedded MongoDB in data_dir"

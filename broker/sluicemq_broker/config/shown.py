@@ -10,6 +10,7 @@ from typing import Any
 from sluicemq_broker.config.loading import Config
 from sluicemq_broker.config.mongo_uri import MongoUri
 from sluicemq_broker.config.redis_url import RedisUrl
+from sluicemq_broker.config.secret import Secret
 from sluicemq_broker.config.settings import applies, settings_of
 from sluicemq_devices.doors import Endpoint
 
@@ -81,4 +82,4 @@ def _plain(value: Any) -> Any:
         return [_plain(each) for each in value]
     if isinstance(value, Mapping):
         return dict(value)
-    return str(value) if isinstance(value, MongoUri | RedisUrl | Endpoint | Path) else value
+    return str(value) if isinstance(value, MongoUri | RedisUrl | Secret | Endpoint | Path) else value

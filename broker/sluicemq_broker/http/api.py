@@ -1,4 +1,4 @@
-"""``/api/v1``: what a broker knows, as JSON; nothing here changes anything.
+"""``/api/v1``: what a broker knows, as JSON; what changes something stands in :mod:`actions`.
 
 ``openapi.json`` beside this file is the contract; a test holds every answer against it.
 """
@@ -15,7 +15,10 @@ import falcon
 from gevent.lock import BoundedSemaphore
 
 from sluicemq.errors import BadFrames
+from sluicemq_broker.http.asked import cursor, letters, names, view
+from sluicemq_broker.http.live import Feed
 from sluicemq_broker.http.reader import Reader
+from sluicemq_broker.http.snapshots import Snapshots
 from sluicemq_broker.job import State
 from sluicemq_broker.store import SHOWN_STATES
 
@@ -25,9 +28,10 @@ _MOST_PEEKED: Final = 200
 _ASKED_AT_ONCE: Final = 4
 
 
-def routes(reader: Reader) -> dict[str, object]:
+def routes(reader: Reader, snapshots: Snapshots, feed: Feed) -> dict[str, object]:
     """The resources by their paths."""
     turn = BoundedSemaphore(_ASKED_AT_ONCE)
+    queue, job = f"{BASE}/queues/{{queue}}", f"{BASE}/queues/{{queue}}/jobs/{{job_id}}"
 
     def asking(answer: Callable[..., Any]) -> _Answer:
         return _Answer(answer, turn)
@@ -35,21 +39,38 @@ def routes(reader: Reader) -> dict[str, object]:
     return {
         f"{BASE}/openapi.json": _Document(),
         f"{BASE}/broker": _Answer(lambda _request: reader.about()),
-        f"{BASE}/queues": _Answer(lambda _request: {"queues": reader.kept()}),
-        f"{BASE}/queues/{{queue}}": asking(lambda _request, queue: reader.queue(queue)),
-        f"{BASE}/queues/{{queue}}/jobs": asking(
-            lambda request, queue: {"jobs": reader.peek(queue, *_which_jobs(request))}
+        f"{BASE}/brokers": asking(lambda _request: {"brokers": reader.brokers()}),
+        f"{BASE}/overview": _Answer(lambda request: snapshots.latest().whole(view(request))),
+        f"{BASE}/live": _Live(feed),
+        f"{BASE}/queues": _Answer(lambda request: _queues(reader, snapshots, request)),
+        queue: asking(lambda _request, queue: reader.queue(queue)),
+        f"{queue}/jobs": asking(lambda request, queue: _jobs(reader, request, queue)),
+        job: asking(lambda request, queue, job_id: _job(reader, request, queue, job_id)),
+        f"{job}/payload": _Payload(reader, turn),
+        f"{queue}/dead": asking(
+            lambda request, queue: reader.jobs.dead(queue, letters(request.get_param), *_page(request))
         ),
-        f"{BASE}/queues/{{queue}}/jobs/{{job_id}}": asking(
-            lambda _request, queue, job_id: reader.show(queue, job_id)
+        f"{queue}/dead/count": asking(
+            lambda request, queue: reader.jobs.count_dead(queue, letters(request.get_param))
         ),
-        f"{BASE}/workers": _Answer(lambda _request: {"workers": reader.workers()}),
+        f"{queue}/dead/reasons": asking(
+            lambda request, queue: {"reasons": reader.jobs.reasons(queue, letters(request.get_param))}
+        ),
+        f"{BASE}/workers": _Answer(lambda request: {"workers": reader.workers(request.get_param("queue"))}),
         f"{BASE}/devices": _Answer(lambda _request: {"devices": reader.devices()}),
+        f"{BASE}/schedules": asking(lambda _request: {"schedules": reader.schedules()}),
+        f"{BASE}/streams": asking(lambda _request: reader.streams()),
+        f"{BASE}/tasks": asking(lambda _request: {"tasks": reader.tasks()}),
+        f"{BASE}/tasks/{{task_id}}": asking(lambda _request, task_id: reader.task(task_id)),
         f"{BASE}/history/{{subject}}/{{name}}": asking(
             lambda request, subject, name: reader.history(
                 subject, name, request.get_param("day"), request.get_param("span") or "minute"
             )
         ),
+        f"{BASE}/series/{{subject}}/{{name}}": asking(
+            lambda request, subject, name: reader.series(subject, name, request.get_param("span") or "hour")
+        ),
+        f"{BASE}/recent": asking(lambda request: reader.recent(names(request.get_param("queue")))),
     }
 
 
@@ -78,6 +99,32 @@ class _Answer:
             response.media = self._answer(request, **parameters)
 
 
+class _Live:
+    """Server-sent events: what the overview tells, again and again."""
+
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
+
+    def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
+        response.stream = self._feed.listen(view(request))
+        response.content_type = "text/event-stream"
+        response.set_header("X-Accel-Buffering", "no")  # nginx would keep them
+
+
+class _Payload:
+    """A job's payload as it was pushed, to be saved as a file: never shown as what it says it is."""
+
+    def __init__(self, reader: Reader, turn: BoundedSemaphore) -> None:
+        self._reader = reader
+        self._turn = turn
+
+    def on_get(self, _request: falcon.Request, response: falcon.Response, queue: str, job_id: str) -> None:
+        with self._turn:
+            response.data = self._reader.show(queue, job_id).get("payload", b"")
+        response.content_type = "application/octet-stream"
+        response.downloadable_as = "payload.bin"
+
+
 class _Document:
     """The OpenAPI document itself."""
 
@@ -99,9 +146,37 @@ def document() -> dict[str, Any]:
     return dict(json.loads(document_text()))
 
 
-def _which_jobs(request: falcon.Request) -> tuple[str, int]:
+def _queues(reader: Reader, snapshots: Snapshots, request: falcon.Request) -> dict[str, Any]:
+    """All of them; a page where one is asked for."""
+    if not request.params:
+        return {"queues": reader.kept()}
+    return snapshots.latest().page(view(request))
+
+
+def _jobs(reader: Reader, request: falcon.Request, queue: str) -> dict[str, Any]:
+    limit, after = _page(request)
+    beginning = request.get_param("id")
+    if beginning is not None:
+        return reader.jobs.find(queue, beginning, limit)
     state = request.get_param("state") or State.READY
     if state not in SHOWN_STATES:
         raise BadFrames(f"state {state[:32]!r} is not one of {', '.join(SHOWN_STATES)}")
+    return reader.jobs.page(queue, state, limit, after)
+
+
+def _job(reader: Reader, request: falcon.Request, queue: str, job_id: str) -> dict[str, Any]:
+    """Whole; or with ``payload`` bytes of the payload and the result at most, and how many there are."""
+    most = request.get_param_as_int("payload", min_value=0)
+    shown = reader.show(queue, job_id)
+    for name in ("payload", "result"):
+        value = shown.get(name)
+        if isinstance(value, bytes):
+            shown[f"{name}_bytes"] = len(value)
+            if most is not None and len(value) > most:
+                shown[name] = value[:most]
+    return shown
+
+
+def _page(request: falcon.Request) -> tuple[int, list[Any] | None]:
     limit = request.get_param_as_int("limit", min_value=1, max_value=_MOST_PEEKED, default=20)
-    return state, limit
+    return limit, cursor(request.get_param("after"))

@@ -1,8 +1,9 @@
 """The HTTP server: gevent's own, with bounds on what comes from outside.
 
-A connection has some seconds for each request and some for each answer, some KiB for its headers, and no
-body. There are so many connections at once; when one more comes, the one that has been reading its request
-for longest is closed, so that nobody who connects and says nothing keeps a health check out.
+A connection has some seconds for each request and some for each answer, some KiB for its headers, and a body
+only where it changes something. There are so many connections at once; when one more comes, the one that has
+been reading its request for longest is closed, so that nobody who connects and says nothing keeps a health
+check out.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ import time
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from http.client import HTTPException
-from typing import Any, Final
+from io import BytesIO
+from typing import Any, Final, Protocol
+from urllib.parse import unquote_to_bytes
 
 import gevent
 from gevent.pywsgi import WSGIHandler, WSGIServer
@@ -27,8 +30,20 @@ MOST_CONNECTIONS: Final = 100
 READING: Final = 20.0
 WRITING: Final = 30.0
 MOST_HEADER_BYTES: Final = 32 * 1024
+#: What stands for a slash inside a name, in the path that an application is given.
+SLASH: Final = "\0"
+#: Of an order: a thousand ids.
+MOST_BODY_BYTES: Final = 256 * 1024
 
-Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+
+class Application(Protocol):
+    """What answers."""
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        """One answer, in WSGI's form."""
+
+    def close(self) -> None:
+        """End the answers that would go on for ever."""
 
 
 class HttpDoor:
@@ -37,6 +52,7 @@ class HttpDoor:
     def __init__(self, address: str, application: Application, counters: Counters) -> None:
         host, _, port = address.rpartition(":")
         self._place = host.removeprefix("[").removesuffix("]").replace("*", ""), int(port.replace("*", "0"))
+        self._application = application
         self._server = _Server(self._place, application, counters)
 
     @property
@@ -52,6 +68,7 @@ class HttpDoor:
     def stop(self) -> None:
         """Close it, and the connections that wait; answers under way have a moment."""
         self._server.close()
+        self._application.close()
         self._server.hang_up()
         self._server.stop(timeout=1.0)
 
@@ -85,6 +102,7 @@ class _Server(WSGIServer):  # type: ignore[misc] # gevent has no types
 
 class _Handler(WSGIHandler):  # type: ignore[misc]
     _deadline: Any = None
+    _body = b""
 
     def handle(self) -> None:
         self.socket.settimeout(WRITING)
@@ -117,9 +135,30 @@ class _Handler(WSGIHandler):  # type: ignore[misc]
             read = super().read_request(raw_requestline)
         except HTTPException as error:
             raise ValueError(str(error)) from None  # else pywsgi shows where it was found
-        if self.content_length or self.headers.get("transfer-encoding"):
-            raise ValueError("a request has no body here")
+        self._body = self._read_body()
         return read
+
+    def get_environ(self) -> Any:
+        """The request as the application has it, its body whole."""
+        environ = super().get_environ()
+        path = self.path.partition("?")[0]
+        if "%2" in path:  # a slash that is part of a name, such as a job's id, divides nothing
+            path = path.replace("%2F", SLASH).replace("%2f", SLASH)
+            environ["PATH_INFO"] = unquote_to_bytes(path.encode("latin-1")).decode("latin-1")
+        self.wsgi_input.rfile = BytesIO(self._body)
+        return environ
+
+    def _read_body(self) -> bytes:
+        """The body of an order; the deadline of the request is that of its body too."""
+        if self.headers.get("transfer-encoding") or self.headers.get("expect"):
+            raise ValueError("a body is sent whole here, with its length")
+        length = self.content_length or 0
+        if length > (MOST_BODY_BYTES if self.command == "POST" else 0):
+            raise ValueError("a body that is too long, or of a request that has none")
+        body: bytes = self.rfile.read(length) if length else b""
+        if len(body) < length:
+            raise ValueError("the body ends too soon")
+        return body
 
     def MessageClass(self, file: Any, *arguments: Any) -> Any:  # noqa: N802 - pywsgi's name
         """The headers of a request, which are bounded."""

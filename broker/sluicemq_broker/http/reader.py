@@ -1,13 +1,17 @@
-"""What the HTTP door reads of a broker, for its API and its metrics; it changes nothing."""
+"""What the HTTP door reads of a broker, for its API, its metrics and the dashboard; it changes nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sluicemq_broker.doors import Admin, Device
+from sluicemq import wire
+from sluicemq_broker.config import RouteSettings
+from sluicemq_broker.doors import Admin, Device, StreamSide
 from sluicemq_broker.http.health import Health
-from sluicemq_broker.queue import Census, Queues
+from sluicemq_broker.http.job_pages import JobPages
+from sluicemq_broker.http.snapshots import Snapshot
+from sluicemq_broker.queue import Census, Context, History, Queues, Series
 from sluicemq_broker.runtime import Counters, Gauge, Histogram, Timing, Turns
 from sluicemq_broker.store import StoreState
 
@@ -18,6 +22,7 @@ class Reader:
     def __init__(
         self,
         admin: Admin,
+        *,
         queues: Queues,
         census: Census,
         devices: Sequence[Device],
@@ -25,12 +30,18 @@ class Reader:
         turns: Turns,
         store: StoreState,
         health: Health,
+        streams: StreamSide,
+        routes: Sequence[RouteSettings],
+        context: Context,
+        history: History,
     ) -> None:
         self.queue = admin.queue
-        self.peek = admin.peek
         self.show = admin.show
         self.about = admin.about
         self.workers = admin.workers
+        self.jobs = JobPages(queues, context)
+        self.tasks = admin.tasks
+        self.task = admin.task
         self.history = admin.history
         self._admin = admin
         self._queues = queues
@@ -40,6 +51,52 @@ class Reader:
         self._turns = turns
         self._store = store
         self._health = health
+        self._streams = streams
+        self._routes = routes
+        self._clock = context.clock
+        self._owners = context.owners
+        self._series = Series(history)
+
+    def snapshot(self, *, actions: bool) -> Snapshot:
+        """The broker as it stands; ``actions``: whether anybody may change something here."""
+        problems = {name: text for name, text in self._health.problems.items() if text}
+        about = self._admin.about()
+        return Snapshot(
+            self._census.kept(),
+            {
+                "at": self._clock.now(),
+                "broker": {**about["broker"], "name": self._owners.name},
+                "counters": about["counters"],
+                "problems": problems,
+                "actions": actions,
+            },
+        )
+
+    def brokers(self) -> list[dict[str, Any]]:
+        """The brokers on its database, this one included, and since when each is there."""
+        return self._owners.brokers()
+
+    def series(self, kind: str, name: str, span: str) -> dict[str, Any]:
+        """Curves of one subject, for a chart."""
+        return self._series.of(kind, name, span, self._clock.now())
+
+    def recent(self, queues: Sequence[str]) -> dict[str, Any]:
+        """Small curves of the last hour of these queues."""
+        return self._series.recent(queues, self._clock.now())
+
+    def schedules(self) -> list[dict[str, Any]]:
+        """All recurring jobs."""
+        return list(self._admin.schedule(wire.LIST, {}))
+
+    def streams(self) -> dict[str, Any]:
+        """``{streams, subscriptions, routes}``: what is kept, who reads it how far, what becomes jobs."""
+        subscriptions = self._streams.subscriptions()
+        places = {(each["stream"], each["name"]): each for each in subscriptions}
+        return {
+            "streams": self._streams.admin.list(),
+            "subscriptions": subscriptions,
+            "routes": [_route(each, places.get((each.stream, each.name), {})) for each in self._routes],
+        }
 
     def kept(self) -> list[dict[str, Any]]:
         """All queues, from the counts that are kept."""
@@ -71,3 +128,14 @@ class Reader:
             "sluicemq_hub_turns": self._turns.count,
             "sluicemq_hub_busy_seconds": self._turns.busy,
         }
+
+
+def _route(settings: RouteSettings, stands: Mapping[str, Any]) -> dict[str, Any]:
+    lag = {name: stands.get(name) for name in ("behind", "seconds_behind", "holder", "watermark")}
+    return {
+        "stream": settings.stream,
+        "topics": list(settings.topics),
+        "queue": settings.queue,
+        "subscription": settings.name,
+        **lag,
+    }

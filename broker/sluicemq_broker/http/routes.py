@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import logging
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Final
 
@@ -12,11 +13,15 @@ import falcon
 import falcon.media
 
 from sluicemq.errors import BadQueue, NotFound, SluiceError, Unavailable
-from sluicemq_broker.http import api
-from sluicemq_broker.http.door import Application
+from sluicemq_broker.doors import Admin
+from sluicemq_broker.http import actions, api, pages
+from sluicemq_broker.http.door import SLASH
 from sluicemq_broker.http.health import Health, Live, Ready
+from sluicemq_broker.http.live import Feed
 from sluicemq_broker.http.metrics import Metrics
 from sluicemq_broker.http.reader import Reader
+from sluicemq_broker.http.rights import Rights
+from sluicemq_broker.http.snapshots import Snapshots
 
 log = logging.getLogger("broker.http")
 
@@ -36,20 +41,44 @@ _STATUS: Final[dict[type[SluiceError], str]] = {
 }
 
 
-def application(address: str, health: Health, metrics: Metrics, reader: Reader) -> Application:
-    """All that the door at ``address`` answers; whatever changes something is not among it."""
-    app = falcon.App(middleware=[_Guard(address)])
+class Site:
+    """All that the door at ``address`` answers; ``token``: who knows it may change something."""
+
+    def __init__(
+        self, address: str, token: str | None, health: Health, metrics: Metrics, reader: Reader, admin: Admin
+    ) -> None:
+        rights = Rights(token)
+        snapshots = Snapshots(lambda: reader.snapshot(actions=rights.any))
+        self._feed = Feed(snapshots)
+        self._app = _application(_Guard(address, rights))
+        self._app.add_route("/healthz", Live())
+        self._app.add_route("/readyz", Ready(health))
+        self._app.add_route("/metrics", metrics)
+        for path, resource in {
+            **pages.routes(),
+            **api.routes(reader, snapshots, self._feed),
+            **actions.routes(admin),
+        }.items():
+            self._app.add_route(path, resource)
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        """One answer, in WSGI's form."""
+        answer: Iterable[bytes] = self._app(environ, start_response)
+        return answer
+
+    def close(self) -> None:
+        """The broker stops: end what dashboards listen to."""
+        self._feed.close()
+
+
+def _application(guard: _Guard) -> falcon.App[Any, Any]:
+    app = falcon.App(middleware=[guard])
     app.resp_options.media_handlers[falcon.MEDIA_JSON] = falcon.media.JSONHandler(
         dumps=partial(json.dumps, ensure_ascii=False, default=api.as_json)
     )
     app.set_error_serializer(_serialize)
     app.add_error_handler(Exception, _fail)
     app.add_error_handler(SluiceError, _refuse)
-    app.add_route("/healthz", Live())
-    app.add_route("/readyz", Ready(health))
-    app.add_route("/metrics", metrics)
-    for path, resource in api.routes(reader).items():
-        app.add_route(path, resource)
     return app
 
 
@@ -60,19 +89,30 @@ class _Guard:
     the same site ("DNS rebinding"): so where only this machine is served, others' names are refused.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, rights: Rights) -> None:
         self._local_only = _is_local(address)
+        self._rights = rights
 
     def process_request(self, request: falcon.Request, _response: falcon.Response) -> None:
-        if request.method not in ("GET", "HEAD"):
-            raise falcon.HTTPMethodNotAllowed(["GET", "HEAD"])
+        if request.method not in ("GET", "HEAD", "POST"):
+            raise falcon.HTTPMethodNotAllowed(["GET", "HEAD", "POST"])
         if self._local_only and not _is_literal(request.get_header("Host") or ""):
             raise falcon.HTTPForbidden(description="ask for 127.0.0.1 or localhost: this door is local")
+        if request.method == "POST":
+            self._rights.check(request)
+
+    def process_resource(
+        self, _request: falcon.Request, _response: falcon.Response, _resource: object, params: dict[str, str]
+    ) -> None:
+        for name, value in params.items():
+            params[name] = value.replace(SLASH, "/")
 
     def process_response(
         self, _request: falcon.Request, response: falcon.Response, _resource: object, _succeeded: object
     ) -> None:
-        response.set_headers(_HEADERS)
+        for name, value in _HEADERS.items():
+            if response.get_header(name) is None:
+                response.set_header(name, value)
 
 
 def _is_local(address: str) -> bool:

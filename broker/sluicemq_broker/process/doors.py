@@ -69,7 +69,7 @@ class Doors:
         admin = self._admin()
         side = StreamSide(settings, self._streams, subscriptions, counters)
         self._sessions = SessionDoor(settings, self._board, jobs.queues, maker, admin, counters, side)
-        self._http = self._http_door(admin, ready) if settings.http else None
+        self._http = self._http_door(admin, side, ready) if settings.http else None
 
     def start_http(self) -> None:
         """Open the HTTP door: it answers before MongoDB does. Raises OSError if its address is taken."""
@@ -169,23 +169,29 @@ class Doors:
             if isinstance(each, ForwarderDevice | StreamDevice)
         ]
 
-    def _http_door(self, admin: Admin, ready: Callable[[], bool]) -> HttpDoor:
+    def _http_door(self, admin: Admin, streams: StreamSide, ready: Callable[[], bool]) -> HttpDoor:
         from sluicemq_broker import http  # noqa: PLC0415 - 7 MB and 0.1 s that a broker without it need not have
 
         jobs, ground, address = self._jobs, self._ground, self._ground.settings.http
         health = http.Health(ground.store, ground.owners, ready)
         reader = http.Reader(
             admin,
-            jobs.queues,
-            jobs.census,
-            self._devices,
-            ground.counters,
-            ground.turns,
-            ground.store,
-            health,
+            queues=jobs.queues,
+            census=jobs.census,
+            devices=self._devices,
+            counters=ground.counters,
+            turns=ground.turns,
+            store=ground.store,
+            health=health,
+            streams=streams,
+            routes=self._config.routes,
+            context=ground.context,
+            history=jobs.history,
         )
-        application = http.application(address, health, http.Metrics(reader), reader)
-        return http.HttpDoor(address, application, ground.counters)
+        secret = ground.settings.http_token
+        token = None if secret is None else secret.text
+        site = http.Site(address, token, health, http.Metrics(reader), reader, admin)
+        return http.HttpDoor(address, site, ground.counters)
 
     def _follow_memory(self) -> None:
         """What is complete and has to be stored leaves no memory for more large messages, or does again."""

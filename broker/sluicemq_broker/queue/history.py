@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any, Final
@@ -115,10 +115,12 @@ class History:
     def _take(self, minute: int) -> None:
         """What has been counted since the last time belongs to this minute."""
         ready = self._census.ready()
+        everywhere = sum(ready.values())
         for where, values in self._subjects():
             added = _risen(self._known.get(where, Counter()), values)
             kind, name = where[1]
-            most = {State.READY.value: ready[name]} if kind == KINDS[0] and ready.get(name) else {}
+            backlog = everywhere if name == ALL else ready.get(name, 0) if kind == KINDS[0] else 0
+            most = {State.READY.value: backlog} if backlog else {}
             if added:
                 self._known[where] = Counter(values)
             if added or most:
@@ -176,7 +178,7 @@ class History:
         if kind not in KINDS or span not in SPANS:
             raise BadFrames(f"history is of a {' or '.join(KINDS)}, by {', '.join(SPANS)}")
         subject = Subject(kind, name)
-        store = self._store(self._queues.database_name(check_name(name)) if kind == KINDS[0] else self._own)
+        store = self.where(kind, name)
         match span:
             case "minute":
                 first, points = last, store.minutes(subject, last)
@@ -198,6 +200,20 @@ class History:
             "total": _sum(points.values()),
             "points": [{"at": _seconds(at), "counted": counted} for at, counted in sorted(points.items())],
         }
+
+    def where(self, kind: str, name: str) -> HistoryStore:
+        """Where the history of one subject lies; raises BadQueue for what can be no name of a queue."""
+        return self._store(self._queues.database_name(check_name(name)) if kind == KINDS[0] else self._own)
+
+    def stores_of(self, queues: Sequence[str]) -> Iterator[tuple[HistoryStore, list[Subject]]]:
+        """Where the histories of these queues lie, and which lie in each place."""
+        places: dict[str, list[Subject]] = {}
+        for name in queues:
+            places.setdefault(self._queues.database_name(check_name(name)), []).append(
+                Subject(KINDS[0], name)
+            )
+        for database, subjects in places.items():
+            yield self._store(database), subjects
 
     def _store(self, database: str) -> HistoryStore:
         return HistoryStore(self._database(database))

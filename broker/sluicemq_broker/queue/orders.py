@@ -101,19 +101,19 @@ class Redrive(Order):
         ids: list[str] | None = None,
         reason: str | None = None,
         limit: int | None = None,
+        since: float | None = None,
+        until: float | None = None,
     ) -> None:
         super().__init__(queues, context, queue, now)
         self._to = to
         self._target = queue if to is None else _target(queues, queue, to)
-        self._letters = DeadLetters(None if ids is None else tuple(ids), reason, limit)
+        self._letters = DeadLetters(None if ids is None else tuple(ids), reason, limit, since, until)
         self._redriven = Redriven()
 
     @property
     def arguments(self) -> dict[str, Any]:
         """Which, and where to."""
-        ids, reason, limit = self._letters
-        chosen = {"ids": None if ids is None else list(ids), "reason": reason, "limit": limit, "to": self._to}
-        return {name: value for name, value in chosen.items() if value is not None}
+        return _stored(self._letters) | ({} if self._to is None else {"to": self._to})
 
     def pages(self) -> Pages:
         """The oldest first. Killed between a page and the note of it, a limit is passed by that page."""
@@ -134,6 +134,46 @@ class Redrive(Order):
         """How many were moved, how many of those chosen are left, and why some could not be."""
         refused = [[job_id, error.code, str(error)] for job_id, error in self._redriven.refused.items()]
         return {"moved": self.done, "left": self._redriven.left, "refused": refused}
+
+
+class Discard(Order):
+    """Remove dead letters."""
+
+    kind = "discard"
+    resumes = True
+    state = State.DEAD
+
+    def __init__(
+        self,
+        queues: Queues,
+        context: Context,
+        queue: Queue,
+        now: float,
+        *,
+        ids: list[str] | None = None,
+        reason: str | None = None,
+        limit: int | None = None,
+        since: float | None = None,
+        until: float | None = None,
+    ) -> None:
+        super().__init__(queues, context, queue, now)
+        self._letters = DeadLetters(None if ids is None else tuple(ids), reason, limit, since, until)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Which."""
+        return _stored(self._letters)
+
+    def pages(self) -> Pages:
+        """The oldest first. Killed between a page and the note of it, a limit is passed by that page."""
+        limit = self._letters.limit
+        if limit is not None and limit <= self.done:
+            return
+        letters = self._letters._replace(limit=None if limit is None else limit - self.done)
+        for removed in self._changes.discarding(self.queue.name, letters, self.now, lambda: self.page):
+            self._counters.add(Count.PURGED, removed)
+            self.queue.events.tell(Count.PURGED, self.now, [{"jobs": removed, "state": State.DEAD}])
+            yield removed
 
 
 class Delete(Order):
@@ -167,7 +207,16 @@ class Expire(Order):
 
 
 #: By the kind that is stored.
-ORDERS: Final[dict[str, type[Order]]] = {each.kind: each for each in (Purge, Redrive, Delete, Expire)}
+ORDERS: Final[dict[str, type[Order]]] = {
+    each.kind: each for each in (Purge, Redrive, Discard, Delete, Expire)
+}
+
+
+def _stored(letters: DeadLetters) -> dict[str, Any]:
+    """Which dead letters, as an order is stored and shown."""
+    ids = None if letters.ids is None else list(letters.ids)
+    which = {**letters._asdict(), "ids": ids}
+    return {name: value for name, value in which.items() if value is not None}
 
 
 def _target(queues: Queues, queue: Queue, to: str) -> Queue:

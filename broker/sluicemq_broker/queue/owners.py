@@ -15,7 +15,7 @@ import itertools
 import logging
 import secrets
 from collections.abc import Callable, Mapping
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import gevent
 from gevent.lock import RLock
@@ -97,6 +97,11 @@ class Owners:
         Counted from *sending* the last confirmed heartbeat, which is when it may have been applied.
         """
         return self._now() - self._confirmed < self.lease * 2 / 3
+
+    def brokers(self) -> list[dict[str, Any]]:
+        """The brokers that have a live lease: ``[{name, since, here}]``, the eldest first."""
+        found = sorted(self._leases.brokers().items(), key=lambda each: each[1])
+        return [{"name": name, "since": since, "here": name == self.name} for name, since in found]
 
     def mine(self) -> list[str]:
         """The id whose lease we keep, if there is one."""

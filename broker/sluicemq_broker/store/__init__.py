@@ -24,6 +24,7 @@ from sluicemq_broker.store.inspect import (
     collection,
 )
 from sluicemq_broker.store.leases import LeaseStore
+from sluicemq_broker.store.listing import JobPage, Listing
 from sluicemq_broker.store.outcomes import Completed, Found, RolledBack
 from sluicemq_broker.store.pauses import PauseStore
 from sluicemq_broker.store.queue_store import QueueStore
@@ -66,7 +67,9 @@ __all__ = [
     "HistoryStore",
     "Holder",
     "Inspector",
+    "JobPage",
     "LeaseStore",
+    "Listing",
     "Page",
     "PauseStore",
     "Progress",

@@ -55,11 +55,16 @@ PageSize = Callable[[], int]
 
 
 class DeadLetters(NamedTuple):
-    """Which dead letters: all, or of these ids, or with this text in their last reason; the oldest first."""
+    """Which dead letters: all, or of these ids, or with this text in their last reason; the oldest first.
+
+    ``since`` and ``until``: that have died from then on, and before then, in Unix seconds.
+    """
 
     ids: tuple[str, ...] | None = None
     reason: str | None = None
     limit: int | None = None
+    since: float | None = None
+    until: float | None = None
 
 
 @dataclass(slots=True)
@@ -90,6 +95,15 @@ class Changes:
             jobs = self._jobs(queue)
             if not jobs.delete_one(waits).deleted_count:
                 raise _missing(jobs, queue, job_id, "cancelled")
+
+    def remove_ended(self, queue: str, job_id: str, now: float) -> bool:
+        """Remove a job that is done, or a dead letter; False if there is none.
+
+        Lost reply: it is there or gone; repeating it is harmless. ``now`` spares what has ended later.
+        """
+        ended = {"_id": job_id, "state": {"$in": [State.DONE, State.DEAD]}, "ended_at": {"$lte": date(now)}}
+        with translated():
+            return self._jobs(queue).delete_one(ended).deleted_count > 0
 
     def promote(self, queue: str, job_id: str, now: float) -> None:
         """Make a delayed job due now; one that is due already keeps its place.
@@ -142,15 +156,15 @@ class Changes:
         MongoDB has no transactions.
         """
         with translated():
-            jobs, chosen = self._jobs(queue), _chosen(letters, now)
+            jobs, these = self._jobs(queue), chosen(letters, now)
             if not redriven.moved:  # else it goes on, and those moved before are no dead letters any more
                 redriven.refused |= _not_dead(jobs, queue, letters)
             step = _Revival(jobs, now) if to is None else _Move(jobs, to, now)
-            for ids in _pages(_whole(jobs, letters, chosen), size):
+            for ids in _pages(_whole(jobs, letters, these), size):
                 before = redriven.moved
                 step.run(ids, redriven)
                 yield redriven.moved - before
-            _look_at_what_is_left(jobs, chosen, redriven)
+            _look_at_what_is_left(jobs, these, redriven)
 
     # --------------------------------------------------------------------- purge
 
@@ -172,6 +186,22 @@ class Changes:
                     yield jobs.delete_many(these, hint=_BY_ID).deleted_count
                 if empty:
                     return
+
+    def discarding(self, queue: str, letters: DeadLetters, now: float, size: PageSize) -> Iterator[int]:
+        """Remove dead letters, the oldest first, at most ``letters.limit``; yields how many, after each page.
+
+        Lost reply: some are gone; repeating it removes the rest. What has died later than ``now`` stays.
+        """
+        jobs, these = self._jobs(queue), chosen(letters, now)
+        with translated():
+            found = jobs.find(these, {"_id": 1}, hint=_index(these), batch_size=_READ_AT_ONCE).sort(
+                "ended_at", 1
+            )
+            if letters.limit is not None:
+                found = found.limit(letters.limit)
+            for ids in _pages(((each["_id"], 0) for each in found), size):
+                dead = {"_id": {"$in": ids}, "state": State.DEAD, "ended_at": {"$lte": date(now)}}
+                yield jobs.delete_many(dead, hint=_BY_ID).deleted_count
 
     def drop(self, queue: str, *, shared: bool = False) -> int:
         """Remove a queue with all it holds; returns about how many jobs that were.
@@ -267,14 +297,20 @@ def _revived(now: float, reason: str) -> list[Document]:
     return [{"$set": fields}, {"$unset": ["losses", "suspect", "ended_at", "remove_at", "size"]}]
 
 
-def _chosen(letters: DeadLetters, now: float) -> Document:
-    chosen: Document = {"state": State.DEAD, "ended_at": {"$lte": date(now)}}
+def chosen(letters: DeadLetters, now: float) -> Document:
+    """The filter for these dead letters, but their limit; of what has died by ``now``."""
+    when: Document = {"$lte": date(now)}
+    if letters.since is not None:
+        when["$gte"] = date(letters.since)
+    if letters.until is not None:
+        when["$lt"] = date(letters.until)
+    these: Document = {"state": State.DEAD, "ended_at": when}
     if letters.ids is not None:
-        chosen["_id"] = {"$in": list(letters.ids)}
+        these["_id"] = {"$in": list(letters.ids)}
     if letters.reason is not None:  # of the last failure; an expression, so that no character is special
         last = {"$ifNull": [{"$last": "$errors.reason"}, ""]}
-        chosen["$expr"] = {"$gte": [{"$indexOfCP": [last, {"$literal": letters.reason}]}, 0]}
-    return chosen
+        these["$expr"] = {"$gte": [{"$indexOfCP": [last, {"$literal": letters.reason}]}, 0]}
+    return these
 
 
 def _index(chosen: Document) -> str:

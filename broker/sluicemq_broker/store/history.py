@@ -123,12 +123,24 @@ class HistoryStore:
         """What was counted in each minute of a day; those without anything are left out."""
         with translated():
             found = self._days.find_one({"_id": _id(subject, day)}, {"hours": 1}) or {}
-        return {
-            day + timedelta(hours=int(hour), minutes=int(minute)): counted
-            for hour, each in sorted(found.get("hours", {}).items())
-            for minute, counts in sorted(each.get("minutes", {}).items())
-            if (counted := _plain(counts))
-        }
+        return _minutes({**found, "day": day})
+
+    def minutes_of(
+        self, subjects: Iterable[Subject], first: datetime, since: float, until: float
+    ) -> dict[str, dict[datetime, Document]]:
+        """By name, what was counted in each minute between two times, less than a day apart.
+
+        ``first``: the day of ``since``. Of each day only the hours that are asked for are read.
+        """
+        hours = range(int(since) // 3600, int(until) // 3600 + 1)
+        wanted = {"name": 1, "day": 1, **{f"hours.{hour % 24:02}.minutes": 1 for hour in hours}}
+        days = {first, day_of(until)}
+        ids = [_id(subject, day) for subject in subjects for day in days]
+        found: dict[str, dict[datetime, Document]] = {}
+        with translated():
+            for each in self._days.find({"_id": {"$in": ids}}, wanted):
+                found.setdefault(each["name"], {}).update(_minutes(each))
+        return found
 
     def hours(self, subject: Subject, first: datetime, last: datetime) -> dict[datetime, Document]:
         """What was counted in each hour of these days."""
@@ -205,6 +217,16 @@ def day_of(seconds: float) -> datetime:
 
 def _id(subject: Subject, day: datetime) -> str:
     return f"{subject.kind}/{subject.name}/{day:%Y-%m-%d}"
+
+
+def _minutes(stored: Document) -> dict[datetime, Document]:
+    day: datetime = stored["day"]
+    return {
+        day + timedelta(hours=int(hour), minutes=int(minute)): counted
+        for hour, each in sorted(stored.get("hours", {}).items())
+        for minute, counts in sorted(each.get("minutes", {}).items())
+        if (counted := _plain(counts))
+    }
 
 
 def _updates(writer: str, number: int, counted: Iterable[Counted]) -> dict[str, UpdateOne]:

@@ -120,7 +120,7 @@ class Inspector:
                     "state": State.READY,
                     "priority": {"$gte": -(2**31), "$lt": below},
                     "eligible_at": {"$gte": date(0)},
-                    **_alive(now),
+                    **alive(now),
                 }
                 first = jobs.find_one(line, {"priority": 1, "eligible_at": 1}, sort=ORDER)
                 if first is None or not isinstance(first["priority"], int | float):
@@ -135,19 +135,19 @@ class Inspector:
         Fewer, but one at least, if they come to more than ``most_bytes``; all but payloads and results
         counts ``_DEARER`` times, for it is taken apart. A few at a time, so that others have their turn.
         """
-        shown: list[Document] = []
+        rows: list[Document] = []
         with translated():
-            these = selects(state, now) | (_alive(now) if stored_state(state) == State.READY else {})
+            these = selects(state, now) | (alive(now) if stored_state(state) == State.READY else {})
             found = self._database[QUEUE_PREFIX + queue].find(these, batch_size=_PAGE)
             for each in found.sort(_order(state)).limit(limit):
-                shown.append(_shown(each, state))
+                rows.append(shown(each, state))
                 weight = _weight(each)
                 most_bytes -= weight
                 if most_bytes < 0:
                     break
-                if weight > _HEAVY or len(shown) % _PAGE == 0:
+                if weight > _HEAVY or len(rows) % _PAGE == 0:
                     gevent.sleep(_MOMENT)
-        return shown
+        return rows
 
     def show(self, queue: str, job_id: str, now: float) -> Document:
         """All that is stored of one job; raises :class:`NotFound`."""
@@ -155,12 +155,21 @@ class Inspector:
             found = self._database[QUEUE_PREFIX + queue].find_one({"_id": job_id})
         if found is None:
             raise NotFound(f"job {job_id!r} is not there in queue {queue!r}")
-        state, due = _plain(found.get("state")), _plain(found.get("eligible_at"))
-        later = state == State.READY and isinstance(due, int | float) and due > now
-        over, waits = found.get("expires_at"), state == State.READY
-        if waits and isinstance(over, datetime) and seconds(over) <= now:
-            return _shown(found, EXPIRED)
-        return _shown(found, SCHEDULED if later else state)
+        return shown(found, state_at(found, now))
+
+
+def state_at(stored: Document, now: float) -> Any:
+    """The state in which a job is shown at this moment."""
+    state, due, over = (
+        _plain(stored.get("state")),
+        _plain(stored.get("eligible_at")),
+        stored.get("expires_at"),
+    )
+    if state != State.READY:
+        return state
+    if isinstance(over, datetime) and seconds(over) <= now:
+        return EXPIRED
+    return SCHEDULED if isinstance(due, int | float) and due > now else state
 
 
 class NewerSchema(Unavailable):
@@ -250,7 +259,7 @@ def _over(now: float) -> Document:
     return {"state": State.READY, "expires_at": {"$gte": date(0), "$lte": date(now)}}
 
 
-def _alive(now: float) -> Document:
+def alive(now: float) -> Document:
     """The filter for jobs whose time to live is not over."""
     return {"expires_at": {"$not": {"$lte": date(now)}}}
 
@@ -278,13 +287,14 @@ def _order(state: str) -> list[tuple[str, int]]:
     return [("ended_at", 1)] if state in (State.DONE, State.DEAD) else ORDER
 
 
-def _shown(stored: Document, state: str) -> Document:
-    shown = {key: _plain(value) for key, value in stored.items() if key != "_id"}
-    if "payload" in shown and not isinstance(shown["payload"], bytes):
-        shown["payload"] = str(shown["payload"]).encode()  # it is no job: so it is shown all the same
+def shown(stored: Document, state: str) -> Document:
+    """A job as it is shown: times as Unix seconds, and nothing but what msgpack and JSON know."""
+    row = {key: _plain(value) for key, value in stored.items() if key != "_id"}
+    if "payload" in row and not isinstance(row["payload"], bytes):
+        row["payload"] = str(row["payload"]).encode()  # it is no job: so it is shown all the same
     return {
         "id": stored["_id"] if isinstance(stored["_id"], str) else str(stored["_id"]),
-        **shown,
+        **row,
         "state": state,
     }
 

@@ -17,7 +17,7 @@ from pymongo.errors import OperationFailure
 from pymongo.read_concern import ReadConcern
 
 from sluicemq_broker.store.connection import Documents, durable, translated
-from sluicemq_broker.store.documents import date
+from sluicemq_broker.store.documents import date, seconds
 
 _KEPT: Final = timedelta(days=1).total_seconds()
 
@@ -68,6 +68,12 @@ class LeaseStore:
         with translated():
             found = self._leases.find({"state": _Lease.LIVE}, {"beat": 1, "lease": 1})
             return {each["_id"]: (each["beat"], each["lease"]) for each in found}
+
+    def brokers(self) -> dict[str, float]:
+        """Brokers with a live lease by their names, and since when each is there, in Unix seconds."""
+        with translated():
+            found = self._leases.find({"state": _Lease.LIVE}, {"name": 1, "started_at": 1})
+            return {each["name"]: seconds(each["started_at"]) for each in found.sort("started_at", -1)}
 
     def is_live(self, owner: str) -> bool:
         """True if this lease is live for certain: never what a former primary still believes.

@@ -20,6 +20,7 @@ from sluicemq_broker.queue import (
     Census,
     Context,
     Delete,
+    Discard,
     History,
     Purge,
     Queue,
@@ -39,6 +40,8 @@ _MOST_PEEKED: Final = 1000
 #: Workers that are told of, and jobs of each: more than a person reads.
 _MOST_WORKERS: Final = 1000
 _MOST_OF_ONE: Final = 20
+#: A time that no job has, in Unix seconds: the year 9999.
+_NEVER: Final = 253_370_000_000
 #: Events in one answer.
 _MOST_EVENTS: Final = 1000
 _PEEKED_BYTES: Final = 8 * 1024 * 1024
@@ -215,6 +218,20 @@ class Admin:
         _check_letters(which)
         return self._tasks.order(Redrive.kind, name, to=to, **which)
 
+    def discard(self, name: str, which: dict[str, Any]) -> Task:
+        """Remove dead letters."""
+        _check_letters(which)
+        return self._tasks.order(Discard.kind, name, **which)
+
+    def remove(self, name: str, job_id: str) -> None:
+        """Remove one job that no worker has, whether it waits, is done, or is dead."""
+        queue = self._queues.get(name)
+        if self._changes(queue).remove_ended(name, job_id, self._clock.now()):
+            self._counters.add(Count.PURGED)
+            queue.look_up()
+        else:
+            self.cancel(name, job_id)
+
     def pause(self, name: str, what: str) -> list[str]:
         """Pause delivery or intake, for all brokers and until it is resumed; what is paused now."""
         queue = self._pausable(name, what)
@@ -296,8 +313,14 @@ TOGETHER: Final = frozenset((Admin.queues, Admin.stats, Admin.counters, Admin.wo
 def _check_letters(which: dict[str, Any]) -> None:
     """Raises :class:`BadFrames` if a REDRIVE names no dead letters so."""
     ids, reason, limit = which.get("ids"), which.get("reason"), which.get("limit")
-    if which.keys() - {"ids", "reason", "limit"}:
-        raise BadFrames("a redrive is told which by ids, reason and limit")
+    if which.keys() - {"ids", "reason", "limit", "since", "until"}:
+        raise BadFrames("dead letters are chosen by ids, reason, limit, since and until")
+    for name in ("since", "until"):
+        when = which.get(name)
+        if when is not None and (
+            isinstance(when, bool) or not isinstance(when, int | float) or not 0 <= when < _NEVER
+        ):
+            raise BadFrames(f"{name} is a time in Unix seconds")
     if ids is not None and not (isinstance(ids, list) and all(isinstance(each, str) for each in ids)):
         raise BadFrames("ids are an array of strings")
     if ids is not None and len(ids) > wire.MOST_IDS:

@@ -46,6 +46,10 @@ class StreamSide:
         """What one session, that people know as ``who()``, holds."""
         return Holds(self._subscriptions, who)
 
+    def subscriptions(self) -> list[dict[str, Any]]:
+        """All subscriptions, and how far behind each is."""
+        return self._subscriptions.listed()
+
     def reads(self, answered: Answered) -> Reads:
         """What one session reads."""
         return Reads(self._streams, self._asking, answered)

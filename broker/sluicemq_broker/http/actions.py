@@ -1,0 +1,105 @@
+"""``/api/v1``: what changes something. Each is a POST with JSON, for which :mod:`rights` are needed first.
+
+Each is one order of :class:`~sluicemq_broker.doors.Admin`, as the library and the commands give it, and
+stands in the log with who gave it. An order for many jobs that takes long is answered with its task.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+import falcon
+
+from sluicemq import wire
+from sluicemq.errors import BadFrames
+from sluicemq_broker.doors import Admin
+from sluicemq_broker.http.api import BASE
+from sluicemq_broker.queue import Task
+
+log = logging.getLogger("broker.http")
+
+#: Seconds for which an order for many jobs is waited for, before it is told as a task.
+_PATIENCE: Final = 2.0
+_LETTERS: Final = ("ids", "reason", "since", "until", "limit")
+
+
+def routes(admin: Admin) -> dict[str, object]:
+    """The resources by their paths."""
+    queue, job = f"{BASE}/queues/{{queue}}", f"{BASE}/queues/{{queue}}/jobs/{{job_id}}"
+    schedule = f"{BASE}/schedules/{{name}}"
+
+    def scheduled(action: str) -> Callable[..., Any]:
+        return lambda _said, name: admin.schedule(action, {"name": name})
+
+    orders: dict[str, Callable[..., Any]] = {
+        f"{BASE}/token": lambda _said: None,
+        f"{queue}/pause": lambda said, queue: admin.pause(queue, _what(said)),
+        f"{queue}/resume": lambda said, queue: admin.resume(queue, _what(said)),
+        f"{queue}/purge": lambda said, queue: admin.purge(queue, _text(said, "state")),
+        f"{job}/retry": lambda _said, queue, job_id: admin.redrive(queue, {"ids": [job_id]}, None),
+        f"{job}/promote": lambda _said, queue, job_id: admin.promote(queue, job_id),
+        f"{job}/cancel": lambda _said, queue, job_id: admin.cancel(queue, job_id),
+        f"{job}/delete": lambda _said, queue, job_id: admin.remove(queue, job_id),
+        f"{queue}/dead/redrive": lambda said, queue: admin.redrive(queue, _letters(said), _to(said)),
+        f"{queue}/dead/delete": lambda said, queue: admin.discard(queue, _letters(said)),
+        f"{schedule}/pause": scheduled(wire.SUSPEND),
+        f"{schedule}/resume": scheduled(wire.GO_ON),
+        f"{schedule}/run": scheduled(wire.RUN),
+        f"{BASE}/tasks/{{task_id}}/cancel": lambda _said, task_id: admin.cancel_task(task_id),
+    }
+    return {path: _Order(order) for path, order in orders.items()}
+
+
+class _Order:
+    """One path that changes something."""
+
+    def __init__(self, order: Callable[..., Any]) -> None:
+        self._order = order
+
+    def on_post(self, request: falcon.Request, response: falcon.Response, **parameters: str) -> None:
+        """``{answer}``, or ``{task, done, total}`` of an order that goes on."""
+        said = _said(request)
+        outcome = self._order(said, **parameters)
+        if isinstance(outcome, Task):
+            outcome = outcome.outcome(_PATIENCE)
+        about = {"queue": parameters.get("queue"), "job": parameters.get("job_id")}
+        log.info("%s by %s: %s", request.path, request.remote_addr, said or "-", extra=about)
+        goes_on = isinstance(outcome, dict) and "task" in outcome
+        response.media = outcome if goes_on else {"answer": outcome}
+
+
+def _said(request: falcon.Request) -> dict[str, Any]:
+    text = request.bounded_stream.read()
+    try:
+        said = json.loads(text) if text else {}
+    except ValueError:
+        said = None
+    if not isinstance(said, dict):
+        raise BadFrames("a request that changes something has a JSON object")
+    return said
+
+
+def _letters(said: dict[str, Any]) -> dict[str, Any]:
+    """Which dead letters: at least one word about them, or ``all``."""
+    which = {name: said[name] for name in _LETTERS if said.get(name) is not None}
+    if not which and said.get("all") is not True:
+        raise BadFrames(f"say which dead letters: {', '.join(_LETTERS)}, or all: true")
+    return which
+
+
+def _to(said: dict[str, Any]) -> str | None:
+    return _text(said, "to") if said.get("to") is not None else None
+
+
+def _what(said: dict[str, Any]) -> str:
+    return _text(said, "what") if "what" in said else wire.DELIVERY
+
+
+def _text(said: dict[str, Any], name: str) -> str:
+    value = said.get(name)
+    if not isinstance(value, str):
+        raise BadFrames(f"{name} is a string")
+    return value

@@ -1,0 +1,69 @@
+"""What a request asks for, in the broker's words; raises BadFrames for what can't be asked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import falcon
+
+from sluicemq.errors import BadFrames
+from sluicemq_broker.http.snapshots import View
+from sluicemq_broker.store import DeadLetters
+
+
+def view(request: falcon.Request) -> View:
+    """Which queues, in which order."""
+    return View(
+        sort=request.get_param("sort") or "name",
+        contains=(request.get_param("contains") or "")[:64],
+        offset=request.get_param_as_int("offset", default=0),
+        limit=request.get_param_as_int("limit", default=0),
+        reverse=request.get_param_as_bool("reverse", default=False, blank_as_true=True),
+        only=(request.get_param("only") or "")[:64],
+    ).check()
+
+
+def letters(given: Callable[[str], Any]) -> DeadLetters:
+    """Which dead letters: ``given`` tells of each name what was said."""
+    reason = given("reason")
+    if reason is not None and not isinstance(reason, str):
+        raise BadFrames("reason is a string, a part of the last error's reason")
+    return DeadLetters(reason=reason or None, since=_time("since", given), until=_time("until", given))
+
+
+def names(text: str | None) -> list[str]:
+    """Some names, divided by commas."""
+    return [each for each in (text or "").split(",") if each]
+
+
+def cursor(text: str | None) -> list[Any] | None:
+    """Where a page begins: the ``next`` of the one before it."""
+    if not text:
+        return None
+    try:
+        place = json.loads(text)
+    except ValueError:
+        place = None
+    if not isinstance(place, list):
+        raise BadFrames("after is not what the last page gave as next")
+    return place
+
+
+def as_cursor(place: list[Any] | None) -> str | None:
+    """The same, to be given back."""
+    return None if place is None else json.dumps(place, separators=(",", ":"))
+
+
+def _time(name: str, given: Callable[[str], Any]) -> float | None:
+    value = given(name)
+    if value in (None, ""):
+        return None
+    try:
+        seconds = float(value)
+    except (TypeError, ValueError):
+        seconds = -1.0
+    if not 0 <= seconds < 253_370_000_000:  # the year 9999
+        raise BadFrames(f"{name} is a time in Unix seconds")
+    return seconds

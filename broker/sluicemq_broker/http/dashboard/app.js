@@ -1,0 +1,83 @@
+// The frame around the pages: which one is shown, how the broker is, and what is counted in the navigation.
+
+import { prepare, rights } from "./actions.js";
+import { Live } from "./api.js";
+import { fill, h, say } from "./dom.js";
+import { count, span } from "./format.js";
+import { dead } from "./dead.js";
+import { job } from "./job.js";
+import { overview } from "./overview.js";
+import { queue } from "./queue.js";
+import { queues } from "./queues.js";
+import { schedules, streams, tasks, workers } from "./others.js";
+
+const PAGES = [
+  ["", "Overview", overview], ["queues", "Queues", queues], ["dead", "Dead letters", dead], ["workers", "Workers", workers],
+  ["schedules", "Schedules", schedules], ["streams", "Streams", streams], ["tasks", "Tasks", tasks],
+];
+
+const main = document.getElementById("main");
+const links = new Map();
+let page = null;
+let latest = null;
+let heard = 0;
+
+const live = new Live((snapshot) => {
+  if (snapshot) { latest = snapshot; heard = Date.now(); rights(snapshot.actions); }
+  head(snapshot);
+  if (snapshot) page?.update?.(snapshot);
+});
+
+document.getElementById("pages").append(...PAGES.map(([path, title]) => {
+  const counted = h("span", { class: "count" });
+  const link = h("a", { href: `#/${path}` }, title, counted);
+  links.set(path, { link, counted });
+  return h("li", {}, link);
+}));
+
+function route() {
+  const [path, query = ""] = location.hash.replace(/^#\/?/, "").split("?");
+  const parts = path.split("/").map((part) => { try { return decodeURIComponent(part); } catch { return part; } });
+  const asked = new URLSearchParams(query);
+  const shown = parts[0] === "queues" && parts.length > 1
+    ? [parts.length > 3 && parts[2] === "jobs" ? job : queue, parts[parts.length > 3 ? 3 : 1]]
+    : [(PAGES.find(([name]) => name === parts[0]) || PAGES[0])[2], (PAGES.find(([name]) => name === parts[0]) || PAGES[0])[1]];
+  page?.close?.();
+  for (const [name, { link }] of links) {
+    if (name === parts[0]) link.setAttribute("aria-current", "page"); else link.removeAttribute("aria-current");
+  }
+  document.title = parts[0] ? `${shown[1]} – SluiceMQ` : "SluiceMQ";
+  page = shown[0]({ queue: parts[1], id: parts[3], asked, look: (view) => live.look(view) });
+  fill(main, page.element);
+  live.look(page.view || {});
+  if (latest && page.update && !page.view) page.update(latest);
+  if (moved) main.focus({ preventScroll: true });
+  window.scrollTo(0, 0);
+  moved = true;
+}
+let moved = false;
+
+/** One colour: good, something waits for you, or jobs can't be handed out. */
+function head(snapshot) {
+  const lamp = document.getElementById("health");
+  const [state, words] = health(snapshot);
+  if (lamp.dataset.health !== state) lamp.dataset.health = state;
+  say(document.getElementById("health-words"), words);
+  if (snapshot) {
+    say(links.get("dead").counted, snapshot.totals.dead ? count(snapshot.totals.dead) : "");
+  }
+}
+
+function health(snapshot) {
+  if (!snapshot) return ["bad", heard ? `no answer since ${new Date(heard).toLocaleTimeString()}` : "the broker does not answer"];
+  const problem = Object.entries(snapshot.problems)[0];
+  if (problem) return ["bad", `${problem[0]}: ${problem[1]}`];
+  const { paused, oldest_ready_age: oldest } = snapshot.totals;
+  if (paused) return ["warn", `${paused} ${paused === 1 ? "queue is" : "queues are"} paused`];
+  if (oldest > 300) return ["warn", `a job waits for ${span(oldest)}`];
+  return ["good", "all is well"];
+}
+
+prepare();
+window.addEventListener("hashchange", route);
+route();

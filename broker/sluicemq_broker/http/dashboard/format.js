@@ -1,0 +1,51 @@
+// Numbers, times and bytes as people read them.
+
+const whole = new Intl.NumberFormat("en-GB");
+
+/** A count: whole up to 99,999, then 123k, 1.23M. */
+export function count(value) {
+  if (value === null || value === undefined) return "–";
+  if (Math.abs(value) < 100000) return whole.format(Math.round(value));
+  const [size, unit] = value >= 1e9 ? [1e9, "G"] : value >= 1e6 ? [1e6, "M"] : [1e3, "k"];
+  return (value / size).toPrecision(3) + unit;
+}
+
+/** A rate: 0, 0.25, 7.1, 1,234. */
+export function rate(value) {
+  if (!value) return "0";
+  return value < 1 ? value.toFixed(2) : value < 100 ? value.toFixed(1) : count(value);
+}
+
+/** Seconds: 12 ms, 1.4 s, 5 min, 3 h, 2 d. */
+export function span(seconds) {
+  if (seconds === null || seconds === undefined) return "–";
+  if (seconds < 0.0005) return "0 s";
+  if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
+  if (seconds < 10) return `${seconds.toFixed(1)} s`;
+  if (seconds < 120) return `${Math.round(seconds)} s`;
+  if (seconds < 7200) return `${Math.round(seconds / 60)} min`;
+  return seconds < 172800 ? `${Math.round(seconds / 3600)} h` : `${Math.round(seconds / 86400)} d`;
+}
+
+export function bytes(value) {
+  if (value === null || value === undefined) return "–";
+  if (value < 1024) return `${value} B`;
+  return value < 1048576 ? `${(value / 1024).toFixed(1)} KiB` : `${(value / 1048576).toFixed(1)} MiB`;
+}
+
+const two = (value) => String(value).padStart(2, "0");
+
+/** Unix seconds as the local date and time. */
+export function time(at) {
+  if (typeof at !== "number") return "–";
+  const day = new Date(at * 1000);
+  if (Number.isNaN(day.getTime())) return String(at);
+  return `${day.getFullYear()}-${two(day.getMonth() + 1)}-${two(day.getDate())} ${two(day.getHours())}:${two(day.getMinutes())}:${two(day.getSeconds())}`;
+}
+
+/** The same as how long ago it was, or how long until then; the whole time as a title. */
+export function ago(at, now) {
+  if (typeof at !== "number") return { text: "–" };
+  const seconds = now - at;
+  return { text: seconds >= 0 ? `${span(seconds)} ago` : `in ${span(-seconds)}`, title: time(at) };
+}

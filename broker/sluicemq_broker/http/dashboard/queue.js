@@ -1,0 +1,60 @@
+// One queue: its counts, its history, its jobs by state, its workers.
+
+import { enc, get } from "./api.js";
+import { charts } from "./charts.js";
+import { card, choice, fill, h, tiles } from "./dom.js";
+import { count, rate, span } from "./format.js";
+import { jobColumns, pages } from "./jobs.js";
+import { workerTable } from "./others.js";
+import { pauseButton } from "./queues.js";
+
+const STATES = ["ready", "scheduled", "reserved", "done", "dead"];
+
+export function queue({ queue: name, asked }) {
+  let state = STATES.includes(asked.get("state")) ? asked.get("state") : "ready";
+  let beginning = "";
+  const figures = tiles([...STATES.map((each) => ({ name: each, label: each[0].toUpperCase() + each.slice(1) })),
+    { name: "in", label: "In" }, { name: "out", label: "Out" }, { name: "oldest", label: "Oldest waits" }, { name: "workers", label: "Workers" }]);
+  const badges = h("span", { class: "acts" });
+  const acts = h("div", { class: "acts" });
+  const drawn = charts("queue", name);
+  const workers = workerTable();
+  const missing = h("p", { class: "empty", hidden: true }, "There is no such queue at this broker: the first push makes it.");
+  const list = pages(`Jobs of ${name}`, jobColumns(name, { state: true }), (after) => get(`/queues/${enc(name)}/jobs`, beginning ? { id: beginning, limit: 50 } : { state, limit: 25, after }), { empty: "no such jobs" });
+  const search = h("input", { type: "search", id: "job-id", placeholder: "beginning of an id", autocomplete: "off", oninput: () => { clearTimeout(typing); typing = setTimeout(() => { beginning = search.value.trim(); list.first(); }, 250); } });
+  const states = choice("State", STATES.map((each) => [each, each]), state, (value) => { state = value; search.value = beginning = ""; list.first(); });
+  const element = h("div", {},
+    h("div", { class: "title" }, h("p", { class: "crumb" }, h("a", { href: "#/queues" }, "Queues")), h("h1", {}, name), badges, acts),
+    missing, figures.element, drawn.element,
+    card("Jobs", { acts: [states, h("label", { for: "job-id", class: "hidden-words" }, "Find by id"), search], bare: list.element }),
+    card("Workers at this broker", { bare: workers.element }));
+  let typing = null;
+  let paused = null;
+  let timer = null;
+  let closed = false;
+
+  async function lookAtWorkers() {
+    try { const found = await get("/workers", { queue: name }); if (!closed) workers.update(found.workers); } catch { /* the head says so */ }
+    if (!closed) timer = setTimeout(lookAtWorkers, 5000);
+  }
+  lookAtWorkers();
+  list.first();
+
+  function update({ queues: [row] }) {
+    missing.hidden = Boolean(row);
+    if (!row) return;
+    for (const each of STATES) figures.update(each, (row[each] && row.estimates.includes(each) ? "~" : "") + count(row[each]), "", each === "dead" && row.dead ? "bad" : "");
+    figures.update("in", rate(row.rates.pushed), "/s", "in");
+    figures.update("out", rate(row.rates.committed), "/s", "out");
+    figures.update("oldest", row.ready && row.oldest_ready_age !== null ? span(row.oldest_ready_age) : "–", "", row.oldest_ready_age > 300 ? "warn" : "");
+    figures.update("workers", count(row.workers));
+    const whole = row.paused.join();
+    if (whole === paused) return;
+    paused = whole;
+    fill(badges, row.paused.map((what) => h("span", { class: "badge warn" }, `${what} paused`)));
+    fill(acts, ["delivery", "intake"].map((what) => pauseButton(name, what, row.paused.includes(what))),
+      h("a", { class: "button", href: `#/dead?queue=${enc(name)}` }, "Dead letters"));
+  }
+
+  return { element, update, view: { only: name, limit: 1 }, close() { closed = true; clearTimeout(timer); clearTimeout(typing); drawn.close(); } };
+}

@@ -1,0 +1,89 @@
+"""What dashboards see change: a stream of server-sent events, one snapshot an interval for all of them.
+
+While nobody looks there is no greenlet and no snapshot. A dashboard that reads slowly gets the latest one
+when it can take more; none is kept for it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Final
+
+import gevent
+from gevent.event import Event
+
+from sluicemq.errors import Unavailable
+from sluicemq_broker.http.snapshots import Snapshot, Snapshots, View
+
+log = logging.getLogger("broker.http")
+
+#: Seconds between two snapshots.
+INTERVAL: Final = 2.0
+#: Dashboards at once: half of the door's connections are left to health checks and questions.
+MOST: Final = 50
+#: Milliseconds after which a browser tries again.
+_AGAIN: Final = 3000
+
+
+class Feed:
+    """The dashboards that are open now."""
+
+    def __init__(self, snapshots: Snapshots) -> None:
+        self.open = 0
+        self._snapshots = snapshots
+        self._came = Event()
+        self._number = 0
+        self._latest: Snapshot | None = None
+        self._making = False
+        self._closed = False
+
+    def listen(self, view: View) -> Iterator[bytes]:
+        """The events for one dashboard until it leaves; raises Unavailable if there are too many."""
+        if self.open >= MOST or self._closed:
+            raise Unavailable(f"{MOST} dashboards are open here: close some")
+        return self._listen(view)
+
+    def close(self) -> None:
+        """The broker stops: end them all."""
+        self._closed = True
+        self._came.set()
+
+    def _listen(self, view: View) -> Iterator[bytes]:
+        self.open += 1
+        try:
+            yield b"retry: %d\n\n" % _AGAIN
+            yield _event(self._snapshots.latest(), view)
+            seen = self._number
+            self._begin()
+            while not self._closed:
+                if self._number == seen:
+                    self._came.wait()
+                elif self._latest is not None:
+                    seen = self._number
+                    yield _event(self._latest, view)
+        finally:
+            self.open -= 1
+
+    def _begin(self) -> None:
+        if not self._making:
+            self._making = True
+            gevent.spawn(self._make)
+
+    def _make(self) -> None:
+        """Until nobody looks any more."""
+        while self.open and not self._closed:
+            gevent.sleep(INTERVAL)
+            try:
+                self._latest = self._snapshots.renew()
+            except Exception:
+                log.exception("there is no snapshot for the dashboards")
+                continue
+            self._number += 1
+            came, self._came = self._came, Event()
+            came.set()
+        self._making = False
+
+
+def _event(snapshot: Snapshot, view: View) -> bytes:
+    return b"data: %s\n\n" % snapshot.text(view).encode()

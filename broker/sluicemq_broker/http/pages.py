@@ -1,0 +1,68 @@
+"""The dashboard's files, as they lie in the package: read once, told apart by what is in them."""
+
+from __future__ import annotations
+
+import hashlib
+from importlib import resources
+from typing import Final, NamedTuple
+
+import falcon
+
+_TYPES: Final = {
+    "html": "text/html; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+    "txt": "text/plain; charset=utf-8",
+}
+#: Scripts, styles and images of its own, and nothing else from anywhere; no script is made of text.
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
+    "trusted-types 'none'"
+)
+_FOLDER: Final = "dashboard"
+
+
+class _File(NamedTuple):
+    content: bytes
+    kind: str
+    tag: str
+
+
+def routes() -> dict[str, object]:
+    """The resources by their paths."""
+    files = _files()
+    return {
+        "/": Page(files["index.html"]),
+        **{f"/dashboard/{name}": Page(each) for name, each in files.items() if name != "index.html"},
+    }
+
+
+class Page:
+    """One file."""
+
+    def __init__(self, file: _File) -> None:
+        self._file = file
+
+    def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
+        """Whole, or that it has not changed."""
+        response.set_header("ETag", f'"{self._file.tag}"')
+        response.set_header("Cache-Control", "no-cache")
+        response.set_header("Content-Security-Policy", POLICY)
+        if self._file.tag in (request.get_header("If-None-Match") or ""):
+            response.status = falcon.HTTP_304
+            return
+        response.content_type = self._file.kind
+        response.data = self._file.content
+
+
+def _files() -> dict[str, _File]:
+    folder = resources.files(__package__).joinpath(_FOLDER)
+    found: dict[str, _File] = {}
+    for each in folder.iterdir():
+        kind = _TYPES.get(each.name.rpartition(".")[2])
+        if kind:
+            content = each.read_bytes()
+            found[each.name] = _File(content, kind, hashlib.sha256(content).hexdigest()[:16])
+    return found

@@ -1,0 +1,68 @@
+"""Who may change something over HTTP: whoever knows the token, from no page but the dashboard itself."""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import time
+from typing import Final
+from urllib.parse import urlsplit
+
+import falcon
+
+from sluicemq_broker.runtime import Bucket
+
+log = logging.getLogger("broker.http")
+
+#: Of every request that changes something. A form or a plain request of another page can't set one; a script
+#: of another page must ask for leave first, which it does not get.
+HEADER: Final = "X-SluiceMQ-Action"
+#: Wrong tokens a second, and at once, before all are refused for a moment.
+_WRONG_EACH_SECOND: Final = 1.0
+_WRONG_AT_ONCE: Final = 20.0
+
+
+class Rights:
+    """``token``: what must be known; without one nobody may change anything."""
+
+    def __init__(self, token: str | None) -> None:
+        self._token = (token or "").encode()
+        self._wrong = Bucket(_WRONG_EACH_SECOND, _WRONG_AT_ONCE)
+
+    @property
+    def any(self) -> bool:
+        """Whether anybody may change anything."""
+        return bool(self._token)
+
+    def check(self, request: falcon.Request) -> None:
+        """Raises an HTTPError if this request may change nothing."""
+        if not self._token:
+            raise falcon.HTTPForbidden(
+                title="Read only", description="nothing can be changed here: [broker] http_token is not set"
+            )
+        if not _is_own_page(request):
+            raise falcon.HTTPForbidden(title="Cross site", description="another site may change nothing here")
+        if (request.content_type or "").partition(";")[0].strip() != falcon.MEDIA_JSON:
+            raise falcon.HTTPUnsupportedMediaType(description="a request that changes something has JSON")
+        scheme, _, given = (request.get_header("Authorization") or "").partition(" ")
+        if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self._token):
+            self._refuse(request)
+
+    def _refuse(self, request: falcon.Request) -> None:
+        if not self._wrong.take(time.monotonic()):
+            raise falcon.HTTPTooManyRequests(description="too many wrong tokens: try again in a moment")
+        log.warning(
+            "%s %s from %s: no token, or a wrong one", request.method, request.path, request.remote_addr
+        )
+        raise falcon.HTTPUnauthorized(
+            description="this needs the token of [broker] http_token", challenges=["Bearer"]
+        )
+
+
+def _is_own_page(request: falcon.Request) -> bool:
+    if not request.get_header(HEADER):
+        return False
+    if request.get_header("Sec-Fetch-Site") not in (None, "same-origin", "none"):
+        return False
+    origin = request.get_header("Origin")
+    return origin is None or urlsplit(origin).netloc.lower() == (request.get_header("Host") or "").lower()

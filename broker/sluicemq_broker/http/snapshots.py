@@ -1,0 +1,134 @@
+"""The broker at one moment, as dashboards show it: made once for all of them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from sluicemq.errors import BadFrames
+from sluicemq_broker.job import SCHEDULED, State
+from sluicemq_broker.runtime import Count, Gauge
+
+#: Rows of queues in one answer.
+MOST_ROWS: Final = 200
+#: Queues that somebody should look at, in one answer; and the seconds for which a job may wait before that.
+_MOST_TOLD: Final = 8
+_LONG: Final = 60.0
+#: Seconds for which a snapshot is good enough for whoever asks once.
+FRESH: Final = 1.0
+
+#: By what queues are sorted, and whether the most stands first.
+_KEYS: Final[dict[str, tuple[Callable[[dict[str, Any]], Any], bool]]] = {
+    "name": (lambda row: row["name"], False),
+    **{
+        state: (lambda row, state=state: row[state], True)  # type: ignore[misc]
+        for state in (State.READY, SCHEDULED, State.RESERVED, State.DONE, State.DEAD)
+    },
+    "in": (lambda row: row["rates"][Count.PUSHED], True),
+    "out": (lambda row: row["rates"][Count.COMMITTED], True),
+    "workers": (lambda row: row[Gauge.WORKERS], True),
+    "oldest": (lambda row: row[Gauge.OLDEST_READY_AGE] or 0.0, True),
+}
+_SUMMED: Final = (
+    *(State.READY, SCHEDULED, State.RESERVED, State.DONE, State.DEAD),
+    *(Gauge.WORKERS, Gauge.IN_FLIGHT),
+)
+_RATED: Final = (Count.PUSHED, Count.DELIVERED, Count.COMMITTED)
+
+
+class View(NamedTuple):
+    """Which queues somebody looks at: those whose name has ``contains``, sorted, from ``offset`` on."""
+
+    sort: str = "name"
+    contains: str = ""
+    offset: int = 0
+    limit: int = 0
+    reverse: bool = False
+    only: str = ""
+    """One queue by its whole name."""
+
+    def check(self) -> View:
+        """Itself; raises BadFrames if there can be no such view."""
+        if self.sort not in _KEYS:
+            raise BadFrames(f"queues are sorted by {', '.join(_KEYS)}")
+        if not (0 <= self.limit <= MOST_ROWS and self.offset >= 0):
+            raise BadFrames(f"limit is from 0 to {MOST_ROWS}, offset at least 0")
+        return self
+
+
+class Snapshot:
+    """``rows``: all queues, as they are known; ``about``: the broker, its health and its counters."""
+
+    def __init__(self, rows: list[dict[str, Any]], about: dict[str, Any]) -> None:
+        self._rows = rows
+        self._about = {**about, "totals": _totals(rows), "attention": _attention(rows)}
+        self._texts: dict[View, str] = {}
+
+    def page(self, view: View) -> dict[str, Any]:
+        """``{matching, queues}``: how many queues match, and those that are looked at."""
+        if view.only:
+            rows = [row for row in self._rows if row["name"] == view.only]
+        else:
+            words = view.contains.lower()
+            rows = [row for row in self._rows if words in row["name"].lower()] if words else self._rows
+        key, most_first = _KEYS[view.sort]
+        if view.sort != "name" or view.reverse:
+            rows = sorted(rows, key=key, reverse=most_first != view.reverse)
+        return {"matching": len(rows), "queues": rows[view.offset : view.offset + view.limit]}
+
+    def whole(self, view: View) -> dict[str, Any]:
+        """All that a dashboard with this view shows."""
+        return {**self._about, **self.page(view)}
+
+    def text(self, view: View) -> str:
+        """The same as JSON; those who look at the same share it."""
+        text = self._texts.get(view)
+        if text is None:
+            text = self._texts[view] = json.dumps(self.whole(view), ensure_ascii=False)
+        return text
+
+
+class Snapshots:
+    """The latest one; ``make`` makes another."""
+
+    def __init__(self, make: Callable[[], Snapshot]) -> None:
+        self._make = make
+        self._latest: Snapshot | None = None
+        self._at = 0.0
+
+    def latest(self) -> Snapshot:
+        """One that is not older than :data:`FRESH`."""
+        if self._latest is None or time.monotonic() - self._at > FRESH:
+            return self.renew()
+        return self._latest
+
+    def renew(self) -> Snapshot:
+        """A new one."""
+        self._latest, self._at = self._make(), time.monotonic()
+        return self._latest
+
+
+def _attention(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Queues that are paused, or whose jobs wait: those with the longest wait first."""
+    found = [row for row in rows if row["paused"] or _waits(row) > _LONG]
+    return sorted(found, key=_waits, reverse=True)[:_MOST_TOLD]
+
+
+def _waits(row: dict[str, Any]) -> float:
+    return float(row[Gauge.OLDEST_READY_AGE] or 0.0) if row[State.READY] else 0.0
+
+
+def _totals(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    sums: dict[str, Any] = {str(name): sum([row[name] for row in rows]) for name in _SUMMED}
+    rates = {str(name): round(sum([row["rates"][name] for row in rows]), 3) for name in _RATED}
+    ages = [row[Gauge.OLDEST_READY_AGE] for row in rows]
+    return {
+        **sums,
+        "rates": rates,
+        Gauge.OLDEST_READY_AGE: max((age for age in ages if age is not None), default=None),
+        "queues": len(rows),
+        "paused": sum([bool(row["paused"]) for row in rows]),
+        "exact": all(row["exact"] for row in rows),
+    }

@@ -1,0 +1,93 @@
+"""Curves for charts: what the history has of the last hour, day or month, as columns of numbers.
+
+A point for each minute, five minutes or hour, so that a chart moves what it shows and no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from sluicemq.errors import BadFrames
+from sluicemq_broker.job import State
+from sluicemq_broker.queue.history import KINDS, History
+from sluicemq_broker.runtime import Count
+from sluicemq_broker.store import Subject, day_of, seconds
+
+#: What is drawn: sums of each step, but of ``ready`` its highest.
+CURVES: Final = (
+    *(Count.PUSHED, Count.DELIVERED, Count.COMMITTED, Count.ROLLED_BACK, Count.REJECTED, Count.DEAD),
+    *(Count.EXPIRED, Count.WAITED, Count.WORKED, State.READY),
+)
+#: What a small curve beside a name shows.
+_SMALL: Final = (Count.PUSHED, Count.COMMITTED)
+_MINUTES: Final = 60
+#: Queues of which small curves are told at once.
+MOST_SMALL: Final = 100
+
+
+class Span(NamedTuple):
+    """So many steps of so many seconds."""
+
+    steps: int
+    step: int
+
+
+SPANS: Final = {"hour": Span(60, 60), "day": Span(288, 300), "month": Span(720, 3600)}
+
+
+class Series:
+    """``history`` is where it lies; ``now`` is the server's time."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+
+    def of(self, kind: str, name: str, span: str, now: float) -> dict[str, Any]:
+        """``{since, step, curves: {name: [number, ...]}}`` of one subject; raises BadFrames."""
+        if kind not in KINDS or span not in SPANS:
+            raise BadFrames(f"a series is of a {' or '.join(KINDS)}, over an {', a '.join(SPANS)}")
+        steps, step = SPANS[span]
+        since = (int(now) // step - steps + 1) * step
+        store, subject = self._history.where(kind, name), Subject(kind, name)
+        if span == "month":
+            counted = store.hours(subject, day_of(since), day_of(now))
+        else:
+            counted = store.minutes_of([subject], day_of(since), since, now).get(name, {})
+        return {
+            "since": since,
+            "step": step,
+            "curves": {each: _curve(each, counted, since, steps, step) for each in CURVES},
+        }
+
+    def recent(self, names: Sequence[str], now: float) -> dict[str, Any]:
+        """``{since, step, queues: {queue: {pushed: [60 numbers], committed: ...}}}`` of the last hour."""
+        if len(names) > MOST_SMALL:
+            raise BadFrames(f"at most {MOST_SMALL} queues at once")
+        since = (int(now) // 60 - _MINUTES + 1) * 60
+        found: dict[str, Mapping[datetime, Mapping[str, int]]] = {}
+        for store, subjects in self._history.stores_of(names):
+            found |= store.minutes_of(subjects, day_of(since), since, now)
+        return {
+            "since": since,
+            "step": 60,
+            "queues": {
+                name: {each: _curve(each, counted, since, _MINUTES, 60) for each in _SMALL}
+                for name, counted in found.items()
+            },
+        }
+
+
+def _curve(
+    name: str, counted: Mapping[datetime, Mapping[str, int]], since: int, steps: int, step: int
+) -> list[int]:
+    points = [0] * steps
+    for at, count in _values(name, counted):
+        place = (at - since) // step
+        if 0 <= place < steps:
+            points[place] = max(points[place], count) if name == State.READY else points[place] + count
+    return points
+
+
+def _values(name: str, counted: Mapping[datetime, Mapping[str, int]]) -> Iterable[tuple[int, int]]:
+    return ((int(seconds(at)), counts[name]) for at, counts in counted.items() if name in counts)

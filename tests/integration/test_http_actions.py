@@ -1,0 +1,252 @@
+"""What can be changed over HTTP, and by whom: orders at a real broker, with the token and without."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from launcher import wait_until
+from own_queue import TOKEN, OwnQueue
+from plain_clients import BrokerUnderTest, serving
+from sluicemq import Reject, Worker
+from sluicemq_broker.http import api
+from sluicemq_broker.http.door import MOST_BODY_BYTES
+from web import Answer, Web
+
+DOCUMENT = api.document()
+V1 = api.BASE
+Order = Callable[..., Any]
+
+
+@pytest.fixture
+def web(shared_broker: BrokerUnderTest) -> Web:
+    return Web(shared_broker.process.http)
+
+
+@pytest.fixture
+def order(web: Web, jobs: OwnQueue) -> Order:
+    """Give an order for the test's queue with the token; its answer, which is as the document says."""
+
+    def give(path: str, said: dict[str, Any] | None = None, **names: str) -> Any:
+        address = path.replace("{queue}", jobs.queue)
+        for name, value in names.items():
+            address = address.replace(f"{{{name}}}", quote(value, safe=""))
+        answer = web.post(V1 + address, said, TOKEN)
+        assert answer.status == 200, answer.body
+        schema = DOCUMENT["paths"][V1 + path]["post"]["responses"]["200"]["content"]["application/json"]
+        whole = {**schema["schema"], "components": DOCUMENT["components"]}
+        Draft202012Validator(whole).validate(answer.json)
+        return answer.json["answer"]
+
+    return give
+
+
+def kill(jobs: OwnQueue, *ids: str, reason: str = "no such address") -> None:
+    for each in ids:
+        jobs.push(id=each)
+
+    def handler(_job: Any) -> None:
+        raise Reject(reason)
+
+    with Worker(jobs.endpoint, jobs.queue, handler, prefetch=50):
+        wait_until(lambda: set(ids) <= set(jobs.ids("dead")), what="the deaths")
+
+
+# ------------------------------------------------------------------------ orders
+
+
+def test_delivery_and_intake_are_paused_and_resumed(order: Order, jobs: OwnQueue) -> None:
+    jobs.push()
+    assert order("/queues/{queue}/pause") == ["delivery"]
+    assert order("/queues/{queue}/pause", {"what": "intake"}) == ["delivery", "intake"]
+    assert order("/queues/{queue}/resume") == ["intake"]
+    assert order("/queues/{queue}/resume", {"what": "intake"}) == []
+
+
+def test_a_delayed_job_is_promoted(order: Order, jobs: OwnQueue) -> None:
+    jobs.push(id="a/b c", delay=1000)
+    order("/queues/{queue}/jobs/{job_id}/promote", job_id="a/b c")
+    assert jobs.state("a/b c") == "ready"
+
+
+def test_a_job_that_waits_is_cancelled(order: Order, jobs: OwnQueue) -> None:
+    jobs.push(id="x")
+    order("/queues/{queue}/jobs/{job_id}/cancel", job_id="x")
+    assert jobs.state("x") == "gone"
+
+
+def test_a_dead_letter_is_retried_alone(order: Order, jobs: OwnQueue) -> None:
+    kill(jobs, "x", "y")
+    answer = order("/queues/{queue}/jobs/{job_id}/retry", job_id="x")
+    assert (answer["moved"], jobs.state("x"), jobs.state("y")) == (1, "ready", "dead")
+
+
+def test_whatever_no_worker_has_is_deleted(order: Order, web: Web, jobs: OwnQueue) -> None:
+    kill(jobs, "dead")
+    jobs.push(id="done", keep_done=1000.0)
+    jobs.take().commit()
+    wait_until(lambda: jobs.state("done") == "done", what="the commit")
+    jobs.push(id="waits", delay=1000)
+    for each in ("dead", "done", "waits"):
+        order("/queues/{queue}/jobs/{job_id}/delete", job_id=each)
+        assert jobs.state(each) == "gone"
+    jobs.push(id="busy")
+    with jobs.reserve(1):
+        answer = web.post(f"{V1}/queues/{jobs.queue}/jobs/busy/delete", {}, TOKEN)
+        assert (answer.status, answer.json["code"]) == (404, "NOT_FOUND")
+
+
+def test_dead_letters_are_redriven_and_deleted_by_what_is_said_of_them(order: Order, jobs: OwnQueue) -> None:
+    kill(jobs, "a", "b", reason="no such address")
+    kill(jobs, "c", "d", reason="disk full")
+    assert order("/queues/{queue}/dead/redrive", {"ids": ["a"]})["moved"] == 1
+    assert order("/queues/{queue}/dead/redrive", {"reason": "disk", "limit": 1})["moved"] == 1
+    assert set(jobs.ids("ready")) == {"a", "c"}
+    assert order("/queues/{queue}/dead/delete", {"reason": "disk"}) == 1
+    assert jobs.ids("dead") == ["b"]
+    assert order("/queues/{queue}/dead/delete", {"until": 1.0}) == 0
+    assert order("/queues/{queue}/dead/delete", {"all": True}) == 1
+    assert jobs.ids("dead") == []
+
+
+def test_a_state_is_purged(order: Order, jobs: OwnQueue) -> None:
+    jobs.push()
+    jobs.push(delay=1000)
+    assert order("/queues/{queue}/purge", {"state": "scheduled"}) == 1
+    assert len(jobs.ids("ready")) == 1
+
+
+def test_a_schedule_is_paused_resumed_and_run(order: Order, jobs: OwnQueue) -> None:
+    name = f"s-{jobs.queue}"
+    jobs.client.add_schedule(name, jobs.queue, b"go", every=1000)
+    try:
+        order("/schedules/{name}/pause", name=name)
+        (mine,) = [each for each in jobs.client.schedules() if each["name"] == name]
+        assert mine["paused"]
+        order("/schedules/{name}/resume", name=name)
+        order("/schedules/{name}/run", name=name)
+        wait_until(lambda: jobs.ids("ready"), what="the run")
+    finally:
+        jobs.client.remove_schedule(name)
+
+
+def test_an_order_stands_in_the_log_with_who_gave_it(order: Order, jobs: OwnQueue) -> None:
+    jobs.push()
+    order("/queues/{queue}/pause")
+    jobs.broker.process.wait_log(f"/api/v1/queues/{jobs.queue}/pause by 127.0.0.1")
+
+
+# ------------------------------------------------------------------- what is refused
+
+
+def code(answer: Answer) -> tuple[int, str]:
+    return answer.status, answer.json["code"]
+
+
+@pytest.mark.parametrize(
+    ("headers", "refused"),
+    [
+        ({}, (401, "UNAUTHORIZED")),
+        ({"Authorization": "Bearer wrong-token-of-a-length"}, (401, "UNAUTHORIZED")),
+        ({"Authorization": f"Basic {TOKEN}"}, (401, "UNAUTHORIZED")),
+        ({"Authorization": f"Bearer {TOKEN}", "Origin": "http://evil.example"}, (403, "CROSS_SITE")),
+        ({"Authorization": f"Bearer {TOKEN}", "Origin": "null"}, (403, "CROSS_SITE")),
+        ({"Authorization": f"Bearer {TOKEN}", "Sec_Fetch_Site": "cross-site"}, (403, "CROSS_SITE")),
+        ({"Authorization": f"Bearer {TOKEN}", "Sec_Fetch_Site": "same-site"}, (403, "CROSS_SITE")),
+        ({"Authorization": f"Bearer {TOKEN}", "X_SluiceMQ_Action": ""}, (403, "CROSS_SITE")),
+        ({"Authorization": f"Bearer {TOKEN}", "Host": "evil.example"}, (403, "FORBIDDEN")),
+        ({"Authorization": f"Bearer {TOKEN}", "Content_Type": "text/plain"}, (415, "UNSUPPORTED_MEDIA_TYPE")),
+        (
+            {"Authorization": f"Bearer {TOKEN}", "Content_Type": "application/x-www-form-urlencoded"},
+            (415, "UNSUPPORTED_MEDIA_TYPE"),
+        ),
+    ],
+)
+def test_whoever_may_not_changes_nothing(
+    web: Web, jobs: OwnQueue, headers: dict[str, str], refused: tuple[int, str]
+) -> None:
+    jobs.push()
+    assert code(web.post(f"{V1}/queues/{jobs.queue}/pause", {}, **headers)) == refused
+    assert jobs.counts()["paused"] == []
+
+
+def test_the_dashboards_own_page_may(web: Web, jobs: OwnQueue) -> None:
+    jobs.push()
+    address = web.address
+    answer = web.post(
+        f"{V1}/queues/{jobs.queue}/pause", {}, TOKEN, Origin=f"http://{address}", Sec_Fetch_Site="same-origin"
+    )
+    assert answer.status == 200
+
+
+def test_no_other_site_is_given_leave_to_ask(web: Web) -> None:
+    answer = web.get(f"{V1}/token", "OPTIONS", Origin="http://evil.example")
+    assert answer.status == 405
+    assert not [name for name in answer.headers if name.startswith("access-control")]
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("pause", {"what": "everything"}),
+        ("pause", {"what": 7}),
+        ("dead/redrive", {}),
+        ("dead/delete", {}),
+        ("dead/delete", {"all": False}),
+        ("dead/delete", {"limit": 0}),
+        ("dead/redrive", {"ids": "all"}),
+        ("dead/redrive", {"since": "yesterday"}),
+        ("dead/redrive", {"all": True, "to": 7}),
+        ("purge", {"state": "reserved"}),
+        ("purge", {}),
+    ],
+)
+def test_an_order_that_says_nothing_or_nonsense_is_refused(
+    web: Web, jobs: OwnQueue, path: str, said: dict[str, Any]
+) -> None:
+    kill(jobs, "x")
+    assert code(web.post(f"{V1}/queues/{jobs.queue}/{path}", said, TOKEN)) == (400, "BAD_FRAMES")
+    assert jobs.ids("dead") == ["x"]
+
+
+@pytest.mark.parametrize("body", [b"[]", b"{", b"7", b"\xff"])
+def test_an_order_that_is_no_object_is_refused(web: Web, body: bytes) -> None:
+    headers = {
+        "Content_Type": "application/json",
+        "X_SluiceMQ_Action": "t",
+        "Authorization": f"Bearer {TOKEN}",
+    }
+    assert web.get(f"{V1}/token", "POST", body, **headers).status == 400
+
+
+def test_a_body_is_bounded_and_whole(web: Web) -> None:
+    head = f"POST {V1}/token HTTP/1.1\r\nHost: localhost\r\n"
+    long = f"{head}Content-Length: {MOST_BODY_BYTES + 1}\r\n\r\n".encode()
+    chunks = f"{head}Transfer-Encoding: chunked\r\n\r\n2\r\n{{}}\r\n0\r\n\r\n".encode()
+    expects = f"{head}Content-Length: 2\r\nExpect: 100-continue\r\n\r\n{{}}".encode()
+    for each in (long, chunks, expects):
+        assert web.send(each)[:12] == b"HTTP/1.1 400"
+    assert web.post(f"{V1}/token", {"padding": "x" * 100_000}, TOKEN).status == 200
+
+
+def test_without_a_token_in_the_configuration_nothing_can_be_changed(mongo_uri: str) -> None:
+    with serving(mongo_uri, [], http="127.0.0.1:0") as broker:
+        web = Web(broker.process.http)
+        for token in ("", "None", TOKEN):
+            assert code(web.post(f"{V1}/token", {}, token)) == (403, "READ_ONLY")
+        assert web.get(f"{V1}/overview").json["actions"] is False
+
+
+def test_the_token_is_in_no_answer_and_in_no_log(web: Web, jobs: OwnQueue) -> None:
+    web.post(f"{V1}/token", {}, "a-wrong-token-of-a-length")
+    for path in ("/", "/metrics", f"{V1}/broker", f"{V1}/overview"):
+        assert TOKEN.encode() not in web.get(path).body
+    log = jobs.broker.process.log_text()
+    assert TOKEN not in log
+    assert "a-wrong-token" not in log
+    assert json.dumps(web.get(f"{V1}/overview").json["actions"]) == "true"

@@ -1,0 +1,351 @@
+"""The API's pages of jobs, dead letters, curves and snapshots, at a real broker."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from launcher import wait_until
+from own_queue import OwnQueue
+from plain_clients import BrokerUnderTest
+from sluicemq import Reject, Worker
+from sluicemq_broker.http import api
+from sluicemq_broker.http.live import MOST
+from web import Web
+
+DOCUMENT = api.document()
+V1 = api.BASE
+
+
+@pytest.fixture
+def web(shared_broker: BrokerUnderTest) -> Web:
+    return Web(shared_broker.process.http)
+
+
+class Told:
+    """Answers of one path, each as the document says."""
+
+    def __init__(self, web: Web) -> None:
+        self._web = web
+
+    def __call__(self, path: str, name: str = "", **asked: Any) -> Any:
+        words = urlencode({key: value for key, value in asked.items() if value is not None})
+        answer = self._web.get(f"{V1}{path.replace('{queue}', name).replace('{name}', name)}?{words}")
+        assert answer.status == 200, answer.body
+        schema = DOCUMENT["paths"][f"{V1}{path}"]["get"]["responses"]["200"]["content"]["application/json"]
+        schema = {**schema["schema"], "components": DOCUMENT["components"]}
+        Draft202012Validator(schema).validate(answer.json)
+        return answer.json
+
+
+@pytest.fixture
+def told(web: Web) -> Told:
+    return Told(web)
+
+
+def leaf(told: Told, path: str, queue: str, **asked: Any) -> list[list[str]]:
+    """All pages, each as the ids of its jobs."""
+    found, after = [], None
+    while True:
+        page = told(path, queue, after=after, **asked)
+        found.append([each["id"] for each in page["jobs"]])
+        after = page["next"]
+        if after is None:
+            return found
+
+
+def kill_all(jobs: OwnQueue, count: int, reason: str = "no such address") -> None:
+    def handler(_job: Any) -> None:
+        raise Reject(reason)
+
+    with Worker(jobs.endpoint, jobs.queue, handler, prefetch=50):
+        wait_until(lambda: jobs.counts()["dead"] >= count, what="the deaths")
+
+
+# ------------------------------------------------------------------------- pages
+
+
+def test_jobs_that_wait_are_leafed_through_as_they_would_be_handed_out(told: Told, jobs: OwnQueue) -> None:
+    for number in range(25):
+        jobs.producer.push(jobs.queue, b"", id=f"j{number}", priority=number % 3)
+    jobs.producer.flush(60)
+    pages = leaf(told, "/queues/{queue}/jobs", jobs.queue, state="ready", limit=4)
+    assert [len(page) for page in pages] == [4, 4, 4, 4, 4, 4, 1]
+    assert [each for page in pages for each in page] == jobs.ids("ready")
+
+
+def test_delayed_jobs_too(told: Told, jobs: OwnQueue) -> None:
+    for number in range(9):
+        jobs.push(id=f"j{number}", delay=1000 + (number * 7) % 5, priority=number % 2)
+    pages = leaf(told, "/queues/{queue}/jobs", jobs.queue, state="scheduled", limit=2)
+    assert [each for page in pages for each in page] == jobs.ids("scheduled")
+
+
+def test_the_next_page_leaves_nothing_out_when_jobs_of_the_last_one_have_gone(
+    told: Told, jobs: OwnQueue
+) -> None:
+    for number in range(6):
+        jobs.push(id=f"j{number}")
+    first = told("/queues/{queue}/jobs", jobs.queue, state="ready", limit=3)
+    for each in first["jobs"]:
+        jobs.client.cancel(jobs.queue, each["id"])
+    second = told("/queues/{queue}/jobs", jobs.queue, state="ready", limit=3, after=first["next"])
+    assert [each["id"] for each in second["jobs"]] == ["j3", "j4", "j5"]
+
+
+def test_those_that_died_in_one_millisecond_are_not_torn_apart(told: Told, jobs: OwnQueue) -> None:
+    # Given
+    for number in range(12):
+        jobs.producer.push(jobs.queue, b"", id=f"d{number:02}")
+    jobs.producer.flush(60)
+    kill_all(jobs, 12)
+    now = jobs.now().replace(microsecond=0, tzinfo=None)
+    for number in range(12):  # three at a time, the later ones with the higher numbers
+        when = now - timedelta(seconds=100 - number // 3)
+        jobs.collection.update_one({"_id": f"d{number:02}"}, {"$set": {"ended_at": when}})
+    # When
+    pages = leaf(told, "/queues/{queue}/dead", jobs.queue, limit=2)
+    # Then: the latest first, and inside one millisecond by id
+    assert [each for page in pages for each in page] == [
+        "d09", "d10", "d11", "d06", "d07", "d08", "d03", "d04", "d05", "d00", "d01", "d02",
+    ]  # fmt: skip
+    assert leaf(told, "/queues/{queue}/jobs", jobs.queue, state="dead", limit=2) == pages
+
+
+def test_a_page_goes_on_where_it_was_when_its_dead_letters_were_deleted(told: Told, jobs: OwnQueue) -> None:
+    for number in range(6):
+        jobs.push(id=f"d{number}")
+    kill_all(jobs, 6)
+    when = jobs.now().replace(microsecond=0, tzinfo=None) - timedelta(seconds=5)
+    jobs.collection.update_many({}, {"$set": {"ended_at": when}})
+    first = told("/queues/{queue}/dead", jobs.queue, limit=3)
+    jobs.collection.delete_many({"_id": {"$in": [each["id"] for each in first["jobs"]]}})
+    second = told("/queues/{queue}/dead", jobs.queue, limit=3, after=first["next"])
+    assert [each["id"] for each in second["jobs"]] == ["d3", "d4", "d5"]
+
+
+def test_a_page_has_small_payloads_and_tells_how_large_the_others_are(told: Told, jobs: OwnQueue) -> None:
+    jobs.push(b"x" * 100, id="small")
+    jobs.push(b"x" * 1000, id="large")
+    small, large = told("/queues/{queue}/jobs", jobs.queue)["jobs"]
+    assert (small["payload"], small["payload_bytes"]) == ("x" * 100, 100)
+    assert ("payload" in large, large["payload_bytes"]) == (False, 1000)
+
+
+def test_jobs_are_found_by_the_beginning_of_their_ids_whatever_their_state(
+    told: Told, jobs: OwnQueue
+) -> None:
+    jobs.push(id="order.1")
+    kill_all(jobs, 1)
+    jobs.push(id="order.2", delay=1000)
+    jobs.push(id="other")
+    found = told("/queues/{queue}/jobs", jobs.queue, id="order.")["jobs"]
+    assert [(each["id"], each["state"]) for each in found] == [("order.1", "dead"), ("order.2", "scheduled")]
+
+
+def test_what_is_no_job_is_shown_in_a_page_all_the_same(told: Told, jobs: OwnQueue) -> None:
+    jobs.push(id="job")
+    jobs.collection.insert_one(
+        {"_id": "odd", "state": "ready", "priority": 0, "payload": "text", "errors": 3}
+    )
+    jobs.collection.update_one({"_id": "odd"}, {"$set": {"eligible_at": jobs.now(), "seq": 1}})
+    assert "job" in {each["id"] for each in told("/queues/{queue}/jobs", jobs.queue)["jobs"]}
+
+
+@pytest.mark.parametrize("after", ["nonsense", "{}", "[1]", '["a","b","c"]'])
+def test_a_page_behind_nothing_that_is_known_is_refused(web: Web, jobs: OwnQueue, after: str) -> None:
+    jobs.push()
+    for path in ("jobs", "dead"):
+        answer = web.get(f"{V1}/queues/{jobs.queue}/{path}?after={quote(after)}")
+        assert (answer.status, answer.json["code"]) == (400, "BAD_FRAMES")
+
+
+# ------------------------------------------------------------------ dead letters
+
+
+def test_dead_letters_are_chosen_by_reason_and_time_and_counted(told: Told, jobs: OwnQueue) -> None:
+    # Given
+    jobs.push(id="a")
+    kill_all(jobs, 1, "no such address")
+    jobs.push(id="b")
+    kill_all(jobs, 2, "disk is full $. (100%)")
+    old = jobs.now().replace(tzinfo=None) - timedelta(hours=1)
+    jobs.collection.update_one({"_id": "a"}, {"$set": {"ended_at": old}})
+    middle = jobs.now().timestamp() - 1800
+
+    # Then
+    def chosen(**asked: Any) -> list[str]:
+        (found,) = leaf(told, "/queues/{queue}/dead", jobs.queue, **asked)
+        counted = told("/queues/{queue}/dead/count", jobs.queue, **asked)
+        assert counted == {"count": len(found), "exact": True}
+        return found
+
+    assert chosen() == ["b", "a"]
+    assert chosen(reason="address") == ["a"]
+    assert chosen(reason="full $. (") == ["b"]
+    assert chosen(reason="nothing") == []
+    assert chosen(since=middle) == ["b"]
+    assert chosen(until=middle) == ["a"]
+    assert told("/queues/{queue}/dead/reasons", jobs.queue)["reasons"] == [
+        {"reason": "disk is full $. (100%)", "count": 1}, {"reason": "no such address", "count": 1},
+    ]  # fmt: skip
+
+
+def test_a_payload_is_cut_where_it_is_asked_for_and_can_be_had_whole(
+    web: Web, told: Told, jobs: OwnQueue
+) -> None:
+    payload = bytes(range(256)) * 10
+    jobs.push(payload, id="a b/c")
+    path = f"{V1}/queues/{jobs.queue}/jobs/{quote('a b/c', safe='')}"
+    cut = web.get(f"{path}?payload=16").json
+    assert (cut["payload"], cut["payload_bytes"]) == (bytes(range(16)).decode(), 2560)
+    whole = web.get(f"{path}/payload")
+    assert whole.body == payload
+    assert whole.headers["content-type"] == "application/octet-stream"
+    assert "attachment" in whole.headers["content-disposition"]
+
+
+# ------------------------------------------------------------------------ snapshots
+
+
+def test_the_overview_has_the_queues_that_are_asked_for(told: Told, jobs: OwnQueue) -> None:
+    jobs.push()
+    jobs.counts()
+
+    def mine() -> Any:
+        return told("/overview", only=jobs.queue, limit=1)["queues"]
+
+    (row,) = wait_until(mine)
+    assert (row["name"], row["ready"]) == (jobs.queue, 1)
+    whole = told("/overview")
+    assert whole["queues"] == []
+    assert whole["matching"] == whole["totals"]["queues"] >= 1
+    assert whole["problems"] == {}
+
+
+def test_queues_are_sorted_filtered_and_given_by_the_page(told: Told, jobs: OwnQueue) -> None:
+    jobs.push()
+    for number in range(3):
+        for _ in range(number + 1):
+            jobs.producer.push(f"{jobs.queue}-{number}", b"")
+    jobs.producer.flush(60)
+    names = [f"{jobs.queue}-{number}" for number in range(3)]
+    jobs.client.queues()
+
+    def sorted_by(sort: str, **asked: Any) -> list[str]:
+        page = told("/queues", sort=sort, contains=f"{jobs.queue}-".upper(), limit=10, **asked)
+        assert page["matching"] in (0, 3)  # a snapshot may be a second old
+        return [row["name"] for row in page["queues"]]
+
+    wait_until(lambda: sorted_by("ready") == names[::-1], what="the counts")
+    assert sorted_by("name") == names
+    assert sorted_by("name", reverse="true", offset=1) == names[1::-1]
+    assert told("/queues", contains=jobs.queue, limit=2)["matching"] == 4
+
+
+@pytest.mark.parametrize("asked", ["sort=odd", "limit=9999", "offset=-1", "limit=x"])
+def test_a_view_that_can_not_be_is_refused(web: Web, asked: str) -> None:
+    assert web.get(f"{V1}/overview?{asked}").status == 400
+
+
+def test_who_looks_on_gets_a_snapshot_again_and_again(web: Web, jobs: OwnQueue) -> None:
+    with web.dial() as stranger:
+        stranger.sendall(
+            f"GET {V1}/live?only={jobs.queue}&limit=1 HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+        )
+        came = b""
+        while came.count(b"data: ") < 2:
+            came += stranger.recv(65536)
+        assert b"content-type: text/event-stream" in came.lower()
+        jobs.push()
+        wait = 0
+        while f'"name": "{jobs.queue}"'.encode() not in came:
+            came += stranger.recv(65536)
+            wait += 1
+            assert wait < 100
+
+
+def test_so_many_may_look_on_and_no_more_and_the_door_stays_open_for_others(web: Web) -> None:
+    ask = f"GET {V1}/live HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+    looking = [web.dial() for _ in range(MOST)]
+    try:
+        answers = []
+        for each in looking:
+            each.sendall(ask)
+            answers.append(each.recv(12))
+        # One of another test, that has left, may be counted until it is written to.
+        assert answers[: MOST - 2] == [b"HTTP/1.1 200"] * (MOST - 2)
+        refused = web.get(f"{V1}/live")
+        assert (refused.status, refused.json["code"]) == (503, "UNAVAILABLE")
+        assert web.get("/healthz").status == 200
+    finally:
+        for each in looking:
+            each.close()
+
+    def begun() -> bool:
+        with web.dial() as another:
+            another.sendall(ask)
+            return another.recv(12) == b"HTTP/1.1 200"
+
+    wait_until(begun, what="room again")
+
+
+# --------------------------------------------------------------------- what else is told
+
+
+def test_curves_have_a_number_for_each_step(web: Web, jobs: OwnQueue) -> None:
+    jobs.push()
+    for span, steps, step in (("hour", 60, 60), ("day", 288, 300), ("month", 720, 3600)):
+        answer = web.get(f"{V1}/series/queue/{jobs.queue}?span={span}").json
+        assert answer["step"] == step
+        assert {len(curve) for curve in answer["curves"].values()} == {steps}
+
+
+def test_what_was_pushed_is_in_the_curves_of_the_queue_and_of_all(
+    web: Web, told: Told, jobs: OwnQueue
+) -> None:
+    jobs.push()
+    jobs.push(delay=1000)
+
+    def pushed() -> int:
+        return sum(web.get(f"{V1}/series/queue/{jobs.queue}").json["curves"]["pushed"])
+
+    wait_until(lambda: pushed() == 2, what="the history's flush")
+    assert sum(web.get(f"{V1}/series/broker/*?span=day").json["curves"]["pushed"]) >= 2
+    small = told("/recent", queue=f"{jobs.queue},other")["queues"]
+    assert sum(small[jobs.queue]["pushed"]) == 2
+
+
+def test_brokers_schedules_streams_and_tasks_are_told(told: Told, jobs: OwnQueue) -> None:
+    assert [each["here"] for each in told("/brokers")["brokers"]].count(True) == 1
+    jobs.client.add_schedule(f"s-{jobs.queue}", jobs.queue, b"go", every=1000)
+    try:
+        (mine,) = [each for each in told("/schedules")["schedules"] if each["queue"] == jobs.queue]
+        assert mine["every"] == 1000
+    finally:
+        jobs.client.remove_schedule(f"s-{jobs.queue}")
+    assert told("/streams").keys() == {"streams", "subscriptions", "routes"}
+    assert isinstance(told("/tasks")["tasks"], list)
+
+
+# ------------------------------------------------------------------------ the page
+
+
+def test_the_page_and_all_that_it_needs_come_from_the_package(web: Web) -> None:
+    page = web.get("/")
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    policy = page.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "require-trusted-types-for 'script'" in policy
+    assert "unsafe" not in policy
+    assert b"http://" not in page.body.replace(b"http://www.w3.org", b"")
+    assert b"https://" not in page.body
+    again = web.get("/", If_None_Match=page.headers["etag"])
+    assert (again.status, again.body) == (304, b"")
+    for name in ("app.js", "style.css", "uplot.min.js", "uplot.min.css", "icon.svg", "uplot-LICENSE.txt"):
+        assert web.get(f"/dashboard/{name}").status == 200
+    assert web.get("/dashboard/../openapi.json").status == 404
