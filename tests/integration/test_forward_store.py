@@ -15,7 +15,8 @@ from sluicemq.errors import BadFrames, Duplicate, LeaseLost, Uncertain
 from sluicemq_broker.job import Job
 from sluicemq_broker.store import QueueDefaults, QueueStore, RolledBack
 from sluicemq_broker.store.connection import Unclear
-from sluicemq_broker.store.forwards import PASSED_KEPT, Forward, forward
+from sluicemq_broker.store.documents import PASSED_KEPT
+from sluicemq_broker.store.forwards import Forward, forward
 
 LATER = NOW + 10
 

@@ -260,6 +260,10 @@ class _Reading:
                 what = f"stream {route.stream!r} has two routes with subscription {route.name!r}"
                 self._wrong("", f"{what}: give one another name")
             named.add((route.stream, route.name))
+        for name in config.queues:
+            if circle := _circle(config, name):
+                what = " → ".join(circle)
+                self._wrong("", f"on_dead leads from {what}: dead letters would go round for ever")
         seen: set[str] = set()
         for end in (broker.endpoint, *(end for each in config.devices for end in each.ends)):
             if end.bind and not end.is_any:
@@ -313,6 +317,16 @@ class _Reading:
 
 
 _REFUSED = object()
+
+
+def _circle(config: Config, name: str) -> list[str]:
+    """The queues through which its dead letters would come back to it; a queue may keep its own."""
+    way = [name]
+    while (to := config.queue(way[-1]).on_dead) and to != way[-1]:
+        if to in way:
+            return [*way, to] if to == name else []
+        way.append(to)
+    return []
 
 
 def default_devices(host: str) -> tuple[DeviceSettings, ...]:

@@ -205,6 +205,12 @@ class QueueSettings:
         "what becomes of it then: removed, or a dead letter",
         live=True,
     )
+    on_dead: str | None = _setting(
+        None,
+        rules.optional(rules.queue_name),
+        "the queue into which its dead letters go, for consumers there; by default they stay",
+        live=True,
+    )
     delay: float = _option("delay")
     dedupe_window: float = _option("dedupe_window")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from sluicemq.errors import SluiceError
@@ -12,7 +13,7 @@ from sluicemq_broker.config import Config
 from sluicemq_broker.doors import JobMaker
 from sluicemq_broker.process.duties import Duties, Duty, poll
 from sluicemq_broker.process.foundation import Foundation
-from sluicemq_broker.queue import Census, History, Queues, Schedules, Sweeper, Tasks
+from sluicemq_broker.queue import Census, History, OnDead, Queues, Schedules, Sweeper, Tasks
 from sluicemq_broker.store import Inspector, LeaseStore, ScheduleStore
 
 #: Seconds between two looks for days that are over.
@@ -32,6 +33,7 @@ class Jobs:
         self.census = Census(self.queues, context, trusted=lambda: ground.store.reachable)
         self.history = History(self.queues, self.census, context, ground.database, database, ground.host)
         self.schedules = Schedules(ScheduleStore(ground.database(database)), self.queues, context, maker.make)
+        self._on_dead = OnDead(self.queues, context)
         self._sweeper = Sweeper(self.queues, context, self.tasks.expire)
         self._config = config
         self._ground = ground
@@ -69,6 +71,9 @@ class Jobs:
         yield poll("queues that workers wait for", settings.poll, self.queues.look_for_awaited)
         yield poll("pauses that any broker was told of", settings.poll, self.queues.follow_pauses)
         yield Duty("counts of the queues, one after the other", settings.poll, self.census.tick)
+        yield Duty("dead letters that go into other queues", settings.poll, self._on_dead.tick)
+        lease = settings.lease
+        yield Duty("dead letters of other brokers that do", lease, partial(self._on_dead.round, lease))
         yield Duty("recurring jobs", settings.poll, self.schedules.tick)
         if settings.history:
             yield Duty("history of every minute", settings.poll, self.history.tick)

@@ -5,6 +5,7 @@ from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.history import History
 from sluicemq_broker.queue.intake import Push
 from sluicemq_broker.queue.memory import Memory
+from sluicemq_broker.queue.on_dead import OnDead
 from sluicemq_broker.queue.orders import Delete, Discard, Purge, Redrive
 from sluicemq_broker.queue.owners import Owners
 from sluicemq_broker.queue.queue import Queue
@@ -26,6 +27,7 @@ __all__ = [
     "Discard",
     "History",
     "Memory",
+    "OnDead",
     "Onward",
     "Owners",
     "Purge",

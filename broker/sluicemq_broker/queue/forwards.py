@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from sluicemq.errors import BadHeaders, DifferentStore, LeaseLost, SluiceError, Uncertain
 from sluicemq.options import OPTIONS
+from sluicemq_broker.bus import BusKind
 from sluicemq_broker.config import QueueSettings
 from sluicemq_broker.job import ASKED, Job
 from sluicemq_broker.queue.answers import Answers
@@ -87,6 +88,7 @@ class Forwards:
         self._retry = context.retry
         self._counters = context.counters
         self._events = context.events
+        self._tell = context.tell
         self._verdicts = context.memory.verdicts
         self.batcher: Batcher[Going] = Batcher(
             self._write_all, size=FORWARD, in_flight=FORWARDS_AT_ONCE, weigh=_weight, failed=self._failed
@@ -165,6 +167,8 @@ class Forwards:
             arrived[each.queue].append(each.forward.on)
             if each.forward.job.id in self._answers:
                 shielded(self._answers.follow, each.forward.job.id, each.queue)
+        if any(each.forward.job.asked and each.forward.kept_until for each in gone):
+            self._tell(BusKind.ENDED, 0)  # somebody may wait for it at another broker
         self._events.tell(Count.FORWARDED, self._clock.now(), map(_told, gone))
         for queue, jobs in arrived.items():
             queue.stored(jobs, existing=0)

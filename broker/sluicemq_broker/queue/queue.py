@@ -84,6 +84,7 @@ class Queue:
         self._letters: Batcher[UnreadableMessage] = Batcher(self._keep_unreadable, size=_KEPT_AT_ONCE)
         self._over: Batcher[str] = Batcher(self._expire_these, size=_EXPIRED_AT_ONCE)
         self._ticks_at_rest = 0
+        self._died = self._deaths = 0  # at their claims; in all, when somebody asked last
 
     def reconfigure(self, settings: QueueSettings) -> None:
         """Take other settings, but for ``database``: for jobs to come, and as the next reading of others."""
@@ -253,6 +254,7 @@ class Queue:
     def died(self, ids: Iterable[str]) -> None:
         """These became dead letters when they were claimed."""
         dead = list(ids)
+        self._died += len(dead)
         self.events.tell(Count.DEAD, self._context.clock.now(), ({"job": each} for each in dead))
         self._answers.check(dead)
 
@@ -329,6 +331,18 @@ class Queue:
     def working(self) -> bool:
         """Whether jobs are at workers, or what became of them is not durable yet."""
         return self.in_flight > 0 or self._settling.busy
+
+    @property
+    def dead_go_to(self) -> str:
+        """The queue into which its dead letters go; empty: they stay."""
+        to = self.settings.on_dead or ""
+        return "" if to == self.name else to
+
+    def take_deaths(self) -> bool:
+        """Whether jobs may have become dead letters here since somebody asked last."""
+        counted = self.counters.values
+        before, self._deaths = self._deaths, self._died + counted[Count.DEAD] + counted[Count.EXPIRED]
+        return self._deaths > before
 
     def tick(self) -> None:
         """Every second or so: time-outs, askers, and jobs of other brokers; one out of use costs nothing."""

@@ -61,6 +61,8 @@ class Count(Metric):
     CANCELLED = "cancelled", "jobs cancelled", "jobs"
     PURGED = "purged", "jobs purged", "jobs"
     REDRIVEN = "redriven", "dead letters made ready again", "jobs"
+    DEAD_MOVED = "dead_moved", "dead letters that went into the queue of on_dead", "jobs", _BY_QUEUE
+    DEAD_UNMOVED = "dead_unmoved", "times that dead letters could not go there yet", "times"
 
     WAITED = "waited", "time from acceptance to delivery of the jobs delivered, summed up", "ms", _BY_QUEUE
     WORKED = "worked", "time from delivery to verdict of the deliveries settled, summed up", "ms", _BY_QUEUE

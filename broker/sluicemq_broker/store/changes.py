@@ -8,9 +8,10 @@ a job which a worker has, or which has ended, is never touched. A lost reply rai
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from secrets import token_hex
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from pymongo.client_session import ClientSession
@@ -19,7 +20,15 @@ from pymongo.collection import Collection
 from sluicemq.errors import BadFrames, Duplicate, NotFound, SluiceError
 from sluicemq_broker.job import ERRORS_KEPT, State
 from sluicemq_broker.store.connection import Documents, durable, translated
-from sluicemq_broker.store.documents import ENDED_INDEX, INDEXES, Document, date, queue_of, seconds
+from sluicemq_broker.store.documents import (
+    ENDED_INDEX,
+    INDEXES,
+    PASSED_KEPT,
+    Document,
+    date,
+    queue_of,
+    seconds,
+)
 from sluicemq_broker.store.inspect import collection, selects, stored_state
 from sluicemq_broker.store.transactions import Overtaken, transact
 
@@ -57,7 +66,8 @@ PageSize = Callable[[], int]
 class DeadLetters(NamedTuple):
     """Which dead letters: all, or of these ids, or with this text in their last reason; the oldest first.
 
-    ``since`` and ``until``: that have died from then on, and before then, in Unix seconds.
+    ``since`` and ``until``: that have died from then on, and before then, in Unix seconds. Of those that
+    somebody asks for only those that have died before ``unasked``, where that is given.
     """
 
     ids: tuple[str, ...] | None = None
@@ -65,6 +75,7 @@ class DeadLetters(NamedTuple):
     limit: int | None = None
     since: float | None = None
     until: float | None = None
+    unasked: float | None = None
 
 
 @dataclass(slots=True)
@@ -141,6 +152,8 @@ class Changes:
         redriven: Redriven,
         size: PageSize,
         to: _Jobs | None = None,
+        *,
+        by_setting: bool = False,
     ) -> Iterator[int]:
         """Make dead letters ``ready`` again, at most ``letters.limit``: attempts and ttl start anew.
 
@@ -152,14 +165,15 @@ class Changes:
 
         Crash or lost reply: each is ready or dead; repeating it goes on with those that are dead. Into
         another queue, one of this MongoDB, a transaction moves each batch whole or not at all; a job
-        whose id is there already is refused by name and stays. Raises :class:`DifferentStore` if this
+        whose id is there already is refused by name and stays; ``by_setting``: on nobody's order, so their
+        headers tell why they are dead, and they have no ttl any more. Raises :class:`DifferentStore` if this
         MongoDB has no transactions.
         """
         with translated():
             jobs, these = self._jobs(queue), chosen(letters, now)
             if not redriven.moved:  # else it goes on, and those moved before are no dead letters any more
                 redriven.refused |= _not_dead(jobs, queue, letters)
-            step = _Revival(jobs, now) if to is None else _Move(jobs, to, now)
+            step = _Revival(jobs, now) if to is None else _Move(jobs, to, now, by_setting=by_setting)
             for ids in _pages(_whole(jobs, letters, these), size):
                 before = redriven.moved
                 step.run(ids, redriven)
@@ -241,10 +255,14 @@ class _Revival:
 class _Move:
     """Dead letters become ready jobs of another queue: a transaction that does all of it or nothing."""
 
-    def __init__(self, source: _Jobs, target: _Jobs, now: float) -> None:
+    def __init__(self, source: _Jobs, target: _Jobs, now: float, *, by_setting: bool = False) -> None:
         self._source = source
         self._target = target
-        revived = _revived(now, f"redriven from {queue_of(source.name)}")
+        name = queue_of(source.name)
+        told: Document = {"passed": _passed(name, now)}
+        if by_setting:  # whoever works on them has all the time there is
+            told |= {"headers": _obituary(name), "expires_at": "$$REMOVE"}
+        revived = _revived(now, f"{'dead in' if by_setting else 'redriven from'} {name}", told)
         # What has the same dedupe_id there was pushed there, and goes before it.
         self._update = [*revived, {"$unset": ["dedupe_id", "dedupe_until"]}]
 
@@ -281,7 +299,32 @@ class _Move:
         return len(ids)
 
 
-def _revived(now: float, reason: str) -> list[Document]:
+def _passed(queue: str, now: float) -> Document:
+    """The queues that it came through, this one too."""
+    left = {
+        "queue": queue,
+        "accepted_at": "$created_at",
+        "at": date(now),
+        "attempts": "$attempts",
+        "worker": "",
+    }
+    passed = {"$concatArrays": [{"$cond": [{"$isArray": "$passed"}, "$passed", []]}, [left]]}
+    return {"$slice": [passed, -PASSED_KEPT]}
+
+
+def _obituary(queue: str) -> Document:
+    """Its headers, with what killed it, and where, for whoever works on dead letters."""
+    letter = {
+        "queue": queue,
+        "reason": {"$ifNull": [{"$last": "$errors.reason"}, ""]},
+        "attempts": "$attempts",
+        "at": {"$divide": [{"$toLong": "$ended_at"}, 1000]},
+    }
+    own = {"$cond": [_is("headers", "object"), "$headers", {}]}
+    return {"$mergeObjects": [own, {"dead_letter": letter}]}
+
+
+def _revived(now: float, reason: str, told: Mapping[str, Any] = MappingProxyType({})) -> list[Document]:
     """The update that makes a dead letter ready: what was of its old life goes, the history stays."""
     entry = {"at": date(now), "attempt": "$attempts", "reason": {"$literal": reason}, "worker": ""}
     history = {"$concatArrays": [{"$cond": [{"$isArray": "$errors"}, "$errors", []]}, [entry]]}
@@ -293,6 +336,7 @@ def _revived(now: float, reason: str) -> list[Document]:
         "attempts": 0,
         "errors": {"$slice": [history, -ERRORS_KEPT]},
         "expires_at": {"$cond": [has_ttl, {"$add": [date(now), ttl]}, "$$REMOVE"]},
+        **told,
     }
     return [{"$set": fields}, {"$unset": ["losses", "suspect", "ended_at", "remove_at", "size"]}]
 
@@ -305,6 +349,8 @@ def chosen(letters: DeadLetters, now: float) -> Document:
     if letters.until is not None:
         when["$lt"] = date(letters.until)
     these: Document = {"state": State.DEAD, "ended_at": when}
+    if letters.unasked is not None:
+        these["$or"] = [{"asked": {"$exists": False}}, {"ended_at": {"$lt": date(letters.unasked)}}]
     if letters.ids is not None:
         these["_id"] = {"$in": list(letters.ids)}
     if letters.reason is not None:  # of the last failure; an expression, so that no character is special

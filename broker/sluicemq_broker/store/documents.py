@@ -8,7 +8,7 @@ One document per job from birth to end::
      losses?, suspect?, headers?, expires_at?, remember?,
      asked?,                                           somebody waits for its result at some broker
      dedupe_id?, dedupe_until?,                        together, until another job takes them over
-     passed?: [{queue, accepted_at, at, attempts, worker, hold}],   the last 20 queues that it came through
+     passed?: [{queue, accepted_at, at, attempts, worker, hold?}],   the last 20 queues that it came through
      forwarded_to?,                                    of what it left behind in one of these: a trace
      owner?, reserved_at?, hold?,                      while reserved; hold: while done, too
      errors?: [{at, attempt, reason, worker}],         the last 10 failures
@@ -41,6 +41,9 @@ SCHEMA: Final = 2
 
 #: How the collections of queues begin.
 QUEUE_PREFIX: Final = "queue."
+
+#: How many of the queues through which a job has come are told, the last ones.
+PASSED_KEPT: Final = 20
 
 Document = dict[str, Any]
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from pymongo import UpdateOne
 from pymongo.client_session import ClientSession
@@ -22,13 +22,10 @@ from sluicemq.errors import BadFrames, Duplicate, SluiceError
 from sluicemq_broker.job import Job
 from sluicemq_broker.store import documents
 from sluicemq_broker.store.claims import BY_ID
-from sluicemq_broker.store.documents import Document, Unreadable, date, seconds
+from sluicemq_broker.store.documents import PASSED_KEPT, Document, Unreadable, date, seconds
 from sluicemq_broker.store.outcomes import all_held, held, lost, traced, uncertain
 from sluicemq_broker.store.queue_store import QueueStore
 from sluicemq_broker.store.transactions import Overtaken, transact
-
-#: How many of the queues through which a job has come are told, the last ones.
-PASSED_KEPT: Final = 20
 
 
 class Forward(NamedTuple):

@@ -1,0 +1,75 @@
+"""Dead letters go on into the queue that their own one names as ``on_dead``, and have consumers there.
+
+Whoever made a job a dead letter moves it at its next tick, or it died with its broker: then another broker,
+or the restarted one, finds it in its round. ``kill -9`` or a lost reply at any moment leaves a letter in one
+of both queues, for each page is one transaction.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sluicemq.errors import SluiceError
+from sluicemq_broker.job import ASKED
+from sluicemq_broker.queue.context import Context
+from sluicemq_broker.queue.queue import Queue
+from sluicemq_broker.queue.queues import Queues
+from sluicemq_broker.runtime import Count
+from sluicemq_broker.store import Changes, DeadLetters, Redriven
+
+#: Letters in one transaction, at most.
+_PAGE: Final = 250
+#: Seconds by which clocks of brokers differ, and statements are late.
+_MARGIN: Final = 10.0
+
+
+class OnDead:
+    """The dead letters of all queues that say ``on_dead``."""
+
+    def __init__(self, queues: Queues, context: Context) -> None:
+        self._queues = queues
+        self._clock = context.clock
+        self._counters = context.counters
+        self._known: set[tuple[str, str]] = set()
+
+    def tick(self) -> None:
+        """Every second or so: of queues in which jobs have died here since; at first all there are."""
+        for queue in self._queues:
+            died, to = queue.take_deaths(), queue.dead_go_to
+            if to and (queue.name, to) not in self._known:
+                self._known.add((queue.name, to))
+                self._try(queue, None)
+            elif to and died:
+                self._try(queue, self._clock.now() - _MARGIN)
+
+    def round(self, seconds: float) -> None:
+        """Every so many seconds: of all queues, whoever made them dead letters.
+
+        What somebody may still ask for at another broker goes a minute after it died, so look so far back.
+        """
+        since = self._clock.now() - ASKED - 3 * seconds - _MARGIN
+        for queue in self._queues:
+            if queue.dead_go_to:
+                self._try(queue, since)
+
+    def _try(self, queue: Queue, since: float | None) -> None:
+        """One that fails is counted, and tried again in the next round."""
+        try:
+            self._move(queue, since)
+        except SluiceError as error:
+            text = f"dead letters of queue {queue.name} stay there: {error}"
+            self._counters.notice(Count.DEAD_UNMOVED, text)
+
+    def _move(self, queue: Queue, since: float | None) -> None:
+        target = self._queues.for_push(queue.dead_go_to, by=f"on_dead of queue {queue.name}")
+        target.store.prepare()
+        now = self._clock.now()
+        letters = DeadLetters(since=since, unasked=now - ASKED)
+        changes = Changes(self._queues.database_of(queue))
+        into = target.store.jobs
+        for moved in changes.redriving(
+            queue.name, letters, now, Redriven(), lambda: _PAGE, into, by_setting=True
+        ):
+            queue.counters.add(Count.DEAD_MOVED, moved)
+            target.events.tell(Count.DEAD_MOVED, now, [{"jobs": moved, "from": queue.name}])
+            target.jobs_ready(moved)

@@ -1,0 +1,153 @@
+"""Dead letters that go into an ordinary queue, as ``on_dead`` says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+
+from jobs import NOW, ChangesAtOnce, a_job, stored
+from launcher import wait_until
+from own_queue import SECONDS
+from plain_clients import BrokerUnderTest, serving
+from sluicemq import Client, Dead, Producer
+from sluicemq_broker.config import load
+from sluicemq_broker.config.loading import ConfigError
+from sluicemq_broker.store import DeadLetters, QueueStore, Redriven, RolledBack
+
+QUEUES: dict[str, Any] = {
+    "risky": {"on_dead": "letters", "max_attempts": 1},
+    "brief": {"on_dead": "letters", "on_expiry": "dead"},
+    "letters": {"on_dead": "letters"},
+}
+
+
+@pytest.fixture(scope="module")
+def shared(mongo_uri: str) -> Iterator[BrokerUnderTest]:
+    with serving(mongo_uri, [], queues=QUEUES, poll=0.1, lease=1.0) as broker:
+        yield broker
+
+
+@pytest.fixture
+def broker(shared: BrokerUnderTest) -> Iterator[BrokerUnderTest]:
+    yield shared
+    for queue in QUEUES:
+        shared.collection(queue).delete_many({})
+    shared.close_sockets()
+    assert "Traceback" not in shared.process.log_text()
+
+
+@pytest.fixture
+def client(broker: BrokerUnderTest) -> Iterator[Client]:
+    with Client(broker.doors["smq"]) as client:
+        yield client
+
+
+@pytest.fixture
+def producer(broker: BrokerUnderTest) -> Iterator[Producer]:
+    with Producer(broker.doors["smq"]) as producer:
+        yield producer
+
+
+def test_a_rejected_job_goes_to_whoever_works_on_dead_letters_and_says_why_it_is_one(
+    client: Client, producer: Producer
+) -> None:
+    # Given
+    producer.push("risky", b"cup", id="a", headers={"colour": "red"}).wait(SECONDS)
+    with client.reserve("risky", 1, SECONDS) as claim:
+        claim.jobs[0].reject("it is broken")
+    # When
+    with client.reserve("letters", 1, SECONDS) as claim:
+        (letter,) = claim
+        # Then
+        assert (letter.id, letter.payload, letter.attempt) == ("a", b"cup", 1)
+        assert letter.headers["colour"] == "red"
+        told = letter.headers["dead_letter"]
+        assert (told["queue"], told["reason"], told["attempts"]) == ("risky", "it is broken", 1)
+        shown = client.show("letters", "a")
+        assert [each["reason"] for each in shown["errors"]] == ["it is broken", "dead in risky"]
+        assert [each["queue"] for each in shown["passed"]] == ["risky"]
+        claim.commit()
+    assert client.queue("risky")["dead"] == 0
+
+
+@pytest.mark.parametrize(("queue", "options"), [("risky", {}), ("brief", {"ttl": 0.01})])
+def test_however_it_has_died(client: Client, producer: Producer, queue: str, options: Any) -> None:
+    producer.push(queue, b"x", id="a", **options).wait(SECONDS)
+    if queue == "risky":
+        with client.reserve(queue, 1, SECONDS) as claim:
+            claim.jobs[0].rollback("once is enough")
+    with client.reserve("letters", 1, SECONDS) as claim:
+        assert claim.jobs[0].headers["dead_letter"]["queue"] == queue
+        claim.commit()
+
+
+def test_one_that_another_broker_has_left_goes_there_too(broker: BrokerUnderTest, client: Client) -> None:
+    now = datetime.now(UTC).replace(tzinfo=None)
+    left = {"_id": "a", "state": "dead", "priority": 0, "eligible_at": now, "seq": 1, "attempts": 3}
+    left |= {"created_at": now, "payload": b"x", "ended_at": now, "errors": []}
+    broker.collection("risky").insert_one(left)
+    with client.reserve("letters", 1, SECONDS) as claim:
+        assert claim.jobs[0].headers["dead_letter"]["reason"] == ""
+        claim.commit()
+
+
+def test_a_dead_letter_of_the_last_queue_stays_there(client: Client, producer: Producer) -> None:
+    producer.push("letters", b"x", id="a").wait(SECONDS)
+    with client.reserve("letters", 1, SECONDS) as claim:
+        claim.jobs[0].reject("nobody can")
+    wait_until(lambda: [each["id"] for each in client.peek("letters", "dead")] == ["a"])
+
+
+def test_one_whose_id_is_there_stays_and_keeps_no_other(client: Client, producer: Producer) -> None:
+    producer.push("letters", b"its own", id="a", delay=1000)
+    for each in ("a", "b"):
+        producer.push("risky", b"x", id=each)
+    producer.flush(SECONDS)
+    with client.reserve("risky", 2, SECONDS) as claim:
+        for job in claim:
+            job.reject("no")
+    with client.reserve("letters", 1, SECONDS) as claim:
+        assert claim.jobs[0].id == "b"
+        claim.commit()
+    assert client.show("risky", "a")["state"] == "dead"
+    assert client.show("letters", "a")["payload"] == b"its own"
+
+
+def test_who_waits_for_it_hears_that_it_is_dead(client: Client, producer: Producer) -> None:
+    reply = producer.submit("risky", b"x")
+    with client.reserve("risky", 1, SECONDS) as claim:
+        claim.jobs[0].reject("no")
+    with pytest.raises(Dead, match="no"):
+        reply.result(SECONDS)
+
+
+def test_what_somebody_may_ask_for_elsewhere_waits_a_while(
+    store: QueueStore, changes: ChangesAtOnce, documents: Any
+) -> None:
+    other = QueueStore(documents, "queue.letters")
+    asked = a_job("asked")
+    asked.is_asked_for()
+    store.push([asked, a_job("other")], NOW)
+    jobs = store.reserve(2, NOW, "worker").jobs
+    store.roll_back([RolledBack(job, "no", "", dead=True) for job in jobs], NOW)
+    for later, ids in ((1, ["other"]), (100, ["asked", "other"])):
+        letters = DeadLetters(unasked=NOW + later - 60)
+        moving = changes.redriving(
+            "mail", letters, NOW + later, Redriven(), lambda: 9, other.jobs, by_setting=True
+        )
+        assert sum(moving) == 1
+        assert sorted(each["_id"] for each in other.jobs.find()) == ids
+    assert stored(other, "asked")["headers"]["dead_letter"]["queue"] == "mail"
+
+
+def test_dead_letters_that_would_go_round_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "broker.toml"
+    queues = {"a": {"on_dead": "b"}, "b": {"on_dead": "c"}, "c": {"on_dead": "a"}}
+    file.write_text(tomli_w.dumps({"queues": queues}))
+    with pytest.raises(ConfigError, match="a → b → c → a: dead letters would go round for ever"):
+        load(file, {}, {})
