@@ -11,10 +11,12 @@ from gevent.event import Event
 
 from jobs import NOW, ids
 from sluicemq.errors import LeaseLost, SluiceError, Uncertain
+from sluicemq_broker.config import QueueSettings
 from sluicemq_broker.doors.frames import JobMaker
 from sluicemq_broker.job.job import NOT_HELD, Hold, Job
 from sluicemq_broker.queue.context import Context, Tell, nobody
 from sluicemq_broker.queue.forwards import MakeJob
+from sluicemq_broker.queue.limits import Limits
 from sluicemq_broker.queue.memory import Memory
 from sluicemq_broker.queue.retry import Retry
 from sluicemq_broker.queue.worker import Delivery, Worker
@@ -90,6 +92,11 @@ def a_maker(clock: ServerClock | None = None) -> MakeJob:
     return JobMaker(clock or Clock(), 1 << 20).make
 
 
+def no_limits(context: Context) -> Limits:
+    """Those of a queue that has none."""
+    return Limits(cast("Any", None), context, QueueSettings())
+
+
 class FakeOutlet:
     """Where jobs go that don't go to a worker; ``popped``, ``released``, ``dead`` and ``over`` note which."""
 
@@ -104,6 +111,9 @@ class FakeOutlet:
 
     def release(self, jobs: list[Job]) -> None:
         self.released += jobs
+
+    def claimed(self) -> None:
+        """Nobody waits for room."""
 
     def died(self, ids: Iterable[str]) -> None:
         self.dead += ids

@@ -20,7 +20,16 @@ from pymongo.errors import (
 
 from virtual_time import VirtualTime
 
-WRITES = ("insert", "insert_one", "update_one", "update_many", "delete_one", "delete_many", "bulk_write")
+WRITES = (
+    "insert",
+    "insert_one",
+    "update_one",
+    "update_many",
+    "find_one_and_update",
+    "delete_one",
+    "delete_many",
+    "bulk_write",
+)
 READS = ("find", "distinct")
 #: Seconds after which a reply that is held is given up; a lease's statements have a client of their own.
 _GIVEN_UP: Final = {"owners": 3.0}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
@@ -38,6 +38,8 @@ BEAT: Final = LEASE / 5
 MAX_LOSSES: Final = 3
 #: What a broker does from time to time.
 DUTIES: Final = ("beat", "tick", "sweep", "audit")
+#: A queue's ``max_running`` and so on, where it has some.
+NO_LIMITS: Final[Mapping[str, Any]] = {}
 #: How long a broker that stops waits for MongoDB.
 _LAST_WRITES: Final = 2.0
 
@@ -84,6 +86,7 @@ class SmallBroker:
         clock: VirtualClock,
         line: Line,
         new_id: Callable[[], str],
+        limits: Mapping[str, Any] = NO_LIMITS,
     ) -> None:
         self.time = time
         self.line = line
@@ -97,7 +100,7 @@ class SmallBroker:
         )
         context = Context(self.owners, clock, self.counters, self.retry, timer=time)
         maker = JobMaker(clock, 1 << 20)
-        self.queues = Queues(_config(), context, lambda _name: database, maker.make)
+        self.queues = Queues(_config(limits), context, lambda _name: database, maker.make)
         self.tasks = tasks = Tasks(self.queues, context, lambda _name: database)
         self.sweeper = Sweeper(self.queues, context, tasks.expire)
         census = Census(self.queues, context)
@@ -146,6 +149,8 @@ class SmallBroker:
         self.retry.give_up()
         self.time.passes(_LAST_WRITES)
         with suppress(SluiceError):
+            self.queues.leave()
+        with suppress(SluiceError):
             self.owners.end()
 
     def interfere(self, duty: str) -> None:
@@ -179,6 +184,6 @@ class SmallBroker:
             self._at_work.discard(duty)
 
 
-def _config() -> Config:
+def _config(limits: Mapping[str, Any]) -> Config:
     default = Config.default()
-    return replace(default, other_queues=replace(default.other_queues, max_losses=MAX_LOSSES))
+    return replace(default, other_queues=replace(default.other_queues, max_losses=MAX_LOSSES, **limits))

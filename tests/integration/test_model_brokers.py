@@ -31,7 +31,7 @@ from sluicemq_broker.queue.verdict import Settlement, Verdict
 from sluicemq_broker.queue.worker import Delivery
 from sluicemq_broker.store.documents import seconds as seconds_of
 from sluicemq_broker.store.queue_store import QueueStore
-from small_broker import BEAT, DUTIES, MAX_LOSSES, SmallBroker, VirtualClock
+from small_broker import BEAT, DUTIES, MAX_LOSSES, NO_LIMITS, SmallBroker, VirtualClock
 from virtual_time import VirtualTime, come_to_rest
 
 VISIBILITY: Final = 20.0
@@ -128,11 +128,12 @@ class TwoBrokers(RuleBasedStateMachine):
     """Rules are what workers, producers, brokers and fate do; the model hears what comes of it."""
 
     around: Surroundings
+    limits = NO_LIMITS
 
     def __init__(self) -> None:
         super().__init__()
         self.documents, self.complaints = self.around.documents, self.around.complaints
-        for name in ("queue.mail", "owners"):
+        for name in ("queue.mail", "owners", "limits"):
             self.documents[name].delete_many({})
         self.jobs = self.documents["queue.mail"]
         self.complaints.clear()
@@ -527,7 +528,8 @@ class TwoBrokers(RuleBasedStateMachine):
             lambda documents: self._born(documents, stored), self.time, lambda: self._interfere(1 - slot)
         )
         self.lines.append(line)
-        return SmallBroker(f"broker {slot}", self.documents, self.time, self.clock, line, self.new_id)
+        name = f"broker {slot}"
+        return SmallBroker(name, self.documents, self.time, self.clock, line, self.new_id, self.limits)
 
     def _let_all_go(self, broker: SmallBroker, *, delivered: bool) -> None:
         broker.line.let_go(delivered=delivered)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fakes import Clock, FakeOutlet, FakeOwners, FakeStore, FakeWorker, Held, a_context, go_on
+from fakes import Clock, FakeOutlet, FakeOwners, FakeStore, FakeWorker, Held, a_context, go_on, no_limits
 from jobs import NOW, a_job, ids, some_jobs
 from launcher import wait_until
 from sluicemq_broker.job.job import Job
@@ -34,7 +34,7 @@ class Rig(FakeOutlet):
         self.clock = Clock()
         self.counters = Counters()
         context = a_context(self.owners, clock=self.clock, counters=self.counters, timer=timer)
-        self.dispatch = Dispatch(self.store, context, self)  # type: ignore[arg-type]
+        self.dispatch = Dispatch(self.store, context, self, no_limits(context))  # type: ignore[arg-type]
         self._slow = slow
 
     def release(self, jobs: list[Job]) -> None:

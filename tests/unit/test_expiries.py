@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fakes import FakeOutlet, FakeStore, FakeWorker, a_context, go_on
+from fakes import FakeOutlet, FakeStore, FakeWorker, a_context, go_on, no_limits
 from jobs import NOW, a_job, ids, some_jobs
 from sluicemq_broker.job.job import Job
 from sluicemq_broker.queue import memory as memory_module
@@ -139,7 +139,8 @@ class Hands(FakeOutlet):
         super().__init__()
         self.time = VirtualTime()
         self.clock = SetClock(self.time)
-        self.dispatch = Dispatch(FakeStore(), a_context(clock=self.clock, timer=self.time), self)  # type: ignore[arg-type]
+        context = a_context(clock=self.clock, timer=self.time)
+        self.dispatch = Dispatch(FakeStore(), context, self, no_limits(context))  # type: ignore[arg-type]
         self.worker = FakeWorker(1)
         self.dispatch.attach(self.worker)
         go_on()

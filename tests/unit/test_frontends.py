@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from sluicemq_broker.doors import questions
 from sluicemq_broker.doors.frames import JobMaker
 from sluicemq_broker.doors.frontends import PushFrontend
 from sluicemq_broker.doors.questions import MOST_UNREAD, Asker, RequestFrontend
+from sluicemq_broker.queue.capacity import Capacity, Flow
 from sluicemq_broker.queue.intake import Push
 from sluicemq_broker.runtime.counters import Counters
 from sluicemq_devices.doors.switchboard import Switchboard
@@ -26,6 +27,7 @@ class Queue:
 
     name = "mail"
     settings = QueueSettings()
+    capacity = Capacity(name, settings, Flow)
 
     def __init__(self) -> None:
         self.gates: list[Callable[[], None]] = []
@@ -34,7 +36,7 @@ class Queue:
         self.unreadable: list[dict[str, Any]] = []
         self.waiting: dict[str, Callable[..., None]] = {}
 
-    def admit(self) -> None:
+    def admit(self, before: int) -> None:
         if wire.INTAKE in self.paused:
             raise Paused("paused")
 
@@ -72,6 +74,9 @@ class Queues:
 
     def __init__(self) -> None:
         self.queue = Queue()
+
+    def __iter__(self) -> Iterator[Queue]:
+        yield self.queue
 
     def open(self, name: str) -> Queue:
         return self.queue

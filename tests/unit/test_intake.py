@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fakes import Clock, FakeOutlet, FakeOwners, FakeStore, FakeWorker, Held, a_context, go_on
+from fakes import Clock, FakeOutlet, FakeOwners, FakeStore, FakeWorker, Held, a_context, go_on, no_limits
 from jobs import NOW, a_job, ids, some_jobs
 from sluicemq.errors import Duplicate, SluiceError, TooLarge, Unavailable
 from sluicemq_broker.job.job import Job
@@ -42,7 +42,7 @@ class IntakeRig:
             timer=timer,
         )
         store: Any = self.store
-        self.dispatch = Dispatch(store, context, FakeOutlet())
+        self.dispatch = Dispatch(store, context, FakeOutlet(), no_limits(context))
         self.intake = Intake(store, context, self.dispatch.supply, self.dispatch.expiries)
 
     def worker(self, prefetch: int = 1) -> FakeWorker:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fakes import FakeOutlet, FakeStore, FakeWorker, a_context, go_on
+from fakes import FakeOutlet, FakeStore, FakeWorker, a_context, go_on, no_limits
 from jobs import NOW, a_job
 from sluicemq_broker.job.job import Job
 from sluicemq_broker.queue.dispatch import Dispatch
@@ -17,7 +17,8 @@ def numbered(job_id: str, seq: int) -> Job:
 def test_a_claim_passes_over_jobs_whose_insert_overtook_an_earlier_one() -> None:
     # Given two pushes under way while nobody works, of which the second is through first
     store = FakeStore()
-    dispatch = Dispatch(store, a_context(), FakeOutlet())  # type: ignore[arg-type]
+    context = a_context()
+    dispatch = Dispatch(store, context, FakeOutlet(), no_limits(context))  # type: ignore[arg-type]
     first, second = numbered("first", int(NOW * 1e6) + 1), numbered("second", int(NOW * 1e6) + 2)
     earlier = dispatch.supply.expect([first], NOW)
     later = dispatch.supply.expect([second], NOW)

@@ -16,6 +16,7 @@ from sluicemq_broker.doors.frames import JobMaker
 from sluicemq_broker.doors.smq.sessions import MOST_AT_ONCE, Session, SessionDoor
 from sluicemq_broker.doors.smq.workers import MOST_BYTES, PoppingWorker, SessionWorker
 from sluicemq_broker.job.job import Job
+from sluicemq_broker.queue.capacity import Capacity, Flow
 from sluicemq_broker.queue.intake import Push
 from sluicemq_broker.queue.worker import Delivery, DeliveryState, Worker
 from sluicemq_broker.runtime.counters import Counters
@@ -87,6 +88,7 @@ class Queue:
 
     name = "mail"
     settings = QueueSettings()
+    capacity = Capacity(name, settings, Flow)
 
     def admit(self) -> None:
         """It takes all."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fakes import FakeOwners, FakeStore, FakeWorker, Held, a_context, go_on
+from fakes import FakeOwners, FakeStore, FakeWorker, Held, a_context, go_on, no_limits
 from jobs import NOW, some_jobs
 from sluicemq import wire
 from sluicemq.errors import SluiceError, TooLarge, Unavailable, Uncertain
@@ -90,7 +90,7 @@ class SettlingRig:
         context = a_context(self.owners, counters=self.counters, retry=self.retry, memory=self.memory)
         store: Any = self.store
         answers: Any = AnswersThatFail()
-        self.dispatch = Dispatch(store, context, self)
+        self.dispatch = Dispatch(store, context, self, no_limits(context))
         nowhere: Any = None
         self.settle = Settling(store, context, self.dispatch, answers, nowhere, backoff)
         self.heard: list[dict[int, SluiceError]] = []
@@ -105,6 +105,9 @@ class SettlingRig:
 
     def release(self, jobs: list[Job]) -> None:
         self.settle.returns.release(jobs)
+
+    def claimed(self) -> None:
+        """Nobody waits for room."""
 
     def died(self, ids: Iterable[str]) -> None:
         """Nobody asks."""

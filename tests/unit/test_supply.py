@@ -8,7 +8,7 @@ import gevent
 import pytest
 from gevent.event import Event
 
-from fakes import FakeOutlet, FakeStore, FakeWorker, Held, a_context, go_on
+from fakes import FakeOutlet, FakeStore, FakeWorker, Held, a_context, go_on, no_limits
 from jobs import NOW, some_jobs
 from sluicemq_broker.queue.dispatch import Dispatch
 from sluicemq_broker.queue.supply import FAST, MOMENT
@@ -30,7 +30,8 @@ class SupplyRig(FakeOutlet):
     def __init__(self, rate: float | None, timer: Timer | None = None) -> None:
         super().__init__()
         self.store = FakeStore()
-        self.dispatch = Dispatch(self.store, a_context(timer=timer or LongMoments()), self)  # type: ignore[arg-type]
+        context = a_context(timer=timer or LongMoments())
+        self.dispatch = Dispatch(self.store, context, self, no_limits(context))  # type: ignore[arg-type]
         self.supply = self.dispatch.supply
         self.worker = FakeWorker(100)
         self.dispatch.attach(self.worker)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fakes import FakeOwners, a_context, go_on
+from fakes import FakeOwners, a_context, go_on, no_limits
 from sluicemq.errors import Unavailable
 from sluicemq_broker.queue.holdings import Holdings
 from sluicemq_broker.queue.sweeper import Sweeper
@@ -77,6 +77,7 @@ def a_queue(name: str) -> Any:
         knows=held.knows,
         jobs_ready=go_on,
         settings=settings,
+        limits=no_limits(a_context()),
         expire=lambda _limit: 0,
         counters=Counters(),
         in_use=False,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fakes import FakeOutlet, FakeStore, FakeWorker, Held, a_context, go_on
+from fakes import FakeOutlet, FakeStore, FakeWorker, Held, a_context, go_on, no_limits
 from jobs import NOW, some_jobs
 from sluicemq_broker.bus import BusKind
 from sluicemq_broker.job.job import Job
@@ -22,7 +22,7 @@ class Broker(FakeOutlet):
         self.store = FakeStore()
         self.told: Told = []
         context = a_context(tell=lambda kind, number: self.told.append((kind, number)))
-        self.dispatch = Dispatch(self.store, context, self)  # type: ignore[arg-type]
+        self.dispatch = Dispatch(self.store, context, self, no_limits(context))  # type: ignore[arg-type]
         self.supply = self.dispatch.supply
         self.worker = FakeWorker(prefetch)
         self.dispatch.attach(self.worker)

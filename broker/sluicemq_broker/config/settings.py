@@ -213,6 +213,47 @@ class QueueSettings:
     )
     delay: float = _option("delay")
     dedupe_window: float = _option("dedupe_window")
+    max_running: int | None = _setting(
+        None,
+        rules.optional(rules.whole(1)),
+        "jobs that run at once, over all brokers, at most: at a worker, or on their way to one",
+        live=True,
+    )
+    rate: float | None = _setting(
+        None,
+        rules.optional(rules.number(0.001, 1_000_000)),
+        "jobs that begin in a second, over all brokers, at most",
+        live=True,
+    )
+    burst: int | None = _setting(
+        None,
+        rules.optional(rules.whole(1, 1_000_000)),
+        "jobs that may begin at once after a rest; by default those of a second",
+        live=True,
+    )
+    max_ready: int | None = _setting(
+        None,
+        rules.optional(rules.whole(1)),
+        "jobs that wait, delayed ones too, before the queue is full",
+        live=True,
+    )
+    max_bytes: int | None = _setting(
+        None,
+        rules.optional(rules.size()),
+        "bytes of its jobs in MongoDB, kept ones and dead letters too, before the queue is full",
+        live=True,
+    )
+    overflow: str = _setting(
+        "refuse",
+        rules.one_of("refuse", "hold"),
+        "what a full queue does to those who push: QUEUE_FULL, or they wait; PUSH sockets always wait",
+        live=True,
+    )
+
+    @property
+    def tokens(self) -> int:
+        """Jobs that may begin at once after a rest."""
+        return self.burst or max(1, round(self.rate or 0))
 
     @property
     def retries(self) -> Backoff:

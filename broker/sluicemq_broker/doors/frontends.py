@@ -42,6 +42,8 @@ PROBE: Final = [b""]
 class Frontend:
     """The doors of one device where jobs come in, and the mark that bounds what is on its way."""
 
+    _answers = True  # who pushes can be told that a queue is full
+
     def __init__(
         self,
         settings: DeviceSettings,
@@ -125,6 +127,8 @@ class Frontend:
             for each in [lane] if was_full and lane else list(pushers):
                 each.pause(queue)
         queue.push(push)
+        if lane:
+            queue.capacity.hold(lane, hears=self._answers)
 
     def _read_on(self, queue: Queue) -> None:
         """The queue has stored most of what it had."""
@@ -150,6 +154,7 @@ class PushFrontend(Frontend):
     names a paused queue at another's door is stored all the same: nobody could be told.
     """
 
+    _answers = False
     _reads_all = False
 
     def start(self) -> None:
@@ -162,6 +167,8 @@ class PushFrontend(Frontend):
         """Read on although intake is paused: what lies in socket buffers would be lost with a stop."""
         self._reads_all = True
         self._follow_pause()
+        for queue in self._queues:
+            queue.capacity.open()
 
     @property
     def _shut(self) -> bool:

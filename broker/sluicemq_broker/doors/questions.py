@@ -67,7 +67,7 @@ class RequestFrontend(Frontend):
             request = Question(self, asker, frames)
             try:
                 queue, job = request.read(self._read)
-                queue.admit()
+                queue.admit(len(batches.get(queue, ())))
                 self._wait(request)
             except (Paused, QueueFull) as error:
                 self._counters.add(Count.REFUSED)

@@ -19,7 +19,7 @@ from typing import Final
 import gevent
 from gevent.event import Event
 
-from sluicemq import packed, wire
+from sluicemq import packed
 from sluicemq.errors import Held, LeaseLost, SluiceError, Unavailable
 from sluicemq_broker.config import RouteSettings
 from sluicemq_broker.doors.frames import JobMaker
@@ -135,7 +135,7 @@ class Route:
         at = marked = held.watermark
         self._wait_until_after(held.marked_at)
         while not self._stopping.is_set():
-            if wire.INTAKE in self._queue.paused:
+            if not self._queue.takes_jobs:
                 self._stopping.wait(_LOOK)
                 continue
             self._more.clear()

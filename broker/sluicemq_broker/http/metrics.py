@@ -42,7 +42,7 @@ _MOMENT: Final = 1e-9
 _TURN: Final = 500
 _PREFIX: Final = "sluicemq_"
 #: What would have the name of another figure.
-_NAMES: Final[dict[Metric, str]] = {Count.JOBS_REFUSED: "push_jobs_refused"}
+_NAMES: Final[dict[Metric, str]] = {Count.JOBS_REFUSED: "push_jobs_refused", Gauge.FULL: "is_full"}
 _STATES: Final = frozenset(COUNTED_STATES)
 
 

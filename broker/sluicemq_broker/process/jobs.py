@@ -57,6 +57,7 @@ class Jobs:
             self._duties.attempt("a look at who else is there", ground.owners.beat)
         self.schedules.configure(self._config.schedules)
         self._sweeper.sweep()
+        self.census.count_bounded()
         self.tasks.prepare()
         self.tasks.take_up()
 
@@ -118,7 +119,9 @@ class Jobs:
             queue.refuse_askers()
 
     def leave(self) -> None:
-        """Write what is counted and not written yet."""
+        """Give back permits; write what is counted and not written yet."""
+        with suppress(SluiceError):
+            self.queues.leave()
         if self._ground.settings.history:
             with suppress(SluiceError):
                 self.history.close()

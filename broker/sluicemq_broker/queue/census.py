@@ -17,6 +17,7 @@ from gevent.event import AsyncResult
 
 from sluicemq.errors import Unavailable
 from sluicemq_broker.job import SCHEDULED, State
+from sluicemq_broker.queue.capacity import Counted
 from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.queue import Queue
 from sluicemq_broker.queue.queues import Queues
@@ -33,6 +34,7 @@ _AGAIN, _FIRST = 0.05, 0.25
 _CHANGED_AGE, _RESTING_AGE = 5.0, 60.0
 
 _NOBODY: Final = dict.fromkeys(COUNTED_STATES, 0)
+_NOT_WAITING: Final = (State.RESERVED, State.DONE, State.DEAD)
 _JOBS_LIVE: Final = (State.READY, SCHEDULED, State.RESERVED)
 
 
@@ -96,6 +98,12 @@ class Census:
         """Its jobs were changed by an order: what was counted holds no more."""
         self._tallies.pop(queue.name, None)
 
+    def count_bounded(self) -> None:
+        """At the start: how full those are that may be full."""
+        for queue in self._queues:
+            if queue.capacity.bounded:
+                self._count(queue)
+
     def tick(self) -> None:
         """Every poll: count those whose turn it is, for a small part of the time."""
         now = self._timer.now()
@@ -135,7 +143,10 @@ class Census:
 
     def _is_due(self, queue: Queue, now: float) -> bool:
         tally = self._tallies[queue.name]
-        return now - tally.at >= (_CHANGED_AGE if queue.changes != tally.changes else _RESTING_AGE)
+        changed = queue.changes != tally.changes
+        if queue.capacity.bounded:  # other brokers fill it too
+            return changed or self._owners.others > 0
+        return now - tally.at >= (_CHANGED_AGE if changed else _RESTING_AGE)
 
     def _count_for(self, seconds: float, queues: Iterable[Queue]) -> None:
         """Count these, one after the other, until that has taken so long; the last one is finished."""
@@ -164,7 +175,15 @@ class Census:
 
     def _counted(self, queue: Queue) -> dict[str, Any]:
         queue.store.prepare()
-        return Inspector(self._queues.database_of(queue)).counts(queue.name, self._clock.now())
+        flow = queue.capacity.flow()
+        inspector = Inspector(self._queues.database_of(queue))
+        counts = inspector.counts(queue.name, self._clock.now())
+        if queue.capacity.bounded:
+            size = inspector.size(queue.name) if queue.capacity.measured else 0
+            documents = sum(counts[each] for each in COUNTED_STATES)
+            waiting = documents - sum(counts[each] for each in _NOT_WAITING)
+            queue.capacity.counted(Counted(waiting, documents, size), flow)
+        return counts
 
     # ------------------------------------------------------------------ lines
 
@@ -208,8 +227,8 @@ def _tell(count: Callable[[], None], done: AsyncResult[None]) -> None:
 def _marks(queue: Queue) -> tuple[int, int, int]:
     """Jobs that have come, that have gone, and that became dead letters."""
     values = queue.counters.values
-    dead = values[Count.DEAD]
-    return values[Count.PUSHED], values[Count.COMMITTED] + values[Count.EXPIRED], dead
+    gone = values[Count.COMMITTED] + values[Count.FORWARDED] + values[Count.EXPIRED]
+    return values[Count.PUSHED], gone, values[Count.DEAD]
 
 
 def _estimated(tally: Tally, queue: Queue) -> dict[str, int]:

@@ -12,6 +12,7 @@ from sluicemq_broker.queue.deliveries import Deliveries
 from sluicemq_broker.queue.expiries import Expiries
 from sluicemq_broker.queue.gate import Gate
 from sluicemq_broker.queue.holdings import Holdings
+from sluicemq_broker.queue.limits import Limits
 from sluicemq_broker.queue.pace import UNKNOWN, Pace
 from sluicemq_broker.queue.staging import Staging
 from sluicemq_broker.queue.supply import Supply
@@ -45,6 +46,9 @@ class Outlet(Protocol):
     def release(self, jobs: list[Job]) -> None:
         """No worker has started these: they go back to ``ready``."""
 
+    def claimed(self) -> None:
+        """Jobs that waited do so no more."""
+
     def died(self, ids: Iterable[str]) -> None:
         """These became dead letters when they were claimed."""
 
@@ -59,7 +63,7 @@ class Dispatch:
     ``expiries`` when what waits has waited too long.
     """
 
-    def __init__(self, store: QueueStore, context: Context, outlet: Outlet) -> None:
+    def __init__(self, store: QueueStore, context: Context, outlet: Outlet, limits: Limits) -> None:
         self._owners = context.owners
         self._clock = context.clock
         self._counters = context.counters
@@ -71,7 +75,8 @@ class Dispatch:
         self.held = Holdings()
         self.deliveries = Deliveries()
         self.pace = Pace(context.timer)
-        self.supply = Supply(store, context, self, self.held)
+        self.supply = Supply(store, context, self, self.held, limits)
+        self._limits = limits
         self.expiries = Expiries(context, self._end)
         self.gate = Gate(context, self)
         self._staged = Staging(self._memory)
@@ -92,11 +97,15 @@ class Dispatch:
 
     @property
     def room(self) -> int:
-        """How many more jobs to hold: what workers can take now, and a short queue for when they are done."""
+        """How many more jobs to hold: what workers can take now, and a short queue for when they are done.
+
+        Without that queue where jobs are limited: what waits here would keep others from running.
+        """
         held = self._staged.bytes
         if not self.deliveries.capacity or held >= STAGED_BYTES or (held and self._memory.stages_no_more):
             return 0
-        return self.deliveries.free + self.pace.appetite - len(self._staged)
+        ahead = 0 if self._limits.active else self.pace.appetite
+        return self.deliveries.free + ahead - len(self._staged)
 
     @property
     def room_bytes(self) -> int:
@@ -108,6 +117,7 @@ class Dispatch:
         self.held.add(jobs)
         self._staged.add(jobs)
         self.expiries.watch(jobs)
+        self._outlet.claimed()
         self.hand_out()
 
     def died(self, ids: Iterable[str]) -> None:
@@ -234,6 +244,8 @@ class Dispatch:
     def forget(self, jobs: Iterable[Job]) -> None:
         """These jobs are no longer held by this broker."""
         self.held.remove(jobs)
+        if self._limits.active:
+            self.supply.refill()
 
     def drop(self, owner: str) -> None:
         """Another broker has taken what was held under this owner id: forget it, void its receipts."""

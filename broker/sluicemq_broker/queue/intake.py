@@ -58,6 +58,10 @@ class Intake:
         self._retry = context.retry
         self._counters = context.counters
         self._events = context.events
+        self.waiting = 0
+        """Jobs that are not written yet."""
+        self.taken_bytes = 0
+        """Bytes of all jobs that were ever taken in."""
         self._last_seq = 0
         self._last_now = 0.0
         self._pushes: Batcher[Push] = Batcher(
@@ -78,6 +82,8 @@ class Intake:
         """Take jobs in; ``push.on_stored`` is called when all of them are durable or refused."""
         push.began = self._timer.now()
         self._on_their_way.take(len(push.jobs), push.size)
+        self.waiting += len(push.jobs)
+        self.taken_bytes += push.size
         self._pushes.add(push)
 
     def accept(self, jobs: list[Job]) -> float:
@@ -123,7 +129,9 @@ class Intake:
             self._left(pushes)
 
     def _left(self, pushes: list[Push]) -> None:
-        self._on_their_way.give(sum([len(push.jobs) for push in pushes]), sum([push.size for push in pushes]))
+        count = sum([len(push.jobs) for push in pushes])
+        self._on_their_way.give(count, sum([push.size for push in pushes]))
+        self.waiting -= count
 
     def _write(self, pushes: list[Push]) -> None:
         jobs = pushes[0].jobs if len(pushes) == 1 else [job for push in pushes for job in push.jobs]

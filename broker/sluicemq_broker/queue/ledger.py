@@ -125,6 +125,11 @@ class Ledger:
         arrival.jobs = durable
         arrival.finished = True
 
+    @property
+    def born(self) -> int:
+        """Jobs born reserved that are on their way, or wait for those before them."""
+        return sum([len(each.jobs) for each in self._arrivals])
+
     def passed(self, now: float) -> list[Arrival]:
         """Take out the pushes whose jobs may go out: durable, and none accepted before them is awaited."""
         passed: list[Arrival] = []

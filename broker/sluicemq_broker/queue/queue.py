@@ -18,16 +18,18 @@ from sluicemq.errors import Paused, SluiceError
 from sluicemq_broker.config import QueueSettings
 from sluicemq_broker.job import Job
 from sluicemq_broker.queue.answers import Answer, Answers
+from sluicemq_broker.queue.capacity import Capacity, Flow
 from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.dispatch import Dispatch
 from sluicemq_broker.queue.forwards import Elsewhere
 from sluicemq_broker.queue.intake import Intake, Push
 from sluicemq_broker.queue.ledger import HIGHEST
+from sluicemq_broker.queue.limits import Limits
 from sluicemq_broker.queue.settling import Settling
 from sluicemq_broker.queue.verdict import Settlement, Verdict
 from sluicemq_broker.queue.worker import Delivery, Worker
 from sluicemq_broker.runtime import Batcher, Count, Gauge, QueueCounters
-from sluicemq_broker.store import Documents, QueueDefaults, QueueStore, collection
+from sluicemq_broker.store import Documents, LimitStore, QueueDefaults, QueueStore, collection
 from sluicemq_devices.hub import Watermark
 
 log = logging.getLogger("broker.queue")
@@ -48,6 +50,8 @@ class UnreadableMessage(NamedTuple):
     size: int
 
 
+#: What jobs that wait, or are reserved, come to.
+_ENDED = (Count.COMMITTED, Count.FORWARDED, Count.EXPIRED, Count.DEAD)
 #: Ticks of a queue that has come to rest: the pace of its workers is forgotten within them.
 _LAST_TICKS = 3
 
@@ -71,7 +75,9 @@ class Queue:
         self._gates: list[Callable[[], None]] = []
         self.events = context.events.of(name)
         self._context = mine = replace(context, counters=self.counters, events=self.events)
-        self._dispatch = Dispatch(self.store, mine, self)
+        self.capacity = Capacity(name, settings, self._flow)
+        self.limits = Limits(LimitStore(database, name), mine, settings)
+        self._dispatch = Dispatch(self.store, mine, self, self.limits)
         expiries = self._dispatch.expiries
         self._answers = Answers(
             self.store, mine.retry, self._dispatch.held, expiries.watch_one, elsewhere.open
@@ -91,6 +97,12 @@ class Queue:
         self.settings = settings
         self.store.reconfigure(_defaults(settings))
         self._settling.reconfigure(settings.retries)
+        self.capacity.reconfigure(settings)
+        if (
+            settings.max_running or settings.rate
+        ):  # what is held ahead is more than may begin, if that was not limited so far
+            self.release(self._dispatch.withdraw())
+        self.limits.reconfigure(settings)
 
     # ---------------------------------------------------------------- intake
 
@@ -122,13 +134,23 @@ class Queue:
             mark.take(1, size)
             self._letters.add(UnreadableMessage(unreadable, mark, size))
 
-    def admit(self) -> None:
-        """Raises :class:`Paused` if jobs are not taken in."""
+    def admit(self, before: int = 0) -> None:
+        """Raises :class:`Paused` if jobs are not taken in, QueueFull if there is no room for one more.
+
+        ``before``: so many will be pushed before it.
+        """
         if wire.INTAKE in self.paused:
             raise Paused(
                 f"queue {self.name!r} takes no jobs: its intake is paused; "
                 f"resume it with: sluicemq resume {self.name} --intake"
             )
+        if self.capacity.room <= before:
+            raise self.capacity.refusal()
+
+    @property
+    def takes_jobs(self) -> bool:
+        """Whether jobs may come: else those that nobody pushes, as of a schedule, come later."""
+        return wire.INTAKE not in self.paused and not self.capacity.full
 
     def refuse_waiting(self) -> None:
         """Give up what waits to be written, telling whoever can hear it."""
@@ -250,6 +272,10 @@ class Queue:
     def release(self, jobs: Iterable[Job]) -> None:
         """No worker has started these: they go back to ``ready``, the attempt is not counted."""
         self._settling.returns.release(jobs)
+
+    def claimed(self) -> None:
+        """Jobs that waited do so no more."""
+        self.capacity.look()
 
     def died(self, ids: Iterable[str]) -> None:
         """These became dead letters when they were claimed."""
@@ -408,6 +434,11 @@ class Queue:
         self._settling.returns.await_releases(timeout)
 
     # ---------------------------------------------------------------- helpers
+
+    def _flow(self) -> Flow:
+        values, intake = self.counters.values, self._intake
+        ended = sum([values[each] for each in _ENDED])
+        return Flow(values[Count.PUSHED] + intake.waiting, intake.taken_bytes, ended, self.held)
 
     @property
     def _has_work(self) -> bool:

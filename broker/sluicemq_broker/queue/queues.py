@@ -17,7 +17,7 @@ from sluicemq_broker.queue.names import nearest
 from sluicemq_broker.queue.pauses import Pauses
 from sluicemq_broker.queue.queue import Queue
 from sluicemq_broker.runtime import Batcher, Bucket, Count, Gauge, shielded
-from sluicemq_broker.store import Documents, Inspector, PauseStore
+from sluicemq_broker.store import Documents, Inspector, LimitStore, PauseStore
 
 log = logging.getLogger("broker.queue")
 
@@ -246,6 +246,12 @@ class Queues:
         for queue in self:
             queue.drop(owner)
 
+    def leave(self) -> None:
+        """The broker stops, and has given back its jobs: others may have the permits for them."""
+        for owner in self._context.owners.mine():
+            for name in self.databases:
+                LimitStore.leave(self._database(name), owner)
+
     def database_of(self, queue: Queue) -> Documents:
         """Where the jobs of a queue lie."""
         return self._database(self.database_name(queue.name))
@@ -272,6 +278,8 @@ class Queues:
             Gauge.IN_FLIGHT: queue.in_flight,
             "rates": queue.rates(),
             "paused": sorted(queue.paused),
+            Gauge.PERMITS: queue.limits.permits,
+            Gauge.FULL: int(queue.capacity.full),
         }
         return {"name": queue.name, **counts, **here}
 

@@ -12,7 +12,6 @@ from typing import Final
 import gevent
 from gevent.event import AsyncResult
 
-from sluicemq import wire
 from sluicemq.errors import BadHeaders, SluiceError, TooLarge, Unavailable
 from sluicemq_broker.config import SCHEDULE_OPTIONS, ScheduleSettings
 from sluicemq_broker.job import Misfire, Timetable, plan
@@ -65,7 +64,7 @@ class Schedules:
     def _run(self, name: str) -> None:
         schedule = self._store.one(name)
         queue = self._queues.for_push(schedule.queue, by=f"schedule {name}")
-        if wire.INTAKE in queue.paused or schedule.paused:
+        if schedule.paused or not queue.takes_jobs:
             return  # it is due still when that is over
         planned = plan(schedule.timetable, schedule.next_at, self._clock.now(), schedule.misfire)
         jobs = [

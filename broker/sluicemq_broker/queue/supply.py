@@ -21,6 +21,7 @@ from sluicemq_broker.job import Hold, Job
 from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.holdings import Holdings
 from sluicemq_broker.queue.ledger import HIGHEST, Arrival, Bound, Claiming, Ledger
+from sluicemq_broker.queue.limits import Limits
 from sluicemq_broker.queue.pace import Pace
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.store import Claim, QueueStore
@@ -77,8 +78,11 @@ class Supply:
     workers want more than is staged.
     """
 
-    def __init__(self, store: QueueStore, context: Context, demand: Demand, holdings: Holdings) -> None:
+    def __init__(
+        self, store: QueueStore, context: Context, demand: Demand, holdings: Holdings, limits: Limits
+    ) -> None:
         self._store = store
+        self._limits = limits
         self._memory = context.memory
         self._owners = context.owners
         self._clock = context.clock
@@ -95,6 +99,8 @@ class Supply:
         self._unclaimed.set()
         self._changed = Event()
         self._ticks: Counter[int] = Counter()  # how many jobs become due at each
+        self._claiming = 0  # jobs that the claims under way may bring
+        limits.follow(self._reserved, self.refill)
 
     # ---------------------------------------------------------------- pushes
 
@@ -121,16 +127,18 @@ class Supply:
         held = Hold(self._owners.current, self._owners.new_hold())
         born: list[Job] = []
         first = self._ledger.first_to_come(now) if self._demand.granting else None
-        if held.owner and first is not None and (room := self._room()) > 0:
+        if held.owner and first is not None and (room := self._room_at_once()) > 0:
             for job in jobs:
                 if job.priority > first and job.eligible_at <= due and len(born) < room:
                     job.reserve(held)
                     born.append(job)
+            self._limits.spend(len(born))
         self._holdings.begin(held.number)
         return self._ledger.expect(jobs, born, held.number, due, now)
 
     def arrived(self, arrival: Arrival, durable: list[Job]) -> None:
         """After a push was written: stage what it reserved, in the order of acceptance."""
+        self._limits.spend(len(durable) - len(arrival.jobs))
         self._ledger.arrived(arrival, durable)
         self._pass_on()
 
@@ -185,6 +193,8 @@ class Supply:
             self._spawn_claims(self._catch_up, catches_up=True)
         elif self._told:
             self._look_around()
+        if self._limits.active:
+            self._limits.share()
 
     def tick(self) -> None:
         """Every second or so: wait no longer for what has had no answer for too long; look for more."""
@@ -224,7 +234,9 @@ class Supply:
 
     def _look_around(self) -> None:
         """Claim a little, to see whether other brokers have left something ready."""
-        if self._demand.granting and self._room() > 0 and not self._older_come_back:
+        if not self._demand.granting or self._room() <= 0 or self._older_come_back:
+            return
+        if not self._limits.active or self._limits.may_grant:
             self._spawn_claims(self._look, catches_up=False)
 
     def _due(self, tick: int) -> None:
@@ -233,12 +245,21 @@ class Supply:
     def _room(self) -> int:
         return self._demand.room - self._ledger.expected
 
+    def _room_at_once(self) -> float:
+        """The same, of which the limits leave so many without a question to MongoDB."""
+        room = self._room()
+        return min(room, self._limits.free) if self._limits.active else room
+
+    def _reserved(self) -> int:
+        """How many jobs are reserved here, or may be by statements under way."""
+        return len(self._holdings) + self._ledger.born + self._claiming
+
     @property
     def _older_come_back(self) -> bool:
         return self._ledger.older_come_back(self._timer.now())
 
     def _worth_waiting(self, count: int) -> bool:
-        if not self._demand.granting:
+        if not self._demand.granting or self._limits.active:
             return False
         room, behind = self._room(), self._ledger.behind(self._timer.now())
         if room >= count and not self._ledger.some_come_first and not behind:
@@ -255,6 +276,7 @@ class Supply:
             and not self._older_come_back
             and self._room() > 0  # else the next tick would give back what is claimed
             and (self._is_low() or self._ledger.backlog <= self._room())
+            and (not self._limits.active or self._limits.may_grant)
         )
 
     def _is_low(self) -> bool:
@@ -283,32 +305,44 @@ class Supply:
 
     def _catch_up(self, claiming: Claiming) -> None:
         """Claim what is known to lie ready, as long as workers want it."""
-        while self._hungry():
+        while self._hungry() and (limit := self._granted(CLAIM)):
             claiming.began = self._timer.now()
             due = self._due_now()
             bound = self._ledger.catch_up(due, claiming.began)
-            self._claim(max(1, min(CLAIM, self._room())), bound, due, brokers=1 + self._owners.others)
+            self._claim(limit, bound, due, brokers=1 + self._owners.others)
             self._ledger.caught_up(bound)
 
     def _look(self, _claiming: Claiming) -> None:
-        due = self._due_now()
-        self._claim(min(LOOK, max(1, self._room())), self._ledger.look(due), due)
+        if limit := self._granted(1 if self._limits.active else LOOK):
+            due = self._due_now()
+            self._claim(limit, self._ledger.look(due), due)
 
     def _due_now(self) -> float:
         """The server's time for a claim that finds all that was told of until now."""
         told, self._told = self._told, 0.0
         return max(self._clock.now(), told)
 
+    def _granted(self, most: int) -> int:
+        """How many jobs to claim, as there is room, and the limits allow."""
+        limit = max(1, min(most, self._room()))
+        return self._limits.grant(limit) if self._limits.active else limit
+
     def _claim(self, limit: int, bound: Bound, due: float, brokers: int = 1) -> None:
         """One claim, until its outcome is known; with ``brokers`` of them, of a page that chance says."""
+        self._claiming += limit
+        self._limits.spend(limit)
+        brought = 0
         hold = self._owners.new_hold()
         self._holdings.begin(hold)
         most_bytes = self._demand.room_bytes
         self._memory.staged += most_bytes
         try:
             claim = self._retry.run(lambda: self._reserve(limit, hold, bound, due, most_bytes, brokers))
+            brought = len(claim.jobs)
             self._take_in(claim, bound)
         finally:
+            self._claiming -= limit
+            self._limits.spend(brought - limit)
             self._memory.staged -= most_bytes
             self._holdings.end(hold)
             self._unanswered = {each for each in self._unanswered if each[1] != hold}
@@ -330,6 +364,8 @@ class Supply:
         owner = self._owners.use()
         if (owner, hold) in self._unanswered:
             return Claim(self._store.claimed(owner, hold), owner, more=True)
+        if self._limits.active and not self._limits.covers_all:
+            return Claim([], owner, more=True)  # the permits were those of a former id
         try:
             now = max(self._clock.now(), due)
             return self._store.reserve(

@@ -89,7 +89,7 @@ class Sweeper:
         queue.store.mend_ownerless(self._clock.now())
         # The jobs' owners first, then the leases: a lease is written before its first job. Both may come
         # from a former primary, so whoever seems gone is asked for again, for certain.
-        holders, database = queue.store.owners(), queue.settings.database
+        holders, database = queue.store.owners() | queue.limits.holders(), queue.settings.database
         for owner in holders - self._owners.live(database) if holders else ():
             if not self._owners.is_live(owner, database):
                 self._reclaim(queue, owner)
@@ -125,6 +125,7 @@ class Sweeper:
             )
         self._counters.add(Count.RECLAIMED, ready)
         self._counters.add(Count.DEAD, dead)
+        queue.limits.forget(owner)  # not before its jobs are given back, or too many could run
         if dead:
             queue.look_up()
         queue.jobs_ready()

@@ -24,6 +24,7 @@ from sluicemq_broker.store.inspect import (
     collection,
 )
 from sluicemq_broker.store.leases import LeaseStore
+from sluicemq_broker.store.limits import LimitStore
 from sluicemq_broker.store.listing import JobPage, Listing
 from sluicemq_broker.store.outcomes import Completed, Found, RolledBack
 from sluicemq_broker.store.pauses import PauseStore
@@ -69,6 +70,7 @@ __all__ = [
     "Inspector",
     "JobPage",
     "LeaseStore",
+    "LimitStore",
     "Listing",
     "Page",
     "PauseStore",

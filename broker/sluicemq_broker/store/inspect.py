@@ -107,6 +107,14 @@ class Inspector:
         oldest = self.oldest_ready(queue, now) if counts[State.READY] else None
         return {**{state: counts[state] for state in COUNTED_STATES}, "exact": not many, "oldest": oldest}
 
+    def size(self, queue: str) -> int:
+        """Bytes of all its documents, before compression; MongoDB keeps that sum, and reads none of them."""
+        with translated():
+            found = list(
+                self._database[QUEUE_PREFIX + queue].aggregate([{"$collStats": {"storageStats": {}}}])
+            )
+        return sum(int(each["storageStats"]["size"]) for each in found)  # one for each shard
+
     def oldest_ready(self, queue: str, now: float) -> float | None:
         """Since when the job is due that has been due longest; None: no job is ready.
 

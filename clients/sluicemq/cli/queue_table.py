@@ -9,7 +9,7 @@ from sluicemq.cli.output import span
 
 _COUNTS: Final = {"ready": "ready", "scheduled": "sched", "reserved": "resv", "done": "done", "dead": "dead"}
 #: What is shown only where some queue has it.
-_RARE: Final = ("sched", "done", "dead", "paused")
+_RARE: Final = ("sched", "done", "dead", "paused", "permits", "full")
 #: What is no column of its own.
 _TOLD_ELSE: Final = frozenset(
     (

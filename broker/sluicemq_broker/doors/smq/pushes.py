@@ -32,6 +32,9 @@ class Pusher(Protocol):
     def blame(self, *, malformed: bool) -> None:
         """It has sent what can't be used."""
 
+    def pushed(self, queue: Queue) -> None:
+        """It has pushed to a queue that may be full now."""
+
     def wait_for(self, queue: Queue) -> None:
         """Read no more of it until :meth:`drained`."""
 
@@ -72,14 +75,16 @@ class Pushes:
             self._counters.add(Count.REFUSED, len(entries))
             raise
         jobs, positions, refused = self._jobs(queue, entries)
+        full = self._cut(queue, jobs, positions)
         size = sum(job.size for job in jobs)
         if not jobs:
             pusher.blame(malformed=bool(refused))
-            self._answer(pusher, number, [], refused, {}, ())
+            self._answer(pusher, number, [], refused, full, {}, ())
             return
         self._take(pusher, queue, len(jobs), size)
-        answer = partial(self._answer, pusher, number, positions, refused)
+        answer = partial(self._answer, pusher, number, positions, refused, full)
         queue.push(Push(jobs, partial(self._stored, queue, len(jobs), size, answer)))
+        pusher.pushed(queue)
 
     def leave(self, pusher: Pusher) -> None:
         """A session has ended."""
@@ -116,6 +121,18 @@ class Pushes:
                 refused[at] = refusal(error).with_traceback(None)
         return jobs, positions, refused
 
+    def _cut(self, queue: Queue, jobs: list[Job], positions: list[int]) -> dict[int, SluiceError]:
+        """Leave the jobs for which the queue has room; the others are refused, by their positions."""
+        if len(jobs) <= queue.capacity.room:
+            return {}
+        room = int(queue.capacity.room)
+        error = queue.capacity.refusal()
+        full: dict[int, SluiceError] = dict.fromkeys(positions[room:], error)
+        del jobs[room:], positions[room:]
+        self._counters.add(Count.REFUSED, len(full))
+        self._counters.notice(Count.QUEUE_FULL, str(error))
+        return full
+
     def _take(self, pusher: Pusher, queue: Queue, count: int, size: int) -> None:
         """Jobs are on their way; who pushes to their queue is not read while it has too many."""
         pushers = self._pushers.get(queue)
@@ -148,10 +165,11 @@ class Pushes:
         number: int,
         positions: list[int],
         unreadable: dict[int, SluiceError],
+        full: dict[int, SluiceError],
         refused: dict[int, SluiceError],
         existing: Sequence[int],
     ) -> None:
-        problems = unreadable | {positions[at]: error for at, error in refused.items()}
+        problems = unreadable | full | {positions[at]: error for at, error in refused.items()}
         for error in unreadable.values():
             self._counters.add(Count.UNREADABLE)
             self._counters.notice(Count.of(error), f"a job from {pusher.name}: {error}")

@@ -165,6 +165,10 @@ class Session:
         """It has sent what can't be used."""
         self._lane.blame(malformed=malformed)
 
+    def pushed(self, queue: Queue) -> None:
+        """Do not read this client while a queue that it pushes to is full, and lets everybody wait."""
+        queue.capacity.hold(self._lane, hears=True)
+
     def wait_for(self, queue: Queue | Stream) -> None:
         """Do not read this client until so much of a queue, or stream, that it pushes to is stored."""
         if queue not in self._full:
