@@ -203,6 +203,25 @@ def test_simulate_tells_of_publishes_and_fetches(measured: Measured) -> None:
         )
 
 
+@full
+def test_stream_tells_every_figure_of_streams_beside_queues() -> None:
+    result = bench("stream", "--jobs", 2_000, "--json")
+    found = json.loads(result.stdout)
+    assert result.exit_code == 0
+    rates = ("publish", "push", "replay", "drain", "to_1_sub", "to_10_subs")
+    assert all(found[f"{each}_per_s"] > 0 for each in rates)
+    assert found["publish_of_push"] == pytest.approx(found["publish_per_s"] / found["push_per_s"], rel=0.01)
+    assert found["pub_to_sub_ms"] > 0
+    assert found["insert_ms"] > 0
+    assert found["jobs"] == 2_000
+
+
+def test_stream_runs_a_broker_of_its_own() -> None:
+    result = bench("stream", "--endpoint", "tcp://127.0.0.1:1")
+    assert result.exit_code == 2
+    assert "of its own" in result.output
+
+
 @pytest.mark.parametrize("device", first_of("forwarder", "streamer", "queue"))
 def test_relay_measures_a_device_alone_and_nothing_is_lost(device: str) -> None:
     result = bench("relay", "--device", device, "--jobs", 5_000, "--json")

@@ -16,7 +16,7 @@ import gevent
 from sluicemq.errors import SluiceError
 from sluicemq_broker.bus import BusEvent, BusKind, Channel
 from sluicemq_broker.config import StreamSettings
-from sluicemq_broker.runtime import Count
+from sluicemq_broker.runtime import Count, shielded
 from sluicemq_broker.store import Segment, StreamStore
 from sluicemq_broker.streams.batch import Batch
 from sluicemq_broker.streams.context import StreamContext
@@ -29,6 +29,8 @@ MOST_BYTES: Final = 4 << 20
 #: Seconds of the hub, at most, for waking readers, before others have their turn.
 _TURN: Final = 0.004
 _MOMENT: Final = 1e-9  # seconds; a sleep of 0 would run before timers
+#: So many readers are woken in the turn in which they hear of it: a tenth of a millisecond sooner.
+_FEW: Final = 4
 
 Woken = Callable[[], None]
 
@@ -177,10 +179,11 @@ class Stream:
 
         Whoever has read and found nothing waits at once, without letting others run in between.
         """
-        self._waiting[key] = woken
         if 0 < first < self._recent.next:
-            self._wake()
-        elif self._seen_by != self._channel.epoch:
+            gevent.spawn(_wake_all, [woken])
+            return
+        self._waiting[key] = woken
+        if self._seen_by != self._channel.epoch:
             self.look()  # what others have stored before anybody waited was told to nobody
 
     def forget(self, key: object) -> None:
@@ -233,14 +236,17 @@ class Stream:
 
     def _stored(self, segment: Segment) -> None:
         """One of ours is durable; if others are between it and what is known, who waits reads them."""
-        self._channel.announce(BusEvent(BusKind.STREAM, self.name, segment.first))
         self._recent.add(segment)
         self._wake()
+        self._channel.announce(BusEvent(BusKind.STREAM, self.name, segment.first))
 
     def _wake(self) -> None:
-        if self._waiting:
-            waiting, self._waiting = self._waiting, {}
+        waiting, self._waiting = self._waiting, {}
+        if len(waiting) > _FEW:
             gevent.spawn(_wake_all, list(waiting.values()))
+        else:
+            for woken in waiting.values():
+                shielded(woken)
 
 
 def _wake_all(woken: list[Woken]) -> None:

@@ -42,6 +42,15 @@ queue = "bench-ask"
 frontend = "tcp://127.0.0.1:0"
 backend = "tcp://127.0.0.1:0"
 """
+_FORWARDER = """\
+[[devices]]
+kind = "forwarder"
+stream = "bench-live"
+frontend = "tcp://127.0.0.1:0"
+backend = "tcp://127.0.0.1:0"
+hwm = 1000000
+hwm_bytes = 1000000000
+"""
 
 
 @contextmanager
@@ -79,7 +88,8 @@ def _start(plan: Plan, folder: Path) -> subprocess.Popen[bytes]:
     command = module_command()
     if command is None:
         raise BenchFailed(f"{ABSENT}; or name a broker that runs with --endpoint")
-    (folder / "broker.toml").write_text(_CONFIG.format(ack=plan.ack, prefetch=plan.prefetch))
+    forwarder = _FORWARDER if plan.scenario == "stream" else ""
+    (folder / "broker.toml").write_text(_CONFIG.format(ack=plan.ack, prefetch=plan.prefetch) + forwarder)
     arguments = ["--config", "broker.toml", "--data-dir", str(folder / "data"), "--ready-file", "ready.json"]
     with (folder / "broker.log").open("wb") as log:
         return subprocess.Popen(  # noqa: S603 - our own module
@@ -105,12 +115,12 @@ def _ready(process: subprocess.Popen[bytes], folder: Path) -> dict[str, Any]:
 
 
 def _site(plan: Plan, ready: dict[str, Any]) -> Site:
-    if plan.door == "library":
+    if plan.door == "library" and plan.scenario != "stream":
         return Site(ready["endpoint"], "bench")
-    kind = "streamer" if plan.door == "pull" else "queue"
+    kind = "forwarder" if plan.scenario == "stream" else "streamer" if plan.door == "pull" else "queue"
     device = next(each for each in ready["devices"] if each["kind"] == kind)
     ends = {end: (device.get(end) or [""])[0] for end in ("frontend", "backend", "commit")}
-    return Site(ready["endpoint"], device["queue"], **ends)
+    return Site(ready["endpoint"], device["queue"], **ends, http=ready["http"])
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

@@ -12,6 +12,7 @@ SCENARIOS = {
     "both": "push and work at once, until the last job is done",
     "latency": "push on a fixed schedule to idle workers; from the schedule to the worker's hands",
     "relay": "a device alone, without MongoDB: streamer, forwarder or queue",
+    "stream": "streams beside queues, every figure: published, replayed, delivered to SUB sockets",
     "simulate": "rounds of one second, each with 1,000 publishes at once and 300 reads",
 }
 
@@ -46,6 +47,7 @@ _DOORS_OF = {
     "both": ("library", "rep", "pull", "req"),
     "latency": ("library", "rep", "pull", "req"),
     "relay": ("library",),
+    "stream": ("library",),
     "simulate": ("library", "rep", "req"),
 }
 _JOBS = {
@@ -54,6 +56,7 @@ _JOBS = {
     "both": 50_000,
     "latency": 1_000,
     "relay": 500_000,
+    "stream": 200_000,
     "simulate": 1_000,
 }
 _PROCESSES = 16  # of workers, at most: with hundreds, the machine would do little else
@@ -61,17 +64,20 @@ _SLOW_DOOR_JOBS = 5_000  # one job at a time for each worker or client
 _RATE = 100.0
 _APART = ("relay", "simulate")  # each of their workers is a process
 _PREFETCH = {"latency": 1, "simulate": 1}
+_NOT_OF_STREAMS = {"door", "producers", "workers", "worker_processes", "prefetch", "window"}
 
 
 @dataclass(frozen=True)
 class Plan:
-    """One run. ``jobs`` of ``size`` bytes; in ``simulate`` the publishes of one of ``iterations`` rounds.
+    """One run.
 
-    ``window`` is how many jobs a library producer leaves unconfirmed (1: one by one); ``rate`` is
-    jobs a second over all producers, None for as fast as they can; ``duration`` ends the run after
-    that many seconds whatever is left. ``workers`` share ``worker_processes`` evenly. Over several ``queues``
-    jobs and workers are dealt in turn. ``ack`` is that of the device of PULL workers. ``headers`` are what a
-    library producer says with every job: ``priority``, ``delay``, ``ttl``, ``keep_done``.
+    ``jobs`` of ``size`` bytes; in ``simulate`` the publishes of one of ``iterations`` rounds, in ``stream``
+    messages, beside a quarter as many jobs. ``window`` is how many jobs a library producer leaves unconfirmed
+    (1: one by one); ``rate`` is jobs a second over all producers, None for as fast as they can; ``duration``
+    ends the run after that many seconds whatever is left. ``workers`` share ``worker_processes`` evenly. Over
+    several ``queues`` jobs and workers are dealt in turn. ``ack`` is that of the device of PULL workers.
+    ``headers`` are what a library producer says with every job: ``priority``, ``delay``, ``ttl``,
+    ``keep_done``.
     """
 
     scenario: str
@@ -103,6 +109,7 @@ class Plan:
         unused |= {"queues"} if self.queues == 1 else set()
         unused |= set() if self.headers else {"headers"}
         unused |= {"jobs"} if self.jobs == ENDLESS else set()
+        unused |= _NOT_OF_STREAMS if self.scenario == "stream" else set()
         return {
             name: value for name, value in asdict(self).items() if name not in unused and value is not None
         }
@@ -153,7 +160,7 @@ def _check(plan: Plan) -> None:
         raise ValueError(f"a job of the bench holds a time: its size is at least {STAMP_BYTES} bytes")
     if plan.scenario == "drain" and plan.backlog < plan.jobs:
         raise ValueError(f"a backlog of {plan.backlog} does not hold the {plan.jobs} jobs to drain")
-    if plan.duration is not None and plan.scenario in ("relay", "simulate"):
+    if plan.duration is not None and plan.scenario in ("relay", "simulate", "stream"):
         raise ValueError(f"{plan.scenario} ends after its --jobs, not after a --duration")
     if plan.worker_processes > plan.workers or (
         plan.scenario in _APART and plan.worker_processes != plan.workers

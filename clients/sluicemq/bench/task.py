@@ -25,6 +25,7 @@ class Site:
     frontend: str = ""
     backend: str = ""
     commit: str = ""
+    http: str = ""
 
     def queues(self, plan: Plan) -> list[str]:
         """The names of the plan's queues; the queue's own if there is one."""

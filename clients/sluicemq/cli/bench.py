@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from sluicemq.bench.outcome import Outcome
+    from sluicemq.bench.streams import StreamOutcome
 
 _NEEDED = ("hdrh", "psutil")
 _FORMATS = (".svg", ".png")
@@ -125,6 +126,13 @@ def bench(  # noqa: D103 - its help is above
         plan = planned(scenario, **given)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
+    if scenario == "stream":
+        if endpoint or plot_file:
+            raise click.UsageError(
+                "stream runs a broker of its own, and draws nothing: no --endpoint, no --plot"
+            )
+        _show(session, _run_streams(session, plan), as_json=as_json or session.as_json)
+        return
     ends = {"frontend": frontend, "backend": backend, "commit": commit}
     outcome = _run(session, plan, endpoint or session.named, queue, ends)
     _show(session, outcome, as_json=as_json or session.as_json)
@@ -139,22 +147,39 @@ def _run(
     session: Session, plan: Plan, endpoint: str | None, queue: str | None, ends: dict[str, str | None]
 ) -> Outcome:
     from sluicemq.bench import broker, relay, run  # noqa: PLC0415 - they need the extra
-    from sluicemq.bench.crew import BenchFailed  # noqa: PLC0415
+
+    with _watched(session) as watch:
+        if plan.scenario == "relay":
+            return relay.run_relay(plan, watch)
+        if endpoint:
+            return run.run(plan, broker.site_of(plan, endpoint, queue, ends), watch)
+        watch.phase("starting a broker", None)
+        with broker.own_broker(plan) as site:
+            return run.run(plan, site, watch)
+
+
+def _run_streams(session: Session, plan: Plan) -> StreamOutcome:
+    from sluicemq.bench import broker, streams  # noqa: PLC0415 - as above
+
+    with _watched(session) as watch:
+        watch.phase("starting a broker", None)
+        with broker.own_broker(plan) as site:
+            return streams.run_streams(plan, site, watch)
+
+
+@contextmanager
+def _watched(session: Session) -> Iterator[Bar]:
+    """Show how it goes on; what fails is told in a sentence."""
+    from sluicemq.bench.crew import BenchFailed  # noqa: PLC0415 - as above
 
     try:
         with ended_by_sigterm(), progress(session.err) as watch:
-            if plan.scenario == "relay":
-                return relay.run_relay(plan, watch)
-            if endpoint:
-                return run.run(plan, broker.site_of(plan, endpoint, queue, ends), watch)
-            watch.phase("starting a broker", None)
-            with broker.own_broker(plan) as site:
-                return run.run(plan, site, watch)
+            yield watch
     except BenchFailed as failed:
         raise click.ClickException(str(failed)) from failed
 
 
-def _show(session: Session, outcome: Outcome, *, as_json: bool) -> None:
+def _show(session: Session, outcome: Outcome | StreamOutcome, *, as_json: bool) -> None:
     if as_json:
         session.json(outcome.as_json())
         return

@@ -1,0 +1,256 @@
+"""What streams do beside queues, in one run against a broker of the bench's own."""
+
+from __future__ import annotations
+
+import multiprocessing
+import re
+import secrets
+import statistics
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any, Final, NamedTuple
+
+import zmq
+
+from sluicemq.bench.crew import BenchFailed
+from sluicemq.bench.measure import Watch
+from sluicemq.bench.plan import Plan
+from sluicemq.bench.task import Site
+from sluicemq.producer import Producer
+from sluicemq.publisher import Publisher
+from sluicemq.reader import Reader
+from sluicemq.worker import Worker
+
+_QUEUE: Final = "bench"
+_STREAM: Final = "bench-stream"
+_TOPIC: Final = "a.topic"
+#: One after the other, each so many seconds behind the last: the stream is idle in between.
+_ROUNDS: Final = 200
+_PAUSE: Final = 0.02
+_PATIENCE: Final = 60.0
+#: Seconds after which a subscriber that hears nothing has had all that it gets.
+_SILENCE: Final = 10.0
+_PROBE: Final = b"probe"
+_MS: Final = 1000
+
+
+class Figure(NamedTuple):
+    """One line: a rate, a time, or how many times one is another; ``wanted``: at least, or at most (<)."""
+
+    key: str
+    text: str
+    value: float
+    unit: str
+    wanted: str = ""
+
+
+@dataclass(frozen=True)
+class StreamOutcome:
+    """What a run found."""
+
+    plan: Plan
+    figures: list[Figure]
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything, with units in the names."""
+        return {**self.plan.described(), **{each.key: round(each.value, 4) for each in self.figures}}
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A line for each figure."""
+        return [
+            {
+                "figure": each.text,
+                "value": f"{each.value:,.0f}" if each.value >= _MS else f"{each.value:,.3g}",
+                "": each.unit,
+                "wanted": each.wanted,
+            }
+            for each in self.figures
+        ]
+
+
+def run_streams(plan: Plan, site: Site, watch: Watch) -> StreamOutcome:
+    """Publish, push, replay, drain, deliver to SUB sockets, and one message at a time on an idle stream."""
+    run = _Run(plan, site)
+    steps: dict[str, Callable[[], float]] = {
+        "publish_per_s": run.publish,
+        "push_per_s": run.push,
+        "replay_per_s": run.replay,
+        "drain_per_s": run.drain,
+        "to_1_sub_per_s": lambda: run.deliver(1),
+        "to_10_subs_per_s": lambda: run.deliver(10),
+    }
+    found: dict[str, float] = {}
+    for key, step in steps.items():
+        watch.phase(key.removesuffix("_per_s").replace("_", " "), None)
+        found[key] = step()
+    watch.phase("one at a time", _ROUNDS)
+    way, insert = run.one_at_a_time(watch)
+    return StreamOutcome(plan, _figures(found, way, insert))
+
+
+def _figures(found: dict[str, float], way: float, insert: float) -> list[Figure]:
+    def rate(key: str, text: str) -> Figure:
+        return Figure(key, text, found[key], "/s")
+
+    def times(key: str, text: str, value: float, wanted: str) -> Figure:
+        return Figure(key, text, value, "x", wanted)
+
+    publish, push = found["publish_per_s"], found["push_per_s"]
+    replay, drain = found["replay_per_s"], found["drain_per_s"]
+    one, ten = found["to_1_sub_per_s"], found["to_10_subs_per_s"]
+    return [
+        rate("publish_per_s", "published, confirmed, pipelined"),
+        rate("push_per_s", "jobs pushed so"),
+        times("publish_of_push", "published over pushed", publish / push, "2"),
+        rate("replay_per_s", "replayed by one reader"),
+        rate("drain_per_s", "jobs drained by one worker"),
+        times("replay_of_drain", "replayed over drained", replay / drain, "5"),
+        rate("to_1_sub_per_s", "delivered to 1 SUB socket"),
+        rate("to_10_subs_per_s", "delivered to 10 SUB sockets"),
+        times("ten_of_one", "to 10 over to 1", ten / one, "5"),
+        Figure("pub_to_sub_ms", "PUB to SUB on an idle stream, p50", way, "ms"),
+        Figure("insert_ms", "an insert of it, as the broker waits for it, mean", insert, "ms"),
+        times("pub_to_sub_of_insert", "PUB to SUB over an insert", way / insert, "< 1.3"),
+    ]
+
+
+class _Run:
+    """``plan.jobs`` messages, and a quarter as many jobs, of ``plan.size`` bytes."""
+
+    def __init__(self, plan: Plan, site: Site) -> None:
+        self._messages = plan.jobs
+        self._jobs = max(1, plan.jobs // 4)
+        self._payload = secrets.token_bytes(plan.size)
+        self._site = site
+        self._context: zmq.Context[Any] = zmq.Context.instance()
+
+    def publish(self) -> float:
+        began = time.perf_counter()
+        with Publisher(self._site.endpoint) as publisher:
+            for _ in range(self._messages):
+                publisher.publish(_STREAM, _TOPIC, self._payload)
+        return self._messages / (time.perf_counter() - began)
+
+    def push(self) -> float:
+        began = time.perf_counter()
+        with Producer(self._site.endpoint) as producer:
+            for _ in range(self._jobs):
+                producer.push(_QUEUE, self._payload)
+        return self._jobs / (time.perf_counter() - began)
+
+    def replay(self) -> float:
+        began = time.perf_counter()
+        with Reader(self._site.endpoint, _STREAM) as reader:
+            read = sum(1 for _ in reader)
+        if read != self._messages:
+            raise BenchFailed(f"{read} of {self._messages} messages were read")
+        return self._messages / (time.perf_counter() - began)
+
+    def drain(self) -> float:
+        left, over = [self._jobs], threading.Event()
+
+        def handler(_job: object) -> None:
+            left[0] -= 1
+            if not left[0]:
+                over.set()
+
+        began = time.perf_counter()
+        with Worker(self._site.endpoint, _QUEUE, handler, prefetch=1000):
+            if not over.wait(_PATIENCE + self._jobs / 1000):
+                raise BenchFailed(f"{left[0]} jobs are left")
+        return self._jobs / (time.perf_counter() - began)
+
+    def deliver(self, subscribers: int) -> float:
+        """Messages a second to all of them together, each a process; what a socket drops is not counted."""
+        spawn = multiprocessing.get_context("spawn")
+        ends = [spawn.Pipe() for _ in range(subscribers)]
+        theirs = [(self._site.backend, self._jobs, end) for _ours, end in ends]
+        processes = [spawn.Process(target=_listen, args=each, daemon=True) for each in theirs]
+        pub = self._context.socket(zmq.PUB)
+        try:
+            pub.sndhwm = 0
+            pub.connect(self._site.frontend)
+            for each in processes:
+                each.start()
+            until = time.monotonic() + _PATIENCE
+            while not all(ours.poll(0.02) for ours, _end in ends) and time.monotonic() < until:
+                pub.send_multipart([_PROBE, b""])
+            if not all(ours.poll() for ours, _end in ends):
+                raise BenchFailed("the SUB sockets hear nothing")
+            for ours, _end in ends:
+                ours.recv()
+            began = time.perf_counter()
+            for _ in range(self._jobs):
+                pub.send_multipart([b"t", self._payload])
+            got: list[int] = [ours.recv() for ours, _end in ends]
+            return sum(got) / (time.perf_counter() - began)
+        finally:
+            pub.close(0)
+            for each in processes:
+                each.terminate()
+                each.join()
+
+    def one_at_a_time(self, watch: Watch) -> tuple[float, float]:
+        """Milliseconds from PUB to SUB (median), and of the inserts meanwhile (mean)."""
+        ways: list[float] = []
+        with self._pair() as (pub, sub):
+            seconds, inserts = self._inserts()
+            for turn in range(_ROUNDS):
+                began = time.perf_counter()
+                pub.send_multipart([b"t", self._payload])
+                if not sub.poll(int(_PATIENCE * _MS)):
+                    raise BenchFailed("a message did not come")
+                sub.recv_multipart()
+                ways.append(time.perf_counter() - began)
+                watch.at(turn)
+                time.sleep(_PAUSE)
+            seconds_then, inserts_then = self._inserts()
+        mean = (seconds_then - seconds) / max(1.0, inserts_then - inserts)
+        return statistics.median(ways) * _MS, mean * _MS
+
+    def _inserts(self) -> tuple[float, float]:
+        """Seconds that all inserts of the broker have taken so far, and how many they were."""
+        with urllib.request.urlopen(f"http://{self._site.http}/metrics") as answer:
+            text = answer.read().decode()
+
+        def value(of: str) -> float:
+            name = f'sluicemq_mongodb_statement_seconds_{of}{{command="insert"}} '
+            found = re.search(re.escape(name) + r"(\S+)", text)
+            return float(found[1]) if found else 0.0
+
+        return value("sum"), value("count")
+
+    @contextmanager
+    def _pair(self) -> Iterator[tuple[Any, Any]]:
+        """A PUB, and a SUB socket that hears it."""
+        with self._context.socket(zmq.PUB) as pub, self._context.socket(zmq.SUB) as sub:
+            pub.connect(self._site.frontend)
+            sub.connect(self._site.backend)
+            sub.subscribe(b"")
+            until = time.monotonic() + _PATIENCE
+            while not sub.poll(20):
+                pub.send_multipart([_PROBE, b""])
+                if time.monotonic() > until:
+                    raise BenchFailed("the SUB socket hears nothing")
+            while sub.poll(300):
+                sub.recv_multipart()
+            yield pub, sub
+
+
+def _listen(backend: str, count: int, told: Connection) -> None:
+    """One subscriber: says when it hears the probes, then how many of the others it has had."""
+    with zmq.Context() as context, context.socket(zmq.SUB) as sub:
+        sub.rcvhwm = 0
+        sub.connect(backend)
+        sub.subscribe(b"")
+        sub.recv_multipart()
+        told.send(0)
+        got = 0
+        while got < count and sub.poll(int(_SILENCE * _MS)):
+            got += sub.recv_multipart()[0] != _PROBE
+        told.send(got)
