@@ -62,14 +62,30 @@ class Client:
         """The same without the queues: it costs next to nothing, and is there while MongoDB is not."""
         return dict(self._read(wire.COUNTERS))
 
-    def history(self, queue: str, *, span: str = "minute", day: str | None = None) -> dict[str, Any]:
+    def history(
+        self,
+        queue: str | None = None,
+        *,
+        stream: str | None = None,
+        device: str | None = None,
+        broker: str | None = None,
+        span: str = "minute",
+        day: str | None = None,
+    ) -> dict[str, Any]:
         """What was counted in a queue, by all brokers together, by a ``span`` of time.
+
+        Or in a ``stream``; or by the devices of one kind and queue or stream, as ``streamer.mail``; or by
+        the brokers on one host (``*``: by all).
 
         Spans: ``minute`` (those of a day), ``hour`` (of the 30 days up to it), ``day`` (of a year), and
         ``month``. ``day`` is as in 2026-01-31, in UTC, by default today. Returns ``{total, points: [{at,
         counted}], since, until, …}``, times in Unix seconds.
         """
-        return dict(self._read(wire.HISTORY, "queue", queue, day, span))
+        asked = {"queue": queue, "stream": stream, "device": device, "broker": broker}
+        about = [(kind, name) for kind, name in asked.items() if name is not None]
+        if len(about) != 1:
+            raise TypeError(f"history is of one {', '.join(asked)}")
+        return dict(self._read(wire.HISTORY, *about[0], day, span))
 
     def workers(self, queue: str | None = None) -> list[dict[str, Any]]:
         """The workers at this broker, or those of one queue, up to 1,000.

@@ -58,7 +58,34 @@ def test_a_queue_without_history_says_so(broker: StubBroker, run: Run) -> None:
     assert run("history", "mail").stderr == "nothing was counted in mail\n"
 
 
-def test_it_can_be_drawn(broker: StubBroker, run: Run, tmp_path: Path) -> None:
-    broker.on[wire.HISTORY] = lambda _message: TOLD
+@pytest.mark.parametrize("kind", ["queue", "stream", "device", "broker"])
+def test_it_can_be_drawn(broker: StubBroker, run: Run, tmp_path: Path, kind: str) -> None:
+    broker.on[wire.HISTORY] = lambda _message: {**TOLD, "subject": kind}
     assert run("history", "mail", "--plot", str(tmp_path / "mail.svg")).exit_code == 0
     assert "<svg" in (tmp_path / "mail.svg").read_text()
+
+
+def test_streams_and_devices_have_columns_of_their_own(broker: StubBroker, run: Run) -> None:
+    counted = {
+        "published": 5, "published_bytes": 900, "messages_read": 7, "read_bytes": 1000,
+        "received": 4, "sent": 3, "lost": 1, "paused": 2000,
+    }  # fmt: skip
+    broker.on[wire.HISTORY] = lambda message: {
+        "subject": message.fields[0], "name": message.fields[1], "span": "minute", "total": {},
+        "points": [{"at": 1_700_000_040.0, "counted": counted}],
+    }  # fmt: skip
+    # When, Then
+    head, line = run("history", "--stream", "prices").stdout.splitlines()
+    assert head.split() == ["minute", "published", "bytes", "again", "read", "bytes", "read", "gone"]
+    assert line.split() == ["22:14", "5", "900", "0", "7", "1000", "0"]
+    head, line = run("history", "--device", "streamer.mail").stdout.splitlines()
+    assert head.split() == ["minute", "received", "sent", "lost", "paused"]
+    assert line.split() == ["22:14", "4", "3", "1", "2", "s"]
+    assert [each.fields[:2] for each in broker.of(wire.HISTORY)] == [
+        ["stream", "prices"], ["device", "streamer.mail"],
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("arguments", [[], ["mail", "--stream", "prices"]])
+def test_a_history_is_of_one_thing(run: Run, arguments: list[str]) -> None:
+    assert run("history", *arguments).exit_code == 2

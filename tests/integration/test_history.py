@@ -293,7 +293,7 @@ def test_a_day_is_removed_in_time(store: HistoryStore, documents: Database[dict[
 
 
 @pytest.mark.parametrize(
-    ("kind", "day", "span"), [("stream", None, "day"), ("queue", "soon", "day"), ("queue", None, "week")]
+    ("kind", "day", "span"), [("plant", None, "day"), ("queue", "soon", "day"), ("queue", None, "week")]
 )
 def test_what_can_not_be_asked_is_refused(broker: Broker, kind: str, day: str | None, span: str) -> None:
     with pytest.raises(BadFrames):

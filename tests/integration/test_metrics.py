@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -22,7 +22,7 @@ from sluicemq_broker.http.metrics import MOST_QUEUES, OTHERS, name_of
 from sluicemq_broker.runtime.counts import Count, Gauge, Timing
 from sluicemq_broker.runtime.histogram import Histogram
 from sluicemq_broker.store.inspect import COUNTED_STATES
-from sluicemq_devices.hub.counts import Mishap
+from sluicemq_devices.hub.counts import DeviceCount, Mishap
 from web import Web
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
@@ -122,8 +122,8 @@ class Everything:
     def counters(self) -> dict[str, int]:
         return dict.fromkeys(self.once, len(self.names) + 1)
 
-    def counters_by_queue(self) -> list[tuple[str, dict[str, int]]]:
-        return [(name, self.once) for name in self.names]
+    def counters_by(self) -> dict[str, list[tuple[str, Mapping[str, int]]]]:
+        return {"queue": [(name, self.once) for name in self.names], "stream": [("prices", self.once)]}
 
     def timings(self) -> dict[Timing, dict[str, Histogram]]:
         return {each: {"insert" if each.labels else "": Histogram()} for each in Timing}
@@ -136,7 +136,13 @@ class Everything:
         return [{"name": name, "paused": ["intake"], **gauges} for name in self.names]
 
     def devices(self) -> list[dict[str, Any]]:
-        return [{"kind": "queue", "queue": "mail", **dict.fromkeys(metrics._OF_DEVICES, 1)}]
+        counted = dict.fromkeys(DeviceCount, 1)
+        return [
+            {"kind": "queue", "queue": "mail", "counted": counted, **dict.fromkeys(metrics._OF_DEVICES, 1)}
+        ]
+
+
+_LABELS = ("le", "queue", "stream", "state", "command", "what", "device", "kind", "version")
 
 
 def test_names_are_as_promtool_wants_them(everything: Scrape) -> None:
@@ -159,7 +165,7 @@ def test_names_are_as_promtool_wants_them(everything: Scrape) -> None:
             f"{name}: label {label} repeats the name or is no word"
             for each in family.samples
             for label in each.labels
-            if label not in ("le", "queue", "state", "command", "what", "device", "kind", "version")
+            if label not in _LABELS
         ]
     assert wrong == []
 
@@ -167,12 +173,18 @@ def test_names_are_as_promtool_wants_them(everything: Scrape) -> None:
 def test_every_figure_of_the_tables_is_there(everything: Scrape) -> None:
     shown = set(everything.families)
     told_otherwise = {*COUNTED_STATES, Gauge.LONGEST_TURN, Gauge.LONGEST_TURN_CPU}
-    figures = [*Count, *Mishap, *Timing, *(each for each in Gauge if each not in told_otherwise)]
+    figures = [
+        *Count,
+        *DeviceCount,
+        *Mishap,
+        *Timing,
+        *(each for each in Gauge if each not in told_otherwise),
+    ]
     assert {name_of(each) for each in figures} - shown == set()
 
 
 def test_no_two_figures_have_one_name() -> None:
-    names = [name_of(each) for each in (*Count, *Mishap, *Timing)]
+    names = [name_of(each) for each in (*Count, *DeviceCount, *Mishap, *Timing)]
     assert len(names) == len(set(names))
 
 

@@ -15,11 +15,11 @@ from sluicemq.errors import SluiceError
 from sluicemq_broker.runtime.counters import Counters
 from sluicemq_broker.runtime.counts import Count, Gauge, Timing
 from sluicemq_broker.store.inspect import COUNTED_STATES
-from sluicemq_devices.hub.counts import Metric, Mishap
+from sluicemq_devices.hub.counts import DeviceCount, Metric, Mishap
 
 ROOMS = [Path(package.__file__ or "").parent for package in (sluicemq_broker, sluicemq_devices)]
 SOURCES = [path for room in ROOMS for path in room.rglob("*.py")]
-ENUMS: list[type[Metric]] = [Count, Gauge, Mishap, Timing]
+ENUMS: list[type[Metric]] = [Count, DeviceCount, Gauge, Mishap, Timing]
 NAMES = {str(each) for enum in ENUMS for each in enum}
 
 
@@ -97,6 +97,7 @@ def test_every_name_that_is_declared_is_used() -> None:
     assert {each.name for each in Count} - used(Count) - of_errors() == set()
     assert {each.name for each in Timing} - used(Timing) == set()
     assert {each.name for each in Mishap} - used(Mishap) == set()
+    assert {each.name for each in DeviceCount} - used(DeviceCount) == set()
     assert {each.name for each in Gauge} - used(Gauge) == {state.upper() for state in COUNTED_STATES}
 
 

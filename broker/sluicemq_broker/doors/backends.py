@@ -47,6 +47,7 @@ class Backend:
         self.queue = queue
         self.settings = settings
         self.counters = counters
+        self.sent = 0
         self.unsettled = 0
         self.unsettled_bytes = 0
         self.workers: set[LaneWorker] = set()
@@ -82,6 +83,7 @@ class Backend:
 
     def took(self, deliveries: Sequence[Delivery]) -> None:
         """These are under way at a worker of this device."""
+        self.sent += len(deliveries)
         self.unsettled += len(deliveries)
         self.unsettled_bytes += sum([each.job.size for each in deliveries])
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from sluicemq_broker.config import BrokerSettings, DeviceSettings
 from sluicemq_broker.doors.backends import Backend, PullBackend, RepBackend
+from sluicemq_broker.doors.counted import of_device, paused
 from sluicemq_broker.doors.frames import JobMaker
 from sluicemq_broker.doors.frontends import Frontend, PushFrontend
 from sluicemq_broker.doors.questions import RequestFrontend
@@ -37,6 +38,11 @@ class QueueDevice:
         self._settings = settings
         self.frontend = frontend(settings, broker, board, queues, maker, counters)
         self.backend = backend(settings, broker, board, queues.open(settings.queue), counters)
+
+    @property
+    def name(self) -> str:
+        """Under which it counts: with all others of this kind and queue."""
+        return f"{self._settings.kind}.{self._settings.queue}"
 
     @property
     def received(self) -> int:
@@ -72,6 +78,13 @@ class QueueDevice:
             "shut": self.frontend.is_shut,
         }
 
+    def counted(self) -> dict[str, int]:
+        """What it has counted since its start."""
+        front = self.frontend
+        return of_device(
+            received=front.received, sent=self.backend.sent, lost=front.lost, paused=paused(front.doors)
+        )
+
     def describe(self) -> dict[str, Any]:
         """What it is and where its doors are."""
         return {
@@ -86,6 +99,7 @@ class QueueDevice:
 class ForwarderDevice:
     """A FORWARDER: publishers and subscribers, and nothing that lasts between them."""
 
+    name = str(Kind.FORWARDER)
     received = 0  # what it relays is not taken in
 
     def __init__(self, settings: DeviceSettings, board: Switchboard) -> None:
@@ -121,6 +135,11 @@ class ForwarderDevice:
             "unsettled": 0,
             "shut": False,
         }
+
+    def counted(self) -> dict[str, int]:
+        """What it has counted since its start; it pauses publishers, not its doors."""
+        relay = self._relay
+        return of_device(received=relay.received, sent=relay.sent, lost=relay.lost)
 
     def subscribers(self) -> list[dict[str, Any]]:
         """Who subscribes, and what each has lost."""

@@ -59,6 +59,8 @@ class Frontend:
         self._maker = maker
         self._counters = counters
         self._closing = False
+        self.lost = 0
+        """Jobs that were not stored, of which nobody but the log was told."""
         mark = Watermark(settings.hwm, settings.hwm_bytes, self._close_gates, self._open_gates)
         self._on_their_way: Shares[Queue] = Shares(mark, self._read_on)
         self._pushers: WeakKeyDictionary[Queue, WeakSet[Lane]] = WeakKeyDictionary()
@@ -223,6 +225,7 @@ class PushFrontend(Frontend):
     ) -> None:
         self._on_their_way.give(queue, count, size)
         for error in [each for each in refused.values() if not isinstance(each, Duplicate)]:
+            self.lost += 1
             self._counters.notice(Count.JOBS_REFUSED, f"a job of a PUSH producer was not stored: {error}")
 
     def _keep_unreadable(self, frames: list[bytes], error: SluiceError) -> None:

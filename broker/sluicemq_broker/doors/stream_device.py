@@ -16,6 +16,7 @@ from gevent.event import Event
 from sluicemq.errors import SluiceError, TooLarge
 from sluicemq.packed import extended, scan, slices
 from sluicemq_broker.config import BrokerSettings, DeviceSettings
+from sluicemq_broker.doors.counted import of_device, paused
 from sluicemq_broker.doors.latest import Latest
 from sluicemq_broker.doors.replay import ReplayDoors
 from sluicemq_broker.runtime import Count, Counters
@@ -74,6 +75,12 @@ class StreamDevice:
         self._over = Event()
         self._more = Event()
         self._follower: gevent.Greenlet[..., None] | None = None
+        self._not_stored = 0
+
+    @property
+    def name(self) -> str:
+        """Under which it counts."""
+        return f"{Kind.FORWARDER}.{self._stream.name}"
 
     @property
     def received(self) -> int:
@@ -128,6 +135,15 @@ class StreamDevice:
             "shut": self._mark.is_full,
         }
 
+    def counted(self) -> dict[str, int]:
+        """What it has counted since its start."""
+        return of_device(
+            received=self.received,
+            sent=self._fan_out.sent,
+            lost=self._fan_out.lost + self._not_stored,
+            paused=paused(self.frontend_doors),
+        )
+
     def subscribers(self) -> list[dict[str, Any]]:
         """Who subscribes, and what each has lost."""
         return self._fan_out.describe()
@@ -154,7 +170,7 @@ class StreamDevice:
             self._store(batch, size)
 
     def _store(self, messages: list[bytes], size: int) -> None:
-        self._counters.add(Count.RECEIVED_PUBLISHED, len(messages))
+        self._stream.counters.add(Count.RECEIVED_PUBLISHED, len(messages))
         self._mark.take(len(messages), size)
         self._stream.publish(read_batch(b"".join(messages), partial(self._stored, len(messages), size)))
 
@@ -165,8 +181,9 @@ class StreamDevice:
 
     def _lost(self, count: int, why: SluiceError) -> None:
         text = f"{count} messages of publishers are lost to stream {self._stream.name}: {why}"
-        self._counters.notice(Count.PUBLISHED_LOST, text)
-        self._counters.add(Count.PUBLISHED_LOST, count - 1)
+        self._not_stored += count
+        self._stream.counters.notice(Count.PUBLISHED_LOST, text)
+        self._stream.counters.add(Count.PUBLISHED_LOST, count - 1)
 
     def _pause(self) -> None:
         self._counters.add(Count.GATES_CLOSED)
@@ -217,7 +234,7 @@ class StreamDevice:
         self._more.clear()
         segments, kept = self._stream.segments(first)
         if segments and segments[0].first > first:
-            self._counters.add(Count.MESSAGES_GONE, segments[0].first - first)
+            self._stream.counters.add(Count.MESSAGES_GONE, segments[0].first - first)
         for segment in segments:
             self._pass_on(segment, max(first, kept))
             first = segment.next

@@ -8,7 +8,7 @@ counted for no queue, stands under ``queue="*"``, so that a sum over all queues 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Protocol
 
 import falcon
@@ -29,7 +29,7 @@ from prometheus_client.registry import Collector
 from sluicemq_broker import __version__
 from sluicemq_broker.runtime import BOUNDS, Count, Gauge, Histogram, Timing
 from sluicemq_broker.store import COUNTED_STATES
-from sluicemq_devices.hub import Metric, Mishap
+from sluicemq_devices.hub import DeviceCount, Metric, Mishap
 
 #: Queues with figures of their own.
 MOST_QUEUES: Final = 1000
@@ -52,8 +52,8 @@ class Figures(Protocol):
     def counters(self) -> dict[str, int]:
         """What the broker has counted."""
 
-    def counters_by_queue(self) -> list[tuple[str, dict[str, int]]]:
-        """The same for each queue."""
+    def counters_by(self) -> dict[str, list[tuple[str, Mapping[str, int]]]]:
+        """The same by label: for each ``queue``, and each ``stream``."""
 
     def timings(self) -> dict[Timing, dict[str, Histogram]]:
         """Durations, by the label that splits them; empty if none does."""
@@ -92,6 +92,9 @@ class Metrics:
 def name_of(figure: Metric) -> str:
     """Under which name a figure stands in ``/metrics``, without what its type adds."""
     name = _NAMES.get(figure, str(figure))
+    if isinstance(figure, DeviceCount):
+        name = f"device_{name}" + ("_messages" if figure.unit == "messages" else "")
+        return _PREFIX + name + ("_seconds" if figure.unit == "ms" else "")
     if figure.unit in ("jobs", "ms") and "jobs" not in name:
         name = f"jobs_{name}"
     if isinstance(figure, Timing):
@@ -111,7 +114,7 @@ class _Collector(Collector):
         figures, rendered = self._figures, 0
         yield InfoMetricFamily(f"{_PREFIX}broker", "the broker's version", {"version": __version__})
         for families in (
-            _counted(figures.counters(), figures.counters_by_queue()),
+            _counted(figures.counters(), figures.counters_by()),
             _timed(figures.timings()),
             _gauges(figures.gauges()),
             _queues(figures.kept()),
@@ -125,7 +128,9 @@ class _Collector(Collector):
                     gevent.sleep(_MOMENT)
 
 
-def _counted(whole: dict[str, int], queues: list[tuple[str, dict[str, int]]]) -> Iterator[Family]:
+def _counted(
+    whole: dict[str, int], parts: dict[str, list[tuple[str, Mapping[str, int]]]]
+) -> Iterator[Family]:
     for figure in (*Count, *Mishap):
         total = whole.get(figure, 0)
         if not figure.labels:
@@ -134,7 +139,7 @@ def _counted(whole: dict[str, int], queues: list[tuple[str, dict[str, int]]]) ->
             yield family
             continue
         family = CounterMetricFamily(name_of(figure), figure.text, labels=figure.labels)
-        for name, values in queues[:MOST_QUEUES]:
+        for name, values in parts[figure.labels[0]][:MOST_QUEUES]:
             count = values.get(figure, 0)
             if count:  # one that has counted nothing is not shown: most queues never see most things
                 family.add_metric([name], _in_base_units(figure, count))
@@ -202,15 +207,24 @@ def _queues(rows: list[dict[str, Any]]) -> Iterator[Family]:
     yield paused
 
 
-def _devices(rows: Iterable[dict[str, Any]]) -> Iterator[Family]:
+def _devices(rows: list[dict[str, Any]]) -> Iterator[Family]:
     families = {
         key: GaugeMetricFamily(f"{_PREFIX}device_{name}", text, labels=["device", "kind", "queue"])
         for key, (name, text) in _OF_DEVICES.items()
     }
     for number, row in enumerate(rows):
         for key, family in families.items():
-            family.add_metric([str(number), row["kind"], row["queue"]], row[key])
+            family.add_metric(_labels(number, row), row[key])
     yield from families.values()
+    for figure in DeviceCount:
+        counted = CounterMetricFamily(name_of(figure), figure.text, labels=figure.labels)
+        for number, row in enumerate(rows):
+            counted.add_metric(_labels(number, row), _in_base_units(figure, row["counted"][figure]))
+        yield counted
+
+
+def _labels(number: int, device: dict[str, Any]) -> list[str]:
+    return [str(number), device["kind"], device["queue"]]
 
 
 _OF_DEVICES: Final = {

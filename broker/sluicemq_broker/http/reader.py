@@ -104,15 +104,21 @@ class Reader:
 
     def devices(self) -> list[dict[str, Any]]:
         """The devices, their doors, and what they hold."""
-        return [{**device.describe(), **device.figures()} for device in self._devices]
+        return [
+            {"name": each.name, **each.describe(), **each.figures(), "counted": each.counted()}
+            for each in self._devices
+        ]
 
     def counters(self) -> dict[str, int]:
         """What the broker has counted since its start."""
         return dict(self._counters.values)
 
-    def counters_by_queue(self) -> list[tuple[str, dict[str, int]]]:
-        """The same for each queue."""
-        return [(queue.name, dict(queue.counters.values)) for queue in self._queues]
+    def counters_by(self) -> dict[str, list[tuple[str, Mapping[str, int]]]]:
+        """The same by label: for each ``queue``, and each ``stream``."""
+        return {
+            "queue": [(each.name, each.counters.values) for each in self._queues],
+            "stream": [(each.name, each.counters.values) for each in self._streams],
+        }
 
     def timings(self) -> dict[Timing, dict[str, Histogram]]:
         """Durations by what splits them."""

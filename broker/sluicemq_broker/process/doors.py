@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import gevent
@@ -57,6 +58,8 @@ class Doors:
         subscriptions = Subscriptions(self._streams, streaming, ground.owners, self._subscriptions_of)
         self._streams.keep(subscriptions.unread)
         self._devices = [self._device(each) for each in config.devices]
+        jobs.history.follow("stream", self._of_streams, self._streams.database_name)
+        jobs.history.follow("device", self._of_devices, lambda _name: settings.database)
         self._routes = [
             Route(
                 each,
@@ -141,6 +144,15 @@ class Doors:
         if settings.stream is None:
             return ForwarderDevice(settings, board)
         return StreamDevice(settings, broker, board, self._streams, settings.stream, counters)
+
+    def _of_streams(self) -> Iterator[tuple[str, Mapping[str, int]]]:
+        return ((each.name, each.counters.values) for each in self._streams)
+
+    def _of_devices(self) -> Iterable[tuple[str, Mapping[str, int]]]:
+        counted: dict[str, Counter[str]] = {}
+        for each in self._devices:
+            counted.setdefault(each.name, Counter()).update(each.counted())
+        return counted.items()
 
     def _subscriptions_of(self, stream: Stream) -> SubscriptionStore:
         database = stream.settings.database or self._ground.settings.database

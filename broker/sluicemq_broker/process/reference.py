@@ -27,7 +27,7 @@ from sluicemq_broker.config import (
 )
 from sluicemq_broker.process.serve import serve
 from sluicemq_broker.runtime import BALANCES, Count, Gauge, Timing
-from sluicemq_devices.hub import Metric, Mishap
+from sluicemq_devices.hub import DeviceCount, Metric, Mishap
 
 COMMAND: Final = "python -m sluicemq_broker.process.reference docs"
 
@@ -97,8 +97,8 @@ def counters() -> str:
         "Counters and gauges",
         "What `sluicemq stats` tells, and the names in the log. A *counter* only grows, from 0 at the start "
         "of the process; one that has not counted yet is not shown. A *gauge* is how it stands now. "
-        "With the label *queue* it is counted for each queue, too, as far as that is known: "
-        "`sluicemq queues` shows the rates of some.",
+        "With the label *queue*, or *stream*, it is counted for each of them, too, as far as that is known: "
+        "`sluicemq queues` shows the rates of some, [`sluicemq history`](operations.md#history) what was.",
         "## Jobs, workers, the store",
         _table(map(_figure, Count)),
         "### What they add up to\n\nAt any moment, and in the line that a broker logs when it stops:",
@@ -112,6 +112,8 @@ def counters() -> str:
         "jobs from another side.",
         "## Connections and devices\n\nOf the broker's doors, and of a device alone (`sluicemq device`).",
         _table(map(_figure, Mishap)),
+        "### Of each device\n\nIn `/api/v1/devices`, `/metrics` and the history.",
+        _table(map(_figure, DeviceCount)),
         "## How it stands",
         _table(map(_figure, Gauge)),
         "## How long it takes\n\nHistograms, in `/metrics` only.",

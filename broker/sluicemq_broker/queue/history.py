@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import gevent
 
@@ -35,10 +35,20 @@ _MOMENT: Final = 1e-9
 _BY_HOUR, _BY_DAY = 30, 366
 #: What all brokers of a database have counted together.
 ALL: Final = "*"
-KINDS: Final = ("queue", "broker")
+QUEUE: Final = "queue"
+BROKER: Final = "broker"
 SPANS: Final = ("minute", "hour", "day", "month")
 
 _Where = tuple[str, Subject]  # the name of the database, too
+#: What subjects of one kind have counted so far, by their names: ``(name, counters)``.
+Figures = Callable[[], Iterable[tuple[str, Mapping[str, int]]]]
+
+
+class _Kind(NamedTuple):
+    """Subjects of one kind: what they have counted, and in which database the history of one lies."""
+
+    figures: Figures
+    database: Callable[[str], str]
 
 
 class History:
@@ -60,8 +70,10 @@ class History:
         self._timer = context.timer
         self._counters = context.counters
         self._database = database
-        self._own = own
         self._host = host.replace("/", "_")
+        self._kinds: dict[str, _Kind] = {}
+        self.follow(QUEUE, lambda: ((each.name, each.counters.values) for each in queues), self._lies_in)
+        self.follow(BROKER, self._of_broker, lambda _name: own)
         self._random = random or Random()  # noqa: S311 - when a document is made ahead is no secret
         self._writer = secrets.token_hex(4)
         self._number = 0
@@ -71,6 +83,13 @@ class History:
         self._minute = int(self._clock.now() // 60)
         self._flushed = self._timer.now()
         self._ahead: dict[_Where, datetime] = {}
+
+    def follow(self, kind: str, figures: Figures, database: Callable[[str], str]) -> None:
+        """Keep a history of these subjects, too; ``database``: where that of one lies, by its name.
+
+        That raises what is to be raised of a name that no subject of this kind can have.
+        """
+        self._kinds[kind] = _Kind(figures, database)
 
     # ------------------------------------------------------------------ write
 
@@ -119,7 +138,7 @@ class History:
         for where, values in self._subjects():
             added = _risen(self._known.get(where, Counter()), values)
             kind, name = where[1]
-            backlog = everywhere if name == ALL else ready.get(name, 0) if kind == KINDS[0] else 0
+            backlog = everywhere if name == ALL else ready.get(name, 0) if kind == QUEUE else 0
             most = {State.READY.value: backlog} if backlog else {}
             if added:
                 self._known[where] = Counter(values)
@@ -135,13 +154,15 @@ class History:
             highest[name] = max(highest.get(name, 0), count)
 
     def _subjects(self) -> Iterator[tuple[_Where, Mapping[str, int]]]:
-        for queue in self._queues:
-            yield (
-                (self._queues.database_name(queue.name), Subject(KINDS[0], queue.name)),
-                queue.counters.values,
-            )
-        for name in (ALL, self._host):
-            yield (self._own, Subject(KINDS[1], name)), self._counters.values
+        for kind, each in self._kinds.items():
+            for name, values in each.figures():
+                yield (each.database(name), Subject(kind, name)), values
+
+    def _of_broker(self) -> Iterator[tuple[str, Mapping[str, int]]]:
+        return ((name, self._counters.values) for name in (ALL, self._host))
+
+    def _lies_in(self, queue: str) -> str:
+        return self._queues.database_name(check_name(queue))
 
     def _taken_out(self) -> dict[str, list[Counted]]:
         out: dict[str, list[Counted]] = {}
@@ -175,8 +196,8 @@ class History:
         with it, each ``day`` of the 366, each ``month``. Raises BadFrames for what can't be asked.
         """
         last = _read_day(day, self._clock.now())
-        if kind not in KINDS or span not in SPANS:
-            raise BadFrames(f"history is of a {' or '.join(KINDS)}, by {', '.join(SPANS)}")
+        if kind not in self._kinds or span not in SPANS:
+            raise BadFrames(f"history is of a {' or '.join(self._kinds)}, by {', '.join(SPANS)}")
         subject = Subject(kind, name)
         store = self.where(kind, name)
         match span:
@@ -202,16 +223,14 @@ class History:
         }
 
     def where(self, kind: str, name: str) -> HistoryStore:
-        """Where the history of one subject lies; raises BadQueue for what can be no name of a queue."""
-        return self._store(self._queues.database_name(check_name(name)) if kind == KINDS[0] else self._own)
+        """Where the history of one subject lies; raises BadQueue, BadStream for what is no name."""
+        return self._store(self._kinds[kind].database(name))
 
     def stores_of(self, queues: Sequence[str]) -> Iterator[tuple[HistoryStore, list[Subject]]]:
         """Where the histories of these queues lie, and which lie in each place."""
         places: dict[str, list[Subject]] = {}
         for name in queues:
-            places.setdefault(self._queues.database_name(check_name(name)), []).append(
-                Subject(KINDS[0], name)
-            )
+            places.setdefault(self._lies_in(name), []).append(Subject(QUEUE, name))
         for database, subjects in places.items():
             yield self._store(database), subjects
 

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from sluicemq.errors import BadFrames
 from sluicemq_broker.job import State
-from sluicemq_broker.queue.history import KINDS, History
+from sluicemq_broker.queue.history import BROKER, QUEUE, History
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.store import Subject, day_of, seconds
 
@@ -23,6 +23,7 @@ CURVES: Final = (
 #: What a small curve beside a name shows.
 _SMALL: Final = (Count.PUSHED, Count.COMMITTED)
 _MINUTES: Final = 60
+_KINDS: Final = (QUEUE, BROKER)
 #: Queues of which small curves are told at once.
 MOST_SMALL: Final = 100
 
@@ -45,8 +46,8 @@ class Series:
 
     def of(self, kind: str, name: str, span: str, now: float) -> dict[str, Any]:
         """``{since, step, curves: {name: [number, ...]}}`` of one subject; raises BadFrames."""
-        if kind not in KINDS or span not in SPANS:
-            raise BadFrames(f"a series is of a {' or '.join(KINDS)}, over an {', a '.join(SPANS)}")
+        if kind not in _KINDS or span not in SPANS:
+            raise BadFrames(f"a series is of a {' or '.join(_KINDS)}, over an {', a '.join(SPANS)}")
         steps, step = SPANS[span]
         since = (int(now) // step - steps + 1) * step
         store, subject = self._history.where(kind, name), Subject(kind, name)

@@ -2,7 +2,7 @@
 
 from sluicemq_broker.runtime.batcher import Batcher
 from sluicemq_broker.runtime.bucket import Bucket
-from sluicemq_broker.runtime.counters import Counters, QueueCounters
+from sluicemq_broker.runtime.counters import Counters, PartCounters, QueueCounters
 from sluicemq_broker.runtime.counts import BALANCES, Balance, Count, Gauge, Timing
 from sluicemq_broker.runtime.events import Events
 from sluicemq_broker.runtime.histogram import BOUNDS, Histogram
@@ -24,6 +24,7 @@ __all__ = [
     "Gauge",
     "Histogram",
     "Measure",
+    "PartCounters",
     "Pulse",
     "QueueCounters",
     "Timer",

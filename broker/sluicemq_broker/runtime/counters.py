@@ -42,13 +42,12 @@ class Counters(Notices):
         self.statements[command].observe(seconds)
 
 
-class QueueCounters(Counters):
-    """What one queue counts is also counted for the whole broker; and how fast it goes here."""
+class PartCounters(Counters):
+    """What one part of the broker, as a stream, counts is also counted for the whole of it."""
 
-    def __init__(self, broker: Counters, now: float = 0.0) -> None:
+    def __init__(self, broker: Counters) -> None:
         super().__init__()
         self._broker = broker
-        self._marks: deque[tuple[float, tuple[int, ...]]] = deque([(now, self._rated())], maxlen=_STEPS + 1)
 
     def add(self, name: str, count: int = 1) -> None:
         """Count something that happens all the time."""
@@ -59,6 +58,14 @@ class QueueCounters(Counters):
         """Count something that somebody should hear of."""
         self.values[name] += 1
         self._broker.notice(name, text, error)
+
+
+class QueueCounters(PartCounters):
+    """Those of a queue; and how fast it goes here."""
+
+    def __init__(self, broker: Counters, now: float = 0.0) -> None:
+        super().__init__(broker)
+        self._marks: deque[tuple[float, tuple[int, ...]]] = deque([(now, self._rated())], maxlen=_STEPS + 1)
 
     def took(self, timing: Timing, durations: Sequence[float]) -> None:
         """So long took what has come together in one batch, in seconds."""

@@ -13,6 +13,8 @@ from sluicemq_devices.hub import Metric
 
 #: Counted for each queue as well as for the whole broker, as far as the queue is known there.
 _BY_QUEUE = ("queue",)
+#: The same, of streams.
+_BY_STREAM = ("stream",)
 
 
 class Count(Metric):
@@ -107,12 +109,30 @@ class Count(Metric):
         "received_published",
         "messages of PUB sockets that have come in for a stream",
         "messages",
+        _BY_STREAM,
     )
-    PUBLISHED_LOST = "published_lost", "messages of PUB sockets that could not be stored", "messages"
-    PUBLISHED = "published", "messages stored in streams", "messages"
-    PUBLISHED_AGAIN = "published_again", "messages that were in their stream already, by their id", "messages"
-    MESSAGES_READ = "messages_read", "messages of streams given to readers", "messages"
-    MESSAGES_GONE = "messages_gone", "messages that were removed before a reader had them", "messages"
+    PUBLISHED_LOST = (
+        "published_lost",
+        "messages of PUB sockets that could not be stored",
+        "messages",
+        _BY_STREAM,
+    )
+    PUBLISHED = "published", "messages stored in streams", "messages", _BY_STREAM
+    PUBLISHED_AGAIN = (
+        "published_again",
+        "messages that were in their stream already, by their id",
+        "messages",
+        _BY_STREAM,
+    )
+    PUBLISHED_BYTES = "published_bytes", "bytes of the messages stored in streams", "bytes", _BY_STREAM
+    MESSAGES_READ = "messages_read", "messages of streams given to readers", "messages", _BY_STREAM
+    READ_BYTES = "read_bytes", "their bytes", "bytes", _BY_STREAM
+    MESSAGES_GONE = (
+        "messages_gone",
+        "messages that were removed before a reader had them",
+        "messages",
+        _BY_STREAM,
+    )
     ROUTED = "routed", "jobs that routes have brought from streams", "jobs", _BY_QUEUE
     UNROUTED = "unrouted", "messages that could not become jobs, or were removed before", "messages"
     LATE_WATERMARKS = (
@@ -120,8 +140,13 @@ class Count(Metric):
         "watermarks refused, of holds of a subscription that had ended",
         "times",
     )
-    TRIMMED = "trimmed", "messages that were ordered to be kept no longer", "messages"
-    SEGMENTS_REMOVED = "segments_removed", "segments of streams removed, as retention has it", "segments"
+    TRIMMED = "trimmed", "messages that were ordered to be kept no longer", "messages", _BY_STREAM
+    SEGMENTS_REMOVED = (
+        "segments_removed",
+        "segments of streams removed, as retention has it",
+        "segments",
+        _BY_STREAM,
+    )
 
     # The event bus.
     BUS_TOLD = "bus_told", "events told to other brokers", "events"

@@ -42,7 +42,10 @@ _DAY: Final = 86400
 
 
 class Subject(NamedTuple):
-    """Of whom something was counted: ``queue`` and its name, ``broker`` and its host, or ``*`` for all."""
+    """Of whom something was counted: ``queue``, ``stream`` or ``device`` and its name, ``broker`` and a host.
+
+    ``broker`` and ``*`` is all brokers together. No name has a ``/``.
+    """
 
     kind: str
     name: str

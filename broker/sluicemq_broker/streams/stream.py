@@ -7,7 +7,7 @@ woken. So one that is slow costs nobody anything, and any broker can go on with 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Final
 
@@ -16,7 +16,7 @@ import gevent
 from sluicemq.errors import SluiceError
 from sluicemq_broker.bus import BusEvent, BusKind, Channel
 from sluicemq_broker.config import StreamSettings
-from sluicemq_broker.runtime import Count, shielded
+from sluicemq_broker.runtime import Count, PartCounters, shielded
 from sluicemq_broker.store import Segment, StreamStore
 from sluicemq_broker.streams.batch import Batch
 from sluicemq_broker.streams.context import StreamContext
@@ -73,6 +73,8 @@ class Stream:
         self.name = name
         self.settings = settings
         self.store = store
+        self.counters = PartCounters(context.counters)
+        context = replace(context, counters=self.counters)
         self._context = context
         self._writer = Writer(store, context, settings.dedupe_window, self._stored)
         self._recent = Recent()
@@ -143,7 +145,7 @@ class Stream:
         if page.segments:
             first = max(first, page.segments[0].first)
         gone = first - wanted.first
-        self._context.counters.add(Count.MESSAGES_GONE, gone)
+        self.counters.add(Count.MESSAGES_GONE, gone)
         self._keep(page.segments)
         moved = Wanted(first, wanted.topics, wanted.most, wanted.most_bytes)
         return self._choose(page.segments, moved, gone=gone)
@@ -162,7 +164,8 @@ class Stream:
                 break
             if perf_counter() - began > _TURN and segment is not segments[-1]:
                 break  # the rest is asked for again
-        self._context.counters.add(Count.MESSAGES_READ, sum(each.count for each in chosen))
+        self.counters.add(Count.MESSAGES_READ, sum(each.count for each in chosen))
+        self.counters.add(Count.READ_BYTES, sum(len(each.packed) for each in chosen))
         newest = max(self.newest, segments[-1].next - 1 if segments else 0)
         return Reading(chosen, first, gone, newest, more=bool(segments))
 
@@ -239,6 +242,7 @@ class Stream:
         self._recent.add(segment)
         self._wake()
         self._channel.announce(BusEvent(BusKind.STREAM, self.name, segment.first))
+        self.counters.add(Count.PUBLISHED_BYTES, len(segment.packed))
 
     def _wake(self) -> None:
         waiting, self._waiting = self._waiting, {}

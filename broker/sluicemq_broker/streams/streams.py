@@ -47,12 +47,15 @@ class Streams:
         """Keep what this says of a stream: the oldest number that somebody has not read; None: nobody has."""
         self._unread = unread
 
+    def database_name(self, name: str) -> str:
+        """The name of the database in which this stream lies, or would; raises :class:`BadStream`."""
+        return self._config.stream(check_stream(name)).database or self._config.broker.database
+
     def open(self, name: str) -> Stream:
         """The stream of this name, there or not: for the configuration, and for those found in MongoDB."""
         stream = self._open.get(name)
         if stream is None:
-            settings = self._config.stream(check_stream(name))
-            database = settings.database or self._config.broker.database
+            settings, database = self._config.stream(check_stream(name)), self.database_name(name)
             store = StreamStore(self._database(database), name)
             stream = Stream(name, settings, store, self._context, self._channel(database))
             self._open[name] = stream
@@ -126,13 +129,12 @@ class Streams:
                 context.clock.now(), context.passed(), lambda: self._unread(stream)
             )
         except Unavailable as error:
-            context.counters.notice(Count.STORE_UNAVAILABLE, f"retention of stream {stream.name}: {error}")
+            stream.counters.notice(Count.STORE_UNAVAILABLE, f"retention of stream {stream.name}: {error}")
         else:
-            context.counters.add(Count.SEGMENTS_REMOVED, removed)
+            stream.counters.add(Count.SEGMENTS_REMOVED, removed)
 
     def _found(self, name: str) -> list[str]:
-        database = self._config.stream(name).database or self._config.broker.database
-        return stream_names(self._database(database))
+        return stream_names(self._database(self.database_name(name)))
 
     def _databases(self) -> set[str]:
         named = (each.database for each in (*self._config.streams.values(), self._config.other_streams))

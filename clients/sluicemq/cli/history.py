@@ -1,4 +1,4 @@
-"""The command that tells what a queue has counted, minute by minute."""
+"""The command that tells what a queue, stream, device or broker has counted, minute by minute."""
 
 from __future__ import annotations
 
@@ -10,45 +10,82 @@ import click
 
 from sluicemq.cli.output import Session, span
 
-#: What a line shows of what was counted; the rest is in JSON.
-_COLUMNS = ("pushed", "delivered", "committed", "rolled_back", "dead", "expired", "ready")
+#: What a line shows of what was counted, under which heading; the rest is in JSON.
+_JOBS = {
+    each: each for each in ("pushed", "delivered", "committed", "rolled_back", "dead", "expired", "ready")
+}
+_COLUMNS = {
+    "queue": _JOBS,
+    "broker": _JOBS,
+    "stream": {
+        "published": "published",
+        "published_bytes": "bytes",
+        "published_again": "again",
+        "messages_read": "read",
+        "read_bytes": "bytes read",
+        "messages_gone": "gone",
+    },
+    "device": {each: each for each in ("received", "sent", "lost")},
+}
+#: Sums of milliseconds that are shown as times, of so many: one each.
+_TIMES = {
+    "queue": {"waited": "delivered", "worked": "committed"},
+    "broker": {"waited": "delivered", "worked": "committed"},
+    "device": {"paused": ""},
+}
+_DRAWN = {
+    "stream": ("published", "messages_read"),
+    "device": ("received", "sent", "lost"),
+}
 #: Minutes that are shown where no day is named.
 _SHOWN = 60
 _FORMS = {"minute": "%H:%M", "hour": "%m-%d %H:00", "day": "%Y-%m-%d", "month": "%Y-%m"}
 
 
 @click.command()
-@click.argument("queue")
+@click.argument("queue", required=False)
+@click.option("--stream", help="Of a stream.")
+@click.option("--device", metavar="KIND.NAME", help="Of the devices of a kind and queue or stream: streamer.mail.")  # noqa: E501 # fmt: skip
+@click.option("--broker", metavar="HOST", help="Of the brokers on a host; * is all together.")
 @click.option("--hour", "by", flag_value="hour", help="By hour, of 30 days.")
 @click.option("--day", "by", flag_value="day", help="By day, of a year.")
 @click.option("--month", "by", flag_value="month", help="By month.")
 @click.option("--on", metavar="DAY", help="Up to this day, as in 2026-01-31; by minute: that day.  [today]")
 @click.option("--plot", type=click.Path(path_type=Path, dir_okay=False), help="Draw it: an SVG or a PNG.")
 @click.pass_obj
-def history(session: Session, queue: str, by: str | None, on: str | None, plot: Path | None) -> None:
+def history(
+    session: Session, /, by: str | None, on: str | None, plot: Path | None, **subject: str | None
+) -> None:
     """Tell what all brokers have counted in a QUEUE: by minute, of the last hour. Times are UTC."""
+    named = {kind: name for kind, name in subject.items() if name is not None}
+    if len(named) != 1:
+        raise click.UsageError("give one of QUEUE, --stream, --device and --broker")
     with session.client() as client:
-        told = client.history(queue, span=by or "minute", day=on)
+        told = client.history(**named, span=by or "minute", day=on)
     points = told["points"]
     if plot:
         _draw(told, plot)
     if session.as_json:
         session.json(told)
     elif not points:
-        session.note(f"nothing was counted in {queue}")
+        session.note(f"nothing was counted in {next(iter(named.values()))}")
     elif plot is None:
         last_hour = by is None and on is None
-        session.table("", [_line(each, told["span"]) for each in (points[-_SHOWN:] if last_hour else points)])
+        kind, shown = told["subject"], points[-_SHOWN:] if last_hour else points
+        session.table("", [_line(each, told["span"], kind) for each in shown])
 
 
-def _line(point: dict[str, Any], by: str) -> dict[str, Any]:
+def _line(point: dict[str, Any], by: str, kind: str) -> dict[str, Any]:
     counted, when = point["counted"], datetime.fromtimestamp(point["at"], UTC)
-    waited, worked = (
-        span(counted[total] / 1000 / counted[jobs]) if counted.get(jobs) and counted.get(total) else None
-        for total, jobs in (("waited", "delivered"), ("worked", "committed"))
-    )
-    figures = {name: counted.get(name, 0) for name in _COLUMNS}
-    return {by: when.strftime(_FORMS[by]), **figures, "waited": waited, "worked": worked}
+    figures = {heading: counted.get(name, 0) for name, heading in _COLUMNS[kind].items()}
+    times = {total: _time(counted, total, of) for total, of in _TIMES.get(kind, {}).items()}
+    return {by: when.strftime(_FORMS[by]), **figures, **times}
+
+
+def _time(counted: dict[str, int], total: str, of: str) -> str | None:
+    """A sum of milliseconds as the time of one of these, or whole."""
+    each = counted.get(of, 0) if of else 1
+    return span(counted[total] / 1000 / each) if each and counted.get(total) else None
 
 
 def _draw(told: dict[str, Any], file: Path) -> None:
@@ -60,13 +97,17 @@ def _draw(told: dict[str, Any], file: Path) -> None:
     from matplotlib import pyplot as plt  # noqa: PLC0415
 
     when = [datetime.fromtimestamp(each["at"], UTC) for each in told["points"]]
-    figure, (jobs, backlog) = plt.subplots(2, 1, figsize=(10, 5), sharex=True, layout="constrained")
-    figure.suptitle(f"queue {told['name']}, by {told['span']} (UTC)")
-    for name in ("pushed", "committed", "rolled_back", "dead"):
-        jobs.plot(when, [each["counted"].get(name, 0) for each in told["points"]], label=name)
-    backlog.plot(when, [each["counted"].get("ready", 0) for each in told["points"]], label="ready, at most")
-    for axes in (jobs, backlog):
-        axes.set(ylim=(0, None), ylabel="jobs")
+    kind, drawn = told["subject"], _DRAWN.get(told["subject"])
+    charts = [drawn] if drawn else [("pushed", "committed", "rolled_back", "dead"), ("ready",)]
+    figure, rows = plt.subplots(
+        len(charts), 1, figsize=(10, 5), sharex=True, squeeze=False, layout="constrained"
+    )
+    figure.suptitle(f"{kind} {told['name']}, by {told['span']} (UTC)")
+    for (axes,), names in zip(rows, charts, strict=True):
+        for name in names:
+            label = f"{name}, at most" if name == "ready" else name
+            axes.plot(when, [each["counted"].get(name, 0) for each in told["points"]], label=label)
+        axes.set(ylim=(0, None), ylabel="messages" if drawn else "jobs")
         axes.legend(loc="upper left", frameon=False)
     figure.savefig(file, dpi=130)
     plt.close(figure)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _socket
 from collections.abc import Callable
+from time import monotonic
 from typing import Generic, TypeVar
 
 from gevent import socket as sockets
@@ -55,6 +56,7 @@ class _Door(Generic[_AnyLane]):
         self._lanes: dict[_AnyLane, Callable[[], None]] = {}
         self._received = 0
         self._paused = False
+        self._paused_at = self._paused_before = 0.0
         self._all_gone = Event()
         self._entrance = Entrance(board, endpoint, self._enter, kept=kept)
 
@@ -73,20 +75,26 @@ class _Door(Generic[_AnyLane]):
         """Messages handed over so far, by all lanes."""
         return self._received + sum(lane.received for lane in self._lanes)
 
+    @property
+    def paused_for(self) -> float:
+        """Seconds for which it was not read, up to now."""
+        return self._paused_before + (monotonic() - self._paused_at if self._paused else 0.0)
+
     def start(self) -> None:
         """Open the entrance; OSError names the address that can't be bound."""
         self._entrance.start()
 
     def pause(self) -> None:
         """Stop reading every lane, and accepting."""
-        self._paused = True
+        if not self._paused:
+            self._paused, self._paused_at = True, monotonic()
         self._entrance.pause()
         for lane in list(self._lanes):
             lane.pause(self)
 
     def resume(self) -> None:
         """Go on, but with lanes that were paused for a reason of their own."""
-        self._paused = False
+        self._paused_before, self._paused = self.paused_for, False
         self._entrance.resume()
         for lane in list(self._lanes):
             lane.resume(self)

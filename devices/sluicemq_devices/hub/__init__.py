@@ -1,7 +1,7 @@
 """Turns and time on gevent's hub, marks, and notices that never block."""
 
 from sluicemq_devices.hub.callbacks import nothing, shielded
-from sluicemq_devices.hub.counts import Metric, Mishap
+from sluicemq_devices.hub.counts import DeviceCount, Metric, Mishap
 from sluicemq_devices.hub.flow import Shares, Watermark, boundless
 from sluicemq_devices.hub.notices import Notices
 from sluicemq_devices.hub.spare_time import SpareTime
@@ -10,6 +10,7 @@ from sluicemq_devices.hub.turn_time import TurnTime
 from sluicemq_devices.hub.turns import in_turns
 
 __all__ = [
+    "DeviceCount",
     "Metric",
     "Mishap",
     "Notices",

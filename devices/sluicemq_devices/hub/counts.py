@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Self
 
+_OF_DEVICE = ("device", "kind", "queue")
+
 
 class Metric(StrEnum):
     """Base of figures that are known by name: ``unit`` is of one count, ``labels`` split the sum."""
@@ -24,6 +26,20 @@ class Metric(StrEnum):
     def kind(self) -> str:
         """``counter``: it only grows, from 0 at the start of the process. ``gauge``: it goes up and down."""
         return "counter"
+
+
+class DeviceCount(Metric):
+    """What one device has counted since the broker's start."""
+
+    RECEIVED = "received", "messages that have come in at its front", "messages", _OF_DEVICE
+    SENT = "sent", "messages given to its workers, or to subscribers: once for each", "messages", _OF_DEVICE
+    LOST = (
+        "lost",
+        "messages not stored of which nobody else hears, or not sent to a subscriber that was behind",
+        "messages",
+        _OF_DEVICE,
+    )
+    PAUSED = "paused", "time for which its front was not read, summed up", "ms", _OF_DEVICE
 
 
 class Mishap(Metric):

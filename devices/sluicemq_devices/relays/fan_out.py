@@ -40,6 +40,8 @@ class FanOut:
         hwm_bytes: int,
         subscribed: Callable[[Subscriber, bytes], None] | None = None,
     ) -> None:
+        self.sent = 0
+        """Messages sent, each counted once for each subscriber that got it."""
         self.lost = 0
         """Messages that subscribers have lost, each counted once for each of them."""
         self._board = board
@@ -78,6 +80,7 @@ class FanOut:
             subscriber.lost += len(messages)
             self._board.count(Mishap.MESSAGES_LOST, len(messages))
         else:
+            self.sent += len(messages)
             subscriber.lane.post(messages)
 
     def _pass_on(self) -> bool:

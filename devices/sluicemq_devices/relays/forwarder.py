@@ -41,6 +41,11 @@ class Forwarder(Device):
         return self._fan_out.backlog
 
     @property
+    def sent(self) -> int:
+        """Messages sent, each counted once for each subscriber that got it."""
+        return self._fan_out.sent
+
+    @property
     def lost(self) -> int:
         """Messages that subscribers have lost, each counted once for each of them."""
         return self._fan_out.lost

@@ -5,16 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from sluicemq.errors import BadFrames, BadStream
-from sluicemq_broker.runtime import Count, Counters
+from sluicemq_broker.runtime import Count
 from sluicemq_broker.streams import Streams, summary
 
 
 class StreamAdmin:
     """The administrative verbs of streams."""
 
-    def __init__(self, streams: Streams, counters: Counters) -> None:
+    def __init__(self, streams: Streams) -> None:
         self._streams = streams
-        self._counters = counters
 
     def list(self) -> list[dict[str, Any]]:
         """All streams that have had a message, those that other brokers have made too."""
@@ -39,11 +38,11 @@ class StreamAdmin:
         stream.store.raise_first(first)
         stream.kept_from(first)
         gone = max(0, first - head)
-        self._counters.add(Count.TRIMMED, gone)
+        stream.counters.add(Count.TRIMMED, gone)
         return gone
 
     def erase(self, name: str) -> int:
         """Keep no message of a stream; its numbers go on if anything is published again."""
         gone = self._streams.remove(name)
-        self._counters.add(Count.TRIMMED, gone)
+        self._streams.open(name).counters.add(Count.TRIMMED, gone)
         return gone

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from sluicemq import wire
@@ -12,7 +12,7 @@ from sluicemq_broker.doors.smq.reading import Answered, Reads, asking_at_once
 from sluicemq_broker.doors.smq.stream_admin import StreamAdmin
 from sluicemq_broker.doors.smq.subscriptions import Holds
 from sluicemq_broker.runtime import Counters
-from sluicemq_broker.streams import Streams, Subscriptions
+from sluicemq_broker.streams import Stream, Streams, Subscriptions
 from sluicemq_devices.hub import Watermark, nothing
 
 #: The administrative verbs of streams: which method answers, and the types of the fields that it takes.
@@ -37,10 +37,14 @@ class StreamSide:
     ) -> None:
         mark = Watermark(_MESSAGES * settings.hwm, settings.hwm_bytes, nothing, nothing)
         self.publishing = Publishing(streams, counters, mark, settings.max_job_bytes)
-        self.admin = StreamAdmin(streams, counters)
+        self.admin = StreamAdmin(streams)
         self._streams = streams
         self._subscriptions = subscriptions
         self._asking = asking_at_once()
+
+    def __iter__(self) -> Iterator[Stream]:
+        """The streams that are known here."""
+        return iter(self._streams)
 
     def holds(self, who: Callable[[], str]) -> Holds:
         """What one session, that people know as ``who()``, holds."""
