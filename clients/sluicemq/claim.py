@@ -19,9 +19,10 @@ from sluicemq.job import Job, clock_ahead
 from sluicemq.options import JobOptions, Seconds, in_seconds
 from sluicemq.transport import exits, native
 from sluicemq.transport.connection import Connection
-from sluicemq.transport.pop import never_extended
+from sluicemq.transport.pop import never_extended, untold
 from sluicemq.transport.questions import Questions
 
+_TELL_EACH = 1.0  # seconds from one word on how far a job is to the next
 #: Jobs in one claim, at most: its verdicts travel in one message.
 MOST_CLAIMED = 1000
 
@@ -40,7 +41,7 @@ class ClaimedJob(Job):
     @classmethod
     def of(cls, claim: Claim, row: Sequence[Any], epoch: int, ahead: float) -> Self:
         """One job of the claim."""
-        job = cls.delivered(claim.queue, row, epoch, claim.extend_one, ahead)
+        job = cls.delivered(claim.queue, row, epoch, claim.extend_one, claim.tell_of, ahead)
         job._claim = claim  # noqa: SLF001 - its own class
         return job
 
@@ -81,6 +82,7 @@ class Claim:
         """All jobs of the claim, settled or not."""
         self._timeout = timeout
         self._unsettled: dict[bytes, ClaimedJob] = {}
+        self._told_at: dict[bytes, float] = {}
         self._supply = Supply(endpoint, queue, self._made, pop=False, patient=patient)
 
     @property
@@ -146,6 +148,13 @@ class Claim:
     def extend_one(self, job: Job, seconds: float) -> None:
         """What the ``extend`` of one job does."""
         self._extend([each for each in self.unsettled if each is job] or [job], seconds)
+
+    def tell_of(self, job: Job, told: list[Any]) -> None:
+        """What the ``progress`` of one job does; it raises what ``extend`` does, about once a second."""
+        now = monotonic()
+        if now >= self._told_at.get(job.receipt, 0.0):
+            self._told_at[job.receipt] = now + _TELL_EACH
+            _raise_first([job], self._ask([job], wire.PROGRESS, [[job.receipt, *told]]))
 
     def __iter__(self) -> Iterator[ClaimedJob]:
         return iter(self.jobs)
@@ -339,7 +348,7 @@ def pop(endpoint: str, queue: str, limit: int, wait: float, *, timeout: float, p
     """Take up to ``limit`` jobs at most once; what ``Client.pop`` does."""
 
     def made(row: Sequence[Any], epoch: int, ahead: float) -> Job:
-        return Job.delivered(queue, row, epoch, never_extended, ahead)
+        return Job.delivered(queue, row, epoch, never_extended, untold, ahead)
 
     supply = Supply(endpoint, queue, made, pop=True, patient=patient)
     try:

@@ -6,7 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 from typing import Any, Final, Self
 
+from sluicemq import wire
 from sluicemq.options import OPTIONS, Seconds, in_seconds
+
+#: Takes ``[done, total, note]`` of a job.
+TellProgress = Callable[[Any, list[Any]], None]
 
 
 class Job:
@@ -16,12 +20,13 @@ class Job:
     delivery; ``max_attempts``: deliveries before it is dead, 0: no end; ``priority``; ``queue``; ``age``.
 
     For the tests of a handler make one yourself: ``Job(payload=b"cat.jpg")``; of all else there are
-    defaults, and its ``extend`` does nothing.
+    defaults, and its ``extend`` and ``progress`` do nothing.
     """
 
     __slots__ = (
         "_accepted",
         "_extend",
+        "_tell",
         "attempt",
         "epoch",
         "headers",
@@ -60,10 +65,17 @@ class Job:
         self.epoch = 0
         self._accepted = monotonic() - in_seconds(age)
         self._extend: Callable[[Any, float], None] = _ignore
+        self._tell: TellProgress = _ignore
 
     @classmethod
     def delivered(
-        cls, queue: str, row: Sequence[Any], epoch: int, extend: Callable[[Any, float], None], ahead: float
+        cls,
+        queue: str,
+        row: Sequence[Any],
+        epoch: int,
+        extend: Callable[[Any, float], None],
+        tell: TellProgress,
+        ahead: float,
     ) -> Self:
         """A job of a DELIVER; ``ahead``: of this process's monotonic clock, before the broker's."""
         job = cls.__new__(cls)
@@ -75,6 +87,7 @@ class Job:
         job.epoch = epoch
         job._accepted = accepted + ahead  # noqa: SLF001 - its own class
         job._extend = extend  # noqa: SLF001
+        job._tell = tell  # noqa: SLF001
         return job
 
     @property
@@ -88,6 +101,15 @@ class Job:
         Raises :class:`~sluicemq.LeaseLost` if the job is no longer this worker's.
         """
         self._extend(self, in_seconds(seconds))
+
+    def progress(self, done: float, total: float | None = None, note: str = "") -> None:
+        """Say how far it is, ``done`` of ``total``, for who looks; from its handler, as often as you like.
+
+        About once a second the newest is sent, and noted at the broker; ``show`` tells it, and whoever asks
+        for the result before there is one. Of ``note`` 200 characters are kept. It does not block, and
+        nothing is said where the job is no longer this worker's: ``extend`` does.
+        """
+        self._tell(self, [done, total, note[: wire.MOST_NOTE] or None])
 
     def __repr__(self) -> str:
         return f"<Job {self.id} of {self.queue}, attempt {self.attempt}, {len(self.payload)} bytes>"
@@ -107,5 +129,5 @@ def clock_ahead(fields: Sequence[Any]) -> float:
     return monotonic() - now if isinstance(now, int | float) else 0.0
 
 
-def _ignore(_job: Job, _seconds: float) -> None:
+def _ignore(_job: Job, _told: object) -> None:
     """Nobody waits for a job that a test has made."""

@@ -30,6 +30,10 @@ From the client::
     SETTLE  [n, [[receipt, verdict, detail|nil, delay|nil, onward?], ...]]
                                                         -> [[position, code, text], ...]  refused ones
     EXTEND  [n, [receipt, ...], seconds]                -> [[position, code, text], ...]  refused ones
+    PROGRESS [n, [[receipt, done, total|nil, note|nil], ...]]
+                                                        -> [[position, code, text], ...]  refused ones;
+                                                           how far jobs are: the newest is noted, about
+                                                           once a second, and shown
     PING    [n, health]                                 -> nil; with true, of the broker's MongoDB:
                                                            {store: "ok" or what is wrong, store_silent}
     BYE     [n]                                         -> nil     unsettled jobs are given back
@@ -153,6 +157,7 @@ READY: Final = b"READY"
 DELIVER: Final = b"DELIVER"
 SETTLE: Final = b"SETTLE"
 EXTEND: Final = b"EXTEND"
+PROGRESS: Final = b"PROGRESS"
 RESULT: Final = b"RESULT"
 PING: Final = b"PING"
 BYE: Final = b"BYE"
@@ -233,6 +238,9 @@ LONGEST_WAIT: Final = 60.0
 #: Characters of a reason that are kept.
 MOST_REASON: Final = 1000
 
+#: Characters of what is noted of a job's progress that are kept.
+MOST_NOTE: Final = 200
+
 #: What is said of a queue's name that is none.
 QUEUE_NAME_RULE: Final = "1 to 64 of A-Z a-z 0-9 _ - and, between them, single full stops"
 
@@ -259,6 +267,7 @@ _MOST_BYTES_OF: Final = {
     READ: 512 * 1024,
     REDRIVE: 256 * 1024,
     SCHEDULE: 256 * 1024,
+    PROGRESS: 1024 * 1024,
 }
 _QUEUE_NAME: Final = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 

@@ -60,7 +60,7 @@ class AnswersRig:
         self.answers.ask(
             job_id,
             lambda outcome: self.heard.append((name, told(outcome))),
-            lambda: self.heard.append((name, "on its way")),
+            lambda _progress: self.heard.append((name, "on its way")),
         )
 
     def wait(self, job_id: str) -> None:
@@ -171,7 +171,7 @@ def test_who_has_gone_before_the_job_was_looked_for_is_told_nothing(rig: Answers
     def answer(outcome: bytes | SluiceError) -> None:
         rig.heard.append(outcome)
 
-    rig.answers.ask("job", answer, lambda: rig.heard.append("on its way"))
+    rig.answers.ask("job", answer, lambda _progress: rig.heard.append("on its way"))
     rig.answers.forget("job", answer)
     go_on()
     assert rig.store.reads == [["job"]]

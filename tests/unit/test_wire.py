@@ -98,6 +98,11 @@ GOLDEN: dict[str, tuple[tuple[Any, ...], bytes, str]] = {
         b"EXTEND",
         "9306 91 c40172 1e",
     ),
+    "progress": (
+        (wire.PROGRESS, 6, [[b"r", 3, 10, "page"], [b"s", 0.5, None, None]]),
+        b"PROGRESS",
+        "9206 92 94 c40172 03 0a a470616765 94 c40173 cb3fe0000000000000 c0 c0",
+    ),
     "result": (
         (wire.RESULT, 6, "mail", "id1", 1.5),
         b"RESULT",

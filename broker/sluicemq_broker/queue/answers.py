@@ -13,10 +13,11 @@ from sluicemq_broker.job import State
 from sluicemq_broker.queue.retry import Retry
 from sluicemq_broker.runtime import Batcher
 from sluicemq_broker.store import Found, QueueStore, Refused
-from sluicemq_devices.hub import nothing
 
 #: Told once: the result of the job, or why there is none.
 Answer = Callable[[bytes | SluiceError], None]
+#: Told how far its worker is with a job that has not ended, in words, where that is known.
+OnItsWay = Callable[[str], None]
 
 _LOOKED_UP_AT_ONCE: Final = 1000
 #: Jobs that have expired here of late: who pushes with a short time to live may ask when they are gone.
@@ -37,7 +38,7 @@ _MOST_ENDED: Final = 10_000  # at one look
 class Asked(Protocol):
     """Another queue, that can be asked for a job."""
 
-    def ask(self, job_id: str, answer: Answer, on_its_way: Callable[[], None]) -> None:
+    def ask(self, job_id: str, answer: Answer, on_its_way: OnItsWay) -> None:
         """Call ``answer`` with what became of this job."""
 
     def forget(self, job_id: str, answer: Answer) -> None:
@@ -48,7 +49,7 @@ class _Question(NamedTuple):
     """Someone asks by the id alone, who can't know that there is such a job."""
 
     answer: Answer
-    on_its_way: Callable[[], None]
+    on_its_way: OnItsWay
 
 
 class Answers:
@@ -98,7 +99,7 @@ class Answers:
         """Call ``answer`` when this job has ended, whoever ends it."""
         self._askers.setdefault(job_id, {})[answer] = None
 
-    def ask(self, job_id: str, answer: Answer, on_its_way: Callable[[], None]) -> None:
+    def ask(self, job_id: str, answer: Answer, on_its_way: OnItsWay) -> None:
         """Call ``answer`` with what became of this job; ``on_its_way`` first if it has not ended yet.
 
         A job that is not there answers :class:`~sluicemq.errors.NotFound`.
@@ -121,12 +122,12 @@ class Answers:
         self._durable.update({job_id: None for job_id in ids if job_id in self._askers})
         self._look_ups.extend(existing)
 
-    def follow(self, job_id: str, queue: Asked, on_its_way: Callable[[], None] = nothing) -> None:
+    def follow(self, job_id: str, queue: Asked, on_its_way: OnItsWay | None = None) -> None:
         """The job has gone on to this queue: whoever waits for it here hears what becomes of it there."""
         self._forget(job_id)
         hears = partial(self._tell, job_id)
         self._followed.setdefault(job_id, []).append((queue, hears))
-        queue.ask(job_id, hears, on_its_way)
+        queue.ask(job_id, hears, on_its_way or _nobody)
 
     def look_elsewhere(self, now: float, *, alone: bool) -> None:
         """Every second or so: look for jobs that other brokers have ended; ``now`` is the server's time."""
@@ -235,16 +236,16 @@ class Answers:
             elif (outcome := _outcome(job_id, found[job_id])) is not None:
                 self._tell(job_id, outcome)
             else:
-                self._wait_on(job_id, questions)
+                self._wait_on(job_id, questions, found[job_id].progress)
                 self._may_expire(job_id, found[job_id])
 
     def _goes_on(self, job_id: str, queue: str, asked: Sequence[_Question]) -> None:
         """It is in another queue by now; whoever has asked by its id hears from there if it has not ended."""
 
-        def on_its_way() -> None:
+        def on_its_way(progress: str) -> None:
             for each in asked:
                 if self._waits(job_id, each.answer):
-                    each.on_its_way()
+                    each.on_its_way(progress)
 
         if self._elsewhere and job_id in self and (asked or job_id not in self._followed):
             self.follow(job_id, self._elsewhere(queue), on_its_way)
@@ -266,12 +267,12 @@ class Answers:
                     self.forget(job_id, each.answer)
                     each.answer(why)
 
-    def _wait_on(self, job_id: str, asked: Iterable[_Question]) -> None:
+    def _wait_on(self, job_id: str, asked: Iterable[_Question], progress: str = "") -> None:
         """The job is on its way: from now on those who asked by its id wait like those who pushed it."""
         for each in asked:
             if self._waits(job_id, each.answer):
                 self._durable[job_id] = None
-                each.on_its_way()
+                each.on_its_way(progress)
 
     def _waits(self, job_id: str, answer: Answer) -> bool:
         return answer in self._askers.get(job_id, ())
@@ -312,3 +313,7 @@ def _outcome(job_id: str, found: Found) -> bytes | SluiceError | None:
 
 def _expired(job_id: str) -> Expired:
     return Expired(f"job {job_id}: its time to live is over")
+
+
+def _nobody(_progress: str) -> None:
+    """Nobody waits for it only so long."""

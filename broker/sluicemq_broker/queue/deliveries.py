@@ -69,10 +69,15 @@ class Deliveries:
                 delivery.state = DeliveryState.SETTLED
         worker.proven = True
 
+    def at(self, receipt: bytes, worker: Worker) -> Delivery | None:
+        """The delivery that is under way at this worker; None if it has ended, or is another's."""
+        delivery = self.in_flight.get(receipt)
+        return delivery if delivery is not None and delivery.worker is worker else None
+
     def extend(self, receipt: bytes, worker: Worker, until: float) -> bool:
         """Give a delivery more time; False if this worker does not have it (any more)."""
-        delivery = self.in_flight.get(receipt)
-        if delivery is None or delivery.worker is not worker:
+        delivery = self.at(receipt, worker)
+        if delivery is None:
             return False
         delivery.overdue_at = until
         return True

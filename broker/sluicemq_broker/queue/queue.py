@@ -17,7 +17,7 @@ from sluicemq import wire
 from sluicemq.errors import Paused, SluiceError
 from sluicemq_broker.config import QueueSettings
 from sluicemq_broker.job import Job
-from sluicemq_broker.queue.answers import Answer, Answers
+from sluicemq_broker.queue.answers import Answer, Answers, OnItsWay
 from sluicemq_broker.queue.capacity import Capacity, Flow
 from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.dispatch import Dispatch
@@ -25,6 +25,7 @@ from sluicemq_broker.queue.forwards import Elsewhere
 from sluicemq_broker.queue.intake import Intake, Push
 from sluicemq_broker.queue.ledger import HIGHEST
 from sluicemq_broker.queue.limits import Limits
+from sluicemq_broker.queue.progress import JobsProgress
 from sluicemq_broker.queue.settling import Settling
 from sluicemq_broker.queue.verdict import Settlement, Verdict
 from sluicemq_broker.queue.worker import Delivery, Worker
@@ -86,6 +87,7 @@ class Queue:
         self._settling = Settling(
             self.store, mine, self._dispatch, self._answers, elsewhere, settings.retries
         )
+        self._progress = JobsProgress(self.store, mine, self._dispatch)
         self._unreadable = 0
         self._letters: Batcher[UnreadableMessage] = Batcher(self._keep_unreadable, size=_KEPT_AT_ONCE)
         self._over: Batcher[str] = Batcher(self._expire_these, size=_EXPIRED_AT_ONCE)
@@ -218,6 +220,12 @@ class Queue:
         """Give a delivery more time, from now; False if this worker does not have it (any more)."""
         return self._dispatch.extend(receipt, worker, seconds)
 
+    def tell_progress(
+        self, receipt: bytes, worker: Worker, done: float, total: float | None, note: str
+    ) -> bool:
+        """The job of this delivery is so far; False if this worker does not have it (any more)."""
+        return self._progress.tell(receipt, worker, done, total, note)
+
     def hand_out(self) -> None:
         """Jobs may be handed out again."""
         self._dispatch.hand_out()
@@ -294,7 +302,7 @@ class Queue:
         """Call ``answer`` when this job, which is pushed here, has ended, whoever ends it."""
         self._answers.wait(job_id, answer)
 
-    def ask(self, job_id: str, answer: Answer, on_its_way: Callable[[], None]) -> None:
+    def ask(self, job_id: str, answer: Answer, on_its_way: OnItsWay) -> None:
         """Call ``answer`` with what became of this job; ``on_its_way`` first if it has not ended yet."""
         self._answers.ask(job_id, answer, on_its_way)
 

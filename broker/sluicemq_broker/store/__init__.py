@@ -26,7 +26,7 @@ from sluicemq_broker.store.inspect import (
 from sluicemq_broker.store.leases import LeaseStore
 from sluicemq_broker.store.limits import LimitStore
 from sluicemq_broker.store.listing import JobPage, Listing
-from sluicemq_broker.store.outcomes import Completed, Found, RolledBack
+from sluicemq_broker.store.outcomes import Completed, Found, Progressed, RolledBack
 from sluicemq_broker.store.pauses import PauseStore
 from sluicemq_broker.store.queue_store import QueueStore
 from sluicemq_broker.store.ring import EventRing
@@ -75,6 +75,7 @@ __all__ = [
     "Page",
     "PauseStore",
     "Progress",
+    "Progressed",
     "Pushed",
     "QueueDefaults",
     "QueueStore",

@@ -11,6 +11,7 @@ One document per job from birth to end::
      passed?: [{queue, accepted_at, at, attempts, worker, hold?}],   the last 20 queues that it came through
      forwarded_to?,                                    of what it left behind in one of these: a trace
      owner?, reserved_at?, hold?,                      while reserved; hold: while done, too
+     progress?: {done, total?, note?, at, attempt},    as the worker of that attempt said last
      errors?: [{at, attempt, reason, worker}],         the last 10 failures
      result?, done_by?, worker?, started_at?,          once done
      ended_at?, remove_at?,                            once done or dead

@@ -48,12 +48,25 @@ class RolledBack:
     counted: bool = True
 
 
+class Progressed(NamedTuple):
+    """How far a job is whose worker works on it; ``total``: None where nobody knows."""
+
+    job: Job
+    done: float
+    total: float | None
+    note: str
+    at: float
+
+
+_SAID: Final = Progressed._fields[1:4]
+
+
 @dataclass(frozen=True, slots=True)
 class Found:
     """What is known of a job by its id; ``expired``: it is dead, as no worker took it in time.
 
     ``expires_at``: when that happens to a ready one, should no worker take it; None: never.
-    ``forwarded_to``: the queue in which it has gone on.
+    ``forwarded_to``: the queue in which it has gone on. ``progress``: how far its worker is with it.
     """
 
     state: State
@@ -63,6 +76,7 @@ class Found:
     expired: bool = False
     expires_at: float | None = None
     forwarded_to: str = ""
+    progress: str = ""
 
 
 def held(job: Job) -> Document:
@@ -150,6 +164,13 @@ def not_done(job: Job) -> UpdateOne:
     return UpdateOne({"_id": job.id, "state": State.DONE, "done_by": job.owner, "hold": job.hold}, ready)
 
 
+def progressed(told: Progressed) -> UpdateOne:
+    """What is told of a job that is ``reserved`` still, under the same hold."""
+    said = {key: value for key, value in zip(_SAID, told[1:4], strict=True) if value not in (None, "")}
+    progress = {**said, "at": date(told.at), "attempt": told.job.attempts}
+    return UpdateOne({**held(told.job), "state": State.RESERVED}, {"$set": {"progress": progress}})
+
+
 def rolled_back(entry: RolledBack, now: float, defaults: QueueDefaults) -> UpdateOne:
     """``reserved`` to ``ready`` or ``dead``, with one more entry in its history."""
     changed: Document = {"state": State.READY}
@@ -219,12 +240,22 @@ def found(stored: dict[str, Any]) -> Found:
         expired=last.get("reason") == EXPIRED and not last.get("worker") and stored["state"] == State.DEAD,
         expires_at=seconds(expires_at) if waits and isinstance(expires_at, datetime) else None,
         forwarded_to=str(stored.get("forwarded_to", "")),
+        progress=_in_words(stored.get("progress")) if stored["state"] == State.RESERVED else "",
     )
+
+
+def _in_words(progress: Any) -> str:
+    """``3 of 10, resizing``."""
+    if not isinstance(progress, dict):
+        return ""
+    done, total, note = (progress.get(key) for key in _SAID)
+    so_far = str(done) if total is None else f"{done} of {total}"
+    return f"{so_far}, {note}" if note else so_far
 
 
 #: What is read of a job to tell what became of it.
 FOUND: Final = {
-    **dict.fromkeys(("state", "owner", "result", "expires_at", "forwarded_to"), 1),
+    **dict.fromkeys(("state", "owner", "result", "expires_at", "forwarded_to", "progress"), 1),
     "errors": {"$slice": -1},
 }
 

@@ -36,6 +36,7 @@ from sluicemq_broker.store.outcomes import (
     HOLD,
     Completed,
     Found,
+    Progressed,
     RolledBack,
     all_held,
     death,
@@ -45,6 +46,7 @@ from sluicemq_broker.store.outcomes import (
     letter,
     lost,
     not_done,
+    progressed,
     reclaimed,
     rolled_back,
     uncertain,
@@ -270,6 +272,15 @@ class QueueStore:
         writes = [rolled_back(entry, now, self._defaults) for entry in entries]
         with translated():
             return self.jobs.bulk_write(writes, ordered=False).matched_count
+
+    def note_progress(self, told: Sequence[Progressed]) -> int:
+        """Note how far jobs are; returns how many are reserved still as they were.
+
+        Lost reply: it is noted or not. Landing late it may tell what was before; a job that is settled, or
+        reserved anew, stays as it is.
+        """
+        with translated():
+            return self.jobs.bulk_write([progressed(each) for each in told], ordered=False).matched_count
 
     def release(self, jobs: Sequence[Job]) -> int:
         """Give back jobs of one owner that no worker has started; returns how many were held still.

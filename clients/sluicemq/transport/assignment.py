@@ -23,6 +23,7 @@ MESSAGE_VERDICTS = 512
 MESSAGE_BYTES = 1 << 20
 _ASK_AGAIN = 0.5  # seconds after a broker could not grant work just now
 _EXTEND_TIMEOUT = 30.0
+_TELL_EACH = 1.0  # seconds from one word on how far jobs are to the next
 
 
 class Verdict(NamedTuple):
@@ -61,7 +62,9 @@ class Assignment:
         *,
         wait_for_queue: bool = False,
     ) -> None:
-        self.due = inf
+        self._ask_at = inf
+        self._told: dict[bytes, tuple[Job, list[Any]]] = {}
+        self._tell_at = 0.0
         self.verdicts: deque[Verdict] = deque()
         self.late: Counter[str] = Counter()
         """Verdicts that came too late, by kind: the job was no longer this worker's."""
@@ -79,6 +82,11 @@ class Assignment:
         """Use this connection; before it is started."""
         self._connection = connection
         self._questions.attach(connection)
+
+    @property
+    def due(self) -> float:
+        """When there is something to say that could not be said at once."""
+        return min(self._ask_at, self._tell_at) if self._told else self._ask_at
 
     # ------------------------------------------------------------------ through Connection.call
 
@@ -107,6 +115,11 @@ class Assignment:
         for _position, code, text in answer or ():
             raise from_code(str(code), str(text))
 
+    def tell(self, job: Job, told: list[Any]) -> None:
+        """What :meth:`Job.progress` does: the newest is sent when a second has passed since the last."""
+        self._told[job.receipt] = job, told
+        self._connection.wake()
+
     # ------------------------------------------------------------------ the role
 
     def connected(self) -> None:
@@ -117,9 +130,11 @@ class Assignment:
     def turn(self) -> None:
         """Send all verdicts that are there."""
         if self._connection.greeted:
-            if monotonic() >= self.due:
+            if monotonic() >= self._ask_at:
                 self._ask_for_work()
             self._settle()
+            if self._told and monotonic() >= self._tell_at:
+                self._send_progress()
         else:
             self._drop_all()
         if self._idle and not self._settling and not self.verdicts:
@@ -138,7 +153,8 @@ class Assignment:
     def lost(self) -> None:
         """Forget the verdicts on void jobs, and let the worker drop the jobs themselves."""
         self._questions.lost()
-        self.due = inf
+        self._ask_at = inf
+        self._told.clear()
         self._drop_all()
         self._settling = 0
         self._connection.post(self._taken, [])
@@ -153,7 +169,7 @@ class Assignment:
     # ------------------------------------------------------------------ below
 
     def _ask_for_work(self) -> None:
-        self.due = inf
+        self._ask_at = inf
         fields = (self._queue, self._credit, *([self._options] if self._wait_for_queue else []))
         self._connection.request(wire.READY, *fields, answered=self._granted)
 
@@ -168,7 +184,7 @@ class Assignment:
         if error is None or error is self._connection.lost_error or not self._credit:
             return
         if isinstance(error, Unavailable):
-            self.due = monotonic() + _ASK_AGAIN
+            self._ask_at = monotonic() + _ASK_AGAIN
         else:
             self._connection.post(self._over, error)
 
@@ -177,7 +193,7 @@ class Assignment:
         try:
             queue, rows = message.fields[:2]
             extend, ahead = self.extend, clock_ahead(message.fields)
-            return [Job.delivered(queue, row, epoch, extend, ahead) for row in rows]
+            return [Job.delivered(queue, row, epoch, extend, self.tell, ahead) for row in rows]
         except (TypeError, ValueError) as error:
             raise BadFrames(f"a DELIVER can't be read: {error}") from error
 
@@ -194,6 +210,8 @@ class Assignment:
         while verdicts and len(batch) < MESSAGE_VERDICTS and size < MESSAGE_BYTES:
             verdict = verdicts.popleft()
             if verdict.job.epoch == epoch:
+                if self._told:  # it is over
+                    self._told.pop(verdict.job.receipt, None)
                 batch.append(verdict)
                 size += verdict.size
             else:
@@ -211,6 +229,16 @@ class Assignment:
         self._settling += 1
         spans = [(at, verdict.span) for at, verdict in enumerate(batch) if verdict.span is not None]
         self._connection.request(wire.SETTLE, [each.row for each in batch], answered=answered)
+
+    def _send_progress(self) -> None:
+        self._tell_at = monotonic() + _TELL_EACH
+        rows: list[list[Any]] = []
+        while self._told and len(rows) < MESSAGE_VERDICTS:
+            receipt, (job, told) = self._told.popitem()
+            if job.epoch == self._connection.epoch:
+                rows.append([receipt, *told])
+        if rows:
+            self._connection.request(wire.PROGRESS, rows, answered=_told)
 
     def _note_refused(self, batch: list[Verdict], value: Any, error: SluiceError | None) -> None:
         if error is not None:
@@ -247,3 +275,7 @@ class Assignment:
         for tell in self._idle:
             self._connection.post(tell)
         self._idle = []
+
+
+def _told(_value: Any, _error: SluiceError | None) -> None:
+    """Whatever it says: of a job that is another's by now nothing need be told."""

@@ -40,6 +40,10 @@ class PopAssignment(Assignment):
         """Refuse it."""
         never_extended(job, seconds)
 
+    def tell(self, job: Job, told: list[Any]) -> None:
+        """Do nothing."""
+        untold(job, told)
+
     def delivered(self, message: wire.Message) -> None:
         """Take in the jobs of a DELIVER, also when stopping: nobody else has them."""
         if message.verb == wire.DELIVER:
@@ -93,3 +97,7 @@ class PopAssignment(Assignment):
 def never_extended(job: Job, _seconds: float) -> None:
     """What the ``extend`` of a popped job does."""
     raise LeaseLost(f"job {job.id} was popped: nobody waits for it, so there is nothing to extend")
+
+
+def untold(_job: Job, _told: list[Any]) -> None:
+    """What the ``progress`` of a popped job does: nobody can see it any more."""

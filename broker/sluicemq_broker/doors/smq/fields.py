@@ -15,6 +15,8 @@ Fields = list[Any]
 LONGEST_DELAY: Final = TEN_YEARS
 
 _VERDICTS: Final = frozenset({wire.COMMIT, wire.ROLLBACK, wire.REJECT, wire.RELEASE})
+#: Whole numbers up to here are the same in every language.
+_FARTHEST: Final = 2**53
 _NO_HEADERS: Final[dict[str, Any]] = {}
 
 
@@ -69,6 +71,20 @@ def _onward(entry: Any) -> Onward:
         case [str() as queue, (None | bytes()) as payload, (None | dict()) as headers]:
             return Onward(queue, payload, headers or _NO_HEADERS)
     raise BadFrames("where a job goes on is [queue, payload as bin or nil, headers or nil]")
+
+
+def progress_entry(entry: Any) -> tuple[bytes, float, float | None, str]:
+    """Receipt, done, total and note of one job of a PROGRESS."""
+    match entry:
+        case [
+            bytes() as receipt,
+            int() | float() as done,
+            None | int() | float() as total,
+            None | str() as note,
+        ]:
+            if all(abs(each) <= _FARTHEST for each in (done, total or 0)):
+                return receipt, done, total, (note or "")[: wire.MOST_NOTE]
+    raise BadFrames("a job in a PROGRESS is [receipt, done, total or nil, note or nil], numbers up to 2**53")
 
 
 def ready_options(rest: Fields) -> tuple[bool, bool, bool]:

@@ -110,7 +110,8 @@ class Results:
             asked = heappop(self._deadlines)[2]
             if asked in self._asked:
                 asked.forget()
-                self.answered(asked, Timeout(f"job {asked.job_id} has not ended yet: ask again"))
+                so_far = f" ({asked.progress})" if asked.progress else ""
+                self.answered(asked, Timeout(f"job {asked.job_id} has not ended yet{so_far}: ask again"))
         if self._deadlines:
             self._set_timer()
 
@@ -118,7 +119,7 @@ class Results:
 class _Asked:
     """One question: which request, which job, how long."""
 
-    __slots__ = ("deadline", "job_id", "number", "queue", "results")
+    __slots__ = ("deadline", "job_id", "number", "progress", "queue", "results")
 
     def __init__(self, results: Results, number: int, queue: Queue, job_id: str, deadline: float) -> None:
         self.results = results
@@ -126,13 +127,15 @@ class _Asked:
         self.queue = queue
         self.job_id = job_id
         self.deadline = deadline
+        self.progress = ""
 
     def answer(self, outcome: bytes | SluiceError) -> None:
         """The job has ended, or is not there."""
         self.results.answered(self, outcome)
 
-    def on_its_way(self) -> None:
+    def on_its_way(self, progress: str) -> None:
         """It has not ended yet."""
+        self.progress = progress
         self.results.on_its_way(self)
 
     def forget(self) -> None:

@@ -31,6 +31,7 @@ from sluicemq_broker.doors.smq.fields import (
     check_id,
     listed,
     patience,
+    progress_entry,
     ready_options,
     take,
     verdict_entry,
@@ -312,6 +313,19 @@ class Session:
                 problems[at] = _void()
         self.send(wire.OK, number, listed(problems))
 
+    def _progress(self, number: int, fields: Fields) -> None:
+        (entries,) = take(fields, list)
+        if len(entries) > MOST_AT_ONCE:
+            raise BadFrames(f"a PROGRESS has at most {MOST_AT_ONCE} jobs, this one has {len(entries)}")
+        told = [progress_entry(entry) for entry in entries]
+        workers = self._assignments.with_receipts(receipt for receipt, *_ in told)
+        problems: dict[int, SluiceError] = {}
+        for at, (receipt, done, total, note) in enumerate(told):
+            worker = workers.get(receipt)
+            if not (worker and worker.queue.tell_progress(receipt, worker, done, total, note)):
+                problems[at] = _void()
+        self.send(wire.OK, number, listed(problems))
+
     def _result(self, number: int, fields: Fields) -> None:
         name, job_id, wait = take(fields, str, str, int | float)
         if not 0 <= wait <= LONGEST_DELAY:
@@ -405,6 +419,7 @@ _HANDLERS: Final[dict[bytes, Callable[[Session, int, Fields], None]]] = {
     wire.READY: Session._ready,  # noqa: SLF001
     wire.SETTLE: Session._settle,  # noqa: SLF001
     wire.EXTEND: Session._extend,  # noqa: SLF001
+    wire.PROGRESS: Session._progress,  # noqa: SLF001
     wire.RESULT: Session._result,  # noqa: SLF001
     wire.PUBLISH: Session._publish,  # noqa: SLF001
     wire.READ: Session._read,  # noqa: SLF001

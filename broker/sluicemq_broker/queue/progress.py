@@ -1,0 +1,53 @@
+"""How far running jobs are, as their workers say: written about once a second, only the newest of each.
+
+``kill -9`` before the write, or a lost reply: what was said last is told no more, and nothing else is lost.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sluicemq_broker.queue.context import Context
+from sluicemq_broker.queue.dispatch import Dispatch
+from sluicemq_broker.queue.worker import Worker
+from sluicemq_broker.runtime import Batcher
+from sluicemq_broker.store import Progressed, QueueStore
+
+#: Seconds from one statement to the next, for all jobs of a queue together.
+_EACH: Final = 1.0
+_MOST: Final = 1000  # jobs in a statement
+
+
+class JobsProgress:
+    """The progress of the jobs of one queue; who says nothing of it costs nothing."""
+
+    def __init__(self, store: QueueStore, context: Context, dispatch: Dispatch) -> None:
+        self._store = store
+        self._deliveries = dispatch.deliveries
+        self._clock = context.clock
+        self._timer = context.timer
+        self._retry = context.retry
+        self._written = 0.0
+        self._newest: dict[bytes, Progressed] = {}
+        self._batcher: Batcher[bytes] = Batcher(self._write, size=_MOST, gather=self._gather)
+
+    def tell(self, receipt: bytes, worker: Worker, done: float, total: float | None, note: str) -> bool:
+        """The job of this delivery is so far; False if this worker does not have it (any more)."""
+        delivery = self._deliveries.at(receipt, worker)
+        if delivery is None:
+            return False
+        waits = receipt in self._newest
+        self._newest[receipt] = Progressed(delivery.job, done, total, note, self._clock.now())
+        if not waits:
+            self._batcher.add(receipt)
+        return True
+
+    def _gather(self, _waiting: int) -> None:
+        if (early := self._written + _EACH - self._timer.now()) > 0:
+            self._timer.sleep(early)
+
+    def _write(self, receipts: list[bytes]) -> None:
+        self._written = self._timer.now()
+        told = [self._newest.pop(each) for each in receipts]
+        if not self._retry.over:  # a broker that stops has more important things to write
+            self._retry.run(lambda: self._store.note_progress(told))

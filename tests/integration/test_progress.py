@@ -1,0 +1,99 @@
+"""How far running jobs are: told by their workers, seen by whoever looks."""
+
+from __future__ import annotations
+
+import threading
+from itertools import takewhile
+from typing import Any
+
+import pytest
+
+from jobs import NOW, a_job, stored
+from launcher import wait_until
+from own_queue import SECONDS, OwnQueue, written
+from sluicemq import Job, Timeout, Worker, wire
+from sluicemq_broker.store import Progressed, QueueStore
+
+
+def progress(jobs: OwnQueue, job_id: str) -> Any:
+    """As it is shown, without its time."""
+    shown = jobs.show(job_id).get("progress")
+    return shown and {key: value for key, value in shown.items() if key != "at"}
+
+
+def test_what_a_handler_says_last_is_shown_and_told_to_who_asks_for_the_result(jobs: OwnQueue) -> None:
+    # Given
+    go_on = threading.Event()
+
+    def handle(job: Job) -> bytes:
+        for done in range(1, 8):
+            job.progress(done, 10, f"page {done}")
+        assert go_on.wait(SECONDS)
+        return b"all"
+
+    job_id = jobs.push(b"x", keep_done=60)
+    with Worker(jobs.endpoint, jobs.queue, handle):
+        # Then
+        expected = {"done": 7, "total": 10, "note": "page 7", "attempt": 1}
+        wait_until(lambda: progress(jobs, job_id) == expected, what="the newest")
+        with pytest.raises(Timeout, match=r"has not ended yet \(7 of 10, page 7\)"):
+            jobs.client.result(jobs.queue, job_id)
+        go_on.set()
+        wait_until(lambda: jobs.state(job_id) == "done")
+    assert progress(jobs, job_id) == expected
+
+
+def test_a_thousand_words_are_a_few_statements(jobs: OwnQueue) -> None:
+    said = threading.Event()
+
+    def handle(job: Job) -> None:
+        for done in range(1000):
+            job.progress(done)
+        said.set()
+        wait_until(lambda: (progress(jobs, job.id) or {}).get("done") == 999)
+
+    with jobs.collection.watch() as changes:
+        jobs.push(b"x")
+        with Worker(jobs.endpoint, jobs.queue, handle):
+            assert said.wait(SECONDS)
+            seen = list(takewhile(lambda change: change["operationType"] != "delete", written(changes)))
+    updates = [change.get("updateDescription", {}).get("updatedFields", {}) for change in seen]
+    assert 1 <= sum("progress" in each for each in updates) <= 3
+
+
+def test_of_a_job_that_is_another_workers_nothing_is_noted(jobs: OwnQueue) -> None:
+    jobs.push(b"x", visibility_timeout=0.5, max_attempts=9)
+    worker, job = jobs.stranger()
+    receipt, job_id = job[0], job[1]
+    assert worker.ask(wire.PROGRESS, [[receipt, 1, 4, None]]).fields == [[]]
+    wait_until(lambda: progress(jobs, job_id) == {"done": 1, "total": 4, "attempt": 1})
+    wait_until(lambda: worker.ask(wire.PROGRESS, [[receipt, 2, 4, None]]).fields != [[]], SECONDS)
+    (problem,) = worker.ask(wire.PROGRESS, [[receipt, 2, 4, None]]).fields[0]
+    assert problem[:2] == [0, "LEASE_LOST"]
+
+
+def test_a_claimed_job_tells_it_too(jobs: OwnQueue) -> None:
+    job_id = jobs.push(b"x")
+    job = jobs.take()
+    job.progress(0.5, note="half")
+    wait_until(lambda: progress(jobs, job_id) == {"done": 0.5, "note": "half", "attempt": 1})
+    job.commit()
+
+
+@pytest.mark.parametrize(
+    "entry", [[b"r"], [b"r", "1", None, None], [b"r", 1, None, 7], [b"r", 2**60, None, None], "r"]
+)
+def test_what_is_no_progress_is_refused(jobs: OwnQueue, entry: Any) -> None:
+    answer = jobs.broker.smq().ask(wire.PROGRESS, [entry])
+    assert (answer.verb, answer.fields[0]) == (wire.ERROR, "BAD_FRAMES")
+
+
+def test_it_is_fenced_by_the_hold(store: QueueStore) -> None:
+    store.push([a_job("a"), a_job("b")], NOW)
+    first, second = store.reserve(2, NOW, "worker", 1).jobs
+    store.release([first])
+    again = store.reserve(1, NOW, "worker", 2).jobs[0]
+    told = [Progressed(job, 1, None, "", NOW) for job in (first, second)]
+    assert store.note_progress(told) == 1
+    assert "progress" not in stored(store, again.id)
+    assert stored(store, "b")["progress"]["done"] == 1
