@@ -10,9 +10,14 @@ from datetime import timedelta
 
 
 class SluiceError(Exception):
-    """Base of all errors; ``code`` is what goes over the wire."""
+    """Base of all errors; ``code`` is what goes over the wire, with ``detail`` where there is some."""
 
     code = "UNAVAILABLE"
+
+    @property
+    def detail(self) -> str:
+        """What the other side makes the error's own attribute of; empty: nothing."""
+        return ""
 
 
 class BadFrames(SluiceError):
@@ -96,6 +101,11 @@ class Duplicate(SluiceError):
         super().__init__(message)
         self.id = id
 
+    @property
+    def detail(self) -> str:
+        """That id."""
+        return self.id
+
 
 class NotFound(SluiceError):
     """There is no such job or queue."""
@@ -124,6 +134,11 @@ class Conflict(SluiceError):
         super().__init__(message)
         self.last = last
 
+    @property
+    def detail(self) -> str:
+        """That number."""
+        return str(self.last)
+
 
 class Gap(SluiceError):
     """Messages ``first`` to ``last`` of a stream are gone: they were removed before this reader had them."""
@@ -145,6 +160,16 @@ class Held(SluiceError):
     """A subscription is held by another, or for another kind of work; the text says by whom."""
 
     code = "HELD"
+
+    def __init__(self, message: str = "", kind: str = "") -> None:
+        super().__init__(message)
+        self.kind = kind
+        """Of work, that it is held for."""
+
+    @property
+    def detail(self) -> str:
+        """That kind."""
+        return self.kind
 
 
 class Unavailable(SluiceError):
@@ -216,11 +241,14 @@ _BY_CODE = {kind.code: kind for kind in SluiceError.__subclasses__()}
 def from_code(code: str, message: str, detail: str = "") -> SluiceError:
     """The exception for a wire code; an unknown code (a newer broker's) keeps its name in the text.
 
-    ``detail``: the job that a :class:`Duplicate` speaks of, the last number that a :class:`Conflict` does.
+    ``detail``: the job that a :class:`Duplicate` speaks of, the last number that a :class:`Conflict` does,
+    the kind of work of a :class:`Held`.
     """
     if code == Duplicate.code:
         return Duplicate(message, detail)
     if code == Conflict.code:
         return Conflict(message, int(detail) if detail.isdecimal() else 0)
+    if code == Held.code:
+        return Held(message, detail)
     kind = _BY_CODE.get(code)
     return kind(message) if kind else SluiceError(f"{code}: {message}")

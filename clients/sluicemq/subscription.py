@@ -215,6 +215,8 @@ class Subscription:
         epoch = self._connection.epoch
         try:
             ended = self._work(hold, epoch)
+            if ended or self._stop.is_set():
+                self._release(hold)
         except LeaseLost:
             native.log.warning("subscription %s of stream %s: another has taken over", self.name, self.stream)
             return False
@@ -222,8 +224,6 @@ class Subscription:
             native.log.warning("subscription %s of stream %s: %s", self.name, self.stream, error)
             self._stop.wait(_STANDBY)
             return False
-        if ended or self._stop.is_set():
-            self._release(hold)
         return ended
 
     def _hold(self) -> Hold | None:
@@ -234,7 +234,7 @@ class Subscription:
                 self.position = found["watermark"]
                 return Hold(found["fence"], found["watermark"])
             except Held as error:
-                if not self._waits or not self._stands_by():
+                if not self._waits or error.kind != self.kind:
                     raise
                 native.log.debug("standing by: %s", error)
                 self._stop.wait(_STANDBY)
@@ -242,12 +242,6 @@ class Subscription:
                 native.log.warning("subscription %s of stream %s: %s", self.name, self.stream, error)
                 self._stop.wait(_STANDBY)
         return None
-
-    def _stands_by(self) -> bool:
-        """Whether who holds it is of the same kind."""
-        rows = self._ask(wire.SUBS, self.stream)
-        held = next((row for row in rows if row["name"] == self.name), None)
-        return held is None or held["kind"] in (None, self.kind)
 
     def _work(self, hold: Hold, epoch: int) -> bool:
         """True: at the end; False: stopped, or the connection has ended, with which the hold has."""
@@ -263,7 +257,7 @@ class Subscription:
                     self._again(self._handler, Batch(messages, hold.fence, reader.newest))
                 ended = reader.ended
                 if messages or ended or reader.passed - self.position >= _PASSED:
-                    self._mark(hold, reader.passed)
+                    self._mark(hold, epoch, reader.passed)
                 if ended:
                     return True
         return False
@@ -284,12 +278,20 @@ class Subscription:
                     raise Unavailable(f"stopped before a handler that fails was through: {error}") from error
                 pause = min(_LONGEST_PAUSE, 2 * pause)
 
-    def _mark(self, hold: Hold, watermark: int) -> None:
-        """Store it, for as long as it takes: what was worked on must not be worked on again."""
-        if watermark <= self.position:
-            return
-        self._ask(wire.MARK, self.stream, self.name, hold.fence, watermark)
-        self.position = watermark
+    def _mark(self, hold: Hold, epoch: int, watermark: int) -> None:
+        """Store it, again and again while the hold lasts: what was worked on should not be worked on twice.
+
+        Raises what ends the hold; the batch comes again then, at whoever holds it next.
+        """
+        while watermark > self.position:
+            try:
+                self._ask(wire.MARK, self.stream, self.name, hold.fence, watermark)
+                self.position = watermark
+            except (Timeout, Unavailable) as error:
+                if self._connection.epoch != epoch or not self._connection.greeted or self._stop.is_set():
+                    raise
+                native.log.warning("subscription %s of stream %s: %s", self.name, self.stream, error)
+                self._stop.wait(_STANDBY)
 
     def _release(self, hold: Hold) -> None:
         self._ask(wire.FREE, self.stream, self.name, hold.fence)

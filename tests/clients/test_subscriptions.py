@@ -12,7 +12,7 @@ import pytest
 from launcher import TIMEOUT, wait_until
 from own_queue import quick_broker
 from plain_clients import BrokerUnderTest
-from sluicemq import Batch, Client, Gap, Held, LeaseLost, Publisher, Subscription, wire
+from sluicemq import Batch, Client, Gap, Held, LeaseLost, Publisher, Subscription, Timeout, wire
 from sluicemq.transport.connection import Connection
 from sluicemq.transport.questions import Questions
 
@@ -111,8 +111,9 @@ def test_messages_that_are_not_wanted_count_as_worked_on(endpoint: str, stream: 
 def test_one_of_another_kind_is_told_who_works(endpoint: str, stream: str, client: Client) -> None:
     with Worker(endpoint, stream):
         wait_until(lambda: row(client, stream)["kind"] == "update")
-        with pytest.raises(Held, match="'update'"):
+        with pytest.raises(Held, match="'update'") as held:
             Worker(endpoint, stream, kind="rebuild").subscription.run()
+        assert held.value.kind == "update"
 
 
 def test_one_of_the_same_kind_stands_by_and_takes_over(endpoint: str, stream: str, client: Client) -> None:
@@ -133,6 +134,27 @@ def test_or_is_told_at_once_if_it_does_not_want_to_wait(endpoint: str, stream: s
         wait_until(lambda: row(client, stream)["kind"] == "update")
         with pytest.raises(Held):
             Worker(endpoint, stream, wait=False).subscription.run()
+
+
+def test_a_watermark_that_is_not_answered_is_stored_again_and_no_batch_comes_twice(
+    endpoint: str, stream: str, client: Client
+) -> None:
+    worker, lost = Worker(endpoint, stream, batch=5), list[bytes]()
+    ask = worker.subscription._ask
+
+    def unanswered_once(verb: bytes, *fields: Any) -> Any:
+        answer = ask(verb, *fields)
+        if verb == wire.MARK and not lost:
+            lost.append(verb)
+            raise Timeout("no answer")
+        return answer
+
+    worker.subscription._ask = unanswered_once  # type: ignore[method-assign]
+    with worker:
+        wait_until(lambda: row(client, stream)["watermark"] == 10)
+    assert lost == [wire.MARK]
+    assert worker.seen == list(range(1, 11))
+    assert len(worker.fences) == 1
 
 
 def test_a_handler_that_fails_is_given_the_same_batch_until_it_does_not(endpoint: str, stream: str) -> None:

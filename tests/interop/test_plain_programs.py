@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from launcher import BrokerProcess, free_port, tcp, wait_until
-from sluicemq import Client
+from launcher import TIMEOUT, BrokerProcess, free_port, tcp, wait_until
+from sluicemq import Client, Publisher
 
 HERE = Path(__file__).parent
 CLIENTS = HERE.parents[1] / "clients"
@@ -30,8 +30,10 @@ def broker(mongo_uri: str) -> Iterator[BrokerProcess]:
     }
     queue = {"kind": "queue", "queue": "asked", "frontend": tcp(), "backend": tcp()}
     forwarder = {"kind": "forwarder", "frontend": tcp(), "backend": tcp()}
+    kept = {**forwarder, "stream": "prices", "envelope": "full"}
+    kept |= {"frontend": tcp(), "backend": tcp(), "replay": tcp()}
     with BrokerProcess(
-        mongo_uri, f"interop-{free_port()}", config={"devices": [explicit, queue, forwarder]}
+        mongo_uri, f"interop-{free_port()}", config={"devices": [explicit, queue, forwarder, kept]}
     ) as process:
         yield process
 
@@ -43,7 +45,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     subprocess.run(
         ["gcc", "-O2", "-Wall", "-Werror", str(HERE / "plain.c"), "-o", str(built), "-lzmq"], check=True
     )
-    for name in ("producer", "worker"):
+    for name in ("producer", "worker", "replay"):
         source, target = CLIENTS / "c" / f"{name}.c", folder / name
         subprocess.run(
             ["gcc", "-O2", "-Wall", "-Werror", str(source), "-o", str(target), "-lzmq"], check=True
@@ -54,6 +56,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
         "Python": [sys.executable, "-u", str(HERE / "plain.py")],
         "C producer": [str(folder / "producer")],
         "C worker": [str(folder / "worker")],
+        "C replay": [str(folder / "replay")],
         "Node producer": ["node", str(CLIENTS / "node" / "producer.js")],
         "Node worker": ["node", str(CLIENTS / "node" / "worker.js")],
     }
@@ -142,3 +145,22 @@ def test_the_smallest_clients_push_and_work(broker: BrokerProcess, start: Start,
     assert start(f"{language} producer", broker.doors["push"], "a", "b").wait(60) == 0
     pulling = start("Python", "pull", broker.doors["pull"])
     assert [line(pulling), line(pulling)] == ["a", "b"]
+
+
+def test_a_program_in_c_has_past_and_present_of_a_stream_without_a_hole(
+    broker: BrokerProcess, start: Start
+) -> None:
+    device = next(each for each in broker.devices if each.get("stream") == "prices")
+    with Publisher(broker.doors["smq"]) as publisher:
+        for number in range(1, 1501):  # more than one answer has
+            publisher.publish("prices", "eur", b"%d" % number)
+        publisher.flush()
+        wanted = 1510
+        program = start("C replay", device["backend"][0], device["replay"][0], "prices", str(wanted))
+        number = 1500
+        while program.poll() is None:  # whenever it has subscribed: what it has missed it asks for
+            number += 1
+            publisher.publish("prices", "usd", b"%d" % number).wait(TIMEOUT)
+    assert program.stdout
+    lines = [each.split() for each in program.stdout]
+    assert lines == [[str(at), "eur" if at <= 1500 else "usd", str(at)] for at in range(1, wanted + 1)]

@@ -101,7 +101,7 @@ class Subscriptions:
             raise
         if found.holder != holder:
             self._here.discard(holder.token)
-            raise Held(_held(found))
+            raise _held(found)
         return found
 
     def mark(self, stream: str, name: str, fence: int, watermark: int) -> None:
@@ -137,7 +137,7 @@ class Subscriptions:
         check_name(name)
         stands = self.store(found).seek(stream, name, self._number(found, watermark) or 0)
         if stands.kind is not None:
-            raise Held(_held(stands))
+            raise _held(stands)
 
     def delete(self, stream: str, name: str) -> None:
         """Forget it; raises :class:`Held`, or :class:`NotFound`."""
@@ -146,7 +146,7 @@ class Subscriptions:
             there = store.get(stream, name)
             if there is None:
                 raise NotFound(f"stream {stream!r} has no subscription {name!r}")
-            raise Held(_held(there))
+            raise _held(there)
 
     def listed(self, stream: str | None = None) -> list[dict[str, Any]]:
         """All, or those of one stream: how each stands, and how far behind it is."""
@@ -208,7 +208,11 @@ def _row(stream: Stream, each: Subscription, newest: int, now: float) -> dict[st
     }
 
 
-def _held(found: Subscription) -> str:
+def _held(found: Subscription) -> Held:
+    return Held(_who_holds(found), found.kind or "")
+
+
+def _who_holds(found: Subscription) -> str:
     what = f"subscription {found.name!r} of stream {found.stream!r} is held for {found.kind!r}"
     if found.holder:
         return f"{what} by {found.holder.who}"

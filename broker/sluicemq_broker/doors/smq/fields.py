@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from sluicemq import wire
-from sluicemq.errors import BadFrames, Duplicate, SluiceError
+from sluicemq.errors import BadFrames, SluiceError
 from sluicemq.options import LONGEST_ID, TEN_YEARS
 from sluicemq_broker.queue import Onward, Verdict
 
@@ -109,11 +109,13 @@ def patience(rest: Fields) -> float | None:
 
 def listed(problems: dict[int, SluiceError]) -> list[list[Any]]:
     """Refusals by position, as they are answered: ``[[position, code, text, id of a DUPLICATE], ...]``."""
-    return [
-        [at, error.code, str(error), *([error.id] if isinstance(error, Duplicate) else [])]
-        for at, error in sorted(problems.items())
-    ]
+    return [[at, *error_fields(error)] for at, error in sorted(problems.items())]
 
 
 def _name(kind: Any) -> str:
     return str(getattr(kind, "__name__", kind))
+
+
+def error_fields(error: SluiceError) -> list[str]:
+    """What stands for an error in an answer: its code, its text, and its detail where it has one."""
+    return [error.code, str(error), *([error.detail] if error.detail else [])]

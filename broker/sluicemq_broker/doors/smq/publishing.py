@@ -6,10 +6,10 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from sluicemq import wire
-from sluicemq.errors import BadFrames, BadTopic, Conflict, SluiceError, TooLarge, Unavailable
+from sluicemq.errors import BadFrames, BadTopic, SluiceError, TooLarge, Unavailable
 from sluicemq.options import LONGEST_ID
 from sluicemq.packed import LONGEST_TOPIC
-from sluicemq_broker.doors.smq.fields import Fields, take
+from sluicemq_broker.doors.smq.fields import Fields, error_fields, take
 from sluicemq_broker.runtime import Count, Counters
 from sluicemq_broker.streams import Batch, Expected, Stored, Stream, Streams, read_batch
 from sluicemq_devices.hub import Shares, Watermark
@@ -93,8 +93,7 @@ class Publishing:
             publisher.send(wire.OK, number, outcome.first, *there)
         else:
             self._counters.add(Count.of(outcome))
-            detail = [str(outcome.last)] if isinstance(outcome, Conflict) else []
-            publisher.send(wire.ERROR, number, outcome.code, str(outcome), *detail)
+            publisher.send(wire.ERROR, number, *error_fields(outcome))
         self._on_their_way.give(stream, messages.count, len(messages.packed))
 
 

@@ -29,6 +29,7 @@ from sluicemq_broker.doors.smq.fields import (
     LONGEST_DELAY,
     Fields,
     check_id,
+    error_fields,
     listed,
     patience,
     progress_entry,
@@ -389,7 +390,7 @@ class Session:
                 return
             self.send(wire.OK, number, value)
         except SluiceError as error:
-            self.send(wire.ERROR, number, error.code, str(error))
+            self.send(wire.ERROR, number, *error_fields(error))
         except Exception:  # the client must have an answer, whatever went wrong
             log.exception("an administrative request of %s failed", self.name)
             self.send(wire.ERROR, number, Unavailable.code, "the broker failed on this; its log says why")

@@ -1,0 +1,86 @@
+"""What reads of a stream cost MongoDB where ten million messages lie: a key or two, wherever they begin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from random import Random
+from secrets import token_hex
+from typing import Any
+
+import pytest
+from bson.int64 import Int64
+from pymongo import MongoClient
+from pymongo.write_concern import WriteConcern
+
+from integration.test_explain import Explainer, Plan
+from jobs import NOW
+from sluicemq_broker.store.documents import date
+from sluicemq_broker.store.streams import StreamStore
+
+MESSAGES = 10_000_000
+#: Messages a second, as their times say.
+PACE = 1000.0
+
+
+@pytest.fixture(scope="module")
+def explainer(mongo_uri: str) -> Iterator[Explainer]:
+    listener = Explainer(mongo_uri)
+    yield listener
+    listener.close()
+
+
+@pytest.fixture(scope="module", params=[4096, pytest.param(64, marks=pytest.mark.full)])
+def log(mongo_uri: str, explainer: Explainer, request: pytest.FixtureRequest) -> Iterator[StreamStore]:
+    """A stream of ten million messages, so many a segment; no more of them than a test needs is stored."""
+    name = f"test_{token_hex(6)}"
+    with MongoClient[dict[str, Any]](mongo_uri, event_listeners=[explainer]) as client:
+        log = StreamStore(client[name], "prices")
+        log.prepare(NOW)
+        fast = client[name].get_collection("stream.prices", write_concern=WriteConcern(1))
+        firsts = range(1, MESSAGES + 1, request.param)
+        for at in range(0, len(firsts), 10_000):
+            fast.insert_many([_segment(first, request.param) for first in firsts[at : at + 10_000]])
+        yield log
+        client.drop_database(name)
+
+
+def _segment(first: int, count: int) -> dict[str, Any]:
+    return {
+        "_id": Int64(first),
+        "count": count,
+        "at": date(NOW + first / PACE),
+        "size": 10 * count,
+        "total": Int64(10 * (first + count - 1)),
+        "mark": f"a:{first}",
+        "packed": b"",
+        "topics": [],
+    }
+
+
+def searched(plans: list[Plan]) -> list[Plan]:
+    """Without the look at the head, which is found by its ``_id``."""
+    return [each for each in plans if "IDHACK" not in each.stages and "EXPRESS" not in str(each.stages)]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_any_number_is_found_with_two_keys(log: StreamStore, explainer: Explainer, seed: int) -> None:
+    number = Random(seed).randrange(1, MESSAGES)
+    with explainer.plans() as plans:
+        page = log.read(number, 1)
+    assert page.segments[0].first <= number < page.segments[0].next
+    assert sum(each.keys for each in searched(plans)) <= 2
+    assert all("IXSCAN" in each.stages for each in searched(plans))
+
+
+def test_a_time_is_found_with_a_key_or_two_for_each_half(log: StreamStore, explainer: Explainer) -> None:
+    with explainer.plans() as plans:
+        found = log.since(NOW + MESSAGES / 2 / PACE)
+    assert abs(found - MESSAGES / 2) <= 4096
+    assert len(plans) <= 2 * 24  # halves of ten million, and their ends
+    assert all(each.keys <= 2 for each in plans)
+
+
+def test_the_end_is_found_with_one_key(log: StreamStore, explainer: Explainer) -> None:
+    with explainer.plans() as plans:
+        assert log.tail().next > MESSAGES
+    assert [each.keys for each in plans] == [1]
