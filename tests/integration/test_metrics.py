@@ -16,7 +16,7 @@ from prometheus_client.registry import CollectorRegistry
 from launcher import wait_until
 from own_queue import OwnQueue
 from plain_clients import BrokerUnderTest
-from sluicemq import Worker
+from sluicemq import Publisher, Worker
 from sluicemq_broker.http import metrics
 from sluicemq_broker.http.metrics import MOST_QUEUES, OTHERS, name_of
 from sluicemq_broker.runtime.counts import Count, Gauge, Timing
@@ -88,9 +88,35 @@ def test_how_the_broker_its_queues_and_its_devices_stand_is_told(web: Web, jobs:
     assert seen.value("sluicemq_brokers") >= 1
     assert seen.value("sluicemq_connections") >= 1
     assert seen.value("sluicemq_hub_turns_total") > 0
+    assert seen.value("sluicemq_hub_delay_seconds_count") > 0
     assert seen.value("process_resident_memory_bytes") > 0
     assert seen.value("process_open_fds") > 0
     assert seen.value("sluicemq_device_connections", device="0", kind="queue", queue="serves") >= 0
+
+
+def test_streams_count_and_subscriptions_tell_how_far_they_are_behind(web: Web, jobs: OwnQueue) -> None:
+    # Given
+    stream = f"stream-{jobs.queue}"
+    with Publisher(jobs.endpoint) as publisher:
+        for _ in range(5):
+            publisher.publish(stream, "a", b"message")
+    jobs.client.seek(stream, "sums", 2)
+    # Then
+    behind = {"stream": stream, "subscription": "sums"}
+    seen = wait_until(
+        lambda: (
+            (found := scrape(web)).value("sluicemq_subscription_behind_messages", **behind) == 3 and found
+        ),
+        what="a look",
+    )
+    assert seen.value("sluicemq_subscription_behind_seconds", **behind) > 0
+    assert seen.value("sluicemq_subscription_held", **behind) == 0
+    assert seen.value("sluicemq_published_total", stream=stream) == 5
+    assert seen.value("sluicemq_published_bytes_total", stream=stream) >= 5 * len(b"message")
+    # And once it has read all
+    jobs.client.seek(stream, "sums", 5)
+    wait_until(lambda: scrape(web).value("sluicemq_subscription_behind_messages", **behind) == 0)
+    jobs.client.forget(stream, "sums")
 
 
 def test_the_older_form_is_given_to_whoever_does_not_ask_for_the_new_one(web: Web) -> None:
@@ -135,6 +161,9 @@ class Everything:
         gauges = dict.fromkeys(map(str, Gauge), 1)
         return [{"name": name, "paused": ["intake"], **gauges} for name in self.names]
 
+    def lags(self) -> list[dict[str, Any]]:
+        return [{"stream": "prices", "name": "sums", "behind": 1, "seconds_behind": 1.0, "holder": "me"}]
+
     def devices(self) -> list[dict[str, Any]]:
         counted = dict.fromkeys(DeviceCount, 1)
         return [
@@ -142,7 +171,7 @@ class Everything:
         ]
 
 
-_LABELS = ("le", "queue", "stream", "state", "command", "what", "device", "kind", "version")
+_LABELS = ("le", "queue", "stream", "subscription", "state", "command", "what", "device", "kind", "version")
 
 
 def test_names_are_as_promtool_wants_them(everything: Scrape) -> None:

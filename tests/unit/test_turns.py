@@ -12,7 +12,8 @@ from gevent import socket as sockets
 from gevent.event import Event
 
 from sluicemq_broker.runtime.counters import Counters
-from sluicemq_broker.runtime.turns import SLOW, Turns
+from sluicemq_broker.runtime.counts import Timing
+from sluicemq_broker.runtime.turns import LOOK, SLOW, Turns
 
 LONG = 0.02
 
@@ -112,3 +113,13 @@ def test_starting_and_stopping_twice_is_harmless(counters: Counters) -> None:
         watch.stop()
         watch.stop()
     assert watch.take() == (0.0, 0.0)
+
+
+def test_by_how_much_a_timer_comes_late_is_measured(counters: Counters, turns: Turns) -> None:
+    # Given: a hub that can do nothing else until after the timer is due
+    compute(LOOK + LONG)
+    # When
+    gevent.sleep(0.001)
+    # Then
+    assert counters.timings[Timing.HUB_DELAY].sum >= LONG / 2
+    assert sum(counters.timings[Timing.HUB_DELAY].counts) == 1

@@ -43,6 +43,7 @@ _TURN: Final = 500
 _PREFIX: Final = "sluicemq_"
 #: What would have the name of another figure.
 _NAMES: Final[dict[Metric, str]] = {Count.JOBS_REFUSED: "push_jobs_refused", Gauge.FULL: "is_full"}
+_OF_NO_JOB: Final = {Timing.STATEMENT: "mongodb_statement", Timing.HUB_DELAY: str(Timing.HUB_DELAY)}
 _STATES: Final = frozenset(COUNTED_STATES)
 
 
@@ -66,6 +67,9 @@ class Figures(Protocol):
 
     def devices(self) -> list[dict[str, Any]]:
         """How the devices stand."""
+
+    def lags(self) -> list[dict[str, Any]]:
+        """How far subscriptions are behind."""
 
 
 class Metrics:
@@ -98,7 +102,7 @@ def name_of(figure: Metric) -> str:
     if figure.unit in ("jobs", "ms") and "jobs" not in name:
         name = f"jobs_{name}"
     if isinstance(figure, Timing):
-        name = "mongodb_statement" if figure is Timing.STATEMENT else f"job_{name}"
+        name = _OF_NO_JOB.get(figure, f"job_{name}")
     if isinstance(figure, Gauge) and figure.labels:
         name = f"queue_{name}"
     return _PREFIX + name + ("_seconds" if figure.unit in ("s", "ms") else "")
@@ -119,6 +123,7 @@ class _Collector(Collector):
             _gauges(figures.gauges()),
             _queues(figures.kept()),
             _devices(figures.devices()),
+            _subscriptions(figures.lags()),
         ):
             for family in families:
                 yield family
@@ -233,4 +238,21 @@ _OF_DEVICES: Final = {
     "held_bytes": ("held_bytes", "their bytes"),
     "unsettled": ("unsettled_jobs", "jobs at its workers without a verdict"),
     "shut": ("shut", "1 while its producers are not read"),
+}
+
+
+def _subscriptions(rows: list[dict[str, Any]]) -> Iterator[Family]:
+    for key, (name, text) in _OF_SUBSCRIPTIONS.items():
+        family = GaugeMetricFamily(f"{_PREFIX}subscription_{name}", text, labels=["stream", "subscription"])
+        for row in rows[:MOST_QUEUES]:
+            family.add_metric(
+                [row["stream"], row["name"]], float(bool(row[key]) if key == "holder" else row[key])
+            )
+        yield family
+
+
+_OF_SUBSCRIPTIONS: Final = {
+    "behind": ("behind_messages", "messages of its stream that it has not read"),
+    "seconds_behind": ("behind_seconds", "since the oldest of them was stored; 0: there is none"),
+    "holder": ("held", "1 while somebody holds it"),
 }

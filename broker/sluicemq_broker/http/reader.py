@@ -14,6 +14,7 @@ from sluicemq_broker.http.snapshots import Snapshot
 from sluicemq_broker.queue import Census, Context, History, Queues, Series
 from sluicemq_broker.runtime import Counters, Gauge, Histogram, Timing, Turns
 from sluicemq_broker.store import StoreState
+from sluicemq_broker.streams import Lags
 
 
 class Reader:
@@ -31,6 +32,7 @@ class Reader:
         store: StoreState,
         health: Health,
         streams: StreamSide,
+        lags: Lags,
         routes: Sequence[RouteSettings],
         context: Context,
         history: History,
@@ -52,6 +54,7 @@ class Reader:
         self._store = store
         self._health = health
         self._streams = streams
+        self._lags = lags
         self._routes = routes
         self._clock = context.clock
         self._owners = context.owners
@@ -108,6 +111,10 @@ class Reader:
             {"name": each.name, **each.describe(), **each.figures(), "counted": each.counted()}
             for each in self._devices
         ]
+
+    def lags(self) -> list[dict[str, Any]]:
+        """How far subscriptions are behind, as of the last look."""
+        return self._lags.rows
 
     def counters(self) -> dict[str, int]:
         """What the broker has counted since its start."""

@@ -25,7 +25,7 @@ from sluicemq_broker.process.duties import Duty, poll
 from sluicemq_broker.process.foundation import Foundation
 from sluicemq_broker.process.jobs import Jobs
 from sluicemq_broker.store import SubscriptionStore
-from sluicemq_broker.streams import Stream, StreamContext, Streams, Subscriptions
+from sluicemq_broker.streams import Lags, Stream, StreamContext, Streams, Subscriptions
 from sluicemq_devices.doors import Switchboard
 from sluicemq_devices.relays import Kind
 
@@ -57,6 +57,7 @@ class Doors:
         ground.bus.on(BusKind.STREAM, self._streams.told_stored)
         subscriptions = Subscriptions(self._streams, streaming, ground.owners, self._subscriptions_of)
         self._streams.keep(subscriptions.unread)
+        self._lags = Lags(subscriptions)
         self._devices = [self._device(each) for each in config.devices]
         jobs.history.follow("stream", self._of_streams, self._streams.database_name)
         jobs.history.follow("device", self._of_devices, lambda _name: settings.database)
@@ -90,6 +91,8 @@ class Doors:
         settings = self._ground.settings
         yield Duty("streams: what is kept of them", settings.lease, self._streams.sweep)
         yield poll("streams: a look for who waits, whatever was told", settings.poll, self._streams.look)
+        if self._http:
+            yield Duty("streams: how far subscriptions are behind", settings.lease, self._lags.look)
         yield Duty("heartbeats of library sessions", settings.heartbeat / 2, self._sessions.beat)
 
     def describe(self) -> dict[str, Any]:
@@ -196,6 +199,7 @@ class Doors:
             store=ground.store,
             health=health,
             streams=streams,
+            lags=self._lags,
             routes=self._config.routes,
             context=ground.context,
             history=jobs.history,

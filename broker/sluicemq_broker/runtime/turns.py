@@ -8,10 +8,12 @@ from typing import Any, Final
 from gevent import get_hub
 
 from sluicemq_broker.runtime.counters import Counters
-from sluicemq_broker.runtime.counts import Count
+from sluicemq_broker.runtime.counts import Count, Timing
 
 #: Seconds; a longer turn is counted as ``slow_turns`` and told to the log.
 SLOW: Final = 0.1
+#: Seconds between two looks at whether timers come in time.
+LOOK: Final = 0.25
 
 _FIRST, _LAST = 2, -2  # libev's priorities
 
@@ -25,7 +27,8 @@ class Turns:
     passed, ``longest``; of it ``longest_cpu`` is what this thread has computed, so that of a machine
     with other things to do, or a process that was stopped, is not taken for work.
 
-    1.2 us a turn, and a turn under load serves many clients.
+    1.2 us a turn, and a turn under load serves many clients. Beside that a timer, every :data:`LOOK`
+    seconds, tells by how much it came late (``hub_delay``), as it does for all.
     """
 
     def __init__(self, counters: Counters) -> None:
@@ -34,6 +37,7 @@ class Turns:
         self._began = 0.0
         self._cpu = 0.0
         self._watchers: list[Any] = []
+        self._due = 0.0
         self.count = 0
         """How many there were."""
         self.busy = 0.0
@@ -50,6 +54,9 @@ class Turns:
         self._began, self._cpu = time.monotonic(), time.thread_time()
         before_all.start(self._begin)
         after_all.start(self._end)
+        timer = loop.timer(LOOK, LOOK, ref=False)
+        self._watchers.append(timer)
+        self._wait(timer)
 
     def stop(self) -> None:
         """Measure no more; harmless before start, or twice."""
@@ -63,6 +70,14 @@ class Turns:
         longest = self._longest, self._longest_cpu
         self._longest = self._longest_cpu = 0.0
         return longest
+
+    def _wait(self, timer: Any) -> None:
+        self._due = time.monotonic() + LOOK
+        timer.again(self._look, timer, update=True)
+
+    def _look(self, timer: Any) -> None:
+        self._counters.took(Timing.HUB_DELAY, [max(0.0, time.monotonic() - self._due)])
+        self._wait(timer)
 
     def _begin(self) -> None:
         self._began = time.monotonic()

@@ -153,12 +153,26 @@ class Subscriptions:
         names = self._streams.names() if stream is None else [self._streams.get(stream).name]
         return [row for name in names for row in self._listed(self._streams.open(name))]
 
+    def known(self) -> list[dict[str, Any]]:
+        """The same of the streams that are known here: those that others have made are, after a sweep.
+
+        A statement for each database, and a few for each stream that has subscriptions.
+        """
+        found: dict[str, list[Subscription]] = {}
+        for store in {each.settings.database: self.store(each) for each in self._streams}.values():
+            for each in store.of():
+                found.setdefault(each.stream, []).append(each)
+        streams = ((self._streams.known(name), found[name]) for name in sorted(found))
+        return [row for stream, each in streams if stream for row in self._rows(stream, each)]
+
     def unread(self, stream: Stream) -> int | None:
         """The oldest message that some subscription of a stream has not read; None: there is none."""
         return min((each.watermark + 1 for each in self.store(stream).of(stream.name)), default=None)
 
     def _listed(self, stream: Stream) -> list[dict[str, Any]]:
-        found = self.store(stream).of(stream.name)
+        return self._rows(stream, self.store(stream).of(stream.name))
+
+    def _rows(self, stream: Stream, found: list[Subscription]) -> list[dict[str, Any]]:
         if not found:
             return []
         newest, now = stream.end() - 1, self._context.clock.now()
