@@ -65,6 +65,39 @@ with Producer(sys.argv[1]) as producer:
     assert int(finish(process)[0]) > 5
 
 
+def test_spans_end_where_greenlets_run_and_not_in_the_thread_that_gevent_does_not_know(
+    broker: StubBroker,
+) -> None:
+    # Given: an exporter that waits on what gevent has patched
+    process = run_patched(
+        """
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+class Slow(InMemorySpanExporter):
+    def export(self, spans):
+        gevent.sleep(0.001)
+        return super().export(spans)
+
+exporter = Slow()
+trace.set_tracer_provider(TracerProvider())
+trace.get_tracer_provider().add_span_processor(SimpleSpanProcessor(exporter))
+with Producer(sys.argv[1]) as producer:
+    producer.push("q", b"x").wait(60)
+worker = Worker(sys.argv[1], "q", lambda job: worker.stop() and None or b"done")
+worker.run()
+print(*sorted(span.name for span in exporter.get_finished_spans()), sep=",")
+""",
+        broker.endpoint,
+    )
+    # When
+    broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"x"])
+    # Then
+    assert finish(process) == ["commit q,process q,send q"]
+
+
 def test_heartbeats_go_on_while_the_whole_hub_is_blocked(broker: StubBroker) -> None:
     # Given: code that blocks the hub until it is told to go on, without any greenlet running
     process = run_patched(

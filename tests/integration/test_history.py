@@ -289,6 +289,21 @@ def test_a_day_is_removed_in_time(store: HistoryStore, documents: Database[dict[
     assert any("expireAfterSeconds" in each for each in documents["history"].index_information().values())
 
 
+def test_months_are_made_wherever_a_history_lies(broker: Broker, documents: Database[dict[str, Any]]) -> None:
+    """That of brokers and devices lies in the broker's own database, whether or not a queue does."""
+    # Given: what is counted is two days old
+    broker.count()
+    broker.later(FLUSH)
+    broker.clock.time += 3 * 86400
+    rolled: list[str] = []
+    broker.history._database = lambda name: rolled.append(name) or documents
+    # When
+    broker.history.roll_up()
+    # Then
+    assert "own" in rolled
+    assert documents["history_months"].count_documents({"subject": "broker"}) >= 1
+
+
 # --------------------------------------------------------------------- asking
 
 

@@ -70,6 +70,7 @@ class History:
         self._timer = context.timer
         self._counters = context.counters
         self._database = database
+        self._databases = {*queues.databases, own}
         self._host = host.replace("/", "_")
         self._kinds: dict[str, _Kind] = {}
         self.follow(QUEUE, lambda: ((each.name, each.counters.values) for each in queues), self._lies_in)
@@ -95,7 +96,7 @@ class History:
 
     def prepare(self) -> None:
         """Make the collections' indexes."""
-        for database in self._queues.databases:
+        for database in self._databases:
             self._store(database).prepare()
 
     def tick(self) -> None:
@@ -127,7 +128,7 @@ class History:
 
     def roll_up(self) -> None:
         """Every hour or so: days that are over go into their months, and old minutes go."""
-        for database in self._queues.databases:
+        for database in self._databases:
             while self._store(database).roll_up(day_of(self._clock.now())):
                 gevent.sleep(_MOMENT)
 
