@@ -346,3 +346,20 @@ def test_what_finds_no_peer_any_more_is_lost_with_the_connection_and_not_an_end_
         # Then
         assert link.broken()
         link.close()
+
+
+def test_a_connection_that_is_lost_is_said_and_so_is_that_it_is_there_again(
+    broker: StubBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    def said(words: str) -> bool:
+        return any(words in each.getMessage() for each in caplog.records)
+
+    broker.on[wire.QUEUES] = lambda _message: []
+    with Client(broker.endpoint, timeout=SECONDS) as client:
+        client.queues()
+        assert not said("there again")
+        broker.stop()
+        wait_until(lambda: said(f"connection to {broker.endpoint} lost"), what="the loss")
+        broker.start()
+        client.queues()
+        wait_until(lambda: said(f"connection to {broker.endpoint} is there again"), what="the return")

@@ -388,7 +388,12 @@ def test_a_thousand_idle_connections_are_held_and_the_door_serves(
 
 
 def test_a_door_that_connects_is_dialled_until_somebody_answers_and_again_after_an_end(
-    board: Switchboard, inbox: Inbox, notices: Notices, started: Started, clients: Clients
+    board: Switchboard,
+    inbox: Inbox,
+    notices: Notices,
+    started: Started,
+    clients: Clients,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     # Given an address where nobody is
     producer, end = clients.bind(zmq.PUSH)
@@ -405,6 +410,9 @@ def test_a_door_that_connects_is_dialled_until_somebody_answers_and_again_after_
         eventually(lambda wanted=text: [wanted] in inbox)
         producer.close()
         eventually(lambda: door.connections == 0)
+    # And the log says so each time
+    eventually(lambda: sum("connection is lost" in each.getMessage() for each in caplog.records) == 2)
+    assert sum(f"{end.address}: connected again" in each.getMessage() for each in caplog.records) == 2
 
 
 @pytest.mark.parametrize("mark", ["@", ">"])

@@ -218,3 +218,15 @@ def test_a_flood_of_strangers_is_a_few_lines_that_count_them_all() -> None:
     assert len(cut) < 100
     assert sum(1 + int((re.findall(r"and (\d+) more like it", line) or [0])[0]) for line in cut) == 300
     assert lines[-1] == "streamer: stopped after 0 messages, connections_cut 300"
+
+
+def test_what_a_line_is_about_is_with_it_also_where_it_comes_later(caplog: pytest.LogCaptureFixture) -> None:
+    def jobs() -> list[str]:
+        return [each.__dict__["job"] for each in caplog.records if each.name == "about"]
+
+    notices = Notices(logging.getLogger("about"))
+    for number in range(3):
+        notices.notice("dead", "a job is dead", about={"job": f"j{number}"})
+    assert jobs() == ["j0"]
+    notices.say_rest()
+    assert jobs() == ["j0", "j2"]

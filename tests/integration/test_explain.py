@@ -29,6 +29,7 @@ from sluicemq_broker.store.inspect import (
     collection,
     selects,
 )
+from sluicemq_broker.store.listing import Listing
 from sluicemq_broker.store.queue_store import QueueStore
 
 PRIORITIES, RESERVED, ENDED = 10, 1_500, 2_000
@@ -392,3 +393,76 @@ def test_a_peek_reads_no_more_than_it_shows(crowded: QueueStore, explainer: Expl
     assert len(shown) == 10
     assert "COLLSCAN" not in plans[0].stages
     assert plans[0].keys <= most
+
+
+# ------------------------------------------------------------- pages of the dashboard
+
+
+@pytest.mark.parametrize("state", ["ready", "scheduled"])
+def test_a_page_of_jobs_that_wait_reads_its_own_keys_however_far_behind_it_is(
+    crowded: QueueStore, explainer: Explainer, state: str
+) -> None:
+    # Given
+    listing, after = Listing(crowded.jobs.database), None
+    # When: across all priorities, a thousand at a time, and a small page far behind
+    with explainer.plans() as plans:
+        for limit in (25, 1000, 25):
+            page = listing.page("mail", state, limit, after, NOW)
+            after = page.next
+            assert len(page.jobs) == limit
+    # Then
+    assert sum(plan.returned for plan in plans) <= 1050 + 3
+    assert all("SORT" not in plan.stages and "COLLSCAN" not in plan.stages for plan in plans)
+    assert sum(plan.keys for plan in plans) <= 1.1 * 1050 + 4 * PRIORITIES
+
+
+def test_a_page_behind_the_last_job_of_a_priority_goes_on_with_the_next_one(
+    crowded: QueueStore, explainer: Explainer
+) -> None:
+    listing = Listing(crowded.jobs.database)
+    last = [5, round((NOW - 1) * 1000), 2**62]
+    with explainer.plans() as plans:
+        page = listing.page("mail", "ready", 25, last, NOW)
+    assert {each["priority"] for each in page.jobs} == {4}
+    assert sum(plan.keys for plan in plans) <= 25 * 1.1 + 3 * PRIORITIES
+
+
+@pytest.mark.parametrize("state", ["dead", "done"])
+def test_a_page_of_jobs_that_have_ended_reads_itself_and_what_ended_with_its_last_one(
+    crowded: QueueStore, explainer: Explainer, state: str
+) -> None:
+    listing, after = Listing(crowded.jobs.database), None
+    with explainer.plans() as plans:
+        for _ in range(4):
+            page = listing.ended("mail", state, DeadLetters(), 25, after, NOW + ENDED)
+            after = page.next
+            assert len(page.jobs) == 25
+    assert all("COLLSCAN" not in plan.stages for plan in plans)
+    assert [plan.documents for plan in plans[::2]] == [0] * 4  # where a page ends stands in the index alone
+    assert all(plan.documents <= 27 for plan in plans)
+    assert all(plan.keys <= 30 for plan in plans)
+
+
+def test_a_page_by_reason_looks_at_so_many_and_says_where_to_go_on(
+    crowded: QueueStore, explainer: Explainer
+) -> None:
+    listing = Listing(crowded.jobs.database)
+    with explainer.plans() as plans:
+        page = listing.ended("mail", "dead", DeadLetters(reason="no such"), 25, None, NOW + ENDED)
+        jobs = listing.with_ids("mail", "ended-10", 25, NOW)
+    assert page == ([], None)
+    assert jobs.jobs[0]["id"] == "ended-10"
+    assert all("COLLSCAN" not in plan.stages for plan in plans)
+    assert all(plan.documents <= ENDED // 2 for plan in plans)
+    assert plans[-1].documents <= 25
+
+
+def test_dead_letters_are_counted_by_their_own_keys(crowded: QueueStore, explainer: Explainer) -> None:
+    listing = Listing(crowded.jobs.database)
+    with explainer.plans() as plans:
+        counted = listing.count("mail", DeadLetters(since=NOW + 1000), NOW + ENDED)
+        reasons = listing.reasons("mail", DeadLetters(), NOW + ENDED)
+    assert counted == (ENDED // 4, True)
+    assert reasons == [{"reason": "", "count": 900}]
+    assert [plan.keys <= ENDED // 2 + 1 for plan in plans] == [True, True]
+    assert all("COLLSCAN" not in plan.stages for plan in plans)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import logging
 
 import pytest
 
+from sluicemq_broker.process.logs import FIELDS, _Json
 from sluicemq_broker.runtime.counters import Counters, QueueCounters
+from sluicemq_broker.runtime.counts import Count
 
 
 class Time:
@@ -97,3 +100,14 @@ def test_a_burst_right_after_the_start_is_no_endless_rate() -> None:
     counters = QueueCounters(Counters(), 1000.0)
     counters.add("committed", 50)
     assert counters.rates(1000.001)["committed"] == 50.0
+
+
+def test_a_line_about_a_queue_names_it_and_the_job_as_fields_of_json(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    queue = QueueCounters(Counters(), queue="mail")
+    about = {"job": "j1", "worker": "mailer web-1:7", "attempt": 5, "reason": "no such address"}
+    queue.notice(Count.DEAD, "job j1 is dead", about=about)
+    (record,) = caplog.records
+    line = json.loads(_Json().format(record))
+    assert {name: line[name] for name in FIELDS} == {"queue": "mail", **about}

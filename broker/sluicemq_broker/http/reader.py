@@ -65,7 +65,7 @@ class Reader:
         problems = {name: text for name, text in self._health.problems.items() if text}
         about = self._admin.about()
         return Snapshot(
-            self._census.kept(),
+            self._census.kept_in_turns(),
             {
                 "at": self._clock.now(),
                 "broker": {**about["broker"], "name": self._owners.name},

@@ -229,9 +229,10 @@ class Dispatch:
         """
         now = self._timer.now()
         for delivery in self.deliveries.never_answered(now):
-            self._counters.notice(
-                Count.WORKERS_HUNG_UP, f"worker {delivery.worker.name} never answered job {delivery.job.id}"
-            )
+            job, worker = delivery.job, delivery.worker.name
+            text = f"worker {worker} never answered job {job.id}"
+            about = {"job": job.id, "worker": worker, "attempt": job.attempts}
+            self._counters.notice(Count.WORKERS_HUNG_UP, text, about=about)
             delivery.worker.hang_up()
         late = self.deliveries.time_out(now)
         self._offer_workers_of(late)

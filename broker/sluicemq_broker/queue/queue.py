@@ -70,7 +70,7 @@ class Queue:
     ) -> None:
         self.name = name
         self.settings = settings
-        self.counters = QueueCounters(context.counters, context.timer.now())
+        self.counters = QueueCounters(context.counters, context.timer.now(), name)
         self.store = QueueStore(database, collection(name), _defaults(settings), self.counters.notice)
         self.paused: frozenset[str] = frozenset()
         self._gates: list[Callable[[], None]] = []

@@ -99,7 +99,8 @@ class Returns:
                 self._events.tell(event, now, [_told(each) for each in entries if each.dead == dead])
         for entry in entries:
             if entry.dead:
-                self._counters.notice(Count.DEAD, f"job {entry.job.id} is dead after {entry.reason!r}")
+                text = f"job {entry.job.id} is dead after {entry.reason!r}"
+                self._counters.notice(Count.DEAD, text, about=_told(entry))
                 why = Dead(f"job {entry.job.id} is dead: {entry.reason}")
                 shielded(self._answers.failed, entry.job.id, why)
         if any(entry.dead and entry.job.asked for entry in entries):

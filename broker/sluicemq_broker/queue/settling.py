@@ -175,7 +175,8 @@ class Settling:
         """A verdict that can't be carried out: its worker hears why, and the job goes back."""
         said.settlement.problems[said.position] = problem
         job_id, reason = said.delivery.job.id, f"{problem.code}: {problem}"
-        self._counters.notice(Count.of(problem), f"job {job_id} is rolled back: {problem}")
+        about = {"job": job_id, "worker": said.delivery.worker.name, "reason": reason}
+        self._counters.notice(Count.of(problem), f"job {job_id} is rolled back: {problem}", about=about)
         verdict = Verdict(said.delivery.receipt, wire.ROLLBACK, reason)
         self._return(said.delivery, verdict, said.settlement, said.position)
 

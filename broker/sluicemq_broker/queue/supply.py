@@ -351,7 +351,9 @@ class Supply:
         if claim.owner not in self._owners.mine():
             return  # declared dead meanwhile: others have these jobs
         for job_id in claim.died:
-            self._counters.notice(Count.DEAD, f"job {job_id} is dead: no attempt is left")
+            self._counters.notice(
+                Count.DEAD, f"job {job_id} is dead: no attempt is left", about={"job": job_id}
+            )
         self._demand.died(claim.died)
         self._ledger.claimed(bound, claim.jobs, more=claim.more)
         self._demand.stage(claim.jobs)

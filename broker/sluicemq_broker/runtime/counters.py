@@ -10,7 +10,7 @@ from typing import Final
 
 from sluicemq_broker.runtime.counts import Count, Timing
 from sluicemq_broker.runtime.histogram import Histogram
-from sluicemq_devices.hub import Notices
+from sluicemq_devices.hub import About, Notices
 
 #: Rates are taken over so many steps of so many seconds: a minute.
 _STEP: Final = 5.0
@@ -45,8 +45,9 @@ class Counters(Notices):
 class PartCounters(Counters):
     """What one part of the broker, as a stream, counts is also counted for the whole of it."""
 
-    def __init__(self, broker: Counters) -> None:
+    def __init__(self, broker: Counters, about: About | None = None) -> None:
         super().__init__()
+        self._about = about or {}
         self._broker = broker
 
     def add(self, name: str, count: int = 1) -> None:
@@ -54,17 +55,19 @@ class PartCounters(Counters):
         self.values[name] += count
         self._broker.add(name, count)
 
-    def notice(self, name: str, text: str, error: BaseException | None = None) -> None:
-        """Count something that somebody should hear of."""
+    def notice(
+        self, name: str, text: str, error: BaseException | None = None, about: About | None = None
+    ) -> None:
+        """Count something that somebody should hear of; its line in the log names that part."""
         self.values[name] += 1
-        self._broker.notice(name, text, error)
+        self._broker.notice(name, text, error, {**self._about, **(about or {})})
 
 
 class QueueCounters(PartCounters):
     """Those of a queue; and how fast it goes here."""
 
-    def __init__(self, broker: Counters, now: float = 0.0) -> None:
-        super().__init__(broker)
+    def __init__(self, broker: Counters, now: float = 0.0, queue: str = "") -> None:
+        super().__init__(broker, {"queue": queue} if queue else None)
         self._marks: deque[tuple[float, tuple[int, ...]]] = deque([(now, self._rated())], maxlen=_STEPS + 1)
 
     def took(self, timing: Timing, durations: Sequence[float]) -> None:

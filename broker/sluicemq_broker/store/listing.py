@@ -47,7 +47,7 @@ _SMALL: Final = 256
 _WINDOW: Final = 2_000
 _WINDOWS: Final = 3
 #: Milliseconds for a count, before a sample of so many jobs says about how many there are.
-_PATIENCE: Final = 200
+_PATIENCE: Final = 120
 _SAMPLE: Final = 900
 
 _ENDED: Final = (State.DONE, State.DEAD)

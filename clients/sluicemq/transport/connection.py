@@ -300,6 +300,8 @@ class Connection:
         self._heartbeat = float(hello.get("heartbeat", DEFAULT_HEARTBEAT))
         self._silence = float(hello.get("silence", DEFAULT_SILENCE))
         self.max_job_bytes = hello.get("max_job_bytes")
+        if self.epoch:
+            self.post(native.log.warning, "connection to %s is there again", self.endpoint)
         self.greeted, self.epoch, self._pause = True, self.epoch + 1, 0.0
         self._obstacle, self._tell_at = None, 0.0
         self._role.connected()

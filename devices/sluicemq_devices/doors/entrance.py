@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from functools import partial
@@ -14,6 +15,8 @@ from sluicemq_devices.doors import places
 from sluicemq_devices.doors.endpoints import Endpoint, tcp_address
 from sluicemq_devices.doors.switchboard import Switchboard
 from sluicemq_devices.hub import Mishap, nothing
+
+_log = logging.getLogger("devices")
 
 _BREATH = 0.1  # seconds before the next accept() after one that failed: no storm at the limit of files
 _BACKOFF = (0.1, 5.0)  # seconds between dials: first and longest
@@ -37,6 +40,7 @@ class Entrance:
         self._welcome = welcome
         self._kept = kept
         self._connections = 0
+        self._lost_at: float | None = None  # since when there is no connection, of an address that is dialled
         self._greenlet: gevent.Greenlet[..., None] | None = None
         self._listener: sockets.socket | None = None
         self._accepting = Event()
@@ -119,10 +123,17 @@ class Entrance:
             outside = places.connect(self._endpoint.address)
         except OSError as error:
             self._board.notice(Mishap.DIAL_FAILED, f"{self.address}: {error.strerror or error}")
+            self._lost_at = self._lost_at or time.monotonic()
             return
         ended = Event()
         if self._admit(outside, self.address, ended.set):
+            if self._lost_at is not None:
+                without = time.monotonic() - self._lost_at
+                _log.warning("%s: connected again, after %.1f s without", self.address, without)
+                self._lost_at = None
             ended.wait()
+            self._lost_at = time.monotonic()
+            _log.warning("%s: the connection is lost, and dialled again", self.address)
 
 
 def _tune(outside: sockets.socket) -> None:

@@ -3,13 +3,14 @@
 from sluicemq_devices.hub.callbacks import nothing, shielded
 from sluicemq_devices.hub.counts import DeviceCount, Metric, Mishap
 from sluicemq_devices.hub.flow import Shares, Watermark, boundless
-from sluicemq_devices.hub.notices import Notices
+from sluicemq_devices.hub.notices import About, Notices
 from sluicemq_devices.hub.spare_time import SpareTime
 from sluicemq_devices.hub.stderr import OneLine, unblock_stderr
 from sluicemq_devices.hub.turn_time import TurnTime
 from sluicemq_devices.hub.turns import in_turns
 
 __all__ = [
+    "About",
     "DeviceCount",
     "Metric",
     "Mishap",

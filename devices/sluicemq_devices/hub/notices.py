@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import gevent
+
+About = Mapping[str, object]
 
 _QUIET = 1.0  # seconds between two lines of one kind
 
@@ -24,37 +26,51 @@ class Notices:
         self._log = log
         self._quiet_until: dict[str, float] = {}
         self._unsaid: Counter[str] = Counter()
-        self._latest: dict[str, str] = {}  # of those unsaid
+        self._latest: dict[str, tuple[str, About | None]] = {}  # of those unsaid
         self._waiting = False
 
     def add(self, name: str, count: int = 1) -> None:
         """Count something that happens all the time."""
         self.values[name] += count
 
-    def notice(self, name: str, text: str, error: BaseException | None = None) -> None:
-        """Count something that somebody should hear of; an error is logged with its traceback."""
+    def notice(
+        self, name: str, text: str, error: BaseException | None = None, about: About | None = None
+    ) -> None:
+        """Count something that somebody should hear of; an error is logged with its traceback.
+
+        ``about``: what it is about (``queue``, ``job``, …), as fields of the line in the log.
+        """
         self.values[name] += 1
         now = self._now()
         if now < self._quiet_until.get(name, 0.0):
             self._unsaid[name] += 1
-            self._latest[name] = text
+            self._latest[name] = text, about
             self._say_later()
             return
-        self._say(name, text, self._unsaid.pop(name, 0), now, error)
+        self._say(name, text, self._unsaid.pop(name, 0), now, error, about)
 
     def say_rest(self) -> None:
         """Say what is unsaid: at the end."""
         for name in list(self._unsaid):
             self._say_latest(name, self._now())
 
-    def _say(self, name: str, text: str, more: int, now: float, error: BaseException | None = None) -> None:
+    def _say(
+        self,
+        name: str,
+        text: str,
+        more: int,
+        now: float,
+        error: BaseException | None = None,
+        about: About | None = None,
+    ) -> None:
         self._quiet_until[name] = now + _QUIET
         level = logging.ERROR if error else logging.WARNING
         count = f" (and {more} more like it)" if more else ""
-        self._log.log(level, "%s: %s%s", name, text, count, exc_info=error)
+        self._log.log(level, "%s: %s%s", name, text, count, exc_info=error, extra=about)
 
     def _say_latest(self, name: str, now: float) -> None:
-        self._say(name, self._latest.pop(name), self._unsaid.pop(name) - 1, now)
+        text, about = self._latest.pop(name)
+        self._say(name, text, self._unsaid.pop(name) - 1, now, about=about)
 
     def _say_later(self) -> None:
         if not self._waiting:

@@ -60,7 +60,7 @@ export class Live {
   /** Look at these queues: {sort, contains, offset, limit, reverse, only}. */
   look(view) {
     if (this.#source && JSON.stringify(view) === JSON.stringify(this.#view)) return;
-    this.#view = view;
+    this.#view = { ...view };
     this.#end();
     if (!document.hidden) this.#begin();
   }

@@ -1,0 +1,260 @@
+"""What the dashboard costs: ``python tests/bench/dashboards.py [--queues N] [--dead N] [--json]``.
+
+A broker with an embedded MongoDB has so many queues that hold a job each, and so many dead letters in one.
+First each page's questions are asked 10 times: what one takes, in milliseconds, and how many bytes come. Then
+jobs go from push to done with nobody looking and with a scrape a second and ten dashboards open, in turn:
+jobs a second, and the processor time that broker and mongod take for 1,000 jobs. Last, a broker that does
+nothing else is scraped and looked at: the share of a processor that this costs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import psutil
+from pymongo import MongoClient
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from launcher import BrokerProcess
+from sluicemq import Client, Producer, Worker
+
+TIMES, DASHBOARDS, ROUNDS = 10, 10, 3
+#: What is promised: milliseconds for a page, kilobytes that it moves, and the share of a processor.
+MILLISECONDS, KILOBYTES, SHARE = 300, 64, 0.02
+V1 = "/api/v1"
+_DEAD = f"{V1}/queues/letters/dead"
+_FIFTY = ",".join(f"q-{number:04}" for number in range(50))
+#: The questions of each page, as the dashboard asks them.
+PAGES = {
+    "overview": [f"{V1}/overview?sort=in&limit=8", f"{V1}/series/broker/*?span=month", f"{V1}/brokers"],
+    "queues": [f"{V1}/overview?sort=ready&limit=50", f"{V1}/recent?queue={_FIFTY}"],
+    "queue": [f"{V1}/overview?only=letters&limit=1", f"{V1}/queues/letters/jobs?state=dead&limit=25"],
+    "job": [f"{V1}/queues/letters/jobs/d-0001500?payload=65536"],
+    "find by id": [f"{V1}/queues/letters/jobs?id=d-00&limit=50"],
+    "dead": [f"{_DEAD}?limit=25", f"{_DEAD}/count", f"{_DEAD}/reasons"],
+    "dead, far behind": [f"{_DEAD}?limit=25&until=1000000100"],
+    "dead by reason": [f"{_DEAD}?limit=25&reason=rare", f"{_DEAD}/count?reason=rare"],
+    "workers": [f"{V1}/workers"],
+    "streams": [f"{V1}/streams"],
+    "the page itself": ["/", "/dashboard/app.js", "/dashboard/style.css", "/dashboard/uplot.min.js"],
+}  # fmt: skip
+
+
+def main() -> int:
+    """Measure, print, and return 1 if a page is above its bounds."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--queues", type=int, default=1000)
+    parser.add_argument("--dead", type=int, default=1_000_000)
+    parser.add_argument("--seconds", type=float, default=8.0)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--watch", help=argparse.SUPPRESS)
+    parser.add_argument("--scrapes", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.watch:
+        _watch(options.watch, scrapes=options.scrapes)
+    config = {"broker": {"max_queues": options.queues + 10, "log_level": "warning", "http": "127.0.0.1:0"}}
+    with BrokerProcess(config=config) as broker:
+        _fill(broker, options.queues, options.dead)
+        pages = {name: _page(broker.http, paths) for name, paths in PAGES.items()}
+        flow = _flow(broker, options.seconds)
+        idle = _idle(broker, options.seconds)
+    _show({"pages": pages, "flow": flow, "idle": idle}, as_json=options.json)
+    slow = [
+        name
+        for name, each in pages.items()
+        if each["most_ms"] > MILLISECONDS or (name != "the page itself" and each["kb"] > KILOBYTES)
+    ]
+    return int(bool(slow) or idle["share"] > SHARE)
+
+
+def _fill(broker: BrokerProcess, queues: int, dead: int) -> None:
+    endpoint = broker.doors["smq"]
+    with Producer(endpoint) as producer, Client(endpoint, timeout=60) as client:
+        for number in range(queues):
+            producer.push(f"q-{number:04}", b"one")
+        producer.push("letters", b"one")
+        producer.flush(600)
+        _kill(broker, dead)
+        while any(row["counted_ago"] is None for row in client.queues()):
+            time.sleep(0.5)
+
+
+def _kill(broker: BrokerProcess, dead: int) -> None:
+    """As they lie after so many deaths; a thousand of them have a reason of their own, far behind."""
+    port = (broker.folder / "data" / "mongod.port").read_text().strip()
+    client: MongoClient[dict[str, Any]] = MongoClient(f"mongodb://127.0.0.1:{port}/?directConnection=true")
+    jobs, began = client["sluicemq"]["queue.letters"], datetime.fromtimestamp(1_000_000_000, UTC)
+    for first in range(0, dead, 5000):
+        jobs.insert_many(
+            [_letter(number, began) for number in range(first, min(first + 5000, dead))], ordered=False
+        )
+    client.close()
+
+
+def _letter(number: int, began: datetime) -> dict[str, Any]:
+    at = began + timedelta(milliseconds=number // 3)
+    reason = "a rare one" if number < 1000 else f"error {number % 7}"
+    return {
+        "_id": f"d-{number:07}", "state": "dead", "priority": 0, "eligible_at": at, "seq": number,
+        "attempts": 5, "created_at": at, "payload": b"x" * 200, "ended_at": at,
+        "errors": [{"at": at, "attempt": 5, "reason": reason, "worker": "one host:1"}],
+    }  # fmt: skip
+
+
+def _page(address: str, paths: list[str]) -> dict[str, float]:
+    """The worst and the median of its slowest question, and what all of them move."""
+    slowest: list[float] = []
+    for _ in range(TIMES):
+        took, moved = zip(*(_ask(address, path) for path in paths), strict=True)
+        slowest.append(max(took) * 1000)
+    return {
+        "median_ms": round(statistics.median(slowest), 1),
+        "most_ms": round(max(slowest), 1),
+        "kb": round(sum(moved) / 1024, 1),
+    }
+
+
+def _ask(address: str, path: str) -> tuple[float, int]:
+    connection = http.client.HTTPConnection(address, timeout=60)
+    began = time.monotonic()
+    connection.request("GET", path)
+    response = connection.getresponse()
+    size = len(response.read())
+    assert response.status == 200, path
+    connection.close()
+    return time.monotonic() - began, size
+
+
+def _flow(broker: BrokerProcess, seconds: float) -> dict[str, Any]:
+    """Push to done with nobody looking and with all of them, in turn."""
+    rates: dict[str, list[tuple[float, float]]] = {"alone": [], "watched": []}
+    for _ in range(ROUNDS):
+        rates["alone"].append(_push_to_done(broker, seconds))
+        with _watchers(broker.http):
+            rates["watched"].append(_push_to_done(broker, seconds))
+    found = {
+        name: {
+            "jobs_s": round(statistics.median(rate for rate, _ in each)),
+            "cpu_ms_1000": round(statistics.median(cpu for _, cpu in each), 1),
+        }
+        for name, each in rates.items()
+    }
+    found["lost"] = {"share": round(1 - found["watched"]["jobs_s"] / found["alone"]["jobs_s"], 4)}
+    return found
+
+
+def _push_to_done(broker: BrokerProcess, seconds: float) -> tuple[float, float]:
+    done = 0
+
+    def handler(_job: object) -> None:
+        nonlocal done
+        done += 1
+
+    endpoint, processes = broker.doors["smq"], [psutil.Process(broker.pid), psutil.Process(broker.mongod_pid)]
+    with Producer(endpoint) as producer, Worker(endpoint, "flow", handler, prefetch=1000):
+        _push_for(producer, 1.0)
+        began, before, cpu = time.monotonic(), done, _cpu(processes)
+        _push_for(producer, seconds)
+        took, count, used = time.monotonic() - began, done - before, _cpu(processes) - cpu
+        producer.flush(60)
+    return count / took, used / count * 1e6
+
+
+def _push_for(producer: Producer, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        producer.push_many("flow", [b"x" * 200] * 256)
+
+
+def _idle(broker: BrokerProcess, seconds: float) -> dict[str, float]:
+    """Of one processor, what the broker takes for a scrape a second, and for ten dashboards."""
+    process = [psutil.Process(broker.pid)]
+
+    def share() -> float:
+        before, began = _cpu(process), time.monotonic()
+        time.sleep(seconds)
+        return (_cpu(process) - before) / (time.monotonic() - began)
+
+    before = _cpu(process)
+    for _ in range(TIMES):
+        _ask(broker.http, "/metrics")
+    scrape = (_cpu(process) - before) / TIMES
+    time.sleep(10)  # until what the load has left is done
+    alone = min(share() for _ in range(ROUNDS))
+    with _watchers(broker.http, scrapes=False):
+        watched = min(share() for _ in range(ROUNDS))
+    dashboards = watched - alone
+    return {
+        "scrape": round(scrape, 4),
+        "dashboards": round(dashboards, 4),
+        "share": round(scrape + dashboards, 4),
+    }
+
+
+@contextmanager
+def _watchers(address: str, *, scrapes: bool = True) -> Iterator[None]:
+    """A scrape a second, and ten dashboards, in a process of their own."""
+    command = [sys.executable, __file__, "--watch", address, *(["--scrapes"] if scrapes else [])]
+    with subprocess.Popen(command) as process:
+        time.sleep(3)
+        try:
+            yield
+        finally:
+            process.terminate()
+
+
+def _watch(address: str, *, scrapes: bool) -> None:
+    """Half of them look at the overview, half at a page of queues."""
+    views = ["sort=in&limit=8", "sort=ready&limit=50"] * (DASHBOARDS // 2)
+    for view in views:
+        threading.Thread(target=_look, args=(address, view), daemon=True).start()
+    while True:
+        time.sleep(1.0)
+        if scrapes:
+            _ask(address, "/metrics")
+
+
+def _look(address: str, view: str) -> None:
+    connection = http.client.HTTPConnection(address, timeout=60)
+    connection.request("GET", f"{V1}/live?{view}")
+    response = connection.getresponse()
+    while response.readline():
+        pass
+
+
+def _cpu(processes: list[psutil.Process]) -> float:
+    return sum(each.cpu_times().user + each.cpu_times().system for each in processes)
+
+
+def _show(found: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(found))
+        return
+    for name, each in found["pages"].items():
+        times = f"median {each['median_ms']:7.1f}  most {each['most_ms']:7.1f}"
+        print(f"{name:18} ms: {times}   KB {each['kb']:7.1f}")
+    for name in ("alone", "watched"):
+        each = found["flow"][name]
+        print(
+            f"push to done, {name:8} {each['jobs_s']:7} jobs/s   CPU of 1,000: {each['cpu_ms_1000']:6.1f} ms"
+        )
+    idle = {name: f"{each * 100:.2f} %" for name, each in found["idle"].items()}
+    each = f"a scrape a second {idle['scrape']}, dashboards {idle['dashboards']}"
+    print(f"of a processor: {each}, both {idle['share']}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

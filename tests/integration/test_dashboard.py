@@ -1,0 +1,298 @@
+"""The dashboard in a real browser. One look at all of it by default, the rest with ``--full``."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from browser import chromium, path_of_chromium
+from launcher import BrokerProcess, free_port, wait_until
+from own_queue import TOKEN, OwnQueue
+from plain_clients import BrokerUnderTest
+from sluicemq import Publisher, Reject, Worker
+
+pytestmark = pytest.mark.skipif(path_of_chromium() is None, reason="no Chromium: apt-get install chromium")
+
+PAGES = ("", "queues", "dead", "workers", "schedules", "streams", "tasks")
+#: What would run if any of it became markup.
+SCRIPT = "<script>document.title='hacked'</script><img src=x onerror=\"document.title='hacked'\">"
+_full = pytest.mark.full
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = chromium(playwright)
+        yield browser
+        browser.close()
+
+
+class Dashboard:
+    """One tab, and what went wrong in it."""
+
+    def __init__(self, browser: Browser, address: str, queue: str, **context: Any) -> None:
+        self.context = browser.new_context(**{"viewport": {"width": 1600, "height": 900}, **context})
+        self.page: Page = self.context.new_page()
+        self.page.set_default_timeout(30_000)
+        self.queue = queue
+        self.wrong: list[str] = []
+        self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
+        self.page.on("console", lambda line: self._note(line.type, line.text))
+        self._address = address
+
+    def _note(self, kind: str, text: str) -> None:
+        if kind == "error" and "status of 4" not in text:  # a refusal is an answer
+            self.wrong.append(text)
+
+    def show(self, place: str) -> Page:
+        self.page.goto(f"http://{self._address}/#/{place}")
+        self.page.wait_for_selector("h1")
+        return self.page
+
+    def unlock(self) -> None:
+        self.page.get_by_role("button", name="Unlock actions").click()
+        self.page.get_by_label("Token").fill(TOKEN)
+        self.page.get_by_role("button", name="Unlock", exact=True).click()
+        expect(self.page.get_by_role("button", name="Lock", exact=True)).to_be_visible()
+
+
+@pytest.fixture
+def dashboard(browser: Browser, shared_broker: BrokerUnderTest, jobs: OwnQueue) -> Iterator[Dashboard]:
+    dashboard = Dashboard(browser, shared_broker.process.http, jobs.queue)
+    yield dashboard
+    dashboard.context.close()
+    assert dashboard.wrong == []
+
+
+def kill(jobs: OwnQueue, *ids: str, reason: str = "no such address", payload: bytes = b"job") -> None:
+    for each in ids:
+        jobs.push(payload, id=each)
+
+    def handler(_job: Any) -> None:
+        raise Reject(reason)
+
+    with Worker(jobs.endpoint, jobs.queue, handler, prefetch=50, name=SCRIPT):
+        wait_until(lambda: set(ids) <= set(jobs.ids("dead")), what="the deaths")
+
+
+def test_every_page_shows_what_is_there_and_nothing_that_users_write_becomes_markup(
+    dashboard: Dashboard, jobs: OwnQueue, browser: Browser
+) -> None:
+    # Given: a script wherever a user can put a text
+    stream, schedule = f"s-{jobs.queue}", f"cron-{jobs.queue}"
+    kill(jobs, SCRIPT, reason=SCRIPT, payload=SCRIPT.encode())
+    jobs.push(json.dumps({SCRIPT: SCRIPT}).encode(), id="json", headers={SCRIPT: SCRIPT}, delay=1000)
+    jobs.push(SCRIPT.encode(), id=f"done {SCRIPT}", keep_done=1000.0)
+    with jobs.reserve(1) as claim:
+        claim.jobs[0].commit(SCRIPT.encode())
+    with Publisher(jobs.endpoint) as publisher:
+        publisher.publish(stream, SCRIPT, SCRIPT.encode()).wait(60)
+    jobs.client.add_schedule(schedule, jobs.queue, SCRIPT.encode(), every=10_000)
+    try:
+        # When
+        shown = ""
+        places = [
+            *PAGES,
+            f"queues/{jobs.queue}",
+            f"queues/{jobs.queue}?state=dead",
+            f"dead?queue={jobs.queue}",
+        ]
+        places += [f"queues/{jobs.queue}/jobs/{quote(each, safe='')}" for each in (SCRIPT, f"done {SCRIPT}")]
+        places += [
+            f"queues/{jobs.queue}/jobs/json",
+            f"queues?contains={quote(SCRIPT)}",
+            f"dead?queue={quote(SCRIPT)}",
+        ]
+        places += [f"dead?queue={jobs.queue}&reason={quote(SCRIPT)}", f"queues/{quote(SCRIPT, safe='')}"]
+        with Worker(jobs.endpoint, jobs.queue, lambda _job: None, name=SCRIPT):
+            for place in places:
+                page = dashboard.show(place)
+                page.wait_for_timeout(300)
+                shown += page.inner_text("main")
+                # Then
+                assert page.title().endswith("SluiceMQ"), place
+                assert page.locator("main img, main script").count() == 0, place
+        assert shown.count(SCRIPT) >= 6
+        for words in (stream, schedule, "Overview", "done", "no such queue"):
+            assert words in shown
+    finally:
+        jobs.client.remove_schedule(schedule)
+
+
+@_full
+def test_figures_change_without_a_reload(dashboard: Dashboard, jobs: OwnQueue) -> None:
+    jobs.push()
+    page = dashboard.show(f"queues/{jobs.queue}")
+    ready = page.locator(".tiles li", has_text="Ready").locator(".value")
+    expect(ready).to_have_text("1")
+    for _ in range(4):
+        jobs.push()
+    expect(ready).to_have_text(re.compile("~?5"))
+
+
+@_full
+def test_queues_are_sorted_and_filtered_by_keyboard(dashboard: Dashboard, jobs: OwnQueue) -> None:
+    for number in range(3):
+        for _ in range(number + 1):
+            jobs.producer.push(f"{jobs.queue}-{number}", b"")
+    jobs.producer.flush(60)
+    page = dashboard.show("queues")
+    page.get_by_label("Filter by name").fill(f"{jobs.queue}-")
+    names = page.locator("tbody th")
+    expect(names).to_have_text([f"{jobs.queue}-{number}" for number in range(3)])
+    page.get_by_role("button", name="Ready").focus()
+    page.keyboard.press("Enter")
+    expect(names).to_have_text([f"{jobs.queue}-{number}" for number in (2, 1, 0)])
+    expect(page.get_by_role("columnheader", name="Ready")).to_have_attribute("aria-sort", "descending")
+    page.keyboard.press("Enter")
+    expect(names).to_have_text([f"{jobs.queue}-{number}" for number in range(3)])
+
+
+@_full
+def test_an_order_asks_for_the_token_then_whether_it_is_meant(dashboard: Dashboard, jobs: OwnQueue) -> None:
+    jobs.push()
+    page = dashboard.show(f"queues/{jobs.queue}")
+    pause = page.get_by_role("button", name="Pause delivery")
+    pause.click()
+    page.get_by_label("Token").fill("wrong-but-long-enough")
+    page.get_by_role("button", name="Unlock", exact=True).click()
+    expect(page.get_by_text("this needs the token")).to_be_visible()
+    page.get_by_label("Token").fill(TOKEN)
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog")).to_contain_text("Workers get no more jobs")
+    page.keyboard.press("Escape")  # not meant
+    assert jobs.counts()["paused"] == []
+    expect(pause).to_be_focused()
+    page.keyboard.press("Enter")
+    page.get_by_role("dialog").get_by_role("button", name="Pause").click()
+    expect(page.get_by_text("delivery paused")).to_be_visible()
+    assert jobs.counts()["paused"] == ["delivery"]
+    page.get_by_role("button", name="Resume delivery").click()
+    page.get_by_role("dialog").get_by_role("button", name="Resume").click()
+    wait_until(lambda: jobs.counts()["paused"] == [], what="the resumption")
+
+
+@_full
+def test_dead_letters_are_redriven_and_deleted_with_their_count_before(
+    dashboard: Dashboard, jobs: OwnQueue
+) -> None:
+    kill(jobs, "a1", "a2", reason="no such address")
+    kill(jobs, "d1", "d2", "d3", reason="disk full")
+    page = dashboard.show(f"dead?queue={jobs.queue}")
+    expect(page.get_by_text("5 dead letters in all")).to_be_visible()
+    dashboard.unlock()
+    page.get_by_role("button", name="disk full 3").click()
+    expect(page.get_by_text("3 dead letters match")).to_be_visible()
+    page.get_by_label("choose job d2").check()
+    page.get_by_role("button", name="Redrive 1 chosen").click()
+    expect(page.get_by_role("dialog")).to_contain_text("Redrive 1 dead letter?")
+    page.get_by_role("dialog").get_by_role("button", name="Redrive").click()
+    expect(page.get_by_text("2 dead letters match")).to_be_visible()
+    assert jobs.ids("ready") == ["d2"]
+    page.get_by_role("button", name="Delete all that match").click()
+    expect(page.get_by_role("dialog")).to_contain_text("Delete 2 dead letters?")
+    page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    expect(page.get_by_text("2 removed")).to_be_visible()
+    assert set(jobs.ids("dead")) == {"a1", "a2"}
+
+
+@_full
+def test_one_job_is_shown_and_retried_promoted_cancelled(dashboard: Dashboard, jobs: OwnQueue) -> None:
+    kill(jobs, "dead", payload=b'{"to": "ada"}')
+    jobs.push(b"\x00\x01\xff", id="later", delay=1000)
+    page = dashboard.show(f"queues/{jobs.queue}/jobs/dead")
+    dashboard.unlock()
+    expect(page.locator("pre.content").first).to_have_text('{\n  "to": "ada"\n}')
+    page.get_by_role("button", name="Hex").click()
+    expect(page.locator("pre.content").first).to_contain_text("7b 22 74 6f 22")
+    expect(page.locator(".story")).to_contain_text("no such address")
+    page.get_by_role("button", name="Retry").click()
+    page.get_by_role("dialog").get_by_role("button", name="Retry").click()
+    expect(page.locator(".badge").first).to_have_text("ready")
+    page = dashboard.show(f"queues/{jobs.queue}/jobs/later")
+    expect(page.locator("pre.content").first).to_contain_text("00 01 ff")
+    page.get_by_role("button", name="Promote").click()
+    page.get_by_role("dialog").get_by_role("button", name="Promote").click()
+    expect(page.locator(".badge").first).to_have_text("ready")
+    page.get_by_role("button", name="Cancel").click()
+    page.get_by_role("dialog").get_by_role("button", name="Cancel").last.click()
+    expect(page.locator(".badge").first).to_have_text("gone")
+
+
+@_full
+def test_jobs_are_leafed_through_and_found_by_id(dashboard: Dashboard, jobs: OwnQueue) -> None:
+    for number in range(60):
+        jobs.producer.push(jobs.queue, b"", id=f"job-{number:02}")
+    jobs.producer.flush(60)
+    page = dashboard.show(f"queues/{jobs.queue}")
+    card = page.get_by_role("region", name="Jobs", exact=True)
+    rows = card.locator("tbody th")
+    expect(rows).to_have_count(25)
+    card.get_by_role("button", name="Next").click()
+    expect(rows.first).to_have_text("job-25")
+    card.get_by_role("button", name="Next").click()
+    expect(rows).to_have_count(10)
+    expect(card.get_by_role("button", name="Next")).to_be_disabled()
+    card.get_by_role("button", name="Previous").click()
+    expect(rows.first).to_have_text("job-25")
+    card.get_by_label("Find by id").fill("job-4")
+    expect(rows).to_have_count(10)
+
+
+@_full
+@pytest.mark.parametrize("width", [400, 1600])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_page_is_wider_than_its_window_and_all_that_can_be_used_has_a_name(
+    browser: Browser, shared_broker: BrokerUnderTest, jobs: OwnQueue, width: int, scheme: str
+) -> None:
+    kill(jobs, f"{'long-id-' * 15}", reason="a-reason-without-any-space-" * 20)
+    screen = {"viewport": {"width": width, "height": 800}, "color_scheme": scheme}
+    dashboard = Dashboard(browser, shared_broker.process.http, jobs.queue, **screen)
+    job = f"queues/{jobs.queue}/jobs/{'long-id-' * 15}"
+    for place in (*PAGES, f"queues/{jobs.queue}?state=dead", f"dead?queue={jobs.queue}", job):
+        page = dashboard.show(place)
+        page.wait_for_timeout(400)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, place
+        nameless = page.evaluate(
+            """() => [...document.querySelectorAll("button, a, input, select, [role=img]")].filter((each) =>
+                 !(each.ariaLabel || each.textContent.trim() || each.labels?.length || each.title)
+               ).map((each) => each.outerHTML)"""
+        )
+        assert nameless == [], place
+        for role in ("banner", "navigation", "main"):
+            assert page.get_by_role(role).count() == 1
+    dashboard.context.close()
+    assert dashboard.wrong == []
+
+
+@_full
+def test_the_first_tab_stop_leads_to_the_content_and_focus_is_seen(dashboard: Dashboard) -> None:
+    page = dashboard.show("queues")
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="To the content")).to_be_focused()
+    page.keyboard.press("Tab")
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none"
+
+
+@_full
+def test_a_broker_that_goes_away_is_told_at_once_and_comes_back_by_itself(
+    browser: Browser, mongo_uri: str
+) -> None:
+
+    config = {"broker": {"http": f"127.0.0.1:{free_port()}"}, "devices": []}
+    with BrokerProcess(mongo_uri, "test_dashboard_away", config=config) as broker:
+        dashboard = Dashboard(browser, broker.http, "")
+        page = dashboard.show("")
+        expect(page.locator("#health")).to_have_attribute("data-health", "good")
+        expect(page.get_by_role("button", name="Read only")).to_be_disabled()
+        broker.terminate()
+        expect(page.locator("#health")).to_have_attribute("data-health", "bad")
+        broker.restart()
+        expect(page.locator("#health")).to_have_attribute("data-health", "good")
+        dashboard.context.close()
