@@ -130,6 +130,7 @@ class Reader:
         self._connection.abandon()
         self._come = threading.Condition(threading.Lock())
         self._pages.clear()
+        self._messages = iter(())  # the rest of a page is the parent's, too
         self._ended = Forked("this reader belongs to the process that this one was forked from: make another")
 
     def _next(self, timeout: float | None) -> Message | None:

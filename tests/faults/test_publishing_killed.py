@@ -8,7 +8,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from launcher import TIMEOUT, BrokerProcess, wait_until
+from faults.replica_set import ReplicaSet
+from launcher import TIMEOUT, BrokerProcess, tcp, wait_until
+from plain_clients import shake_hands
 from sluicemq import Message, Published, Publisher, Reader
 
 STREAM = "orders"
@@ -89,6 +91,44 @@ def test_two_brokers_one_of_them_killed_make_one_order(mongo_uri: str, database:
         mine = [each.sequence or 0 for each in flood.receipts]
         assert mine == sorted(mine)
         assert [found[number - 1].payload for number in mine] == [b"%d" % at for at in range(len(mine))]
+
+
+@pytest.mark.full
+@pytest.mark.timeout(300)
+def test_mongodbs_primary_is_killed_and_what_was_confirmed_is_there_without_a_hole(database: str) -> None:
+    with ReplicaSet(3) as replica_set, BrokerProcess(replica_set.uri, database, config=SETTINGS) as broker:
+        with publisher(broker) as publishing:
+            flood = Flood(publishing)
+            with flood.running():
+                for _ in range(KILLS):
+                    before = flood.confirmed
+                    wait_until(lambda before=before: flood.confirmed > before + 2000, what="confirmations")  # type: ignore[misc]
+                    gone = replica_set.primary()
+                    replica_set.kill(gone)
+                    before = flood.confirmed
+                    wait_until(lambda before=before: flood.confirmed > before + 500, what="a new primary")  # type: ignore[misc]
+                    replica_set.launch(gone)
+                    replica_set.wait_member(gone)
+        found = all_of(broker)
+
+    assert [each.sequence for each in found] == list(range(1, len(found) + 1))
+    assert [each.payload for each in found] == [b"%d" % number for number in range(len(flood.receipts))]
+    assert [each.sequence for each in flood.receipts] == [each.sequence for each in found]
+
+
+def test_what_a_pub_socket_has_handed_to_the_kernel_is_stored_by_a_broker_that_stops(
+    mongo_uri: str, database: str
+) -> None:
+    count = 20_000
+    ends = {"frontend": tcp(), "backend": tcp()}
+    device = {"kind": "forwarder", "stream": STREAM, "hwm": 200, **ends}  # read as it is stored
+    with BrokerProcess(mongo_uri, database, config={**SETTINGS, "devices": [device]}) as broker:
+        with shake_hands(broker.doors["pub"], b"PUB") as pub:
+            pub.sendall(b"".join(b"\x01\x01a\x00\x08%08d" % number for number in range(count)))
+            assert broker.terminate() == 0  # it is in the buffers of both ends by now, most of it unread
+        broker.restart()
+        found = all_of(broker)
+    assert [each.payload for each in found] == [b"%08d" % number for number in range(count)]
 
 
 def publisher(broker: BrokerProcess) -> Publisher:

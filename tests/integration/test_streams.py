@@ -441,6 +441,44 @@ class TestRetention:
         assert broker.read(3) == [(3, "c")]
 
 
+class TestClocks:
+    @pytest.mark.parametrize("jump", [-86_400.0, 86_400.0])
+    def test_times_never_fall_and_numbers_go_on_whatever_the_servers_clock_does(
+        self, two: tuple[Broker, Broker], time: Time, jump: float
+    ) -> None:
+        for at, broker in enumerate((*two, *two)):
+            if at == 2:
+                time.value += jump
+            broker.publish(f"t{at}")
+
+        segments, _first = two[0].stream.segments(1)
+        times = [each.at for each in segments]
+        assert [each.first for each in segments] == [1, 2, 3, 4]
+        assert times == sorted(times)
+        assert two[1].read() == numbered("t0", "t1", "t2", "t3")
+
+    def test_a_clock_that_was_set_back_lets_no_id_be_stored_twice(
+        self, two: tuple[Broker, Broker], time: Time
+    ) -> None:
+        two[0].publish("a", ids={"x": 0})
+        time.value -= 86_400
+        two[1].publish("a", ids={"x": 0})
+
+        assert two[0].read() == numbered("a")
+
+    def test_a_clock_that_was_set_back_and_is_right_again_removes_nothing_that_is_young(
+        self, brokers: Callable[..., Broker], time: Time
+    ) -> None:
+        broker = brokers(max_age=3600.0)
+        time.value -= 86_400
+        broker.publish("old")
+        time.value += 86_400
+        broker.publish("young")
+        broker.streams.sweep()
+
+        assert broker.read() == [(2, "young")]
+
+
 def test_a_segment_scanned_is_what_was_published(broker: Broker) -> None:
     broker.publish("a", "b")
 

@@ -1,0 +1,114 @@
+"""Publisher, Reader and Subscription in a forked child: anew, or refused; the parent goes on undisturbed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from secrets import token_hex
+
+import pytest
+
+from clients.test_forks import MODES, run
+from own_queue import quick_broker
+from sluicemq import Publisher, Reader
+
+IMPORTS = """
+from sluicemq import Publisher, Reader
+stream = "STREAM"
+"""
+
+
+@pytest.fixture(scope="module")
+def endpoint(mongo_uri: str) -> Iterator[str]:
+    with quick_broker(mongo_uri) as broker:
+        yield broker.doors["smq"]
+
+
+@pytest.fixture
+def stream() -> str:
+    return f"orders.{token_hex(4)}"
+
+
+def forked(program: str, endpoint: str, stream: str, mode: str) -> list[str]:
+    return run(IMPORTS.replace("STREAM", stream) + program, endpoint, mode)
+
+
+@MODES
+def test_a_publisher_publishes_in_the_child_and_goes_on_in_the_parent(
+    endpoint: str, stream: str, mode: str
+) -> None:
+    printed = forked(
+        """
+publisher = Publisher(endpoint)
+publisher.publish(stream, "before", b"x").wait(60)
+def child():
+    for number in range(500):
+        publisher.publish(stream, "child", b"%d" % number)
+    publisher.close()
+    print(publisher.unconfirmed)
+print(in_child(child))
+for number in range(500):
+    publisher.publish(stream, "parent", b"%d" % number)
+publisher.close()
+print(publisher.unconfirmed)
+""",
+        endpoint,
+        stream,
+        mode,
+    )
+    assert printed == ["0", "0", "0"]
+    with Reader(endpoint, stream) as reader:
+        found = [(each.topic, each.payload) for each in reader]
+    expected = [(who, b"%d" % number) for who in ("child", "parent") for number in range(500)]
+    assert found == [("before", b"x"), *expected]
+
+
+@MODES
+def test_both_publish_at_the_same_time_and_neither_takes_the_others_for_its_own(
+    endpoint: str, stream: str, mode: str
+) -> None:
+    """Batches have numbers of their publisher: a child with its parent's name would be taken for it."""
+    forked(
+        """
+publisher = Publisher(endpoint)
+publisher.publish(stream, "before", b"x").wait(60)
+pid = os.fork()
+for number in range(300):
+    publisher.publish(stream, "parent" if pid else "child", b"%d" % number)
+publisher.close()
+if not pid:
+    os._exit(0)
+os.waitpid(pid, 0)
+""",
+        endpoint,
+        stream,
+        mode,
+    )
+    with Reader(endpoint, stream) as reader:
+        found = list(reader)
+    assert [each.sequence for each in found] == list(range(1, 602))
+    for who in ("child", "parent"):
+        assert [each.payload for each in found if each.topic == who] == [b"%d" % at for at in range(300)]
+
+
+@MODES
+def test_a_reader_is_its_parents_and_reads_on_there(endpoint: str, stream: str, mode: str) -> None:
+    with Publisher(endpoint) as publisher:
+        for number in range(10):
+            publisher.publish(stream, "a", b"%d" % number)
+    printed = forked(
+        """
+reader = Reader(endpoint, stream, follow=True)
+print(reader.read(60).sequence)
+def child():
+    print(error_of(reader.read, 60))
+    with Reader(endpoint, stream) as another:
+        print(sum(1 for _ in another))
+print(in_child(child))
+print([reader.read(60).sequence for _ in range(9)])
+reader.close()
+""",
+        endpoint,
+        stream,
+        mode,
+    )
+    assert printed == ["1", "Forked", "10", "0", str(list(range(2, 11)))]
