@@ -256,17 +256,17 @@ class Worker:
     def _judge(self, job: Job) -> Verdict:
         spans = tracing.current()
         if spans is None:
-            return self._judged(job, self._result)
+            return self._judged(job, self._handled)
         endpoint = self._connection.endpoint
-        verdict = self._judged(job, lambda job: spans.process(self._result, job, endpoint))
+        verdict = self._judged(job, lambda job: spans.process(self._handled, job, endpoint))
         if self._pop:
             return verdict
         span, onward = spans.settling(job, verdict.verb, verdict.onward, endpoint)
         return verdict._replace(span=span, onward=onward)
 
-    def _judged(self, job: Job, work: Handler) -> Verdict:
+    def _judged(self, job: Job, work: Callable[[Job], Verdict]) -> Verdict:
         try:
-            return _done(job, work(job))
+            return work(job)
         except Reject as error:
             return Verdict(job, wire.REJECT, str(error))
         except Rollback as error:
@@ -279,13 +279,15 @@ class Worker:
             native.log.warning("job %s of queue %s failed", job.id, job.queue, exc_info=True)
             return Verdict(job, wire.ROLLBACK, f"{type(error).__name__}: {error}")
 
-    def _result(self, job: Job) -> bytes | Forward | None:
+    def _handled(self, job: Job) -> Verdict:
         result = self._handler(job)
-        if result is None or type(result) is bytes or (isinstance(result, Forward) and not self._pop):
-            return result
+        if result is None or type(result) is bytes:
+            return Verdict(job, wire.COMMIT, result)
+        if isinstance(result, Forward) and not self._pop:
+            return Verdict(job, wire.FORWARD, onward=result.onward)
         if handlers.only_begun(result):
             raise _OnlyBegun(result)
-        return handlers.as_result(result)
+        return Verdict(job, wire.COMMIT, handlers.as_result(result))
 
     def _not_begun(self, job: Job, unfinished: Any) -> Verdict:
         """The handler has done nothing yet, nor would it for any other job: give it back, and stop."""
@@ -399,13 +401,6 @@ class _OnlyBegun(Exception):
     def __init__(self, result: Any) -> None:
         super().__init__(f"the handler returned a {type(result).__name__}")
         self.result = result
-
-
-def _done(job: Job, result: bytes | Forward | None) -> Verdict:
-    """The handler is through with it, or lets it go on."""
-    if isinstance(result, Forward):
-        return Verdict(job, wire.FORWARD, onward=result.onward)
-    return Verdict(job, wire.COMMIT, result)
 
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)

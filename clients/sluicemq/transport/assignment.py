@@ -40,11 +40,6 @@ class Verdict(NamedTuple):
     span: Any = None
 
     @property
-    def row(self) -> list[Any]:
-        """As it stands in a SETTLE."""
-        return wire.verdict_row(self.job.receipt, self.verb, self.detail, self.delay, self.onward)
-
-    @property
     def size(self) -> int:
         """About how many bytes that has."""
         return len(self.detail or "") + (len(self.onward[1] or b"") if self.onward else 0)
@@ -228,7 +223,11 @@ class Assignment:
 
         self._settling += 1
         spans = [(at, verdict.span) for at, verdict in enumerate(batch) if verdict.span is not None]
-        self._connection.request(wire.SETTLE, [each.row for each in batch], answered=answered)
+        rows = [
+            wire.verdict_row(job.receipt, verb, detail, delay, onward)
+            for job, verb, detail, delay, onward, _span in batch
+        ]
+        self._connection.request(wire.SETTLE, rows, answered=answered)
 
     def _send_progress(self) -> None:
         self._tell_at = monotonic() + _TELL_EACH
