@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, cast
 
 import gevent
@@ -24,6 +24,7 @@ from sluicemq_broker.runtime.counters import Counters
 from sluicemq_broker.runtime.timer import Timer
 from sluicemq_broker.store.claims import Claim
 from sluicemq_broker.store.connection import ServerClock
+from sluicemq_broker.store.groups import Promoted
 from sluicemq_broker.store.inserts import Pushed
 from sluicemq_broker.store.outcomes import Completed, RolledBack
 
@@ -122,6 +123,22 @@ class FakeOutlet:
         self.over += ids
 
 
+class FakeGroups:
+    """The lines of one queue: places that are given, and groups that may go on; nobody is promoted."""
+
+    def __init__(self) -> None:
+        self.last = 0
+        self.freed: list[set[str]] = []
+
+    def places(self, count: int) -> int:
+        self.last += count
+        return self.last - count + 1
+
+    def promote(self, groups: Collection[str], now: float) -> Promoted:
+        self.freed.append(set(groups))
+        return Promoted([], [])
+
+
 class FakeStore:
     """One queue in memory. ``claims``, ``inserts`` and ``sent`` note what was asked; faults come from tests.
 
@@ -134,6 +151,8 @@ class FakeStore:
 
     def __init__(self) -> None:
         self.ready: list[Job] = []
+        self.waiting: list[Job] = []
+        """In the lines of their groups."""
         self.reserved: dict[str, str] = {}
         """The owner of each reserved job, by id."""
         self.claims: list[tuple[int, str]] = []
@@ -145,6 +164,7 @@ class FakeStore:
         self.after_claim: Callable[[], None] = _nothing
         self.before_insert: Callable[[list[Job]], None] = _nothing
         self.after_insert: Callable[[], None] = _nothing
+        self.groups = FakeGroups()
 
     def prepare(self) -> None:
         """There is nothing to prepare."""
@@ -255,7 +275,7 @@ class FakeStore:
         return job.id in self.reserved and under == [job.owner, job.hold]
 
     def _is_there(self, job_id: str) -> bool:
-        return job_id in self.reserved or job_id in self._ended or job_id in ids(self.ready)
+        return job_id in self.reserved or job_id in self._ended or job_id in ids(self.ready + self.waiting)
 
     def insertion(self, jobs: Sequence[Job], now: float) -> _Insertion:
         return _Insertion(self, jobs, now)
@@ -264,11 +284,13 @@ class FakeStore:
         self.sent.append(sent)
         self.inserts.append(list(jobs))
         self.before_insert(list(jobs))
-        known = self.reserved.keys() | self._ended.keys() | {job.id for job in self.ready}
+        known = self.reserved.keys() | self._ended.keys() | {job.id for job in self.ready + self.waiting}
         existing = []
         for at, job in enumerate(jobs):
             if job.id in known:
                 existing.append(at)
+            elif job.group is not None:
+                self.waiting.append(job)
             elif job.owner:
                 self._reserve(job)
             else:

@@ -114,7 +114,7 @@ class OwnQueue:
         return worker, job
 
 
-STATES = ("ready", "scheduled", "reserved", "dead", "done")
+STATES = ("ready", "scheduled", "waiting", "reserved", "dead", "done")
 
 
 @contextmanager

@@ -85,6 +85,7 @@ class JobOptions(TypedDict, total=False):
     dedupe_window: Seconds | None
     backoff: str | dict[str, Any] | None
     keep_done: Seconds | None
+    group: str | None
     headers: dict[str, Any] | None
 
 
@@ -242,6 +243,14 @@ _ALL = (
         unless_default=True,
         metavar="S",
         read=float,
+    ),
+    Option(
+        name="group",
+        doc="what its line is called: jobs of one group run one at a time, in the order of their pushes",
+        rule=rules.IDENTIFIER,
+        example="customer-7",
+        stored=("group", "state", "wait"),
+        metavar="GROUP",
     ),
     Option(
         name="reply",

@@ -6,16 +6,14 @@ In `full` over 1,000,000 too.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from secrets import token_hex
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
-from bson.codec_options import CodecOptions, DatetimeConversion
 from pymongo import MongoClient
-from pymongo.monitoring import CommandListener, CommandStartedEvent
 from pymongo.write_concern import WriteConcern
 
+from explainer import Explainer
 from jobs import NOW, ChangesAtOnce, a_job, finished
 from sluicemq_broker.job.job import Dedupe
 from sluicemq_broker.store.changes import DeadLetters
@@ -34,77 +32,6 @@ from sluicemq_broker.store.queue_store import QueueStore
 
 PRIORITIES, RESERVED, ENDED = 10, 1_500, 2_000
 OWNERS = ("one", "two", "three")
-_EXPLAINED = ("find", "update", "delete", "distinct", "aggregate")
-_ANY_DATE = CodecOptions[dict[str, Any]](datetime_conversion=DatetimeConversion.DATETIME_AUTO)  # of bounds
-_ONLY_SENT = (
-    "lsid", "$db", "$clusterTime", "$readPreference", "txnNumber", "writeConcern", "readConcern", "ordered",
-)  # fmt: skip
-
-
-class Plan(NamedTuple):
-    """One statement as it was sent, and what MongoDB does for it."""
-
-    command: str
-    stages: set[str]
-    keys: int
-    documents: int
-    returned: int
-
-
-class Explainer(CommandListener):
-    """Explains, over another connection, each statement right before it is sent."""
-
-    def __init__(self, uri: str) -> None:
-        self._client: MongoClient[dict[str, Any]] = MongoClient(uri)
-        self._plans: list[Plan] | None = None
-
-    @contextmanager
-    def plans(self) -> Iterator[list[Plan]]:
-        """The plans of what is sent inside the block."""
-        found: list[Plan] = []
-        self._plans = found
-        yield found
-        self._plans = None
-
-    def close(self) -> None:
-        self._client.close()
-
-    def started(self, event: CommandStartedEvent) -> None:
-        if self._plans is None or event.command_name not in _EXPLAINED:
-            return
-        command = {name: value for name, value in event.command.items() if name not in _ONLY_SENT}
-        database = self._client[event.database_name]
-        explained = database.command("explain", command, codec_options=_ANY_DATE, verbosity="executionStats")
-        self._plans.append(_plan(explained))
-
-    def succeeded(self, event: object) -> None:
-        """Not of interest."""
-
-    def failed(self, event: object) -> None:
-        """Not of interest."""
-
-
-def _plan(explained: dict[str, Any]) -> Plan:
-    if "stages" in explained:  # an aggregation: what it reads is told in its first stage
-        return _plan({**explained["stages"][0]["$cursor"], "command": explained["command"]})
-    stats = explained["executionStats"]
-    name = next(iter(explained["command"]))
-    return Plan(
-        name,
-        _stages(explained["queryPlanner"]["winningPlan"]),
-        stats["totalKeysExamined"],
-        stats["totalDocsExamined"],
-        stats["nReturned"],
-    )
-
-
-def _stages(plan: Any) -> set[str]:
-    if isinstance(plan, list):
-        return set().union(*map(_stages, plan))
-    if not isinstance(plan, dict):
-        return set()
-    here = {plan["stage"]} if "stage" in plan else set()
-    return here.union(*map(_stages, plan.values()))
 
 
 @pytest.fixture(scope="module")
@@ -236,12 +163,13 @@ def test_looking_for_expired_jobs_finds_none_at_once_and_some_by_their_keys(
 ) -> None:
     # When
     with explainer.plans() as plans:
-        none = crowded.expire(NOW)
-        some = crowded.expire(NOW + 9, 100)
+        none = crowded.expire(NOW).ids
+        some = crowded.expire(NOW + 9, 100).ids
     # Then
     assert (len(none), len(some)) == (0, 100)
-    empty, found, removed = plans
+    empty, none_in_line, found, removed = plans
     assert empty.keys <= 1
+    assert none_in_line.keys == 0
     assert found.keys <= 101
     assert removed.documents <= 100
 
@@ -253,7 +181,7 @@ def test_burying_expired_jobs_reads_those_alone(crowded: QueueStore, explainer: 
     )
     # When
     with explainer.plans() as plans:
-        some = store.expire(NOW + 9, 100)
+        some = store.expire(NOW + 9, 100).ids
     # Then
     found, ended = plans
     assert (len(some), found.keys) == (100, 100)
@@ -369,8 +297,9 @@ def test_a_redrive_reads_the_letters_it_takes_and_counts_the_others_by_their_key
         redriven = ChangesAtOnce(crowded.jobs.database).redrive("mail", DeadLetters(limit=100), NOW + ENDED)
     # Then
     assert (redriven.moved, redriven.left) == (100, ENDED // 2 - 100)
-    find, update, count, partial = plans
+    find, groups, update, count, partial = plans
     assert (find.keys, find.documents) == (100, 100)
+    assert (groups.keys, groups.documents) == (200, 100)
     assert update.documents == 100
     assert count.keys <= ENDED // 2 + 1
     assert partial.documents <= ENDED // 2

@@ -12,7 +12,7 @@ from bson.int64 import Int64
 from pymongo import MongoClient
 from pymongo.write_concern import WriteConcern
 
-from integration.test_explain import Explainer, Plan
+from explainer import Explainer, Plan
 from jobs import NOW
 from sluicemq_broker.store.documents import date
 from sluicemq_broker.store.streams import StreamStore

@@ -100,8 +100,8 @@ def test_an_index_that_can_not_be_made_keeps_no_other_from_it(bare: Bare) -> Non
     assert {kind for kind, _ in bare.told} == {"unindexed"}
     assert ids(bare.store.reserve(10, NOW, ME).jobs) == ["old-1"]
     # And when there is room again
-    bare.jobs.drop_index("field0_1")
-    bare.jobs.drop_index("field1_1")
+    for number in range(len(NAMES) - 4):
+        bare.jobs.drop_index(f"field{number}_1")
     bare.store.mend()
     assert bare.jobs.index_information().keys() >= NAMES
 

@@ -36,7 +36,8 @@ def crowd(store: QueueStore) -> QueueStore:
 def test_jobs_are_counted_exactly_by_state(inspector: Inspector) -> None:
     counts = inspector.counts("mail", NOW)
     assert counts == {
-        "ready": 3, "scheduled": 2, "reserved": 4, "done": 1, "dead": 5, "exact": True, "oldest": NOW,
+        "ready": 3, "scheduled": 2, "waiting": 0, "reserved": 4, "done": 1, "dead": 5, "exact": True,
+        "oldest": NOW,
     }  # fmt: skip
 
 

@@ -201,7 +201,7 @@ class Queue(RuleBasedStateMachine):
         over = {
             job_id for job_id, known in self.known.items() if known.state == "ready" and self._expired(known)
         }
-        assert set(self.store.expire(self.now)) == over
+        assert set(self.store.expire(self.now).ids) == over
         for job_id in over:
             del self.known[job_id]
 

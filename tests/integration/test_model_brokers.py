@@ -2,12 +2,15 @@
 
 Whatever happens: no job is lost, none is committed twice by accepted answers, nobody works on a job
 that another one holds, attempts count exactly the deliveries that failed, and of duplicates one is stored.
+Of a group one job at a time is at work, none before one that was confirmed before it was pushed, and no group
+stands still for good.
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -37,6 +40,7 @@ from virtual_time import VirtualTime, come_to_rest
 VISIBILITY: Final = 20.0
 #: After so many heartbeats everything has come to its end, if all are well.
 _LONG: Final = 200
+_UNFINISHED: Final = {"state": {"$in": ["ready", "waiting", "reserved"]}}
 
 slots = st.sampled_from([0, 1])
 job_ids = st.sampled_from("abcdef")
@@ -58,9 +62,13 @@ orders = st.fixed_dictionaries(
         "max_attempts": st.sampled_from([0, 1, 3, 3]),
         "remember": st.sampled_from([None, None, 10**6]),
         "dedupe": st.sampled_from([None, None, None, Dedupe("x", 5.0), Dedupe("x", 1000.0)]),
+        "group": st.sampled_from([None, "g", "g", "h"]),
     }
 )
-_PLAIN: Final = {"priority": 0, "delay": 0, "ttl": None, "max_attempts": 3, "remember": None, "dedupe": None}
+_PLAIN: Final = {
+    "priority": 0, "delay": 0, "ttl": None, "max_attempts": 3,
+    "remember": None, "dedupe": None, "group": None,
+}  # fmt: skip
 
 
 @dataclass
@@ -86,6 +94,8 @@ class Life:
     expires_at: float | None
     dedupe_id: str
     dedupe_until: float
+    group: str | None
+    seq: int
     certain: int = 0
     possible: int = 0
     accepted: int = 0
@@ -144,6 +154,9 @@ class TwoBrokers(RuleBasedStateMachine):
         self.lives: dict[str, Life] = {}
         self.births: Counter[str] = Counter()
         self.sent: Counter[str] = Counter()
+        self.moments = itertools.count()
+        self.began: list[tuple[Job, int]] = []  # pushes of jobs with a group, and when
+        self.confirmed: dict[tuple[str, int], int] = {}  # id and number, and when
         self.pending: Counter[str] = Counter()
         self.open: list[Hand] = []
         self.lines: list[Line] = []
@@ -158,8 +171,8 @@ class TwoBrokers(RuleBasedStateMachine):
     def everybody_is_at_work(self) -> None:
         for seat in range(len(self.workers)):
             self._come(seat, self.brokers[seat % 2], 2)
-        for broker, names in zip(self.brokers, ("abc", "de"), strict=True):
-            self._push(broker, [self._job({**_PLAIN, "id": name}) for name in names])
+        for broker, names, group in zip(self.brokers, ("abc", "de"), (None, "g"), strict=True):
+            self._push(broker, [self._job({**_PLAIN, "id": name, "group": group}) for name in names])
 
     # ----------------------------------------------------------- what people do
 
@@ -357,12 +370,15 @@ class TwoBrokers(RuleBasedStateMachine):
             visibility_timeout=VISIBILITY,
             remember=order["remember"],
             dedupe=order["dedupe"],
+            group=order["group"],
         )
 
     def _push(self, broker: SmallBroker, jobs: list[Job]) -> None:
         before, then, others = Counter(self.births), self.clock.now(), set(+self.pending)
         self.sent.update(job.id for job in jobs)
         self.pending.update(job.id for job in jobs)
+        moment = next(self.moments)
+        self.began += [(job, moment) for job in jobs if job.group]
         sent = Counter(self.sent)
 
         def told(refused: dict[int, SluiceError], existing: Any) -> None:
@@ -383,6 +399,7 @@ class TwoBrokers(RuleBasedStateMachine):
                     self._expect(self.births[job.id] > 0, f"{job.id} was never stored, but is said to exist")
                 else:
                     self._expect(self.births[job.id] > before[job.id], f"{job.id} was not stored")
+                    self.confirmed[job.id, job.seq] = next(self.moments)
 
         broker.queue.push(Push(jobs, told))
 
@@ -407,6 +424,8 @@ class TwoBrokers(RuleBasedStateMachine):
                 _time(each, "expires_at"),
                 dedupe_id,
                 _time(each, "dedupe_until") or 0.0,
+                each.get("group"),
+                each["seq"],
             )
 
     def _namesakes(self, job_id: str, dedupe_id: str, at: float) -> list[Life]:
@@ -428,11 +447,31 @@ class TwoBrokers(RuleBasedStateMachine):
         self._expect(not life.accepted, f"{job.id} is delivered after its commit was accepted")
         seen, least, most = job.attempts, life.certain + 1, life.possible + 1
         self._expect(least <= seen <= most, f"{job.id}: attempt {seen}, not {least} to {most}")
+        if life.group is not None:
+            self._in_turn(life, live)
         life.certain = life.possible = seen - 1
         until = self.time.value + VISIBILITY
         hand = Hand(life, broker, delivery.receipt, job.owner, seen, until)
         self.open.append(hand)
         return hand
+
+    def _in_turn(self, life: Life, live: set[str]) -> None:
+        """Nobody works on another job of its group, and none waits that was there before it was pushed."""
+        others = [each for each in self.lives.values() if each.group == life.group and each is not life]
+        at_work = [
+            hand.life for hand in self.open if hand.open and hand.life in others and hand.owner in live
+        ]
+        self._expect(not at_work, f"{life} is at work beside {at_work}")
+        began = [moment for job, moment in self.began if (job.id, job.seq) == (life.job_id, life.seq)]
+        before = [
+            each.job_id
+            for each in others
+            if self.confirmed.get((each.job_id, each.seq), math.inf) < max(began, default=0)
+            and not (each.redriven or life.redriven)
+        ]
+        waiting = {"_id": {"$in": before}, "state": "waiting", "wait.group": life.group}
+        passed = [each["_id"] for each in self.jobs.find(waiting, {"_id": 1})]
+        self._expect(not passed, f"{life} has overtaken {passed}")
 
     def _settle(self, broker: SmallBroker, hands: list[Hand], kind: str, delay: float | None) -> None:
         valid = {hand for hand in hands if hand.open and hand.owner in broker.owners.mine()}
@@ -508,7 +547,8 @@ class TwoBrokers(RuleBasedStateMachine):
         """What became of a job for which there was an order; nothing else runs meanwhile."""
         life = self.lives[before["_id"]]
         if order == "cancel" and after is None:
-            self._expect(before["state"] == "ready", f"{life} was cancelled while it was {before['state']}")
+            waited = before["state"] in ("ready", "waiting")
+            self._expect(waited, f"{life} was cancelled while it was {before['state']}")
             life.cancelled = True
         if order == "redrive" and after and before["state"] == "dead" != after["state"]:
             life.certain = life.possible = 0
@@ -637,11 +677,11 @@ class TwoBrokers(RuleBasedStateMachine):
                 worker.broker.sweep()
                 worker.broker.audit()
             self.all_is_as_the_model_says()
-            if not self.jobs.count_documents({"state": {"$in": ["ready", "reserved"]}}):
+            if not self.jobs.count_documents(_UNFINISHED):
                 break
         self._pass(BEAT)
         self.all_is_as_the_model_says()
-        left = list(self.jobs.find({"state": {"$in": ["ready", "reserved"]}}, {"payload": 0}))
+        left = list(self.jobs.find(_UNFINISHED, {"payload": 0}))
         assert left == []
         for broker in self.brokers:
             assert not broker.busy
@@ -668,7 +708,9 @@ class TwoBrokers(RuleBasedStateMachine):
         state = stored["state"]
         failures = stored["attempts"] - (state == "reserved")
         assert not life.accepted or state == "done", f"{life} was committed, and is {stored}"
-        if state in ("ready", "reserved"):
+        in_turn = life.group if state in ("ready", "reserved") else None
+        assert stored.get("head") == in_turn, stored
+        if state in ("ready", "waiting", "reserved"):
             assert life.redriven or min(failures, ERRORS_KEPT) == len(stored.get("errors", ())), stored
             assert life.certain <= failures <= life.possible, (life, stored)
         elif state == "done":

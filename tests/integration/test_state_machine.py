@@ -39,6 +39,12 @@ class Life:
         )
         self.job = a_job("a", owner=ME, remember=60.0)
 
+    def line_up(self, job: Job) -> Job:
+        """It has a place, if it has a group."""
+        if job.group is not None:
+            job.line_up(self.store.groups.places(1))
+        return job
+
     def document(self) -> dict[str, Any]:
         return everything(self.store).get("a", {})
 
@@ -55,7 +61,7 @@ def life(documents: Database[dict[str, Any]]) -> Life:
 
 
 def push(life: Life, *, owner: str = "", **settings: Any) -> Job:
-    job = a_job("a", owner=owner, remember=60.0, **settings)
+    job = life.line_up(a_job("a", owner=owner, remember=60.0, **settings))
     life.store.push([job], NOW)
     return job
 
@@ -92,6 +98,30 @@ def dead(life: Life) -> None:
     life.store.roll_back([RolledBack(job, "bad", "worker", dead=True)], NOW)
 
 
+def head(life: Life) -> None:
+    push(life, group="g")
+    turn(life)
+
+
+def head_reserved(life: Life, owner: str = ME) -> None:
+    head(life)
+    (life.job,) = life.store.reserve(1, NOW, owner).jobs
+
+
+def head_popped(life: Life) -> None:
+    head_reserved(life)
+    life.store.complete([finished(life.job)], NOW)
+
+
+def head_dead(life: Life) -> None:
+    head_reserved(life, OTHER)
+    life.store.roll_back([RolledBack(life.job, "bad", "worker", dead=True)], NOW)
+
+
+def turn(life: Life) -> None:
+    life.store.groups.promote(["g"], NOW)
+
+
 #: How a job gets into each state that the store tells apart; ``gone``: it is not there.
 STATES: dict[str, Callable[[Life], object]] = {
     "gone": lambda _life: None,
@@ -105,6 +135,13 @@ STATES: dict[str, Callable[[Life], object]] = {
     "done": done,
     "done, popped by me": popped,
     "dead": dead,
+    "waiting": lambda life: push(life, group="g"),
+    "waiting, not due": lambda life: push(life, group="g", eligible_at=NOW + 60),
+    "waiting, expired": lambda life: push(life, group="g", expires_at=NOW - 1),
+    "first": head,
+    "first, reserved": head_reserved,
+    "first, done, popped by me": head_popped,
+    "first, dead": head_dead,
 }
 
 
@@ -137,6 +174,8 @@ VERBS: dict[str, Callable[[Life], object]] = {
     "keep_unreadable": lambda life: life.store.keep_unreadable(
         [{"_id": "a", "payload": b"", "raw_headers": b"", "reason": "unreadable", "size": 1}], NOW
     ),
+    "push, with a group": lambda life: push(life, group="g"),
+    "turn": turn,
     "reserve": lambda life: life.store.reserve(10, NOW, ME),
     "commit": lambda life: life.store.commit([life.job]),
     "finish": lambda life: life.store.complete([finished(life.job, b"mine")], NOW),
@@ -157,6 +196,7 @@ VERBS: dict[str, Callable[[Life], object]] = {
     "redrive elsewhere": lambda life: life.changes.redrive("mail", DeadLetters(), NOW, life.other.jobs),
     "purge ready": lambda life: life.changes.purge("mail", "ready", NOW),
     "purge scheduled": lambda life: life.changes.purge("mail", "scheduled", NOW),
+    "purge waiting": lambda life: life.changes.purge("mail", "waiting", NOW),
     "purge done": lambda life: life.changes.purge("mail", "done", NOW),
     "purge dead": lambda life: life.changes.purge("mail", "dead", NOW),
 }
@@ -206,6 +246,40 @@ EDGES: dict[tuple[str, str], str] = {
     ("done, popped by me", "take back"): "ready",
     ("done, popped by me", "purge done"): "gone",
     ("dead", "purge dead"): "gone",
+    ("gone", "push, with a group"): "waiting",
+    ("waiting", "turn"): "ready",
+    ("waiting", "cancel"): "gone",
+    ("waiting", "change of the priority"): "waiting",
+    ("waiting", "change of the delay"): "waiting",
+    ("waiting", "purge waiting"): "gone",
+    ("waiting, not due", "turn"): "ready",
+    ("waiting, not due", "cancel"): "gone",
+    ("waiting, not due", "promote"): "waiting",
+    ("waiting, not due", "change of the priority"): "waiting",
+    ("waiting, not due", "change of the delay"): "waiting",
+    ("waiting, not due", "purge waiting"): "gone",
+    ("waiting, expired", "expire"): "gone",
+    ("waiting, expired", "expire, to the dead letters"): "dead",
+    ("waiting, expired", "cancel"): "gone",
+    ("waiting, expired", "purge waiting"): "gone",
+    ("first", "reserve"): "reserved",
+    ("first", "cancel"): "gone",
+    ("first", "change of the priority"): "ready",
+    ("first", "change of the delay"): "ready",
+    ("first", "purge ready"): "gone",
+    ("first, reserved", "commit"): "gone",
+    ("first, reserved", "finish"): "done",
+    ("first, reserved", "rollback"): "ready",
+    ("first, reserved", "rollback with delay"): "ready",
+    ("first, reserved", "reject"): "dead",
+    ("first, reserved", "release"): "ready",
+    ("first, reserved", "reclaim"): "ready",
+    ("first, done, popped by me", "take back"): "waiting",
+    ("first, done, popped by me", "purge done"): "gone",
+    ("first, dead", "redrive"): "waiting",
+    ("first, dead", "redrive by id"): "waiting",
+    ("first, dead", "redrive elsewhere"): "gone",
+    ("first, dead", "purge dead"): "gone",
 }
 
 
@@ -224,6 +298,9 @@ def test_a_verb_moves_a_job_along_its_edge_and_from_elsewhere_changes_nothing(
         assert life.document() != before
         assert life.state() == EDGES[state, verb]
         assert ("owner" in life.document()) == (life.state() == "reserved")
+        assert ("wait" in life.document()) == (life.state() == "waiting")
+        in_turn = "group" in life.document() and life.state() in ("ready", "reserved")
+        assert ("head" in life.document()) == in_turn
     else:
         assert life.document() == before
 

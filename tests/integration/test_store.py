@@ -885,7 +885,7 @@ def test_expired_jobs_are_removed_a_limited_number_at_a_time(store: QueueStore) 
     over = pushed(store, *some_jobs(3, expires_at=NOW))
     pushed(store, a_job("later", expires_at=NOW + 1), a_job("never"))
     # When
-    first, second, third = (store.expire(NOW, 2) for _ in range(3))
+    first, second, third = (store.expire(NOW, 2).ids for _ in range(3))
     # Then
     assert sorted(first + second) == sorted(ids(over))
     assert (len(first), len(second), third) == (2, 1, [])
@@ -900,7 +900,7 @@ def test_expired_jobs_are_dead_letters_where_the_queue_says_so(
     over = pushed(store, *some_jobs(3, expires_at=NOW))
     pushed(store, a_job("later", expires_at=NOW + 1), a_job("held", expires_at=NOW, owner=ME))
     # When
-    first, second, third = (store.expire(NOW, 2) for _ in range(3))
+    first, second, third = (store.expire(NOW, 2).ids for _ in range(3))
     # Then
     assert sorted(first + second) == sorted(ids(over))
     assert (len(first), len(second), third) == (2, 1, [])
@@ -934,14 +934,14 @@ def test_a_job_that_is_claimed_while_it_expires_is_not_told_to_have_expired(
 
     monkeypatch.setattr(QueueStore, "_end", claimed_before)
     # Then
-    assert store.expire(NOW) == ["b"]
+    assert store.expire(NOW).ids == ["b"]
     assert stored(store, "a")["state"] == "reserved"
 
 
 def test_a_reserved_job_never_expires(store: QueueStore) -> None:
     pushed(store, a_job("a", expires_at=NOW + 1))
     claim(store)
-    assert store.expire(NOW + 2) == []
+    assert store.expire(NOW + 2).ids == []
     assert stored(store, "a")["state"] == "reserved"
 
 

@@ -42,8 +42,8 @@ class IntakeRig:
             timer=timer,
         )
         store: Any = self.store
-        self.dispatch = Dispatch(store, context, FakeOutlet(), no_limits(context))
-        self.intake = Intake(store, context, self.dispatch.supply, self.dispatch.expiries)
+        self.dispatch = dispatch = Dispatch(store, context, FakeOutlet(), no_limits(context))
+        self.intake = Intake(store, context, dispatch.supply, dispatch.expiries, dispatch.groups)
 
     def worker(self, prefetch: int = 1) -> FakeWorker:
         worker = FakeWorker(prefetch)
@@ -96,6 +96,36 @@ def test_a_push_is_confirmed_only_when_its_jobs_are_durable(rig: IntakeRig) -> N
     assert (told.times, told.refused, told.existing) == (1, {}, ())
     assert ids(rig.store.ready) == ["a", "b"]
     assert rig.counters.values["pushed"] == 2
+
+
+def test_of_pushes_with_groups_one_is_under_way(rig: IntakeRig) -> None:
+    """The next one's places are behind what is stored; else it might be, and go, first."""
+    # Given
+    held = Held()
+    rig.store.before_insert = held
+    # When
+    for number in range(3):
+        rig.push(a_job(f"g{number}", group="g"))
+        go_on()
+    under_way = [ids(jobs) for jobs in rig.store.inserts]
+    held.set()
+    rig.drain()
+    # Then
+    assert under_way == [["g0"]]
+    assert [ids(jobs) for jobs in rig.store.inserts] == [["g0"], ["g1", "g2"]]
+    assert [job.place for job in rig.store.waiting] == [1, 2, 3]
+    assert set().union(*rig.store.groups.freed) == {"g"}
+
+
+def test_no_job_of_a_group_is_born_reserved(rig: IntakeRig) -> None:
+    # Given
+    worker = rig.worker(prefetch=10)
+    # When
+    rig.push(a_job("g", group="g"), a_job("plain"))
+    rig.drain()
+    # Then
+    assert worker.jobs == ["plain"]
+    assert ids(rig.store.waiting) == ["g"]
 
 
 def test_pushes_that_come_together_are_one_insert_and_each_hears_of_its_own(rig: IntakeRig) -> None:

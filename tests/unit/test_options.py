@@ -194,6 +194,7 @@ def test_a_job_that_says_nothing_is_treated_by_default_as_in_a_queue_that_says_n
 
 def stored(job: Job, defaults: QueueDefaults = USUAL) -> dict[str, Any]:
     job.dedupe_until = NOW + job.dedupe.window if job.dedupe else 0.0
+    job.line_up(1)
     return document(job, date(NOW), defaults)
 
 

@@ -160,6 +160,28 @@ def test_nothing_is_handed_out_while_too_many_verdicts_have_no_answer() -> None:
     assert rig.heard == [{}]
 
 
+@pytest.mark.parametrize(
+    ("kind", "settings", "pops", "freed"),
+    [
+        (wire.COMMIT, {}, False, [{"g"}]),
+        (wire.COMMIT, {"keep_done": 60.0}, False, [{"g"}]),
+        (wire.REJECT, {}, False, [{"g"}]),
+        (wire.ROLLBACK, {"max_attempts": 1}, False, [{"g"}]),
+        (wire.ROLLBACK, {"max_attempts": 9}, False, []),
+        (wire.RELEASE, {}, False, []),
+        (None, {}, True, [{"g"}]),
+    ],
+)
+def test_who_ends_lets_its_group_go_on_and_who_comes_again_does_not(
+    kind: str | None, settings: dict[str, Any], freed: list[set[str]], *, pops: bool
+) -> None:
+    rig = SettlingRig(1, group="g", pops=pops, **settings)
+    rig.hire()
+    if kind:
+        rig.verdict(kind)
+    assert rig.store.groups.freed == freed
+
+
 @pytest.mark.parametrize("kind", [wire.COMMIT, wire.ROLLBACK, wire.REJECT, wire.RELEASE])
 def test_verdicts_of_every_kind_count_until_they_are_written(kind: str) -> None:
     # Given

@@ -79,6 +79,8 @@ def a_queue(name: str) -> Any:
         settings=settings,
         limits=no_limits(a_context()),
         expire=lambda _limit: 0,
+        looks=(looks := list[bool]()),
+        look_for_headless=lambda *, now: looks.append(now),
         counters=Counters(),
         in_use=False,
     )
@@ -118,6 +120,18 @@ def test_a_queue_that_fails_keeps_no_other_from_being_audited(rig: Rig, fault: E
     rig.sweeper.audit()
     assert [queue.store.released for queue in rig.queues] == [[], ["lost"], ["lost"]]
     assert rig.counters.values["orphans"] == 2
+
+
+def test_groups_without_a_head_are_looked_for_at_once_when_a_broker_has_gone(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = rig.queues[0]
+    for live, holders in (((), ()), (("other",), ()), (("other",), ()), ((), ()), ((), ("gone",))):
+        queue.store.holders = {"owner-1", *holders}
+        monkeypatch.setattr(Owners, "others_live", frozenset(live))
+        rig.sweeper.sweep()
+    # At the start, not as another comes, when it has gone, and when jobs of one that has gone are found.
+    assert queue.looks == [True, False, False, True, True]
 
 
 def test_when_mongodb_is_away_not_every_queue_waits_for_it(rig: Rig) -> None:

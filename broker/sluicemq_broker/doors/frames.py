@@ -116,6 +116,7 @@ class JobMaker:
             dedupe=_dedupe(headers, settings.dedupe_window),
             backoff=_backoff(headers["backoff"], settings.retries) if "backoff" in headers else None,
             keep_done=float(headers.get("keep_done", settings.keep_done)),
+            group=headers.get("group"),
             size=size,
         )
 

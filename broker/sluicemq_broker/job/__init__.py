@@ -1,13 +1,14 @@
 """A job and the page on which its life is drawn."""
 
 from sluicemq_broker.job.backoff import BOUNDS, KINDS, Backoff
-from sluicemq_broker.job.job import ASKED, ERRORS_KEPT, SCHEDULED, Dedupe, Hold, Job, OnExpiry, State
+from sluicemq_broker.job.job import ASKED, ERRORS_KEPT, FIRST, SCHEDULED, Dedupe, Hold, Job, OnExpiry, State
 from sluicemq_broker.job.timetable import MOST_RUNS, Misfire, Plan, Timetable, plan
 
 __all__ = [
     "ASKED",
     "BOUNDS",
     "ERRORS_KEPT",
+    "FIRST",
     "KINDS",
     "MOST_RUNS",
     "SCHEDULED",

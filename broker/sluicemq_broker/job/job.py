@@ -30,11 +30,15 @@ class State(StrEnum):
                                         ▲ └─ remove_at passes, purge ▶ gone
         unreadable message ─────────────┘
 
+        push, redrive, take back of a job with a group ──▶ waiting ── turn ──▶ ready
+                                                             └─ as ready: cancel, purge, expire, change
+
     A rollback makes the job ``ready`` with an ``eligible_at`` ahead: its delay, or its back-off. An
     expired one is gone or dead as the queue's ``on_expiry`` says; dead letters and done jobs that
     have a ``remove_at`` are removed by MongoDB itself, within a minute of it.
-    ``waiting`` is a job that waits for the one before it in its group; it becomes ``ready`` when
-    that one is settled. A ``ready`` job whose ``eligible_at`` lies ahead is shown as ``scheduled``.
+    ``waiting`` is a job that waits for the one before it in its group; its turn comes, and it is ``ready``,
+    when that one has ended: done, dead, or gone. A ``ready`` job whose ``eligible_at`` lies ahead is shown as
+    ``scheduled``.
     A job is remembered for its result, and while its dedupe window is open (in every state: the
     ``dedupe_id`` is its document's, and is another's for the taking once the window is over).
     Each arrow is one MongoDB statement on one document, so a crash leaves either end of it; a forward,
@@ -91,6 +95,9 @@ class Hold(NamedTuple):
     number: int
 
 
+#: The place of a job that comes back to the front of its group: all others are higher.
+FIRST: Final = 0
+
 #: Of a job that nobody here holds.
 NOT_HELD: Final = Hold("", 0)
 
@@ -105,10 +112,11 @@ class Job:
     then it is delivered alone. ``backoff`` is None where the queue's own holds. ``remember`` is for how
     long its result stays, ``keep_done`` for how long the whole job, once it is done (0: not at all).
     ``dedupe_until`` is when another job may have its ``dedupe_id`` (0: it has none); ``dedupe`` itself
-    is only known where the job was pushed. ``asked``: somebody waits for its result at the broker that
-    took it in; a broker at which nobody does keeps it for a while (:data:`ASKED`). ``size`` is what it
-    takes in memory and on the wire: payload and headers. ``story``: fields of its document that tell of its
-    life in other queues, of a job that comes from one.
+    is only known where the job was pushed. ``group``: of the jobs of one, one at a time goes out, in the
+    order of their ``place``, which is only known there, too. ``asked``: somebody waits for its result at
+    the broker that took it in; a broker at which nobody does keeps it for a while (:data:`ASKED`). ``size``
+    is what it takes in memory and on the wire: payload and headers. ``story``: fields of its document that
+    tell of its life in other queues, of a job that comes from one.
     """
 
     __slots__ = (
@@ -120,6 +128,7 @@ class Job:
         "dedupe_until",
         "eligible_at",
         "expires_at",
+        "group",
         "headers",
         "held",
         "id",
@@ -127,6 +136,7 @@ class Job:
         "losses",
         "max_attempts",
         "payload",
+        "place",
         "priority",
         "remember",
         "seq",
@@ -151,6 +161,7 @@ class Job:
         remember: float | None = None,
         dedupe: Dedupe | None = None,
         keep_done: float = OPTIONS["keep_done"].default,
+        group: str | None = None,
         size: int | None = None,
     ) -> None:
         self.id = id
@@ -166,6 +177,8 @@ class Job:
         self.dedupe = dedupe
         self.dedupe_until = 0.0
         self.keep_done = keep_done
+        self.group = group
+        self.place: int | None = None
         self.size = len(payload) if size is None else size
         self.asked = False
         self.created_at = 0.0
@@ -205,6 +218,16 @@ class Job:
         """It is no longer in MongoDB, and is pushed again as if it had never been delivered."""
         self.held = NOT_HELD
         self.attempts = 0
+        self.place = FIRST
+
+    def join(self, group: str | None) -> None:
+        """It goes on as one of this group, of which it was in another queue; None: it had none."""
+        self.group = group
+
+    def line_up(self, place: int) -> None:
+        """It has this place in the line of its group; one that has one keeps it."""
+        if self.place is None:
+            self.place = place
 
     def succeed(self, former: Job, said: Container[str], ttl: float | None, story: Mapping[str, Any]) -> None:
         """It is this one, gone on from another queue: what is not ``said`` anew is as it was there.

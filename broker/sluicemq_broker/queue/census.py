@@ -39,7 +39,7 @@ _MOMENT: Final = 1e-9  # seconds
 
 _NOBODY: Final = dict.fromkeys(COUNTED_STATES, 0)
 _NOT_WAITING: Final = (State.RESERVED, State.DONE, State.DEAD)
-_JOBS_LIVE: Final = (State.READY, SCHEDULED, State.RESERVED)
+_JOBS_LIVE: Final = (State.READY, SCHEDULED, State.WAITING, State.RESERVED)
 
 
 class Tally(NamedTuple):
@@ -245,15 +245,17 @@ def _marks(queue: Queue) -> tuple[int, int, int]:
 
 
 def _estimated(tally: Tally, queue: Queue) -> dict[str, int]:
-    """What was counted, and what has happened here since: delayed jobs stay so, for want of better."""
+    """What was counted, and what has happened here since: delayed and waiting jobs stay what they are."""
     counts = tally.counts
     came, went, died = (now - then for now, then in zip(_marks(queue), tally.marks, strict=True))
     live = max(0, sum(counts[state] for state in _JOBS_LIVE) + came - went - died)
     reserved = min(live, max(0, counts[State.RESERVED] + queue.held - tally.held))
     scheduled = min(live - reserved, counts[SCHEDULED])
+    waiting = min(live - reserved - scheduled, counts[State.WAITING])
     return {
-        State.READY: live - reserved - scheduled,
+        State.READY: live - reserved - scheduled - waiting,
         SCHEDULED: scheduled,
+        State.WAITING: waiting,
         State.RESERVED: reserved,
         State.DONE: counts[State.DONE],
         State.DEAD: counts[State.DEAD] + died,

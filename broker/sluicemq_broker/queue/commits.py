@@ -145,6 +145,7 @@ class Commits:
                 each.settlement.settled(each.position)
                 if each.delivery.job.id in self._answers:
                     shielded(self._answers.committed, each.delivery.job.id, each.result)
+        self._dispatch.groups.may_go_on([each.delivery.job for each in commits])
 
     def _ended(self, count: Count, number: int) -> None:
         self._counters.add(count, number)
@@ -212,6 +213,7 @@ class Commits:
 
     def _undo_pops(self, jobs: list[Job]) -> None:
         self._retry.run(lambda: self._store.undo_pop(jobs))
+        self._dispatch.groups.may_go_on(jobs)
         self._dispatch.supply.some_ready(count=len(jobs))
 
     def _undo_failed(self, jobs: list[Job]) -> None:

@@ -11,6 +11,7 @@ from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.deliveries import Deliveries
 from sluicemq_broker.queue.expiries import Expiries
 from sluicemq_broker.queue.gate import Gate
+from sluicemq_broker.queue.groups import Groups
 from sluicemq_broker.queue.holdings import Holdings
 from sluicemq_broker.queue.limits import Limits
 from sluicemq_broker.queue.pace import UNKNOWN, Pace
@@ -60,7 +61,7 @@ class Dispatch:
     """One queue's jobs in this broker's memory, and its workers.
 
     ``held`` is what is reserved here, ``deliveries`` what of that is at workers, ``supply`` whence it comes,
-    ``expiries`` when what waits has waited too long.
+    ``expiries`` when what waits has waited too long, ``groups`` whose turn it is.
     """
 
     def __init__(self, store: QueueStore, context: Context, outlet: Outlet, limits: Limits) -> None:
@@ -78,6 +79,7 @@ class Dispatch:
         self.supply = Supply(store, context, self, self.held, limits)
         self._limits = limits
         self.expiries = Expiries(context, self._end)
+        self.groups = Groups(store, context, self.supply, self._end)
         self.gate = Gate(context, self)
         self._staged = Staging(self._memory)
         self._takers = Takers(self.deliveries.recount)
@@ -120,8 +122,9 @@ class Dispatch:
         self._outlet.claimed()
         self.hand_out()
 
-    def died(self, ids: Iterable[str]) -> None:
-        """These became dead letters when they were claimed."""
+    def died(self, ids: Iterable[str], groups: Iterable[str]) -> None:
+        """These became dead letters when they were claimed, and were the first of their groups."""
+        self.groups.freed(groups)
         self._outlet.died(ids)
 
     # ---------------------------------------------------------------- demand

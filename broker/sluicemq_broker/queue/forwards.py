@@ -7,7 +7,7 @@ it: the job is in the other queue, and its worker, if it was not told, hears tha
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from sluicemq.errors import BadHeaders, DifferentStore, LeaseLost, SluiceError, Uncertain
@@ -117,6 +117,8 @@ class Forwards:
                 ready[each.delivery.job.owner].append(self._ready(each, now))
             except SluiceError as error:
                 self._send_back(each, error)
+        for queue, arriving in _by_queue(each for these in ready.values() for each in these).items():
+            queue.accept(arriving)
         for owner, these in ready.items():
             self._end(these, self._go_on(owner, these))
 
@@ -129,7 +131,8 @@ class Forwards:
         queue = self._elsewhere.for_push(onward.queue, by=worker)
         payload = b"" if onward.payload is None else onward.payload
         on = self._elsewhere.make(queue.settings, payload, onward.options, job.id)
-        queue.accept([on])
+        if on.group is None:
+            on.join(job.group)
         if job.asked and job.id not in self._answers:  # it is another broker where somebody waits
             job.keep_result(ASKED)
         said = frozenset(onward.options) | ({"payload"} if onward.payload is not None else frozenset())
@@ -162,15 +165,14 @@ class Forwards:
         self._dispatch.forget(each.forward.job for each in gone)
         self.under_way -= len(gone)
         self._counters.add(Count.FORWARDED, len(gone))
-        arrived: dict[Queue, list[Job]] = defaultdict(list)
         for each in gone:
-            arrived[each.queue].append(each.forward.on)
             if each.forward.job.id in self._answers:
                 shielded(self._answers.follow, each.forward.job.id, each.queue)
         if any(each.forward.job.asked and each.forward.kept_until for each in gone):
             self._tell(BusKind.ENDED, 0)  # somebody may wait for it at another broker
         self._events.tell(Count.FORWARDED, self._clock.now(), map(_told, gone))
-        for queue, jobs in arrived.items():
+        self._dispatch.groups.may_go_on([each.forward.job for each in gone])
+        for queue, jobs in _by_queue(gone).items():
             queue.stored(jobs, existing=0)
         for each in gone:
             each.going.settlement.settled(each.going.position)
@@ -208,6 +210,14 @@ class _Ready(NamedTuple):
     going: Going
     queue: Queue
     forward: Forward
+
+
+def _by_queue(ready: Iterable[_Ready]) -> dict[Queue, list[Job]]:
+    """As which jobs they are to come into which queues."""
+    queues: dict[Queue, list[Job]] = defaultdict(list)
+    for each in ready:
+        queues[each.queue].append(each.forward.on)
+    return queues
 
 
 def _told(ready: _Ready) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from sluicemq.errors import Duplicate, SluiceError, Unavailable
 from sluicemq_broker.job import Job
 from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.expiries import Expiries
+from sluicemq_broker.queue.groups import Groups
 from sluicemq_broker.queue.ledger import Arrival
 from sluicemq_broker.queue.supply import Supply
 from sluicemq_broker.runtime import Batcher, Count, Timing, shielded
@@ -30,12 +31,14 @@ Stored = Callable[[dict[int, SluiceError], Sequence[int]], None]
 class Push:
     """Jobs for one queue that came together, and who hears what became of them."""
 
-    __slots__ = ("began", "jobs", "on_stored", "size")
+    __slots__ = ("began", "grouped", "jobs", "on_stored", "size")
 
     def __init__(self, jobs: list[Job], on_stored: Stored) -> None:
         self.jobs = jobs
         self.size = sum([job.size for job in jobs])
         """Bytes of their payloads and headers."""
+        self.grouped = any([job.group is not None for job in jobs])  # noqa: C419 - half the time of a generator
+        """True if any of them has a group."""
         self.on_stored = on_stored
         self.began = 0.0
         """When it was taken in, in monotonic seconds."""
@@ -45,13 +48,17 @@ class Intake:
     """The pushes of one queue, on their way into MongoDB.
 
     ``kill -9`` before the insert: the jobs are gone, and nobody was told that they are safe. After
-    it: they are stored, and a producer that was not told pushes them again with the same ids.
+    it: they are stored, and a producer that was not told pushes them again with the same ids. Before a job
+    of a group is promoted: the sweep does that.
     """
 
-    def __init__(self, store: QueueStore, context: Context, supply: Supply, expiries: Expiries) -> None:
+    def __init__(
+        self, store: QueueStore, context: Context, supply: Supply, expiries: Expiries, groups: Groups
+    ) -> None:
         self._store = store
         self._supply = supply
         self._expiries = expiries
+        self._groups = groups
         self._on_their_way = context.memory.pushes
         self._clock = context.clock
         self._timer = context.timer
@@ -72,11 +79,15 @@ class Intake:
             failed=self._failed,
             gather=self._gather,
         )
+        # One at a time: the next one's places are behind what this one has stored.
+        self._grouped: Batcher[Push] = Batcher(
+            self._write_grouped, size=INSERT, weigh=_weight, failed=self._failed
+        )
 
     @property
     def busy(self) -> bool:
         """Whether anything waits or is being written."""
-        return self._pushes.busy
+        return self._pushes.busy or self._grouped.busy
 
     def push(self, push: Push) -> None:
         """Take jobs in; ``push.on_stored`` is called when all of them are durable or refused."""
@@ -84,7 +95,7 @@ class Intake:
         self._on_their_way.take(len(push.jobs), push.size)
         self.waiting += len(push.jobs)
         self.taken_bytes += push.size
-        self._pushes.add(push)
+        (self._grouped if push.grouped else self._pushes).add(push)
 
     def accept(self, jobs: list[Job]) -> float:
         """Number jobs in the order of acceptance, which is FIFO; times relative to the server's now.
@@ -101,11 +112,11 @@ class Intake:
 
     def drain(self, timeout: float) -> bool:
         """Wait until everything is written; False if time ran out before."""
-        return self._pushes.drain(timeout)
+        return self._pushes.drain(timeout) and self._grouped.drain(timeout)
 
     def refuse_waiting(self) -> None:
         """Give up what is not being written yet, telling whoever can hear it."""
-        waiting = self._pushes.clear()
+        waiting = [*self._pushes.clear(), *self._grouped.clear()]
         self._refuse(waiting, Count.REFUSED)
         self._left(waiting)
 
@@ -127,6 +138,14 @@ class Intake:
             self._write(pushes)
         finally:
             self._left(pushes)
+
+    def _write_grouped(self, pushes: list[Push]) -> None:
+        try:
+            self._groups.line_up([job for push in pushes for job in push.jobs])
+        except Exception:
+            self._left(pushes)
+            raise
+        self._write_all(pushes)
 
     def _left(self, pushes: list[Push]) -> None:
         count = sum([len(push.jobs) for push in pushes])
@@ -196,12 +215,15 @@ class Intake:
 
     def _wake(self, jobs: list[Job]) -> None:
         now = self._clock.now()
-        ready = [job.priority for job in jobs if not job.owner and job.eligible_at <= now]
+        plain = [job for job in jobs if job.group is None]
+        ready = [job.priority for job in plain if not job.owner and job.eligible_at <= now]
         if ready:
             self._supply.some_ready(max(ready), 0)  # they were counted when they were expected
-        later = [job.eligible_at for job in jobs if job.eligible_at > now]
+        later = [job.eligible_at for job in plain if job.eligible_at > now]
         if later:
             self._supply.due_later(later)
+        if len(plain) < len(jobs):
+            self._groups.may_go_on(jobs)
         self._expiries.watch([job for job in jobs if job.expires_at is not None and not job.owner])
 
 

@@ -103,7 +103,9 @@ class Ledger:
 
     def expect(self, jobs: Sequence[Job], born: list[Job], hold: int, due: float, now: float) -> Arrival:
         """A push is about to be written, of which these are ``born`` reserved; ``due``: the server's time."""
-        ready = [job.priority for job in jobs if not job.owner and job.eligible_at <= due]
+        ready = [
+            job.priority for job in jobs if not job.owner and job.eligible_at <= due and job.group is None
+        ]
         arrival = Arrival(born, max(ready, default=NOTHING), jobs[0].seq, hold, now)
         self._arrivals.append(arrival)
         self.expected += len(born)

@@ -66,10 +66,11 @@ class OnDead:
         now = self._clock.now()
         letters = DeadLetters(since=since, unasked=now - ASKED)
         changes = Changes(self._queues.database_of(queue))
-        into = target.store.jobs
+        into, redriven = target.store.jobs, Redriven()
         for moved in changes.redriving(
-            queue.name, letters, now, Redriven(), lambda: _PAGE, into, by_setting=True
+            queue.name, letters, now, redriven, lambda: _PAGE, into, by_setting=True
         ):
             queue.counters.add(Count.DEAD_MOVED, moved)
             target.events.tell(Count.DEAD_MOVED, now, [{"jobs": moved, "from": queue.name}])
+            target.freed(redriven.groups)
             target.jobs_ready(moved)

@@ -79,6 +79,7 @@ class Purge(Order):
                 self._counters.add(Count.PURGED, removed)
                 self.queue.events.tell(Count.PURGED, self.now, [{"jobs": removed, "state": self._state}])
                 yield removed
+            self.queue.look_for_headless(now=True)  # whoever ends it sooner leaves that to the sweep
         finally:
             self.queue.look_up()
 
@@ -127,6 +128,7 @@ class Redrive(Order):
         for moved in paging(self.queue.name, letters, self.now):
             self._counters.add(Count.REDRIVEN, moved)
             self._target.events.tell(Count.REDRIVEN, self.now, [{"jobs": moved, "from": self.queue.name}])
+            self._target.freed(self._redriven.groups)
             self._target.jobs_ready(moved)
             yield moved
 

@@ -30,7 +30,7 @@ from sluicemq_broker.queue.settling import Settling
 from sluicemq_broker.queue.verdict import Settlement, Verdict
 from sluicemq_broker.queue.worker import Delivery, Worker
 from sluicemq_broker.runtime import Batcher, Count, Gauge, QueueCounters
-from sluicemq_broker.store import Documents, LimitStore, QueueDefaults, QueueStore, collection
+from sluicemq_broker.store import Documents, Expired, LimitStore, QueueDefaults, QueueStore, collection
 from sluicemq_devices.hub import Watermark
 
 log = logging.getLogger("broker.queue")
@@ -83,7 +83,8 @@ class Queue:
         self._answers = Answers(
             self.store, mine.retry, self._dispatch.held, expiries.watch_one, elsewhere.open
         )
-        self._intake = Intake(self.store, mine, self._dispatch.supply, expiries)
+        self._groups = self._dispatch.groups
+        self._intake = Intake(self.store, mine, self._dispatch.supply, expiries, self._groups)
         self._settling = Settling(
             self.store, mine, self._dispatch, self._answers, elsewhere, settings.retries
         )
@@ -114,6 +115,7 @@ class Queue:
 
     def accept(self, jobs: list[Job]) -> float:
         """Number jobs that another statement than a push will store; returns when they were accepted."""
+        self._groups.line_up(jobs)
         return self._intake.accept(jobs)
 
     def stored(self, jobs: Sequence[Job], existing: int) -> None:
@@ -122,8 +124,10 @@ class Queue:
         self.counters.add(Count.REPEATED, existing)
         now = self._context.clock.now()
         self.events.tell(Count.PUSHED, now, ({"job": job.id} for job in jobs))
-        self.jobs_ready(sum(job.eligible_at <= now for job in jobs))
-        self.jobs_due([job.eligible_at for job in jobs if job.eligible_at > now])
+        plain = [job for job in jobs if job.group is None]
+        self.jobs_ready(sum(job.eligible_at <= now for job in plain))
+        self.jobs_due([job.eligible_at for job in plain if job.eligible_at > now])
+        self._groups.may_go_on(jobs)
         self._dispatch.expiries.watch(jobs)
 
     def keep_unreadable(self, unreadable: dict[str, Any], mark: Watermark, size: int) -> None:
@@ -169,6 +173,14 @@ class Queue:
     def jobs_due(self, times: Iterable[float]) -> None:
         """Jobs become ready at these times of the server's clock."""
         self._dispatch.supply.due_later(times)
+
+    def freed(self, groups: Iterable[str]) -> None:
+        """The first job of each of these groups may have gone: the next may follow."""
+        self._groups.freed(groups)
+
+    def look_for_headless(self, *, now: bool) -> None:
+        """Let every group go on whose first job has gone: ``now``, or a minute after the last look."""
+        self._groups.look(now=now)
 
     # --------------------------------------------------------------- workers
 
@@ -354,7 +366,8 @@ class Queue:
     @property
     def busy(self) -> bool:
         """Whether anything is on its way to MongoDB."""
-        return self._intake.busy or self._settling.busy or self._letters.busy or self._over.busy
+        parts = (self._intake, self._settling, self._groups, self._letters, self._over)
+        return any(each.busy for each in parts)
 
     @property
     def storing(self) -> bool:
@@ -397,7 +410,7 @@ class Queue:
         """End what was not taken in time, ``limit`` jobs at most, and tell who waits; returns how many."""
         expired = self.store.expire(self._context.clock.now(), limit)
         self._have_expired(expired)
-        return len(expired)
+        return len(expired.ids)
 
     def knows(self, job_id: str, hold: int) -> bool:
         """Whether this reservation is in the table of what is held here, or may be in a moment."""
@@ -457,13 +470,14 @@ class Queue:
         """``kill -9`` before or between its statements, or no answer: the sweep ends what is left."""
         expired = self._context.retry.run(lambda: self.store.expire(self._context.clock.now(), ids=ids))
         self._have_expired(expired)
-        if len(expired) < len(ids):  # another broker, or a statement without an answer, may have ended them
-            self._answers.check(set(ids).difference(expired))
+        if len(expired.ids) < len(ids):  # another broker, or one without an answer, may have ended them
+            self._answers.check(set(ids).difference(expired.ids))
 
-    def _have_expired(self, ids: list[str]) -> None:
-        self.counters.add(Count.EXPIRED, len(ids))
-        self.events.tell(Count.EXPIRED, self._context.clock.now(), ({"job": each} for each in ids))
-        self._answers.expired(ids)
+    def _have_expired(self, expired: Expired) -> None:
+        self.counters.add(Count.EXPIRED, len(expired.ids))
+        self.events.tell(Count.EXPIRED, self._context.clock.now(), ({"job": each} for each in expired.ids))
+        self._answers.expired(expired.ids)
+        self._groups.freed(expired.groups)
 
     def _keep_unreadable(self, letters: list[UnreadableMessage]) -> None:
         def statement() -> None:

@@ -105,6 +105,7 @@ class Returns:
                 shielded(self._answers.failed, entry.job.id, why)
         if any(entry.dead and entry.job.asked for entry in entries):
             self._tell(BusKind.ENDED, 0)
+        self._dispatch.groups.may_go_on([entry.job for entry in entries if entry.dead])
         alive = [entry for entry in entries if not entry.dead]
         at_once = [entry.job.priority for entry in alive if not entry.due or entry.due <= now]
         if at_once:

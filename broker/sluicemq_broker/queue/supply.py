@@ -67,8 +67,8 @@ class Demand(Protocol):
     def stage(self, jobs: list[Job]) -> None:
         """Hold jobs that this broker has reserved."""
 
-    def died(self, ids: Iterable[str]) -> None:
-        """These became dead letters when they were claimed."""
+    def died(self, ids: Iterable[str], groups: Iterable[str]) -> None:
+        """These became dead letters when they were claimed, and were the first of their groups."""
 
 
 class Supply:
@@ -121,7 +121,8 @@ class Supply:
         """Before a push is written: give an owner to those that can go straight to a free worker.
 
         A job is born reserved if a worker can take it and nothing that comes before it lies ready:
-        no claim round trip. ``due``: the server's time. Call :meth:`arrived` with what became of it.
+        no claim round trip. None of a group is. ``due``: the server's time. Call :meth:`arrived` with what
+        became of it.
         """
         now = self._timer.now()
         held = Hold(self._owners.current, self._owners.new_hold())
@@ -129,7 +130,7 @@ class Supply:
         first = self._ledger.first_to_come(now) if self._demand.granting else None
         if held.owner and first is not None and (room := self._room_at_once()) > 0:
             for job in jobs:
-                if job.priority > first and job.eligible_at <= due and len(born) < room:
+                if job.priority > first and job.eligible_at <= due and len(born) < room and job.group is None:
                     job.reserve(held)
                     born.append(job)
             self._limits.spend(len(born))
@@ -354,7 +355,7 @@ class Supply:
             self._counters.notice(
                 Count.DEAD, f"job {job_id} is dead: no attempt is left", about={"job": job_id}
             )
-        self._demand.died(claim.died)
+        self._demand.died(claim.died, claim.freed)
         self._ledger.claimed(bound, claim.jobs, more=claim.more)
         self._demand.stage(claim.jobs)
 

@@ -53,9 +53,10 @@ class Sweeper:
     def sweep(self) -> None:
         """Give back the jobs of every owner without a live lease; end what has expired."""
         live = self._owners.live()
+        gone = bool(self._live - live) or not self._live
         queues = list(self._queues) if self._live - live else self._swept.next(self._queues)
         self._live = live
-        self._each(self._sweep, queues)
+        self._each(lambda queue: self._sweep(queue, gone=gone), queues)
 
     def audit(self) -> None:
         """Give back what lies reserved under our id and is in nobody's memory.
@@ -83,7 +84,8 @@ class Sweeper:
                     raise  # MongoDB is away, for all of them
                 self._counters.notice(Count.UNSWEPT, f"queue {queue.name}: {type(error).__name__}: {error}")
 
-    def _sweep(self, queue: Queue) -> None:
+    def _sweep(self, queue: Queue, *, gone: bool) -> None:
+        """``gone``: a broker is, which may have left a group without a head."""
         queue.store.prepare()
         queue.store.mend()
         queue.store.mend_ownerless(self._clock.now())
@@ -93,6 +95,8 @@ class Sweeper:
         for owner in holders - self._owners.live(database) if holders else ():
             if not self._owners.is_live(owner, database):
                 self._reclaim(queue, owner)
+                gone = True
+        queue.look_for_headless(now=gone)
         if queue.expire(PAGE) == PAGE:
             self._expire(queue.name)
         for turns in (self._swept, self._audited):

@@ -14,6 +14,7 @@ from sluicemq_broker.store.connection import (
 )
 from sluicemq_broker.store.documents import QueueDefaults, date, seconds, stored_size
 from sluicemq_broker.store.forwards import Forward, forward
+from sluicemq_broker.store.groups import Promoted
 from sluicemq_broker.store.history import Counted, HistoryStore, Subject, day_of
 from sluicemq_broker.store.inserts import Pushed
 from sluicemq_broker.store.inspect import (
@@ -28,7 +29,7 @@ from sluicemq_broker.store.limits import LimitStore
 from sluicemq_broker.store.listing import JobPage, Listing
 from sluicemq_broker.store.outcomes import Completed, Found, Progressed, RolledBack
 from sluicemq_broker.store.pauses import PauseStore
-from sluicemq_broker.store.queue_store import QueueStore
+from sluicemq_broker.store.queue_store import Expired, QueueStore
 from sluicemq_broker.store.ring import EventRing
 from sluicemq_broker.store.routes import RouteStore
 from sluicemq_broker.store.schedules import MOST_SCHEDULES, Schedule, ScheduleStore
@@ -62,6 +63,7 @@ __all__ = [
     "Documents",
     "Doubtful",
     "EventRing",
+    "Expired",
     "Forward",
     "Found",
     "Head",
@@ -76,6 +78,7 @@ __all__ = [
     "PauseStore",
     "Progress",
     "Progressed",
+    "Promoted",
     "Pushed",
     "QueueDefaults",
     "QueueStore",

@@ -29,6 +29,7 @@ from sluicemq_broker.store.documents import (
     queue_of,
     seconds,
 )
+from sluicemq_broker.store.groups import GroupStore
 from sluicemq_broker.store.inspect import collection, selects, stored_state
 from sluicemq_broker.store.transactions import Overtaken, transact
 
@@ -42,6 +43,8 @@ _NAMED: Final = 100
 _CLOCKS_DIFFER: Final = 1.0
 
 _BY_ID: Final = "_id_"
+#: The states of a job that no broker has, and that has not ended.
+_WAITS: Final = [State.READY, State.WAITING]
 
 
 def _is(field: str, *types: str) -> Document:
@@ -80,11 +83,15 @@ class DeadLetters(NamedTuple):
 
 @dataclass(slots=True)
 class Redriven:
-    """What a redrive did: how many went, how many of those chosen stay dead, and which can't go, and why."""
+    """What a redrive did: how many went, how many of those chosen stay dead, and which can't go, and why.
+
+    ``groups``: those in whose lines jobs of the last page wait now.
+    """
 
     moved: int = 0
     left: int = 0
     refused: dict[str, SluiceError] = field(default_factory=dict)
+    groups: frozenset[str] = frozenset()
 
 
 class Changes:
@@ -95,17 +102,21 @@ class Changes:
 
     # ------------------------------------------------------------ one that waits
 
-    def cancel(self, queue: str, job_id: str, now: float) -> None:
+    def cancel(self, queue: str, job_id: str, now: float) -> str | None:
         """Remove one job that waits; raises :class:`NotFound` if there is none or a worker has it.
+
+        Returns its group, whose next one may go; None: it had none.
 
         Lost reply: it is there or gone; repeating it says NOT_FOUND of one that is gone. ``now`` spares
         another job of this id, accepted later, should the statement land late.
         """
-        waits = {"_id": job_id, "state": {"$in": [State.READY, State.WAITING]}, **_accepted_by(now)}
+        waits = {"_id": job_id, "state": {"$in": _WAITS}, **_accepted_by(now)}
         with translated():
             jobs = self._jobs(queue)
-            if not jobs.delete_one(waits).deleted_count:
+            cancelled = jobs.find_one_and_delete(waits, {"group": 1})
+            if cancelled is None:
                 raise _missing(jobs, queue, job_id, "cancelled")
+        return cancelled.get("group")
 
     def remove_ended(self, queue: str, job_id: str, now: float) -> bool:
         """Remove a job that is done, or a dead letter; False if there is none.
@@ -136,7 +147,7 @@ class Changes:
         self._change(queue, job_id, now, {"$set": fields}, "changed")
 
     def _change(self, queue: str, job_id: str, now: float, update: Document, done: str) -> None:
-        waits = {"_id": job_id, "state": State.READY, "expires_at": {"$not": {"$lte": date(now)}}}
+        waits = {"_id": job_id, "state": {"$in": _WAITS}, "expires_at": {"$not": {"$lte": date(now)}}}
         with translated():
             jobs = self._jobs(queue)
             if not jobs.update_one(waits, update).matched_count:
@@ -160,8 +171,9 @@ class Changes:
         Yields how many were moved, after each page; ``redriven`` is told of it, and of what is left.
 
         They are due now, so they come after what was due before them; among themselves ``seq``, which
-        they keep, has them in their old order. The history stays, with one entry more. What has died
-        later than ``now`` is not chosen, so that a job which dies at once again is not redriven twice.
+        they keep, has them in their old order. One of a group is ``waiting``, at the end of its line. The
+        history stays, with one entry more. What has died later than ``now`` is not chosen, so that a job
+        which dies at once again is not redriven twice.
 
         Crash or lost reply: each is ready or dead; repeating it goes on with those that are dead. Into
         another queue, one of this MongoDB, a transaction moves each batch whole or not at all; a job
@@ -249,7 +261,9 @@ class _Revival:
 
     def run(self, ids: list[str], redriven: Redriven) -> None:
         these = {"_id": {"$in": ids}, "state": State.DEAD, "ended_at": {"$lte": date(self._now)}}
-        redriven.moved += self._jobs.update_many(these, self._update, hint=_BY_ID).modified_count
+        redriven.groups = _groups(self._jobs, ids)
+        update = [*self._update, *_lined_up(self._jobs, ids)] if redriven.groups else self._update
+        redriven.moved += self._jobs.update_many(these, update, hint=_BY_ID).modified_count
 
 
 class _Move:
@@ -264,13 +278,16 @@ class _Move:
             told |= {"headers": _obituary(name), "expires_at": "$$REMOVE"}
         revived = _revived(now, f"{'dead in' if by_setting else 'redriven from'} {name}", told)
         # What has the same dedupe_id there was pushed there, and goes before it.
-        self._update = [*revived, {"$unset": ["dedupe_id", "dedupe_until"]}]
+        self._revived = [*revived, {"$unset": ["dedupe_id", "dedupe_until"]}]
+        self._update = self._revived
 
     def run(self, ids: list[str], redriven: Redriven) -> None:
         def look() -> list[str]:
             return self._movable(ids, redriven)
 
         client = self._source.database.client
+        redriven.groups = _groups(self._source, ids)
+        self._update = [*self._revived, *_lined_up(self._target, ids)] if redriven.groups else self._revived
         redriven.moved += transact(client, look, self._apply, "moves into another queue")
 
     def _movable(self, ids: list[str], redriven: Redriven) -> list[str]:
@@ -283,14 +300,15 @@ class _Move:
             if each in there
         }
         dead = {"_id": {"$in": [each for each in ids if each not in there]}, "state": State.DEAD}
-        return [each["_id"] for each in self._source.find(dead, {"_id": 1}, hint=_BY_ID)]
+        movable = {each["_id"] for each in self._source.find(dead, {"_id": 1}, hint=_BY_ID)}
+        return [each for each in ids if each in movable]
 
     def _apply(self, ids: list[str], session: ClientSession) -> int:
         """Move them, all; returns how many. One that has changed in the meantime overtakes all."""
         if not ids:
             return 0
         source, these = self._source, {"_id": {"$in": ids}}
-        dead, ready = {**these, "state": State.DEAD}, {**these, "state": State.READY}
+        dead, ready = {**these, "state": State.DEAD}, {**these, "state": {"$in": _WAITS}}
         if source.update_many(dead, self._update, hint=_BY_ID, session=session).modified_count < len(ids):
             raise Overtaken
         self._target.insert_many(source.find(these, hint=_BY_ID, session=session), session=session)
@@ -339,6 +357,30 @@ def _revived(now: float, reason: str, told: Mapping[str, Any] = MappingProxyType
         **told,
     }
     return [{"$set": fields}, {"$unset": ["losses", "suspect", "ended_at", "remove_at", "size"]}]
+
+
+def _groups(jobs: _Jobs, ids: list[str]) -> frozenset[str]:
+    found = jobs.find({"_id": {"$in": ids}, "group": {"$type": "string"}}, {"group": 1}, hint=_BY_ID)
+    return frozenset(each["group"] for each in found)
+
+
+def _lined_up(jobs: _Jobs, ids: list[str]) -> list[Document]:
+    """The rest of that update, where some have groups: these wait at the ends of their lines in ``jobs``."""
+    first = GroupStore(jobs.database, jobs).places(len(ids))
+    wait = {
+        "group": "$group",
+        "place": {"$add": [first, {"$indexOfArray": [{"$literal": ids}, "$_id"]}]},
+        "expires_at": "$expires_at",
+    }
+    grouped = _is("group", "string")
+    return [
+        {
+            "$set": {
+                "state": {"$cond": [grouped, State.WAITING, State.READY]},
+                "wait": {"$cond": [grouped, wait, "$$REMOVE"]},
+            }
+        }
+    ]
 
 
 def chosen(letters: DeadLetters, now: float) -> Document:

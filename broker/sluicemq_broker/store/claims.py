@@ -38,13 +38,14 @@ _MOMENT = 1e-9  # seconds
 class Claim:
     """Jobs reserved under ``owner``, in order; ``more``: others may lie ready behind them.
 
-    ``died``: ids of those that are dead letters now, as they had no attempt left.
+    ``died``: ids of those that are dead letters now, as they had no attempt left; ``freed``: their groups.
     """
 
     jobs: list[Job]
     owner: str
     more: bool
     died: tuple[str, ...] = ()
+    freed: frozenset[str] = frozenset()
 
 
 class Claims:
@@ -103,7 +104,8 @@ class Claims:
         held = Hold(owner, hold)
         for each in claimed:
             each.reserve(held)
-        return Claim(claimed, owner, more=more or skip > 0, died=died)
+        freed = frozenset(each.group for each in spent if each.group is not None)
+        return Claim(claimed, owner, more=more or skip > 0, died=died, freed=freed)
 
     def _first(self, due: Document, limit: int, skip: int, now: float, room: int) -> tuple[list[Job], bool]:
         """The first due jobs, up to ``limit`` and about ``room`` bytes; and whether there may be more.

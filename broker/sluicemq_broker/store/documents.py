@@ -6,6 +6,9 @@ One document per job from birth to end::
      max_attempts?, visibility_timeout?, keep_done?,
      backoff?: {kind, base, factor, cap, jitter},      where they are not the queue's own
      losses?, suspect?, headers?, expires_at?, remember?,
+     group?,                                           of whose jobs one at a time goes out
+     wait?: {group, place, expires_at?},               while waiting: its place in the line of its group
+     head?,                                            its group, while ready or reserved
      asked?,                                           somebody waits for its result at some broker
      dedupe_id?, dedupe_until?,                        together, until another job takes them over
      passed?: [{queue, accepted_at, at, attempts, worker, hold?}],   the last 20 queues that it came through
@@ -74,6 +77,9 @@ ENDED_INDEX: Final = "ended"
 EXPIRY_INDEX: Final = "expiry"
 REMOVAL_INDEX: Final = "removal"
 DEDUPE_INDEX: Final = "dedupe"
+HEAD_INDEX: Final = "head"
+LINE_INDEX: Final = "line"
+LINE_EXPIRY_INDEX: Final = "line_expiry"
 
 INDEXES: Final = [
     # Partial, so that half a million delayed, done or dead jobs cost the hot path nothing; and the
@@ -99,6 +105,10 @@ INDEXES: Final = [
     IndexModel([("remove_at", 1)], name=REMOVAL_INDEX, expireAfterSeconds=0, sparse=True),
     # Unique, so that of any number of pushes at any number of brokers one is first.
     IndexModel([("dedupe_id", 1)], name=DEDUPE_INDEX, unique=True, sparse=True),
+    # Unique, so that of a group one job at a time is out of its line, at any number of brokers.
+    IndexModel([("head", 1)], name=HEAD_INDEX, unique=True, sparse=True),
+    IndexModel([("wait.group", 1), ("wait.place", 1)], name=LINE_INDEX, sparse=True),
+    IndexModel([("wait.expires_at", 1)], name=LINE_EXPIRY_INDEX, sparse=True),
 ]
 
 
@@ -124,7 +134,7 @@ def stored_size(headers: Mapping[str, Any]) -> int:
 
 
 #: Fields that options make and of which a job that is handed out has no need any more.
-_NOT_READ: Final = frozenset({"_id", "eligible_at", "dedupe_id"})
+_NOT_READ: Final = frozenset({"_id", "eligible_at", "dedupe_id", "state", "wait"})
 #: What is read of a job that is handed out; its dates and its history stay where they are. Nothing but
 #: ones: any other projection costs the server half as much again for every job.
 HANDED_OUT: Final = dict.fromkeys(
@@ -143,10 +153,14 @@ HISTORY_IS_A_LIST: Final[Document] = {"$or": [{"errors": {"$exists": False}}, {"
 # As plain strings: the driver writes those a little faster.
 _READY: Final = State.READY.value
 _RESERVED: Final = State.RESERVED.value
+_WAITING: Final = State.WAITING.value
 
 
 def document(job: Job, now: datetime, defaults: QueueDefaults) -> Document:
-    """The document of a job that is born: ``reserved`` if it has an owner, else ``ready``."""
+    """The document of a job that is born: ``reserved`` if it has an owner, else ``ready``.
+
+    One of a group is ``waiting``, whatever else it is.
+    """
     born: Document = {
         "_id": job.id,
         "state": _RESERVED if job.held.owner else _READY,
@@ -175,10 +189,17 @@ def document(job: Job, now: datetime, defaults: QueueDefaults) -> Document:
         born["expires_at"] = date(job.expires_at)
     if job.remember is not None or job.asked or job.story:
         born |= _beside(job)
-    if job.dedupe:
-        born["dedupe_id"] = job.dedupe.id
-        born["dedupe_until"] = date(job.dedupe_until)
+    if job.dedupe or job.group is not None:
+        born |= _named(job)
     return born
+
+
+def in_line(job: Job) -> Document:
+    """Where a job waits that has a group; raises ValueError if nobody has given it a place."""
+    if job.place is None:
+        raise ValueError(f"job {job.id!r} has no place in its group")
+    expiry = {} if job.expires_at is None else {"expires_at": date(job.expires_at)}
+    return {"group": job.group, "place": Int64(job.place), **expiry}
 
 
 def _beside(job: Job) -> Document:
@@ -192,6 +213,16 @@ def _beside(job: Job) -> Document:
 def queue_of(collection: str) -> str:
     """The queue whose jobs lie in this collection."""
     return collection.removeprefix(QUEUE_PREFIX)
+
+
+def _named(job: Job) -> Document:
+    """What it is called for what nobody else does, and whose turn it waits for."""
+    named: Document = {}
+    if job.dedupe:
+        named = {"dedupe_id": job.dedupe.id, "dedupe_until": date(job.dedupe_until)}
+    if job.group is not None:
+        named |= {"state": _WAITING, "group": job.group, "wait": in_line(job)}
+    return named
 
 
 class Unreadable(Exception):
@@ -246,6 +277,7 @@ def _special(stored: Document, payload: bytes, defaults: QueueDefaults) -> Job:
         backoff=_backoff(backoff) if backoff is not None else None,
         remember=stored.get("remember"),
         keep_done=stored.get("keep_done", defaults.keep_done),
+        group=_group(stored.get("group")),
         size=len(payload) + (_deliverable_size(headers) if headers is not None else 0),
     )
     loaded.losses = stored.get("losses", 0)
@@ -266,6 +298,12 @@ def _check_number(key: str, value: Any) -> None:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not (number and 0 <= value <= _LARGEST) and not (key == "remember" and value is None):
         raise Unreadable(f"its {key} {str(value)[:64]!r} is no number, or out of range")
+
+
+def _group(value: Any) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise Unreadable(f"its group is no string, but {type(value).__name__}")
+    return value
 
 
 def _whole(key: str, value: Any) -> int:

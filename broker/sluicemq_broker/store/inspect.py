@@ -20,6 +20,8 @@ from sluicemq_broker.store.documents import (
     ANY_PRIORITY,
     ENDED_INDEX,
     EXPIRY_INDEX,
+    LINE_EXPIRY_INDEX,
+    LINE_INDEX,
     ORDER,
     QUEUE_PREFIX,
     READY_INDEX,
@@ -48,8 +50,13 @@ _MOMENT = 1e-9  # seconds
 #: Priorities among which the oldest ready job is looked for.
 _PRIORITIES = 32
 
-COUNTED_STATES = (State.READY, SCHEDULED, State.RESERVED, State.DONE, State.DEAD)
-_INDEX_OF = {State.READY: READY_INDEX, SCHEDULED: READY_INDEX, State.RESERVED: RESERVED_INDEX}
+COUNTED_STATES = (State.READY, SCHEDULED, State.WAITING, State.RESERVED, State.DONE, State.DEAD)
+_INDEX_OF = {
+    State.READY: READY_INDEX,
+    SCHEDULED: READY_INDEX,
+    State.WAITING: LINE_INDEX,
+    State.RESERVED: RESERVED_INDEX,
+}
 
 
 _Jobs = Collection[dict[str, Any]]
@@ -80,7 +87,7 @@ class Inspector:
         return sorted(name.removeprefix(QUEUE_PREFIX) for name in found)
 
     def counts(self, queue: str, now: float) -> dict[str, Any]:
-        """``{ready, scheduled, reserved, done, dead, exact, oldest}``, in a few ms however many there are.
+        """``{ready, scheduled, waiting, reserved, done, dead, exact, oldest}``, in a few ms, however many.
 
         ``oldest``: since when the ready job is due that has been due longest, None without one.
         States with less than ``COUNTED_EXACTLY`` jobs are counted; above, ``exact`` is False and the
@@ -147,7 +154,7 @@ class Inspector:
         with translated():
             these = selects(state, now) | (alive(now) if stored_state(state) == State.READY else {})
             found = self._database[QUEUE_PREFIX + queue].find(these, batch_size=_PAGE)
-            for each in found.sort(_order(state)).limit(limit):
+            for each in found.sort(order_of(state)).limit(limit):
                 rows.append(shown(each, state))
                 weight = _weight(each)
                 most_bytes -= weight
@@ -173,11 +180,12 @@ def state_at(stored: Document, now: float) -> Any:
         _plain(stored.get("eligible_at")),
         stored.get("expires_at"),
     )
-    if state != State.READY:
+    if state not in (State.READY, State.WAITING):
         return state
     if isinstance(over, datetime) and seconds(over) <= now:
         return EXPIRED
-    return SCHEDULED if isinstance(due, int | float) and due > now else state
+    later = state == State.READY and isinstance(due, int | float) and due > now
+    return SCHEDULED if later else state
 
 
 class NewerSchema(Unavailable):
@@ -202,6 +210,8 @@ def selects(state: str, now: float) -> Document:
     """The jobs of a state, in words that MongoDB can answer from the state's own index."""
     if state in (State.DONE, State.DEAD):
         return {"state": state, "ended_at": {"$gte": date(0)}}  # not $exists, for which it reads documents
+    if state == State.WAITING:
+        return {"wait.group": {"$gte": ""}}  # no other has a place in a line
     when = {State.READY: {"$lte": date(now)}, SCHEDULED: {"$gt": date(now)}}.get(state)
     return {"state": stored_state(state)} | ({**ANY_PRIORITY, "eligible_at": when} if when else {})
 
@@ -213,7 +223,7 @@ def _all_at_once(jobs: _Jobs, now: float) -> dict[str, Any] | None:
     more where a state has too many jobs, or something has expired.
     """
     first, *others = (_counting(state, selects(state, now)) for state in COUNTED_STATES)
-    others.append(_counting(EXPIRED, _over(now)))
+    others += [_counting(EXPIRED, _over(now)), _counting(EXPIRED, _over_in_line(now))]
     branches = [{"$unionWith": {"coll": jobs.name, "pipeline": each}} for each in others]
     found = {each["_id"]: each for each in jobs.aggregate([*first, *branches], hint=READY_INDEX)}
     if EXPIRED in found or any(each["count"] >= COUNTED_EXACTLY for each in found.values()):
@@ -257,14 +267,19 @@ def _expired(jobs: _Jobs, now: float) -> dict[str, int]:
     """How many that would count as ready, or as scheduled, have expired: few, but for those of one moment."""
     over = _over(now)
     count = partial(jobs.count_documents, hint=EXPIRY_INDEX, limit=COUNTED_EXACTLY)
+    in_line = jobs.count_documents(_over_in_line(now), hint=LINE_EXPIRY_INDEX, limit=COUNTED_EXACTLY)
     if not (both := count(over)):
-        return {}
+        return {State.WAITING: in_line}
     later = count({**over, "eligible_at": {"$gt": date(now)}})
-    return {State.READY: both - later, SCHEDULED: later}
+    return {State.READY: both - later, SCHEDULED: later, State.WAITING: in_line}
 
 
 def _over(now: float) -> Document:
     return {"state": State.READY, "expires_at": {"$gte": date(0), "$lte": date(now)}}
+
+
+def _over_in_line(now: float) -> Document:
+    return {"wait.expires_at": {"$gte": date(0), "$lte": date(now)}}
 
 
 def alive(now: float) -> Document:
@@ -291,7 +306,10 @@ def _shared_out(rest: int, states: list[str], shares: dict[str, float]) -> dict[
     return {state: max(COUNTED_EXACTLY, int(rest * shares.get(state, 0.0) / whole)) for state in states}
 
 
-def _order(state: str) -> list[tuple[str, int]]:
+def order_of(state: str) -> list[tuple[str, int]]:
+    """How the jobs of a state are sorted as they are shown."""
+    if state == State.WAITING:
+        return [("wait.group", 1), ("wait.place", 1)]
     return [("ended_at", 1)] if state in (State.DONE, State.DEAD) else ORDER
 
 

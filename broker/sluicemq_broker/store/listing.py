@@ -2,8 +2,9 @@
 
 Each page goes on behind the last job of the one before, by what is sorted by, and never by a count of jobs to
 pass over: so no job is shown twice or left out though others come and go, and the thousandth page costs what
-the first did. Jobs that wait are in the order in which they would be handed out; those that have ended with
-the latest first, and inside one millisecond by their ids. A page has no payloads but small ones.
+the first did. Jobs that wait are in the order in which they would be handed out; those that wait for others
+of their group by groups; those that have ended with the latest first, and inside one millisecond by their
+ids. A page has no payloads but small ones.
 
 A reason is not in an index. So of a page with one, and of a count, only so many jobs are looked at; a page
 says where to go on, a count becomes an estimate.
@@ -24,7 +25,7 @@ from sluicemq_broker.store.changes import DeadLetters, chosen
 from sluicemq_broker.store.connection import Documents, durable, translated
 from sluicemq_broker.store.documents import (
     ENDED_INDEX,
-    ORDER,
+    LINE_INDEX,
     READY_INDEX,
     RESERVED_INDEX,
     Document,
@@ -35,6 +36,7 @@ from sluicemq_broker.store.inspect import (
     COUNTED_EXACTLY,
     alive,
     collection,
+    order_of,
     selects,
     shown,
     state_at,
@@ -51,7 +53,11 @@ _PATIENCE: Final = 120
 _SAMPLE: Final = 900
 
 _ENDED: Final = (State.DONE, State.DEAD)
-_HINTS: Final[dict[str, str]] = {State.READY: READY_INDEX, State.RESERVED: RESERVED_INDEX}
+_HINTS: Final[dict[str, str]] = {
+    State.READY: READY_INDEX,
+    State.WAITING: LINE_INDEX,
+    State.RESERVED: RESERVED_INDEX,
+}
 _IS_BINARY: Final = {"$eq": [{"$type": "$payload"}, "binData"]}
 _SIZE: Final = {"$cond": [_IS_BINARY, {"$binarySize": "$payload"}, _SMALL + 1]}
 #: What a page has of a job.
@@ -59,7 +65,8 @@ _SHOWN: Final[Document] = {
     **dict.fromkeys(
         (
             *("state", "priority", "eligible_at", "seq", "attempts", "max_attempts", "created_at"),
-            *("reserved_at", "ended_at", "expires_at", "group", "worker", "done_by", "losses", "unreadable"),
+            *("reserved_at", "ended_at", "expires_at", "worker", "done_by", "losses", "unreadable"),
+            *("group", "wait", "head"),
         ),
         1,
     ),
@@ -108,11 +115,12 @@ class Listing:
         with translated():
             for these in _ranges(state, after, now):
                 rows = self._jobs(queue).find(these, _SHOWN, hint=_HINTS.get(stored_state(state)))
-                found += rows.sort(ORDER).limit(limit + 1 - len(found))
+                found += rows.sort(order_of(state)).limit(limit + 1 - len(found))
                 if len(found) > limit:
                     break
         last = found[limit - 1] if len(found) > limit else None
-        return JobPage([_row(each, state) for each in found[:limit]], None if last is None else _place(last))
+        place = None if last is None else _in_line(last) if state == State.WAITING else _place(last)
+        return JobPage([_row(each, state) for each in found[:limit]], place)
 
     def ended(
         self, queue: str, state: str, letters: DeadLetters, limit: int, after: Place | None, now: float
@@ -216,10 +224,15 @@ class _Window:
 
 
 def _ranges(state: str, after: Place | None, now: float) -> Iterator[Document]:
-    """What comes behind a job in the order of ``ORDER``: ranges of the index, one after the other."""
+    """What comes behind a job in the order of its state: ranges of the index, one after the other."""
     these = selects(state, now) | (alive(now) if stored_state(state) == State.READY else {})
     if after is None:
         yield these
+        return
+    if state == State.WAITING:
+        group, place = _line_of(after)
+        yield {"wait.group": group, "wait.place": {"$gt": place}}
+        yield {"wait.group": {"$gt": group}}
         return
     priority, due, seq = _place_of(after)
     when = these.get("eligible_at", {})
@@ -240,6 +253,19 @@ def _place_of(after: Place) -> tuple[int, float, int]:
     if len(after) != 3 or not all(isinstance(each, int) for each in after):
         raise BadFrames("after is not what the last page of this state gave as next")
     return after[0], after[1] / 1000, after[2]
+
+
+def _in_line(job: Document) -> Place | None:
+    try:
+        return [str(job["wait"]["group"]), int(job["wait"]["place"])]
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _line_of(after: Place) -> tuple[str, int]:
+    if len(after) != 2 or not isinstance(after[0], str) or not isinstance(after[1], int):
+        raise BadFrames("after is not what the last page of this state gave as next")
+    return after[0], after[1]
 
 
 def _ended_place(after: Place | None) -> _Ended | None:

@@ -11,15 +11,25 @@ from typing import Any, Final, NamedTuple
 from pymongo import UpdateMany, UpdateOne
 
 from sluicemq.errors import LeaseLost, Uncertain
-from sluicemq_broker.job import ERRORS_KEPT, Job, State
-from sluicemq_broker.store.documents import Document, QueueDefaults, date, document, failure, seconds
+from sluicemq_broker.job import ERRORS_KEPT, FIRST, Job, State
+from sluicemq_broker.store.documents import (
+    Document,
+    QueueDefaults,
+    date,
+    document,
+    failure,
+    in_line,
+    seconds,
+)
 
 #: Why a job is dead that no worker took in time.
 EXPIRED: Final = "expired"
 
 HOLD: Final = {"owner": "", "reserved_at": "", "hold": ""}
+#: What a job of a group has of it while it has not ended: the next one may go once that is gone.
+_TURN: Final = {"head": "", "wait": ""}
 #: A done job keeps the number of its last hold: with ``done_by`` it tells a repetition from a late verdict.
-_HELD: Final = {"owner": "", "reserved_at": ""}
+_HELD: Final = {"owner": "", "reserved_at": "", "head": ""}
 _OUTCOME = dict.fromkeys(("done_by", "hold", "worker", "started_at", "ended_at", "result", "remove_at"), "")
 
 
@@ -155,9 +165,16 @@ def uncertain(job_id: str) -> Uncertain:
 
 
 def not_done(job: Job) -> UpdateOne:
-    """``done`` back to ``ready``: the job was popped and kept, and then could not be sent."""
+    """``done`` back to ``ready``: the job was popped and kept, and then could not be sent.
+
+    One of a group waits at the front of its line.
+    """
+    back: Document = {"state": State.READY}
+    if job.group is not None:
+        job.line_up(FIRST)
+        back = {"state": State.WAITING, "wait": in_line(job)}
     ready = {
-        "$set": {"state": State.READY, "payload": job.payload},
+        "$set": {**back, "payload": job.payload},
         "$unset": _OUTCOME,
         "$inc": {"attempts": -1},
     }
@@ -174,7 +191,9 @@ def progressed(told: Progressed) -> UpdateOne:
 def rolled_back(entry: RolledBack, now: float, defaults: QueueDefaults) -> UpdateOne:
     """``reserved`` to ``ready`` or ``dead``, with one more entry in its history."""
     changed: Document = {"state": State.READY}
+    gone = HOLD
     if entry.dead:
+        gone = {**HOLD, **_TURN}
         changed = _dead(now, defaults)
         if "remove_at" in changed:
             changed["remove_at"] = max(changed["remove_at"], date(entry.job.dedupe_until))
@@ -183,7 +202,7 @@ def rolled_back(entry: RolledBack, now: float, defaults: QueueDefaults) -> Updat
     if entry.suspect:
         changed["suspect"] = True
     history = {"$each": [failure(entry.job, entry.reason, entry.worker, date(now))], "$slice": -ERRORS_KEPT}
-    update: Document = {"$set": changed, "$unset": HOLD, "$push": {"errors": history}}
+    update: Document = {"$set": changed, "$unset": gone, "$push": {"errors": history}}
     if not entry.counted:
         update["$inc"] = {"attempts": -1}
     return UpdateOne(held(entry.job), update)
@@ -198,7 +217,7 @@ def death(now: float, reason: str, defaults: QueueDefaults, *, losses: int = 0) 
         changed["remove_at"] = {"$max": [changed["remove_at"], "$dedupe_until"]}
     if losses:
         changed["losses"] = _added("losses", losses)
-    return [{"$set": changed}, {"$unset": list(HOLD)}]
+    return [{"$set": changed}, {"$unset": [*HOLD, *_TURN]}]
 
 
 def reclaimed() -> list[Document]:
@@ -230,7 +249,7 @@ def letter(unreadable: Document, now: datetime, defaults: QueueDefaults) -> Docu
 def found(stored: dict[str, Any]) -> Found:
     """What a document, read with ``FOUND``, tells."""
     errors, result, expires_at = stored.get("errors"), stored.get("result", b""), stored.get("expires_at")
-    waits = stored["state"] == State.READY
+    waits = stored["state"] in (State.READY, State.WAITING)
     last = errors[-1] if isinstance(errors, list) and errors and isinstance(errors[-1], dict) else {}
     return Found(
         State(stored["state"]),

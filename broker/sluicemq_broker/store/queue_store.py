@@ -11,6 +11,7 @@ sent), Unclear (it may have been applied) or Refused (repeating it is of no use)
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from pymongo.client_session import ClientSession
 from pymongo.errors import BulkWriteError
@@ -27,6 +28,7 @@ from sluicemq_broker.store.documents import (
     date,
     document,
 )
+from sluicemq_broker.store.groups import GroupStore
 from sluicemq_broker.store.indexes import Notice, are_missing, make_indexes
 from sluicemq_broker.store.inserts import Insertion, Pushed, outcome, refusals
 from sluicemq_broker.store.numbered import Insert, sessions_of
@@ -55,6 +57,15 @@ from sluicemq_broker.store.unreadable import Strange, set_aside, set_ownerless_a
 
 _NONE_SET = QueueDefaults()
 _STATES = frozenset(State)
+_WAITS = [State.READY, State.WAITING]
+_GROUP = {"group": 1}
+
+
+class Expired(NamedTuple):
+    """The ids of jobs whose time to live was over and that have ended; the groups whose next one may go."""
+
+    ids: list[str]
+    groups: frozenset[str]
 
 
 def _ignore(_kind: str, _text: str) -> None:
@@ -65,6 +76,7 @@ class QueueStore:
     """The verbs of one queue; ``collection`` is made with its indexes by :meth:`prepare`.
 
     ``notice`` is told of what was found there that should not be: its kind, and a text for the log.
+    ``groups``: the lines of jobs that go one after the other.
     """
 
     def __init__(
@@ -82,6 +94,7 @@ class QueueStore:
         self._notice = notice
         self._prepared = False
         self._claims = Claims(self.jobs, defaults, self._set_aside)
+        self.groups = GroupStore(self._database, self.jobs)
 
     @property
     def defaults(self) -> QueueDefaults:
@@ -345,30 +358,43 @@ class QueueStore:
             found = self.jobs.find({"state": State.RESERVED, "owner": owner}, {"hold": 1})
             return {(each["_id"], each.get("hold", 0)) for each in found if isinstance(each["_id"], str)}
 
-    def expire(self, now: float, limit: int = 1000, ids: Sequence[str] | None = None) -> list[str]:
-        """End ``ready`` jobs whose time to live is over, at most ``limit`` (of these ids); returns their ids.
+    def expire(self, now: float, limit: int = 1000, ids: Sequence[str] | None = None) -> Expired:
+        """End jobs that wait and whose time to live is over, at most ``limit`` (of these ids).
 
         They are removed, or dead letters if the queue's ``on_expiry`` says so. What has been claimed
         since it was found stays as it is. Crash or lost reply: each is ended or not, and the next
         sweep ends the others.
         """
-        over: Document = {"expires_at": {"$lte": date(now)}, "state": State.READY}
-        these, hint = (over, None) if ids is None else ({"_id": {"$in": list(ids)}, **over}, BY_ID)
+        over: Document = {"expires_at": {"$lte": date(now)}, "state": {"$in": _WAITS}}
         with translated():
-            found = [each["_id"] for each in self.jobs.find(these, {"_id": 1}, hint=hint).limit(limit)]
-            ids = [each for each in found if isinstance(each, str)]  # nobody waits for what is no job
-            if not found or self._end({"_id": {"$in": found}, **over}, now) == len(found):
-                return ids
-            alive = {each for each, state in self._states(ids).items() if state != State.DEAD}
-        return [each for each in ids if each not in alive]
+            found = self._over(now, limit) if ids is None else self._over_of(ids, over, limit)
+            groups = frozenset(each["group"] for each in found if isinstance(each.get("group"), str))
+            all_ids = [each["_id"] for each in found]
+            names = [each for each in all_ids if isinstance(each, str)]  # nobody waits for what is no job
+            if not found or self._end({"_id": {"$in": all_ids}, **over}, now) == len(found):
+                return Expired(names, groups)
+            alive = {each for each, state in self._states(names).items() if state != State.DEAD}
+        return Expired([each for each in names if each not in alive], groups)
+
+    def _over(self, now: float, limit: int) -> list[Document]:
+        """The first of those whose time is over: ready ones, and those that wait in their groups."""
+        ready = {"expires_at": {"$lte": date(now)}, "state": State.READY}
+        found = list(self.jobs.find(ready, _GROUP).limit(limit))
+        if len(found) < limit:
+            in_line = self.jobs.find({"wait.expires_at": {"$lte": date(now)}}, _GROUP)
+            found += in_line.limit(limit - len(found))
+        return found
+
+    def _over_of(self, ids: Sequence[str], over: Document, limit: int) -> list[Document]:
+        return list(self.jobs.find({"_id": {"$in": list(ids)}, **over}, _GROUP, hint=BY_ID).limit(limit))
 
     def will_expire(self) -> bool:
         """Whether any job that waits has an end of its time to live."""
         with translated():
             return (
                 self.jobs.find_one({"state": State.READY, "expires_at": {"$gt": date(0)}}, {"_id": 1})
-                is not None
-            )
+                or self.jobs.find_one({"wait.expires_at": {"$gt": date(0)}}, {"_id": 1})
+            ) is not None
 
     def _end(self, expired: Document, now: float) -> int:
         if self._defaults.on_expiry == OnExpiry.DEAD:

@@ -7,9 +7,16 @@ from typing import Any, Final
 
 from sluicemq.cli.output import span
 
-_COUNTS: Final = {"ready": "ready", "scheduled": "sched", "reserved": "resv", "done": "done", "dead": "dead"}
+_COUNTS: Final = {
+    "ready": "ready",
+    "scheduled": "sched",
+    "waiting": "wait",
+    "reserved": "resv",
+    "done": "done",
+    "dead": "dead",
+}
 #: What is shown only where some queue has it.
-_RARE: Final = ("sched", "done", "dead", "paused", "permits", "full")
+_RARE: Final = ("sched", "wait", "done", "dead", "paused", "permits", "full")
 #: What is no column of its own.
 _TOLD_ELSE: Final = frozenset(
     (
@@ -43,6 +50,7 @@ KEYS: Final[dict[str, Callable[[Row], Any]]] = {
     "out": lambda row: _rate(row, "committed"),
     "reserved": lambda row: row["reserved"],
     "scheduled": lambda row: row["scheduled"],
+    "waiting": lambda row: row.get("waiting", 0),
     "dead": lambda row: row["dead"],
     "oldest": lambda row: row.get("oldest_ready_age") or 0.0,
     "workers": lambda row: row["workers"],

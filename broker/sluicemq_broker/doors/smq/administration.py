@@ -188,7 +188,9 @@ class Admin:
     def cancel(self, name: str, job_id: str) -> None:
         """Remove one job that waits, and tell whoever waits for its result."""
         queue = self._queues.get(name)
-        self._changes(queue).cancel(name, job_id, self._clock.now())
+        group = self._changes(queue).cancel(name, job_id, self._clock.now())
+        if group is not None:
+            queue.freed([group])
         self._counters.add(Count.CANCELLED)
         queue.events.tell(Count.CANCELLED, self._clock.now(), [{"job": job_id}])
         queue.no_result(job_id, NotFound(f"job {job_id!r} was cancelled"))

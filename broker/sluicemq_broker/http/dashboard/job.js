@@ -7,7 +7,7 @@ import { ago, bytes, count, span, time } from "./format.js";
 import { address } from "./queues.js";
 
 const SHOWN = 65536;
-const TONES = { dead: "bad", done: "good", ready: "", scheduled: "", reserved: "warn" };
+const TONES = { dead: "bad", done: "good", ready: "", scheduled: "", waiting: "", reserved: "warn" };
 const TIMES = ["created_at", "eligible_at", "reserved_at", "started_at", "ended_at", "expires_at", "remove_at", "dedupe_until"];
 const ELSEWHERE = new Set([...TIMES, "id", "state", "payload", "payload_bytes", "result", "result_bytes", "errors", "headers", "seq"]);
 

@@ -8,7 +8,7 @@ import { jobColumns, pages } from "./jobs.js";
 import { workerTable } from "./others.js";
 import { pauseButton } from "./queues.js";
 
-const STATES = ["ready", "scheduled", "reserved", "done", "dead"];
+const STATES = ["ready", "scheduled", "waiting", "reserved", "done", "dead"];
 
 export function queue({ queue: name, asked }) {
   let state = STATES.includes(asked.get("state")) ? asked.get("state") : "ready";

@@ -1,0 +1,85 @@
+"""The groups of one queue at this broker: a place for each push, the next of a line when one has ended.
+
+A push takes its places before it is written, and one push of a queue with groups is under way here at a
+time: so what this broker has confirmed stands before what comes later, here or elsewhere. Whoever has written
+something that a line may go on by says so (:meth:`Groups.may_go_on`), and it is promoted in batches beside
+all else: ``kill -9`` before that leaves a group that nobody has, which :meth:`Groups.look` finds, in every
+broker's sweep: at once if a broker has gone, else each minute.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from sluicemq_broker.job import Job
+from sluicemq_broker.queue.context import Context
+from sluicemq_broker.queue.supply import Supply
+from sluicemq_broker.runtime import Batcher
+from sluicemq_broker.store import Promoted, QueueStore
+
+#: Groups whose next jobs are promoted in one statement, at most.
+PROMOTE: Final = 1000
+#: Statements at once.
+_AT_ONCE: Final = 2
+#: Seconds between two looks for groups without a head, where no broker has gone.
+LOOK: Final = 60.0
+
+
+class Groups:
+    """Whose turn it is in each group. ``over`` is told of jobs whose time to live is over."""
+
+    def __init__(
+        self, store: QueueStore, context: Context, supply: Supply, over: Callable[[list[str]], None]
+    ) -> None:
+        self._store = store
+        self._supply = supply
+        self._over = over
+        self._clock = context.clock
+        self._timer = context.timer
+        self._retry = context.retry
+        self._looked = -math.inf
+        self._freed: Batcher[str] = Batcher(self._promote, size=PROMOTE, in_flight=_AT_ONCE)
+
+    @property
+    def busy(self) -> bool:
+        """Whether any is about to be promoted."""
+        return self._freed.busy
+
+    def line_up(self, jobs: Sequence[Job]) -> None:
+        """Give each job of a group its place, behind all that have one; blocks."""
+        new = [job for job in jobs if job.group is not None and job.place is None]
+        if new:
+            first = self._retry.run(lambda: self._store.groups.places(len(new)))
+            for place, job in enumerate(new, first):
+                job.line_up(place)
+
+    def may_go_on(self, jobs: Iterable[Job]) -> None:
+        """These have come into the lines of their groups, or have ended."""
+        self.freed({job.group for job in jobs if job.group is not None})
+
+    def freed(self, groups: Iterable[str]) -> None:
+        """One that was the first of these groups may have ended, or one may have come."""
+        self._freed.extend(groups)
+
+    def look(self, *, now: bool) -> None:
+        """Promote where nobody did: ``now``, or if that is long ago. Raises as every statement does."""
+        if now or self._timer.now() - self._looked >= LOOK:
+            self._looked = self._timer.now()
+            for groups in self._store.groups.headless():
+                self._tell(self._store.groups.promote(groups, self._clock.now()))
+
+    def _promote(self, freed: list[str]) -> None:
+        """A broker that stops before it has an answer leaves it to the next look."""
+        groups = set(freed)
+        self._tell(self._retry.run(lambda: self._store.groups.promote(groups, self._clock.now())))
+
+    def _tell(self, promoted: Promoted) -> None:
+        now = self._clock.now()
+        due = [priority for priority, when in promoted.ready if when <= now]
+        if due:
+            self._supply.some_ready(max(due), len(due))
+        self._supply.due_later(when for _, when in promoted.ready if when > now)
+        if promoted.expired:
+            self._over(promoted.expired)

@@ -1,0 +1,109 @@
+"""Brokers are killed while jobs of groups run: each keeps its order, none stands still, none is missing."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from itertools import groupby, pairwise
+
+import pytest
+from pymongo import MongoClient
+
+from launcher import BrokerProcess, wait_until
+from sluicemq import Job, Producer, Worker
+
+GROUPS, QUEUE = 12, "lines"
+#: ``keep_done``: an id that is pushed again, since nobody had confirmed it, is known however far its job is.
+CONFIG = {
+    "broker": {"poll": 0.2, "lease": 3.0, "silence": 30},
+    "queues": {QUEUE: {"keep_done": 3600.0, "backoff": "none"}},
+}
+
+
+class Witness:
+    """A handler that notes who comes, and which came while another job of their group was at work."""
+
+    def __init__(self) -> None:
+        self.came: dict[str, list[int]] = defaultdict(list)
+        self.beside: list[tuple[str, int, int]] = []
+        self._at_work: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, job: Job) -> None:
+        group, number = job.payload.decode().split()
+        with self._lock:
+            other = self._at_work.get(group)
+            if other is not None and other != int(number):  # of one that is delivered again, another broker
+                self.beside.append((group, other, int(number)))  # may not know yet that it goes on here
+            self._at_work[group] = int(number)
+            self.came[group].append(int(number))
+        with self._lock:
+            self._at_work.pop(group, None)
+
+    def await_handled(self, count: int) -> None:
+        wait_until(lambda: self._handled() >= count, 120, f"{count} jobs")
+
+    def _handled(self) -> int:
+        return sum(len(set(each)) for each in list(self.came.values()))
+
+    def in_order(self, each: int) -> bool:
+        """What is delivered again comes again at once, before the next of its group."""
+        return all(
+            [number for number, _ in groupby(came)] == list(range(each)) for came in self.came.values()
+        )
+
+
+def push(broker: BrokerProcess, groups: range, each: int, failed: list[BaseException]) -> None:
+    """So many jobs for each of these groups, sent without waiting; each has an id."""
+    try:
+        with Producer(broker.doors["smq"]) as producer:
+            receipts = [
+                producer.push(QUEUE, f"{group} {number}".encode(), id=f"{group}-{number}", group=f"g{group}")
+                for number in range(each)
+                for group in groups
+            ]
+            for receipt in receipts:
+                receipt.wait(120)
+    except BaseException as error:  # noqa: BLE001 - told by the test
+        failed.append(error)
+
+
+@pytest.mark.parametrize(
+    ("each", "kills"), [(250, 2), pytest.param(2500, 8, marks=[pytest.mark.full, pytest.mark.timeout(600)])]
+)
+def test_groups_keep_their_order_when_brokers_are_killed(
+    mongo_uri: str, database: str, each: int, kills: int
+) -> None:
+    witness = Witness()
+    failed: list[BaseException] = []
+    with (
+        BrokerProcess(mongo_uri, database, config=CONFIG) as first,
+        BrokerProcess(mongo_uri, database, config=CONFIG) as second,
+        Worker(first.doors["smq"], QUEUE, witness, prefetch=50, concurrency=2),
+        Worker(second.doors["smq"], QUEUE, witness, prefetch=50, concurrency=2),
+    ):
+        halves = (range(GROUPS // 2), range(GROUPS // 2, GROUPS))
+        pushing = [
+            threading.Thread(target=push, args=(broker, half, each, failed))
+            for broker, half in zip((first, second), halves, strict=True)
+        ]
+        for thread in pushing:
+            thread.start()
+        for kill in range(1, kills + 1):
+            witness.await_handled(kill * GROUPS * each // (kills + 1))
+            broker = (first, second)[kill % 2]
+            broker.kill()
+            broker.restart()
+        for thread in pushing:
+            thread.join(120)
+        assert failed == []
+        witness.await_handled(GROUPS * each)
+        with MongoClient[dict[str, object]](mongo_uri) as client:
+            stored = client[database][f"queue.{QUEUE}"]
+            wait_until(lambda: not stored.count_documents({"state": {"$ne": "done"}}), 60, "all done")
+    assert witness.in_order(each), {group: out_of_order(came) for group, came in witness.came.items()}
+    assert witness.beside == []
+
+
+def out_of_order(came: list[int]) -> list[tuple[int, int]]:
+    return [(one, then) for one, then in pairwise(came) if then not in (one, one + 1)]

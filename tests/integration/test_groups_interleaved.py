@@ -1,0 +1,168 @@
+"""A group and two brokers: the other one does a whole verb before each statement of a verb of this one.
+
+Whatever the order: one job of the group is its head, none that waits stands before it, none waits for nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+from pymongo.database import Database
+
+from faulty_mongo import Fault, FaultyDatabase, Kind, Line
+from jobs import NOW, ChangesAtOnce, a_job, finished
+from sluicemq.errors import NotFound
+from sluicemq_broker.job.job import Job
+from sluicemq_broker.store.changes import Changes, DeadLetters
+from sluicemq_broker.store.inspect import collection
+from sluicemq_broker.store.outcomes import RolledBack
+from sluicemq_broker.store.queue_store import QueueStore
+
+#: No verb has more statements.
+MOST = 12
+#: The jobs of the group before each verb, in their order.
+NAMES = ("dead", "head", "over", "next", "last")
+
+
+class Broker(NamedTuple):
+    """What one broker does for the queue; what it was given before the test: the head, and who is dead."""
+
+    name: str
+    store: QueueStore
+    changes: ChangesAtOnce
+
+    def promote(self) -> None:
+        """As its queue does, with what has expired."""
+        promoted = self.store.groups.promote(["g"], NOW)
+        if promoted.expired and self.store.expire(NOW, ids=promoted.expired).groups:
+            self.promote()
+
+    def head(self) -> list[Job]:
+        """Reserve it, if it is ready."""
+        return self.store.reserve(10, NOW, self.name, hold=1).jobs
+
+
+def push(broker: Broker) -> None:
+    job = a_job(f"pushed by {broker.name}", group="g")
+    job.line_up(broker.store.groups.places(1))
+    broker.store.push([job], NOW)
+    broker.promote()
+
+
+def work(broker: Broker, end: Callable[[Broker, list[Job]], object]) -> None:
+    if jobs := broker.head():
+        end(broker, jobs)
+        broker.promote()
+
+
+def cancel(broker: Broker, job_id: str) -> None:
+    try:
+        assert broker.changes.cancel("mail", job_id, NOW) == "g"
+    except NotFound:
+        return
+    broker.promote()
+
+
+def expire(broker: Broker) -> None:
+    if broker.store.expire(NOW).groups:
+        broker.promote()
+
+
+def redrive(broker: Broker) -> None:
+    broker.changes.redrive("mail", DeadLetters(), NOW)
+    broker.promote()
+
+
+VERBS: dict[str, Callable[[Broker], object]] = {
+    "push": push,
+    "commit": lambda broker: work(broker, lambda broker, jobs: broker.store.commit(jobs)),
+    "finish": lambda broker: work(
+        broker, lambda broker, jobs: broker.store.complete([finished(each) for each in jobs], NOW)
+    ),
+    "reject": lambda broker: work(
+        broker,
+        lambda broker, jobs: broker.store.roll_back(
+            [RolledBack(each, "bad", "worker", dead=True) for each in jobs], NOW
+        ),
+    ),
+    "release": lambda broker: work(broker, lambda broker, jobs: broker.store.release(jobs)),
+    "cancel of the head": lambda broker: cancel(broker, "head"),
+    "cancel of the next": lambda broker: cancel(broker, "next"),
+    "expire": expire,
+    "redrive": redrive,
+    "look": lambda broker: [
+        broker.store.groups.promote(groups, NOW) for groups in broker.store.groups.headless()
+    ],
+}
+
+
+@pytest.fixture
+def pair(documents: Database[dict[str, Any]]) -> tuple[Broker, Broker, Line]:
+    """Two brokers, the first over a line on which the second may act; four jobs of one group, one dead."""
+    line = Line(lambda _documents: None)
+    ours: Any = FaultyDatabase(documents, line)
+    brokers = [
+        Broker(name, QueueStore(each, collection("mail")), _AllPages(each))
+        for name, each in (("us", ours), ("them", documents))
+    ]
+    them = brokers[1]
+    them.store.prepare()
+    jobs = [a_job(name, group="g", expires_at=NOW if name == "over" else None) for name in NAMES]
+    for place, job in enumerate(jobs, them.store.groups.places(len(jobs))):
+        job.line_up(place)
+    them.store.push(jobs, NOW)
+    them.promote()
+    them.store.roll_back([RolledBack(each, "bad", "worker", dead=True) for each in them.head()], NOW)
+    them.promote()
+    return brokers[0], them, line
+
+
+class _AllPages(ChangesAtOnce, Changes):
+    """Of a database that may fail."""
+
+
+@pytest.mark.parametrize("theirs", VERBS)
+@pytest.mark.parametrize("verb", VERBS)
+def test_one_is_the_head_whatever_another_broker_does_inside_a_verb(
+    pair: tuple[Broker, Broker, Line], verb: str, theirs: str
+) -> None:
+    us, them, line = pair
+    before = list(us.store.jobs._real.find())
+
+    def act() -> None:
+        VERBS[theirs](them)
+
+    for statement in range(MOST):
+        # Given the same jobs as before
+        us.store.jobs._real.delete_many({})
+        us.store.jobs._real.insert_many(before)
+        line.inside = act
+        line.fault = Fault(Kind.INSIDE_BEFORE, skip=statement)
+        fired = line.fired
+        # When
+        VERBS[verb](us)
+        # Then
+        check(us.store, f"{theirs} inside {verb}, statement {statement}")
+        if line.fired == fired:
+            assert statement > 0
+            return
+    pytest.fail(f"{verb} has more than {MOST} statements")
+
+
+def check(store: QueueStore, what: str) -> None:
+    found = list(store.jobs._real.find())
+    heads = [each for each in found if "head" in each]
+    waiting = [each for each in found if each["state"] == "waiting"]
+    assert len(heads) <= 1, what
+    assert heads or not waiting, f"{what}: {waiting} wait for nobody"
+    for head in heads:
+        assert head["state"] in ("ready", "reserved"), f"{what}: {head}"
+        passed = [each["_id"] for each in waiting if rank(each) < rank(head)]
+        assert not passed, f"{what}: {head['_id']} goes before {passed}"
+
+
+def rank(job: dict[str, Any]) -> int:
+    """Of those that were there from the start; all that came, or came back, since stand behind these."""
+    return len(NAMES) if "errors" in job or job["_id"] not in NAMES else NAMES.index(job["_id"])
