@@ -155,7 +155,8 @@ def test_drain_takes_no_more_of_a_backlog_than_it_is_told(measured: Measured) ->
 def test_both_brings_every_job_from_its_producer_to_a_worker(measured: Measured, door: str) -> None:
     found = measured("both", "--jobs", 200, "--producers", 2, "--workers", 2, door=door)
     assert found["jobs"] == 200
-    assert found["latency_ms"]["p50"] <= found["latency_ms"]["max"] < found["seconds"] * 1000
+    longest = found["seconds"] * 1000 * 1.001  # the histogram keeps three digits
+    assert found["latency_ms"]["p50"] <= found["latency_ms"]["max"] < longest
     assert found["timeline"][-1] == [found["seconds"], 200]
 
 
