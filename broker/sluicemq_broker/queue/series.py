@@ -18,7 +18,7 @@ from sluicemq_broker.store import Subject, day_of, seconds
 #: What is drawn: sums of each step, but of ``ready`` its highest.
 CURVES: Final = (
     *(Count.PUSHED, Count.DELIVERED, Count.COMMITTED, Count.ROLLED_BACK, Count.REJECTED, Count.DEAD),
-    *(Count.EXPIRED, Count.WAITED, Count.WORKED, State.READY),
+    *(Count.FORWARDED, Count.EXPIRED, Count.WAITED, Count.WORKED, State.READY),
 )
 #: What a small curve beside a name shows.
 _SMALL: Final = (Count.PUSHED, Count.COMMITTED)

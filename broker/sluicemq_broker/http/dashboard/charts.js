@@ -9,18 +9,19 @@ const AGAIN = { hour: 20000, day: 60000, month: 300000 };
 const CHARTS = [
   { title: "Throughput, jobs a second", form: rate, curves: [
     { name: "in", colour: "--in", of: (series, at) => series.curves.pushed[at] / series.step },
-    { name: "out", colour: "--out", of: (series, at) => series.curves.committed[at] / series.step },
+    { name: "out", colour: "--out", of: (series, at) => ended(series, at) / series.step },
     { name: "failed", colour: "--bad", of: (series, at) => failed(series, at) / series.step },
   ] },
   { title: "Latency, mean", form: span, curves: [
     { name: "in the queue", colour: "--back", of: (series, at) => mean(series.curves.waited[at], series.curves.delivered[at]) },
-    { name: "at a worker", colour: "--out", of: (series, at) => mean(series.curves.worked[at], series.curves.committed[at] + failed(series, at)) },
+    { name: "at a worker", colour: "--out", of: (series, at) => mean(series.curves.worked[at], ended(series, at) + failed(series, at)) },
   ] },
   { title: "Backlog, ready jobs", form: count, curves: [
     { name: "ready, at most", colour: "--in", of: (series, at) => series.curves.ready[at] },
   ] },
 ];
 
+const ended = ({ curves }, at) => curves.committed[at] + curves.forwarded[at];
 const failed = ({ curves }, at) => curves.rolled_back[at] + curves.rejected[at];
 const mean = (milliseconds, jobs) => (jobs ? milliseconds / 1000 / jobs : null);
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();

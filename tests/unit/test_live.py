@@ -1,0 +1,117 @@
+"""What open dashboards are told: one snapshot for all of them, none for nobody."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+
+import gevent
+import pytest
+
+from sluicemq.errors import Unavailable
+from sluicemq_broker.http import live
+from sluicemq_broker.http.live import Feed
+from sluicemq_broker.http.snapshots import Snapshot, Snapshots, View
+
+LOOK = View()
+
+
+class Made:
+    """Snapshots, counted."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self) -> Snapshot:
+        self.count += 1
+        return Snapshot([], {"number": self.count})
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> Made:
+    monkeypatch.setattr(live, "INTERVAL", 0.01)
+    return Made()
+
+
+def number(event: bytes) -> int:
+    return int(json.loads(event.removeprefix(b"data: "))["number"])
+
+
+def three(events: Iterator[bytes]) -> list[int]:
+    return [number(next(events)) for _ in range(3)]
+
+
+def until(condition: Callable[[], bool]) -> None:
+    with gevent.Timeout(20):
+        while not condition():
+            gevent.sleep(0.001)
+
+
+def listening(feed: Feed) -> Iterator[bytes]:
+    events = feed.listen(LOOK)
+    assert next(events).startswith(b"retry: ")
+    return events
+
+
+def test_all_who_look_get_the_same_snapshots(made: Made) -> None:
+    feed = Feed(Snapshots(made))
+    first, second = listening(feed), listening(feed)
+    assert number(next(first)) == number(next(second)) == 1
+    jobs = [gevent.spawn(three, each) for each in (first, second)]
+    gevent.joinall(jobs, timeout=20)
+    assert jobs[0].value == jobs[1].value == [2, 3, 4]
+    first.close()  # type: ignore[attr-defined]
+    second.close()  # type: ignore[attr-defined]
+    assert feed.open == 0
+
+
+def test_nothing_is_made_while_nobody_looks_and_it_goes_on_when_somebody_does(made: Made) -> None:
+    feed = Feed(Snapshots(made))
+    events = listening(feed)
+    next(events)
+    next(events)
+    events.close()  # type: ignore[attr-defined]
+    until(lambda: not feed._making)
+    before = made.count
+    gevent.sleep(0.05)
+    assert made.count == before
+    again = listening(feed)
+    next(again)
+    until(lambda: number(next(again)) > before)
+    again.close()  # type: ignore[attr-defined]
+
+
+def test_who_is_slow_gets_the_latest_and_nothing_is_kept_for_them(made: Made) -> None:
+    feed = Feed(Snapshots(made))
+    events = listening(feed)
+    next(events)
+    next(events)
+    until(lambda: made.count >= 10)
+    assert number(next(events)) >= 10
+    events.close()  # type: ignore[attr-defined]
+
+
+def test_a_stopping_broker_ends_them_all(made: Made) -> None:
+    feed = Feed(Snapshots(made))
+    events = listening(feed)
+    next(events)
+    feed.close()
+    assert list(events) == []
+    with pytest.raises(Unavailable):
+        feed.listen(LOOK)
+
+
+def test_a_snapshot_that_fails_ends_nothing(made: Made, caplog: pytest.LogCaptureFixture) -> None:
+    fails = [False, True, False, False]
+
+    def make() -> Snapshot:
+        if fails and fails.pop(0):
+            raise RuntimeError("not now")
+        return made()
+
+    feed = Feed(Snapshots(make))
+    events = listening(feed)
+    assert number(next(events)) == 1
+    assert number(next(events)) == 2
+    assert "there is no snapshot" in caplog.text
+    events.close()  # type: ignore[attr-defined]
