@@ -92,7 +92,7 @@ def parts(scale: int) -> dict[str, Part]:
         "delayed": Part(
             [_backlog(_DRAINED, 0, 0), *(_backlog(_DRAINED, each, delayed) for each in behind)], LEAST
         ),
-        "queues": Part([_queues(100_000 // scale, each) for each in (1, 20, 200)]),
+        "queues": Part([_queues(200_000 // scale, each) for each in (1, 20, 200)]),
         "library": Part([_library(100_000 // scale, each) for each in (1, 16, 100, 500)]),
         "rep": Part([_rep(20_000 // scale, each) for each in (1, 16, 100, 500)]),
         "payloads": Part([_payload(kind, size, scale) for kind in ("both", "drain") for size in _SIZES]),

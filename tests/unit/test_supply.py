@@ -8,11 +8,12 @@ import gevent
 import pytest
 from gevent.event import Event
 
-from fakes import FakeOutlet, FakeStore, FakeWorker, Held, a_context, go_on, no_limits
+from fakes import FakeOutlet, FakeOwners, FakeStore, FakeWorker, Held, a_context, go_on, no_limits
 from jobs import NOW, some_jobs
 from sluicemq_broker.queue.dispatch import Dispatch
-from sluicemq_broker.queue.supply import FAST, MOMENT
+from sluicemq_broker.queue.supply import ALONE, FAST, MOMENT
 from sluicemq_broker.runtime.timer import Timer
+from virtual_time import VirtualTime, come_to_rest
 
 Waits = Callable[[int], bool]
 
@@ -166,3 +167,36 @@ def test_nothing_is_given_back_while_later_jobs_are_on_their_way_here_to_overtak
     rig.supply.arrived(arrival, arrival.jobs)
     rig.dispatch.tick()
     assert rig.released
+
+
+# --------------------------------------------------------------------------- looks
+
+
+class Looking(FakeOutlet):
+    """A dispatcher with an idle worker, in time that passes when told to; ``looks``: claims at its ticks."""
+
+    def __init__(self, others: int) -> None:
+        super().__init__()
+        self.time, owners = VirtualTime(), FakeOwners()
+        owners.others = others
+        self.store = FakeStore()
+        context = a_context(owners, timer=self.time)
+        self.dispatch = Dispatch(self.store, context, self, no_limits(context))  # type: ignore[arg-type]
+        self.dispatch.attach(FakeWorker(10))
+        come_to_rest()
+        self.store.claims.clear()
+
+    def looks(self, seconds: int) -> int:
+        for _ in range(seconds):
+            self.time.passes(1.0)
+            self.dispatch.tick()
+            come_to_rest()
+        return len(self.store.claims)
+
+
+def test_a_broker_that_is_not_alone_looks_at_each_tick_for_what_others_have_left() -> None:
+    assert Looking(others=1).looks(60) == 60
+
+
+def test_a_broker_that_is_alone_looks_rarely_but_does() -> None:
+    assert 60 // ALONE <= Looking(others=0).looks(60) <= 2 * 60 // ALONE
