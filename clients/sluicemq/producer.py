@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import itertools
 import os
-import threading
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from time import time_ns
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
-from sluicemq import forks, tracing, wire
+from sluicemq import tracing, wire
+from sluicemq.confirming import Confirming
 from sluicemq.errors import BadFrames, BadHeaders, BadQueue, SluiceError, Timeout, TooLarge
 from sluicemq.headers import Headers, as_bytes, as_headers, checked_id
 from sluicemq.options import RESULT, JobOptions, NewJob
 from sluicemq.receipt import Receipt
 from sluicemq.reply import Reply
-from sluicemq.transport import exits, native
-from sluicemq.transport.connection import Connection
 from sluicemq.transport.outbox import Batch, Outbox
 from sluicemq.transport.replies import AskingReceipt
 
@@ -26,12 +22,11 @@ if TYPE_CHECKING:
     from sluicemq.spans import Sending
 
 _JOB_OVERHEAD = 64  # bytes that a job costs here beside its payload, so that empty ones count too
-_REFUSALS_KEPT = 1000
 
 _R = TypeVar("_R", bound=Receipt)
 
 
-class Producer:
+class Producer(Confirming[Receipt]):
     """Pushes jobs to one broker; from any number of threads or greenlets.
 
     ``endpoint``: without one, what ``SLUICEMQ_ENDPOINT`` names, or ``tcp://127.0.0.1:5550``.
@@ -55,6 +50,8 @@ class Producer:
     ``os._exit`` must ``close`` it, or ``flush``, before.
     """
 
+    _things, _verb, _who = "jobs", "push", "producer"
+
     def __init__(
         self,
         endpoint: str | None = None,
@@ -65,15 +62,7 @@ class Producer:
         close_timeout: float = 60.0,
         on_refused: Callable[[Receipt, SluiceError], None] | None = None,
     ) -> None:
-        self._endpoint = endpoint
-        self._window, self._window_bytes = window, window_bytes
-        self._push_timeout, self._close_timeout = push_timeout, close_timeout
-        self._on_refused = on_refused
-        self._closed = False
-        self._begin()
-        self._connection.start()
-        exits.close_at_exit(self)
-        forks.tell(self, Producer._forked)
+        super().__init__(endpoint, window, window_bytes, push_timeout, close_timeout, on_refused)
 
     @property
     def unconfirmed(self) -> int:
@@ -175,60 +164,15 @@ class Producer:
             job = f"job {reply.receipt.id} for queue {queue}"
             raise Timeout(f"{job} has no result after {timeout:g} s", reply.receipt.id) from None
 
-    def flush(self, timeout: float | None = None) -> None:
-        """Wait until nothing is unconfirmed.
-
-        Raises :class:`~sluicemq.Timeout` naming how many jobs still are; and if jobs were refused
-        of which nobody has heard yet, the error of the first, naming how many.
-        """
-        with self._room:
-            if not self._room.wait_for(lambda: not self._unconfirmed, timeout):
-                raise Timeout(f"{self._unconfirmed} jobs are not confirmed after {timeout:g} s")
-        self._refusals.raise_unheard()
-
-    def close(self, timeout: float | None = None) -> None:
-        """Flush for up to ``timeout`` seconds (None: ``close_timeout``), then end the connection.
-
-        Raises what ``flush`` raises; the connection is closed in any case. Again is harmless.
-        """
-        if self._closed:
-            return
-        with self._room:
-            self._closed = True
-            self._room.notify_all()  # a push that waits for room raises now
-        try:
-            self.flush(self._close_timeout if timeout is None else timeout)
-        finally:
-            self._connection.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self.close()
-        except SluiceError as unkept:
-            if error is None:
-                raise
-            native.log.error("while leaving a producer's block: %s", unkept)
-
     def _begin(self) -> None:
-        """All that belongs to one process: its connection and locks, what is under way, its ids."""
-        self._refusals = _Refusals()
-        self._unconfirmed = self._unconfirmed_bytes = 0
-        self._lock = threading.Lock()
-        self._room = threading.Condition(self._lock)
+        super()._begin()
         self._new_id = _id_maker()
         self._outbox = Outbox(self._settled)
-        self._connection = Connection(self._endpoint, self._outbox)
-        self._outbox.attach(self._connection)
+        self._connect(self._outbox)
 
-    def _forked(self) -> None:
-        self._connection.abandon()
-        self._begin()
-        self._connection.start_when_used(partial(exits.close_at_exit, self))
+    def _named(self, receipt: Receipt) -> str:
+        place = "" if receipt.position is None else f" at position {receipt.position}"
+        return f"{receipt.id}{place} for queue {receipt.queue}"
 
     def _made(
         self,
@@ -294,7 +238,7 @@ class Producer:
         receipt = Receipt(queue, str(job_id or self._new_id()), b"", None, _JOB_OVERHEAD)
         receipt.position = position
         with self._lock:
-            self._count(receipt)
+            self._count(receipt.size)
         if sending is not None:
             sending.add(receipt)
         self._connection.call(self._connection.post, self._settled, [receipt], {0: kind(str(error))})
@@ -305,7 +249,7 @@ class Producer:
             with self._lock:
                 if not self._has_room(receipt.size):
                     self._wait_for_room(receipt.size)
-                self._count(receipt)
+                self._count(receipt.size)
                 self._outbox.jobs.append(receipt)
         except BaseException as error:
             if receipt.sending is not None:
@@ -313,41 +257,12 @@ class Producer:
             raise
         self._connection.wake()
 
-    def _count(self, receipt: Receipt) -> None:
-        if self._closed or self._connection.failure:
-            raise self._connection.failure or ValueError("push to a closed producer")
-        self._unconfirmed += 1
-        self._unconfirmed_bytes += receipt.size
-
-    def _has_room(self, size: int) -> bool:
-        if self._unconfirmed == 0:
-            return True  # or a job larger than the window would wait for ever
-        return self._unconfirmed < self._window and self._unconfirmed_bytes + size <= self._window_bytes
-
-    def _wait_for_room(self, size: int) -> None:
-        def free() -> bool:
-            return self._has_room(size) or self._closed or self._connection.failure is not None
-
-        if not self._room.wait_for(free, self._push_timeout):
-            raise Timeout(f"{self._unconfirmed} jobs are unconfirmed, no room after {self._push_timeout:g} s")
-
     def _settled(self, batch: Batch, refused: dict[int, SluiceError]) -> None:
         size = 0
         for receipt in batch:
             size += receipt.size
         self._settle_each(batch, refused)
-        with self._lock:
-            self._unconfirmed -= len(batch)
-            self._unconfirmed_bytes -= size
-            if self._roomy():
-                self._room.notify_all()
-
-    def _roomy(self) -> bool:
-        """Whether it is worth waking those who wait: not for every few jobs of a full window."""
-        return (
-            self._unconfirmed <= self._window * 3 // 4
-            and self._unconfirmed_bytes <= self._window_bytes * 3 // 4
-        )
+        self._free(len(batch), size)
 
     def _settle_each(self, batch: Batch, refused: dict[int, SluiceError]) -> None:
         if not refused:
@@ -359,47 +274,8 @@ class Producer:
             if error is not None:
                 self._refusals.add(receipt, error)
             receipt.settle(error)
-            if error is not None and self._on_refused is not None:
-                self._tell(receipt, error)
-
-    def _tell(self, receipt: Receipt, error: SluiceError) -> None:
-        receipt.heard = True
-        try:
-            self._on_refused(receipt, error)  # type: ignore[misc]
-        except Exception:  # noqa: BLE001 - the others must be told all the same
-            native.log.exception("on_refused failed for job %s", receipt.id)
-
-
-class _Refusals:
-    """Counts refused jobs and keeps the first of them until somebody has heard of them."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._kept: list[tuple[Receipt, SluiceError]] = []
-        self._beyond = 0
-
-    def add(self, receipt: Receipt, error: SluiceError) -> None:
-        self.count += 1
-        if self.count & (self.count - 1) == 0:  # 1, 2, 4, 8, ...: seen in the log, never flooding it
-            native.log.warning("%d pushes refused, the last: %s to %s: %s", self.count, receipt.id,
-                               receipt.queue, error)  # fmt: skip
-        if len(self._kept) < _REFUSALS_KEPT:
-            self._kept.append((receipt, error))
-        else:
-            self._beyond += 1
-
-    def raise_unheard(self) -> None:
-        kept, self._kept = self._kept, []
-        beyond, self._beyond = self._beyond, 0
-        unheard = [(receipt, error) for receipt, error in kept if not receipt.heard]
-        if unheard:
-            first, error = unheard[0]
-            place = "" if first.position is None else f" at position {first.position}"
-            name = f"{first.id}{place} for queue {first.queue}"
-            what = f"{len(unheard) + beyond} jobs were refused, the first: {name}"
-            told = type(error)(f"{what}: {error}")
-            vars(told).update(vars(error))  # the id in a Duplicate
-            raise told from error
+            if error is not None:
+                self._refuse(receipt, error)
 
 
 def _id_maker() -> Callable[[], str]:

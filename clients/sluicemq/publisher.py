@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
-from functools import partial
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
-from sluicemq import forks, wire
-from sluicemq.errors import BadStream, BadTopic, SluiceError, Timeout, TooLarge
+from sluicemq import wire
+from sluicemq.confirming import Confirming
+from sluicemq.errors import BadStream, BadTopic, SluiceError, TooLarge
 from sluicemq.headers import as_bytes, checked_id
 from sluicemq.message import Published
 from sluicemq.packed import LONGEST_TOPIC, pack
-from sluicemq.transport import exits, native
-from sluicemq.transport.connection import Connection
 from sluicemq.transport.publishing import Batch, Publishing
 
 #: Bytes that a message counts for beside its own, so that empty ones count too.
 _BESIDE: Final = 32
 
 
-class Publisher:
+class Publisher(Confirming[Published]):
     """Publishes to any streams of one broker; from any number of threads or greenlets.
 
     ``publish`` returns at once; a native I/O thread sends what has been collected, several batches in
@@ -37,6 +33,8 @@ class Publisher:
     In the child of a fork it is as new.
     """
 
+    _things, _verb, _who = "messages", "publish", "publisher"
+
     def __init__(
         self,
         endpoint: str | None = None,
@@ -47,20 +45,8 @@ class Publisher:
         close_timeout: float = 60.0,
         on_refused: Callable[[Published, SluiceError], None] | None = None,
     ) -> None:
-        self._window, self._window_bytes = window, window_bytes
-        self._publish_timeout, self._close_timeout = publish_timeout, close_timeout
-        self._on_refused = on_refused
-        self._endpoint = endpoint
-        self._closed = False
         self._names: set[str] = set()
-        self._refused: tuple[Published, SluiceError] | None  # the first of which nobody has heard
-        self._refused_count: int
-        self._room: threading.Condition
-        self._connection: Connection
-        self._begin()
-        self._connection.start()
-        exits.close_at_exit(self)
-        forks.tell(self, Publisher._forked)
+        super().__init__(endpoint, window, window_bytes, publish_timeout, close_timeout, on_refused)
 
     @property
     def unconfirmed(self) -> int:
@@ -105,65 +91,13 @@ class Publisher:
         self._enqueue(message)
         return message
 
-    def flush(self, timeout: float | None = None) -> None:
-        """Wait until nothing is unconfirmed.
-
-        Raises :class:`~sluicemq.Timeout`, and the error of the first message that was refused without
-        anybody having heard of it.
-        """
-        with self._room:
-            if not self._room.wait_for(lambda: not self._unconfirmed, timeout):
-                raise Timeout(f"{self._unconfirmed} messages are not confirmed after {timeout:g} s")
-            refused, self._refused = self._refused, None
-            count, self._refused_count = self._refused_count, 0
-        if refused and not refused[0].heard:
-            first, error = refused
-            told = type(error)(f"{count} messages were refused, the first for stream {first.stream}: {error}")
-            vars(told).update(vars(error))  # where it ends, of a Conflict
-            raise told from error
-
-    def close(self, timeout: float | None = None) -> None:
-        """Flush for up to ``timeout`` seconds (None: ``close_timeout``), then end the connection.
-
-        Raises what ``flush`` raises; the connection is closed in any case. Again is harmless.
-        """
-        if self._closed:
-            return
-        with self._room:
-            self._closed = True
-            self._room.notify_all()  # a publish that waits for room raises now
-        try:
-            self.flush(self._close_timeout if timeout is None else timeout)
-        finally:
-            self._connection.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self.close()
-        except SluiceError as unkept:
-            if error is None:
-                raise
-            native.log.error("while leaving a publisher's block: %s", unkept)
-
     def _begin(self) -> None:
-        """All that belongs to one process: its connection and lock, what is under way."""
-        self._unconfirmed = self._unconfirmed_bytes = 0
-        self._refused = None
-        self._refused_count = 0
-        self._room = threading.Condition(threading.Lock())
+        super()._begin()
         self._publishing = Publishing(self._settled)
-        self._connection = Connection(self._endpoint, self._publishing)
-        self._publishing.attach(self._connection)
+        self._connect(self._publishing)
 
-    def _forked(self) -> None:
-        self._connection.abandon()
-        self._begin()
-        self._connection.start_when_used(partial(exits.close_at_exit, self))
+    def _named(self, receipt: Published) -> str:
+        return f"one for stream {receipt.stream}"
 
     def _check(self, stream: str) -> None:
         if not wire.is_queue_name(stream):
@@ -171,29 +105,12 @@ class Publisher:
         self._names.add(stream)
 
     def _enqueue(self, message: Published) -> None:
-        with self._room:
+        with self._lock:
             if not self._has_room(message.size):
                 self._wait_for_room(message.size)
-            if self._closed or self._connection.failure:
-                raise self._connection.failure or ValueError("publish to a closed publisher")
-            self._unconfirmed += 1
-            self._unconfirmed_bytes += message.size
+            self._count(message.size)
             self._publishing.messages.append(message)
         self._connection.wake()
-
-    def _has_room(self, size: int) -> bool:
-        if self._unconfirmed == 0:
-            return True  # or a message larger than the window would wait for ever
-        return self._unconfirmed < self._window and self._unconfirmed_bytes + size <= self._window_bytes
-
-    def _wait_for_room(self, size: int) -> None:
-        def free() -> bool:
-            return self._has_room(size) or self._closed or self._connection.failure is not None
-
-        if not self._room.wait_for(free, self._publish_timeout):
-            raise Timeout(
-                f"{self._unconfirmed} messages are unconfirmed, no room after {self._publish_timeout:g} s"
-            )
 
     def _settled(self, batch: Batch, first: int, there: dict[int, int], error: SluiceError | None) -> None:
         messages = batch.messages
@@ -207,26 +124,10 @@ class Publisher:
                 first += place not in there
         else:
             for message in messages:
+                self._refusals.add(message, error)
                 message.settle(0, error)
-                self._tell(message, error)
-        size = sum(each.size for each in messages)
-        with self._room:
-            self._unconfirmed -= len(messages)
-            self._unconfirmed_bytes -= size
-            if error is not None:
-                self._refused = self._refused or (messages[0], error)
-                self._refused_count += len(messages)
-            if self._unconfirmed <= self._window * 3 // 4:  # not for every few of a full window
-                self._room.notify_all()
-
-    def _tell(self, message: Published, error: SluiceError) -> None:
-        if self._on_refused is None:
-            return
-        message.heard = True
-        try:
-            self._on_refused(message, error)
-        except Exception:  # noqa: BLE001 - the others must be told all the same
-            native.log.exception("on_refused failed for a message of stream %s", message.stream)
+                self._refuse(message, error)
+        self._free(len(messages), sum([each.size for each in messages]))
 
 
 def _topic(topic: Any) -> bytes:
