@@ -41,7 +41,7 @@ from sluicemq.errors import (
     Uncertain,
     Unfinished,
 )
-from sluicemq.forward import Forward
+from sluicemq.forward import FanOut, Forward
 from sluicemq.job import Job
 from sluicemq.message import Message, Published
 from sluicemq.options import JobOptions, NewJob, Seconds
@@ -70,6 +70,7 @@ __all__ = [
     "DifferentStore",
     "Duplicate",
     "Expired",
+    "FanOut",
     "Forked",
     "Forward",
     "Gap",

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+from typing import Any, Final, Unpack
 
 from sluicemq.headers import as_bytes, as_headers
 from sluicemq.options import JobOptions
+
+#: Children of one job, at most.
+MOST_CHILDREN: Final = 1000
 
 
 class Forward:
@@ -34,3 +37,21 @@ class Forward:
     def __repr__(self) -> str:
         what = "its payload" if self.payload is None else f"{len(self.payload)} bytes"
         return f"<Forward to {self.queue}, {what}>"
+
+
+class FanOut:
+    """Returned by a worker's handler: the job waits for ``children``, new jobs, and is done when they are.
+
+    Each is a :class:`Forward` to its queue; without a payload it has the job's. Their ids are the job's with
+    ``.1``, ``.2`` and so on. ``result``: what the job has as its result then. Once a child is a dead letter
+    the job is one, too.
+    """
+
+    __slots__ = ("onward", "result")
+
+    def __init__(self, *children: Forward, result: bytes = b"") -> None:
+        if not 1 <= len(children) <= MOST_CHILDREN:
+            raise ValueError(f"a job has 1 to {MOST_CHILDREN} children, not {len(children)}")
+        self.onward: list[Any] = [each.onward for each in children]
+        """As a SETTLE has it."""
+        self.result = as_bytes(result)

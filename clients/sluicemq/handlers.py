@@ -7,11 +7,12 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Final
 
-from sluicemq.forward import Forward
+from sluicemq.forward import FanOut, Forward
 from sluicemq.job import Job
 
-#: Called for each job; bytes are its result, None is an empty one, a Forward is where it goes on.
-Handler = Callable[[Job], bytes | Forward | None]
+#: Called for each job; bytes are its result, None is an empty one, a Forward is where it goes on, a
+#: FanOut what it waits for.
+Handler = Callable[[Job], bytes | Forward | FanOut | None]
 
 #: What a call only begins: nothing is done until somebody goes on with what it returned.
 _BEGIN_ONLY: Final[dict[Callable[[Any], bool], str]] = {

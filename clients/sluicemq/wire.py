@@ -120,7 +120,10 @@ Verdicts: ``COMMIT`` (detail: result, bin), ``ROLLBACK`` (detail: reason, str; d
 the job's back-off), ``REJECT`` (detail: reason), ``RELEASE`` (never started: given back without
 counting the attempt), ``FORWARD`` (the job goes on to another queue, under its id; detail and delay nil,
 onward: ``[queue, payload|nil, headers|nil]``, nil being as it was; what headers may say of a push they may
-say here, but for ``id``, ``dedupe_id``, ``dedupe_window`` and ``reply``).
+say here, but for ``id``, ``dedupe_id``, ``dedupe_window`` and ``reply``), ``FANOUT`` (the job waits
+until its children are done, and has this result then; detail: result, bin; delay nil; onward:
+``[[queue, payload|nil, headers|nil], ...]``, up to 1,000 new jobs whose ids are its own with ``.1``, ``.2``,
+and so on).
 
 Either side may be silent for ``silence`` seconds (HELLO's answer) before the other takes it for
 gone; a side with nothing to say sends PING every ``heartbeat`` seconds, the broker included; a
@@ -202,6 +205,7 @@ ROLLBACK: Final = "ROLLBACK"
 REJECT: Final = "REJECT"
 RELEASE: Final = "RELEASE"
 FORWARD: Final = "FORWARD"
+FAN_OUT: Final = "FANOUT"
 
 #: What a SCHEDULE can be about.
 LIST: Final = "list"

@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 
 from sluicemq import forks, handlers, tracing, wire
 from sluicemq.errors import Reject, Release, Rollback, SluiceError
-from sluicemq.forward import Forward
+from sluicemq.forward import FanOut, Forward
 from sluicemq.handlers import Handler
 from sluicemq.job import Job
 from sluicemq.transport import exits, native
@@ -34,6 +34,7 @@ class Worker:
 
     * it returns bytes or None: **commit**, with that result;
     * it returns a :class:`~sluicemq.Forward`: the job goes on to another queue;
+    * it returns a :class:`~sluicemq.FanOut`: the job waits for its children;
     * it raises :class:`~sluicemq.Reject`: to the dead letters, with its text;
     * it raises :class:`~sluicemq.Rollback`, or anything else: given back, with its text, to be
       delivered again (after ``Rollback.delay``, or else the job's back-off) until its
@@ -285,6 +286,8 @@ class Worker:
             return Verdict(job, wire.COMMIT, result)
         if isinstance(result, Forward) and not self._pop:
             return Verdict(job, wire.FORWARD, onward=result.onward)
+        if isinstance(result, FanOut) and not self._pop:
+            return Verdict(job, wire.FAN_OUT, result.result, onward=result.onward)
         if handlers.only_begun(result):
             raise _OnlyBegun(result)
         return Verdict(job, wire.COMMIT, handlers.as_result(result))

@@ -1,4 +1,4 @@
-"""Orders on their way through several queues: a chain, with a choice in it.
+"""Orders on their way through several queues: a chain, with a choice in it, and a fan-out.
 
 Each stage is a worker of a queue of its own, returns where the order goes on, and may run anywhere, as often
 as you like::
@@ -6,7 +6,10 @@ as you like::
     orders ── checked ──▶ payments ── paid ──▶ parcels ──▶ "sent 3 cups"
                               └── refused ───▶ reminders ──▶ "reminded of 3 cups"
 
-Run every stage here with ``python pipelines.py work``, and ask with ``python pipelines.py order 3 cups``.
+    lists ──▶ a child in orders for each line; done when all are ──▶ "all 2 are seen to"
+
+Run every stage here with ``python pipelines.py work``, and ask with ``python pipelines.py order 3 cups``,
+or for several things at once with ``python pipelines.py list "3 cups" "1 pot"``.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import json
 from contextlib import ExitStack
 from typing import Any
 
-from sluicemq import Forward, Job, Producer, Reject, Worker
+from sluicemq import FanOut, Forward, Job, Producer, Reject, Worker
 
 
 def check(job: Job) -> Forward:
@@ -47,13 +50,20 @@ def remind(job: Job) -> bytes:
     return f"reminded of {order['count']} {order['what']}".encode()
 
 
-STAGES = {"orders": check, "payments": pay, "parcels": send, "reminders": remind}
+def split(job: Job) -> FanOut:
+    """A list of orders: each line is one, and the list is done when they are."""
+    orders = json.loads(job.payload)
+    children = [Forward("orders", json.dumps(each).encode()) for each in orders]
+    return FanOut(*children, result=f"all {len(children)} are seen to".encode())
 
 
-def order(endpoint: str, timeout: float = 60.0, **order: Any) -> bytes:
-    """What becomes of an order."""
+STAGES = {"lists": split, "orders": check, "payments": pay, "parcels": send, "reminders": remind}
+
+
+def ask(endpoint: str, queue: str, what: Any, timeout: float = 60.0) -> bytes:
+    """What becomes of an order, or of a list of them."""
     with Producer(endpoint) as producer:
-        return producer.call("orders", json.dumps(order).encode(), timeout)
+        return producer.call(queue, json.dumps(what).encode(), timeout)
 
 
 def main() -> None:
@@ -67,10 +77,17 @@ def main() -> None:
     ordering.add_argument("what")
     ordering.add_argument("--purse", type=int, default=100)
     ordering.add_argument("--patience", type=float, default=1.0)
+    listing = commands.add_parser("list", help="order several things, and wait until all are seen to")
+    listing.add_argument("lines", nargs="+", metavar="'COUNT WHAT'")
     options = parser.parse_args()
     if options.command == "order":
         said = {key: getattr(options, key) for key in ("count", "what", "purse", "patience")}
-        print(order(options.endpoint, **said).decode())
+        print(ask(options.endpoint, "orders", said).decode())
+        return
+    if options.command == "list":
+        pairs = [line.split(maxsplit=1) for line in options.lines]
+        orders = [{"count": int(count), "what": what, "purse": 100} for count, what in pairs]
+        print(ask(options.endpoint, "lists", orders).decode())
         return
     with ExitStack() as stages:
         *others, (queue, handler) = STAGES.items()

@@ -107,6 +107,41 @@ def test_a_reply_that_is_lost_costs_nothing_and_the_worker_hears_that_it_is_done
     assert there(shared) == [(NEXT, "ready", b"on")]
 
 
+@pytest.mark.parametrize("applied", [False, True])
+def test_a_broker_killed_at_the_end_of_a_child_leaves_its_parent_with_the_right_count(
+    shared: SharedQueue, *, applied: bool
+) -> None:
+    # Given a parent with two children, of which one is to be committed
+    proxy, broker = shared.a.proxy, shared.a.process
+    with Producer(shared.a.endpoint) as producer:
+        producer.push("first", b"job", id="a").wait(60)
+    worker, job = a_worker(shared)
+    pages = [[NEXT, b"1", None], [NEXT, b"2", None]]
+    assert worker.ask(wire.SETTLE, [[job.receipt, wire.FAN_OUT, None, None, pages]]) == []
+    worker.ask(wire.READY, NEXT, 1)
+    (child,) = worker.take()
+    # When the broker is killed where that is not carried out, or has no answer yet
+    commit = STATEMENTS["commit"]
+    reached = proxy.hold(commit) if applied else proxy.delay(commit)
+    worker.settle(child, wire.COMMIT)
+    reached.wait()
+    broker.kill()
+    proxy.pass_all()
+    broker.restart()
+    # Then what is left is what is there, and the parent ends with it
+    left = 1 if applied else 2
+    wait_until(lambda: ready(shared) == left, what=f"{left} children")
+    assert (shared.jobs.find_one({"_id": "a"}) or {})["children"]["left"] == left
+    with Client(shared.a.endpoint) as client, client.reserve(NEXT, left, 60) as claim:
+        assert len(claim) == left
+        claim.commit()
+    assert there(shared) == []
+
+
+def ready(shared: SharedQueue) -> int:
+    return int(shared.database[f"queue.{NEXT}"].count_documents({"state": "ready"}))
+
+
 def a_worker(shared: SharedQueue) -> tuple[RawClient, Delivered]:
     """A worker that has the first job."""
     worker = shared.client(shared.a)

@@ -28,9 +28,23 @@ def endpoint(mongo_uri: str) -> Iterator[str]:
 
 
 def ordered(endpoint: str, *arguments: str) -> tuple[int, str]:
-    command = [sys.executable, str(PROGRAM), "--endpoint", endpoint, "order", *arguments]
+    return asked(endpoint, "order", *arguments)
+
+
+def asked(endpoint: str, *arguments: str) -> tuple[int, str]:
+    command = [sys.executable, str(PROGRAM), "--endpoint", endpoint, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=2 * TIMEOUT, check=False)
     return done.returncode, (done.stdout + done.stderr).strip()
+
+
+def test_a_list_of_orders_is_done_when_each_of_them_is(endpoint: str) -> None:
+    assert asked(endpoint, "list", "3 cups", "1 pot", "2 plates") == (0, "all 3 are seen to")
+
+
+def test_who_has_ordered_a_list_hears_which_of_them_is_none(endpoint: str) -> None:
+    status, said = asked(endpoint, "list", "3 cups", "0 pots")
+    assert status == 1
+    assert "an order of 0 is none" in said
 
 
 def test_an_order_goes_down_the_chain_to_its_end(endpoint: str) -> None:

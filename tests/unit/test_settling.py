@@ -92,7 +92,7 @@ class SettlingRig:
         answers: Any = AnswersThatFail()
         self.dispatch = Dispatch(store, context, self, no_limits(context))
         nowhere: Any = None
-        self.settle = Settling(store, context, self.dispatch, answers, nowhere, backoff)
+        self.settle = Settling("mail", store, context, self.dispatch, answers, nowhere, backoff)
         self.heard: list[dict[int, SluiceError]] = []
         self.store.ready += some_jobs(count, max_attempts=max_attempts, **settings)
         for job in self.store.ready:

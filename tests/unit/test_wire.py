@@ -93,6 +93,26 @@ GOLDEN: dict[str, tuple[tuple[Any, ...], bytes, str]] = {
             "95 c40173 a7464f5257415244 c0 c0 93 a46e657874 c0 c0"
         ),
     ),
+    "settle by fanning out": (
+        (
+            wire.SETTLE,
+            5,
+            [
+                [
+                    b"r",
+                    wire.FAN_OUT,
+                    b"all",
+                    None,
+                    [["pages", b"1", None], ["pages", None, {"priority": 3}]],
+                ],
+            ],
+        ),
+        b"SETTLE",
+        (
+            "9205 91 95 c40172 a646414e4f5554 c403616c6c c0 92 93 a57061676573 c40131 c0 "
+            "93 a57061676573 c0 81 a87072696f72697479 03"
+        ),
+    ),
     "extend": (
         (wire.EXTEND, 6, [b"r"], 30),
         b"EXTEND",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from sluicemq import wire
@@ -13,7 +14,6 @@ from sluicemq_broker.queue import PLAIN, Onward, Verdict, read_verdict
 
 #: Compared one by one: a result may have megabytes, and its hash would be of all of them.
 _WORDS: Final = tuple(PLAIN)
-_FORWARD: Final = wire.FORWARD.encode()
 
 
 def body(job: Job, *, full: bool) -> list[bytes]:
@@ -32,8 +32,8 @@ def commit_frames(frames: list[bytes]) -> Verdict:
 
     Raises :class:`BadFrames`, and what is wrong with the headers of a FORWARD.
     """
-    if frames[0] == _FORWARD and len(frames) > 1:
-        return _forward(frames[1], frames[2:])
+    if len(frames) > 1 and (going_on := _going_on(frames[0])):
+        return going_on(frames[1], frames[2:])
     if not 2 <= len(frames) <= 4:
         raise BadFrames(
             f"a verdict has 2 to 4 frames ([verdict] [receipt] [reason] [delay]), this one has {len(frames)}"
@@ -43,8 +43,8 @@ def commit_frames(frames: list[bytes]) -> Verdict:
 
 def answer(receipt: bytes, frames: list[bytes]) -> Verdict:
     """A REP worker's answer: ``[result]``, or a verb first; raises as :func:`commit_frames`."""
-    if frames and frames[0] == _FORWARD:
-        return _forward(receipt, frames[1:])
+    if frames and (going_on := _going_on(frames[0])):
+        return going_on(receipt, frames[1:])
     if len(frames) == 1 and frames[0] not in _WORDS:
         return Verdict(receipt, wire.COMMIT, frames[0])
     if not 1 <= len(frames) <= 3:
@@ -57,6 +57,14 @@ def unreadable(receipt: bytes, error: SluiceError) -> Verdict:
     return Verdict(receipt, wire.ROLLBACK, f"bad verdict: {error}")
 
 
+def _fan_out(receipt: bytes, frames: list[bytes]) -> Verdict:
+    """The children of a job: ``[queue][payload][headers]`` of each."""
+    if not frames or len(frames) % 3:
+        raise BadFrames(f"FANOUT has [queue] [payload] [headers] of each child, not {len(frames)} frames")
+    each = (_forward(receipt, frames[at : at + 3]) for at in range(0, len(frames), 3))
+    return Verdict(receipt, wire.FAN_OUT, onward=tuple(verdict.onward[0] for verdict in each))
+
+
 def _forward(receipt: bytes, frames: list[bytes]) -> Verdict:
     """Where a job goes on: ``[queue]``, ``[queue][payload]`` or ``[queue][payload][headers]``."""
     if not 1 <= len(frames) <= 3:
@@ -65,6 +73,17 @@ def _forward(receipt: bytes, frames: list[bytes]) -> Verdict:
     payload = frames[1] if len(frames) > 1 else None
     headers = wire.decode_headers(frames[2]) if len(frames) > 2 else {}
     return Verdict(receipt, wire.FORWARD, onward=(Onward(queue, payload, headers),))
+
+
+_GOING_ON: Final[Mapping[bytes, Callable[[bytes, list[bytes]], Verdict]]] = {
+    wire.FORWARD.encode(): _forward,
+    wire.FAN_OUT.encode(): _fan_out,
+}
+
+
+def _going_on(word: bytes) -> Callable[[bytes, list[bytes]], Verdict] | None:
+    """How the frames behind this verb are read, if it is one of those: not looked up by a long result."""
+    return _GOING_ON.get(word) if len(word) <= len(wire.FORWARD) else None
 
 
 def _delay(frames: list[bytes]) -> float | None:

@@ -1,7 +1,18 @@
 """A job and the page on which its life is drawn."""
 
 from sluicemq_broker.job.backoff import BOUNDS, KINDS, Backoff
-from sluicemq_broker.job.job import ASKED, ERRORS_KEPT, FIRST, SCHEDULED, Dedupe, Hold, Job, OnExpiry, State
+from sluicemq_broker.job.job import (
+    ASKED,
+    ERRORS_KEPT,
+    FIRST,
+    SCHEDULED,
+    Dedupe,
+    Hold,
+    Job,
+    OnExpiry,
+    Parent,
+    State,
+)
 from sluicemq_broker.job.timetable import MOST_RUNS, Misfire, Plan, Timetable, plan
 
 __all__ = [
@@ -18,6 +29,7 @@ __all__ = [
     "Job",
     "Misfire",
     "OnExpiry",
+    "Parent",
     "Plan",
     "State",
     "Timetable",

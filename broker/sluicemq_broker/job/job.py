@@ -24,6 +24,7 @@ class State(StrEnum):
          │ │ └── take back: popped, not sent ────┼──────────────────┘
          │ ├─ cancel, purge, expire ▶ gone       │
          │ ├─ promote, change ▶ ready            ├─ forward ▶ ready, in another queue
+         │ │                                     ├─ fan out ▶ waiting ── all children done ▶ gone, or done
          │ └─ expire, attempts used up ─┐        │
          │                              ▼        │
          └────── redrive ───────────── dead ◀────┴─ reject, attempts or losses used up
@@ -36,9 +37,9 @@ class State(StrEnum):
     A rollback makes the job ``ready`` with an ``eligible_at`` ahead: its delay, or its back-off. An
     expired one is gone or dead as the queue's ``on_expiry`` says; dead letters and done jobs that
     have a ``remove_at`` are removed by MongoDB itself, within a minute of it.
-    ``waiting`` is a job that waits for the one before it in its group; its turn comes, and it is ``ready``,
-    when that one has ended: done, dead, or gone. A ``ready`` job whose ``eligible_at`` lies ahead is shown as
-    ``scheduled``.
+    ``waiting`` is a job that waits for its children; or for the one before it in its group: its turn comes,
+    and it is ``ready``, when that one has ended: done, dead, or gone. A parent has the turn of its group
+    until it has ended. A ``ready`` job whose ``eligible_at`` lies ahead is shown as ``scheduled``.
     A job is remembered for its result, and while its dedupe window is open (in every state: the
     ``dedupe_id`` is its document's, and is another's for the taking once the window is over).
     Each arrow is one MongoDB statement on one document, so a crash leaves either end of it; a forward,
@@ -95,6 +96,14 @@ class Hold(NamedTuple):
     number: int
 
 
+class Parent(NamedTuple):
+    """The job that waits for this one to be done: in which queue, under which id, in which life of that."""
+
+    queue: str
+    id: str
+    seq: int
+
+
 #: The place of a job that comes back to the front of its group: all others are higher.
 FIRST: Final = 0
 
@@ -116,7 +125,7 @@ class Job:
     order of their ``place``, which is only known there, too. ``asked``: somebody waits for its result at
     the broker that took it in; a broker at which nobody does keeps it for a while (:data:`ASKED`). ``size``
     is what it takes in memory and on the wire: payload and headers. ``story``: fields of its document that
-    tell of its life in other queues, of a job that comes from one.
+    tell of its life in other queues, of a job that comes from one. ``parent`` waits for it to be done.
     """
 
     __slots__ = (
@@ -135,6 +144,7 @@ class Job:
         "keep_done",
         "losses",
         "max_attempts",
+        "parent",
         "payload",
         "place",
         "priority",
@@ -187,6 +197,7 @@ class Job:
         self.losses = 0
         self.suspect = False
         self.story: Mapping[str, Any] | None = None
+        self.parent: Parent | None = None
         self.held = NOT_HELD
 
     @property
@@ -243,7 +254,17 @@ class Job:
         if "ttl" not in said and ttl is not None:
             self.expires_at = self.created_at + ttl
         self.remember, self.asked, self.story = former.remember, former.asked, story
+        self.parent = former.parent
         self.size = len(self.payload) + own
+
+    def is_child_of(self, parent: Parent) -> None:
+        """That one waits for it to be done."""
+        self.parent = parent
+
+    def inherit(self, payload: bytes) -> None:
+        """Its payload is its parent's."""
+        self.size += len(payload) - len(self.payload)
+        self.payload = payload
 
     def take_name(self, until: float) -> None:
         """Nobody else may have its ``dedupe_id`` until then."""

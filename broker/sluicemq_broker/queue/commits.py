@@ -17,6 +17,7 @@ from sluicemq_broker.job import ASKED, Job
 from sluicemq_broker.queue.answers import Answers
 from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.dispatch import Dispatch
+from sluicemq_broker.queue.fan_outs import Children
 from sluicemq_broker.queue.verdict import Settlement, not_durable
 from sluicemq_broker.queue.worker import Delivery, Worker
 from sluicemq_broker.runtime import Batcher, Count, shielded
@@ -52,11 +53,13 @@ class Commits:
         dispatch: Dispatch,
         answers: Answers,
         unkept: Callable[[Commit, TooLarge], None],
+        children: Children,
     ) -> None:
         self._store = store
         self._dispatch = dispatch
         self._answers = answers
         self._unkept = unkept
+        self._children = children
         self._owners = context.owners
         self._clock = context.clock
         self._timer = context.timer
@@ -129,7 +132,7 @@ class Commits:
             else:
                 kept.append(each)
                 each.delivery.kept = True
-        problems = self._remove(removed) | self._complete(kept)
+        problems = self._end_all(removed, kept, commits)
         self._dispatch.forget(each.delivery.job for each in commits)
         self._ended(Count.COMMITTED, len(commits) - len(problems))
         if self._events.wanted:
@@ -146,6 +149,17 @@ class Commits:
                 if each.delivery.job.id in self._answers:
                     shielded(self._answers.committed, each.delivery.job.id, each.result)
         self._dispatch.groups.may_go_on([each.delivery.job for each in commits])
+
+    def _end_all(
+        self, removed: list[Job], kept: list[Commit], commits: list[Commit]
+    ) -> dict[str, SluiceError]:
+        """Write it; returns the ids that it did not write, and why."""
+        children = [each for each in commits if each.delivery.job.parent]
+        if children:  # with each of them its parent is told
+            removed = [job for job in removed if not job.parent]
+            kept = [each for each in kept if not each.delivery.job.parent]
+        problems = self._remove(removed) | self._complete(kept)
+        return problems | self._children.commit(self._completed(children)) if children else problems
 
     def _ended(self, count: Count, number: int) -> None:
         self._counters.add(count, number)
@@ -177,14 +191,17 @@ class Commits:
     def _complete(self, commits: list[Commit]) -> dict[str, SluiceError]:
         if not commits:
             return {}
+        completed = self._completed(commits)
+        return self._retry.run(lambda: self._store.complete(completed, self._clock.now()))
+
+    def _completed(self, commits: list[Commit]) -> list[Completed]:
         then = self._clock.now() - self._timer.now()  # the server's time when this process's was 0
-        completed = [
+        return [
             Completed(
                 each.delivery.job, each.result, each.delivery.worker.name, then + each.delivery.handed_at
             )
             for each in commits
         ]
-        return self._retry.run(lambda: self._store.complete(completed, self._clock.now()))
 
     def _failed(self, commits: list[Commit]) -> None:
         """What is forgotten and still reserved is found by the audit, and delivered again."""

@@ -1,46 +1,53 @@
-"""Dead letters go on into the queue that their own one names as ``on_dead``, and have consumers there.
+"""What follows from a death: a parent is dead with its child, and letters go where ``on_dead`` says.
 
-Whoever made a job a dead letter moves it at its next tick, or it died with its broker: then another broker,
-or the restarted one, finds it in its round. ``kill -9`` or a lost reply at any moment leaves a letter in one
-of both queues, for each page is one transaction.
+Dead letters go on into the queue that their own one names as ``on_dead``, and have consumers there. Whoever
+made a job a dead letter does both at its next tick; or it died with its broker: then another broker, or the
+restarted one, finds it in its round. ``kill -9`` or a lost reply at any moment leaves a letter in one of both
+queues, for each page is one transaction, and a parent that is told twice is dead all the same.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
-from sluicemq.errors import SluiceError
+from sluicemq.errors import Dead, SluiceError
 from sluicemq_broker.job import ASKED
 from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.queue import Queue
 from sluicemq_broker.queue.queues import Queues
 from sluicemq_broker.runtime import Count
-from sluicemq_broker.store import Changes, DeadLetters, Redriven
+from sluicemq_broker.store import Changes, DeadLetters, Redriven, dead_children, fail_parent, told_parents
 
 #: Letters in one transaction, at most.
 _PAGE: Final = 250
+#: Of queues that nobody uses here, so many take turns: a broker may have been killed right after a death.
+_SELDOM: Final = 32
 #: Seconds by which clocks of brokers differ, and statements are late.
 _MARGIN: Final = 10.0
 
 
 class OnDead:
-    """The dead letters of all queues that say ``on_dead``."""
+    """The dead letters of all queues: of which a parent must hear, and of those that say ``on_dead``."""
 
     def __init__(self, queues: Queues, context: Context) -> None:
         self._queues = queues
         self._clock = context.clock
         self._counters = context.counters
         self._known: set[tuple[str, str]] = set()
+        self._rounds = 0
 
     def tick(self) -> None:
         """Every second or so: of queues in which jobs have died here since; at first all there are."""
         for queue in self._queues:
             died, to = queue.take_deaths(), queue.dead_go_to
+            if died:
+                self._try(queue, self._clock.now() - _MARGIN, self._tell_parents)
             if to and (queue.name, to) not in self._known:
                 self._known.add((queue.name, to))
-                self._try(queue, None)
+                self._try(queue, 0.0, self._move)
             elif to and died:
-                self._try(queue, self._clock.now() - _MARGIN)
+                self._try(queue, self._clock.now() - _MARGIN, self._move)
 
     def round(self, seconds: float) -> None:
         """Every so many seconds: of all queues, whoever made them dead letters.
@@ -48,19 +55,36 @@ class OnDead:
         What somebody may still ask for at another broker goes a minute after it died, so look so far back.
         """
         since = self._clock.now() - ASKED - 3 * seconds - _MARGIN
-        for queue in self._queues:
+        for number, queue in enumerate(self._queues):
+            every = (number + self._rounds) % _SELDOM == 0
+            if queue.in_use or every:
+                self._try(queue, 0.0 if every else since, self._tell_parents)
             if queue.dead_go_to:
-                self._try(queue, since)
+                self._try(queue, since, self._move)
+        self._rounds += 1
 
-    def _try(self, queue: Queue, since: float | None) -> None:
+    def _try(self, queue: Queue, since: float, step: Callable[[Queue, float], None]) -> None:
         """One that fails is counted, and tried again in the next round."""
         try:
-            self._move(queue, since)
+            step(queue, since)
         except SluiceError as error:
             text = f"dead letters of queue {queue.name} stay there: {error}"
             self._counters.notice(Count.DEAD_UNMOVED, text)
 
-    def _move(self, queue: Queue, since: float | None) -> None:
+    def _tell_parents(self, queue: Queue, since: float) -> None:
+        """Killed between both statements, or unclear: told again, which changes nothing."""
+        while children := dead_children(queue.store, since, _PAGE):
+            now = self._clock.now()
+            for each in children:
+                above = self._queues.open(each.parent.queue)
+                groups = fail_parent(above.store, each, queue.name, now)
+                if groups is not None:
+                    above.freed(groups)
+                    error = Dead(f"its child {each.id} in queue {queue.name} is dead: {each.reason}")
+                    above.parent_dead(each.parent.id, error)
+            told_parents(queue.store, children)
+
+    def _move(self, queue: Queue, since: float) -> None:
         target = self._queues.for_push(queue.dead_go_to, by=f"on_dead of queue {queue.name}")
         target.store.prepare()
         now = self._clock.now()

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from sluicemq import wire
 from sluicemq.errors import Paused, SluiceError
+from sluicemq_broker.bus import BusKind
 from sluicemq_broker.config import QueueSettings
 from sluicemq_broker.job import Job
 from sluicemq_broker.queue.answers import Answer, Answers, OnItsWay
@@ -86,7 +87,7 @@ class Queue:
         self._groups = self._dispatch.groups
         self._intake = Intake(self.store, mine, self._dispatch.supply, expiries, self._groups)
         self._settling = Settling(
-            self.store, mine, self._dispatch, self._answers, elsewhere, settings.retries
+            name, self.store, mine, self._dispatch, self._answers, elsewhere, settings.retries
         )
         self._progress = JobsProgress(self.store, mine, self._dispatch)
         self._unreadable = 0
@@ -324,6 +325,16 @@ class Queue:
 
     def no_result(self, job_id: str, error: SluiceError) -> None:
         """There will be no result of this job: tell those who wait for it."""
+        self._answers.failed(job_id, error)
+
+    def parent_done(self, job_id: str, result: bytes) -> None:
+        """The last of this job's children is done, and it with them."""
+        self._answers.committed(job_id, result)
+        self._context.tell(BusKind.ENDED, 0)
+
+    def parent_dead(self, job_id: str, error: SluiceError) -> None:
+        """One of this job's children is a dead letter, and it with that."""
+        self.counters.notice(Count.DEAD, f"job {job_id} is dead: {error}")
         self._answers.failed(job_id, error)
 
     def durable(self, ids: Iterable[str], existing: Iterable[str]) -> None:

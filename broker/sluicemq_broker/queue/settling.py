@@ -13,6 +13,7 @@ from sluicemq_broker.queue.answers import Answers
 from sluicemq_broker.queue.commits import Commit, Commits
 from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.dispatch import Dispatch
+from sluicemq_broker.queue.fan_outs import Children, Fanning, FanOuts
 from sluicemq_broker.queue.forwards import Elsewhere, Forwards, Going
 from sluicemq_broker.queue.returns import Return, Returns
 from sluicemq_broker.queue.verdict import Settlement, Verdict
@@ -35,6 +36,7 @@ class Settling:
 
     def __init__(
         self,
+        name: str,
         store: QueueStore,
         context: Context,
         dispatch: Dispatch,
@@ -42,8 +44,10 @@ class Settling:
         elsewhere: Elsewhere,
         backoff: Backoff = _DEFAULT_BACKOFF,
     ) -> None:
-        self.commits = Commits(store, context, dispatch, answers, self._unkept)
+        children = Children(store, context, elsewhere)
+        self.commits = Commits(store, context, dispatch, answers, self._unkept, children)
         self.forwards = Forwards(store, context, dispatch, answers, elsewhere, self._refused)
+        self.fan_outs = FanOuts(name, store, context, dispatch, elsewhere, self._refused)
         self.returns = Returns(store, context, dispatch, answers)
         self._dispatch = dispatch
         self._clock = context.clock
@@ -63,17 +67,18 @@ class Settling:
     @property
     def batchers(self) -> tuple[Batcher[Any], ...]:
         """All that is on its way to MongoDB."""
-        return (*self.commits.batchers, *self.returns.batchers, self.forwards.batcher)
+        return (*self.commits.batchers, *self.returns.batchers, self.forwards.batcher, self.fan_outs.batcher)
 
     @property
     def under_way(self) -> int:
         """Commits, pops and forwards that are not written yet, or counted as failed."""
-        return self.commits.under_way + self.forwards.under_way
+        return self.commits.under_way + self.forwards.under_way + self.fan_outs.under_way
 
     def settle(self, verdicts: Sequence[Verdict], settlement: Settlement) -> None:
         """End the deliveries that these verdicts name; each void receipt is refused and counted."""
         commits: list[Commit] = []
         going: list[Going] = []
+        fanning: list[Fanning] = []
         workers: set[Worker] = set()
         handed: list[float] = []
         for position, verdict in enumerate(verdicts):
@@ -93,10 +98,14 @@ class Settling:
                 commits.append(Commit(delivery, result, settlement, position))
             elif verdict.kind == wire.FORWARD:
                 going.append(Going(delivery, verdict.onward[0], settlement, position))
+            elif verdict.kind == wire.FAN_OUT:
+                result = verdict.detail if isinstance(verdict.detail, bytes) else verdict.detail.encode()
+                fanning.append(Fanning(delivery, verdict.onward, result, settlement, position))
             else:
                 self._return(delivery, verdict, settlement, position)
         self.commits.commit(commits)
         self.forwards.forward(going)
+        self.fan_outs.fan_out(fanning)
         self._dispatch.pace.ended(len(handed))
         now = self._timer.now()
         self._counters.took(Timing.TIME_AT_WORKER, [now - each for each in handed])
@@ -171,7 +180,7 @@ class Settling:
         """A result that can't be kept is no result, also where that is found out late."""
         self._refused(commit, problem)
 
-    def _refused(self, said: Commit | Going, problem: SluiceError) -> None:
+    def _refused(self, said: Commit | Going | Fanning, problem: SluiceError) -> None:
         """A verdict that can't be carried out: its worker hears why, and the job goes back."""
         said.settlement.problems[said.position] = problem
         job_id, reason = said.delivery.job.id, f"{problem.code}: {problem}"
@@ -188,7 +197,7 @@ def _reason(verdict: Verdict) -> str:
 
 def _too_long(verdict: Verdict, job: Job, clock: ServerClock) -> TooLarge | None:
     """A result that can't be kept is no result; that of a job which is not kept may be longer."""
-    if verdict.kind != wire.COMMIT:
+    if verdict.kind not in (wire.COMMIT, wire.FAN_OUT):
         return None
     size = len(verdict.detail if isinstance(verdict.detail, bytes) else verdict.detail.encode())
     most = MAX_JOB_BYTES - (job.size if job.keep_done else 0)

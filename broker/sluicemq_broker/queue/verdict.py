@@ -21,7 +21,7 @@ class Onward(NamedTuple):
 class Verdict(NamedTuple):
     """A worker's word on one delivery; ``detail`` is the result (bytes) or the reason (text).
 
-    ``onward``, of a FORWARD: where the job goes on.
+    ``onward``, of a FORWARD: where the job goes on; of a FANOUT: its children.
     """
 
     receipt: bytes
@@ -73,5 +73,7 @@ def read_verdict(kind: bytes) -> str:
 
 
 #: What a plain worker may say, by its frame: RELEASE is the library's.
-PLAIN: Final = {kind.encode(): kind for kind in (wire.COMMIT, wire.ROLLBACK, wire.REJECT, wire.FORWARD)}
+PLAIN: Final = {
+    kind.encode(): kind for kind in (wire.COMMIT, wire.ROLLBACK, wire.REJECT, wire.FORWARD, wire.FAN_OUT)
+}
 _WORDS: Final = f"{', '.join(list(PLAIN.values())[:-1])} or {list(PLAIN.values())[-1]}"

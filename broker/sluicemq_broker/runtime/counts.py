@@ -41,6 +41,8 @@ class Count(Metric):
     DELIVERED = "delivered", "jobs given to workers", "jobs", _BY_QUEUE
     COMMITTED = "committed", "jobs done", "jobs", _BY_QUEUE
     FORWARDED = "forwarded", "jobs that went on to another queue, as their workers said", "jobs", _BY_QUEUE
+    FANNED_OUT = "fanned_out", "jobs that wait for children, as their workers said", "jobs", _BY_QUEUE
+    CHILDREN = "children", "jobs that such jobs have brought", "jobs", _BY_QUEUE
     UNCOMMITTED = "uncommitted", "commits that were not written, or nobody knows", "jobs", _BY_QUEUE
     ROLLED_BACK = "rolled_back", "jobs given back as failed", "jobs", _BY_QUEUE
     REJECTED = "rejected", "jobs that a worker sent to the dead letters", "jobs", _BY_QUEUE
@@ -248,7 +250,7 @@ class Balance(NamedTuple):
 
 #: Every job that comes in, repetitions by the library too.
 WAY_IN: Final = Balance(
-    (Count.RECEIVED, Count.RECURRED, Count.ROUTED, Count.FORWARDED, Count.PUSHED_ANEW),
+    (Count.RECEIVED, Count.RECURRED, Count.ROUTED, Count.FORWARDED, Count.CHILDREN, Count.PUSHED_ANEW),
     (
         *(Count.PUSHED, Count.REPEATED, Count.DUPLICATES),
         *(Count.REFUSED, Count.UNREADABLE, Count.UNCLEAR, Gauge.STORING),
@@ -258,7 +260,14 @@ WAY_IN: Final = Balance(
 WAY_OUT: Final = Balance(
     (Count.DELIVERED,),
     (
-        *(Count.COMMITTED, Count.FORWARDED, Count.UNCOMMITTED, Count.ROLLED_BACK, Count.REJECTED),
+        *(
+            Count.COMMITTED,
+            Count.FORWARDED,
+            Count.FANNED_OUT,
+            Count.UNCOMMITTED,
+            Count.ROLLED_BACK,
+            Count.REJECTED,
+        ),
         *(Count.RETURNED, Count.TAKEN_AWAY, Gauge.IN_FLIGHT, Gauge.COMMITTING),
     ),
 )

@@ -1,6 +1,17 @@
 """Everything that is said to MongoDB: its statements, its errors, its connection."""
 
 from sluicemq_broker.store.changes import Changes, DeadLetters, Redriven
+from sluicemq_broker.store.children import (
+    Child,
+    DeadChild,
+    Ended,
+    FanOut,
+    dead_children,
+    end_children,
+    fail_parent,
+    fan_out,
+    told_parents,
+)
 from sluicemq_broker.store.claims import Claim
 from sluicemq_broker.store.connection import (
     Documents,
@@ -56,14 +67,18 @@ __all__ = [
     "SHOWN_STATES",
     "Appended",
     "Changes",
+    "Child",
     "Claim",
     "Completed",
     "Counted",
+    "DeadChild",
     "DeadLetters",
     "Documents",
     "Doubtful",
+    "Ended",
     "EventRing",
     "Expired",
+    "FanOut",
     "Forward",
     "Found",
     "Head",
@@ -104,9 +119,14 @@ __all__ = [
     "connect_for_leases",
     "date",
     "day_of",
+    "dead_children",
+    "end_children",
+    "fail_parent",
+    "fan_out",
     "forward",
     "require_safe",
     "seconds",
     "stored_size",
     "stream_names",
+    "told_parents",
 ]

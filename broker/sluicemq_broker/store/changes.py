@@ -70,7 +70,8 @@ class DeadLetters(NamedTuple):
     """Which dead letters: all, or of these ids, or with this text in their last reason; the oldest first.
 
     ``since`` and ``until``: that have died from then on, and before then, in Unix seconds. Of those that
-    somebody asks for only those that have died before ``unasked``, where that is given.
+    somebody asks for only those that have died before ``unasked``, where that is given, and of children only
+    those whose parents have been told.
     """
 
     ids: tuple[str, ...] | None = None
@@ -278,7 +279,7 @@ class _Move:
             told |= {"headers": _obituary(name), "expires_at": "$$REMOVE"}
         revived = _revived(now, f"{'dead in' if by_setting else 'redriven from'} {name}", told)
         # What has the same dedupe_id there was pushed there, and goes before it.
-        self._revived = [*revived, {"$unset": ["dedupe_id", "dedupe_until"]}]
+        self._revived = [*revived, {"$unset": ["dedupe_id", "dedupe_until", "parent"]}]
         self._update = self._revived
 
     def run(self, ids: list[str], redriven: Redriven) -> None:
@@ -356,7 +357,7 @@ def _revived(now: float, reason: str, told: Mapping[str, Any] = MappingProxyType
         "expires_at": {"$cond": [has_ttl, {"$add": [date(now), ttl]}, "$$REMOVE"]},
         **told,
     }
-    return [{"$set": fields}, {"$unset": ["losses", "suspect", "ended_at", "remove_at", "size"]}]
+    return [{"$set": fields}, {"$unset": ["losses", "suspect", "ended_at", "remove_at", "size", "children"]}]
 
 
 def _groups(jobs: _Jobs, ids: list[str]) -> frozenset[str]:
@@ -392,7 +393,9 @@ def chosen(letters: DeadLetters, now: float) -> Document:
         when["$lt"] = date(letters.until)
     these: Document = {"state": State.DEAD, "ended_at": when}
     if letters.unasked is not None:
-        these["$or"] = [{"asked": {"$exists": False}}, {"ended_at": {"$lt": date(letters.unasked)}}]
+        told = [{"parent.id": {"$exists": False}}, {"parent.told": {"$exists": True}}]
+        asked = [{"asked": {"$exists": False}}, {"ended_at": {"$lt": date(letters.unasked)}}]
+        these["$and"] = [{"$or": told}, {"$or": asked}]
     if letters.ids is not None:
         these["_id"] = {"$in": list(letters.ids)}
     if letters.reason is not None:  # of the last failure; an expression, so that no character is special

@@ -12,6 +12,8 @@ One document per job from birth to end::
      asked?,                                           somebody waits for its result at some broker
      dedupe_id?, dedupe_until?,                        together, until another job takes them over
      passed?: [{queue, accepted_at, at, attempts, worker, hold?}],   the last 20 queues that it came through
+     parent?: {queue, id, seq, told?},                 who waits for it to be done; told that it is dead
+     children?: {total, left, by},                     of that one, while it waits and after
      forwarded_to?,                                    of what it left behind in one of these: a trace
      owner?, reserved_at?, hold?,                      while reserved; hold: while done, too
      progress?: {done, total?, note?, at, attempt},    as the worker of that attempt said last
@@ -38,7 +40,7 @@ from pymongo import IndexModel
 
 from sluicemq import wire
 from sluicemq.options import OPTIONS, TEN_YEARS
-from sluicemq_broker.job import BOUNDS, KINDS, Backoff, Job, OnExpiry, State
+from sluicemq_broker.job import BOUNDS, KINDS, Backoff, Job, OnExpiry, Parent, State
 
 #: 2: the indexes that nearly no job is in are sparse.
 SCHEMA: Final = 2
@@ -139,7 +141,7 @@ _NOT_READ: Final = frozenset({"_id", "eligible_at", "dedupe_id", "state", "wait"
 #: ones: any other projection costs the server half as much again for every job.
 HANDED_OUT: Final = dict.fromkeys(
     (
-        *("payload", "seq", "attempts", "losses", "suspect"),
+        *("payload", "seq", "attempts", "losses", "suspect", "parent"),
         *(field for option in OPTIONS.values() for field in option.stored if field not in _NOT_READ),
     ),
     1,
@@ -187,7 +189,7 @@ def document(job: Job, now: datetime, defaults: QueueDefaults) -> Document:
         born["headers"] = job.headers
     if job.expires_at is not None:
         born["expires_at"] = date(job.expires_at)
-    if job.remember is not None or job.asked or job.story:
+    if job.remember is not None or job.asked or job.story or job.parent:
         born |= _beside(job)
     if job.dedupe or job.group is not None:
         born |= _named(job)
@@ -205,9 +207,19 @@ def in_line(job: Job) -> Document:
 def _beside(job: Job) -> Document:
     """Who wants its result, anybody for so many seconds or somebody who waits; its life in other queues."""
     told = dict(job.story or {})
+    if job.parent:
+        told["parent"] = job.parent._asdict()
     if job.remember is not None:
         told["remember"] = job.remember
     return {**told, "asked": True} if job.asked else told
+
+
+def parent_of(stored: Mapping[str, Any]) -> Parent | None:
+    """The job that waits for this one, if one does."""
+    match stored.get("parent"):
+        case {"queue": str() as queue, "id": str() as job_id, "seq": int() as seq}:
+            return Parent(queue, job_id, seq)
+    return None
 
 
 def queue_of(collection: str) -> str:
@@ -283,6 +295,7 @@ def _special(stored: Document, payload: bytes, defaults: QueueDefaults) -> Job:
     loaded.losses = stored.get("losses", 0)
     loaded.suspect = bool(stored.get("suspect", False))
     loaded.asked = bool(stored.get("asked", False))
+    loaded.parent = parent_of(stored)
     if "dedupe_until" in stored:
         loaded.dedupe_until = seconds(stored["dedupe_until"])
     return loaded

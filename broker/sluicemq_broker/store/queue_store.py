@@ -400,7 +400,12 @@ class QueueStore:
         if self._defaults.on_expiry == OnExpiry.DEAD:
             dying = death(now, EXPIRED, self._defaults)
             return self.jobs.update_many(expired, dying, hint=BY_ID).modified_count
-        return self.jobs.delete_many(expired, hint=BY_ID).deleted_count
+        alone, child = ({**expired, "parent": {"$exists": there}} for there in (False, True))
+        removed = self.jobs.delete_many(alone, hint=BY_ID).deleted_count
+        if removed < len(expired["_id"]["$in"]):  # a child, whose parent waits to hear of it
+            dying = death(now, EXPIRED, self._defaults)
+            removed += self.jobs.update_many(child, dying, hint=BY_ID).modified_count
+        return removed
 
     # ------------------------------------------------------------------ find
 

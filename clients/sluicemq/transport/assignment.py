@@ -42,7 +42,8 @@ class Verdict(NamedTuple):
     @property
     def size(self) -> int:
         """About how many bytes that has."""
-        return len(self.detail or "") + (len(self.onward[1] or b"") if self.onward else 0)
+        onward = (self.onward if self.verb == wire.FAN_OUT else [self.onward]) if self.onward else ()
+        return len(self.detail or "") + sum([len(each[1] or b"") for each in onward])
 
 
 class Assignment:

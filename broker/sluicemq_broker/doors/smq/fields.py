@@ -60,9 +60,12 @@ def verdict_entry(entry: Any) -> Verdict:
                 return Verdict(receipt, kind, detail or b"", delay)
         case [bytes() as receipt, wire.FORWARD, None, None, onward]:
             return Verdict(receipt, wire.FORWARD, onward=(_onward(onward),))
+        case [bytes() as receipt, wire.FAN_OUT, (None | bytes()) as result, None, list() as children]:
+            return Verdict(receipt, wire.FAN_OUT, result or b"", onward=tuple(map(_onward, children)))
     raise BadFrames(
         "a verdict is [receipt, COMMIT|ROLLBACK|REJECT|RELEASE, detail or nil, delay in seconds or nil] "
-        "or [receipt, FORWARD, nil, nil, [queue, payload or nil, headers or nil]]"
+        "or [receipt, FORWARD, nil, nil, [queue, payload or nil, headers or nil]] "
+        "or [receipt, FANOUT, result or nil, nil, a list of these]"
     )
 
 

@@ -1,0 +1,301 @@
+"""Jobs that wait for others: a parent is ``waiting`` until all its children are done, and done then.
+
+::
+
+    parent: {..., state: "waiting", children: {total: 3, left: 2, by}, result?}
+    child:  {..., parent: {queue, id, seq, told?}}
+
+A fan-out is one transaction: the parent waits, under the hold of its worker's delivery, and its children are
+there. The end of a child is one, too: it is out of its queue (or ``done``), and its parent's ``left`` is one
+lower; the last one ends the parent, and so on upwards. So ``left`` is right whoever is killed when. A child
+that becomes a dead letter makes its parent one; that is told after it, by a guarded statement, and noted in
+``told``, so that it may be told twice and is not forgotten.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from pymongo import ReturnDocument, UpdateOne
+from pymongo.client_session import ClientSession
+
+from sluicemq.errors import Duplicate, SluiceError
+from sluicemq_broker.job import ASKED, Job, Parent, State
+from sluicemq_broker.store import documents
+from sluicemq_broker.store.claims import BY_ID
+from sluicemq_broker.store.connection import translated
+from sluicemq_broker.store.documents import ENDED_INDEX, Document, date
+from sluicemq_broker.store.outcomes import Completed, all_held, death, done_alike, held, lost, uncertain
+from sluicemq_broker.store.queue_store import QueueStore
+from sluicemq_broker.store.transactions import Overtaken, transact
+
+
+class Child(NamedTuple):
+    """A job that its parent makes: for which queue; without a payload of its own it has its parent's."""
+
+    to: QueueStore
+    job: Job
+    inherits: bool
+
+
+class FanOut(NamedTuple):
+    """A job that waits for its children from now on, and then has this result."""
+
+    job: Job
+    children: tuple[Child, ...]
+    result: bytes
+
+
+class Ended(NamedTuple):
+    """A parent whose last child is done, and the group that had to wait for it."""
+
+    queue: str
+    id: str
+    result: bytes
+    group: str | None
+
+
+class DeadChild(NamedTuple):
+    """A dead letter of which its parent has not been told, and why it is one."""
+
+    id: str
+    seq: int
+    parent: Parent
+    reason: str
+
+
+def fan_out(source: QueueStore, fans: Sequence[FanOut], now: float) -> dict[str, SluiceError]:
+    """Let jobs of one owner wait for their children, which are made; returns those that don't, and why.
+
+    :class:`Duplicate`: there is a job with a child's id. Else as ``forward``.
+    """
+    for store in {child.to for each in fans for child in each.children}:
+        store.prepare()
+    step = _FanOut(source, fans, now)
+    transact(source.jobs.database.client, step.look, step.apply, "fan-outs")
+    return step.problems
+
+
+def end_children(
+    source: QueueStore, completed: Sequence[Completed], now: float, queue: Callable[[str], QueueStore]
+) -> tuple[dict[str, SluiceError], list[Ended]]:
+    """Commit children of one owner, and count them at their parents, in the queues of these names.
+
+    Returns the ids that are not committed, and why; and the parents that are done with that.
+    """
+    step = _End(source, completed, now, queue)
+    transact(source.jobs.database.client, step.look, step.apply, "children")
+    return step.problems, step.ended
+
+
+def dead_children(store: QueueStore, since: float, limit: int) -> list[DeadChild]:
+    """Children that are dead letters since then, of which their parents have not been told."""
+    these = {
+        "state": State.DEAD,
+        "ended_at": {"$gte": date(since)},
+        "parent.id": {"$exists": True},
+        "parent.told": {"$exists": False},
+    }
+    wanted = {"parent": 1, "seq": 1, "errors": {"$slice": -1}}
+    with translated():
+        found = list(store.jobs.find(these, wanted, hint=ENDED_INDEX).limit(limit))
+    return [
+        DeadChild(each["_id"], each["seq"], parent, str((each.get("errors") or [{}])[-1].get("reason", "")))
+        for each in found
+        if (parent := documents.parent_of(each))
+    ]
+
+
+def fail_parent(store: QueueStore, child: DeadChild, of: str, now: float) -> list[str] | None:
+    """Its parent is a dead letter too; None if that does not wait any more. Repeating it is harmless.
+
+    Returns its group, if it has one: that has waited for it.
+    """
+    parent = {"_id": child.parent.id, "seq": child.parent.seq, "state": State.WAITING}
+    reason = f"child {child.id} in queue {of} is dead: {child.reason}"
+    with translated():
+        found = store.jobs.find_one_and_update(parent, death(now, reason, store.defaults), {"group": 1})
+    if found is None:
+        return None
+    return [found["group"]] if isinstance(found.get("group"), str) else []
+
+
+def told_parents(store: QueueStore, children: Sequence[DeadChild]) -> None:
+    """Their parents have been told."""
+    told = {"$set": {"parent.told": True}}
+    with translated():
+        store.jobs.bulk_write(
+            [UpdateOne({"_id": each.id, "seq": each.seq}, told) for each in children], ordered=False
+        )
+
+
+class _FanOut:
+    """A batch of fan-outs; the first time nobody is expected to be in its way."""
+
+    def __init__(self, source: QueueStore, fans: Sequence[FanOut], now: float) -> None:
+        self.problems: dict[str, SluiceError] = {}
+        self._source = source
+        self._fans = fans
+        self._now = now
+        self._tries = 0
+
+    def look(self) -> Sequence[FanOut]:
+        self._tries += 1
+        if self._tries == 1:
+            return self._fans
+        here, there = self._here(), self._there()
+        self.problems = {}
+        going = []
+        for each in self._fans:
+            job, stored = each.job, here.get(each.job.id, {})
+            taken = [child for child in each.children if (child.to.name, child.job.id) in there]
+            if stored.get("children", {}).get("by") == _under(job):
+                continue  # it was carried out before its answer was lost
+            if (stored.get("owner"), stored.get("hold")) != (job.owner, job.hold):
+                self.problems[job.id] = lost(job.id) if stored else uncertain(job.id)
+            elif taken:
+                name, job_id = documents.queue_of(taken[0].to.name), taken[0].job.id
+                self.problems[job.id] = Duplicate(f"queue {name!r} has a job {job_id!r} already", job_id)
+            else:
+                going.append(each)
+        return going
+
+    def apply(self, going: Sequence[FanOut], session: ClientSession) -> None:
+        if not going:
+            return
+        self._inherit(going, session)
+        waits = [UpdateOne(held(each.job), _waits(each)) for each in going]
+        if self._source.jobs.bulk_write(waits, ordered=False, session=session).matched_count < len(going):
+            raise Overtaken
+        born: dict[QueueStore, list[Job]] = defaultdict(list)
+        for child in (child for each in going for child in each.children):
+            born[child.to].append(child.job)
+        for store, jobs in born.items():
+            store.insert_within(session, jobs, self._now)
+
+    def _inherit(self, going: Sequence[FanOut], session: ClientSession) -> None:
+        """Children without a payload of their own get their parent's, which only MongoDB has by now."""
+        heirs = [each for each in going if any(child.inherits for child in each.children)]
+        if not heirs:
+            return
+        these = all_held([each.job for each in heirs])
+        found = self._source.jobs.find(these, {"payload": 1}, hint=BY_ID, session=session)
+        payloads = {each["_id"]: each.get("payload", b"") for each in found}
+        for each in heirs:
+            for child in each.children:
+                if child.inherits:
+                    child.job.inherit(payloads.get(each.job.id, b""))
+
+    def _here(self) -> dict[str, Document]:
+        births = {each.job.id: each.job.seq for each in self._fans}
+        wanted = {"seq": 1, "owner": 1, "hold": 1, "children": 1}
+        found = self._source.jobs.find({"_id": {"$in": list(births)}}, wanted, hint=BY_ID)
+        return {each["_id"]: each for each in found if births[each["_id"]] == each.get("seq")}
+
+    def _there(self) -> set[tuple[str, str]]:
+        ids: dict[QueueStore, list[str]] = defaultdict(list)
+        for child in (child for each in self._fans for child in each.children):
+            ids[child.to].append(child.job.id)
+        return {(store.name, each) for store, these in ids.items() for each in store.which_exist(these)}
+
+
+class _End:
+    """A batch of children that are done."""
+
+    def __init__(
+        self,
+        source: QueueStore,
+        completed: Sequence[Completed],
+        now: float,
+        queue: Callable[[str], QueueStore],
+    ) -> None:
+        self.problems: dict[str, SluiceError] = {}
+        self.ended: list[Ended] = []
+        self._source = source
+        self._completed = completed
+        self._now = now
+        self._queue = queue
+        self._tries = 0
+
+    def look(self) -> Sequence[Completed]:
+        self._tries += 1
+        if self._tries == 1:
+            return self._completed
+        jobs = {each.job.id: each.job for each in self._completed}
+        wanted = {"seq": 1, "owner": 1, "done_by": 1, "hold": 1}
+        found = self._source.jobs.find({"_id": {"$in": list(jobs)}}, wanted, hint=BY_ID)
+        here = {each["_id"]: each for each in found if jobs[each["_id"]].seq == each.get("seq")}
+        self.problems = {}
+        going = []
+        for each in self._completed:
+            job, stored = each.job, here.get(each.job.id)
+            if stored is None:
+                self.problems[job.id] = uncertain(job.id)
+            elif (stored.get("owner"), stored.get("hold")) == (job.owner, job.hold):
+                going.append(each)
+            elif (stored.get("done_by"), stored.get("hold")) != (job.owner, job.hold):
+                self.problems[job.id] = lost(job.id)
+        return going
+
+    def apply(self, going: Sequence[Completed], session: ClientSession) -> None:
+        if not going:
+            return
+        jobs = self._source.jobs
+        gone = [each.job for each in going if each.job.kept_until(self._now) is None]
+        kept = [each for each in going if each.job.kept_until(self._now) is not None]
+        if gone and jobs.delete_many(all_held(gone), session=session).deleted_count < len(gone):
+            raise Overtaken
+        if kept:
+            writes = done_alike(kept, self._now)
+            if jobs.bulk_write(writes, ordered=False, session=session).matched_count < len(kept):
+                raise Overtaken
+        self.ended = []
+        for parent, count in Counter(each.job.parent for each in going if each.job.parent).items():
+            self._count_down(parent, count, session)
+
+    def _count_down(self, parent: Parent, count: int, session: ClientSession) -> None:
+        """So many children more are done; the last one ends their parent, which may be a child itself."""
+        store = self._queue(parent.queue)
+        waits = {"_id": parent.id, "seq": parent.seq, "state": State.WAITING, "children.left": {"$gt": 0}}
+        after = store.jobs.find_one_and_update(
+            waits,
+            {"$inc": {"children.left": -count}},
+            return_document=ReturnDocument.AFTER,
+            hint=BY_ID,
+            session=session,
+        )
+        if after is None or after["children"]["left"] > 0:
+            return
+        self._end_parent(store, after, session)
+        self.ended.append(Ended(parent.queue, parent.id, after.get("result", b""), after.get("group")))
+        if above := documents.parent_of(after):
+            self._count_down(above, 1, session)
+
+    def _end_parent(self, store: QueueStore, stored: Document, session: ClientSession) -> None:
+        job = documents.job(stored, store.defaults)
+        if job.asked:  # who asks at another broker looks for it
+            job.keep_result(ASKED)
+        until, this = job.kept_until(self._now), {"_id": job.id, "seq": job.seq}
+        if until is None:
+            store.jobs.delete_one(this, hint=BY_ID, session=session)
+            return
+        ended = {"state": State.DONE, "ended_at": date(self._now), "remove_at": date(until)}
+        gone = {"head": ""} if job.keep_done else {"head": "", "payload": ""}
+        store.jobs.update_one(this, {"$set": ended, "$unset": gone}, hint=BY_ID, session=session)
+
+
+def _waits(fan: FanOut) -> Mapping[str, Any]:
+    """The update that makes a parent wait."""
+    count = len(fan.children)
+    waits: Document = {
+        "state": State.WAITING,
+        "children": {"total": count, "left": count, "by": _under(fan.job)},
+        "result": fan.result,
+    }
+    return {"$set": waits, "$unset": {"owner": "", "reserved_at": "", "hold": "", "expires_at": ""}}
+
+
+def _under(job: Job) -> str:
+    return f"{job.owner}/{job.hold}"

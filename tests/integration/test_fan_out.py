@@ -1,0 +1,323 @@
+"""Jobs that wait for their children, and are done when these are."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from secrets import token_hex
+from typing import Any
+
+import pytest
+import zmq
+from pymongo.collection import Collection
+from pymongo.database import Database
+from pymongo.errors import AutoReconnect
+
+from jobs import NOW, a_job, everything, some_jobs, stored
+from launcher import wait_until
+from own_queue import SECONDS
+from plain_clients import AT_ONCE, BrokerUnderTest, receive, serving, spare
+from sluicemq import Client, Dead, FanOut, Forward, Job, Producer, Reject, Worker
+from sluicemq.errors import Duplicate, LeaseLost, Uncertain
+from sluicemq_broker.job.job import Job as StoredJob
+from sluicemq_broker.job.job import Parent
+from sluicemq_broker.store import (
+    Child,
+    Completed,
+    QueueStore,
+    RolledBack,
+    dead_children,
+    end_children,
+    fail_parent,
+    fan_out,
+    told_parents,
+)
+from sluicemq_broker.store import FanOut as StoredFanOut
+from sluicemq_broker.store.connection import Unclear
+
+LATER = NOW + 10
+
+
+@pytest.fixture(scope="module")
+def shared(mongo_uri: str) -> Iterator[BrokerUnderTest]:
+    with serving(mongo_uri, spare(ask=2), queues=AT_ONCE, poll=0.1, lease=2.0) as broker:
+        yield broker
+
+
+@pytest.fixture
+def broker(shared: BrokerUnderTest) -> Iterator[BrokerUnderTest]:
+    yield shared
+    shared.close_sockets()
+    assert "Traceback" not in shared.process.log_text()
+
+
+@pytest.fixture
+def endpoint(broker: BrokerUnderTest) -> str:
+    return broker.doors["smq"]
+
+
+@pytest.fixture
+def name() -> str:
+    return token_hex(6)
+
+
+@contextmanager
+def working(endpoint: str, handlers: dict[str, Callable[[Job], Any]]) -> Iterator[None]:
+    with ExitStack() as workers:
+        for queue, handler in handlers.items():
+            workers.enter_context(Worker(endpoint, queue, handler, prefetch=8))
+        yield
+
+
+# ------------------------------------------------------------------------ through the doors
+
+
+def test_a_job_is_done_when_all_its_children_are_and_until_then_tells_how_many(
+    endpoint: str, name: str
+) -> None:
+    # Given
+    pages, one_by_one = f"{name}-pages", threading.Semaphore(0)
+    worked: list[tuple[str, bytes]] = []
+
+    def split(_job: Job) -> FanOut:
+        return FanOut(*(Forward(pages, b"page %d" % n) for n in range(3)), Forward(pages), result=b"book")
+
+    def draw(job: Job) -> None:
+        assert one_by_one.acquire(timeout=SECONDS)
+        worked.append((job.id, job.payload))
+
+    with (
+        working(endpoint, {name: split, pages: draw}),
+        Producer(endpoint) as producer,
+        Client(endpoint) as client,
+    ):
+        # When
+        reply = producer.submit(name, b"book", id="book")
+        reply.receipt.wait(SECONDS)
+        for left in (4, 3, 2, 1):
+            wait_until(partial(are_left, client, name, "book", left), SECONDS)
+            assert client.show(name, "book")["state"] == "waiting"
+            one_by_one.release()
+        # Then
+        assert reply.result(SECONDS) == b"book"
+    assert sorted(worked) == [
+        ("book.1", b"page 0"),
+        ("book.2", b"page 1"),
+        ("book.3", b"page 2"),
+        ("book.4", b"book"),
+    ]
+
+
+def are_left(client: Client, queue: str, job_id: str, left: int) -> bool:
+    found = client.show(queue, job_id).get("children", {})
+    return (found.get("total"), found.get("left")) == (4, left)
+
+
+def test_children_of_children_that_go_on_through_other_queues_end_it_too(endpoint: str, name: str) -> None:
+    inner, leaf, last = (f"{name}-{each}" for each in ("inner", "leaf", "last"))
+    ends: list[str] = []
+    handlers: dict[str, Callable[[Job], Any]] = {
+        name: lambda _job: FanOut(Forward(inner), Forward(inner), Forward(last)),
+        inner: lambda _job: FanOut(Forward(leaf), Forward(leaf)),
+        leaf: lambda _job: Forward(last),
+        last: lambda job: ends.append(job.id),
+    }
+    with working(endpoint, handlers), Producer(endpoint) as producer:
+        assert producer.call(name, b"x", SECONDS, id="a") == b""
+    assert sorted(ends) == ["a.1.1", "a.1.2", "a.2.1", "a.2.2", "a.3"]
+    with Client(endpoint) as client:
+        assert [client.queue(each)["dead"] for each in handlers] == [0] * 4
+
+
+def test_a_group_waits_for_the_children_of_its_first_job(endpoint: str, name: str) -> None:
+    pages, order = f"{name}-pages", list[str]()
+
+    def split(job: Job) -> FanOut | None:
+        order.append(job.id)
+        return FanOut(Forward(pages, delay=0.2), Forward(pages)) if job.id == "a" else None
+
+    with working(endpoint, {name: split, pages: lambda job: order.append(job.id)}):
+        with Producer(endpoint) as producer:
+            for each in ("a", "b"):
+                producer.push(name, b"x", id=each, group="book")
+        wait_until(lambda: len(order) == 4, SECONDS)
+    assert order == ["a", "a.2", "a.1", "b"]
+
+
+def test_once_a_child_is_a_dead_letter_so_is_the_job_and_whoever_waits_for_it_hears_why(
+    endpoint: str, name: str
+) -> None:
+    pages = f"{name}-pages"
+
+    def draw(job: Job) -> None:
+        if job.payload == b"1":
+            raise Reject("no ink")
+
+    handlers = {
+        name: lambda _job: FanOut(*(Forward(pages, b"%d" % n) for n in range(3))),
+        pages: draw,
+    }
+    with working(endpoint, handlers), Producer(endpoint) as producer, Client(endpoint) as client:
+        with pytest.raises(Dead, match="no ink"):
+            producer.call(name, b"book", SECONDS, id="book")
+        assert client.show(name, "book")["state"] == "dead"
+        assert "book.2" in client.show(name, "book")["errors"][-1]["reason"]
+
+
+def test_a_child_whose_time_is_over_is_a_dead_letter_also_where_others_are_removed(
+    endpoint: str, name: str
+) -> None:
+    with (
+        working(endpoint, {name: lambda _job: FanOut(Forward(f"{name}-none", ttl=0.05))}),
+        Producer(endpoint) as producer,
+        pytest.raises(Dead, match="expired"),
+    ):
+        producer.call(name, b"x", SECONDS)
+
+
+def test_a_rep_worker_fans_out(broker: BrokerUnderTest, endpoint: str, name: str) -> None:
+    doors = broker.take("ask")
+    asker, worker = broker.socket(zmq.REQ, doors.front), broker.socket(zmq.REP, doors.back)
+    asker.send(b"work")
+    receive(worker)
+    worker.send_multipart([b"FANOUT", name.encode(), b"1", b"", name.encode(), b"2", b'{"priority": 9}'])
+    done: list[bytes] = []
+    with working(endpoint, {name: lambda job: done.append(job.payload)}):
+        assert receive(asker) == [b""]
+    assert sorted(done) == [b"1", b"2"]
+
+
+def test_a_child_whose_id_is_taken_gives_the_job_back_with_that_as_its_reason(
+    endpoint: str, name: str
+) -> None:
+    pages = f"{name}-pages"
+    with Producer(endpoint) as producer, Client(endpoint) as client:
+        producer.push(pages, b"its own", id="a.2", delay=1000).wait(SECONDS)
+        producer.push(name, b"x", id="a", max_attempts=1).wait(SECONDS)
+        with working(endpoint, {name: lambda _job: FanOut(Forward(pages), Forward(pages))}):
+            wait_until(lambda: client.peek(name, "dead"), SECONDS)
+        assert "has a job 'a.2' already" in client.show(name, "a")["errors"][-1]["reason"]
+        assert [each["id"] for each in client.peek(pages)] == []
+
+
+# ---------------------------------------------------------------------------- the store
+
+
+@pytest.fixture
+def pages(documents: Database[dict[str, Any]]) -> QueueStore:
+    return QueueStore(documents, "queue.pages")
+
+
+def waiting(store: QueueStore, pages: QueueStore, count: int = 3, **settings: Any) -> list[StoredJob]:
+    """A parent ``a`` that waits; its children, reserved."""
+    store.push([a_job("a", **settings)], NOW)
+    (parent,) = store.reserve(1, NOW, "worker", 1).jobs
+    assert fan_out(store, [fan(parent, pages, count)], LATER) == {}
+    return pages.reserve(count, LATER, "worker", 2).jobs
+
+
+def fan(parent: StoredJob, pages: QueueStore, count: int) -> StoredFanOut:
+    made = some_jobs(count)
+    for number, job in enumerate(made, 1):
+        job.id = f"{parent.id}.{number}"
+        job.is_child_of(Parent("mail", parent.id, parent.seq))
+    return StoredFanOut(parent, tuple(Child(pages, job, inherits=False) for job in made), b"all")
+
+
+def ended(jobs: list[StoredJob]) -> list[Completed]:
+    return [Completed(job, b"", "worker", LATER) for job in jobs]
+
+
+@pytest.mark.parametrize("step", ["bulk_write", "insert_many"])
+@pytest.mark.parametrize("after", [False, True])
+def test_a_fan_out_that_breaks_off_has_not_begun(
+    store: QueueStore, pages: QueueStore, monkeypatch: pytest.MonkeyPatch, step: str, *, after: bool
+) -> None:
+    store.push([a_job("a")], NOW)
+    (parent,) = store.reserve(1, NOW, "worker", 1).jobs
+    before = everything(store)
+    with monkeypatch.context() as patch:
+        patch.setattr(Collection, step, breaking(getattr(Collection, step), after=after))
+        with pytest.raises(Unclear):
+            fan_out(store, [fan(parent, pages, 3)], LATER)
+    assert (everything(store), everything(pages)) == (before, {})
+    for _ in range(2):  # the second time as after a lost reply
+        assert fan_out(store, [fan(parent, pages, 3)], LATER) == {}
+    assert stored(store, "a")["state"] == "waiting"
+    assert len(everything(pages)) == 3
+
+
+@pytest.mark.parametrize("step", ["delete_many", "find_one_and_update"])
+@pytest.mark.parametrize("after", [False, True])
+def test_the_end_of_a_child_is_counted_once_whatever_breaks_off(
+    store: QueueStore, pages: QueueStore, monkeypatch: pytest.MonkeyPatch, step: str, *, after: bool
+) -> None:
+    jobs = waiting(store, pages)
+    with monkeypatch.context() as patch:
+        patch.setattr(Collection, step, breaking(getattr(Collection, step), after=after))
+        with pytest.raises(Unclear):
+            end_children(pages, ended(jobs[:2]), LATER, lambda _name: store)
+    assert stored(store, "a")["children"]["left"] == 3
+    assert len(everything(pages)) == 3
+    problems, parents = end_children(pages, ended(jobs[:2]), LATER, lambda _name: store)
+    assert (problems, parents) == ({}, [])
+    problems, parents = end_children(pages, ended(jobs[:2]), LATER, lambda _name: store)
+    assert {type(each) for each in problems.values()} == {Uncertain}
+    assert stored(store, "a")["children"]["left"] == 1
+
+
+def breaking(statement: Callable[..., Any], *, after: bool) -> Callable[..., Any]:
+    def breaks(self: Any, *arguments: Any, **options: Any) -> Any:
+        if after:
+            statement(self, *arguments, **options)
+        raise AutoReconnect("killed")
+
+    return breaks
+
+
+@pytest.mark.parametrize(("keep", "there"), [({}, False), ({"keep_done": 60.0}, True)])
+def test_the_last_child_ends_its_parent_which_is_kept_where_it_says_so(
+    store: QueueStore, pages: QueueStore, keep: Any, *, there: bool
+) -> None:
+    jobs = waiting(store, pages, **keep)
+    assert end_children(pages, ended(jobs[1:]), LATER, lambda _name: store) == ({}, [])
+    problems, (parent,) = end_children(pages, ended(jobs[:1]), LATER, lambda _name: store)
+    assert (problems, parent.id, parent.result) == ({}, "a", b"all")
+    assert stored(store, "a").get("state") == ("done" if there else None)
+    assert everything(pages) == {}
+
+
+def test_a_child_that_another_worker_has_is_not_counted(store: QueueStore, pages: QueueStore) -> None:
+    first, second, _ = waiting(store, pages)
+    pages.release([first])
+    pages.reserve(1, LATER, "thief", 9)
+    problems, _ = end_children(pages, ended([first, second]), LATER, lambda _name: store)
+    assert {each: type(why) for each, why in problems.items()} == {first.id: LeaseLost}
+    assert stored(store, "a")["children"]["left"] == 2
+
+
+def test_a_dead_child_is_told_of_until_that_is_noted_and_a_parent_that_is_gone_does_not_mind(
+    store: QueueStore, pages: QueueStore
+) -> None:
+    first, second, _ = waiting(store, pages)
+    dead = [RolledBack(job, "no ink", "worker", dead=True) for job in (first, second)]
+    pages.roll_back(dead, LATER)
+    found = dead_children(pages, NOW, 10)
+    assert [each.id for each in found] == [first.id, second.id]
+    assert [fail_parent(store, each, "pages", LATER) for each in found] == [[], None]
+    assert stored(store, "a")["state"] == "dead"
+    told_parents(pages, found)
+    assert dead_children(pages, NOW, 10) == []
+
+
+def test_of_a_fan_out_into_a_queue_with_one_of_the_ids_nothing_is_there(
+    store: QueueStore, pages: QueueStore
+) -> None:
+    pages.push([a_job("a.2")], NOW)
+    store.push([a_job("a"), a_job("b")], NOW)
+    parents = store.reserve(2, NOW, "worker", 1).jobs
+    problems = fan_out(store, [fan(each, pages, 3) for each in parents], LATER)
+    assert {each: type(why) for each, why in problems.items()} == {"a": Duplicate}
+    assert sorted(everything(pages)) == ["a.2", "b.1", "b.2", "b.3"]
