@@ -14,6 +14,7 @@ _EXPLAINED = ("find", "update", "delete", "distinct", "aggregate")
 _ANY_DATE = CodecOptions[dict[str, Any]](datetime_conversion=DatetimeConversion.DATETIME_AUTO)  # of bounds
 _ONLY_SENT = (
     "lsid", "$db", "$clusterTime", "$readPreference", "txnNumber", "writeConcern", "readConcern", "ordered",
+    "autocommit", "startTransaction",
 )  # fmt: skip
 
 

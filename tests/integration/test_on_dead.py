@@ -86,11 +86,20 @@ def test_however_it_has_died(client: Client, producer: Producer, queue: str, opt
         claim.commit()
 
 
-def test_one_that_another_broker_has_left_goes_there_too(broker: BrokerUnderTest, client: Client) -> None:
+def test_one_that_another_broker_has_left_goes_there_too(
+    broker: BrokerUnderTest, client: Client, producer: Producer
+) -> None:
+    # Given: what this broker has to look at because something died here, it has looked at
+    producer.push("risky", b"x").wait(SECONDS)
+    for queue in ("risky", "letters"):
+        with client.reserve(queue, 1, SECONDS) as claim:
+            (claim.jobs[0].reject if queue == "risky" else claim.commit)()
+    # When
     now = datetime.now(UTC).replace(tzinfo=None)
     left = {"_id": "a", "state": "dead", "priority": 0, "eligible_at": now, "seq": 1, "attempts": 3}
     left |= {"created_at": now, "payload": b"x", "ended_at": now, "errors": []}
     broker.collection("risky").insert_one(left)
+    # Then
     with client.reserve("letters", 1, SECONDS) as claim:
         assert claim.jobs[0].headers["dead_letter"]["reason"] == ""
         claim.commit()

@@ -1,0 +1,111 @@
+"""The plans of forwards, fan-outs and dead children, among 20,000 jobs and 5,000 dead letters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from secrets import token_hex
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+
+from explainer import Explainer, Plan
+from jobs import NOW, a_job, some_jobs
+from sluicemq_broker.job.job import Job, Parent
+from sluicemq_broker.store import (
+    Child,
+    Completed,
+    FanOut,
+    Forward,
+    Progressed,
+    QueueStore,
+    dead_children,
+    end_children,
+    fail_parent,
+    fan_out,
+    forward,
+    told_parents,
+)
+from sluicemq_broker.store.documents import QueueDefaults, date, document
+from sluicemq_broker.store.outcomes import RolledBack
+
+FEW = 10
+
+
+@pytest.fixture(scope="module")
+def explainer(mongo_uri: str) -> Iterator[Explainer]:
+    listener = Explainer(mongo_uri)
+    yield listener
+    listener.close()
+
+
+@pytest.fixture(scope="module")
+def queues(mongo_uri: str, explainer: Explainer) -> Iterator[tuple[QueueStore, QueueStore]]:
+    """Two crowded queues."""
+    name = f"test_{token_hex(6)}"
+    with MongoClient[dict[str, Any]](mongo_uri, event_listeners=[explainer]) as client:
+        crowded = (QueueStore(client[name], "queue.mail"), QueueStore(client[name], "queue.next"))
+        for store in crowded:
+            store.prepare()
+            store._claims._pages.measured(200)
+            documents = [document(job, date(NOW), QueueDefaults()) for job in some_jobs(25_000)]
+            for each in documents[:5_000]:
+                each |= {"state": "dead", "ended_at": date(NOW)}
+            store.jobs.insert_many(documents, ordered=False)
+        yield crowded
+        client.drop_database(name)
+
+
+def taken(store: QueueStore, hold: int) -> list[Job]:
+    return store.reserve(FEW, NOW + 5, "worker", hold).jobs
+
+
+def check(plans: list[Plan], *commands: str) -> None:
+    """Each reads what it is about, and no collection as a whole."""
+    assert {each.command for each in plans} >= set(commands)
+    for each in plans:
+        assert "COLLSCAN" not in each.stages, each
+        assert max(each.keys, each.documents) <= 3 * FEW + 1, each
+
+
+def test_a_forward_reads_the_jobs_that_it_is_about(
+    queues: tuple[QueueStore, QueueStore], explainer: Explainer
+) -> None:
+    mail, other = queues
+    jobs = taken(mail, 1)
+    batch = []
+    for job in jobs:
+        on = a_job(job.id)
+        batch.append(Forward(job, other, on, frozenset(), "worker", NOW, None))
+    with explainer.plans() as plans:
+        assert forward(mail, batch, NOW + 2) == {}
+        assert forward(mail, batch, NOW + 2) == {}  # which looks what has become of them
+    check(plans, "find", "delete")
+
+
+def test_fan_outs_children_and_progress_read_what_they_are_about(
+    queues: tuple[QueueStore, QueueStore], explainer: Explainer
+) -> None:
+    mail, other = queues
+    (parent, *_) = taken(mail, 2)
+    made = [a_job(f"{parent.id}.{number}", priority=9) for number in range(FEW)]
+    for job in made:
+        job.is_child_of(Parent("mail", parent.id, parent.seq))
+    family = FanOut(parent, tuple(Child(other, job, inherits=True) for job in made), b"")
+    with explainer.plans() as plans:
+        assert fan_out(mail, [family], NOW + 2) == {}
+    check(plans, "find", "update")
+    children = taken(other, 3)
+    assert {job.parent for job in children} == {Parent("mail", parent.id, parent.seq)}
+    with explainer.plans() as plans:
+        assert other.note_progress([Progressed(children[0], 1, 2, "", NOW)]) == 1
+        done = [Completed(job, b"", "worker", NOW) for job in children[1:]]
+        assert end_children(other, done, NOW + 2, lambda _name: mail) == ({}, [])
+    check(plans, "update", "delete")
+    other.roll_back([RolledBack(children[0], "no", "worker", dead=True)], NOW + 100)
+    with explainer.plans() as plans:
+        (dead,) = dead_children(other, NOW + 50, 10)
+        assert fail_parent(mail, dead, "next", NOW + 101) == []
+        told_parents(other, [dead])
+        assert dead_children(other, NOW + 50, 10) == []
+    check(plans, "find", "update")
