@@ -29,6 +29,7 @@ from opentelemetry.context import Context
 from opentelemetry.propagators.textmap import Getter
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
 
+from sluicemq import wire
 from sluicemq.errors import Reject, Release, Rollback, SluiceError
 from sluicemq.job import Job
 from sluicemq.options import JobOptions
@@ -91,13 +92,17 @@ class Spans:
     ) -> tuple[Span, list[Any] | None]:
         """Begin the settlement of a job that :meth:`process` has had handled.
 
-        Returns the span, and where the job goes ``onward``: with this span's context in its headers.
+        Returns the span, and where the job, or its children, go ``onward``: with this span's context.
         """
         kind = SpanKind.CLIENT if onward is None else SpanKind.PRODUCER
         span = self._begin(
             verb.lower(), "settle", job.queue, endpoint, kind, parent=job.trace, attributes=_of_job(job)
         )
-        return span, None if onward is None else _carried_on(span, job, onward)
+        if onward is None:
+            return span, None
+        if verb == wire.FAN_OUT:
+            return span, [_carried_on(span, {}, child) for child in onward]
+        return span, _carried_on(span, job.headers, onward)
 
     def receive(self, take: Callable[[], list[_J]], queue: str, endpoint: str) -> list[_J]:
         """Have jobs taken; a span that links to each of them, none if nothing came."""
@@ -285,10 +290,10 @@ def _with_context_of(span: Span, own: dict[str, Any]) -> dict[str, Any]:
     return carrier
 
 
-def _carried_on(span: Span, job: Job, onward: list[Any]) -> list[Any]:
-    """Where a job goes, its payload and its options there, if they are new."""
+def _carried_on(span: Span, without: dict[str, Any], onward: list[Any]) -> list[Any]:
+    """Where a job goes, its payload and its options there; ``without``: its headers if none are said."""
     queue, payload, said = onward
-    own = (said or {}).get("headers", job.headers)
+    own = (said or {}).get("headers", without)
     return [queue, payload, {**(said or {}), "headers": _with_context_of(span, own)}]
 
 

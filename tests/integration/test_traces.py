@@ -18,7 +18,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from launcher import wait_until
 from own_queue import SECONDS, OwnQueue
 from plain_clients import AT_ONCE, BrokerUnderTest, receive, serving, spare
-from sluicemq import Forward, Job, LeaseLost, Producer, Reject, Release, Rollback, TooLarge, Worker
+from sluicemq import FanOut, Forward, Job, LeaseLost, Producer, Reject, Release, Rollback, TooLarge, Worker
 from sluicemq.handlers import Handler
 from traced import Traced, id_of, parent_of, traced
 
@@ -122,6 +122,27 @@ def test_a_job_that_is_forwarded_stays_in_its_trace(jobs: OwnQueue, spans: Trace
     assert parent_of(spans.one(f"process {second}")) == id_of(forward)
     assert parent_of(spans.one(f"wait {second}")) == id_of(forward)
     assert (got["own"], set(got)) == (1, {"own", "traceparent"})
+
+
+def test_the_children_of_a_job_are_in_its_trace(jobs: OwnQueue, spans: Traced) -> None:
+    # Given: one with headers of its own, and one without
+    first, second = jobs.queue, token_hex(6)
+    jobs.broker.make(second)
+    got: dict[bytes, dict[str, Any]] = {}
+    children = [Forward(second, b"a", headers={"own": 1}), Forward(second, b"b")]
+    # When
+    with (
+        working(jobs, lambda _job: FanOut(*children, result=b"done")),
+        working(jobs, lambda job: got.update({job.payload: job.headers}), second),
+    ):
+        assert jobs.producer.call(first, b"cat", SECONDS, headers={"of": "parent"}) == b"done"
+        wait_until(lambda: len(spans.find(f"commit {second}")) == 2)
+    # Then
+    assert len({span.context.trace_id for span in spans.all()}) == 1
+    fan_out = spans.one(f"fanout {first}")
+    assert {parent_of(each) for each in spans.find(f"process {second}")} == {id_of(fan_out)}
+    assert set(got[b"a"]) == {"own", "traceparent"}
+    assert set(got[b"b"]) == {"traceparent"}
 
 
 def test_time_in_the_queue_is_seen(jobs: OwnQueue, spans: Traced) -> None:
