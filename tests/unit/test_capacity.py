@@ -77,6 +77,35 @@ def test_what_others_did_is_known_when_it_is_counted() -> None:
     assert rig.capacity.room == 8
 
 
+def test_what_happens_while_it_is_counted_makes_a_queue_look_fuller_and_never_emptier() -> None:
+    rig = Rig(max_ready=10, max_bytes=100_000)
+    rig.flow = Flow(came=5, size=5_000, storing=2, storing_size=2_000)
+    begun = rig.capacity.flow()
+    rig.comes(ended=1, held=1)
+    rig.capacity.counted(Counted(3, 3, 3_600), begun)
+    assert rig.capacity.waiting == 5  # those being stored, which it may have or not, are two
+    assert rig.capacity.size == 3_600 + 2_000 + 2 * 200
+
+
+def test_who_is_alone_keeps_to_what_it_knows_while_something_happens_for_a_while() -> None:
+    rig = Rig(max_ready=10)
+    rig.capacity.counted(Counted(5, 5, 0), rig.capacity.flow(), 100.0, shared=False)
+
+    def counted_in_a_hurry(at: float) -> int:
+        begun = rig.capacity.flow()
+        rig.comes(1)
+        rig.capacity.counted(Counted(rig.capacity.waiting, 0, 0), begun, at, shared=False)
+        return rig.capacity.waiting
+
+    assert counted_in_a_hurry(101.0) == 6
+    assert counted_in_a_hurry(129.0) == 7
+    assert counted_in_a_hurry(130.0) == 9  # one counts twice
+    rig.capacity.counted(Counted(8, 0, 0), rig.capacity.flow(), 131.0, shared=False)
+    assert rig.capacity.waiting == 8
+    rig.capacity.recount()
+    assert counted_in_a_hurry(132.0) == 10
+
+
 def test_bytes_are_those_counted_and_those_that_came_less_an_average_for_each_that_ended() -> None:
     rig = Rig(max_bytes=100_000)
     rig.capacity.counted(Counted(10, 10, 50_000), rig.capacity.flow())

@@ -18,6 +18,8 @@ from sluicemq_broker.config import QueueSettings
 
 #: Of what a queue may hold, as much must be free before who was held goes on: one part in so many.
 _PART: Final = 8
+#: Seconds for which a broker keeps to what it knows, where only it pushes and works, and it never rests.
+_KEEPS_TO: Final = 30.0
 #: What MongoDB stores of a job beside its payload and headers, in bytes.
 _BESIDE: Final = 200
 
@@ -25,13 +27,16 @@ _BESIDE: Final = 200
 class Flow(NamedTuple):
     """What has happened at this broker so far: jobs that came in, their bytes, and jobs that ended.
 
-    ``held``: how many of those that have not ended are reserved here.
+    ``held``: how many of those that have not ended are reserved here; ``storing``, ``storing_size``: what
+    may not be stored yet, of which nobody knows whether a count has it.
     """
 
     came: int = 0
     size: int = 0
     ended: int = 0
     held: int = 0
+    storing: int = 0
+    storing_size: int = 0
 
     @property
     def waiting(self) -> int:
@@ -64,6 +69,7 @@ class Capacity:
         self._called = called
         self._flow = flow
         self._counted, self._then = Counted(0, 0, 0), Flow()
+        self._counts_again = -math.inf
         self._held: WeakSet[Held] = WeakSet()
         self._open = False
         self.reconfigure(settings)
@@ -85,10 +91,24 @@ class Capacity:
         """What has happened here so far, for :meth:`counted`."""
         return self._flow()
 
-    def counted(self, counted: Counted, then: Flow) -> None:
-        """MongoDB has counted so much, since here was what ``then`` says."""
-        self._counted, self._then = counted, then
+    def counted(self, counted: Counted, begun: Flow, at: float = 0.0, *, shared: bool = True) -> None:
+        """MongoDB has counted so much, since here was what ``begun`` says; ``at``: monotonic seconds.
+
+        What came in meanwhile may count twice, and what left may count still: never the other way round. So a
+        broker that has the queue for itself keeps to what it knows while something happens, for a while.
+        """
+        now = self._flow()
+        quiet = now == begun and not begun.storing
+        if not (quiet or shared) and at < self._counts_again:
+            return
+        self._counts_again = at + _KEEPS_TO
+        came, size = begun.came - begun.storing, begun.size - begun.storing_size
+        self._counted, self._then = counted, Flow(came, size, now.ended, now.held)
         self.look()
+
+    def recount(self) -> None:
+        """An order has changed what is there: the next count holds, whatever happens meanwhile."""
+        self._counts_again = -math.inf
 
     @property
     def waiting(self) -> int:

@@ -110,6 +110,7 @@ class Census:
     def recount(self, queue: Queue) -> None:
         """Its jobs were changed by an order: what was counted holds no more."""
         self._tallies.pop(queue.name, None)
+        queue.capacity.recount()
 
     def count_bounded(self) -> None:
         """At the start: how full those are that may be full."""
@@ -195,7 +196,8 @@ class Census:
             size = inspector.size(queue.name) if queue.capacity.measured else 0
             documents = sum(counts[each] for each in COUNTED_STATES)
             waiting = documents - sum(counts[each] for each in _NOT_WAITING)
-            queue.capacity.counted(Counted(waiting, documents, size), flow)
+            now, shared = self._timer.now(), self._owners.others > 0
+            queue.capacity.counted(Counted(waiting, documents, size), flow, now, shared=shared)
         return counts
 
     # ------------------------------------------------------------------ lines

@@ -65,8 +65,8 @@ class Intake:
         self._retry = context.retry
         self._counters = context.counters
         self._events = context.events
-        self.waiting = 0
-        """Jobs that are not written yet."""
+        self.waiting = self.waiting_bytes = 0
+        """Jobs that are not written yet, and their bytes."""
         self.taken_bytes = 0
         """Bytes of all jobs that were ever taken in."""
         self._last_seq = 0
@@ -94,6 +94,7 @@ class Intake:
         push.began = self._timer.now()
         self._on_their_way.take(len(push.jobs), push.size)
         self.waiting += len(push.jobs)
+        self.waiting_bytes += push.size
         self.taken_bytes += push.size
         (self._grouped if push.grouped else self._pushes).add(push)
 
@@ -148,9 +149,10 @@ class Intake:
         self._write_all(pushes)
 
     def _left(self, pushes: list[Push]) -> None:
-        count = sum([len(push.jobs) for push in pushes])
-        self._on_their_way.give(count, sum([push.size for push in pushes]))
+        count, size = sum([len(push.jobs) for push in pushes]), sum([push.size for push in pushes])
+        self._on_their_way.give(count, size)
         self.waiting -= count
+        self.waiting_bytes -= size
 
     def _write(self, pushes: list[Push]) -> None:
         jobs = pushes[0].jobs if len(pushes) == 1 else [job for push in pushes for job in push.jobs]

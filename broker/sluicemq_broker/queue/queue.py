@@ -470,7 +470,8 @@ class Queue:
     def _flow(self) -> Flow:
         values, intake = self.counters.values, self._intake
         ended = sum([values[each] for each in _ENDED])
-        return Flow(values[Count.PUSHED] + intake.waiting, intake.taken_bytes, ended, self.held)
+        storing = (intake.waiting, intake.waiting_bytes)
+        return Flow(values[Count.PUSHED] + intake.waiting, intake.taken_bytes, ended, self.held, *storing)
 
     @property
     def _has_work(self) -> bool:
