@@ -7,6 +7,7 @@ when it can take more; none is kept for it.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator
 from typing import Final
 
@@ -18,8 +19,11 @@ from sluicemq_broker.http.snapshots import Snapshot, Snapshots, View
 
 log = logging.getLogger("broker.http")
 
-#: Seconds between two snapshots.
+#: Seconds between two snapshots, at least; more where they would take more than this share of the time, as
+#: with many queues on a busy machine; at most.
 INTERVAL: Final = 2.0
+_SHARE: Final = 0.005
+_SLOWEST: Final = 6.0
 #: Dashboards at once: half of the door's connections are left to health checks and questions.
 MOST: Final = 50
 #: Milliseconds after which a browser tries again.
@@ -72,13 +76,16 @@ class Feed:
 
     def _make(self) -> None:
         """Until nobody looks any more."""
+        pause = INTERVAL
         while self.open and not self._closed:
-            gevent.sleep(INTERVAL)
+            gevent.sleep(pause)
+            began = time.thread_time()
             try:
                 self._latest = self._snapshots.renew()
             except Exception:
                 log.exception("there is no snapshot for the dashboards")
                 continue
+            pause = max(INTERVAL, min(_SLOWEST, (time.thread_time() - began) / _SHARE))
             self._number += 1
             came, self._came = self._came, Event()
             came.set()
