@@ -20,7 +20,7 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -58,8 +58,14 @@ CROWDS = {
     "together": ("32 threads, one producer", 0.25, False),
     "apart": ("32 threads, a producer each", 0.25, False),
 }
-_ALL = CASES | CROWDS
-_RUNS = ("push_one", "together", "apart", "push", "drain", "both", "latency")
+# Messages that are kept and read by many; of those that have such.
+STREAMS = {
+    "publish": ("published /s, confirmed, pipelined", 1.0, False),
+    "replay": ("replayed /s by one reader", 1.0, False),
+}
+_SOME = CROWDS | STREAMS  # of those whose driver has them
+_ALL = CASES | _SOME
+_RUNS = ("push_one", "together", "apart", "push", "drain", "both", "latency", "publish", "replay")
 _LATENCY_JOBS = 200
 
 Figures = dict[str, float]
@@ -73,17 +79,24 @@ class System:
     command: list[str]
     environment: Mapping[str, str]
     share: float
-    crowds: tuple[str, ...] = ()
+    some: tuple[str, ...] = ()
+    streams: System | None = None
+    """The same with its driver for kept messages."""
 
     def run(self, case: str, jobs: int) -> Figures:
         """Do one case once."""
         if case == "latency":
             return self._latency()
+        if case in STREAMS and self.streams:
+            return self.streams.run(case, jobs)
         jobs = max(200, int(jobs * self.share * _ALL[case][1]))
         self._reset()
         if case == "drain":
             self._play([("push", jobs, None)])
             roles = [("work", jobs, None)]
+        elif case == "replay":
+            self._play([("publish", jobs, None)])
+            roles = [("replay", jobs, None)]
         else:
             roles = [("work", jobs, None), ("push", jobs, None)] if case == "both" else [(case, jobs, None)]
         seconds, _times = self._play(roles)
@@ -141,12 +154,14 @@ def _told(processes: list[subprocess.Popen[str]], start: int) -> list[subprocess
 class Sluice:
     """Our own: the same cases by ``sluicemq bench``."""
 
-    crowds = tuple(CROWDS)
+    some = tuple(_SOME)
 
     def __init__(self, endpoint: str) -> None:
         self._endpoint = endpoint
         crowd = [sys.executable, str(Path(__file__).with_name("peers") / "crowd.py")]
         self._crowd = System(crowd, {"ENDPOINT": endpoint}, 1.0)
+        streams = [sys.executable, str(Path(__file__).with_name("peers") / "sluice_streams.py")]
+        self._streams = System(streams, {"ENDPOINT": endpoint}, 1.0)
 
     def run(self, case: str, jobs: int) -> Figures:
         """Do one case once."""
@@ -155,6 +170,8 @@ class Sluice:
             return {"p50": latency["p50"], "p99": latency["p99"]}
         if case in CROWDS:
             return self._crowd.run(case, jobs)
+        if case in STREAMS:
+            return self._streams.run(case, jobs)
         jobs = int(jobs * CASES[case][1])
         scenario = ["push", "--window", 1] if case == "push_one" else [case]
         return {case: self._bench(*scenario, "--jobs", jobs)["jobs_per_s"]}
@@ -228,8 +245,11 @@ def _systems(
             _skipped(name, str(error))
             continue
         environment = {**shared, **servers[server], **peer.settings}
-        crowds = ("together",) if peer.crowd else ()
-        systems[name] = System(tools.command(peer), environment, peer.share, crowds)
+        some = (*(("together",) if peer.crowd else ()), *(STREAMS if peer.streams else ()))
+        streams = None
+        if peer.streams:
+            streams = System(tools.command(replace(peer, driver=peer.streams)), environment, 1.0)
+        systems[name] = System(tools.command(peer), environment, peer.share, some, streams)
     return systems
 
 
@@ -249,7 +269,7 @@ def _turns(systems: Mapping[str, System | Sluice], *, backwards: bool = False) -
     """Who does what after what in one round."""
     names = list(systems)[:: -1 if backwards else 1]
     return [
-        (case, name) for case in _RUNS for name in names if case not in CROWDS or case in systems[name].crowds
+        (case, name) for case in _RUNS for name in names if case not in _SOME or case in systems[name].some
     ]
 
 
@@ -278,7 +298,7 @@ def _table(rounds: Sequence[dict[str, Figures]], options: argparse.Namespace, to
             + " | ".join(cells)
             + " |"
         )
-    lines += _crowds(rounds)
+    lines += [*_crowds(rounds), *_streams(rounds)]
     clients = ", ".join(f"{name} {version}" for name, version in tools.versions().items())
     return "\n".join([*lines, "", f"Clients: {clients or 'none'}."])
 
@@ -299,6 +319,15 @@ def _crowds(rounds: Sequence[dict[str, Figures]]) -> list[str]:
     return lines
 
 
+def _streams(rounds: Sequence[dict[str, Figures]]) -> list[str]:
+    """Kept messages; in bold, how many times better SluiceMQ is."""
+    titles = " | ".join(title for title, _share, _less in STREAMS.values())
+    lines = ["", f"| streams | {titles} |", "|---" * (len(STREAMS) + 1) + "|"]
+    shown = [name for name in rounds[0] if any(case in each[name] for each in rounds for case in STREAMS)]
+    cells = {name: " | ".join(_cell(rounds, name, case) for case in STREAMS) for name in shown}
+    return [*lines, *(f"| {name} | {text} |" for name, text in cells.items())]
+
+
 def _cell(rounds: Sequence[dict[str, Figures]], name: str, case: str) -> str:
     values = [figures[name][case] for figures in rounds if case in figures[name]]
     if not values:
@@ -315,7 +344,7 @@ def _ratios(rounds: Sequence[dict[str, Figures]], name: str, case: str) -> list[
         for figures in rounds
         if case in figures[OURS] and case in figures[name]
     ]
-    return [theirs / ours if CASES[case][2] else ours / theirs for ours, theirs in pairs]
+    return [theirs / ours if _ALL[case][2] else ours / theirs for ours, theirs in pairs]
 
 
 def _spread(values: Sequence[float]) -> str:

@@ -36,10 +36,11 @@ def log(mongo_uri: str, explainer: Explainer, request: pytest.FixtureRequest) ->
     with MongoClient[dict[str, Any]](mongo_uri, event_listeners=[explainer]) as client:
         log = StreamStore(client[name], "prices")
         log.prepare(NOW)
-        fast = client[name].get_collection("stream.prices", write_concern=WriteConcern(1))
+        # What a majority has: reads see nothing else.
+        segments = client[name].get_collection("stream.prices", write_concern=WriteConcern("majority"))
         firsts = range(1, MESSAGES + 1, request.param)
         for at in range(0, len(firsts), 10_000):
-            fast.insert_many([_segment(first, request.param) for first in firsts[at : at + 10_000]])
+            segments.insert_many([_segment(first, request.param) for first in firsts[at : at + 10_000]])
         yield log
         client.drop_database(name)
 

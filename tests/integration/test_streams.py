@@ -441,6 +441,15 @@ class TestRetention:
         assert broker.read(3) == [(3, "c")]
 
 
+def test_who_reads_from_the_oldest_gets_what_came_after_all_was_erased(broker: Broker) -> None:
+    for _ in range(300):
+        broker.publish("old")
+    broker.streams.remove("orders")
+    broker.publish("new")
+
+    assert broker.read() == [(301, "new")]
+
+
 class TestClocks:
     @pytest.mark.parametrize("jump", [-86_400.0, 86_400.0])
     def test_times_never_fall_and_numbers_go_on_whatever_the_servers_clock_does(

@@ -215,6 +215,8 @@ class StreamStore:
         head = self.head()  # after the read: what was found from here on is what was written there first
         real = (_segment(each) for each in found if each["_id"] >= head.removed)
         segments = _joined([each for each in real if each.next > head.first])
+        if not segments and head.first > first:  # a page of what is not kept, and not removed yet
+            return self.read(head.first, most_bytes)
         self._weigh(max((each.size for each in segments), default=0))
         return Page(segments, head.first, more or len(segments) < len(found))
 

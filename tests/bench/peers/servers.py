@@ -51,6 +51,8 @@ class Peer:
     """For its driver's environment."""
     crowd: bool = False
     """Whether its driver also pushes from 32 threads."""
+    streams: str = ""
+    """Its driver for kept messages, if it has such."""
 
 
 def _nats(folder: Path, port: int) -> list[str]:
@@ -81,9 +83,18 @@ PEERS = {
         beside="rabbitmq",
         settings={"QUEUE_KIND": "quorum"},
     ),
-    "nats": Peer("nats_jetstream.py", "in the page cache", "nats-server", _nats, package="nats-server"),
+    "nats": Peer(
+        "nats_jetstream.py",
+        "in the page cache",
+        "nats-server",
+        _nats,
+        package="nats-server",
+        streams="nats_streams.py",
+    ),
     "beanstalkd": Peer("beanstalkd.py", "fsync", "beanstalkd", _beanstalkd, share=0.25, package="beanstalkd"),
-    "redis": Peer("redis_streams.py", "fsync", "redis-server", _redis, package="redis-server"),
+    "redis": Peer(
+        "redis_streams.py", "fsync", "redis-server", _redis, package="redis-server", streams="redis_log.py"
+    ),
     "bullmq": Peer("bullmq.js", "fsync", "node", share=0.5, package="bullmq", beside="redis"),
     "keuss": Peer("keuss.js", "majority, journal", "node", share=0.1, package="keuss"),
     "kombu": Peer("kombu_mongodb.py", "majority, journal", share=0.1),
