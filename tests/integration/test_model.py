@@ -7,25 +7,29 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from pymongo.database import Database
 
 from jobs import NOW, ChangesAtOnce, a_job, everything, finished
-from sluicemq.errors import LeaseLost, NotFound, Uncertain
+from sluicemq.errors import Duplicate, LeaseLost, NotFound, SluiceError, Uncertain
 from sluicemq_broker.job.job import Job
 from sluicemq_broker.store.changes import DeadLetters, Redriven
 from sluicemq_broker.store.documents import seconds as seconds_of
+from sluicemq_broker.store.forwards import Forward, forward
 from sluicemq_broker.store.outcomes import RolledBack
 from sluicemq_broker.store.queue_store import QueueStore
 
 OWNERS = ("one", "two")
 MAX_LOSSES, MAX_ATTEMPTS = 3, 4
 
+_holds = count(1)
 owners = st.sampled_from(OWNERS)
 job_ids = st.sampled_from("abcd")
 seconds = st.sampled_from([0, 1, 5])
@@ -35,6 +39,7 @@ seconds = st.sampled_from([0, 1, 5])
 class Known:
     """What the model knows of one job."""
 
+    job_id: str
     state: str
     owner: str
     attempts: int
@@ -53,16 +58,20 @@ class Queue(RuleBasedStateMachine):
     """Each rule does one verb on the store and says, in the model's words, what it must have done."""
 
     store: QueueStore
+    other: QueueStore
     changes: ChangesAtOnce
 
     def __init__(self) -> None:
         super().__init__()
         self.store.jobs.delete_many({})
+        self.other.jobs.delete_many({})
+        self.away: dict[str, Known] = {}
         self.now = NOW
         self.known: dict[str, Known] = {}
         self.handles: dict[str, list[Job]] = {owner: [] for owner in OWNERS}
         self.pushed: Counter[str] = Counter()
         self.accepted: Counter[str] = Counter()
+        self.seqs: dict[str, int] = {}
 
     # -------------------------------------------------------------- the verbs
 
@@ -96,6 +105,7 @@ class Queue(RuleBasedStateMachine):
             self.pushed[job_id] += 1
             state = "reserved" if owner else "ready"
             self.known[job_id] = Known(
+                job_id,
                 state,
                 owner,
                 job.attempts,
@@ -196,6 +206,63 @@ class Queue(RuleBasedStateMachine):
             else:
                 known.attempts -= 1
 
+    @rule(owner=owners, data=st.data(), away=st.booleans())
+    def forward(self, owner: str, data: st.DataObject, *, away: bool) -> None:
+        """On to the other queue, or on in this one."""
+        jobs = [job for job in self._some(owner, data) if self._is_as_it_was(job)]
+        if not jobs:
+            return
+        ours = self._ours(jobs)
+        problems = self._forward(self.store, self.other if away else self.store, jobs)
+        taken = {each for each in ours if away and each in self.away}
+        assert {each for each in ours if each in problems} == taken
+        assert all(isinstance(problems[each], Duplicate) for each in taken)
+        for job_id in ours - taken:
+            known = self.known.pop(job_id)
+            (self.away if away else self.known)[job_id] = self._gone_on(known)
+
+    @rule()
+    def come_back(self) -> None:
+        """All that is there, but what has an id that is here."""
+        jobs = self.other.reserve(10, self.now, "elsewhere", next(_holds)).jobs
+        if not jobs:
+            return
+        problems = self._forward(self.other, self.store, jobs)
+        assert problems.keys() == {job.id for job in jobs if job.id in self.known}
+        for job in jobs:
+            if job.id not in problems:
+                self.known[job.id] = self._gone_on(self.away.pop(job.id))
+        if problems:
+            self.other.release([job for job in jobs if job.id in problems])
+
+    def _forward(self, source: QueueStore, target: QueueStore, jobs: list[Job]) -> dict[str, SluiceError]:
+        batch = []
+        for job in jobs:
+            on = a_job(job.id, b"", max_attempts=MAX_ATTEMPTS, eligible_at=self.now)
+            on.accept(on.seq, self.now)
+            self.seqs[job.id] = on.seq
+            batch.append(Forward(job, target, on, frozenset(), "worker", self.now, None))
+        return forward(source, batch, self.now)
+
+    def _gone_on(self, known: Known) -> Known:
+        """Its attempts and its time to live begin anew."""
+        left = None if known.expires is None else self.now + (known.expires - known.created)
+        return replace(
+            known,
+            state="ready",
+            owner="",
+            attempts=0,
+            losses=0,
+            due=self.now,
+            expires=left,
+            created=self.now,
+            seq=self.seqs[known.job_id],
+        )
+
+    def _is_as_it_was(self, job: Job) -> bool:
+        known = self.known.get(job.id)
+        return known is None or known.owner != job.owner or known.seq == job.seq
+
     @rule()
     def expire(self) -> None:
         over = {
@@ -243,6 +310,11 @@ class Queue(RuleBasedStateMachine):
             for job_id, known in self.known.items()
         }
         assert found == expected
+
+    @invariant()
+    def each_is_in_one_queue(self) -> None:
+        found = {each: (one["state"], one["attempts"]) for each, one in everything(self.other).items()}
+        assert found == {each: (known.state, known.attempts) for each, known in self.away.items()}
 
     @invariant()
     def what_is_held_is_known(self) -> None:
@@ -312,10 +384,11 @@ def _seen(document: dict[str, Any]) -> tuple[object, ...]:
 
 
 @pytest.fixture
-def queue(store: QueueStore) -> Iterator[type[Queue]]:
+def queue(store: QueueStore, documents: Database[dict[str, Any]]) -> Iterator[type[Queue]]:
     Queue.store, Queue.changes = store, ChangesAtOnce(store.jobs.database)
+    Queue.other = QueueStore(documents, "queue.other")
     yield Queue
-    del Queue.store, Queue.changes
+    del Queue.store, Queue.changes, Queue.other
 
 
 def check(queue: type[Queue], examples: int, steps: int) -> None:
