@@ -148,7 +148,7 @@ class Commits:
                 each.settlement.settled(each.position)
                 if each.delivery.job.id in self._answers:
                     shielded(self._answers.committed, each.delivery.job.id, each.result)
-        self._dispatch.groups.may_go_on([each.delivery.job for each in commits])
+        self._dispatch.groups.may_go_on(each.delivery.job for each in commits)
 
     def _end_all(
         self, removed: list[Job], kept: list[Commit], commits: list[Commit]

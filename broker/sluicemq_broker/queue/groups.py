@@ -57,7 +57,8 @@ class Groups:
 
     def may_go_on(self, jobs: Iterable[Job]) -> None:
         """These have come into the lines of their groups, or have ended."""
-        self.freed({job.group for job in jobs if job.group is not None})
+        groups = {job.group for job in jobs}
+        self.freed([group for group in groups if group is not None])
 
     def freed(self, groups: Iterable[str]) -> None:
         """One that was the first of these groups may have ended, or one may have come."""
