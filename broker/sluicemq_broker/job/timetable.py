@@ -86,7 +86,7 @@ class Timetable(NamedTuple):
     def last_until(self, first: float, last: float) -> float:
         """The last run up to ``last``, where ``first`` is one before it: however many lie between."""
         if self.every:
-            return self.begins_at + self._number(last) * self.every
+            return self._run(self._number(last))
         back, run = LATE, first
         while last - back > first:
             if (found := self.after(last - back)) <= last:
@@ -110,12 +110,16 @@ class Timetable(NamedTuple):
         """Which run is the last up to then, counted from the beginning."""
         return math.floor((when + _GRAIN - self.begins_at) / self.every)
 
+    def _run(self, number: int) -> float:
+        """When a run is due, in whole milliseconds: as MongoDB keeps it, and the server's clock tells it."""
+        return round(self.begins_at + number * self.every, 3)
+
     def _runs(self, when: float) -> Iterator[float]:
         if self.every:
             number = self._number(when)
             while True:
                 number += 1
-                yield self.begins_at + max(0, number) * self.every
+                yield self._run(max(0, number))
         latest = when
         for each in CronSim(self.cron, datetime.fromtimestamp(when, _zone(self.timezone))):
             run = each.timestamp()
