@@ -230,7 +230,7 @@ def test_what_is_ordered_here_is_done_here_without_waiting_for_the_next_look(
         (wire.CHANGE, ["a", {"priority": 256}], BadHeaders, "header 'priority' is 256"),
         (wire.CHANGE, ["a", {"delay": -1}], BadHeaders, "header 'delay' is -1"),
         (wire.CHANGE, ["a", "priority"], BadFrames, "field 3 after the number is a str"),
-        (wire.REDRIVE, [{"id": "a"}, None], BadFrames, "by ids, reason and limit"),
+        (wire.REDRIVE, [{"id": "a"}, None], BadFrames, "by ids, reason, limit, since and until"),
         (wire.REDRIVE, [{"ids": "a"}, None], BadFrames, "an array of strings"),
         (wire.REDRIVE, [{"ids": ["a"] * 1001}, None], BadFrames, "at most 1000 ids"),
         (wire.REDRIVE, [{"reason": 5}, None], BadFrames, "reason is a string"),

@@ -6,12 +6,11 @@ A job's way: ``intake`` writes it, ``dispatch`` finds it a worker, ``settling`` 
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 from sluicemq import wire
 from sluicemq.errors import Paused, SluiceError
@@ -28,28 +27,15 @@ from sluicemq_broker.queue.ledger import HIGHEST
 from sluicemq_broker.queue.limits import Limits
 from sluicemq_broker.queue.progress import JobsProgress
 from sluicemq_broker.queue.settling import Settling
+from sluicemq_broker.queue.unreadable import UnreadableMessages
 from sluicemq_broker.queue.verdict import Settlement, Verdict
 from sluicemq_broker.queue.worker import Delivery, Worker
 from sluicemq_broker.runtime import Batcher, Count, Gauge, QueueCounters
 from sluicemq_broker.store import Documents, Expired, LimitStore, QueueDefaults, QueueStore, collection
 from sluicemq_devices.hub import Watermark
 
-log = logging.getLogger("broker.queue")
-
-#: Messages that could not be read, kept among the dead letters of one queue for each run of the broker.
-UNREADABLE_KEPT = 1000
-# In one statement: each may have 128 KiB, and the driver writes them all down in one turn of the hub.
-_KEPT_AT_ONCE = 20
 #: Jobs whose time is over, in one statement.
 _EXPIRED_AT_ONCE = 1000
-
-
-class UnreadableMessage(NamedTuple):
-    """A message that could not be read, on its way to the dead letters; its size counts at that mark."""
-
-    unreadable: dict[str, Any]
-    mark: Watermark
-    size: int
 
 
 #: What jobs that wait, or are reserved, come to.
@@ -90,8 +76,7 @@ class Queue:
             name, self.store, mine, self._dispatch, self._answers, elsewhere, settings.retries
         )
         self._progress = JobsProgress(self.store, mine, self._dispatch)
-        self._unreadable = 0
-        self._letters: Batcher[UnreadableMessage] = Batcher(self._keep_unreadable, size=_KEPT_AT_ONCE)
+        self._unreadable = UnreadableMessages(self.store, mine)
         self._over: Batcher[str] = Batcher(self._expire_these, size=_EXPIRED_AT_ONCE)
         self._ticks_at_rest = 0
         self._died = self._deaths = 0  # at their claims; in all, when somebody asked last
@@ -102,9 +87,7 @@ class Queue:
         self.store.reconfigure(_defaults(settings))
         self._settling.reconfigure(settings.retries)
         self.capacity.reconfigure(settings)
-        if (
-            settings.max_running or settings.rate
-        ):  # what is held ahead is more than may begin, if that was not limited so far
+        if settings.max_running or settings.rate:  # of what is held ahead, not limited so far, less may begin
             self.release(self._dispatch.withdraw())
         self.limits.reconfigure(settings)
 
@@ -132,14 +115,8 @@ class Queue:
         self._dispatch.expiries.watch(jobs)
 
     def keep_unreadable(self, unreadable: dict[str, Any], mark: Watermark, size: int) -> None:
-        """Keep a message that never became a job among the dead letters; past a bound only count it.
-
-        Until it is written its ``size`` counts at the ``mark`` of the door through which it came.
-        """
-        self._unreadable += 1
-        if self._unreadable <= UNREADABLE_KEPT:
-            mark.take(1, size)
-            self._letters.add(UnreadableMessage(unreadable, mark, size))
+        """Keep a message that never became a job among the dead letters; its size counts at the mark."""
+        self._unreadable.keep(unreadable, mark, size)
 
     def admit(self, before: int = 0) -> None:
         """Raises :class:`Paused` if jobs are not taken in, QueueFull if there is no room for one more.
@@ -377,7 +354,7 @@ class Queue:
     @property
     def busy(self) -> bool:
         """Whether anything is on its way to MongoDB."""
-        parts = (self._intake, self._settling, self._groups, self._letters, self._over)
+        parts = (self._intake, self._settling, self._groups, self._unreadable, self._over)
         return any(each.busy for each in parts)
 
     @property
@@ -490,19 +467,6 @@ class Queue:
         self.events.tell(Count.EXPIRED, self._context.clock.now(), ({"job": each} for each in expired.ids))
         self._answers.expired(expired.ids)
         self._groups.freed(expired.groups)
-
-    def _keep_unreadable(self, letters: list[UnreadableMessage]) -> None:
-        def statement() -> None:
-            self.store.prepare()
-            self.store.keep_unreadable([each.unreadable for each in letters], self._context.clock.now())
-
-        try:
-            self._context.retry.run(statement)
-        except SluiceError:
-            log.exception("%d unreadable messages are not kept", len(letters))
-        finally:
-            for each in letters:
-                each.mark.give(1, each.size)
 
 
 def _defaults(settings: QueueSettings) -> QueueDefaults:
