@@ -203,8 +203,8 @@ class RawClient:
         return self.send(wire.PUSH, self.queue, [[None, each, None] for each in payloads])
 
     def ready(self, credit: int) -> None:
-        """Want work."""
-        self.ask(wire.READY, self.queue, credit)
+        """Want work, also of a queue that its first push makes."""
+        self.ask(wire.READY, self.queue, credit, {"wait": True})
 
     def take(self, count: int = 1, timeout: float = TIMEOUT) -> list[Delivered]:
         """Wait for so many deliveries; returns the next ones."""
