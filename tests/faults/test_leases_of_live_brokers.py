@@ -18,7 +18,7 @@ from sluicemq import Job, Producer, Worker
 
 LEASE = 4.0
 BEATS = 5  # in one lease
-CONNECTIONS = 64  # of the client that all queues share
+CONNECTIONS = 63  # of the client that all queues share, but the one on which the event bus waits
 SETTINGS = {"lease": LEASE, "poll": 0.2, "silence": 30}
 
 Mongo = MongoClient[dict[str, Any]]

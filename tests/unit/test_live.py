@@ -29,7 +29,8 @@ class Made:
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> Made:
-    monkeypatch.setattr(live, "INTERVAL", 0.01)
+    for seconds in ("INTERVAL", "_SLOWEST"):
+        monkeypatch.setattr(live, seconds, 0.01)
     return Made()
 
 
