@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -27,6 +28,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
     Tests that want more or fewer say how many times ``settings().max_examples``.
     """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # begun in the background of a script
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # else no program of a test hears Ctrl-C
     examples = 400 if config.getoption("--full") else 100
     slow = [HealthCheck.too_slow]
     settings.register_profile("sluicemq", max_examples=examples, deadline=None, suppress_health_check=slow)
