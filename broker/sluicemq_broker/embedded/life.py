@@ -47,6 +47,7 @@ _PARAMETERS: Final = (
     "diagnosticDataCollectionEnabled=false",  # 0.5 % of a core at rest becomes 0.3 %
     "shutdownTimeoutMillisForSignaledShutdown=100",  # no other member waits for a hand-over (default 15 s)
     "minSnapshotHistoryWindowInSeconds=0",  # nobody reads the past; 300 s of deleted jobs would be kept
+    "transactionLifetimeLimitSeconds=10",  # one that a killed broker left open keeps its jobs for so long
 )
 
 
