@@ -12,7 +12,7 @@ from sluicemq.wire import QUEUE_NAME_RULE, is_queue_name
 from sluicemq_broker.bus import BusEvent, BusKind, Channel, silent
 from sluicemq_broker.config import Config, QueueSettings
 from sluicemq_broker.queue.context import Context
-from sluicemq_broker.queue.forwards import MakeJob
+from sluicemq_broker.queue.moves import MakeJob
 from sluicemq_broker.queue.names import nearest
 from sluicemq_broker.queue.pauses import Pauses
 from sluicemq_broker.queue.queue import Queue

@@ -14,7 +14,8 @@ from sluicemq_broker.queue.commits import Commit, Commits
 from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.dispatch import Dispatch
 from sluicemq_broker.queue.fan_outs import Children, Fanning, FanOuts
-from sluicemq_broker.queue.forwards import Elsewhere, Forwards, Going
+from sluicemq_broker.queue.forwards import Forwards, Going
+from sluicemq_broker.queue.moves import Elsewhere
 from sluicemq_broker.queue.returns import Return, Returns
 from sluicemq_broker.queue.verdict import Settlement, Verdict
 from sluicemq_broker.queue.worker import Delivery, Worker
@@ -47,7 +48,7 @@ class Settling:
         children = Children(store, context, elsewhere)
         self.commits = Commits(store, context, dispatch, answers, self._unkept, children)
         self.forwards = Forwards(store, context, dispatch, answers, elsewhere, self._refused)
-        self.fan_outs = FanOuts(name, store, context, dispatch, elsewhere, self._refused)
+        self.fan_outs = FanOuts(name, store, context, dispatch, answers, elsewhere, self._refused)
         self.returns = Returns(store, context, dispatch, answers)
         self._dispatch = dispatch
         self._clock = context.clock
@@ -104,8 +105,8 @@ class Settling:
             else:
                 self._return(delivery, verdict, settlement, position)
         self.commits.commit(commits)
-        self.forwards.forward(going)
-        self.fan_outs.fan_out(fanning)
+        self.forwards.begin(going)
+        self.fan_outs.begin(fanning)
         self._dispatch.pace.ended(len(handed))
         now = self._timer.now()
         self._counters.took(Timing.TIME_AT_WORKER, [now - each for each in handed])
