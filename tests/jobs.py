@@ -7,10 +7,13 @@ from typing import Any
 
 from sluicemq.errors import Duplicate
 from sluicemq_broker.job.job import Hold, Job
-from sluicemq_broker.store.changes import Changes, DeadLetters, Redriven
+from sluicemq_broker.store.changes import Changes
 from sluicemq_broker.store.inserts import Pushed
+from sluicemq_broker.store.letters import DeadLetters
 from sluicemq_broker.store.outcomes import Completed
 from sluicemq_broker.store.queue_store import QueueStore
+from sluicemq_broker.store.redrives import Redriven, Redrives
+from sluicemq_broker.store.removals import Removals
 
 #: The present of the tests, far ahead: MongoDB removes by its own clock what has a ``remove_at`` behind it.
 NOW = 4_000_000_000.0
@@ -63,7 +66,7 @@ def finished(job: Job, result: bytes = b"result", *, worker: str = "worker") -> 
     return Completed(job, result, worker, NOW)
 
 
-class ChangesAtOnce(Changes):
+class ChangesAtOnce(Changes, Redrives, Removals):
     """What people order for many jobs, all pages one after the other."""
 
     def purge(self, queue: str, state: str, now: float) -> int:

@@ -10,9 +10,9 @@ import pytest
 
 from faults.mongo_proxy import CuttingProxy
 from jobs import NOW, ChangesAtOnce, a_job, everything, ids, some_jobs
-from sluicemq_broker.store.changes import DeadLetters
 from sluicemq_broker.store.connection import Unclear, connect
 from sluicemq_broker.store.inspect import collection
+from sluicemq_broker.store.letters import DeadLetters
 from sluicemq_broker.store.outcomes import RolledBack
 from sluicemq_broker.store.pauses import PauseStore
 from sluicemq_broker.store.queue_store import QueueStore

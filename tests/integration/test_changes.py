@@ -11,10 +11,11 @@ from pymongo.errors import AutoReconnect, OperationFailure
 from jobs import NOW, ChangesAtOnce, a_job, everything, finished, ids, some_jobs, stored
 from sluicemq.errors import DifferentStore, NotFound, Unavailable
 from sluicemq_broker.store import changes as store_changes
-from sluicemq_broker.store.changes import DeadLetters
+from sluicemq_broker.store import paging, redrives
 from sluicemq_broker.store.connection import Unclear
 from sluicemq_broker.store.documents import date, seconds
 from sluicemq_broker.store.inspect import Inspector, collection, stored_state
+from sluicemq_broker.store.letters import DeadLetters
 from sluicemq_broker.store.outcomes import RolledBack
 from sluicemq_broker.store.queue_store import QueueStore
 from sluicemq_broker.store.transactions import Overtaken
@@ -89,7 +90,7 @@ def test_a_job_that_a_worker_has_can_not_be_cancelled(store: QueueStore, changes
 def test_a_job_that_came_back_this_moment_is_not_said_to_wait_and_not_to_wait(store: QueueStore) -> None:
     """It was staged when it was to be cancelled, and is ready when it is asked why that was not done."""
     store.push([a_job("back")], NOW)
-    problem = store_changes._missing(store.jobs, "test", "back", "cancelled", NOW)
+    problem = store_changes.missing(store.jobs, "test", "back", "cancelled", NOW)
     assert "a worker, or a broker for one, had it. Try again" in str(problem)
 
 
@@ -239,9 +240,9 @@ def test_a_redrive_with_a_limit_takes_the_oldest_in_batches(
 
 
 def test_large_letters_go_in_statements_of_some_mib(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_changes, "_BYTES_AT_ONCE", 10)
+    monkeypatch.setattr(paging, "_BYTES_AT_ONCE", 10)
     sizes = [("a", 4), ("b", 5), ("c", 3), ("d", 99), ("e", 1), ("f", 9)]
-    assert list(store_changes._pages(sizes, lambda: 100)) == [["a", "b"], ["c"], ["d"], ["e", "f"]]
+    assert list(paging.pages(sizes, lambda: 100)) == [["a", "b"], ["c"], ["d"], ["e", "f"]]
 
 
 def test_a_letter_that_a_worker_has_before_its_redrive_is_written_stays_with_it(
@@ -249,15 +250,15 @@ def test_a_letter_that_a_worker_has_before_its_redrive_is_written_stays_with_it(
 ) -> None:
     # Given somebody else's redrive of one of them, and a worker that takes it, after it was chosen
     first, second = dead_letters(store, 2)
-    run = store_changes._Revival.run
+    run = redrives._Revival.run
 
     def after_another(step: Any, *arguments: Any) -> None:
-        monkeypatch.setattr(store_changes._Revival, "run", run)
+        monkeypatch.setattr(redrives._Revival, "run", run)
         changes.redrive("mail", DeadLetters((first,)), LATER)
         store.reserve(1, LATER, ME)
         run(step, *arguments)
 
-    monkeypatch.setattr(store_changes._Revival, "run", after_another)
+    monkeypatch.setattr(redrives._Revival, "run", after_another)
     # When
     redriven = changes.redrive("mail", DeadLetters(), LATER)
     # Then
@@ -330,14 +331,14 @@ def test_an_id_that_comes_up_in_the_other_queue_during_the_move_costs_the_others
 ) -> None:
     # Given
     first, second = dead_letters(store, 2)
-    movable = store_changes._Move._movable
+    movable = redrives._Move._movable
 
     def pushed_right_after(move: Any, *arguments: Any) -> list[str]:
         found = movable(move, *arguments)
         other.push([a_job(second, b"its own")], NOW)
         return found
 
-    monkeypatch.setattr(store_changes._Move, "_movable", pushed_right_after)
+    monkeypatch.setattr(redrives._Move, "_movable", pushed_right_after)
     # When
     redriven = changes.redrive("mail", DeadLetters(), LATER, other.jobs)
     # Then
@@ -352,7 +353,7 @@ def test_a_letter_that_somebody_else_takes_during_the_move_is_left_to_them(
 ) -> None:
     # Given
     first, second = dead_letters(store, 2)
-    movable = store_changes._Move._movable
+    movable = redrives._Move._movable
 
     def taken_right_after(move: Any, *arguments: Any) -> list[str]:
         found = movable(move, *arguments)
@@ -362,7 +363,7 @@ def test_a_letter_that_somebody_else_takes_during_the_move_is_left_to_them(
             store.jobs.update_one({"_id": second}, {"$set": {"state": state}})
         return found
 
-    monkeypatch.setattr(store_changes._Move, "_movable", taken_right_after)
+    monkeypatch.setattr(redrives._Move, "_movable", taken_right_after)
     # When
     redriven = changes.redrive("mail", DeadLetters(), LATER, other.jobs)
     # Then
@@ -394,7 +395,7 @@ def test_without_transactions_nothing_is_moved_and_it_is_said_why(
 ) -> None:
     dead_letters(store)
     standalone = OperationFailure("Transaction numbers are only allowed on a replica set member", 20)
-    monkeypatch.setattr(store_changes._Move, "_apply", raising(standalone))
+    monkeypatch.setattr(redrives._Move, "_apply", raising(standalone))
     with pytest.raises(DifferentStore, match="stand-alone"):
         changes.redrive("mail", DeadLetters(), LATER, other.jobs)
 
@@ -403,7 +404,7 @@ def test_a_move_that_is_always_overtaken_is_given_up(
     store: QueueStore, changes: ChangesAtOnce, other: QueueStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dead_letters(store)
-    monkeypatch.setattr(store_changes._Move, "_apply", raising(Overtaken()))
+    monkeypatch.setattr(redrives._Move, "_apply", raising(Overtaken()))
     with pytest.raises(Unavailable, match="try again"):
         changes.redrive("mail", DeadLetters(), LATER, other.jobs)
 

@@ -13,10 +13,10 @@ from pymongo.database import Database
 
 from jobs import NOW, ChangesAtOnce, a_job, everything, finished, firsts, stored
 from sluicemq_broker.job.job import Dedupe, Job
-from sluicemq_broker.store.changes import DeadLetters
 from sluicemq_broker.store.documents import DEDUPE_INDEX, REMOVAL_INDEX, seconds
 from sluicemq_broker.store.inserts import Pushed, judge
 from sluicemq_broker.store.inspect import collection
+from sluicemq_broker.store.letters import DeadLetters
 from sluicemq_broker.store.outcomes import RolledBack
 from sluicemq_broker.store.queue_store import QueueStore
 

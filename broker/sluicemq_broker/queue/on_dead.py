@@ -17,7 +17,7 @@ from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.queue import Queue
 from sluicemq_broker.queue.queues import Queues
 from sluicemq_broker.runtime import Count
-from sluicemq_broker.store import Changes, DeadLetters, Redriven, dead_children, fail_parent, told_parents
+from sluicemq_broker.store import DeadLetters, Redriven, Redrives, dead_children, fail_parent, told_parents
 
 #: Letters in one transaction, at most.
 _PAGE: Final = 250
@@ -89,9 +89,9 @@ class OnDead:
         target.store.prepare()
         now = self._clock.now()
         letters = DeadLetters(since=since, unasked=now - ASKED)
-        changes = Changes(self._queues.database_of(queue))
+        redrives = Redrives(self._queues.database_of(queue))
         into, redriven = target.store.jobs, Redriven()
-        for moved in changes.redriving(
+        for moved in redrives.redriving(
             queue.name, letters, now, redriven, lambda: _PAGE, into, by_setting=True
         ):
             queue.counters.add(Count.DEAD_MOVED, moved)

@@ -12,7 +12,7 @@ from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.queue import Queue
 from sluicemq_broker.queue.queues import Queues
 from sluicemq_broker.runtime import Count
-from sluicemq_broker.store import Changes, DeadLetters, Redriven
+from sluicemq_broker.store import DeadLetters, Redriven, Redrives, Removals
 
 #: Jobs in a page, at most.
 PAGE: Final = 500
@@ -41,7 +41,7 @@ class Order:
         self._queues = queues
         self._owners = context.owners
         self._counters = context.counters
-        self._changes = Changes(queues.database_of(queue))
+        self._database = queues.database_of(queue)
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -75,7 +75,9 @@ class Purge(Order):
     def pages(self) -> Pages:
         """Whoever waits for one of them hears of it at the end."""
         try:
-            for removed in self._changes.purging(self.queue.name, self._state, self.now, lambda: self.page):
+            for removed in Removals(self._database).purging(
+                self.queue.name, self._state, self.now, lambda: self.page
+            ):
                 self._counters.add(Count.PURGED, removed)
                 self.queue.events.tell(Count.PURGED, self.now, [{"jobs": removed, "state": self._state}])
                 yield removed
@@ -124,7 +126,9 @@ class Redrive(Order):
             return
         letters = self._letters._replace(limit=None if limit is None else limit - self.done)
         into = None if self._to is None else self._target.store.jobs
-        paging = partial(self._changes.redriving, redriven=self._redriven, size=lambda: self.page, to=into)
+        paging = partial(
+            Redrives(self._database).redriving, redriven=self._redriven, size=lambda: self.page, to=into
+        )
         for moved in paging(self.queue.name, letters, self.now):
             self._counters.add(Count.REDRIVEN, moved)
             self._target.events.tell(Count.REDRIVEN, self.now, [{"jobs": moved, "from": self.queue.name}])
@@ -172,7 +176,9 @@ class Discard(Order):
         if limit is not None and limit <= self.done:
             return
         letters = self._letters._replace(limit=None if limit is None else limit - self.done)
-        for removed in self._changes.discarding(self.queue.name, letters, self.now, lambda: self.page):
+        for removed in Removals(self._database).discarding(
+            self.queue.name, letters, self.now, lambda: self.page
+        ):
             self._counters.add(Count.PURGED, removed)
             self.queue.events.tell(Count.PURGED, self.now, [{"jobs": removed, "state": State.DEAD}])
             yield removed
@@ -191,7 +197,7 @@ class Delete(Order):
             raise BadQueue(f"queue {queue.name!r} has {queue.workers} workers: stop them first")
         queue.store.dropped()
         others = owners.live(queue.settings.database) - set(owners.mine())
-        removed = self._changes.drop(queue.name, shared=bool(others))
+        removed = Removals(self._database).drop(queue.name, shared=bool(others))
         self._queues.forget(queue.name)
         yield removed
 

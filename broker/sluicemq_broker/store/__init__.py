@@ -1,6 +1,6 @@
 """Everything that is said to MongoDB: its statements, its errors, its connection."""
 
-from sluicemq_broker.store.changes import Changes, DeadLetters, Redriven
+from sluicemq_broker.store.changes import Changes
 from sluicemq_broker.store.children import (
     Child,
     DeadChild,
@@ -36,11 +36,14 @@ from sluicemq_broker.store.inspect import (
     collection,
 )
 from sluicemq_broker.store.leases import LeaseStore
+from sluicemq_broker.store.letters import DeadLetters
 from sluicemq_broker.store.limits import LimitStore
 from sluicemq_broker.store.listing import JobPage, Listing
 from sluicemq_broker.store.outcomes import Completed, Found, Progressed, RolledBack
 from sluicemq_broker.store.pauses import PauseStore
 from sluicemq_broker.store.queue_store import Expired, QueueStore
+from sluicemq_broker.store.redrives import Redriven, Redrives
+from sluicemq_broker.store.removals import Removals
 from sluicemq_broker.store.ring import EventRing
 from sluicemq_broker.store.routes import RouteStore
 from sluicemq_broker.store.schedules import MOST_SCHEDULES, Schedule, ScheduleStore
@@ -98,7 +101,9 @@ __all__ = [
     "QueueDefaults",
     "QueueStore",
     "Redriven",
+    "Redrives",
     "Refused",
+    "Removals",
     "RolledBack",
     "RouteStore",
     "Schedule",

@@ -21,7 +21,6 @@ from pymongo.errors import ExecutionTimeout
 
 from sluicemq.errors import BadFrames
 from sluicemq_broker.job import State
-from sluicemq_broker.store.changes import DeadLetters, chosen
 from sluicemq_broker.store.connection import Documents, durable, translated
 from sluicemq_broker.store.documents import (
     ENDED_INDEX,
@@ -42,6 +41,7 @@ from sluicemq_broker.store.inspect import (
     state_at,
     stored_state,
 )
+from sluicemq_broker.store.letters import DeadLetters, chosen
 
 #: Payloads up to so many bytes are shown in a page.
 _SMALL: Final = 256

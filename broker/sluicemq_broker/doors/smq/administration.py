@@ -32,7 +32,7 @@ from sluicemq_broker.queue import (
     check_name,
 )
 from sluicemq_broker.runtime import Count, Gauge, Turns
-from sluicemq_broker.store import SHOWN_STATES, Changes, Inspector, StoreState
+from sluicemq_broker.store import SHOWN_STATES, Changes, Documents, Inspector, Removals, StoreState
 from sluicemq_devices.doors import Switchboard
 
 _CHANGEABLE: Final = frozenset(each.name for each in OPTIONS.values() if each.changeable)
@@ -188,7 +188,7 @@ class Admin:
     def cancel(self, name: str, job_id: str) -> None:
         """Remove one job that waits, and tell whoever waits for its result."""
         queue = self._queues.get(name)
-        group = self._changes(queue).cancel(name, job_id, self._clock.now())
+        group = Removals(self._changed(queue)).cancel(name, job_id, self._clock.now())
         if group is not None:
             queue.freed([group])
         self._counters.add(Count.CANCELLED)
@@ -198,7 +198,7 @@ class Admin:
     def promote(self, name: str, job_id: str) -> None:
         """Run a delayed job now."""
         queue = self._queues.get(name)
-        self._changes(queue).promote(name, job_id, self._clock.now())
+        Changes(self._changed(queue)).promote(name, job_id, self._clock.now())
         queue.jobs_ready(1)
 
     def change(self, name: str, job_id: str, fields: dict[str, Any]) -> None:
@@ -209,7 +209,7 @@ class Admin:
         check_headers(fields)
         now = self._clock.now()
         due = now + fields["delay"] if "delay" in fields else None
-        self._changes(queue).change(name, job_id, now, priority=fields.get("priority"), due=due)
+        Changes(self._changed(queue)).change(name, job_id, now, priority=fields.get("priority"), due=due)
         if due is not None and due > now:
             queue.jobs_due([due])
         else:
@@ -228,7 +228,7 @@ class Admin:
     def remove(self, name: str, job_id: str) -> None:
         """Remove one job that no worker has, whether it waits, is done, or is dead."""
         queue = self._queues.get(name)
-        if self._changes(queue).remove_ended(name, job_id, self._clock.now()):
+        if Removals(self._changed(queue)).remove_ended(name, job_id, self._clock.now()):
             self._counters.add(Count.PURGED)
             queue.look_up()
         else:
@@ -268,10 +268,11 @@ class Admin:
         queue.store.prepare()
         return Inspector(self._queues.database_of(queue))
 
-    def _changes(self, queue: Queue) -> Changes:
+    def _changed(self, queue: Queue) -> Documents:
+        """Where its jobs lie, of which some are about to change."""
         queue.store.prepare()
         self._census.recount(queue)
-        return Changes(self._queues.database_of(queue))
+        return self._queues.database_of(queue)
 
 
 #: The administrative verbs: which method answers, and the types of the fields that it takes.

@@ -1,0 +1,27 @@
+"""Orders for many jobs go in pages: whoever iterates decides how large the next one is, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+#: How many jobs the next statement is to have, at most.
+PageSize = Callable[[], int]
+#: Ids that are read at once; the driver makes all of a reply in one turn of the hub.
+READ_AT_ONCE: Final = 1000
+#: Bytes of the jobs in one statement, at most, unless one alone has more.
+_BYTES_AT_ONCE: Final = 8 * 2**20
+
+
+def pages(jobs: Iterable[tuple[str, int]], size: PageSize) -> Iterator[list[str]]:
+    """Their ids, in parts that one statement takes."""
+    ids: list[str] = []
+    most, room = size(), _BYTES_AT_ONCE
+    for job_id, weight in jobs:
+        if ids and (len(ids) >= most or weight > room):
+            yield ids
+            ids, most, room = [], size(), _BYTES_AT_ONCE
+        ids.append(job_id)
+        room -= weight
+    if ids:
+        yield ids

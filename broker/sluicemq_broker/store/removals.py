@@ -1,0 +1,111 @@
+"""What people order to be removed: one job, those of a state, dead letters, a queue.
+
+Each removes what it names by guarded statements on single documents, so that a job which a worker has is
+never touched. A lost reply raises :class:`~sluicemq_broker.store.connection.Unclear`; what repeating the
+order then does is said at each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from secrets import token_hex
+from typing import Final
+
+from sluicemq_broker.job import State
+from sluicemq_broker.store.changes import WAITS, Orders, missing
+from sluicemq_broker.store.claims import BY_ID
+from sluicemq_broker.store.connection import translated
+from sluicemq_broker.store.documents import INDEXES, Document, date
+from sluicemq_broker.store.inspect import selects, stored_state
+from sluicemq_broker.store.letters import DeadLetters, chosen, index_of
+from sluicemq_broker.store.paging import READ_AT_ONCE, PageSize, pages
+
+#: Seconds by which one broker's measure of the server's time may be ahead of another's.
+_CLOCKS_DIFFER: Final = 1.0
+
+
+class Removals(Orders):
+    """Orders after which jobs are there no more."""
+
+    def cancel(self, queue: str, job_id: str, now: float) -> str | None:
+        """Remove one job that waits; raises :class:`NotFound` if there is none or a worker has it.
+
+        Returns its group, whose next one may go; None: it had none.
+
+        Lost reply: it is there or gone; repeating it says NOT_FOUND of one that is gone. ``now`` spares
+        another job of this id, accepted later, should the statement land late.
+        """
+        waits = {"_id": job_id, "state": {"$in": WAITS}, **_accepted_by(now)}
+        with translated():
+            jobs = self._jobs(queue)
+            cancelled = jobs.find_one_and_delete(waits, {"group": 1})
+            if cancelled is None:
+                raise missing(jobs, queue, job_id, "cancelled")
+        return cancelled.get("group")
+
+    def remove_ended(self, queue: str, job_id: str, now: float) -> bool:
+        """Remove a job that is done, or a dead letter; False if there is none.
+
+        Lost reply: it is there or gone; repeating it is harmless. ``now`` spares what has ended later.
+        """
+        ended = {"_id": job_id, "state": {"$in": [State.DONE, State.DEAD]}, "ended_at": {"$lte": date(now)}}
+        with translated():
+            return self._jobs(queue).delete_one(ended).deleted_count > 0
+
+    def purging(self, queue: str, state: str, now: float, size: PageSize) -> Iterator[int]:
+        """Remove all jobs of a state, but never those that are reserved; yields how many, after each page.
+
+        Lost reply: some are gone; repeating it removes the rest. What is accepted later than ``now`` stays,
+        also where a statement lands late.
+        """
+        jobs, by_now = self._jobs(queue), _accepted_by(now)
+        with translated():
+            while True:
+                # One read for all pages: another would pass over the removed ones in the index once more.
+                found = jobs.find({**selects(state, now), **by_now}, {"_id": 1}, batch_size=READ_AT_ONCE)
+                empty = True
+                for ids in pages(((each["_id"], 0) for each in found), size):
+                    empty = False
+                    these = {"_id": {"$in": ids}, "state": stored_state(state), **by_now}
+                    yield jobs.delete_many(these, hint=BY_ID).deleted_count
+                if empty:
+                    return
+
+    def discarding(self, queue: str, letters: DeadLetters, now: float, size: PageSize) -> Iterator[int]:
+        """Remove dead letters, the oldest first, at most ``letters.limit``; yields how many, after each page.
+
+        Lost reply: some are gone; repeating it removes the rest. What has died later than ``now`` stays.
+        """
+        jobs, these = self._jobs(queue), chosen(letters, now)
+        with translated():
+            found = jobs.find(these, {"_id": 1}, hint=index_of(these), batch_size=READ_AT_ONCE).sort(
+                "ended_at", 1
+            )
+            if letters.limit is not None:
+                found = found.limit(letters.limit)
+            for ids in pages(((each["_id"], 0) for each in found), size):
+                dead = {"_id": {"$in": ids}, "state": State.DEAD, "ended_at": {"$lte": date(now)}}
+                yield jobs.delete_many(dead, hint=BY_ID).deleted_count
+
+    def drop(self, queue: str, *, shared: bool = False) -> int:
+        """Remove a queue with all it holds; returns about how many jobs that were.
+
+        ``shared``: other brokers may be pushing to it. Their next insert would make the collection
+        again, without the index that keeps a ``dedupe_id`` single; so an empty one that has its indexes
+        takes its place, in one step, and stays. Lost reply: repeating it is harmless.
+        """
+        with translated():
+            jobs = self._jobs(queue)
+            count: int = jobs.estimated_document_count()
+            if shared:
+                empty = self._database[f"deleted.{queue}.{token_hex(4)}"]
+                empty.create_indexes(INDEXES)
+                empty.rename(jobs.name, dropTarget=True)
+            else:
+                jobs.drop()
+        return count
+
+
+def _accepted_by(now: float) -> Document:
+    """The filter for jobs that had been accepted by then, at brokers whose clocks differ a little."""
+    return {"created_at": {"$lte": date(now + _CLOCKS_DIFFER)}}
