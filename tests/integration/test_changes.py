@@ -11,7 +11,7 @@ from pymongo.errors import AutoReconnect, OperationFailure
 from jobs import NOW, ChangesAtOnce, a_job, everything, finished, ids, some_jobs, stored
 from sluicemq.errors import DifferentStore, NotFound, Unavailable
 from sluicemq_broker.store import changes as store_changes
-from sluicemq_broker.store import paging, redrives
+from sluicemq_broker.store import paging, redrives, removals
 from sluicemq_broker.store.connection import Unclear
 from sluicemq_broker.store.documents import date, seconds
 from sluicemq_broker.store.inspect import Inspector, collection, stored_state
@@ -447,7 +447,7 @@ def test_a_job_claimed_during_a_purge_is_left_with_its_worker(
         store.jobs.update_one({"_id": "a"}, {"$set": {"state": "reserved", "owner": ME}})
         return stored_state(state)
 
-    monkeypatch.setattr(store_changes, "stored_state", claimed_in_between)
+    monkeypatch.setattr(removals, "stored_state", claimed_in_between)
     # When
     removed = changes.purge("mail", "ready", NOW)
     # Then

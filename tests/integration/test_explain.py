@@ -16,7 +16,6 @@ from pymongo.write_concern import WriteConcern
 from explainer import Explainer
 from jobs import NOW, ChangesAtOnce, a_job, finished
 from sluicemq_broker.job.job import Dedupe
-from sluicemq_broker.store.changes import DeadLetters
 from sluicemq_broker.store.documents import INDEXES, REMOVAL_INDEX, QueueDefaults, date, document
 from sluicemq_broker.store.inspect import (
     COUNTED_EXACTLY,
@@ -27,6 +26,7 @@ from sluicemq_broker.store.inspect import (
     collection,
     selects,
 )
+from sluicemq_broker.store.letters import DeadLetters
 from sluicemq_broker.store.listing import Listing
 from sluicemq_broker.store.queue_store import QueueStore
 

@@ -12,10 +12,10 @@ from pymongo.errors import DuplicateKeyError
 from jobs import NOW, ChangesAtOnce, a_job, everything, finished, ids, stored
 from sluicemq.errors import BadFrames
 from sluicemq_broker.job.job import Job
-from sluicemq_broker.store.changes import DeadLetters
 from sluicemq_broker.store.documents import date
 from sluicemq_broker.store.groups import GroupStore, Promoted
 from sluicemq_broker.store.inspect import Inspector, collection
+from sluicemq_broker.store.letters import DeadLetters
 from sluicemq_broker.store.listing import Listing
 from sluicemq_broker.store.outcomes import RolledBack
 from sluicemq_broker.store.queue_store import Expired, QueueStore

@@ -15,8 +15,8 @@ from faulty_mongo import Fault, FaultyDatabase, Kind, Line
 from jobs import NOW, ChangesAtOnce, a_job, finished
 from sluicemq.errors import NotFound
 from sluicemq_broker.job.job import Job
-from sluicemq_broker.store.changes import Changes, DeadLetters
 from sluicemq_broker.store.inspect import collection
+from sluicemq_broker.store.letters import DeadLetters
 from sluicemq_broker.store.outcomes import RolledBack
 from sluicemq_broker.store.queue_store import QueueStore
 
@@ -119,7 +119,7 @@ def pair(documents: Database[dict[str, Any]]) -> tuple[Broker, Broker, Line]:
     return brokers[0], them, line
 
 
-class _AllPages(ChangesAtOnce, Changes):
+class _AllPages(ChangesAtOnce):
     """Of a database that may fail."""
 
 

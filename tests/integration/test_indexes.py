@@ -14,10 +14,10 @@ from launcher import wait_until
 from plain_clients import BrokerUnderTest, serving
 from sluicemq import Client, Duplicate, Producer, Worker
 from sluicemq_broker.job.job import Dedupe
-from sluicemq_broker.store.changes import Changes
 from sluicemq_broker.store.documents import DEDUPE_INDEX, INDEXES, date
 from sluicemq_broker.store.inspect import Inspector
 from sluicemq_broker.store.queue_store import QueueStore
+from sluicemq_broker.store.removals import Removals
 
 ME = "me"
 NAMES = {str(each.document["name"]) for each in INDEXES}
@@ -116,7 +116,7 @@ def test_indexes_of_others_do_not_hide_that_ours_are_missing(bare: Bare) -> None
 
 
 def test_a_queue_removed_while_others_use_it_is_never_without_its_indexes(
-    store: QueueStore, changes: Changes, inspector: Inspector
+    store: QueueStore, changes: Removals, inspector: Inspector
 ) -> None:
     # Given a push that comes right behind the removal, at a broker that has seen the queue
     store.push([a_job(dedupe=Dedupe("x", 9.0)) for _ in range(1)], NOW)

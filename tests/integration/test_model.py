@@ -20,11 +20,12 @@ from pymongo.database import Database
 from jobs import NOW, ChangesAtOnce, a_job, everything, finished
 from sluicemq.errors import Duplicate, LeaseLost, NotFound, SluiceError, Uncertain
 from sluicemq_broker.job.job import Job
-from sluicemq_broker.store.changes import DeadLetters, Redriven
 from sluicemq_broker.store.documents import seconds as seconds_of
 from sluicemq_broker.store.forwards import Forward, forward
+from sluicemq_broker.store.letters import DeadLetters
 from sluicemq_broker.store.outcomes import RolledBack
 from sluicemq_broker.store.queue_store import QueueStore
+from sluicemq_broker.store.redrives import Redriven
 
 OWNERS = ("one", "two")
 MAX_LOSSES, MAX_ATTEMPTS = 3, 4

@@ -14,9 +14,9 @@ from jobs import NOW, ChangesAtOnce, a_job, everything, finished
 from launcher import wait_until
 from sluicemq.errors import NotFound
 from sluicemq_broker.job.job import Job, State
-from sluicemq_broker.store.changes import DeadLetters
 from sluicemq_broker.store.documents import QueueDefaults, date
 from sluicemq_broker.store.inspect import collection
+from sluicemq_broker.store.letters import DeadLetters
 from sluicemq_broker.store.outcomes import RolledBack
 from sluicemq_broker.store.queue_store import QueueStore
 

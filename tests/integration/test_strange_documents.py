@@ -21,9 +21,9 @@ from plain_clients import BrokerUnderTest, serving
 from sluicemq import Client, NotFound, Producer, Worker, wire
 from sluicemq_broker.job.job import Dedupe
 from sluicemq_broker.job.job import Job as StoredJob
-from sluicemq_broker.store.changes import DeadLetters
 from sluicemq_broker.store.documents import HANDED_OUT, QueueDefaults, date, document
 from sluicemq_broker.store.inspect import SHOWN_STATES, Inspector
+from sluicemq_broker.store.letters import DeadLetters
 from sluicemq_broker.store.queue_store import QueueStore
 
 ME = "me"
