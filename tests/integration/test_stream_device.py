@@ -111,6 +111,21 @@ class TestPubAndSub:
             [b"eur", b"%d" % number] for number in range(500)
         ]
 
+    def test_little_by_little_and_by_the_thousand_each_message_comes_once(
+        self, ends: Callable[[int, int], Ends]
+    ) -> None:
+        pub, sub = ends(0, 0).pub(), ends(0, 0).sub()
+        connected(pub, sub)
+
+        for turn, burst in enumerate([1, 1, 3, 700, 1, 5000, 2, 1]):
+            for number in range(burst):
+                pub.send_multipart([b"%d" % turn, b"%d" % number])
+            got = [receive(sub, TIMEOUT) for _ in range(burst)]
+
+            assert got == [[b"%d" % turn, b"%d" % number] for number in range(burst)]
+
+        assert not sub.poll(50)
+
     def test_it_is_kept_and_can_be_read_with_the_library(
         self, ends: Callable[[int, int], Ends], brokers: list[BrokerUnderTest]
     ) -> None:

@@ -10,7 +10,7 @@ from pymongo.collection import Collection
 from pymongo.database import Database
 
 from jobs import NOW
-from sluicemq_broker.store.streams import Appended, Segment, StreamStore, Tail, stream_names
+from sluicemq_broker.store import Appended, Segment, StreamStore, Tail, stream_names
 
 
 @pytest.fixture

@@ -154,7 +154,7 @@ class TestPublishing:
     @pytest.mark.parametrize("kind", [Kind.CUT, Kind.LOST_REPLY, Kind.AWAY])
     def test_an_insert_without_an_answer_is_stored_once(self, broker: Broker, kind: Kind) -> None:
         broker.publish("a")
-        broker.fails(kind, "insert_one", times=2)
+        broker.fails(kind, "insert", times=2)
 
         assert broker.publish("b") == Stored(2)
         assert broker.read() == numbered("a", "b")
@@ -162,7 +162,7 @@ class TestPublishing:
     def test_an_insert_that_lands_late_finds_its_place_taken(self, two: tuple[Broker, Broker]) -> None:
         one, other = two
         one.publish("a")
-        one.fails(Kind.LATE, "insert_one")
+        one.fails(Kind.LATE, "insert")
 
         answer = one.publish("b")
         other.publish("c")
@@ -200,7 +200,7 @@ class TestIds:
             assert other.publish("c", id="p/1", repeated=True) == Stored(3)
 
         one.line.inside = meanwhile
-        one.fails(Kind.INSIDE_BEFORE, "insert_one")
+        one.fails(Kind.INSIDE_BEFORE, "insert")
         assert one.publish("c", id="p/1") == Stored(0, {0: 3})
         assert one.read() == numbered("a", "b", "c")
 
@@ -256,7 +256,7 @@ class TestExpectations:
         one.publish("a")
         answers: list[Stored | SluiceError] = []
         one.line.inside = lambda: answers.append(other.publish("b", expected=Expected(1)))
-        one.fails(Kind.INSIDE_BEFORE, "insert_one")
+        one.fails(Kind.INSIDE_BEFORE, "insert")
 
         answers.append(one.publish("c", expected=Expected(1)))
 
@@ -409,7 +409,7 @@ class TestRetention:
             other.streams.sweep()
 
         away.line.inside = meanwhile  # between its look at the tail and the arrival of its insert
-        away.fails(Kind.INSIDE_BEFORE, "insert_one")
+        away.fails(Kind.INSIDE_BEFORE, "insert")
 
         assert away.publish("late") == Stored(5)
         assert other.read(4) == [(4, "d"), (5, "late")]

@@ -47,17 +47,9 @@ from sluicemq_broker.store.removals import Removals
 from sluicemq_broker.store.ring import EventRing
 from sluicemq_broker.store.routes import RouteStore
 from sluicemq_broker.store.schedules import MOST_SCHEDULES, Schedule, ScheduleStore
+from sluicemq_broker.store.segments import Head, Page, Segment, Tail
 from sluicemq_broker.store.state import EVERY, StoreState
-from sluicemq_broker.store.streams import (
-    GUARD,
-    Appended,
-    Head,
-    Page,
-    Segment,
-    StreamStore,
-    Tail,
-    stream_names,
-)
+from sluicemq_broker.store.streams import GUARD, Appended, StreamStore, stream_names
 from sluicemq_broker.store.subscriptions import Holder, Subscription, SubscriptionStore
 from sluicemq_broker.store.tasks import Progress, TaskState, TaskStore
 

@@ -14,14 +14,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
+from bson.objectid import ObjectId
 from pymongo import CursorType
 from pymongo.collection import Collection
 from pymongo.cursor import Cursor
 from pymongo.errors import OperationFailure
-from pymongo.write_concern import WriteConcern
 
 from sluicemq.errors import Unavailable
 from sluicemq_broker.store.connection import Documents, translated
+from sluicemq_broker.store.unnumbered import insert
 
 #: Bytes of the ring: some thousand events. Whoever is further behind looks at everything instead.
 _SIZE: Final = 256 * 1024
@@ -38,10 +39,7 @@ class EventRing:
     def __init__(self, database: Documents) -> None:
         self._me = secrets.token_hex(6)
         self._database = database
-        # An event that an election takes back was heard, or is polled for: no majority need have it.
-        self._ring: Collection[dict[str, Any]] = database.get_collection(
-            _RING, write_concern=WriteConcern(w=1)
-        )
+        self._ring: Collection[dict[str, Any]] = database[_RING]
 
     @contextmanager
     def listen(self, greeting: Sequence[str]) -> Iterator[RingFeed]:
@@ -61,11 +59,13 @@ class EventRing:
 
     def send(self, lines: Sequence[str]) -> None:
         """Tell these; raises Unavailable: they may be told."""
-        with translated():
-            self._tell(lines)
+        self._tell(lines)
 
-    def _tell(self, lines: Sequence[str]) -> Any:
-        return self._ring.insert_one({"by": self._me, "lines": list(lines)}).inserted_id
+    def _tell(self, lines: Sequence[str]) -> ObjectId:
+        number = ObjectId()
+        # One that an election takes back was heard, or is polled for: no majority need have it.
+        insert(self._database, _RING, {"_id": number, "by": self._me, "lines": list(lines)}, 1)
+        return number
 
     def _make(self) -> None:
         try:

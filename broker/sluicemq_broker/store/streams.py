@@ -1,17 +1,4 @@
-"""One stream in MongoDB: numbered messages in segments, and a document that says where it begins.
-
-A segment is one document with the messages of one batch; its ``_id`` is the number of the first::
-
-    {_id: 0, first, removed, made_at, erased?}                   the head
-    {_id: 1, count: 3, at, size, total, mark, topics, packed}    messages 1, 2, 3
-    {_id: 4, count: 1, at, size, total, mark, topics, packed, ids?, places?}
-    {_id: 5, ...
-
-``first``: the oldest message that is kept; ``removed``: no document before it is a segment of this stream.
-``at``: server time, not before that of the segment before; ``packed``: the messages as ZMTP frames
-(``sluicemq.packed``), ``size`` bytes; ``total``: bytes of all messages that ever were, to the last in it;
-``topics``: each topic in it once, of long ones the first 255 bytes; ``mark``: whose it is; ``ids``
-and ``places``: what can be found again, and at which place in the segment.
+"""One stream in MongoDB: numbered messages in segments (``segments``), and a head that says where it begins.
 
 **The order.** A segment's ``_id`` is where the last one ended. So the unique index of ``_id`` makes each
 insert a compare-and-set on the tail: of two writers that know the same tail one gets a duplicate key, reads
@@ -32,11 +19,10 @@ All reads are of what a majority has: nobody sees a number that an election take
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any, Final
+from typing import Final
 
 from bson.int64 import Int64
 from pymongo import IndexModel
@@ -45,7 +31,20 @@ from pymongo.errors import DuplicateKeyError
 from pymongo.read_concern import ReadConcern
 
 from sluicemq_broker.store.connection import Documents, Unclear, durable, translated
-from sluicemq_broker.store.documents import date, seconds
+from sluicemq_broker.store.documents import date
+from sluicemq_broker.store.segments import (
+    HEAD,
+    OUTLINE,
+    Document,
+    Head,
+    Page,
+    Segment,
+    Tail,
+    document_of,
+    joined,
+    segment_of,
+)
+from sluicemq_broker.store.unnumbered import insert
 
 #: Seconds. What was the tail is not removed for twice as long; whoever takes it for the tail for longer
 #: than this asks again. No clock is compared with another.
@@ -58,65 +57,8 @@ _MOST_NEWER: Final = 1000
 _UNKNOWN_WEIGHT: Final = 256 * 1024
 
 _PREFIX: Final = "stream."
-_HEAD: Final = 0
 _IDS_INDEX: Final = "ids"
 _TOPICS_INDEX: Final = "topics"
-#: What is read of a segment without its messages.
-_OUTLINE: Final = dict.fromkeys(("count", "at", "size", "total", "mark", "ids", "places"), 1)
-
-Document = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """The messages ``first`` to ``next - 1``; ``packed`` is empty where only the outline was read."""
-
-    first: int
-    count: int
-    at: float
-    size: int
-    total: int
-    mark: str
-    packed: bytes = b""
-    topics: tuple[bytes, ...] = ()
-    ids: tuple[str, ...] = ()
-    places: tuple[int, ...] = ()
-
-    @property
-    def next(self) -> int:
-        """The number behind its last."""
-        return self.first + self.count
-
-
-@dataclass(frozen=True, slots=True)
-class Head:
-    """The oldest message that is kept; and a number before which no document is a segment, not above it."""
-
-    first: int = 1
-    removed: int = 1
-    erased: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Tail:
-    """Where the next segment goes, and what it continues: the time and the total of the last one."""
-
-    next: int = 1
-    at: float = 0.0
-    total: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """What one read has found: segments without a hole between them, and the oldest number kept.
-
-    The first segment may begin before what was asked for, or behind it: what lies between is gone.
-    ``more``: there may be others behind them.
-    """
-
-    segments: list[Segment]
-    first: int
-    more: bool = False
 
 
 class Appended(Enum):
@@ -134,6 +76,7 @@ class StreamStore:
 
     def __init__(self, database: Documents, name: str) -> None:
         self.name = name
+        self._database = database
         collection: Collection[Document] = durable(database)[_PREFIX + name]
         self._segments = collection.with_options(read_concern=ReadConcern("majority"))
         self._weight = 0
@@ -148,7 +91,7 @@ class StreamStore:
         with translated():
             self._segments.create_indexes([IndexModel([("ids", 1)], name=_IDS_INDEX, sparse=True)])
             with suppress(DuplicateKeyError):  # another broker makes it just now
-                self._segments.update_one({"_id": _HEAD}, {"$setOnInsert": born}, upsert=True)
+                self._segments.update_one({"_id": HEAD}, {"$setOnInsert": born}, upsert=True)
         self._prepared = True
 
     # ---------------------------------------------------------------- append
@@ -159,14 +102,11 @@ class StreamStore:
         Crash or lost reply: it is there or not. Send the same segment again until this returns: its
         place is taken then, by it or by another, and nothing can come of an earlier copy.
         """
+        if insert(self._database, _PREFIX + self.name, document_of(segment), "majority"):
+            self._weigh(segment.size)
+            return Appended.STORED
         with translated():
-            try:
-                self._segments.insert_one(_document(segment))
-            except DuplicateKeyError:
-                there = self._segments.find_one({"_id": segment.first}, {"mark": 1})
-            else:
-                self._weigh(segment.size)
-                return Appended.STORED
+            there = self._segments.find_one({"_id": segment.first}, {"mark": 1})
         if there is None:
             raise Unclear(f"stream {self.name}: place {segment.first} is taken by what no majority has yet")
         return Appended.STORED if there.get("mark") == segment.mark else Appended.TAKEN
@@ -182,17 +122,17 @@ class StreamStore:
         """The outlines of the segments from a tail on that was true once, a thousand at most."""
         query: Document = {"_id": {"$gte": tail.next}}
         with translated():
-            found = list(self._segments.find(query, _OUTLINE, sort=[("_id", 1)], limit=_MOST_NEWER))
+            found = list(self._segments.find(query, OUTLINE, sort=[("_id", 1)], limit=_MOST_NEWER))
         removed = self.head().removed if found else 0  # after the read, as in read
-        return [_segment(each) for each in found if each["_id"] >= removed]
+        return [segment_of(each) for each in found if each["_id"] >= removed]
 
     def stored(self, ids: Iterable[str]) -> dict[str, tuple[int, float]]:
         """Of those ids that are in the stream, kept or not removed yet: the number and the time."""
         wanted = set(ids)
         found: dict[str, tuple[int, float]] = {}
         with translated():
-            query = self._segments.find({"ids": {"$in": list(wanted)}}, _OUTLINE, hint=_IDS_INDEX)
-            for segment in map(_segment, query.sort("_id", 1)):
+            query = self._segments.find({"ids": {"$in": list(wanted)}}, OUTLINE, hint=_IDS_INDEX)
+            for segment in map(segment_of, query.sort("_id", 1)):
                 for each, place in zip(segment.ids, segment.places, strict=True):
                     if each in wanted:
                         found[each] = segment.first + place, segment.at
@@ -213,8 +153,8 @@ class StreamStore:
             if not found or found[0]["_id"] > first:
                 found = [*self._before(first), *found]
         head = self.head()  # after the read: what was found from here on is what was written there first
-        real = (_segment(each) for each in found if each["_id"] >= head.removed)
-        segments = _joined([each for each in real if each.next > head.first])
+        real = (segment_of(each) for each in found if each["_id"] >= head.removed)
+        segments = joined([each for each in real if each.next > head.first])
         if not segments and head.first > first:  # a page of what is not kept, and not removed yet
             return self.read(head.first, most_bytes)
         self._weigh(max((each.size for each in segments), default=0))
@@ -222,7 +162,7 @@ class StreamStore:
 
     def _before(self, number: int) -> list[Document]:
         """The segment with this message, if it begins before it."""
-        query: Document = {"_id": {"$lt": number, "$gt": _HEAD}}
+        query: Document = {"_id": {"$lt": number, "$gt": HEAD}}
         before = self._segments.find_one(query, sort=[("_id", -1)])
         return [before] if before and before["_id"] + before["count"] > number else []
 
@@ -264,7 +204,7 @@ class StreamStore:
     def head(self) -> Head:
         """From where on the stream is kept."""
         with translated():
-            head = self._segments.find_one({"_id": _HEAD})
+            head = self._segments.find_one({"_id": HEAD})
         if head is None:
             return Head()
         return Head(int(head.get("first", 1)), int(head.get("removed", 1)), erased="erased" in head)
@@ -307,7 +247,7 @@ class StreamStore:
         if newest.next <= below:  # it says where the next one goes, and has no messages to read
             with translated():
                 self._segments.update_one({"_id": newest.first}, {"$set": {"packed": b"", "topics": []}})
-        query: Document = {"_id": {"$gt": _HEAD, "$lt": min(below, newest.first)}}
+        query: Document = {"_id": {"$gt": HEAD, "$lt": min(below, newest.first)}}
         with translated():
             oldest = self._segments.find(query, {"count": 1}, sort=[("_id", 1)], limit=_MOST_REMOVED)
             ends = [each["_id"] + each["count"] for each in oldest]
@@ -316,19 +256,19 @@ class StreamStore:
             return 0
         self._raise({"removed": Int64(max(over))})
         with translated():
-            return self._segments.delete_many({"_id": {"$gt": _HEAD, "$lt": max(over)}}).deleted_count
+            return self._segments.delete_many({"_id": {"$gt": HEAD, "$lt": max(over)}}).deleted_count
 
     def _raise(self, fields: Document, more: Document | None = None) -> None:
         change: Document = {"$max": fields, **({"$set": more} if more else {})}
         with translated():
-            self._segments.update_one({"_id": _HEAD}, change, upsert=True)
+            self._segments.update_one({"_id": HEAD}, change, upsert=True)
 
     # ----------------------------------------------------------- parts of it
 
     def _newest(self) -> Segment | None:
         with translated():
-            newest = self._segments.find_one({"_id": {"$gt": _HEAD}}, _OUTLINE, sort=[("_id", -1)])
-        return _segment(newest) if newest else None
+            newest = self._segments.find_one({"_id": {"$gt": HEAD}}, OUTLINE, sort=[("_id", -1)])
+        return segment_of(newest) if newest else None
 
     def _first_where(self, true: Callable[[Segment], bool]) -> Segment | None:
         """The first segment of which something is true that stays true of all behind it; None: of none."""
@@ -349,12 +289,12 @@ class StreamStore:
 
     def _at(self, number: int, *, or_next: bool = False) -> Segment | None:
         """The outline of the segment with this message, or the one before it; ``or_next``: behind it."""
-        query: Document = {"_id": {"$gt": _HEAD, "$lte": number}}
+        query: Document = {"_id": {"$gt": HEAD, "$lte": number}}
         with translated():
-            found = self._segments.find_one(query, _OUTLINE, sort=[("_id", -1)])
+            found = self._segments.find_one(query, OUTLINE, sort=[("_id", -1)])
             if or_next and (found is None or found["_id"] + found["count"] <= number):
-                found = self._segments.find_one({"_id": {"$gt": number}}, _OUTLINE, sort=[("_id", 1)])
-        return _segment(found) if found else None
+                found = self._segments.find_one({"_id": {"$gt": number}}, OUTLINE, sort=[("_id", 1)])
+        return segment_of(found) if found else None
 
     def _weigh(self, size: int) -> None:
         """What a segment weighs, for the next read: the largest of late."""
@@ -366,45 +306,3 @@ def stream_names(database: Documents) -> list[str]:
     with translated():
         found = database.list_collection_names(filter={"name": {"$regex": "^stream\\."}})
     return sorted(name.removeprefix(_PREFIX) for name in found)
-
-
-def _joined(segments: Sequence[Segment]) -> list[Segment]:
-    """Those before the first hole."""
-    joined: list[Segment] = []
-    for each in segments:
-        if joined and each.first != joined[-1].next:
-            break
-        joined.append(each)
-    return joined
-
-
-def _document(segment: Segment) -> Document:
-    born: Document = {
-        "_id": Int64(segment.first),
-        "count": segment.count,
-        "at": date(segment.at),
-        "size": segment.size,
-        "total": Int64(segment.total),
-        "mark": segment.mark,
-        "packed": segment.packed,
-        "topics": list(segment.topics),
-    }
-    if segment.ids:
-        born["ids"] = list(segment.ids)
-        born["places"] = list(segment.places)
-    return born
-
-
-def _segment(stored: Document) -> Segment:
-    return Segment(
-        int(stored["_id"]),
-        int(stored["count"]),
-        seconds(stored["at"]),
-        int(stored["size"]),
-        int(stored["total"]),
-        stored["mark"],
-        stored.get("packed", b""),
-        tuple(stored.get("topics", ())),
-        tuple(stored.get("ids", ())),
-        tuple(stored.get("places", ())),
-    )

@@ -131,6 +131,11 @@ class Stream:
         self._keep(page.segments)
         return page.segments, page.first
 
+    def few(self, first: int, most: int) -> list[Segment]:
+        """The segments from the one with this message on, if they are in memory and have so few messages."""
+        segments = self._recent.read(first, MOST_BYTES)
+        return segments if segments and segments[-1].next - segments[0].first <= most else []
+
     def end(self) -> int:
         """The number of the next message that will be published; asks MongoDB."""
         return self.store.tail().next

@@ -57,6 +57,11 @@ class FanOut:
         held = sum(subscriber.lane.backlog for subscriber in self._subscriptions.subscribers)
         return held + len(self._under_way)
 
+    @property
+    def is_quick(self) -> bool:
+        """Whether :meth:`pass_on` sends at once, in this turn."""
+        return not self._under_way and len(self._subscriptions.subscribers) <= _FEW
+
     def describe(self) -> list[dict[str, Any]]:
         """The subscribers: ``{peer, topics, held, lost}``; of many those that have lost most."""
         worst = sorted(self._subscriptions.subscribers, key=lambda each: each.lost, reverse=True)
@@ -64,7 +69,7 @@ class FanOut:
 
     def pass_on(self, messages: list[bytes], wait: Callable[[], None], go_on: Callable[[], None]) -> None:
         """Send them to all who want some; ``wait`` and ``go_on`` are called if that takes several turns."""
-        if not self._under_way and len(self._subscriptions.subscribers) <= _FEW:
+        if self.is_quick:
             for subscriber, wanted in self._subscriptions.choose(messages):
                 self.send(subscriber, wanted)
             return
