@@ -1,34 +1,18 @@
 """NATS JetStream: file storage, work queue, explicit acknowledgement. It confirms before its fsync."""
 
-import asyncio
 import contextlib
 import os
-from collections.abc import Awaitable, Callable
 
 import nats
 from nats.js import JetStreamContext
-from nats.js.api import AckPolicy, ConsumerConfig, RetentionPolicy, StorageType, StreamConfig
-from nats.js.errors import NotFoundError
+from nats.js.api import AckPolicy, ConsumerConfig, RetentionPolicy, StreamConfig
+from nats_stream import connected, made_anew, publish_to
 from worker import BATCH, Run, main
 
 
-def connected(role: Callable[[Run, JetStreamContext], Awaitable[None]]) -> Callable[[Run], None]:
-    async def play(run: Run) -> None:
-        connection = await nats.connect(f"nats://127.0.0.1:{os.environ['PORT']}")
-        await role(run, connection.jetstream(publish_async_max_pending=100_000))
-        await connection.flush()
-        await connection.close()
-
-    return lambda run: asyncio.run(play(run))
-
-
 async def reset(_run: Run, stream: JetStreamContext) -> None:
-    with contextlib.suppress(NotFoundError):
-        await stream.delete_stream("BENCH")
-    storage, retention = StorageType.FILE, RetentionPolicy.WORK_QUEUE
-    await stream.add_stream(
-        StreamConfig(name="BENCH", subjects=["bench"], storage=storage, retention=retention)
-    )
+    work_queue = StreamConfig(name="BENCH", subjects=["bench"], retention=RetentionPolicy.WORK_QUEUE)
+    await made_anew(stream, work_queue)
     explicit = ConsumerConfig(durable_name="workers", ack_policy=AckPolicy.EXPLICIT, max_ack_pending=20_000)
     await stream.add_consumer("BENCH", explicit)
 
@@ -37,12 +21,6 @@ async def push_one(run: Run, stream: JetStreamContext) -> None:
     run.go()
     for payload in run.payloads():
         await stream.publish("bench", payload)
-
-
-async def push(run: Run, stream: JetStreamContext) -> None:
-    run.go()
-    for batch in run.batches(BATCH):
-        await asyncio.gather(*[await stream.publish_async("bench", payload) for payload in batch])
 
 
 async def work(run: Run, stream: JetStreamContext) -> None:
@@ -59,4 +37,5 @@ async def work(run: Run, stream: JetStreamContext) -> None:
             fetched = BATCH if len(messages) == fetched and not os.environ.get("IDLE") else 1
 
 
+push = publish_to("bench")
 main(reset=connected(reset), push_one=connected(push_one), push=connected(push), work=connected(work))
