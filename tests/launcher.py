@@ -75,6 +75,9 @@ class BrokerProcess:
     ``resource.RLIMIT_*`` to a value (soft and hard).
     """
 
+    #: What Python is told to run.
+    program: Sequence[str] = ("-m", "sluicemq_broker")
+
     def __init__(
         self,
         mongodb_uri: str | None = None,
@@ -107,7 +110,7 @@ class BrokerProcess:
         """Start it without waiting."""
         (self.folder / "broker.toml").write_text(tomli_w.dumps(self.config))
         self._ready_file.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "sluicemq_broker", "--config", "broker.toml"]
+        command = [sys.executable, *self.program, "--config", "broker.toml"]
         command += ["--ready-file", str(self._ready_file), *self._args]
         limits = self._rlimits
         with self._log_file.open("ab") as log:

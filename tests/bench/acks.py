@@ -1,7 +1,8 @@
 """What it costs that a job is committed when its PULL worker has it: ``python tests/bench/acks.py``.
 
 `sluicemq bench --door pull` with ``ack`` received and auto in turn, A B A B, each with a broker of its own;
-printed are jobs/s, CPU, and the ratio of each round. Exit code 1 if the median ratio is under 0.9.
+printed are jobs/s, CPU, and the ratio of each round; it takes two to three minutes. The last line says
+whether the least median ratio is 0.9, as promised; exit code 1 if not.
 """
 
 from __future__ import annotations
@@ -19,15 +20,17 @@ LEAST = 0.9
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--jobs", type=int, default=50_000)
+    parser.add_argument("--jobs", type=int, default=40_000)
     parser.add_argument("--workers", type=int, nargs="*", default=[1, 4])
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=2)
     options = parser.parse_args()
     medians = [
         _compare(scenario, workers, options.jobs, options.rounds)
         for scenario in ("drain", "both")
         for workers in options.workers
     ]
+    verdict = "kept" if min(medians) >= LEAST else "MISSED"
+    print(f"verdict: {verdict}: received goes at {min(medians):.2f} of the rate of auto, promised {LEAST}")
     return int(min(medians) < LEAST)
 
 

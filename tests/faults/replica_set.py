@@ -53,6 +53,10 @@ class ReplicaSet:
         process.kill()
         process.wait(60)
 
+    def send_signal(self, port: int, number: int) -> None:
+        """Send a node a signal (SIGSTOP, SIGCONT, ...)."""
+        self._processes[port].send_signal(number)
+
     def wait_member(self, port: int) -> None:
         """Wait until a node that was launched again follows the primary, or is it."""
         wait_until(

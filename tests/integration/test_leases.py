@@ -17,7 +17,7 @@ from sluicemq.errors import Unavailable
 from sluicemq_broker.queue.owners import Owners
 from sluicemq_broker.runtime.timer import Timer
 from sluicemq_broker.store.connection import ServerClock, Unclear
-from sluicemq_broker.store.leases import LeaseStore
+from sluicemq_broker.store.leases import LeaseStore, Seen
 
 LEASE = 15.0
 BEAT = LEASE / 5
@@ -76,7 +76,7 @@ def beats(time: Time, *brokers: Owners, count: int = 1) -> None:
 
 def test_a_lease_is_live_from_its_first_moment_and_beginning_it_twice_is_harmless(leases: LeaseStore) -> None:
     leases.begin("a", "broker", LEASE, NOW)
-    leases.beat(["a"])
+    leases.beat(["a"], NOW)
     leases.begin("a", "broker", LEASE, NOW)
     assert leases.live() == {"a": (1, LEASE)}
 
@@ -87,7 +87,7 @@ def test_a_heartbeat_raises_the_counters_of_live_leases_only(leases: LeaseStore)
         leases.begin(owner, "broker", LEASE, NOW)
     leases.end("b", NOW)
     # When
-    live = leases.beat(["a", "b", "unknown"])
+    live = leases.beat(["a", "b", "unknown"], NOW)
     # Then
     assert live == 1
     assert leases.live() == {"a": (1, LEASE), "c": (0, LEASE)}
@@ -103,12 +103,13 @@ def test_a_lease_is_ended_once(leases: LeaseStore) -> None:
 def test_a_lease_is_ended_only_if_its_counter_stands_where_it_was_seen(leases: LeaseStore) -> None:
     # Given
     leases.begin("a", "broker", LEASE, NOW)
-    leases.beat(["a"])
+    leases.beat(["a"], NOW)
     # When
     seen_before = leases.end("a", NOW, beat=0)
     seen_now = leases.end("a", NOW, beat=1)
     # Then
-    assert (seen_before, seen_now) == (False, True)
+    assert seen_before is None
+    assert seen_now == Seen("broker", NOW, NOW, NOW)
     assert leases.live() == {}
 
 
@@ -151,9 +152,9 @@ def test_jobs_are_handed_out_for_two_thirds_of_a_lease_since_the_heartbeat_was_s
     broker = a_broker(leases)
     beat = leases.beat
 
-    def slow(owners: list[str]) -> int:
+    def slow(owners: list[str], now: float) -> int:
         time.passes(9.0)  # the answer takes so long; the lease may have been raised at once
-        return beat(owners)
+        return beat(owners, now)
 
     monkeypatch.setattr(leases, "beat", slow)
     # When
@@ -187,8 +188,8 @@ def test_one_reply_that_is_held_costs_no_certainty_and_no_lease(
     broker, beat, sure = a_broker(leases), leases.beat, list[bool]()
     beats(time, broker)
 
-    def held_once(owners: list[str]) -> int:
-        answer = beat(owners)
+    def held_once(owners: list[str], now: float) -> int:
+        answer = beat(owners, now)
         if not sure:
             time.passes(LEASE / 5)
             sure.append(broker.sure)
@@ -351,7 +352,7 @@ def test_a_heartbeat_that_takes_long_holds_up_no_work(
 ) -> None:
     # Given
     broker, held = a_broker(leases), Held()
-    monkeypatch.setattr(leases, "beat", lambda owners: held() or len(owners))
+    monkeypatch.setattr(leases, "beat", lambda owners, _now: held() or len(owners))
     beating = gevent.spawn(broker.beat)
     go_on()
     # When
@@ -368,7 +369,7 @@ def test_a_heartbeat_under_way_at_the_end_leaves_no_lease_behind(
 ) -> None:
     # Given
     broker, held, beat = a_broker(leases), Held(), leases.beat
-    monkeypatch.setattr(leases, "beat", lambda owners: held() or beat(owners))
+    monkeypatch.setattr(leases, "beat", lambda owners, now: held() or beat(owners, now))
     beating = gevent.spawn(broker.beat)
     go_on()
     # When
@@ -484,9 +485,9 @@ def test_a_heartbeat_between_the_look_and_the_sentence_saves_a_broker(
     watcher, other = a_broker(leases, "watcher"), a_broker(leases, "other")
     end = leases.end
 
-    def just_in_time(owner: str, now: float, *, beat: int | None = None) -> bool:
-        leases.beat([owner])
-        return end(owner, now, beat=beat)
+    def just_in_time(owner: str, now: float, *, beat: int | None, silent: bool) -> Seen | None:
+        leases.beat([owner], now)
+        return end(owner, now, beat=beat, silent=silent)
 
     monkeypatch.setattr(leases, "end", just_in_time)
     # When

@@ -24,7 +24,7 @@ class Made:
 
     def __call__(self) -> Snapshot:
         self.count += 1
-        return Snapshot([], {"number": self.count})
+        return Snapshot([], {"number": self.count}, {})
 
 
 @pytest.fixture

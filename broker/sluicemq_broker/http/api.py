@@ -70,6 +70,9 @@ def routes(reader: Reader, snapshots: Snapshots, feed: Feed) -> dict[str, object
         f"{BASE}/series/{{subject}}/{{name}}": asking(
             lambda request, subject, name: reader.series(subject, name, request.get_param("span") or "hour")
         ),
+        f"{BASE}/incidents": asking(
+            lambda request: reader.incidents(request.get_param("span") or "day", request.get_param("queue"))
+        ),
         f"{BASE}/recent": asking(lambda request: reader.recent(names(request.get_param("queue")))),
     }
 

@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 
 import falcon
 import gevent
+from gevent.lock import BoundedSemaphore
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -23,10 +24,10 @@ from prometheus_client.core import (
 from prometheus_client.core import (
     Metric as Family,
 )
-from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from sluicemq_broker import __version__
+from sluicemq_broker.http.exposition import Form, form_for, written
 from sluicemq_broker.runtime import BOUNDS, Count, Gauge, Histogram, Timing
 from sluicemq_broker.store import COUNTED_STATES
 from sluicemq_devices.hub import DeviceCount, Metric, Mishap
@@ -35,8 +36,11 @@ from sluicemq_devices.hub import DeviceCount, Metric, Mishap
 MOST_QUEUES: Final = 1000
 #: What is counted for the others.
 OTHERS: Final = "*"
-#: One answer for all who ask within so many seconds.
+#: One answer for all who ask within so many seconds; more where it would take more than this share of the
+#: time, as with many queues, and at most.
 _SHARED: Final = 0.5
+_SHARE: Final = 0.005
+_SLOWEST: Final = 6.0
 _MOMENT: Final = 1e-9
 #: Samples that are written down in one turn of the hub, about: some milliseconds.
 _TURN: Final = 500
@@ -80,17 +84,24 @@ class Metrics:
         self._registry.register(_Collector(figures))
         ProcessCollector(registry=self._registry)
         self._now = now
-        self._latest: dict[str, tuple[float, bytes]] = {}
+        self._latest: dict[Form, tuple[float, bytes]] = {}  # until when it is good enough
+        self._turn = BoundedSemaphore()
 
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
         """The figures, in OpenMetrics' form for whoever accepts it, else in the older one."""
-        encode, content_type = choose_encoder(request.get_header("Accept") or "")
-        made, text = self._latest.get(content_type, (float("-inf"), b""))
-        if self._now() - made >= _SHARED:
-            text = encode(self._registry)
-            self._latest = {content_type: (self._now(), text)}
-        response.content_type = content_type
-        response.data = text
+        form = form_for(request.get_header("Accept") or "")
+        response.content_type = form.content_type
+        with self._turn:  # two who ask at once have one answer
+            response.data = self._text(form)
+
+    def _text(self, form: Form) -> bytes:
+        until, text = self._latest.get(form, (float("-inf"), b""))
+        if self._now() >= until:
+            began = time.thread_time()
+            text = written(self._registry.collect(), form)
+            cost = time.thread_time() - began
+            self._latest[form] = self._now() + max(_SHARED, min(_SLOWEST, cost / _SHARE)), text
+        return text
 
 
 def name_of(figure: Metric) -> str:

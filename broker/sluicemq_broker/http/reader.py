@@ -11,7 +11,7 @@ from sluicemq_broker.doors import Admin, Device, StreamSide
 from sluicemq_broker.http.health import Health
 from sluicemq_broker.http.job_pages import JobPages
 from sluicemq_broker.http.snapshots import Snapshot
-from sluicemq_broker.queue import Census, Context, History, Queues, Series
+from sluicemq_broker.queue import Census, Context, History, Incidents, Queues, Series
 from sluicemq_broker.runtime import Counters, Gauge, Histogram, Timing, Turns
 from sluicemq_broker.store import StoreState
 from sluicemq_broker.streams import Lags
@@ -36,6 +36,7 @@ class Reader:
         routes: Sequence[RouteSettings],
         context: Context,
         history: History,
+        incidents: Incidents,
     ) -> None:
         self.queue = admin.queue
         self.show = admin.show
@@ -45,6 +46,8 @@ class Reader:
         self.tasks = admin.tasks
         self.task = admin.task
         self.history = admin.history
+        self.incidents = incidents.read
+        self._dying = incidents.dying
         self._admin = admin
         self._queues = queues
         self._census = census
@@ -73,10 +76,11 @@ class Reader:
                 "problems": problems,
                 "actions": actions,
             },
+            self._dying(),
         )
 
     def brokers(self) -> list[dict[str, Any]]:
-        """The brokers on its database, this one included, and since when each is there."""
+        """The brokers on its database, this one included, and those of the last day that fell silent."""
         return self._owners.brokers()
 
     def series(self, kind: str, name: str, span: str) -> dict[str, Any]:
@@ -129,8 +133,12 @@ class Reader:
 
     def timings(self) -> dict[Timing, dict[str, Histogram]]:
         """Durations by what splits them."""
-        whole = {timing: {"": histogram} for timing, histogram in self._counters.timings.items()}
-        return {**whole, Timing.STATEMENT: dict(self._counters.statements)}
+        found = {timing: {"": histogram} for timing, histogram in self._counters.timings.items()}
+        found[Timing.STATEMENT] = dict(self._counters.statements)
+        for queue, histograms in self._counters.timings_by_queue.items():
+            for timing, histogram in histograms.items():
+                found.setdefault(timing, {})[queue] = histogram
+        return found
 
     def gauges(self) -> dict[str, float]:
         """How the broker stands."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from sluicemq.errors import BadFrames
@@ -16,6 +16,7 @@ from sluicemq_broker.store import COUNTED_STATES
 MOST_ROWS: Final = 200
 #: Queues that somebody should look at, in one answer; and the seconds for which a job may wait before that.
 _MOST_TOLD: Final = 8
+_MOST_DYING: Final = 100
 _LONG: Final = 60.0
 #: Seconds for which a snapshot is good enough for whoever asks once.
 FRESH: Final = 1.0
@@ -60,11 +61,20 @@ class View(NamedTuple):
 
 
 class Snapshot:
-    """``rows``: all queues, as they are known; ``about``: the broker, its health and its counters."""
+    """``rows``: all queues, as they are known; ``about``: the broker, its health and its counters.
 
-    def __init__(self, rows: list[dict[str, Any]], about: dict[str, Any]) -> None:
+    ``dying``: queues whose jobs become dead letters in these minutes, and how many have.
+    """
+
+    def __init__(self, rows: list[dict[str, Any]], about: dict[str, Any], dying: Mapping[str, int]) -> None:
         self._rows = rows
-        self._about = {**about, "totals": _totals(rows), "attention": _attention(rows)}
+        most = sorted(dying, key=lambda name: -dying[name])[:_MOST_DYING]
+        self._about = {
+            **about,
+            "totals": _totals(rows),
+            "attention": _attention(rows, dying),
+            "dying": {name: dying[name] for name in most},
+        }
         self._texts: dict[View, str] = {}
 
     def page(self, view: View) -> dict[str, Any]:
@@ -111,10 +121,11 @@ class Snapshots:
         return self._latest
 
 
-def _attention(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Queues that are paused, or whose jobs wait: those with the longest wait first."""
-    found = [row for row in rows if row["paused"] or _waits(row) > _LONG]
-    return sorted(found, key=_waits, reverse=True)[:_MOST_TOLD]
+def _attention(rows: list[dict[str, Any]], dying: Mapping[str, int]) -> list[dict[str, Any]]:
+    """Queues whose jobs die, that are paused, or whose jobs wait: those with the longest wait first."""
+    found = [row for row in rows if row["name"] in dying or row["paused"] or _waits(row) > _LONG]
+    found.sort(key=lambda row: (row["name"] in dying, _waits(row)), reverse=True)
+    return found[:_MOST_TOLD]
 
 
 def _waits(row: dict[str, Any]) -> float:

@@ -203,6 +203,7 @@ class Doors:
             routes=self._config.routes,
             context=ground.context,
             history=jobs.history,
+            incidents=jobs.incidents,
         )
         secret = ground.settings.http_token
         token = None if secret is None else secret.text

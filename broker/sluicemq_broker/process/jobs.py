@@ -13,7 +13,7 @@ from sluicemq_broker.config import Config
 from sluicemq_broker.doors import JobMaker
 from sluicemq_broker.process.duties import Duties, Duty, poll
 from sluicemq_broker.process.foundation import Foundation
-from sluicemq_broker.queue import Census, History, OnDead, Queues, Schedules, Sweeper, Tasks
+from sluicemq_broker.queue import Census, History, Incidents, OnDead, Queues, Schedules, Sweeper, Tasks
 from sluicemq_broker.store import Inspector, LeaseStore, ScheduleStore
 
 #: Seconds between two looks for days that are over.
@@ -32,6 +32,7 @@ class Jobs:
         self.tasks = Tasks(self.queues, context, ground.database)
         self.census = Census(self.queues, context, trusted=lambda: ground.store.reachable)
         self.history = History(self.queues, self.census, context, ground.database, database, ground.host)
+        self.incidents = Incidents(self.queues, self.census, context, ground.database, database, ground.name)
         self.schedules = Schedules(ScheduleStore(ground.database(database)), self.queues, context, maker.make)
         self._on_dead = OnDead(self.queues, context)
         self._sweeper = Sweeper(self.queues, context, self.tasks.expire)
@@ -51,6 +52,7 @@ class Jobs:
         self.queues.discover()
         self.queues.follow_pauses()
         ground.begin_lease()
+        self._look_for_incidents()
         if alone:
             ground.owners.end_others()
         else:
@@ -79,6 +81,7 @@ class Jobs:
         if settings.history:
             yield Duty("history of every minute", settings.poll, self.history.tick)
             yield Duty("months and old minutes of the history", _ROLL_UP, self.history.roll_up)
+            yield Duty("what is out of the ordinary", settings.poll, self.incidents.tick)
 
     def tick(self) -> None:
         """One turn of every queue; one that fails costs the others nothing."""
@@ -125,6 +128,19 @@ class Jobs:
         if self._ground.settings.history:
             with suppress(SluiceError):
                 self.history.close()
+            with suppress(SluiceError):
+                self.incidents.close()
+
+    def _look_for_incidents(self) -> None:
+        if self._ground.settings.history:
+            self.incidents.prepare()
+            self._ground.store.returned = self.incidents.store_returned
+            self._ground.owners.found_dead = self.incidents.found_dead
+
+    def lease_lost(self, owner: str) -> None:
+        """Another broker has declared us dead, under this id: drop what was held."""
+        self.queues.drop_owner(owner)
+        self.incidents.lease_lost()
 
     def _beat(self) -> None:
         owners = self._ground.owners

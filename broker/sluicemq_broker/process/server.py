@@ -107,7 +107,7 @@ class Server:
 
     def _drop(self, owner: str) -> None:
         """Another broker has declared us dead, under this id."""
-        self._jobs.queues.drop_owner(owner)
+        self._jobs.lease_lost(owner)
 
     def _read_until_quiet(self, seconds: float) -> None:
         """Closing the doors first would lose what lies in socket buffers."""

@@ -3,6 +3,7 @@
 from sluicemq_broker.queue.census import Census
 from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.history import History
+from sluicemq_broker.queue.incidents import Incidents
 from sluicemq_broker.queue.intake import Push
 from sluicemq_broker.queue.memory import Memory
 from sluicemq_broker.queue.on_dead import OnDead
@@ -26,6 +27,7 @@ __all__ = [
     "Delivery",
     "Discard",
     "History",
+    "Incidents",
     "Memory",
     "OnDead",
     "Onward",

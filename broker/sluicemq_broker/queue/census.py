@@ -107,6 +107,15 @@ class Census:
             if (tally := self._tallies.get(queue.name))
         }
 
+    def waiting(self, queue: Queue) -> tuple[int, float]:
+        """How many of its jobs are ready, and how long the oldest had waited when they were counted."""
+        tally = self._tallies.get(queue.name)
+        if tally is None or tally.oldest is None:
+            return 0, 0.0
+        ready = self._carried_on(tally, queue)[0][State.READY]
+        waited = self._age(tally.oldest) - (self._timer.now() - tally.at)
+        return (ready, max(0.0, waited)) if ready else (0, 0.0)
+
     def recount(self, queue: Queue) -> None:
         """Its jobs were changed by an order: what was counted holds no more."""
         self._tallies.pop(queue.name, None)

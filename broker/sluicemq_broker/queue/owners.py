@@ -22,7 +22,7 @@ from gevent.lock import RLock
 
 from sluicemq.errors import Unavailable
 from sluicemq_broker.runtime import Timer
-from sluicemq_broker.store import LeaseStore, ServerClock
+from sluicemq_broker.store import LeaseStore, Seen, ServerClock
 
 log = logging.getLogger("broker.owners")
 
@@ -45,13 +45,18 @@ def _ignore(_owner: str) -> None:
     """Nobody holds anything."""
 
 
+def _tell_nobody(_broker: Seen) -> None:
+    """Nobody wants to know."""
+
+
 class Owners:
     """The owner id of this broker, and its view of the others.
 
     ``lost`` is called with an id of ours that another broker has declared dead: everything held
-    under it must be dropped, since its jobs go to others. ``new_id`` makes an id that no other broker
-    has. ``leases`` are those of the broker's own database, ``elsewhere`` by name those of the others in
-    which queues lie: an id has a lease in each, and is lost if it is lost in one.
+    under it must be dropped, since its jobs go to others. :attr:`found_dead` is called with each other
+    broker whose lease this one has ended. ``new_id`` makes an id that no other broker has. ``leases`` are
+    those of the broker's own database, ``elsewhere`` by name those of the others in which queues lie: an id
+    has a lease in each, and is lost if it is lost in one.
     """
 
     def __init__(
@@ -71,6 +76,7 @@ class Owners:
         self._clock = clock
         self.name = name
         self.lease = lease
+        self.found_dead: Callable[[Seen], None] = _tell_nobody
         self._lost = lost
         self._now = timer.now
         self._new_id = new_id
@@ -99,9 +105,20 @@ class Owners:
         return self._now() - self._confirmed < self.lease * 2 / 3
 
     def brokers(self) -> list[dict[str, Any]]:
-        """The brokers that have a live lease: ``[{name, since, here}]``, the eldest first."""
-        found = sorted(self._leases.brokers().items(), key=lambda each: each[1])
-        return [{"name": name, "since": since, "here": name == self.name} for name, since in found]
+        """The brokers with a live lease, and those of the last day that fell silent, the eldest first.
+
+        ``[{name, since, seen, ended, here}]``: when it was seen last, and when it was declared dead, or None.
+        """
+        return [
+            {
+                "name": each.name,
+                "since": each.since,
+                "seen": each.seen,
+                "ended": each.ended,
+                "here": each.name == self.name and each.ended is None,
+            }
+            for each in self._leases.brokers()
+        ]
 
     def mine(self) -> list[str]:
         """The id whose lease we keep, if there is one."""
@@ -150,7 +167,10 @@ class Owners:
         """Mark every other lease dead: for a broker whose store is its own alone. Returns how many."""
         strangers = {owner for store in self._stores() for owner in store.live() if owner not in self.mine()}
         for owner in strangers:
-            self._end_everywhere(owner)
+            for dead in self._end_everywhere(owner, silent=True):
+                if dead:
+                    self.found_dead(dead)
+                    break
         return len(strangers)
 
     def shares(self, database: str) -> bool:
@@ -198,8 +218,8 @@ class Owners:
             raise failed[0]
         return results
 
-    def _end_everywhere(self, owner: str) -> None:
-        self._everywhere(lambda store: store.end(owner, self._clock.now()))
+    def _end_everywhere(self, owner: str, *, silent: bool = False) -> list[Seen | None]:
+        return self._everywhere(lambda store: store.end(owner, self._clock.now(), silent=silent))
 
     def _raise(self, mine: list[str]) -> tuple[float, int]:
         """Raise our counters in all databases: when that was first sent, and how many are live in each."""
@@ -211,7 +231,7 @@ class Owners:
         for left in reversed(range(_TRIES)):
             sent = self._now()
             try:
-                return sent, store.beat(mine)
+                return sent, store.beat(mine, self._clock.now())
             except Unavailable:
                 if not left:
                     raise
@@ -252,9 +272,15 @@ class Owners:
                 self._risen.add(owner)
             if seen is None or seen[0] != beat:
                 self._seen[store, owner] = (beat, self._reached)
-            elif self._reached - seen[1] >= lease and store.end(owner, self._clock.now(), beat=beat):
-                log.warning("broker with owner %s has been silent for %.1f s: declared dead", owner, lease)
+            elif self._reached - seen[1] >= lease:
+                self._declare_dead(store, owner, beat, lease)
         # One that was killed before we came leaves a lease, and nobody to share the work with.
         self._risen &= {owner for _, owner in others}
         self._shared = {store for store, _ in others}
         self.others = len(self._risen)
+
+    def _declare_dead(self, store: LeaseStore, owner: str, beat: int, lease: float) -> None:
+        dead = store.end(owner, self._clock.now(), beat=beat, silent=True)
+        if dead:
+            log.warning("%s (owner %s) has been silent for %.1f s: declared dead", dead.name, owner, lease)
+            self.found_dead(dead)

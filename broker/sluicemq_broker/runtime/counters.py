@@ -18,6 +18,11 @@ _STEPS: Final = 12
 _RATED: Final = (Count.PUSHED, Count.DELIVERED, Count.COMMITTED)
 
 #: Of which durations a queue has the sum.
+#: Queues whose jobs have histograms of their own: each has 60 lines in a scrape.
+MOST_TIMED: Final = 50
+#: What all others have together.
+OTHERS: Final = "*"
+_OF_JOBS: Final = (Timing.TIME_IN_QUEUE, Timing.TIME_AT_WORKER, Timing.PUSH_CONFIRMATION)
 _SUMMED: Final = {Timing.TIME_IN_QUEUE: Count.WAITED, Timing.TIME_AT_WORKER: Count.WORKED}
 
 log = logging.getLogger("broker")
@@ -29,13 +34,24 @@ class Counters(Notices):
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         super().__init__(log, now)
         self.timings: dict[Timing, Histogram] = {each: Histogram() for each in Timing if not each.labels}
+        #: By queue: of the first :data:`MOST_TIMED` that took any time, and of all others together.
+        self.timings_by_queue: dict[str, dict[Timing, Histogram]] = {}
         #: By MongoDB's name of the command.
         self.statements: defaultdict[str, Histogram] = defaultdict(Histogram)
 
     def took(self, timing: Timing, durations: Sequence[float]) -> None:
         """So long took what has come together in one batch, in seconds."""
         if durations:
-            self.timings[timing].observe_all(durations)
+            histograms = self.timings_of(OTHERS) if timing in _OF_JOBS else self.timings
+            histograms[timing].observe_all(durations)
+
+    def timings_of(self, queue: str) -> dict[Timing, Histogram]:
+        """Where it is counted how long the jobs of this queue take; from its first job on the same."""
+        found = self.timings_by_queue.get(queue)
+        if found is None:
+            name = queue if len(self.timings_by_queue) < MOST_TIMED else OTHERS
+            found = self.timings_by_queue.setdefault(name, {each: Histogram() for each in _OF_JOBS})
+        return found
 
     def answered(self, command: str, seconds: float) -> None:
         """MongoDB has answered a command."""
@@ -68,6 +84,8 @@ class QueueCounters(PartCounters):
 
     def __init__(self, broker: Counters, now: float = 0.0, queue: str = "") -> None:
         super().__init__(broker, {"queue": queue} if queue else None)
+        self._queue = queue or OTHERS
+        self._timings: dict[Timing, Histogram] | None = None  # until something has taken any time
         self._marks: deque[tuple[float, tuple[int, ...]]] = deque([(now, self._rated())], maxlen=_STEPS + 1)
 
     def took(self, timing: Timing, durations: Sequence[float]) -> None:
@@ -75,7 +93,10 @@ class QueueCounters(PartCounters):
         known = (
             [each if each > 0 else 0.0 for each in durations] if min(durations, default=0) < 0 else durations
         )
-        self._broker.took(timing, known)
+        if known:
+            if self._timings is None:
+                self._timings = self._broker.timings_of(self._queue)
+            self._timings[timing].observe_all(known)
         if timing in _SUMMED:
             self.add(_SUMMED[timing], int(sum(known) * 1000))
 

@@ -196,9 +196,14 @@ class Count(Metric):
 class Timing(Metric):
     """How long something takes, as a histogram: in ``/metrics``."""
 
-    TIME_IN_QUEUE = "time_in_queue", "from a job's acceptance to its delivery, delays included", "s"
-    TIME_AT_WORKER = "time_at_worker", "from a job's delivery to the worker's verdict", "s"
-    PUSH_CONFIRMATION = "push_confirmation", "from a push, read whole, to its being durable", "s"
+    TIME_IN_QUEUE = (
+        "time_in_queue",
+        "from a job's acceptance to its delivery, with delays",
+        "s",
+        _BY_QUEUE,
+    )
+    TIME_AT_WORKER = "time_at_worker", "from a job's delivery to the worker's verdict", "s", _BY_QUEUE
+    PUSH_CONFIRMATION = "push_confirmation", "from a push, read whole, to its being durable", "s", _BY_QUEUE
     HUB_DELAY = "hub_delay", "by how much a timer of the hub comes late: so long do others wait, too", "s"
     STATEMENT = "statement", "from sending a statement to MongoDB to its answer", "s", ("command",)
 

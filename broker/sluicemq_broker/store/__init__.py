@@ -27,6 +27,7 @@ from sluicemq_broker.store.documents import QueueDefaults, date, seconds, stored
 from sluicemq_broker.store.forwards import Forward, forward
 from sluicemq_broker.store.groups import Promoted
 from sluicemq_broker.store.history import Counted, HistoryStore, Subject, day_of
+from sluicemq_broker.store.incidents import Incident, IncidentStore
 from sluicemq_broker.store.inserts import Pushed
 from sluicemq_broker.store.inspect import (
     COUNTED_EXACTLY,
@@ -35,7 +36,7 @@ from sluicemq_broker.store.inspect import (
     Inspector,
     collection,
 )
-from sluicemq_broker.store.leases import LeaseStore
+from sluicemq_broker.store.leases import LeaseStore, Seen
 from sluicemq_broker.store.letters import DeadLetters
 from sluicemq_broker.store.limits import LimitStore
 from sluicemq_broker.store.listing import JobPage, Listing
@@ -79,6 +80,8 @@ __all__ = [
     "Head",
     "HistoryStore",
     "Holder",
+    "Incident",
+    "IncidentStore",
     "Inspector",
     "JobPage",
     "LeaseStore",
@@ -100,6 +103,7 @@ __all__ = [
     "RouteStore",
     "Schedule",
     "ScheduleStore",
+    "Seen",
     "Segment",
     "ServerClock",
     "StoreState",

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from datetime import timedelta
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final, NamedTuple
 
-from pymongo import IndexModel
+from pymongo import IndexModel, ReturnDocument
 from pymongo.errors import OperationFailure
 from pymongo.read_concern import ReadConcern
 
@@ -31,6 +31,15 @@ _NOT_LINEARIZABLE: Final = (
 )
 #: Milliseconds in which a primary must have made sure that it is still one.
 _SURE_WITHIN: Final = 5000
+
+
+class Seen(NamedTuple):
+    """A broker by its name, since when it is there, when it was seen last; ``ended``: it fell silent then."""
+
+    name: str
+    since: float
+    seen: float
+    ended: float | None
 
 
 class _Lease(StrEnum):
@@ -53,15 +62,17 @@ class LeaseStore:
 
     def begin(self, owner: str, name: str, lease: float, now: float) -> None:
         """Write the lease of a new owner id; repeating it after a lost reply is harmless."""
-        born = {"state": _Lease.LIVE, "beat": 0, "lease": lease, "name": name, "started_at": date(now)}
+        born = {"state": _Lease.LIVE, "beat": 0, "lease": lease, "name": name}
+        born |= {"started_at": date(now), "seen_at": date(now)}
         with translated():
             self._leases.update_one({"_id": owner}, {"$setOnInsert": born}, upsert=True)
 
-    def beat(self, owners: list[str]) -> int:
+    def beat(self, owners: list[str], now: float) -> int:
         """Raise the counters of these leases that are not dead; returns how many there were."""
         with translated():
             live = {"_id": {"$in": owners}, "state": _Lease.LIVE}
-            return self._leases.update_many(live, {"$inc": {"beat": 1}}).matched_count
+            beat = {"$inc": {"beat": 1}, "$set": {"seen_at": date(now)}}
+            return self._leases.update_many(live, beat).matched_count
 
     def live(self) -> dict[str, tuple[int, float]]:
         """The counter of every live lease, and how many seconds it may stand still."""
@@ -69,11 +80,11 @@ class LeaseStore:
             found = self._leases.find({"state": _Lease.LIVE}, {"beat": 1, "lease": 1})
             return {each["_id"]: (each["beat"], each["lease"]) for each in found}
 
-    def brokers(self) -> dict[str, float]:
-        """Brokers with a live lease by their names, and since when each is there, in Unix seconds."""
+    def brokers(self) -> list[Seen]:
+        """Brokers with a live lease, and those of the last day that fell silent; the eldest first."""
+        these = {"$or": [{"state": _Lease.LIVE}, {"silent": True}]}
         with translated():
-            found = self._leases.find({"state": _Lease.LIVE}, {"name": 1, "started_at": 1})
-            return {each["name"]: seconds(each["started_at"]) for each in found.sort("started_at", -1)}
+            return [_seen(each) for each in self._leases.find(these).sort("started_at", 1)]
 
     def is_live(self, owner: str) -> bool:
         """True if this lease is live for certain: never what a former primary still believes.
@@ -91,12 +102,23 @@ class LeaseStore:
                 found = self._leases.find_one({"_id": owner}, {"state": 1})
         return found is not None and found["state"] == _Lease.LIVE
 
-    def end(self, owner: str, now: float, *, beat: int | None = None) -> bool:
-        """Mark a lease dead; with ``beat`` only if its counter still stands there.
+    def end(self, owner: str, now: float, *, beat: int | None = None, silent: bool = False) -> Seen | None:
+        """Mark a lease dead; with ``beat`` only if its counter still stands there. Whose it was, or None.
 
-        From then on no heartbeat matches it. Returns whether this call did it.
+        From then on no heartbeat matches it. ``silent``: its broker did not stop, but was heard no more. None
+        means that it was not this call that did it.
         """
         lease = {"_id": owner, "state": _Lease.LIVE} | ({} if beat is None else {"beat": beat})
+        ended = {"state": _Lease.DEAD, "ended_at": date(now)} | ({"silent": True} if silent else {})
         with translated():
-            ended = self._leases.update_one(lease, {"$set": {"state": _Lease.DEAD, "ended_at": date(now)}})
-        return ended.modified_count == 1
+            found = self._leases.find_one_and_update(
+                lease, {"$set": ended}, return_document=ReturnDocument.AFTER
+            )
+        return None if found is None else _seen(found)
+
+
+def _seen(lease: dict[str, Any]) -> Seen:
+    since = seconds(lease["started_at"])
+    seen = seconds(lease["seen_at"]) if "seen_at" in lease else since  # an older version's has none
+    ended = seconds(lease["ended_at"]) if lease["state"] == _Lease.DEAD else None
+    return Seen(lease["name"], since, seen, ended)

@@ -26,6 +26,8 @@ class StoreState:
         self._now = now
         self._asked: float | None = None  # since when an answer is awaited
         self._failed = ""
+        #: Told when it answers again after a silence that was longer than a moment, of so many seconds.
+        self.returned: Callable[[float], None] = _ignore
 
     @property
     def silent(self) -> float:
@@ -55,4 +57,11 @@ class StoreState:
         except Unavailable as error:
             self._failed = str(error)
         else:
+            silent, lost = self.silent, not self.reachable
             self._asked, self._failed = None, ""
+            if lost:
+                self.returned(silent)
+
+
+def _ignore(_seconds: float) -> None:
+    """Nobody wants to know."""

@@ -72,6 +72,8 @@ function health(snapshot) {
   if (!snapshot) return ["bad", heard ? `no answer since ${new Date(heard).toLocaleTimeString()}` : "the broker does not answer"];
   const problem = Object.entries(snapshot.problems)[0];
   if (problem) return ["bad", `${problem[0]}: ${problem[1]}`];
+  const dying = Object.keys(snapshot.dying);
+  if (dying.length) return ["warn", `jobs die in ${dying.length === 1 ? dying[0] : `${dying.length} queues`}`];
   const { paused, oldest_ready_age: oldest } = snapshot.totals;
   if (paused) return ["warn", `${paused} ${paused === 1 ? "queue is" : "queues are"} paused`];
   if (oldest > 300) return ["warn", `a job waits for ${span(oldest)}`];

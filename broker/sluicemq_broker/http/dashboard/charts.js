@@ -3,6 +3,7 @@
 import { get, enc } from "./api.js";
 import { card, choice, fill, h } from "./dom.js";
 import { count, rate, span, time } from "./format.js";
+import { incidentList, marks } from "./incidents.js";
 
 const SPANS = [["hour", "1 h"], ["day", "24 h"], ["month", "30 d"]];
 const AGAIN = { hour: 20000, day: 60000, month: 300000 };
@@ -26,12 +27,17 @@ const failed = ({ curves }, at) => curves.rolled_back[at] + curves.rejected[at];
 const mean = (milliseconds, jobs) => (jobs ? milliseconds / 1000 / jobs : null);
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-/** A card with the charts of one subject ("queue" or "broker" and its name); close() ends it. */
+/**
+ * A card with the charts of one subject ("queue" or "broker" and its name), and one with what happened in the
+ * time that they show; close() ends both.
+ */
 export function charts(subject, name) {
   let chosen = sessionStorage.getItem("sluicemq-span") || "hour";
   let timer = null;
   let closed = false;
   let latest = null;
+  let incidents = [];
+  const happened = incidentList((queue) => `#/queues/${enc(queue)}`);
   const places = CHARTS.map(({ title }) => {
     const plot = h("div", { class: "plot", role: "img" });
     return { plot, element: h("div", { class: "chart" }, h("h3", {}, title), plot), chart: null };
@@ -43,7 +49,14 @@ export function charts(subject, name) {
   async function load() {
     clearTimeout(timer);
     try {
-      latest = await get(`/series/${subject}/${enc(name)}`, { span: chosen });
+      const [series, found] = await Promise.all([
+        get(`/series/${subject}/${enc(name)}`, { span: chosen }),
+        get("/incidents", { span: chosen, queue: subject === "queue" ? name : null }),
+      ]);
+      latest = series;
+      // Numbered as they came, so that a number stays what it is while more happens.
+      incidents = found.incidents.map((each, at) => ({ ...each, number: found.incidents.length - at }));
+      if (!closed) happened.update(incidents);
       if (!closed) { trouble.textContent = ""; draw(); }
     } catch (error) { if (!closed) trouble.textContent = `no history: ${error.message}`; }
     if (!closed) timer = setTimeout(load, AGAIN[chosen]);
@@ -51,7 +64,7 @@ export function charts(subject, name) {
 
   function draw() {
     if (!latest) return;
-    places.forEach((place, at) => drawOne(place, CHARTS[at], latest));
+    places.forEach((place, at) => drawOne(place, CHARTS[at], latest, incidents));
   }
 
   const sizes = new ResizeObserver(() => places.forEach(({ chart, plot }) => {
@@ -61,10 +74,10 @@ export function charts(subject, name) {
   const dark = matchMedia("(prefers-color-scheme: dark)");
   dark.addEventListener("change", draw);
   load();
-  return { element, close() { closed = true; clearTimeout(timer); sizes.disconnect(); dark.removeEventListener("change", draw); places.forEach(({ chart }) => chart?.destroy()); } };
+  return { element, happened: happened.element, close() { closed = true; clearTimeout(timer); sizes.disconnect(); dark.removeEventListener("change", draw); places.forEach(({ chart }) => chart?.destroy()); } };
 }
 
-function drawOne(place, { title, form, curves }, series) {
+function drawOne(place, { title, form, curves }, series, incidents) {
   const steps = series.curves.pushed.length - 1; // the last one is not over yet
   const times = Array.from({ length: steps }, (_, at) => series.since + at * series.step);
   const values = curves.map((curve) => times.map((_, at) => curve.of(series, at)));
@@ -77,7 +90,7 @@ function drawOne(place, { title, form, curves }, series) {
   }));
   const axis = { stroke: colour("--soft"), font: "11.5px system-ui, sans-serif", grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false } };
   place.chart = new uPlot({
-    width: place.plot.clientWidth || 320, height: 150, padding: [8, 8, 0, 0], cursor: { y: false, sync: { key: "history" } },
+    width: place.plot.clientWidth || 320, height: 150, padding: [8, 8, 0, 0], cursor: { y: false, sync: { key: "history" } }, plugins: [marks(incidents, colour)],
     scales: { y: { range: (_, __, most) => [0, most > 0 ? most * 1.1 : 1] } },
     series: [{ value: (_, at) => (at ? moment(at) : "–"), label: "at" }, ...lines],
     axes: [{ ...axis, space: 64, size: 28, values: (_, all) => all.map((at) => (series.step < 3600 ? moment(at).slice(11) : moment(at).slice(5, 10))) }, { ...axis, size: 52, values: (_, all) => all.map((each) => form(each)) }],

@@ -18,17 +18,18 @@ export function overview() {
   const busiest = table("The busiest queues", queueColumns({ sparks: false }), { empty: "no queues yet: the first push makes one" });
   const brokers = table("Brokers", [
     { title: "Broker", kind: "name", cell: (row) => (row.here ? { text: `${row.name} (this one)` } : row.name) },
-    { title: "There since", cell: (row) => time(row.since) },
-  ]);
+    { title: "There since", more: true, cell: (row) => time(row.since) },
+    { title: "Is", kind: "grow", cell: (row) => stands(row) },
+  ], { key: (row) => `${row.name} ${row.since}` });
   const attention = table("Queues to look at", [
     { title: "Queue", kind: "name", cell: (row) => h("a", { href: address(row.name) }, row.name) },
     { title: "Why", kind: "grow", cell: why },
     { title: "Ready", num: true, cell: (row) => count(row.ready) },
-  ], { empty: "None: no queue is paused, and no job has waited for a minute." });
+  ], { empty: "None: no queue is paused, no job has waited for a minute, none died of late." });
   const about = h("p", { class: "small" });
   const element = h("div", {},
     h("div", { class: "title" }, h("h1", {}, "Overview"), about),
-    notices, figures.element, drawn.element,
+    notices, figures.element, drawn.element, drawn.happened,
     h("div", { class: "columns" },
       card("Busiest queues", { acts: h("a", { href: "#/queues" }, "all queues"), bare: busiest.element }),
       h("div", {}, card("To look at", { bare: attention.element }), card("Brokers on this database", { bare: brokers.element }))));
@@ -41,8 +42,8 @@ export function overview() {
   }
   loadBrokers();
 
-  function update({ totals, queues, broker, problems, attention: found }) {
-    attention.update(found);
+  function update({ totals, queues, broker, problems, attention: found, dying }) {
+    attention.update(found.map((row) => ({ ...row, dying: dying[row.name] || 0 })));
     figures.update("in", rate(totals.rates.pushed), "/s", "in");
     figures.update("out", rate(totals.rates.committed), "/s", "out");
     figures.update("ready", count(totals.ready));
@@ -60,14 +61,21 @@ export function overview() {
   return { element, update, view: { sort: "in", limit: 8 }, close() { closed = true; clearTimeout(timer); drawn.close(); } };
 }
 
+/** Whether a broker is there; of one that is not, its last sign. */
+function stands({ ended, seen }) {
+  if (ended !== null) return { text: `dead: last sign at ${time(seen).slice(11)}, declared dead at ${time(ended).slice(11)}`, tone: "bad" };
+  return { text: "there" };
+}
+
 /** What is wrong with a queue, in words. */
 function why(row) {
   const words = [
+    row.dying ? `jobs die: ${count(row.dying)} of late` : "",
     row.paused.length ? `${row.paused.join(" and ")} paused` : "",
     row.ready && row.oldest_ready_age > 60 ? `a job waits for ${span(row.oldest_ready_age)}` : "",
     row.ready && !row.workers ? "no workers here" : "",
   ];
-  return { text: words.filter(Boolean).join("; "), tone: "warn" };
+  return { text: words.filter(Boolean).join("; "), tone: row.dying ? "bad" : "warn" };
 }
 
 function notice(list, totals, problems) {

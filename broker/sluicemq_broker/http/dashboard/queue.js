@@ -25,7 +25,7 @@ export function queue({ queue: name, asked }) {
   const states = choice("State", STATES.map((each) => [each, each]), state, (value) => { state = value; search.value = beginning = ""; list.first(); });
   const element = h("div", {},
     h("div", { class: "title" }, h("p", { class: "crumb" }, h("a", { href: "#/queues" }, "Queues")), h("h1", {}, name), badges, acts),
-    missing, figures.element, drawn.element,
+    missing, figures.element, drawn.element, drawn.happened,
     card("Jobs", { acts: [states, h("label", { for: "job-id", class: "hidden-words" }, "Find by id"), search], bare: list.element }),
     card("Workers at this broker", { bare: workers.element }));
   let typing = null;

@@ -1,0 +1,91 @@
+"""Families of figures as the text that Prometheus reads, in turns of the hub.
+
+prometheus_client writes a sample in 15 us, and all of a family at once: 13,000 samples of 1,000 queues took
+0.2 s, in which nobody else had a turn. Ours have neither timestamps nor exemplars nor odd names, so that a
+line is a name, labels and a number; what stands above them is written by prometheus_client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from typing import Final, NamedTuple
+
+import gevent
+from prometheus_client.core import Metric, Sample
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, choose_encoder, generate_latest
+from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST as OPEN_TYPE
+from prometheus_client.openmetrics.exposition import generate_latest as openmetrics
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
+
+#: Lines that are written in one turn of the hub: some two milliseconds.
+_TURN: Final = 1000
+_MOMENT: Final = 1e-9
+#: Whole numbers from here on have an exponent.
+_LARGE: Final = 1_000_000
+_ESCAPED: Final = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
+
+
+class Form(NamedTuple):
+    """A form of the text: its type, what writes a family in it, and what stands at its end."""
+
+    content_type: str
+    encode: Callable[[Collector], bytes]
+    end: bytes
+
+
+OPEN: Final = Form(OPEN_TYPE, openmetrics, b"# EOF\n")
+PLAIN: Final = Form(CONTENT_TYPE_PLAIN_0_0_4, generate_latest, b"")
+
+
+def form_for(accept: str) -> Form:
+    """OpenMetrics' form for whoever accepts it, else the older one."""
+    return OPEN if choose_encoder(accept)[1].startswith("application/openmetrics-text") else PLAIN
+
+
+def written(families: Iterable[Metric], form: Form) -> bytes:
+    """All of these."""
+    parts: list[str] = []
+    lines = 0
+    for family in families:
+        parts.append(_head(family.name, family.documentation, family.type, family.unit, form))
+        for some in _in_turns(family.samples):
+            parts.append("".join([_line(each) for each in some]))
+            lines += len(some)
+            if lines >= _TURN:
+                lines = 0
+                gevent.sleep(_MOMENT)
+    return "".join(parts).encode() + form.end
+
+
+def _in_turns(samples: list[Sample]) -> Iterator[list[Sample]]:
+    for first in range(0, len(samples), _TURN):
+        yield samples[first : first + _TURN]
+
+
+def _line(sample: Sample) -> str:
+    value = sample.value
+    number = f"{value}.0" if type(value) is int and -_LARGE < value < _LARGE else str(floatToGoString(value))  # type: ignore[no-untyped-call]
+    if not sample.labels:
+        return f"{sample.name} {number}\n"
+    labels = ",".join([f'{name}="{_escaped(text)}"' for name, text in sorted(sample.labels.items())])
+    return f"{sample.name}{{{labels}}} {number}\n"
+
+
+def _escaped(text: str) -> str:
+    return text.translate(_ESCAPED) if "\\" in text or '"' in text or "\n" in text else text
+
+
+@cache
+def _head(name: str, text: str, kind: str, unit: str, form: Form) -> str:
+    """What stands above a family's samples."""
+    return form.encode(_One(Metric(name, text, kind, unit))).removesuffix(form.end).decode()
+
+
+class _One(Collector):
+    def __init__(self, family: Metric) -> None:
+        self._family = family
+
+    def collect(self) -> Iterable[Metric]:
+        return [self._family]

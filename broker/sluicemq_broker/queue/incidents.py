@@ -1,0 +1,325 @@
+"""What has happened that somebody would like to hear of: when, to which queue, and how much.
+
+Every poll this broker looks at what it knows anyway: how many jobs each queue was given, how many died, how
+long they wait, whether MongoDB answers. What is out of the ordinary is an incident: it has a beginning, goes
+on while it is seen again, and is over when it was not for :data:`GAP`. Every :data:`FLUSH` seconds those
+that have changed are written; what several brokers have noticed is told as one.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from enum import StrEnum
+from typing import Any, Final
+
+from sluicemq.errors import BadFrames, SluiceError
+from sluicemq_broker.job import State
+from sluicemq_broker.queue.census import Census
+from sluicemq_broker.queue.context import Context
+from sluicemq_broker.queue.pushes import Pushes
+from sluicemq_broker.queue.queue import Queue
+from sluicemq_broker.queue.queues import Queues
+from sluicemq_broker.queue.series import SPANS
+from sluicemq_broker.runtime import Count
+from sluicemq_broker.store import DeadLetters, Documents, Incident, IncidentStore, Listing, Seen
+
+#: Seconds between two writes; and those after which what happens again is another incident.
+FLUSH: Final = 10.0
+GAP: Final = 600.0
+#: Seconds for which a job may wait before that is one.
+LONG: Final = 300.0
+#: Incidents that are read, and told, at once.
+_MOST_READ, MOST_TOLD = 1000, 100
+_REASON: Final = 200  # characters
+
+
+class Kind(StrEnum):
+    """What can happen: to a broker, to all queues, or to one."""
+
+    STARTED = "started"
+    STOPPED = "stopped"
+    DIED = "died"
+    LEASE_LOST = "lease_lost"
+    STORE_AWAY = "store_away"
+    RECLAIMED = "reclaimed"
+    LOST = "lost"
+    FLOOD = "flood"
+    BACKLOG = "backlog"
+    DEAD_LETTERS = "dead_letters"
+    REFUSED = "refused"
+    TIMED_OUT = "timed_out"
+    PAUSED = "paused"
+    RESUMED = "resumed"
+
+
+#: Counters of which each rise is an incident: of a queue, and of the broker.
+_OF_QUEUE: Final = {
+    Count.DEAD: Kind.DEAD_LETTERS,
+    Count.REFUSED: Kind.REFUSED,
+    Count.TIMED_OUT: Kind.TIMED_OUT,
+    Count.POPPED_LOST: Kind.LOST,
+}
+_OF_BROKER: Final = {Count.RECLAIMED: Kind.RECLAIMED, Count.JOBS_REFUSED: Kind.LOST}
+_LOOKED_AT: Final = (*_OF_QUEUE, Count.PUSHED, Count.COMMITTED)
+#: What happens to one broker, so that two of them are two incidents.
+_PERSONAL: Final = frozenset({Kind.STARTED, Kind.STOPPED, Kind.DIED, Kind.LEASE_LOST})
+#: Figures of several brokers that add up; of the others the highest is told, of texts the latest.
+_SUMMED: Final = frozenset({"count", "pushed", "committed"})
+
+_Key = tuple[Kind, str, str]
+
+
+class Incidents:
+    """``name`` is this broker's; ``own`` the database in which incidents lie."""
+
+    def __init__(
+        self,
+        queues: Queues,
+        census: Census,
+        context: Context,
+        database: Callable[[str], Documents],
+        own: str,
+        name: str,
+    ) -> None:
+        self._queues = queues
+        self._census = census
+        self._context = context
+        self._clock = context.clock
+        self._counters = context.counters
+        self._database = database
+        self._own = own
+        self._name = name
+        self._writer = secrets.token_hex(4)
+        self._known = {each: self._counters.values[each] for each in _OF_BROKER}
+        self._watched: dict[str, _Watched] = {}
+        self._open: dict[_Key, Incident] = {}
+        self._changed: dict[tuple[_Key, float], Incident] = {}  # not written yet
+        self._of_others: list[Incident] = []  # that go on, or did a moment ago
+        self._flushed = context.timer.now()
+
+    # ------------------------------------------------------------------ notice
+
+    def prepare(self) -> None:
+        """Make the indexes, and note that this broker is there."""
+        self._store.prepare()
+        self.note(Kind.STARTED)
+
+    def tick(self) -> None:
+        """Every poll: see what is out of the ordinary, and write when it is time."""
+        now = self._clock.now()
+        self._open = {key: each for key, each in self._open.items() if now - each.until < GAP}
+        self._look_at_broker()
+        self._watched = {queue.name: self._watch(queue) for queue in self._queues}
+        for each in self._watched.values():
+            each.look(now)
+        if self._context.timer.now() - self._flushed >= FLUSH:
+            self.flush()
+
+    def store_returned(self, seconds: float) -> None:
+        """MongoDB answers again, after so long."""
+        self.note(Kind.STORE_AWAY, since=self._clock.now() - seconds)
+
+    def lease_lost(self) -> None:
+        """Another broker has taken this one for dead."""
+        self.note(Kind.LEASE_LOST)
+
+    def found_dead(self, broker: Seen) -> None:
+        """Another broker is gone: since its last sign, as was found now."""
+        self.note(Kind.DIED, since=broker.seen, broker=broker.name)
+
+    def note(
+        self,
+        kind: Kind,
+        queue: str = "",
+        figures: Mapping[str, Any] | None = None,
+        *,
+        since: float | None = None,
+        broker: str = "",
+    ) -> Incident:
+        """It happens now, or has since then; to one that goes on the figures are added."""
+        key, now = (kind, queue, broker or self._name), self._clock.now()
+        new = Incident(kind, queue, key[2], now if since is None else since, now, figures or {})
+        before = self._open.get(key)
+        if before is not None:
+            new = _together(before, new)
+        self._open[key] = self._changed[key, new.at] = new
+        return new
+
+    def flush(self) -> None:
+        """Write what has changed; what can't be written now is kept for the next time."""
+        self._flushed = self._context.timer.now()
+        self._find_reasons()
+        sent = dict(self._changed)
+        self._store.write(self._writer, sent.values())
+        for key, each in sent.items():
+            if self._changed[key].until == each.until:  # else it went on meanwhile
+                del self._changed[key]
+        if self._context.owners.others:
+            now = self._clock.now()
+            self._of_others = self._store.between(now - GAP, now, _MOST_READ)
+
+    def close(self) -> None:
+        """The broker stops: say so, and write what is left."""
+        self.note(Kind.STOPPED)
+        self.flush()
+
+    def _look_at_broker(self) -> None:
+        for figure, kind in _OF_BROKER.items():
+            count = self._counters.values[figure]
+            if count > self._known[figure]:
+                self.note(kind, figures={"count": count - self._known[figure]})
+            self._known[figure] = count
+
+    def _watch(self, queue: Queue) -> _Watched:
+        watched = self._watched.get(queue.name)
+        if watched is None or watched.queue is not queue:  # or one of that name was made anew
+            return _Watched(self, self._census, queue)
+        return watched
+
+    def _find_reasons(self) -> None:
+        """Why the latest dead letter died, in each incident of such that has changed."""
+        for (key, at), each in list(self._changed.items()):
+            if each.kind == Kind.DEAD_LETTERS:
+                reason = self._latest_reason(each.queue)
+                changed = self._changed[key, at]  # it may have gone on meanwhile
+                changed = changed._replace(figures={**changed.figures, "reason": reason})
+                self._open[key] = self._changed[key, at] = changed
+
+    def _latest_reason(self, name: str) -> str:
+        """Empty if nobody knows: the queue was removed, or MongoDB does not answer."""
+        with suppress(SluiceError):
+            queue = self._queues.get(name)
+            queue.store.prepare()
+            listing = Listing(self._queues.database_of(queue))
+            page = listing.ended(name, State.DEAD, DeadLetters(), 1, None, self._clock.now())
+            errors = page.jobs[0].get("errors") if page.jobs else None
+            return str(errors[-1]["reason"])[:_REASON] if errors else ""
+        return ""
+
+    @property
+    def _store(self) -> IncidentStore:
+        return IncidentStore(self._database(self._own))
+
+    # ------------------------------------------------------------------- read
+
+    def read(self, span: str, queue: str | None = None) -> dict[str, Any]:
+        """``{since, until, incidents}`` of the last ``hour``, ``day`` or ``month``, the latest first.
+
+        With ``queue`` those of this queue, and those that all queues feel. Raises BadFrames.
+        """
+        if span not in SPANS:
+            raise BadFrames(f"incidents are of an {', a '.join(SPANS)}")
+        until = self._clock.now()
+        since = until - SPANS[span].steps * SPANS[span].step
+        found = [*self._store.between(since, until, _MOST_READ), *self._changed.values()]
+        told = [each for each in merged(found) if queue is None or each["queue"] in ("", queue)]
+        return {"since": since, "until": until, "incidents": told[:MOST_TOLD]}
+
+    def dying(self) -> dict[str, int]:
+        """Queues whose jobs become dead letters in these minutes, and how many have; asks nobody."""
+        now = self._clock.now()
+        found = [each for each in self._of_others if each.broker != self._name]
+        found += self._open.values()
+        counts: dict[str, int] = {}
+        for each in found:
+            if each.kind == Kind.DEAD_LETTERS and now - each.until < GAP:
+                counts[each.queue] = counts.get(each.queue, 0) + each.figures["count"]
+        return counts
+
+
+def merged(incidents: Iterable[Incident]) -> list[dict[str, Any]]:
+    """What several brokers have noticed of one thing, as one; the latest beginning first."""
+    latest: dict[_Key, Incident] = {}
+    brokers: dict[_Key, set[str]] = {}
+    done: list[dict[str, Any]] = []
+    for each in _each_once(incidents):
+        kind = Kind(each.kind)
+        key = (kind, each.queue, each.broker if kind in _PERSONAL else "")
+        before = latest.get(key)
+        if before is not None and each.at - before.until < GAP and kind not in _PERSONAL:
+            latest[key] = _together(before, each)
+            brokers[key].add(each.broker)
+            continue
+        if before is not None:
+            done.append(_told(before, brokers[key]))
+        latest[key], brokers[key] = each, {each.broker}
+    done += [_told(each, brokers[key]) for key, each in latest.items()]
+    return sorted(done, key=lambda each: each["at"], reverse=True)
+
+
+def _each_once(incidents: Iterable[Incident]) -> list[Incident]:
+    """By their beginning; of one that is written and has gone on since, the later."""
+    once: dict[tuple[str, str, str, int], Incident] = {}
+    for each in incidents:
+        once[each.kind, each.queue, each.broker, int(each.at * 1000)] = each
+    return sorted(once.values(), key=lambda each: each.at)
+
+
+def _together(one: Incident, other: Incident) -> Incident:
+    figures = dict(one.figures)
+    for name, value in other.figures.items():
+        before = figures.get(name)
+        if before is None or isinstance(value, str):
+            figures[name] = value
+        elif name == "usual":  # as it was before it began
+            continue
+        else:
+            figures[name] = before + value if name in _SUMMED else max(before, value)
+    return one._replace(at=min(one.at, other.at), until=max(one.until, other.until), figures=figures)
+
+
+def _told(incident: Incident, brokers: set[str]) -> dict[str, Any]:
+    told = {name: getattr(incident, name) for name in ("kind", "queue", "at", "until")}
+    return {**told, "brokers": sorted(brokers), "figures": dict(incident.figures)}
+
+
+class _Watched:
+    """One queue, as it was when it was looked at last."""
+
+    def __init__(self, incidents: Incidents, census: Census, queue: Queue) -> None:
+        self.queue = queue
+        self._incidents = incidents
+        self._census = census
+        self._changes = -1
+        self._values = {name: queue.counters.values[name] for name in _LOOKED_AT}
+        self._paused = frozenset(queue.paused)
+        self._pushes = Pushes()
+
+    def look(self, now: float) -> None:
+        """Note what is out of the ordinary since the last time."""
+        queue = self.queue
+        if queue.paused != self._paused:
+            self._look_at_pauses(frozenset(queue.paused))
+        risen: Mapping[Count, int] = {}
+        if queue.changes != self._changes:  # most queues are at rest, and there may be a thousand
+            self._changes, risen = queue.changes, self._risen()
+            self._look_at_counters(risen, int(now // 60))
+        ready, age = self._census.waiting(queue)
+        if age > LONG:
+            moved = {name.value: risen.get(name, 0) for name in (Count.PUSHED, Count.COMMITTED)}
+            figures = {"ready": ready, "longest": round(age, 1), **moved}
+            self._incidents.note(Kind.BACKLOG, queue.name, figures, since=now - age)
+
+    def _look_at_counters(self, risen: Mapping[Count, int], minute: int) -> None:
+        for figure, kind in _OF_QUEUE.items():
+            if figure in risen:
+                self._incidents.note(kind, self.queue.name, {"count": risen[figure]})
+        flood = self._pushes.add(minute, risen.get(Count.PUSHED, 0))
+        if flood:
+            figures = {"pushed": flood.pushed, "usual": flood.usual}
+            self._incidents.note(Kind.FLOOD, self.queue.name, figures)
+
+    def _risen(self) -> dict[Count, int]:
+        values, before = self.queue.counters.values, self._values
+        risen = {name: values[name] - count for name, count in before.items() if values[name] > count}
+        self._values = {name: values[name] for name in before}
+        return risen
+
+    def _look_at_pauses(self, paused: frozenset[str]) -> None:
+        for what in paused - self._paused:
+            self._incidents.note(Kind.PAUSED, self.queue.name, {"what": what})
+        for what in self._paused - paused:
+            self._incidents.note(Kind.RESUMED, self.queue.name, {"what": what})
+        self._paused = paused

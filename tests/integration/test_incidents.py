@@ -1,0 +1,198 @@
+"""Incidents: what is out of the ordinary is told once, with when, which queue and how much."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from pymongo.database import Database
+
+from fakes import Clock, FakeOwners, a_context, a_maker
+from jobs import NOW
+from sluicemq.errors import BadFrames, Unavailable
+from sluicemq_broker.config import Config
+from sluicemq_broker.queue.incidents import FLUSH, GAP, LONG, Incidents
+from sluicemq_broker.queue.queues import Queues
+from sluicemq_broker.store.incidents import IncidentStore
+from sluicemq_broker.store.leases import Seen
+from virtual_time import VirtualTime
+
+
+class Waits:
+    """How many jobs of each queue are ready, and for how long the oldest waits."""
+
+    def __init__(self) -> None:
+        self.now = (0, 0.0)
+
+    def waiting(self, _queue: object) -> tuple[int, float]:
+        return self.now
+
+
+class Broker:
+    """A broker that counts in queue ``mail``; its time passes with :meth:`later`."""
+
+    def __init__(self, documents: Database[dict[str, Any]], name: str = "a:1") -> None:
+        self.time, self.clock, self.waits, self.owners = VirtualTime(), Clock(), Waits(), FakeOwners()
+        self.clock.time = NOW
+        context = a_context(self.owners, clock=self.clock, timer=self.time)
+        self.queues = Queues(Config.default(), context, lambda _name: documents, a_maker())
+        census: Any = self.waits
+        self.incidents = Incidents(self.queues, census, context, lambda _name: documents, "own", name)
+        self.mail = self.queues.open("mail")
+        self.incidents.tick()  # what was counted before is no news
+
+    def later(self, seconds: float, step: float = 5.0, **counted: int) -> None:
+        """Time passes; in each step so much is counted."""
+        for _ in range(int(seconds / step)):
+            for name, count in counted.items():
+                self.mail.counters.add(name, count)
+            self.time.value += step
+            self.clock.time += step
+            self.incidents.tick()
+
+    def told(self, **asked: Any) -> list[dict[str, Any]]:
+        return list(self.incidents.read("day", **asked)["incidents"])
+
+    def one(self) -> dict[str, Any]:
+        (told,) = self.told()
+        return told
+
+
+@pytest.fixture
+def broker(documents: Database[dict[str, Any]]) -> Broker:
+    return Broker(documents)
+
+
+def test_a_flood_is_told_with_its_beginning_its_end_and_what_is_usual(broker: Broker) -> None:
+    # Given twenty minutes of 60 jobs each
+    broker.later(1200, pushed=5)
+    assert broker.told() == []
+    # When
+    began = broker.clock.time
+    broker.later(300, pushed=200)
+    broker.later(1200, pushed=5)
+    # Then
+    flood = broker.one()
+    assert (flood["kind"], flood["queue"]) == ("flood", "mail")
+    assert began <= flood["at"] < began + 60
+    assert began + 240 < flood["until"] <= began + 360
+    assert flood["figures"]["pushed"] == pytest.approx(300 / 5 * 200, abs=60)
+    assert flood["figures"]["usual"] == pytest.approx(60, abs=20)
+
+
+def test_what_a_queue_begins_with_is_no_flood(broker: Broker) -> None:
+    broker.later(500, pushed=1000)
+    assert broker.told() == []
+
+
+def test_dead_letters_of_some_minutes_are_one_incident_with_the_reason_of_the_latest(
+    broker: Broker, documents: Database[dict[str, Any]]
+) -> None:
+    # Given
+    died = datetime.fromtimestamp(NOW, UTC)
+    documents["queue.mail"].insert_one(
+        {"_id": "a", "state": "dead", "ended_at": died, "errors": [{"at": died, "reason": "no such address"}]}
+    )
+    # When
+    broker.later(60, dead=2)
+    dying = broker.incidents.dying()
+    broker.later(GAP + 5)
+    broker.later(60, dead=1)
+    # Then
+    assert dying == {"mail": 24}
+    counts = [(each["kind"], each["figures"]["count"], each["figures"]["reason"]) for each in broker.told()]
+    assert counts == [("dead_letters", 12, "no such address"), ("dead_letters", 24, "no such address")]
+
+
+def test_jobs_that_wait_for_long_are_told_since_when_they_do(broker: Broker) -> None:
+    broker.waits.now = (7, LONG - 1)
+    broker.later(60)
+    assert broker.told() == []
+    broker.waits.now = (400, LONG + 60)
+    broker.later(5, pushed=3, committed=2)
+    told = broker.one()
+    assert (told["kind"], told["at"]) == ("backlog", broker.clock.time - LONG - 60)
+    assert told["figures"] == {"ready": 400, "longest": LONG + 60, "pushed": 3, "committed": 2}
+
+
+def test_a_pause_and_its_end_are_told(broker: Broker) -> None:
+    broker.mail.pause(frozenset({"delivery"}))
+    broker.later(60)
+    broker.mail.pause(frozenset())
+    broker.later(60)
+    assert [(each["kind"], each["figures"]) for each in broker.told()] == [
+        ("resumed", {"what": "delivery"}),
+        ("paused", {"what": "delivery"}),
+    ]
+
+
+def test_what_several_brokers_have_noticed_is_told_as_one(
+    broker: Broker, documents: Database[dict[str, Any]]
+) -> None:
+    other = Broker(documents, "b:2")
+    for each, count in ((broker, 3), (other, 4)):
+        each.later(FLUSH, step=FLUSH, timed_out=count)
+        each.incidents.store_returned(100.0)
+        each.incidents.flush()
+    away, timed_out = sorted(broker.told(), key=lambda each: str(each["kind"]))
+    assert (timed_out["kind"], timed_out["figures"], timed_out["brokers"]) == (
+        "timed_out", {"count": 7}, ["a:1", "b:2"],
+    )  # fmt: skip
+    assert (away["kind"], away["until"] - away["at"], away["brokers"]) == (
+        "store_away",
+        100.0,
+        ["a:1", "b:2"],
+    )
+
+
+def test_a_broker_hears_of_the_deaths_that_others_count(
+    broker: Broker, documents: Database[dict[str, Any]]
+) -> None:
+    other = Broker(documents, "b:2")
+    broker.owners.others = 1
+    other.later(FLUSH, step=FLUSH, dead=4)
+    broker.later(FLUSH, step=FLUSH, dead=1)
+    assert broker.incidents.dying() == {"mail": 5}
+
+
+def test_each_broker_that_comes_goes_or_dies_is_told_by_its_name(broker: Broker) -> None:
+    broker.incidents.prepare()
+    for name in ("b:2", "c:3"):
+        broker.incidents.found_dead(Seen(name, NOW - 900, NOW - 60, NOW))
+    broker.incidents.lease_lost()
+    broker.incidents.close()
+    told = {(each["kind"], each["brokers"][0]): each for each in broker.told()}
+    assert set(told) == {
+        ("started", "a:1"), ("died", "b:2"), ("died", "c:3"), ("lease_lost", "a:1"), ("stopped", "a:1"),
+    }  # fmt: skip
+    assert told["died", "c:3"]["at"] == NOW - 60
+
+
+def test_what_cannot_be_written_is_told_and_written_later(
+    broker: Broker, documents: Database[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: Any) -> None:
+        raise Unavailable("MongoDB is away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(IncidentStore, "write", away)
+        broker.later(5, dead=1)
+        with pytest.raises(Unavailable):
+            broker.later(FLUSH, dead=1)
+    assert broker.one()["figures"]["count"] == 2
+    broker.later(2 * FLUSH, dead=1)
+    (stored,) = documents["incidents"].find()
+    assert stored["figures"]["count"] >= 3
+
+
+def test_a_queue_is_told_what_is_its_own_and_what_all_of_them_feel(broker: Broker) -> None:
+    broker.later(5, dead=1)
+    broker.incidents.store_returned(5.0)
+    assert {each["kind"] for each in broker.told(queue="mail")} == {"dead_letters", "store_away"}
+    assert {each["kind"] for each in broker.told(queue="other")} == {"store_away"}
+
+
+def test_what_cannot_be_asked_is_refused(broker: Broker) -> None:
+    with pytest.raises(BadFrames):
+        broker.incidents.read("week")
