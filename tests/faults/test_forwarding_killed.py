@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ from pymongo import MongoClient
 from faults.mongo_messages import Command
 from faults.proxied import Delivered, RawClient, SharedQueue, shared_queue
 from launcher import wait_until
-from sluicemq import Client, Producer, wire
+from sluicemq import Client, Producer, SluiceError, wire
 
 NEXT = "next"
 #: A transaction that a killed broker has left open keeps its jobs for so long.
@@ -136,6 +138,66 @@ def test_a_broker_killed_at_the_end_of_a_child_leaves_its_parent_with_the_right_
         assert len(claim) == left
         claim.commit()
     assert there(shared) == []
+
+
+#: Orders for the queue of the children, and the statements of each.
+ORDERS: dict[tuple[str, str], Any] = {
+    ("cancel", "delete"): on("delete", NEXT),
+    ("cancel", "commit"): on("commitTransaction", ""),
+    ("purge", "commit"): on("commitTransaction", ""),
+    ("delete", "rename"): lambda command: command.name == "renameCollection",
+    ("delete", "bury"): lambda command: (
+        command.name == "findAndModify" and command.body.get("query", {}).get("_id") == "a"
+    ),
+    ("delete", "drop"): lambda command: command.name == "drop" and "removed." in command.collection,
+}
+
+
+@pytest.mark.parametrize("order", ORDERS, ids="-".join)
+@pytest.mark.parametrize("applied", [False, True])
+def test_a_broker_killed_while_it_removes_children_leaves_no_parent_waiting_for_what_is_gone(
+    shared: SharedQueue, order: tuple[str, str], *, applied: bool
+) -> None:
+    # Given a parent that waits for two children
+    proxy, broker = shared.a.proxy, shared.a.process
+    with Producer(shared.a.endpoint) as producer:
+        producer.push("first", b"job", id="a").wait(60)
+    worker, job = a_worker(shared)
+    pages = [[NEXT, b"1", None], [NEXT, b"2", None]]
+    assert worker.ask(wire.SETTLE, [[job.receipt, wire.FAN_OUT, None, None, pages]]) == []
+    # When the broker is killed around a statement of an order for them
+    reached = proxy.hold(ORDERS[order]) if applied else proxy.delay(ORDERS[order])
+    giving = threading.Thread(target=ordered, args=(shared.a.endpoint, order[0]))
+    giving.start()
+    reached.wait()
+    broker.kill()
+    proxy.pass_all()
+    broker.restart()
+    giving.join(60)
+    # Then the parent is dead, or all of its children are there and it ends with them
+    wait_until(lambda: removed_queues(shared) == [], what="the remains of the queue are gone")
+    begun = order[1] in ("bury", "drop") or (applied and order[1] != "delete")
+    expected = [("first", "dead", b"job")] if begun else [("first", "waiting", b"job")]
+    left = {"cancel": 1, "purge": 0, "delete": 0}[order[0]] if begun else 2
+    wait_until(lambda: parents(shared) == expected, what=f"{expected}, but {there(shared)}")
+    assert ready(shared) == left
+
+
+def ordered(endpoint: str, order: str) -> None:
+    """The broker dies of it."""
+    with suppress(SluiceError, TimeoutError), Client(endpoint, timeout=5, patient=False) as client:
+        if order == "cancel":
+            client.cancel(NEXT, "a.1")
+        else:
+            getattr(client, order)(NEXT)
+
+
+def parents(shared: SharedQueue) -> list[tuple[str, str, bytes]]:
+    return [each for each in there(shared) if each[0] == "first"]
+
+
+def removed_queues(shared: SharedQueue) -> list[str]:
+    return [each for each in shared.database.list_collection_names() if each.startswith("removed.")]
 
 
 def ready(shared: SharedQueue) -> int:

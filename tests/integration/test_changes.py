@@ -458,7 +458,7 @@ def test_a_job_claimed_during_a_purge_is_left_with_its_worker(
 def test_a_dropped_queue_is_gone_with_all_its_jobs(
     crowd: QueueStore, changes: ChangesAtOnce, inspector: Inspector
 ) -> None:
-    assert changes.drop("mail") == 15
+    assert changes.drop("mail", NOW) == 15
     assert "mail" not in inspector.names()
 
 

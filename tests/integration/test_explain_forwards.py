@@ -15,10 +15,13 @@ from sluicemq_broker.job.job import Job, Parent
 from sluicemq_broker.store import (
     Child,
     Completed,
+    DeadLetters,
     FanOut,
     Forward,
+    Inspector,
     Progressed,
     QueueStore,
+    Removals,
     dead_children,
     end_children,
     fail_parent,
@@ -90,13 +93,13 @@ def test_fan_outs_children_and_progress_read_what_they_are_about(
     (parent, *_) = taken(mail, 2)
     made = [a_job(f"{parent.id}.{number}", priority=9) for number in range(FEW)]
     for job in made:
-        job.is_child_of(Parent("mail", parent.id, parent.seq))
+        job.is_child_of(Parent("mail", parent.id, parent.seq, parent.under))
     family = FanOut(parent, tuple(Child(other, job, inherits=True) for job in made), b"")
     with explainer.plans() as plans:
         assert fan_out(mail, [family], NOW + 2) == {}
     check(plans, "find", "update")
     children = taken(other, 3)
-    assert {job.parent for job in children} == {Parent("mail", parent.id, parent.seq)}
+    assert {job.parent for job in children} == {Parent("mail", parent.id, parent.seq, parent.under)}
     with explainer.plans() as plans:
         assert other.note_progress([Progressed(children[0], 1, 2, "", NOW)]) == 1
         done = [Completed(job, b"", "worker", NOW) for job in children[1:]]
@@ -109,3 +112,27 @@ def test_fan_outs_children_and_progress_read_what_they_are_about(
         told_parents(other, [dead])
         assert dead_children(other, NOW + 50, 10) == []
     check(plans, "find", "update")
+
+
+def test_removing_children_and_looking_for_parents_reads_what_it_is_about(
+    queues: tuple[QueueStore, QueueStore], explainer: Explainer
+) -> None:
+    # Given
+    mail, other = queues
+    parents = taken(mail, 5)
+    families = []
+    for parent in parents:
+        child = a_job(f"{parent.id}.1", priority=9)
+        child.is_child_of(Parent("mail", parent.id, parent.seq, parent.under))
+        families.append(FanOut(parent, (Child(other, child, inherits=False),), b""))
+    assert fan_out(mail, families, NOW + 2) == {}
+    orders = Removals(mail.jobs.database)
+    # When
+    with explainer.plans() as plans:
+        assert len(Inspector(mail.jobs.database).peek("mail", "waiting", FEW, 1 << 20, NOW + 3)) == FEW
+        orders.cancel("next", f"{parents[0].id}.1", NOW + 3)
+        letters = DeadLetters(ids=tuple(f"{each.id}.1" for each in parents))
+        assert sum(orders.discarding("next", letters, NOW + 3, lambda: FEW)) == 0
+        assert sum(orders.purging("mail", "waiting", NOW + 3, lambda: FEW)) == FEW - 1
+    # Then
+    check(plans, "find", "delete")

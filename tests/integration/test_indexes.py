@@ -121,7 +121,7 @@ def test_a_queue_removed_while_others_use_it_is_never_without_its_indexes(
     # Given a push that comes right behind the removal, at a broker that has seen the queue
     store.push([a_job(dedupe=Dedupe("x", 9.0)) for _ in range(1)], NOW)
     # When
-    removed = changes.drop("mail", shared=True)
+    removed = changes.drop("mail", NOW, shared=True)
     first = store.push([a_job(dedupe=Dedupe("x", 9.0))], NOW)
     second = store.push([a_job(dedupe=Dedupe("x", 9.0))], NOW)
     # Then

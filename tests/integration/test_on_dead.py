@@ -14,7 +14,7 @@ from jobs import NOW, ChangesAtOnce, a_job, stored
 from launcher import wait_until
 from own_queue import SECONDS
 from plain_clients import BrokerUnderTest, serving
-from sluicemq import Client, Dead, Producer
+from sluicemq import Client, Dead, NotFound, Producer
 from sluicemq_broker.config import load
 from sluicemq_broker.config.loading import ConfigError
 from sluicemq_broker.store import DeadLetters, QueueStore, Redriven, RolledBack
@@ -152,6 +152,19 @@ def test_what_somebody_may_ask_for_elsewhere_waits_a_while(
         assert sum(moving) == 1
         assert sorted(each["_id"] for each in other.jobs.find()) == ids
     assert stored(other, "asked")["headers"]["dead_letter"]["queue"] == "mail"
+
+
+def test_one_that_has_gone_on_is_shown_where_it_is_now_and_not_found_where_it_was(
+    client: Client, producer: Producer
+) -> None:
+    producer.push("risky", b"cup", id="a").wait(SECONDS)
+    with client.reserve("risky", 1, SECONDS) as claim:
+        claim.jobs[0].reject("it is broken")
+    wait_until(lambda: client.queue("letters")["ready"] == 1)
+    assert client.show("letters", "a")["headers"]["dead_letter"]["queue"] == "risky"
+    for ask in (client.show, client.result):
+        with pytest.raises(NotFound):
+            ask("risky", "a")
 
 
 def test_dead_letters_that_would_go_round_are_refused(tmp_path: Path) -> None:

@@ -97,11 +97,15 @@ class Hold(NamedTuple):
 
 
 class Parent(NamedTuple):
-    """The job that waits for this one to be done: in which queue, under which id, in which life of that."""
+    """The job that waits for this one to be done: in which queue, under which id, in which life of that.
+
+    ``by``: the hold under which it has begun to wait; it may do so again, for other children.
+    """
 
     queue: str
     id: str
     seq: int
+    by: str = ""
 
 
 #: The place of a job that comes back to the front of its group: all others are higher.
@@ -210,6 +214,11 @@ class Job:
         """The number of the reservation under which this broker holds it."""
         return self.held.number
 
+    @property
+    def under(self) -> str:
+        """Both in one, as it is told of what was moved under it."""
+        return f"{self.owner}/{self.hold}"
+
     def accept(self, seq: int, now: float) -> None:
         """It is taken in, as the ``seq``-th, and due then or later."""
         self.seq = seq
@@ -226,9 +235,13 @@ class Job:
         self.held = held
 
     def renew(self) -> None:
-        """It is no longer in MongoDB, and is pushed again as if it had never been delivered."""
+        """It is no longer in MongoDB, and is pushed again as if it had never been delivered.
+
+        Its parent has counted it as done: nobody waits for it any more.
+        """
         self.held = NOT_HELD
         self.attempts = 0
+        self.parent = None
         self.place = FIRST
 
     def join(self, group: str | None) -> None:

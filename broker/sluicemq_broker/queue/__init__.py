@@ -2,6 +2,7 @@
 
 from sluicemq_broker.queue.census import Census
 from sluicemq_broker.queue.context import Context
+from sluicemq_broker.queue.families import Families
 from sluicemq_broker.queue.history import History
 from sluicemq_broker.queue.incidents import Incidents
 from sluicemq_broker.queue.intake import Push
@@ -26,6 +27,7 @@ __all__ = [
     "Delete",
     "Delivery",
     "Discard",
+    "Families",
     "History",
     "Incidents",
     "Memory",

@@ -80,7 +80,7 @@ class FanOuts(Moves[Fanning, _Ready]):
         if not 1 <= len(said.children) <= MOST_CHILDREN:
             raise BadFrames(f"a fan-out has 1 to {MOST_CHILDREN} children, not {len(said.children)}")
         job, born = said.delivery.job, _none_yet()
-        parent = Parent(self._name, job.id, job.seq)
+        parent = Parent(self._name, job.id, job.seq, job.under)
         made = [self._child(said, parent, number, born) for number in range(len(said.children))]
         return _Ready(said, FanOut(job, tuple(made), said.result), born)
 

@@ -11,13 +11,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from sluicemq.errors import Dead, SluiceError
+from sluicemq.errors import SluiceError
 from sluicemq_broker.job import ASKED
 from sluicemq_broker.queue.context import Context
+from sluicemq_broker.queue.families import Families
 from sluicemq_broker.queue.queue import Queue
 from sluicemq_broker.queue.queues import Queues
 from sluicemq_broker.runtime import Count
-from sluicemq_broker.store import DeadLetters, Redriven, Redrives, dead_children, fail_parent, told_parents
+from sluicemq_broker.store import (
+    Bereaved,
+    DeadLetters,
+    Redriven,
+    Redrives,
+    Removals,
+    dead_children,
+    fail_parent,
+    told_parents,
+)
 
 #: Letters in one transaction, at most.
 _PAGE: Final = 250
@@ -32,6 +42,7 @@ class OnDead:
 
     def __init__(self, queues: Queues, context: Context) -> None:
         self._queues = queues
+        self._families = Families(queues)
         self._clock = context.clock
         self._counters = context.counters
         self._known: set[tuple[str, str]] = set()
@@ -55,6 +66,7 @@ class OnDead:
         What somebody may still ask for at another broker goes a minute after it died, so look so far back.
         """
         since = self._clock.now() - ASKED - 3 * seconds - _MARGIN
+        self._bury_remains()
         for number, queue in enumerate(self._queues):
             every = (number + self._rounds) % _SELDOM == 0
             if queue.in_use or every:
@@ -62,6 +74,13 @@ class OnDead:
             if queue.dead_go_to:
                 self._try(queue, since, self._move)
         self._rounds += 1
+
+    def _bury_remains(self) -> None:
+        for database in self._queues.documents():
+            try:
+                Removals(database, self._families).bury_remains(self._clock.now())
+            except SluiceError as error:
+                self._counters.notice(Count.UNSWEPT, f"what is left of removed queues stays: {error}")
 
     def _try(self, queue: Queue, since: float, step: Callable[[Queue, float], None]) -> None:
         """One that fails is counted, and tried again in the next round."""
@@ -79,9 +98,8 @@ class OnDead:
                 above = self._queues.open(each.parent.queue)
                 groups = fail_parent(above.store, each, queue.name, now)
                 if groups is not None:
-                    above.freed(groups)
-                    error = Dead(f"its child {each.id} in queue {queue.name} is dead: {each.reason}")
-                    above.parent_dead(each.parent.id, error)
+                    reason = f"child {each.id} in queue {queue.name} is dead: {each.reason}"
+                    self._families.bereaved([Bereaved(above.name, each.parent.id, reason, groups)])
             told_parents(queue.store, children)
 
     def _move(self, queue: Queue, since: float) -> None:

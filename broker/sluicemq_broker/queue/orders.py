@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Final
 from sluicemq.errors import BadQueue
 from sluicemq_broker.job import State
 from sluicemq_broker.queue.context import Context
+from sluicemq_broker.queue.families import Families
 from sluicemq_broker.queue.queue import Queue
 from sluicemq_broker.queue.queues import Queues
 from sluicemq_broker.runtime import Count
@@ -42,6 +43,7 @@ class Order:
         self._owners = context.owners
         self._counters = context.counters
         self._database = queues.database_of(queue)
+        self._removals = Removals(self._database, Families(queues))
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -75,9 +77,7 @@ class Purge(Order):
     def pages(self) -> Pages:
         """Whoever waits for one of them hears of it at the end."""
         try:
-            for removed in Removals(self._database).purging(
-                self.queue.name, self._state, self.now, lambda: self.page
-            ):
+            for removed in self._removals.purging(self.queue.name, self._state, self.now, lambda: self.page):
                 self._counters.add(Count.PURGED, removed)
                 self.queue.events.tell(Count.PURGED, self.now, [{"jobs": removed, "state": self._state}])
                 yield removed
@@ -176,9 +176,7 @@ class Discard(Order):
         if limit is not None and limit <= self.done:
             return
         letters = self._letters._replace(limit=None if limit is None else limit - self.done)
-        for removed in Removals(self._database).discarding(
-            self.queue.name, letters, self.now, lambda: self.page
-        ):
+        for removed in self._removals.discarding(self.queue.name, letters, self.now, lambda: self.page):
             self._counters.add(Count.PURGED, removed)
             self.queue.events.tell(Count.PURGED, self.now, [{"jobs": removed, "state": State.DEAD}])
             yield removed
@@ -197,7 +195,7 @@ class Delete(Order):
             raise BadQueue(f"queue {queue.name!r} has {queue.workers} workers: stop them first")
         queue.store.dropped()
         others = owners.live(queue.settings.database) - set(owners.mine())
-        removed = Removals(self._database).drop(queue.name, shared=bool(others))
+        removed = self._removals.drop(queue.name, self.now, shared=bool(others))
         self._queues.forget(queue.name)
         yield removed
 

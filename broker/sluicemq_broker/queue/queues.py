@@ -256,6 +256,10 @@ class Queues:
         """Where the jobs of a queue lie."""
         return self._database(self.database_name(queue.name))
 
+    def documents(self) -> list[Documents]:
+        """All databases in which queues lie."""
+        return [self._database(name) for name in self.databases]
+
     def database_name(self, name: str) -> str:
         """The name of the database in which the jobs of this queue lie, or would."""
         return self._config.queue(name).database or self._config.broker.database

@@ -224,7 +224,12 @@ class Gauge(Metric):
     STORE_SILENT = "store_silent", "since a question to MongoDB that has no answer; 0: it answers", "s"
     READY = "ready", "jobs that wait for a worker", "jobs", _BY_QUEUE
     SCHEDULED = "scheduled", "jobs that are not due yet", "jobs", _BY_QUEUE
-    WAITING = "waiting", "jobs that wait for the one before them in their group", "jobs", _BY_QUEUE
+    WAITING = (
+        "waiting",
+        "jobs that wait for the one before in their group, or for children",
+        "jobs",
+        _BY_QUEUE,
+    )
     RESERVED = "reserved", "jobs at brokers and their workers", "jobs", _BY_QUEUE
     DONE = "done", "jobs that are done and kept", "jobs", _BY_QUEUE
     DEAD = "dead", "dead letters", "jobs", _BY_QUEUE

@@ -1,17 +1,7 @@
 """Everything that is said to MongoDB: its statements, its errors, its connection."""
 
 from sluicemq_broker.store.changes import Changes
-from sluicemq_broker.store.children import (
-    Child,
-    DeadChild,
-    Ended,
-    FanOut,
-    dead_children,
-    end_children,
-    fail_parent,
-    fan_out,
-    told_parents,
-)
+from sluicemq_broker.store.children import Child, Ended, FanOut, end_children, fan_out
 from sluicemq_broker.store.claims import Claim
 from sluicemq_broker.store.connection import (
     Documents,
@@ -24,6 +14,13 @@ from sluicemq_broker.store.connection import (
     require_safe,
 )
 from sluicemq_broker.store.documents import QueueDefaults, date, seconds, stored_size
+from sluicemq_broker.store.failed_children import (
+    Bereaved,
+    DeadChild,
+    dead_children,
+    fail_parent,
+    told_parents,
+)
 from sluicemq_broker.store.forwards import Forward, forward
 from sluicemq_broker.store.groups import Promoted
 from sluicemq_broker.store.history import Counted, HistoryStore, Subject, day_of
@@ -62,6 +59,7 @@ __all__ = [
     "MOST_SCHEDULES",
     "SHOWN_STATES",
     "Appended",
+    "Bereaved",
     "Changes",
     "Child",
     "Claim",

@@ -2,14 +2,13 @@
 
 ::
 
-    parent: {..., state: "waiting", children: {total: 3, left: 2, by}, result?}
-    child:  {..., parent: {queue, id, seq, told?}}
+    parent: {..., state: "waiting", children: {total: 3, left: 2, by}, wait: {group: 0, place}, result?}
+    child:  {..., parent: {queue, id, seq, by, told?}}
 
 A fan-out is one transaction: the parent waits, under the hold of its worker's delivery, and its children are
 there. The end of a child is one, too: it is out of its queue (or ``done``), and its parent's ``left`` is one
-lower; the last one ends the parent, and so on upwards. So ``left`` is right whoever is killed when. A child
-that becomes a dead letter makes its parent one; that is told after it, by a guarded statement, and noted in
-``told``, so that it may be told twice and is not forgotten.
+lower; the last one ends the parent, and so on upwards. So ``left`` is right whoever is killed when. What
+becomes of a parent whose child is not done: :mod:`~sluicemq_broker.store.failed_children`.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from bson.int64 import Int64
 from pymongo import ReturnDocument, UpdateOne
 from pymongo.client_session import ClientSession
 
@@ -25,9 +25,9 @@ from sluicemq.errors import Duplicate, SluiceError
 from sluicemq_broker.job import ASKED, Job, Parent, State
 from sluicemq_broker.store import documents
 from sluicemq_broker.store.claims import BY_ID
-from sluicemq_broker.store.connection import translated
-from sluicemq_broker.store.documents import ENDED_INDEX, Document, date
-from sluicemq_broker.store.outcomes import Completed, all_held, death, done_alike, held, lost, uncertain
+from sluicemq_broker.store.documents import FOR_CHILDREN, Document, date
+from sluicemq_broker.store.failed_children import waits_for_children
+from sluicemq_broker.store.outcomes import Completed, all_held, done_alike, held, lost, uncertain
 from sluicemq_broker.store.queue_store import QueueStore
 from sluicemq_broker.store.transactions import Overtaken, transact
 
@@ -57,15 +57,6 @@ class Ended(NamedTuple):
     group: str | None
 
 
-class DeadChild(NamedTuple):
-    """A dead letter of which its parent has not been told, and why it is one."""
-
-    id: str
-    seq: int
-    parent: Parent
-    reason: str
-
-
 def fan_out(source: QueueStore, fans: Sequence[FanOut], now: float) -> dict[str, SluiceError]:
     """Let jobs of one owner wait for their children, which are made; returns those that don't, and why.
 
@@ -90,47 +81,6 @@ def end_children(
     return step.problems, step.ended
 
 
-def dead_children(store: QueueStore, since: float, limit: int) -> list[DeadChild]:
-    """Children that are dead letters since then, of which their parents have not been told."""
-    these = {
-        "state": State.DEAD,
-        "ended_at": {"$gte": date(since)},
-        "parent.id": {"$exists": True},
-        "parent.told": {"$exists": False},
-    }
-    wanted = {"parent": 1, "seq": 1, "errors": {"$slice": -1}}
-    with translated():
-        found = list(store.jobs.find(these, wanted, hint=ENDED_INDEX).limit(limit))
-    return [
-        DeadChild(each["_id"], each["seq"], parent, str((each.get("errors") or [{}])[-1].get("reason", "")))
-        for each in found
-        if (parent := documents.parent_of(each))
-    ]
-
-
-def fail_parent(store: QueueStore, child: DeadChild, of: str, now: float) -> list[str] | None:
-    """Its parent is a dead letter too; None if that does not wait any more. Repeating it is harmless.
-
-    Returns its group, if it has one: that has waited for it.
-    """
-    parent = {"_id": child.parent.id, "seq": child.parent.seq, "state": State.WAITING}
-    reason = f"child {child.id} in queue {of} is dead: {child.reason}"
-    with translated():
-        found = store.jobs.find_one_and_update(parent, death(now, reason, store.defaults), {"group": 1})
-    if found is None:
-        return None
-    return [found["group"]] if isinstance(found.get("group"), str) else []
-
-
-def told_parents(store: QueueStore, children: Sequence[DeadChild]) -> None:
-    """Their parents have been told."""
-    told = {"$set": {"parent.told": True}}
-    with translated():
-        store.jobs.bulk_write(
-            [UpdateOne({"_id": each.id, "seq": each.seq}, told) for each in children], ordered=False
-        )
-
-
 class _FanOut:
     """A batch of fan-outs; the first time nobody is expected to be in its way."""
 
@@ -151,7 +101,7 @@ class _FanOut:
         for each in self._fans:
             job, stored = each.job, here.get(each.job.id, {})
             taken = [child for child in each.children if (child.to.name, child.job.id) in there]
-            if stored.get("children", {}).get("by") == _under(job):
+            if stored.get("children", {}).get("by") == job.under:
                 continue  # it was carried out before its answer was lost
             if (stored.get("owner"), stored.get("hold")) != (job.owner, job.hold):
                 self.problems[job.id] = lost(job.id) if stored else uncertain(job.id)
@@ -258,7 +208,7 @@ class _End:
     def _count_down(self, parent: Parent, count: int, session: ClientSession) -> None:
         """So many children more are done; the last one ends their parent, which may be a child itself."""
         store = self._queue(parent.queue)
-        waits = {"_id": parent.id, "seq": parent.seq, "state": State.WAITING, "children.left": {"$gt": 0}}
+        waits = {**waits_for_children(parent), "children.left": {"$gt": 0}}
         after = store.jobs.find_one_and_update(
             waits,
             {"$inc": {"children.left": -count}},
@@ -282,7 +232,7 @@ class _End:
             store.jobs.delete_one(this, hint=BY_ID, session=session)
             return
         ended = {"state": State.DONE, "ended_at": date(self._now), "remove_at": date(until)}
-        gone = {"head": ""} if job.keep_done else {"head": "", "payload": ""}
+        gone = dict.fromkeys(("head", "wait", *(() if job.keep_done else ("payload",))), "")
         store.jobs.update_one(this, {"$set": ended, "$unset": gone}, hint=BY_ID, session=session)
 
 
@@ -291,11 +241,8 @@ def _waits(fan: FanOut) -> Mapping[str, Any]:
     count = len(fan.children)
     waits: Document = {
         "state": State.WAITING,
-        "children": {"total": count, "left": count, "by": _under(fan.job)},
+        "children": {"total": count, "left": count, "by": fan.job.under},
+        "wait": {"group": FOR_CHILDREN, "place": Int64(fan.job.seq)},
         "result": fan.result,
     }
     return {"$set": waits, "$unset": {"owner": "", "reserved_at": "", "hold": "", "expires_at": ""}}
-
-
-def _under(job: Job) -> str:
-    return f"{job.owner}/{job.hold}"

@@ -7,12 +7,13 @@ One document per job from birth to end::
      backoff?: {kind, base, factor, cap, jitter},      where they are not the queue's own
      losses?, suspect?, headers?, expires_at?, remember?,
      group?,                                           of whose jobs one at a time goes out
-     wait?: {group, place, expires_at?},               while waiting: its place in the line of its group
+     wait?: {group, place, expires_at?},               while waiting: its place in the line of its group;
+                                                       of a parent FOR_CHILDREN, and its seq
      head?,                                            its group, while ready or reserved
      asked?,                                           somebody waits for its result at some broker
      dedupe_id?, dedupe_until?,                        together, until another job takes them over
      passed?: [{queue, accepted_at, at, attempts, worker, hold?}],   the last 20 queues that it came through
-     parent?: {queue, id, seq, told?},                 who waits for it to be done; told that it is dead
+     parent?: {queue, id, seq, by?, told?},            who waits for it to be done; told that it is dead
      children?: {total, left, by},                     of that one, while it waits and after
      forwarded_to?,                                    of what it left behind in one of these: a trace
      owner?, reserved_at?, hold?,                      while reserved; hold: while done, too
@@ -52,6 +53,10 @@ QUEUE_PREFIX: Final = "queue."
 PASSED_KEPT: Final = 20
 
 Document = dict[str, Any]
+
+#: What a job that waits for its children has in place of a group: it is no string, so no line is called so;
+#: and yet the job is in the index of the lines, where it is found.
+FOR_CHILDREN: Final = 0
 
 
 class QueueDefaults(NamedTuple):
@@ -217,8 +222,8 @@ def _beside(job: Job) -> Document:
 def parent_of(stored: Mapping[str, Any]) -> Parent | None:
     """The job that waits for this one, if one does."""
     match stored.get("parent"):
-        case {"queue": str() as queue, "id": str() as job_id, "seq": int() as seq}:
-            return Parent(queue, job_id, seq)
+        case {"queue": str() as queue, "id": str() as job_id, "seq": int() as seq, **more}:
+            return Parent(queue, job_id, seq, str(more.get("by", "")))
     return None
 
 

@@ -181,17 +181,13 @@ def _entry(forward: Forward, stored: Document, source: QueueStore, now: float) -
         "at": date(now),
         "attempts": job.attempts,
         "worker": forward.worker,
-        "hold": _under(job),
+        "hold": job.under,
     }
-
-
-def _under(job: Job) -> str:
-    return f"{job.owner}/{job.hold}"
 
 
 def _came_under(other: Document, job: Job) -> bool:
     """Whether a job there is this one, that has gone on under this hold."""
-    return any(each.get("hold") == _under(job) for each in _passed(other) if isinstance(each, dict))
+    return any(each.get("hold") == job.under for each in _passed(other) if isinstance(each, dict))
 
 
 def _trace(forward: Forward, now: float) -> Document:

@@ -211,7 +211,7 @@ def selects(state: str, now: float) -> Document:
     if state in (State.DONE, State.DEAD):
         return {"state": state, "ended_at": {"$gte": date(0)}}  # not $exists, for which it reads documents
     if state == State.WAITING:
-        return {"wait.group": {"$gte": ""}}  # no other has a place in a line
+        return {"wait.group": {"$type": ["number", "string"]}}  # in no other state has it one: parents, lines
     when = {State.READY: {"$lte": date(now)}, SCHEDULED: {"$gt": date(now)}}.get(state)
     return {"state": stored_state(state)} | ({**ANY_PRIORITY, "eligible_at": when} if when else {})
 
@@ -316,6 +316,8 @@ def order_of(state: str) -> list[tuple[str, int]]:
 def shown(stored: Document, state: str) -> Document:
     """A job as it is shown: times as Unix seconds, and nothing but what msgpack and JSON know."""
     row = {key: _plain(value) for key, value in stored.items() if key != "_id"}
+    if "children" in row:  # it has no place in any line
+        row.pop("wait", None)
     if "payload" in row and not isinstance(row["payload"], bytes):
         row["payload"] = str(row["payload"]).encode()  # it is no job: so it is shown all the same
     return {

@@ -24,6 +24,7 @@ from sluicemq_broker.job import State
 from sluicemq_broker.store.connection import Documents, durable, translated
 from sluicemq_broker.store.documents import (
     ENDED_INDEX,
+    FOR_CHILDREN,
     LINE_INDEX,
     READY_INDEX,
     RESERVED_INDEX,
@@ -66,7 +67,7 @@ _SHOWN: Final[Document] = {
         (
             *("state", "priority", "eligible_at", "seq", "attempts", "max_attempts", "created_at"),
             *("reserved_at", "ended_at", "expires_at", "worker", "done_by", "losses", "unreadable"),
-            *("group", "wait", "head"),
+            *("group", "wait", "head", "children"),
         ),
         1,
     ),
@@ -233,6 +234,8 @@ def _ranges(state: str, after: Place | None, now: float) -> Iterator[Document]:
         group, place = _line_of(after)
         yield {"wait.group": group, "wait.place": {"$gt": place}}
         yield {"wait.group": {"$gt": group}}
+        if not isinstance(group, str):  # first those that wait for their children, then the lines
+            yield {"wait.group": {"$gte": ""}}
         return
     priority, due, seq = _place_of(after)
     when = these.get("eligible_at", {})
@@ -257,13 +260,14 @@ def _place_of(after: Place) -> tuple[int, float, int]:
 
 def _in_line(job: Document) -> Place | None:
     try:
-        return [str(job["wait"]["group"]), int(job["wait"]["place"])]
+        group = job["wait"]["group"]
+        return [group if group == FOR_CHILDREN else str(group), int(job["wait"]["place"])]
     except (KeyError, TypeError, ValueError):
         return None
 
 
-def _line_of(after: Place) -> tuple[str, int]:
-    if len(after) != 2 or not isinstance(after[0], str) or not isinstance(after[1], int):
+def _line_of(after: Place) -> tuple[str | int, int]:
+    if len(after) != 2 or not isinstance(after[0], str | int) or not isinstance(after[1], int):
         raise BadFrames("after is not what the last page of this state gave as next")
     return after[0], after[1]
 

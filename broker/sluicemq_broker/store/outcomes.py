@@ -167,7 +167,7 @@ def uncertain(job_id: str) -> Uncertain:
 def not_done(job: Job) -> UpdateOne:
     """``done`` back to ``ready``: the job was popped and kept, and then could not be sent.
 
-    One of a group waits at the front of its line.
+    One of a group waits at the front of its line. A child was counted when it was done, and is nobody's now.
     """
     back: Document = {"state": State.READY}
     if job.group is not None:
@@ -175,7 +175,7 @@ def not_done(job: Job) -> UpdateOne:
         back = {"state": State.WAITING, "wait": in_line(job)}
     ready = {
         "$set": {**back, "payload": job.payload},
-        "$unset": _OUTCOME,
+        "$unset": {**_OUTCOME, "parent": ""},
         "$inc": {"attempts": -1},
     }
     return UpdateOne({"_id": job.id, "state": State.DONE, "done_by": job.owner, "hold": job.hold}, ready)
@@ -195,6 +195,8 @@ def rolled_back(entry: RolledBack, now: float, defaults: QueueDefaults) -> Updat
     if entry.dead:
         gone = {**HOLD, **_TURN}
         changed = _dead(now, defaults)
+        if entry.job.parent:  # it stays until that has been told
+            changed.pop("remove_at", None)
         if "remove_at" in changed:
             changed["remove_at"] = max(changed["remove_at"], date(entry.job.dedupe_until))
     elif entry.due is not None:
@@ -208,13 +210,18 @@ def rolled_back(entry: RolledBack, now: float, defaults: QueueDefaults) -> Updat
     return UpdateOne(held(entry.job), update)
 
 
+#: True of a child whose parent has not been told that it is dead.
+HAS_PARENT: Final = {"$and": [{"$gt": ["$parent.id", None]}, {"$lte": ["$parent.told", None]}]}
+
+
 def death(now: float, reason: str, defaults: QueueDefaults, *, losses: int = 0) -> list[Document]:
     """The death of many jobs on nobody's hands: a pipeline, as each has its own number of attempts."""
     entry = {"at": date(now), "attempt": "$attempts", "reason": {"$literal": reason}, "worker": ""}
     errors = {"$concatArrays": [{"$cond": [{"$isArray": "$errors"}, "$errors", []]}, [entry]]}
     changed = {**_dead(now, defaults), "errors": {"$slice": [errors, -ERRORS_KEPT]}}
     if "remove_at" in changed:  # not before its dedupe window is over; a missing field is passed over
-        changed["remove_at"] = {"$max": [changed["remove_at"], "$dedupe_until"]}
+        kept = {"$max": [changed["remove_at"], "$dedupe_until"]}
+        changed["remove_at"] = {"$cond": [HAS_PARENT, "$$REMOVE", kept]}  # nor before that has been told
     if losses:
         changed["losses"] = _added("losses", losses)
     return [{"$set": changed}, {"$unset": [*HOLD, *_TURN]}]

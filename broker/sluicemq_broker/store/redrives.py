@@ -22,6 +22,7 @@ from sluicemq_broker.store.connection import translated
 from sluicemq_broker.store.documents import PASSED_KEPT, Document, date, queue_of
 from sluicemq_broker.store.groups import GroupStore
 from sluicemq_broker.store.letters import IN_PART, DeadLetters, chosen, index_of, is_a
+from sluicemq_broker.store.outcomes import HAS_PARENT
 from sluicemq_broker.store.paging import READ_AT_ONCE, PageSize, pages
 from sluicemq_broker.store.transactions import Overtaken, transact
 
@@ -110,7 +111,7 @@ class _Move:
             told |= {"headers": _obituary(name), "expires_at": "$$REMOVE"}
         revived = _revived(now, f"{'dead in' if by_setting else 'redriven from'} {name}", told)
         # What has the same dedupe_id there was pushed there, and goes before it.
-        self._revived = [*revived, {"$unset": ["dedupe_id", "dedupe_until", "parent"]}]
+        self._revived = [*revived, {"$unset": ["dedupe_id", "dedupe_until"]}]
         self._update = self._revived
 
     def run(self, ids: list[str], redriven: Redriven) -> None:
@@ -186,6 +187,7 @@ def _revived(now: float, reason: str, told: Mapping[str, Any] = MappingProxyType
         "attempts": 0,
         "errors": {"$slice": [history, -ERRORS_KEPT]},
         "expires_at": {"$cond": [has_ttl, {"$add": [date(now), ttl]}, "$$REMOVE"]},
+        "parent": {"$cond": [HAS_PARENT, "$parent", "$$REMOVE"]},  # one that was told waits for it no more
         **told,
     }
     return [{"$set": fields}, {"$unset": ["losses", "suspect", "ended_at", "remove_at", "size", "children"]}]

@@ -1,31 +1,47 @@
 """What people order to be removed: one job, those of a state, dead letters, a queue.
 
 Each removes what it names by guarded statements on single documents, so that a job which a worker has is
-never touched. A lost reply raises :class:`~sluicemq_broker.store.connection.Unclear`; what repeating the
-order then does is said at each.
+never touched; children for whose end their parents wait go together with these
+(:mod:`~sluicemq_broker.store.failed_children`). A lost reply raises
+:class:`~sluicemq_broker.store.connection.Unclear`; what repeating the order then does is said at each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from secrets import token_hex
 from typing import Final
 
 from sluicemq_broker.job import State
-from sluicemq_broker.store.changes import WAITS, Orders, missing
+from sluicemq_broker.store.changes import WAITS, Jobs, Orders, missing
 from sluicemq_broker.store.claims import BY_ID
-from sluicemq_broker.store.connection import translated
+from sluicemq_broker.store.connection import Documents, translated
 from sluicemq_broker.store.documents import INDEXES, Document, date
-from sluicemq_broker.store.inspect import selects, stored_state
+from sluicemq_broker.store.failed_children import (
+    NOT_AWAITED,
+    Bereaved,
+    Kin,
+    bury,
+    put_aside,
+    remains,
+    remove_children,
+    somebody_waits_for_children,
+)
+from sluicemq_broker.store.inspect import Inspector, collection, selects, stored_state
 from sluicemq_broker.store.letters import DeadLetters, chosen, index_of
 from sluicemq_broker.store.paging import READ_AT_ONCE, PageSize, pages
+from sluicemq_broker.store.queue_store import QueueStore
 
 #: Seconds by which one broker's measure of the server's time may be ahead of another's.
 _CLOCKS_DIFFER: Final = 1.0
 
 
 class Removals(Orders):
-    """Orders after which jobs are there no more."""
+    """Orders after which jobs are there no more. ``kin``: where their parents are; None: in this database."""
+
+    def __init__(self, database: Documents, kin: Kin | None = None) -> None:
+        super().__init__(database)
+        self._kin = kin or _OfThisDatabase(database)
 
     def cancel(self, queue: str, job_id: str, now: float) -> str | None:
         """Remove one job that waits; raises :class:`NotFound` if there is none or a worker has it.
@@ -38,10 +54,13 @@ class Removals(Orders):
         waits = {"_id": job_id, "state": {"$in": WAITS}, **_accepted_by(now)}
         with translated():
             jobs = self._jobs(queue)
-            cancelled = jobs.find_one_and_delete(waits, {"group": 1})
-            if cancelled is None:
+            cancelled = jobs.find_one_and_delete({**waits, **NOT_AWAITED}, {"group": 1})
+            if cancelled is not None:
+                return cancelled.get("group")
+            child = remove_children(jobs, waits, "was cancelled", now, self._kin)
+            if not child:
                 raise missing(jobs, queue, job_id, "cancelled")
-        return cancelled.get("group")
+        return child[0]
 
     def remove_ended(self, queue: str, job_id: str, now: float) -> bool:
         """Remove a job that is done, or a dead letter; False if there is none.
@@ -50,7 +69,9 @@ class Removals(Orders):
         """
         ended = {"_id": job_id, "state": {"$in": [State.DONE, State.DEAD]}, "ended_at": {"$lte": date(now)}}
         with translated():
-            return self._jobs(queue).delete_one(ended).deleted_count > 0
+            if self._jobs(queue).delete_one({**ended, **NOT_AWAITED}).deleted_count:
+                return True
+            return bool(remove_children(self._jobs(queue), ended, "was removed", now, self._kin))
 
     def purging(self, queue: str, state: str, now: float, size: PageSize) -> Iterator[int]:
         """Remove all jobs of a state, but never those that are reserved; yields how many, after each page.
@@ -67,7 +88,7 @@ class Removals(Orders):
                 for ids in pages(((each["_id"], 0) for each in found), size):
                     empty = False
                     these = {"_id": {"$in": ids}, "state": stored_state(state), **by_now}
-                    yield jobs.delete_many(these, hint=BY_ID).deleted_count
+                    yield self._remove(jobs, these, now)
                 if empty:
                     return
 
@@ -85,25 +106,59 @@ class Removals(Orders):
                 found = found.limit(letters.limit)
             for ids in pages(((each["_id"], 0) for each in found), size):
                 dead = {"_id": {"$in": ids}, "state": State.DEAD, "ended_at": {"$lte": date(now)}}
-                yield jobs.delete_many(dead, hint=BY_ID).deleted_count
+                yield self._remove(jobs, dead, now)
 
-    def drop(self, queue: str, *, shared: bool = False) -> int:
+    def _remove(self, jobs: Jobs, these: Document, now: float) -> int:
+        """One page: those of which no parent must hear, then the others; each half whole or in part."""
+        removed = jobs.delete_many({**these, **NOT_AWAITED}, hint=BY_ID).deleted_count
+        if removed < len(these["_id"]["$in"]):
+            removed += len(remove_children(jobs, these, "was removed", now, self._kin))
+        return removed
+
+    def drop(self, queue: str, now: float, *, shared: bool = False) -> int:
         """Remove a queue with all it holds; returns about how many jobs that were.
 
         ``shared``: other brokers may be pushing to it. Their next insert would make the collection
         again, without the index that keeps a ``dedupe_id`` single; so an empty one that has its indexes
         takes its place, in one step, and stays. Lost reply: repeating it is harmless.
+
+        Where any job waits for children, some of these may lie here: so it is put aside first, and ``bury``
+        goes on from there, also where this broker is killed.
         """
         with translated():
             jobs = self._jobs(queue)
             count: int = jobs.estimated_document_count()
-            if shared:
+            if somebody_waits_for_children(self._kin):
+                bury(put_aside(jobs, leave_empty=shared), now, self._kin)
+            elif shared:
                 empty = self._database[f"deleted.{queue}.{token_hex(4)}"]
                 empty.create_indexes(INDEXES)
                 empty.rename(jobs.name, dropTarget=True)
             else:
                 jobs.drop()
         return count
+
+    def bury_remains(self, now: float) -> None:
+        """Go on with queues whose removal a broker has begun and not ended; harmless beside a live one."""
+        with translated():
+            for each in remains(self._database):
+                bury(each, now, self._kin)
+
+
+class _OfThisDatabase:
+    """The queues of one database, while nobody waits at this broker for any job."""
+
+    def __init__(self, database: Documents) -> None:
+        self._database = database
+
+    def store(self, queue: str) -> QueueStore:
+        return QueueStore(self._database, collection(queue))
+
+    def stores(self) -> Iterable[QueueStore]:
+        return map(self.store, Inspector(self._database).names())
+
+    def bereaved(self, parents: Sequence[Bereaved]) -> None:
+        """There is nobody to be told."""
 
 
 def _accepted_by(now: float) -> Document:

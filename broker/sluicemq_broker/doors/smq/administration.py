@@ -21,6 +21,7 @@ from sluicemq_broker.queue import (
     Context,
     Delete,
     Discard,
+    Families,
     History,
     Purge,
     Queue,
@@ -188,7 +189,7 @@ class Admin:
     def cancel(self, name: str, job_id: str) -> None:
         """Remove one job that waits, and tell whoever waits for its result."""
         queue = self._queues.get(name)
-        group = Removals(self._changed(queue)).cancel(name, job_id, self._clock.now())
+        group = self._removals(queue).cancel(name, job_id, self._clock.now())
         if group is not None:
             queue.freed([group])
         self._counters.add(Count.CANCELLED)
@@ -228,7 +229,7 @@ class Admin:
     def remove(self, name: str, job_id: str) -> None:
         """Remove one job that no worker has, whether it waits, is done, or is dead."""
         queue = self._queues.get(name)
-        if Removals(self._changed(queue)).remove_ended(name, job_id, self._clock.now()):
+        if self._removals(queue).remove_ended(name, job_id, self._clock.now()):
             self._counters.add(Count.PURGED)
             queue.look_up()
         else:
@@ -267,6 +268,9 @@ class Admin:
     def _inspector(self, queue: Queue) -> Inspector:
         queue.store.prepare()
         return Inspector(self._queues.database_of(queue))
+
+    def _removals(self, queue: Queue) -> Removals:
+        return Removals(self._changed(queue), Families(self._queues))
 
     def _changed(self, queue: Queue) -> Documents:
         """Where its jobs lie, of which some are about to change."""

@@ -1,0 +1,264 @@
+"""What becomes of parents whose children are not done: these are dead letters, or somebody has removed them.
+
+A child that becomes a dead letter makes its parent one. That is told after it, by a guarded statement, and
+noted in ``told``, so that it may be told twice and is not forgotten: until then the child is not removed.
+
+A child that is removed on somebody's order is gone, and its parent a dead letter, in one transaction. With a
+whole queue it goes in three steps: the collection is put aside under another name, then the parents of what
+lies there are dead letters, then it is dropped. Killed before the first step, nothing is done; after it, any
+broker goes on (:func:`remains`), and doing a step again is harmless.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from secrets import token_hex
+from typing import Any, Final, NamedTuple, Protocol
+
+from pymongo import UpdateOne
+from pymongo.client_session import ClientSession
+from pymongo.collection import Collection
+from pymongo.errors import OperationFailure
+
+from sluicemq_broker.job import Parent, State
+from sluicemq_broker.store.claims import BY_ID
+from sluicemq_broker.store.connection import Documents, translated
+from sluicemq_broker.store.documents import (
+    ENDED_INDEX,
+    FOR_CHILDREN,
+    INDEXES,
+    Document,
+    date,
+    parent_of,
+    queue_of,
+)
+from sluicemq_broker.store.outcomes import death
+from sluicemq_broker.store.queue_store import QueueStore
+from sluicemq_broker.store.transactions import Overtaken, transact
+
+#: True of jobs with whose removal nobody has to be told: that have no parent, or have told it of their end.
+NOT_AWAITED: Final[Document] = {
+    "$or": [
+        {"parent.id": {"$exists": False}},
+        {"parent.told": {"$exists": True}},
+        {"state": State.DONE.value},
+    ]
+}
+_AWAITED: Final[Document] = {"$nor": [NOT_AWAITED]}
+#: How the collections of queues are called that are being removed.
+_REMAINS: Final = "removed."
+#: Children that are read at once.
+_PAGE: Final = 500
+#: The server's codes: there is no collection of this name, and there is one.
+_NOT_THERE: Final = 26
+_EXISTS: Final = 48
+
+_Jobs = Collection[dict[str, Any]]
+
+
+class DeadChild(NamedTuple):
+    """A dead letter of which its parent has not been told, and why it is one."""
+
+    id: str
+    seq: int
+    parent: Parent
+    reason: str
+
+
+class Bereaved(NamedTuple):
+    """A parent that is a dead letter, as a child of it was removed; the group that it has kept waiting."""
+
+    queue: str
+    id: str
+    reason: str
+    groups: list[str]
+
+
+class Kin(Protocol):
+    """The queues in which the parents of removed jobs are."""
+
+    def store(self, queue: str) -> QueueStore:
+        """The queue of this name."""
+
+    def stores(self) -> Iterable[QueueStore]:
+        """All queues."""
+
+    def bereaved(self, parents: Sequence[Bereaved]) -> None:
+        """Tell whoever waits for these, or behind them."""
+
+
+def waits_for_children(parent: Parent) -> Document:
+    """The filter for this parent, while it waits for these children and no others."""
+    by = {"children.by": parent.by} if parent.by else {}
+    return {"_id": parent.id, "seq": parent.seq, "state": State.WAITING, **by}
+
+
+# ---------------------------------------------------------------------- dead letters
+
+
+def dead_children(store: QueueStore, since: float, limit: int) -> list[DeadChild]:
+    """Children that are dead letters since then, of which their parents have not been told."""
+    these = {
+        "state": State.DEAD,
+        "ended_at": {"$gte": date(since)},
+        "parent.id": {"$exists": True},
+        "parent.told": {"$exists": False},
+    }
+    wanted = {"parent": 1, "seq": 1, "errors": {"$slice": -1}}
+    with translated():
+        found = list(store.jobs.find(these, wanted, hint=ENDED_INDEX).limit(limit))
+    return [
+        DeadChild(each["_id"], each["seq"], parent, str((each.get("errors") or [{}])[-1].get("reason", "")))
+        for each in found
+        if (parent := parent_of(each))
+    ]
+
+
+def fail_parent(store: QueueStore, child: DeadChild, of: str, now: float) -> list[str] | None:
+    """Its parent is a dead letter too; None if that does not wait any more. Repeating it is harmless.
+
+    Returns its group, if it has one: that has waited for it.
+    """
+    reason = f"child {child.id} in queue {of} is dead: {child.reason}"
+    with translated():
+        return _fail(store, child.parent, reason, now)
+
+
+def told_parents(store: QueueStore, children: Sequence[DeadChild]) -> None:
+    """Their parents have been told: from now on they are kept as long as other dead letters."""
+    told: list[Document] = [{"$set": {"parent.told": True}}]
+    if (kept := store.defaults.dead_retention) is not None:
+        until = {"$max": [{"$add": ["$ended_at", int(kept * 1000)]}, "$dedupe_until"]}
+        told.append({"$set": {"remove_at": until}})
+    with translated():
+        store.jobs.bulk_write(
+            [UpdateOne({"_id": each.id, "seq": each.seq, "state": State.DEAD}, told) for each in children],
+            ordered=False,
+        )
+
+
+def _fail(
+    store: QueueStore, parent: Parent, reason: str, now: float, session: ClientSession | None = None
+) -> list[str] | None:
+    found = store.jobs.find_one_and_update(
+        waits_for_children(parent), death(now, reason, store.defaults), {"group": 1}, session=session
+    )
+    if found is None:
+        return None
+    return [found["group"]] if isinstance(found.get("group"), str) else []
+
+
+# ------------------------------------------------------------------ removed by order
+
+
+def remove_children(jobs: _Jobs, these: Document, why: str, now: float, kin: Kin) -> list[str | None]:
+    """Remove children of which their parents have not heard; these are dead letters, since one ``why``.
+
+    Returns the group, or None, of each child. Crash or lost reply: all of it is done, or nothing; repeating
+    it finds no children any more.
+    """
+    step = _Removal(jobs, {**these, **_AWAITED}, why, now, kin)
+    removed = transact(jobs.database.client, step.look, step.apply, "removals of children")
+    kin.bereaved(step.bereaved)
+    return removed
+
+
+class _Removal:
+    """One transaction: these children are gone, and their parents dead."""
+
+    def __init__(self, jobs: _Jobs, these: Document, why: str, now: float, kin: Kin) -> None:
+        self.bereaved: list[Bereaved] = []
+        self._jobs = jobs
+        self._these = these
+        self._why = why
+        self._now = now
+        self._kin = kin
+
+    def look(self) -> list[Document]:
+        return list(self._jobs.find(self._these, {"parent": 1, "group": 1}, hint=BY_ID))
+
+    def apply(self, children: list[Document], session: ClientSession) -> list[str | None]:
+        self.bereaved = []
+        if not children:
+            return []
+        these = {**self._these, "_id": {"$in": [each["_id"] for each in children]}}
+        if self._jobs.delete_many(these, hint=BY_ID, session=session).deleted_count < len(children):
+            raise Overtaken
+        self.bereaved = _bereave(
+            children, queue_of(self._jobs.name), self._why, self._now, self._kin, session
+        )
+        return [each.get("group") for each in children]
+
+
+def _bereave(
+    children: Iterable[Document],
+    queue: str,
+    why: str,
+    now: float,
+    kin: Kin,
+    session: ClientSession | None = None,
+) -> list[Bereaved]:
+    """Make the parents of these dead letters; returns those that have waited till now."""
+    first = {parent: each["_id"] for each in children if (parent := parent_of(each))}
+    bereaved = []
+    for parent, child in first.items():
+        reason = f"child {child} in queue {queue} {why}"
+        groups = _fail(kin.store(parent.queue), parent, reason, now, session)
+        if groups is not None:
+            bereaved.append(Bereaved(parent.queue, parent.id, reason, groups))
+    return bereaved
+
+
+# ------------------------------------------------------------------ with their queue
+
+
+def somebody_waits_for_children(kin: Kin) -> bool:
+    """Whether any job of any queue does."""
+    waits = {"wait.group": FOR_CHILDREN}
+    return any(each.jobs.find_one(waits, {"_id": 1}) is not None for each in kin.stores())
+
+
+def put_aside(jobs: _Jobs, *, leave_empty: bool) -> _Jobs:
+    """Call the collection of a queue otherwise, in one step: from then on nobody changes what lies in it.
+
+    ``leave_empty``: an empty one takes its place, with its indexes. An insert may be faster, and make it
+    without: the next sweep mends that.
+    """
+    database, name = jobs.database, jobs.name
+    aside = database[f"{_REMAINS}{queue_of(name)}.{token_hex(4)}"]
+    empty = database[f"deleted.{queue_of(name)}.{token_hex(4)}"]
+    if leave_empty:
+        empty.create_indexes(INDEXES)
+    _rename(jobs, aside.name, unless=_NOT_THERE)
+    if leave_empty and not _rename(empty, name, unless=_EXISTS):
+        empty.drop()
+    return aside
+
+
+def _rename(jobs: _Jobs, name: str, *, unless: int) -> bool:
+    """False where the server answers this code."""
+    try:
+        jobs.rename(name)
+    except OperationFailure as error:
+        if error.code != unless:
+            raise
+        return False
+    return True
+
+
+def bury(aside: _Jobs, now: float, kin: Kin) -> None:
+    """Make the parents of what lies there dead letters, and remove it. Crash before the end: do it again."""
+    queue = queue_of(aside.name).removeprefix(_REMAINS).rpartition(".")[0]
+    children = aside.find({"parent.id": {"$exists": True}, **_AWAITED}, {"parent": 1}, batch_size=_PAGE)
+    while page := list(islice(children, _PAGE)):
+        kin.bereaved(_bereave(page, queue, "was removed with the queue", now, kin))
+    aside.drop()
+
+
+def remains(database: Documents) -> Iterator[_Jobs]:
+    """Collections that were put aside, and whose broker may have been killed before it buried them."""
+    for name in database.list_collection_names(
+        filter={"name": {"$regex": f"^{_REMAINS.replace('.', '[.]')}"}}
+    ):
+        yield database[name]

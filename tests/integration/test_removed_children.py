@@ -1,0 +1,327 @@
+"""Jobs that wait for children are seen, and hear of those that somebody removes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from pymongo.collection import Collection
+from pymongo.database import Database
+from pymongo.errors import AutoReconnect
+
+from jobs import NOW, ChangesAtOnce, a_job, everything, some_jobs, stored
+from launcher import wait_until
+from own_queue import SECONDS, OwnQueue
+from sluicemq import Dead, FanOut, Forward, Worker
+from sluicemq.errors import NotFound
+from sluicemq_broker.job.job import Job, Parent
+from sluicemq_broker.store import (
+    Child,
+    Completed,
+    Inspector,
+    Listing,
+    QueueDefaults,
+    QueueStore,
+    RolledBack,
+    dead_children,
+    end_children,
+    fan_out,
+    told_parents,
+)
+from sluicemq_broker.store import FanOut as StoredFanOut
+from sluicemq_broker.store.connection import Unclear
+from sluicemq_broker.store.letters import DeadLetters
+
+LATER = NOW + 10
+
+
+@pytest.fixture
+def pages(documents: Database[dict[str, Any]]) -> Iterator[QueueStore]:
+    other = QueueStore(documents, "queue.pages")
+    other.prepare()
+    yield other
+    for name in documents.list_collection_names(filter={"name": {"$regex": "^(removed|deleted)[.]"}}):
+        documents.drop_collection(name)
+
+
+def waiting(store: QueueStore, pages: QueueStore, job_id: str = "a", count: int = 3, **settings: Any) -> Job:
+    """A parent that waits for ``count`` children, which are ready."""
+    store.push([a_job(job_id, **settings)], NOW)
+    (parent,) = store.reserve(1, NOW, "worker", 1).jobs
+    made = some_jobs(count)
+    for number, job in enumerate(made, 1):
+        job.id = f"{parent.id}.{number}"
+        job.is_child_of(Parent("mail", parent.id, parent.seq, parent.under))
+    family = StoredFanOut(parent, tuple(Child(pages, job, inherits=False) for job in made), b"all")
+    assert fan_out(store, [family], LATER) == {}
+    return parent
+
+
+def in_line(job_id: str, place: int) -> Job:
+    job = a_job(job_id, group="g")
+    job.line_up(place)
+    return job
+
+
+# --------------------------------------------------------------------------- parents are seen
+
+
+def test_parents_are_counted_and_shown_among_those_that_wait(
+    store: QueueStore, pages: QueueStore, inspector: Inspector
+) -> None:
+    for name in ("a", "b", "c"):
+        waiting(store, pages, name)
+    store.push([in_line("d", 1), in_line("e", 2)], NOW)
+    assert inspector.counts("mail", LATER)["waiting"] == 5
+    shown = inspector.peek("mail", "waiting", 10, 1 << 20, LATER)
+    assert [each["id"] for each in shown] == ["a", "b", "c", "d", "e"]
+    assert (shown[0]["children"]["left"], "wait" in shown[0]) == (3, False)
+
+
+def test_pages_of_those_that_wait_have_each_parent_once(
+    store: QueueStore, pages: QueueStore, documents: Database[dict[str, Any]]
+) -> None:
+    for name in ("a", "b", "c"):
+        waiting(store, pages, name)
+    store.push([in_line("d", 1), in_line("e", 2)], NOW)
+    found, place = list[str](), None
+    for _ in range(5):
+        page = Listing(documents).page("mail", "waiting", 1, place, LATER)
+        found += [each["id"] for each in page.jobs]
+        place = page.next
+    assert (found, place) == (["a", "b", "c", "d", "e"], None)
+
+
+def test_a_parent_that_has_ended_is_not_among_those_that_wait(
+    store: QueueStore, pages: QueueStore, inspector: Inspector
+) -> None:
+    waiting(store, pages, "a", keep_done=60.0)
+    jobs = pages.reserve(3, LATER, "worker", 2).jobs
+    end_children(pages, [Completed(job, b"", "worker", LATER) for job in jobs], LATER, lambda _name: store)
+    assert stored(store, "a")["state"] == "done"
+    assert inspector.counts("mail", LATER)["waiting"] == 0
+
+
+def test_a_purge_of_those_that_wait_removes_parents_and_leaves_their_children_alone(
+    store: QueueStore, pages: QueueStore, changes: ChangesAtOnce
+) -> None:
+    waiting(store, pages)
+    assert changes.purge("mail", "waiting", LATER) == 1
+    assert everything(store) == {}
+    jobs = pages.reserve(3, LATER, "worker", 2).jobs
+    ended = [Completed(job, b"", "worker", LATER) for job in jobs]
+    assert end_children(pages, ended, LATER, lambda _name: store) == ({}, [])
+
+
+# ------------------------------------------------------------------- children are removed
+
+
+def cancelled(changes: ChangesAtOnce) -> None:
+    changes.cancel("pages", "a.2", LATER)
+
+
+def purged(changes: ChangesAtOnce) -> None:
+    changes.purge("pages", "ready", LATER)
+
+
+def dropped(changes: ChangesAtOnce) -> None:
+    changes.drop("pages", LATER)
+
+
+def dropped_beside_others(changes: ChangesAtOnce) -> None:
+    changes.drop("pages", LATER, shared=True)
+
+
+ORDERS = {each.__name__: each for each in (cancelled, purged, dropped, dropped_beside_others)}
+WHY = {"cancelled": "was cancelled", "purged": "was removed"}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_child_that_is_removed_makes_its_parent_a_dead_letter(
+    store: QueueStore, pages: QueueStore, changes: ChangesAtOnce, order: str
+) -> None:
+    waiting(store, pages)
+    ORDERS[order](changes)
+    parent = stored(store, "a")
+    assert parent["state"] == "dead"
+    assert WHY.get(order, "was removed with the queue") in parent["errors"][-1]["reason"]
+    assert sorted(everything(pages)) == (["a.1", "a.3"] if order == "cancelled" else [])
+
+
+@pytest.mark.parametrize("order", ["discarded", "removed"])
+def test_a_dead_child_of_which_its_parent_has_not_heard_can_be_removed_too(
+    store: QueueStore, pages: QueueStore, changes: ChangesAtOnce, order: str
+) -> None:
+    waiting(store, pages)
+    kill(pages, "no ink")
+    if order == "removed":
+        assert changes.remove_ended("pages", "a.1", LATER)
+    else:
+        assert sum(changes.discarding("pages", DeadLetters(), LATER, lambda: 9)) == 1
+    assert stored(store, "a")["state"] == "dead"
+    assert sorted(everything(pages)) == ["a.2", "a.3"]
+
+
+def kill(pages: QueueStore, reason: str) -> None:
+    (first, *others) = pages.reserve(3, LATER, "worker", 2).jobs
+    pages.roll_back([RolledBack(first, reason, "worker", dead=True)], LATER)
+    pages.release(others)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("step", ["delete_many", "find_one_and_update", "rename", "drop"])
+@pytest.mark.parametrize("after", [False, True])
+def test_what_breaks_off_is_not_begun_or_can_be_gone_on_with(
+    store: QueueStore,
+    pages: QueueStore,
+    changes: ChangesAtOnce,
+    monkeypatch: pytest.MonkeyPatch,
+    order: str,
+    step: str,
+    *,
+    after: bool,
+) -> None:
+    # Given a broker that is killed before or after a statement of the order
+    waiting(store, pages)
+    with monkeypatch.context() as patch:
+        patch.setattr(Collection, step, breaking(getattr(Collection, step), after=after))
+        with suppress(Unclear):
+            ORDERS[order](changes)
+    # Then the parent is dead, or all of its children are there: in their queue, or where it was put
+    children = everything(pages)
+    begun = [
+        changes._database[name] for name in changes._database.list_collection_names() if "removed." in name
+    ]
+    children |= {each["_id"]: each for aside in begun for each in aside.find()}
+    assert stored(store, "a")["state"] == "dead" or len(children) == 3
+    # When another broker goes on, or somebody repeats the order
+    changes.bury_remains(LATER)
+    with suppress(NotFound):
+        ORDERS[order](changes)
+    # Then
+    assert stored(store, "a")["state"] == "dead"
+    assert put_aside(changes) == []
+
+
+def put_aside(changes: ChangesAtOnce) -> list[str]:
+    return [each for each in changes._database.list_collection_names() if each.startswith("removed.")]
+
+
+def breaking(statement: Callable[..., Any], *, after: bool) -> Callable[..., Any]:
+    def breaks(self: Any, *arguments: Any, **options: Any) -> Any:
+        if after:
+            statement(self, *arguments, **options)
+        raise AutoReconnect("killed")
+
+    return breaks
+
+
+def test_a_removed_child_tells_the_parent_of_its_parent_as_well(
+    store: QueueStore, pages: QueueStore, changes: ChangesAtOnce, documents: Database[dict[str, Any]]
+) -> None:
+    # Given a grandchild
+    waiting(store, pages, count=1)
+    (child,) = pages.reserve(1, LATER, "worker", 5).jobs
+    inner = QueueStore(documents, "queue.inner")
+    inner.prepare()
+    (leaf,) = some_jobs(1)
+    leaf.id = "a.1.1"
+    leaf.is_child_of(Parent("pages", "a.1", child.seq, child.under))
+    fan_out(pages, [StoredFanOut(child, (Child(inner, leaf, inherits=False),), b"")], LATER)
+    # When
+    changes.cancel("inner", "a.1.1", LATER)
+    # Then its parent is dead, and will tell its own
+    assert [(each.id, each.parent.id) for each in dead_children(pages, NOW, 9)] == [("a.1", "a")]
+
+
+# ------------------------------------------------------------------ which children count
+
+
+def test_a_dead_child_stays_until_its_parent_has_heard_of_it_however_short_it_is_kept(
+    store: QueueStore, documents: Database[dict[str, Any]]
+) -> None:
+    brief = QueueStore(documents, "queue.pages", QueueDefaults(dead_retention=1.0))
+    brief.prepare()
+    waiting(store, brief)
+    kill(brief, "no ink")
+    assert "remove_at" not in stored(brief, "a.1")
+    told_parents(brief, dead_children(brief, NOW, 9))
+    dead = stored(brief, "a.1")
+    assert (dead["remove_at"] - dead["ended_at"]).total_seconds() == 1.0
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_a_dead_child_that_is_redriven_is_one_still_if_its_parent_has_not_heard(
+    store: QueueStore, pages: QueueStore, changes: ChangesAtOnce, *, told: bool
+) -> None:
+    waiting(store, pages)
+    kill(pages, "no ink")
+    if told:
+        told_parents(pages, dead_children(pages, NOW, 9))
+    assert changes.redrive("pages", DeadLetters(), LATER, store.jobs).moved == 1
+    assert ("parent" in stored(store, "a.1")) is not told
+
+
+def test_children_of_a_former_fan_out_do_not_count_at_the_next_one(
+    store: QueueStore, pages: QueueStore, changes: ChangesAtOnce
+) -> None:
+    # Given a parent that is redriven, and a child of its first life that is at work still
+    waiting(store, pages, count=2)
+    changes.cancel("pages", "a.2", LATER)
+    (old,) = pages.reserve(1, LATER, "worker", 7).jobs
+    changes.redrive("mail", DeadLetters(), LATER)
+    (again,) = store.reserve(1, LATER, "worker", 8).jobs
+    (new,) = some_jobs(1)
+    new.id = "a.9"
+    new.is_child_of(Parent("mail", "a", again.seq, again.under))
+    fan_out(store, [StoredFanOut(again, (Child(pages, new, inherits=False),), b"")], LATER)
+    # When
+    problems, parents = end_children(
+        pages, [Completed(old, b"", "worker", LATER)], LATER, lambda _name: store
+    )
+    # Then
+    assert (problems, parents) == ({}, [])
+    assert stored(store, "a")["children"]["left"] == 1
+
+
+def test_a_popped_child_that_could_not_be_sent_is_counted_once(store: QueueStore, pages: QueueStore) -> None:
+    waiting(store, pages, count=2)
+    jobs = pages.reserve(1, LATER, "worker", 2).jobs
+    for job in jobs:
+        job.keep_result(60.0)
+    popped = [Completed(job, b"", "worker", LATER) for job in jobs]
+    for hold in (3, 4):
+        end_children(pages, popped, LATER, lambda _name: store)
+        pages.undo_pop([each.job for each in popped])
+        again = pages.reserve(2, LATER, "worker", hold).jobs
+        popped = [Completed(job, b"", "worker", LATER) for job in again if job.id == jobs[0].id]
+    assert stored(store, "a")["children"]["left"] == 1
+    jobs[0].renew()
+    assert jobs[0].parent is None
+
+
+# ------------------------------------------------------------------------ through the doors
+
+
+@pytest.mark.parametrize("order", ["cancel", "purge", "delete"])
+def test_whoever_waits_for_the_parent_hears_of_it(jobs: OwnQueue, order: str) -> None:
+    # Given
+    queue, pages = jobs.queue, f"{jobs.queue}-pages"
+    reply = jobs.producer.submit(queue, b"book", id=f"{queue}-book")
+    with Worker(jobs.endpoint, queue, lambda _job: FanOut(Forward(pages), Forward(pages))):
+        wait_until(lambda: jobs.client.queue(queue)["waiting"] == 1, SECONDS)
+    assert [each["id"] for each in jobs.client.peek(queue, "waiting")] == [f"{queue}-book"]
+    # When
+    match order:
+        case "cancel":
+            jobs.client.cancel(pages, f"{queue}-book.1")
+        case "purge":
+            jobs.client.purge(pages)
+        case _:
+            jobs.client.delete(pages)
+    # Then
+    with pytest.raises(Dead, match="child"):
+        reply.result(SECONDS)
+    assert jobs.client.queue(queue)["waiting"] == 0
