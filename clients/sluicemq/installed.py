@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import sys
-from importlib import metadata
 from typing import Any
 
 SERVE, DEVICE = "serve", "device"
@@ -22,6 +21,8 @@ def module_command(name: str = SERVE) -> list[str] | None:
 
     ``-P``: whatever lies in the current folder, a ``zmq.py`` or a ``gevent/``, is not what it imports.
     """
+    from importlib import metadata  # noqa: PLC0415 - slow to load, and all other commands do without
+
     for point in metadata.entry_points(group=_GROUP, name=name):
         if all(_is_installed(each) for each in _requirements(point)):
             return [sys.executable, "-P", "-m", point.value.removesuffix(".__main__")]
@@ -36,6 +37,8 @@ def _requirements(point: Any) -> list[str]:
 
 
 def _is_installed(name: str) -> bool:
+    from importlib import metadata  # noqa: PLC0415 - as above
+
     try:
         metadata.distribution(name)
     except metadata.PackageNotFoundError:

@@ -18,7 +18,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from importlib.metadata import version
 from time import time_ns
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
@@ -34,6 +33,7 @@ from sluicemq.errors import Reject, Release, Rollback, SluiceError
 from sluicemq.job import Job
 from sluicemq.options import JobOptions
 from sluicemq.receipt import Receipt
+from sluicemq.version import VERSION
 
 _SCHEMA: Final = "https://opentelemetry.io/schemas/1.44.0"
 _NO_PROVIDERS: Final = (trace.ProxyTracerProvider, trace.NoOpTracerProvider)
@@ -254,7 +254,7 @@ def of(provider: Any) -> Spans | None:
     """Spans of this tracer provider; None if it is none, but stands for one that may come."""
     if isinstance(provider, _NO_PROVIDERS):
         return None
-    return Spans(trace.get_tracer("sluicemq", version("sluicemq"), provider, _SCHEMA))
+    return Spans(trace.get_tracer("sluicemq", VERSION, provider, _SCHEMA))
 
 
 class _Text(Getter[dict[str, Any]]):

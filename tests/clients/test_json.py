@@ -55,7 +55,10 @@ LASTING = {"device", "serve"}
 
 def calls(group: click.Group, path: str = "") -> Iterator[tuple[str, list[str]]]:
     """Each command of the application, and what it is called with: its arguments, by their names."""
-    for name, command in group.commands.items():
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command
         whole = f"{path} {name}".strip()
         if isinstance(command, click.Group):
             yield from calls(command, whole)

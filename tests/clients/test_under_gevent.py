@@ -203,7 +203,15 @@ def test_the_command_line_imports_none_of_the_broker(module: str) -> None:
     assert not imports("sluicemq.cli.app", module)
 
 
-@pytest.mark.parametrize("module", ["click", "rich", "gevent", "pymongo", "sluicemq.cli", "sluicemq.bench"])
+@pytest.mark.parametrize("module", ["rich", "asyncio", "importlib.metadata", "sluicemq.cli.queues"])
+def test_a_command_that_pushes_one_job_starts_with_what_it_needs(module: str) -> None:
+    assert not imports("sluicemq.cli.app, sluicemq.cli.push", module)
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["click", "rich", "gevent", "pymongo", "asyncio", "importlib.metadata", "sluicemq.cli", "sluicemq.bench"],
+)
 def test_the_library_imports_no_more_than_it_needs(module: str) -> None:
     assert not imports("sluicemq", module)
 

@@ -9,6 +9,7 @@ import inspect
 from dataclasses import fields
 from typing import Any
 
+import click
 import pytest
 
 from jobs import NOW
@@ -88,7 +89,9 @@ def test_what_can_be_changed_while_a_job_waits_is_what_the_client_takes() -> Non
 
 
 def flags(command: str) -> dict[str, Any]:
-    return {str(each.name): each for each in app.commands[command].params}
+    found = app.get_command(click.Context(app), command)
+    assert found
+    return {str(each.name): each for each in found.params}
 
 
 @named([each for each in ALL if each.name not in ("reply", "headers")])

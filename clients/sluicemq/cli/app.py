@@ -7,27 +7,12 @@ from __future__ import annotations
 
 import errno
 import logging
+from importlib import import_module
 from typing import Any
 
 import click
 
-from sluicemq.cli import (
-    bench,
-    completion,
-    ended,
-    history,
-    jobs,
-    push,
-    queues,
-    results,
-    schedule,
-    serve,
-    streams,
-    tasks,
-    top,
-    work,
-    workers,
-)
+from sluicemq.cli import completion
 from sluicemq.cli.output import Session, Unwritable
 from sluicemq.cli.reached import reached
 from sluicemq.errors import BadHeaders, SluiceError, Timeout, Unavailable
@@ -36,8 +21,43 @@ from sluicemq.transport.endpoints import DEFAULT_ENDPOINT, VARIABLE, checked
 REFUSED, USAGE = 1, 2
 
 
+#: The module of each command: only that of the one that is called is loaded.
+_HOMES = {
+    command: module
+    for module, commands in {
+        "serve": ["serve", "device", "config"],
+        "push": ["push"],
+        "work": ["work", "pop"],
+        "results": ["call", "result"],
+        "queues": ["queues", "stats", "purge", "delete", "pause", "resume", "ping"],
+        "history": ["history"],
+        "top": ["top"],
+        "workers": ["workers", "events"],
+        "jobs": ["peek", "show", "cancel", "promote", "change"],
+        "ended": ["dead", "done"],
+        "schedule": ["schedule"],
+        "streams": ["stream"],
+        "tasks": ["tasks", "task"],
+        "bench": ["bench"],
+        "completion": ["completion"],
+    }.items()
+    for command in commands
+}
+#: These ask no broker.
+_ALONE = ("serve", "device", "config", "bench", "completion")
+
+
 class _Commands(click.Group):
-    """Turns the library's errors into one line and an exit code."""
+    """Finds the commands, and turns the library's errors into one line and an exit code."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's
+        return sorted(_HOMES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in _HOMES and cmd_name not in self.commands:
+            command = getattr(import_module(f"sluicemq.cli.{_HOMES[cmd_name]}"), cmd_name)
+            self.add_command(command if cmd_name in _ALONE else _asking(command))
+        return super().get_command(ctx, cmd_name)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -114,40 +134,3 @@ def _asking(command: click.Command) -> click.Command:
 
 def _reader_has_gone(error: Unwritable) -> bool:
     return isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EPIPE
-
-
-for _command in (
-    serve.serve,
-    serve.device,
-    _asking(push.push),
-    _asking(work.work),
-    _asking(work.pop),
-    _asking(results.call),
-    _asking(results.result),
-    _asking(queues.queues),
-    _asking(queues.stats),
-    _asking(history.history),
-    _asking(top.top),
-    _asking(workers.workers),
-    _asking(workers.events),
-    _asking(queues.purge),
-    _asking(queues.delete),
-    _asking(queues.pause),
-    _asking(queues.resume),
-    _asking(jobs.peek),
-    _asking(jobs.show),
-    _asking(jobs.cancel),
-    _asking(jobs.promote),
-    _asking(jobs.change),
-    _asking(ended.dead),
-    _asking(ended.done),
-    _asking(schedule.schedule),
-    _asking(streams.stream),
-    _asking(tasks.tasks),
-    _asking(tasks.task),
-    _asking(queues.ping),
-    serve.config,
-    bench.bench,
-    completion.completion,
-):
-    app.add_command(_command)

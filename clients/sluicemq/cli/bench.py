@@ -12,20 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-)
 
 from sluicemq.bench.plan import ACKS, DEVICES, DOORS, SCENARIOS, Plan, planned
 from sluicemq.cli.output import Session
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import Progress
 
     from sluicemq.bench.outcome import Outcome
     from sluicemq.bench.streams import StreamOutcome
@@ -218,6 +211,7 @@ class Bar:
 @contextmanager
 def progress(console: Console) -> Iterator[Bar]:
     """Show the progress of runs there, if it is a terminal."""
-    columns = [SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()]
-    with Progress(*columns, TimeElapsedColumn(), console=console, disable=not console.is_terminal) as shown:
+    from sluicemq.cli import bars  # noqa: PLC0415 - slow to load, and --help shows none
+
+    with bars.counted(console) as shown:
         yield Bar(shown)

@@ -13,16 +13,17 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic
 from types import FrameType, TracebackType
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn
 
 from sluicemq.cli.output import Session
 from sluicemq.errors import SluiceError, Timeout
 from sluicemq.producer import Producer
 from sluicemq.receipt import Receipt
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _REFUSALS_SHOWN = 10
 _A_LOOK = 0.2  # seconds that a push waits for room before it looks whether it is to stop
@@ -245,12 +246,12 @@ class _Bar:
     """How many jobs, how fast, and how much of the whole, where that is known; on a terminal only."""
 
     def __init__(self, console: Console, source: Lines | Files) -> None:
+        from sluicemq.cli import bars  # noqa: PLC0415 - slow to load, and one job has none
+
         self._source = source
         self._share = self._jobs = 0
         self._began = self._drawn = monotonic()
-        jobs = TextColumn("{task.fields[jobs]:,} jobs, {task.fields[rate]:,.0f}/s")
-        columns = (SpinnerColumn(), TextColumn("pushing"), BarColumn(), TaskProgressColumn(), jobs)
-        self._progress = Progress(*columns, console=console, disable=not console.is_terminal)
+        self._progress = bars.rated(console, "pushing")
         self._task = self._progress.add_task("", total=source.total, jobs=0, rate=0.0)
 
     def add(self, share: int) -> None:

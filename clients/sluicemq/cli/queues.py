@@ -7,7 +7,6 @@ from time import sleep
 from typing import Any
 
 import click
-from rich.live import Live
 
 from sluicemq import wire
 from sluicemq.cli.jobs import STATES
@@ -157,6 +156,8 @@ def _watch(session: Session, rows: Callable[[], Sequence[dict[str, Any]]], inter
         while True:
             _list(session, rows())
             sleep(interval)
+    from rich.live import Live  # noqa: PLC0415 - slow to load, and most look once
+
     with Live(console=session.out, auto_refresh=False) as live:
         while True:
             live.update(session.tabled("", queue_rows(rows())), refresh=True)

@@ -6,14 +6,6 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar, cast
 
 import click
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-)
 
 from sluicemq.cli.output import Session
 from sluicemq.client import Client
@@ -80,10 +72,10 @@ def cancel(session: Session, id: str) -> None:  # noqa: A002
 
 
 def _followed(session: Session, client: Client, error: Unfinished) -> Any:
-    console = session.err
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    from sluicemq.cli import bars  # noqa: PLC0415 - slow to load, and most orders are carried out at once
+
     try:
-        with Progress(*columns, TimeElapsedColumn(), console=console, disable=not console.is_terminal) as bar:
+        with bars.counted(session.err) as bar:
             shown = bar.add_task(f"task {error.task}", total=error.total, completed=error.done)
             return client.follow(error.task, lambda task: bar.update(shown, completed=task["done"]))
     except KeyboardInterrupt:

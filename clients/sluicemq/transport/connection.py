@@ -14,7 +14,6 @@ ends or when nothing was heard from it for the silence that its greeting named.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import os
 import random
@@ -22,7 +21,6 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Callable
-from importlib import metadata
 from time import monotonic
 from typing import Any, Protocol
 
@@ -32,6 +30,7 @@ from sluicemq import wire
 from sluicemq.errors import Forked, SluiceError, Unavailable, from_code
 from sluicemq.transport import endpoints, native
 from sluicemq.transport.link import Link
+from sluicemq.version import VERSION
 
 #: Used until the broker's greeting names its own, in seconds.
 DEFAULT_HEARTBEAT = 2.0
@@ -123,7 +122,6 @@ class Connection:
     def start(self) -> None:
         """Start the I/O thread; it connects by itself and reports to the role."""
         self._started = True
-        _version()  # it imports: forked while the I/O thread does, a child would wait for that for ever
         self._mailbox = native.open_mailbox()
         self._context = zmq.Context()
         self._link = Link(self._context, self._wakeup.fd)
@@ -276,7 +274,7 @@ class Connection:
 
     def _about(self) -> dict[str, Any]:
         """Who we are, by which the broker names us in its log and in the history of jobs."""
-        about = {"client": "python", "version": _version(), "host": socket.gethostname(), "pid": os.getpid()}
+        about = {"client": "python", "version": VERSION, "host": socket.gethostname(), "pid": os.getpid()}
         return about if self._name is None else {**about, "name": self._name}
 
     def _send(self, frames: list[bytes]) -> None:
@@ -391,11 +389,3 @@ _NOBODY = (_ignore, False)
 
 def _ignore_signal(_number: int) -> None:
     """Nobody has asked for signals."""
-
-
-@functools.cache
-def _version() -> str:
-    try:
-        return metadata.version("sluicemq")
-    except metadata.PackageNotFoundError:
-        return "unknown"

@@ -1,0 +1,27 @@
+"""What is shown on a terminal while something takes long; loaded only then, for it is slow to load."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+
+
+def counted(console: Console) -> Progress:
+    """Bars with what they are about, how many of how many, and since when."""
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    return Progress(*columns, TimeElapsedColumn(), console=console, disable=not console.is_terminal)
+
+
+def rated(console: Console, what: str) -> Progress:
+    """A bar with a share of the whole; its tasks have the fields ``jobs`` and ``rate``."""
+    jobs = TextColumn("{task.fields[jobs]:,} jobs, {task.fields[rate]:,.0f}/s")
+    columns = (SpinnerColumn(), TextColumn(what), BarColumn(), TaskProgressColumn(), jobs)
+    return Progress(*columns, console=console, disable=not console.is_terminal)
