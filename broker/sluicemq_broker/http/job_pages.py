@@ -6,15 +6,16 @@ from typing import Any
 
 from sluicemq_broker.http.asked import as_cursor
 from sluicemq_broker.job import State
-from sluicemq_broker.queue import Context, Queues
+from sluicemq_broker.queue import Census, Context, Queues
 from sluicemq_broker.store import DeadLetters, JobPage, Listing
 
 
 class JobPages:
     """Each method waits for MongoDB; raises NotFound for a queue that is not there."""
 
-    def __init__(self, queues: Queues, context: Context) -> None:
+    def __init__(self, queues: Queues, census: Census, context: Context) -> None:
         self._queues = queues
+        self._census = census
         self._clock = context.clock
 
     def page(self, queue: str, state: str, limit: int, after: list[Any] | None) -> dict[str, Any]:
@@ -32,7 +33,8 @@ class JobPages:
 
     def count_dead(self, queue: str, letters: DeadLetters) -> dict[str, Any]:
         """``{count, exact}``: how many these are."""
-        count, exact = self._listing(queue).count(queue, letters, self._clock.now())
+        known = self._census.dead(queue)
+        count, exact = self._listing(queue).count(queue, letters, self._clock.now(), known)
         return {"count": count, "exact": exact}
 
     def reasons(self, queue: str, letters: DeadLetters) -> list[dict[str, Any]]:

@@ -40,7 +40,7 @@ OTHERS: Final = "*"
 #: time, as with many queues, and at most.
 _SHARED: Final = 0.5
 _SHARE: Final = 0.005
-_SLOWEST: Final = 6.0
+_SLOWEST: Final = 10.0
 _MOMENT: Final = 1e-9
 #: Samples that are written down in one turn of the hub, about: some milliseconds.
 _TURN: Final = 500

@@ -42,7 +42,7 @@ class Reader:
         self.show = admin.show
         self.about = admin.about
         self.workers = admin.workers
-        self.jobs = JobPages(queues, context)
+        self.jobs = JobPages(queues, census, context)
         self.tasks = admin.tasks
         self.task = admin.task
         self.history = admin.history

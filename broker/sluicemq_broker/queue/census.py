@@ -116,6 +116,13 @@ class Census:
         waited = self._age(tally.oldest) - (self._timer.now() - tally.at)
         return (ready, max(0.0, waited)) if ready else (0, 0.0)
 
+    def dead(self, name: str) -> int | None:
+        """About how many dead letters a queue has; None while that is not known. Asks nobody."""
+        tally = self._tallies.get(name)
+        if tally is None or tally.error:
+            return None
+        return self._carried_on(tally, self._queues.get(name))[0][State.DEAD]
+
     def recount(self, queue: Queue) -> None:
         """Its jobs were changed by an order: what was counted holds no more."""
         self._tallies.pop(queue.name, None)

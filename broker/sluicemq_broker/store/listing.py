@@ -13,6 +13,7 @@ says where to go on, a count becomes an estimate.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
@@ -49,9 +50,10 @@ _SMALL: Final = 256
 #: Jobs with a reason are looked for among so many at a time, so many times for one page.
 _WINDOW: Final = 2_000
 _WINDOWS: Final = 3
-#: Milliseconds for a count, before a sample of so many jobs says about how many there are.
-_PATIENCE: Final = 120
-_SAMPLE: Final = 900
+#: Milliseconds for a count, before a sample of so many jobs says about how many there are; and for each
+#: sample: a random one of what is in no cache takes seconds, so a smaller one follows, then the latest ones.
+_PATIENCE: Final = 100
+_SAMPLE, _SMALL_SAMPLE = 900, 60
 
 _ENDED: Final = (State.DONE, State.DEAD)
 _HINTS: Final[dict[str, str]] = {
@@ -152,8 +154,8 @@ class Listing:
             found = self._jobs(queue).find(these, _SHOWN, hint="_id_").sort("_id", 1).limit(limit)
             return JobPage([_row(each, state_at(each, now)) for each in found], None)
 
-    def count(self, queue: str, letters: DeadLetters, now: float) -> HowMany:
-        """How many dead letters these are."""
+    def count(self, queue: str, letters: DeadLetters, now: float, known: int | None = None) -> HowMany:
+        """How many dead letters these are; ``known``: about how many there are in all, if that is."""
         jobs, these = self._jobs(queue), chosen(letters, now)
         hint = "_id_" if letters.ids is not None else ENDED_INDEX
         with translated():
@@ -163,10 +165,10 @@ class Listing:
                 count = COUNTED_EXACTLY
             if count < COUNTED_EXACTLY:
                 return HowMany(count, exact=True)
+            if known is not None and letters == DeadLetters():
+                return HowMany(known, exact=False)
             total = jobs.estimated_document_count()
-            sample: list[Document] = [{"$sample": {"size": _SAMPLE}}, {"$match": these}, {"$count": "count"}]
-            hits = next((each["count"] for each in jobs.aggregate(sample)), 0)
-        return HowMany(int(total * hits / min(_SAMPLE, max(1, total))), exact=False)
+            return HowMany(int(total * _share(jobs, these, total)), exact=False)
 
     def reasons(self, queue: str, letters: DeadLetters, now: float) -> list[Document]:
         """Why the latest dead letters died: ``[{reason, count}]`` of up to 900, the most frequent first."""
@@ -222,6 +224,26 @@ class _Window:
         for each in times.sort("ended_at", -1).skip(size - 1).limit(1):
             return each["ended_at"]  # type: ignore[no-any-return]
         return None
+
+
+def _share(jobs: _Jobs, these: Document, total: int) -> float:
+    """About which part of all jobs these are."""
+    latest: list[Document] = [
+        {"$match": {"state": State.DEAD}},
+        {"$sort": {"ended_at": -1}},
+        {"$limit": _SAMPLE},
+    ]
+    for size, some, hint in (
+        (_SAMPLE, [{"$sample": {"size": _SAMPLE}}], None),
+        (_SMALL_SAMPLE, [{"$sample": {"size": _SMALL_SAMPLE}}], None),
+        (_SAMPLE, latest, ENDED_INDEX),
+    ):
+        steps: list[Document] = [*some, {"$match": these}, {"$count": "count"}]
+        with suppress(ExecutionTimeout):
+            found = jobs.aggregate(steps, hint=hint, maxTimeMS=_PATIENCE)
+            hits = next((each["count"] for each in found), 0)
+            return float(hits / min(size, max(1, total)))
+    return 0.0
 
 
 def _ranges(state: str, after: Place | None, now: float) -> Iterator[Document]:

@@ -42,11 +42,11 @@ function when({ at, until }) {
 export function incidentList(address) {
   const link = (row) => (row.queue ? h("a", { href: row.kind === "dead_letters" ? `#/dead?queue=${encodeURIComponent(row.queue)}` : address(row.queue) }, row.queue) : "");
   const list = table("What happened", [
-    { title: "No.", num: true, cell: (row) => ({ text: row.number, tone: "zero" }) },
+    { title: "No.", num: true, more: true, cell: (row) => ({ text: row.number, tone: "zero" }) },
     { title: "When", cell: when },
     { title: "What", kind: "what", cell: (row) => h("span", { class: `badge ${tone(row)}` }, title(row)) },
     { title: "Queue", kind: "name", cell: link },
-    { title: "How much", kind: "grow", cell: (row) => ({ text: words(row) }) },
+    { title: "How much", kind: "grow how", cell: (row) => ({ text: words(row) }) },
   ], { key: (row) => `${row.kind} ${row.queue} ${row.at} ${row.brokers[0]}`, empty: "Nothing out of the ordinary in this time." });
   return { element: card("What happened", { bare: list.element }), update: list.update };
 }
