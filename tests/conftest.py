@@ -12,7 +12,7 @@ from pathlib import Path
 from secrets import token_hex
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from pymongo import MongoClient
 
 import launcher
@@ -21,6 +21,7 @@ from redis_server import RedisServer
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="run the long tests too")
+    parser.addoption("--first-example", action="store_true", help="show a failing example as it was found")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -32,7 +33,11 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)  # else no program of a test hears Ctrl-C
     examples = 400 if config.getoption("--full") else 100
     slow = [HealthCheck.too_slow]
-    settings.register_profile("sluicemq", max_examples=examples, deadline=None, suppress_health_check=slow)
+    found_first = config.getoption("--first-example")
+    phases = [each for each in Phase if not (found_first and each in (Phase.shrink, Phase.explain))]
+    settings.register_profile(
+        "sluicemq", max_examples=examples, deadline=None, suppress_health_check=slow, phases=phases
+    )
     settings.load_profile("sluicemq")
 
 
@@ -42,6 +47,8 @@ LONG = (
     "test_broker_killed.py",
     "test_crowded_doors.py",
     "test_model_brokers.py",
+    "test_model_brokers_pipelines.py",
+    "test_model_brokers_limits.py",
     "test_longest_turn.py",
     "test_bench.py",
     "test_stopping.py",

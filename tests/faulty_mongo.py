@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import gevent
 from gevent.event import Event
@@ -22,7 +22,7 @@ from virtual_time import VirtualTime
 
 WRITES = (
     *("insert", "insert_one", "update_one", "update_many", "delete_one", "delete_many", "bulk_write"),
-    *("find_one_and_update", "find_one_and_delete"),
+    *("find_one_and_update", "find_one_and_delete", "transaction"),
 )
 READS = ("find", "distinct", "aggregate")
 #: The note of a task: without it a page more is done than it says, and its tests count pages.
@@ -44,6 +44,10 @@ class Kind(Enum):
     LATE = auto()  # its sender gives it up, and it is applied when somebody lets it land
     INSIDE_BEFORE = auto()  # another broker does something right before it
     INSIDE_AFTER = auto()
+
+
+#: What can't happen between two statements of a transaction: whoever acts then waits for its end, in MongoDB.
+_NOT_WITHIN: Final = (Kind.HELD, Kind.LATE, Kind.INSIDE_BEFORE, Kind.INSIDE_AFTER)
 
 
 @dataclass
@@ -80,7 +84,7 @@ class Line:
 
     def __init__(
         self,
-        born: Callable[[list[dict[str, Any]]], None],
+        born: Callable[[str, list[dict[str, Any]]], None],
         time: VirtualTime | None = None,
         inside: Callable[[], None] = lambda: None,
     ) -> None:
@@ -93,15 +97,50 @@ class Line:
         self._ours = gevent.getcurrent()
         self._held: list[_Reply] = []
         self.late: list[Callable[[], Any]] = []
+        self._client: FaultyClient | None = None
+        self._newborn: list[tuple[str, list[dict[str, Any]]]] | None = None  # by the transaction under way
 
     def call(self, method: str, statement: Callable[[], Any], collection: str = "") -> Any:
         if self.dead:
             raise AutoReconnect("the broker was killed")
+        if self._newborn is not None and self.fault and self.fault.kind in _NOT_WITHIN:
+            return statement()
         kind = self.fault.kind if self.fault and self.fault.meets(method) else None
         self.fired += kind is not None
         if kind is None:
             return statement()
-        return self._fail(kind, statement, _GIVEN_UP.get(collection, _USUALLY_GIVEN_UP))
+        given_up = _GIVEN_UP.get(collection, _USUALLY_GIVEN_UP)
+        return self._fail(kind, statement, given_up, lands=method != "transaction")
+
+    def inserted(self, collection: str, documents: list[dict[str, Any]]) -> None:
+        """These are stored, or will be with the transaction that is under way."""
+        if self._newborn is None:
+            self.born(collection, documents)
+        else:
+            self._newborn.append((collection, documents))
+
+    def transact(self, session: Any, apply: Callable[[Any], Any], options: dict[str, Any]) -> Any:
+        """A transaction fails as a statement does: as a whole. One that is late is none: MongoDB ends it."""
+        return self.call("transaction", lambda: self._carry_out(session, apply, options))
+
+    def _carry_out(self, session: Any, apply: Callable[[Any], Any], options: dict[str, Any]) -> Any:
+        def begin(session: Any) -> Any:
+            self._newborn = []
+            return apply(session)
+
+        try:
+            answer = session.with_transaction(begin, **options)
+            newborn = self._newborn or []
+        finally:
+            self._newborn = None
+        for collection, documents in newborn:
+            self.born(collection, documents)
+        return answer
+
+    def client(self, real: Any) -> FaultyClient:
+        """The one client of this broker."""
+        self._client = self._client or FaultyClient(real, self)
+        return self._client
 
     def let_go(self, *, delivered: bool) -> None:
         """Let the replies that are held come to their broker, or be lost."""
@@ -117,7 +156,7 @@ class Line:
             with suppress(PyMongoError):
                 statement()
 
-    def _fail(self, kind: Kind, statement: Callable[[], Any], given_up: float) -> Any:
+    def _fail(self, kind: Kind, statement: Callable[[], Any], given_up: float, *, lands: bool) -> Any:
         if kind is Kind.AWAY:
             raise ServerSelectionTimeoutError("no primary")
         if kind in (Kind.KILLED_BEFORE, Kind.KILLED_AFTER):
@@ -125,7 +164,7 @@ class Line:
         if kind in (Kind.CUT, Kind.KILLED_BEFORE):
             raise AutoReconnect("cut before it was sent")
         if kind is Kind.LATE:
-            if gevent.getcurrent() is not self._ours:
+            if lands and gevent.getcurrent() is not self._ours:
                 self.late.append(statement)
             raise NetworkTimeout("it was not answered")
         if kind is Kind.INSIDE_BEFORE:
@@ -161,6 +200,38 @@ class _Reply:
         self.arrives = False
 
 
+class FaultyClient:
+    """A client whose transactions may fail; the sessions of numbered inserts are the driver's own."""
+
+    def __init__(self, real: Any, line: Line) -> None:
+        self._real = real
+        self._line = line
+
+    def start_session(self, **options: Any) -> Any:
+        session = self._real.start_session(**options)
+        return session if options else FaultySession(session, self._line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+class FaultySession:
+    """A session for one transaction."""
+
+    def __init__(self, real: Any, line: Line) -> None:
+        self._real = real
+        self._line = line
+
+    def with_transaction(self, apply: Callable[[Any], Any], **options: Any) -> Any:
+        return self._line.transact(self._real, apply, options)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._real.end_session()
+
+
 class FaultyDatabase:
     """A database as the stores use one, over a line that may fail."""
 
@@ -169,8 +240,8 @@ class FaultyDatabase:
         self._line = line
 
     @property
-    def client(self) -> Any:
-        return self._real.client
+    def client(self) -> FaultyClient:
+        return self._line.client(self._real.client)
 
     def with_options(self, **options: Any) -> FaultyDatabase:
         return FaultyDatabase(self._real.with_options(**options), self._line)
@@ -185,7 +256,8 @@ class FaultyDatabase:
         absent = {each["index"] for each in answer.get("writeErrors", ())} | {
             *answer.get("retriedStmtIds", ())
         }
-        self._line.born([each for at, each in enumerate(command["documents"]) if at not in absent])
+        stored = [each for at, each in enumerate(command["documents"]) if at not in absent]
+        self._line.inserted(command["insert"], stored)
         return answer
 
     def list_collection_names(self, **options: Any) -> Any:
@@ -214,6 +286,16 @@ class FaultyCollection:
         return lambda *arguments, **options: self._line.call(
             method, lambda: real(*arguments, **options), name
         )
+
+    @property
+    def database(self) -> FaultyDatabase:
+        return FaultyDatabase(self._real.database, self._line)
+
+    def insert_many(self, documents: list[dict[str, Any]], **options: Any) -> Any:
+        documents = list(documents)
+        answer = self._line.call("insert", lambda: self._real.insert_many(documents, **options))
+        self._line.inserted(self._real.name, documents)
+        return answer
 
     def with_options(self, **options: Any) -> FaultyCollection:
         return FaultyCollection(self._real.with_options(**options), self._line)

@@ -18,6 +18,7 @@ from sluicemq_broker.doors.smq.administration import Admin
 from sluicemq_broker.queue.census import Census
 from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.history import History
+from sluicemq_broker.queue.on_dead import OnDead
 from sluicemq_broker.queue.owners import Owners
 from sluicemq_broker.queue.queues import Queues
 from sluicemq_broker.queue.retry import Retry
@@ -37,7 +38,7 @@ LEASE: Final = 15.0
 BEAT: Final = LEASE / 5
 MAX_LOSSES: Final = 3
 #: What a broker does from time to time.
-DUTIES: Final = ("beat", "tick", "sweep", "audit")
+DUTIES: Final = ("beat", "tick", "sweep", "audit", "round")
 #: A queue's ``max_running`` and so on, where it has some.
 NO_LIMITS: Final[Mapping[str, Any]] = {}
 #: How long a broker that stops waits for MongoDB.
@@ -105,7 +106,8 @@ class SmallBroker:
         self.sweeper = Sweeper(self.queues, context, tasks.expire)
         census = Census(self.queues, context)
         history = History(self.queues, census, context, lambda _name: database, "test", name)
-        schedules = Schedules(ScheduleStore(database), self.queues, context, maker.make)
+        self.schedules = schedules = Schedules(ScheduleStore(database), self.queues, context, maker.make)
+        self._on_dead = OnDead(self.queues, context)
         turns, board = Turns(self.counters), Switchboard()
         store = StoreState()
         self.admin = Admin(
@@ -121,14 +123,14 @@ class SmallBroker:
     @property
     def busy(self) -> bool:
         """Whether anything is on its way to MongoDB; nothing is any more once it was killed."""
-        return self.queue.busy and not self.line.dead
+        return any(queue.busy for queue in self.queues) and not self.line.dead
 
     def beat(self) -> None:
         """As ``Server`` does, without measuring the clock."""
         self._do(self._beat)
 
     def tick(self) -> None:
-        self._do(self.queue.tick)
+        self._do(self._tick)
 
     def sweep(self) -> None:
         self._do(self.sweeper.sweep)
@@ -136,12 +138,18 @@ class SmallBroker:
     def audit(self) -> None:
         self._do(self.sweeper.audit)
 
+    def round(self) -> None:
+        """What follows from deaths, whoever was there; recurring jobs."""
+        self._do(self._round)
+
     def release_all(self) -> None:
         """The first half of a stop, for which MongoDB has a moment."""
-        self.queue.stop_granting(0.0)
+        for queue in self.queues:
+            queue.stop_granting(0.0)
         come_to_rest()
-        self.queue.refuse_waiting()
-        self.queue.release_all()
+        for queue in self.queues:
+            queue.refuse_waiting()
+            queue.release_all()
         self.time.passes(_LAST_WRITES)
 
     def end(self) -> None:
@@ -155,7 +163,7 @@ class SmallBroker:
 
     def interfere(self, duty: str) -> None:
         """Do a duty right now, in the middle of another broker's work."""
-        work = (self._beat, self.queue.tick, self.sweeper.sweep, self.sweeper.audit)
+        work = (self._beat, self._tick, self.sweeper.sweep, self.sweeper.audit, self._round)
         with suppress(Unavailable):
             work[DUTIES.index(duty)]()
 
@@ -166,7 +174,17 @@ class SmallBroker:
         sure = self.owners.sure
         self.owners.beat()
         if self.owners.sure and not sure:
-            self.queue.hand_out()
+            for queue in self.queues:
+                queue.hand_out()
+
+    def _tick(self) -> None:
+        for queue in self.queues:
+            queue.tick()
+
+    def _round(self) -> None:
+        self._on_dead.tick()
+        self._on_dead.round(LEASE)
+        self.schedules.tick()
 
     def _do(self, duty: Callable[[], None]) -> None:
         """Each duty in a greenlet of its own, as the server has them: one keeps no other waiting."""

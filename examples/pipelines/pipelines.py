@@ -19,7 +19,7 @@ import json
 from contextlib import ExitStack
 from typing import Any
 
-from sluicemq import FanOut, Forward, Job, Producer, Reject, Worker
+from sluicemq import FanOut, Forward, Job, Producer, Reject, SluiceError, Worker
 
 
 def check(job: Job) -> Forward:
@@ -61,9 +61,12 @@ STAGES = {"lists": split, "orders": check, "payments": pay, "parcels": send, "re
 
 
 def ask(endpoint: str, queue: str, what: Any, timeout: float = 60.0) -> bytes:
-    """What becomes of an order, or of a list of them."""
+    """What becomes of an order, or of a list of them; ends the program if nothing does."""
     with Producer(endpoint) as producer:
-        return producer.call(queue, json.dumps(what).encode(), timeout)
+        try:
+            return producer.call(queue, json.dumps(what).encode(), timeout)
+        except (SluiceError, TimeoutError) as error:
+            raise SystemExit(f"{type(error).__name__}: {error}") from None
 
 
 def main() -> None:
@@ -86,7 +89,8 @@ def main() -> None:
         return
     if options.command == "list":
         pairs = [line.split(maxsplit=1) for line in options.lines]
-        orders = [{"count": int(count), "what": what, "purse": 100} for count, what in pairs]
+        common = {"purse": 100, "patience": 1.0}
+        orders = [{"count": int(count), "what": what, **common} for count, what in pairs]
         print(ask(options.endpoint, "lists", orders).decode())
         return
     with ExitStack() as stages:

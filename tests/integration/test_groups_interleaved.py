@@ -101,7 +101,7 @@ VERBS: dict[str, Callable[[Broker], object]] = {
 @pytest.fixture
 def pair(documents: Database[dict[str, Any]]) -> tuple[Broker, Broker, Line]:
     """Two brokers, the first over a line on which the second may act; four jobs of one group, one dead."""
-    line = Line(lambda _documents: None)
+    line = Line(lambda *_stored: None)
     ours: Any = FaultyDatabase(documents, line)
     brokers = [
         Broker(name, QueueStore(each, collection("mail")), _AllPages(each))

@@ -34,7 +34,7 @@ class Rig:
         self.second.queue.attach(self.worker)
 
     def _broker(self, documents: Database[dict[str, Any]], name: str) -> SmallBroker:
-        line = Line(lambda _documents: None, self.time)
+        line = Line(lambda *_stored: None, self.time)
         return SmallBroker(name, documents, self.time, self.clock, line, lambda: next(self._names))
 
     def push(self, *names: str) -> None:

@@ -35,7 +35,7 @@ class Rig:
 
     def broker(self) -> SmallBroker:
         number = len(self.brokers)
-        line = Line(lambda _documents: None, self.time)
+        line = Line(lambda *_stored: None, self.time)
         ids = iter(f"owner-{number}-{again}" for again in range(100))
         new_id: Callable[[], str] = lambda: next(ids)  # noqa: E731 - it is no method of the rig
         broker = SmallBroker(

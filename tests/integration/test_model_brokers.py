@@ -9,50 +9,36 @@ stands still for good.
 from __future__ import annotations
 
 import itertools
-import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import initialize, invariant, rule
 from pymongo.database import Database
 
 from fakes import FakeWorker
-from faulty_mongo import WRITES, Fault, Kind, Line
+from faulty_mongo import Fault, Kind
 from sluicemq import wire
 from sluicemq.errors import Duplicate, SluiceError
-from sluicemq_broker.doors.smq.administration import Admin
 from sluicemq_broker.job.job import ERRORS_KEPT, Dedupe, Job
 from sluicemq_broker.queue.intake import Push
 from sluicemq_broker.queue.verdict import Settlement, Verdict
 from sluicemq_broker.queue.worker import Delivery
 from sluicemq_broker.store.documents import seconds as seconds_of
 from sluicemq_broker.store.queue_store import QueueStore
-from small_broker import BEAT, DUTIES, MAX_LOSSES, NO_LIMITS, SmallBroker, VirtualClock
-from virtual_time import VirtualTime, come_to_rest
+from small_broker import BEAT, MAX_LOSSES, SmallBroker
+from two_brokers import VISIBILITY, Fate, check, seats, slots, surrounded, unanswered
+from virtual_time import come_to_rest
 
-VISIBILITY: Final = 20.0
 #: After so many heartbeats everything has come to its end, if all are well.
 _LONG: Final = 200
 _UNFINISHED: Final = {"state": {"$in": ["ready", "waiting", "reserved"]}}
 
-slots = st.sampled_from([0, 1])
 job_ids = st.sampled_from("abcdef")
-seats = st.sampled_from([0, 1, 2])
-faults = st.builds(
-    Fault,
-    kind=st.sampled_from(Kind),
-    method=st.sampled_from(["", *WRITES]),
-    skip=st.integers(0, 1),
-    times=st.sampled_from([1, 1, 2, 1000]),
-)
-unanswered = st.sampled_from([Kind.HELD, Kind.LATE, Kind.LOST_REPLY])
 orders = st.fixed_dictionaries(
     {
         "id": job_ids,
@@ -69,15 +55,6 @@ _PLAIN: Final = {
     "priority": 0, "delay": 0, "ttl": None, "max_attempts": 3,
     "remember": None, "dedupe": None, "group": None,
 }  # fmt: skip
-
-
-@dataclass
-class Surroundings:
-    """What the fixtures give to every run."""
-
-    documents: Database[dict[str, Any]]
-    complaints: list[str]
-    monkeypatch: pytest.MonkeyPatch
 
 
 @dataclass(eq=False)
@@ -134,23 +111,11 @@ class ModelWorker(FakeWorker):
         self.hands += [self.model.delivered(self.broker, each) for each in deliveries]
 
 
-class TwoBrokers(RuleBasedStateMachine):
+class TwoBrokers(Fate):
     """Rules are what workers, producers, brokers and fate do; the model hears what comes of it."""
 
-    around: Surroundings
-    limits = NO_LIMITS
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.documents, self.complaints = self.around.documents, self.around.complaints
-        for name in ("queue.mail", "owners", "limits"):
-            self.documents[name].delete_many({})
+    def begin(self) -> None:
         self.jobs = self.documents["queue.mail"]
-        self.complaints.clear()
-        self.time = VirtualTime()
-        owner_ids = itertools.count()
-        self.new_id = lambda: f"owner-{next(owner_ids)}"
-        self.clock = VirtualClock(self.time)
         self.lives: dict[str, Life] = {}
         self.births: Counter[str] = Counter()
         self.sent: Counter[str] = Counter()
@@ -158,14 +123,6 @@ class TwoBrokers(RuleBasedStateMachine):
         self.began: list[tuple[Job, int]] = []  # pushes of jobs with a group, and when
         self.confirmed: dict[tuple[str, int], int] = {}  # id and number, and when
         self.pending: Counter[str] = Counter()
-        self.open: list[Hand] = []
-        self.lines: list[Line] = []
-        self.workers: list[ModelWorker | None] = [None, None, None]
-        self.sound = True
-        self.inside = "sweep"
-        self.interfering = False
-        self.brokers: list[SmallBroker] = []
-        self.brokers = [self._new_broker(slot) for slot in (0, 1)]
 
     @initialize()
     def everybody_is_at_work(self) -> None:
@@ -184,13 +141,13 @@ class TwoBrokers(RuleBasedStateMachine):
     @rule(seat=seats, slot=slots, prefetch=st.integers(1, 3))
     def come(self, seat: int, slot: int, prefetch: int) -> None:
         self._begin()
-        self._leave(seat, died=False)
+        self.leave_seat(seat, died=False)
         self._come(seat, self.brokers[slot], prefetch)
 
     @rule(seat=seats, died=st.booleans())
     def leave(self, seat: int, *, died: bool) -> None:
         self._begin()
-        self._leave(seat, died=died)
+        self.leave_seat(seat, died=died)
 
     @rule(
         seat=seats,
@@ -229,27 +186,6 @@ class TwoBrokers(RuleBasedStateMachine):
 
     # ---------------------------------------------------------- what brokers do
 
-    @rule(slot=slots)
-    def sweep_and_audit(self, slot: int) -> None:
-        self._begin()
-        self.brokers[slot].sweep()
-        self.brokers[slot].audit()
-
-    @rule(slot=slots, killed=st.booleans())
-    def end(self, slot: int, *, killed: bool) -> None:
-        self._begin()
-        if killed:
-            self.brokers[slot].line.dead = True
-        else:
-            self._stop(slot)
-
-    # ---------------------------------------------------------------- what fate does
-
-    @rule(seconds=st.sampled_from([0.1, 1.0, 2 * BEAT, VISIBILITY]), silent=st.sampled_from([None, 0, 1]))
-    def time_passes(self, seconds: float, silent: int | None) -> None:
-        self._begin()
-        self._pass(seconds, silent)
-
     @rule(slot=slots, answer=st.sampled_from([None, wire.COMMIT, wire.COMMIT, wire.ROLLBACK, wire.RELEASE]))
     def a_broker_is_silent_until_it_is_declared_dead(self, slot: int, answer: str | None) -> None:
         """What its workers say then, it hears before it learns of that."""
@@ -260,27 +196,6 @@ class TwoBrokers(RuleBasedStateMachine):
         hands = self._hands_of(silent)
         if answer and hands:
             self._settle(silent, hands, answer, 0.0)
-
-    @rule(slot=slots, fault=faults)
-    def arm(self, slot: int, fault: Fault) -> None:
-        self.brokers[slot].line.fault = Fault(fault.kind, fault.method, fault.skip, fault.times)
-
-    @rule(slot=slots, delivered=st.booleans())
-    def held_replies_are_let_go(self, slot: int, *, delivered: bool) -> None:
-        self._begin()
-        self.brokers[slot].line.let_go(delivered=delivered)
-
-    @rule(which=st.sampled_from(["oldest", "all"]))
-    def late_statements_land(self, which: str) -> None:
-        """Also those of brokers that are no more."""
-        self._begin()
-        late = [line for line in self.lines if line.late]
-        for line in late[:1] if which == "oldest" else late:
-            line.land()
-
-    @rule(duty=st.sampled_from(DUTIES))
-    def choose_what_the_other_does_inside(self, duty: str) -> None:
-        self.inside = duty
 
     @rule(slot=slots, job_id=job_ids, kind=unanswered, delivered=st.booleans(), audits=st.integers(0, 2))
     def an_insert_has_no_answer_while_all_goes_on(
@@ -315,7 +230,7 @@ class TwoBrokers(RuleBasedStateMachine):
         self._begin()
         broker = self.brokers[slot]
         if not self._hands_of(broker):
-            self._leave(slot, died=False)
+            self.leave_seat(slot, died=False)
             self._come(slot, broker, 3)
             self._push(broker, [self._job({**_PLAIN, "id": job_id})])
             self._pass(0.1)
@@ -338,7 +253,7 @@ class TwoBrokers(RuleBasedStateMachine):
     def all_is_as_the_model_says(self) -> None:
         come_to_rest()
         self._bury_the_dead()
-        self._learn_what_is_certain()
+        self.stopping()
         stored = {each["_id"]: each for each in self.jobs.find({}, {"payload": 0})}
         for life in self.lives.values():
             self._check(life, stored.get(life.job_id))
@@ -352,9 +267,7 @@ class TwoBrokers(RuleBasedStateMachine):
                 self._heal()
                 self._work_until_all_is_done()
         finally:
-            for line in self.lines:
-                line.dead = True
-            self.time.passes(10 * VISIBILITY)  # whoever still waits, ends
+            self.end_all()
 
     # ------------------------------------------------------------------- pushes
 
@@ -403,7 +316,7 @@ class TwoBrokers(RuleBasedStateMachine):
 
         broker.queue.push(Push(jobs, told))
 
-    def _born(self, documents: list[dict[str, Any]], stored: set[int]) -> None:
+    def born(self, collection: str, documents: list[dict[str, Any]], stored: set[int]) -> None:
         """An insert was applied, known to its broker or not; ``stored``: numbers of what it stored before."""
         for each in documents:
             self._expect(each["seq"] not in stored, f"{each['_id']} is stored twice by one push")
@@ -512,7 +425,10 @@ class TwoBrokers(RuleBasedStateMachine):
         worker = self.workers[seat] = ModelWorker(self, broker, prefetch)
         broker.queue.attach(worker)
 
-    def _leave(self, seat: int, *, died: bool) -> None:
+    def seat(self, seat: int, broker: SmallBroker, former: ModelWorker) -> None:
+        self._come(seat, broker, former.prefetch)
+
+    def leave_seat(self, seat: int, *, died: bool) -> None:
         worker, self.workers[seat] = self.workers[seat], None
         if worker is None:
             return
@@ -521,6 +437,10 @@ class TwoBrokers(RuleBasedStateMachine):
             if died and self._holds(hand):
                 self._fails(hand)
         worker.broker.queue.worker_gone(worker, died=died)
+
+    def runs_out(self, hand: Hand) -> None:
+        if self._holds(hand) and hand.owner in hand.broker.owners.mine():
+            self._fails(hand)
 
     def _fails(self, hand: Hand) -> None:
         hand.held = hand.failing = True
@@ -531,7 +451,7 @@ class TwoBrokers(RuleBasedStateMachine):
         held = {"state": "reserved", "owner": hand.owner, "attempts": hand.attempt}
         return self.jobs.find_one({"_id": hand.life.job_id, **held}) is not None
 
-    def _learn_what_is_certain(self) -> None:
+    def stopping(self) -> None:
         """A failed delivery is counted once its broker has nothing more to write, if it lives."""
         live = self._live_owners()
         for hand in self.open:
@@ -555,114 +475,8 @@ class TwoBrokers(RuleBasedStateMachine):
             life.rejected, life.redriven = False, True
             life.expires_at = _time(after, "expires_at")
 
-    def _do(self, slot: int, order: Callable[[Admin], object]) -> None:
-        with suppress(SluiceError):  # what came of it, MongoDB knows
-            order(self.brokers[slot].admin)
-
     def _stored(self, job_id: str) -> dict[str, Any] | None:
         return self.jobs.find_one({"_id": job_id})
-
-    def _new_broker(self, slot: int) -> SmallBroker:
-        stored: set[int] = set()
-        line = Line(
-            lambda documents: self._born(documents, stored), self.time, lambda: self._interfere(1 - slot)
-        )
-        self.lines.append(line)
-        name = f"broker {slot}"
-        return SmallBroker(name, self.documents, self.time, self.clock, line, self.new_id, self.limits)
-
-    def _let_all_go(self, broker: SmallBroker, *, delivered: bool) -> None:
-        broker.line.let_go(delivered=delivered)
-        self._pass(1.0)
-        broker.line.land()
-
-    def _interfere(self, slot: int) -> None:
-        """The other broker acts in the middle of a verb of this one, but not in the middle of that."""
-        if self.interfering or slot >= len(self.brokers) or self.brokers[slot].line.dead:
-            return
-        self.interfering = True
-        try:
-            if self.inside == "tick":
-                self._time_out(self.brokers[slot])
-            self.brokers[slot].interfere(self.inside)
-        finally:
-            self.interfering = False
-
-    def _replace(self, slot: int) -> None:
-        """A broker is no more: another one comes in its place, to which its workers connect again."""
-        former, new = self.brokers[slot], self._new_broker(slot)
-        self.brokers[slot] = new
-        for hand in self._hands_of(former):
-            hand.open = False
-        for seat, worker in enumerate(self.workers):
-            if worker and worker.broker is former:
-                self._come(seat, new, worker.prefetch)
-        come_to_rest()
-
-    def _stop(self, slot: int) -> None:
-        broker = self.brokers[slot]
-        for hand in self._hands_of(broker):
-            hand.open = False
-        broker.release_all()
-        self._learn_what_is_certain()
-        broker.end()
-        self._replace(slot)
-
-    def _bury_the_dead(self) -> None:
-        for slot, broker in enumerate(self.brokers):
-            if broker.line.dead:
-                self._replace(slot)
-
-    def _hands_of(self, broker: SmallBroker) -> list[Hand]:
-        return [hand for hand in self.open if hand.open and hand.broker is broker]
-
-    def _live_owners(self) -> set[str]:
-        return {each["_id"] for each in self.documents["owners"].find({"state": "live"}, {"_id": 1})}
-
-    # ---------------------------------------------------------------------- time
-
-    def _begin(self) -> None:
-        self.sound = False
-        self.time.passes(0.002)
-
-    def _pass(self, seconds: float, silent: int | None = None) -> None:
-        while seconds > 0:
-            step = min(seconds, BEAT)
-            seconds -= step
-            self.time.passes(step)
-            for slot, broker in enumerate(self.brokers):
-                if slot != silent:
-                    self._duties(broker, beat=step == BEAT)
-
-    def _duties(self, broker: SmallBroker, *, beat: bool) -> None:
-        if beat:
-            broker.beat()
-        self._time_out(broker)
-        broker.tick()
-        for seat, worker in enumerate(self.workers):
-            if worker and worker.hung_up:
-                self._leave(seat, died=True)
-
-    def _time_out(self, broker: SmallBroker) -> None:
-        """It is about to tick."""
-        for hand in self._hands_of(broker):
-            if hand.until <= self.time.value:
-                hand.open = False
-                if self._holds(hand) and hand.owner in broker.owners.mine():
-                    self._fails(hand)
-
-    # --------------------------------------------------------------------- the end
-
-    def _heal(self) -> None:
-        for line in self.lines:
-            line.fault = None
-            line.land()
-            line.let_go(delivered=False)
-        come_to_rest()
-        for broker in self.brokers:
-            broker.queue.pause(frozenset())
-        for seat in range(len(self.workers)):
-            self._leave(seat, died=False)
 
     def _work_until_all_is_done(self) -> None:
         workers = [ModelWorker(self, broker, 100) for broker in self.brokers]
@@ -689,11 +503,6 @@ class TwoBrokers(RuleBasedStateMachine):
         assert not self.births - self.sent  # an insert that is repeated, or lands late, stores a job once
 
     # ---------------------------------------------------------------- the checks
-
-    def _expect(self, truth: object, complaint: str) -> None:
-        """Noted, since some of those who call this have every error shielded or repeated."""
-        if not truth:
-            self.complaints.append(complaint)
 
     def _may_be_gone(self, life: Life) -> bool:
         now = self.clock.now()
@@ -729,42 +538,12 @@ def _time(stored: dict[str, Any], field: str) -> float | None:
     return seconds_of(stored[field]) if field in stored else None
 
 
-class _Complaints(logging.Handler):
-    """An error that the broker shields from others is still an error."""
-
-    def __init__(self, complaints: list[str]) -> None:
-        super().__init__()
-        self.complaints = complaints
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.exc_info:
-            self.complaints.append(f"{record.getMessage()}: {record.exc_info[1]!r}")
-
-
 @pytest.fixture
 def two_brokers(
     documents: Database[dict[str, Any]], store: QueueStore, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[type[TwoBrokers]]:
-    complaints: list[str] = []
-    listener = _Complaints(complaints)
-    TwoBrokers.around = Surroundings(documents, complaints, monkeypatch)
-    logging.getLogger("broker").addHandler(listener)
-    yield TwoBrokers
-    logging.getLogger("broker").removeHandler(listener)
-    del TwoBrokers.around
-
-
-def check(machine: type[TwoBrokers], examples: int, steps: int) -> None:
-    run_state_machine_as_test(
-        machine,
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=steps,
-            deadline=None,
-            derandomize=examples < 200,  # the short run is the same each time
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+    with surrounded(TwoBrokers, documents, monkeypatch):
+        yield TwoBrokers
 
 
 def test_no_job_is_lost_or_done_twice_whatever_fails(two_brokers: type[TwoBrokers]) -> None:

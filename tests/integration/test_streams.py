@@ -58,7 +58,7 @@ class Broker:
     """The streams of one broker, on a MongoDB of which statements can fail."""
 
     def __init__(self, documents: Any, time: Time, **settings: Any) -> None:
-        self.line = Line(born=lambda _documents: None)
+        self.line = Line(born=lambda *_stored: None)
         self.counters = Counters()
         self.answers: list[Stored | SluiceError] = []
         faulty: Any = FaultyDatabase(documents, self.line)

@@ -51,7 +51,7 @@ class Rig:
         store.push(some_jobs(JOBS), NOW)
 
     def broker(self, name: str) -> SmallBroker:
-        line = Line(lambda _documents: None, self.time)
+        line = Line(lambda *_stored: None, self.time)
         new_id = f"{name}-{next(self._ids)}"
         return SmallBroker(name, self.documents, self.time, self.clock, line, lambda: new_id)
 

@@ -16,7 +16,7 @@ FAULTS: list[dict[str, Any]] = tomllib.loads((ROOT / "tests/mutants/faults.toml"
 @pytest.mark.parametrize("fault", FAULTS, ids=[each["name"] for each in FAULTS])
 def test_a_planted_fault_stands_for_one_place_and_for_tests_that_exist(fault: dict[str, Any]) -> None:
     assert (ROOT / fault["file"]).read_text().count(fault["old"]) == 1
-    for each in fault["tests"]:
+    for each in (*fault["tests"], *([fault["model"]] if "kind" in fault else ())):
         path, _, name = each.partition("::")
         assert not name or re.search(rf"^def {name.split('[')[0]}\(", (ROOT / path).read_text(), re.MULTILINE)
 
@@ -24,3 +24,8 @@ def test_a_planted_fault_stands_for_one_place_and_for_tests_that_exist(fault: di
 def test_no_two_faults_have_one_name() -> None:
     names = [each["name"] for each in FAULTS]
     assert len(names) == len(set(names))
+
+
+def test_the_model_of_two_brokers_must_see_eighteen_kinds() -> None:
+    kinds = [each["kind"] for each in FAULTS if "kind" in each]
+    assert len(kinds) == len(set(kinds)) == 18

@@ -14,10 +14,11 @@ import pytest
 from hypothesis.stateful import invariant
 from pymongo.database import Database
 
-from integration.test_model_brokers import Hand, TwoBrokers, check, two_brokers
+from integration.test_model_brokers import Hand, TwoBrokers, two_brokers
 from sluicemq_broker.queue.worker import Delivery
 from sluicemq_broker.store.limits import LimitStore
 from small_broker import SmallBroker
+from two_brokers import check
 
 __all__ = ["two_brokers"]  # a fixture
 
