@@ -95,8 +95,8 @@ def test_who_is_overtaken_by_the_ring_hears_that_it_has_missed_something(
 ) -> None:
     slow, fast = ring(), ring()
     with slow.listen([]) as feed:
-        for number in range(400):  # of 1,000 bytes each: more than the ring holds, and more than a reply has
-            fast.send([f"ready {'a' * 1000} {number}"])
+        for number in range(400):  # of 4,000 bytes each: more than the ring holds, and more than a reply has
+            fast.send([f"ready {'a' * 4000} {number}"])
         with pytest.raises(Unavailable):
             hear(feed, 400)
     with slow.listen([]) as feed:
@@ -130,7 +130,7 @@ def test_the_ring_stays_as_small_as_it_is(
     with ring().listen([]):
         stats = documents.command("collStats", "bus")
     assert stats["capped"]
-    assert stats["maxSize"] == 256 * 1024
+    assert stats["maxSize"] == 1024 * 1024
 
 
 def test_a_connection_to_redis_that_was_made_anew_may_have_missed_something(redis_url: str) -> None:

@@ -15,6 +15,7 @@ from jobs import NOW
 from launcher import TIMEOUT
 from sluicemq.errors import BadStream, BadTopic, Conflict, SluiceError
 from sluicemq.packed import pack, scan, unpack
+from sluicemq_broker.bus import BusEvent, BusKind
 from sluicemq_broker.config import Config, DeviceSettings, StreamSettings
 from sluicemq_broker.queue.retry import Retry
 from sluicemq_broker.runtime.counters import Counters
@@ -30,6 +31,7 @@ from sluicemq_broker.streams import (
     Wanted,
     read_batch,
 )
+from sluicemq_broker.streams.carried import carried
 
 
 def eventually(condition: Callable[[], bool]) -> None:
@@ -342,6 +344,42 @@ class TestReading:
 
         eventually(lambda: bool(woken))
         assert two[0].read() == numbered("a")
+
+    def test_a_segment_that_is_told_whole_is_given_to_who_waits_without_a_look(
+        self, two: tuple[Broker, Broker]
+    ) -> None:
+        woken: list[int] = []
+        two[1].publish("a")
+        two[0].stream.wait("me", 2, lambda: woken.append(1))
+        two[0].stream.look()  # where it ends
+        eventually(lambda: two[0].stream.newest == 1)
+        woken.clear()
+        two[0].stream.wait("me", 2, lambda: woken.append(1))
+        two[1].publish("b")
+        segments, _kept = two[1].stream.segments(2)
+        two[0].fails(Kind.AWAY, "find", times=1000)
+
+        two[0].streams.told_segment(BusEvent(BusKind.SEGMENT, "orders", 2, carried(segments[0])))
+
+        assert woken == [1]
+        reading = two[0].stream.read_recent(Wanted(2, Topics(()), 10, 1000))
+        assert reading is not None
+        assert [unpack(each.packed) for each in reading.chosen] == [[[b"b", b"b"]]]
+
+    def test_a_segment_that_is_told_behind_a_hole_is_given_to_nobody(
+        self, two: tuple[Broker, Broker]
+    ) -> None:
+        woken: list[int] = []
+        two[1].publish("a")
+        two[1].publish("b")
+        two[1].publish("c")
+        segments, _kept = two[1].stream.segments(3)
+        two[0].stream.wait("me", 1, lambda: woken.append(1))
+
+        two[0].streams.told_segment(BusEvent(BusKind.SEGMENT, "orders", 3, carried(segments[0])))
+
+        assert woken == []
+        assert two[0].read() == numbered("a", "b", "c")
 
 
 class TestRetention:

@@ -155,7 +155,37 @@ def test_a_stop_tells_what_waits_for_its_windows_end(broker: Broker) -> None:
     assert broker.sent == ["ready mail 7", "ready mail 8"]
 
 
+def test_a_segment_goes_before_the_event_that_says_where_it_is(broker: Broker) -> None:
+    broker.announce(BusEvent(BusKind.STREAM, "prices", 12, "1 2 3 a:1 AAE="))
+    assert broker.sent == ["segment prices 12 1 2 3 a:1 AAE=", "stream prices 12"]
+
+
+def test_what_is_told_of_several_segments_at_the_end_of_a_window_has_none_of_them(broker: Broker) -> None:
+    broker.announce(*(BusEvent(BusKind.STREAM, "prices", number, "data") for number in range(12, 15)))
+    broker.time.passes(BusKind.STREAM.window)
+    assert broker.sent == ["segment prices 12 data", "stream prices 12", "stream prices 14"]
+
+
+def test_the_only_segment_within_a_window_is_told_at_its_end(broker: Broker) -> None:
+    broker.announce(*(BusEvent(BusKind.STREAM, "prices", number, "data") for number in (12, 13)))
+    broker.time.passes(BusKind.STREAM.window)
+    assert broker.sent[2:] == ["segment prices 13 data", "stream prices 13"]
+
+
 # ------------------------------------------------------------------ heard
+
+
+def test_a_segment_is_heard_with_its_data_and_counts_with_its_event(broker: Broker) -> None:
+    broker.bus.on(BusKind.SEGMENT, broker.heard.append)
+    broker.bus.start(["sluicemq"])
+    come_to_rest()
+    broker.heard.clear()
+    broker.hears(["segment prices 12 1 2 3 a:1 AAE=", "stream prices 12"])
+    assert broker.heard == [
+        BusEvent(BusKind.SEGMENT, "prices", 12, "1 2 3 a:1 AAE="),
+        BusEvent(BusKind.STREAM, "prices", 12),
+    ]
+    assert broker.counters.values[Count.BUS_HEARD] == 1
 
 
 def test_what_others_tell_is_done(broker: Broker) -> None:

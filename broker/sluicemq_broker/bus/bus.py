@@ -30,6 +30,7 @@ _PAUSE: Final = 0.5
 _HEARD: Final = 30.0
 #: Seconds for what is still to be told when the broker stops.
 _LAST_WORDS: Final = 0.5
+_MOMENT: Final = 1e-9  # seconds; a sleep of 0 would run before timers
 
 #: Does what an event says; must not block.
 Handler = Callable[[BusEvent], None]
@@ -78,7 +79,8 @@ class Channel:
             return
         key = event.kind, event.name
         if key in self._later:
-            self._later[key] = event
+            # What is told of several is no more than where to look.
+            self._later[key] = event if self._later[key] is None else event._replace(data="")
         else:
             self._tell(event)
 
@@ -112,7 +114,7 @@ class Channel:
         if transport is None:
             return
         try:
-            transport.send([str(each) for each in dict.fromkeys(events)])
+            transport.send([line for each in dict.fromkeys(events) for line in each.lines])
         except SluiceError as error:
             self._counters.notice(Count.BUS_UNTOLD, f"events are not told to other brokers: {error}")
         else:
@@ -138,6 +140,7 @@ class Channel:
             while not self._over.is_set():
                 for line in feed.next():
                     self._hear(line)
+                gevent.sleep(_MOMENT)  # who begins to look at it is sooner than the next question to the feed
 
     @contextmanager
     def _hearing(self) -> Iterator[None]:
@@ -151,9 +154,10 @@ class Channel:
             self._listening = False
 
     def _hear(self, line: str) -> None:
-        self._counters.add(Count.BUS_HEARD)
         self._heard_until = self._timer.now() + _HEARD
         event = BusEvent.read(line)
+        if event is None or event.kind is not BusKind.SEGMENT:
+            self._counters.add(Count.BUS_HEARD)  # what a segment says comes with an event that counts
         if event is not None:
             self._handle(event)
 

@@ -1,4 +1,4 @@
-"""What brokers tell each other: where to look again, and nothing that is not in MongoDB.
+"""What brokers tell each other: where to look again, or what is there; nothing that is not in MongoDB.
 
 An event that is lost costs time, never a job: behind each stands a poll. One that comes too often, or was
 sent by a broker of something else, costs a look.
@@ -26,6 +26,8 @@ class BusKind(StrEnum):
     """What was ordered for queues, as a pause, has changed."""
     STREAM = "stream"
     """Stream ``name`` has a segment that begins with message ``number``."""
+    SEGMENT = "segment"
+    """The same, and all of it (``data``), before the event that says only that it is there."""
     HELLO = "hello"
     """A broker listens from now on."""
 
@@ -36,11 +38,21 @@ class BusKind(StrEnum):
 
 
 class BusEvent(NamedTuple):
-    """One event. An empty name, at whoever hears it: of all of this kind, for some may have been missed."""
+    """One event. An empty name, at whoever hears it: of all of this kind, for some may have been missed.
+
+    ``data``: of a segment, in words; empty: whoever wants it reads it in MongoDB.
+    """
 
     kind: BusKind
     name: str = ""
     number: int = 0
+    data: str = ""
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """As it is told; brokers that know nothing of data pass over the line that has it."""
+        carried = f"{BusKind.SEGMENT} {self.name} {self.number} {self.data}"
+        return (carried, str(self)) if self.data else (str(self),)
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name} {self.number}"
@@ -49,7 +61,7 @@ class BusEvent(NamedTuple):
     def read(cls, text: str) -> Self | None:
         """The event of such a line; None for one that this version does not know."""
         try:
-            kind, name, number = text.split(" ")
-            return cls(BusKind(kind), name, int(number))
+            kind, name, number, *data = text.split(" ", 3)
+            return cls(BusKind(kind), name, int(number), *data)
         except ValueError:
             return None

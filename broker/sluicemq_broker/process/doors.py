@@ -54,6 +54,7 @@ class Doors:
         ground.memory.follow(self._follow_memory)
         streaming = StreamContext(ground.clock, counters, ground.context.retry)
         self._streams = Streams(config, streaming, ground.database, ground.bus.channel)
+        ground.bus.on(BusKind.SEGMENT, self._streams.told_segment)
         ground.bus.on(BusKind.STREAM, self._streams.told_stored)
         subscriptions = Subscriptions(self._streams, streaming, ground.owners, self._subscriptions_of)
         self._streams.keep(subscriptions.unread)

@@ -6,8 +6,9 @@ import logging
 import re
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -191,6 +192,11 @@ def _harmless(uri: MongoUri, error: Exception) -> str:
     return brief(error) if text and known else f"the driver says {type(error).__name__}"
 
 
+#: Told of the answers to what the greenlet that has set it sends, before the driver is done with them: giving
+#: connection and session back takes it a tenth of a statement. Must neither raise nor send anything.
+on_answer: ContextVar[Callable[[Mapping[str, Any]], None] | None] = ContextVar("on_answer", default=None)
+
+
 class _Answers(CommandListener):
     """Tells of each command how long its answer took, that of one which failed too."""
 
@@ -203,6 +209,8 @@ class _Answers(CommandListener):
     def succeeded(self, event: CommandSucceededEvent) -> None:
         """It was answered."""
         self._answered(event.command_name, event.duration_micros / 1e6)
+        if heard := on_answer.get():
+            heard(event.reply)
 
     def failed(self, event: CommandFailedEvent) -> None:
         """It was refused, or given up."""

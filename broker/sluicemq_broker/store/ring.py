@@ -24,8 +24,9 @@ from sluicemq.errors import Unavailable
 from sluicemq_broker.store.connection import Documents, translated
 from sluicemq_broker.store.unnumbered import insert
 
-#: Bytes of the ring: some thousand events. Whoever is further behind looks at everything instead.
-_SIZE: Final = 256 * 1024
+#: Bytes of the ring: some thousand events. Whoever is further behind looks at everything instead. (Rings that
+#: older versions have made are a quarter as large.)
+_SIZE: Final = 1024 * 1024
 #: Milliseconds after which MongoDB answers that nothing has come.
 _AWAIT: Final = 2000
 

@@ -80,29 +80,28 @@ class StreamStore:
         collection: Collection[Document] = durable(database)[_PREFIX + name]
         self._segments = collection.with_options(read_concern=ReadConcern("majority"))
         self._weight = 0
-        self._prepared = False
+        self.prepared = False
+        """Whether :meth:`prepare` has been done."""
         self._topics_indexed = False
 
     def prepare(self, now: float) -> None:
-        """Make the head and the index of ids where they are missing; only the first call asks MongoDB."""
-        if self._prepared:
-            return
+        """Make the head and the index of ids where they are missing."""
         born = {"first": 1, "removed": 1, "made_at": date(now)}
         with translated():
             self._segments.create_indexes([IndexModel([("ids", 1)], name=_IDS_INDEX, sparse=True)])
             with suppress(DuplicateKeyError):  # another broker makes it just now
                 self._segments.update_one({"_id": HEAD}, {"$setOnInsert": born}, upsert=True)
-        self._prepared = True
+        self.prepared = True
 
     # ---------------------------------------------------------------- append
 
-    def append(self, segment: Segment) -> Appended:
-        """Put a segment at the tail, if that is where it begins.
+    def append(self, segment: Segment, stored: Callable[[], None] | None = None) -> Appended:
+        """Put a segment at the tail, if that is where it begins; ``stored`` may hear of it a moment before.
 
         Crash or lost reply: it is there or not. Send the same segment again until this returns: its
         place is taken then, by it or by another, and nothing can come of an earlier copy.
         """
-        if insert(self._database, _PREFIX + self.name, document_of(segment), "majority"):
+        if insert(self._database, _PREFIX + self.name, document_of(segment), "majority", stored):
             self._weigh(segment.size)
             return Appended.STORED
         with translated():

@@ -7,21 +7,37 @@ segment of a stream needs none, for its place tells whether it is there; nor doe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from sluicemq_broker.store.connection import Documents, Refused, translated
+from sluicemq_broker.store.connection import Documents, Refused, on_answer, translated
 from sluicemq_broker.store.inserts import outcome
 
 
-def insert(database: Documents, collection: str, document: Mapping[str, Any], w: int | str) -> bool:
+def insert(
+    database: Documents,
+    collection: str,
+    document: Mapping[str, Any],
+    w: int | str,
+    stored: Callable[[], None] | None = None,
+) -> bool:
     """Store it; False: its ``_id`` is there. ``w``: how many nodes are waited for.
 
-    Crash or lost reply: it is stored or not, once. Raises as every statement does.
+    ``stored`` is called as soon as MongoDB has said so, a moment before this returns, or not at all. It must
+    not raise or wait. Crash or lost reply: it is stored or not, once. Raises as every statement does.
     """
-    concern = {"w": w}
-    with translated():
-        answer = database.command({"insert": collection, "documents": [document], "writeConcern": concern})
+
+    def heard(answer: Mapping[str, Any]) -> None:
+        if stored and not ("writeErrors" in answer or "writeConcernError" in answer):
+            stored()
+
+    command = {"insert": collection, "documents": [document], "writeConcern": {"w": w}}
+    listening = on_answer.set(heard)
+    try:
+        with translated():
+            answer = database.command(command)
+    finally:
+        on_answer.reset(listening)
     pushed = outcome(answer)
     for error in pushed.refused.values():
         raise Refused(str(error))

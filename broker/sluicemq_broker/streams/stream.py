@@ -19,6 +19,7 @@ from sluicemq_broker.config import StreamSettings
 from sluicemq_broker.runtime import Count, PartCounters, shielded
 from sluicemq_broker.store import Segment, StreamStore
 from sluicemq_broker.streams.batch import Batch
+from sluicemq_broker.streams.carried import carried
 from sluicemq_broker.streams.context import StreamContext
 from sluicemq_broker.streams.segments import Chosen, Recent, choose
 from sluicemq_broker.streams.topics import Topics
@@ -202,6 +203,12 @@ class Stream:
         """Messages before this number are kept no longer: give them to nobody."""
         self._recent.forget(first)
 
+    def hear(self, segment: Segment) -> None:
+        """Another broker has published this: if it is the next one, who waits need not look for it."""
+        if self._waiting and segment.first == self._recent.next:
+            self._recent.add(segment)
+            self._wake()
+
     def look(self, first: int = 0) -> None:
         """Another broker may have published a segment, that begins with this number; never blocks."""
         if 0 < first < self._recent.next or (first and first == self._writer.place):
@@ -246,7 +253,9 @@ class Stream:
         """One of ours is durable; if others are between it and what is known, who waits reads them."""
         self._recent.add(segment)
         self._wake()
-        self._channel.announce(BusEvent(BusKind.STREAM, self.name, segment.first))
+        if self._channel.shared:
+            event = BusEvent(BusKind.STREAM, self.name, segment.first, carried(segment))
+            self._channel.announce(event)
         self.counters.add(Count.PUBLISHED_BYTES, len(segment.packed))
 
     def _wake(self) -> None:

@@ -11,6 +11,7 @@ from sluicemq_broker.bus import BusEvent, Channel, silent
 from sluicemq_broker.config import Config
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.store import Documents, StreamStore, stream_names
+from sluicemq_broker.streams.carried import read_carried
 from sluicemq_broker.streams.context import StreamContext
 from sluicemq_broker.streams.retention import Retention
 from sluicemq_broker.streams.stream import Stream
@@ -110,6 +111,13 @@ class Streams:
             self.look()
         elif stream := self._open.get(event.name):
             stream.look(event.number)
+
+    def told_segment(self, event: BusEvent) -> None:
+        """Another broker has published something, and this is all of it."""
+        stream = self._open.get(event.name)
+        segment = read_carried(event.number, event.data)
+        if stream and segment:
+            stream.hear(segment)
 
     def remove(self, name: str) -> int:
         """Keep none of a stream's messages; its numbers go on, if anything is published again.

@@ -33,6 +33,18 @@ class _Part(NamedTuple):
     first: int
 
 
+class _Once:
+    """Tells something, but only once; its mistakes are logged."""
+
+    def __init__(self, tell: Callable[[], None]) -> None:
+        self._tell: Callable[[], None] | None = tell
+
+    def __call__(self) -> None:
+        tell, self._tell = self._tell, None
+        if tell:
+            shielded(tell)
+
+
 class Writer:
     """Stores batches in order. ``stored(segment)`` is told of each that is durable, before its batches are.
 
@@ -75,7 +87,8 @@ class Writer:
 
     def _write(self, batches: list[Batch]) -> None:
         try:
-            self._context.retry.run(partial(self._store.prepare, self._context.clock.now()))
+            if not self._store.prepared:
+                self._context.retry.run(partial(self._store.prepare, self._context.clock.now()))
             self._look_up(batches)
             left = batches
             while left:
@@ -89,15 +102,17 @@ class Writer:
         segment, parts = self._compose(batches, tail)
         if segment is None:
             return []
+        tell = _Once(partial(self._stored, segment))
+        append = partial(self._store.append, segment, partial(self._tell_soon, tell))
         sent = self._context.passed()
         self.place = segment.first
         try:
-            outcome = self._context.retry.run(partial(self._store.append, segment))
+            outcome = self._context.retry.run(append)
         finally:
             self.place = 0
         if outcome is Appended.STORED and self._still_there(segment):
             self._tail, self._known_at = Tail(segment.next, segment.at, segment.total), sent
-            shielded(self._stored, segment)
+            tell()
             for batch, first in parts:
                 self._settle(batch, Stored(first, batch.there))
             return []
@@ -137,9 +152,19 @@ class Writer:
             for batch in self._waiting.get(each, ()):
                 _found(batch, each, segment.first + place)
 
+    def _tell_soon(self, tell: Callable[[], None]) -> None:
+        """MongoDB has just said that a segment is durable: whoever reads need not wait for the driver."""
+        if self._is_sure:
+            tell()
+
+    @property
+    def _is_sure(self) -> bool:
+        """Whether the tail was heard of so lately that nothing can have been removed behind it."""
+        return self._context.passed() - self._known_at <= self._context.guard
+
     def _still_there(self, segment: Segment) -> bool:
         """False if its place had been removed before it came there: nobody will read it."""
-        if self._context.passed() - self._known_at <= self._context.guard:
+        if self._is_sure:
             return True
         head = self._context.retry.run(self._store.head)
         return segment.first >= head.removed
