@@ -169,6 +169,13 @@ def test_each_broker_that_comes_goes_or_dies_is_told_by_its_name(broker: Broker)
     assert told["died", "c:3"]["at"] == NOW - 60
 
 
+def test_a_broker_that_could_not_start_writes_nothing_at_its_end(
+    broker: Broker, documents: Database[dict[str, Any]]
+) -> None:
+    broker.incidents.close()
+    assert documents["incidents"].count_documents({}) == 0
+
+
 def test_what_cannot_be_written_is_told_and_written_later(
     broker: Broker, documents: Database[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

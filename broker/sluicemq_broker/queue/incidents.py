@@ -98,12 +98,14 @@ class Incidents:
         self._changed: dict[tuple[_Key, float], Incident] = {}  # not written yet
         self._of_others: list[Incident] = []  # that go on, or did a moment ago
         self._flushed = context.timer.now()
+        self._there = False
 
     # ------------------------------------------------------------------ notice
 
     def prepare(self) -> None:
         """Make the indexes, and note that this broker is there."""
         self._store.prepare()
+        self._there = True
         self.note(Kind.STARTED)
 
     def tick(self) -> None:
@@ -161,7 +163,9 @@ class Incidents:
             self._of_others = self._store.between(now - GAP, now, _MOST_READ)
 
     def close(self) -> None:
-        """The broker stops: say so, and write what is left."""
+        """The broker stops: say so, and write what is left; nothing if it has never been there."""
+        if not self._there:
+            return
         self.note(Kind.STOPPED)
         self.flush()
 
