@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from browser import chromium
 from launcher import BrokerProcess, tcp
 from sluicemq import Client, Job, Producer, Publisher, Reject, Worker
-from sluicemq_broker.store import Counted, HistoryStore, Subject, day_of
+from sluicemq_broker.store import Counted, HistoryStore, Incident, IncidentStore, Subject, day_of
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 TOKEN = "a-token-for-pictures"  # noqa: S105 - of a broker that is gone with the pictures
@@ -46,9 +46,9 @@ REASONS = ("SMTP 421 too many connections", "timed out after 30 s: GET https://h
            "KeyError: 'customer_id'", "no such file: s3://shop/img/8812.png")  # fmt: skip
 #: What is taken: its name, its place, whether dark, how wide, and how high.
 PICTURES = (
-    ("overview", "", False, 1600, 1040),
-    ("overview-dark", "", True, 1600, 1040),
-    ("overview-narrow", "", False, 400, 860),
+    ("overview", "", False, 1600, 1180),
+    ("overview-dark", "", True, 1600, 1180),
+    ("overview-narrow", "", False, 400, 1500),
     ("queues", "queues?sort=in", False, 1600, 700),
     ("queue-dark", "queues/mail?state=dead", True, 1600, 1100),
     ("job-narrow-dark", "queues/mail/jobs/mail-dead-1", True, 400, 860),
@@ -85,6 +85,7 @@ def look(browser: Browser, address: str, place: str, *, dark: bool, width: int, 
         reduced_motion="reduce",
     )  # fmt: skip
     page = context.new_page()
+    page.add_init_script("sessionStorage.setItem('sluicemq-span', 'day')")
     page.goto(f"http://{address}/#/{place}")
     page.wait_for_selector("[data-health=good], [data-health=warn]")
     page.wait_for_timeout(2500)  # two snapshots: every figure has come
@@ -170,7 +171,21 @@ def _remember(uri: str) -> None:
         store.add("pictures", number + 1, rows)
     today = day_of(now)
     assert store.days(subjects[0], today - timedelta(days=31), today)
+    IncidentStore(client["sluicemq"]).write("pictures", _happened(int(now // 60)))
     client.close()
+
+
+def _happened(last: int) -> Iterator[Incident]:
+    """The outage and the floods of the last day, as brokers would have noticed them."""
+    for minute in range(last - 1440, last):
+        if minute % 1440 == 201:
+            at = minute * 60.0
+            yield Incident("store_away", "", "shop-1:4711", at, at + 660, {})
+            waited = {"ready": 41_200, "longest": 1260.0, "pushed": 52_300, "committed": 50_900}
+            yield Incident("backlog", "orders", "shop-1:4711", at, at + 1500, waited)
+        if minute % 1440 % 700 == 671:
+            figures = {"pushed": 61_400, "usual": 4_310}
+            yield Incident("flood", "mail", "shop-1:4711", minute * 60.0, (minute + 29) * 60.0, figures)
 
 
 def _minute(number: int, minute: int, times: int) -> tuple[dict[str, int], dict[str, int]]:

@@ -33,7 +33,7 @@ HOURS, SPEED = 12.0, 120.0
 #: Hours until it is the time of this machine, in which one can look.
 LOOKED = 4.0
 #: Jobs a second of each queue; and how long a worker takes for one, in seconds.
-RATES: Final = {"orders": 15, "mail": 20, "invoices": 6, "images": 8, "search": 10}
+RATES: Final = {"orders": 12, "mail": 10, "invoices": 6, "images": 8, "search": 9}
 WORK: Final = {"mail": 0.01}
 #: Of which broker the workers are: those of one queue are all at the one that is killed.
 AT_B: Final = ("invoices",)
