@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sluicemq_devices.relays import beginnings
 from sluicemq_devices.relays import topics as topics_module
 from sluicemq_devices.relays.topics import Topics
 from sluicemq_devices.zmtp.frames import LONG, encode
@@ -27,13 +29,14 @@ def chosen(topics: Topics[str], messages: list[Any]) -> dict[str, list[bytes]]:
     return dict(topics.wanted(messages))
 
 
-@pytest.mark.parametrize("few", [0, 8], ids=["in their order", "by their lengths"])
+@pytest.mark.parametrize("largest", [1, 2, 64], ids=["parted at once", "parted early", "in one list"])
 @given(steps=STEPS, frames=FRAMES)
 def test_everybody_gets_what_a_topic_of_theirs_begins_once_and_in_order(
-    few: int, steps: list[tuple[str, bytes]], frames: list[bytes]
+    largest: int, steps: list[tuple[str, bytes]], frames: list[bytes]
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(topics_module, "_FEW_LENGTHS", few)
+        patch.setattr(beginnings, "_LARGEST", largest)
+        patch.setattr(topics_module, "_MOST_LEARNT", 10 * largest)
         everybody_gets_theirs(steps, frames)
 
 
@@ -57,18 +60,23 @@ def everybody_gets_theirs(steps: list[tuple[str, bytes]], frames: list[bytes]) -
         assert chosen(topics, messages) == {name: run for name, run in rule.items() if run}
 
 
-@given(st.sets(TOPICS))
-def test_when_all_topics_are_gone_nothing_is_left_of_them(all_of_them: set[bytes]) -> None:
+@pytest.mark.parametrize("largest", [1, 64])
+@given(all_of_them=st.sets(TOPICS), draw=st.randoms(use_true_random=False))
+def test_when_all_topics_are_gone_nothing_is_left_of_them(
+    largest: int, all_of_them: set[bytes], draw: random.Random
+) -> None:
     topics: Topics[str] = Topics()
-    for topic in all_of_them:
-        topics.add(topic, "a")
-    for topic in all_of_them:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(beginnings, "_LARGEST", largest)
+        for topic in all_of_them:
+            topics.add(topic, "a")
+    chosen(topics, [encode([topic + b"b"]) for topic in all_of_them])
+    for topic in draw.sample(sorted(all_of_them), len(all_of_them)):
         topics.remove(topic, "a")
-    assert not topics._root.children
-    assert not topics._order.firsts
-    assert not topics._nodes
-    assert not topics._lengths
-    assert not topics._known
+    assert not topics._tree.root.children
+    assert topics._beginnings.root is None
+    assert not topics._ways
+    assert not frozenset().union(*topics._audiences)
 
 
 def test_a_topic_is_found_in_a_long_frame_and_nowhere_behind_the_first() -> None:
@@ -97,38 +105,78 @@ def test_of_topics_that_begin_each_other_all_are_served() -> None:
     assert chosen(topics, [message]) == {name: [message] for name in "abcd"}
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_what_was_learnt_of_many_topics_of_many_lengths_holds_until_they_change(seed: int) -> None:
-    # Given topics with more lengths than are looked up one by one, in many blocks of their order,
-    # some known by their beginning alone and some not
-    draw = random.Random(seed)
-    letters = "ab" if seed % 2 else "abcdefghijkl"
+FAMILIES: dict[str, Callable[[random.Random], bytes]] = {
+    "of few letters": lambda draw: bytes(draw.choices(b"ab", k=draw.randint(3, 24))),
+    "of many letters": lambda draw: bytes(draw.choices(b"abcdefghijkl", k=draw.randint(3, 24))),
+    "that begin each other": lambda draw: b"%d/" % draw.randrange(9) + b"x" * draw.randint(1, 60),
+    "with much in common": lambda draw: b"market.stocks.%d.%05d" % (draw.randrange(3), draw.randrange(10**5)),
+    "with much in common, or little": lambda draw: (
+        (b"market." * 9 + b"%d")[draw.randrange(64) :] % draw.randrange(99)
+    ),
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("largest", [4, 64])
+def test_what_was_learnt_of_many_topics_of_many_lengths_holds_until_they_change(
+    family: str, largest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given topics of many lengths, of three subscribers, on several levels, and frames that one of them
+    # is, or begins, or begins up to some byte
+    monkeypatch.setattr(beginnings, "_LARGEST", largest)
+    draw = random.Random(family)
     topics: Topics[str] = Topics()
-    there: dict[bytes, str] = {}
-    for _ in range(500):
-        topic = "".join(draw.choices(letters, k=draw.randint(3, 24))).encode()
-        if topic not in there:
-            there[topic] = draw.choice("xyz")
-            topics.add(topic, there[topic])
-    frames = [*there, *(topic[:-1] + b"a" for topic in there), *(topic + b"b" for topic in there)]
+    there: dict[bytes, set[str]] = {}
+    for _ in range(700):
+        turn(topics, there, FAMILIES[family](draw), draw.choice("xyz"))
+    frames = [*there, *(topic[:-1] + b"a" for topic in there), *(topic + b"z" for topic in there)]
+    frames += [topic[: draw.randrange(len(topic))] + letter for topic in there for letter in (b"A", b"~")]
     messages = [encode([frame]) for frame in frames]
-    for gone in (None, *draw.sample(list(there), 3)):
-        # When one of them has gone, and messages come twice
-        if gone is not None:
-            topics.remove(gone, there.pop(gone))
+    for _ in range(8):
+        # When some come and go, each twice or not, and messages come twice
+        for _ in range(draw.choice([0, 1, 30])):
+            turn(topics, there, FAMILIES[family](draw)[: draw.choice([2, 6, 99])], draw.choice("xyz"))
         for _ in range(2):
             # Then each has what a topic of its own begins
-            assert chosen(topics, messages) == {
-                name: wanted
-                for name in "xyz"
-                if (
-                    wanted := [
-                        message
-                        for message, frame in zip(messages, frames, strict=True)
-                        if any(frame.startswith(topic) for topic, owner in there.items() if owner == name)
-                    ]
-                )
-            }
+            wanted = {name: [encode([each]) for each in frames if wants(there, name, each)] for name in "xyz"}
+            assert chosen(topics, messages) == {name: run for name, run in wanted.items() if run}
+
+
+def turn(topics: Topics[str], there: dict[bytes, set[str]], topic: bytes, name: str) -> None:
+    """On, or off."""
+    subscribers = there.setdefault(topic, set())
+    (topics.remove if name in subscribers else topics.add)(topic, name)
+    subscribers ^= {name}
+
+
+def wants(there: dict[bytes, set[str]], name: str, frame: bytes) -> bool:
+    return any(name in there.get(frame[:size], ()) for size in range(len(frame) + 1))
+
+
+def test_what_is_near_a_frame_is_known_also_when_what_came_first_has_gone() -> None:
+    """One of what begins the same is taken where a frame goes on like none: the last, not the first."""
+    topics: Topics[str] = Topics()
+    topics.add(b"a", "x")
+    many = [b"ab%05d" % number for number in range(2000)]
+    for topic in many:
+        topics.add(topic, "y")
+    for topic in many[:-1]:
+        topics.remove(topic, "y")
+    assert chosen(topics, [encode([b"abc"])]) == {"x": [encode([b"abc"])]}
+
+
+def test_levels_are_few_however_topics_part() -> None:
+    """Each fifty of them part 20 bytes behind those before: a comb of 60 teeth."""
+    topics: Topics[str] = Topics()
+    comb = [b"." * 20 * tooth + b"%02d" % number for tooth in range(60) for number in range(70)]
+    for topic in comb:
+        topics.add(topic, "a")
+    messages = [encode([topic]) for topic in comb]
+    assert chosen(topics, messages) == {"a": messages}
+    entry, levels = topics._beginnings.root, 0
+    while isinstance(entry, beginnings.Level):
+        entry, levels = entry.groups.get(b"." * entry.size), levels + 1
+    assert 1 <= levels <= beginnings._DEEPEST
 
 
 def test_those_who_want_just_the_same_share_one_list() -> None:
@@ -140,10 +188,11 @@ def test_those_who_want_just_the_same_share_one_list() -> None:
     assert len({id(run) for run in runs}) == 1
 
 
-SHAPES = {
+SHAPES: dict[str, Callable[[random.Random], bytes]] = {
     "of one length": lambda draw: b"%08d" % draw.randrange(10**8),
     "of any length": lambda draw: bytes(draw.choices(range(97, 123), k=draw.randint(4, 40))),
     "with much in common": lambda draw: b"market.stocks.%d.%05d" % (draw.randrange(9), draw.randrange(10**5)),
+    "that begin each other": lambda draw: b"%d/" % draw.randrange(400) + b"x" * draw.randint(1, 250),
 }
 
 
@@ -156,7 +205,7 @@ def test_very_many_topics_cost_a_message_little_more_than_one(shape: str, count:
     """At most 30 times as much (busy machines): 100,000 asked one by one cost 3,000 times as much."""
     draw = random.Random(shape)
     all_of_them = list({SHAPES[shape](draw) for _ in range(count)})
-    frames = [draw.choice(all_of_them)[:40] for _ in range(1000)]
+    frames = [draw.choice(all_of_them) + b"z" for _ in range(1000)]
     one, many = _cost(all_of_them[:1], all_of_them[:1] * 1000), _cost(all_of_them, frames)
     assert many < 30 * one
 

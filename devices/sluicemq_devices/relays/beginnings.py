@@ -1,0 +1,234 @@
+"""Which of very many topics begins a frame: looked up by so many bytes of it as tell topics apart.
+
+    topics 1/a, 1/b, 12/a, 123/a, 124/a …:    by the first 2 bytes:  "1/" -- 1/a, 1/b
+                                                                     "12" -- by the first 3: "12/" -- 12/a
+                                                                                             "123" -- 123/a
+
+What begins the same is a sorted list while it is short, and where no number of bytes tells much of it apart:
+so it is of topics that begin each other.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+_LARGEST: Final = 64  # topics of a list, which is then parted, if it can be
+_LARGEST_PARTED: Final = 32_768  # topics: to part them takes up to 15 ms
+_SAMPLE: Final = 128  # topics of a list, by which it is told whether it can be parted
+_FEWEST_SHORTER: Final = 8  # one of so many may be shorter than what a list is parted by
+_WORTH_IT: Final = 0.4  # a list is parted if what is left alike is no more of it
+_AS_GOOD: Final = 1.25
+_MORE: Final = 8  # bytes by which topics are told apart though fewer would do
+_DEEPEST: Final = 8  # levels; below them lists are not parted
+
+
+class Place(Protocol):
+    """What stands for a topic."""
+
+    topic: bytes
+
+
+P = TypeVar("P", bound=Place)
+
+
+class Level(Generic[P]):
+    """Topics by their first ``size`` bytes, and those that are shorter."""
+
+    __slots__ = ("groups", "shorter", "size")
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.groups: dict[bytes, Any] = {}
+        """Each a level, a list, or the one place."""
+        self.shorter: Any = None
+        """The same, or None."""
+
+
+class SortedList(Generic[P]):
+    """Topics in the order of bytes."""
+
+    __slots__ = ("most", "places", "topics")
+
+    def __init__(self, topics: list[bytes], places: list[P]) -> None:
+        self.topics = topics
+        self.places = places
+        self.most = max(_LARGEST, 2 * len(topics))
+        """With more it is worth a try to part it."""
+
+
+class Beginnings(Generic[P]):
+    """Places by their topics, no two of the same.
+
+    Who looks for very many reads ``root`` and what is below as :meth:`near` does.
+    """
+
+    def __init__(self) -> None:
+        self.root: Any = None
+        """A level, a list, the one place, or None."""
+
+    def __getitem__(self, topic: bytes) -> P:
+        """The place of a topic that is there."""
+        place = self.near(topic)
+        if place is None or place.topic != topic:
+            raise KeyError(topic)
+        return place
+
+    def near(self, frame: bytes) -> P | None:
+        """The place of the longest topic that begins the frame, or a place whose topic that one begins.
+
+        If no topic begins the frame: any place, or None.
+        """
+        level, found = None, self.root
+        while found.__class__ is Level:
+            level, found = found, found.groups.get(frame[: found.size], found.shorter)
+        if found is None and level is not self.root:
+            found = _any_of(level)
+        if found.__class__ is SortedList:
+            # At -1, if all come behind the frame: those that begin it begin all of these.
+            found = found.places[bisect_right(found.topics, frame) - 1]
+        place: P | None = found
+        return place
+
+    def add(self, place: P) -> None:
+        """No place had its topic."""
+        self.root = _with(self.root, place, 0)
+
+    def remove(self, place: P) -> None:
+        """It was there."""
+        self.root = _without(self.root, place)
+
+
+def _with(entry: Any, place: Any, depth: int) -> Any:
+    """What an entry is when a place has come, that many levels below the first."""
+    if entry is None:
+        return place
+    if entry.__class__ is Level:
+        _put(entry, place, depth)
+        return entry
+    if entry.__class__ is not SortedList:
+        first, second = sorted((entry, place), key=_topic_of)
+        return SortedList([first.topic, second.topic], [first, second])
+    at = bisect_left(entry.topics, place.topic)
+    entry.topics.insert(at, place.topic)
+    entry.places.insert(at, place)
+    return _parted(entry, depth) if len(entry.topics) > entry.most else entry
+
+
+def _without(entry: Any, place: Any) -> Any:
+    """What an entry is when a place has gone."""
+    if entry is place:
+        return None
+    if entry.__class__ is Level:
+        _take(entry, place)
+        return entry if entry.groups else entry.shorter
+    at = bisect_left(entry.topics, place.topic)
+    del entry.topics[at], entry.places[at]
+    return entry if len(entry.topics) > 1 else entry.places[0]
+
+
+def _put(level: Level[Any], place: Any, depth: int) -> None:
+    if len(place.topic) < level.size:
+        level.shorter = _with(level.shorter, place, depth + 1)
+    else:
+        beginning = place.topic[: level.size]
+        level.groups[beginning] = _with(level.groups.get(beginning), place, depth + 1)
+
+
+def _take(level: Level[Any], place: Any) -> None:
+    if len(place.topic) < level.size:
+        level.shorter = _without(level.shorter, place)
+        return
+    beginning = place.topic[: level.size]
+    left = _without(level.groups[beginning], place)
+    if left is None:
+        del level.groups[beginning]
+    else:
+        level.groups[beginning] = left
+
+
+def _any_of(entry: Any) -> Any:
+    while entry.__class__ is Level:
+        # Taken and put back: to look for the first is slow where those before it have gone.
+        beginning, first = entry.groups.popitem()
+        entry.groups[beginning] = entry = first
+    return entry
+
+
+def _parted(whole: SortedList[Any], depth: int) -> Any:
+    """A level instead of a list, or the list, if that would not be much better."""
+    count = len(whole.topics)
+    whole.most = 2 * count
+    if depth >= _DEEPEST or count > _LARGEST_PARTED:
+        return whole
+    size = _best_size(whole.topics[:: count // _SAMPLE + 1])
+    if not size:
+        return whole
+    level: Level[Any] = Level(size)
+    shorter: list[int] = []
+    groups: dict[bytes, list[int]] = {}
+    for at, topic in enumerate(whole.topics):
+        (shorter if len(topic) < size else groups.setdefault(topic[:size], [])).append(at)
+    level.groups = {beginning: _picked(whole, places) for beginning, places in groups.items()}
+    level.shorter = _picked(whole, shorter) if shorter else None
+    return level
+
+
+def _picked(whole: SortedList[Any], picked: list[int]) -> Any:
+    if len(picked) == 1:
+        return whole.places[picked[0]]
+    return SortedList([whole.topics[at] for at in picked], [whole.places[at] for at in picked])
+
+
+def _best_size(topics: list[bytes]) -> int:
+    """By how many bytes sorted topics are told apart best; 0: by none well.
+
+    A few bytes more than it takes: of very many topics, which are yet to come, more will begin the same.
+    """
+    alike = {size: _alike(topics, size) for size in _sizes(topics)}
+    least = min(alike.values(), default=len(topics))
+    if least > _WORTH_IT * len(topics):
+        return 0
+    good = [size for size in alike if alike[size] <= _AS_GOOD * least]
+    common = in_common(topics[0], topics[-1])
+    return max(size for size in good if size <= good[0] + 3 * (good[0] - common) + _MORE)
+
+
+def _alike(topics: list[bytes], size: int) -> float:
+    """How many topics are told apart no further, seen from one of them."""
+    groups = Counter(topic[:size] for topic in topics if len(topic) >= size)
+    shorter = len(topics) - groups.total()
+    # Shorter ones take one look more, but are parted by themselves.
+    return (sum(count * count for count in groups.values()) + shorter * shorter / 4) / len(topics)
+
+
+def _sizes(topics: list[bytes]) -> Iterator[int]:
+    """Those worth a try: from where topics part on, and up to what few are shorter than."""
+    most = sorted(map(len, topics))[len(topics) // _FEWEST_SHORTER]
+    common, step = in_common(topics[0], topics[-1]), 1
+    size = common + 1
+    while size < most:
+        yield size
+        step = max(1, (size - common) // 2)
+        size += step
+    if common < most:
+        yield most
+
+
+def in_common(one: bytes, other: bytes, at: int = 0) -> int:
+    """How many first bytes one has in common with the other's from there on."""
+    low, high = 0, min(len(one), len(other) - at)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if other.startswith(one[:middle], at):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _topic_of(place: Any) -> bytes:
+    topic: bytes = place.topic
+    return topic
