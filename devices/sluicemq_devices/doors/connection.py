@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import _socket
-import contextlib
 from collections.abc import Callable
 from time import thread_time
 from typing import Any, Generic
@@ -12,12 +11,12 @@ from gevent import get_hub
 
 from sluicemq_devices.doors.arrivals import Arrivals
 from sluicemq_devices.doors.conduct import MOST_MALFORMED, MOST_UNTOLD, WITHIN, Conduct
-from sluicemq_devices.doors.kernel import has_left, unread
+from sluicemq_devices.doors.kernel import half_close, has_left, unread
 from sluicemq_devices.doors.life import Life
 from sluicemq_devices.doors.outbox import Outbox
 from sluicemq_devices.doors.switchboard import Switchboard
 from sluicemq_devices.doors.unfinished import SMALL
-from sluicemq_devices.hub import Mishap, SpareTime, TurnTime, Watermark, boundless, nothing, shielded
+from sluicemq_devices.hub import Mishap, SpareTime, TurnTime, Watermark, boundless, nothing, shielded, switch
 from sluicemq_devices.zmtp import M, Peer
 
 _READ, _WRITE = 1, 2  # libev's EV_READ and EV_WRITE
@@ -176,7 +175,7 @@ class Connection(Generic[M]):
         self._closing = True
         self._life.after(_FLUSH, self._end)
         if not self._outbox:
-            self._half_close()
+            half_close(self._socket)
         self._watch()
 
     def cut(self, why: str) -> None:
@@ -313,8 +312,8 @@ class Connection(Generic[M]):
         if self._ended:
             return
         allowed = self._is_read
-        _switch(self._turn, self._behind, on=allowed and self._zmtp.behind and not self._waits)
-        _switch(self._reader, self._readable, on=allowed and not (self._zmtp.behind or self._waits))
+        switch(self._turn, self._behind, on=allowed and self._zmtp.behind and not self._waits)
+        switch(self._reader, self._readable, on=allowed and not (self._zmtp.behind or self._waits))
         if not (allowed or self._keeps_all):
             self._life.look_at_times()
 
@@ -338,7 +337,7 @@ class Connection(Generic[M]):
             self._deserted = not self._is_router  # that is ended by a glance if it is paused
             self._watch()
         else:
-            _switch(self._writer, self._flush, on=True)
+            switch(self._writer, self._flush, on=True)
 
     def _flush(self) -> None:
         self._life.alive = True  # its kernel has taken something
@@ -347,16 +346,11 @@ class Connection(Generic[M]):
             return
         self._writer.stop()
         if self._closing:
-            self._half_close()
+            half_close(self._socket)
         else:
             shielded(self.unblocked)
 
     # ------------------------------------------------------------------- end
-
-    def _half_close(self) -> None:
-        """Say that nothing more comes; closed now, unread bytes would make the kernel drop what was sent."""
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(_socket.SHUT_WR)
 
     def _drop_unread(self) -> None:
         count = unread(self._socket)
@@ -398,10 +392,3 @@ class Connection(Generic[M]):
         # There may be megabytes, which need not wait until Python finds the cycle that every lane is in.
         self._outbox.forget()
         self._zmtp.forget()
-
-
-def _switch(watcher: Any, callback: Callable[[], None], *, on: bool) -> None:
-    if on and not watcher.active:
-        watcher.start(callback)
-    elif watcher.active and not on:
-        watcher.stop()

@@ -1,8 +1,9 @@
-"""What the kernel knows of a connection, asked without reading or waiting."""
+"""What the kernel knows of a connection, asked and told without reading or waiting."""
 
 from __future__ import annotations
 
 import _socket
+import contextlib
 import fcntl
 import select
 import struct
@@ -54,3 +55,9 @@ def unacknowledged(socket: _socket.socket, seconds: float) -> bool:
     (segments,) = _UNACKED.unpack_from(info)
     (milliseconds,) = _LAST_ACK.unpack_from(info)
     return bool(segments) and milliseconds >= 1000 * seconds
+
+
+def half_close(socket: _socket.socket) -> None:
+    """Say that nothing more comes; closed now, unread bytes would make the kernel drop what was sent."""
+    with contextlib.suppress(OSError):
+        socket.shutdown(_socket.SHUT_WR)

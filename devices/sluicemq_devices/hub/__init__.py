@@ -8,6 +8,7 @@ from sluicemq_devices.hub.spare_time import SpareTime
 from sluicemq_devices.hub.stderr import OneLine, unblock_stderr
 from sluicemq_devices.hub.turn_time import TurnTime
 from sluicemq_devices.hub.turns import in_turns
+from sluicemq_devices.hub.watchers import switch
 
 __all__ = [
     "About",
@@ -24,5 +25,6 @@ __all__ = [
     "in_turns",
     "nothing",
     "shielded",
+    "switch",
     "unblock_stderr",
 ]

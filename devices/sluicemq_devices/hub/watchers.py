@@ -1,0 +1,14 @@
+"""What gevent's loop watches: sockets and timers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+def switch(watcher: Any, callback: Callable[[], None], *, on: bool) -> None:
+    """Start it, or stop it, if that is not so already."""
+    if on and not watcher.active:
+        watcher.start(callback)
+    elif watcher.active and not on:
+        watcher.stop()
