@@ -65,12 +65,9 @@ def rfc3339(text: str) -> float:
 
 
 def _is_id(value: Any) -> bool:
-    return (
-        isinstance(value, str)
-        and 1 <= len(value) <= LONGEST_ID
-        and len(value.encode("utf-8", "surrogatepass")) <= LONGEST_ID
-        and _is_text(value)
-    )
+    if not isinstance(value, str) or not 1 <= len(value) <= LONGEST_ID:
+        return False
+    return value.isascii() or (_is_text(value) and len(value.encode()) <= LONGEST_ID)
 
 
 def _is_moment(value: Any) -> bool:

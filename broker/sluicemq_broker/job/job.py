@@ -133,32 +133,36 @@ class Job:
     """
 
     __slots__ = (
-        "asked",
+        "__dict__",
         "attempts",
-        "backoff",
         "created_at",
-        "dedupe",
-        "dedupe_until",
         "eligible_at",
-        "expires_at",
-        "group",
         "headers",
         "held",
         "id",
         "keep_done",
-        "losses",
         "max_attempts",
-        "parent",
         "payload",
-        "place",
         "priority",
-        "remember",
         "seq",
         "size",
-        "story",
-        "suspect",
         "visibility_timeout",
     )
+
+    # What few jobs have: it is read here as long as a job has none of its own, which takes it no time to make
+    # and no memory.
+    expires_at: float | None = None
+    backoff: Backoff | None = None
+    remember: float | None = None
+    dedupe: Dedupe | None = None
+    dedupe_until: float = 0.0
+    group: str | None = None
+    place: int | None = None
+    asked: bool = False
+    losses: int = 0
+    suspect: bool = False
+    story: Mapping[str, Any] | None = None
+    parent: Parent | None = None
 
     def __init__(
         self,
@@ -183,26 +187,24 @@ class Job:
         self.headers = headers
         self.priority = priority
         self.eligible_at = eligible_at
-        self.expires_at = expires_at
         self.max_attempts = max_attempts
         self.visibility_timeout = visibility_timeout
-        self.backoff = backoff
-        self.remember = remember
-        self.dedupe = dedupe
-        self.dedupe_until = 0.0
         self.keep_done = keep_done
-        self.group = group
-        self.place: int | None = None
         self.size = len(payload) if size is None else size
-        self.asked = False
         self.created_at = 0.0
         self.seq = 0
         self.attempts = 0
-        self.losses = 0
-        self.suspect = False
-        self.story: Mapping[str, Any] | None = None
-        self.parent: Parent | None = None
         self.held = NOT_HELD
+        if expires_at is not None:
+            self.expires_at = expires_at
+        if backoff is not None:
+            self.backoff = backoff
+        if remember is not None:
+            self.remember = remember
+        if dedupe is not None:
+            self.dedupe = dedupe
+        if group is not None:
+            self.group = group
 
     @property
     def owner(self) -> str:

@@ -183,6 +183,7 @@ class _Process:
             return None
         self._server = Server(config, address, alone=self._embedded is not None)
         self._server.start()
+        gc.freeze()  # what it is made of stays, and need not be looked at again: 20 ms of one turn
         self._readiness.announce(self._server, self._embedded)
         return self._server
 

@@ -7,8 +7,9 @@ the receipt is void. Of popped jobs that were removed and not sent yet, nobody k
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from sluicemq.errors import SluiceError, TooLarge, Uncertain
@@ -38,6 +39,20 @@ class Commit(NamedTuple):
     result: bytes
     settlement: Settlement
     position: int
+
+
+@dataclass(slots=True)
+class _Ends:
+    """How the jobs of one batch end: ``removed``, ``kept``, or, as ``children``, with word to their parents.
+
+    ``groups``: those in which another's turn has come; ``awaited``: somebody waits at another broker.
+    """
+
+    removed: list[Job]
+    kept: list[Commit]
+    children: list[Commit]
+    groups: set[str]
+    awaited: bool = False
 
 
 class Commits:
@@ -119,27 +134,49 @@ class Commits:
 
     def _write(self, commits: list[Commit]) -> None:
         now = self._clock.now()
-        removed: list[Job] = []
-        kept: list[Commit] = []
-        awaited = False
-        for each in commits:
-            job = each.delivery.job
-            if job.asked and job.id not in self._answers:  # it is another broker where somebody waits
-                job.keep_result(ASKED)
-                awaited = True
-            if job.kept_until(now) is None:
-                removed.append(job)
-            else:
-                kept.append(each)
-                each.delivery.kept = True
-        problems = self._end_all(removed, kept, commits)
-        self._dispatch.forget(each.delivery.job for each in commits)
+        ends = self._sort(commits, now)
+        problems = self._end_all(ends)
+        self._dispatch.forget([each.delivery.job for each in commits])
         self._ended(Count.COMMITTED, len(commits) - len(problems))
         if self._events.wanted:
             done = [each.delivery for each in commits if each.delivery.job.id not in problems]
             self._events.tell(Count.COMMITTED, now, ({"job": each.job.id, **_by(each)} for each in done))
-        if awaited:
+        if ends.awaited:
             self._tell(BusKind.ENDED, 0)
+        self._settle(commits, problems)
+        self._dispatch.groups.freed(ends.groups)
+
+    def _sort(self, commits: list[Commit], now: float) -> _Ends:
+        ends = _Ends([], [], [], set())
+        for each in commits:
+            job = each.delivery.job
+            if job.asked and job.id not in self._answers:  # it is another broker where somebody waits
+                job.keep_result(ASKED)
+                ends.awaited = True
+            if job.group is not None:
+                ends.groups.add(job.group)
+            stays = job.kept_until(now) is not None
+            if stays:
+                each.delivery.kept = True
+            if job.parent:
+                ends.children.append(each)
+            elif stays:
+                ends.kept.append(each)
+            else:
+                ends.removed.append(job)
+        return ends
+
+    def _end_all(self, ends: _Ends) -> dict[str, SluiceError]:
+        """Write it; returns the ids that it did not write, and why."""
+        problems = self._remove(ends.removed) | self._complete(ends.kept)
+        return problems | self._children.commit(self._completed(ends.children)) if ends.children else problems
+
+    def _settle(self, commits: list[Commit], problems: dict[str, SluiceError]) -> None:
+        """Tell whoever waits for these verdicts, or for these jobs."""
+        if not problems and not self._answers:
+            for settlement, count in Counter([each.settlement for each in commits]).items():
+                settlement.close(count)
+            return
         for each in commits:
             problem = problems.get(each.delivery.job.id)
             if problem:
@@ -148,18 +185,6 @@ class Commits:
                 each.settlement.settled(each.position)
                 if each.delivery.job.id in self._answers:
                     shielded(self._answers.committed, each.delivery.job.id, each.result)
-        self._dispatch.groups.may_go_on(each.delivery.job for each in commits)
-
-    def _end_all(
-        self, removed: list[Job], kept: list[Commit], commits: list[Commit]
-    ) -> dict[str, SluiceError]:
-        """Write it; returns the ids that it did not write, and why."""
-        children = [each for each in commits if each.delivery.job.parent]
-        if children:  # with each of them its parent is told
-            removed = [job for job in removed if not job.parent]
-            kept = [each for each in kept if not each.delivery.job.parent]
-        problems = self._remove(removed) | self._complete(kept)
-        return problems | self._children.commit(self._completed(children)) if children else problems
 
     def _ended(self, count: Count, number: int) -> None:
         self._counters.add(count, number)

@@ -34,8 +34,12 @@ class Deliveries:
         """These go to this worker: out of the queue first if it pops."""
         state = DeliveryState.REMOVING if worker.pops else DeliveryState.IN_FLIGHT
         opened: dict[bytes, Delivery] = {}
+        owner, prefix = "", b""
         for job in jobs:
-            receipt = b"%s-%x" % (job.held.owner.encode(), next(self._numbers))
+            if job.held.owner != owner:
+                owner = job.held.owner
+                prefix = owner.encode()
+            receipt = b"%s-%x" % (prefix, next(self._numbers))
             opened[receipt] = Delivery(job, receipt, worker, now, state)
         worker.in_flight.update(opened)
         if not worker.pops:

@@ -95,13 +95,11 @@ class Settling:
             if problem:
                 self._unkept(Commit(delivery, b"", settlement, position), problem)
             elif verdict.kind == wire.COMMIT:
-                result = verdict.detail if isinstance(verdict.detail, bytes) else verdict.detail.encode()
-                commits.append(Commit(delivery, result, settlement, position))
+                commits.append(Commit(delivery, _result(verdict), settlement, position))
             elif verdict.kind == wire.FORWARD:
                 going.append(Going(delivery, verdict.onward[0], settlement, position))
             elif verdict.kind == wire.FAN_OUT:
-                result = verdict.detail if isinstance(verdict.detail, bytes) else verdict.detail.encode()
-                fanning.append(Fanning(delivery, verdict.onward, result, settlement, position))
+                fanning.append(Fanning(delivery, verdict.onward, _result(verdict), settlement, position))
             else:
                 self._return(delivery, verdict, settlement, position)
         self.commits.commit(commits)
@@ -196,11 +194,15 @@ def _reason(verdict: Verdict) -> str:
     return detail or verdict.kind.lower()
 
 
+def _result(verdict: Verdict) -> bytes:
+    return verdict.detail if isinstance(verdict.detail, bytes) else verdict.detail.encode()
+
+
 def _too_long(verdict: Verdict, job: Job, clock: ServerClock) -> TooLarge | None:
     """A result that can't be kept is no result; that of a job which is not kept may be longer."""
-    if verdict.kind not in (wire.COMMIT, wire.FAN_OUT):
+    if not verdict.detail or verdict.kind not in (wire.COMMIT, wire.FAN_OUT):
         return None
-    size = len(verdict.detail if isinstance(verdict.detail, bytes) else verdict.detail.encode())
+    size = len(_result(verdict))
     most = MAX_JOB_BYTES - (job.size if job.keep_done else 0)
     if size <= most or job.kept_until(clock.now()) is None:
         return None

@@ -52,9 +52,9 @@ class Settlement:
             self.problems[position] = problem
         self.close()
 
-    def close(self) -> None:
-        """One fewer to wait for."""
-        self.pending -= 1
+    def close(self, count: int = 1) -> None:
+        """So many fewer to wait for."""
+        self.pending -= count
         if not self.pending and self.on_durable:
             shielded(self.on_durable, self.problems)
 

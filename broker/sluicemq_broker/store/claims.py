@@ -118,19 +118,20 @@ class Claims:
         if not self._pages.known:
             self._pages.measured(self._largest(due))
         at_once = self._pages.size(limit, room)
-        page = self.jobs.find(due, HANDED_OUT, skip=skip, limit=limit, batch_size=at_once)
-        for at, stored in enumerate(page.sort(ORDER)):
-            if at and at % at_once == 0:
+        due_jobs = self.jobs.find(due, HANDED_OUT, skip=skip, limit=limit, batch_size=at_once).sort(ORDER)
+        while not more and (page := due_jobs.to_list(at_once)):
+            for stored in page:
+                each = read(stored, self._defaults)
+                if isinstance(each, Strange):
+                    strange.append(each)
+                    continue
+                found.append(each)
+                room -= each.size
+                more = room <= 0
+                if more:
+                    break
+            if due_jobs.alive:
                 gevent.sleep(_MOMENT)  # the next reply may have been there already
-            each = read(stored, self._defaults)
-            if isinstance(each, Strange):
-                strange.append(each)
-                continue
-            found.append(each)
-            room -= each.size
-            more = room <= 0
-            if more:
-                break
         self._pages.claimed(found)
         moved = self._set_aside(strange, now)
         return found, more or (len(found) + len(strange) == limit and bool(found or moved))

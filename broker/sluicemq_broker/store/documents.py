@@ -168,9 +168,10 @@ def document(job: Job, now: datetime, defaults: QueueDefaults) -> Document:
 
     One of a group is ``waiting``, whatever else it is.
     """
+    owner = job.held.owner
     born: Document = {
         "_id": job.id,
-        "state": _RESERVED if job.held.owner else _READY,
+        "state": _RESERVED if owner else _READY,
         "priority": job.priority,
         "eligible_at": now if job.eligible_at == job.created_at else date(job.eligible_at),
         "seq": job.seq,
@@ -186,8 +187,8 @@ def document(job: Job, now: datetime, defaults: QueueDefaults) -> Document:
         born["keep_done"] = job.keep_done
     if job.backoff is not None:
         born["backoff"] = job.backoff._asdict()
-    if job.owner:
-        born["owner"] = job.owner
+    if owner:
+        born["owner"] = owner
         born["hold"] = job.hold
         born["reserved_at"] = now
     if job.headers:
@@ -297,10 +298,14 @@ def _special(stored: Document, payload: bytes, defaults: QueueDefaults) -> Job:
         group=_group(stored.get("group")),
         size=len(payload) + (_deliverable_size(headers) if headers is not None else 0),
     )
-    loaded.losses = stored.get("losses", 0)
-    loaded.suspect = bool(stored.get("suspect", False))
-    loaded.asked = bool(stored.get("asked", False))
-    loaded.parent = parent_of(stored)
+    if "losses" in stored:
+        loaded.losses = stored["losses"]
+    if stored.get("suspect"):
+        loaded.suspect = True
+    if stored.get("asked"):
+        loaded.asked = True
+    if "parent" in stored:
+        loaded.parent = parent_of(stored)
     if "dedupe_until" in stored:
         loaded.dedupe_until = seconds(stored["dedupe_until"])
     return loaded

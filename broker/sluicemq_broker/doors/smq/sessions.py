@@ -285,6 +285,9 @@ class Session:
                 self.counters.notice(Count.BAD_VERDICTS, f"from {self.name}: {error}")
                 problems[at] = error.with_traceback(None)
         workers = self._assignments.with_receipts(verdict.receipt for verdict in verdicts.values())
+        queues = {each.queue for each in set(workers.values())}
+        if len(queues) == 1 and len(workers) == len(verdicts):  # as nearly always
+            return {queues.pop(): verdicts}
         groups: dict[Queue, dict[int, Verdict]] = {}
         for at, verdict in verdicts.items():
             worker = workers.get(verdict.receipt)
