@@ -47,6 +47,7 @@ def lined_up(mongo_uri: str, explainer: Explainer, groups: int) -> Iterator[Queu
                     [_job(at, place) for at in range(start, min(groups, start + 2_000))], ordered=False
                 )
         store.prepare()
+        store.groups.prepare()
         store._claims._pages.measured(200)  # else its first claim would
         yield store
         client.drop_database(name)

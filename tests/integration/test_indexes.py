@@ -14,13 +14,14 @@ from launcher import wait_until
 from plain_clients import BrokerUnderTest, serving
 from sluicemq import Client, Duplicate, Producer, Worker
 from sluicemq_broker.job.job import Dedupe
-from sluicemq_broker.store.documents import DEDUPE_INDEX, INDEXES, date
+from sluicemq_broker.store.documents import DEDUPE_INDEX, INDEXES, LINE_INDEXES, date
 from sluicemq_broker.store.inspect import Inspector
 from sluicemq_broker.store.queue_store import QueueStore
 from sluicemq_broker.store.removals import Removals
 
 ME = "me"
 NAMES = {str(each.document["name"]) for each in INDEXES}
+LINES = {str(each.document["name"]) for each in LINE_INDEXES}
 
 
 class Bare:
@@ -113,6 +114,37 @@ def test_indexes_of_others_do_not_hide_that_ours_are_missing(bare: Bare) -> None
         bare.jobs.create_index(f"field{number}")
     bare.store.mend()
     assert bare.jobs.index_information().keys() >= NAMES
+
+
+def test_the_indexes_of_those_that_wait_are_made_before_the_first_one_does(bare: Bare) -> None:
+    # Given a queue in which none does
+    bare.store.prepare()
+    assert bare.jobs.index_information().keys() == {"_id_"} | NAMES
+    # When
+    bare.store.groups.places(1)
+    # Then
+    assert bare.jobs.index_information().keys() == {"_id_"} | NAMES | LINES
+
+
+@pytest.mark.parametrize("way", ["prepare", "mend"])
+def test_a_queue_in_which_a_job_has_waited_gets_the_indexes_of_those_back(bare: Bare, way: str) -> None:
+    # Given one whose broker was killed before it had made them all
+    bare.store.groups.places(1)
+    bare.jobs.drop()
+    bare.insert(1, "x")
+    again = QueueStore(bare.jobs.database, bare.jobs.name)
+    # When
+    getattr(again, way)()
+    # Then
+    assert bare.jobs.index_information().keys() == {"_id_"} | NAMES | LINES
+
+
+def test_a_queue_with_lines_that_is_removed_while_shared_is_never_without_their_indexes(
+    store: QueueStore, changes: Removals
+) -> None:
+    store.groups.prepare()
+    changes.drop("mail", NOW, shared=True)
+    assert store.jobs.index_information().keys() == {"_id_"} | NAMES | LINES
 
 
 def test_a_queue_removed_while_others_use_it_is_never_without_its_indexes(

@@ -162,7 +162,7 @@ def test_what_is_stored_of_an_option_and_read_is_the_job_that_was_pushed(option:
 
 
 def test_what_is_read_of_a_job_is_what_a_job_has() -> None:
-    assert HANDED_OUT.keys() <= {*Job.__slots__}
+    assert HANDED_OUT.keys() <= {*dir(Job)}
 
 
 def test_a_result_that_is_wanted_is_stored_and_read() -> None:

@@ -181,7 +181,9 @@ class Queues:
 
     def forget(self, name: str) -> None:
         """The queue's collection was removed; it is made again if somebody still uses it."""
-        queue = self._open[name]
+        queue = self._open.get(name)
+        if queue is None:  # another order to delete it was faster
+            return
         queue.removed(_FEW_SECONDS)
         if not queue.workers and not queue.busy and name not in self._configured():
             del self._open[name]

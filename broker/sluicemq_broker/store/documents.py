@@ -112,6 +112,11 @@ INDEXES: Final = [
     IndexModel([("remove_at", 1)], name=REMOVAL_INDEX, expireAfterSeconds=0, sparse=True),
     # Unique, so that of any number of pushes at any number of brokers one is first.
     IndexModel([("dedupe_id", 1)], name=DEDUPE_INDEX, unique=True, sparse=True),
+]
+
+#: Those of jobs that wait, in groups or for children: made with the first one. An index that no job is in
+#: takes MongoDB a twentieth of the time of a claim and a commit all the same.
+LINE_INDEXES: Final = [
     # Unique, so that of a group one job at a time is out of its line, at any number of brokers.
     IndexModel([("head", 1)], name=HEAD_INDEX, unique=True, sparse=True),
     IndexModel([("wait.group", 1), ("wait.place", 1)], name=LINE_INDEX, sparse=True),

@@ -27,12 +27,12 @@ from sluicemq_broker.store.connection import Documents, translated
 from sluicemq_broker.store.documents import (
     ENDED_INDEX,
     FOR_CHILDREN,
-    INDEXES,
     Document,
     date,
     parent_of,
     queue_of,
 )
+from sluicemq_broker.store.indexes import all_indexes, has_lines
 from sluicemq_broker.store.outcomes import death
 from sluicemq_broker.store.queue_store import QueueStore
 from sluicemq_broker.store.transactions import Overtaken, transact
@@ -216,7 +216,9 @@ def _bereave(
 def somebody_waits_for_children(kin: Kin) -> bool:
     """Whether any job of any queue does."""
     waits = {"wait.group": FOR_CHILDREN}
-    return any(each.jobs.find_one(waits, {"_id": 1}) is not None for each in kin.stores())
+    return any(
+        has_lines(each.jobs) and each.jobs.find_one(waits, {"_id": 1}) is not None for each in kin.stores()
+    )
 
 
 def put_aside(jobs: _Jobs, *, leave_empty: bool) -> _Jobs:
@@ -229,7 +231,7 @@ def put_aside(jobs: _Jobs, *, leave_empty: bool) -> _Jobs:
     aside = database[f"{_REMAINS}{queue_of(name)}.{token_hex(4)}"]
     empty = database[f"deleted.{queue_of(name)}.{token_hex(4)}"]
     if leave_empty:
-        empty.create_indexes(INDEXES)
+        empty.create_indexes(all_indexes(lines=has_lines(jobs)))
     _rename(jobs, aside.name, unless=_NOT_THERE)
     if leave_empty and not _rename(empty, name, unless=_EXISTS):
         empty.drop()

@@ -12,7 +12,8 @@ will promote. So of a push and an end at the same moment, at any two brokers, at
 more than one is carried out. What is killed between the two leaves a group without a head: :meth:`headless`
 finds it.
 
-Indexes are sparse, so a queue without groups pays nothing for them; both reads take two keys for each group.
+The indexes are made before the first job waits, so a queue without groups pays nothing for them; both reads
+take two keys for each group.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from pymongo.write_concern import WriteConcern
 
 from sluicemq_broker.job import State
 from sluicemq_broker.store.connection import Documents, translated
-from sluicemq_broker.store.documents import Document, date, seconds
+from sluicemq_broker.store.documents import LINE_INDEXES, Document, date, seconds
+from sluicemq_broker.store.indexes import Notice, has_lines, make_indexes
 from sluicemq_broker.store.inserts import refusals
 
 #: One document for each queue that ever had a group: ``{_id: its collection, last: the highest place}``.
@@ -60,12 +62,34 @@ class Promoted(NamedTuple):
 
 
 class GroupStore:
-    """The lines of one queue."""
+    """The lines of one queue; ``notice`` is told of what keeps an index from being made."""
 
-    def __init__(self, database: Documents, jobs: Jobs[Document]) -> None:
+    def __init__(self, database: Documents, jobs: Jobs[Document], notice: Notice | None = None) -> None:
         self._jobs = jobs
+        self._notice = notice or (lambda _kind, _text: None)
+        self._prepared = False
         # Not of a majority: whatever is inserted at a place comes later in the same log, and is.
         self._places = database[_PLACES].with_options(write_concern=WriteConcern(w=1))
+
+    def prepare(self) -> None:
+        """Let jobs wait here from now on; only the first call asks MongoDB.
+
+        Crash in between: whoever comes next finds that it is wanted (:meth:`wanted`), and makes the indexes.
+        """
+        if not self._prepared:
+            with translated():
+                none_yet = {"$setOnInsert": {"last": 0}}
+                self._places.update_one({"_id": self._jobs.name}, none_yet, upsert=True)
+                make_indexes(self._jobs, self._notice, LINE_INDEXES)
+            self._prepared = True
+
+    def wanted(self) -> bool:
+        """Whether any job ever had to wait here; raises the driver's errors."""
+        return self._places.find_one({"_id": self._jobs.name}, {"_id": 1}) is not None
+
+    def dropped(self) -> None:
+        """The collection was removed: the next :meth:`prepare` makes it again."""
+        self._prepared = False
 
     def places(self, count: int) -> int:
         """The first of so many places that nobody else has, and that are behind all given before.
@@ -73,6 +97,7 @@ class GroupStore:
         Clocks would not do: those of two brokers differ. Lost reply: that many places are nobody's. They
         are kept when the queue is deleted, as another broker may be about to use the last.
         """
+        self.prepare()
         with translated():
             found = self._places.find_one_and_update(
                 {"_id": self._jobs.name},
@@ -112,6 +137,8 @@ class GroupStore:
             {"$group": {"_id": "$wait.group", "place": {"$first": "$wait.place"}}},
         ]
         with translated():
+            if not has_lines(self._jobs):
+                return
             found = self._jobs.aggregate(lines, batchSize=_PAGE)
             for page in _pages(each["_id"] for each in found):
                 heads = self._with_heads(page)

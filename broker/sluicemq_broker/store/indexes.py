@@ -6,16 +6,17 @@ come slowly, or a ``dedupe_id`` is not kept; without this care they would not co
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from pymongo import IndexModel
 from pymongo.collection import Collection
 from pymongo.errors import OperationFailure
 
+from sluicemq_broker.job import State
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.store.connection import brief, in_trouble
-from sluicemq_broker.store.documents import INDEXES, Document
+from sluicemq_broker.store.documents import INDEXES, LINE_INDEX, LINE_INDEXES, Document
 
 #: The server's codes for an index of this name, or of these fields, with other options.
 _MADE_OTHERWISE: Final = (85, 86)
@@ -29,24 +30,39 @@ _Jobs = Collection[dict[str, Any]]
 Notice = Callable[[str, str], None]
 
 
-def make_indexes(jobs: _Jobs, notice: Notice) -> None:
+def make_indexes(jobs: _Jobs, notice: Notice, wanted: Sequence[IndexModel] = INDEXES) -> None:
     """Make what indexes are missing, and anew those that were made otherwise.
 
     Crash in between: the next call makes what is missing then.
     """
     try:
-        jobs.create_indexes(INDEXES)
+        jobs.create_indexes(wanted)
     except OperationFailure as error:
         if in_trouble(error):
             raise
-        for index in INDEXES:
+        for index in wanted:
             _make(jobs, index, notice)
 
 
-def are_missing(jobs: _Jobs) -> bool:
+def are_missing(jobs: _Jobs, wanted: Sequence[IndexModel] = INDEXES) -> bool:
     """True if the collection is there, and an index of it is not."""
     there = jobs.index_information()
-    return bool(there) and not {_name(each) for each in INDEXES} <= there.keys()
+    return bool(there) and not {_name(each) for each in wanted} <= there.keys()
+
+
+def has_lines(jobs: _Jobs) -> bool:
+    """True if a job may wait there, for its turn or for its children; none ever did without this index."""
+    return LINE_INDEX in jobs.index_information()
+
+
+def may_have(jobs: _Jobs, state: str) -> bool:
+    """False if no job there can be in this state: then nobody should look, for want of an index."""
+    return state != State.WAITING or has_lines(jobs)
+
+
+def all_indexes(*, lines: bool) -> list[IndexModel]:
+    """What a queue needs, in which jobs may wait or can't."""
+    return [*INDEXES, *(LINE_INDEXES if lines else ())]
 
 
 def _make(jobs: _Jobs, index: IndexModel, notice: Notice) -> None:

@@ -31,6 +31,7 @@ from sluicemq_broker.store.documents import (
     date,
     seconds,
 )
+from sluicemq_broker.store.indexes import has_lines, may_have
 from sluicemq_broker.store.outcomes import EXPIRED
 
 #: Up to so many jobs of a state are counted one by one; above, the figure is an estimate.
@@ -152,8 +153,11 @@ class Inspector:
         """
         rows: list[Document] = []
         with translated():
+            jobs = self._database[QUEUE_PREFIX + queue]
+            if not may_have(jobs, state):
+                return []
             these = selects(state, now) | (alive(now) if stored_state(state) == State.READY else {})
-            found = self._database[QUEUE_PREFIX + queue].find(these, batch_size=_PAGE)
+            found = jobs.find(these, batch_size=_PAGE)
             for each in found.sort(order_of(state)).limit(limit):
                 rows.append(shown(each, state))
                 weight = _weight(each)
@@ -222,8 +226,10 @@ def _all_at_once(jobs: _Jobs, now: float) -> dict[str, Any] | None:
     Six statements of their own, and those for the oldest job, took broker and MongoDB 10 ms of CPU. It takes
     more where a state has too many jobs, or something has expired.
     """
-    first, *others = (_counting(state, selects(state, now)) for state in COUNTED_STATES)
-    others += [_counting(EXPIRED, _over(now)), _counting(EXPIRED, _over_in_line(now))]
+    lines = has_lines(jobs)
+    states = [each for each in COUNTED_STATES if lines or each != State.WAITING]
+    first, *others = (_counting(state, selects(state, now)) for state in states)
+    others += [_counting(EXPIRED, over(now)) for over in (_over, *((_over_in_line,) if lines else ()))]
     branches = [{"$unionWith": {"coll": jobs.name, "pipeline": each}} for each in others]
     found = {each["_id"]: each for each in jobs.aggregate([*first, *branches], hint=READY_INDEX)}
     if EXPIRED in found or any(each["count"] >= COUNTED_EXACTLY for each in found.values()):
@@ -258,6 +264,8 @@ def _answer(answer: AsyncResult[int], question: Callable[[], int]) -> None:
 
 def _counted(jobs: _Jobs, state: str, now: float) -> int:
     """Jobs of a state, counted up to ``COUNTED_EXACTLY``."""
+    if not may_have(jobs, state):
+        return 0
     return jobs.count_documents(
         selects(state, now), hint=_INDEX_OF.get(state, ENDED_INDEX), limit=COUNTED_EXACTLY
     )
@@ -267,7 +275,9 @@ def _expired(jobs: _Jobs, now: float) -> dict[str, int]:
     """How many that would count as ready, or as scheduled, have expired: few, but for those of one moment."""
     over = _over(now)
     count = partial(jobs.count_documents, hint=EXPIRY_INDEX, limit=COUNTED_EXACTLY)
-    in_line = jobs.count_documents(_over_in_line(now), hint=LINE_EXPIRY_INDEX, limit=COUNTED_EXACTLY)
+    in_line = 0
+    if has_lines(jobs):
+        in_line = jobs.count_documents(_over_in_line(now), hint=LINE_EXPIRY_INDEX, limit=COUNTED_EXACTLY)
     if not (both := count(over)):
         return {State.WAITING: in_line}
     later = count({**over, "eligible_at": {"$gt": date(now)}})

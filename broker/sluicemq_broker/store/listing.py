@@ -33,6 +33,7 @@ from sluicemq_broker.store.documents import (
     date,
     seconds,
 )
+from sluicemq_broker.store.indexes import may_have
 from sluicemq_broker.store.inspect import (
     COUNTED_EXACTLY,
     alive,
@@ -115,9 +116,10 @@ class Listing:
         if state in _ENDED:
             return self.ended(queue, state, DeadLetters(), limit, after, now)
         found: list[Document] = []
+        jobs = self._jobs(queue)
         with translated():
-            for these in _ranges(state, after, now):
-                rows = self._jobs(queue).find(these, _SHOWN, hint=_HINTS.get(stored_state(state)))
+            for these in _ranges(state, after, now) if may_have(jobs, state) else ():
+                rows = jobs.find(these, _SHOWN, hint=_HINTS.get(stored_state(state)))
                 found += rows.sort(order_of(state)).limit(limit + 1 - len(found))
                 if len(found) > limit:
                     break

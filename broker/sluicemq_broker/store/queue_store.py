@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from pymongo import IndexModel
 from pymongo.client_session import ClientSession
 from pymongo.errors import BulkWriteError
 
@@ -29,7 +30,7 @@ from sluicemq_broker.store.documents import (
     document,
 )
 from sluicemq_broker.store.groups import GroupStore
-from sluicemq_broker.store.indexes import Notice, are_missing, make_indexes
+from sluicemq_broker.store.indexes import Notice, all_indexes, are_missing, has_lines, make_indexes
 from sluicemq_broker.store.inserts import Insertion, Pushed, outcome, refusals
 from sluicemq_broker.store.numbered import Insert, sessions_of
 from sluicemq_broker.store.outcomes import (
@@ -94,7 +95,7 @@ class QueueStore:
         self._notice = notice
         self._prepared = False
         self._claims = Claims(self.jobs, defaults, self._set_aside)
-        self.groups = GroupStore(self._database, self.jobs)
+        self.groups = GroupStore(self._database, self.jobs, notice)
 
     @property
     def defaults(self) -> QueueDefaults:
@@ -119,15 +120,19 @@ class QueueStore:
         Another broker may have removed the queue, and a push of ours made the collection again, without.
         """
         with translated():
-            if are_missing(self.jobs):
+            if are_missing(self.jobs, self._wanted()):
                 self._index()
 
     def _index(self) -> None:
-        make_indexes(self.jobs, self._notice)
+        make_indexes(self.jobs, self._notice, self._wanted())
+
+    def _wanted(self) -> list[IndexModel]:
+        return all_indexes(lines=self.groups.wanted())
 
     def dropped(self) -> None:
         """The collection was removed: the next :meth:`prepare` makes it again."""
         self._prepared = False
+        self.groups.dropped()
 
     # ------------------------------------------------------------------ push
 
@@ -380,7 +385,7 @@ class QueueStore:
         """The first of those whose time is over: ready ones, and those that wait in their groups."""
         ready = {"expires_at": {"$lte": date(now)}, "state": State.READY}
         found = list(self.jobs.find(ready, _GROUP).limit(limit))
-        if len(found) < limit:
+        if len(found) < limit and has_lines(self.jobs):
             in_line = self.jobs.find({"wait.expires_at": {"$lte": date(now)}}, _GROUP)
             found += in_line.limit(limit - len(found))
         return found
@@ -391,10 +396,11 @@ class QueueStore:
     def will_expire(self) -> bool:
         """Whether any job that waits has an end of its time to live."""
         with translated():
-            return (
-                self.jobs.find_one({"state": State.READY, "expires_at": {"$gt": date(0)}}, {"_id": 1})
-                or self.jobs.find_one({"wait.expires_at": {"$gt": date(0)}}, {"_id": 1})
-            ) is not None
+            ready = {"state": State.READY, "expires_at": {"$gt": date(0)}}
+            if self.jobs.find_one(ready, {"_id": 1}) is not None:
+                return True
+            in_line = {"wait.expires_at": {"$gt": date(0)}}
+            return has_lines(self.jobs) and self.jobs.find_one(in_line, {"_id": 1}) is not None
 
     def _end(self, expired: Document, now: float) -> int:
         if self._defaults.on_expiry == OnExpiry.DEAD:

@@ -16,7 +16,7 @@ from sluicemq_broker.job import State
 from sluicemq_broker.store.changes import WAITS, Jobs, Orders, missing
 from sluicemq_broker.store.claims import BY_ID
 from sluicemq_broker.store.connection import Documents, translated
-from sluicemq_broker.store.documents import INDEXES, Document, date
+from sluicemq_broker.store.documents import Document, date
 from sluicemq_broker.store.failed_children import (
     NOT_AWAITED,
     Bereaved,
@@ -27,6 +27,7 @@ from sluicemq_broker.store.failed_children import (
     remove_children,
     somebody_waits_for_children,
 )
+from sluicemq_broker.store.indexes import all_indexes, has_lines, may_have
 from sluicemq_broker.store.inspect import Inspector, collection, selects, stored_state
 from sluicemq_broker.store.letters import DeadLetters, chosen, index_of
 from sluicemq_broker.store.paging import READ_AT_ONCE, PageSize, pages
@@ -81,7 +82,7 @@ class Removals(Orders):
         """
         jobs, by_now = self._jobs(queue), _accepted_by(now)
         with translated():
-            while True:
+            while may_have(jobs, state):
                 # One read for all pages: another would pass over the removed ones in the index once more.
                 found = jobs.find({**selects(state, now), **by_now}, {"_id": 1}, batch_size=READ_AT_ONCE)
                 empty = True
@@ -132,7 +133,7 @@ class Removals(Orders):
                 bury(put_aside(jobs, leave_empty=shared), now, self._kin)
             elif shared:
                 empty = self._database[f"deleted.{queue}.{token_hex(4)}"]
-                empty.create_indexes(INDEXES)
+                empty.create_indexes(all_indexes(lines=has_lines(jobs)))
                 empty.rename(jobs.name, dropTarget=True)
             else:
                 jobs.drop()
