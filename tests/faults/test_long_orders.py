@@ -12,6 +12,7 @@ from pymongo import MongoClient
 from faults.mongo_proxy import CuttingProxy
 from launcher import TIMEOUT, BrokerProcess, wait_until
 from sluicemq import Client, Producer, Unfinished
+from sluicemq_broker.queue.tasks import AT_ONCE
 
 JOBS = 1800
 #: Removed pages take so long that an order has several after its first half second.
@@ -49,6 +50,7 @@ def slow(mongo_uri: str, database: str) -> Iterator[Slow]:
     ):
         slow = Slow(broker, mongo[database])
         proxy.slow(lambda command: command.name == "delete", SLOWLY)
+        proxy.slow(lambda command: command.name == "drop", 2 * AT_ONCE)
         yield slow
 
 
@@ -99,3 +101,10 @@ def test_an_order_goes_on_after_a_clean_stop(slow: Slow) -> None:
     with slow.client() as client:
         client.follow(task)
     assert slow.jobs.count_documents({}) == 0
+
+
+def test_a_queue_whose_removal_takes_long_is_removed_once(slow: Slow) -> None:
+    with slow.client() as client:
+        client.delete("full")
+        assert [row["name"] for row in client.queues() if row["name"] == "full"] == []
+    assert "Traceback" not in slow.broker.log_text()

@@ -187,9 +187,12 @@ class Delete(Order):
 
     kind = "delete"
     resumes = False  # it spares nothing that was pushed since
+    _carried_out = False
 
     def pages(self) -> Pages:
         """All at once; of what is on its way here some may come after. Refused while there are workers."""
+        if self._carried_out:
+            return  # it took so long that it is gone on with: what was pushed since is spared
         queue, owners = self.queue, self._owners
         if queue.workers:
             raise BadQueue(f"queue {queue.name!r} has {queue.workers} workers: stop them first")
@@ -197,6 +200,7 @@ class Delete(Order):
         others = owners.live(queue.settings.database) - set(owners.mine())
         removed = self._removals.drop(queue.name, self.now, shared=bool(others))
         self._queues.forget(queue.name)
+        self._carried_out = True
         yield removed
 
 
