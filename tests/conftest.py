@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from secrets import token_hex
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -19,6 +20,7 @@ from pymongo import MongoClient
 
 import launcher
 from redis_server import RedisServer
+from sluicemq import Client, Subscription
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -33,6 +35,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # begun in the background of a script
         signal.signal(signal.SIGINT, signal.default_int_handler)  # else no program of a test hears Ctrl-C
+    for kind in (Client, Subscription):  # a machine may stand still for longer than users want to wait
+        defaults: Any = kind.__init__
+        defaults.__kwdefaults__["timeout"] = launcher.TIMEOUT
     examples = 400 if config.getoption("--full") else 100
     slow = [HealthCheck.too_slow]
     found_first = config.getoption("--first-example")
@@ -143,7 +148,7 @@ def database(mongo_uri: str) -> Iterator[str]:
     """The name of a database that no other test uses; dropped at the end."""
     name = f"test_{token_hex(6)}"
     yield name
-    with MongoClient[dict[str, object]](mongo_uri, serverSelectionTimeoutMS=10_000) as client:
+    with MongoClient[dict[str, object]](mongo_uri, serverSelectionTimeoutMS=60_000) as client:
         client.drop_database(name)
 
 

@@ -251,7 +251,7 @@ def serving(
         "queues": dict(queues),
         "devices": [*devices, _device("serves", "queue")],
     }
-    with MongoClient[dict[str, Any]](mongo_uri, serverSelectionTimeoutMS=10_000) as mongo:
+    with MongoClient[dict[str, Any]](mongo_uri, serverSelectionTimeoutMS=60_000) as mongo:
         try:
             with BrokerProcess(mongo_uri, database, config=config, **process) as running:
                 broker = BrokerUnderTest(running, mongo[database])

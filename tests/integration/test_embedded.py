@@ -63,7 +63,7 @@ atexit.register(lambda: print(longest))
 
 def test_a_fresh_folder_gives_a_primary_that_takes_majority_writes(tmp_path: Path) -> None:
     with running(tmp_path / "new" / "folder") as store:
-        with Mongo(store.uri, serverSelectionTimeoutMS=5000) as client:
+        with Mongo(store.uri, serverSelectionTimeoutMS=60_000) as client:
             hello = client.admin.command("hello")
             write(client, "first")
 
@@ -338,12 +338,12 @@ def write(client: Mongo, text: str) -> None:
 
 
 def write_to(uri: str, text: str) -> None:
-    with Mongo(uri, serverSelectionTimeoutMS=10_000) as client:
+    with Mongo(uri, serverSelectionTimeoutMS=60_000) as client:
         write(client, text)
 
 
 def read_from(uri: str) -> list[str]:
-    with Mongo(uri, serverSelectionTimeoutMS=10_000) as client:
+    with Mongo(uri, serverSelectionTimeoutMS=60_000) as client:
         return [document["text"] for document in client["test"]["texts"].find()]
 
 

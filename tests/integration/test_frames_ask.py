@@ -183,7 +183,7 @@ def test_questions_that_were_left_alone_shut_the_door_for_nobody(broker: BrokerU
     asker.send_multipart([b"", b'{"priority": 1, "reply": "accepted", "id": "next"}', b"work"])
 
     assert receive(asker) == [b"next"]
-    assert broker.counter("askers_gone") >= 3
+    wait_until(lambda: broker.counter("askers_gone") >= 3, what="a count of the askers that have gone")
 
 
 def test_an_envelope_of_several_frames_comes_back_unchanged(broker: BrokerUnderTest) -> None:
