@@ -52,11 +52,11 @@ class DayBroker(BrokerProcess):
 class Day:
     """Where it can be looked at: the HTTP addresses of both brokers; ``names``: as they call themselves."""
 
-    def __init__(self, a: BrokerProcess, b: BrokerProcess, began: float, speed: float) -> None:
+    def __init__(self, a: BrokerProcess, b: BrokerProcess, began: float, since: float, speed: float) -> None:
         self.a, self.b = a, b
         self.killed = ""
         self._began = began
-        self._from = time.monotonic()
+        self._from = since
         self._speed = speed
 
     def at(self, part: float) -> float:
@@ -72,7 +72,8 @@ class Day:
 def day(speed: float = SPEED) -> Iterator[Day]:
     """The day is over, and both brokers are there still."""
     began = time.time() - (HOURS + LOOKED) * 3600 + (HOURS + LOOKED) * 3600 / speed
-    env = {"DAY_BEGAN": str(began), "DAY_FROM": str(time.monotonic()), "DAY_SPEED": str(speed)}
+    since = time.monotonic()
+    env = {"DAY_BEGAN": str(began), "DAY_FROM": str(since), "DAY_SPEED": str(speed)}
     config: dict[str, Any] = {
         "broker": {"http": "127.0.0.1:0", "history": True, "lease": 3.0, "poll": 0.1, "log_level": "info"},
         "queues": {"*": {"backoff": "none", "max_attempts": 3}},
@@ -81,7 +82,7 @@ def day(speed: float = SPEED) -> Iterator[Day]:
     with ExitStack() as stack:
         mongod = stack.enter_context(ReplicaSet())
         a, b = (stack.enter_context(DayBroker(mongod.uri, "day", config=config, env=env)) for _ in range(2))
-        it = Day(a, b, began, speed)
+        it = Day(a, b, began, since, speed)
         it.killed = f"{os.uname().nodename}:{b.pid}"
         for name in RATES:
             endpoint = (b if name in AT_B else a).doors["smq"]

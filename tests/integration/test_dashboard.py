@@ -114,6 +114,8 @@ def test_every_page_shows_what_is_there_and_nothing_that_users_write_becomes_mar
             for place in places:
                 page = dashboard.show(place)
                 page.wait_for_timeout(300)
+                if place in (awaited := {"streams": stream, "schedules": schedule}):
+                    expect(page.get_by_text(awaited[place]).first).to_be_visible()
                 shown += page.inner_text("main")
                 # Then
                 assert page.title().endswith("SluiceMQ"), place
@@ -201,6 +203,23 @@ def test_dead_letters_are_redriven_and_deleted_with_their_count_before(
     page.get_by_role("dialog").get_by_role("button", name="Delete").click()
     expect(page.get_by_text("2 removed")).to_be_visible()
     assert set(jobs.ids("dead")) == {"a1", "a2"}
+
+
+@_full
+def test_a_queue_whose_jobs_die_is_red_and_what_happened_names_it(
+    dashboard: Dashboard, jobs: OwnQueue
+) -> None:
+    # When
+    kill(jobs, "a", "b", "c", reason="no such address")
+    # Then: in its own page
+    page = dashboard.show(f"queues/{jobs.queue}")
+    expect(page.get_by_text("jobs die: 3 of late")).to_be_visible(timeout=30_000)
+    happened = page.get_by_role("region", name="What happened").locator("tr", has_text="Dead letters")
+    expect(happened).to_contain_text("3 jobs died", timeout=30_000)
+    # And among the others
+    page = dashboard.show(f"queues?contains={jobs.queue}")
+    expect(page.get_by_role("link", name=jobs.queue)).to_have_class("bad")
+    expect(page.get_by_role("row", name=jobs.queue)).to_contain_text("3 ↑")
 
 
 @_full

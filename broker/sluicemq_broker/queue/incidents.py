@@ -14,6 +14,8 @@ from contextlib import suppress
 from enum import StrEnum
 from typing import Any, Final
 
+import gevent
+
 from sluicemq.errors import BadFrames, SluiceError
 from sluicemq_broker.job import State
 from sluicemq_broker.queue.census import Census
@@ -33,6 +35,9 @@ LONG: Final = 300.0
 #: Incidents that are read, and told, at once.
 _MOST_READ, MOST_TOLD = 1000, 100
 _REASON: Final = 200  # characters
+#: Queues that are looked at in one turn of the hub: some two milliseconds.
+_A_TURN: Final = 500
+_MOMENT: Final = 1e-9
 
 
 class Kind(StrEnum):
@@ -114,8 +119,10 @@ class Incidents:
         self._open = {key: each for key, each in self._open.items() if now - each.until < GAP}
         self._look_at_broker()
         self._watched = {queue.name: self._watch(queue) for queue in self._queues}
-        for each in self._watched.values():
+        for place, each in enumerate(list(self._watched.values())):
             each.look(now)
+            if place % _A_TURN == _A_TURN - 1:
+                gevent.sleep(_MOMENT)
         if self._context.timer.now() - self._flushed >= FLUSH:
             self.flush()
 

@@ -4,7 +4,7 @@ import { get } from "./api.js";
 import { charts } from "./charts.js";
 import { card, fill, h, table, tiles } from "./dom.js";
 import { count, rate, span, time } from "./format.js";
-import { address, queueColumns } from "./queues.js";
+import { address, queueColumns, withDying } from "./queues.js";
 
 export function overview() {
   const figures = tiles([
@@ -43,7 +43,7 @@ export function overview() {
   loadBrokers();
 
   function update({ totals, queues, broker, problems, attention: found, dying }) {
-    attention.update(found.map((row) => ({ ...row, dying: dying[row.name] || 0 })));
+    attention.update(withDying(found, dying));
     figures.update("in", rate(totals.rates.pushed), "/s", "in");
     figures.update("out", rate(totals.rates.committed), "/s", "out");
     figures.update("ready", count(totals.ready));
@@ -52,7 +52,7 @@ export function overview() {
     figures.update("scheduled", count(totals.scheduled));
     figures.update("dead", count(totals.dead), "", totals.dead ? "bad" : "");
     figures.update("workers", count(totals.workers));
-    busiest.update(queues);
+    busiest.update(withDying(queues, dying));
     const words = `${broker.name}, version ${broker.version}, up ${span(broker.uptime)}, ${count(broker.connections)} connections, ${count(totals.queues)} queues`;
     if (about.textContent !== words) about.textContent = words;
     notice(notices, totals, problems);

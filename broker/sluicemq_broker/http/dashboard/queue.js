@@ -29,7 +29,7 @@ export function queue({ queue: name, asked }) {
     card("Jobs", { acts: [states, h("label", { for: "job-id", class: "hidden-words" }, "Find by id"), search], bare: list.element }),
     card("Workers at this broker", { bare: workers.element }));
   let typing = null;
-  let paused = null;
+  let shown = null;
   let timer = null;
   let closed = false;
 
@@ -40,7 +40,7 @@ export function queue({ queue: name, asked }) {
   lookAtWorkers();
   list.first();
 
-  function update({ queues: [row] }) {
+  function update({ queues: [row], dying }) {
     missing.hidden = Boolean(row);
     if (!row) return;
     for (const each of STATES) figures.update(each, (row[each] && row.estimates.includes(each) ? "~" : "") + count(row[each]), "", each === "dead" && row.dead ? "bad" : "");
@@ -48,10 +48,10 @@ export function queue({ queue: name, asked }) {
     figures.update("out", rate(row.rates.committed), "/s", "out");
     figures.update("oldest", row.ready && row.oldest_ready_age !== null ? span(row.oldest_ready_age) : "–", "", row.oldest_ready_age > 300 ? "warn" : "");
     figures.update("workers", count(row.workers));
-    const whole = row.paused.join();
-    if (whole === paused) return;
-    paused = whole;
-    fill(badges, row.paused.map((what) => h("span", { class: "badge warn" }, `${what} paused`)));
+    const whole = `${row.paused.join()} ${dying[name] || ""}`;
+    if (whole === shown) return;
+    shown = whole;
+    fill(badges, dying[name] && h("span", { class: "badge bad" }, `jobs die: ${count(dying[name])} of late`), row.paused.map((what) => h("span", { class: "badge warn" }, `${what} paused`)));
     fill(acts, ["delivery", "intake"].map((what) => pauseButton(name, what, row.paused.includes(what))),
       h("a", { class: "button", href: `#/dead?queue=${enc(name)}` }, "Dead letters"));
   }

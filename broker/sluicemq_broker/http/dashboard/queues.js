@@ -20,7 +20,17 @@ export const address = (name) => `#/queues/${enc(name)}`;
 function linked(row, cache) {
   let link = cache.get(row.name);
   if (!link) { link = h("a", { href: address(row.name) }, row.name); cache.set(row.name, link); }
+  link.className = row.dying ? "bad" : "";
   return link;
+}
+
+/** The rows with how many of their jobs have died of late. */
+export const withDying = (rows, dying) => rows.map((row) => ({ ...row, dying: dying[row.name] || 0 }));
+
+/** Dead letters, marked while they become more. */
+function deadLetters(row) {
+  const shown = counted(row, "dead", "bad");
+  return row.dying ? { ...shown, text: `${shown.text} ↑`, title: `${count(row.dying)} died of late` } : shown;
 }
 
 export function queueColumns({ sparks = true, curves = new Map() } = {}) {
@@ -31,7 +41,7 @@ export function queueColumns({ sparks = true, curves = new Map() } = {}) {
     { title: "Ready", sort: "ready", num: true, cell: (row) => counted(row, "ready") },
     sparks && { title: "Scheduled", sort: "scheduled", num: true, more: true, cell: (row) => counted(row, "scheduled") },
     sparks && { title: "Reserved", sort: "reserved", num: true, more: true, cell: (row) => counted(row, "reserved") },
-    { title: "Dead", sort: "dead", num: true, cell: (row) => counted(row, "dead", "bad") },
+    { title: "Dead", sort: "dead", num: true, cell: deadLetters },
     { title: "In/s", sort: "in", num: true, cell: (row) => ({ text: rate(row.rates.pushed), tone: row.rates.pushed ? "" : "zero" }) },
     { title: "Out/s", sort: "out", num: true, cell: (row) => ({ text: rate(row.rates.committed), tone: row.rates.committed ? "" : "zero" }) },
     sparks && { title: "Oldest", sort: "oldest", num: true, more: true, cell: (row) => (row.ready && row.oldest_ready_age !== null ? { text: span(row.oldest_ready_age), tone: row.oldest_ready_age > 300 ? "warn" : "" } : { text: "–", tone: "zero" }) },
@@ -78,7 +88,8 @@ export function queues({ asked, look }) {
     look({ ...view });
   }
 
-  function update({ queues: rows, matching }) {
+  function update({ queues, matching, dying }) {
+    const rows = withDying(queues, dying);
     for (const row of rows) if (!curves.has(row.name)) curves.set(row.name, spark(null));
     list.update(rows);
     const last = Math.min(view.offset + rows.length, matching);
