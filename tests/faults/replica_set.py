@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
+from bson.timestamp import Timestamp
 from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
@@ -16,6 +17,7 @@ from launcher import free_port, wait_until
 from sluicemq_broker.embedded import mongod
 
 _NAME = "chaos"
+_AT_WORK = (1, 2)  # PRIMARY, SECONDARY
 
 
 class ReplicaSet:
@@ -58,10 +60,13 @@ class ReplicaSet:
         self._processes[port].send_signal(number)
 
     def wait_member(self, port: int) -> None:
-        """Wait until a node that was launched again follows the primary, or is it."""
-        wait_until(
-            lambda: self._says(port, "secondary") or self._says(port, "isWritablePrimary"), 90, "the node"
-        )
+        """Wait until a node that was launched again has what the primary had by now, or is the primary.
+
+        One that has just come calls itself a secondary while it still has to take back writes that the
+        others never had: if these lose their primary meanwhile, no majority answers for minutes.
+        """
+        has_to_have = self._applied(self.primary())
+        wait_until(lambda: self._applied(port) >= has_to_have, 90, "the node")
 
     def launch(self, port: int) -> None:
         """Start a node, for the first time or again."""
@@ -118,6 +123,15 @@ class ReplicaSet:
             60,
             "the secondaries",
         )
+
+    def _applied(self, port: int) -> tuple[int, Timestamp]:
+        """Term and time of the newest write that a node has; none while it follows no primary."""
+        with suppress(PyMongoError), self.direct(port) as client:
+            status = client.admin.command("replSetGetStatus")
+            if status["myState"] in _AT_WORK:
+                newest = status["optimes"]["appliedOpTime"]
+                return newest["t"], newest["ts"]
+        return -1, Timestamp(0, 0)
 
     def _says(self, port: int, what: str) -> bool:
         with suppress(PyMongoError), self.direct(port) as client:
