@@ -199,6 +199,6 @@ def test_random_pushes_some_of_them_cut_are_told_what_the_model_says(pushes: typ
 
 
 @pytest.mark.full
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(3600)
 def test_many_random_pushes_are_told_what_the_model_says(pushes: type[Pushes]) -> None:
     check(pushes, 1500, 50)

@@ -410,6 +410,6 @@ def test_random_verbs_do_what_the_model_says(queue: type[Queue]) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(3600)
 def test_many_random_verbs_do_what_the_model_says(queue: type[Queue]) -> None:
     check(queue, 1500, 60)
