@@ -1,0 +1,123 @@
+"""SUB sockets that only count, without libzmq: ten of them take less than one of it.
+
+So a broker is measured and not its subscribers, with which it shares the machine. They speak ZMTP 3.0, say
+what they want, and read bytes: all messages that are measured have one length.
+"""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import time
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from typing import Final
+
+_GREETING: Final = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(48)
+_READY: Final = b"\x04\x19\x05READY\x0bSocket-Type\x00\x00\x00\x03SUB"
+_EVERYTHING: Final = b"\x00\x01\x01"
+_MORE, _LONG, _COMMAND = 1, 2, 4
+_BUFFER: Final = 1 << 20
+_CONNECT: Final = 10.0  # seconds
+
+
+def listen(backend: str, count: int, most: int, probe: bytes, silence: float, told: Connection) -> None:
+    """Say 0 when ``count`` sockets hear probes; then how many others all had, and when the last came.
+
+    ``most``: messages for each, at most; it ends if none comes for ``silence`` seconds. Times are monotonic.
+    """
+    host, _, port = backend.removeprefix("tcp://").rpartition(":")
+    subscribers = [_Subscriber(host, int(port), probe) for _ in range(count)]
+    hearing, last = 0, 0.0
+    with selectors.DefaultSelector() as selector:
+        for each in subscribers:
+            selector.register(each.socket, selectors.EVENT_READ, each)
+        while any(each.got < most for each in subscribers) and (ready := selector.select(silence)):
+            for key, _events in ready:
+                key.data.read()
+            last = time.monotonic()
+            if hearing < count:
+                hearing = sum(each.hears for each in subscribers)
+                if hearing == count:
+                    told.send(0)
+    told.send((sum(each.got for each in subscribers), last))
+    for each in subscribers:
+        each.socket.close()
+
+
+class _Subscriber:
+    """One connection. ``got``: messages it has had, without probes; ``hears``: it has had any."""
+
+    def __init__(self, host: str, port: int, probe: bytes) -> None:
+        self.socket = socket.create_connection((host, port), timeout=_CONNECT)
+        self._shake_hands()
+        self.hears = False
+        self._probe = probe
+        self._buffer = bytearray(_BUFFER)
+        self._begun = bytearray()  # what has come, until the first message that counts
+        self._length = self._bytes = 0  # of one message that counts, and of all
+
+    @property
+    def got(self) -> int:
+        """Whole messages."""
+        return self._bytes // self._length if self._length else 0
+
+    def _shake_hands(self) -> None:
+        """Greeting, properties, subscription: each when the other has said its own, or libzmq hangs up."""
+        self.socket.sendall(_GREETING)
+        self._receive(len(_GREETING))
+        self.socket.sendall(_READY)
+        _flags, size = self._receive(2)  # of a short command
+        self._receive(size)
+        self.socket.sendall(_EVERYTHING)
+
+    def _receive(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            some = self.socket.recv(size - len(data))
+            if not some:
+                raise ConnectionError("the broker has hung up on a subscriber")
+            data += some
+        return data
+
+    def read(self) -> None:
+        """Take what is there; raises ConnectionError at its end."""
+        size = self.socket.recv_into(self._buffer)
+        if not size:
+            raise ConnectionError("the broker has hung up on a subscriber")
+        if self._length:
+            self._bytes += size
+        else:
+            self._begun += self._buffer[:size]
+            self._begin()
+
+    def _begin(self) -> None:
+        end = 0
+        for start, end, first in _messages(self._begun):
+            if first is None:
+                continue
+            self.hears = True
+            if first != self._probe:
+                self._length, self._bytes = end - start, len(self._begun) - start
+                return
+        del self._begun[:end]
+
+
+def _messages(data: bytearray) -> Iterator[tuple[int, int, bytes | None]]:
+    """Where each whole message begins and ends, and its first frame; None: it is a command."""
+    start = at = 0
+    first: bytes | None = None
+    while at + 2 <= len(data):
+        flags = data[at]
+        body = at + (9 if flags & _LONG else 2)
+        if len(data) < body:
+            return
+        end = body + int.from_bytes(data[at + 1 : body], "big")
+        if len(data) < end:
+            return
+        if at == start and not flags & _COMMAND:
+            first = bytes(data[body:end])
+        at = end
+        if not flags & _MORE:
+            yield start, at, first
+            start, first = at, None
