@@ -20,7 +20,7 @@ from sluicemq_broker.config import Config, DeviceSettings, StreamSettings
 from sluicemq_broker.queue.retry import Retry
 from sluicemq_broker.runtime.counters import Counters
 from sluicemq_broker.runtime.counts import Count
-from sluicemq_broker.store.connection import ServerClock
+from sluicemq_broker.store.connection import ServerClock, connect
 from sluicemq_broker.streams import (
     Expected,
     Stored,
@@ -434,10 +434,13 @@ class TestRetention:
         assert broker.publish("d") == Stored(4)
 
     def test_a_broker_that_was_away_does_not_write_into_a_removed_place(
-        self, brokers: Callable[..., Broker], time: Time
+        self, brokers: Callable[..., Broker], documents: Database[dict[str, Any]], mongo_uri: str, time: Time
     ) -> None:
-        away, other = brokers(max_messages=1), brokers(max_messages=1)
+        listening = connect(mongo_uri, lambda _command, _seconds: None)  # so it hears of answers at once
+        away, other = Broker(listening[documents.name], time, max_messages=1), brokers(max_messages=1)
         away.publish("a")
+        newest: list[int] = []
+        away.stream.wait("me", 2, lambda: newest.append(away.stream.newest))
 
         def meanwhile() -> None:
             for name in "bcd":
@@ -451,6 +454,8 @@ class TestRetention:
 
         assert away.publish("late") == Stored(5)
         assert other.read(4) == [(4, "d"), (5, "late")]
+        assert newest == [5]  # nobody was told of number 2
+        listening.close()
 
     def test_what_is_unread_is_kept_up_to_its_bound(self, brokers: Callable[..., Broker]) -> None:
         broker = brokers(max_messages=2, max_unread=5)
