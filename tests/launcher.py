@@ -28,6 +28,7 @@ from typing import Any, Self
 
 import tomli_w
 
+from forked_broker import ForkedBroker
 from sluicemq_broker.runtime import BALANCES
 
 #: What a device's ends are called in ``BrokerProcess.doors``.
@@ -68,7 +69,10 @@ def wait_until(condition: Callable[[], Any], timeout: float = TIMEOUT, what: str
 
 
 class BrokerProcess:
-    """``python -m sluicemq_broker`` as a subprocess.
+    """``python -m sluicemq_broker`` as a subprocess, or :mod:`forked <forked_broker>` as it would begin.
+
+    It is started as users do where a test says something of its start: ``args``, ``env``, ``rlimits``, or
+    the ``folder``.
 
     ``config`` is written as its TOML file; ``[[devices]]`` left out are the three default ones, on
     free ports. ``mongodb_uri=None`` gives it an embedded MongoDB in :attr:`folder`. ``rlimits`` maps
@@ -97,7 +101,8 @@ class BrokerProcess:
         self._env = {**_clean_environment(), **(env or {})}
         self._rlimits = dict(rlimits or {})
         self._start_timeout = start_timeout
-        self._process: subprocess.Popen[bytes] | None = None
+        self._forked = not (args or env or rlimits or folder) and self.program == BrokerProcess.program
+        self._process: subprocess.Popen[bytes] | ForkedBroker | None = None
         self._ready: dict[str, Any] = {}
 
     def start(self) -> Self:
@@ -110,12 +115,14 @@ class BrokerProcess:
         """Start it without waiting."""
         (self.folder / "broker.toml").write_text(tomli_w.dumps(self.config))
         self._ready_file.unlink(missing_ok=True)
-        command = [sys.executable, *self.program, "--config", "broker.toml"]
-        command += ["--ready-file", str(self._ready_file), *self._args]
+        words = ["--config", "broker.toml", "--ready-file", str(self._ready_file), *self._args]
+        if self._forked:
+            self._process = ForkedBroker(words, self.folder, self._log_file, self._env)
+            return
         limits = self._rlimits
         with self._log_file.open("ab") as log:
             self._process = subprocess.Popen(
-                command,
+                [sys.executable, *self.program, *words],
                 cwd=self.folder,
                 env=self._env,
                 stdin=subprocess.DEVNULL,
@@ -133,7 +140,7 @@ class BrokerProcess:
         self._ready = json.loads(self._ready_file.read_text())
 
     @property
-    def process(self) -> subprocess.Popen[bytes]:
+    def process(self) -> subprocess.Popen[bytes] | ForkedBroker:
         """The broker's process."""
         assert self._process, "the broker was not started"
         return self._process
@@ -278,7 +285,7 @@ def _limit(limits: Mapping[int, int]) -> None:
         resource.setrlimit(which, (value, value))
 
 
-def _kill_after(process: subprocess.Popen[bytes], seconds: float) -> None:
+def _kill_after(process: subprocess.Popen[bytes] | ForkedBroker, seconds: float) -> None:
     killer = threading.Timer(seconds, process.kill)
     killer.start()
     process.wait()
