@@ -26,11 +26,14 @@ def test_a_day_is_told_by_what_brokers_have_noticed() -> None:
             return [each for each in incidents if (each["kind"], each["queue"]) == (kind, queue)]
 
         def incident(kind: str, queue: str, part: float) -> dict[str, Any]:
-            """The one that began then."""
+            """The one of that time."""
 
             def found() -> dict[str, Any] | None:
-                near = (each for each in told(kind, queue) if abs(each["at"] - it.at(part)) < NEAR)
-                return next(near, None)
+                when = it.at(part)
+                these = (
+                    each for each in told(kind, queue) if each["at"] - NEAR < when < each["until"] + NEAR
+                )
+                return next(these, None)
 
             return dict(wait_until(found, what=f"{kind} of {queue or 'a broker'}"))
 

@@ -16,6 +16,7 @@ from pymongo.write_concern import WriteConcern
 from explainer import Explainer
 from jobs import NOW, ChangesAtOnce, a_job, finished
 from sluicemq_broker.job.job import Dedupe, State
+from sluicemq_broker.store import listing as listings
 from sluicemq_broker.store.documents import INDEXES, REMOVAL_INDEX, QueueDefaults, date, document
 from sluicemq_broker.store.inspect import (
     COUNTED_EXACTLY,
@@ -383,6 +384,18 @@ def test_a_page_by_reason_looks_at_so_many_and_says_where_to_go_on(
     assert all("COLLSCAN" not in plan.stages for plan in plans)
     assert all(plan.documents <= ENDED // 2 for plan in plans)
     assert plans[-1].documents <= 25
+
+
+def test_more_dead_letters_than_are_counted_are_told_by_a_sample(
+    crowded: QueueStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listings, "COUNTED_EXACTLY", 10)
+    told = Listing(crowded.jobs.database)
+    for samples in ((900, 60), ()):  # the second time random ones have taken too long
+        monkeypatch.setattr(listings, "_RANDOM_SAMPLES", samples)
+        count, exact = told.count("mail", DeadLetters(), NOW + ENDED)
+        assert not exact
+        assert count > ENDED // 8
 
 
 def test_dead_letters_are_counted_by_their_own_keys(crowded: QueueStore, explainer: Explainer) -> None:

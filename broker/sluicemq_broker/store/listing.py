@@ -12,7 +12,7 @@ says where to go on, a count becomes an estimate.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final, NamedTuple
@@ -54,7 +54,8 @@ _WINDOWS: Final = 3
 #: Milliseconds for a count, before a sample of so many jobs says about how many there are; and for each
 #: sample: a random one of what is in no cache takes seconds, so a smaller one follows, then the latest ones.
 _PATIENCE: Final = 100
-_SAMPLE, _SMALL_SAMPLE = 900, 60
+_SAMPLE: Final = 900
+_RANDOM_SAMPLES: Final = (_SAMPLE, 60)
 
 _ENDED: Final = (State.DONE, State.DEAD)
 _HINTS: Final[dict[str, str]] = {
@@ -167,7 +168,7 @@ class Listing:
                 count = COUNTED_EXACTLY
             if count < COUNTED_EXACTLY:
                 return HowMany(count, exact=True)
-            if known is not None and letters == DeadLetters():
+            if known is not None and known >= COUNTED_EXACTLY and letters == DeadLetters():
                 return HowMany(known, exact=False)
             total = jobs.estimated_document_count()
             return HowMany(int(total * _share(jobs, these, total)), exact=False)
@@ -230,22 +231,18 @@ class _Window:
 
 def _share(jobs: _Jobs, these: Document, total: int) -> float:
     """About which part of all jobs these are."""
-    latest: list[Document] = [
-        {"$match": {"state": State.DEAD}},
-        {"$sort": {"ended_at": -1}},
-        {"$limit": _SAMPLE},
-    ]
-    for size, some, hint in (
-        (_SAMPLE, [{"$sample": {"size": _SAMPLE}}], None),
-        (_SMALL_SAMPLE, [{"$sample": {"size": _SMALL_SAMPLE}}], None),
-        (_SAMPLE, latest, ENDED_INDEX),
-    ):
-        steps: list[Document] = [*some, {"$match": these}, {"$count": "count"}]
+    of_what: list[Document] = [{"$match": these}, {"$count": "count"}]
+    for size in _RANDOM_SAMPLES:
         with suppress(ExecutionTimeout):
-            found = jobs.aggregate(steps, hint=hint, maxTimeMS=_PATIENCE)
-            hits = next((each["count"] for each in found), 0)
-            return float(hits / min(size, max(1, total)))
-    return 0.0
+            random: list[Document] = [{"$sample": {"size": size}}, *of_what]
+            return _hits(jobs.aggregate(random, maxTimeMS=_PATIENCE)) / min(size, max(1, total))
+    latest: list[Document] = [{"$match": {"state": State.DEAD}}, {"$sort": {"ended_at": -1}}]
+    found = jobs.aggregate([*latest, {"$limit": _SAMPLE}, *of_what], hint=ENDED_INDEX)
+    return _hits(found) / min(_SAMPLE, max(1, total))
+
+
+def _hits(found: Iterable[Document]) -> int:
+    return next((int(each["count"]) for each in found), 0)
 
 
 def _ranges(state: str, after: Place | None, now: float) -> Iterator[Document]:
