@@ -24,6 +24,7 @@ from sluicemq_broker.runtime.counters import Counters
 from sluicemq_broker.runtime.timer import Timer
 from sluicemq_broker.store.claims import Claim
 from sluicemq_broker.store.connection import ServerClock
+from sluicemq_broker.store.documents import QueueDefaults
 from sluicemq_broker.store.groups import Promoted
 from sluicemq_broker.store.inserts import Pushed
 from sluicemq_broker.store.outcomes import Completed, RolledBack
@@ -165,6 +166,7 @@ class FakeStore:
         self.before_insert: Callable[[list[Job]], None] = _nothing
         self.after_insert: Callable[[], None] = _nothing
         self.groups = FakeGroups()
+        self.defaults = QueueDefaults()
 
     def prepare(self) -> None:
         """There is nothing to prepare."""

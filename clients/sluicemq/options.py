@@ -86,6 +86,7 @@ class JobOptions(TypedDict, total=False):
     backoff: str | dict[str, Any] | None
     keep_done: Seconds | None
     group: str | None
+    tenant: str | None
     headers: dict[str, Any] | None
 
 
@@ -251,6 +252,14 @@ _ALL = (
         example="customer-7",
         stored=("group", "state", "wait"),
         metavar="GROUP",
+    ),
+    Option(
+        name="tenant",
+        doc="whose job it is: a fair queue goes round its tenants; without one, its group's",
+        rule=rules.IDENTIFIER,
+        example="acme",
+        stored=("tenant",),
+        metavar="TENANT",
     ),
     Option(
         name="reply",

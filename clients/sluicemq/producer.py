@@ -91,8 +91,8 @@ class Producer(Confirming[Receipt]):
         ``none``, or a map of ``kind``, ``base``, ``factor``, ``cap``, ``jitter``; ``dedupe_id``: within
         ``dedupe_window`` seconds no other job with it is taken, but refused as
         :class:`~sluicemq.Duplicate`, whose ``id`` is the first one's; ``group``: jobs of one group run one
-        at a time, in the order in which they were pushed; ``headers``: a map of your own, handed to the
-        worker.
+        at a time, in the order in which they were pushed; ``tenant``: whose turn it waits for in a fair
+        queue; ``headers``: a map of your own, handed to the worker.
         What is None is as the queue's settings have it.
 
         Raises TypeError or ValueError for what is no job, :class:`~sluicemq.BadQueue`,

@@ -181,6 +181,15 @@ def _job_headers(value: Any) -> Mapping[str, Any]:
     return MappingProxyType(dict(value))
 
 
+def _weights(value: Any) -> Mapping[str, int]:
+    if not isinstance(value, Mapping):
+        raise ValueError(weights.expected)  # noqa: TRY004
+    names = OPTIONS["tenant"].rule
+    if not all(names.holds(each) for each in value):
+        raise ValueError(weights.expected)
+    return MappingProxyType({name: _weight(each) for name, each in value.items()})
+
+
 def _folder(value: Any) -> Path:
     return Path(_text(value) if isinstance(value, str) else value).expanduser().absolute()
 
@@ -266,6 +275,8 @@ subscription_name = Rule(f"a subscription's name: {QUEUE_NAME_RULE}", _queue_nam
 topics = Rule(
     'topics as a reader names them, such as "orders." or "orders.*.paid", or a list of them', _topics
 )
+_weight = whole(1, 1000)
+weights = Rule("a table of tenants and whole numbers, 1 to 1000", _weights)
 job_headers = Rule("a table of job options", _job_headers)
 #: ``~`` is the user's home.
 folder = Rule("a folder", _folder)

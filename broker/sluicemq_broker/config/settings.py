@@ -213,6 +213,18 @@ class QueueSettings:
     )
     delay: float = _option("delay")
     dedupe_window: float = _option("dedupe_window")
+    fair: bool = _setting(
+        default=False,
+        rule=rules.flag,
+        doc="goes round its tenants, or groups, so that a flood of one holds up no other one",
+        live=True,
+    )
+    weights: Mapping[str, int] | None = _setting(
+        None,
+        rules.optional(rules.weights),
+        "jobs of these tenants in each round of a fair queue; one of all others",
+        live=True,
+    )
     max_running: int | None = _setting(
         None,
         rules.optional(rules.whole(1)),

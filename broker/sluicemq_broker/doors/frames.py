@@ -117,6 +117,7 @@ class JobMaker:
             backoff=_backoff(headers["backoff"], settings.retries) if "backoff" in headers else None,
             keep_done=float(headers.get("keep_done", settings.keep_done)),
             group=headers.get("group"),
+            tenant=headers.get("tenant"),
             size=size,
         )
 

@@ -14,6 +14,7 @@ from sluicemq_broker.job.job import (
     State,
 )
 from sluicemq_broker.job.timetable import MOST_RUNS, Misfire, Plan, Timetable, plan
+from sluicemq_broker.job.turns import Turns
 
 __all__ = [
     "ASKED",
@@ -33,5 +34,6 @@ __all__ = [
     "Plan",
     "State",
     "Timetable",
+    "Turns",
     "plan",
 ]

@@ -68,7 +68,7 @@ class OnExpiry(StrEnum):
 #: Options that a job keeps as it goes on to another queue, by the names of its attributes.
 _INHERITED: Final = (
     *("headers", "priority", "max_attempts"),
-    *("visibility_timeout", "backoff", "keep_done"),
+    *("visibility_timeout", "backoff", "keep_done", "tenant"),
 )
 
 #: How many failures a job remembers: time, attempt, reason and worker of each.
@@ -126,7 +126,8 @@ class Job:
     long its result stays, ``keep_done`` for how long the whole job, once it is done (0: not at all).
     ``dedupe_until`` is when another job may have its ``dedupe_id`` (0: it has none); ``dedupe`` itself
     is only known where the job was pushed. ``group``: of the jobs of one, one at a time goes out, in the
-    order of their ``place``, which is only known there, too. ``asked``: somebody waits for its result at
+    order of their ``place``, which is only known there, too. ``tenant``: whose job it is, which is only known
+    where it was pushed and in fair queues. ``asked``: somebody waits for its result at
     the broker that took it in; a broker at which nobody does keeps it for a while (:data:`ASKED`). ``size``
     is what it takes in memory and on the wire: payload and headers. ``story``: fields of its document that
     tell of its life in other queues, of a job that comes from one. ``parent`` waits for it to be done.
@@ -157,6 +158,7 @@ class Job:
     dedupe: Dedupe | None = None
     dedupe_until: float = 0.0
     group: str | None = None
+    tenant: str | None = None
     place: int | None = None
     asked: bool = False
     losses: int = 0
@@ -180,6 +182,7 @@ class Job:
         dedupe: Dedupe | None = None,
         keep_done: float = OPTIONS["keep_done"].default,
         group: str | None = None,
+        tenant: str | None = None,
         size: int | None = None,
     ) -> None:
         self.id = id
@@ -205,6 +208,8 @@ class Job:
             self.dedupe = dedupe
         if group is not None:
             self.group = group
+        if tenant is not None:
+            self.tenant = tenant
 
     @property
     def owner(self) -> str:
@@ -220,6 +225,11 @@ class Job:
     def under(self) -> str:
         """Both in one, as it is told of what was moved under it."""
         return f"{self.owner}/{self.hold}"
+
+    @property
+    def turn(self) -> str:
+        """Whose turn it waits for in a fair queue: its tenant's, or its group's, or that of all others."""
+        return self.tenant or self.group or ""
 
     def accept(self, seq: int, now: float) -> None:
         """It is taken in, as the ``seq``-th, and due then or later."""

@@ -14,6 +14,7 @@ from sluicemq_broker.queue.gate import Gate
 from sluicemq_broker.queue.groups import Groups
 from sluicemq_broker.queue.holdings import Holdings
 from sluicemq_broker.queue.limits import Limits
+from sluicemq_broker.queue.order import order_of
 from sluicemq_broker.queue.pace import UNKNOWN, Pace
 from sluicemq_broker.queue.staging import Staging
 from sluicemq_broker.queue.supply import Supply
@@ -81,7 +82,8 @@ class Dispatch:
         self.expiries = Expiries(context, self._end)
         self.groups = Groups(store, context, self.supply, self._end)
         self.gate = Gate(context, self)
-        self._staged = Staging(self._memory)
+        self._store = store
+        self._staged = Staging(self._memory, order_of(store.defaults))
         self._takers = Takers(self.deliveries.recount)
         self._later = False  # the rest of what is staged is handed out in the next turn
 
@@ -258,6 +260,10 @@ class Dispatch:
         lost = self.deliveries.lose(owner, self._timer.now())
         self._counters.add(Count.TAKEN_AWAY, len(lost))
         self._offer_workers_of(lost)
+
+    def follow_order(self) -> None:
+        """The queue's settings say another order."""
+        self._staged.follow(order_of(self._store.defaults))
 
     # -------------------------------------------------------------- stopping
 

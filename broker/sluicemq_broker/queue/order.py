@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import heapq
+import math
 from collections import deque
 from collections.abc import Iterable
 from typing import Protocol
 
-from sluicemq_broker.job import Job
+from sluicemq_broker.job import Job, Turns
+from sluicemq_broker.store import QueueDefaults
 
 
 class Order(Protocol):
     """A rule for which of the staged jobs is next; one object for each queue.
 
-    Another rule (order per key, fairness, limits) is another class with these methods, which must agree
-    with the order in which jobs are claimed: ``ORDER`` in ``store/documents.py``.
+    Another rule is another class with these methods, which must agree with the order in which jobs are
+    claimed: ``ORDER`` in ``store/documents.py``, or ``store/fair.py``.
     """
 
     def __len__(self) -> int:
@@ -27,6 +30,11 @@ class Order(Protocol):
 
     def take_last(self, count: int) -> list[Job]:
         """Take out those that would be the last."""
+
+
+def order_of(defaults: QueueDefaults) -> Order:
+    """The rule of a queue with these settings."""
+    return FairOrder(Turns(defaults.weights)) if defaults.fair else PriorityOrder()
 
 
 class PriorityOrder:
@@ -83,3 +91,77 @@ class PriorityOrder:
         self._lines[priority] = line
         self._order = sorted(self._lines, reverse=True)
         return line
+
+
+class FairOrder:
+    """Round and round the tenants, as many jobs of each as it weighs; of one tenant, by priority.
+
+    A tenant that comes is the last of the round.
+    """
+
+    def __init__(self, turns: Turns) -> None:
+        self._weight = turns.weight
+        self._lines: dict[str, PriorityOrder] = {}
+        self._round: deque[str] = deque()  # the tenants; the first is the one whose turn it is
+        self._left = 0  # of its turn
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, jobs: Iterable[Job]) -> None:
+        """Put jobs behind those of their tenant."""
+        for job in jobs:
+            line = self._lines.get(job.turn)
+            if line is None:
+                line = self._lines[job.turn] = PriorityOrder()
+                self._round.append(job.turn)
+            line.add((job,))
+            self._count += 1
+
+    def take(self, count: int, most_bytes: float) -> list[Job]:
+        """Take out the next ``count`` jobs, fewer if these come to ``most_bytes``, but one at least."""
+        taken: list[Job] = []
+        size = 0
+        while self._round and len(taken) < count and size < most_bytes:
+            turn = self._turn(count - len(taken), most_bytes - size)
+            size += sum([job.size for job in turn])
+            taken += turn
+        self._count -= len(taken)
+        return taken
+
+    def take_last(self, count: int) -> list[Job]:
+        """Take out those whose tenants have the most rounds before them, the last one first."""
+        taken: list[Job] = []
+        rounds = [(-len(line) / self._weight(each), each) for each, line in self._lines.items()]
+        heapq.heapify(rounds)
+        while rounds and len(taken) < count:
+            _, tenant = rounds[0]
+            line = self._lines[tenant]
+            taken += line.take_last(1)
+            if line:
+                heapq.heapreplace(rounds, (-len(line) / self._weight(tenant), tenant))
+            else:
+                heapq.heappop(rounds)
+                self._leave(tenant)
+        self._count -= len(taken)
+        return taken
+
+    def _turn(self, count: int, most_bytes: float) -> list[Job]:
+        """What the next one gets of its turn, if there is room for so much."""
+        tenant = self._round[0]
+        line = self._lines[tenant]
+        left = math.inf if len(self._round) == 1 else self._left or self._weight(tenant)
+        taken = line.take(int(min(count, left)), most_bytes)
+        self._left = 0 if left == math.inf else int(left) - len(taken)
+        if not line:
+            self._leave(tenant)
+        elif not self._left:
+            self._round.rotate(-1)
+        return taken
+
+    def _leave(self, tenant: str) -> None:
+        if self._round[0] == tenant:
+            self._left = 0
+        self._round.remove(tenant)
+        del self._lines[tenant]

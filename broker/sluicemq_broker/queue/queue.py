@@ -83,12 +83,16 @@ class Queue:
 
     def reconfigure(self, settings: QueueSettings) -> None:
         """Take other settings, but for ``database``: for jobs to come, and as the next reading of others."""
+        order_changes = (settings.fair, settings.weights) != (self.settings.fair, self.settings.weights)
         self.settings = settings
         self.store.reconfigure(_defaults(settings))
         self._settling.reconfigure(settings.retries)
         self.capacity.reconfigure(settings)
-        if settings.max_running or settings.rate:  # of what is held ahead, not limited so far, less may begin
+        # Of what is held ahead, not limited so far, less may begin; or it was claimed in another order.
+        if settings.max_running or settings.rate or order_changes:
             self.release(self._dispatch.withdraw())
+        if order_changes:
+            self._dispatch.follow_order()
         self.limits.reconfigure(settings)
 
     # ---------------------------------------------------------------- intake

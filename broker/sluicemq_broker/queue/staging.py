@@ -32,6 +32,12 @@ class Staging:
         """Jobs that are staged, without the suspects."""
         return len(self._order)
 
+    def follow(self, order: Order) -> None:
+        """Another rule holds from now on, for what is staged too."""
+        staged = self._order.take(len(self._order), math.inf)
+        self._order = order
+        self._order.add(staged)
+
     def add(self, jobs: list[Job]) -> None:
         """Put jobs in their order."""
         suspects = [job for job in jobs if job.suspect]

@@ -21,7 +21,7 @@ from sluicemq_broker.bus import BusKind
 from sluicemq_broker.job import Hold, Job
 from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.holdings import Holdings
-from sluicemq_broker.queue.ledger import HIGHEST, Arrival, Bound, Claiming, Ledger
+from sluicemq_broker.queue.ledger import HIGHEST, NOTHING, Arrival, Bound, Claiming, Ledger
 from sluicemq_broker.queue.limits import Limits
 from sluicemq_broker.queue.pace import Pace
 from sluicemq_broker.runtime import Count
@@ -134,6 +134,8 @@ class Supply:
         born: list[Job] = []
         first = self._ledger.first_to_come(now) if self._demand.granting else None
         if held.owner and first is not None and (room := self._room_at_once()) > 0:
+            if first > NOTHING and self._store.defaults.fair:
+                first = HIGHEST  # whose turn it is, MongoDB knows
             for job in jobs:
                 if job.priority > first and job.eligible_at <= due and len(born) < room and job.group is None:
                     job.reserve(held)

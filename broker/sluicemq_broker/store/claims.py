@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from random import randrange
 
-import gevent
 from pymongo.collection import Collection
+from pymongo.errors import OperationFailure
 
 from sluicemq_broker.job import Hold, Job, State
 from sluicemq_broker.store.connection import applied, translated
 from sluicemq_broker.store.documents import (
     HANDED_OUT,
+    HANDED_OUT_FAIRLY,
     HISTORY_IS_A_LIST,
     ORDER,
     WHATEVER_PRIORITY,
@@ -20,8 +21,10 @@ from sluicemq_broker.store.documents import (
     QueueDefaults,
     date,
 )
+from sluicemq_broker.store.fair import FairPages
+from sluicemq_broker.store.indexes import Notice, make_fair_index
 from sluicemq_broker.store.outcomes import death
-from sluicemq_broker.store.pages import MEASURED, Pages
+from sluicemq_broker.store.pages import MEASURED, Pages, replies
 from sluicemq_broker.store.unreadable import Strange, read
 
 #: Named wherever ids are given: the jobs asked for are the first of the ready index too, so MongoDB may
@@ -30,8 +33,6 @@ BY_ID = "_id_"
 
 #: Bytes of jobs in one claim, at most; a job larger than this is claimed alone.
 CLAIM_BYTES = 16 * 2**20
-
-_MOMENT = 1e-9  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +57,24 @@ class Claims:
         jobs: Collection[Document],
         defaults: QueueDefaults,
         set_aside: Callable[[list[Strange], float], int],
+        notice: Notice,
     ) -> None:
         self.jobs = jobs
-        self._defaults = defaults
         self._set_aside = set_aside
+        self._notice = notice
         self._pages = Pages()
+        self._indexed = False  # that a queue is fair by
+        self.reconfigure(defaults)
 
     def reconfigure(self, defaults: QueueDefaults) -> None:
         """Let jobs that say nothing themselves have these from the next claim on."""
         self._defaults = defaults
+        self._fair = FairPages(self.jobs, defaults.weights) if defaults.fair else None
+        self._wanted = HANDED_OUT_FAIRLY if defaults.fair else HANDED_OUT
+
+    def dropped(self) -> None:
+        """The collection was removed, with all of its indexes."""
+        self._indexed = False
 
     def pushed(self, jobs: Sequence[Job]) -> None:
         """These come into the queue: their size says how many a reply can hold."""
@@ -94,9 +104,12 @@ class Claims:
             due["seq"] = {"$not": {"$gte": before}}
         skip = randrange(brokers) * limit  # noqa: S311 - spreads load, keeps no secret
         with translated():
-            found, more = self._first(due, limit, skip, now, most_bytes)
-            if skip and not found:
-                found, more = self._first(due, limit, 0, now, most_bytes)
+            if self._fair is not None:
+                found, more = self._first_fairly(self._fair, due, limit, brokers, now, most_bytes)
+            else:
+                found, more = self._first(due, limit, skip, now, most_bytes)
+                if skip and not found:
+                    found, more = self._first(due, limit, 0, now, most_bytes)
             spent = [each for each in found if each.spent]
             died = self._spent_to_dead(spent, now) if spent else ()
             wanted = [each for each in found if not each.spent] if spent else found
@@ -112,29 +125,57 @@ class Claims:
 
         What is no job is set aside; it takes the place of one in this claim, and of none in the next.
         """
-        found: list[Job] = []
-        strange: list[Strange] = []
-        more = False
+        at_once = self._at_once(due, limit, room)
+        page = self.jobs.find(due, HANDED_OUT, skip=skip, limit=limit, batch_size=at_once).sort(ORDER)
+        found, strange, last = self._read(replies(page, at_once), room)
+        moved = self._set_aside(strange, now)
+        full = len(found) + len(strange) == limit and bool(found or moved)
+        return found, last is not None or full
+
+    def _first_fairly(
+        self, fair: FairPages, due: Document, limit: int, brokers: int, now: float, room: int
+    ) -> tuple[list[Job], bool]:
+        """The same of a fair queue: the first of each tenant."""
+        if not self._indexed:
+            make_fair_index(self.jobs, self._notice)
+            self._indexed = True
+        at_once = self._at_once(due, limit, room)
+        try:
+            page = fair.next(due, self._pages.most(limit, room), brokers)
+        except OperationFailure:  # another broker, or somebody, may have removed the index
+            self._indexed = False
+            raise
+        found, strange, last = self._read(page.replies(at_once), room)
+        if last is not None:
+            page.stop(last)
+        moved = self._set_aside(strange, now)
+        return found, last is not None or (page.more and bool(found or moved))
+
+    def _at_once(self, due: Document, limit: int, room: int) -> int:
+        """How many jobs to read in one reply."""
         if not self._pages.known:
             self._pages.measured(self._largest(due))
-        at_once = self._pages.size(limit, room)
-        due_jobs = self.jobs.find(due, HANDED_OUT, skip=skip, limit=limit, batch_size=at_once).sort(ORDER)
-        while not more and (page := due_jobs.to_list(at_once)):
-            for stored in page:
-                each = read(stored, self._defaults)
-                if isinstance(each, Strange):
-                    strange.append(each)
-                    continue
-                found.append(each)
-                room -= each.size
-                more = room <= 0
-                if more:
-                    break
-            if due_jobs.alive:
-                gevent.sleep(_MOMENT)  # the next reply may have been there already
+        return self._pages.size(limit, room)
+
+    def _read(
+        self, page: Iterable[list[Document]], room: int
+    ) -> tuple[list[Job], list[Strange], Document | None]:
+        """The jobs of a page, and what is none; the last one, if there is no ``room`` for those behind it."""
+        found: list[Job] = []
+        strange: list[Strange] = []
+        last: Document | None = None
+        for stored in (each for reply in page for each in reply):
+            each = read(stored, self._defaults)
+            if isinstance(each, Strange):
+                strange.append(each)
+                continue
+            found.append(each)
+            room -= each.size
+            if room <= 0:
+                last = stored
+                break
         self._pages.claimed(found)
-        moved = self._set_aside(strange, now)
-        return found, more or (len(found) + len(strange) == limit and bool(found or moved))
+        return found, strange, last
 
     def _largest(self, due: Document) -> int:
         """Bytes of the largest of the first jobs: one reply full of large ones would take 16 MiB."""
@@ -163,7 +204,7 @@ class Claims:
         """The jobs that lie under one reservation, in order: what a claim without an answer has brought."""
         under = {"state": State.RESERVED, "owner": owner, "hold": hold}
         with translated():
-            found = [read(each, self._defaults) for each in self.jobs.find(under, HANDED_OUT).sort(ORDER)]
+            found = [read(each, self._defaults) for each in self.jobs.find(under, self._wanted).sort(ORDER)]
         jobs = [each for each in found if isinstance(each, Job)]
         for each in jobs:
             each.found(Hold(owner, hold))

@@ -7,6 +7,7 @@ One document per job from birth to end::
      backoff?: {kind, base, factor, cap, jitter},      where they are not the queue's own
      losses?, suspect?, headers?, expires_at?, remember?,
      group?,                                           of whose jobs one at a time goes out
+     tenant?,                                          whose turn it waits for in a fair queue
      wait?: {group, place, expires_at?},               while waiting: its place in the line of its group;
                                                        of a parent FOR_CHILDREN, and its seq
      head?,                                            its group, while ready or reserved
@@ -67,6 +68,8 @@ class QueueDefaults(NamedTuple):
     keep_done: float = OPTIONS["keep_done"].default
     dead_retention: float | None = None
     on_expiry: str = OnExpiry.DROP
+    fair: bool = False
+    weights: Mapping[str, int] | None = None
 
 
 #: The order in which jobs are handed out: higher priority first, then the earliest, then FIFO.
@@ -87,6 +90,7 @@ DEDUPE_INDEX: Final = "dedupe"
 HEAD_INDEX: Final = "head"
 LINE_INDEX: Final = "line"
 LINE_EXPIRY_INDEX: Final = "line_expiry"
+FAIR_INDEX: Final = "fair"
 
 INDEXES: Final = [
     # Partial, so that half a million delayed, done or dead jobs cost the hot path nothing; and the
@@ -123,6 +127,14 @@ LINE_INDEXES: Final = [
     IndexModel([("wait.expires_at", 1)], name=LINE_EXPIRY_INDEX, sparse=True),
 ]
 
+#: True of ready jobs, in words of which only the index of fair queues is known to have all: MongoDB would
+#: try the other one as well, each time.
+JUST_READY: Final = {"$gte": State.READY.value, "$lte": State.READY.value}
+#: The tenants of a queue, and the jobs of each in the order in which they are handed out.
+TURNS: Final = [("state", 1), ("tenant", 1), *ORDER]
+#: Of fair queues only, so that others pay nothing; ``state`` is in it so that nothing but keys is read.
+FAIR: Final = IndexModel(TURNS, name=FAIR_INDEX, partialFilterExpression={"state": JUST_READY})
+
 
 def date(seconds: float) -> datetime:
     """Unix seconds as MongoDB's date, which keeps milliseconds: naive UTC, as it is read.
@@ -146,7 +158,7 @@ def stored_size(headers: Mapping[str, Any]) -> int:
 
 
 #: Fields that options make and of which a job that is handed out has no need any more.
-_NOT_READ: Final = frozenset({"_id", "eligible_at", "dedupe_id", "state", "wait"})
+_NOT_READ: Final = frozenset({"_id", "eligible_at", "dedupe_id", "state", "wait", "tenant"})
 #: What is read of a job that is handed out; its dates and its history stay where they are. Nothing but
 #: ones: any other projection costs the server half as much again for every job.
 HANDED_OUT: Final = dict.fromkeys(
@@ -156,7 +168,8 @@ HANDED_OUT: Final = dict.fromkeys(
     ),
     1,
 )
-
+#: The same in a fair queue.
+HANDED_OUT_FAIRLY: Final = {**HANDED_OUT, "tenant": 1}
 
 #: True of a job whose history is one, or has not begun: what is claimed must be able to fail.
 HISTORY_IS_A_LIST: Final[Document] = {"$or": [{"errors": {"$exists": False}}, {"errors": {"$type": "array"}}]}
@@ -202,8 +215,8 @@ def document(job: Job, now: datetime, defaults: QueueDefaults) -> Document:
         born["expires_at"] = date(job.expires_at)
     if job.remember is not None or job.asked or job.story or job.parent:
         born |= _beside(job)
-    if job.dedupe or job.group is not None:
-        born |= _named(job)
+    if job.dedupe or job.group is not None or job.tenant is not None:
+        born |= _named(job, fair=defaults.fair)
     return born
 
 
@@ -238,13 +251,15 @@ def queue_of(collection: str) -> str:
     return collection.removeprefix(QUEUE_PREFIX)
 
 
-def _named(job: Job) -> Document:
+def _named(job: Job, *, fair: bool) -> Document:
     """What it is called for what nobody else does, and whose turn it waits for."""
     named: Document = {}
     if job.dedupe:
         named = {"dedupe_id": job.dedupe.id, "dedupe_until": date(job.dedupe_until)}
     if job.group is not None:
         named |= {"state": _WAITING, "group": job.group, "wait": in_line(job)}
+    if job.tenant is not None or (fair and job.turn):
+        named["tenant"] = job.turn
     return named
 
 
@@ -300,7 +315,8 @@ def _special(stored: Document, payload: bytes, defaults: QueueDefaults) -> Job:
         backoff=_backoff(backoff) if backoff is not None else None,
         remember=stored.get("remember"),
         keep_done=stored.get("keep_done", defaults.keep_done),
-        group=_group(stored.get("group")),
+        group=_name("group", stored.get("group")),
+        tenant=_tenant(stored),
         size=len(payload) + (_deliverable_size(headers) if headers is not None else 0),
     )
     if "losses" in stored:
@@ -328,10 +344,16 @@ def _check_number(key: str, value: Any) -> None:
         raise Unreadable(f"its {key} {str(value)[:64]!r} is no number, or out of range")
 
 
-def _group(value: Any) -> str | None:
+def _name(key: str, value: Any) -> str | None:
     if value is not None and not isinstance(value, str):
-        raise Unreadable(f"its group is no string, but {type(value).__name__}")
+        raise Unreadable(f"its {key} is no string, but {type(value).__name__}")
     return value
+
+
+def _tenant(stored: Document) -> str | None:
+    """As its producer has said; a fair queue has written its group there, if that was nothing."""
+    tenant = _name("tenant", stored.get("tenant"))
+    return None if tenant == stored.get("group") else tenant
 
 
 def _whole(key: str, value: Any) -> int:

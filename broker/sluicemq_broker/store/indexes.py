@@ -16,7 +16,7 @@ from pymongo.errors import OperationFailure
 from sluicemq_broker.job import State
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.store.connection import brief, in_trouble
-from sluicemq_broker.store.documents import INDEXES, LINE_INDEX, LINE_INDEXES, Document
+from sluicemq_broker.store.documents import FAIR, INDEXES, LINE_INDEX, LINE_INDEXES, Document
 
 #: The server's codes for an index of this name, or of these fields, with other options.
 _MADE_OTHERWISE: Final = (85, 86)
@@ -44,10 +44,18 @@ def make_indexes(jobs: _Jobs, notice: Notice, wanted: Sequence[IndexModel] = IND
             _make(jobs, index, notice)
 
 
-def are_missing(jobs: _Jobs, wanted: Sequence[IndexModel] = INDEXES) -> bool:
-    """True if the collection is there, and an index of it is not."""
+def mend_indexes(jobs: _Jobs, notice: Notice, wanted: Sequence[IndexModel], *, fair: bool) -> None:
+    """Make what is missing in a collection that is there; remove that of a queue that is fair no more."""
     there = jobs.index_information()
-    return bool(there) and not {_name(each) for each in wanted} <= there.keys()
+    if there and not {_name(each) for each in wanted} <= there.keys():
+        make_indexes(jobs, notice, wanted)
+    if _name(FAIR) in there and not fair:
+        jobs.drop_index(_name(FAIR))
+
+
+def make_fair_index(jobs: _Jobs, notice: Notice) -> None:
+    """Make that of a fair queue, if it is not there: over what waits, so that takes its time."""
+    _make(jobs, FAIR, notice)
 
 
 def has_lines(jobs: _Jobs) -> bool:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import gevent
+from pymongo.command_cursor import CommandCursor
+from pymongo.cursor import Cursor
 
 from sluicemq_broker.job import Job
 
@@ -15,6 +19,9 @@ _LEAST: Final = 16
 MEASURED: Final = 32
 #: Of the dearest headers that may be; until something is known, all are taken to be like them.
 _DEAREST: Final = 64 * 1024
+_MOMENT: Final = 1e-9  # seconds
+
+_Document = dict[str, Any]
 
 
 class Pages:
@@ -41,6 +48,10 @@ class Pages:
         cheap = max(_LEAST, _BYTES // max(1, self._dearest))
         return min(limit + 1, cheap, max(1, room // max(1, self._largest)))
 
+    def most(self, limit: int, room: int) -> int:
+        """How many of these fit in ``room`` bytes, as far as is known; one at least."""
+        return max(1, min(limit, room // max(1, self._largest)))
+
     def pushed(self, jobs: Sequence[Job]) -> None:
         """These will be claimed."""
         self._note(jobs, self._largest, self._dearest)
@@ -53,3 +64,11 @@ class Pages:
         if jobs:
             self._largest = max([largest, 1, *[job.size for job in jobs]])
             self._dearest = max([dearest, *[job.size - len(job.payload) for job in jobs if job.headers]])
+
+
+def replies(found: Cursor[_Document] | CommandCursor[_Document], at_once: int) -> Iterator[list[_Document]]:
+    """What was found, a reply of so many at a time; others have their turn of the hub between them."""
+    while reply := found.to_list(at_once):
+        yield reply
+        if found.alive:
+            gevent.sleep(_MOMENT)  # the next reply may have been there already

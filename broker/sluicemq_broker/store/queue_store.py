@@ -30,7 +30,7 @@ from sluicemq_broker.store.documents import (
     document,
 )
 from sluicemq_broker.store.groups import GroupStore
-from sluicemq_broker.store.indexes import Notice, all_indexes, are_missing, has_lines, make_indexes
+from sluicemq_broker.store.indexes import Notice, all_indexes, has_lines, make_indexes, mend_indexes
 from sluicemq_broker.store.inserts import Insertion, Pushed, outcome, refusals
 from sluicemq_broker.store.numbered import Insert, sessions_of
 from sluicemq_broker.store.outcomes import (
@@ -94,7 +94,7 @@ class QueueStore:
         self.jobs = self._database[collection]
         self._notice = notice
         self._prepared = False
-        self._claims = Claims(self.jobs, defaults, self._set_aside)
+        self._claims = Claims(self.jobs, defaults, self._set_aside, notice)
         self.groups = GroupStore(self._database, self.jobs, notice)
 
     @property
@@ -120,8 +120,7 @@ class QueueStore:
         Another broker may have removed the queue, and a push of ours made the collection again, without.
         """
         with translated():
-            if are_missing(self.jobs, self._wanted()):
-                self._index()
+            mend_indexes(self.jobs, self._notice, self._wanted(), fair=self._defaults.fair)
 
     def _index(self) -> None:
         make_indexes(self.jobs, self._notice, self._wanted())
@@ -133,6 +132,7 @@ class QueueStore:
         """The collection was removed: the next :meth:`prepare` makes it again."""
         self._prepared = False
         self.groups.dropped()
+        self._claims.dropped()
 
     # ------------------------------------------------------------------ push
 

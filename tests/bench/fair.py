@@ -1,0 +1,145 @@
+"""Fair queues beside plain ones: how many jobs a second, and how long a single job waits behind a flood.
+
+    .venv-test/bin/python tests/bench/fair.py [--jobs 20000] [--tenants 1 10 100 1000] [--rounds 2]
+
+One broker with an embedded MongoDB, one worker of the library. Plain and fair in turn, A B A B in one run:
+jobs that were pushed first (claim and commit), and jobs that are pushed beside the work (from end to end).
+Then one tenant's flood, and behind it single jobs of others: how long each takes, how many jobs go first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import threading
+import time
+from collections import defaultdict
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from launcher import BrokerProcess
+from sluicemq import Job, Producer, Worker
+
+WAIT = 600.0
+#: Seconds between two single jobs behind the flood.
+PAUSE = 0.05
+
+
+class Book:
+    """Counts what is done, and notes when the single jobs were."""
+
+    def __init__(self, jobs: int) -> None:
+        self.jobs = jobs
+        self.done = 0
+        self.single: dict[str, tuple[float, int]] = {}
+        self.over = threading.Event()
+
+    def handle(self, job: Job) -> None:
+        if job.id.startswith("single"):
+            self.single[job.id] = time.monotonic(), self.done
+        self.done += 1
+        if self.done == self.jobs:
+            self.over.set()
+
+
+def push(broker: BrokerProcess, queue: str, jobs: int, tenants: int) -> float:
+    """Seconds until so many are confirmed."""
+    began = time.monotonic()
+    with Producer(broker.doors["smq"]) as producer:
+        for number in range(jobs):
+            producer.push(queue, b"." * 200, tenant=f"t{number % tenants}")
+    return time.monotonic() - began
+
+
+def work(broker: BrokerProcess, queue: str, book: Book) -> float:
+    """Seconds until they are handled."""
+    began = time.monotonic()
+    with Worker(broker.doors["smq"], queue, book.handle, prefetch=1000):
+        if not book.over.wait(WAIT):
+            sys.exit(f"{book.done} of {book.jobs} done after {WAIT} s")
+        return time.monotonic() - began
+
+
+def drained(broker: BrokerProcess, queue: str, jobs: int, tenants: int) -> float:
+    """Jobs a second, of those that were pushed first."""
+    push(broker, queue, jobs, tenants)
+    return jobs / work(broker, queue, Book(jobs))
+
+
+def beside(broker: BrokerProcess, queue: str, jobs: int, tenants: int) -> float:
+    """The same of those that are pushed meanwhile."""
+    began = time.monotonic()
+    pushing = threading.Thread(target=push, args=(broker, queue, jobs, tenants))
+    pushing.start()
+    work(broker, queue, Book(jobs))
+    took = time.monotonic() - began
+    pushing.join()
+    return jobs / took
+
+
+def rates(broker: BrokerProcess, jobs: int, tenants: int, rounds: int) -> None:
+    """A line for each way: medians, and fair beside plain."""
+    for name, way in (("pushed first", drained), ("end to end", beside)):
+        found: dict[str, list[float]] = defaultdict(list)
+        for number in range(rounds):
+            for kind in ("plain", "fair"):
+                queue = f"{kind}-{way.__name__}-{tenants}-{number}"
+                found[kind].append(way(broker, queue, jobs, tenants))
+        plain, fair = (statistics.median(found[kind]) for kind in ("plain", "fair"))
+        turns = "  ".join(f"{a:.0f} {b:.0f}" for a, b in zip(found["plain"], found["fair"], strict=True))
+        print(
+            f"{tenants:5} tenants, {name:12}  plain {plain:7.0f}/s  fair {fair:7.0f}/s  "
+            f"{fair / plain:5.2f}   ({turns})",
+            flush=True,
+        )
+
+
+def flood(broker: BrokerProcess, kind: str, jobs: int, singles: int) -> None:
+    """How long single jobs take that are pushed while a flood is worked on."""
+    queue = f"{kind}-flood"
+    push(broker, queue, jobs, 1)
+    book, pushed = Book(jobs + singles), {}
+    with (
+        Producer(broker.doors["smq"]) as producer,
+        Worker(broker.doors["smq"], queue, book.handle, prefetch=100),
+    ):
+        for number in range(singles):
+            name = f"single-{number}"
+            pushed[name] = time.monotonic(), book.done
+            producer.push(queue, b"x", id=name, tenant=name)
+            time.sleep(PAUSE)
+        if not book.over.wait(WAIT):
+            sys.exit(f"{book.done} of {book.jobs} done")
+    waits = sorted(book.single[each][0] - pushed[each][0] for each in pushed)
+    before = sorted(book.single[each][1] - pushed[each][1] for each in pushed)
+    print(
+        f"{kind:5}: {singles} single jobs behind a flood of {jobs}: "
+        f"median {1000 * statistics.median(waits):.0f} ms, longest {1000 * waits[-1]:.0f} ms; "
+        f"jobs done meanwhile: median {statistics.median(before):.0f}, most {before[-1]}",
+        flush=True,
+    )
+
+
+def main() -> None:
+    """Print the figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--jobs", type=int, default=20_000)
+    parser.add_argument("--flood", type=int, default=100_000)
+    parser.add_argument("--singles", type=int, default=20)
+    parser.add_argument("--tenants", type=int, nargs="*", default=[1, 10, 100, 1000])
+    parser.add_argument("--rounds", type=int, default=2)
+    given = parser.parse_args()
+    queues = {f"fair-{way}-{t}-{n}" for way in ("drained", "beside") for t in given.tenants for n in range(9)}
+    config = {"queues": {name: {"fair": True} for name in sorted({*queues, "fair-flood"})}}
+    with BrokerProcess(config=config) as broker:
+        for tenants in given.tenants:
+            rates(broker, given.jobs, tenants, given.rounds)
+        if given.flood:
+            flood(broker, "plain", given.flood, given.singles)
+            flood(broker, "fair", given.flood, given.singles)
+
+
+if __name__ == "__main__":
+    main()
