@@ -100,7 +100,14 @@ class Line:
         self._client: FaultyClient | None = None
         self._newborn: list[tuple[str, list[dict[str, Any]]]] | None = None  # by the transaction under way
 
-    def call(self, method: str, statement: Callable[[], Any], collection: str = "") -> Any:
+    def call(
+        self,
+        method: str,
+        statement: Callable[[], Any],
+        collection: str = "",
+        cut: Callable[[], None] = lambda: None,
+    ) -> Any:
+        """``cut``: what is carried out of it where it is not applied."""
         if self.dead:
             raise AutoReconnect("the broker was killed")
         if self._newborn is not None and self.fault and self.fault.kind in _NOT_WITHIN:
@@ -109,6 +116,8 @@ class Line:
         self.fired += kind is not None
         if kind is None:
             return statement()
+        if kind in (Kind.CUT, Kind.KILLED_BEFORE):
+            cut()
         given_up = _GIVEN_UP.get(collection, _USUALLY_GIVEN_UP)
         return self._fail(kind, statement, given_up, lands=method != "transaction")
 
@@ -120,8 +129,17 @@ class Line:
             self._newborn.append((collection, documents))
 
     def transact(self, session: Any, apply: Callable[[Any], Any], options: dict[str, Any]) -> Any:
-        """A transaction fails as a statement does: as a whole. One that is late is none: MongoDB ends it."""
-        return self.call("transaction", lambda: self._carry_out(session, apply, options))
+        """A transaction fails as a statement does, at its commit. One that is late is none."""
+
+        def cut(session: Any) -> Any:
+            apply(session)
+            raise _Cut
+
+        def break_off() -> None:
+            with suppress(_Cut):
+                self._carry_out(session, cut, options)
+
+        return self.call("transaction", lambda: self._carry_out(session, apply, options), cut=break_off)
 
     def _carry_out(self, session: Any, apply: Callable[[Any], Any], options: dict[str, Any]) -> Any:
         def begin(session: Any) -> Any:
@@ -190,6 +208,10 @@ class Line:
             raise AutoReconnect("the broker was killed")
         if not reply.arrives:
             raise NetworkTimeout("the reply was lost")
+
+
+class _Cut(Exception):
+    """A transaction was cut off before its commit."""
 
 
 class _Reply:

@@ -26,6 +26,9 @@ from virtual_time import VirtualTime, come_to_rest
 
 VISIBILITY: Final = 20.0
 
+#: What the other broker may do inside a verb, beside its duties: what its workers have.
+WORK: Final = "work"
+
 slots = st.sampled_from([0, 1])
 seats = st.sampled_from([0, 1, 2])
 faults = st.builds(
@@ -91,6 +94,9 @@ class Fate(RuleBasedStateMachine):
     def leave_seat(self, seat: int, *, died: bool) -> None:
         """A worker goes, if there is one."""
 
+    def works(self, broker: SmallBroker) -> None:
+        """Its workers do what they have, or get now."""
+
     def stopping(self) -> None:
         """A broker that stops has given back what it had."""
 
@@ -136,7 +142,7 @@ class Fate(RuleBasedStateMachine):
         for line in late[:1] if which == "oldest" else late:
             line.land()
 
-    @rule(duty=st.sampled_from(DUTIES))
+    @rule(duty=st.sampled_from([*DUTIES, WORK]))
     def choose_what_the_other_does_inside(self, duty: str) -> None:
         self.inside = duty
 
@@ -170,7 +176,10 @@ class Fate(RuleBasedStateMachine):
         try:
             if self.inside == "tick":
                 self._time_out(self.brokers[slot])
-            self.brokers[slot].interfere(self.inside)
+            if self.inside == WORK:
+                self.works(self.brokers[slot])
+            else:
+                self.brokers[slot].interfere(self.inside)
         finally:
             self.interfering = False
 
@@ -286,6 +295,18 @@ def surrounded(
     yield
     logging.getLogger("broker").removeHandler(listener)
     del machine.around
+
+
+def run_alone(machine: type[Fate], step: Callable[[Any], None]) -> None:
+    """One rule, or some, for two brokers at work; then everything is healed, and must come to its end."""
+    model: Any = machine()
+    try:
+        model.everybody_is_at_work()
+        model.holds()
+        step(model)
+        model.holds()
+    finally:
+        model.teardown()
 
 
 def check(machine: type[Fate], examples: int, steps: int) -> None:

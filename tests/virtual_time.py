@@ -39,15 +39,27 @@ class VirtualTime(Timer):
         """Call ``ring`` when so many seconds have passed."""
         heapq.heappush(self._alarms, (self.value + seconds, next(self._numbers), ring))
 
+    def passes_inside(self, seconds: float) -> None:
+        """The same, in the middle of what a greenlet does: the others go on for a while, and none rests."""
+        self._pass(seconds, _let_others_run)
+
     def passes(self, seconds: float) -> None:
         """Go on to each alarm in turn, and let everybody come to rest there."""
+        self._pass(seconds, come_to_rest)
+
+    def _pass(self, seconds: float, rest: Callable[[], None]) -> None:
         end = self.value + seconds
         while self._alarms and self._alarms[0][0] <= end:
             self.value, _, ring = heapq.heappop(self._alarms)
             ring()
-            come_to_rest()
-        self.value = end
-        come_to_rest()
+            rest()
+        self.value = max(end, self.value)
+        rest()
+
+
+def _let_others_run() -> None:
+    for _ in range(50):
+        gevent.sleep(0)
 
 
 def come_to_rest() -> None:

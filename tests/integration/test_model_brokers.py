@@ -11,8 +11,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import pytest
@@ -31,7 +32,7 @@ from sluicemq_broker.queue.worker import Delivery
 from sluicemq_broker.store.documents import seconds as seconds_of
 from sluicemq_broker.store.queue_store import QueueStore
 from small_broker import BEAT, MAX_LOSSES, SmallBroker
-from two_brokers import VISIBILITY, Fate, check, seats, slots, surrounded, unanswered
+from two_brokers import VISIBILITY, WORK, Fate, check, run_alone, seats, slots, surrounded, unanswered
 from virtual_time import come_to_rest
 
 #: After so many heartbeats everything has come to its end, if all are well.
@@ -123,6 +124,7 @@ class TwoBrokers(Fate):
         self.began: list[tuple[Job, int]] = []  # pushes of jobs with a group, and when
         self.confirmed: dict[tuple[str, int], int] = {}  # id and number, and when
         self.pending: Counter[str] = Counter()
+        self.void: set[tuple[str, int]] = set()  # pushes that were told that the id is there
 
     @initialize()
     def everybody_is_at_work(self) -> None:
@@ -197,16 +199,29 @@ class TwoBrokers(Fate):
         if answer and hands:
             self._settle(silent, hands, answer, 0.0)
 
-    @rule(slot=slots, job_id=job_ids, kind=unanswered, delivered=st.booleans(), audits=st.integers(0, 2))
+    @rule(
+        slot=slots,
+        job_id=job_ids,
+        kind=unanswered,
+        audits=st.integers(0, 2),
+        reserved=st.booleans(),
+        delivered=st.booleans(),
+    )
     def an_insert_has_no_answer_while_all_goes_on(
-        self, slot: int, job_id: str, kind: Kind, audits: int, *, delivered: bool
+        self, slot: int, job_id: str, kind: Kind, audits: int, *, reserved: bool, delivered: bool
     ) -> None:
-        """What it has stored, others may take, finish and forget."""
+        """What it has stored, others may take, finish and forget; or it is ``reserved``, for its broker."""
         self._begin()
         broker = self.brokers[slot]
+        for seat in range(len(self.workers)):
+            self.leave_seat(seat, died=False)
+        self._come(1 - slot, self.brokers[1 - slot], 10)
+        if reserved:
+            self._come(slot, broker, 10)
+        self._pass(0.1)
         broker.line.fault = Fault(kind, "insert")
         self._push(broker, [self._job({**_PLAIN, "id": job_id})])
-        self._pass(BEAT)
+        self._pass(2 * BEAT)  # in which the other one looks
         for _ in range(audits):
             broker.audit()
         for each in self.brokers:
@@ -221,36 +236,67 @@ class TwoBrokers(Fate):
         kind=unanswered,
         verdict=st.sampled_from([wire.COMMIT, wire.COMMIT, wire.ROLLBACK, wire.RELEASE]),
         elsewhere=st.sampled_from([False, False, True]),
+        seconds=st.sampled_from([1.0, 7.0]),  # a claim waits two for what goes back, and then goes past it
         delivered=st.sampled_from([False, False, True]),
     )
     def a_verdict_has_no_answer_while_its_job_goes_on(
-        self, slot: int, job_id: str, kind: Kind, verdict: str, *, elsewhere: bool, delivered: bool
+        self,
+        slot: int,
+        job_id: str,
+        kind: Kind,
+        verdict: str,
+        seconds: float,
+        *,
+        elsewhere: bool,
+        delivered: bool,
     ) -> None:
         """The job, or another one of its id, is at a worker when the statement is repeated, or lands."""
         self._begin()
-        broker = self.brokers[slot]
-        if not self._hands_of(broker):
-            self.leave_seat(slot, died=False)
-            self._come(slot, broker, 3)
-            self._push(broker, [self._job({**_PLAIN, "id": job_id})])
-            self._pass(0.1)
+        broker = self._at_work(slot, job_id)
         hands = self._hands_of(broker)[:1]
         if not hands:
             return
-        statement = {wire.COMMIT: "delete_many", wire.ROLLBACK: "bulk_write"}.get(verdict, "")
+        writes = {wire.COMMIT: "delete_many", wire.ROLLBACK: "bulk_write", wire.RELEASE: "update_many"}
+        statement = writes[verdict]
         broker.line.fault = Fault(kind, statement)
         self._settle(broker, hands, verdict, 0.0)
         come_to_rest()
         self._pass(0.01)
         pushed_at = self.brokers[1 - slot if elsewhere else slot]
         self._push(pushed_at, [self._job({**_PLAIN, "id": hands[0].life.job_id})])
-        self._pass(1.0)
+        self._pass(seconds)
         self._let_all_go(broker, delivered=delivered)
+        self._pass(seconds)
+
+    @rule(slot=slots, at_work=job_ids, later=job_ids, kind=unanswered)
+    def a_claim_has_no_answer_beside_jobs_at_work(
+        self, slot: int, at_work: str, later: str, kind: Kind
+    ) -> None:
+        self._begin()
+        broker = self._at_work(slot, at_work)
+        self._push(broker, [self._job({**_PLAIN, "id": later, "delay": 2})])
+        self._pass(1.9)
+        broker.line.fault = Fault(kind, "update_many")
+        self._pass(1.0)
+        self._let_all_go(broker, delivered=False)
+
+    def _at_work(self, slot: int, job_id: str) -> SmallBroker:
+        """A broker whose worker has something, if there is anything, and takes more."""
+        broker = self.brokers[slot]
+        for seat in range(len(self.workers)):
+            self.leave_seat(seat, died=False)
+        self._come(slot, broker, 10)
+        self._pass(0.1)
+        if not self._hands_of(broker):
+            self._push(broker, [self._job({**_PLAIN, "id": job_id})])
+            self._pass(0.1)
+        return broker
 
     # ---------------------------------------------------------- what must hold
 
     @invariant()
-    def all_is_as_the_model_says(self) -> None:
+    def holds(self) -> None:
+        """All is as the model says."""
         come_to_rest()
         self._bury_the_dead()
         self.stopping()
@@ -268,6 +314,13 @@ class TwoBrokers(Fate):
                 self._work_until_all_is_done()
         finally:
             self.end_all()
+
+    def works(self, broker: SmallBroker) -> None:
+        broker.interfere("tick")
+        self.time.passes_inside(0.01)
+        self._settle(broker, self._hands_of(broker), wire.COMMIT, 0.0)
+        for _ in range(3):  # commits are gathered for a moment
+            self.time.passes_inside(0.01)
 
     # ------------------------------------------------------------------- pushes
 
@@ -310,6 +363,7 @@ class TwoBrokers(Fate):
                     self._expect(broker.retry.over, f"{job.id} was refused: {refused[at]}")
                 elif at in existing:
                     self._expect(self.births[job.id] > 0, f"{job.id} was never stored, but is said to exist")
+                    self.void.add((job.id, job.seq))
                 else:
                     self._expect(self.births[job.id] > before[job.id], f"{job.id} was not stored")
                     self.confirmed[job.id, job.seq] = next(self.moments)
@@ -321,6 +375,8 @@ class TwoBrokers(Fate):
         for each in documents:
             self._expect(each["seq"] not in stored, f"{each['_id']} is stored twice by one push")
             stored.add(each["seq"])
+            void = (each["_id"], each["seq"]) in self.void
+            self._expect(not void, f"{each['_id']} is stored, though it was told that it exists")
             former = self.lives.get(each["_id"])
             self._expect(former is None or self._may_be_gone(former), f"{each['_id']} was lost")
             self.births[each["_id"]] += 1
@@ -490,11 +546,11 @@ class TwoBrokers(Fate):
                     self._settle(worker.broker, mine, wire.COMMIT, 0.0)
                 worker.broker.sweep()
                 worker.broker.audit()
-            self.all_is_as_the_model_says()
+            self.holds()
             if not self.jobs.count_documents(_UNFINISHED):
                 break
         self._pass(BEAT)
-        self.all_is_as_the_model_says()
+        self.holds()
         left = list(self.jobs.find(_UNFINISHED, {"payload": 0}))
         assert left == []
         for broker in self.brokers:
@@ -544,6 +600,125 @@ def two_brokers(
 ) -> Iterator[type[TwoBrokers]]:
     with surrounded(TwoBrokers, documents, monkeypatch):
         yield TwoBrokers
+
+
+_UNANSWERED: Final = (Kind.HELD, Kind.LATE, Kind.LOST_REPLY)
+#: One rule alone, by what it is about, in all the ways in which a verb may be interrupted.
+ALONE: dict[str, Callable[[TwoBrokers], None]] = {
+    **{
+        f"insert-{kind.name}-{audits}-{reserved}": partial(
+            TwoBrokers.an_insert_has_no_answer_while_all_goes_on,
+            slot=0,
+            job_id="f",
+            kind=kind,
+            audits=audits,
+            reserved=reserved,
+            delivered=reserved,
+        )
+        for kind in _UNANSWERED
+        for audits in (0, 2)
+        for reserved in (False, True)
+    },
+    **{
+        f"{verdict}-{kind.name}-{seconds:g}": partial(
+            TwoBrokers.a_verdict_has_no_answer_while_its_job_goes_on,
+            slot=0,
+            job_id="f",
+            kind=kind,
+            verdict=verdict,
+            seconds=seconds,
+            elsewhere=False,
+            delivered=False,
+        )
+        for kind in _UNANSWERED
+        for verdict in (wire.COMMIT, wire.ROLLBACK, wire.RELEASE)
+        for seconds in (1.0, 7.0)
+    },
+    **{
+        f"claim-{kind.name}": partial(
+            TwoBrokers.a_claim_has_no_answer_beside_jobs_at_work,
+            slot=0,
+            at_work="f",
+            later="f",
+            kind=kind,
+        )
+        for kind in _UNANSWERED
+    },
+    **{
+        f"silent-{answer}": partial(
+            TwoBrokers.a_broker_is_silent_until_it_is_declared_dead, slot=0, answer=answer
+        )
+        for answer in (wire.COMMIT, wire.ROLLBACK, wire.RELEASE)
+    },
+}
+
+
+def _swept(model: TwoBrokers) -> None:
+    """What is at work at one broker while the other one sweeps is its own, and its commit is accepted."""
+    model.sweep_and_audit(1)
+    model.settle(0, wire.COMMIT, None, "all")
+
+
+def _insert_repeated_and_late(model: TwoBrokers) -> None:
+    """The repetition finds the id there; when the first copy lands, that job has ended."""
+    model.push(1, [{**_PLAIN, "id": "f"}])
+    model.an_insert_has_no_answer_while_all_goes_on(
+        0, "f", Kind.LATE, audits=0, reserved=False, delivered=False
+    )
+
+
+def _two_promote(model: TwoBrokers) -> None:
+    """Between what one has seen of a group, which has no head, and of its line, the other gives it one."""
+    for seat in range(3):
+        model.leave_seat(seat, died=False)
+    model._come(1, model.brokers[1], 10)
+
+    def works(broker: SmallBroker) -> None:
+        model._push(broker, [model._job({**_PLAIN, "id": "d2", "group": "h"})])
+        for _ in range(5):
+            model.time.passes_inside(0.01)
+            broker.interfere("tick")
+        mine = [hand for hand in model._hands_of(broker) if hand.life.group == "h"]
+        model._settle(broker, mine, wire.COMMIT, 0.0)
+        for _ in range(5):
+            model.time.passes_inside(0.01)
+
+    model.works = works  # type: ignore[method-assign]
+    model.inside = WORK
+    model.brokers[0].line.fault = Fault(Kind.INSIDE_BEFORE, "aggregate")
+    model._push(
+        model.brokers[0], [model._job({**_PLAIN, "id": each, "group": "h"}) for each in ("a2", "b2", "c2")]
+    )
+    model.time_passes(2 * BEAT, None)
+
+
+def _lost_promote(model: TwoBrokers) -> None:
+    """A broker is killed between the insert of a group's first jobs and the promotion of the first."""
+    model.brokers[0].line.fault = Fault(Kind.KILLED_BEFORE, "aggregate")
+    model._push(model.brokers[0], [model._job({**_PLAIN, "id": each, "group": "h"}) for each in ("a2", "b2")])
+    model.time_passes(BEAT, None)
+
+
+def _second_within_its_window(model: TwoBrokers) -> None:
+    """Of two jobs with one ``dedupe_id`` at two brokers, 3.5 s apart, the window being 5."""
+    for slot, job_id in ((0, "a2"), (1, "b2")):
+        model.push(slot, [{**_PLAIN, "id": job_id, "dedupe": Dedupe("y", 5.0)}])
+        model.time_passes(1.0, None)
+        model._pass(2.5)
+
+
+ALONE |= {
+    "dedupe": _second_within_its_window,
+    "lost-promote": _lost_promote,
+    "two-promote": _two_promote,
+    "sweep": _swept,
+    "late-insert": _insert_repeated_and_late,
+}
+
+
+@pytest.mark.parametrize("step", ALONE)
+def test_one_verb_interrupted(two_brokers: type[TwoBrokers], step: str) -> None:
+    run_alone(two_brokers, ALONE[step])
 
 
 def test_no_job_is_lost_or_done_twice_whatever_fails(two_brokers: type[TwoBrokers]) -> None:

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
@@ -31,7 +32,7 @@ from sluicemq_broker.queue import Onward, Push, Settlement, Verdict
 from sluicemq_broker.queue.worker import Delivery
 from sluicemq_broker.store import QueueStore, Schedule, seconds
 from small_broker import BEAT, SmallBroker
-from two_brokers import VISIBILITY, Fate, check, seats, slots, surrounded
+from two_brokers import VISIBILITY, WORK, Fate, check, run_alone, seats, slots, surrounded
 from virtual_time import come_to_rest
 
 QUEUES: Final = ("mail", "next", "letters")
@@ -46,6 +47,16 @@ _UNFINISHED: Final = ("ready", "waiting", "reserved")
 verdicts = st.sampled_from([wire.COMMIT, wire.COMMIT, wire.ROLLBACK, wire.REJECT, *_MOVES, *_MOVES])
 inside = st.sampled_from(
     [Kind.HELD, Kind.LOST_REPLY, Kind.CUT, Kind.INSIDE_BEFORE, Kind.INSIDE_AFTER, Kind.KILLED_AFTER]
+)
+
+#: Where a move may be interrupted: as a whole, and at the statements in it.
+STATEMENTS: Final = (
+    "transaction",
+    "transaction",
+    "delete_many",
+    "bulk_write",
+    "insert",
+    "find_one_and_update",
 )
 
 _Stored = dict[str, Any]
@@ -122,7 +133,7 @@ class TwoBrokersWithPipelines(Fate):
         for seat, queue in enumerate(QUEUES):
             self._come(seat, self.brokers[seat % 2], queue, 2)
         for slot, group in ((0, None), (1, "g")):
-            self._push(slot, 2, group, kept=True)
+            self._push(slot, 2, group, kept=group is not None)
 
     # ----------------------------------------------------------- what people do
 
@@ -169,10 +180,12 @@ class TwoBrokersWithPipelines(Fate):
         self._begin()
         self.brokers[slot].round()
 
-    @rule(slot=slots, kind=inside, duty=st.sampled_from(["round", "sweep"]))
+    @rule(slot=slots, kind=inside, duty=st.sampled_from([WORK, "sweep"]))
     def a_round_is_interrupted(self, slot: int, kind: Kind, duty: str) -> None:
-        """In the middle of which the other one has its own."""
+        """In the middle of which the other one has its own, and its workers do what comes of it."""
         self._begin()
+        self.leave_seat(1 - slot, died=False)
+        self._come(1 - slot, self.brokers[1 - slot], "next", 3)
         self._pass(EVERY, slot)
         self.inside = duty
         self.brokers[slot].line.fault = Fault(kind, "transaction")
@@ -180,13 +193,19 @@ class TwoBrokersWithPipelines(Fate):
         come_to_rest()
         self.brokers[slot].line.let_go(delivered=False)
 
-    @rule(slot=slots, kind=inside, verdict=st.sampled_from([wire.COMMIT, *_MOVES]), delivered=st.booleans())
+    @rule(
+        slot=slots,
+        kind=inside,
+        at=st.sampled_from(STATEMENTS),
+        verdict=st.sampled_from([wire.COMMIT, *_MOVES]),
+        delivered=st.booleans(),
+    )
     def a_move_has_no_answer_while_all_goes_on(
-        self, slot: int, kind: Kind, verdict: str, *, delivered: bool
+        self, slot: int, kind: Kind, at: str, verdict: str, *, delivered: bool
     ) -> None:
         self._begin()
         broker = self._with_hands(slot)
-        broker.line.fault = Fault(kind, "transaction")
+        broker.line.fault = Fault(kind, at)
         self._settle(self._hands_of(broker), verdict, "next")
         come_to_rest()
         self._pass(1.0, slot)
@@ -211,7 +230,8 @@ class TwoBrokersWithPipelines(Fate):
     # ---------------------------------------------------------- what must hold
 
     @invariant()
-    def all_is_where_it_belongs(self) -> None:
+    def holds(self) -> None:
+        """All is where it belongs."""
         come_to_rest()
         self._bury_the_dead()
         there = self._there()
@@ -414,6 +434,14 @@ class TwoBrokersWithPipelines(Fate):
                 hand.open = False
             worker.broker.queues.open(worker.queue).worker_gone(worker, died=died)
 
+    def works(self, broker: SmallBroker) -> None:
+        broker.interfere("round")
+        broker.interfere("tick")
+        self.time.passes_inside(0.01)
+        self._settle(self._hands_of(broker), wire.COMMIT, "")
+        for _ in range(3):  # commits are gathered for a moment
+            self.time.passes_inside(0.01)
+
     def stopping(self) -> None:
         self.open = [hand for hand in self.open if hand.open]
 
@@ -441,11 +469,11 @@ class TwoBrokersWithPipelines(Fate):
                 broker.sweep()
                 broker.audit()
                 broker.round()
-            self.all_is_where_it_belongs()
+            self.holds()
             if not self._unfinished():
                 break
         self._pass(BEAT)
-        self.all_is_where_it_belongs()
+        self.holds()
         assert self._unfinished() == []
 
     def _unfinished(self) -> list[_Stored]:
@@ -478,6 +506,59 @@ def pipelines(
         QueueStore(documents, f"queue.{name}").prepare()
     with surrounded(TwoBrokersWithPipelines, documents, monkeypatch):
         yield TwoBrokersWithPipelines
+
+
+def _child_interrupted(model: TwoBrokersWithPipelines, kind: Kind, at: str) -> None:
+    """Its parent was one of those at work."""
+    model.a_move_has_no_answer_while_all_goes_on(0, Kind.CUT, "never", wire.FAN_OUT, delivered=True)
+    model.come(0, 0, "next", 3)
+    model.time_passes(1.0, None)
+    model.a_move_has_no_answer_while_all_goes_on(0, kind, at, wire.COMMIT, delivered=False)
+
+
+#: One move alone, in all the ways in which it may be interrupted.
+_KINDS: Final = (Kind.LOST_REPLY, Kind.CUT, Kind.INSIDE_BEFORE, Kind.KILLED_BEFORE, Kind.KILLED_AFTER)
+ALONE: Final[dict[str, Callable[[TwoBrokersWithPipelines], None]]] = {
+    **{
+        f"{verdict}-{kind.name}-{at}": partial(
+            TwoBrokersWithPipelines.a_move_has_no_answer_while_all_goes_on,
+            slot=0,
+            kind=kind,
+            at=at,
+            verdict=verdict,
+            delivered=False,
+        )
+        for verdict in _MOVES
+        for kind in _KINDS
+        for at in ("transaction", "insert")
+    },
+    **{
+        f"child-{kind.name}-{at}": partial(_child_interrupted, kind=kind, at=at)
+        for kind in _KINDS
+        for at in ("transaction", "delete_many")
+    },
+    **{
+        f"round-{kind.name}": partial(
+            TwoBrokersWithPipelines.a_round_is_interrupted, slot=0, kind=kind, duty=WORK
+        )
+        for kind in _KINDS
+    },
+    **{
+        f"silent-{answer}-{theirs}": partial(
+            TwoBrokersWithPipelines.a_broker_is_silent_until_it_is_declared_dead,
+            slot=0,
+            answer=answer,
+            theirs=theirs,
+        )
+        for answer in _MOVES
+        for theirs in (wire.COMMIT, wire.FORWARD)
+    },
+}
+
+
+@pytest.mark.parametrize("step", ALONE)
+def test_one_move_interrupted(pipelines: type[TwoBrokersWithPipelines], step: str) -> None:
+    run_alone(pipelines, ALONE[step])
 
 
 def test_each_job_is_in_one_queue_whatever_fails(pipelines: type[TwoBrokersWithPipelines]) -> None:

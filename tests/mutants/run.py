@@ -90,7 +90,7 @@ def read_faults() -> list[dict[str, Any]]:
 def of_the_model(faults: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """One of each kind; its test is the model that must see it, and what is told of it is the kind."""
     return [
-        {**each, "tests": [each["model"]], "why": f"{each['kind']}: {each['why']}"}
+        {**each, "tests": each["model"], "why": f"{each['kind']}: {each['why']}"}
         for each in faults
         if "kind" in each
     ]
