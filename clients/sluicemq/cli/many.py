@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _REFUSALS_SHOWN = 10
-_A_LOOK = 0.2  # seconds that a push waits for room before it looks whether it is to stop
+_A_LOOK = (
+    0.2  # seconds that a push waits for room, or for confirmations, before it looks whether it is to stop
+)
 _LONGEST_WAIT = 60.0  # seconds for the last confirmations
 _REDRAWN = 0.1  # seconds
 
@@ -137,14 +139,19 @@ class ManyPushes:
             self._wait_for_the_rest(producer, self._session.timeout)
 
     def _wait_for_the_rest(self, producer: Producer, seconds: float) -> None:
-        try:
-            with self._stop.at_once():
-                producer.flush(seconds)
-        except KeyboardInterrupt:
+        """Until Ctrl-C, too, which is looked for now and then: raised in there it may leave a lock behind."""
+        end = monotonic() + seconds
+        while not self._stop.unheeded:
+            left = max(0.0, end - monotonic())
+            try:
+                producer.flush(min(_A_LOOK, left))
+            except Timeout:
+                if left > _A_LOOK:
+                    continue
+                if self._stop.asked:
+                    return
+                raise Timeout(f"{producer.unconfirmed} jobs are not confirmed after {seconds:g} s") from None
             return
-        except Timeout:
-            if not self._stop.asked:
-                raise
 
     def _note(self, receipt: Receipt, error: SluiceError) -> None:
         if self._over:
@@ -193,8 +200,9 @@ class _Stop:
 
     def __init__(self) -> None:
         self.asked = False
+        self.unheeded = False
+        """Whether one came that nobody has looked at."""
         self._at_once = False
-        self._unheeded = False
 
     @contextmanager
     def heard(self) -> Iterator[None]:
@@ -226,7 +234,7 @@ class _Stop:
         """What stands in here is broken off by the signal, as KeyboardInterrupt."""
         self._at_once = True
         try:
-            if self._unheeded:  # it came just before
+            if self.unheeded:  # it came just before
                 raise KeyboardInterrupt
             yield
         finally:
@@ -234,10 +242,10 @@ class _Stop:
 
     def wait_for_another(self) -> None:
         """What came was heeded: only another signal breaks off what follows."""
-        self._unheeded = False
+        self.unheeded = False
 
     def _hear(self, _number: int, _frame: FrameType | None) -> None:
-        self.asked = self._unheeded = True
+        self.asked = self.unheeded = True
         if self._at_once:
             raise KeyboardInterrupt
 
