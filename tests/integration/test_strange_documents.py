@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from bson import Binary, Decimal128, Int64, MaxKey, MinKey, ObjectId, Regex, Timestamp
 from bson.datetime_ms import DatetimeMS
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pymongo.errors import WriteError
 
@@ -82,6 +82,7 @@ def insert(store: QueueStore, born: dict[str, Any]) -> None:
     ),
     limit=st.integers(1, 5),
 )
+@example(drawn=[("as many fields as a job", {"payload": GONE, "losses": "none"}, "ready")], limit=5)
 def test_all_good_jobs_are_delivered_and_settled_beside_any_documents(
     store: QueueStore, inspector: Inspector, changes: ChangesAtOnce, drawn: list[Any], limit: int
 ) -> None:
@@ -173,8 +174,15 @@ def test_a_document_that_another_broker_took_first_is_left_to_it(
         store.jobs.update_one({"_id": "strange-1"}, {"$set": {"state": "reserved", "owner": "other"}})
 
         class Page:
-            def sort(self, _order: object) -> list[dict[str, Any]]:
-                return documents
+            alive = False
+
+            def sort(self, _order: object) -> Page:
+                return self
+
+            def to_list(self, _at_once: int) -> list[dict[str, Any]]:
+                page = documents[:]
+                documents.clear()
+                return page
 
         return Page()
 

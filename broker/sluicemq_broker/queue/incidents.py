@@ -310,7 +310,7 @@ class _Watched:
         ready, age = self._census.waiting(queue)
         if age > LONG:
             moved = {name.value: risen.get(name, 0) for name in (Count.PUSHED, Count.COMMITTED)}
-            figures = {"ready": ready, "longest": round(age, 1), **moved}
+            figures = {State.READY.value: ready, "longest": round(age, 1), **moved}
             self._incidents.note(Kind.BACKLOG, queue.name, figures, since=now - age)
 
     def _look_at_counters(self, risen: Mapping[Count, int], minute: int) -> None:

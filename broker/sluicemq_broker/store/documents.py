@@ -278,7 +278,7 @@ def job(stored: Document, defaults: QueueDefaults) -> Job:
         raise Unreadable(f"its _id is no string, but {type(stored['_id']).__name__}")
     if not isinstance(payload, bytes):
         raise Unreadable(f"its payload is not binary, but {type(payload).__name__}")
-    if len(stored) > _FEWEST:
+    if len(stored) != _FEWEST:
         loaded = _special(stored, payload, defaults)
     else:
         loaded = Job(
