@@ -37,15 +37,15 @@ def test_bounds_rise() -> None:
     assert all(low < high for low, high in pairwise(BOUNDS))
 
 
-def test_what_a_queue_takes_is_counted_for_the_broker_and_summed_for_the_queue() -> None:
+def test_what_a_queue_takes_is_counted_and_summed_for_it() -> None:
     broker = Counters()
-    mail, thumbs = QueueCounters(broker), QueueCounters(broker)
+    mail, thumbs = (QueueCounters(broker, queue=each) for each in ("mail", "thumbs"))
     mail.took(Timing.TIME_IN_QUEUE, [0.5, 1.5])
     thumbs.took(Timing.TIME_AT_WORKER, [0.25])
     thumbs.took(Timing.PUSH_CONFIRMATION, [0.25])
     assert (mail.values[Count.WAITED], thumbs.values[Count.WORKED]) == (2000, 250)
-    assert sum(broker.timings[Timing.TIME_IN_QUEUE].counts) == 2
-    assert broker.timings[Timing.TIME_AT_WORKER].sum == 0.25
+    assert sum(broker.timings_of("mail")[Timing.TIME_IN_QUEUE].counts) == 2
+    assert broker.timings_of("thumbs")[Timing.TIME_AT_WORKER].sum == 0.25
 
 
 def test_what_is_negative_for_a_clock_that_was_set_counts_as_nothing() -> None:
@@ -57,4 +57,4 @@ def test_what_is_negative_for_a_clock_that_was_set_counts_as_nothing() -> None:
 def test_nothing_is_counted_of_an_empty_batch() -> None:
     counters = Counters()
     counters.took(Timing.TIME_IN_QUEUE, [])
-    assert sum(counters.timings[Timing.TIME_IN_QUEUE].counts) == 0
+    assert sum(counters.timings_of("mail")[Timing.TIME_IN_QUEUE].counts) == 0

@@ -46,7 +46,7 @@ class Kind(StrEnum):
     STARTED = "started"
     STOPPED = "stopped"
     DIED = "died"
-    LEASE_LOST = "lease_lost"
+    LEASE_LOST = Count.LEASE_LOST.value
     STORE_AWAY = "store_away"
     RECLAIMED = "reclaimed"
     LOST = "lost"
@@ -54,7 +54,7 @@ class Kind(StrEnum):
     BACKLOG = "backlog"
     DEAD_LETTERS = "dead_letters"
     REFUSED = "refused"
-    TIMED_OUT = "timed_out"
+    TIMED_OUT = Count.TIMED_OUT.value
     PAUSED = "paused"
     RESUMED = "resumed"
 
