@@ -59,7 +59,7 @@ def test_all_who_look_get_the_same_snapshots(made: Made) -> None:
     first, second = listening(feed), listening(feed)
     assert number(next(first)) == number(next(second)) == 1
     jobs = [gevent.spawn(three, each) for each in (first, second)]
-    gevent.joinall(jobs, timeout=20)
+    gevent.joinall(jobs, timeout=60)
     assert jobs[0].value == jobs[1].value == [2, 3, 4]
     first.close()  # type: ignore[attr-defined]
     second.close()  # type: ignore[attr-defined]
