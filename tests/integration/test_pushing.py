@@ -18,7 +18,9 @@ def test_a_queue_is_made_when_something_is_first_pushed(jobs: OwnQueue) -> None:
     jobs.producer.push(name, b"x").wait(SECONDS)
     # A count that was under way when it came is corrected in a moment.
     wait_until(
-        lambda: [row["ready"] for row in jobs.client.queues() if row["name"] == name] == [1], SECONDS, "its job"
+        lambda: [row["ready"] for row in jobs.client.queues() if row["name"] == name] == [1],
+        SECONDS,
+        "its job",
     )
 
 
