@@ -50,4 +50,5 @@ def test_a_line_about_a_queue_has_it_as_a_field(broker: BrokerProcess) -> None:
 
 def test_a_line_for_people_has_date_and_time(mongo_uri: str) -> None:
     with BrokerProcess(mongo_uri, "test_who", config={"devices": []}) as broker:
+        broker.wait_log("ready")
         assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d INFO +broker: ", broker.log_text())
