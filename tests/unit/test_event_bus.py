@@ -21,6 +21,7 @@ class FakeTransport:
     """What was sent, and what a test lets it hear."""
 
     def __init__(self) -> None:
+        self.in_store = True
         self.sent: list[list[str]] = []
         self.comes: Queue[list[str] | Unavailable] = Queue()
         self.greetings: list[Sequence[str]] = []
@@ -186,6 +187,21 @@ def test_a_segment_is_heard_with_its_data_and_counts_with_its_event(broker: Brok
         BusEvent(BusKind.STREAM, "prices", 12),
     ]
     assert broker.counters.values[Count.BUS_HEARD] == 1
+
+
+def test_a_segment_goes_and_comes_through_the_store_alone(broker: Broker) -> None:
+    # Given a Redis, where another system may have a stream of this name
+    broker.transport.in_store = False
+    broker.bus.on(BusKind.SEGMENT, broker.heard.append)
+    broker.bus.start(["sluicemq"])
+    come_to_rest()
+    broker.heard.clear()
+    # When
+    broker.hears(["segment prices 12 1 2 3 a:1 AAE=", "stream prices 12"])
+    broker.announce(BusEvent(BusKind.STREAM, "orders", 7, "data"))
+    # Then
+    assert broker.heard == [BusEvent(BusKind.STREAM, "prices", 12)]
+    assert broker.sent == ["stream orders 7"]
 
 
 def test_what_others_tell_is_done(broker: Broker) -> None:

@@ -114,7 +114,8 @@ class Channel:
         if transport is None:
             return
         try:
-            transport.send([line for each in dict.fromkeys(events) for line in each.lines])
+            told = events if transport.in_store else [each._replace(data="") for each in events]
+            transport.send([line for each in dict.fromkeys(told) for line in each.lines])
         except SluiceError as error:
             self._counters.notice(Count.BUS_UNTOLD, f"events are not told to other brokers: {error}")
         else:
@@ -139,7 +140,7 @@ class Channel:
                 self._handle(BusEvent(kind))
             while not self._over.is_set():
                 for line in feed.next():
-                    self._hear(line)
+                    self._hear(line, in_store=transport.in_store)
                 gevent.sleep(_MOMENT)  # who begins to look at it is sooner than the next question to the feed
 
     @contextmanager
@@ -153,12 +154,13 @@ class Channel:
         finally:
             self._listening = False
 
-    def _hear(self, line: str) -> None:
+    def _hear(self, line: str, *, in_store: bool) -> None:
         self._heard_until = self._timer.now() + _HEARD
         event = BusEvent.read(line)
-        if event is None or event.kind is not BusKind.SEGMENT:
+        carries = event is not None and event.kind is BusKind.SEGMENT
+        if not carries:
             self._counters.add(Count.BUS_HEARD)  # what a segment says comes with an event that counts
-        if event is not None:
+        if event is not None and (in_store or not carries):
             self._handle(event)
 
     def _handle(self, event: BusEvent) -> None:

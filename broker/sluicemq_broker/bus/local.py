@@ -34,6 +34,8 @@ class LocalFeed:
 class LocalTransport:
     """Between all that name the same ``place`` in this process."""
 
+    in_store = False
+
     def __init__(self, place: str) -> None:
         self._place = place
         self._feed = LocalFeed()

@@ -24,6 +24,8 @@ class RedisTransport:
     Redis forgets what nobody hears: a connection that had to be made anew may have missed something.
     """
 
+    in_store = False
+
     def __init__(self, url: str, database: str) -> None:
         """``url``: as the configuration has checked it; raises Unavailable where the extra is missing."""
         try:

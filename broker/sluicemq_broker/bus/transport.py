@@ -18,7 +18,14 @@ class Feed(Protocol):
 
 
 class Transport(Protocol):
-    """The way to all brokers on one database. It blocks, and is given up by nobody: it ends by itself."""
+    """The way to all brokers on one database. It blocks, and is given up by nobody: it ends by itself.
+
+    ``in_store``: it goes through that database, so whoever sends on it writes there too, and its word on what
+    lies there may be taken. Elsewhere another system may have a database of the same name: what comes says
+    where to look, and no more.
+    """
+
+    in_store: bool
 
     def listen(self, greeting: Sequence[str]) -> AbstractContextManager[Feed]:
         """Tell the others the greeting, and hear all that they send from there on. Raises Unavailable."""

@@ -37,6 +37,8 @@ _NAMESPACE_EXISTS: Final = 48
 class EventRing:
     """The ring of one database, as one broker has it. Crash at any point: the others poll."""
 
+    in_store = True
+
     def __init__(self, database: Documents) -> None:
         self._me = secrets.token_hex(6)
         self._database = database
