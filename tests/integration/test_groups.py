@@ -13,12 +13,13 @@ from jobs import NOW, ChangesAtOnce, a_job, everything, finished, ids, stored
 from sluicemq.errors import BadFrames
 from sluicemq_broker.job.job import Job
 from sluicemq_broker.store.documents import date
+from sluicemq_broker.store.expiry import Expired
 from sluicemq_broker.store.groups import GroupStore, Promoted
 from sluicemq_broker.store.inspect import Inspector, collection
 from sluicemq_broker.store.letters import DeadLetters
 from sluicemq_broker.store.listing import Listing
 from sluicemq_broker.store.outcomes import RolledBack
-from sluicemq_broker.store.queue_store import Expired, QueueStore
+from sluicemq_broker.store.queue_store import QueueStore
 
 ME, OTHER = "me", "other"
 

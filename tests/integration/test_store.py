@@ -19,6 +19,7 @@ from sluicemq_broker.store import claims as claims_module
 from sluicemq_broker.store.claims import Claim, Claims
 from sluicemq_broker.store.connection import Doubtful, Refused, Unclear, translated
 from sluicemq_broker.store.documents import INDEXES, QueueDefaults, date
+from sluicemq_broker.store.expiry import Expiry
 from sluicemq_broker.store.inserts import MOST_DOUBTS, Insertion, Pushed, refusals
 from sluicemq_broker.store.numbered import Insert, Sessions, sessions_of
 from sluicemq_broker.store.outcomes import Completed, Found, RolledBack
@@ -926,13 +927,13 @@ def test_a_job_that_is_claimed_while_it_expires_is_not_told_to_have_expired(
     # Given another broker whose clock is a little behind
     store = QueueStore(documents, "queue.mail", QueueDefaults(on_expiry=on_expiry))
     pushed(store, a_job("a", expires_at=NOW), a_job("b", expires_at=NOW))
-    end = QueueStore._end
+    end = Expiry._end
 
-    def claimed_before(self: QueueStore, *arguments: Any) -> int:
+    def claimed_before(self: Expiry, *arguments: Any) -> int:
         store.jobs.update_one({"_id": "a"}, {"$set": {"state": "reserved", "owner": OTHER}})
         return end(self, *arguments)
 
-    monkeypatch.setattr(QueueStore, "_end", claimed_before)
+    monkeypatch.setattr(Expiry, "_end", claimed_before)
     # Then
     assert store.expire(NOW).ids == ["b"]
     assert stored(store, "a")["state"] == "reserved"

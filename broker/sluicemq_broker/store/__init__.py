@@ -14,6 +14,7 @@ from sluicemq_broker.store.connection import (
     require_safe,
 )
 from sluicemq_broker.store.documents import QueueDefaults, date, seconds, stored_size
+from sluicemq_broker.store.expiry import Expired
 from sluicemq_broker.store.failed_children import (
     Bereaved,
     DeadChild,
@@ -39,7 +40,7 @@ from sluicemq_broker.store.limits import LimitStore
 from sluicemq_broker.store.listing import JobPage, Listing
 from sluicemq_broker.store.outcomes import Completed, Found, Progressed, RolledBack
 from sluicemq_broker.store.pauses import PauseStore
-from sluicemq_broker.store.queue_store import Expired, QueueStore
+from sluicemq_broker.store.queue_store import QueueStore
 from sluicemq_broker.store.redrives import Redriven, Redrives
 from sluicemq_broker.store.removals import Removals
 from sluicemq_broker.store.ring import EventRing

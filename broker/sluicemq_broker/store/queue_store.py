@@ -11,14 +11,13 @@ sent), Unclear (it may have been applied) or Refused (repeating it is of no use)
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 from pymongo import IndexModel
 from pymongo.client_session import ClientSession
 from pymongo.errors import BulkWriteError
 
 from sluicemq.errors import SluiceError
-from sluicemq_broker.job import Job, OnExpiry, State
+from sluicemq_broker.job import Job, State
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.store.claims import BY_ID, CLAIM_BYTES, Claim, Claims
 from sluicemq_broker.store.connection import Documents, applied, durable, translated
@@ -29,12 +28,12 @@ from sluicemq_broker.store.documents import (
     date,
     document,
 )
+from sluicemq_broker.store.expiry import Expired, Expiry
 from sluicemq_broker.store.groups import GroupStore
-from sluicemq_broker.store.indexes import Notice, all_indexes, has_lines, make_indexes, mend_indexes
+from sluicemq_broker.store.indexes import Notice, all_indexes, make_indexes, mend_indexes
 from sluicemq_broker.store.inserts import Insertion, Pushed, outcome, refusals
 from sluicemq_broker.store.numbered import Insert, sessions_of
 from sluicemq_broker.store.outcomes import (
-    EXPIRED,
     FOUND,
     HOLD,
     Completed,
@@ -58,15 +57,6 @@ from sluicemq_broker.store.unreadable import Strange, set_aside, set_ownerless_a
 
 _NONE_SET = QueueDefaults()
 _STATES = frozenset(State)
-_WAITS = [State.READY, State.WAITING]
-_GROUP = {"group": 1}
-
-
-class Expired(NamedTuple):
-    """The ids of jobs whose time to live was over and that have ended; the groups whose next one may go."""
-
-    ids: list[str]
-    groups: frozenset[str]
 
 
 def _ignore(_kind: str, _text: str) -> None:
@@ -95,6 +85,7 @@ class QueueStore:
         self._notice = notice
         self._prepared = False
         self._claims = Claims(self.jobs, defaults, self._set_aside, notice)
+        self._expiry = Expiry(self.jobs, defaults)
         self.groups = GroupStore(self._database, self.jobs, notice)
 
     @property
@@ -106,6 +97,7 @@ class QueueStore:
         """Let the queue's settings be these from the next statement on."""
         self._defaults = defaults
         self._claims.reconfigure(defaults)
+        self._expiry.reconfigure(defaults)
 
     def prepare(self) -> None:
         """Make the collection and its indexes if they are not there; only the first call asks MongoDB."""
@@ -278,9 +270,6 @@ class QueueStore:
         with translated():
             return self.jobs.bulk_write([not_done(each) for each in jobs], ordered=False).matched_count
 
-    def _states(self, ids: list[str]) -> dict[str, str]:
-        return {each["_id"]: each["state"] for each in self.jobs.find({"_id": {"$in": ids}}, {"state": 1})}
-
     def roll_back(self, entries: Sequence[RolledBack], now: float) -> int:
         """Roll back or reject jobs, each with its history; returns how many were ours.
 
@@ -370,48 +359,11 @@ class QueueStore:
         since it was found stays as it is. Crash or lost reply: each is ended or not, and the next
         sweep ends the others.
         """
-        over: Document = {"expires_at": {"$lte": date(now)}, "state": {"$in": _WAITS}}
-        with translated():
-            found = self._over(now, limit) if ids is None else self._over_of(ids, over, limit)
-            groups = frozenset(each["group"] for each in found if isinstance(each.get("group"), str))
-            all_ids = [each["_id"] for each in found]
-            names = [each for each in all_ids if isinstance(each, str)]  # nobody waits for what is no job
-            if not found or self._end({"_id": {"$in": all_ids}, **over}, now) == len(found):
-                return Expired(names, groups)
-            alive = {each for each, state in self._states(names).items() if state != State.DEAD}
-        return Expired([each for each in names if each not in alive], groups)
-
-    def _over(self, now: float, limit: int) -> list[Document]:
-        """The first of those whose time is over: ready ones, and those that wait in their groups."""
-        ready = {"expires_at": {"$lte": date(now)}, "state": State.READY}
-        found = list(self.jobs.find(ready, _GROUP).limit(limit))
-        if len(found) < limit and has_lines(self.jobs):
-            in_line = self.jobs.find({"wait.expires_at": {"$lte": date(now)}}, _GROUP)
-            found += in_line.limit(limit - len(found))
-        return found
-
-    def _over_of(self, ids: Sequence[str], over: Document, limit: int) -> list[Document]:
-        return list(self.jobs.find({"_id": {"$in": list(ids)}, **over}, _GROUP, hint=BY_ID).limit(limit))
+        return self._expiry.end(now, limit, ids)
 
     def will_expire(self) -> bool:
         """Whether any job that waits has an end of its time to live."""
-        with translated():
-            ready = {"state": State.READY, "expires_at": {"$gt": date(0)}}
-            if self.jobs.find_one(ready, {"_id": 1}) is not None:
-                return True
-            in_line = {"wait.expires_at": {"$gt": date(0)}}
-            return has_lines(self.jobs) and self.jobs.find_one(in_line, {"_id": 1}) is not None
-
-    def _end(self, expired: Document, now: float) -> int:
-        if self._defaults.on_expiry == OnExpiry.DEAD:
-            dying = death(now, EXPIRED, self._defaults)
-            return self.jobs.update_many(expired, dying, hint=BY_ID).modified_count
-        alone, child = ({**expired, "parent": {"$exists": there}} for there in (False, True))
-        removed = self.jobs.delete_many(alone, hint=BY_ID).deleted_count
-        if removed < len(expired["_id"]["$in"]):  # a child, whose parent waits to hear of it
-            dying = death(now, EXPIRED, self._defaults)
-            removed += self.jobs.update_many(child, dying, hint=BY_ID).modified_count
-        return removed
+        return self._expiry.will_come()
 
     # ------------------------------------------------------------------ find
 
