@@ -225,7 +225,7 @@ class PopWorker(LaneWorker):
     def _closed(self) -> None:
         # What is being removed for it right now comes back through `deliver`, and is pushed anew there.
         self._backend.workers.discard(self)
-        self._queue.detach(self)
+        self._queue.worker_gone(self)
         self._push_anew()
 
     def _push_anew(self) -> None:

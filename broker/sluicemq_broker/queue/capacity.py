@@ -9,12 +9,13 @@ was read before it is held goes in still.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple, Protocol
 from weakref import WeakSet
 
 from sluicemq.errors import QueueFull
 from sluicemq_broker.config import QueueSettings
+from sluicemq_broker.runtime import Count
 
 #: Of what a queue may hold, as much must be free before who was held goes on: one part in so many.
 _PART: Final = 8
@@ -22,6 +23,8 @@ _PART: Final = 8
 _KEEPS_TO: Final = 30.0
 #: What MongoDB stores of a job beside its payload and headers, in bytes.
 _BESIDE: Final = 200
+#: What jobs that wait, or are reserved, come to.
+_ENDED: Final = (Count.COMMITTED, Count.FORWARDED, Count.EXPIRED, Count.DEAD)
 
 
 class Flow(NamedTuple):
@@ -37,6 +40,14 @@ class Flow(NamedTuple):
     held: int = 0
     storing: int = 0
     storing_size: int = 0
+
+    @classmethod
+    def counted(
+        cls, counts: Mapping[str, int], size: int, held: int, storing: int, storing_size: int
+    ) -> Flow:
+        """What a queue's counters say; what is ``storing`` is none that was pushed yet."""
+        ended = sum([counts[each] for each in _ENDED])
+        return cls(counts[Count.PUSHED] + storing, size, ended, held, storing, storing_size)
 
     @property
     def waiting(self) -> int:

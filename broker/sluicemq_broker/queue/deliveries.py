@@ -78,6 +78,10 @@ class Deliveries:
         delivery = self.in_flight.get(receipt)
         return delivery if delivery is not None and delivery.worker is worker else None
 
+    def worker_with(self, job_id: str) -> Worker | None:
+        """Which worker has this job, if one has."""
+        return next((each.worker for each in self.in_flight.values() if each.job.id == job_id), None)
+
     def extend(self, receipt: bytes, worker: Worker, until: float) -> bool:
         """Give a delivery more time; False if this worker does not have it (any more)."""
         delivery = self.at(receipt, worker)

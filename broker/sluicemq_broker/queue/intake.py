@@ -10,7 +10,7 @@ from sluicemq_broker.job import Job
 from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.expiries import Expiries
 from sluicemq_broker.queue.groups import Groups
-from sluicemq_broker.queue.ledger import Arrival
+from sluicemq_broker.queue.ledger import HIGHEST, Arrival
 from sluicemq_broker.queue.supply import Supply
 from sluicemq_broker.runtime import Batcher, Count, Timing, shielded
 from sluicemq_broker.store import Pushed, QueueStore, Refused
@@ -112,6 +112,18 @@ class Intake:
             job.accept(seq, now)
         self._last_seq = seq
         return now
+
+    def stored_elsewhere(self, jobs: Sequence[Job], existing: int) -> None:
+        """Another statement has stored these, and found others there: count them, and have them claimed."""
+        now = self._clock.now()
+        self._counters.add(Count.PUSHED, len(jobs))
+        self._counters.add(Count.REPEATED, existing)
+        self._events.tell(Count.PUSHED, now, ({"job": job.id} for job in jobs))
+        plain = [job for job in jobs if job.group is None]
+        self._supply.some_ready(HIGHEST, sum(job.eligible_at <= now for job in plain))
+        self._supply.due_later([job.eligible_at for job in plain if job.eligible_at > now])
+        self._groups.may_go_on(jobs)
+        self._expiries.watch(jobs)
 
     def drain(self, timeout: float) -> bool:
         """Wait until everything is written; False if time ran out before."""

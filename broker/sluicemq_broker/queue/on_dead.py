@@ -51,7 +51,7 @@ class OnDead:
     def tick(self) -> None:
         """Every second or so: of queues in which jobs have died here since; at first all there are."""
         for queue in self._queues:
-            died, to = queue.take_deaths(), queue.dead_go_to
+            died, to = queue.take_deaths(), _goes_to(queue)
             if died:
                 self._try(queue, self._clock.now() - _MARGIN, self._tell_parents)
             if to and (queue.name, to) not in self._known:
@@ -71,7 +71,7 @@ class OnDead:
             every = (number + self._rounds) % _SELDOM == 0
             if queue.in_use or every:
                 self._try(queue, 0.0 if every else since, self._tell_parents)
-            if queue.dead_go_to:
+            if _goes_to(queue):
                 self._try(queue, since, self._move)
         self._rounds += 1
 
@@ -103,7 +103,7 @@ class OnDead:
             told_parents(queue.store, children)
 
     def _move(self, queue: Queue, since: float) -> None:
-        target = self._queues.for_push(queue.dead_go_to, by=f"on_dead of queue {queue.name}")
+        target = self._queues.for_push(_goes_to(queue), by=f"on_dead of queue {queue.name}")
         target.store.prepare()
         now = self._clock.now()
         letters = DeadLetters(since=since, unasked=now - ASKED)
@@ -116,3 +116,9 @@ class OnDead:
             target.events.tell(Count.DEAD_MOVED, now, [{"jobs": moved, "from": queue.name}])
             target.freed(redriven.groups)
             target.jobs_ready(moved)
+
+
+def _goes_to(queue: Queue) -> str:
+    """The queue into which its dead letters go; empty: they stay."""
+    to = queue.settings.on_dead or ""
+    return "" if to == queue.name else to

@@ -9,18 +9,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from itertools import islice
 from typing import Any
 
 from sluicemq import wire
-from sluicemq.errors import Paused, SluiceError
-from sluicemq_broker.bus import BusKind
+from sluicemq.errors import SluiceError
 from sluicemq_broker.config import QueueSettings
 from sluicemq_broker.job import Job
+from sluicemq_broker.queue.admission import Admission
 from sluicemq_broker.queue.answers import Answer, Answers, OnItsWay
 from sluicemq_broker.queue.capacity import Capacity, Flow
 from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.dispatch import Dispatch
+from sluicemq_broker.queue.endings import Endings
 from sluicemq_broker.queue.intake import Intake, Push
 from sluicemq_broker.queue.ledger import HIGHEST
 from sluicemq_broker.queue.limits import Limits
@@ -30,16 +30,10 @@ from sluicemq_broker.queue.settling import Settling
 from sluicemq_broker.queue.unreadable import UnreadableMessages
 from sluicemq_broker.queue.verdict import Settlement, Verdict
 from sluicemq_broker.queue.worker import Delivery, Worker
-from sluicemq_broker.runtime import Batcher, Count, Gauge, QueueCounters
-from sluicemq_broker.store import Documents, Expired, LimitStore, QueueDefaults, QueueStore, collection
+from sluicemq_broker.runtime import QueueCounters
+from sluicemq_broker.store import Documents, LimitStore, QueueDefaults, QueueStore, collection
 from sluicemq_devices.hub import Watermark
 
-#: Jobs whose time is over, in one statement.
-_EXPIRED_AT_ONCE = 1000
-
-
-#: What jobs that wait, or are reserved, come to.
-_ENDED = (Count.COMMITTED, Count.FORWARDED, Count.EXPIRED, Count.DEAD)
 #: Ticks of a queue that has come to rest: the pace of its workers is forgotten within them.
 _LAST_TICKS = 3
 
@@ -58,34 +52,31 @@ class Queue:
         self.name = name
         self.settings = settings
         self.counters = QueueCounters(context.counters, context.timer.now(), name)
-        self.store = QueueStore(database, collection(name), _defaults(settings), self.counters.notice)
+        self.store = QueueStore(database, collection(name), QueueDefaults.of(settings), self.counters.notice)
         self.paused: frozenset[str] = frozenset()
-        self._gates: list[Callable[[], None]] = []
         self.events = context.events.of(name)
         self._context = mine = replace(context, counters=self.counters, events=self.events)
         self.capacity = Capacity(name, settings, self._flow)
+        self._admission = Admission(name, self.capacity)
         self.limits = Limits(LimitStore(database, name), mine, settings)
-        self._dispatch = Dispatch(self.store, mine, self, self.limits)
-        expiries = self._dispatch.expiries
-        self._answers = Answers(
-            self.store, mine.retry, self._dispatch.held, expiries.watch_one, elsewhere.open
-        )
-        self._groups = self._dispatch.groups
-        self._intake = Intake(self.store, mine, self._dispatch.supply, expiries, self._groups)
+        self._dispatch = dispatch = Dispatch(self.store, mine, self, self.limits)
+        mortal = dispatch.expiries.watch_one
+        self._answers = Answers(self.store, mine.retry, dispatch.held, mortal, elsewhere.open)
+        self._groups = dispatch.groups
+        self._intake = Intake(self.store, mine, dispatch.supply, dispatch.expiries, self._groups)
         self._settling = Settling(
-            name, self.store, mine, self._dispatch, self._answers, elsewhere, settings.retries
+            name, self.store, mine, dispatch, self._answers, elsewhere, settings.retries
         )
-        self._progress = JobsProgress(self.store, mine, self._dispatch)
+        self._progress = JobsProgress(self.store, mine, dispatch)
         self._unreadable = UnreadableMessages(self.store, mine)
-        self._over: Batcher[str] = Batcher(self._expire_these, size=_EXPIRED_AT_ONCE)
+        self._endings = Endings(self.store, mine, self.counters, self._answers, self._groups)
         self._ticks_at_rest = 0
-        self._died = self._deaths = 0  # at their claims; in all, when somebody asked last
 
     def reconfigure(self, settings: QueueSettings) -> None:
         """Take other settings, but for ``database``: for jobs to come, and as the next reading of others."""
         order_changes = (settings.fair, settings.weights) != (self.settings.fair, self.settings.weights)
         self.settings = settings
-        self.store.reconfigure(_defaults(settings))
+        self.store.reconfigure(QueueDefaults.of(settings))
         self._settling.reconfigure(settings.retries)
         self.capacity.reconfigure(settings)
         # Of what is held ahead, not limited so far, less may begin; or it was claimed in another order.
@@ -108,15 +99,7 @@ class Queue:
 
     def stored(self, jobs: Sequence[Job], existing: int) -> None:
         """It has stored these, and found others there: they are counted, and can be claimed."""
-        self.counters.add(Count.PUSHED, len(jobs))
-        self.counters.add(Count.REPEATED, existing)
-        now = self._context.clock.now()
-        self.events.tell(Count.PUSHED, now, ({"job": job.id} for job in jobs))
-        plain = [job for job in jobs if job.group is None]
-        self.jobs_ready(sum(job.eligible_at <= now for job in plain))
-        self.jobs_due([job.eligible_at for job in plain if job.eligible_at > now])
-        self._groups.may_go_on(jobs)
-        self._dispatch.expiries.watch(jobs)
+        self._intake.stored_elsewhere(jobs, existing)
 
     def keep_unreadable(self, unreadable: dict[str, Any], mark: Watermark, size: int) -> None:
         """Keep a message that never became a job among the dead letters; its size counts at the mark."""
@@ -127,18 +110,12 @@ class Queue:
 
         ``before``: so many will be pushed before it.
         """
-        if wire.INTAKE in self.paused:
-            raise Paused(
-                f"queue {self.name!r} takes no jobs: its intake is paused; "
-                f"resume it with: sluicemq resume {self.name} --intake"
-            )
-        if self.capacity.room <= before:
-            raise self.capacity.refusal()
+        self._admission.check(before)
 
     @property
     def takes_jobs(self) -> bool:
         """Whether jobs may come: else those that nobody pushes, as of a schedule, come later."""
-        return wire.INTAKE not in self.paused and not self.capacity.full
+        return self._admission.open
 
     def refuse_waiting(self) -> None:
         """Give up what waits to be written, telling whoever can hear it."""
@@ -198,12 +175,11 @@ class Queue:
         """A worker has changed how much it takes."""
         self._dispatch.resize(worker, prefetch)
 
-    def detach(self, worker: Worker) -> None:
-        """A worker that pops has gone: it has nothing that could go to others."""
-        self._dispatch.detach(worker)
-
     def worker_gone(self, worker: Worker, *, died: bool = True) -> None:
-        """A worker has left: what it had goes to others at once, one job at a time if it died."""
+        """A worker has left: what it had goes to others at once, one job at a time if it died.
+
+        One that pops has nothing that could go to others.
+        """
         self._settling.worker_gone(worker, died=died)
 
     def settle(self, verdicts: Sequence[Verdict], settlement: Settlement) -> None:
@@ -234,31 +210,13 @@ class Queue:
 
     def worker_with(self, job_id: str) -> Worker | None:
         """Which worker here has this job, if one has."""
-        at_workers = self._dispatch.deliveries.in_flight.values()
-        return next((each.worker for each in at_workers if each.job.id == job_id), None)
+        return self._dispatch.deliveries.worker_with(job_id)
 
     def worker_list(self, most_jobs: int) -> list[dict[str, Any]]:
         """Its workers here, the seconds since each came, its first jobs and since when it has them."""
         now = self._context.timer.now()
         return [
-            {
-                "queue": self.name,
-                "name": worker.name,
-                "door": worker.door,
-                "connected": round(now - worker.since, 3),
-                "prefetch": worker.prefetch,
-                Gauge.IN_FLIGHT: len(worker.in_flight),
-                "overdue": len(worker.overdue),
-                "jobs": [
-                    {
-                        "id": each.job.id,
-                        "attempt": each.job.attempts,
-                        "seconds": round(now - each.handed_at, 3),
-                    }
-                    for each in islice(worker.in_flight.values(), most_jobs)
-                ],
-            }
-            for worker in self._dispatch.deliveries.workers
+            {"queue": self.name, **each.listed(now, most_jobs)} for each in self._dispatch.deliveries.workers
         ]
 
     # ------------------------------------------- jobs that don't just go to a worker
@@ -281,14 +239,11 @@ class Queue:
 
     def died(self, ids: Iterable[str]) -> None:
         """These became dead letters when they were claimed."""
-        dead = list(ids)
-        self._died += len(dead)
-        self.events.tell(Count.DEAD, self._context.clock.now(), ({"job": each} for each in dead))
-        self._answers.check(dead)
+        self._endings.died(ids)
 
     def time_is_over(self, ids: Iterable[str]) -> None:
         """The time to live of these is over: end those that lie ready."""
-        self._over.extend(ids)
+        self._endings.time_is_over(ids)
 
     # ---------------------------------------------------------------- askers
 
@@ -310,13 +265,11 @@ class Queue:
 
     def parent_done(self, job_id: str, result: bytes) -> None:
         """The last of this job's children is done, and it with them."""
-        self._answers.committed(job_id, result)
-        self._context.tell(BusKind.ENDED, 0)
+        self._endings.parent_done(job_id, result)
 
     def parent_dead(self, job_id: str, error: SluiceError) -> None:
         """One of this job's children is a dead letter, and it with that."""
-        self.counters.notice(Count.DEAD, f"job {job_id} is dead: {error}")
-        self._answers.failed(job_id, error)
+        self._endings.parent_dead(job_id, error)
 
     def durable(self, ids: Iterable[str], existing: Iterable[str]) -> None:
         """Jobs somebody waits for are stored; those that existed may have ended before they were asked."""
@@ -334,7 +287,7 @@ class Queue:
 
     def at_pause(self, follow: Callable[[], None]) -> None:
         """Call this whenever intake is paused or resumed."""
-        self._gates.append(follow)
+        self._admission.follow(follow)
 
     def pause(self, paused: frozenset[str]) -> None:
         """Pause these, of ``delivery`` and ``intake``, and resume the others; again is harmless.
@@ -344,9 +297,7 @@ class Queue:
         changed, self.paused = self.paused ^ paused, paused
         if wire.DELIVERY in changed:
             self._dispatch.pause(paused=wire.DELIVERY in paused)
-        if wire.INTAKE in changed:
-            for follow in self._gates:
-                follow()
+        self._admission.pause(paused=wire.INTAKE in paused)
 
     # --------------------------------------------------- duties from time to time
 
@@ -358,7 +309,7 @@ class Queue:
     @property
     def busy(self) -> bool:
         """Whether anything is on its way to MongoDB."""
-        parts = (self._intake, self._settling, self._groups, self._unreadable, self._over)
+        parts = (self._intake, self._settling, self._groups, self._unreadable, self._endings)
         return any(each.busy for each in parts)
 
     @property
@@ -371,17 +322,9 @@ class Queue:
         """Whether jobs are at workers, or what became of them is not durable yet."""
         return self.in_flight > 0 or self._settling.busy
 
-    @property
-    def dead_go_to(self) -> str:
-        """The queue into which its dead letters go; empty: they stay."""
-        to = self.settings.on_dead or ""
-        return "" if to == self.name else to
-
     def take_deaths(self) -> bool:
         """Whether jobs may have become dead letters here since somebody asked last."""
-        counted = self.counters.values
-        before, self._deaths = self._deaths, self._died + counted[Count.DEAD] + counted[Count.EXPIRED]
-        return self._deaths > before
+        return self._endings.take_deaths()
 
     def tick(self) -> None:
         """Every second or so: time-outs, askers, and jobs of other brokers; one out of use costs nothing."""
@@ -400,9 +343,7 @@ class Queue:
 
     def expire(self, limit: int) -> int:
         """End what was not taken in time, ``limit`` jobs at most, and tell who waits; returns how many."""
-        expired = self.store.expire(self._context.clock.now(), limit)
-        self._have_expired(expired)
-        return len(expired.ids)
+        return self._endings.sweep(limit)
 
     def knows(self, job_id: str, hold: int) -> bool:
         """Whether this reservation is in the table of what is held here, or may be in a moment."""
@@ -449,29 +390,10 @@ class Queue:
     # ---------------------------------------------------------------- helpers
 
     def _flow(self) -> Flow:
-        values, intake = self.counters.values, self._intake
-        ended = sum([values[each] for each in _ENDED])
+        intake = self._intake
         storing = (intake.waiting, intake.waiting_bytes)
-        return Flow(values[Count.PUSHED] + intake.waiting, intake.taken_bytes, ended, self.held, *storing)
+        return Flow.counted(self.counters.values, intake.taken_bytes, self.held, *storing)
 
     @property
     def _has_work(self) -> bool:
-        dispatch = self._dispatch
-        return bool(self.workers or self.in_flight or dispatch.held or len(self._answers))
-
-    def _expire_these(self, ids: list[str]) -> None:
-        """``kill -9`` before or between its statements, or no answer: the sweep ends what is left."""
-        expired = self._context.retry.run(lambda: self.store.expire(self._context.clock.now(), ids=ids))
-        self._have_expired(expired)
-        if len(expired.ids) < len(ids):  # another broker, or one without an answer, may have ended them
-            self._answers.check(set(ids).difference(expired.ids))
-
-    def _have_expired(self, expired: Expired) -> None:
-        self.counters.add(Count.EXPIRED, len(expired.ids))
-        self.events.tell(Count.EXPIRED, self._context.clock.now(), ({"job": each} for each in expired.ids))
-        self._answers.expired(expired.ids)
-        self._groups.freed(expired.groups)
-
-
-def _defaults(settings: QueueSettings) -> QueueDefaults:
-    return QueueDefaults._make(getattr(settings, name) for name in QueueDefaults._fields)
+        return bool(self.workers or self.in_flight or self.held or len(self._answers))

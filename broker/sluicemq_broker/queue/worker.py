@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import Final, NamedTuple
+from itertools import islice
+from typing import Any, Final, NamedTuple
 
 from sluicemq_broker.job import Job
+from sluicemq_broker.runtime import Gauge
 
 
 class DeliveryState(Enum):
@@ -113,6 +115,25 @@ class Worker:
         if self.alone and self.in_flight:
             return Takes(self.prefetch, 0)
         return Takes(self.prefetch, max(0, self.prefetch - len(self.in_flight) - len(self.overdue)))
+
+    def listed(self, now: float, most_jobs: int) -> dict[str, Any]:
+        """It, its first jobs and since when it has them, at ``now`` in monotonic seconds."""
+        return {
+            "name": self.name,
+            "door": self.door,
+            "connected": round(now - self.since, 3),
+            "prefetch": self.prefetch,
+            Gauge.IN_FLIGHT: len(self.in_flight),
+            "overdue": len(self.overdue),
+            "jobs": [
+                {
+                    "id": each.job.id,
+                    "attempt": each.job.attempts,
+                    "seconds": round(now - each.handed_at, 3),
+                }
+                for each in islice(self.in_flight.values(), most_jobs)
+            ],
+        }
 
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
         """Send jobs to it; must not block. Of one that pops, they are out of the queue."""

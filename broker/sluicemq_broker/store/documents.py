@@ -71,6 +71,11 @@ class QueueDefaults(NamedTuple):
     fair: bool = False
     weights: Mapping[str, int] | None = None
 
+    @classmethod
+    def of(cls, settings: object) -> QueueDefaults:
+        """Those among all the settings of a queue."""
+        return cls._make(getattr(settings, name) for name in cls._fields)
+
 
 #: The order in which jobs are handed out: higher priority first, then the earliest, then FIFO.
 ORDER: Final = [("priority", -1), ("eligible_at", 1), ("seq", 1)]

@@ -1,0 +1,89 @@
+"""Jobs that end without a verdict: their time is over, they have no attempt left, their children ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from sluicemq.errors import SluiceError
+from sluicemq_broker.bus import BusKind
+from sluicemq_broker.queue.answers import Answers
+from sluicemq_broker.queue.context import Context
+from sluicemq_broker.queue.groups import Groups
+from sluicemq_broker.runtime import Batcher, Count, QueueCounters
+from sluicemq_broker.store import Expired, QueueStore
+
+#: Jobs whose time is over, in one statement.
+_AT_ONCE: Final = 1000
+
+
+class Endings:
+    """Those of one queue: each is counted, and whoever waits for it hears of it.
+
+    ``counters``: those of the queue, where :meth:`take_deaths` also sees what verdicts have ended.
+    """
+
+    def __init__(
+        self, store: QueueStore, context: Context, counters: QueueCounters, answers: Answers, groups: Groups
+    ) -> None:
+        self._store = store
+        self._clock = context.clock
+        self._retry = context.retry
+        self._tell = context.tell
+        self._counters = counters
+        self._events = context.events
+        self._answers = answers
+        self._groups = groups
+        self._over: Batcher[str] = Batcher(self._expire, size=_AT_ONCE)
+        self._died = self._deaths = 0  # at their claims; in all, when somebody asked last
+
+    @property
+    def busy(self) -> bool:
+        """Whether any is about to be ended."""
+        return self._over.busy
+
+    def died(self, ids: Iterable[str]) -> None:
+        """These became dead letters when they were claimed."""
+        dead = list(ids)
+        self._died += len(dead)
+        self._events.tell(Count.DEAD, self._clock.now(), ({"job": each} for each in dead))
+        self._answers.check(dead)
+
+    def take_deaths(self) -> bool:
+        """Whether jobs may have become dead letters here since somebody asked last."""
+        counted = self._counters.values
+        before, self._deaths = self._deaths, self._died + counted[Count.DEAD] + counted[Count.EXPIRED]
+        return self._deaths > before
+
+    def parent_done(self, job_id: str, result: bytes) -> None:
+        """The last of this job's children is done, and it with them."""
+        self._answers.committed(job_id, result)
+        self._tell(BusKind.ENDED, 0)
+
+    def parent_dead(self, job_id: str, error: SluiceError) -> None:
+        """One of this job's children is a dead letter, and it with that."""
+        self._counters.notice(Count.DEAD, f"job {job_id} is dead: {error}")
+        self._answers.failed(job_id, error)
+
+    def time_is_over(self, ids: Iterable[str]) -> None:
+        """The time to live of these is over: end those that lie ready."""
+        self._over.extend(ids)
+
+    def sweep(self, limit: int) -> int:
+        """End what was not taken in time, ``limit`` jobs at most, and tell who waits; returns how many."""
+        expired = self._store.expire(self._clock.now(), limit)
+        self._have_expired(expired)
+        return len(expired.ids)
+
+    def _expire(self, ids: list[str]) -> None:
+        """``kill -9`` before or between its statements, or no answer: the sweep ends what is left."""
+        expired = self._retry.run(lambda: self._store.expire(self._clock.now(), ids=ids))
+        self._have_expired(expired)
+        if len(expired.ids) < len(ids):  # another broker, or one without an answer, may have ended them
+            self._answers.check(set(ids).difference(expired.ids))
+
+    def _have_expired(self, expired: Expired) -> None:
+        self._counters.add(Count.EXPIRED, len(expired.ids))
+        self._events.tell(Count.EXPIRED, self._clock.now(), ({"job": each} for each in expired.ids))
+        self._answers.expired(expired.ids)
+        self._groups.freed(expired.groups)
