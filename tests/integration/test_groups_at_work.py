@@ -194,12 +194,12 @@ def test_workers_of_the_library_have_each_group_in_order_over_retries(jobs: OwnQ
     witness = Witness()
     workers = [Worker(jobs.endpoint, jobs.queue, witness, prefetch=50, concurrency=4) for _ in range(2)]
     with workers[0], workers[1], Producer(jobs.endpoint) as producer:
-        for number in range(MANY * 5):
+        for number in range(MANY):
             for group in range(GROUPS):
                 producer.push(jobs.queue, f"{group} {number}".encode(), group=str(group))
-        wait_until(lambda: witness.has_all(GROUPS, MANY * 5), SECONDS, "all jobs")
+        wait_until(lambda: witness.has_all(GROUPS, MANY), SECONDS, "all jobs")
     assert witness.beside == []
-    assert all(came == list(range(MANY * 5)) for came in witness.came.values())
+    assert all(came == list(range(MANY)) for came in witness.came.values())
 
 
 def test_jobs_are_popped_in_the_order_of_their_group(jobs: OwnQueue) -> None:

@@ -16,8 +16,8 @@ from sluicemq_broker.queue.ledger import IN_ORDER, NOTHING, Arrival, Bound, Clai
 PRIORITIES = st.integers(0, 2)
 
 
-def numbered(seq: int, priority: int = 0) -> Job:
-    job = a_job(f"job-{seq}", priority=priority)
+def numbered(seq: int, priority: int = 0, group: str | None = None) -> Job:
+    job = a_job(f"job-{seq}", priority=priority, group=group)
     job.seq = seq
     return job
 
@@ -40,7 +40,7 @@ class Claim:
         self.limit = limit
         self.taken: list[Job] | None = None
         self.more = False
-        self.released: set[str] = set()  # since it began
+        self.late: set[str] = set()  # released, or promoted, since it began
 
 
 class Order(RuleBasedStateMachine):
@@ -56,6 +56,7 @@ class Order(RuleBasedStateMachine):
         self.seq = int(NOW * 1e6)
         self.inserts: list[Insert] = []
         self.ready: list[Job] = []
+        self.in_line: list[Job] = []  # of groups; any of them may be the next of its own
         self.claim: Claim | None = None
         self.going_back: list[Job] = []
         self.out: list[Job] = []
@@ -65,12 +66,21 @@ class Order(RuleBasedStateMachine):
 
     @rule(priorities=st.lists(PRIORITIES, min_size=1, max_size=3), room=st.integers(0, 3))
     def push(self, priorities: list[int], room: int) -> None:
+        self._push([None] * len(priorities), priorities, room)
+
+    @rule(priorities=st.lists(PRIORITIES, min_size=1, max_size=3), data=st.data())
+    def push_some_of_groups(self, priorities: list[int], data: st.DataObject) -> None:
+        groups = st.sampled_from(["a group", "a group", None])
+        self._push([data.draw(groups) for _ in priorities], priorities, room=3)
+
+    def _push(self, groups: list[str | None], priorities: list[int], room: int) -> None:
         jobs = []
-        for priority in priorities:
+        for priority, group in zip(priorities, groups, strict=True):
             self.seq += 1
-            jobs.append(numbered(self.seq, priority))
+            jobs.append(numbered(self.seq, priority, group))
         first = self.ledger.first_to_come(0.0)
-        born = [] if first is None else [job for job in jobs if job.priority > first][:room]
+        free = [job for job in jobs if job.group is None]
+        born = [] if first is None else [job for job in free if job.priority > first][:room]
         for job in born:
             job.reserve(Hold("me", 1))
             self._choose(job, among=jobs)
@@ -80,21 +90,45 @@ class Order(RuleBasedStateMachine):
     @precondition(lambda self: any(not each.applied for each in self.inserts))
     @rule(data=st.data())
     def apply(self, data: st.DataObject) -> None:
-        insert = data.draw(st.sampled_from([each for each in self.inserts if not each.applied]))
-        insert.applied = True
-        self.ready += [job for job in insert.jobs if not job.owner]
+        self._apply(data.draw(st.sampled_from([each for each in self.inserts if not each.applied])))
 
     @precondition(lambda self: any(each.applied for each in self.inserts))
     @rule(data=st.data())
     def answer(self, data: st.DataObject) -> None:
-        insert = data.draw(st.sampled_from([each for each in self.inserts if each.applied]))
+        self._answer(data.draw(st.sampled_from([each for each in self.inserts if each.applied])))
+
+    @rule()
+    def apply_and_answer_all(self) -> None:
+        """So that what nobody would look for comes to light."""
+        for insert in list(self.inserts):
+            if not insert.applied:
+                self._apply(insert)
+            self._answer(insert)
+
+    def _apply(self, insert: Insert) -> None:
+        insert.applied = True
+        self.ready += [job for job in insert.jobs if not job.owner and job.group is None]
+        self.in_line += [job for job in insert.jobs if job.group is not None]
+
+    def _answer(self, insert: Insert) -> None:
         self.inserts.remove(insert)
         self.ledger.arrived(insert.arrival, insert.arrival.jobs)
         for passed in self.ledger.passed(0.0):
             self._go_out(passed.jobs)
-        waiting = [job.priority for job in insert.jobs if not job.owner]
+        waiting = [job.priority for job in insert.jobs if not job.owner and job.group is None]
         if waiting:
             self.ledger.some_ready(max(waiting), 0)
+
+    @precondition(lambda self: self.in_line)
+    @rule(data=st.data())
+    def promote(self, data: st.DataObject) -> None:
+        """The next of a group is ready, whether its own push has been answered or not."""
+        job = data.draw(st.sampled_from(self.in_line))
+        self.in_line.remove(job)
+        self.ready.append(job)
+        if self.claim:
+            self.claim.late.add(job.id)
+        self.ledger.promoted(job.priority, 1, job.seq, 0.0)
 
     # ----------------------------------------------------------------- claims
 
@@ -116,7 +150,7 @@ class Order(RuleBasedStateMachine):
         self.claim.more = len(taken) < len(free)
         for job in taken:
             self.ready.remove(job)
-            self._choose(job, among=taken, but=self.claim.released)
+            self._choose(job, among=taken, but=self.claim.late)
 
     @precondition(lambda self: self.claim is not None and self.claim.taken is not None)
     @rule()
@@ -138,7 +172,7 @@ class Order(RuleBasedStateMachine):
         self.out.remove(job)
         self.going_back.append(job)
         if self.claim:
-            self.claim.released.add(job.id)
+            self.claim.late.add(job.id)
         self.ledger.going_back(1, 0.0)
 
     @precondition(lambda self: self.going_back)
@@ -164,8 +198,12 @@ class Order(RuleBasedStateMachine):
         assert self.ledger.expected == sum(len(each.arrival.jobs) for each in self.inserts)
 
     def _choose(self, job: Job, among: list[Job], but: Collection[str] = ()) -> None:
-        """No other that comes before it may be left behind, ``but`` what nobody knew of in time."""
-        on_their_way = [each for insert in self.inserts for each in insert.jobs if not each.owner]
+        """No other that comes before it may be left behind, ``but`` what nobody knew of in time.
+
+        One of a group comes before others from when it is ready.
+        """
+        pushed = [each for insert in self.inserts for each in insert.jobs]
+        on_their_way = [each for each in pushed if not each.owner and each.group is None]
         for other in (*on_their_way, *self.ready, *self.going_back):
             before = other.priority == job.priority and other.seq < job.seq
             assert other in among or other.id in but or not before, f"{job.id} overtakes {other.id}"
@@ -225,6 +263,28 @@ def test_a_claim_takes_nothing_that_is_accepted_after_it_began() -> None:
     assert ledger.look(NOW).before == arrival.seq + 1
     bound = ledger.catch_up(NOW, 0.0)
     assert (bound.before, bound.passes_over) == (arrival.seq, True)
+
+
+def test_what_is_promoted_before_its_push_is_answered_is_claimed_once_it_is() -> None:
+    # Given an insert of jobs in a group that is applied, and has no answer
+    ledger = known_to_be_empty()
+    arrival = ledger.expect([numbered(7, group="g")], [], 7, NOW, 0.0)
+    # When the first of them is promoted, as the one before it has ended, and a claim passes it over
+    ledger.promoted(0, 1, 7, 0.0)
+    bound = ledger.catch_up(NOW, 0.0)
+    assert bound.before == 7
+    ledger.claimed(bound, [], more=False)
+    ledger.caught_up(bound)
+    assert not ledger.may_lie_ready
+    # Then the answer, and that of no other insert, lets it be looked for again
+    later = ledger.expect([numbered(8)], [], 8, NOW, 0.0)
+    ledger.claimed(ledger.catch_up(NOW, 0.0), [], more=False)
+    ledger.arrived(later, [])
+    ledger.passed(0.0)
+    assert not ledger.may_lie_ready
+    ledger.arrived(arrival, [])
+    ledger.passed(0.0)
+    assert ledger.may_lie_ready
 
 
 def known_to_be_empty() -> Ledger:

@@ -78,9 +78,10 @@ class Groups:
 
     def _tell(self, promoted: Promoted) -> None:
         now = self._clock.now()
-        due = [priority for priority, when in promoted.ready if when <= now]
+        due = [each for each in promoted.ready if each.due <= now]
         if due:
-            self._supply.some_ready(max(due), len(due))
-        self._supply.due_later(when for _, when in promoted.ready if when > now)
+            highest, last = max(each.priority for each in due), max(each.seq for each in due)
+            self._supply.promoted(highest, len(due), last)
+        self._supply.due_later(each.due for each in promoted.ready if each.due > now)
         if promoted.expired:
             self._over(promoted.expired)

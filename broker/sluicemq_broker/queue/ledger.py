@@ -62,12 +62,13 @@ class Bound(NamedTuple):
 
     ``priority``: the highest that may lie ready; ``before``: no job of this number or a later one may be
     claimed, for the insert of an earlier one may be under way; ``passes_over``: whether that leaves some
-    that may be there already.
+    that may be there already, none of a higher number than ``known``.
     """
 
     priority: int
     before: int
     passes_over: bool
+    known: int
 
 
 class Ledger:
@@ -78,6 +79,7 @@ class Ledger:
         push ─┬─ expect ─ born reserved ── arrived ──▶ passed, in the order of acceptance ──▶ staged
               └─ the others: ready from when they are durable ─┐
         rolled back, released: going back ── came back ────────┤
+        the next of its group: waiting ── promoted ────────────┤
         other brokers' jobs: nobody tells ─────────────────────┴▶ ready ── claim ──▶ staged
 
     The rule is *first accepted, first out* within a priority, and no higher priority is kept waiting by a
@@ -94,7 +96,8 @@ class Ledger:
         self.last_seq = 0
         """No job that is accepted from now on has a lower number, or the same."""
         self._ready = HIGHEST  # the highest priority that may lie ready; NOTHING: none does
-        self._withheld = NOTHING  # priority of jobs that wait for an earlier insert to be through
+        self._withheld = NOTHING  # priority of jobs that wait for earlier inserts to be through
+        self._withheld_to = 0  # the highest number of those jobs
         self._arrivals: deque[Arrival] = deque()
         self._going_back: deque[tuple[float, int]] = deque()  # since when how many are on their way back
         self._claiming: set[Claiming] = set()
@@ -144,7 +147,8 @@ class Ledger:
                 waiting.append(each)
                 awaited = awaited or each.awaited(now)
         self._arrivals = waiting
-        self._ready, self._withheld = max(self._ready, self._withheld), NOTHING
+        if self._withheld > NOTHING and not self._held_up(self._withheld_to, now):
+            self._ready, self._withheld = max(self._ready, self._withheld), NOTHING
         return passed
 
     # ------------------------------------------------------ what lies ready
@@ -153,6 +157,16 @@ class Ledger:
         """So many jobs (by default nobody knows how many) of this priority or below may lie ready."""
         self._ready = max(self._ready, priority)
         self.backlog += count
+
+    def promoted(self, priority: int, count: int, seq: int, now: float) -> None:
+        """So many jobs of groups, none of a higher number, are ``ready`` now.
+
+        One may be so before the insert that brought it is answered, here or at another broker: no claim takes
+        it until then.
+        """
+        self.some_ready(priority, count)
+        if self._held_up(seq, now):
+            self._withhold(priority, seq)
 
     @property
     def may_lie_ready(self) -> bool:
@@ -218,11 +232,12 @@ class Ledger:
         under_way = [each.seq for each in self._arrivals if each.awaited(now)]
         # Whatever lies ready behind such an insert came with one that is in here still.
         passes_over = bool(under_way) and any(each.ready > NOTHING for each in self._arrivals)
-        return Bound(priority, min([*under_way, self._next_seq(due)]), passes_over)
+        before = min([*under_way, self._next_seq(due)])
+        return Bound(priority, before, passes_over, self.last_seq)
 
     def look(self, due: float) -> Bound:
         """One claim begins that only looks for what others have left."""
-        return Bound(HIGHEST, self._next_seq(due), passes_over=False)
+        return Bound(HIGHEST, self._next_seq(due), passes_over=False, known=self.last_seq)
 
     def claimed(self, bound: Bound, jobs: Sequence[Job], *, more: bool) -> None:
         """A claim has brought these; ``more``: it may have left some."""
@@ -236,10 +251,18 @@ class Ledger:
         """It was answered: what it had to pass over may lie ready once the inserts before are through."""
         if not bound.passes_over:
             return
-        if any(not each.finished for each in self._arrivals):
-            self._withheld = max(self._withheld, bound.priority)
+        if any(not each.finished and each.seq <= bound.known for each in self._arrivals):
+            self._withhold(bound.priority, bound.known)
         else:  # they were through before this claim was
             self._ready = max(self._ready, bound.priority)
+
+    def _withhold(self, priority: int, seq: int) -> None:
+        self._withheld = max(self._withheld, priority)
+        self._withheld_to = max(self._withheld_to, seq)
+
+    def _held_up(self, seq: int, now: float) -> bool:
+        """Whether an insert is awaited before which no job of this number is claimed."""
+        return any(each.seq <= seq and each.awaited(now) for each in self._arrivals)
 
     def _next_seq(self, due: float) -> int:
         """No job that is accepted here from now on has a lower number.

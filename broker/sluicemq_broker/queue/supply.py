@@ -163,20 +163,17 @@ class Supply:
     def some_ready(self, priority: int = HIGHEST, count: float = math.inf) -> None:
         """So many jobs (by default nobody knows how many) of this priority or below may lie ready."""
         self._ledger.some_ready(priority, count)
-        self._tell(BusKind.READY, max(self._ledger.last_seq, int(self._clock.now() * 1e6)))
-        self.refill()
+        self._tell_others()
+
+    def promoted(self, priority: int, count: int, seq: int) -> None:
+        """So many jobs of groups, none of a higher number, are ``ready`` now, of whichever broker."""
+        self._has_number(seq)
+        self._ledger.promoted(priority, count, seq, self._timer.now())
+        self._tell_others()
 
     def told_ready(self, seq: int) -> None:
-        """Another broker has jobs ready, none of a higher number than this (0: nobody knows).
-
-        Its clock may be ahead of ours, as far as each knows the server's: what is accepted here from now on
-        has higher numbers, and so none of those it tells of is taken for one that is yet to come.
-        """
-        now = self._clock.now()
-        if seq <= (now + _AHEAD) * 1e6:
-            self._ledger.last_seq = max(self._ledger.last_seq, seq)
-            now = max(now, seq / 1e6)
-        self._told = max(self._told, now)
+        """Another broker has jobs ready, none of a higher number than this (0: nobody knows)."""
+        self._told = max(self._told, self._clock.now(), self._has_number(seq))
         self.refill()
 
     @property
@@ -230,6 +227,21 @@ class Supply:
         return bool(self._unclaimed.wait(timeout))
 
     # --------------------------------------------------------------- helpers
+
+    def _tell_others(self) -> None:
+        self._tell(BusKind.READY, max(self._ledger.last_seq, int(self._clock.now() * 1e6)))
+        self.refill()
+
+    def _has_number(self, seq: int) -> float:
+        """A job of this number is there; returns the server's time when it was accepted, at the latest.
+
+        Another broker's clock may be ahead of ours, as far as each knows the server's: what is accepted here
+        from now on has higher numbers, and so none of its jobs is taken for one that is yet to come.
+        """
+        if seq > (self._clock.now() + _AHEAD) * 1e6:
+            return 0.0
+        self._ledger.last_seq = max(self._ledger.last_seq, seq)
+        return seq / 1e6
 
     def _pass_on(self) -> None:
         """Stage what is durable, but for what comes after an insert that is awaited."""

@@ -50,14 +50,22 @@ _HEAD: Final[list[Document]] = [
 ]
 
 
+class NewHead(NamedTuple):
+    """A job that is ``ready`` now: its number, and when it is due, as the server's time."""
+
+    priority: int
+    due: float
+    seq: int
+
+
 class Promoted(NamedTuple):
-    """Jobs that are ``ready`` now: priority and when each is due.
+    """Jobs that are ``ready`` now.
 
     ``expired``: ids of those that were first, and whose time to live is over: they are to be ended, and keep
     their groups waiting until then.
     """
 
-    ready: list[tuple[int, float]]
+    ready: list[NewHead]
     expired: list[str]
 
 
@@ -150,8 +158,8 @@ class GroupStore:
         return {each["head"] for each in self._jobs.find(wanted, {"head": 1, "_id": 0})}
 
     def _first(self, groups: Collection[str]) -> list[Document]:
-        """The first of each line: id, place, priority, when it is due and when it expires."""
-        wanted = ("wait", "priority", "eligible_at")
+        """The first of each line: id, number, place, priority, when it is due and when it expires."""
+        wanted = ("wait", "priority", "eligible_at", "seq")
         lines: list[Document] = [
             {"$match": {"wait.group": {"$in": list(groups)}}},
             {"$sort": _IN_LINE},
@@ -210,12 +218,13 @@ def _is_over(waiting: Document, now: float) -> bool:
     return isinstance(expires_at, datetime) and expires_at <= date(now)
 
 
-def _hint(promoted: Document) -> tuple[int, float]:
-    """Its priority, and when it is due; what is no job is claimed as well, and set aside."""
-    priority, due = promoted["priority"], promoted["eligible_at"]
-    return (
+def _hint(promoted: Document) -> NewHead:
+    """What is known of it; what is no job is claimed as well, and set aside."""
+    priority, due, seq = promoted["priority"], promoted["eligible_at"], promoted.get("seq")
+    return NewHead(
         priority if isinstance(priority, int) else _HIGHEST,
         seconds(due) if isinstance(due, datetime) else 0.0,
+        seq if isinstance(seq, int) else 0,
     )
 
 
