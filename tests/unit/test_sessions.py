@@ -13,7 +13,8 @@ from fakes import Clock
 from sluicemq import wire
 from sluicemq_broker.config import BrokerSettings, QueueSettings
 from sluicemq_broker.doors.frames import JobMaker
-from sluicemq_broker.doors.smq.sessions import MOST_AT_ONCE, Session, SessionDoor
+from sluicemq_broker.doors.smq.sessions import Session, SessionDoor
+from sluicemq_broker.doors.smq.verdicts import MOST_AT_ONCE
 from sluicemq_broker.doors.smq.workers import MOST_BYTES, PoppingWorker, SessionWorker
 from sluicemq_broker.job.job import Job
 from sluicemq_broker.queue.capacity import Capacity, Flow

@@ -16,7 +16,7 @@ import gevent
 from gevent.lock import BoundedSemaphore
 
 from sluicemq import wire
-from sluicemq.errors import BadFrames, BadVerb, BadVersion, LeaseLost, SluiceError, Unavailable
+from sluicemq.errors import BadFrames, BadVerb, BadVersion, SluiceError, Unavailable
 from sluicemq_broker import __version__
 from sluicemq_broker.config import BrokerSettings
 from sluicemq_broker.doors.frames import JobMaker
@@ -30,25 +30,21 @@ from sluicemq_broker.doors.smq.fields import (
     Fields,
     check_id,
     error_fields,
-    listed,
     patience,
-    progress_entry,
     ready_options,
     take,
-    verdict_entry,
 )
 from sluicemq_broker.doors.smq.pushes import Pushes
 from sluicemq_broker.doors.smq.results import Results
 from sluicemq_broker.doors.smq.stream_side import STREAM_LOOKS, STREAM_QUESTIONS, StreamSide
 from sluicemq_broker.doors.smq.subscriptions import HELD_BY_ONE, HOLDING
-from sluicemq_broker.queue import Queue, Queues, Settlement, Task, Verdict, check_name
+from sluicemq_broker.doors.smq.verdicts import Verdicts
+from sluicemq_broker.queue import Queue, Queues, Task, check_name
 from sluicemq_broker.runtime import Batcher, Count, Counters, Pulse
 from sluicemq_broker.streams import Stream
 from sluicemq_devices.doors import Lane, LaneDoor, Switchboard
 from sluicemq_devices.hub import Watermark, nothing
 
-#: Receipts in one SETTLE or EXTEND, at most.
-MOST_AT_ONCE: Final = 1000
 #: Bytes that many small jobs or results in a message may come to, however small ``max_job_bytes`` is.
 _BATCH_BYTES: Final = 2 << 20
 _MOST_CREDIT: Final = 100_000
@@ -136,6 +132,7 @@ class Session:
         self._holds = door.streams.holds(lambda: self.name)
         self._results = Results(door.queues, self._questions, self._resulted)
         self._assignments = Assignments(self, door.queues, self._questions, self._answer)
+        self._verdicts = Verdicts(self, self._assignments, partial(self.send, wire.OK))
         self._reads = door.streams.reads(self._resulted)
         lane.receive = self._receive
         lane.closed = self._closed
@@ -263,72 +260,13 @@ class Session:
         self._assignments.ready(number, Ready(check_name(name), credit, *ready_options(fields[2:])))
 
     def _settle(self, number: int, fields: Fields) -> None:
-        (entries,) = take(fields, list)
-        if len(entries) > MOST_AT_ONCE:
-            raise BadFrames(f"a SETTLE has at most {MOST_AT_ONCE} verdicts, this one has {len(entries)}")
-        whole = Settlement(partial(self._settled, number))
-        for queue, verdicts in self._by_queue(entries, whole.problems).items():
-            whole.pending += 1
-            part = Settlement(partial(_join, whole, list(verdicts)))
-            queue.settle(list(verdicts.values()), part)
-        whole.close()
-
-    def _by_queue(
-        self, entries: list[Any], problems: dict[int, SluiceError]
-    ) -> dict[Queue, dict[int, Verdict]]:
-        """The verdicts on each queue's deliveries by their positions; ``problems`` gets those refused."""
-        verdicts: dict[int, Verdict] = {}
-        for at, entry in enumerate(entries):
-            try:
-                verdicts[at] = verdict_entry(entry)
-            except BadFrames as error:
-                self.counters.notice(Count.BAD_VERDICTS, f"from {self.name}: {error}")
-                problems[at] = error.with_traceback(None)
-        workers = self._assignments.with_receipts(verdict.receipt for verdict in verdicts.values())
-        queues = {each.queue for each in set(workers.values())}
-        if len(queues) == 1 and len(workers) == len(verdicts):  # as nearly always
-            return {queues.pop(): verdicts}
-        groups: dict[Queue, dict[int, Verdict]] = {}
-        for at, verdict in verdicts.items():
-            worker = workers.get(verdict.receipt)
-            if worker:
-                groups.setdefault(worker.queue, {})[at] = verdict
-            else:
-                self.counters.add(Count.LATE_VERDICTS)
-                problems[at] = _void()
-        return groups
-
-    def _settled(self, number: int, problems: dict[int, SluiceError]) -> None:
-        self.send(wire.OK, number, listed(problems))
+        self._verdicts.settle(number, fields)
 
     def _extend(self, number: int, fields: Fields) -> None:
-        receipts, seconds = take(fields, list, int | float)
-        if not 0 < seconds <= LONGEST_DELAY:
-            raise BadFrames(f"{seconds} is no number of seconds above 0")
-        if len(receipts) > MOST_AT_ONCE:
-            raise BadFrames(f"an EXTEND has at most {MOST_AT_ONCE} receipts, this one has {len(receipts)}")
-        if not all(isinstance(receipt, bytes) for receipt in receipts):
-            raise BadFrames("a receipt is bin, as DELIVER gave it")
-        workers = self._assignments.with_receipts(receipts)
-        problems: dict[int, SluiceError] = {}
-        for at, receipt in enumerate(receipts):
-            worker = workers.get(receipt)
-            if not (worker and worker.queue.extend(receipt, worker, seconds)):
-                problems[at] = _void()
-        self.send(wire.OK, number, listed(problems))
+        self._verdicts.extend(number, fields)
 
     def _progress(self, number: int, fields: Fields) -> None:
-        (entries,) = take(fields, list)
-        if len(entries) > MOST_AT_ONCE:
-            raise BadFrames(f"a PROGRESS has at most {MOST_AT_ONCE} jobs, this one has {len(entries)}")
-        told = [progress_entry(entry) for entry in entries]
-        workers = self._assignments.with_receipts(receipt for receipt, *_ in told)
-        problems: dict[int, SluiceError] = {}
-        for at, (receipt, done, total, note) in enumerate(told):
-            worker = workers.get(receipt)
-            if not (worker and worker.queue.tell_progress(receipt, worker, done, total, note)):
-                problems[at] = _void()
-        self.send(wire.OK, number, listed(problems))
+        self._verdicts.progress(number, fields)
 
     def _result(self, number: int, fields: Fields) -> None:
         name, job_id, wait = take(fields, str, str, int | float)
@@ -453,12 +391,3 @@ def _ask_of(
     fields: Fields,
 ) -> None:
     session._ask(number, fields, whom(session), *question)  # noqa: SLF001
-
-
-def _void() -> LeaseLost:
-    return LeaseLost("this receipt is void: the delivery has ended")
-
-
-def _join(whole: Settlement, positions: list[int], problems: dict[int, SluiceError]) -> None:
-    whole.problems.update({positions[at]: error for at, error in problems.items()})
-    whole.close()

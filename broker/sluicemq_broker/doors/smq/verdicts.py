@@ -1,0 +1,123 @@
+"""The verbs SETTLE, EXTEND and PROGRESS: what a session says of the jobs that its workers have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, Protocol
+
+from sluicemq.errors import BadFrames, LeaseLost, SluiceError
+from sluicemq_broker.doors.smq.assignments import Assignments
+from sluicemq_broker.doors.smq.fields import (
+    LONGEST_DELAY,
+    Fields,
+    listed,
+    progress_entry,
+    take,
+    verdict_entry,
+)
+from sluicemq_broker.queue import Queue, Settlement, Verdict
+from sluicemq_broker.runtime import Count, Counters
+
+#: Receipts in one SETTLE, EXTEND or PROGRESS, at most.
+MOST_AT_ONCE: Final = 1000
+
+#: Refusals, by the positions of what is refused.
+Problems = dict[int, SluiceError]
+
+
+class Speaker(Protocol):
+    """Whose verdicts these are."""
+
+    name: str
+    counters: Counters
+
+
+class Verdicts:
+    """Those of one session. ``reply`` gets a request's number and what is refused, all else being durable."""
+
+    def __init__(
+        self, session: Speaker, assignments: Assignments, reply: Callable[[int, list[list[Any]]], None]
+    ) -> None:
+        self._session = session
+        self._assignments = assignments
+        self._reply = reply
+
+    def settle(self, number: int, fields: Fields) -> None:
+        """End deliveries."""
+        (entries,) = take(fields, list)
+        if len(entries) > MOST_AT_ONCE:
+            raise BadFrames(f"a SETTLE has at most {MOST_AT_ONCE} verdicts, this one has {len(entries)}")
+        whole = Settlement(partial(self._answer, number))
+        for queue, verdicts in self._by_queue(entries, whole.problems).items():
+            whole.pending += 1
+            part = Settlement(partial(_join, whole, list(verdicts)))
+            queue.settle(list(verdicts.values()), part)
+        whole.close()
+
+    def extend(self, number: int, fields: Fields) -> None:
+        """Give deliveries more time."""
+        receipts, seconds = take(fields, list, int | float)
+        if not 0 < seconds <= LONGEST_DELAY:
+            raise BadFrames(f"{seconds} is no number of seconds above 0")
+        if len(receipts) > MOST_AT_ONCE:
+            raise BadFrames(f"an EXTEND has at most {MOST_AT_ONCE} receipts, this one has {len(receipts)}")
+        if not all(isinstance(receipt, bytes) for receipt in receipts):
+            raise BadFrames("a receipt is bin, as DELIVER gave it")
+        workers = self._assignments.with_receipts(receipts)
+        problems: Problems = {}
+        for at, receipt in enumerate(receipts):
+            worker = workers.get(receipt)
+            if not (worker and worker.queue.extend(receipt, worker, seconds)):
+                problems[at] = _void()
+        self._answer(number, problems)
+
+    def progress(self, number: int, fields: Fields) -> None:
+        """Note how far jobs are."""
+        (entries,) = take(fields, list)
+        if len(entries) > MOST_AT_ONCE:
+            raise BadFrames(f"a PROGRESS has at most {MOST_AT_ONCE} jobs, this one has {len(entries)}")
+        told = [progress_entry(entry) for entry in entries]
+        workers = self._assignments.with_receipts(receipt for receipt, *_ in told)
+        problems: Problems = {}
+        for at, (receipt, done, total, note) in enumerate(told):
+            worker = workers.get(receipt)
+            if not (worker and worker.queue.tell_progress(receipt, worker, done, total, note)):
+                problems[at] = _void()
+        self._answer(number, problems)
+
+    def _answer(self, number: int, problems: Problems) -> None:
+        self._reply(number, listed(problems))
+
+    def _by_queue(self, entries: list[Any], problems: Problems) -> dict[Queue, dict[int, Verdict]]:
+        """The verdicts on each queue's deliveries by their positions; ``problems`` gets those refused."""
+        verdicts: dict[int, Verdict] = {}
+        counters = self._session.counters
+        for at, entry in enumerate(entries):
+            try:
+                verdicts[at] = verdict_entry(entry)
+            except BadFrames as error:
+                counters.notice(Count.BAD_VERDICTS, f"from {self._session.name}: {error}")
+                problems[at] = error.with_traceback(None)
+        workers = self._assignments.with_receipts(verdict.receipt for verdict in verdicts.values())
+        queues = {each.queue for each in set(workers.values())}
+        if len(queues) == 1 and len(workers) == len(verdicts):  # as nearly always
+            return {queues.pop(): verdicts}
+        groups: dict[Queue, dict[int, Verdict]] = {}
+        for at, verdict in verdicts.items():
+            worker = workers.get(verdict.receipt)
+            if worker:
+                groups.setdefault(worker.queue, {})[at] = verdict
+            else:
+                counters.add(Count.LATE_VERDICTS)
+                problems[at] = _void()
+        return groups
+
+
+def _void() -> LeaseLost:
+    return LeaseLost("this receipt is void: the delivery has ended")
+
+
+def _join(whole: Settlement, positions: list[int], problems: Problems) -> None:
+    whole.problems.update({positions[at]: error for at, error in problems.items()})
+    whole.close()
