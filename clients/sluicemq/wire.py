@@ -130,8 +130,8 @@ gone; a side with nothing to say sends PING every ``heartbeat`` seconds, the bro
 client answers nothing to the broker's PING, whatever it sends next shows that it lives.
 
 What the broker reads is bounded before it is decoded (:func:`decode_request`): of a message 1,000
-jobs, verdicts or receipts, :data:`MOST_VALUES` values in all and, beside payloads and results,
-:data:`MOST_OTHER_BYTES`; of a job :data:`MOST_HEADER_BYTES` of headers with :data:`MOST_HEADER_VALUES`
+jobs, verdicts or receipts, 20,000 values in all and, beside payloads and results, 4 MiB
+(``msgpack_values.py``); of a job :data:`MOST_HEADER_BYTES` of headers with :data:`MOST_HEADER_VALUES`
 values. A message beyond its bounds gets ``ERROR`` with ``BAD_FRAMES``, a job its refusal by position.
 Extension types of msgpack stand for nothing here.
 
@@ -147,10 +147,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-import msgpack
-
 from sluicemq.errors import BadFrames, BadHeaders, BadVersion, TooLarge
-from sluicemq.msgpack_count import within
+from sluicemq.msgpack_values import first_of_array, pack, unpack, unpack_bounded
 
 VERSION: Final = b"SMQ1"
 
@@ -226,9 +224,6 @@ STORE_OK: Final = "ok"
 MOST_REDRIVEN: Final = 2**31 - 1
 MOST_IDS: Final = 1_000
 
-#: Values that one message to the broker may have, keys of maps included; and bytes that are not ``bin``.
-MOST_VALUES: Final = 20_000
-MOST_OTHER_BYTES: Final = 4 << 20
 #: Of one job: bytes of its headers, as JSON or msgpack, and values in a map of the user's own.
 MOST_HEADER_BYTES: Final = 64 * 1024
 MOST_HEADER_VALUES: Final = 1000
@@ -254,13 +249,6 @@ LONGEST_NAME: Final = 64
 #: Largest number in a message; the library starts again at 1 after it.
 MAX_NUMBER: Final = 2**63 - 1
 
-
-# Of so few bytes nothing can be made that takes long. Of a few more, not if they hold what they announce
-# (a thousand lists in each other that announce 64 Ki values each take 50 ms, for room is made for them)
-# and their values are counted as they are made, where there can be too many: 10 ms at most. Of still more
-# they are counted before.
-_FEW_BYTES: Final = 1024
-_SOME_BYTES: Final = 320 * 1024
 
 # Bytes of a message of a verb without payloads and results.
 _MOST_BYTES: Final = 64 * 1024
@@ -291,7 +279,7 @@ def is_queue_name(value: object) -> bool:
 
 def encode(verb: bytes, number: int, *fields: Any) -> list[bytes]:
     """The three frames of one message; ``fields`` follow the number in the array."""
-    return [VERSION, verb, _pack([number, *fields])]
+    return [VERSION, verb, pack([number, *fields])]
 
 
 def decode(frames: list[bytes]) -> Message:
@@ -300,7 +288,7 @@ def decode(frames: list[bytes]) -> Message:
     Raises :class:`BadVersion` if the first frame is not ours and :class:`BadFrames` if the rest
     is not a verb and a msgpack array that starts with a number.
     """
-    return _message(frames, _unpack(_body(frames), BadFrames, "the third frame"))
+    return _message(frames, unpack(_body(frames), BadFrames, "the third frame"))
 
 
 def decode_request(frames: list[bytes]) -> Message:
@@ -312,20 +300,14 @@ def decode_request(frames: list[bytes]) -> Message:
     most = _MOST_BYTES_OF.get(frames[1], _MOST_BYTES)
     if len(body) > most:
         raise BadFrames(f"a {frames[1][:32]!r} has at most {most} bytes, this one has {len(body)}")
-    return _message(frames, _unpack_bounded(body, BadFrames, "the third frame"))
+    return _message(frames, unpack_bounded(body, BadFrames, "the third frame"))
 
 
 def number_of(frames: list[bytes]) -> int:
     """The number of a message whose body can't be read, for the answer; 0 if that can't be read either."""
     if len(frames) != 3 or frames[0] != VERSION:
         return 0
-    start = msgpack.Unpacker(read_size=1, max_buffer_size=32)
-    start.feed(frames[2][:32])
-    try:
-        start.read_array_header()
-        number = start.unpack()
-    except (ValueError, msgpack.UnpackException):
-        return 0
+    number = first_of_array(frames[2])
     return number if _is_number(number) else 0
 
 
@@ -343,7 +325,7 @@ def verdict_row(
 
 def encode_headers(headers: Mapping[str, Any]) -> bytes:
     """A headers frame, msgpack, as :func:`decode_headers` reads it."""
-    return _pack(headers)
+    return pack(headers)
 
 
 def decode_headers(frame: bytes) -> dict[str, Any]:
@@ -355,7 +337,7 @@ def decode_headers(frame: bytes) -> dict[str, Any]:
     if not frame:
         return {}
     check_header_bytes(len(frame))
-    headers = _json(frame) if frame.startswith(b"{") else _unpack_bounded(frame, BadHeaders, "headers")
+    headers = _json(frame) if frame.startswith(b"{") else unpack_bounded(frame, BadHeaders, "headers")
     if not isinstance(headers, dict):
         raise BadHeaders(f"headers are a {type(headers).__name__}, expected a map")
     return headers
@@ -393,64 +375,3 @@ def _json(frame: bytes) -> Any:
         return json.loads(frame)
     except (ValueError, RecursionError) as error:
         raise BadHeaders(f"headers start with '{{' but are not JSON: {error}") from error
-
-
-def _pack(value: Any) -> bytes:
-    packed: bytes = msgpack.packb(value)
-    return packed
-
-
-def _unpack(packed: bytes, error: type[BadFrames | BadHeaders], what: str, **options: Any) -> Any:
-    try:
-        return msgpack.unpackb(packed, **options)
-    except (ValueError, msgpack.UnpackException, RecursionError) as cause:
-        raise error(f"{what} can't be read as msgpack: {cause or type(cause).__name__}") from cause
-
-
-def _unpack_bounded(packed: bytes, error: type[BadFrames | BadHeaders], what: str) -> Any:
-    if len(packed) <= _FEW_BYTES:
-        return _unpack(packed, error, what, ext_hook=_extension)
-    if len(packed) > _SOME_BYTES:
-        if not within(packed, MOST_VALUES, MOST_OTHER_BYTES):
-            raise error(
-                f"{what} has {len(packed)} bytes, but is not whole, or has more than {MOST_VALUES} values "
-                f"or {MOST_OTHER_BYTES} bytes beside payloads and results: send less at once"
-            )
-    elif not _is_whole(packed):
-        raise error(f"{what} can't be read as msgpack: it is broken, or ends too early")
-    if len(packed) <= MOST_VALUES:  # a value has a byte at least
-        return _unpack(packed, error, what, ext_hook=_extension)
-    count = _Count().add
-    return _unpack(packed, error, what, ext_hook=_extension, list_hook=count, object_hook=count)
-
-
-class _Count:
-    """Ends the reading of a text with too many values."""
-
-    __slots__ = ("_left",)
-
-    def __init__(self) -> None:
-        self._left = MOST_VALUES
-
-    def add(self, values: Any) -> Any:
-        """A list or a map is complete."""
-        self._left -= len(values) or 1
-        if self._left < 0:
-            raise ValueError(f"it has more than {MOST_VALUES} values: send less at once")
-        return values
-
-
-def _is_whole(packed: bytes) -> bool:
-    """Whether it holds all that it announces; 1 ns a value, for none is made."""
-    text = msgpack.Unpacker(read_size=1, max_buffer_size=len(packed))
-    text.feed(packed)
-    try:
-        text.skip()
-    except (ValueError, msgpack.UnpackException):
-        return False
-    return True
-
-
-def _extension(_code: int, _data: bytes) -> Any:
-    """What stands for an extension type, and is refused wherever it stands: msgpack's own takes 0.4 us."""
-    return NotImplemented
