@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from time import monotonic
-from types import FrameType, TracebackType
+from collections.abc import Callable
+from types import TracebackType
 from typing import Any, Final, Self
 
 from sluicemq import forks, handlers, tracing, wire
@@ -16,6 +13,7 @@ from sluicemq.errors import Reject, Release, Rollback, SluiceError
 from sluicemq.forward import FanOut, Forward
 from sluicemq.handlers import Handler
 from sluicemq.job import Job
+from sluicemq.stop_signals import StopSignals
 from sluicemq.transport import exits, native
 from sluicemq.transport.assignment import Assignment, Verdict
 from sluicemq.transport.connection import Connection
@@ -104,9 +102,7 @@ class Worker:
         self._change = threading.Condition()
         self._threads: list[threading.Thread] = []
         self._stop_asked = threading.Event()
-        self._signals = 0
-        self._first_signal = 0.0
-        self._handlers_before: list[tuple[int, Any]] = []
+        self._signals = StopSignals(self._signalled)
         self._ending = False
         self._stopped = False
         self._stopping = threading.Lock()
@@ -122,9 +118,7 @@ class Worker:
 
     def _forked(self) -> None:
         """In the child it has no jobs, and catches no signals; once started it is of no use there."""
-        for number, handler in self._handlers_before:
-            signal.signal(number, handler)
-            signal.set_wakeup_fd(-1)
+        self._signals.forked()
         self._connection.abandon()
         self._begin()
         if self._started_in is not None:
@@ -153,7 +147,7 @@ class Worker:
         The signals are caught only if this is the main thread; a second one stops at once. Raises
         what made it impossible to go on, as :class:`~sluicemq.BadQueue`.
         """
-        with self._signals_caught():
+        with self._signals.caught(self._connection):
             self.start()
             self._stop_asked.wait()
             self.stop()
@@ -331,7 +325,7 @@ class Worker:
         self._call(self._assignment.ask_for_no_more)
         self._wait_for_verdicts()
         with self._change:
-            self._change.wait_for(lambda: not (self._inbox or self._busy) or self._signals > 1, timeout)
+            self._change.wait_for(lambda: not (self._inbox or self._busy) or self._signals.count > 1, timeout)
 
     def _give_back_the_rest(self) -> None:
         self._begin_no_more()
@@ -349,7 +343,7 @@ class Worker:
 
     def _wait_for_handlers(self, timeout: float) -> None:
         with self._change:
-            self._change.wait_for(lambda: not self._busy or self._signals > 1, timeout)
+            self._change.wait_for(lambda: not self._busy or self._signals.count > 1, timeout)
             busy = self._busy
         if busy == 1:
             native.log.warning("1 handler still runs; its job is given back")
@@ -368,31 +362,7 @@ class Worker:
             for tell in args:
                 tell()
 
-    # ------------------------------------------------------------------ signals
-
-    @contextmanager
-    def _signals_caught(self) -> Iterator[None]:
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        # Not a handler's own code, which waits until the main thread runs again: a signal that comes
-        # just before that begins to wait, or to another thread, would not end its waiting.
-        self._connection.signalled = self._signalled
-        fd_before = signal.set_wakeup_fd(self._connection.signal_fd, warn_on_full_buffer=False)
-        self._handlers_before = [(each, signal.signal(each, _leave_it_to_the_fd)) for each in _SIGNALS]
-        try:
-            yield
-        finally:
-            for number, handler in self._handlers_before:
-                signal.signal(number, handler)
-            self._handlers_before = []
-            signal.set_wakeup_fd(fd_before)
-
-    def _signalled(self, number: int) -> None:
-        if number not in _SIGNALS or monotonic() < self._first_signal + _SAME_SIGNAL:
-            return
-        self._first_signal = self._first_signal or monotonic()
-        self._signals += 1
+    def _signalled(self) -> None:
         self._stop_asked.set()
         with self._change:
             self._change.notify_all()
@@ -404,11 +374,3 @@ class _OnlyBegun(Exception):
     def __init__(self, result: Any) -> None:
         super().__init__(f"the handler returned a {type(result).__name__}")
         self.result = result
-
-
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-_SAME_SIGNAL = 1.0  # seconds: who ends a process and its group, as timeout(1) does, means one end
-
-
-def _leave_it_to_the_fd(_number: int, _frame: FrameType | None) -> None:
-    """Only keep Python from ending the process."""

@@ -242,7 +242,7 @@ def handler(job):
             time.sleep(60)
     print(os.read(reading, 100).decode())
     os.kill(pid, signal.SIGTERM)
-    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), worker._signals)
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), worker._signals.count)
     worker.stop()
     return b"done"
 worker = Worker(endpoint, "q", handler)

@@ -1,0 +1,63 @@
+"""SIGTERM and SIGINT, by which a worker that runs in the main thread stops."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import monotonic
+from types import FrameType
+from typing import Any
+
+from sluicemq.transport.connection import Connection
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_SAME_SIGNAL = 1.0  # seconds: who ends a process and its group, as timeout(1) does, means one end
+
+
+class StopSignals:
+    """Those that have come, by their number in ``count``; ``heard`` is called for each, in any thread."""
+
+    def __init__(self, heard: Callable[[], None]) -> None:
+        self.count = 0
+        self._heard = heard
+        self._first = 0.0
+        self._handlers_before: list[tuple[int, Any]] = []
+
+    @contextmanager
+    def caught(self, connection: Connection) -> Iterator[None]:
+        """Hear them in the connection's thread meanwhile, if this is the main thread."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        # Not a handler's own code, which waits until the main thread runs again: a signal that comes
+        # just before that begins to wait, or to another thread, would not end its waiting.
+        connection.signalled = self._signalled
+        fd_before = signal.set_wakeup_fd(connection.signal_fd, warn_on_full_buffer=False)
+        self._handlers_before = [(each, signal.signal(each, _leave_it_to_the_fd)) for each in _SIGNALS]
+        try:
+            yield
+        finally:
+            for number, handler in self._handlers_before:
+                signal.signal(number, handler)
+            self._handlers_before = []
+            signal.set_wakeup_fd(fd_before)
+
+    def forked(self) -> None:
+        """In the child they are caught no more."""
+        for number, handler in self._handlers_before:
+            signal.signal(number, handler)
+            signal.set_wakeup_fd(-1)
+        self._handlers_before = []
+
+    def _signalled(self, number: int) -> None:
+        if number not in _SIGNALS or monotonic() < self._first + _SAME_SIGNAL:
+            return
+        self._first = self._first or monotonic()
+        self.count += 1
+        self._heard()
+
+
+def _leave_it_to_the_fd(_number: int, _frame: FrameType | None) -> None:
+    """Only keep Python from ending the process."""
