@@ -115,9 +115,7 @@ class Subscription:
         timeout: float = 10.0,
     ) -> None:
         check(cast("Any", handler))
-        for value in (stream, name):
-            if not wire.is_queue_name(value):
-                raise BadStream(f"{value!r} is no name of a stream or a subscription: {wire.QUEUE_NAME_RULE}")
+        _check_names(stream, name)
         if not 1 <= batch <= wire.MOST_READ:
             raise ValueError(f"batch is 1 to {wire.MOST_READ} messages, not {batch}")
         self.endpoint = endpoint
@@ -298,3 +296,9 @@ class Subscription:
 
     def _ask(self, verb: bytes, *fields: Any) -> Any:
         return self._questions.ask(verb, *fields, timeout=self._timeout)
+
+
+def _check_names(*names: str) -> None:
+    for each in names:
+        if not wire.is_queue_name(each):
+            raise BadStream(f"{each!r} is no name of a stream or a subscription: {wire.QUEUE_NAME_RULE}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable
+from functools import partial
 from importlib import resources
 from typing import Any, Final
 
@@ -31,10 +32,7 @@ _ASKED_AT_ONCE: Final = 4
 def routes(reader: Reader, snapshots: Snapshots, feed: Feed) -> dict[str, object]:
     """The resources by their paths."""
     turn = BoundedSemaphore(_ASKED_AT_ONCE)
-    queue, job = f"{BASE}/queues/{{queue}}", f"{BASE}/queues/{{queue}}/jobs/{{job_id}}"
-
-    def asking(answer: Callable[..., Any]) -> _Answer:
-        return _Answer(answer, turn)
+    asking = partial(_Answer, turn=turn)
 
     return {
         f"{BASE}/openapi.json": _Document(),
@@ -43,19 +41,7 @@ def routes(reader: Reader, snapshots: Snapshots, feed: Feed) -> dict[str, object
         f"{BASE}/overview": _Answer(lambda request: snapshots.latest().whole(view(request))),
         f"{BASE}/live": _Live(feed),
         f"{BASE}/queues": _Answer(lambda request: _queues(reader, snapshots, request)),
-        queue: asking(lambda _request, queue: reader.queue(queue)),
-        f"{queue}/jobs": asking(lambda request, queue: _jobs(reader, request, queue)),
-        job: asking(lambda request, queue, job_id: _job(reader, request, queue, job_id)),
-        f"{job}/payload": _Payload(reader, turn),
-        f"{queue}/dead": asking(
-            lambda request, queue: reader.jobs.dead(queue, letters(request.get_param), *_page(request))
-        ),
-        f"{queue}/dead/count": asking(
-            lambda request, queue: reader.jobs.count_dead(queue, letters(request.get_param))
-        ),
-        f"{queue}/dead/reasons": asking(
-            lambda request, queue: {"reasons": reader.jobs.reasons(queue, letters(request.get_param))}
-        ),
+        **_of_a_queue(reader, turn),
         f"{BASE}/workers": _Answer(lambda request: {"workers": reader.workers(request.get_param("queue"))}),
         f"{BASE}/devices": _Answer(lambda _request: {"devices": reader.devices()}),
         f"{BASE}/schedules": asking(lambda _request: {"schedules": reader.schedules()}),
@@ -74,6 +60,27 @@ def routes(reader: Reader, snapshots: Snapshots, feed: Feed) -> dict[str, object
             lambda request: reader.incidents(request.get_param("span") or "day", request.get_param("queue"))
         ),
         f"{BASE}/recent": asking(lambda request: reader.recent(names(request.get_param("queue")))),
+    }
+
+
+def _of_a_queue(reader: Reader, turn: BoundedSemaphore) -> dict[str, object]:
+    """The same of one queue and its jobs."""
+    asking = partial(_Answer, turn=turn)
+    queue, job = f"{BASE}/queues/{{queue}}", f"{BASE}/queues/{{queue}}/jobs/{{job_id}}"
+    return {
+        queue: asking(lambda _request, queue: reader.queue(queue)),
+        f"{queue}/jobs": asking(lambda request, queue: _jobs(reader, request, queue)),
+        job: asking(lambda request, queue, job_id: _job(reader, request, queue, job_id)),
+        f"{job}/payload": _Payload(reader, turn),
+        f"{queue}/dead": asking(
+            lambda request, queue: reader.jobs.dead(queue, letters(request.get_param), *_page(request))
+        ),
+        f"{queue}/dead/count": asking(
+            lambda request, queue: reader.jobs.count_dead(queue, letters(request.get_param))
+        ),
+        f"{queue}/dead/reasons": asking(
+            lambda request, queue: {"reasons": reader.jobs.reasons(queue, letters(request.get_param))}
+        ),
     }
 
 

@@ -85,9 +85,7 @@ class Connection(Generic[M]):
         self._socket = socket
         self._opened = opened
         self._gone = gone
-        self._is_open = False
-        self._closing = False
-        self._ended = False
+        self._is_open = self._closing = self._ended = False
         self._deserted = False  # the peer has gone
         self._is_router = kind == "ROUTER"
         self._keeps_all = kind == "PULL"
@@ -101,9 +99,12 @@ class Connection(Generic[M]):
         self._zmtp = self._form(kind, max_frame, self.say)
         self._arrivals: Arrivals | None = None
         self._life = Life(self, socket, self._zmtp, heartbeat, silence)
+        self._make_watchers(socket.fileno())
+
+    def _make_watchers(self, file: int) -> None:
         loop = get_hub().loop
-        self._reader = loop.io(socket.fileno(), _READ)
-        self._writer = loop.io(socket.fileno(), _WRITE)
+        self._reader = loop.io(file, _READ)
+        self._writer = loop.io(file, _WRITE)
         self._turn = loop.timer(_MOMENT)
 
     def start(self, handshake: float) -> None:

@@ -68,8 +68,7 @@ class FramePeer(Peer[Message]):
                     break
                 length = int.from_bytes(data[at + 1 : start])
             else:
-                start = at + 2
-                length = data[at + 1]
+                start, length = at + 2, data[at + 1]
             stop = start + length
             if flags > MORE | LONG:  # a command, or rubbish
                 if not self._is_command(flags, length) or stop > end:
@@ -86,18 +85,15 @@ class FramePeer(Peer[Message]):
             if stop > end:
                 if length >= LARGE:
                     self._begin_large(length, data[start:], has_more=bool(flags & MORE))
-                    size += length
-                    at = end
+                    at, size = end, size + length
                 break
             frames.append(data[start:stop])
             size += length
             at = stop
             if not flags & MORE:
                 messages.append(frames)
-                frames = prefix.copy()
-                size = 0
-        self._frames, self._size = frames, size
-        self._rest = data[at:]
+                frames, size = prefix.copy(), 0
+        self._frames, self._size, self._rest = frames, size, data[at:]
         if size or self.unfinished or len(frames) > len(prefix):
             self._weigh()
         self.behind = len(messages) + commands >= most and not self.error
@@ -165,10 +161,7 @@ class RawPeer(Peer[bytes]):
                 begin = at = stop
                 messages += self._obey(data[start:stop])
                 commands += 1
-                # Each may have to be answered.
-                self.behind = commands >= MOST_AT_ONCE and not self.error
-                self.idle = self.behind and not messages
-                if self.behind or self.error:
+                if self._has_obeyed_enough(commands, messages):
                     break
                 continue
             if self._size + length > most_bytes or count >= MOST_FRAMES:
@@ -185,24 +178,32 @@ class RawPeer(Peer[bytes]):
                 break
             at = stop
             if not flags & MORE:
-                self._set_aside(data[begin:at])
-                messages.append(self._whole())
+                messages.append(self._whole(data[begin:at]))
                 begin, count = at, 0
         else:
             self.behind = True
-        self._count = count
         self._set_aside(data[begin:at])
-        self._rest = data[at:]
+        self._count, self._rest = count, data[at:]
         if count or self.unfinished:
             self._weigh()
         return messages
+
+    def _has_obeyed_enough(self, commands: int, messages: list[bytes]) -> bool:
+        """Each may have to be answered."""
+        self.behind = commands >= MOST_AT_ONCE and not self.error
+        self.idle = self.behind and not messages
+        return self.behind or bool(self.error)
 
     def _set_aside(self, frames: bytes) -> None:
         """Keep complete frames of a message that goes on."""
         if frames:
             self._parts.append(frames)
 
-    def _whole(self) -> bytes:
-        parts, self._parts = self._parts, []
+    def _whole(self, last: bytes = b"") -> bytes:
+        """The message that ends with these frames."""
         self._count = self._size = 0
+        if not self._parts:
+            return last
+        self._set_aside(last)
+        parts, self._parts = self._parts, []
         return parts[0] if len(parts) == 1 else b"".join(parts)
