@@ -129,6 +129,21 @@ def test_others_are_told_what_lies_ready_here_and_not_what_they_have_told(broker
     assert number >= broker.supply.last_seq
 
 
+def test_others_are_told_of_what_no_worker_here_can_take_before_it_is_written() -> None:
+    broker = Broker(prefetch=2)
+    broker.dispatch.pace.appetite = 0
+    jobs = some_jobs(3)
+    for at, job in enumerate(jobs, 1):
+        job.accept(int(NOW * 1e6) + at, NOW)
+    # Given those that a worker here can take, which are born reserved
+    broker.supply.expect(jobs[:2], NOW)
+    assert broker.told == []
+    # When one comes that none can
+    broker.supply.expect(jobs[2:], NOW)
+    # Then
+    assert broker.told == [(BusKind.COMING, jobs[2].seq)]
+
+
 def test_nor_is_anything_told_by_who_just_looks(broker: Broker) -> None:
     broker.supply.search(lambda: True, 0.0)
     assert broker.told == []

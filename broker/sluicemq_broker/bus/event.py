@@ -20,6 +20,9 @@ class BusKind(StrEnum):
 
     READY = "ready"
     """Jobs of queue ``name`` lie ready; ``number``: none of them was accepted later (see ``Job.seq``)."""
+    COMING = "coming"
+    """The same, told when they are on their way to MongoDB: who looks may find them, and claims them while
+    their insert waits for the majority; that of the claim is an answer to both."""
     ENDED = "ended"
     """Jobs of queue ``name`` have ended whose results are waited for at another broker."""
     QUEUES = "queues"

@@ -27,6 +27,7 @@ class Jobs:
         context, database = ground.context, ground.settings.database
         self.queues = Queues(config, context, ground.database, maker.make, ground.bus.channel)
         ground.bus.on(BusKind.READY, self.queues.told_ready)
+        ground.bus.on(BusKind.COMING, self.queues.told_coming)
         ground.bus.on(BusKind.ENDED, self.queues.told_ended)
         ground.bus.on(BusKind.QUEUES, self.queues.told_orders)
         self.tasks = Tasks(self.queues, context, ground.database)

@@ -221,6 +221,11 @@ class Queues:
         if not event.name or event.name in self._awaited:
             self._made.add(None)
 
+    def told_coming(self, event: BusEvent) -> None:
+        """Another broker is about to have some; that it has them it tells, too."""
+        if event.name:
+            self.told_ready(event)
+
     def told_ended(self, event: BusEvent) -> None:
         """Another broker has ended jobs of a queue that somebody waits for."""
         for queue in self._meant(event):

@@ -142,7 +142,10 @@ class Supply:
                     born.append(job)
             self._limits.spend(len(born))
         self._holdings.begin(held.number)
-        return self._ledger.expect(jobs, born, held.number, due, now)
+        arrival = self._ledger.expect(jobs, born, held.number, due, now)
+        if arrival.ready > NOTHING:
+            self._tell(BusKind.COMING, self._ledger.last_seq)
+        return arrival
 
     def arrived(self, arrival: Arrival, durable: list[Job]) -> None:
         """After a push was written: stage what it reserved, in the order of acceptance."""
@@ -233,15 +236,15 @@ class Supply:
         self.refill()
 
     def _has_number(self, seq: int) -> float:
-        """A job of this number is there; returns the server's time when it was accepted, at the latest.
+        """Such a job is there: when it was accepted, in the server's time.
 
         Another broker's clock may be ahead of ours, as far as each knows the server's: what is accepted here
         from now on has higher numbers, and so none of its jobs is taken for one that is yet to come.
         """
-        if seq > (self._clock.now() + _AHEAD) * 1e6:
-            return 0.0
-        self._ledger.last_seq = max(self._ledger.last_seq, seq)
-        return seq / 1e6
+        if seq <= (self._clock.now() + _AHEAD) * 1e6:
+            self._ledger.last_seq = max(self._ledger.last_seq, seq)
+            return seq / 1e6
+        return 0.0
 
     def _pass_on(self) -> None:
         """Stage what is durable, but for what comes after an insert that is awaited."""
@@ -256,9 +259,8 @@ class Supply:
 
     def _look_around(self) -> None:
         """Claim a little, to see whether other brokers have left something ready."""
-        if not self._demand.granting or self._room() <= 0 or self._older_come_back:
-            return
-        if not self._limits.active or self._limits.may_grant:
+        wanted = self._demand.granting and self._room() > 0 and not self._older_come_back
+        if wanted and (not self._limits.active or self._limits.may_grant):
             self._spawn_claims(self._look, catches_up=False)
 
     def _due(self, tick: int) -> None:
@@ -380,9 +382,7 @@ class Supply:
         self._ledger.claimed(bound, claim.jobs, more=claim.more)
         self._demand.stage(claim.jobs)
 
-    def _reserve(
-        self, limit: int, hold: int, bound: Bound, due: float, most_bytes: int, brokers: int
-    ) -> Claim:
+    def _reserve(self, limit: int, hold: int, bound: Bound, due: float, room: int, brokers: int) -> Claim:
         """Claim; after an error, when it may have been applied, take what lies under its number."""
         self._store.prepare()
         owner = self._owners.use()
@@ -393,7 +393,7 @@ class Supply:
         try:
             now = max(self._clock.now(), due)
             return self._store.reserve(
-                limit, now, owner, hold, before=bound.before, brokers=brokers, most_bytes=most_bytes
+                limit, now, owner, hold, before=bound.before, brokers=brokers, most_bytes=room
             )
         except Unavailable:
             self._unanswered.add((owner, hold))
