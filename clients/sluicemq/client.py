@@ -12,6 +12,7 @@ from sluicemq.claim import Claim, pop
 from sluicemq.errors import Unfinished, from_code
 from sluicemq.headers import as_bytes, as_headers
 from sluicemq.job import Job
+from sluicemq.letters import Letters, described
 from sluicemq.options import JobOptions, Seconds, in_seconds
 from sluicemq.transport.connection import Connection
 from sluicemq.transport.endpoints import chosen
@@ -195,21 +196,29 @@ class Client:
         queue: str,
         ids: Sequence[str] | None = None,
         *,
-        reason: str | None = None,
-        limit: int | None = None,
         to: str | None = None,
         wait: float | None = None,
+        **which: Unpack[Letters],
     ) -> dict[str, Any]:
         """Make dead letters ready again, the oldest first, here or in the queue ``to``.
 
-        All of them, or those of ``ids`` (1,000 at most), or those with ``reason`` in their last error;
-        ``limit`` at most. Attempts and time to live start anew, the history stays. Returns ``{moved,
-        left, refused}``: how many went, how many of those chosen stay dead, and ``[id, code, text]`` of
-        some that can't go. What dies again meanwhile is not redriven twice.
+        All of them, or those of ``ids`` (1,000 at most), or as ``reason``, ``since``, ``until`` and ``limit``
+        say (:class:`~sluicemq.letters.Letters`). Attempts and time to live start anew, the history stays.
+        Returns ``{moved, left, refused}``: how many went, how many of those chosen stay, ``[id, code, text]``
+        of some that can't go. What dies again meanwhile is not redriven twice.
         """
-        chosen = {"ids": None if ids is None else list(ids), "reason": reason, "limit": limit}
-        which = {key: value for key, value in chosen.items() if value is not None}
-        return dict(self._order(wire.REDRIVE, queue, which, to, wait=wait))
+        return dict(self._order(wire.REDRIVE, queue, described(ids, which), to, wait=wait))
+
+    def discard(
+        self,
+        queue: str,
+        ids: Sequence[str] | None = None,
+        *,
+        wait: float | None = None,
+        **which: Unpack[Letters],
+    ) -> int:
+        """Remove dead letters, chosen as for :meth:`redrive`; how many there were."""
+        return int(self._order(wire.DISCARD, queue, described(ids, which), wait=wait) or 0)
 
     def pause(self, queue: str, what: str = wire.DELIVERY) -> list[str]:
         """Pause ``delivery`` (workers get no jobs) or ``intake`` (pushes are refused) of a queue.

@@ -59,6 +59,8 @@ From the client::
                                                            dead letters, the oldest first; all, or those
                                                            of ids, or with reason in their last error;
                                                            limit: at most
+    DISCARD [n, queue, {ids?, reason?, limit?, since?, until?}, wait]
+                                                        -> number of dead letters removed, so chosen
     TASKS   [n]                                         -> [{id, kind, queue, state, done, total|nil, ...},
                                                            ...]  long orders, the latest first
     TASK    [n, id]                                     -> {id, kind, queue, state, done, ..., answer?}
@@ -94,7 +96,7 @@ From the broker, unasked::
              now]                                          no answer; settle each. Unix seconds of the
                                                            server's clock; max_attempts: 0 for no end
 
-An order (PURGE, DELETE, REDRIVE) that is not carried out after ``wait`` seconds is answered with
+An order (PURGE, DELETE, REDRIVE, DISCARD) that is not carried out after ``wait`` seconds is answered with
 ``{task, done, total|nil}`` and goes on, as a task. nil, or no ``wait``: it is answered at its end.
 
 The options of READY may be left out; they are a map of ``look`` (true: answered only once what lies
@@ -177,6 +179,7 @@ SHOW: Final = b"SHOW"
 PROMOTE: Final = b"PROMOTE"
 CHANGE: Final = b"CHANGE"
 REDRIVE: Final = b"REDRIVE"
+DISCARD: Final = b"DISCARD"
 PUBLISH: Final = b"PUBLISH"
 READ: Final = b"READ"
 STREAMS: Final = b"STREAMS"
@@ -258,6 +261,7 @@ _MOST_BYTES_OF: Final = {
     SETTLE: sys.maxsize,
     READ: 512 * 1024,
     REDRIVE: 256 * 1024,
+    DISCARD: 256 * 1024,
     SCHEDULE: 256 * 1024,
     PROGRESS: 1024 * 1024,
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from time import time
 from typing import Any
 
@@ -127,6 +128,8 @@ def test_a_refused_change_ends_with_1(broker: StubBroker, run: Run) -> None:
         ["dead", "redrive", "mail"],
         ["dead", "redrive", "mail", "one", "--all"],
         ["dead", "redrive", "mail", "--all", "--limit", "0"],
+        ["dead", "redrive", "mail", "--all", "--older-than", "5"],
+        ["dead", "purge", "mail", "one", "--reason", "disk"],
         ["done", "redrive", "mail"],
     ],
 )
@@ -202,12 +205,37 @@ def test_an_id_that_can_not_be_redriven_is_told_and_ends_with_1(broker: StubBrok
     assert run("dead", "redrive", "mail", "--all").exit_code == 0
 
 
-def test_dead_purge_asks_first(broker: StubBroker, run: Run) -> None:
-    broker.on[wire.PURGE] = lambda _message: 7
-    assert run("dead", "purge", "mail", stdin=b"n\n").exit_code == 1
-    assert broker.of(wire.PURGE) == []
-    assert run("dead", "purge", "mail", "--yes").stdout == "removed 7 dead letters of mail\n"
-    assert broker.of(wire.PURGE)[0].fields[:2] == ["mail", "dead"]
+@pytest.mark.parametrize(
+    ("arguments", "question", "which"),
+    [
+        ([], "all dead letters", {}),
+        (["--limit", "5"], "those dead letters", {"limit": 5}),
+        (["one", "two"], "2 dead letters", {"ids": ["one", "two"]}),
+        (["--reason", "disk"], "those dead letters", {"reason": "disk"}),
+    ],
+)
+def test_dead_purge_asks_first_and_sends_which(
+    broker: StubBroker, run: Run, arguments: list[str], question: str, which: dict[str, Any]
+) -> None:
+    broker.on[wire.DISCARD] = lambda _message: 7
+    asked = run("dead", "purge", "mail", *arguments, stdin=b"n\n")
+    assert (asked.exit_code, question in asked.stderr) == (1, True)
+    assert broker.of(wire.DISCARD) == []
+    told = run("dead", "purge", "mail", *arguments, "--yes").stdout
+    assert told == "removed 7 dead letters of mail\n"
+    assert broker.of(wire.DISCARD)[0].fields[:2] == ["mail", which]
+
+
+@pytest.mark.parametrize("verb", [wire.REDRIVE, wire.DISCARD])
+def test_dead_letters_are_chosen_by_when_they_died(broker: StubBroker, run: Run, verb: bytes) -> None:
+    command = ["redrive", "mail"] if verb == wire.REDRIVE else ["purge", "mail", "--yes"]
+    broker.on[wire.REDRIVE] = lambda _message: {"moved": 0, "left": 0, "refused": []}
+    broker.on[wire.DISCARD] = lambda _message: 0
+    before = time()
+    assert run("dead", *command, "--newer-than", "60", "--older-than", "20").exit_code == 0
+    (asked,) = broker.of(verb)
+    assert before <= asked.fields[1]["since"] + 60 <= time()
+    assert before <= asked.fields[1]["until"] + 20 <= time()
 
 
 # ------------------------------------------------------------------ pause and queues
@@ -254,6 +282,13 @@ def test_queues_mark_estimates_and_tell_the_age_the_rates_and_what_is_paused(
 
 
 # ----------------------------------------------------------------------- the library
+
+
+def test_the_library_says_when_dead_letters_died_in_unix_seconds(broker: StubBroker) -> None:
+    broker.on[wire.DISCARD] = lambda _message: 3
+    with Client(broker.endpoint, timeout=60) as client:
+        assert client.discard("mail", since=datetime.fromtimestamp(5, UTC), until=7.5, reason=None) == 3
+    assert broker.of(wire.DISCARD)[0].fields[:2] == ["mail", {"since": 5.0, "until": 7.5}]
 
 
 def test_the_library_redrives_ids_in_one_request(broker: StubBroker) -> None:

@@ -56,7 +56,8 @@ def goes_on(broker: StubBroker, verb: bytes, *looks: dict[str, Any]) -> None:
 def test_a_command_whose_order_takes_long_follows_it_to_its_end(
     broker: StubBroker, run: Run, command: list[str]
 ) -> None:
-    goes_on(broker, wire.DELETE if command[0] == "delete" else wire.PURGE, TASK, DONE)
+    verb = {"delete": wire.DELETE, "dead": wire.DISCARD}.get(command[0], wire.PURGE)
+    goes_on(broker, verb, TASK, DONE)
     result = run(*command, "--yes", "--json")
     assert (result.exit_code, json.loads(result.stdout)["removed"]) == (0, 3000)
     assert [message.fields for message in broker.of(wire.TASK)] == [["a1b2"], ["a1b2"]]

@@ -195,6 +195,19 @@ def test_redriven_jobs_are_worked_on_at_once_here_and_in_another_queue(queue: Qu
     assert queue.counts()["dead"] == 0
 
 
+def test_some_dead_letters_are_removed_by_id_by_reason_and_by_time(queue: QueueAtTwoBrokers) -> None:
+    with working(queue.first, queue.name, fails=True):
+        ids = queue.push(b"0", b"1", b"2", b"3")
+        wait_until(lambda: queue.counts()["dead"] == 4, what="dead letters")
+    assert queue.here.discard(queue.name, until=1.0) == 0
+    assert queue.here.discard(queue.name, reason="no such reason") == 0
+    assert queue.elsewhere.discard(queue.name, ids[:1]) == 1
+    assert queue.here.discard(queue.name, since=1.0, limit=1) == 1
+    left = {each["id"] for each in queue.here.peek(queue.name, "dead")}
+    assert (len(left), left < set(ids[1:])) == (2, True)
+    assert queue.here.discard(queue.name, reason="disk full") == 2
+
+
 def test_what_is_ordered_here_is_done_here_without_waiting_for_the_next_look(
     mongo_uri: str, database: str
 ) -> None:

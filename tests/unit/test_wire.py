@@ -253,6 +253,11 @@ GOLDEN: dict[str, tuple[tuple[Any, ...], bytes, str]] = {
         b"OK",
         ("9214 83 a56d6f766564 03 a46c656674 01 a772656675736564 91 93 a3696431 a94455504c4943415445 a26e6f"),
     ),
+    "discard": (
+        (wire.DISCARD, 24, "mail", {"reason": "why"}),
+        b"DISCARD",
+        "9318 a46d61696c 81 a6726561736f6e a3776879",
+    ),
     "pause": (
         (wire.PAUSE, 21, "mail", wire.INTAKE),
         b"PAUSE",

@@ -35,10 +35,10 @@ _LEAST: Final = 50
 #: one costs a quarter to a third of the processor time that one costs from push to commit on a busy machine
 #: (68 us or 105 us of mongod and broker, and 280 us), and up to half of it where these come in large batches;
 #: so the jobs beside keep nine tenths of their rate.
-FAIR: Final = 6
+FAIR: Final = 12
 #: Where fewer go their way, or another broker's do: until so many times as long as the page was have passed,
 #: but so many seconds at most. Where nobody else is at work, as long as the page.
-GENTLE: Final = 6.0
+GENTLE: Final = 12.0
 _LONGEST: Final = 2.0
 _LOOK: Final = 0.02
 #: Tasks that are under way here, at most.

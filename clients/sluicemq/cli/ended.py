@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from time import time
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -10,8 +12,14 @@ from sluicemq.cli.jobs import limit_option, list_jobs, payload_option, show_job
 from sluicemq.cli.output import Session
 from sluicemq.cli.tasks import carried_out
 from sluicemq.errors import NotFound
+from sluicemq.letters import Letters
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _TOLD = 10
+_SECONDS: Final = click.FloatRange(min=0)
+#: What some dead letters may have in common.
+_COMMON: Final = ("reason", "newer_than", "older_than")
 
 
 @click.group()
@@ -43,36 +51,35 @@ def dead_show(session: Session, queue: str, id: str, *, payload: bool) -> None: 
     _show(session, queue, id, "dead", payload=payload)
 
 
+def _which(function: _Function) -> _Function:
+    """Which dead letters: ids, or what they have in common."""
+    for option in (
+        click.option("--limit", type=click.IntRange(1), metavar="N", help="At most so many, the oldest."),
+        click.option("--older-than", type=_SECONDS, metavar="S", help="Those dead for longer."),
+        click.option("--newer-than", type=_SECONDS, metavar="S", help="Those dead for S seconds at most."),
+        click.option("--reason", metavar="TEXT", help="Those with TEXT in their last error."),
+        click.option("--all", "everything", is_flag=True, help="All of them."),
+        click.argument("ids", metavar="[ID]...", nargs=-1),
+        click.argument("queue"),
+    ):
+        function = option(function)
+    return function
+
+
 @dead.command()
-@click.argument("queue")
-@click.argument("ids", metavar="[ID]...", nargs=-1)
-@click.option("--all", "everything", is_flag=True, help="All of them.")
-@click.option("--reason", metavar="TEXT", help="Those with TEXT in their last error.")
-@click.option("--limit", type=click.IntRange(1), metavar="N", help="At most so many, the oldest.")
+@_which
 @click.option("--to", metavar="OTHER", help="Into another queue.")
 @click.pass_obj
-def redrive(
-    session: Session,
-    queue: str,
-    ids: tuple[str, ...],
-    reason: str | None,
-    limit: int | None,
-    to: str | None,
-    *,
-    everything: bool,
-) -> None:
+def redrive(session: Session, /, queue: str, ids: tuple[str, ...], to: str | None, **which: Any) -> None:
     """Make dead letters of a QUEUE ready again.
 
-    These IDs, those with a reason, or --all. Attempts and time to live start anew; the history stays.
-    Exits with 1 if an ID can't go.
+    These IDs, those with a reason or of a time, or --all. Attempts and time to live start anew; the history
+    stays. Exits with 1 if an ID can't go.
     """
-    if bool(ids) + (reason is not None) + everything != 1:
-        raise click.UsageError("give IDs, --reason, or --all")
+    letters = _letters(ids, **which)
     with session.client() as client:
         redriven = carried_out(
-            session,
-            client,
-            lambda wait: client.redrive(queue, ids or None, reason=reason, limit=limit, to=to, wait=wait),
+            session, client, lambda wait: client.redrive(queue, ids or None, to=to, wait=wait, **letters)
         )
     _tell(session, queue, to, redriven)
     if ids and redriven["refused"]:
@@ -80,15 +87,22 @@ def redrive(
 
 
 @dead.command("purge")
-@click.argument("queue")
+@_which
 @click.option("--yes", is_flag=True, help="Don't ask.")
 @click.pass_obj
-def dead_purge(session: Session, queue: str, *, yes: bool) -> None:
-    """Remove all dead letters of a QUEUE."""
+def dead_purge(session: Session, /, queue: str, ids: tuple[str, ...], *, yes: bool, **which: Any) -> None:
+    """Remove dead letters of a QUEUE.
+
+    These IDs, those with a reason or of a time; without any of these, all of them.
+    """
+    some = bool(ids) or any(which[each] is not None for each in _COMMON)
+    letters = _letters(ids, **which) if some else Letters(limit=which["limit"])
     if not yes:
-        click.confirm(f"Remove all dead letters of queue {queue}?", abort=True, err=True)
+        click.confirm(_question(queue, ids, letters), abort=True, err=True)
     with session.client() as client:
-        count = carried_out(session, client, lambda wait: client.purge(queue, "dead", wait=wait))
+        count = carried_out(
+            session, client, lambda wait: client.discard(queue, ids or None, wait=wait, **letters)
+        )
     session.result(f"removed {count} dead letters of {queue}", queue=queue, state="dead", removed=count)
 
 
@@ -117,6 +131,27 @@ def _show(session: Session, queue: str, job_id: str, state: str, *, payload: boo
     if job.get("state") != state:
         raise NotFound(f"job {job_id!r} of queue {queue!r} is {job.get('state')}, not {state}")
     show_job(session, queue, job, payload=payload)
+
+
+def _letters(
+    ids: tuple[str, ...],
+    *,
+    everything: bool,
+    reason: str | None,
+    newer_than: float | None,
+    older_than: float | None,
+    limit: int | None,
+) -> Letters:
+    common = reason is not None or newer_than is not None or older_than is not None
+    if bool(ids) + common + everything != 1:
+        raise click.UsageError("give IDs, or --reason, --newer-than and --older-than, or --all")
+    since, until = (None if ago is None else time() - ago for ago in (newer_than, older_than))
+    return Letters(reason=reason, since=since, until=until, limit=limit)
+
+
+def _question(queue: str, ids: tuple[str, ...], letters: Letters) -> str:
+    which = f"{len(ids)}" if ids else "those" if any(letters.values()) else "all"
+    return f"Remove {which} dead letters of queue {queue}?"
 
 
 def _tell(session: Session, queue: str, to: str | None, redriven: dict[str, Any]) -> None:

@@ -222,7 +222,7 @@ class Admin:
         return self._tasks.order(Redrive.kind, name, to=to, **which)
 
     def discard(self, name: str, which: dict[str, Any]) -> Task:
-        """Remove dead letters."""
+        """Remove dead letters, all or some."""
         _check_letters(which)
         return self._tasks.order(Discard.kind, name, **which)
 
@@ -296,6 +296,7 @@ QUESTIONS: Final[dict[bytes, tuple[Any, ...]]] = {
     wire.PROMOTE: (Admin.promote, str, str),
     wire.CHANGE: (Admin.change, str, str, dict),
     wire.REDRIVE: (Admin.redrive, str, dict, str | None),
+    wire.DISCARD: (Admin.discard, str, dict),
     wire.PAUSE: (Admin.pause, str, str),
     wire.RESUME: (Admin.resume, str, str),
     wire.SCHEDULE: (Admin.schedule, str, dict),
@@ -312,13 +313,13 @@ LOOKS: Final = frozenset(
     )
 )
 #: Those that may take long: they return a task, and take one field more, for how long to wait for it.
-ORDERS: Final = frozenset((Admin.purge, Admin.delete, Admin.redrive))
+ORDERS: Final = frozenset((Admin.purge, Admin.delete, Admin.redrive, Admin.discard))
 #: Those that cost the same however many ask.
 TOGETHER: Final = frozenset((Admin.queues, Admin.stats, Admin.counters, Admin.workers, Admin.events))
 
 
 def _check_letters(which: dict[str, Any]) -> None:
-    """Raises :class:`BadFrames` if a REDRIVE names no dead letters so."""
+    """Raises :class:`BadFrames` if no dead letters can be chosen so."""
     ids, reason, limit = which.get("ids"), which.get("reason"), which.get("limit")
     if which.keys() - {"ids", "reason", "limit", "since", "until"}:
         raise BadFrames("dead letters are chosen by ids, reason, limit, since and until")
@@ -331,7 +332,7 @@ def _check_letters(which: dict[str, Any]) -> None:
     if ids is not None and not (isinstance(ids, list) and all(isinstance(each, str) for each in ids)):
         raise BadFrames("ids are an array of strings")
     if ids is not None and len(ids) > wire.MOST_IDS:
-        raise BadFrames(f"a redrive names at most {wire.MOST_IDS} ids, this one {len(ids)}")
+        raise BadFrames(f"dead letters are chosen by at most {wire.MOST_IDS} ids, not by {len(ids)}")
     if reason is not None and not isinstance(reason, str):
         raise BadFrames("reason is a string, a part of the last error's reason")
     whole = isinstance(limit, int) and not isinstance(limit, bool)
