@@ -32,7 +32,7 @@ BEGINNING: Final = 4
 _LONG: Final = 1.0
 _LEAST: Final = 50
 #: A page is followed by a pause, until so many jobs have gone their way for each one in it: to remove one
-#: takes broker and mongod 0.6 times as long as a job does from push to commit, to end an expired one 0.9 times,
+#: takes broker and mongod 0.6 times as long as a job takes from push to commit, to end an expired one 0.9,
 #: to redrive one as long (78, 119, 129 us of processor time, and 131). So the jobs beside keep nine tenths of
 #: their rate: 0.91, 0.99 and 0.94 were measured (``tests/bench/orders.py``), with six 0.88 beside a purge.
 FAIR: Final = 12
