@@ -15,7 +15,7 @@ from plain_clients import AT_ONCE, BrokerUnderTest, Doors, code, message, receiv
 
 @pytest.fixture(scope="module")
 def shared(mongo_uri: str) -> Iterator[BrokerUnderTest]:
-    devices = spare(ask=22, ask_full=2, pop=4, pop_full=2, ack=16, ack_full=2)
+    devices = spare(ask=22, ask_full=2, pop=5, pop_full=2, ack=16, ack_full=2)
     with serving(mongo_uri, devices, queues=AT_ONCE) as broker:
         yield broker
 
@@ -163,6 +163,22 @@ def test_a_popped_job_that_its_worker_did_not_take_whole_goes_to_another(broker:
     worker = broker.socket(zmq.PULL, doors.back)
     assert receive(worker) == [large]
     assert broker.counter("pushed_anew") == anew + 1
+
+
+def test_a_popping_worker_that_has_read_a_large_job_late_gets_the_next_one(broker: BrokerUnderTest) -> None:
+    # Given a worker whose connection was full of its job
+    doors, large = broker.take("pop"), bytes(range(256)) * (12 << 12)
+    slow = shake_hands(doors.back, b"PULL")
+    producer = broker.socket(zmq.PUSH, doors.front)
+    producer.send(large)
+    came = len(slow.recv(1))
+    # When it has read that
+    while came < 9 + len(large):
+        came += len(slow.recv(2**20))
+    producer.send(b"next")
+    # Then
+    assert slow.recv(100) == b"\0\4next"
+    slow.close()
 
 
 def test_a_pull_worker_can_have_id_and_headers_too(broker: BrokerUnderTest) -> None:

@@ -215,7 +215,7 @@ class PopWorker(LaneWorker):
         if self.gone:
             self._push_anew()
             return
-        if self._lane.writable:
+        if self._popped and self._lane.writable:
             self._posted, self._popped = self._popped, []
             self._lane.post([body(each.job, full=self._full) for each in self._posted])
         if self._lane.writable:
