@@ -6,26 +6,27 @@
 from __future__ import annotations
 
 import itertools
-import logging
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
-import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
-from pymongo.database import Database
+from hypothesis.stateful import RuleBasedStateMachine, rule
 
+from fakes import FakeWorker
 from faulty_mongo import WRITES, Fault, Kind, Line
+from model_runs import Surroundings
 from sluicemq.errors import SluiceError
 from sluicemq_broker.doors.smq.administration import Admin
+from sluicemq_broker.queue.worker import Delivery
 from small_broker import BEAT, DUTIES, NO_LIMITS, SmallBroker, VirtualClock
 from virtual_time import VirtualTime, come_to_rest
 
 VISIBILITY: Final = 20.0
 
+#: After so many heartbeats everything has come to its end, if all are well.
+_LONG: Final = 200
 #: What the other broker may do inside a verb, beside its duties: what its workers have.
 WORK: Final = "work"
 
@@ -41,21 +42,55 @@ faults = st.builds(
 unanswered = st.sampled_from([Kind.HELD, Kind.LATE, Kind.LOST_REPLY])
 
 
-@dataclass
-class Surroundings:
-    """What the fixtures give to every run."""
+@dataclass(eq=False, kw_only=True)
+class Hand:
+    """One delivery, as its worker sees it."""
 
-    documents: Database[dict[str, Any]]
-    complaints: list[str]
-    monkeypatch: pytest.MonkeyPatch
+    broker: SmallBroker
+    queue: str
+    receipt: bytes
+    owner: str
+    until: float
+    open: bool = True
+    fired: int = 0
+
+
+class ModelWorker(FakeWorker):
+    """Tells the model of each job that it gets, at the moment when it gets it."""
+
+    def __init__(self, model: Fate, broker: SmallBroker, queue: str, prefetch: int) -> None:
+        super().__init__(prefetch)
+        self.model = model
+        self.broker = broker
+        self.queue = queue
+        self.hands: list[Any] = []
+
+    def deliver(self, deliveries: Any) -> None:
+        self.hands += [self.model.delivered(self, each) for each in deliveries]
+
+    @property
+    def open_hands(self) -> list[Any]:
+        """What it has still."""
+        return [hand for hand in self.hands if hand.open]
+
+    def come(self) -> None:
+        """To its queue."""
+        self.broker.queues.open(self.queue).attach(self)
+
+    def leave(self, *, died: bool) -> None:
+        """It works there no more."""
+        self.broker.queues.open(self.queue).worker_gone(self, died=died)
 
 
 class Fate(RuleBasedStateMachine):
-    """Two brokers and three seats for workers; ``settings``: those of all queues."""
+    """Two brokers and three seats for workers; ``limits``: settings of all queues, which ``queues`` names."""
 
     around: Surroundings
     limits: Mapping[str, Any] = NO_LIMITS
+    queues: ClassVar[tuple[str, ...]] = ("mail",)
     emptied: ClassVar[tuple[str, ...]] = ("queue.mail", "owners", "limits")
+    #: What a broker does in the middle of a verb of the other one, before its workers do what comes of it.
+    before_work: ClassVar[tuple[str, ...]] = ("tick",)
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,20 +120,42 @@ class Fate(RuleBasedStateMachine):
     def born(self, collection: str, documents: list[dict[str, Any]], stored: set[int]) -> None:
         """A statement has stored these, known to its broker or not; ``stored``: numbers of those before."""
 
+    def delivered(self, worker: ModelWorker, delivery: Delivery) -> Hand:
+        """A worker gets a job, if it may have it: as which delivery the model knows it."""
+        raise NotImplementedError
+
+    def commit(self, hands: list[Any]) -> None:
+        """Their workers have done these."""
+        raise NotImplementedError
+
     def runs_out(self, hand: Any) -> None:
         """The time of this delivery is over."""
 
-    def seat(self, seat: int, broker: SmallBroker, former: Any) -> None:
-        """A worker comes, in the place of one whose broker is no more."""
-
-    def leave_seat(self, seat: int, *, died: bool) -> None:
-        """A worker goes, if there is one."""
-
-    def works(self, broker: SmallBroker) -> None:
-        """Its workers do what they have, or get now."""
+    def died_with(self, hand: Any) -> None:
+        """A worker has died that had this."""
 
     def stopping(self) -> None:
         """A broker that stops has given back what it had."""
+
+    def look_after(self, broker: SmallBroker) -> None:
+        """Its duties, at the end of a run, when nothing fails any more."""
+        broker.sweep()
+        broker.audit()
+
+    def unfinished(self) -> list[dict[str, Any]]:
+        """Jobs that have not come to their end."""
+        raise NotImplementedError
+
+    def holds(self) -> None:
+        """All is as the model says."""
+        raise NotImplementedError
+
+    # ----------------------------------------------------------- what workers do
+
+    @rule(seat=seats, died=st.booleans())
+    def leave(self, seat: int, *, died: bool) -> None:
+        self._begin()
+        self.leave_seat(seat, died=died)
 
     # ---------------------------------------------------------- what brokers do
 
@@ -115,8 +172,6 @@ class Fate(RuleBasedStateMachine):
             self.brokers[slot].line.dead = True
         else:
             self._stop(slot)
-
-    # ---------------------------------------------------------------- what fate does
 
     # ---------------------------------------------------------------- what fate does
 
@@ -191,7 +246,7 @@ class Fate(RuleBasedStateMachine):
             hand.open = False
         for seat, worker in enumerate(self.workers):
             if worker and worker.broker is former:
-                self.seat(seat, new, worker)
+                self._come(seat, new, worker.prefetch, worker.queue)
         come_to_rest()
 
     def _stop(self, slot: int) -> None:
@@ -211,10 +266,32 @@ class Fate(RuleBasedStateMachine):
     def _hands_of(self, broker: SmallBroker) -> list[Any]:
         return [hand for hand in self.open if hand.open and hand.broker is broker]
 
+    def _come(self, seat: int, broker: SmallBroker, prefetch: int, queue: str = "mail") -> None:
+        worker = self.workers[seat] = ModelWorker(self, broker, queue, prefetch)
+        worker.come()
+
+    def leave_seat(self, seat: int, *, died: bool) -> None:
+        """A worker goes, if there is one."""
+        worker, self.workers[seat] = self.workers[seat], None
+        if worker is None:
+            return
+        for hand in worker.open_hands:
+            hand.open = False
+            if died:
+                self.died_with(hand)
+        worker.leave(died=died)
+
+    def works(self, broker: SmallBroker) -> None:
+        """Its workers do what they have, or get now."""
+        for duty in self.before_work:
+            broker.interfere(duty)
+        self.time.passes_inside(0.01)
+        self.commit(self._hands_of(broker))
+        for _ in range(3):  # commits are gathered for a moment
+            self.time.passes_inside(0.01)
+
     def _live_owners(self) -> set[str]:
         return {each["_id"] for each in self.documents["owners"].find({"state": "live"}, {"_id": 1})}
-
-    # ---------------------------------------------------------------------- time
 
     # ---------------------------------------------------------------------- time
 
@@ -259,6 +336,30 @@ class Fate(RuleBasedStateMachine):
         for seat in range(len(self.workers)):
             self.leave_seat(seat, died=False)
 
+    def teardown(self) -> None:
+        try:
+            if self.sound:
+                self._heal()
+                self._work_until_all_is_done()
+        finally:
+            self.end_all()
+
+    def _work_until_all_is_done(self) -> None:
+        workers = [ModelWorker(self, broker, name, 100) for broker in self.brokers for name in self.queues]
+        for worker in workers:
+            worker.come()
+        for _ in range(_LONG):
+            self._pass(BEAT)
+            self.commit([hand for worker in workers for hand in worker.open_hands])
+            for broker in self.brokers:
+                self.look_after(broker)
+            self.holds()
+            if not self.unfinished():
+                break
+        self._pass(BEAT)
+        self.holds()
+        assert self.unfinished() == []
+
     def end_all(self) -> None:
         """Whoever still waits, ends."""
         for line in self.lines:
@@ -269,54 +370,3 @@ class Fate(RuleBasedStateMachine):
         """Noted, since some of those who call this have every error shielded or repeated."""
         if not truth:
             self.complaints.append(complaint)
-
-
-class _Complaints(logging.Handler):
-    """An error that the broker shields from others is still an error."""
-
-    def __init__(self, complaints: list[str]) -> None:
-        super().__init__()
-        self.complaints = complaints
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.exc_info:
-            self.complaints.append(f"{record.getMessage()}: {record.exc_info[1]!r}")
-
-
-@contextmanager
-def surrounded(
-    machine: type[Fate], documents: Database[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[None]:
-    """What this machine needs to run; errors that a broker shields from others are complaints, too."""
-    complaints: list[str] = []
-    listener = _Complaints(complaints)
-    machine.around = Surroundings(documents, complaints, monkeypatch)
-    logging.getLogger("broker").addHandler(listener)
-    yield
-    logging.getLogger("broker").removeHandler(listener)
-    del machine.around
-
-
-def run_alone(machine: type[Fate], step: Callable[[Any], None]) -> None:
-    """One rule, or some, for two brokers at work; then everything is healed, and must come to its end."""
-    model: Any = machine()
-    try:
-        model.everybody_is_at_work()
-        model.holds()
-        step(model)
-        model.holds()
-    finally:
-        model.teardown()
-
-
-def check(machine: type[Fate], examples: int, steps: int) -> None:
-    run_state_machine_as_test(
-        machine,
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=steps,
-            deadline=None,
-            derandomize=examples < 200,  # the short run is the same each time
-            suppress_health_check=list(HealthCheck),
-        ),
-    )

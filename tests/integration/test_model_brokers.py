@@ -8,31 +8,23 @@ stands still for good.
 
 from __future__ import annotations
 
-import itertools
-import math
-from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import initialize, invariant, rule
+from hypothesis.stateful import initialize, rule
 from pymongo.database import Database
 
-from fakes import FakeWorker
 from faulty_mongo import Fault, Kind
+from job_lives import Lives, time_of
+from model_runs import check, run_alone, surrounded
 from sluicemq import wire
-from sluicemq.errors import Duplicate, SluiceError
-from sluicemq_broker.job.job import ERRORS_KEPT, Dedupe, Job
-from sluicemq_broker.queue.intake import Push
-from sluicemq_broker.queue.verdict import Settlement, Verdict
-from sluicemq_broker.queue.worker import Delivery
-from sluicemq_broker.store.documents import seconds as seconds_of
+from sluicemq_broker.job.job import Dedupe, Job
 from sluicemq_broker.store.queue_store import QueueStore
-from small_broker import BEAT, MAX_LOSSES, SmallBroker
-from two_brokers import VISIBILITY, WORK, Fate, check, run_alone, seats, slots, surrounded, unanswered
+from small_broker import BEAT, SmallBroker
+from two_brokers import VISIBILITY, WORK, seats, slots, unanswered
 from virtual_time import come_to_rest
 
 #: After so many heartbeats everything has come to its end, if all are well.
@@ -58,73 +50,8 @@ _PLAIN: Final = {
 }  # fmt: skip
 
 
-@dataclass(eq=False)
-class Life:
-    """What the model knows of one job, from the insert that bore it to its end.
-
-    ``certain`` failed deliveries are counted, and up to ``possible``: a verdict is on its way.
-    ``ending``: a commit is under way, or was, that may be applied; ``rejected``: the same of a reject.
-    """
-
-    job_id: str
-    remember: bool
-    max_attempts: int
-    expires_at: float | None
-    dedupe_id: str
-    dedupe_until: float
-    group: str | None
-    seq: int
-    certain: int = 0
-    possible: int = 0
-    accepted: int = 0
-    ending: bool = False
-    rejected: bool = False
-    cancelled: bool = False
-    redriven: bool = False
-
-
-@dataclass(eq=False)
-class Hand:
-    """One delivery, as its worker sees it; ``held``: when the verdict was given, the job was its own."""
-
-    life: Life
-    broker: SmallBroker
-    receipt: bytes
-    owner: str
-    attempt: int
-    until: float
-    open: bool = True
-    held: bool = False
-    failing: bool = False
-    fired: int = 0
-
-
-class ModelWorker(FakeWorker):
-    """Tells the model of each job that it gets, at the moment when it gets it."""
-
-    def __init__(self, model: TwoBrokers, broker: SmallBroker, prefetch: int) -> None:
-        super().__init__(prefetch)
-        self.model = model
-        self.broker = broker
-        self.hands: list[Hand] = []
-
-    def deliver(self, deliveries: Any) -> None:
-        self.hands += [self.model.delivered(self.broker, each) for each in deliveries]
-
-
-class TwoBrokers(Fate):
+class TwoBrokers(Lives):
     """Rules are what workers, producers, brokers and fate do; the model hears what comes of it."""
-
-    def begin(self) -> None:
-        self.jobs = self.documents["queue.mail"]
-        self.lives: dict[str, Life] = {}
-        self.births: Counter[str] = Counter()
-        self.sent: Counter[str] = Counter()
-        self.moments = itertools.count()
-        self.began: list[tuple[Job, int]] = []  # pushes of jobs with a group, and when
-        self.confirmed: dict[tuple[str, int], int] = {}  # id and number, and when
-        self.pending: Counter[str] = Counter()
-        self.void: set[tuple[str, int]] = set()  # pushes that were told that the id is there
 
     @initialize()
     def everybody_is_at_work(self) -> None:
@@ -146,11 +73,6 @@ class TwoBrokers(Fate):
         self.leave_seat(seat, died=False)
         self._come(seat, self.brokers[slot], prefetch)
 
-    @rule(seat=seats, died=st.booleans())
-    def leave(self, seat: int, *, died: bool) -> None:
-        self._begin()
-        self.leave_seat(seat, died=died)
-
     @rule(
         seat=seats,
         kind=st.sampled_from([wire.COMMIT, wire.COMMIT, wire.ROLLBACK, wire.REJECT, wire.RELEASE]),
@@ -162,7 +84,7 @@ class TwoBrokers(Fate):
         worker = self.workers[seat]
         if worker is None:
             return
-        mine = [hand for hand in worker.hands if hand.open]
+        mine = worker.open_hands
         late = [hand for hand in worker.hands if not hand.open]
         chosen = {"first": mine[:1], "all": mine, "late": late[-2:]}[which]
         if chosen:
@@ -292,36 +214,6 @@ class TwoBrokers(Fate):
             self._pass(0.1)
         return broker
 
-    # ---------------------------------------------------------- what must hold
-
-    @invariant()
-    def holds(self) -> None:
-        """All is as the model says."""
-        come_to_rest()
-        self._bury_the_dead()
-        self.stopping()
-        stored = {each["_id"]: each for each in self.jobs.find({}, {"payload": 0})}
-        for life in self.lives.values():
-            self._check(life, stored.get(life.job_id))
-        assert stored.keys() <= self.lives.keys()
-        assert self.complaints == []
-        self.sound = True
-
-    def teardown(self) -> None:
-        try:
-            if self.sound:
-                self._heal()
-                self._work_until_all_is_done()
-        finally:
-            self.end_all()
-
-    def works(self, broker: SmallBroker) -> None:
-        broker.interfere("tick")
-        self.time.passes_inside(0.01)
-        self._settle(broker, self._hands_of(broker), wire.COMMIT, 0.0)
-        for _ in range(3):  # commits are gathered for a moment
-            self.time.passes_inside(0.01)
-
     # ------------------------------------------------------------------- pushes
 
     def _job(self, order: dict[str, Any]) -> Job:
@@ -339,184 +231,6 @@ class TwoBrokers(Fate):
             group=order["group"],
         )
 
-    def _push(self, broker: SmallBroker, jobs: list[Job]) -> None:
-        before, then, others = Counter(self.births), self.clock.now(), set(+self.pending)
-        self.sent.update(job.id for job in jobs)
-        self.pending.update(job.id for job in jobs)
-        moment = next(self.moments)
-        self.began += [(job, moment) for job in jobs if job.group]
-        sent = Counter(self.sent)
-
-        def told(refused: dict[int, SluiceError], existing: Any) -> None:
-            if broker.line.dead:
-                return
-            self.pending.subtract(job.id for job in jobs)
-            for at, job in enumerate(jobs):
-                if isinstance(refused.get(at), Duplicate):
-                    first = job.dedupe and self._namesakes(job.id, job.dedupe.id, then)
-                    self._expect(first, f"{job.id} was refused as a duplicate of nothing: {refused[at]}")
-                    stored = self.births[job.id] - before[job.id]
-                    twice = sum(each.id == job.id for each in jobs) > 1
-                    alone = not (twice or job.id in others) and sent[job.id] == self.sent[job.id]
-                    self._expect(not (alone and stored), f"{job.id} was refused, and stored")
-                elif at in refused:
-                    self._expect(broker.retry.over, f"{job.id} was refused: {refused[at]}")
-                elif at in existing:
-                    self._expect(self.births[job.id] > 0, f"{job.id} was never stored, but is said to exist")
-                    self.void.add((job.id, job.seq))
-                else:
-                    self._expect(self.births[job.id] > before[job.id], f"{job.id} was not stored")
-                    self.confirmed[job.id, job.seq] = next(self.moments)
-
-        broker.queue.push(Push(jobs, told))
-
-    def born(self, collection: str, documents: list[dict[str, Any]], stored: set[int]) -> None:
-        """An insert was applied, known to its broker or not; ``stored``: numbers of what it stored before."""
-        for each in documents:
-            self._expect(each["seq"] not in stored, f"{each['_id']} is stored twice by one push")
-            stored.add(each["seq"])
-            void = (each["_id"], each["seq"]) in self.void
-            self._expect(not void, f"{each['_id']} is stored, though it was told that it exists")
-            former = self.lives.get(each["_id"])
-            self._expect(former is None or self._may_be_gone(former), f"{each['_id']} was lost")
-            self.births[each["_id"]] += 1
-            dedupe_id = each.get("dedupe_id", "")
-            rivals = dedupe_id and self._namesakes(each["_id"], dedupe_id, self.clock.now())
-            self._expect(
-                not rivals or all(map(self._may_be_gone, rivals)),
-                f"{each['_id']} was stored, and is a duplicate of {rivals}",
-            )
-            self.lives[each["_id"]] = Life(
-                each["_id"],
-                "remember" in each,
-                each.get("max_attempts", 5),
-                _time(each, "expires_at"),
-                dedupe_id,
-                _time(each, "dedupe_until") or 0.0,
-                each.get("group"),
-                each["seq"],
-            )
-
-    def _namesakes(self, job_id: str, dedupe_id: str, at: float) -> list[Life]:
-        """The other jobs of this dedupe id whose window is open then; those that expired may be gone."""
-        return [
-            life
-            for life in self.lives.values()
-            if life.dedupe_id == dedupe_id and life.job_id != job_id and life.dedupe_until > at
-        ]
-
-    # ----------------------------------------------------------------- deliveries
-
-    def delivered(self, broker: SmallBroker, delivery: Delivery) -> Hand:
-        """A worker gets a job: nobody else may have it, and its attempt is that of the model."""
-        job, life = delivery.job, self.lives[delivery.job.id]
-        live = self._live_owners()
-        rivals = [hand for hand in self.open if hand.open and hand.life is life and hand.owner in live]
-        self._expect(not rivals, f"{job.id} is delivered twice at the same time")
-        self._expect(not life.accepted, f"{job.id} is delivered after its commit was accepted")
-        seen, least, most = job.attempts, life.certain + 1, life.possible + 1
-        self._expect(least <= seen <= most, f"{job.id}: attempt {seen}, not {least} to {most}")
-        if life.group is not None:
-            self._in_turn(life, live)
-        life.certain = life.possible = seen - 1
-        until = self.time.value + VISIBILITY
-        hand = Hand(life, broker, delivery.receipt, job.owner, seen, until)
-        self.open.append(hand)
-        return hand
-
-    def _in_turn(self, life: Life, live: set[str]) -> None:
-        """Nobody works on another job of its group, and none waits that was there before it was pushed."""
-        others = [each for each in self.lives.values() if each.group == life.group and each is not life]
-        at_work = [
-            hand.life for hand in self.open if hand.open and hand.life in others and hand.owner in live
-        ]
-        self._expect(not at_work, f"{life} is at work beside {at_work}")
-        began = [moment for job, moment in self.began if (job.id, job.seq) == (life.job_id, life.seq)]
-        before = [
-            each.job_id
-            for each in others
-            if self.confirmed.get((each.job_id, each.seq), math.inf) < max(began, default=0)
-            and not (each.redriven or life.redriven)
-        ]
-        waiting = {"_id": {"$in": before}, "state": "waiting", "wait.group": life.group}
-        passed = [each["_id"] for each in self.jobs.find(waiting, {"_id": 1})]
-        self._expect(not passed, f"{life} has overtaken {passed}")
-
-    def _settle(self, broker: SmallBroker, hands: list[Hand], kind: str, delay: float | None) -> None:
-        valid = {hand for hand in hands if hand.open and hand.owner in broker.owners.mine()}
-        for hand in hands:
-            hand.held = hand in valid and self._holds(hand)
-            hand.fired = broker.line.fired
-            hand.open = False
-            if hand.held and kind == wire.COMMIT:
-                hand.life.ending = True
-            elif hand.held and kind != wire.RELEASE:
-                self._fails(hand)
-                hand.life.rejected |= kind == wire.REJECT
-
-        def told(problems: dict[int, SluiceError]) -> None:
-            for at, hand in enumerate(hands):
-                self._hear(hand, hand in valid, kind, problems.get(at))
-
-        detail = b"result" if kind == wire.COMMIT else "why"
-        verdicts = [Verdict(hand.receipt, kind, detail, delay) for hand in hands]
-        broker.queue.settle(verdicts, Settlement(told))
-
-    def _hear(self, hand: Hand, valid: bool, kind: str, problem: SluiceError | None) -> None:  # noqa: FBT001
-        broker, life = hand.broker, hand.life
-        if broker.line.dead:
-            return
-        what = f"{kind} of {life.job_id}, attempt {hand.attempt}"
-        if problem is None:
-            self._expect(valid, f"{what}: accepted, but the receipt was void")
-        else:
-            well = hand.owner in self._live_owners() and broker.line.fired == hand.fired
-            self._expect(not (valid and well), f"{what}: refused, but all was well: {problem!r}")
-        if kind == wire.COMMIT and problem is None:
-            self._expect(hand.held, f"{what}: accepted, but another one held it")
-            life.accepted += 1
-            self._expect(life.accepted == 1, f"{what}: accepted twice")
-
-    def _come(self, seat: int, broker: SmallBroker, prefetch: int) -> None:
-        worker = self.workers[seat] = ModelWorker(self, broker, prefetch)
-        broker.queue.attach(worker)
-
-    def seat(self, seat: int, broker: SmallBroker, former: ModelWorker) -> None:
-        self._come(seat, broker, former.prefetch)
-
-    def leave_seat(self, seat: int, *, died: bool) -> None:
-        worker, self.workers[seat] = self.workers[seat], None
-        if worker is None:
-            return
-        for hand in [hand for hand in worker.hands if hand.open]:
-            hand.open = False
-            if died and self._holds(hand):
-                self._fails(hand)
-        worker.broker.queue.worker_gone(worker, died=died)
-
-    def runs_out(self, hand: Hand) -> None:
-        if self._holds(hand) and hand.owner in hand.broker.owners.mine():
-            self._fails(hand)
-
-    def _fails(self, hand: Hand) -> None:
-        hand.held = hand.failing = True
-        hand.life.possible = max(hand.life.possible, hand.attempt)
-
-    def _holds(self, hand: Hand) -> bool:
-        """Whether this delivery is the one that counts, as MongoDB knows it."""
-        held = {"state": "reserved", "owner": hand.owner, "attempts": hand.attempt}
-        return self.jobs.find_one({"_id": hand.life.job_id, **held}) is not None
-
-    def stopping(self) -> None:
-        """A failed delivery is counted once its broker has nothing more to write, if it lives."""
-        live = self._live_owners()
-        for hand in self.open:
-            if hand.failing and not hand.broker.busy:
-                hand.failing = False
-                if hand.owner in live and not hand.broker.line.dead:
-                    hand.life.certain = max(hand.life.certain, hand.attempt)
-        self.open = [hand for hand in self.open if hand.open or hand.failing]
-
     # ------------------------------------------------------------------- brokers
 
     def _ordered(self, order: str, before: dict[str, Any], after: dict[str, Any] | None) -> None:
@@ -529,69 +243,10 @@ class TwoBrokers(Fate):
         if order == "redrive" and after and before["state"] == "dead" != after["state"]:
             life.certain = life.possible = 0
             life.rejected, life.redriven = False, True
-            life.expires_at = _time(after, "expires_at")
+            life.expires_at = time_of(after, "expires_at")
 
     def _stored(self, job_id: str) -> dict[str, Any] | None:
         return self.jobs.find_one({"_id": job_id})
-
-    def _work_until_all_is_done(self) -> None:
-        workers = [ModelWorker(self, broker, 100) for broker in self.brokers]
-        for worker in workers:
-            worker.broker.queue.attach(worker)
-        for _ in range(_LONG):
-            self._pass(BEAT)
-            for worker in workers:
-                mine = [hand for hand in worker.hands if hand.open]
-                if mine:
-                    self._settle(worker.broker, mine, wire.COMMIT, 0.0)
-                worker.broker.sweep()
-                worker.broker.audit()
-            self.holds()
-            if not self.jobs.count_documents(_UNFINISHED):
-                break
-        self._pass(BEAT)
-        self.holds()
-        left = list(self.jobs.find(_UNFINISHED, {"payload": 0}))
-        assert left == []
-        for broker in self.brokers:
-            assert not broker.busy
-            assert not broker.queue._dispatch.held
-        assert not self.births - self.sent  # an insert that is repeated, or lands late, stores a job once
-
-    # ---------------------------------------------------------------- the checks
-
-    def _may_be_gone(self, life: Life) -> bool:
-        now = self.clock.now()
-        expired = life.expires_at is not None and life.expires_at <= now
-        kept = life.remember or life.dedupe_until > now
-        return expired or life.cancelled or (not kept and bool(life.accepted or life.ending))
-
-    def _check(self, life: Life, stored: dict[str, Any] | None) -> None:
-        if stored is None:
-            assert self._may_be_gone(life), f"{life} was lost"
-            return
-        state = stored["state"]
-        failures = stored["attempts"] - (state == "reserved")
-        assert not life.accepted or state == "done", f"{life} was committed, and is {stored}"
-        in_turn = life.group if state in ("ready", "reserved") else None
-        assert stored.get("head") == in_turn, stored
-        if state in ("ready", "waiting", "reserved"):
-            assert life.redriven or min(failures, ERRORS_KEPT) == len(stored.get("errors", ())), stored
-            assert life.certain <= failures <= life.possible, (life, stored)
-        elif state == "done":
-            assert life.remember or life.dedupe_id
-            assert life.accepted or life.ending, stored
-            assert stored["result"] == b"result"
-        else:
-            assert self._may_be_dead(life, stored), (life, stored)
-
-    def _may_be_dead(self, life: Life, stored: dict[str, Any]) -> bool:
-        used_up = 0 < life.max_attempts <= life.possible
-        return life.rejected or used_up or stored.get("losses", 0) >= MAX_LOSSES
-
-
-def _time(stored: dict[str, Any], field: str) -> float | None:
-    return seconds_of(stored[field]) if field in stored else None
 
 
 @pytest.fixture
@@ -722,7 +377,7 @@ def test_one_verb_interrupted(two_brokers: type[TwoBrokers], step: str) -> None:
 
 
 def test_no_job_is_lost_or_done_twice_whatever_fails(two_brokers: type[TwoBrokers]) -> None:
-    check(two_brokers, 20, 30)
+    check(two_brokers, 8, 25)
 
 
 @pytest.mark.full

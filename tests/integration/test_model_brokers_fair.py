@@ -13,8 +13,8 @@ import pytest
 from pymongo.database import Database
 
 from integration.test_model_brokers import TwoBrokers, two_brokers
+from model_runs import check
 from sluicemq_broker.job.job import Job
-from two_brokers import check
 
 __all__ = ["two_brokers"]  # a fixture
 
@@ -49,7 +49,7 @@ def two_fair_brokers(
 
 
 def test_in_a_fair_queue_too_no_job_is_lost_or_done_twice(two_fair_brokers: type[TwoBrokers]) -> None:
-    check(two_fair_brokers, 15, 30)
+    check(two_fair_brokers, 6, 25)
 
 
 @pytest.mark.full

@@ -14,11 +14,12 @@ import pytest
 from hypothesis.stateful import invariant
 from pymongo.database import Database
 
-from integration.test_model_brokers import Hand, TwoBrokers, two_brokers
+from integration.test_model_brokers import TwoBrokers, two_brokers
+from job_lives import LifeHand
+from model_runs import check
 from sluicemq_broker.queue.worker import Delivery
 from sluicemq_broker.store.limits import LimitStore
-from small_broker import SmallBroker
-from two_brokers import check
+from two_brokers import ModelWorker
 
 __all__ = ["two_brokers"]  # a fixture
 
@@ -30,9 +31,9 @@ class TwoLimitedBrokers(TwoBrokers):
 
     limits = MappingProxyType({"max_running": MAX_RUNNING})
 
-    def delivered(self, broker: SmallBroker, delivery: Delivery) -> Hand:
+    def delivered(self, worker: ModelWorker, delivery: Delivery) -> LifeHand:
         """At this moment too: others may be in the middle of something."""
-        hand = super().delivered(broker, delivery)
+        hand = super().delivered(worker, delivery)
         live = self._live_owners()
         at_work = [each.life.job_id for each in self.open if each.open and each.owner in live]
         self._expect(len(at_work) <= MAX_RUNNING, f"{at_work} run at once")
@@ -65,7 +66,7 @@ def two_limited_brokers(
 
 
 def test_no_more_run_than_may_and_no_permit_is_lost(two_limited_brokers: type[TwoBrokers]) -> None:
-    check(two_limited_brokers, 20, 30)
+    check(two_limited_brokers, 6, 25)
 
 
 @pytest.mark.full

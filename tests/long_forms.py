@@ -1,0 +1,23 @@
+"""Long forms of tests, which run with ``--full`` only: of each a short one runs always."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+
+def long(*values: Any, **named: Any) -> Any:
+    """One set of parameters that only ``--full`` tries."""
+    return pytest.param(*values, marks=pytest.mark.full, **named)
+
+
+def first_of(*values: Any) -> list[Any]:
+    """The others run with ``--full`` only."""
+    return [values[0], *map(long, values[1:])]
+
+
+def short_where(values: Iterable[Any], short: Callable[[Any], bool]) -> list[Any]:
+    """Those for which this holds run always, the others with ``--full``."""
+    return [each if short(each) else long(each) for each in values]
