@@ -12,71 +12,46 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-import threading
 import time
 from collections import defaultdict
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from bench.worked import Book, Made, push, push_and_work, work
 from launcher import BrokerProcess
 from sluicemq import Job, Producer, Worker
 
-WAIT = 600.0
 #: Seconds between two single jobs behind the flood.
 PAUSE = 0.05
 
 
-class Book:
-    """Counts what is done, and notes when the single jobs were."""
+class Singles(Book):
+    """Notes when the single jobs were done, and how many before each."""
 
     def __init__(self, jobs: int) -> None:
-        self.jobs = jobs
-        self.done = 0
+        super().__init__(jobs)
         self.single: dict[str, tuple[float, int]] = {}
-        self.over = threading.Event()
 
-    def handle(self, job: Job) -> None:
+    def note(self, job: Job) -> None:
         if job.id.startswith("single"):
             self.single[job.id] = time.monotonic(), self.done
-        self.done += 1
-        if self.done == self.jobs:
-            self.over.set()
 
 
-def push(broker: BrokerProcess, queue: str, jobs: int, tenants: int) -> float:
-    """Seconds until so many are confirmed."""
-    began = time.monotonic()
-    with Producer(broker.doors["smq"]) as producer:
-        for number in range(jobs):
-            producer.push(queue, b"." * 200, tenant=f"t{number % tenants}")
-    return time.monotonic() - began
-
-
-def work(broker: BrokerProcess, queue: str, book: Book) -> float:
-    """Seconds until they are handled."""
-    began = time.monotonic()
-    with Worker(broker.doors["smq"], queue, book.handle, prefetch=1000):
-        if not book.over.wait(WAIT):
-            sys.exit(f"{book.done} of {book.jobs} done after {WAIT} s")
-        return time.monotonic() - began
+def of(tenants: int) -> Made:
+    """Jobs of so many tenants, in turn."""
+    return lambda number: {"payload": b"." * 200, "tenant": f"t{number % tenants}"}
 
 
 def drained(broker: BrokerProcess, queue: str, jobs: int, tenants: int) -> float:
     """Jobs a second, of those that were pushed first."""
-    push(broker, queue, jobs, tenants)
+    push(broker, queue, jobs, of(tenants))
     return jobs / work(broker, queue, Book(jobs))
 
 
 def beside(broker: BrokerProcess, queue: str, jobs: int, tenants: int) -> float:
     """The same of those that are pushed meanwhile."""
-    began = time.monotonic()
-    pushing = threading.Thread(target=push, args=(broker, queue, jobs, tenants))
-    pushing.start()
-    work(broker, queue, Book(jobs))
-    took = time.monotonic() - began
-    pushing.join()
-    return jobs / took
+    return jobs / push_and_work(broker, queue, Book(jobs), of(tenants))
 
 
 def rates(broker: BrokerProcess, jobs: int, tenants: int, rounds: int) -> None:
@@ -99,8 +74,8 @@ def rates(broker: BrokerProcess, jobs: int, tenants: int, rounds: int) -> None:
 def flood(broker: BrokerProcess, kind: str, jobs: int, singles: int) -> None:
     """How long single jobs take that are pushed while a flood is worked on."""
     queue = f"{kind}-flood"
-    push(broker, queue, jobs, 1)
-    book, pushed = Book(jobs + singles), {}
+    push(broker, queue, jobs, of(1))
+    book, pushed = Singles(jobs + singles), {}
     with (
         Producer(broker.doors["smq"]) as producer,
         Worker(broker.doors["smq"], queue, book.handle, prefetch=100),
@@ -110,8 +85,7 @@ def flood(broker: BrokerProcess, kind: str, jobs: int, singles: int) -> None:
             pushed[name] = time.monotonic(), book.done
             producer.push(queue, b"x", id=name, tenant=name)
             time.sleep(PAUSE)
-        if not book.over.wait(WAIT):
-            sys.exit(f"{book.done} of {book.jobs} done")
+        book.wait()
     waits = sorted(book.single[each][0] - pushed[each][0] for each in pushed)
     before = sorted(book.single[each][1] - pushed[each][1] for each in pushed)
     print(

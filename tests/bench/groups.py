@@ -10,68 +10,46 @@ from __future__ import annotations
 
 import argparse
 import sys
-import threading
-import time
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from bench.worked import Book, Made, push, push_and_work, work
 from launcher import BrokerProcess
-from sluicemq import Job, Producer, Worker
-
-WAIT = 600.0
+from sluicemq import Job
 
 
-class Book:
-    """Counts what is done, and holds each group to its order."""
+class InOrder(Book):
+    """Holds each group to its order."""
 
     def __init__(self, jobs: int) -> None:
-        self.jobs = jobs
-        self.done = 0
+        super().__init__(jobs)
         self.last: dict[str, int] = defaultdict(lambda: -1)
-        self.over = threading.Event()
 
-    def handle(self, job: Job) -> None:
+    def note(self, job: Job) -> None:
         group, _, number = job.payload.partition(b" ")[0].decode().rpartition("-")
         if group and int(number) <= self.last[group]:
             sys.exit(f"{job.payload!r} came behind {self.last[group]}")
         self.last[group] = int(number)
-        self.done += 1
-        if self.done == self.jobs:
-            self.over.set()
 
 
-def push(broker: BrokerProcess, queue: str, jobs: int, groups: int) -> float:
-    """Seconds until so many are confirmed."""
-    began = time.monotonic()
-    with Producer(broker.doors["smq"]) as producer:
-        for number in range(jobs):
-            name = f"g{number % groups}" if groups else None
-            payload = f"{name or ''}-{number} ".encode().ljust(200, b".")
-            producer.push(queue, payload, group=name)
-    return time.monotonic() - began
+def of(groups: int) -> Made:
+    """Jobs of so many groups, in turn; of 0: of none."""
 
+    def made(number: int) -> dict[str, Any]:
+        name = f"g{number % groups}" if groups else None
+        return {"payload": f"{name or ''}-{number} ".encode().ljust(200, b"."), "group": name}
 
-def work(broker: BrokerProcess, queue: str, book: Book) -> float:
-    """Seconds until they are handled."""
-    began = time.monotonic()
-    with Worker(broker.doors["smq"], queue, book.handle, prefetch=1000):
-        if not book.over.wait(WAIT):
-            sys.exit(f"{book.done} of {book.jobs} done after {WAIT} s")
-        return time.monotonic() - began
+    return made
 
 
 def measure(broker: BrokerProcess, name: str, jobs: int, groups: int) -> None:
     """One line of figures."""
-    pushed = push(broker, f"{name}-first", jobs, groups)
-    worked = work(broker, f"{name}-first", Book(jobs))
-    queue, began = f"{name}-beside", time.monotonic()
-    pushing = threading.Thread(target=push, args=(broker, queue, jobs, groups))
-    pushing.start()
-    work(broker, queue, Book(jobs))
-    both = time.monotonic() - began
-    pushing.join()
+    pushed = push(broker, f"{name}-first", jobs, of(groups))
+    worked = work(broker, f"{name}-first", InOrder(jobs))
+    both = push_and_work(broker, f"{name}-beside", InOrder(jobs), of(groups))
     print(
         f"{name:10} push {jobs / pushed:8.0f}/s   claim, commit, promote {jobs / worked:8.0f}/s   "
         f"end to end {jobs / both:8.0f}/s",
