@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from secrets import token_hex
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -21,6 +21,9 @@ from pymongo import MongoClient
 import launcher
 from redis_server import RedisServer
 from sluicemq import Client, Subscription
+
+if TYPE_CHECKING:
+    from plain_clients import BrokerUnderTest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -38,7 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
     for kind in (Client, Subscription):  # a machine may stand still for longer than users want to wait
         defaults: Any = kind.__init__
         defaults.__kwdefaults__["timeout"] = launcher.TIMEOUT
-    examples = 400 if config.getoption("--full") else 100
+    examples = 400 if config.getoption("--full") else 50
     slow = [HealthCheck.too_slow]
     found_first = config.getoption("--first-example")
     phases = [each for each in Phase if not (found_first and each in (Phase.shrink, Phase.explain))]
@@ -151,6 +154,26 @@ def database(mongo_uri: str) -> Iterator[str]:
     yield name
     with MongoClient[dict[str, object]](mongo_uri, serverSelectionTimeoutMS=60_000) as client:
         client.drop_database(name)
+
+
+@pytest.fixture
+def broker(shared: BrokerUnderTest) -> Iterator[BrokerUnderTest]:
+    """The broker that a file's tests share, as ``shared``: they leave no socket, and no error in its log."""
+    yield shared
+    shared.close_sockets()
+    assert "Traceback" not in shared.process.log_text()
+
+
+@pytest.fixture
+def endpoint(broker: BrokerUnderTest) -> str:
+    """Where the library finds it."""
+    return broker.doors["smq"]
+
+
+@pytest.fixture
+def queue() -> str:
+    """The name of a queue that no other test uses."""
+    return token_hex(6)
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from secrets import token_hex
 from time import monotonic
@@ -14,7 +14,7 @@ from pymongo.collection import Collection
 
 from launcher import wait_until
 from plain_clients import AT_ONCE, BrokerUnderTest, Smq, serving
-from sluicemq import Claim, ClaimedJob, Client, Producer, Worker, wire
+from sluicemq import Claim, ClaimedJob, Client, Job, Producer, Worker, wire
 
 #: How long a test waits for what must come.
 SECONDS = 60.0
@@ -125,6 +125,15 @@ def quick_broker(mongo_uri: str) -> Iterator[BrokerUnderTest]:
         mongo_uri, [], poll=0.1, lease=2.0, queues=queues, http="127.0.0.1:0", http_token=TOKEN, history=True
     ) as broker:
         yield broker
+
+
+@contextmanager
+def working(endpoint: str, handlers: Mapping[str, Callable[[Job], Any]], prefetch: int = 8) -> Iterator[None]:
+    """A worker of each of these queues."""
+    with ExitStack() as workers:
+        for queue, handler in handlers.items():
+            workers.enter_context(Worker(endpoint, queue, handler, prefetch=prefetch))
+        yield
 
 
 @contextmanager

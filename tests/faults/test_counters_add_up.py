@@ -25,12 +25,6 @@ def shared(mongo_uri: str) -> Iterator[BrokerUnderTest]:
         yield broker
 
 
-@pytest.fixture
-def broker(shared: BrokerUnderTest) -> Iterator[BrokerUnderTest]:
-    yield shared
-    shared.close_sockets()
-
-
 class Counted:
     """What a broker has counted since."""
 

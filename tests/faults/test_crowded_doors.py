@@ -21,13 +21,6 @@ def shared(mongo_uri: str) -> Iterator[BrokerUnderTest]:
         yield broker
 
 
-@pytest.fixture
-def broker(shared: BrokerUnderTest) -> Iterator[BrokerUnderTest]:
-    yield shared
-    shared.close_sockets()
-    assert "Traceback" not in shared.process.log_text()
-
-
 def test_a_client_that_asks_without_end_and_leaves_locks_nobody_out(broker: BrokerUnderTest) -> None:
     # Given a DEALER that asks more than all marks allow, and nobody who works
     doors = broker.take("ask")
@@ -126,6 +119,7 @@ def test_what_one_wants_to_know_who_has_left_is_not_looked_for_what_it_orders_is
     wait_until(lambda: broker.counts("purged")["ready"] == 0)
 
 
+@pytest.mark.full  # a hundred queues are made, with all their indexes
 def test_plain_sockets_that_name_queues_without_end_leave_some_to_the_library(
     broker: BrokerUnderTest,
 ) -> None:

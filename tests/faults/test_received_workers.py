@@ -32,16 +32,9 @@ def node(fleet: Fleet, address: str, hwm: int, count: int) -> Program:
 
 
 @pytest.fixture(scope="module")
-def running_broker(mongo_uri: str) -> Iterator[BrokerUnderTest]:
+def shared(mongo_uri: str) -> Iterator[BrokerUnderTest]:
     with serving(mongo_uri, spare(received=12), queues=AT_ONCE, poll=0.1, lease=2.0) as broker:
         yield broker
-
-
-@pytest.fixture
-def broker(running_broker: BrokerUnderTest) -> Iterator[BrokerUnderTest]:
-    yield running_broker
-    running_broker.close_sockets()
-    assert "Traceback" not in running_broker.process.log_text()
 
 
 @pytest.fixture

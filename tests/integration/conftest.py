@@ -67,9 +67,13 @@ def inspector(documents: Database[dict[str, Any]]) -> Inspector:
     return Inspector(documents)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def shared_broker(mongo_uri: str) -> Iterator[BrokerUnderTest]:
-    """The broker of all tests that need no more than a queue of their own."""
+    """The broker of a file's tests that need no more than a queue of their own.
+
+    Of a file's, for it looks often: with the queues of a hundred tests it and MongoDB would take a third of a
+    processor for as long as the session lasts.
+    """
     with quick_broker(mongo_uri) as broker:
         yield broker
 

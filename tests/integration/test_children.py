@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
 from functools import partial
-from secrets import token_hex
 from typing import Any
 
 import pytest
@@ -17,9 +15,9 @@ from pymongo.errors import AutoReconnect
 
 from jobs import NOW, a_job, everything, some_jobs, stored
 from launcher import wait_until
-from own_queue import SECONDS
+from own_queue import SECONDS, working
 from plain_clients import AT_ONCE, BrokerUnderTest, receive, serving, spare
-from sluicemq import Client, Dead, FanOut, Forward, Job, Producer, Reject, Worker
+from sluicemq import Client, Dead, FanOut, Forward, Job, Producer, Reject
 from sluicemq.errors import Duplicate, LeaseLost, Uncertain
 from sluicemq_broker.job.job import Job as StoredJob
 from sluicemq_broker.job.job import Parent
@@ -46,39 +44,14 @@ def shared(mongo_uri: str) -> Iterator[BrokerUnderTest]:
         yield broker
 
 
-@pytest.fixture
-def broker(shared: BrokerUnderTest) -> Iterator[BrokerUnderTest]:
-    yield shared
-    shared.close_sockets()
-    assert "Traceback" not in shared.process.log_text()
-
-
-@pytest.fixture
-def endpoint(broker: BrokerUnderTest) -> str:
-    return broker.doors["smq"]
-
-
-@pytest.fixture
-def name() -> str:
-    return token_hex(6)
-
-
-@contextmanager
-def working(endpoint: str, handlers: dict[str, Callable[[Job], Any]]) -> Iterator[None]:
-    with ExitStack() as workers:
-        for queue, handler in handlers.items():
-            workers.enter_context(Worker(endpoint, queue, handler, prefetch=8))
-        yield
-
-
 # ------------------------------------------------------------------------ through the doors
 
 
 def test_a_job_is_done_when_all_its_children_are_and_until_then_tells_how_many(
-    endpoint: str, name: str
+    endpoint: str, queue: str
 ) -> None:
     # Given
-    pages, one_by_one = f"{name}-pages", threading.Semaphore(0)
+    pages, one_by_one = f"{queue}-pages", threading.Semaphore(0)
     worked: list[tuple[str, bytes]] = []
 
     def split(_job: Job) -> FanOut:
@@ -89,16 +62,16 @@ def test_a_job_is_done_when_all_its_children_are_and_until_then_tells_how_many(
         worked.append((job.id, job.payload))
 
     with (
-        working(endpoint, {name: split, pages: draw}),
+        working(endpoint, {queue: split, pages: draw}),
         Producer(endpoint) as producer,
         Client(endpoint) as client,
     ):
         # When
-        reply = producer.submit(name, b"book", id="book")
+        reply = producer.submit(queue, b"book", id="book")
         reply.receipt.wait(SECONDS)
         for left in (4, 3, 2, 1):
-            wait_until(partial(are_left, client, name, "book", left), SECONDS)
-            assert client.show(name, "book")["state"] == "waiting"
+            wait_until(partial(are_left, client, queue, "book", left), SECONDS)
+            assert client.show(queue, "book")["state"] == "waiting"
             one_by_one.release()
         # Then
         assert reply.result(SECONDS) == b"book"
@@ -115,90 +88,90 @@ def are_left(client: Client, queue: str, job_id: str, left: int) -> bool:
     return (found.get("total"), found.get("left")) == (4, left)
 
 
-def test_children_of_children_that_go_on_through_other_queues_end_it_too(endpoint: str, name: str) -> None:
-    inner, leaf, last = (f"{name}-{each}" for each in ("inner", "leaf", "last"))
+def test_children_of_children_that_go_on_through_other_queues_end_it_too(endpoint: str, queue: str) -> None:
+    inner, leaf, last = (f"{queue}-{each}" for each in ("inner", "leaf", "last"))
     ends: list[str] = []
     handlers: dict[str, Callable[[Job], Any]] = {
-        name: lambda _job: FanOut(Forward(inner), Forward(inner), Forward(last)),
+        queue: lambda _job: FanOut(Forward(inner), Forward(inner), Forward(last)),
         inner: lambda _job: FanOut(Forward(leaf), Forward(leaf)),
         leaf: lambda _job: Forward(last),
         last: lambda job: ends.append(job.id),
     }
     with working(endpoint, handlers), Producer(endpoint) as producer:
-        assert producer.call(name, b"x", SECONDS, id="a") == b""
+        assert producer.call(queue, b"x", SECONDS, id="a") == b""
     assert sorted(ends) == ["a.1.1", "a.1.2", "a.2.1", "a.2.2", "a.3"]
     with Client(endpoint) as client:
         assert [client.queue(each)["dead"] for each in handlers] == [0] * 4
 
 
-def test_a_group_waits_for_the_children_of_its_first_job(endpoint: str, name: str) -> None:
-    pages, order = f"{name}-pages", list[str]()
+def test_a_group_waits_for_the_children_of_its_first_job(endpoint: str, queue: str) -> None:
+    pages, order = f"{queue}-pages", list[str]()
 
     def split(job: Job) -> FanOut | None:
         order.append(job.id)
         return FanOut(Forward(pages, delay=0.2), Forward(pages)) if job.id == "a" else None
 
-    with working(endpoint, {name: split, pages: lambda job: order.append(job.id)}):
+    with working(endpoint, {queue: split, pages: lambda job: order.append(job.id)}):
         with Producer(endpoint) as producer:
             for each in ("a", "b"):
-                producer.push(name, b"x", id=each, group="book")
+                producer.push(queue, b"x", id=each, group="book")
         wait_until(lambda: len(order) == 4, SECONDS)
     assert order == ["a", "a.2", "a.1", "b"]
 
 
 def test_once_a_child_is_a_dead_letter_so_is_the_job_and_whoever_waits_for_it_hears_why(
-    endpoint: str, name: str
+    endpoint: str, queue: str
 ) -> None:
-    pages = f"{name}-pages"
+    pages = f"{queue}-pages"
 
     def draw(job: Job) -> None:
         if job.payload == b"1":
             raise Reject("no ink")
 
     handlers = {
-        name: lambda _job: FanOut(*(Forward(pages, b"%d" % n) for n in range(3))),
+        queue: lambda _job: FanOut(*(Forward(pages, b"%d" % n) for n in range(3))),
         pages: draw,
     }
     with working(endpoint, handlers), Producer(endpoint) as producer, Client(endpoint) as client:
         with pytest.raises(Dead, match="no ink"):
-            producer.call(name, b"book", SECONDS, id="book")
-        assert client.show(name, "book")["state"] == "dead"
-        assert "book.2" in client.show(name, "book")["errors"][-1]["reason"]
+            producer.call(queue, b"book", SECONDS, id="book")
+        assert client.show(queue, "book")["state"] == "dead"
+        assert "book.2" in client.show(queue, "book")["errors"][-1]["reason"]
 
 
 def test_a_child_whose_time_is_over_is_a_dead_letter_also_where_others_are_removed(
-    endpoint: str, name: str
+    endpoint: str, queue: str
 ) -> None:
     with (
-        working(endpoint, {name: lambda _job: FanOut(Forward(f"{name}-none", ttl=0.05))}),
+        working(endpoint, {queue: lambda _job: FanOut(Forward(f"{queue}-none", ttl=0.05))}),
         Producer(endpoint) as producer,
         pytest.raises(Dead, match="expired"),
     ):
-        producer.call(name, b"x", SECONDS)
+        producer.call(queue, b"x", SECONDS)
 
 
-def test_a_rep_worker_fans_out(broker: BrokerUnderTest, endpoint: str, name: str) -> None:
+def test_a_rep_worker_fans_out(broker: BrokerUnderTest, endpoint: str, queue: str) -> None:
     doors = broker.take("ask")
     asker, worker = broker.socket(zmq.REQ, doors.front), broker.socket(zmq.REP, doors.back)
     asker.send(b"work")
     receive(worker)
-    worker.send_multipart([b"FANOUT", name.encode(), b"1", b"", name.encode(), b"2", b'{"priority": 9}'])
+    worker.send_multipart([b"FANOUT", queue.encode(), b"1", b"", queue.encode(), b"2", b'{"priority": 9}'])
     done: list[bytes] = []
-    with working(endpoint, {name: lambda job: done.append(job.payload)}):
+    with working(endpoint, {queue: lambda job: done.append(job.payload)}):
         assert receive(asker) == [b""]
     assert sorted(done) == [b"1", b"2"]
 
 
 def test_a_child_whose_id_is_taken_gives_the_job_back_with_that_as_its_reason(
-    endpoint: str, name: str
+    endpoint: str, queue: str
 ) -> None:
-    pages = f"{name}-pages"
+    pages = f"{queue}-pages"
     with Producer(endpoint) as producer, Client(endpoint) as client:
         producer.push(pages, b"its own", id="a.2", delay=1000).wait(SECONDS)
-        producer.push(name, b"x", id="a", max_attempts=1).wait(SECONDS)
-        with working(endpoint, {name: lambda _job: FanOut(Forward(pages), Forward(pages))}):
-            wait_until(lambda: client.peek(name, "dead"), SECONDS)
-        assert "has a job 'a.2' already" in client.show(name, "a")["errors"][-1]["reason"]
+        producer.push(queue, b"x", id="a", max_attempts=1).wait(SECONDS)
+        with working(endpoint, {queue: lambda _job: FanOut(Forward(pages), Forward(pages))}):
+            wait_until(lambda: client.peek(queue, "dead"), SECONDS)
+        assert "has a job 'a.2' already" in client.show(queue, "a")["errors"][-1]["reason"]
         assert [each["id"] for each in client.peek(pages)] == []
 
 

@@ -26,13 +26,6 @@ def shared(mongo_uri: str) -> Iterator[BrokerUnderTest]:
 
 
 @pytest.fixture
-def broker(shared: BrokerUnderTest) -> Iterator[BrokerUnderTest]:
-    yield shared
-    shared.close_sockets()
-    assert "Traceback" not in shared.process.log_text()
-
-
-@pytest.fixture
 def client(broker: BrokerUnderTest) -> Iterator[Client]:
     with Client(broker.doors["smq"]) as client:
         yield client

@@ -52,12 +52,6 @@ def shared(mongo_uri: str) -> Iterator[BrokerUnderTest]:
         yield broker
 
 
-@pytest.fixture
-def broker(shared: BrokerUnderTest) -> Iterator[BrokerUnderTest]:
-    yield shared
-    shared.close_sockets()
-
-
 def in_json(**headers: Any) -> bytes:
     return json.dumps(headers).encode()
 

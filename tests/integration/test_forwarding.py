@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from secrets import token_hex
 from typing import Any
 
 import pytest
 import zmq
 
 from launcher import BrokerProcess, wait_until
-from own_queue import SECONDS
+from own_queue import SECONDS, working
 from plain_clients import AT_ONCE, BrokerUnderTest, receive, serving, spare
-from sluicemq import BadHeaders, BadQueue, Client, Duplicate, Forward, Job, Producer, Reply, Worker, wire
+from sluicemq import BadHeaders, BadQueue, Client, Duplicate, Forward, Job, Producer, Reply, wire
 
 
 @pytest.fixture(scope="module")
@@ -24,38 +22,12 @@ def shared(mongo_uri: str) -> Iterator[BrokerUnderTest]:
         yield broker
 
 
-@pytest.fixture
-def broker(shared: BrokerUnderTest) -> Iterator[BrokerUnderTest]:
-    yield shared
-    shared.close_sockets()
-    assert "Traceback" not in shared.process.log_text()
-
-
-@pytest.fixture
-def endpoint(broker: BrokerUnderTest) -> str:
-    return broker.doors["smq"]
-
-
-@pytest.fixture
-def name() -> str:
-    return token_hex(6)
-
-
-@contextmanager
-def working(endpoint: str, handlers: dict[str, Callable[[Job], Any]], prefetch: int = 8) -> Iterator[None]:
-    """A worker of each of these queues."""
-    with ExitStack() as workers:
-        for queue, handler in handlers.items():
-            workers.enter_context(Worker(endpoint, queue, handler, prefetch=prefetch))
-        yield
-
-
 # ------------------------------------------------------------------------- the library
 
 
-def test_a_chain_of_queues_and_who_asked_at_its_beginning_hears_its_end(endpoint: str, name: str) -> None:
+def test_a_chain_of_queues_and_who_asked_at_its_beginning_hears_its_end(endpoint: str, queue: str) -> None:
     # Given
-    first, second, third = (f"{name}-{number}" for number in (1, 2, 3))
+    first, second, third = (f"{queue}-{number}" for number in (1, 2, 3))
     seen: list[tuple[str, str, int]] = []
 
     def note(job: Job) -> None:
@@ -89,51 +61,51 @@ def test_a_chain_of_queues_and_who_asked_at_its_beginning_hears_its_end(endpoint
 
 
 def test_a_worker_chooses_where_a_job_goes_on_and_with_which_options(
-    broker: BrokerUnderTest, endpoint: str, name: str
+    broker: BrokerUnderTest, endpoint: str, queue: str
 ) -> None:
     for size in ("small", "large"):
-        broker.make(f"{name}-{size}")
+        broker.make(f"{queue}-{size}")
 
     def sort(job: Job) -> Forward:
         size = "large" if len(job.payload) > 3 else "small"
-        return Forward(f"{name}-{size}", priority=9, headers={"size": size})
+        return Forward(f"{queue}-{size}", priority=9, headers={"size": size})
 
-    with Producer(endpoint) as producer, working(endpoint, {name: sort}), Client(endpoint) as client:
+    with Producer(endpoint) as producer, working(endpoint, {queue: sort}), Client(endpoint) as client:
         for payload in (b"cat", b"elephant", b"ox"):
-            producer.push(name, payload)
+            producer.push(queue, payload)
         for size, payloads in (("small", [b"cat", b"ox"]), ("large", [b"elephant"])):
-            with client.reserve(f"{name}-{size}", len(payloads), SECONDS) as claim:
+            with client.reserve(f"{queue}-{size}", len(payloads), SECONDS) as claim:
                 assert sorted(job.payload for job in claim) == sorted(payloads)
                 assert {(job.priority, job.headers["size"]) for job in claim} == {(9, size)}
                 claim.commit()
 
 
 def test_a_claimed_job_goes_on_and_one_that_can_not_is_told_why_and_given_back(
-    endpoint: str, name: str
+    endpoint: str, queue: str
 ) -> None:
-    other = f"{name}-other"
+    other = f"{queue}-other"
     with Producer(endpoint) as producer, Client(endpoint) as client:
         for each in ("a", "b"):
-            producer.push(name, b"x", id=each)
+            producer.push(queue, b"x", id=each)
         producer.push(other, b"its own", id="a")
         producer.flush()
-        claim = client.reserve(name, 2, SECONDS)
+        claim = client.reserve(queue, 2, SECONDS)
         jobs = {job.id: job for job in claim}
         with pytest.raises(Duplicate, match="has a job 'a' already"):
             jobs["a"].forward(other)
         jobs["b"].forward(other, b"y")
         assert client.show(other, "b")["payload"] == b"y"
-        again = client.show(name, "a")
+        again = client.show(queue, "a")
         assert again["errors"][-1]["reason"][:9] == "DUPLICATE"
         assert again["attempts"] == 1
 
 
-def test_a_queue_with_no_name_and_options_that_are_none_are_refused(endpoint: str, name: str) -> None:
+def test_a_queue_with_no_name_and_options_that_are_none_are_refused(endpoint: str, queue: str) -> None:
     with Producer(endpoint) as producer, Client(endpoint) as client:
         for _ in range(2):
-            producer.push(name, b"x")
+            producer.push(queue, b"x")
         producer.flush()
-        with client.reserve(name, 2, SECONDS) as claim:
+        with client.reserve(queue, 2, SECONDS) as claim:
             with pytest.raises(BadQueue, match="no queue name"):
                 claim.jobs[0].forward("no name!")
             with pytest.raises(BadHeaders, match="priority"):
@@ -143,19 +115,19 @@ def test_a_queue_with_no_name_and_options_that_are_none_are_refused(endpoint: st
 
 
 def test_a_thousand_jobs_go_on_each_once_and_all_is_accounted_for(
-    broker: BrokerUnderTest, endpoint: str, name: str
+    broker: BrokerUnderTest, endpoint: str, queue: str
 ) -> None:
     forwarded = broker.counter("forwarded")
     came: list[bytes] = []
-    ends = f"{name}-end"
+    ends = f"{queue}-end"
     with (
         working(
-            endpoint, {name: lambda _job: Forward(ends), ends: lambda job: came.append(job.payload)}, 200
+            endpoint, {queue: lambda _job: Forward(ends), ends: lambda job: came.append(job.payload)}, 200
         ),
         Producer(endpoint) as producer,
     ):
         for number in range(1000):
-            producer.push(name, b"%d" % number)
+            producer.push(queue, b"%d" % number)
         wait_until(lambda: len(came) >= 1000, SECONDS)
     assert sorted(came, key=int) == [b"%d" % number for number in range(1000)]
     assert broker.counter("forwarded") == forwarded + 1000
@@ -203,39 +175,39 @@ def test_a_forward_that_can_not_be_read_or_done_is_a_rollback_with_that_reason(
     assert reason in broker.dead_letter(doors.queue)["reason"]
 
 
-def test_a_pull_worker_forwards_by_its_commit_door(broker: BrokerUnderTest, name: str) -> None:
+def test_a_pull_worker_forwards_by_its_commit_door(broker: BrokerUnderTest, queue: str) -> None:
     doors = broker.take("ack")
-    broker.make(name)
+    broker.make(queue)
     worker = broker.socket(zmq.PULL, doors.back)
     broker.push(doors.front, b"work")
     receipt, _ = receive(worker)
-    broker.push(doors.commit, b"FORWARD", receipt, name.encode(), b"new")
-    broker.await_count(name, "ready", 1)
-    assert broker.admin.peek(name)[0]["payload"] == b"new"
+    broker.push(doors.commit, b"FORWARD", receipt, queue.encode(), b"new")
+    broker.await_count(queue, "ready", 1)
+    assert broker.admin.peek(queue)[0]["payload"] == b"new"
 
 
-def test_a_verdict_that_comes_twice_moves_one_job_once(broker: BrokerUnderTest, name: str) -> None:
+def test_a_verdict_that_comes_twice_moves_one_job_once(broker: BrokerUnderTest, queue: str) -> None:
     smq = broker.smq()
-    smq.ask(wire.PUSH, name, [["a", b"x", None]])
-    assert smq.ask(wire.READY, name, 1).verb == wire.OK
+    smq.ask(wire.PUSH, queue, [["a", b"x", None]])
+    assert smq.ask(wire.READY, queue, 1).verb == wire.OK
     receipt = smq.delivery()[0][0]
-    row = [receipt, wire.FORWARD, None, None, [f"{name}-2", None, None]]
+    row = [receipt, wire.FORWARD, None, None, [f"{queue}-2", None, None]]
     assert smq.ask(wire.SETTLE, [row]).fields == [[]]
     (problem,) = smq.ask(wire.SETTLE, [row]).fields[0]
     assert problem[:2] == [0, "LEASE_LOST"]
-    assert broker.counts(f"{name}-2")["ready"] == 1
+    assert broker.counts(f"{queue}-2")["ready"] == 1
 
 
 # ------------------------------------------------------------------------- several brokers
 
 
 def test_who_asks_at_another_broker_follows_the_job_through_all_queues(
-    broker: BrokerUnderTest, mongo_uri: str, name: str
+    broker: BrokerUnderTest, mongo_uri: str, queue: str
 ) -> None:
     # Given an asker at one broker, and all workers at another one
-    database = broker.collection(name).database.name
+    database = broker.collection(queue).database.name
     other = BrokerProcess(mongo_uri, database, config={"broker": {"poll": 0.2}, "devices": []})
-    first, second, third = (f"{name}-{number}" for number in (1, 2, 3))
+    first, second, third = (f"{queue}-{number}" for number in (1, 2, 3))
     began, go_on = threading.Event(), threading.Event()
 
     def hold(_job: Job) -> Forward:

@@ -55,12 +55,6 @@ def shared(mongo_uri: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         yield broker
 
 
-@pytest.fixture
-def broker(shared: BrokerUnderTest) -> Iterator[BrokerUnderTest]:
-    yield shared
-    shared.close_sockets()
-
-
 def device(broker: BrokerUnderTest, queue: str) -> dict[str, Any]:
     return next(each for each in broker.process.devices if each["queue"] == queue)
 

@@ -15,17 +15,10 @@ from pull_peer import PullPeer, pull_peer
 
 
 @pytest.fixture(scope="module")
-def running_broker(mongo_uri: str) -> Iterator[BrokerUnderTest]:
+def shared(mongo_uri: str) -> Iterator[BrokerUnderTest]:
     devices = spare(received=16, received_full=1, ask=1)
     with serving(mongo_uri, devices, queues=AT_ONCE, poll=0.1) as broker:
         yield broker
-
-
-@pytest.fixture
-def broker(running_broker: BrokerUnderTest) -> Iterator[BrokerUnderTest]:
-    yield running_broker
-    running_broker.close_sockets()
-    assert "Traceback" not in running_broker.process.log_text()
 
 
 def test_a_job_is_committed_when_the_worker_s_zeromq_has_it_and_not_before(broker: BrokerUnderTest) -> None:

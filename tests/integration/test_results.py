@@ -6,12 +6,12 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import wait
 from contextlib import contextmanager
-from secrets import token_hex
 
 import pytest
 import zmq
 
 from launcher import BrokerProcess, wait_until
+from own_queue import SECONDS, working
 from plain_clients import BrokerUnderTest, receive, serving, spare
 from sluicemq import (
     BadHeaders,
@@ -24,11 +24,8 @@ from sluicemq import (
     Reject,
     Rollback,
     Timeout,
-    Worker,
     wire,
 )
-
-SECONDS = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -38,40 +35,17 @@ def shared(mongo_uri: str) -> Iterator[BrokerUnderTest]:
         yield broker
 
 
-@pytest.fixture
-def broker(shared: BrokerUnderTest) -> Iterator[BrokerUnderTest]:
-    yield shared
-    shared.close_sockets()
-    assert "Traceback" not in shared.process.log_text()
-
-
-@pytest.fixture
-def endpoint(broker: BrokerUnderTest) -> str:
-    return broker.doors["smq"]
-
-
-@pytest.fixture
-def queue() -> str:
-    return token_hex(6)
-
-
-@contextmanager
-def working(endpoint: str, queue: str, handler: object) -> Iterator[Worker]:
-    with Worker(endpoint, queue, handler, prefetch=8) as worker:  # type: ignore[arg-type]
-        yield worker
-
-
 def double(job: Job) -> bytes:
     return job.payload * 2
 
 
 def test_a_call_returns_what_the_handler_returned(endpoint: str, queue: str) -> None:
-    with working(endpoint, queue, double), Producer(endpoint) as producer:
+    with working(endpoint, {queue: double}), Producer(endpoint) as producer:
         assert producer.call(queue, b"ab", SECONDS) == b"abab"
 
 
 def test_many_futures_have_each_its_own_result(endpoint: str, queue: str) -> None:
-    with working(endpoint, queue, double), Producer(endpoint) as producer:
+    with working(endpoint, {queue: double}), Producer(endpoint) as producer:
         replies = [producer.submit(queue, b"%d," % number) for number in range(5000)]
         assert not wait(replies, SECONDS).not_done
     assert [reply.result() for reply in replies] == [b"%d,%d," % (n, n) for n in range(5000)]
@@ -84,7 +58,7 @@ def test_a_known_id_has_the_stored_result_and_is_not_worked_on_again(endpoint: s
         ran.append(job.id)
         return b"once"
 
-    with working(endpoint, queue, handler), Producer(endpoint) as producer:
+    with working(endpoint, {queue: handler}), Producer(endpoint) as producer:
         assert producer.call(queue, b"x", SECONDS, id="mine") == b"once"
         assert producer.call(queue, b"x", SECONDS, id="mine") == b"once"
     with Client(endpoint) as client:
@@ -101,7 +75,7 @@ def test_a_known_id_of_a_running_job_waits_for_its_result(endpoint: str, queue: 
         assert go_on.wait(SECONDS)
         return b"at last"
 
-    with working(endpoint, queue, handler), Producer(endpoint) as first, Producer(endpoint) as second:
+    with working(endpoint, {queue: handler}), Producer(endpoint) as first, Producer(endpoint) as second:
         replies = [first.submit(queue, b"x", id="mine")]
         assert running.wait(SECONDS)
         # When it is submitted again, and asked for without a wait
@@ -119,7 +93,7 @@ def test_the_result_of_a_job_pushed_without_wanting_it_is_not_remembered(endpoin
     done = threading.Event()
     with Producer(endpoint) as producer, Client(endpoint) as client:
         producer.push(queue, b"x", id="mine").wait(SECONDS)
-        with working(endpoint, queue, lambda _job: done.set()):
+        with working(endpoint, {queue: lambda _job: done.set()}):
             assert done.wait(SECONDS)
         with pytest.raises(NotFound, match="never pushed, or ended and not remembered"):
             client.result(queue, "mine")
@@ -133,7 +107,7 @@ def test_who_waits_for_a_job_pushed_without_wanting_it_hears_its_result(
         producer.push(queue, b"x", id="mine").wait(SECONDS)
     library.plain.send_multipart(wire.encode(wire.RESULT, 77, queue, "mine", 1000))
     assert library.ask(wire.RESULT, queue, "mine", 0).fields[0] == "TIMEOUT"  # so it waits by now
-    with working(endpoint, queue, double):
+    with working(endpoint, {queue: double}):
         assert library.answer(77).fields == [b"xx"]
 
 
@@ -161,7 +135,7 @@ def test_a_question_times_out_when_its_time_is_over_and_the_later_ones_wait_on(
         library.plain.send_multipart(wire.encode(wire.RESULT, number, queue, "mine", seconds))
     answers = [library.next(lambda message: message.number > 900) for _ in range(2)]
     assert [(each.number, each.fields[0]) for each in answers] == [(903, "TIMEOUT"), (902, "TIMEOUT")]
-    with working(endpoint, queue, double):
+    with working(endpoint, {queue: double}):
         assert library.answer(901).fields == [b"xx"]
 
 
@@ -169,7 +143,7 @@ def test_a_dead_job_answers_dead_to_who_waits_and_to_who_comes_later(endpoint: s
     def handler(_job: Job) -> None:
         raise Reject("no such cat")
 
-    with working(endpoint, queue, handler), Producer(endpoint) as producer, Client(endpoint) as client:
+    with working(endpoint, {queue: handler}), Producer(endpoint) as producer, Client(endpoint) as client:
         with pytest.raises(Dead, match="no such cat"):
             producer.call(queue, b"x", SECONDS, id="mine")
         with pytest.raises(Dead, match="no such cat"):
@@ -182,7 +156,7 @@ def test_a_job_that_is_rolled_back_keeps_its_asker_waiting(endpoint: str, queue:
             raise Rollback("once more", delay=0.05)
         return b"the second time"
 
-    with working(endpoint, queue, handler), Producer(endpoint) as producer:
+    with working(endpoint, {queue: handler}), Producer(endpoint) as producer:
         assert producer.call(queue, b"x", SECONDS) == b"the second time"
 
 
@@ -209,7 +183,7 @@ def test_whoever_gets_a_job_is_told_of_its_priority_its_age_and_its_attempts(
     # When: it is claimed, popped and delivered
     with Client(endpoint) as client, client.reserve(queue, 1, SECONDS) as claim:
         told += [*claim, *client.pop(queue, 1, SECONDS)]
-        with working(endpoint, queue, told.append):
+        with working(endpoint, {queue: told.append}):
             wait_until(lambda: len(told) == 3)
     # Then: all were accepted a moment ago, by the server's clock
     assert {(job.priority, job.max_attempts) for job in told} == {(7, 2)}
@@ -242,7 +216,7 @@ def test_a_session_that_goes_forgets_its_questions(
     assert leaving.ask(wire.PING).verb == wire.OK
     leaving.plain.close()
     # When the job ends, then who stayed hears of it, and nothing fails
-    with working(endpoint, queue, double):
+    with working(endpoint, {queue: double}):
         assert staying.answer(901).fields == [b"xx"]
 
 
@@ -259,7 +233,7 @@ def test_questions_that_wait_are_answered_by_the_broker_that_comes_back(
             getattr(own.process, end)()
             own.process.restart()
             # When its worker comes, then it is told
-            with working(endpoint, queue, double):
+            with working(endpoint, {queue: double}):
                 assert reply.result(SECONDS) == b"abab"
 
 
@@ -272,7 +246,7 @@ def test_a_job_done_at_another_broker_is_heard_of_here(mongo_uri: str, queue: st
         ):
             reply = producer.submit(queue, b"ab")
             reply.receipt.wait(SECONDS)
-            with working(there, queue, double):
+            with working(there, {queue: double}):
                 assert reply.result(SECONDS) == b"abab"
 
 
