@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from launcher import BrokerProcess, tcp, wait_until
+from long_forms import first_of
 from sluicemq import Client, Producer
 from sluicemq.bench.plan import ENDLESS, planned
 from sluicemq.bench.schedule import SECOND, Payloads, Times, merged, stamp_of, stamps
@@ -27,11 +28,6 @@ Measured = Callable[..., dict[str, Any]]
 MOMENT = 7_000 * SECOND
 
 full = pytest.mark.full
-
-
-def first_of(*values: str) -> list[Any]:
-    """The others run with ``--full`` only."""
-    return [values[0], *(pytest.param(each, marks=full) for each in values[1:])]
 
 
 def bench(*arguments: object) -> Result:
@@ -125,7 +121,7 @@ def _started(pid: int) -> list[psutil.Process]:
     return children if len(children) >= 4 else []
 
 
-@pytest.mark.parametrize("door", ["library", "req"])
+@pytest.mark.parametrize("door", first_of("req", "library"))
 def test_push_counts_what_is_confirmed(measured: Measured, door: str) -> None:
     found = measured("push", "--jobs", 300, door=door)
     assert found["jobs"] == 300
@@ -139,7 +135,7 @@ def test_push_one_by_one_times_each_confirmation(measured: Measured) -> None:
     assert found["latency_ms"]["p50"] > 0.1
 
 
-@pytest.mark.parametrize("door", ["library", "rep", "pull", "explicit"])
+@pytest.mark.parametrize("door", first_of("library", "rep", "pull", "explicit"))
 def test_drain_works_off_a_backlog(measured: Measured, door: str) -> None:
     found = measured("drain", "--jobs", 200, "--workers", 2, door=door)
     assert found["jobs"] == 200

@@ -140,19 +140,21 @@ def test_what_a_shell_needs_to_complete_is_printed(run: Run, shell: str) -> None
         ["push", "mail", "x", "--priority", "300"],
         ["push", "mail", "--lines", "--priority", "300"],
         ["change", "mail", "one", "--priority", "300"],
-        ["config", "check", "wrong.toml"],
     ],
 )
 def test_a_priority_that_no_job_may_have_is_a_usage_error_everywhere(
-    broker: StubBroker, command: list[str], tmp_path: Path
+    broker: StubBroker, run: Run, command: list[str]
 ) -> None:
-    (tmp_path / "wrong.toml").write_text("[queues.mail]\npriority = 300\n")
-    program = [sys.executable, "-m", "sluicemq", "--endpoint", broker.endpoint, *command]
-    done = subprocess.run(
-        program, cwd=tmp_path, input=b"x\n", capture_output=True, check=False, timeout=SECONDS
-    )
-    assert (done.returncode, b"from 0 to 255" in done.stderr) == (2, True)
+    result = run(*command, stdin=b"x\n")
+    assert (result.exit_code, "from 0 to 255" in result.stderr) == (2, True)
     assert broker.pushed() == []
+
+
+def test_a_priority_that_no_job_may_have_is_a_usage_error_in_a_configuration_too(tmp_path: Path) -> None:
+    (tmp_path / "wrong.toml").write_text("[queues.mail]\npriority = 300\n")
+    program = [sys.executable, "-m", "sluicemq", "config", "check", "wrong.toml"]
+    done = subprocess.run(program, cwd=tmp_path, capture_output=True, check=False, timeout=SECONDS)
+    assert (done.returncode, b"from 0 to 255" in done.stderr) == (2, True)
 
 
 def test_what_only_the_broker_finds_wrong_in_a_job_is_a_usage_error_too(broker: StubBroker, run: Run) -> None:
@@ -445,11 +447,8 @@ def test_ping_waits_for_a_broker_that_comes_up(broker: StubBroker) -> None:
      ["purge", "q", "--yes"]],
 )  # fmt: skip
 def test_without_a_broker_every_command_ends_with_3_and_says_what_to_do(command: list[str]) -> None:
-    program = [sys.executable, "-m", "sluicemq.cli", "--endpoint", nobody(), "--timeout", "60", *command]
-    done = subprocess.run(
-        program, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECONDS, check=False
-    )
-    assert done.returncode == 3
+    done = CliRunner().invoke(app, ["--endpoint", nobody(), "--timeout", "60", *command], input=b"")
+    assert done.exit_code == 3
     assert done.stdout == ""
     assert len(done.stderr.splitlines()) == 1
     assert "no broker answers at tcp://127.0.0.1" in done.stderr

@@ -9,12 +9,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner
 
 from launcher import BrokerProcess, tcp
+from long_forms import long
 from sluicemq import Client, Producer
 from sluicemq.cli.app import app
 
@@ -79,20 +81,27 @@ def broker(mongo_uri: str) -> Iterator[BrokerProcess]:
         yield running
 
 
-@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
-@pytest.mark.parametrize(("call", "arguments"), [*CALLS.items(), *calls(app)])
+def _with_the_flag() -> Iterator[Any]:
+    """Before the command, and after it; of those that become another program once."""
+    for call, arguments in (*CALLS.items(), *calls(app)):
+        yield pytest.param(call, arguments, "before", id=f"{call}-before")
+        after = long if call in BECOMING else pytest.param
+        yield after(call, arguments, "after", id=f"{call}-after")
+
+
+@pytest.mark.parametrize(("call", "arguments", "place"), list(_with_the_flag()))
 def test_every_command_prints_one_json_object_on_stdout(
-    broker: BrokerProcess, mongo_uri: str, tmp_path: Path, call: str, arguments: list[str], *, before: bool
+    broker: BrokerProcess, mongo_uri: str, tmp_path: Path, call: str, arguments: list[str], place: str
 ) -> None:
     name = " ".join(word for word in call.split() if not word.startswith("-"))
-    queue = f"{name.replace(' ', '-')}-{before}".lower()
+    queue = f"{name.replace(' ', '-')}-{place}".lower()
     endpoint = broker.doors["smq"]
     with Producer(endpoint) as producer:
         job = producer.push(queue, b"x").id
     (tmp_path / "none.toml").write_text(f"devices = []\n[broker]\ndata_dir = '{tmp_path}'\n")
     given = {"QUEUE": queue, "ID": job, "URI": mongo_uri, "NO_DEVICES": str(tmp_path / "none.toml")}
     words = [given.get(word, word) for word in arguments]
-    command = ["--json", *name.split(), *words] if before else [*name.split(), *words, "--json"]
+    command = ["--json", *name.split(), *words] if place == "before" else [*name.split(), *words, "--json"]
 
     if name in BECOMING:
         output = printed_by_program(command, endpoint, lasting=name in LASTING)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from long_forms import first_of
 from sluicemq_devices.relays import beginnings
 from sluicemq_devices.relays import topics as topics_module
 from sluicemq_devices.relays.topics import Topics
@@ -117,7 +118,7 @@ FAMILIES: dict[str, Callable[[random.Random], bytes]] = {
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("largest", [4, 64])
+@pytest.mark.parametrize("largest", first_of(4, 64))
 def test_what_was_learnt_of_many_topics_of_many_lengths_holds_until_they_change(
     family: str, largest: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

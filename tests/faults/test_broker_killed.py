@@ -14,9 +14,10 @@ from pymongo import MongoClient
 
 from faults.fleet import Fleet
 from launcher import BrokerProcess, wait_until
+from long_forms import long
 from sluicemq import Client, Job, Producer, Worker
 
-QUEUED, RUNNING = 20_000, 50
+QUEUED, RUNNING = 20_000, 50  # 20,000 take the library longer to push than a kill takes to come
 #: Silence is long, so that a connection outlives its broker's being frozen.
 SETTINGS = {"poll": 0.2, "silence": 60}
 #: Where a broker's lease is to end soon, and others look for it often; and where it is to be kept, however
@@ -35,10 +36,13 @@ def broker(request: pytest.FixtureRequest) -> Iterator[BrokerProcess]:
         yield broker
 
 
-def test_queued_and_running_jobs_survive_and_no_attempt_is_charged(broker: BrokerProcess) -> None:
+@pytest.mark.parametrize("queued", [4_000, long(20_000)])
+def test_queued_and_running_jobs_survive_and_no_attempt_is_charged(
+    broker: BrokerProcess, queued: int
+) -> None:
     handler = GatedHandler()
     with Worker(broker.doors["smq"], "default", handler, prefetch=500, concurrency=RUNNING):
-        everything = push(broker, QUEUED + RUNNING)
+        everything = push(broker, queued + RUNNING)
         wait_until(lambda: len(handler.running) == RUNNING, what="the running jobs")
         interrupted = set(handler.running)
 

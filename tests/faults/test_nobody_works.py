@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import psutil
+import pytest
 from pymongo import MongoClient
 
 from faults.fleet import Fleet
 from launcher import TIMEOUT, BrokerProcess, wait_until
+from long_forms import long
 
 MIB = 2**20
-JOBS = 200_000
 
 
-def test_200_000_jobs_without_a_worker_cost_the_broker_no_memory(mongo_uri: str, database: str) -> None:
+@pytest.mark.parametrize("count", [80_000, long(200_000)])
+def test_jobs_without_a_worker_cost_the_broker_no_memory(mongo_uri: str, database: str, count: int) -> None:
     with (
         BrokerProcess(mongo_uri, database) as broker,
         Fleet() as fleet,
@@ -20,10 +22,10 @@ def test_200_000_jobs_without_a_worker_cost_the_broker_no_memory(mongo_uri: str,
     ):
         process = psutil.Process(broker.pid)
         before = process.memory_info().rss
-        fleet.start("flood.py", broker.doors["push"], 200, JOBS)
+        fleet.start("flood.py", broker.doors["push"], 200, count)
         jobs = client[database]["queue.default"]
 
-        wait_until(lambda: jobs.estimated_document_count() == JOBS, 4 * TIMEOUT, "storing all jobs")
+        wait_until(lambda: jobs.estimated_document_count() == count, 4 * TIMEOUT, "storing all jobs")
 
         assert process.memory_info().rss - before < 50 * MIB
-        assert jobs.count_documents({"state": "ready"}) == JOBS
+        assert jobs.count_documents({"state": "ready"}) == count

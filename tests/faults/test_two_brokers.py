@@ -16,6 +16,7 @@ from pymongo import MongoClient
 from faults.proxied import RawClient, shared_queue
 from faults.replica_set import ReplicaSet
 from launcher import TIMEOUT, BrokerProcess, wait_until
+from long_forms import long
 from plain_clients import ANY_PORT, shake_hands
 from sluicemq import Client, Producer
 
@@ -56,7 +57,7 @@ def plain(context: zmq.Context[zmq.Socket[bytes]], kind: int, address: str) -> z
 # ------------------------------------------------------------------ PULL workers that do not read
 
 
-@pytest.mark.parametrize(("ack", "prefetch"), [("received", 64), ("auto", 64), ("explicit", 4)])
+@pytest.mark.parametrize(("ack", "prefetch"), [long("received", 64), long("auto", 64), ("explicit", 4)])
 def test_workers_that_do_not_read_keep_no_more_than_their_prefetch_from_another_broker(
     mongo_uri: str, ack: str, prefetch: int
 ) -> None:

@@ -16,6 +16,7 @@ import pytest
 from pymongo import MongoClient, WriteConcern
 
 from launcher import wait_until
+from long_forms import first_of, long
 from sluicemq.errors import Unavailable
 from sluicemq_broker.embedded import mongod
 from sluicemq_broker.embedded.life import EmbeddedMongo
@@ -120,7 +121,7 @@ def test_a_second_owner_is_refused_and_told_who_holds_the_folder(tmp_path: Path)
         write_to(store.uri, "the first one is not disturbed")
 
 
-@pytest.mark.parametrize("prologue", ["", PATCHED], ids=["plain", "gevent"])
+@pytest.mark.parametrize("prologue", [long("", id="plain"), pytest.param(PATCHED, id="gevent")])
 def test_a_killed_owner_takes_its_mongod_with_it_and_the_folder_opens_again(
     tmp_path: Path, prologue: str
 ) -> None:
@@ -158,7 +159,7 @@ def test_a_stranger_who_got_the_former_mongods_pid_is_left_alone(tmp_path: Path)
         write_to(store.uri, "we are both alive")
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("how", first_of(signal.SIGKILL, signal.SIGTERM))
 def test_a_mongod_that_dies_alone_is_back_on_its_port_with_its_data(tmp_path: Path, how: int) -> None:
     with running(tmp_path) as store:
         uri, pid = store.uri, store.pid

@@ -1,4 +1,4 @@
-"""The plans of the hot statements over 200,000 jobs, as MongoDB explains what the store really sends.
+"""The plans of the hot statements over 50,000 jobs, as MongoDB explains what the store really sends.
 
 In `full` over 1,000,000 too.
 """
@@ -15,6 +15,7 @@ from pymongo.write_concern import WriteConcern
 
 from explainer import Explainer
 from jobs import NOW, ChangesAtOnce, a_job, finished
+from long_forms import long
 from sluicemq_broker.job.job import Dedupe, State
 from sluicemq_broker.store import listing as listings
 from sluicemq_broker.store.documents import INDEXES, REMOVAL_INDEX, QueueDefaults, date, document
@@ -42,7 +43,7 @@ def explainer(mongo_uri: str) -> Iterator[Explainer]:
     listener.close()
 
 
-@pytest.fixture(scope="module", params=[200_000, pytest.param(1_000_000, marks=pytest.mark.full)])
+@pytest.fixture(scope="module", params=[50_000, long(1_000_000)])
 def crowded(mongo_uri: str, explainer: Explainer, request: pytest.FixtureRequest) -> Iterator[QueueStore]:
     """So many jobs, half of them delayed, of ten priorities; 1,500 reserved and 2,000 ended beside them."""
     name = f"test_{token_hex(6)}"

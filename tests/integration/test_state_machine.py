@@ -32,8 +32,6 @@ class Life:
         self.store = QueueStore(documents, collection("mail"))
         self.changes = ChangesAtOnce(documents)
         self.other = QueueStore(documents, collection("other"))
-        self.store.prepare()
-        self.other.prepare()
         self.where_they_die = QueueStore(
             documents, collection("mail"), QueueDefaults(on_expiry="dead", dead_retention=KEPT)
         )
@@ -52,8 +50,16 @@ class Life:
         return str(self.document().get("state", "gone"))
 
 
+@pytest.fixture(scope="module")
+def prepared(own_database: Database[dict[str, Any]]) -> None:
+    """Both queues with their indexes, once for all of the tests here."""
+    life = Life(own_database)
+    life.store.prepare()
+    life.other.prepare()
+
+
 @pytest.fixture
-def life(documents: Database[dict[str, Any]]) -> Life:
+def life(documents: Database[dict[str, Any]], prepared: None) -> Life:
     return Life(documents)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -29,8 +30,9 @@ def kinds_of(error: type[SluiceError]) -> Iterator[type[SluiceError]]:
         yield from kinds_of(kind)
 
 
-def nodes(path: Path) -> Iterator[ast.AST]:
-    yield from ast.walk(ast.parse(path.read_text()))
+@cache
+def nodes(path: Path) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(path.read_text())))
 
 
 def words(node: ast.AST) -> set[str]:

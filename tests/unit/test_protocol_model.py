@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from long_forms import long
 from protocol_model.explore import Found, explore
 from protocol_model.world import Bounds, Rules
 
 #: Pushes of x and of y, unclear outcomes, crashes, brokers without heartbeats, jobs given back.
 ORDINARY = [
-    Bounds((1, 1), unclear=0, crashes=0, stalls=0, returns=0),
+    long(Bounds((1, 1), unclear=0, crashes=0, stalls=0, returns=0)),
     Bounds((1, 0), unclear=1, crashes=0, stalls=0, returns=1),
     Bounds((1, 0), unclear=0, crashes=1, stalls=0, returns=1),
     Bounds((1, 0), unclear=0, crashes=0, stalls=1, returns=0),
