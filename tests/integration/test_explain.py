@@ -392,11 +392,11 @@ def test_more_dead_letters_than_are_counted_are_told_by_a_sample(
 ) -> None:
     monkeypatch.setattr(listings, "COUNTED_EXACTLY", 10)
     told = Listing(crowded.jobs.database)
-    for samples in ((900, 60), ()):  # the second time random ones have taken too long
+    for samples in ((900,), ()):  # the second time random ones have taken too long
         monkeypatch.setattr(listings, "_RANDOM_SAMPLES", samples)
         count, exact = told.count("mail", DeadLetters(), NOW + ENDED)
         assert not exact
-        assert count > ENDED // 8
+        assert count > ENDED // 40  # one of the sample stands for 60, and they lie near each other
 
 
 def test_dead_letters_are_counted_by_their_own_keys(crowded: QueueStore, explainer: Explainer) -> None:
