@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import heapq
-import math
 from collections import deque
 from collections.abc import Iterable
-from typing import Protocol
+from itertools import groupby
+from operator import attrgetter
+from typing import Final, Protocol
 
 from sluicemq_broker.job import Job, Turns
 from sluicemq_broker.store import QueueDefaults
+
+_TENANT: Final = attrgetter("turn")
 
 
 class Order(Protocol):
@@ -74,6 +77,15 @@ class PriorityOrder:
         self._count -= len(taken)
         return taken
 
+    def take_first(self) -> Job:
+        """Take out the first job; there must be one."""
+        line = self._lines[self._order[0]]
+        job = line.popleft()
+        if not line:
+            del self._lines[self._order.pop(0)]
+        self._count -= 1
+        return job
+
     def take_last(self, count: int) -> list[Job]:
         """Take out the last ``count`` jobs, the last one first."""
         taken: list[Job] = []
@@ -111,22 +123,30 @@ class FairOrder:
 
     def add(self, jobs: Iterable[Job]) -> None:
         """Put jobs behind those of their tenant."""
-        for job in jobs:
-            line = self._lines.get(job.turn)
+        for tenant, run in groupby(jobs, key=_TENANT):  # a claim brings those of one together
+            line = self._lines.get(tenant)
             if line is None:
-                line = self._lines[job.turn] = PriorityOrder()
-                self._round.append(job.turn)
-            line.add((job,))
-            self._count += 1
+                line = self._lines[tenant] = PriorityOrder()
+                self._round.append(tenant)
+            before = len(line)
+            line.add(run)
+            self._count += len(line) - before
 
     def take(self, count: int, most_bytes: float) -> list[Job]:
         """Take out the next ``count`` jobs, fewer if these come to ``most_bytes``, but one at least."""
         taken: list[Job] = []
         size = 0
         while self._round and len(taken) < count and size < most_bytes:
-            turn = self._turn(count - len(taken), most_bytes - size)
-            size += sum([job.size for job in turn])
-            taken += turn
+            tenant = self._round[0]
+            line = self._lines[tenant]
+            job = line.take_first()
+            taken.append(job)
+            size += job.size
+            self._left = (self._left or self._weight(tenant)) - 1
+            if not line:
+                self._leave(tenant)
+            elif not self._left:
+                self._round.rotate(-1)
         self._count -= len(taken)
         return taken
 
@@ -145,19 +165,6 @@ class FairOrder:
                 heapq.heappop(rounds)
                 self._leave(tenant)
         self._count -= len(taken)
-        return taken
-
-    def _turn(self, count: int, most_bytes: float) -> list[Job]:
-        """What the next one gets of its turn, if there is room for so much."""
-        tenant = self._round[0]
-        line = self._lines[tenant]
-        left = math.inf if len(self._round) == 1 else self._left or self._weight(tenant)
-        taken = line.take(int(min(count, left)), most_bytes)
-        self._left = 0 if left == math.inf else int(left) - len(taken)
-        if not line:
-            self._leave(tenant)
-        elif not self._left:
-            self._round.rotate(-1)
         return taken
 
     def _leave(self, tenant: str) -> None:
