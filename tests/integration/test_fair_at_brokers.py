@@ -81,6 +81,9 @@ def test_nothing_is_born_reserved_while_anything_lies_ready_whatever_its_priorit
     rig.tenant(broker, "flood", 60)
     held = broker.queue.held
     assert held < 60
+    # And room for some, but for too few to claim again
+    broker.queue._dispatch.pace.appetite = held + 2
+    assert broker.queue._dispatch.room == 3
     # When
     rig.tenant(broker, "flood", 5, priority=255)
     # Then

@@ -237,6 +237,21 @@ def test_jobs_that_fill_the_memory_leave_the_next_claim_to_the_next_tenants(fair
     assert set(got) == {"acme", "bolt", "cube"}
 
 
+def test_whoever_a_page_had_no_room_for_is_the_first_of_the_next(
+    fair: QueueStore, documents: Database[dict[str, Any]], noticed: list[tuple[str, str]]
+) -> None:
+    # Given a broker that has seen small jobs only, and another one that pushes large ones
+    other = a_fair(documents, noticed)
+    push(fair, "acme", 1, payload=b"x" * 50)
+    assert turns(claimed(fair, 1)) == {"acme": 1}
+    for tenant, count in (("acme", 4), ("bolt", 2), ("cube", 2)):
+        push(other, tenant, count, payload=b"x" * 600)
+    # When it has planned two of each, and there is room for three
+    assert turns(claimed(fair, 6, most_bytes=1500)) == {"acme": 2, "bolt": 1}
+    # Then
+    assert turns(claimed(fair, 6, most_bytes=1500)) == {"bolt": 1, "cube": 1}
+
+
 def test_documents_that_are_no_jobs_are_set_aside_and_keep_nobody_waiting(
     fair: QueueStore, noticed: list[tuple[str, str]]
 ) -> None:
