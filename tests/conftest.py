@@ -60,6 +60,7 @@ LONG = (
     "test_model_brokers_pipelines.py",
     "test_model_brokers_limits.py",
     "test_model_brokers_fair.py",
+    "test_model_brokers_tenants.py",
     "test_longest_turn.py",
     "test_bench.py",
     "test_stopping.py",

@@ -50,6 +50,8 @@ class Explainer(CommandListener):
         if self._plans is None or event.command_name not in _EXPLAINED:
             return
         command = {name: value for name, value in event.command.items() if name not in _ONLY_SENT}
+        if len(command.get("updates", ())) > 1:  # one explains the others, and more can't be explained
+            command["updates"] = command["updates"][:1]
         database = self._client[event.database_name]
         explained = database.command("explain", command, codec_options=_ANY_DATE, verbosity="executionStats")
         self._plans.append(_plan(explained))

@@ -1,8 +1,9 @@
 """Fair queues beside plain ones: how many jobs a second, and how long a single job waits behind a flood.
 
-    .venv-test/bin/python tests/bench/fair.py [--jobs 20000] [--tenants 1 10 100 1000] [--rounds 2]
+    .venv-test/bin/python tests/bench/fair.py [--jobs 20000] [--tenants 1 10 100 1000] [--limited]
 
-One broker with an embedded MongoDB, one worker of the library. Plain and fair in turn, A B A B in one run:
+One broker with an embedded MongoDB, one worker of the library. Plain and fair in turn, A B A B in one run,
+and with --limited fair ones whose tenants may have more than they have, running or in a second:
 jobs that were pushed first (claim and commit), and jobs that are pushed beside the work (from end to end).
 Then one tenant's flood, and behind it single jobs of others: how long each takes, how many jobs go first.
 """
@@ -54,21 +55,22 @@ def beside(broker: BrokerProcess, queue: str, jobs: int, tenants: int) -> float:
     return jobs / push_and_work(broker, queue, Book(jobs), of(tenants))
 
 
-def rates(broker: BrokerProcess, jobs: int, tenants: int, rounds: int) -> None:
-    """A line for each way: medians, and fair beside plain."""
+def rates(broker: BrokerProcess, kinds: list[str], jobs: int, tenants: int, rounds: int) -> None:
+    """A line for each way: medians, and each kind beside the first."""
     for name, way in (("pushed first", drained), ("end to end", beside)):
         found: dict[str, list[float]] = defaultdict(list)
         for number in range(rounds):
-            for kind in ("plain", "fair"):
+            for kind in kinds:
                 queue = f"{kind}-{way.__name__}-{tenants}-{number}"
                 found[kind].append(way(broker, queue, jobs, tenants))
-        plain, fair = (statistics.median(found[kind]) for kind in ("plain", "fair"))
-        turns = "  ".join(f"{a:.0f} {b:.0f}" for a, b in zip(found["plain"], found["fair"], strict=True))
-        print(
-            f"{tenants:5} tenants, {name:12}  plain {plain:7.0f}/s  fair {fair:7.0f}/s  "
-            f"{fair / plain:5.2f}   ({turns})",
-            flush=True,
+        plain = statistics.median(found[kinds[0]])
+        told = (
+            f"{kind} {(rate := statistics.median(found[kind])):7.0f}/s {rate / plain:5.2f}" for kind in kinds
         )
+        turns = "  ".join(
+            " ".join(f"{rate:.0f}" for rate in turn) for turn in zip(*found.values(), strict=True)
+        )
+        print(f"{tenants:5} tenants, {name:12}  {'  '.join(told)}   ({turns})", flush=True)
 
 
 def flood(broker: BrokerProcess, kind: str, jobs: int, singles: int) -> None:
@@ -104,12 +106,26 @@ def main() -> None:
     parser.add_argument("--singles", type=int, default=20)
     parser.add_argument("--tenants", type=int, nargs="*", default=[1, 10, 100, 1000])
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--limited", action="store_true")
     given = parser.parse_args()
-    queues = {f"fair-{way}-{t}-{n}" for way in ("drained", "beside") for t in given.tenants for n in range(9)}
-    config = {"queues": {name: {"fair": True} for name in sorted({*queues, "fair-flood"})}}
+    settings = {
+        "plain": {},
+        "fair": {"fair": True},
+        "running": {"fair": True, "tenant_max_running": 100_000},
+        "rated": {"fair": True, "tenant_rate": 1_000_000},
+    }
+    kinds = [*settings] if given.limited else ["plain", "fair"]
+    queues = {
+        f"{kind}-{way}-{tenants}-{number}": settings[kind]
+        for kind in kinds
+        for way in ("drained", "beside")
+        for tenants in given.tenants
+        for number in range(given.rounds)
+    }
+    config = {"queues": {**queues, "fair-flood": settings["fair"]}}
     with BrokerProcess(config=config) as broker:
         for tenants in given.tenants:
-            rates(broker, given.jobs, tenants, given.rounds)
+            rates(broker, kinds, given.jobs, tenants, given.rounds)
         if given.flood:
             flood(broker, "plain", given.flood, given.singles)
             flood(broker, "fair", given.flood, given.singles)

@@ -26,6 +26,8 @@ def broker(mongo_uri: str) -> Iterator[BrokerUnderTest]:
     }
     queues |= {f"library-{number}": {"max_running": MOST} for number in range(4)}
     queues["slow"] = {"rate": RATE, "burst": 5}
+    queues["tenants"] = {"fair": True, "tenant_max_running": MOST}
+    queues["slow-tenants"] = {"fair": True, "tenant_rate": RATE, "tenant_burst": 5}
     with serving(mongo_uri, devices, queues=queues, poll=0.2) as broker:
         yield broker
         assert "Traceback" not in broker.process.log_text()
@@ -138,3 +140,33 @@ def test_no_more_jobs_begin_in_a_second_than_the_rate_says(broker: BrokerUnderTe
         push(broker, "slow", 40)
         wait_until(lambda: len(began) == 40, what="all jobs")
     assert all(number <= 5 + RATE * (at - before) for number, at in enumerate(began, 1))
+
+
+def test_each_tenant_has_so_many_and_it_is_told_how_many_are_held_back(broker: BrokerUnderTest) -> None:
+    with Producer(broker.doors["smq"]) as producer:
+        for number in range(JOBS):
+            producer.push("tenants", b"%d" % number, tenant="flood")
+        producer.push("tenants", b"single", tenant="acme")
+    worker = broker.smq()
+    worker.ask(wire.READY, "tenants", 100)
+    got: list[bytes] = []
+    while len(got) < MOST + 1:
+        got += [job[2] for job in worker.delivery()]
+    assert sorted(got) == [b"0", b"1", b"single"]
+    assert broker.counts("tenants") == {"reserved": MOST + 1, "ready": JOBS - MOST}
+    wait_until(lambda: broker.admin.queue("tenants")["held_back"] == 1, what="the flood is held back")
+
+
+def test_no_more_jobs_of_a_tenant_begin_in_a_second_than_its_rate_says(broker: BrokerUnderTest) -> None:
+    began: dict[bytes, list[float]] = {b"acme": [], b"bolt": []}
+    before = monotonic()
+    with Worker(
+        broker.doors["smq"], "slow-tenants", lambda job: began[job.payload].append(monotonic()), prefetch=100
+    ):
+        with Producer(broker.doors["smq"]) as producer:
+            for number in range(50):
+                tenant = "acme" if number % 5 else "bolt"
+                producer.push("slow-tenants", tenant.encode(), tenant=tenant)
+        wait_until(lambda: len(began[b"acme"]) == 40, what="all jobs")
+    for times in began.values():
+        assert all(number <= 5 + RATE * (at - before) for number, at in enumerate(times, 1))

@@ -203,6 +203,12 @@ DEVICE = '[[devices]]\nkind = "{}"\n'
         (DEVICE.format("streamer") + "backend = 'tcp://*:1'\nack = 'explicit'", "commit is missing"),
         (DEVICE.format("queue") + "backend = 'tcp://127.0.0.1:5550'", "127.0.0.1:5550 is bound twice"),
         (DEVICE.format("queue") + "backend = [3]", "backend: expected one endpoint such as"),
+        ("[queues.a]\ntenant_rate = 1", r"\[queues\.a\]: limits its tenants: that takes fair = true"),
+        ('[queues."*"]\ntenant_max_running = 1', r'\[queues\."\*"\]: limits its tenants'),
+        (
+            "[queues.a]\nfair = true\ntenant_max_running = 0",
+            "tenant_max_running: expected a whole number, 1 to",
+        ),
         ("[broker\n", r"broker\.toml: is not TOML: .*line 1"),
     ],
 )

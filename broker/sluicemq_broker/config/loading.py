@@ -260,16 +260,22 @@ class _Reading:
                 what = f"stream {route.stream!r} has two routes with subscription {route.name!r}"
                 self._wrong("", f"{what}: give one another name")
             named.add((route.stream, route.name))
-        for name in config.queues:
-            if circle := _circle(config, name):
-                what = " → ".join(circle)
-                self._wrong("", f"on_dead leads from {what}: dead letters would go round for ever")
+        self._compare_queues(config)
         seen: set[str] = set()
         for end in (broker.endpoint, *(end for each in config.devices for end in each.ends)):
             if end.bind and not end.is_any:
                 if end.address in seen:
                     self._wrong("", f"{end.address} is bound twice; every door needs an address of its own")
                 seen.add(end.address)
+
+    def _compare_queues(self, config: Config) -> None:
+        for name in config.queues:
+            if circle := _circle(config, name):
+                what = " → ".join(circle)
+                self._wrong("", f"on_dead leads from {what}: dead letters would go round for ever")
+        for name, queue in (*config.queues.items(), ('"*"', config.other_queues)):
+            if queue.limits_tenants and not queue.fair:
+                self._wrong(f"{self._file}: [queues.{name}]", "limits its tenants: that takes fair = true")
 
     # ------------------------------------------------------------------ values
 

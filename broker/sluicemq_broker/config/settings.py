@@ -243,6 +243,24 @@ class QueueSettings:
         "jobs that may begin at once after a rest; by default those of a second",
         live=True,
     )
+    tenant_max_running: int | None = _setting(
+        None,
+        rules.optional(rules.whole(1, 1_000_000)),
+        "of each tenant of a fair queue, jobs that run at once, over all brokers, at most",
+        live=True,
+    )
+    tenant_rate: float | None = _setting(
+        None,
+        rules.optional(rules.number(0.001, 1_000_000)),
+        "of each tenant, or group, of a fair queue, jobs that begin in a second, over all brokers, at most",
+        live=True,
+    )
+    tenant_burst: int | None = _setting(
+        None,
+        rules.optional(rules.whole(1, 1_000_000)),
+        "of each tenant, jobs that may begin at once after a rest; by default those of a second",
+        live=True,
+    )
     max_ready: int | None = _setting(
         None,
         rules.optional(rules.whole(1)),
@@ -266,6 +284,16 @@ class QueueSettings:
     def tokens(self) -> int:
         """Jobs that may begin at once after a rest."""
         return self.burst or max(1, round(self.rate or 0))
+
+    @property
+    def turns(self) -> tuple[object, ...]:
+        """All that says whose turn it is, and for how much."""
+        return (self.fair, self.weights, self.tenant_max_running, self.tenant_rate, self.tenant_burst)
+
+    @property
+    def limits_tenants(self) -> bool:
+        """Whether its tenants are limited, each for itself."""
+        return self.tenant_max_running is not None or self.tenant_rate is not None
 
     @property
     def retries(self) -> Backoff:

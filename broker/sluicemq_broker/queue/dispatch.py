@@ -249,9 +249,10 @@ class Dispatch:
 
     def forget(self, jobs: Iterable[Job]) -> None:
         """These jobs are no longer held by this broker."""
-        self.held.remove(jobs)
+        gone = list(jobs)
+        self.held.remove(gone)
         if self._limits.active:
-            self.supply.refill()
+            self.supply.ended(gone)
 
     def drop(self, owner: str) -> None:
         """Another broker has taken what was held under this owner id: forget it, void its receipts."""

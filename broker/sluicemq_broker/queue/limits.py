@@ -61,7 +61,9 @@ class Limits:
     def reconfigure(self, settings: QueueSettings) -> None:
         """Take other limits: nothing that runs is stopped, and no more begins than these allow."""
         self._most, self._rate, self._burst = settings.max_running, settings.rate, settings.tokens
-        self.active = self._most is not None or self._rate is not None
+        self.of_tenants = settings.limits_tenants
+        """Whether tenants are, each for itself: of what each may have claims alone know."""
+        self.active = self._most is not None or self._rate is not None or self.of_tenants
         """Whether anything is limited."""
         self._tokens = min(self._tokens, self._burst)
         self._asks_again = -math.inf

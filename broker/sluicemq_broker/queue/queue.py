@@ -74,7 +74,7 @@ class Queue:
 
     def reconfigure(self, settings: QueueSettings) -> None:
         """Take other settings, but for ``database``: for jobs to come, and as the next reading of others."""
-        order_changes = (settings.fair, settings.weights) != (self.settings.fair, self.settings.weights)
+        order_changes = settings.turns != self.settings.turns
         self.settings = settings
         self.store.reconfigure(QueueDefaults.of(settings))
         self._settling.reconfigure(settings.retries)
@@ -85,6 +85,8 @@ class Queue:
         if order_changes:
             self._dispatch.follow_order()
         self.limits.reconfigure(settings)
+        if order_changes:
+            self.jobs_ready(0)  # those that were held back, too
 
     # ---------------------------------------------------------------- intake
 
@@ -162,6 +164,11 @@ class Queue:
     def held(self) -> int:
         """How many jobs are reserved by this broker."""
         return len(self._dispatch.held)
+
+    @property
+    def held_back(self) -> int:
+        """How many tenants have jobs that wait here for what their tenant may have."""
+        return len(self._dispatch.supply.held_back)
 
     def attach(self, worker: Worker) -> None:
         """A worker has come."""

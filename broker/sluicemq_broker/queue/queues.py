@@ -290,6 +290,7 @@ class Queues:
             "rates": queue.rates(),
             "paused": sorted(queue.paused),
             Gauge.PERMITS: queue.limits.permits,
+            Gauge.HELD_BACK: queue.held_back,
             Gauge.FULL: int(queue.capacity.full),
         }
         return {"name": queue.name, **counts, **here}

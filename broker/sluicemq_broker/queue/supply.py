@@ -20,6 +20,7 @@ from sluicemq.errors import SluiceError, Unavailable
 from sluicemq_broker.bus import BusKind
 from sluicemq_broker.job import Hold, Job
 from sluicemq_broker.queue.context import Context
+from sluicemq_broker.queue.held_back import HeldBack
 from sluicemq_broker.queue.holdings import Holdings
 from sluicemq_broker.queue.ledger import HIGHEST, NOTHING, Arrival, Bound, Claiming, Ledger
 from sluicemq_broker.queue.limits import Limits
@@ -105,6 +106,7 @@ class Supply:
         self._ticks: Counter[int] = Counter()  # how many jobs become due at each
         self._looks_again = -math.inf
         self._claiming = 0  # jobs that the claims under way may bring
+        self.held_back = HeldBack(context.timer, self._look_again)
         limits.follow(self._reserved, self.refill)
 
     # ---------------------------------------------------------------- pushes
@@ -132,7 +134,8 @@ class Supply:
         now = self._timer.now()
         held = Hold(self._owners.current, self._owners.new_hold())
         born: list[Job] = []
-        first = self._ledger.first_to_come(now) if self._demand.granting else None
+        straight = self._demand.granting and not self._limits.of_tenants
+        first = self._ledger.first_to_come(now) if straight else None
         if held.owner and first is not None and (room := self._room_at_once()) > 0:
             if first > NOTHING and self._store.defaults.fair:
                 first = HIGHEST  # whose turn it is, MongoDB knows
@@ -204,6 +207,11 @@ class Supply:
         if self._limits.active:
             self._limits.share()
 
+    def ended(self, jobs: Iterable[Job]) -> None:
+        """These are reserved here no more: others may be, where jobs are limited."""
+        self.held_back.ended(jobs)
+        self.refill()
+
     def tick(self) -> None:
         """Every second or so: wait no longer for what has had no answer for too long; look for more."""
         self._pass_on()
@@ -262,6 +270,13 @@ class Supply:
         wanted = self._demand.granting and self._room() > 0 and not self._older_come_back
         if wanted and (not self._limits.active or self._limits.may_grant):
             self._spawn_claims(self._look, catches_up=False)
+
+    def _look_again(self) -> None:
+        """Those that are held back may have jobs that can begin."""
+        if not self._demand.granting:
+            self.held_back.nobody_asks()
+        self._ledger.some_ready(HIGHEST, 0)
+        self.refill()
 
     def _due(self, tick: int) -> None:
         self.some_ready(count=self._ticks.pop(tick))
@@ -379,6 +394,7 @@ class Supply:
                 Count.DEAD, f"job {job_id} is dead: no attempt is left", about={"job": job_id}
             )
         self._demand.died(claim.died, claim.freed)
+        self.held_back.found(claim.held, some_began=bool(claim.jobs))
         self._ledger.claimed(bound, claim.jobs, more=claim.more)
         self._demand.stage(claim.jobs)
 

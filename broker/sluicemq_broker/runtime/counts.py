@@ -237,6 +237,12 @@ class Gauge(Metric):
     WORKERS = "workers", "workers at this broker", "workers", _BY_QUEUE
     IN_FLIGHT = "in_flight", "jobs at workers of this broker", "jobs", _BY_QUEUE
     PERMITS = "permits", "permits of its max_running that this broker has", "jobs", _BY_QUEUE
+    HELD_BACK = (
+        "held_back",
+        "tenants whose jobs wait here for what their tenant may have",
+        "tenants",
+        _BY_QUEUE,
+    )
     FULL = "full", "1 while it takes no more jobs, by its max_ready or max_bytes", "queues", _BY_QUEUE
     STORING = "storing", "jobs that have come in and are being written", "jobs"
     COMMITTING = "committing", "jobs whose commit or forward, or removal by a pop, is being written", "jobs"

@@ -27,7 +27,7 @@ from sluicemq_broker.store import documents
 from sluicemq_broker.store.claims import BY_ID
 from sluicemq_broker.store.documents import FOR_CHILDREN, Document, date
 from sluicemq_broker.store.failed_children import waits_for_children
-from sluicemq_broker.store.outcomes import Completed, all_held, done_alike, held, lost, uncertain
+from sluicemq_broker.store.outcomes import HOLD, Completed, all_held, done_alike, held, lost, uncertain
 from sluicemq_broker.store.queue_store import QueueStore
 from sluicemq_broker.store.transactions import Overtaken, transact
 
@@ -246,4 +246,4 @@ def _waits(fan: FanOut) -> Mapping[str, Any]:
         "wait": {"group": FOR_CHILDREN, "place": Int64(fan.job.seq)},
         "result": fan.result,
     }
-    return {"$set": waits, "$unset": {"owner": "", "reserved_at": "", "hold": "", "expires_at": ""}}
+    return {"$set": waits, "$unset": {**HOLD, "expires_at": ""}}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from random import randrange
 
+from pymongo import UpdateOne
 from pymongo.collection import Collection
-from pymongo.errors import OperationFailure
+from pymongo.errors import BulkWriteError, OperationFailure
 
 from sluicemq_broker.job import Hold, Job, State
 from sluicemq_broker.store.connection import applied, translated
@@ -20,11 +21,15 @@ from sluicemq_broker.store.documents import (
     Document,
     QueueDefaults,
     date,
+    queue_of,
 )
-from sluicemq_broker.store.fair import FairPages
+from sluicemq_broker.store.fair import FairPage, FairPages
 from sluicemq_broker.store.indexes import Notice, make_fair_index
+from sluicemq_broker.store.inserts import refusals
+from sluicemq_broker.store.limits import LimitStore
 from sluicemq_broker.store.outcomes import death
 from sluicemq_broker.store.pages import MEASURED, Pages, replies
+from sluicemq_broker.store.tenants import Allowance, TenantLimits
 from sluicemq_broker.store.unreadable import Strange, read
 
 #: Named wherever ids are given: the jobs asked for are the first of the ready index too, so MongoDB may
@@ -40,6 +45,7 @@ class Claim:
     """Jobs reserved under ``owner``, in order; ``more``: others may lie ready behind them.
 
     ``died``: ids of those that are dead letters now, as they had no attempt left; ``freed``: their groups.
+    ``held``: tenants whose jobs may not begin yet, and the seconds until one may; infinity: until one ends.
     """
 
     jobs: list[Job]
@@ -47,6 +53,7 @@ class Claim:
     more: bool
     died: tuple[str, ...] = ()
     freed: frozenset[str] = frozenset()
+    held: Mapping[str, float] = field(default_factory=dict)
 
 
 class Claims:
@@ -70,11 +77,14 @@ class Claims:
         """Let jobs that say nothing themselves have these from the next claim on."""
         self._defaults = defaults
         self._fair = FairPages(self.jobs, defaults.weights) if defaults.fair else None
+        self._tenants = self._limits_of_tenants(defaults) if defaults.limits_tenants else None
         self._wanted = HANDED_OUT_FAIRLY if defaults.fair else HANDED_OUT
 
     def dropped(self) -> None:
         """The collection was removed, with all of its indexes."""
         self._indexed = False
+        if self._tenants is not None:
+            self._tenants.dropped()
 
     def pushed(self, jobs: Sequence[Job]) -> None:
         """These come into the queue: their size says how many a reply can hold."""
@@ -92,20 +102,16 @@ class Claims:
         most_bytes: int = CLAIM_BYTES,
     ) -> Claim:
         """As :meth:`QueueStore.reserve`, which says what it does."""
-        # Expired ones are left out here, not after the read: else a page of them hides all behind it.
-        due = {
-            **WHATEVER_PRIORITY,
-            "state": State.READY,
-            # Not $lte and $lt: those are true of dates and numbers alone, and pass over what is no job.
-            "eligible_at": {"$not": {"$gt": date(now)}},
-            "expires_at": {"$not": {"$lte": date(now)}},
-        }
-        if before is not None:
-            due["seq"] = {"$not": {"$gte": before}}
+        due = _due(now, before)
         skip = randrange(brokers) * limit  # noqa: S311 - spreads load, keeps no secret
+        under, page = Hold(owner, hold), None
         with translated():
+            allowance = None if self._tenants is None else self._tenants.allow(under, now, brokers)
             if self._fair is not None:
-                found, more = self._first_fairly(self._fair, due, limit, brokers, now, most_bytes)
+                at_once = self._at_once(due, limit, most_bytes)
+                page = self._page(self._fair, due, self._pages.most(limit, most_bytes), brokers, allowance)
+                found, more = self._first_fairly(page, at_once, now, most_bytes)
+                skip = 0
             else:
                 found, more = self._first(due, limit, skip, now, most_bytes)
                 if skip and not found:
@@ -113,12 +119,17 @@ class Claims:
             spent = [each for each in found if each.spent]
             died = self._spent_to_dead(spent, now) if spent else ()
             wanted = [each for each in found if not each.spent] if spent else found
-            claimed = self._hold(wanted, due, now, owner, hold) if wanted else []
-        held = Hold(owner, hold)
+            wanted = wanted if allowance is None else allowance.begin(wanted)
+            claimed = self._hold(wanted, due, now, under, allowance) if wanted else []
         for each in claimed:
-            each.reserve(held)
+            each.reserve(under)
+        if allowance is not None:
+            allowance.used(claimed)
+            more = more or len(claimed) < len(wanted)  # others have their slots, and others may be free
         freed = frozenset(each.group for each in spent if each.group is not None)
-        return Claim(claimed, owner, more=more or skip > 0, died=died, freed=freed)
+        return Claim(
+            claimed, owner, more=more or skip > 0, died=died, freed=freed, held=page.held if page else {}
+        )
 
     def _first(self, due: Document, limit: int, skip: int, now: float, room: int) -> tuple[list[Job], bool]:
         """The first due jobs, up to ``limit`` and about ``room`` bytes; and whether there may be more.
@@ -132,19 +143,21 @@ class Claims:
         full = len(found) + len(strange) == limit and bool(found or moved)
         return found, last is not None or full
 
-    def _first_fairly(
-        self, fair: FairPages, due: Document, limit: int, brokers: int, now: float, room: int
-    ) -> tuple[list[Job], bool]:
-        """The same of a fair queue: the first of each tenant."""
+    def _page(
+        self, fair: FairPages, due: Document, limit: int, brokers: int, allowance: Allowance | None
+    ) -> FairPage:
+        """What this claim of a fair queue is to read."""
         if not self._indexed:
             make_fair_index(self.jobs, self._notice)
             self._indexed = True
-        at_once = self._at_once(due, limit, room)
         try:
-            page = fair.next(due, self._pages.most(limit, room), brokers)
+            return fair.next(due, limit, brokers, allowance)
         except OperationFailure:  # another broker, or somebody, may have removed the index
             self._indexed = False
             raise
+
+    def _first_fairly(self, page: FairPage, at_once: int, now: float, room: int) -> tuple[list[Job], bool]:
+        """The same of a fair queue: the first of each tenant."""
         found, strange, last = self._read(page.replies(at_once), room)
         if last is not None:
             page.stop(last)
@@ -182,16 +195,20 @@ class Claims:
         sizes = self.jobs.find(due, {"size": {"$bsonSize": "$$ROOT"}}, limit=MEASURED).sort(ORDER)
         return max((each["size"] for each in sizes), default=0)
 
-    def _hold(self, wanted: list[Job], due: Document, now: float, owner: str, hold: int) -> list[Job]:
+    def _hold(
+        self, wanted: list[Job], due: Document, now: float, under: Hold, allowance: Allowance | None
+    ) -> list[Job]:
         ids = [each.id for each in wanted]
-        held = {
-            "$set": {"state": State.RESERVED, "owner": owner, "hold": hold, "reserved_at": date(now)},
-            "$inc": {"attempts": 1},
-        }
+        owner, hold = under
+        held = {"state": State.RESERVED, "owner": owner, "hold": hold, "reserved_at": date(now)}
         # By their births too: an id may have been done and pushed anew since it was read.
         births = {"_id": {"$in": ids}, "seq": {"$in": [each.seq for each in wanted]}}
-        these = {**due, **births, **HISTORY_IS_A_LIST}
-        if self.jobs.update_many(these, held, hint=BY_ID).modified_count == len(ids):
+        if allowance is not None and allowance.gives_slots:
+            matched = self._hold_with_slots(allowance.number(wanted), due, held)
+        else:
+            these = {**due, **births, **HISTORY_IS_A_LIST}
+            matched = self.jobs.update_many(these, _reserving(held), hint=BY_ID).modified_count
+        if matched == len(ids):
             return wanted
         mine = {"_id": {"$in": ids}, "state": State.RESERVED, "owner": owner, "hold": hold}
         with applied():
@@ -199,6 +216,30 @@ class Claims:
             without = self.jobs.find({**due, **births, "$nor": [HISTORY_IS_A_LIST]}, {"_id": 1}, hint=BY_ID)
             self._set_aside([Strange(each["_id"], "its errors are no array") for each in without], now)
         return [each for each in wanted if each.id in won]
+
+    def _hold_with_slots(
+        self, numbered: Sequence[tuple[Job, Document]], due: Document, held: Document
+    ) -> int:
+        """The same, one update for each, so that a slot that another job has refuses no other job."""
+        writes = [
+            UpdateOne(
+                {**due, "_id": job.id, "seq": job.seq, **HISTORY_IS_A_LIST},
+                _reserving({**held, "slot": slot}),
+                hint=BY_ID,
+            )
+            for job, slot in numbered
+        ]
+        if not writes:
+            return 0
+        try:
+            return self.jobs.bulk_write(writes, ordered=False).modified_count
+        except BulkWriteError as error:
+            refusals(error)  # durability first
+            return int(error.details["nModified"])
+
+    def _limits_of_tenants(self, defaults: QueueDefaults) -> TenantLimits:
+        store = LimitStore(self.jobs.database, queue_of(self.jobs.name))
+        return TenantLimits(store, self.jobs, defaults, self._notice)
 
     def claimed(self, owner: str, hold: int) -> list[Job]:
         """The jobs that lie under one reservation, in order: what a claim without an answer has brought."""
@@ -219,3 +260,23 @@ class Claims:
             return tuple(spent)
         ours = {"_id": {"$in": spent}, "state": State.DEAD, "ended_at": date(now)}
         return tuple(each["_id"] for each in self.jobs.find(ours, {"_id": 1}, hint=BY_ID))
+
+
+def _due(now: float, before: int | None) -> Document:
+    """What may be claimed, of those with numbers ``before`` this one."""
+    # Expired ones are left out here, not after the read: else a page of them hides all behind it.
+    due: Document = {
+        **WHATEVER_PRIORITY,
+        "state": State.READY,
+        # Not $lte and $lt: those are true of dates and numbers alone, and pass over what is no job.
+        "eligible_at": {"$not": {"$gt": date(now)}},
+        "expires_at": {"$not": {"$lte": date(now)}},
+    }
+    if before is not None:
+        due["seq"] = {"$not": {"$gte": before}}
+    return due
+
+
+def _reserving(held: Document) -> Document:
+    """The update that delivers jobs once more, under this hold."""
+    return {"$set": held, "$inc": {"attempts": 1}}

@@ -18,6 +18,7 @@ One document per job from birth to end::
      children?: {total, left, by},                     of that one, while it waits and after
      forwarded_to?,                                    of what it left behind in one of these: a trace
      owner?, reserved_at?, hold?,                      while reserved; hold: while done, too
+    slot?: {tenant, n},                               while reserved: which of those that its tenant may have
      progress?: {done, total?, note?, at, attempt},    as the worker of that attempt said last
      errors?: [{at, attempt, reason, worker}],         the last 10 failures
      result?, done_by?, worker?, started_at?,          once done
@@ -70,6 +71,19 @@ class QueueDefaults(NamedTuple):
     on_expiry: str = OnExpiry.DROP
     fair: bool = False
     weights: Mapping[str, int] | None = None
+    tenant_max_running: int | None = None
+    tenant_rate: float | None = None
+    tenant_burst: int | None = None
+
+    @property
+    def limits_tenants(self) -> bool:
+        """Whether its tenants are limited, each for itself."""
+        return self.fair and (self.tenant_max_running is not None or self.tenant_rate is not None)
+
+    @property
+    def gives_slots(self) -> bool:
+        """Whether each job of a tenant that is reserved has a slot."""
+        return self.fair and self.tenant_max_running is not None
 
     @classmethod
     def of(cls, settings: object) -> QueueDefaults:
@@ -96,6 +110,7 @@ HEAD_INDEX: Final = "head"
 LINE_INDEX: Final = "line"
 LINE_EXPIRY_INDEX: Final = "line_expiry"
 FAIR_INDEX: Final = "fair"
+SLOT_INDEX: Final = "slot"
 
 INDEXES: Final = [
     # Partial, so that half a million delayed, done or dead jobs cost the hot path nothing; and the
@@ -139,6 +154,11 @@ JUST_READY: Final = {"$gte": State.READY.value, "$lte": State.READY.value}
 TURNS: Final = [("state", 1), ("tenant", 1), *ORDER]
 #: Of fair queues only, so that others pay nothing; ``state`` is in it so that nothing but keys is read.
 FAIR: Final = IndexModel(TURNS, name=FAIR_INDEX, partialFilterExpression={"state": JUST_READY})
+
+
+#: Which of the jobs that a tenant may have running one is. Unique, so that at any number of brokers no more
+#: are; sparse, and only where tenants are so limited.
+SLOTS: Final = IndexModel([("slot.tenant", 1), ("slot.n", 1)], name=SLOT_INDEX, unique=True, sparse=True)
 
 
 def date(seconds: float) -> datetime:

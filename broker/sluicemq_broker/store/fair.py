@@ -25,6 +25,7 @@ from sluicemq_broker.store.documents import (
     Document,
 )
 from sluicemq_broker.store.pages import replies
+from sluicemq_broker.store.tenants import Allowance
 
 #: Tenants of which more than one job is read in one statement: each takes the server 0.25 ms.
 FEW: Final = 100
@@ -42,7 +43,8 @@ class _Tenant(NamedTuple):
 class Plan(NamedTuple):
     """What a claim is to read: how many jobs of each tenant, behind so many; the ids of their first ones.
 
-    ``strange``: ids of documents that are no jobs. ``left_out``: there are tenants that have no share.
+    ``strange``: ids of documents that are no jobs. ``left_out``: there are tenants that have no share, and
+    might have one. ``limit``: jobs of all together. ``allowance``: what each may have, where that is limited.
     """
 
     shares: Mapping[str, int]
@@ -50,6 +52,8 @@ class Plan(NamedTuple):
     firsts: Mapping[str, Any]
     strange: Sequence[Any]
     left_out: bool
+    limit: int
+    allowance: Allowance | None
 
 
 class FairPages:
@@ -61,22 +65,35 @@ class FairPages:
         self._many = False  # more tenants than were read at once the last time
         self._skipped = False
 
-    def next(self, due: Document, limit: int, brokers: int) -> FairPage:
-        """The next ``limit`` jobs of those that are ``due``; several ``brokers`` each read others, mostly."""
+    def next(self, due: Document, limit: int, brokers: int, allowance: Allowance | None = None) -> FairPage:
+        """The next ``limit`` jobs of those that are ``due``; several ``brokers`` each read others, mostly.
+
+        No more of each tenant than its ``allowance`` grants; who is granted none is passed over.
+        """
         due = {**due, "state": JUST_READY}
-        strange, tenants, all_there = self._tenants(due, limit)
-        if len(tenants) > FEW:
-            limit = self._part(tenants, limit, brokers)
-        shares = self._turns.share([each.name for each in tenants], limit)
-        left_out = not all_there or len(shares) < len(tenants) or bool(strange)
+        most = limit
+        while True:
+            strange, tenants, all_there = self._tenants(due, most)
+            names = [each.name for each in tenants]
+            names = names if allowance is None else allowance.open(names)
+            if len(names) > FEW:
+                limit = self._part(names, limit, brokers)
+            shares = self._turns.share(names, limit)
+            shares = shares if allowance is None else allowance.grant(shares)
+            if shares or all_there:
+                break
+            most = 4 * max(most, FEW)  # of all these none may begin
+        held = () if allowance is None else allowance.held
+        open_ones = [each for each in names if each in shares or each not in held]
+        left_out = not all_there or len(shares) < len(open_ones) or bool(strange)
         skips = self._skips(shares, brokers)
         firsts = {each.name: each.first for each in tenants}
-        plan = Plan(shares, skips, firsts, strange, left_out=left_out)
-        return FairPage(self._jobs, due, self._turns, plan, limit)
+        plan = Plan(shares, skips, firsts, strange, left_out=left_out, limit=limit, allowance=allowance)
+        return FairPage(self._jobs, due, self._turns, plan)
 
-    def _part(self, tenants: Sequence[_Tenant], limit: int, brokers: int) -> int:
+    def _part(self, tenants: Sequence[str], limit: int, brokers: int) -> int:
         """One turn of each of many; of several brokers each takes a part, or all would want the same."""
-        limit = min(limit, sum(self._turns.weight(each.name) for each in tenants))
+        limit = min(limit, sum(self._turns.weight(each) for each in tenants))
         part = -(-limit // brokers)
         return limit if brokers == 1 else randint(-(-part // 2), part)  # noqa: S311 - spreads load, keeps no secret
 
@@ -125,21 +142,28 @@ class FairPages:
 class FairPage:
     """Jobs for one claim; read it once, then ask whether there are ``more``."""
 
-    def __init__(
-        self, jobs: Collection[Document], due: Document, turns: Turns, plan: Plan, limit: int
-    ) -> None:
+    def __init__(self, jobs: Collection[Document], due: Document, turns: Turns, plan: Plan) -> None:
         self._jobs = jobs
         self._due = due
         self._turns = turns
         self._plan = plan
-        self._limit = limit
         self._shares = dict(plan.shares)
         self._read: Counter[str] = Counter()
+        self._full: set[str] = set()  # those that were given all they may have, and may have more jobs
 
     @property
     def more(self) -> bool:
         """Whether others may be due behind those that were read."""
-        return self._plan.left_out or any(self._plan.skips.values()) or bool(self._filled())
+        return self._plan.left_out or any(self._plan.skips.values()) or bool(self._go_on())
+
+    @property
+    def held(self) -> dict[str, float]:
+        """Tenants with jobs that may not begin yet, and the seconds until one may, as far as is known."""
+        allowance, shares = self._plan.allowance, self._plan.shares
+        if allowance is None:
+            return {}
+        full = self._full.union(self._filled(), allowance.refused)
+        return {each: wait for each, wait in allowance.held.items() if each not in shares or each in full}
 
     def stop(self, stored: Document) -> None:
         """There is no room for what is behind this one: its tenant is the next one."""
@@ -173,12 +197,20 @@ class FairPage:
 
     def _rest(self, at_once: int) -> Iterator[list[Document]]:
         """What some have left of their shares goes to those that have more."""
-        filled, rest = self._filled(), self._limit - self._read.total()
+        allowance, filled = self._plan.allowance, self._go_on()
+        rest = self._plan.limit - self._read.total()
         if filled and rest >= len(filled):
             read = dict(self._read)
-            self._shares = dict.fromkeys(filled, rest // len(filled))
+            self._full = {*self._filled()}.difference(filled)
+            shares = dict.fromkeys(filled, rest // len(filled))
+            self._shares = shares if allowance is None else allowance.grant(shares)
             self._read.clear()
             yield from self._of(filled, at_once, read)
+
+    def _go_on(self) -> list[str]:
+        """The tenants that may have more, and may be given more."""
+        allowance = self._plan.allowance
+        return [each for each in self._filled() if allowance is None or each not in allowance.held]
 
     def _filled(self) -> list[str]:
         """The tenants of which as many were read as were asked for."""

@@ -16,7 +16,16 @@ from pymongo.errors import OperationFailure
 from sluicemq_broker.job import State
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.store.connection import brief, in_trouble
-from sluicemq_broker.store.documents import FAIR, INDEXES, LINE_INDEX, LINE_INDEXES, Document
+from sluicemq_broker.store.documents import (
+    FAIR,
+    INDEXES,
+    LINE_INDEX,
+    LINE_INDEXES,
+    SLOT_INDEX,
+    SLOTS,
+    Document,
+    QueueDefaults,
+)
 
 #: The server's codes for an index of this name, or of these fields, with other options.
 _MADE_OTHERWISE: Final = (85, 86)
@@ -44,18 +53,28 @@ def make_indexes(jobs: _Jobs, notice: Notice, wanted: Sequence[IndexModel] = IND
             _make(jobs, index, notice)
 
 
-def mend_indexes(jobs: _Jobs, notice: Notice, wanted: Sequence[IndexModel], *, fair: bool) -> None:
-    """Make what is missing in a collection that is there; remove that of a queue that is fair no more."""
+def mend_indexes(jobs: _Jobs, notice: Notice, wanted: Sequence[IndexModel], defaults: QueueDefaults) -> None:
+    """Make what is missing in a collection that is there.
+
+    Remove that of a queue that is fair no more, and that of slots where none are given and no job has one.
+    """
     there = jobs.index_information()
     if there and not {_name(each) for each in wanted} <= there.keys():
         make_indexes(jobs, notice, wanted)
-    if _name(FAIR) in there and not fair:
+    if _name(FAIR) in there and not defaults.fair:
         jobs.drop_index(_name(FAIR))
+    if SLOT_INDEX in there and not defaults.gives_slots and not _some_have_slots(jobs):
+        jobs.drop_index(SLOT_INDEX)
 
 
 def make_fair_index(jobs: _Jobs, notice: Notice) -> None:
     """Make that of a fair queue, if it is not there: over what waits, so that takes its time."""
     _make(jobs, FAIR, notice)
+
+
+def make_slot_index(jobs: _Jobs, notice: Notice) -> None:
+    """Make that of the slots of tenants, if it is not there."""
+    _make(jobs, SLOTS, notice)
 
 
 def has_lines(jobs: _Jobs) -> bool:
@@ -84,6 +103,8 @@ def _make(jobs: _Jobs, index: IndexModel, notice: Notice) -> None:
             problem = brief(error)
             if error.code in _MADE_OTHERWISE:
                 _drop_the_other(jobs, index, notice)
+            elif error.code == _DUPLICATE_KEY and _name(index) == SLOT_INDEX:
+                jobs.update_many({"slot": {"$exists": True}}, {"$unset": {"slot": ""}})
             elif error.code == _DUPLICATE_KEY:
                 _free_dedupe_ids(jobs, notice)
             else:
@@ -91,6 +112,10 @@ def _make(jobs: _Jobs, index: IndexModel, notice: Notice) -> None:
         else:
             return
     notice(Count.UNINDEXED, f"{jobs.name}: index {_name(index)} can't be made: {problem}")
+
+
+def _some_have_slots(jobs: _Jobs) -> bool:
+    return jobs.find_one({"slot.tenant": {"$gte": ""}}, {"_id": 1}, hint=SLOT_INDEX) is not None
 
 
 def _drop_the_other(jobs: _Jobs, index: IndexModel, notice: Notice) -> None:

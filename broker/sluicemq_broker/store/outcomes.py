@@ -25,11 +25,11 @@ from sluicemq_broker.store.documents import (
 #: Why a job is dead that no worker took in time.
 EXPIRED: Final = "expired"
 
-HOLD: Final = {"owner": "", "reserved_at": "", "hold": ""}
+HOLD: Final = {"owner": "", "reserved_at": "", "hold": "", "slot": ""}
 #: What a job of a group has of it while it has not ended: the next one may go once that is gone.
 _TURN: Final = {"head": "", "wait": ""}
 #: A done job keeps the number of its last hold: with ``done_by`` it tells a repetition from a late verdict.
-_HELD: Final = {"owner": "", "reserved_at": "", "head": ""}
+_HELD: Final = {"owner": "", "reserved_at": "", "slot": "", "head": ""}
 _OUTCOME = dict.fromkeys(("done_by", "hold", "worker", "started_at", "ended_at", "result", "remove_at"), "")
 
 

@@ -112,7 +112,7 @@ class QueueStore:
         Another broker may have removed the queue, and a push of ours made the collection again, without.
         """
         with translated():
-            mend_indexes(self.jobs, self._notice, self._wanted(), fair=self._defaults.fair)
+            mend_indexes(self.jobs, self._notice, self._wanted(), self._defaults)
 
     def _index(self) -> None:
         make_indexes(self.jobs, self._notice, self._wanted())

@@ -78,4 +78,4 @@ def _aside(reason: str, now: float, defaults: QueueDefaults) -> list[Document]:
     if defaults.dead_retention is not None:
         ended["remove_at"] = date(now + defaults.dead_retention)
     ended["errors"] = {"$slice": [{"$concatArrays": [history, [entry]]}, -ERRORS_KEPT]}
-    return [{"$set": ended}, {"$unset": ["owner", "reserved_at", "head", "wait"]}]
+    return [{"$set": ended}, {"$unset": ["owner", "reserved_at", "slot", "head", "wait"]}]

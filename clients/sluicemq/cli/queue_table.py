@@ -16,7 +16,7 @@ _COUNTS: Final = {
     "dead": "dead",
 }
 #: What is shown only where some queue has it.
-_RARE: Final = ("sched", "wait", "done", "dead", "paused", "permits", "full")
+_RARE: Final = ("sched", "wait", "done", "dead", "paused", "permits", "held_back", "full")
 #: What is no column of its own.
 _TOLD_ELSE: Final = frozenset(
     (

@@ -1,0 +1,72 @@
+"""The plans of what claims read of tenants that are limited, while 20,000 jobs run and 50,000 are ready."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from secrets import token_hex
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+from pymongo.write_concern import WriteConcern
+
+from explainer import Explainer
+from jobs import NOW, a_job
+from sluicemq_broker.store.documents import QueueDefaults, date, document
+from sluicemq_broker.store.inspect import collection
+from sluicemq_broker.store.queue_store import QueueStore
+
+MOST = 8
+LIMITED = QueueDefaults(fair=True, tenant_max_running=MOST, tenant_rate=1000.0)
+READY, RUNNING = 50_000, 20_000
+FEW = 20  # tenants that have jobs ready
+ELSEWHERE = RUNNING // MOST  # tenants that have jobs running, and none ready
+
+
+@pytest.fixture(scope="module")
+def explainer(mongo_uri: str) -> Iterator[Explainer]:
+    listener = Explainer(mongo_uri)
+    yield listener
+    listener.close()
+
+
+@pytest.fixture(scope="module")
+def busy(mongo_uri: str, explainer: Explainer) -> Iterator[QueueStore]:
+    name = f"test_{token_hex(6)}"
+    with MongoClient[dict[str, Any]](mongo_uri, event_listeners=[explainer]) as client:
+        store = QueueStore(client[name], collection("mail"), LIMITED)
+        fast = store.jobs.with_options(write_concern=WriteConcern(1))
+        fast.insert_many([_stored(f"j{at}", f"few-{at % FEW}") for at in range(READY)], ordered=False)
+        running = [_stored(f"r{at}", f"elsewhere-{at % ELSEWHERE}") for at in range(RUNNING)]
+        for at, each in enumerate(running):
+            slot = {"tenant": each["tenant"], "n": at // ELSEWHERE}
+            each |= {"state": "reserved", "owner": "other", "hold": at, "slot": slot}
+        fast.insert_many(running, ordered=False)
+        buckets = [{"_id": f"mail/elsewhere-{at}", "tokens": 1.0, "taken": []} for at in range(ELSEWHERE)]
+        client[name]["limits"].insert_many([{**each, "refilled_at": date(NOW)} for each in buckets])
+        store.prepare()
+        store._claims._pages.measured(200)  # else its first claim would
+        store.release(store.reserve(1, NOW, "first").jobs)  # makes the indexes
+        yield store
+        client.drop_database(name)
+
+
+def _stored(job_id: str, tenant: str) -> dict[str, Any]:
+    return document(a_job(job_id, tenant=tenant, eligible_at=NOW - 1), date(NOW), LIMITED)
+
+
+def test_a_claim_reads_a_key_for_each_job_that_runs_of_its_tenants_and_no_document(
+    busy: QueueStore, explainer: Explainer
+) -> None:
+    # Given
+    running = busy.reserve(5 * FEW, NOW, "me", 1).jobs
+    # When
+    with explainer.plans() as plans:
+        more = busy.reserve(5 * FEW, NOW + 1, "me", 2).jobs
+    # Then
+    assert (len(running), len(more)) == (5 * FEW, (MOST - 5) * FEW)
+    slots = next(plan for plan in plans[1:] if plan.documents == 0)
+    assert slots.keys <= (5 + 2) * FEW
+    assert all(plan.stages & {"COLLSCAN", "SORT"} == set() for plan in plans)
+    assert all(plan.documents <= 2 * len(more) for plan in plans)
+    assert busy.release(running) + busy.release(more) == MOST * FEW

@@ -1,0 +1,421 @@
+"""What claims of a fair queue take of each tenant: slots in the jobs' documents, tokens of its rate."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import Any
+
+import pytest
+from pymongo.database import Database
+
+from jobs import NOW, a_job, finished, some_jobs, stored
+from sluicemq_broker.job.job import Job, Parent
+from sluicemq_broker.store.children import Child, FanOut, fan_out
+from sluicemq_broker.store.claims import Claim
+from sluicemq_broker.store.connection import Refused
+from sluicemq_broker.store.documents import SLOT_INDEX, QueueDefaults, date
+from sluicemq_broker.store.fair import FEW
+from sluicemq_broker.store.forwards import Forward, forward
+from sluicemq_broker.store.inspect import collection
+from sluicemq_broker.store.outcomes import RolledBack
+from sluicemq_broker.store.queue_store import QueueStore
+
+MOST = QueueDefaults(fair=True, tenant_max_running=3)
+RATE = QueueDefaults(fair=True, tenant_rate=2.0, tenant_burst=3)
+
+
+@pytest.fixture
+def mail(documents: Database[dict[str, Any]], noticed: list[tuple[str, str]]) -> QueueStore:
+    """The empty queue ``mail``, of each of whose tenants three jobs may run."""
+    return a_queue(documents, MOST, noticed)
+
+
+def a_queue(
+    documents: Database[dict[str, Any]], defaults: QueueDefaults, noticed: list[tuple[str, str]] | None = None
+) -> QueueStore:
+    told = [] if noticed is None else noticed
+    queue = QueueStore(documents, collection("mail"), defaults, lambda *notice: told.append(notice))
+    queue.prepare()
+    return queue
+
+
+def push(store: QueueStore, **counts: int) -> None:
+    for tenant, count in counts.items():
+        store.push(some_jobs(count, tenant=tenant), NOW)
+
+
+def claim(store: QueueStore, limit: int = 100, now: float = NOW, owner: str = "me", **how: Any) -> Claim:
+    claim.hold += 1  # type: ignore[attr-defined]
+    return store.reserve(limit, now, owner, claim.hold, **how)  # type: ignore[attr-defined]
+
+
+claim.hold = 0  # type: ignore[attr-defined]
+
+
+def turns(claimed: Claim) -> dict[str, int]:
+    return dict(Counter(job.turn for job in claimed.jobs))
+
+
+def taken(store: QueueStore, tenant: str) -> list[int]:
+    return sorted(each["slot"]["n"] for each in store.jobs.find({"slot.tenant": tenant}))
+
+
+# -------------------------------------------------------------------- who runs
+
+
+def test_a_tenant_at_its_limit_is_passed_over_and_others_go_on(mail: QueueStore) -> None:
+    # Given
+    push(mail, flood=50, acme=2)
+    # When
+    first = claim(mail)
+    push(mail, bolt=1)
+    second = claim(mail)
+    # Then
+    assert turns(first) == {"flood": 3, "acme": 2}
+    assert turns(second) == {"bolt": 1}
+    assert (first.more, second.more) == (False, False)
+    assert dict(first.held) == dict(second.held) == {"flood": math.inf}
+
+
+def test_places_that_a_limited_tenant_leaves_go_to_those_that_have_more(mail: QueueStore) -> None:
+    mail.reconfigure(MOST._replace(tenant_max_running=8))
+    push(mail, few=1, some=6, many=50)
+    assert turns(claim(mail, 14)) == {"few": 1, "some": 6, "many": 7}
+    assert turns(claim(mail, 14)) == {"many": 1}
+
+
+def test_each_job_that_runs_has_a_slot_of_its_own(mail: QueueStore) -> None:
+    push(mail, flood=5, acme=1)
+    claim(mail)
+    assert taken(mail, "flood") == [0, 1, 2]
+    assert taken(mail, "acme") == [0]
+
+
+def test_jobs_without_a_tenant_and_those_of_groups_are_limited_too(mail: QueueStore) -> None:
+    mail.push(some_jobs(5), NOW)
+    grouped = some_jobs(2, group="g")
+    for place, job in enumerate(grouped):
+        job.line_up(1 + place)
+    mail.push(grouped, NOW)
+    mail.groups.promote(["g"], NOW)
+    assert turns(claim(mail)) == {"": 3, "g": 1}
+
+
+def test_the_first_of_a_group_from_before_the_queue_was_fair_is_nobodys_and_is_handed_out(
+    store: QueueStore,
+) -> None:
+    job = a_job(group="g")
+    job.line_up(1)
+    store.push([job], NOW)
+    store.groups.promote(["g"], NOW)
+    store.reconfigure(MOST)
+    assert turns(claim(store)) == {"g": 1}
+    assert taken(store, "") == [0]
+
+
+def _commit(store: QueueStore, job: Job) -> None:
+    assert store.commit([job]) == {}
+
+
+def _complete(store: QueueStore, job: Job) -> None:
+    job.keep_done = 10.0**6
+    assert store.complete([finished(job)], NOW) == {}
+
+
+def _roll_back(store: QueueStore, job: Job) -> None:
+    store.roll_back([RolledBack(job, "failed", "w", due=NOW + 100)], NOW)
+
+
+def _reject(store: QueueStore, job: Job) -> None:
+    store.roll_back([RolledBack(job, "rejected", "w", dead=True)], NOW)
+
+
+def _release(store: QueueStore, job: Job) -> None:
+    store.release([job])
+
+
+def _reclaim(store: QueueStore, _job: Job) -> None:
+    store.reclaim("other", 20, NOW)
+
+
+def _reclaim_dead(store: QueueStore, _job: Job) -> None:
+    store.reclaim("other", 1, NOW)
+
+
+def _lose_its_owner(store: QueueStore, job: Job) -> None:
+    store.jobs.update_one({"_id": job.id}, {"$set": {"owner": 7}})
+    store.mend_ownerless(NOW)
+
+
+def _fan_out(store: QueueStore, job: Job) -> None:
+    child = a_job(f"{job.id}.1")
+    child.is_child_of(Parent("mail", job.id, job.seq, job.under))
+    pages = QueueStore(store.jobs.database, collection("pages"))
+    assert fan_out(store, [FanOut(job, (Child(pages, child, inherits=False),), b"")], NOW) == {}
+
+
+def _forward(store: QueueStore, job: Job) -> None:
+    """Its trace stays, for whoever waits."""
+    gone_on = a_job(job.id, keep_done=10.0**6)
+    pages = QueueStore(store.jobs.database, collection("pages"))
+    assert forward(store, [Forward(job, pages, gone_on, frozenset(), "w", NOW, NOW + 100)], NOW) == {}
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        _fan_out,
+        _forward,
+        _commit,
+        _complete,
+        _roll_back,
+        _reject,
+        _release,
+        _reclaim,
+        _reclaim_dead,
+        _lose_its_owner,
+    ],
+)
+def test_whatever_ends_a_reservation_frees_its_slot(mail: QueueStore, end: Any) -> None:
+    # Given
+    mail.reconfigure(MOST._replace(tenant_max_running=1))
+    push(mail, acme=1)
+    (job,) = claim(mail, owner="other").jobs
+    push(mail, acme=1)
+    assert claim(mail).jobs == []
+    # When
+    end(mail, job)
+    # Then
+    assert taken(mail, "acme") == []
+    assert len(claim(mail).jobs) == 1
+
+
+def test_a_slot_that_another_broker_was_faster_with_keeps_nobody_else_from_running(
+    documents: Database[dict[str, Any]], mail: QueueStore
+) -> None:
+    """The other one claims between the look for free slots and the update."""
+    # Given
+    other = a_queue(documents, MOST)
+    push(mail, acme=4, bolt=2)
+    tenants = mail._claims._tenants
+    assert tenants is not None
+    look = tenants.taken
+
+    def overtaken(names: Any) -> Any:
+        found = look(names)
+        if not stolen:
+            stolen.append(claim(other, 2, owner="other"))
+        return found
+
+    stolen: list[Claim] = []
+    tenants.taken = overtaken  # type: ignore[assignment, method-assign]
+    # When
+    claimed = claim(mail, 4)
+    # Then what is left comes with the next one, which it asks for
+    assert turns(stolen[0]) == {"acme": 1, "bolt": 1}
+    assert claimed.more
+    assert turns(claim(mail, 4)) | turns(claimed)
+    running = Counter(each["slot"]["tenant"] for each in mail.jobs.find({"state": "reserved"}))
+    assert running == {"acme": 3, "bolt": 2}
+
+
+def test_a_claim_that_lands_late_exceeds_nothing(mail: QueueStore) -> None:
+    """An update of a broker that is gone, whose slots others have by now: the index refuses it."""
+    push(mail, acme=6)
+    claim(mail)
+    (late,) = mail.jobs.find({"state": "ready"}).limit(1)
+    with pytest.raises(Exception, match="E11000"):
+        mail.jobs.update_one(
+            {"_id": late["_id"]}, {"$set": {"state": "reserved", "slot": {"tenant": "acme", "n": 1}}}
+        )
+
+
+def test_of_many_tenants_at_their_limits_none_hides_those_behind(mail: QueueStore) -> None:
+    # Given more than are looked at together, all of whose jobs run
+    mail.reconfigure(MOST._replace(tenant_max_running=1))
+    many = {f"t{at:04}": 2 for at in range(5 * FEW)}
+    push(mail, **many)
+    begun = 0
+    while claimed := claim(mail, 200).jobs:
+        begun += len(claimed)
+    assert begun == 5 * FEW
+    # When
+    push(mail, zed=1)
+    # Then
+    assert turns(claim(mail, 1)) == {"zed": 1}
+    held = claim(mail, 1)
+    assert (len(held.held), held.more) == (5 * FEW, False)
+
+
+def test_a_lower_limit_holds_for_what_comes_and_a_higher_one_at_once(mail: QueueStore) -> None:
+    # Given
+    push(mail, acme=9)
+    running = claim(mail).jobs
+    # When it is lower
+    mail.reconfigure(MOST._replace(tenant_max_running=1))
+    for job in running[:2]:
+        mail.commit([job])
+        assert claim(mail).jobs == []
+    mail.commit(running[2:])
+    assert len(claim(mail).jobs) == 1
+    # When it is higher
+    mail.reconfigure(MOST._replace(tenant_max_running=4))
+    assert len(claim(mail).jobs) == 3
+
+
+def test_what_runs_when_the_limit_is_set_has_no_slot(store: QueueStore) -> None:
+    push(store, acme=5)
+    claim(store, 2)
+    store.reconfigure(MOST)
+    assert len(claim(store).jobs) == 3
+
+
+def test_the_index_is_made_with_the_first_claim_and_goes_when_nobody_has_a_slot(
+    store: QueueStore,
+) -> None:
+    # Given
+    push(store, acme=2)
+    store.mend()
+    assert SLOT_INDEX not in store.jobs.index_information()
+    # When and then
+    store.reconfigure(MOST)
+    running = claim(store).jobs
+    store.mend()
+    assert SLOT_INDEX in store.jobs.index_information()
+    store.reconfigure(QueueDefaults(fair=True))
+    store.mend()
+    assert SLOT_INDEX in store.jobs.index_information()
+    store.commit(running)
+    store.mend()
+    assert SLOT_INDEX not in store.jobs.index_information()
+
+
+def test_an_index_of_slots_that_somebody_has_removed_is_made_again(mail: QueueStore) -> None:
+    # Given: without it, two jobs came to have one slot
+    push(mail, acme=9)
+    claim(mail)
+    mail.jobs.drop_index(SLOT_INDEX)
+    mail.jobs.update_many({"slot.n": 2}, {"$set": {"slot.n": 1}})
+    # When
+    with pytest.raises(Refused):
+        claim(mail)
+    # Then who ran by then has no slot any more
+    assert len(claim(mail).jobs) == 3
+    assert SLOT_INDEX in mail.jobs.index_information()
+
+
+# --------------------------------------------------------------------- tokens
+
+
+def test_a_burst_of_each_tenant_begins_at_once_and_then_so_many_a_second(
+    documents: Database[dict[str, Any]],
+) -> None:
+    mail = a_queue(documents, RATE)
+    push(mail, flood=20, acme=2)
+    first = claim(mail)
+    assert turns(first) == {"acme": 2, "flood": 3}
+    assert dict(first.held) == {"flood": 0.5}
+    assert claim(mail, now=NOW + 0.25).held == {"flood": 0.25}
+    assert turns(claim(mail, now=NOW + 1.0)) == {"flood": 2}
+    assert turns(claim(mail, now=NOW + 60.0)) == {"flood": 3}
+
+
+def test_a_rate_is_that_of_all_brokers_together(documents: Database[dict[str, Any]]) -> None:
+    one, other = a_queue(documents, RATE), a_queue(documents, RATE)
+    push(one, flood=20)
+    assert turns(claim(one, 2)) == {"flood": 2}
+    assert turns(claim(other, owner="other")) == {"flood": 1}
+    assert claim(one).jobs == []
+
+
+def test_a_token_of_a_job_that_another_broker_was_faster_with_is_kept(
+    documents: Database[dict[str, Any]],
+) -> None:
+    # Given
+    mail = a_queue(documents, RATE)
+    push(mail, acme=1)
+    tenants = mail._claims._tenants
+    assert tenants is not None
+    take = tenants.take
+
+    def overtaken(*about: Any) -> Any:
+        mail.jobs.delete_many({})
+        return take(*about)
+
+    tenants.take = overtaken  # type: ignore[assignment, method-assign]
+    assert claim(mail).jobs == []
+    # When
+    tenants.take = take  # type: ignore[method-assign]
+    push(mail, acme=1)
+    # Then
+    assert turns(claim(mail)) == {"acme": 1}
+    assert documents["limits"].find_one({"_id": "mail/acme"})["tokens"] == 2.0  # type: ignore[index]
+
+
+def test_jobs_that_are_not_there_take_no_tokens(documents: Database[dict[str, Any]]) -> None:
+    """A claim that has places for many, of a tenant that pushes now and then."""
+    mail = a_queue(documents, RATE)
+    for _ in range(3):
+        push(mail, acme=1)
+        assert turns(claim(mail)) == {"acme": 1}
+    push(mail, acme=1)
+    assert claim(mail).held == {"acme": 0.5}
+
+
+def test_what_others_have_taken_of_a_rate_is_found_when_jobs_are_to_begin(
+    documents: Database[dict[str, Any]],
+) -> None:
+    mail, other = a_queue(documents, RATE), a_queue(documents, RATE)
+    push(mail, acme=4, bolt=1)
+    assert turns(claim(other, 5, owner="other", before=None)) == {"acme": 3, "bolt": 1}
+    claimed = claim(mail)
+    assert (claimed.jobs, claimed.held) == ([], {"acme": 0.5})
+
+
+def test_a_bucket_that_is_full_again_is_removed_some_time_after(documents: Database[dict[str, Any]]) -> None:
+    mail = a_queue(documents, RATE)
+    push(mail, acme=2)
+    claim(mail)
+    bucket = documents["limits"].find_one({"_id": "mail/acme"}) or {}
+    assert bucket["remove_at"] == date(NOW + 61.0)
+    (removal,) = [
+        each for each in documents["limits"].index_information().values() if each["key"] == [("remove_at", 1)]
+    ]
+    assert removal["expireAfterSeconds"] == 0
+
+
+def test_of_more_tenants_than_places_those_without_tokens_are_passed_over_in_one_claim(
+    documents: Database[dict[str, Any]],
+) -> None:
+    # Given
+    mail = a_queue(documents, RATE._replace(tenant_burst=1))
+    other = a_queue(documents, RATE._replace(tenant_burst=1))
+    push(mail, **{f"t{at:02}": 2 for at in range(20)})
+    assert len(claim(other, owner="other").jobs) == 20
+    push(mail, zed=1)
+    # When
+    claimed = claim(mail, 1)
+    # Then
+    assert turns(claimed) == {"zed": 1}
+    assert not claimed.more
+
+
+def test_both_limits_hold_together(documents: Database[dict[str, Any]]) -> None:
+    mail = a_queue(documents, RATE._replace(tenant_max_running=2))
+    push(mail, acme=9)
+    running = claim(mail).jobs
+    assert len(running) == 2
+    mail.commit(running)
+    assert len(claim(mail).jobs) == 1
+
+
+def test_a_plain_fair_queue_has_no_slots_no_tokens_and_no_index(documents: Database[dict[str, Any]]) -> None:
+    mail = a_queue(documents, QueueDefaults(fair=True))
+    mail.mend()  # the collection is that of other tests
+    push(mail, acme=2)
+    claimed = claim(mail)
+    assert len(claimed.jobs) == 2
+    assert "slot" not in stored(mail, claimed.jobs[0].id)
+    assert SLOT_INDEX not in mail.jobs.index_information()
+    assert documents["limits"].count_documents({}) == 0
