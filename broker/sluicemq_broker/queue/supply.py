@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 import gevent
 from gevent.event import Event
@@ -20,11 +19,12 @@ from sluicemq.errors import SluiceError, Unavailable
 from sluicemq_broker.bus import BusKind
 from sluicemq_broker.job import Hold, Job
 from sluicemq_broker.queue.context import Context
+from sluicemq_broker.queue.demand import Demand
+from sluicemq_broker.queue.due_times import DueTimes
 from sluicemq_broker.queue.held_back import HeldBack
 from sluicemq_broker.queue.holdings import Holdings
 from sluicemq_broker.queue.ledger import HIGHEST, NOTHING, Arrival, Bound, Claiming, Ledger
 from sluicemq_broker.queue.limits import Limits
-from sluicemq_broker.queue.pace import Pace
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.store import Claim, QueueStore
 
@@ -44,36 +44,6 @@ _CLAIMS_AT_ONCE: Final = 2
 #: A broker that is alone looks once in so many seconds, at most, for what nobody has told it of: with
 #: hundreds of queues a look at each of them every second takes a fifth of a processor.
 ALONE: Final = 5.0
-#: Delayed jobs are looked for on ticks of so many seconds, this far ahead: a bounded number of timers.
-_TICK, _HORIZON = 0.05, 60.0
-
-
-class Demand(Protocol):
-    """What the workers of this broker want of one queue."""
-
-    pace: Pace
-
-    @property
-    def granting(self) -> bool:
-        """Whether jobs may be handed out, and somebody is there to take them."""
-
-    @property
-    def room(self) -> int:
-        """How many more jobs to hold for them; nothing if what is held takes too much memory."""
-
-    @property
-    def room_bytes(self) -> int:
-        """The same in bytes of payloads and headers."""
-
-    @property
-    def staged(self) -> int:
-        """How many jobs are held for them."""
-
-    def stage(self, jobs: list[Job]) -> None:
-        """Hold jobs that this broker has reserved."""
-
-    def died(self, ids: Iterable[str], groups: Iterable[str]) -> None:
-        """These became dead letters when they were claimed, and were the first of their groups."""
 
 
 class Supply:
@@ -103,7 +73,7 @@ class Supply:
         self._unclaimed = Event()
         self._unclaimed.set()
         self._changed = Event()
-        self._ticks: Counter[int] = Counter()  # how many jobs become due at each
+        self._due_times = DueTimes(context, lambda count: self.some_ready(count=count))
         self._looks_again = -math.inf
         self._claiming = 0  # jobs that the claims under way may bring
         self.held_back = HeldBack(context.timer, self._look_again)
@@ -189,13 +159,7 @@ class Supply:
 
     def due_later(self, times: Iterable[float]) -> None:
         """Jobs become due at these times: claim them then. What lies further ahead is found by the poll."""
-        now = self._clock.now()
-        for when in times:
-            if when - now < _HORIZON:
-                tick = math.ceil(when / _TICK)
-                if tick not in self._ticks:
-                    self._timer.after(max(0.0, tick * _TICK - now), self._due, tick)
-                self._ticks[tick] += 1
+        self._due_times.watch(times)
 
     def refill(self) -> None:
         """What is staged, or who is there, has changed: claim if more is wanted."""
@@ -277,9 +241,6 @@ class Supply:
             self.held_back.nobody_asks()
         self._ledger.some_ready(HIGHEST, 0)
         self.refill()
-
-    def _due(self, tick: int) -> None:
-        self.some_ready(count=self._ticks.pop(tick))
 
     def _room(self) -> int:
         return self._demand.room - self._ledger.expected
