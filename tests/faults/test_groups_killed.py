@@ -75,7 +75,7 @@ def push(broker: BrokerProcess, groups: range, each: int, failed: list[BaseExcep
 
 
 @pytest.mark.parametrize(
-    ("each", "kills"), [(250, 2), pytest.param(2500, 8, marks=[pytest.mark.full, pytest.mark.timeout(1800)])]
+    ("each", "kills"), [(120, 2), pytest.param(2500, 8, marks=[pytest.mark.full, pytest.mark.timeout(1800)])]
 )
 def test_groups_keep_their_order_when_brokers_are_killed(
     mongo_uri: str, database: str, each: int, kills: int

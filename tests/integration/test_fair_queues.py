@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from pymongo import MongoClient
 
 from launcher import TIMEOUT, BrokerProcess, wait_until
+from long_forms import first_of
 from own_queue import OwnQueue, own_queue
 from plain_clients import BrokerUnderTest, serving, spare
 from sluicemq import Client, Forward, Job, Producer, Worker
@@ -213,7 +214,7 @@ def test_with_two_brokers_single_jobs_pushed_at_either_go_before_the_flood(
                 assert handler.before(name, since) <= 2 * HELD
 
 
-@pytest.mark.parametrize("end", ["kill", "terminate"])
+@pytest.mark.parametrize("end", first_of("kill", "terminate"))
 def test_a_broker_that_ends_leaves_nobody_behind(
     mongo_uri: str, database: str, tmp_path: Path, end: str
 ) -> None:

@@ -88,7 +88,7 @@ def test_a_job_that_is_forwarded_lets_the_next_one_go_and_keeps_its_group(jobs: 
     for _ in range(2):
         jobs.take().forward(there)
     assert jobs.take().payload == b"3"
-    with jobs.client.reserve(there, 10, SECONDS) as claim:
+    with jobs.client.reserve(there, 1, SECONDS) as claim:
         assert [job.payload for job in claim.jobs] == [b"1"]
         (second,) = jobs.client.peek(there, "waiting")
         assert (second["payload"], second["group"]) == (b"2", "g")
@@ -201,7 +201,7 @@ def test_jobs_are_popped_in_the_order_of_their_group(jobs: OwnQueue) -> None:
         jobs.push(b"%d" % number, group="g")
     popped: list[bytes] = []
     while len(popped) < 3:
-        popped += [job.payload for job in jobs.client.pop(jobs.queue, 10, wait=SECONDS)]
+        popped += [job.payload for job in jobs.client.pop(jobs.queue, 3 - len(popped), wait=SECONDS)]
     assert popped == [b"0", b"1", b"2"]
 
 

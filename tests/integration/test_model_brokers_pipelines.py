@@ -299,13 +299,15 @@ ALONE: Final[dict[str, Callable[[TwoBrokersWithPipelines], None]]] = {
 
 _SHORT: Final = (
     *("FORWARD-CUT-insert", "FORWARD-KILLED_BEFORE-insert", "child-CUT-delete_many"),
+    *("FANOUT-LOST_REPLY-transaction", "FANOUT-CUT-transaction", "FANOUT-KILLED_AFTER-transaction"),
+    *("child-LOST_REPLY-transaction", "child-CUT-transaction", "child-KILLED_BEFORE-transaction"),
     *("silent-FORWARD-FORWARD", "silent-FANOUT-COMMIT"),
 )
 
 
 def _is_short(step: str) -> bool:
     """A whole move in each way in which it may be interrupted; of what is within it one or two."""
-    return "transaction" in step or "round" in step or step in _SHORT
+    return (step.startswith(("FORWARD-", "round-")) and "insert" not in step) or step in _SHORT
 
 
 @pytest.mark.parametrize("step", short_where(ALONE, _is_short))
