@@ -1,5 +1,7 @@
 """The settings of a broker, from file, environment and command line."""
 
+from sluicemq_broker.config.declared import settings_of
+from sluicemq_broker.config.device_settings import ONLY, Ack, DeviceSettings
 from sluicemq_broker.config.loading import Config, ConfigError, Problem, load
 from sluicemq_broker.config.mongo_uri import MongoUri
 from sluicemq_broker.config.redis_url import RedisUrl
@@ -8,15 +10,11 @@ from sluicemq_broker.config.rules import SCHEDULE_OPTIONS, BusForm
 from sluicemq_broker.config.settings import (
     ENVIRONMENT,
     MAX_JOB_BYTES,
-    ONLY,
-    Ack,
     BrokerSettings,
-    DeviceSettings,
     QueueSettings,
     RouteSettings,
     ScheduleSettings,
     StreamSettings,
-    settings_of,
 )
 from sluicemq_broker.config.shown import as_json, as_toml, describe
 

@@ -14,21 +14,18 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Self, TypeVar, cast
 
 from sluicemq_broker.config import rules
+from sluicemq_broker.config.declared import settings_of
+from sluicemq_broker.config.device_settings import ONLY, Ack, DeviceSettings, applies
 from sluicemq_broker.config.mongo_uri import may_hold_a_secret
 from sluicemq_broker.config.settings import (
     ENVIRONMENT,
-    ONLY,
     PORT,
-    Ack,
     BrokerSettings,
-    DeviceSettings,
     QueueSettings,
     RouteSettings,
     ScheduleSettings,
     StreamSettings,
-    applies,
     door,
-    settings_of,
 )
 from sluicemq_devices.relays import Kind
 

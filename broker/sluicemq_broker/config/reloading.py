@@ -7,8 +7,9 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from sluicemq_broker.config.declared import settings_of
 from sluicemq_broker.config.loading import Config
-from sluicemq_broker.config.settings import QueueSettings, settings_of
+from sluicemq_broker.config.settings import QueueSettings
 from sluicemq_broker.config.shown import as_toml
 
 

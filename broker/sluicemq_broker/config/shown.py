@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from sluicemq_broker.config.declared import settings_of
+from sluicemq_broker.config.device_settings import applies
 from sluicemq_broker.config.loading import Config
 from sluicemq_broker.config.mongo_uri import MongoUri
 from sluicemq_broker.config.redis_url import RedisUrl
 from sluicemq_broker.config.secret import Secret
-from sluicemq_broker.config.settings import applies, settings_of
 from sluicemq_devices.doors import Endpoint
 
 

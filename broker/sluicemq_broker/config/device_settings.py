@@ -1,0 +1,95 @@
+"""Settings of a device, and which kinds have which: once there is one, the default devices are not there."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, dataclass
+from enum import StrEnum
+from typing import Any
+
+from sluicemq_broker.config import rules
+from sluicemq_broker.config.declared import MIB, setting
+from sluicemq_devices.doors import Endpoint
+from sluicemq_devices.relays import Kind
+
+
+class Ack(StrEnum):
+    """When a job of a PULL worker is done: its ZeroMQ has it, before it is sent, or the worker says so."""
+
+    RECEIVED = "received"
+    AUTO = "auto"
+    EXPLICIT = "explicit"
+
+
+#: Settings of a device that only some kinds have: the others' workers take one job at a time, or none.
+ONLY = {
+    "queue": (Kind.STREAMER, Kind.QUEUE),
+    "stream": (Kind.FORWARDER,),
+    "replay": (Kind.FORWARDER,),
+    "latest": (Kind.FORWARDER,),
+    "auto_create": (Kind.STREAMER, Kind.QUEUE),
+    "commit": (Kind.STREAMER,),
+    "ack": (Kind.STREAMER,),
+    "prefetch": (Kind.STREAMER,),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceSettings:
+    """``[[devices]]``: two ends, each with any number of doors, and what goes on between them."""
+
+    kind: str = setting(MISSING, rules.one_of(*Kind), "what it is")
+    queue: str = setting("default", rules.queue_name, "the queue between its ends")
+    frontends: tuple[Endpoint, ...] = setting(
+        (), rules.endpoints, "doors of producers, askers or publishers", key="frontend"
+    )
+    backends: tuple[Endpoint, ...] = setting(
+        (), rules.endpoints, "doors of workers or subscribers", key="backend"
+    )
+    commits: tuple[Endpoint, ...] = setting(
+        (), rules.endpoints, "doors for the answers of PULL workers", key="commit"
+    )
+    ack: str = setting(
+        Ack.RECEIVED,
+        rules.one_of(*Ack),
+        "when a PULL worker's job is done: its ZeroMQ has it; before it is sent; the worker says so",
+    )
+    envelope: str = setting(
+        "payload",
+        rules.one_of("payload", "full"),
+        "what workers receive: the payload, or id and headers too; of a stream: its number and time behind",
+    )
+    stream: str | None = setting(
+        None, rules.optional(rules.queue_name), "the stream between its ends; by default nothing is kept"
+    )
+    replays: tuple[Endpoint, ...] = setting(
+        (),
+        rules.endpoints,
+        "doors that tell what was: REQ and DEALER ask for messages of streams",
+        key="replay",
+    )
+    latest: bool = setting(
+        default=False, rule=rules.flag, doc="a new subscriber gets the last message of each topic at once"
+    )
+    prefetch: int | None = setting(
+        None,
+        rules.optional(rules.whole(1)),
+        "jobs at one PULL worker that it has not settled, or received (up to 1000), or that are removed "
+        "for it at once: by default 256; auto 64, explicit 1",
+    )
+    auto_create: bool | None = setting(
+        None,
+        rules.optional(rules.flag),
+        "whether a message to an unknown queue makes it; by default as in [broker]",
+    )
+    hwm: int = setting(10_000, rules.whole(1), "jobs between the ends and MongoDB, at most")
+    hwm_bytes: int = setting(64 * MIB, rules.size(), "their bytes, at most")
+
+    @property
+    def ends(self) -> tuple[Endpoint, ...]:
+        """All of its doors."""
+        return (*self.frontends, *self.backends, *self.commits, *self.replays)
+
+
+def applies(key: str, settings: Any) -> bool:
+    """Whether a device of this kind has this setting; all other tables have all of theirs."""
+    return not isinstance(settings, DeviceSettings) or settings.kind in ONLY.get(key, (settings.kind,))
