@@ -120,7 +120,6 @@ class Jobs:
         """Give back what is held; refuse those who wait for jobs."""
         for queue in self.queues:
             queue.release_all()
-            queue.refuse_askers()
 
     def leave(self) -> None:
         """Give back permits; write what is counted and not written yet."""

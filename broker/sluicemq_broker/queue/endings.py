@@ -55,15 +55,14 @@ class Endings:
         before, self._deaths = self._deaths, self._died + counted[Count.DEAD] + counted[Count.EXPIRED]
         return self._deaths > before
 
-    def parent_done(self, job_id: str, result: bytes) -> None:
-        """The last of this job's children is done, and it with them."""
-        self._answers.committed(job_id, result)
-        self._tell(BusKind.ENDED, 0)
-
-    def parent_dead(self, job_id: str, error: SluiceError) -> None:
-        """One of this job's children is a dead letter, and it with that."""
-        self._counters.notice(Count.DEAD, f"job {job_id} is dead: {error}")
-        self._answers.failed(job_id, error)
+    def parent_ended(self, job_id: str, outcome: bytes | SluiceError) -> None:
+        """The last of its children is done, and it with them; or one is a dead letter, and it with that."""
+        if isinstance(outcome, bytes):
+            self._answers.committed(job_id, outcome)
+            self._tell(BusKind.ENDED, 0)
+            return
+        self._counters.notice(Count.DEAD, f"job {job_id} is dead: {outcome}")
+        self._answers.failed(job_id, outcome)
 
     def time_is_over(self, ids: Iterable[str]) -> None:
         """The time to live of these is over: end those that lie ready."""

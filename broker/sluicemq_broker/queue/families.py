@@ -32,4 +32,4 @@ class Families:
         for each in parents:
             queue = self._queues.open(each.queue)
             queue.freed(each.groups)
-            queue.parent_dead(each.id, Dead(f"its {each.reason}"))
+            queue.parent_ended(each.id, Dead(f"its {each.reason}"))

@@ -139,7 +139,7 @@ class Children:
         problems, ended = end_children(self._store, completed, now, self._store_of)
         for each in ended:
             queue = self._elsewhere.open(each.queue)
-            queue.parent_done(each.id, each.result)
+            queue.parent_ended(each.id, each.result)
             queue.freed([each.group] if each.group else [])
         return problems
 

@@ -270,13 +270,9 @@ class Queue:
         """There will be no result of this job: tell those who wait for it."""
         self._answers.failed(job_id, error)
 
-    def parent_done(self, job_id: str, result: bytes) -> None:
-        """The last of this job's children is done, and it with them."""
-        self._endings.parent_done(job_id, result)
-
-    def parent_dead(self, job_id: str, error: SluiceError) -> None:
-        """One of this job's children is a dead letter, and it with that."""
-        self._endings.parent_dead(job_id, error)
+    def parent_ended(self, job_id: str, outcome: bytes | SluiceError) -> None:
+        """All children of this job are done, and so is it; or one is a dead letter, and it is one, too."""
+        self._endings.parent_ended(job_id, outcome)
 
     def durable(self, ids: Iterable[str], existing: Iterable[str]) -> None:
         """Jobs somebody waits for are stored; those that existed may have ended before they were asked."""
@@ -375,12 +371,9 @@ class Queue:
         return self._dispatch.stop_granting(timeout)
 
     def release_all(self) -> None:
-        """Give back all that is held, staged or at workers, without charging an attempt: the broker stops."""
+        """The broker stops: give back all that is held, uncharged; refuse those who wait for results."""
         self.release(self._dispatch.withdraw())
         self._settling.withdraw(self._dispatch.deliveries.withdraw(self._context.timer.now()))
-
-    def refuse_askers(self) -> None:
-        """The broker stops: whoever still waits may ask again, with the same id."""
         self._answers.refuse_all()
 
     def removed(self, timeout: float) -> None:
