@@ -13,7 +13,8 @@ from pymongo.database import Database
 
 from jobs import NOW, ChangesAtOnce, a_job, everything, finished, firsts, stored
 from sluicemq_broker.job.job import Dedupe, Job
-from sluicemq_broker.store.documents import DEDUPE_INDEX, REMOVAL_INDEX, seconds
+from sluicemq_broker.store.documents import seconds
+from sluicemq_broker.store.index_models import DEDUPE_INDEX, REMOVAL_INDEX
 from sluicemq_broker.store.inserts import Pushed, judge
 from sluicemq_broker.store.inspect import collection
 from sluicemq_broker.store.letters import DeadLetters

@@ -18,7 +18,8 @@ from jobs import NOW, ChangesAtOnce, a_job, finished
 from long_forms import long
 from sluicemq_broker.job.job import Dedupe, State
 from sluicemq_broker.store import listing as listings
-from sluicemq_broker.store.documents import INDEXES, REMOVAL_INDEX, QueueDefaults, date, document
+from sluicemq_broker.store.documents import QueueDefaults, date, document
+from sluicemq_broker.store.index_models import INDEXES, REMOVAL_INDEX
 from sluicemq_broker.store.inspect import (
     COUNTED_EXACTLY,
     COUNTED_STATES,

@@ -12,8 +12,9 @@ from jobs import NOW, ChangesAtOnce, a_job, ids, some_jobs, stored
 from sluicemq_broker.job.job import Job
 from sluicemq_broker.store.claims import Claim
 from sluicemq_broker.store.connection import Refused
-from sluicemq_broker.store.documents import FAIR_INDEX, QueueDefaults
+from sluicemq_broker.store.documents import QueueDefaults
 from sluicemq_broker.store.fair import FEW
+from sluicemq_broker.store.index_models import FAIR_INDEX
 from sluicemq_broker.store.inspect import collection
 from sluicemq_broker.store.letters import DeadLetters
 from sluicemq_broker.store.outcomes import RolledBack

@@ -18,8 +18,9 @@ from sluicemq_broker.job.job import ERRORS_KEPT, Dedupe, Hold, Job, State
 from sluicemq_broker.store import claims as claims_module
 from sluicemq_broker.store.claims import Claim, Claims
 from sluicemq_broker.store.connection import Doubtful, Refused, Unclear, translated
-from sluicemq_broker.store.documents import INDEXES, QueueDefaults, date
+from sluicemq_broker.store.documents import QueueDefaults, date
 from sluicemq_broker.store.expiry import Expiry
+from sluicemq_broker.store.index_models import INDEXES
 from sluicemq_broker.store.inserts import MOST_DOUBTS, Insertion, Pushed, refusals
 from sluicemq_broker.store.numbered import Insert, Sessions, sessions_of
 from sluicemq_broker.store.outcomes import Completed, Found, RolledBack

@@ -14,9 +14,10 @@ from sluicemq_broker.job.job import Job, Parent
 from sluicemq_broker.store.children import Child, FanOut, fan_out
 from sluicemq_broker.store.claims import Claim
 from sluicemq_broker.store.connection import Refused
-from sluicemq_broker.store.documents import SLOT_INDEX, QueueDefaults, date
+from sluicemq_broker.store.documents import QueueDefaults, date
 from sluicemq_broker.store.fair import FEW
 from sluicemq_broker.store.forwards import Forward, forward
+from sluicemq_broker.store.index_models import SLOT_INDEX
 from sluicemq_broker.store.inspect import collection
 from sluicemq_broker.store.outcomes import RolledBack
 from sluicemq_broker.store.queue_store import QueueStore

@@ -25,13 +25,13 @@ from sluicemq_broker.job import Parent, State
 from sluicemq_broker.store.claims import BY_ID
 from sluicemq_broker.store.connection import Documents, translated
 from sluicemq_broker.store.documents import (
-    ENDED_INDEX,
     FOR_CHILDREN,
     Document,
     date,
     parent_of,
     queue_of,
 )
+from sluicemq_broker.store.index_models import ENDED_INDEX
 from sluicemq_broker.store.indexes import all_indexes, has_lines
 from sluicemq_broker.store.outcomes import death
 from sluicemq_broker.store.queue_store import QueueStore

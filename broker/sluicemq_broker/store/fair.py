@@ -16,14 +16,8 @@ from typing import Any, Final, NamedTuple
 from pymongo.collection import Collection
 
 from sluicemq_broker.job import Turns
-from sluicemq_broker.store.documents import (
-    FAIR_INDEX,
-    HANDED_OUT_FAIRLY,
-    JUST_READY,
-    ORDER,
-    TURNS,
-    Document,
-)
+from sluicemq_broker.store.documents import HANDED_OUT_FAIRLY, ORDER, Document
+from sluicemq_broker.store.index_models import FAIR_INDEX, JUST_READY, TURNS
 from sluicemq_broker.store.pages import replies
 from sluicemq_broker.store.tenants import Allowance
 

@@ -30,7 +30,8 @@ from pymongo.write_concern import WriteConcern
 
 from sluicemq_broker.job import State
 from sluicemq_broker.store.connection import Documents, translated
-from sluicemq_broker.store.documents import LINE_INDEXES, Document, date, seconds
+from sluicemq_broker.store.documents import Document, date, seconds
+from sluicemq_broker.store.index_models import LINE_INDEXES
 from sluicemq_broker.store.indexes import Notice, has_lines, make_indexes
 from sluicemq_broker.store.inserts import refusals
 

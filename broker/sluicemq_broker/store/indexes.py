@@ -16,15 +16,14 @@ from pymongo.errors import OperationFailure
 from sluicemq_broker.job import State
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.store.connection import brief, in_trouble
-from sluicemq_broker.store.documents import (
+from sluicemq_broker.store.documents import Document, QueueDefaults
+from sluicemq_broker.store.index_models import (
     FAIR,
     INDEXES,
     LINE_INDEX,
     LINE_INDEXES,
     SLOT_INDEX,
     SLOTS,
-    Document,
-    QueueDefaults,
 )
 
 #: The server's codes for an index of this name, or of these fields, with other options.

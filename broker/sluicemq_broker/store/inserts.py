@@ -29,7 +29,14 @@ from sluicemq_broker.store.connection import (
     brief,
     translated,
 )
-from sluicemq_broker.store.documents import DEDUPE_INDEX, Document, QueueDefaults, date, document, seconds
+from sluicemq_broker.store.documents import (
+    Document,
+    QueueDefaults,
+    date,
+    document,
+    seconds,
+)
+from sluicemq_broker.store.index_models import DEDUPE_INDEX
 from sluicemq_broker.store.numbered import Insert
 
 _DUPLICATE_KEY = 11000

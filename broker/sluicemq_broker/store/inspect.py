@@ -18,18 +18,20 @@ from sluicemq_broker.job import SCHEDULED, State
 from sluicemq_broker.store.connection import Documents, durable, translated
 from sluicemq_broker.store.documents import (
     ANY_PRIORITY,
-    ENDED_INDEX,
-    EXPIRY_INDEX,
-    LINE_EXPIRY_INDEX,
-    LINE_INDEX,
     ORDER,
     QUEUE_PREFIX,
-    READY_INDEX,
-    RESERVED_INDEX,
     SCHEMA,
     Document,
     date,
     seconds,
+)
+from sluicemq_broker.store.index_models import (
+    ENDED_INDEX,
+    EXPIRY_INDEX,
+    LINE_EXPIRY_INDEX,
+    LINE_INDEX,
+    READY_INDEX,
+    RESERVED_INDEX,
 )
 from sluicemq_broker.store.indexes import has_lines, may_have
 from sluicemq_broker.store.outcomes import EXPIRED

@@ -6,7 +6,8 @@ from typing import Final, NamedTuple
 
 from sluicemq_broker.job import State
 from sluicemq_broker.store.claims import BY_ID
-from sluicemq_broker.store.documents import ENDED_INDEX, Document, date
+from sluicemq_broker.store.documents import Document, date
+from sluicemq_broker.store.index_models import ENDED_INDEX
 
 
 def is_a(field: str, *types: str) -> Document:

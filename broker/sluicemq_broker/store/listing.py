@@ -24,14 +24,16 @@ from sluicemq.errors import BadFrames
 from sluicemq_broker.job import State
 from sluicemq_broker.store.connection import Documents, durable, translated
 from sluicemq_broker.store.documents import (
-    ENDED_INDEX,
     FOR_CHILDREN,
-    LINE_INDEX,
-    READY_INDEX,
-    RESERVED_INDEX,
     Document,
     date,
     seconds,
+)
+from sluicemq_broker.store.index_models import (
+    ENDED_INDEX,
+    LINE_INDEX,
+    READY_INDEX,
+    RESERVED_INDEX,
 )
 from sluicemq_broker.store.indexes import may_have
 from sluicemq_broker.store.inspect import (

@@ -22,7 +22,6 @@ from sluicemq_broker.runtime import Count
 from sluicemq_broker.store.claims import BY_ID, CLAIM_BYTES, Claim, Claims
 from sluicemq_broker.store.connection import Documents, applied, durable, translated
 from sluicemq_broker.store.documents import (
-    ENDED_INDEX,
     Document,
     QueueDefaults,
     date,
@@ -30,6 +29,7 @@ from sluicemq_broker.store.documents import (
 )
 from sluicemq_broker.store.expiry import Expired, Expiry
 from sluicemq_broker.store.groups import GroupStore
+from sluicemq_broker.store.index_models import ENDED_INDEX
 from sluicemq_broker.store.indexes import Notice, all_indexes, make_indexes, mend_indexes
 from sluicemq_broker.store.inserts import Insertion, Pushed, outcome, refusals
 from sluicemq_broker.store.numbered import Insert, sessions_of

@@ -24,7 +24,8 @@ from pymongo.collection import Collection as Jobs
 from pymongo.errors import OperationFailure
 
 from sluicemq_broker.job import Hold, Job
-from sluicemq_broker.store.documents import SLOT_INDEX, Document, QueueDefaults
+from sluicemq_broker.store.documents import Document, QueueDefaults
+from sluicemq_broker.store.index_models import SLOT_INDEX
 from sluicemq_broker.store.indexes import Notice, make_slot_index
 from sluicemq_broker.store.limits import Bucket, LimitStore
 
