@@ -204,14 +204,10 @@ class Allowance:
                 self.held[tenant] = self._limits.wait(tenant, self._now)
         return begin
 
-    def number(self, jobs: Iterable[Job]) -> list[tuple[Job, Document]]:
-        """Give each its slot, as it lies in its document; who was granted none is left out."""
-        numbered = []
-        for job in jobs:
-            tenant = self._whose(job)
-            if (n := next(self._slots.get(tenant, iter(())), None)) is not None:
-                numbered.append((job, {"tenant": tenant, "n": n}))
-        return numbered
+    def number(self, jobs: Iterable[Job]) -> list[tuple[Job, int]]:
+        """Give each its slot; who was granted none is left out."""
+        slots = ((job, next(self._slots.get(self._whose(job), iter(())), None)) for job in jobs)
+        return [(job, n) for job, n in slots if n is not None]
 
     def used(self, jobs: Iterable[Job]) -> None:
         """These are reserved: the tokens of others are kept."""
