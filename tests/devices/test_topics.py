@@ -37,6 +37,8 @@ def test_everybody_gets_what_a_topic_of_theirs_begins_once_and_in_order(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(beginnings, "_LARGEST", largest)
+        patch.setattr(beginnings, "_VERY_MANY", largest)
+        patch.setattr(beginnings, "_LAST", 7)
         patch.setattr(topics_module, "_MOST_LEARNT", 10 * largest)
         everybody_gets_theirs(steps, frames)
 
@@ -69,6 +71,7 @@ def test_when_all_topics_are_gone_nothing_is_left_of_them(
     topics: Topics[str] = Topics()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(beginnings, "_LARGEST", largest)
+        patch.setattr(beginnings, "_VERY_MANY", largest)
         for topic in all_of_them:
             topics.add(topic, "a")
     chosen(topics, [encode([topic + b"b"]) for topic in all_of_them])
@@ -76,6 +79,7 @@ def test_when_all_topics_are_gone_nothing_is_left_of_them(
         topics.remove(topic, "a")
     assert not topics._tree.root.children
     assert topics._beginnings.root is None
+    assert not topics._beginnings._table
     assert not topics._ways
     assert not frozenset().union(*topics._audiences)
 
@@ -106,6 +110,45 @@ def test_of_topics_that_begin_each_other_all_are_served() -> None:
     assert chosen(topics, [message]) == {name: [message] for name in "abcd"}
 
 
+def test_what_is_looked_up_first_follows_topics_that_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Given more beginnings than are looked up in a dictionary
+    monkeypatch.setattr(beginnings, "_VERY_MANY", 100)
+    topics: Topics[str] = Topics()
+    some = [b"%06d" % number for number in range(1000)]
+    for topic in some:
+        topics.add(topic, "a")
+    assert topics._beginnings._table
+    messages = [encode([topic + b"bc"]) for topic in some]
+    assert chosen(topics, messages) == {"a": messages}
+    # When each begins one of another subscriber
+    for topic in some:
+        topics.add(topic + b"b", "b")
+    # Then both have the messages; and the second alone when the first has gone
+    assert chosen(topics, messages) == {"a": messages, "b": messages}
+    for topic in some:
+        topics.remove(topic, "a")
+    assert chosen(topics, messages) == {"b": messages}
+
+
+def test_a_frame_that_ends_within_a_chain_of_topics_is_for_those_it_reaches() -> None:
+    """Also where they go on with zeros, or are longer than what is compared at once."""
+    topics: Topics[int] = Topics()
+    chain = b"a" + bytes(9) + b"b" * 400
+    for size in range(1, len(chain) + 1, 3):
+        topics.add(chain[:size], size)
+    for size in range(len(chain) + 1):
+        for message in (
+            encode([chain[:size], b"\0"]),
+            encode([chain[:size] + b"c"]),
+            encode([chain[:size] + b"A"]),
+        ):
+            assert set(chosen_of(topics, message)) == set(range(1, size + 1, 3))
+
+
+def chosen_of(topics: Topics[int], message: bytes) -> dict[int, list[bytes]]:
+    return dict(topics.wanted([message]))
+
+
 FAMILIES: dict[str, Callable[[random.Random], bytes]] = {
     "of few letters": lambda draw: bytes(draw.choices(b"ab", k=draw.randint(3, 24))),
     "of many letters": lambda draw: bytes(draw.choices(b"abcdefghijkl", k=draw.randint(3, 24))),
@@ -125,6 +168,8 @@ def test_what_was_learnt_of_many_topics_of_many_lengths_holds_until_they_change(
     # Given topics of many lengths, of three subscribers, on several levels, and frames that one of them
     # is, or begins, or begins up to some byte
     monkeypatch.setattr(beginnings, "_LARGEST", largest)
+    monkeypatch.setattr(beginnings, "_VERY_MANY", 2 * largest)
+    monkeypatch.setattr(beginnings, "_LAST", 255)
     draw = random.Random(family)
     topics: Topics[str] = Topics()
     there: dict[bytes, set[str]] = {}

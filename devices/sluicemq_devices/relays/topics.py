@@ -9,14 +9,14 @@ others.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, repeat
+from operator import is_
 from typing import Final, Generic
 from weakref import WeakValueDictionary
 
-from sluicemq_devices.relays.beginnings import Beginnings, Level, SortedList
-from sluicemq_devices.relays.topic_tree import Node, S, TopicTree
+from sluicemq_devices.relays.beginnings import Beginnings
+from sluicemq_devices.relays.topic_tree import Node, S, TopicTree, Way
 from sluicemq_devices.zmtp import LONG
 
 #: Bytes of a topic, at most. The libzmq of a publisher recurses once for each: half a million overflow
@@ -46,14 +46,14 @@ class Topics(Generic[S]):
         # Until a topic changes that begins others: what a node knows is as new as this,
         self._now = object()
         self._audiences: WeakValueDictionary[frozenset[S], _Audience[S]] = WeakValueDictionary()
-        # and the topics on the way to a node and its own, the longest first.
-        self._ways: dict[Node[S], tuple[list[bytes], list[Node[S]]]] = {}
+        # and so are the ways of these.
+        self._ways: set[Node[S]] = set()
         self._learnt = 0
 
     def add(self, topic: bytes, subscriber: S) -> None:
         """It was not there."""
         self._keep_bound()
-        node = self._tree.grow(topic, self._beginnings.near(topic))
+        node = self._tree.grow(topic, self._beginnings.nearest(topic))
         self._changed(node)
         now = node.subscribers
         if now is None:
@@ -82,55 +82,58 @@ class Topics(Generic[S]):
     def wanted(self, messages: list[bytes]) -> Iterator[tuple[S, list[bytes]]]:
         """For each subscriber what it wants of them, once and in order; messages are encoded."""
         self._keep_bound()
+        audiences = self._find(messages)
+        first = audiences[0] if audiences else None
+        if all(map(is_, audiences, repeat(first))):
+            for subscriber in first.subscribers if first else ():
+                yield subscriber, messages
+            return
         runs: dict[S, list[list[int]]] = {}
-        for audience, run in self._find(messages).items():
+        for audience, run in _places(audiences).items():
             for subscriber in audience.subscribers:
                 runs.setdefault(subscriber, []).append(run)
         picked: dict[int, list[bytes]] = {}  # by run: many may want just that one
         for subscriber, several in runs.items():
-            first = several[0]
+            first_run = several[0]
             if len(several) > 1:
                 yield subscriber, [messages[at] for at in sorted(chain.from_iterable(several))]
                 continue
-            if id(first) not in picked:
-                picked[id(first)] = [messages[at] for at in first]
-            yield subscriber, picked[id(first)]
+            if id(first_run) not in picked:
+                picked[id(first_run)] = [messages[at] for at in first_run]
+            yield subscriber, picked[id(first_run)]
 
-    def _find(self, messages: list[bytes]) -> dict[_Audience[S], list[int]]:
-        """Which of the messages are for whom."""
-        runs: dict[_Audience[S], list[int]] = {}
-        latest, run = None, list[int]()
-        root = self._beginnings.root
-        for place, message in enumerate(messages):
-            frame = _first_of_long(message) if message[0] & LONG else message[2 : 2 + message[1]]
-            # What follows is Beginnings.near, written out: a call for each message costs a tenth of it all.
-            node = root
-            while node.__class__ is Level:
-                node = node.groups.get(frame[: node.size], node.shorter)
-            if node.__class__ is SortedList:
-                node = node.places[bisect_right(node.topics, frame) - 1]
-            if node is None or not frame.startswith(node.topic):
-                node = self._shorter(frame, node or self._beginnings.near(frame))
-                if node is None:
-                    continue
-            audience = node.audience if node.learnt is self._now else self._learn(node)
-            if audience is not latest:
-                latest, run = audience, runs.setdefault(audience, [])
-            run.append(place)
-        return runs
+    def _find(self, messages: list[bytes]) -> list[_Audience[S] | None]:
+        """For whom each of the messages is; None: for nobody."""
+        if not self._beginnings.root:
+            return [None] * len(messages)
+        frames = [
+            message[2 : 2 + message[1]] if message[0] < LONG else _first_of_long(message)
+            for message in messages
+        ]
+        now = self._now
+        return [
+            near.audience if near.learnt is now and frame.startswith(near.topic) else self._look(frame)
+            for frame, near in zip(frames, self._beginnings.first_looks(frames), strict=True)
+        ]
 
-    def _shorter(self, frame: bytes, near: Node[S] | None) -> Node[S] | None:
-        """Where the longest topic ends that begins this, if the one near it does not."""
-        if near is None:
+    def _look(self, frame: bytes) -> _Audience[S] | None:
+        """For whom a message is, which the first look does not tell."""
+        node = self._beginnings.near(frame)
+        if node is not None and not frame.startswith(node.topic):
+            node = self._shorter(frame, node)
+        if node is None:
             return None
+        audience: _Audience[S] = node.audience
+        return audience if node.learnt is self._now else self._learn(node)
+
+    def _shorter(self, frame: bytes, near: Node[S]) -> Node[S] | None:
+        """Where the longest topic ends that begins this, if the one near it does not."""
         if near.learnt is not self._now:
             self._learn(near)
         upper = near.upper
         if upper is None or frame.startswith(upper.topic):
             return upper
-        topics, nodes = self._ways.get(upper) or self._learn_way(upper)
-        at = bisect_left(topics, 1, key=frame.startswith)  # those that do not, then those that do
-        return nodes[at] if at < len(nodes) else None
+        return (upper.way or self._learn_way(upper)).longest_of(frame)
 
     def _learn_at_once(self, node: Node[S], subscriber: S) -> None:
         """The same as the first message would have it learn, if its audience is nothing new."""
@@ -176,19 +179,15 @@ class Topics(Generic[S]):
             self._learnt += len(subscribers)
         return audience
 
-    def _learn_way(self, node: Node[S]) -> tuple[list[bytes], list[Node[S]]]:
-        nodes = []
-        at: Node[S] | None = node
-        while at is not None:
-            nodes.append(at)
-            at = at.upper
-        self._learnt += len(nodes)
-        way = self._ways[node] = [each.topic for each in nodes], nodes
+    def _learn_way(self, node: Node[S]) -> Way[S]:
+        way = node.way = Way(node)
+        self._ways.add(node)
+        self._learnt += len(way)
         return way
 
     def _changed(self, node: Node[S]) -> None:
-        node.learnt = None
-        self._ways.pop(node, None)
+        node.learnt = node.way = None
+        self._ways.discard(node)
         if node.children:
             self._forget()
 
@@ -200,12 +199,28 @@ class Topics(Generic[S]):
         """Not while messages are looked for: their audiences would be lost."""
         self._now = object()
         self._learnt = 0
+        for node in self._ways:
+            node.way = None
         self._ways.clear()
         for audience in self._audiences.values():
             audience.subscribers = frozenset()  # who has gone is not kept by nodes that look no more
         self._audiences.clear()
 
 
+def _places(audiences: list[_Audience[S] | None]) -> dict[_Audience[S], list[int]]:
+    """Where in the list each stands."""
+    places: dict[_Audience[S] | None, list[int]] = {}
+    latest: _Audience[S] | None = None
+    run = places[latest] = []
+    for place, audience in enumerate(audiences):
+        if audience is not latest:
+            latest, run = audience, places.setdefault(audience, [])
+        run.append(place)
+    return {audience: run for audience, run in places.items() if audience}
+
+
 def _first_of_long(message: bytes) -> bytes:
     """The first frame, as far as a topic can reach."""
+    if message[0] == LONG:
+        return bytes(message[9 : 9 + LONGEST_TOPIC])
     return bytes(message[9 : 9 + min(int.from_bytes(message[1:9]), LONGEST_TOPIC)])
