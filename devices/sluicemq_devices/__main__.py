@@ -21,7 +21,7 @@ import gevent  # noqa: E402
 from gevent.event import Event  # noqa: E402
 
 from sluicemq_devices.doors import Endpoint, Switchboard, parse_endpoint  # noqa: E402
-from sluicemq_devices.hub import Notices, OneLine, unblock_stderr  # noqa: E402
+from sluicemq_devices.hub import Notices, OneLine, look_for_cycles, unblock_stderr  # noqa: E402
 from sluicemq_devices.relays import HWM, HWM_BYTES, Device, Forwarder, Kind, Queue, Streamer  # noqa: E402
 
 _DEVICES: dict[str, type[Streamer | Queue | Forwarder]] = {
@@ -29,6 +29,8 @@ _DEVICES: dict[str, type[Streamer | Queue | Forwarder]] = {
     Kind.QUEUE: Queue,
     Kind.FORWARDER: Forwarder,
 }
+#: New objects among which Python looks for cycles at once. Messages are none of these, but topics are.
+_NEW_OBJECTS = 5_000
 _EPILOG = """An end is tcp://HOST:PORT or ipc:///PATH. It binds, also when marked with @; marked with > it
 connects (quote it: the shell knows > as well). SIGTERM and SIGINT pass on what is held, then end it."""
 
@@ -65,6 +67,7 @@ def _run(name: str, device: Device, notices: Notices, *, as_json: bool) -> int:
     except OSError as error:
         _say(f"{name}: {error.strerror or error}")
         return 1
+    look_for_cycles(_NEW_OBJECTS)
     frontend, backend = device.addresses
     _say(f"{name}: frontend {frontend}, backend {backend}")
     if as_json:

@@ -35,6 +35,7 @@ from sluicemq_broker.process import addresses, logs
 from sluicemq_broker.process.readiness import Readiness
 from sluicemq_broker.process.reload import Source, reload
 from sluicemq_broker.process.server import Server
+from sluicemq_devices.hub import look_for_cycles
 
 log = logging.getLogger("broker")
 
@@ -43,11 +44,9 @@ REFUSED, USAGE = 1, 2
 #: Signals within so many seconds are one: timeout(1) signals the process and then its group.
 _ONE_SIGNAL = 1.0
 
-#: When Python looks for cycles: after so many new objects among these, each second time among those that were
-#: left of the former look too, and after so many of these among all. Jobs come and go by the thousand and are
-#: in no cycle; to look after every 700 of them, as Python does by itself, took a tenth of the broker's CPU.
-#: But each look is one turn of the hub, a microsecond for each object that is still there.
-_LOOKS_FOR_CYCLES = (20_000, 1, 50)
+#: New objects among which Python looks for cycles at once. Jobs come and go by the thousand and are in no
+#: cycle; to look after every 700 of them, as Python does by itself, took a tenth of the broker's CPU.
+_NEW_OBJECTS = 20_000
 
 _EPILOG = (
     "Every setting of [broker] is also a key of the file and SLUICEMQ_NAME in the environment; flags win. "
@@ -94,8 +93,7 @@ def serve(
         )
         return 0
     logs.set_up(config.broker.log_level, config.broker.log_format)
-    gc.freeze()
-    gc.set_threshold(*_LOOKS_FOR_CYCLES)
+    look_for_cycles(_NEW_OBJECTS)
     return _Process(config, source, Readiness(ready_file, as_json=as_json)).run()
 
 
