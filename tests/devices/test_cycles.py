@@ -26,7 +26,7 @@ def looked(phase, about):
 
 gc.callbacks.append(looked)
 topics = Topics()
-for number in range(60_000):
+for number in range(200_000):
     topics.add(b"%08d" % (number * 997 % 1_000_003), "a")
 print(json.dumps({"at all": most[0], "longest": most[2]}))
 """
