@@ -270,6 +270,51 @@ def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
     assert str(caught.value).splitlines() == [str(each) for each in caught.value.problems]
 
 
+def test_what_contradicts_itself_is_told_beside_what_is_wrong_by_itself(tmp_path: Path) -> None:
+    file = written(
+        tmp_path,
+        """
+        [broker]
+        silence = 3
+        heartbeat = 5
+        [queues.x]
+        tenant_rate = 5
+        [queues.y]
+        on_dead = "z"
+        max_atempts = 3
+        [queues.z]
+        on_dead = "y"
+        """,
+    )
+    with pytest.raises(ConfigError) as caught:
+        load(file, {}, {})
+    told = str(caught.value)
+    assert "did you mean max_attempts?" in told
+    assert "silence = 3 must be longer than heartbeat = 5" in told
+    assert "[queues.x]: limits its tenants" in told
+    assert "on_dead leads from y → z → y" in told
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ('[broker]\nsilence = "x"\nheartbeat = 100', "[broker] silence"),
+        ("[queues.x]\nfair = 7\ntenant_rate = 5", "[queues.x] fair"),
+        (
+            '[broker]\nendpoint = 7\n[[devices]]\nkind = "queue"\nfrontend = "tcp://127.0.0.1:5550"',
+            "[broker] endpoint",
+        ),
+    ],
+)
+def test_nothing_is_compared_with_a_default_that_nobody_asked_for(
+    tmp_path: Path, text: str, wrong: str
+) -> None:
+    file = written(tmp_path, text)
+    with pytest.raises(ConfigError) as caught:
+        load(file, {}, {})
+    assert [each.place.removeprefix(f"{file}: ") for each in caught.value.problems] == [wrong]
+
+
 # What a map of a back-off says, a queue says in settings of their own.
 _ALIKE = [each for each in OPTIONS.values() if each.setting and each.name != "backoff"]
 

@@ -112,6 +112,7 @@ class _Reading:
     def __init__(self, file: str) -> None:
         self._file = file
         self.problems: list[Problem] = []
+        self._refused: set[str] = set()  # names of values in whose place the default was taken
 
     def config(
         self, document: Mapping[str, Any], environ: Mapping[str, str], flags: Mapping[str, Any]
@@ -133,8 +134,7 @@ class _Reading:
             routes=self._routes(document.get("routes", [])),
             schedules=self._schedules(document.get("schedules", {})),
         )
-        if not self.problems:  # else they may be between values that do not hold
-            self._compare(config)
+        self._compare(config)
         return config
 
     # ------------------------------------------------------------------ tables
@@ -245,21 +245,29 @@ class _Reading:
         return device
 
     def _compare(self, config: Config) -> None:
-        """What can't be true of several values at a time."""
+        """What can't be true of several values at a time, where none of them was refused by itself."""
         broker = config.broker
-        if broker.silence <= broker.heartbeat:
+        if self._hold("silence", "heartbeat") and broker.silence <= broker.heartbeat:
             self._wrong(
                 "", f"silence = {broker.silence:g} must be longer than heartbeat = {broker.heartbeat:g}"
             )
+        self._compare_queues(config)
+        if self._hold("name"):
+            self._compare_routes(config)
+        if self._hold("host", "endpoint", "frontends", "backends", "commits", "replays"):
+            self._compare_ends(config)
+
+    def _compare_routes(self, config: Config) -> None:
         named: set[tuple[str, str]] = set()
         for route in config.routes:
             if (route.stream, route.name) in named:
                 what = f"stream {route.stream!r} has two routes with subscription {route.name!r}"
                 self._wrong("", f"{what}: give one another name")
             named.add((route.stream, route.name))
-        self._compare_queues(config)
+
+    def _compare_ends(self, config: Config) -> None:
         seen: set[str] = set()
-        for end in (broker.endpoint, *(end for each in config.devices for end in each.ends)):
+        for end in (config.broker.endpoint, *(end for each in config.devices for end in each.ends)):
             if end.bind and not end.is_any:
                 if end.address in seen:
                     self._wrong("", f"{end.address} is bound twice; every door needs an address of its own")
@@ -271,8 +279,12 @@ class _Reading:
                 what = " → ".join(circle)
                 self._wrong("", f"on_dead leads from {what}: dead letters would go round for ever")
         for name, queue in (*config.queues.items(), ('"*"', config.other_queues)):
-            if queue.limits_tenants and not queue.fair:
+            if self._hold("fair") and queue.limits_tenants and not queue.fair:
                 self._wrong(f"{self._file}: [queues.{name}]", "limits its tenants: that takes fair = true")
+
+    def _hold(self, *names: str) -> bool:
+        """Whether all that is called so is what somebody has said, or nobody has said anything."""
+        return self._refused.isdisjoint(names)
 
     # ------------------------------------------------------------------ values
 
@@ -293,7 +305,9 @@ class _Reading:
             for key, value in table.items()
             if key in known
         )
-        return {name: value for name, value in checked if value is not _REFUSED}
+        values = dict(checked)
+        self._refused.update(name for name, value in values.items() if value is _REFUSED)
+        return {name: value for name, value in values.items() if value is not _REFUSED}
 
     def _known(self, table: Mapping[str, Any], keys: Iterable[str], place: str) -> None:
         for key in table:
