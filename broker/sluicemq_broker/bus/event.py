@@ -21,8 +21,8 @@ class BusKind(StrEnum):
     READY = "ready"
     """Jobs of queue ``name`` lie ready; ``number``: none of them was accepted later (see ``Job.seq``)."""
     COMING = "coming"
-    """The same, told when they are on their way to MongoDB: who looks may find them, and claims them while
-    their insert waits for the majority; that of the claim is an answer to both."""
+    """The same, told when they are on their way to MongoDB: whoever looks may find them while their insert
+    waits for its majority. A claim has its own later in the same log, so it covers both."""
     ENDED = "ended"
     """Jobs of queue ``name`` have ended whose results are waited for at another broker."""
     QUEUES = "queues"

@@ -148,7 +148,8 @@ class Ledger:
                 awaited = awaited or each.awaited(now)
         self._arrivals = waiting
         if self._withheld > NOTHING and not self._held_up(self._withheld_to, now):
-            self._ready, self._withheld = max(self._ready, self._withheld), NOTHING
+            self._ready = max(self._ready, self._withheld)
+            self._withheld, self._withheld_to = NOTHING, 0
         return passed
 
     # ------------------------------------------------------ what lies ready

@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _REFUSALS_SHOWN = 10
-_A_LOOK = (
-    0.2  # seconds that a push waits for room, or for confirmations, before it looks whether it is to stop
-)
+#: Seconds that a push waits for room, or for confirmations, before it looks whether it is to stop.
+_A_LOOK = 0.2
 _LONGEST_WAIT = 60.0  # seconds for the last confirmations
 _REDRAWN = 0.1  # seconds
 
