@@ -1,9 +1,8 @@
-"""Owners and leases over the real MongoDB: who may hold jobs, and who is declared dead by whom."""
+"""Leases in the store, and how a broker keeps its own."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC
 from typing import Any
 
 import gevent
@@ -13,38 +12,15 @@ from pymongo.database import Database
 
 from fakes import Held, go_on
 from jobs import NOW
+from lease_times import LEASE, TIME, Time, a_broker, beats, document, owners, refused
 from sluicemq.errors import Unavailable
-from sluicemq_broker.queue.owners import Owners
-from sluicemq_broker.runtime.timer import Timer
-from sluicemq_broker.store.connection import ServerClock, Unclear
+from sluicemq_broker.store.connection import Unclear
 from sluicemq_broker.store.leases import LeaseStore, Seen
-
-LEASE = 15.0
-BEAT = LEASE / 5
-
-
-class Time(Timer):
-    """The time of every broker in a test; it passes when told to."""
-
-    value = 1000.0
-
-    def now(self) -> float:
-        return self.value
-
-    def passes(self, seconds: float) -> None:
-        self.value += seconds
-
-
-TIME = Time()
 
 
 @pytest.fixture
 def time() -> Time:
     return TIME
-
-
-def owners(leases: LeaseStore, name: str = "broker", *more: Any, **options: Any) -> Owners:
-    return Owners(leases, ServerClock(), name, LEASE, *more, timer=TIME, **options)
 
 
 @pytest.fixture
@@ -54,24 +30,7 @@ def leases(documents: Database[dict[str, Any]]) -> LeaseStore:
     return leases
 
 
-def a_broker(leases: LeaseStore, name: str = "broker", lease: float = LEASE, **options: Any) -> Owners:
-    broker = Owners(leases, ServerClock(), name, lease, timer=TIME, **options)
-    broker.use()
-    return broker
-
-
-def document(documents: Database[dict[str, Any]], owner: str) -> dict[str, Any]:
-    return documents["owners"].find_one({"_id": owner}) or {}
-
-
-def beats(time: Time, *brokers: Owners, count: int = 1) -> None:
-    for _ in range(count):
-        time.passes(BEAT)
-        for broker in brokers:
-            broker.beat()
-
-
-# ------------------------------------------------------------------------- store
+# ------------------------------------------------------------------------ store
 
 
 def test_a_lease_is_live_from_its_first_moment_and_beginning_it_twice_is_harmless(leases: LeaseStore) -> None:
@@ -139,10 +98,6 @@ def test_an_owner_id_is_used_only_after_its_lease_is_written(
     assert nothing == []
     assert leases.live() == {owner: (0, LEASE)}
     assert broker.use() == owner
-
-
-def refused(*_arguments: object) -> None:
-    raise Unavailable("no primary")
 
 
 def test_jobs_are_handed_out_for_two_thirds_of_a_lease_since_the_heartbeat_was_sent(
@@ -389,150 +344,3 @@ def test_after_the_end_no_id_is_begun(leases: LeaseStore) -> None:
         broker.use()
     broker.beat()
     assert leases.live() == {}
-
-
-# -------------------------------------------------------------------- the others
-
-
-def test_only_brokers_whose_counter_has_risen_share_the_work(leases: LeaseStore, time: Time) -> None:
-    # Given a lease left by a broker that was killed, one of a broker that lives, and one who comes then
-    a_broker(leases, "killed")
-    alive, watcher = a_broker(leases, "alive"), a_broker(leases, "watcher")
-    # When
-    beats(time, watcher)
-    at_first = watcher.others
-    beats(time, alive, watcher)
-    # Then
-    assert (at_first, watcher.others) == (0, 1)
-    beats(time, watcher, count=7)
-    assert watcher.others == 0
-
-
-def test_a_broker_that_is_silent_for_a_lease_is_declared_dead(
-    documents: Database[dict[str, Any]], leases: LeaseStore, time: Time
-) -> None:
-    # Given
-    watcher, silent = a_broker(leases, "watcher"), a_broker(leases, "silent")
-    beats(time, watcher, silent)
-    # When
-    beats(time, watcher, count=5)
-    just_before = document(documents, silent.current)["state"]
-    beats(time, watcher)
-    # Then
-    assert just_before == "live"
-    assert document(documents, silent.current)["state"] == "dead"
-    assert watcher.live() == {watcher.current}
-
-
-def test_a_broker_that_beats_late_but_in_time_stays_alive(leases: LeaseStore, time: Time) -> None:
-    watcher, late = a_broker(leases, "watcher"), a_broker(leases, "late")
-    for _ in range(5):
-        beats(time, watcher, count=4)
-        late.beat()
-    assert late.current in leases.live()
-    assert watcher.others == 1
-
-
-def test_the_silent_brokers_own_lease_is_what_counts(leases: LeaseStore, time: Time) -> None:
-    watcher, patient = a_broker(leases, "watcher"), a_broker(leases, "patient", lease=100.0)
-    beats(time, watcher, count=20)
-    assert patient.current in leases.live()
-
-
-def test_time_in_which_the_watchers_own_heartbeats_failed_counts_against_nobody(
-    leases: LeaseStore, time: Time, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Given
-    watcher, silent = a_broker(leases, "watcher"), a_broker(leases, "silent")
-    beats(time, watcher, silent)
-    beats(time, watcher)
-    # When: MongoDB is away for an hour, for both
-    with monkeypatch.context() as away:
-        away.setattr(leases, "beat", refused)
-        for _ in range(1200):
-            time.passes(BEAT)
-            with pytest.raises(Unavailable):
-                watcher.beat()
-    beats(time, watcher)
-    # Then
-    assert silent.current in leases.live()
-    beats(time, watcher, count=5)
-    assert silent.current not in leases.live()
-
-
-def test_a_broker_declared_dead_that_wakes_up_drops_what_it_had_and_goes_on_under_a_new_id(
-    leases: LeaseStore, time: Time
-) -> None:
-    # Given
-    lost: list[str] = []
-    watcher, sleeper = a_broker(leases, "watcher"), a_broker(leases, "sleeper", lost=lost.append)
-    old = sleeper.current
-    beats(time, watcher, count=8)
-    sure_asleep = sleeper.sure
-    # When
-    sleeper.beat()
-    # Then
-    assert not sure_asleep
-    assert lost == [old]
-    assert leases.live().keys() == {watcher.current, sleeper.current}
-    assert sleeper.sure
-
-
-def test_a_heartbeat_between_the_look_and_the_sentence_saves_a_broker(
-    leases: LeaseStore, time: Time, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Given
-    watcher, other = a_broker(leases, "watcher"), a_broker(leases, "other")
-    end = leases.end
-
-    def just_in_time(owner: str, now: float, *, beat: int | None, silent: bool) -> Seen | None:
-        leases.beat([owner], now)
-        return end(owner, now, beat=beat, silent=silent)
-
-    monkeypatch.setattr(leases, "end", just_in_time)
-    # When
-    beats(time, watcher, count=8)
-    # Then
-    assert other.current in leases.live()
-
-
-def test_a_broker_alone_with_its_store_ends_all_leases_but_its_own(leases: LeaseStore) -> None:
-    former, alone = a_broker(leases, "former"), a_broker(leases, "alone")
-    assert alone.end_others() == 1
-    assert leases.live().keys() == {alone.current}
-    assert former.current not in alone.live()
-
-
-def test_the_servers_clock_is_measured_and_carried_on(mongo: Any) -> None:
-    # Given
-    clock = ServerClock()
-    clock._ahead += 3600
-    wrong = clock.now()
-    # When
-    clock.measure(mongo)
-    # Then
-    servers = mongo.admin.command("hello")["localTime"].replace(tzinfo=UTC).timestamp()
-    assert abs(clock.now() - servers) < 1.0
-    assert wrong - servers > 3000
-
-
-def test_a_lost_reply_to_a_lease_leaves_the_broker_without_that_id(
-    leases: LeaseStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Given
-    broker = owners(leases)
-    begin = leases.begin
-
-    def cut(*arguments: Any) -> None:
-        begin(*arguments)
-        raise Unclear("cut")
-
-    monkeypatch.setattr(leases, "begin", cut)
-    with pytest.raises(Unclear):
-        broker.use()
-    monkeypatch.undo()
-    # When
-    owner = broker.use()
-    # Then
-    assert len(leases.live()) == 2
-    assert broker.mine() == [owner]

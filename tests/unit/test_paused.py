@@ -9,6 +9,7 @@ from unittest.mock import MagicMock
 import gevent
 import pytest
 
+from dispatch_rig import Rig
 from fakes import Held, a_context, go_on
 from jobs import NOW, a_job, ids, some_jobs
 from sluicemq import wire
@@ -16,7 +17,6 @@ from sluicemq.errors import Paused, Unavailable
 from sluicemq_broker.config import Config
 from sluicemq_broker.queue.pauses import Pauses
 from sluicemq_broker.queue.queue import Queue
-from unit.test_dispatch import Rig
 
 
 @pytest.fixture

@@ -1,0 +1,151 @@
+"""Commands that show and order: queues, stats, peek, purge, delete, cancel."""
+
+from __future__ import annotations
+
+import json
+from time import time
+
+import pytest
+from click.testing import CliRunner
+
+from cli_runs import Run, nobody
+from sluicemq import BadQueue, NotFound, wire
+from sluicemq.cli.app import app
+from stub_broker import StubBroker
+
+COUNTS = {"scheduled": 1, "reserved": 0, "done": 0, "dead": 2}
+
+
+QUEUES = [
+    {"name": "mail", "ready": 12, **COUNTS, "workers": 1, "exact": True},
+    {"name": "thumbs", "ready": 0, **COUNTS, "workers": 4, "exact": False},
+]
+
+
+def test_queues_are_shown_as_a_table_of_whatever_the_broker_tells(broker: StubBroker, run: Run) -> None:
+    broker.on[wire.QUEUES] = lambda _message: QUEUES
+    lines = run("queues").stdout.splitlines()
+    assert lines[0].split() == ["name", "ready", "sched", "resv", "dead", "workers"]
+    assert lines[1].split() == ["mail", "12", "1", "0", "2", "1"]
+    assert lines[2].split()[0] == "thumbs"
+
+
+def test_queues_as_json_are_one_object(broker: StubBroker, run: Run) -> None:
+    broker.on[wire.QUEUES] = lambda _message: QUEUES
+    assert json.loads(run("--json", "queues").stdout) == {"queues": QUEUES}
+
+
+def test_stats_show_the_broker_its_counters_and_its_queues(broker: StubBroker, run: Run) -> None:
+    stats = {"broker": {"id": "b1"}, "counters": {"pushed": 7, "replies_dropped": 0}, "queues": QUEUES}
+    broker.on[wire.STATS] = lambda _message: stats
+    shown = run("stats").stdout
+    for word in ("broker", "b1", "replies_dropped", "pushed", "thumbs"):
+        assert word in shown
+    assert json.loads(run("--json", "stats").stdout) == stats
+
+
+def test_peek_shows_jobs_with_times_and_the_beginning_of_payloads(broker: StubBroker, run: Run) -> None:
+    # Given
+    job = {
+        "id": "one", "state": "dead", "payload": b"\xffx" + b"y" * 100, "headers": {"a": 1}, "priority": 0,
+        "attempts": 5, "created_at": 0, "eligible_at": 1.5, "expires_at": None, "errors": [],
+    }  # fmt: skip
+    broker.on[wire.PEEK] = lambda _message: [job]
+    # When
+    shown = run("peek", "mail", "--state", "dead", "--limit", "3").stdout
+    # Then
+    assert broker.of(wire.PEEK)[0].fields == ["mail", "dead", 3]
+    assert shown.split()[:5] == ["id", "attempts", "age", "headers", "payload"]
+    assert '{"a": 1}' in shown
+    assert "\\xffxyyy" in shown
+    assert "yyy…" in shown
+    as_json = json.loads(run("--json", "peek", "mail").stdout)
+    assert as_json["jobs"][0]["payload"]["base64"].startswith("/3h5")
+
+
+def test_peek_shows_when_a_job_is_due_and_the_reason_of_its_last_failure(
+    broker: StubBroker, run: Run
+) -> None:
+    reasons = [{"reason": "first", "attempt": 1}, {"reason": "disk full", "attempt": 2}]
+    job = {"id": "one", "state": "ready", "eligible_at": time() + 3 * 3600 + 60, "errors": reasons}
+    broker.on[wire.PEEK] = lambda _message: [job]
+    shown = run("peek", "mail").stdout
+    assert shown.split("\n")[0].split() == ["id", "due", "last", "error"]
+    assert shown.split("\n")[1].split() == ["one", "in", "3", "h", "disk", "full"]
+
+
+def test_peek_in_a_narrow_terminal_shows_ids_whole(
+    broker: StubBroker, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as in a terminal
+    monkeypatch.setenv("COLUMNS", "30")
+    job = {"id": "i" * 50, "attempts": 1, "payload": b"p " * 40, "headers": {"key": "value " * 20}}
+    broker.on[wire.PEEK] = lambda _message: [job]
+    assert "i" * 50 in run("peek", "mail").stdout
+
+
+def test_nothing_shown_can_command_the_terminal(broker: StubBroker, run: Run) -> None:
+    evil = "\x1b[2J\x9b2J\r\u202e"
+    job = {"id": evil, "payload": evil.encode(), "headers": {evil: evil}, "errors": [{"reason": evil}]}
+    broker.on[wire.PEEK] = lambda _message: [job]
+    broker.on[wire.QUEUES] = lambda _message: [{"name": evil}]
+    broker.on[wire.STATS] = lambda _message: {evil: {evil: evil}}
+    broker.on[wire.CANCEL] = lambda _message: NotFound(evil)
+    for command in (["peek", "q"], ["queues"], ["stats"], ["cancel", "q", "x"], ["--json", "peek", "q"]):
+        result = run(*command)
+        assert result.output
+        assert all(line.isprintable() for line in result.output.split("\n")), command
+    as_json = json.loads(run("--json", "peek", "q").stdout)
+    assert as_json["jobs"][0]["id"] == evil
+
+
+def test_queues_asks_for_one_queue_alone(broker: StubBroker, run: Run) -> None:
+    # Given
+    no_queue = BadQueue("there is no queue 'nosuch'")
+    broker.on[wire.QUEUE] = lambda message: QUEUES[1] if message.fields == ["thumbs"] else no_queue
+    # Then
+    assert json.loads(run("queues", "thumbs", "--json").stdout) == {"queues": QUEUES[1:]}
+    unknown = run("queues", "nosuch")
+    assert unknown.exit_code == 1
+    assert unknown.stderr == "sluicemq: there is no queue 'nosuch'\n"
+    assert broker.of(wire.QUEUES) == []
+
+
+def test_the_shared_options_may_follow_the_command(broker: StubBroker) -> None:
+    arguments = ["--endpoint", nobody(), "ping", "--endpoint", broker.endpoint, "--timeout", "60", "--json"]
+    result = CliRunner().invoke(app, arguments)
+    assert json.loads(result.stdout)["endpoint"] == broker.endpoint
+
+
+def test_an_error_is_told_as_json_when_the_option_follows_the_command(broker: StubBroker, run: Run) -> None:
+    broker.on[wire.CANCEL] = lambda _message: NotFound("no job")
+    assert json.loads(run("cancel", "q", "x", "--json").stdout)["error"]["code"] == "NOT_FOUND"
+
+
+def test_purge_asks_first_and_a_no_ends_with_1(broker: StubBroker, run: Run) -> None:
+    result = run("purge", "mail", stdin=b"n\n")
+    assert result.exit_code == 1
+    assert "Remove all ready jobs of queue mail?" in result.stderr
+    assert broker.of(wire.PURGE) == []
+
+
+def test_purge_and_delete_do_it_after_a_yes(broker: StubBroker, run: Run) -> None:
+    broker.on[wire.PURGE] = broker.on[wire.DELETE] = lambda _message: 12
+    assert run("purge", "mail", stdin=b"y\n").stdout == "removed 12 ready jobs of mail\n"
+    assert run("purge", "mail", "--state", "dead", "--yes").stdout == "removed 12 dead jobs of mail\n"
+    assert run("delete", "mail", "--yes").stdout == "deleted mail with 12 jobs\n"
+    assert [message.fields[:2] for message in broker.of(wire.PURGE)] == [["mail", "ready"], ["mail", "dead"]]
+    assert broker.of(wire.DELETE)[0].fields[:1] == ["mail"]
+
+
+def test_cancel_names_the_job(broker: StubBroker, run: Run) -> None:
+    assert json.loads(run("--json", "cancel", "mail", "one").stdout) == {"queue": "mail", "id": "one"}
+    assert broker.of(wire.CANCEL)[0].fields == ["mail", "one"]
+
+
+def test_a_refusal_is_one_line_and_with_json_also_an_object(broker: StubBroker, run: Run) -> None:
+    broker.on[wire.CANCEL] = lambda _message: NotFound("no job 'one' in mail")
+    result = run("--json", "cancel", "mail", "one")
+    assert result.exit_code == 1
+    assert result.stderr == "sluicemq: no job 'one' in mail\n"
+    assert json.loads(result.stdout) == {"error": {"code": "NOT_FOUND", "message": "no job 'one' in mail"}}

@@ -1,0 +1,208 @@
+"""``sluicemq work``: a command's exit status is the verdict."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluicemq import BadQueue, wire
+from stub_broker import SECONDS, StubBroker
+
+
+def start_work(broker: StubBroker, *arguments: str) -> tuple[subprocess.Popen[str], bytes]:
+    command = [sys.executable, "-m", "sluicemq.cli", "--endpoint", broker.endpoint, *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return process, broker.wait_for(wire.READY)[0].peer
+
+
+def end_work(process: subprocess.Popen[str]) -> tuple[str, str]:
+    process.send_signal(signal.SIGTERM)
+    try:
+        return process.communicate(timeout=SECONDS)
+    finally:
+        process.kill()
+
+
+@pytest.mark.parametrize(
+    ("command", "verdict"),
+    [
+        ("cat; printf $JOB_ID-$JOB_QUEUE-$JOB_ATTEMPT", ["COMMIT", b"xid-x-q-4", None]),
+        ("echo first >&2; echo no such user >&2; exit 100", ["REJECT", "no such user", None]),
+        ("exit 100", ["REJECT", "exit status 100", None]),
+        ("echo disk full >&2; exit 1", ["ROLLBACK", "disk full", None]),
+        ("kill -9 $$", ["ROLLBACK", "exit status -9", None]),
+    ],
+)
+def test_the_commands_exit_status_is_the_verdict(
+    broker: StubBroker, command: str, verdict: list[Any]
+) -> None:
+    process, peer = start_work(broker, "work", "q", "--exec", command)
+    try:
+        broker.deliver(peer, "q", [b"x"], attempt=4)
+        broker.wait_for(wire.SETTLE)
+    finally:
+        end_work(process)
+    assert broker.settled() == {b"r-x": verdict}
+    assert process.returncode == 0
+
+
+def test_a_command_is_told_of_the_trace_of_its_job(broker: StubBroker) -> None:
+    # Given: what is no context is told to nobody
+    process, peer = start_work(broker, "work", "q", "--exec", 'printf "$TRACEPARENT/$TRACESTATE"')
+    headers = {"traceparent": "00-ab-cd-01", "tracestate": "a\nb"}
+    row = [b"r-x", "id-x", b"x", headers, 1]
+    # When
+    try:
+        broker.send(peer, wire.encode(wire.DELIVER, 0, "q", [row]))
+        broker.wait_for(wire.SETTLE)
+    finally:
+        end_work(process)
+    # Then
+    assert broker.settled() == {b"r-x": ["COMMIT", b"00-ab-cd-01/", None]}
+
+
+def test_a_command_lets_its_jobs_go_on_to_another_queue(broker: StubBroker) -> None:
+    process, peer = start_work(
+        broker, "--json", "work", "q", "--exec", "printf on-; cat", "--forward", "next"
+    )
+    try:
+        broker.deliver(peer, "q", [b"x"])
+        broker.wait_for(wire.SETTLE)
+    finally:
+        said, _ = end_work(process)
+    assert broker.settled() == {b"r-x": ["FORWARD", None, None, ["next", b"on-x", None]]}
+    assert json.loads(said)["forwarded"] == 1
+
+
+def test_work_tells_at_its_end_what_it_has_done(broker: StubBroker) -> None:
+    process, peer = start_work(broker, "--json", "work", "q", "--exec", "grep -q good", "--prefetch", "3")
+    broker.deliver(peer, "q", [b"good", b"bad", b"good too"])
+    broker.wait_until(lambda: len(broker.settled()) == 3)
+    output, errors = end_work(process)
+    assert json.loads(output) == {"queue": "q", "committed": 2, "rejected": 0, "rolled_back": 1}
+    assert errors.endswith("2 committed, 0 rejected, 1 rolled back\n")
+
+
+def test_work_prints_payloads_and_commits_them(broker: StubBroker) -> None:
+    process, peer = start_work(broker, "work", "q", "--print", "--prefetch", "2")
+    broker.deliver(peer, "q", [b"one", b"two"])
+    broker.wait_until(lambda: len(broker.settled()) == 2)
+    assert end_work(process)[0] == "one\ntwo\n"
+    assert process.returncode == 0
+
+
+def test_work_whose_reader_has_gone_gives_the_jobs_back_and_ends_quietly_with_1(broker: StubBroker) -> None:
+    # Given
+    process, peer = start_work(broker, "work", "q", "--print", "--prefetch", "5")
+    assert process.stdout
+    process.stdout.close()
+    # When
+    broker.deliver(peer, "q", [b"1", b"2", b"3", b"4", b"5"])
+    # Then
+    assert process.wait(SECONDS) == 1
+    assert process.stderr
+    assert process.stderr.read() == ""
+    process.stderr.close()
+    assert {row[0] for row in broker.settled().values()} == {"RELEASE"}
+    assert len(broker.settled()) == 5
+
+
+def test_work_on_a_full_disk_gives_the_job_back_and_says_why(broker: StubBroker) -> None:
+    command = [sys.executable, "-m", "sluicemq.cli", "--endpoint", broker.endpoint, "work", "q", "--print"]
+    with Path("/dev/full").open("w") as full, subprocess.Popen(
+        command, stdout=full, stderr=subprocess.PIPE, text=True
+    ) as process:  # fmt: skip
+        broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"1"])
+        assert process.communicate(timeout=SECONDS)[1] == (
+            "sluicemq: can't write to stdout: No space left on device\n"
+        )
+    assert process.returncode == 1
+    assert broker.settled() == {b"r-1": ["RELEASE", None, None]}
+
+
+@pytest.mark.parametrize("arguments", [["peek", "q"], ["--json", "queues"], ["ping"]])
+def test_a_result_that_can_not_be_written_is_one_line(broker: StubBroker, arguments: list[str]) -> None:
+    broker.on[wire.PEEK] = broker.on[wire.QUEUES] = lambda _message: [{"id": "one", "name": "q"}]
+    command = [sys.executable, "-m", "sluicemq.cli", "--endpoint", broker.endpoint, *arguments]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=SECONDS, check=False
+        )
+    assert done.returncode == 1
+    assert done.stderr == "sluicemq: can't write to stdout: No space left on device\n"
+
+
+@pytest.mark.parametrize(("command", "status"), [("nosuchprogram", "127"), ("/dev/null", "126")])
+def test_a_command_that_can_not_be_run_ends_the_work_and_harms_no_job(
+    broker: StubBroker, command: str, status: str
+) -> None:
+    process, peer = start_work(broker, "work", "q", "--exec", command)
+    broker.deliver(peer, "q", [b"x"])
+    errors = process.communicate(timeout=SECONDS)[1]
+    assert process.returncode == 1
+    assert f"(exit status {status} of the shell)" in errors.splitlines()[-1]
+    assert f"Error: '{command}' " in errors
+    assert broker.settled() == {b"r-x": ["RELEASE", None, None]}
+
+
+def test_work_whose_errors_nobody_reads_still_does_its_jobs(broker: StubBroker) -> None:
+    process, peer = start_work(broker, "work", "q", "--exec", "echo trouble >&2")
+    assert process.stderr
+    process.stderr.close()
+    broker.deliver(peer, "q", [b"x"])
+    broker.wait_for(wire.SETTLE)
+    process.kill()
+    process.wait()
+    process.stdout.close()  # type: ignore[union-attr]
+    assert broker.settled() == {b"r-x": ["COMMIT", b"", None]}
+
+
+def test_work_does_not_count_what_came_too_late(broker: StubBroker) -> None:
+    late = [0, "LEASE_LOST", "given to another"]
+    broker.on[wire.SETTLE] = lambda message: [late] if message.fields[0][0][0] == b"r-1" else []
+    process, peer = start_work(broker, "work", "q", "--exec", "true", "--json")
+    for payload in (b"1", b"2", b"3"):
+        broker.deliver(peer, "q", [payload])
+    broker.wait_until(lambda: len(broker.settled()) == 3)
+    output, errors = end_work(process)
+    assert json.loads(output) == {
+        "queue": "q", "committed": 2, "rejected": 0, "rolled_back": 0, "too_late": 1
+    }  # fmt: skip
+    assert errors.endswith("2 committed, 0 rejected, 0 rolled back, 1 too late\n")
+
+
+def test_work_stops_after_a_count_of_jobs_and_gives_back_the_rest(broker: StubBroker) -> None:
+    process, peer = start_work(broker, "work", "q", "--print", "--prefetch", "3", "--count", "2")
+    broker.deliver(peer, "q", [b"1", b"2", b"3"])
+    assert process.communicate(timeout=SECONDS)[0] == "1\n2\n"
+    assert process.returncode == 0
+    assert [row[0] for row in broker.settled().values()].count("COMMIT") == 2
+    assert broker.settled()[b"r-3"] == ["RELEASE", None, None]
+
+
+def test_work_stops_when_the_queue_is_empty(broker: StubBroker) -> None:
+    # Given: a queue that is said to hold one more until that was delivered
+    holds = iter([1, 0])
+    broker.on[wire.QUEUE] = lambda _message: {"name": "q", "ready": next(holds)}
+    process, peer = start_work(broker, "work", "q", "--print", "--drain")
+    # When
+    broker.deliver(peer, "q", [b"1"])
+    broker.wait_for(wire.QUEUE)
+    broker.deliver(peer, "q", [b"2"])
+    # Then
+    assert process.communicate(timeout=SECONDS)[0] == "1\n2\n"
+    assert process.returncode == 0
+    assert len(broker.of(wire.QUEUE)) == 2
+
+
+def test_work_that_is_refused_ends_with_1(broker: StubBroker) -> None:
+    broker.on[wire.READY] = lambda message: BadQueue("no such queue") if message.fields[1] else None
+    process, _peer = start_work(broker, "work", "q", "--exec", "cat")
+    assert process.wait(SECONDS) == 1
+    assert "sluicemq: no such queue" in end_work(process)[1]

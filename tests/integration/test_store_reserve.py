@@ -1,0 +1,145 @@
+"""A claim takes jobs in their order, once, and leaves what is not due, not its own or too much."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobs import NOW, a_job, ids, some_jobs, stored
+from sluicemq_broker.job.job import State
+from sluicemq_broker.store import claims as claims_module
+from sluicemq_broker.store.claims import Claim
+from sluicemq_broker.store.outcomes import Found
+from sluicemq_broker.store.queue_store import QueueStore
+from store_verbs import ME, OTHER, between_read_and_update, claim, pushed, rolled_back
+
+
+def test_jobs_are_claimed_by_priority_then_time_then_acceptance(store: QueueStore) -> None:
+    # Given
+    last, third, second, first = (
+        a_job("last", priority=0, eligible_at=NOW - 99),
+        a_job("third", priority=5),
+        a_job("second", priority=5, eligible_at=NOW - 1),
+        a_job("first", priority=9),
+    )
+    fourth = a_job("fourth", priority=5)
+    pushed(store, last, fourth, third, second, first)
+    # When
+    jobs = claim(store).jobs
+    # Then
+    assert ids(jobs) == ["first", "second", "third", "fourth", "last"]
+
+
+def test_a_claim_takes_no_more_than_its_limit_and_says_whether_more_may_lie_ready(store: QueueStore) -> None:
+    jobs = pushed(store, *some_jobs(5))
+    first, second = claim(store, 3), claim(store, 3)
+    assert (ids(first.jobs), first.more) == (ids(jobs[:3]), True)
+    assert (ids(second.jobs), second.more) == (ids(jobs[3:]), False)
+
+
+def test_a_claim_leaves_jobs_from_a_number_on(store: QueueStore) -> None:
+    jobs = pushed(store, *some_jobs(3))
+    assert ids(claim(store, before=jobs[1].seq).jobs) == ids(jobs[:1])
+
+
+def test_a_claim_brings_no_more_bytes_than_there_is_room_for_but_one_job_at_least(store: QueueStore) -> None:
+    jobs = pushed(store, *some_jobs(4, payload=bytes(1000)))
+    assert ids(claim(store, most_bytes=1).jobs) == ids(jobs[:1])
+    assert ids(claim(store, most_bytes=2000).jobs) == ids(jobs[1:3])
+
+
+def test_a_delayed_job_is_claimed_when_it_is_due_and_not_before(store: QueueStore) -> None:
+    pushed(store, a_job("a", eligible_at=NOW + 5))
+    assert claim(store, now=NOW + 4.999).jobs == []
+    assert ids(claim(store, now=NOW + 5).jobs) == ["a"]
+
+
+def test_a_claimed_job_counts_its_attempt_and_is_nobody_elses(store: QueueStore) -> None:
+    # Given
+    pushed(store, a_job("a"))
+    # When
+    [job] = claim(store).jobs
+    # Then
+    assert (job.attempts, job.owner, stored(store, "a")["attempts"]) == (1, ME, 1)
+    assert stored(store, "a")["reserved_at"].timestamp() != 0
+    assert claim(store, owner=OTHER).jobs == []
+
+
+def test_an_expired_job_is_not_claimed_and_does_not_stand_before_others(store: QueueStore) -> None:
+    # Given
+    pushed(store, *some_jobs(10, expires_at=NOW - 1), a_job("alive"), a_job("later", expires_at=NOW + 1))
+    # When
+    first = claim(store, 2)
+    # Then
+    assert ids(first.jobs) == ["alive", "later"]
+    assert claim(store, 2) == Claim([], ME, more=False)
+
+
+def test_a_job_without_attempts_left_goes_to_the_dead_letters_instead_of_a_worker(store: QueueStore) -> None:
+    # Given
+    spent = a_job("spent", max_attempts=2)
+    spent.attempts = 2
+    pushed(store, spent, a_job("next"))
+    # When
+    claimed = claim(store)
+    # Then
+    assert (ids(claimed.jobs), claimed.died) == (["next"], ("spent",))
+    assert claim(store).died == ()
+    assert store.find(["spent"])["spent"] == Found(State.DEAD, "", b"", "no attempt is left")
+
+
+def test_a_job_with_max_attempts_0_never_runs_out_of_them(store: QueueStore) -> None:
+    endless = a_job("a", max_attempts=0)
+    endless.attempts = 1_000
+    pushed(store, endless)
+    assert ids(claim(store).jobs) == ["a"]
+
+
+def test_of_several_brokers_each_claims_from_a_random_page_and_together_they_claim_all(
+    store: QueueStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given
+    jobs = pushed(store, *some_jobs(10))
+    pages = iter([1, 1, 3, 0, 2])
+    monkeypatch.setattr(claims_module, "randrange", lambda _brokers: next(pages))
+    # When
+    second_page = claim(store, 3, brokers=4)
+    second_again = claim(store, 3, brokers=4)
+    beyond_the_end = claim(store, 3, brokers=4)
+    # Then
+    assert ids(second_page.jobs) == ids(jobs[3:6])
+    assert ids(second_again.jobs) == ids(jobs[6:9])
+    assert ids(beyond_the_end.jobs) == ids(jobs[:3])
+    assert beyond_the_end.more
+    assert ids(claim(store, 3, brokers=4).jobs) == ids(jobs[9:])
+
+
+def test_of_jobs_that_another_broker_took_meanwhile_none_is_claimed(
+    store: QueueStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given
+    pushed(store, a_job("a"), a_job("b"), a_job("c"))
+    between_read_and_update(store, monkeypatch, lambda: claim(store, 2, owner=OTHER))
+    # When
+    mine = claim(store)
+    # Then
+    assert ids(mine.jobs) == ["c"]
+    assert store.reservations(OTHER) == {("a", 0), ("b", 0)}
+    assert [stored(store, each)["attempts"] for each in "abc"] == [1, 1, 1]
+
+
+def test_a_job_given_back_with_a_delay_between_read_and_update_is_not_claimed_early(
+    store: QueueStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given
+    pushed(store, a_job("a"))
+
+    def claimed_and_delayed() -> None:
+        [job] = claim(store, owner=OTHER).jobs
+        store.roll_back([rolled_back(job, due=NOW + 60)], NOW)
+
+    between_read_and_update(store, monkeypatch, claimed_and_delayed)
+    # When
+    mine = claim(store)
+    # Then
+    assert mine.jobs == []
+    assert stored(store, "a")["state"] == "ready"

@@ -1,0 +1,55 @@
+"""The verbs of a queue's store, as tests use them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from jobs import NOW, a_job
+from sluicemq_broker.job.job import Job
+from sluicemq_broker.store.claims import Claim, Claims
+from sluicemq_broker.store.documents import date
+from sluicemq_broker.store.outcomes import RolledBack
+from sluicemq_broker.store.queue_store import QueueStore
+
+ME, OTHER = "me", "other"
+
+
+def claim(store: QueueStore, limit: int = 100, now: float = NOW, owner: str = ME, **options: Any) -> Claim:
+    return store.reserve(limit, now, owner, **options)
+
+
+def pushed(store: QueueStore, *jobs: Job) -> list[Job]:
+    store.push(jobs, NOW)
+    return list(jobs)
+
+
+def at(seconds: float) -> datetime:
+    """A date as MongoDB gives it back."""
+    return date(seconds).replace(tzinfo=None)
+
+
+def rolled_back(job: Job, reason: str = "why", **options: Any) -> RolledBack:
+    return RolledBack(job, reason, "worker", **options)
+
+
+def between_read_and_update(
+    store: QueueStore, monkeypatch: pytest.MonkeyPatch, happens: Callable[[], object]
+) -> None:
+    """Let something happen, once, between the two statements of the next claim."""
+    hold = Claims._hold
+
+    def interrupted(self: Claims, *arguments: Any) -> list[Job]:
+        monkeypatch.setattr(Claims, "_hold", hold)
+        happens()
+        return hold(self, *arguments)
+
+    monkeypatch.setattr(Claims, "_hold", interrupted)
+
+
+def release(store: QueueStore, job_ids: list[str]) -> int:
+    """Release jobs of ours by their ids."""
+    return store.release([a_job(each, owner=ME) for each in job_ids])

@@ -1,0 +1,164 @@
+"""What a rollback's delay is, and what is kept of a done job."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from jobs import NOW
+from settling_rig import SettlingRig
+from sluicemq import wire
+from sluicemq.errors import TooLarge
+from sluicemq_broker.config import MAX_JOB_BYTES
+from sluicemq_broker.job.backoff import Backoff
+from sluicemq_broker.job.job import ASKED
+from sluicemq_broker.queue.settling import DIED, NOT_ARRIVED, TIMED_OUT
+
+# --------------------------------------------------------------------- back-off
+
+
+LINEAR = Backoff("linear", base=10, jitter=0)
+
+
+def failed(rig: SettlingRig) -> list[tuple[str, float | None, bool]]:
+    return [(each.reason, each.due and each.due - NOW, each.dead) for each in rig.store.rolled_back]
+
+
+@pytest.mark.parametrize(
+    ("attempts", "delay", "wait"),
+    [(1, None, 10), (2, None, 20), (5, None, 50), (1, 0, None), (5, 0.0, None), (1, 7.5, 7.5), (5, 7.5, 7.5)],
+)
+def test_a_rollback_waits_by_its_attempts_unless_a_delay_is_given(
+    attempts: int, delay: float | None, wait: float | None
+) -> None:
+    rig = SettlingRig(1, max_attempts=0, attempts=attempts - 1, backoff=LINEAR)
+    rig.hire()
+    rig.verdict(wire.ROLLBACK, delay=delay)
+    assert failed(rig) == [("rollback", wait, False)]
+
+
+def test_a_jobs_own_backoff_wins_over_its_queues() -> None:
+    rig = SettlingRig(1, max_attempts=0, backoff=LINEAR)
+    rig.store.ready[0].backoff = Backoff("fixed", base=3, jitter=0)
+    rig.hire()
+    rig.verdict(wire.ROLLBACK)
+    assert failed(rig) == [("rollback", 3, False)]
+
+
+@pytest.mark.parametrize(("attempts", "wait"), [(1, None), (2, 20), (3, 30)])
+def test_a_job_that_was_not_answered_in_time_comes_again_at_once_and_then_with_backoff(
+    attempts: int, wait: float | None
+) -> None:
+    rig = SettlingRig(1, max_attempts=0, attempts=attempts - 1, visibility_timeout=0, backoff=LINEAR)
+    rig.hire()
+    rig.settle.time_out()
+    rig.wait()
+    assert failed(rig) == [(TIMED_OUT, wait, False)]
+
+
+@pytest.mark.parametrize(
+    ("attempts", "suspect", "wait"), [(1, False, None), (3, False, None), (2, True, 20), (4, True, 40)]
+)
+def test_a_job_whose_worker_died_comes_again_at_once_and_if_another_dies_with_backoff(
+    attempts: int, *, suspect: bool, wait: float | None
+) -> None:
+    rig = SettlingRig(1, max_attempts=0, attempts=attempts - 1, backoff=LINEAR)
+    rig.store.ready[0].suspect = suspect
+    rig.hire()
+    rig.settle.worker_gone(rig.worker)
+    rig.wait()
+    assert failed(rig) == [(DIED, wait, False)]
+    assert rig.store.rolled_back[0].suspect
+
+
+@pytest.mark.parametrize(("suspect", "wait", "dead"), [(False, None, False), (True, 10, True)])
+def test_a_job_on_its_way_when_its_connection_ended_is_charged_with_it_the_second_time(
+    wait: float | None, *, suspect: bool, dead: bool
+) -> None:
+    rig = SettlingRig(1, max_attempts=1, backoff=LINEAR)
+    rig.store.ready[0].suspect = suspect
+    rig.worker.commits_on_arrival = True
+    rig.hire()
+    rig.settle.worker_gone(rig.worker)
+    rig.wait()
+    assert failed(rig) == [(NOT_ARRIVED, wait, dead)]
+    [entry] = rig.store.rolled_back
+    assert (entry.suspect, entry.counted) == (True, suspect)
+
+
+def test_a_job_on_its_way_for_its_visibility_timeout_is_released() -> None:
+    rig = SettlingRig(2, max_attempts=1, visibility_timeout=0)
+    rig.worker.commits_on_arrival = True
+    rig.hire()
+    rig.settle.time_out()
+    rig.wait()
+    assert failed(rig) == []
+    assert rig.counters.values["released"] == 2
+
+
+def test_a_job_that_dies_is_not_due_again() -> None:
+    rig = SettlingRig(1, backoff=LINEAR)
+    rig.hire()
+    rig.verdict(wire.ROLLBACK, delay=5)
+    assert failed(rig) == [("rollback", None, True)]
+
+
+def test_a_job_that_waits_for_its_backoff_is_claimed_when_that_is_over_and_not_looked_for_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Given
+    rig = SettlingRig(1, max_attempts=0, backoff=LINEAR)
+    rig.hire()
+    claims, times = len(rig.store.claims), list[float]()
+    monkeypatch.setattr(rig.dispatch.supply, "due_later", times.extend)
+    # When
+    rig.verdict(wire.ROLLBACK)
+    # Then
+    assert len(rig.store.claims) == claims
+    assert times == [NOW + 10]
+
+
+# -------------------------------------------------------------------- kept jobs
+
+
+@pytest.mark.parametrize("settings", [{"remember": 60.0}, {"keep_done": 60.0}])
+def test_a_kept_job_is_finished_with_the_worker_that_did_it_and_when_it_got_it(
+    settings: dict[str, Any],
+) -> None:
+    # Given
+    rig = SettlingRig(1, **settings)
+    rig.hire()
+    # When
+    rig.verdict(wire.COMMIT)
+    # Then
+    [one] = rig.store.finished
+    assert (one.job.id, one.worker, one.result) == (rig.worker.jobs[0], "worker", b"")
+    assert NOW - 1 < one.started_at <= NOW
+
+
+def test_a_job_that_somebody_waits_for_at_another_broker_is_kept_for_a_while() -> None:
+    rig = SettlingRig(1)
+    rig.store.ready[0].asked = True
+    rig.hire()
+    rig.verdict(wire.COMMIT)
+    [one] = rig.store.finished
+    assert one.job.remember == ASKED
+
+
+@pytest.mark.parametrize(
+    ("settings", "most"),
+    [
+        ({}, None),
+        ({"remember": 9.0}, MAX_JOB_BYTES),
+        ({"keep_done": 9.0, "size": 1000}, MAX_JOB_BYTES - 1000),
+    ],
+)
+def test_a_result_may_be_as_long_as_can_be_kept(settings: dict[str, Any], most: int | None) -> None:
+    for over in (0, 1):
+        rig = SettlingRig(1, **settings)
+        rig.hire()
+        rig.verdict(wire.COMMIT, detail=bytes((most or MAX_JOB_BYTES) + over))
+        refused = most is not None and over
+        assert len(rig.store.rolled_back) == refused
+        assert [type(each) for each in rig.heard[0].values()] == ([TooLarge] if refused else [])

@@ -1,0 +1,238 @@
+"""What is held for workers that left, are slow or do not read goes back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from dispatch_rig import SMALLEST, Rig, suspect
+from fakes import FakeWorker, go_on
+from jobs import a_job, some_jobs
+from sluicemq_broker.queue.worker import Delivery
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return Rig()
+
+
+# ------------------------------------------------------------ staged for nobody
+
+
+def test_when_the_last_worker_leaves_what_was_staged_for_it_goes_back(rig: Rig) -> None:
+    # Given more jobs than the worker takes
+    jobs = rig.ready(*some_jobs(10))
+    worker = rig.worker()
+    assert len(rig.dispatch.held) > 1
+    # When it leaves
+    left = rig.dispatch.detach(worker)
+    # Then all but the one that it had are ready again, and nothing is held for nobody
+    assert len(left) == 1
+    assert len(rig.store.ready) == len(jobs) - 1
+    assert list(rig.dispatch.held) == [left[0].job]
+
+
+def test_what_a_slow_worker_won_t_come_to_within_a_second_goes_back(rig: Rig) -> None:
+    # Given a worker that is known to be slow, and jobs staged while it was not
+    rig.ready(*some_jobs(10))
+    worker = rig.worker()
+    # When it has ended none by the next tick
+    rig.dispatch.tick()
+    go_on()
+    # Then only the one it has is held
+    assert len(rig.dispatch.held) == len(worker.in_flight) == 1
+
+
+def test_what_was_staged_for_workers_whose_pace_is_not_known_any_more_goes_back(rig: Rig) -> None:
+    # Given a worker that pops: its socket took some in no time, looked fast, and takes no more
+    worker = FakeWorker(prefetch=10)
+    worker.pops = True
+    rig.dispatch.attach(worker)
+    go_on()
+    rig.dispatch.stage(some_jobs(1000))
+    assert rig.dispatch.staged == 990
+    # When it has ended none for as long as its pace was taken from
+    rig.dispatch.tick()
+    rig.dispatch.tick()
+    # Then others can have the rest
+    assert rig.dispatch.staged == SMALLEST
+
+
+def test_a_worker_whose_time_was_up_gets_nothing_more_until_it_answers(rig: Rig) -> None:
+    # Given a job whose visibility timeout passes
+    rig.ready(a_job("slow", visibility_timeout=0.0), a_job("next"))
+    worker = rig.worker()
+    [late] = rig.dispatch.time_out()
+    go_on()
+    # Then its worker may be at it still, and gets nothing
+    assert worker.jobs == ["slow"]
+    # When its answer comes after all
+    assert rig.dispatch.settle(late.receipt) is None
+    go_on()
+    # Then it gets the next
+    assert worker.jobs == ["slow", "next"]
+
+
+def test_a_worker_that_never_answers_is_hung_up_on(rig: Rig) -> None:
+    rig.ready(a_job("slow", visibility_timeout=0.0))
+    worker = rig.worker()
+    rig.dispatch.time_out()
+    rig.dispatch.time_out()
+    assert worker.hung_up
+    assert rig.counters.values["workers_hung_up"] == 1
+
+
+def test_nothing_is_claimed_again_and_again_for_a_slow_worker_that_is_busy(rig: Rig) -> None:
+    # Given a slow worker with a job, and others behind it
+    rig.ready(*some_jobs(10))
+    rig.worker()
+    rig.dispatch.tick()
+    go_on()
+    claims = len(rig.store.claims)
+    # When it is told that some lie ready, as after every giving back
+    rig.dispatch.supply.some_ready()
+    go_on()
+    # Then they are left where they are
+    assert len(rig.store.claims) == claims
+
+
+def test_workers_that_ask_for_much_get_more_than_one_job_a_message_however_many_they_are(
+    rig: Rig,
+) -> None:
+    # Given: fewer jobs than workers, all of them free
+    workers = [rig.worker(prefetch=64, name=str(number)) for number in range(20)]
+    # When
+    rig.ready(*some_jobs(16))
+    # Then
+    assert sorted(len(message) for worker in workers for message in worker.messages) == [8, 8]
+
+
+def test_workers_that_ask_for_little_share_evenly(rig: Rig) -> None:
+    workers = [rig.worker(prefetch=4, name=str(number)) for number in range(8)]
+    rig.ready(*some_jobs(16))
+    assert {len(worker.jobs) for worker in workers} <= {1, 2, 3}
+
+
+def test_a_worker_that_has_gone_is_not_kept(rig: Rig) -> None:
+    for number in range(100):
+        worker = rig.worker(name=str(number))
+        rig.dispatch.detach(worker)
+    assert len(rig.dispatch._takers) == 0
+
+
+def test_a_suspect_does_not_wait_for_a_worker_that_only_owes_an_answer(rig: Rig) -> None:
+    # Given: one worker is stuck with a job whose time is over, another is always busy
+    stuck = rig.worker(prefetch=1, name="stuck")
+    rig.ready(a_job("late", visibility_timeout=0.0))
+    rig.dispatch.time_out()
+    busy = rig.worker(prefetch=5, name="busy")
+    rig.ready(*some_jobs(20))
+    # When
+    suspect = a_job("suspect", priority=9)
+    suspect.suspect = True
+    rig.ready(suspect)
+    # Then it gets the suspect once it has run empty
+    for _ in range(10):
+        rig.commit(busy)
+    assert stuck.overdue
+    assert "suspect" in [delivery.job.id for delivery in busy.deliveries]
+
+
+@pytest.mark.parametrize("how", ["overdue", "lost"])
+def test_a_worker_whose_time_with_a_suspect_was_up_gets_others_beside_it(rig: Rig, how: str) -> None:
+    # Given
+    rig.ready(suspect("bad", visibility_timeout=0.0))
+    worker = rig.worker(prefetch=3)
+    assert worker.jobs == ["bad"]
+    # When
+    if how == "overdue":
+        rig.dispatch.time_out()
+    else:
+        lost = rig.owners.current
+        rig.owners.lose_all()
+        rig.dispatch.drop(lost)
+    rig.ready(a_job("next"))
+    # Then
+    assert worker.jobs == ["bad", "next"]
+
+
+def test_nothing_is_held_beside_a_suspect_for_the_worker_that_has_it(rig: Rig) -> None:
+    rig.ready(suspect("bad", priority=9))
+    worker = rig.worker(prefetch=500)
+    rig.ready(*some_jobs(500))
+    rig.dispatch.tick()
+    go_on()
+    assert worker.jobs == ["bad"]
+    assert len(rig.dispatch.held) <= 1 + SMALLEST
+
+
+# ------------------------------------------------------ workers that don't read
+
+
+class Deaf(FakeWorker):
+    """Takes what it is sent, until its connection is full."""
+
+    deaf = False
+
+    @property
+    def reads(self) -> bool:
+        return not self.deaf
+
+    @property
+    def free(self) -> int:
+        return super().free if self.reads else 0
+
+    def deliver(self, deliveries: Sequence[Delivery]) -> None:
+        super().deliver(deliveries)
+        self.deaf = True
+
+
+def test_nothing_is_held_for_a_worker_that_does_not_read(rig: Rig) -> None:
+    # Given
+    rig.ready(*some_jobs(600))
+    deaf = Deaf(prefetch=200)
+    # When it takes one message, and no more
+    rig.dispatch.attach(deaf)
+    go_on()
+    rig.dispatch.tick()
+    go_on()
+    # Then it has that, and others can have the rest
+    assert len(deaf.messages) == 1
+    assert len(rig.dispatch.held) == len(deaf.jobs) < 600
+    assert not rig.dispatch.granting
+
+
+def test_nothing_is_held_for_a_worker_whose_connection_something_else_has_filled(rig: Rig) -> None:
+    # Given
+    deaf = Deaf(prefetch=200)
+    rig.dispatch.attach(deaf)
+    deaf.deaf = True
+    # When
+    rig.ready(*some_jobs(600))
+    rig.dispatch.tick()
+    go_on()
+    # Then
+    assert not deaf.jobs
+    assert not rig.dispatch.held
+
+
+def test_a_worker_that_reads_again_gets_more(rig: Rig) -> None:
+    rig.ready(*some_jobs(600))
+    deaf = Deaf(prefetch=600)
+    rig.dispatch.attach(deaf)
+    go_on()
+    deaf.deaf = False
+    rig.dispatch.offer(deaf)
+    go_on()
+    assert len(deaf.messages) == 2
+    assert len(set(deaf.jobs)) == len(deaf.jobs)
+
+
+# -------------------------------------------------------------- on the way back
+
+
+@pytest.fixture
+def slow() -> Rig:
+    """What is released stays on its way."""
+    return Rig(slow=True)

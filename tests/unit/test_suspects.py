@@ -1,0 +1,142 @@
+"""Jobs that may have killed their worker, and deliveries whose time or owner is gone."""
+
+from __future__ import annotations
+
+import pytest
+
+from dispatch_rig import Rig, suspect
+from jobs import a_job, ids, some_jobs
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return Rig()
+
+
+# --------------------------------------------------------------------- suspects
+
+
+def test_a_suspect_goes_to_an_idle_worker_alone_and_nothing_is_put_beside_it(rig: Rig) -> None:
+    # Given
+    worker = rig.worker(prefetch=10)
+    rig.ready(suspect("bad"), suspect("bad 2"), *some_jobs(5))
+    # When
+    beside = worker.jobs
+    rig.commit(worker)
+    then = worker.jobs
+    rig.commit(worker)
+    # Then
+    assert beside == ["bad"]
+    assert then == ["bad", "bad 2"]
+    assert len(worker.jobs) == 7
+
+
+def test_other_workers_go_on_while_one_has_a_suspect(rig: Rig) -> None:
+    workers = [rig.worker(prefetch=5) for _ in range(2)]
+    rig.ready(suspect("bad"), *some_jobs(4))
+    assert sorted(len(worker.jobs) for worker in workers) == [1, 4]
+    assert ["bad"] in [worker.jobs for worker in workers]
+
+
+def test_when_all_workers_are_busy_one_is_let_run_empty_for_a_suspect(rig: Rig) -> None:
+    # Given
+    rig.ready(*some_jobs(100))
+    one, other = rig.worker(prefetch=4), rig.worker(prefetch=4)
+    rig.ready(suspect("bad"))
+    while "bad" not in rig.dispatch.held:
+        rig.commit(other, next(iter(other.in_flight)))
+    chosen = one if one.alone else other
+    # When
+    while chosen.in_flight and "bad" not in chosen.jobs:
+        rig.commit(chosen, next(iter(chosen.in_flight)))
+    # Then
+    assert [each.job.id for each in chosen.in_flight.values()] == ["bad"]
+    assert (one.alone, other.alone).count(True) == 1
+
+
+def test_a_suspect_does_not_wait_for_a_worker_that_takes_nothing(rig: Rig) -> None:
+    # Given
+    resting = [rig.worker(prefetch=0) for _ in range(8)]
+    busy = rig.worker(prefetch=2)
+    rig.ready(*some_jobs(200))
+    rig.store.ready.append(suspect("bad", priority=9))
+    # When
+    for _ in range(150):
+        if "bad" not in busy.jobs:
+            rig.commit(busy, next(iter(busy.in_flight)))
+    # Then
+    assert [each.job.id for each in busy.in_flight.values()] == ["bad"]
+    assert not any(worker.jobs for worker in resting)
+
+
+# ------------------------------------------------------- time-outs, lost owners
+
+
+def test_an_overdue_delivery_is_ended_its_receipt_void_and_its_worker_free(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given
+    rig.ready(a_job("a", visibility_timeout=10.0), a_job("b"))
+    worker = rig.worker()
+    receipt = worker.deliveries[0].receipt
+    early = rig.dispatch.time_out()
+    # When
+    worker.deliveries[0].overdue_at -= 10.1
+    late = rig.dispatch.time_out()
+    # Then
+    assert early == []
+    assert ids([delivery.job for delivery in late]) == ["a"]
+    assert rig.dispatch.settle(receipt) is None
+    assert worker.jobs == ["a", "b"]
+
+
+def test_a_delivery_is_given_more_time_by_the_worker_that_has_it_only(rig: Rig) -> None:
+    # Given
+    rig.ready(a_job("a"))
+    worker, other = rig.worker(), rig.worker()
+    [delivery] = worker.deliveries or other.deliveries
+    holder, stranger = (worker, other) if worker.jobs else (other, worker)
+    delivery.overdue_at = 0.0
+    # When
+    by_stranger = rig.dispatch.extend(delivery.receipt, stranger, 60.0)
+    by_holder = rig.dispatch.extend(delivery.receipt, holder, 60.0)
+    # Then
+    assert (by_stranger, by_holder) == (False, True)
+    assert rig.dispatch.time_out() == []
+    rig.commit(holder)
+    assert not rig.dispatch.extend(delivery.receipt, holder, 60.0)
+
+
+def test_what_was_held_under_a_lost_owner_is_forgotten_and_its_workers_get_other_jobs(
+    rig: Rig,
+) -> None:
+    # Given
+    rig.ready(*some_jobs(5))
+    worker = rig.worker()
+    receipt = worker.deliveries[0].receipt
+    # When
+    lost = rig.owners.current
+    rig.owners.lose_all()
+    rig.dispatch.drop(lost)
+    held = list(rig.dispatch.held)
+    rig.ready(a_job("next"))
+    # Then
+    assert not held
+    assert rig.dispatch.settle(receipt) is None
+    assert worker.jobs[1:] == ["next"]
+
+
+def test_forgetting_a_job_leaves_the_one_that_was_claimed_anew(rig: Rig) -> None:
+    rig.ready(a_job("a"))
+    rig.worker()
+    rig.dispatch.forget([a_job("a")])
+    assert ids(list(rig.dispatch.held)) == ["a"]
+
+
+# -------------------------------------------------------------- on the way back
+
+
+@pytest.fixture
+def slow() -> Rig:
+    """What is released stays on its way."""
+    return Rig(slow=True)
