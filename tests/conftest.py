@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, Phase, settings
 from pymongo import MongoClient
 
 import launcher
+from long_forms import longer
 from redis_server import RedisServer
 from sluicemq import Client, Subscription
 
@@ -27,21 +28,24 @@ if TYPE_CHECKING:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--full", action="store_true", help="run the long tests too")
+    parser.addoption("--full", action="store_true", help="run the long tests too: less than an hour")
+    parser.addoption("--hours", action="store_true", help="run all tests, explorations ten times as long")
     parser.addoption("--first-example", action="store_true", help="show a failing example as it was found")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Examples of Hypothesis: more of them with ``--full``, and as slow as a busy machine is.
+    """Examples of Hypothesis: more with ``--full`` and ``--hours``, and as slow as a busy machine is.
 
     Tests that want more or fewer say how many times ``settings().max_examples``.
     """
+    if config.getoption("--hours"):
+        config.option.full = True
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # begun in the background of a script
         signal.signal(signal.SIGINT, signal.default_int_handler)  # else no program of a test hears Ctrl-C
     for kind in (Client, Subscription):  # a machine may stand still for longer than users want to wait
         defaults: Any = kind.__init__
         defaults.__kwdefaults__["timeout"] = launcher.TIMEOUT
-    examples = 400 if config.getoption("--full") else 50
+    examples = 100 * longer(config) if config.getoption("--full") else 50
     slow = [HealthCheck.too_slow]
     found_first = config.getoption("--first-example")
     phases = [each for each in Phase if not (found_first and each in (Phase.shrink, Phase.explain))]
@@ -96,11 +100,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if "PYTEST_XDIST_WORKER" in os.environ:
         counts = Counter(item.path for item in items)
         items.sort(key=lambda item: (_place(item.path.name), -counts[item.path]))
-    if config.getoption("--full"):
-        return
+    for option in ("full", "hours"):
+        if not config.getoption(f"--{option}"):
+            _skip(items, option)
+
+
+def _skip(items: list[pytest.Item], option: str) -> None:
     for item in items:
-        if item.get_closest_marker("full"):
-            item.add_marker(pytest.mark.skip(reason="long; runs with --full"))
+        if item.get_closest_marker(option):
+            item.add_marker(pytest.mark.skip(reason=f"long; runs with --{option}"))
 
 
 def _place(file: str) -> int:
@@ -166,6 +174,12 @@ def database(mongo_uri: str) -> Iterator[str]:
     yield name
     with MongoClient[dict[str, object]](mongo_uri, serverSelectionTimeoutMS=60_000) as client:
         client.drop_database(name)
+
+
+@pytest.fixture
+def times(request: pytest.FixtureRequest) -> int:
+    """How many times as long as with ``--full`` a random exploration is."""
+    return longer(request.config)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Long forms of tests, which run with ``--full`` only: of each a short one runs always."""
+"""Long forms of tests, which run with ``--full`` or ``--hours`` only: of each a short one runs always."""
 
 from __future__ import annotations
 
@@ -11,6 +11,16 @@ import pytest
 def long(*values: Any, **named: Any) -> Any:
     """One set of parameters that only ``--full`` tries."""
     return pytest.param(*values, marks=pytest.mark.full, **named)
+
+
+def very_long(*values: Any) -> Any:
+    """One set of parameters that only ``--hours`` tries."""
+    return pytest.param(*values, marks=pytest.mark.hours)
+
+
+def longer(config: pytest.Config) -> int:
+    """How many times as long as with ``--full`` what explores at random goes on."""
+    return 10 if config.getoption("--hours") else 1
 
 
 def first_of(*values: Any) -> list[Any]:

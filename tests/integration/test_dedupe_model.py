@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from pymongo.errors import AutoReconnect
 
 from jobs import NOW, ChangesAtOnce, a_job, everything, finished, firsts
+from model_runs import check
 from sluicemq.errors import SluiceError
 from sluicemq_broker.job.job import Dedupe, Job
 from sluicemq_broker.store.connection import Unclear
@@ -181,24 +181,11 @@ def pushes(store: QueueStore, changes: ChangesAtOnce) -> Iterator[type[Pushes]]:
     del Pushes.store, Pushes.changes
 
 
-def check(pushes: type[Pushes], examples: int, steps: int) -> None:
-    run_state_machine_as_test(
-        pushes,
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=steps,
-            deadline=None,
-            derandomize=examples < 100,  # the short run is the same each time
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
-
-
 def test_random_pushes_some_of_them_cut_are_told_what_the_model_says(pushes: type[Pushes]) -> None:
     check(pushes, 40, 25)
 
 
 @pytest.mark.full
 @pytest.mark.timeout(3600)
-def test_many_random_pushes_are_told_what_the_model_says(pushes: type[Pushes]) -> None:
-    check(pushes, 1500, 50)
+def test_many_random_pushes_are_told_what_the_model_says(pushes: type[Pushes], times: int) -> None:
+    check(pushes, 200 * times, 50)

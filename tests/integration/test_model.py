@@ -12,12 +12,12 @@ from itertools import count
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from pymongo.database import Database
 
 from jobs import NOW, ChangesAtOnce, a_job, everything, finished
+from model_runs import check
 from sluicemq.errors import Duplicate, LeaseLost, NotFound, SluiceError, Uncertain
 from sluicemq_broker.job.job import Job
 from sluicemq_broker.store.documents import seconds as seconds_of
@@ -392,24 +392,11 @@ def queue(store: QueueStore, documents: Database[dict[str, Any]]) -> Iterator[ty
     del Queue.store, Queue.changes, Queue.other
 
 
-def check(queue: type[Queue], examples: int, steps: int) -> None:
-    run_state_machine_as_test(
-        queue,
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=steps,
-            deadline=None,
-            derandomize=examples < 100,  # the short run is the same each time
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
-
-
 def test_random_verbs_do_what_the_model_says(queue: type[Queue]) -> None:
     check(queue, 40, 40)
 
 
 @pytest.mark.full
 @pytest.mark.timeout(3600)
-def test_many_random_verbs_do_what_the_model_says(queue: type[Queue]) -> None:
-    check(queue, 1500, 60)
+def test_many_random_verbs_do_what_the_model_says(queue: type[Queue], times: int) -> None:
+    check(queue, 200 * times, 60)

@@ -381,6 +381,8 @@ def test_no_job_is_lost_or_done_twice_whatever_fails(two_brokers: type[TwoBroker
 
 
 @pytest.mark.full
-@pytest.mark.timeout(1800)
-def test_no_job_is_lost_or_done_twice_whatever_fails_for_long(two_brokers: type[TwoBrokers]) -> None:
-    check(two_brokers, 200, 50)
+@pytest.mark.timeout(3600)
+def test_no_job_is_lost_or_done_twice_whatever_fails_for_long(
+    two_brokers: type[TwoBrokers], times: int
+) -> None:
+    check(two_brokers, 50 * times, 50)

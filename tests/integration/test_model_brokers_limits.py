@@ -70,6 +70,8 @@ def test_no_more_run_than_may_and_no_permit_is_lost(two_limited_brokers: type[Tw
 
 
 @pytest.mark.full
-@pytest.mark.timeout(1800)
-def test_no_more_run_than_may_and_no_permit_is_lost_for_long(two_limited_brokers: type[TwoBrokers]) -> None:
-    check(two_limited_brokers, 200, 50)
+@pytest.mark.timeout(3600)
+def test_no_more_run_than_may_and_no_permit_is_lost_for_long(
+    two_limited_brokers: type[TwoBrokers], times: int
+) -> None:
+    check(two_limited_brokers, 50 * times, 50)

@@ -320,6 +320,8 @@ def test_each_job_is_in_one_queue_whatever_fails(pipelines: type[TwoBrokersWithP
 
 
 @pytest.mark.full
-@pytest.mark.timeout(1800)
-def test_each_job_is_in_one_queue_whatever_fails_for_long(pipelines: type[TwoBrokersWithPipelines]) -> None:
-    check(pipelines, 200, 50)
+@pytest.mark.timeout(3600)
+def test_each_job_is_in_one_queue_whatever_fails_for_long(
+    pipelines: type[TwoBrokersWithPipelines], times: int
+) -> None:
+    check(pipelines, 50 * times, 50)

@@ -52,8 +52,8 @@ def test_no_more_of_a_tenant_run_than_may_and_none_is_stuck(
 
 
 @pytest.mark.full
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3600)
 def test_no_more_of_a_tenant_run_than_may_and_none_is_stuck_for_long(
-    two_brokers_of_tenants: type[TwoBrokers],
+    two_brokers_of_tenants: type[TwoBrokers], times: int
 ) -> None:
-    check(two_brokers_of_tenants, 200, 50)
+    check(two_brokers_of_tenants, 50 * times, 50)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from long_forms import very_long
 from protocol_model.streams import Bounds, Rules, explore
 
 ORDINARY = [
@@ -15,9 +16,9 @@ LONG = [
     Bounds(messages=2, copies=4, repeats=0, removals=1),
     Bounds(messages=2, copies=3, repeats=1, removals=0, crashes=1),
     Bounds(messages=3, copies=3, repeats=0, removals=1),
-    Bounds(messages=2, copies=5, repeats=1, removals=1, crashes=1),
-    Bounds(messages=3, copies=5, repeats=1, removals=1),
-    Bounds(messages=3, copies=5, repeats=0, removals=2),
+    very_long(Bounds(messages=2, copies=5, repeats=1, removals=1, crashes=1)),
+    very_long(Bounds(messages=3, copies=5, repeats=1, removals=1)),
+    very_long(Bounds(messages=3, copies=5, repeats=0, removals=2)),
 ]
 
 
