@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import tomli_w
@@ -15,15 +16,36 @@ from launcher import wait_until
 from own_queue import SECONDS
 from plain_clients import BrokerUnderTest, serving
 from sluicemq import Client, Dead, NotFound, Producer
-from sluicemq_broker.config import load
+from sluicemq_broker.config import QueueSettings, load
 from sluicemq_broker.config.loading import ConfigError
+from sluicemq_broker.queue import Context, Queues, on_dead
+from sluicemq_broker.queue.on_dead import OnDead
+from sluicemq_broker.runtime import Counters
 from sluicemq_broker.store import DeadLetters, QueueStore, Redriven, RolledBack
+from sluicemq_broker.store.documents import date
 
 QUEUES: dict[str, Any] = {
     "risky": {"on_dead": "letters", "max_attempts": 1},
     "brief": {"on_dead": "letters", "on_expiry": "dead"},
     "letters": {"on_dead": "letters"},
 }
+
+
+class OneQueue:
+    """All that a broker knows is one queue, which nobody uses here."""
+
+    def __init__(self, store: QueueStore) -> None:
+        self.name, self.store = "mail", store
+        self.settings, self.in_use = QueueSettings(), False
+
+    def __iter__(self) -> Iterator[OneQueue]:
+        yield self
+
+    def open(self, _name: str) -> OneQueue:
+        return self
+
+    def documents(self) -> list[Any]:
+        return []
 
 
 @pytest.fixture(scope="module")
@@ -165,6 +187,35 @@ def test_one_that_has_gone_on_is_shown_where_it_is_now_and_not_found_where_it_wa
     for ask in (client.show, client.result):
         with pytest.raises(NotFound):
             ask("risky", "a")
+
+
+def test_a_dead_child_among_very_many_dead_letters_is_found_some_of_them_at_a_time(
+    store: QueueStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given: its broker was killed before it could tell the parent; some died in one millisecond
+    monkeypatch.setattr(on_dead, "_STEP", 2)
+    monkeypatch.setattr(on_dead, "_SELDOM", 1)
+    known = SimpleNamespace(clock=SimpleNamespace(now=lambda: NOW), counters=Counters())
+    looks = OnDead(cast("Queues", OneQueue(store)), cast("Context", known))
+    for number, died in enumerate((1, 2, 2, 2, 3, 4, 5)):
+        store.jobs.insert_one(
+            {"_id": f"{number}", "seq": number, "state": "dead", "ended_at": date(NOW + died)}
+        )
+    parent = {"queue": "mail", "id": "a", "seq": 9, "by": ""}
+    store.jobs.update_one({"_id": "6"}, {"$set": {"parent": parent}})
+    told = []
+    for _ in range(4):
+        # When
+        looks.round(1.0)
+        told.append("told" in stored(store, "6")["parent"])
+    # Then
+    assert told == [False, False, True, True]
+    # When another one is found out of turn
+    store.jobs.update_one({"_id": "0"}, {"$set": {"parent": parent}})
+    for _ in range(3):
+        looks.round(1.0)
+    # Then it begins anew
+    assert "told" in stored(store, "0")["parent"]
 
 
 def test_dead_letters_that_would_go_round_are_refused(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from sluicemq_broker.store import (
     Redrives,
     Removals,
     dead_children,
+    death_after,
     fail_parent,
     told_parents,
 )
@@ -33,6 +34,10 @@ from sluicemq_broker.store import (
 _PAGE: Final = 250
 #: Of queues that nobody uses here, so many take turns: a broker may have been killed right after a death.
 _SELDOM: Final = 32
+#: Of all dead letters of a queue so many are looked at, about, each time it has its turn: MongoDB has to read
+#: them, and for a million at once that took more than the 15 s that it has for an answer.
+_STEP: Final = 50_000
+_MILLISECOND: Final = 0.001
 #: Seconds by which clocks of brokers differ, and statements are late.
 _MARGIN: Final = 10.0
 
@@ -47,6 +52,7 @@ class OnDead:
         self._counters = context.counters
         self._known: set[tuple[str, str]] = set()
         self._rounds = 0
+        self._places: dict[str, float] = {}  # by queue: by when those died that were looked at in turns
 
     def tick(self) -> None:
         """Every second or so: of queues in which jobs have died here since; at first all there are."""
@@ -69,8 +75,10 @@ class OnDead:
         self._bury_remains()
         for number, queue in enumerate(self._queues):
             every = (number + self._rounds) % _SELDOM == 0
-            if queue.in_use or every:
-                self._try(queue, 0.0 if every else since, self._tell_parents)
+            if every:
+                self._try(queue, self._places.get(queue.name, 0.0), self._walk)
+            if queue.in_use:
+                self._try(queue, since, self._tell_parents)
             if _goes_to(queue):
                 self._try(queue, since, self._move)
         self._rounds += 1
@@ -90,9 +98,18 @@ class OnDead:
             text = f"dead letters of queue {queue.name} stay there: {error}"
             self._counters.notice(Count.DEAD_UNMOVED, text)
 
-    def _tell_parents(self, queue: Queue, since: float) -> None:
+    def _walk(self, queue: Queue, since: float) -> None:
+        """Go on through all its dead letters, from the oldest to the latest and anew."""
+        until = death_after(queue.store, since, _STEP)
+        self._tell_parents(queue, since, until)
+        if until is None:
+            self._places.pop(queue.name, None)
+        else:
+            self._places[queue.name] = until + _MILLISECOND
+
+    def _tell_parents(self, queue: Queue, since: float, until: float | None = None) -> None:
         """Killed between both statements, or unclear: told again, which changes nothing."""
-        while children := dead_children(queue.store, since, _PAGE):
+        while children := dead_children(queue.store, since, _PAGE, until):
             now = self._clock.now()
             for each in children:
                 above = self._queues.open(each.parent.queue)

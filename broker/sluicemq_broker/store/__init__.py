@@ -19,6 +19,7 @@ from sluicemq_broker.store.failed_children import (
     Bereaved,
     DeadChild,
     dead_children,
+    death_after,
     fail_parent,
     told_parents,
 )
@@ -120,6 +121,7 @@ __all__ = [
     "date",
     "day_of",
     "dead_children",
+    "death_after",
     "end_children",
     "fail_parent",
     "fan_out",

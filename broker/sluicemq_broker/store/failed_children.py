@@ -30,6 +30,7 @@ from sluicemq_broker.store.documents import (
     date,
     parent_of,
     queue_of,
+    seconds,
 )
 from sluicemq_broker.store.index_models import ENDED_INDEX
 from sluicemq_broker.store.indexes import all_indexes, has_lines
@@ -97,11 +98,12 @@ def waits_for_children(parent: Parent) -> Document:
 # ---------------------------------------------------------------------- dead letters
 
 
-def dead_children(store: QueueStore, since: float, limit: int) -> list[DeadChild]:
-    """Children that are dead letters since then, of which their parents have not been told."""
+def dead_children(store: QueueStore, since: float, limit: int, until: float | None = None) -> list[DeadChild]:
+    """Children that died from then on, and by ``until``, of which their parents have not been told."""
+    when = {"$gte": date(since), **({} if until is None else {"$lte": date(until)})}
     these = {
         "state": State.DEAD,
-        "ended_at": {"$gte": date(since)},
+        "ended_at": when,
         "parent.id": {"$exists": True},
         "parent.told": {"$exists": False},
     }
@@ -113,6 +115,16 @@ def dead_children(store: QueueStore, since: float, limit: int) -> list[DeadChild
         for each in found
         if (parent := parent_of(each))
     ]
+
+
+def death_after(store: QueueStore, since: float, count: int) -> float | None:
+    """When the last of so many dead letters from then on died, by the index alone; None: there are fewer."""
+    these = {"state": State.DEAD, "ended_at": {"$gte": date(since)}}
+    with translated():
+        found = store.jobs.find(these, {"_id": 0, "state": 1, "ended_at": 1}, hint=ENDED_INDEX)
+        for each in found.sort("ended_at", 1).skip(count - 1).limit(1):
+            return seconds(each["ended_at"])
+    return None
 
 
 def fail_parent(store: QueueStore, child: DeadChild, of: str, now: float) -> list[str] | None:
