@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, Final
 
 import gevent
@@ -12,6 +13,7 @@ import gevent
 from faulty_mongo import FaultyDatabase, Line
 from jobs import NOW
 from sluicemq.errors import SluiceError, Unavailable
+from sluicemq_broker.bus import BusEvent
 from sluicemq_broker.config import Config
 from sluicemq_broker.doors.frames import JobMaker
 from sluicemq_broker.doors.smq.administration import Admin
@@ -88,7 +90,9 @@ class SmallBroker:
         line: Line,
         new_id: Callable[[], str],
         limits: Mapping[str, Any] = NO_LIMITS,
+        tell: Callable[[BusEvent], None] = lambda _event: None,
     ) -> None:
+        """``tell``: hears what it tells other brokers."""
         self.time = time
         self.line = line
         self._at_work: set[Callable[[], None]] = set()
@@ -100,8 +104,11 @@ class SmallBroker:
             LeaseStore(database), clock, name, LEASE, lost=self._drop, timer=time, new_id=new_id
         )
         context = Context(self.owners, clock, self.counters, self.retry, timer=time)
+        channel: Any = SimpleNamespace(announce=tell)
         maker = JobMaker(clock, 1 << 20)
-        self.queues = Queues(_config(limits), context, lambda _name: database, maker.make)
+        self.queues = Queues(
+            _config(limits), context, lambda _name: database, maker.make, lambda _name: channel
+        )
         self.tasks = tasks = Tasks(self.queues, context, lambda _name: database)
         self.sweeper = Sweeper(self.queues, context, tasks.expire)
         census = Census(self.queues, context)

@@ -13,6 +13,7 @@ from fakes import FakeWorker
 from faulty_mongo import Fault, Kind, Line
 from jobs import some_jobs
 from sluicemq import wire
+from sluicemq_broker.bus import BusEvent, BusKind
 from sluicemq_broker.queue.intake import Push
 from sluicemq_broker.queue.verdict import Settlement, Verdict
 from sluicemq_broker.store.limits import LimitStore
@@ -32,6 +33,7 @@ class Rig:
         self.time = VirtualTime()
         self.clock = VirtualClock(self.time)
         self.brokers: list[SmallBroker] = []
+        self.deaf = True  # the brokers are, to each other
 
     def broker(self) -> SmallBroker:
         number = len(self.brokers)
@@ -39,7 +41,7 @@ class Rig:
         ids = iter(f"owner-{number}-{again}" for again in range(100))
         new_id: Callable[[], str] = lambda: next(ids)  # noqa: E731 - it is no method of the rig
         broker = SmallBroker(
-            f"broker {number}", self.documents, self.time, self.clock, line, new_id, self.limits
+            f"broker {number}", self.documents, self.time, self.clock, line, new_id, self.limits, self._tell
         )
         self.brokers.append(broker)
         return broker
@@ -76,6 +78,11 @@ class Rig:
                 if not broker.line.dead:
                     broker.beat()
                     broker.tick()
+
+    def _tell(self, event: BusEvent) -> None:
+        for broker in self.brokers:
+            if event.kind is BusKind.FREED and not self.deaf:
+                broker.queues.told_freed(event)
 
     def reserved(self) -> int:
         return self.documents["queue.mail"].count_documents({"state": "reserved"})
@@ -189,6 +196,22 @@ def test_permits_that_lie_idle_are_another_brokers_in_a_moment(rig: Rig) -> None
     # Then
     assert len(first.in_flight) + len(second.in_flight) == 2
     assert sum(rig.permits().values()) <= 3
+
+
+def test_whoever_waits_for_permits_hears_of_those_that_are_idle(rig: Rig) -> None:
+    # Given: all are with the first, and the other has waited for so long that it asks once a second
+    one, other = rig.broker(), rig.broker()
+    rig.push(one, 3)
+    first, second = rig.worker(one), rig.worker(other)
+    rig.passes(2 * BEAT)
+    rig.push(other, 2)
+    rig.passes(10.0)
+    rig.deaf = False
+    # When
+    one.queue.resize(first, 0)
+    rig.finish(first, one, 3)  # and a tenth of a second
+    # Then
+    assert len(second.in_flight) == 2
 
 
 def test_a_dead_brokers_permits_are_given_back_with_its_jobs(rig: Rig) -> None:

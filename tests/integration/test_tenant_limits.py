@@ -141,6 +141,23 @@ def test_what_ends_at_one_broker_is_found_at_the_other_that_has_workers(rig: Ten
     assert rig.turns(second) == {"flood": 2}
 
 
+def test_what_ends_at_one_broker_is_told_to_the_other(rig: TenantRig) -> None:
+    # Given
+    one, other = rig.broker(), rig.broker()
+    first = rig.worker(one, prefetch=2)
+    rig.tenant(one, "flood", 4)
+    second = rig.worker(other)
+    rig.passes(2 * BEAT)
+    other.queue._dispatch.supply.held_back._due = math.inf  # so that no time tells of it
+    rig.deaf = False
+    # When
+    one.queue.resize(first, 0)
+    rig.finish(first, one, 2)
+    rig.rest()
+    # Then, without a tick
+    assert rig.turns(second) == {"flood": 2}
+
+
 def test_nothing_is_held_ahead_that_other_workers_could_run(rig: TenantRig) -> None:
     one, other = rig.broker(), rig.broker()
     rig.tenant(one, "flood", 10)

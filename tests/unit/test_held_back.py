@@ -46,6 +46,16 @@ def test_an_end_of_a_job_of_one_that_is_held_back_is_a_reason_to_look(looks: Loo
     assert looks.at == [0.0]
 
 
+def test_an_end_elsewhere_is_one_for_those_who_wait_for_an_end(looks: Looks) -> None:
+    looks.held.ended_elsewhere()
+    looks.held.found({"acme": 3.0}, some_began=True)  # for a token
+    looks.held.ended_elsewhere()
+    assert looks.at == []
+    looks.held.found({"acme": 3.0, "bolt": math.inf}, some_began=True)
+    looks.held.ended_elsewhere()
+    assert looks.at == [0.0]
+
+
 def test_groups_and_jobs_without_either_are_tenants_too(looks: Looks) -> None:
     looks.held.found({"g": math.inf}, some_began=True)
     looks.held.ended([a_job(group="g")])

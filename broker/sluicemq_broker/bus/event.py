@@ -25,6 +25,8 @@ class BusKind(StrEnum):
     waits for its majority. A claim has its own later in the same log, so it covers both."""
     ENDED = "ended"
     """Jobs of queue ``name`` have ended whose results are waited for at another broker."""
+    FREED = "freed"
+    """Jobs of queue ``name`` that its limits hold back may begin: some have ended, or permits are idle."""
     QUEUES = "queues"
     """What was ordered for queues, as a pause, has changed."""
     STREAM = "stream"

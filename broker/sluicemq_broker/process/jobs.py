@@ -29,6 +29,7 @@ class Jobs:
         ground.bus.on(BusKind.READY, self.queues.told_ready)
         ground.bus.on(BusKind.COMING, self.queues.told_coming)
         ground.bus.on(BusKind.ENDED, self.queues.told_ended)
+        ground.bus.on(BusKind.FREED, self.queues.told_freed)
         ground.bus.on(BusKind.QUEUES, self.queues.told_orders)
         self.tasks = Tasks(self.queues, context, ground.database)
         self.census = Census(self.queues, context, trusted=lambda: ground.store.reachable)

@@ -21,9 +21,8 @@ _EARLY: Final = 0.001
 class HeldBack:
     """Those of one queue, as its last claim has found them.
 
-    ``look`` is called when one of their jobs may begin: one that ran here has ended, time has brought tokens,
-    or jobs at other brokers, of which nobody tells, may have ended. So nobody asks all the time, and nobody
-    waits for good.
+    ``look`` is called when one of their jobs may begin: one has ended, time has brought tokens, or one at
+    another broker may have ended without a word. So nobody asks all the time, and nobody waits for good.
     """
 
     def __init__(self, timer: Timer, look: Callable[[], None]) -> None:
@@ -51,6 +50,11 @@ class HeldBack:
     def ended(self, jobs: Iterable[Job]) -> None:
         """These are reserved here no more."""
         if self._held and any(job.turn in self._held for job in jobs):
+            self._look()
+
+    def ended_elsewhere(self) -> None:
+        """Another broker says that jobs of tenants, whichever, are reserved there no more."""
+        if math.inf in self._held.values():
             self._look()
 
     def nobody_asks(self) -> None:

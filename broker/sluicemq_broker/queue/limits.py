@@ -19,6 +19,7 @@ from typing import Final
 from gevent.lock import BoundedSemaphore
 
 from sluicemq.errors import SluiceError, Unavailable
+from sluicemq_broker.bus import BusKind
 from sluicemq_broker.config import QueueSettings
 from sluicemq_broker.queue.context import Context
 from sluicemq_broker.store import LimitStore
@@ -39,6 +40,7 @@ class Limits:
         self._store = store
         self._owners = context.owners
         self._clock = context.clock
+        self._tell = context.tell
         self._retry = context.retry
         self._timer = context.timer
         self._asking = BoundedSemaphore()  # so that the last answer is what MongoDB has
@@ -125,6 +127,13 @@ class Limits:
         if self._most is not None:
             self._store.forget(owner)
             self._asks_again = -math.inf
+            self._tell(BusKind.FREED, 0)
+
+    def told_freed(self) -> None:
+        """Another broker has given back permits: ask for those that are waited for here."""
+        if self._awaits_more:
+            self._wait, self._asks_again = _FIRST_WAIT, -math.inf
+            self._go_on()
 
     # ------------------------------------------------------------------- helpers
 
@@ -196,6 +205,7 @@ class Limits:
                     # The rest is not ours from now on, whatever becomes of the statement.
                     self._permits = 0 if self._most is None else self._reserved()
                     self._say(self._permits, self._permits)
+                    self._tell(BusKind.FREED, 0)
         except Unavailable:
             pass  # the broker stops, and gives back all
         finally:

@@ -131,6 +131,11 @@ class Queue:
         """Another broker has jobs ready, none of a higher number (0: nobody knows)."""
         self._dispatch.supply.told_ready(seq)
 
+    def told_freed(self) -> None:
+        """At another broker less is running: what the limits hold back here may begin."""
+        self.limits.told_freed()
+        self._dispatch.supply.told_freed()
+
     def jobs_due(self, times: Iterable[float]) -> None:
         """Jobs become ready at these times of the server's clock."""
         self._dispatch.supply.due_later(times)

@@ -231,6 +231,11 @@ class Queues:
         for queue in self._meant(event):
             queue.told_ended()
 
+    def told_freed(self, event: BusEvent) -> None:
+        """At another broker less is running of a queue that is limited."""
+        for queue in self._meant(event):
+            queue.told_freed()
+
     def told_orders(self, _event: BusEvent) -> None:
         """Another broker was told to pause or resume a queue."""
         self._orders.add(None)

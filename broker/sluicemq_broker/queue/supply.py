@@ -152,6 +152,10 @@ class Supply:
         self._told = max(self._told, self._clock.now(), self._has_number(seq))
         self.refill()
 
+    def told_freed(self) -> None:
+        """Jobs of tenants that are held back here have ended at another broker, perhaps."""
+        self.held_back.ended_elsewhere()
+
     @property
     def last_seq(self) -> int:
         """What is accepted here from now on must have a higher number."""
@@ -174,6 +178,8 @@ class Supply:
     def ended(self, jobs: Iterable[Job]) -> None:
         """These are reserved here no more: others may be, where jobs are limited."""
         self.held_back.ended(jobs)
+        if self._limits.of_tenants:
+            self._tell(BusKind.FREED, 0)
         self.refill()
 
     def tick(self) -> None:
