@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
-import subprocess
-import sys
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from contextlib import ExitStack
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
@@ -21,10 +17,14 @@ from pymongo import MongoClient
 import launcher
 from long_forms import longer
 from redis_server import RedisServer
+from session_mongodb import GIVEN, session_mongodb
 from sluicemq import Client, Subscription
 
 if TYPE_CHECKING:
     from plain_clients import BrokerUnderTest
+
+#: What the process that has others run the tests keeps open.
+_FOR_ALL = ExitStack()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -96,6 +96,18 @@ LONG = (
 )
 
 
+@pytest.hookimpl(tryfirst=True)  # before there are processes to run the tests
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """All processes share one MongoDB: each of its own would take a second to start, and 2 % at rest."""
+    if session.config.getoption("numprocesses", None):
+        os.environ[GIVEN] = _FOR_ALL.enter_context(session_mongodb())
+
+
+def pytest_unconfigure() -> None:
+    """However the session ends."""
+    _FOR_ALL.close()
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if "PYTEST_XDIST_WORKER" in os.environ:
         counts = Counter(item.path for item in items)
@@ -115,49 +127,11 @@ def _place(file: str) -> int:
     return LONG.index(file) if file in LONG else len(LONG)
 
 
-# The launcher owns mongod: it is a process of its own, so it does not matter whether this one is
-# monkey-patched, and when this one is killed, its stdin closes and it ends. A session of its own:
-# Ctrl-C must not take it away before the fixtures that still need it.
-_STORE = """
-import shutil, sys
-from pathlib import Path
-from sluicemq_broker.embedded.life import EmbeddedMongo
-from pymongo import MongoClient
-store = EmbeddedMongo(Path(sys.argv[1]))
-try:
-    uri = store.start()
-    with MongoClient(uri) as client:  # dropping a database waits for the journal: 10 ms, not 100
-        client.admin.command({"setParameter": 1, "journalCommitInterval": 10})
-    print(uri, flush=True)
-    sys.stdin.read()
-finally:
-    store.stop()
-shutil.rmtree(sys.argv[1], ignore_errors=True)  # where it has not started, its log is still wanted
-"""
-
-#: A file system in memory, for the sessions' MongoDB: what is written a thousand times a minute and kept for
-#: no longer than the session needs no disk, which takes a quarter of its CPU and half of the waiting for it.
-_IN_MEMORY = Path("/dev/shm")  # noqa: S108
-#: Bytes that must be free there, and stay free: three of them take about one gigabyte.
-_ROOM = 4 * 2**30
-
-
 @pytest.fixture(scope="session")
-def mongo_uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def mongo_uri() -> Iterator[str]:
     """The URI of a real MongoDB, a single-node replica set, that lasts as long as the session."""
-    given = os.environ.get("SLUICEMQ_TEST_MONGODB_URI")
-    if given:
-        yield given
-        return
-    folder = _quick_folder() or tmp_path_factory.mktemp("store")
-    program = [sys.executable, "-c", _STORE, str(folder)]
-    store = subprocess.Popen(
-        program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
-    try:
-        yield _uri_of(store, folder)
-    finally:
-        _end(store)
+    with session_mongodb() as uri:
+        yield uri
 
 
 @pytest.fixture(scope="session")
@@ -206,25 +180,3 @@ def queue() -> str:
 def free_port() -> Callable[[], int]:
     """A function that gives ports on 127.0.0.1 that are free, another one at each call."""
     return launcher.free_port
-
-
-def _quick_folder() -> Path | None:
-    """A new folder in memory; None where there is no room."""
-    if not os.access(_IN_MEMORY, os.W_OK) or shutil.disk_usage(_IN_MEMORY).free < _ROOM:
-        return None
-    return Path(tempfile.mkdtemp(prefix="sluicemq-test-", dir=_IN_MEMORY))
-
-
-def _uri_of(store: subprocess.Popen[str], folder: Path) -> str:
-    assert store.stdout
-    uri = store.stdout.readline().strip()
-    assert uri, f"the tests' MongoDB did not start; its log is in {folder}"
-    return uri
-
-
-def _end(store: subprocess.Popen[str]) -> None:
-    try:
-        store.communicate(timeout=30)  # closes its stdin
-    finally:
-        store.kill()
-        store.wait()

@@ -147,7 +147,7 @@ def test_drain_takes_no_more_of_a_backlog_than_it_is_told(measured: Measured) ->
     assert 200 <= found["jobs"] <= 202  # each worker may have taken one when the last was done
 
 
-@pytest.mark.parametrize("door", ["library", "rep", "pull", "explicit", "req"])
+@pytest.mark.parametrize("door", first_of("library", "rep", "pull", "explicit", "req"))
 def test_both_brings_every_job_from_its_producer_to_a_worker(measured: Measured, door: str) -> None:
     found = measured("both", "--jobs", 200, "--producers", 2, "--workers", 2, door=door)
     assert found["jobs"] == 200

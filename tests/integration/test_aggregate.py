@@ -19,7 +19,7 @@ from sluicemq import Client
 PROGRAM = Path(__file__).parents[2] / "examples" / "aggregate" / "aggregate.py"
 #: How many documents and tags; changes are a tenth of the documents.
 SIZES = [
-    pytest.param((6_000, 1500), id="a twentieth"),
+    pytest.param((12_000, 3000), id="a tenth"),
     # Two minutes alone, more than five beside others.
     pytest.param((120_000, 30_000), id="whole", marks=[pytest.mark.full, pytest.mark.timeout(1800)]),
 ]

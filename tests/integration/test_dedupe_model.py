@@ -182,7 +182,7 @@ def pushes(store: QueueStore, changes: ChangesAtOnce) -> Iterator[type[Pushes]]:
 
 
 def test_random_pushes_some_of_them_cut_are_told_what_the_model_says(pushes: type[Pushes]) -> None:
-    check(pushes, 40, 25)
+    check(pushes, 20, 25)
 
 
 @pytest.mark.full

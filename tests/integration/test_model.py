@@ -393,7 +393,7 @@ def queue(store: QueueStore, documents: Database[dict[str, Any]]) -> Iterator[ty
 
 
 def test_random_verbs_do_what_the_model_says(queue: type[Queue]) -> None:
-    check(queue, 40, 40)
+    check(queue, 20, 40)
 
 
 @pytest.mark.full

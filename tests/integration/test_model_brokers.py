@@ -377,7 +377,7 @@ def test_one_verb_interrupted(two_brokers: type[TwoBrokers], step: str) -> None:
 
 
 def test_no_job_is_lost_or_done_twice_whatever_fails(two_brokers: type[TwoBrokers]) -> None:
-    check(two_brokers, 8, 25)
+    check(two_brokers, 4, 25)
 
 
 @pytest.mark.full

@@ -49,7 +49,7 @@ def two_fair_brokers(
 
 
 def test_in_a_fair_queue_too_no_job_is_lost_or_done_twice(two_fair_brokers: type[TwoBrokers]) -> None:
-    check(two_fair_brokers, 6, 25)
+    check(two_fair_brokers, 3, 25)
 
 
 @pytest.mark.full

@@ -66,7 +66,7 @@ def two_limited_brokers(
 
 
 def test_no_more_run_than_may_and_no_permit_is_lost(two_limited_brokers: type[TwoBrokers]) -> None:
-    check(two_limited_brokers, 6, 25)
+    check(two_limited_brokers, 3, 25)
 
 
 @pytest.mark.full

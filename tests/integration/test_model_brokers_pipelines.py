@@ -316,7 +316,7 @@ def test_one_move_interrupted(pipelines: type[TwoBrokersWithPipelines], step: st
 
 
 def test_each_job_is_in_one_queue_whatever_fails(pipelines: type[TwoBrokersWithPipelines]) -> None:
-    check(pipelines, 6, 25)
+    check(pipelines, 3, 25)
 
 
 @pytest.mark.full

@@ -48,7 +48,7 @@ def two_brokers_of_tenants(
 def test_no_more_of_a_tenant_run_than_may_and_none_is_stuck(
     two_brokers_of_tenants: type[TwoBrokers],
 ) -> None:
-    check(two_brokers_of_tenants, 6, 25)
+    check(two_brokers_of_tenants, 3, 25)
 
 
 @pytest.mark.full
