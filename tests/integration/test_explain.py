@@ -400,6 +400,16 @@ def test_more_dead_letters_than_are_counted_are_told_by_a_sample(
         assert count > ENDED // 40  # one of the sample stands for 60, and they lie near each other
 
 
+def test_where_random_samples_take_too_long_the_latest_are_read_and_no_others(
+    crowded: QueueStore, explainer: Explainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("COUNTED_EXACTLY", 10), ("_RANDOM_SAMPLES", ()), ("_SAMPLE", 50)):
+        monkeypatch.setattr(listings, name, value)
+    with explainer.plans() as plans:
+        assert not Listing(crowded.jobs.database).count("mail", DeadLetters(reason=""), NOW + ENDED).exact
+    assert max(plan.documents for plan in plans) == 50
+
+
 def test_dead_letters_are_counted_by_their_own_keys(crowded: QueueStore, explainer: Explainer) -> None:
     listing = Listing(crowded.jobs.database)
     with explainer.plans() as plans:
