@@ -43,6 +43,27 @@ def test_one_item_is_written_at_once(writes: Writes) -> None:
     assert writes.batches == [[1]]
 
 
+@pytest.mark.parametrize("stays", [False, True])
+def test_the_greenlet_that_wrote_may_stay_for_what_comes_next(*, stays: bool) -> None:
+    # Given one that fails, too
+    written: list[tuple[int, object]] = []
+
+    def write(batch: list[int]) -> None:
+        written.append((batch[0], gevent.getcurrent()))
+        if batch[0] == 2:
+            raise ValueError(batch)
+
+    batcher = Batcher(write, size=10, stays=stays)
+    # When
+    for number in (1, 2, 3):
+        batcher.add(number)
+        assert batcher.busy
+        assert batcher.drain(60.0)
+    # Then
+    assert [number for number, _ in written] == [1, 2, 3]
+    assert len({greenlet for _, greenlet in written}) == (1 if stays else 3)
+
+
 def test_what_comes_while_a_write_is_under_way_is_one_batch(writes: Writes) -> None:
     # Given
     batcher = Batcher(writes, size=10)

@@ -75,6 +75,8 @@ class StreamDevice:
         self._replay = ReplayDoors(settings, board, streams)
         self._over = Event()
         self._more = Event()
+        self._through = Event()  # what was passed on has gone to all
+        self._through.set()
         self._follower: gevent.Greenlet[..., None] | None = None
         self._next = 0  # the number of what is to be passed on next
         self._waits = False  # the follower does, for more
@@ -268,10 +270,8 @@ class StreamDevice:
             some = self._outgoing(segment, messages[at : at + _PASSED], at)
             if self._latest is not None:
                 self._latest.note(topics[at : at + _PASSED], some)
-            through = Event()
-            through.set()
-            self._fan_out.pass_on(some, through.clear, through.set)
-            through.wait()
+            self._fan_out.pass_on(some, self._through.clear, self._through.set)
+            self._through.wait()
             if at + _PASSED < len(messages):
                 gevent.sleep(_MOMENT)
         self._next = segment.next

@@ -208,9 +208,9 @@ class _Answers(CommandListener):
 
     def succeeded(self, event: CommandSucceededEvent) -> None:
         """It was answered."""
-        self._answered(event.command_name, event.duration_micros / 1e6)
         if heard := on_answer.get():
             heard(event.reply)
+        self._answered(event.command_name, event.duration_micros / 1e6)
 
     def failed(self, event: CommandFailedEvent) -> None:
         """It was refused, or given up."""

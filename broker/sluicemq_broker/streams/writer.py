@@ -70,6 +70,7 @@ class Writer:
             size=_SEGMENT,
             weigh=lambda each: len(each.packed) + _MESSAGE * each.count,
             failed=self._failed,
+            stays=True,
         )
 
     @property
