@@ -2,7 +2,8 @@
 
 A broker with an embedded MongoDB has so many queues that hold a job each, and so many dead letters in one.
 First each page's questions are asked 10 times: what one takes, in milliseconds, and how many bytes come; and
-the same again when broker and MongoDB have been started anew, with nothing in their caches. Then
+the same again when broker and MongoDB have been started anew, with nothing in their caches. Beside it the
+processor time of broker and mongod for a whole page: where others use the machine that tells more. Then
 jobs go from push to done with nobody looking and with a scrape a second and ten dashboards open, in turn:
 jobs a second, and the processor time that broker and mongod take for 1,000 jobs. Last, a broker that does
 nothing else is scraped and looked at: the share of a processor that this costs.
@@ -24,11 +25,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import psutil
 from pymongo import MongoClient
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from bench.seeing import cpu_seconds
 from launcher import BrokerProcess
 from sluicemq import Client, Producer, Worker
 
@@ -62,6 +63,7 @@ def main() -> int:
     parser.add_argument("--dead", type=int, default=1_000_000)
     parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--part", choices=PARTS, action="append", help="by default all three")
+    parser.add_argument("--folder", type=Path, help="where all of it is kept, and found again the next time")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--watch", help=argparse.SUPPRESS)
     parser.add_argument("--dashboards", type=int, help=argparse.SUPPRESS)
@@ -70,8 +72,13 @@ def main() -> int:
     if options.watch:
         _watch(options.watch, options.dashboards, scrapes=options.scrapes)
     config = {"broker": {"max_queues": options.queues + 10, "log_level": "warning", "http": "127.0.0.1:0"}}
-    with BrokerProcess(config=config) as broker:
-        _fill(broker, options.queues, options.dead)
+    folder: Path | None = options.folder
+    is_filled = folder is not None and folder.exists()
+    if folder:
+        folder.mkdir(parents=True, exist_ok=True)
+    with BrokerProcess(config=config, folder=folder) as broker:
+        if not is_filled:
+            _fill(broker, options.queues, options.dead)
         parts: dict[str, Callable[[], dict[str, Any]]] = {
             "pages": lambda: _pages(broker),
             "flow": lambda: _flow(broker, options.seconds),
@@ -136,22 +143,30 @@ def _letter(number: int, began: datetime) -> dict[str, Any]:
 
 def _pages(broker: BrokerProcess) -> dict[str, dict[str, float]]:
     """The dead letters are asked for first when all has been started anew."""
-    running = {name: _page(broker.http, paths) for name, paths in PAGES.items()}
+    running = {name: _page(broker, paths) for name, paths in PAGES.items()}
     broker.terminate()
     broker.restart()
     anew = sorted(PAGES.items(), key=lambda each: "dead" not in each[0])
-    return {**running, **{f"{name}, anew": _page(broker.http, paths) for name, paths in anew}}
+    return {**running, **{f"{name}, anew": _page(broker, paths) for name, paths in anew}}
 
 
-def _page(address: str, paths: list[str]) -> dict[str, float]:
-    """The worst and the median of its slowest question, and what all of them move."""
+def _page(broker: BrokerProcess, paths: list[str]) -> dict[str, float]:
+    """The worst and the median of its slowest question; what all of them move, and take of processors."""
     slowest: list[float] = []
+    used: list[list[float]] = []
+    pids = (broker.pid, broker.mongod_pid)
     for _ in range(TIMES):
-        took, moved = zip(*(_ask(address, path) for path in paths), strict=True)
+        before = cpu_seconds(pids)
+        took, moved = zip(*(_ask(broker.http, path) for path in paths), strict=True)
+        used.append([b - a for a, b in zip(before, cpu_seconds(pids), strict=True)])
         slowest.append(max(took) * 1000)
+    ours, mongod = (1000 * statistics.median(each) for each in zip(*used, strict=True))
     return {
         "median_ms": round(statistics.median(slowest), 1),
         "most_ms": round(max(slowest), 1),
+        "broker_cpu_ms": round(ours, 1),
+        "mongod_cpu_ms": round(mongod, 1),
+        "most_cpu_ms": round(1000 * max(map(sum, used)), 1),
         "kb": round(sum(moved) / 1024, 1),
     }
 
@@ -161,8 +176,8 @@ def _ask(address: str, path: str) -> tuple[float, int]:
     began = time.monotonic()
     connection.request("GET", path)
     response = connection.getresponse()
-    size = len(response.read())
-    assert response.status == 200, path
+    size = len(text := response.read())
+    assert response.status == 200, (path, text[:500])
     connection.close()
     return time.monotonic() - began, size
 
@@ -213,10 +228,10 @@ def _push_to_done(broker: BrokerProcess, seconds: float) -> Rate:
     endpoint, pids = broker.doors["smq"], (broker.pid, broker.mongod_pid)
     with Producer(endpoint) as producer, Worker(endpoint, "flow", handler, prefetch=1000):
         _push_for(producer, 1.0)
-        began, before, cpu = time.monotonic(), done, [_cpu([psutil.Process(pid)]) for pid in pids]
+        began, before, cpu = time.monotonic(), done, cpu_seconds(pids)
         _push_for(producer, seconds)
         took, count = time.monotonic() - began, done - before
-        used = [(_cpu([psutil.Process(pid)]) - each) / took for pid, each in zip(pids, cpu, strict=True)]
+        used = [(b - a) / took for a, b in zip(cpu, cpu_seconds(pids), strict=True)]
         producer.flush(60)
     return Rate(count / took, *used)
 
@@ -229,12 +244,11 @@ def _push_for(producer: Producer, seconds: float) -> None:
 
 def _idle(broker: BrokerProcess, seconds: float) -> dict[str, float]:
     """Of one processor, what the broker takes for a scrape a second, and for ten dashboards."""
-    process = [psutil.Process(broker.pid)]
 
     def share() -> float:
-        before, began = _cpu(process), time.monotonic()
+        (before,), began = cpu_seconds((broker.pid,)), time.monotonic()
         time.sleep(seconds)
-        return (_cpu(process) - before) / (time.monotonic() - began)
+        return (cpu_seconds((broker.pid,))[0] - before) / (time.monotonic() - began)
 
     time.sleep(10)  # until what the load has left is done
     alone, scraped, watched = [], [], []
@@ -285,17 +299,14 @@ def _look(address: str, view: str) -> None:
         pass
 
 
-def _cpu(processes: list[psutil.Process]) -> float:
-    return sum(each.cpu_times().user + each.cpu_times().system for each in processes)
-
-
 def _show(found: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(found))
         return
     for name, each in found.get("pages", {}).items():
         times = f"median {each['median_ms']:7.1f}  most {each['most_ms']:7.1f}"
-        print(f"{name:24} ms: {times}   KB {each['kb']:7.1f}")
+        of = f"broker {each['broker_cpu_ms']:5.1f}, mongod {each['mongod_cpu_ms']:5.1f}"
+        print(f"{name:24} ms: {times}  CPU: {of}, most {each['most_cpu_ms']:6.1f}  KB {each['kb']:5.1f}")
     for name in ("alone", "watched") if "flow" in found else ():
         each = found["flow"][name]
         cpu = f"broker {each['broker_ms_1000']:6.2f} ms, mongod {each['mongod_ms_1000']:6.2f} ms"

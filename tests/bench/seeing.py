@@ -76,10 +76,12 @@ def _measure(broker: BrokerProcess, client: Client) -> dict[str, dict[str, float
                 producer.push(f"queue-{number:04}", b"one more")
             producer.flush(60)
             for name, look in looks.items():
-                before = _cpu(pids)
+                before = cpu_seconds(pids)
                 took[name].append(_seconds(look))
                 at_rest = [each * took[name][-1] for each in resting]
-                used[name].append([b - a - r for a, b, r in zip(before, _cpu(pids), at_rest, strict=True)])
+                used[name].append(
+                    [b - a - r for a, b, r in zip(before, cpu_seconds(pids), at_rest, strict=True)]
+                )
             time.sleep(0.5)
     return {
         name: {
@@ -96,12 +98,12 @@ def _measure(broker: BrokerProcess, client: Client) -> dict[str, dict[str, float
 
 def _resting(pids: tuple[int, ...]) -> list[float]:
     """CPU seconds a second of each, while nobody asks."""
-    before = _cpu(pids)
+    before = cpu_seconds(pids)
     time.sleep(3)
-    return [(b - a) / 3 for a, b in zip(before, _cpu(pids), strict=True)]
+    return [(b - a) / 3 for a, b in zip(before, cpu_seconds(pids), strict=True)]
 
 
-def _cpu(pids: tuple[int, ...]) -> list[float]:
+def cpu_seconds(pids: tuple[int, ...]) -> list[float]:
     """CPU seconds of each process until now, to the microsecond (psutil knows hundredths of a second)."""
     return [sum(map(_of_thread, Path(f"/proc/{pid}/task").iterdir())) for pid in pids]
 
