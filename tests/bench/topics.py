@@ -93,7 +93,7 @@ class Choice:
         for _ in range(count // LOT):
             lot = [encode([frame]) for frame in _messages(self._topics, LOT, draw)]
             since = time.process_time_ns()
-            for _subscriber, _wanted in self._subscriptions.choose(lot):
+            for _ in self._subscriptions.choose(lot):
                 pass
             taken += time.process_time_ns() - since
         return taken / count / 1000

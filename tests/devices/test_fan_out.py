@@ -11,8 +11,10 @@ from gevent import socket as sockets
 
 from devices.plain_sockets import ANY_PORT, eventually, shake_hands
 from sluicemq_devices.doors.switchboard import Switchboard
+from sluicemq_devices.hub import in_turns
 from sluicemq_devices.relays import fan_out
 from sluicemq_devices.relays import subscriber as subscribers_
+from sluicemq_devices.relays import topics as topics_
 from sluicemq_devices.relays.forwarder import Forwarder
 from sluicemq_devices.zmtp.frames import encode
 
@@ -85,6 +87,28 @@ def test_many_subscribers_get_what_they_want_in_order_and_others_have_turns_betw
     assert turns >= 2 * MANY
     eventually(lambda: not forwarder.backlog)
     counting.kill()
+
+
+def test_where_much_is_learnt_of_topics_few_subscribers_have_turns_between_too(
+    forwarder: Forwarder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a subscriber of many topics, of which no two are learnt at once
+    monkeypatch.setattr(topics_, "_MOST_AT_ONCE", 1)
+    subscriber = subscribed(forwarder, [b"."])[0]
+    topics = [b"%02d" % number for number in range(MANY)]
+    subscriber.sendall(b"".join(encode([b"\1" + topic]) for topic in topics))
+    publisher = shake_hands(forwarder.addresses[0], b"PUB")
+    eventually(lambda: len(forwarder._upstream._wanted) > MANY and forwarder._upstream._publishers)
+    forwarder._fan_out._subscriptions._topics._forget()
+    # When there is a message for each
+    turns: list[bool] = []
+    monkeypatch.setattr(fan_out, "in_turns", lambda step: in_turns(lambda: turns.append(True) or step()))
+    messages = b"".join(encode([topic]) for topic in topics)
+    publisher.sendall(messages)
+    # Then
+    assert read(subscriber, len(messages)) == messages
+    assert len(turns) > MANY / 2
+    eventually(lambda: not forwarder.backlog)
 
 
 def test_subscribers_and_publishers_may_come_and_go_meanwhile(forwarder: Forwarder) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from sluicemq_devices.relays.topics import Topics
 from sluicemq_devices.zmtp.frames import LONG, encode
 
 TOPICS = st.builds(
-    lambda same, data: bytes(same) + bytes(byte % 3 for byte in data),
+    lambda same, data: bytes(same) + bytes((0, 1, 255)[byte % 3] for byte in data),
     st.sampled_from([0, 0, 3, 30]),
     st.binary(min_size=1, max_size=6),
 )
@@ -26,8 +27,12 @@ STEPS = st.lists(st.tuples(st.sampled_from("abc"), TOPICS), max_size=40)
 FRAMES = st.lists(st.one_of(st.just(b""), TOPICS, st.builds(bytes.__add__, TOPICS, TOPICS)), max_size=12)
 
 
-def chosen(topics: Topics[str], messages: list[Any]) -> dict[str, list[bytes]]:
-    return dict(topics.wanted(messages))
+def chosen(topics: Topics[Any], messages: list[Any]) -> dict[Any, list[bytes]]:
+    """What is for whom, of all lots."""
+    runs: dict[Any, list[bytes]] = {}
+    for subscriber, run in filter(None, topics.wanted(messages)):
+        runs.setdefault(subscriber, []).extend(run)
+    return runs
 
 
 @pytest.mark.parametrize("largest", [1, 2, 64], ids=["parted at once", "parted early", "in one list"])
@@ -40,6 +45,8 @@ def test_everybody_gets_what_a_topic_of_theirs_begins_once_and_in_order(
         patch.setattr(beginnings, "_VERY_MANY", largest)
         patch.setattr(beginnings, "_LAST", 7)
         patch.setattr(topics_module, "_MOST_LEARNT", 10 * largest)
+        patch.setattr(beginnings, "_LONGEST_CHAIN", {1: 0, 2: 4}.get(largest, 2048))
+        patch.setattr(topics_module, "_MOST_AT_ONCE", 3 * largest)
         everybody_gets_theirs(steps, frames)
 
 
@@ -142,11 +149,7 @@ def test_a_frame_that_ends_within_a_chain_of_topics_is_for_those_it_reaches() ->
             encode([chain[:size] + b"c"]),
             encode([chain[:size] + b"A"]),
         ):
-            assert set(chosen_of(topics, message)) == set(range(1, size + 1, 3))
-
-
-def chosen_of(topics: Topics[int], message: bytes) -> dict[int, list[bytes]]:
-    return dict(topics.wanted([message]))
+            assert set(chosen(topics, [message])) == set(range(1, size + 1, 3))
 
 
 FAMILIES: dict[str, Callable[[random.Random], bytes]] = {
@@ -225,11 +228,80 @@ def test_levels_are_few_however_topics_part() -> None:
     assert 1 <= levels <= beginnings._DEEPEST
 
 
+def test_of_topics_that_begin_each_other_most_messages_are_told_by_the_first_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Given 200 chains of 100 topics each, and messages for them, which were learnt with the first ones
+    draw = random.Random(4)
+    topics: Topics[str] = Topics()
+    for number in range(20_000):
+        topics.add(b"%d/" % (number // 100) + b"x" * (number % 100 + 1), "a")
+    frames = [b"%d/" % draw.randrange(200) + b"x" * draw.randint(1, 100) for _ in range(1000)]
+    messages = [encode([frame + draw.choice([b"!", b"~"]) * 80]) for frame in frames]
+    assert chosen(topics, messages) == {"a": messages}
+    looks = counted(monkeypatch, "_look")
+    # When they come again
+    assert chosen(topics, messages) == {"a": messages}
+    # Then only those take more, whose topic is shorter than what tells chains apart
+    assert len(looks) < len(messages) / 4
+
+
+def test_of_topics_that_begin_each_other_those_are_heard_that_come_and_go() -> None:
+    topics: Topics[str] = Topics()
+    messages = [encode([frame]) for frame in (b"a!", b"ab!", b"abc!", b"abcd!")]
+    for topic in (b"a", b"ab", b"abc"):
+        topics.add(topic, "x")
+    assert chosen(topics, messages) == {"x": messages}
+    topics.add(b"abc", "y")
+    assert chosen(topics, messages) == {"x": messages, "y": messages[2:]}
+    topics.add(b"abcd", "z")
+    assert chosen(topics, messages) == {"x": messages, "y": messages[2:], "z": messages[3:]}
+    topics.remove(b"abcd", "z")
+    topics.remove(b"abc", "y")
+    assert chosen(topics, messages) == {"x": messages}
+
+
+def test_when_what_begins_very_many_changes_little_is_learnt_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Given chains of topics, and a message for each
+    topics: Topics[str] = Topics()
+    messages = []
+    for number in range(300):
+        for size in range(1, 101):
+            topics.add(b"%03d/" % number + b"x" * size, "a")
+        messages.append(encode([b"%03d/" % number + b"x" * 50 + b"~"]))
+    # When somebody wants what begins all of some of them
+    topics.add(b"0", "b")
+    learnt, steps, heard = counted(monkeypatch, "_learn_one"), [0], []
+    for delivery in topics.wanted(messages):
+        heard += [] if delivery is None else [delivery]
+        steps += [len(learnt)] if delivery is None else []
+    # Then what is learnt for each lot is little more than it may be
+    most = max(later - sooner for sooner, later in pairwise([*steps, len(learnt)]))
+    assert len(learnt) >= 30_000
+    assert most <= topics_module._MOST_AT_ONCE + 200
+    # And they have it all, in order
+    assert [each for name, run in heard if name == "a" for each in run] == messages
+    assert [each for name, run in heard if name == "b" for each in run] == messages[:100]
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, name: str) -> list[None]:
+    """One for each call of a method of topics from now on."""
+    calls: list[None] = []
+    method = getattr(Topics, name)
+
+    def called(*arguments: Any) -> Any:
+        calls.append(None)
+        return method(*arguments)
+
+    monkeypatch.setattr(Topics, name, called)
+    return calls
+
+
 def test_those_who_want_just_the_same_share_one_list() -> None:
     topics: Topics[int] = Topics()
     for number in range(100):
         topics.add(b"a", number)
-    runs = [run for _, run in topics.wanted([encode([b"ab"]), encode([b"b"])])]
+    runs = [run for _, run in filter(None, topics.wanted([encode([b"ab"]), encode([b"b"])]))]
     assert runs == [[encode([b"ab"])]] * 100
     assert len({id(run) for run in runs}) == 1
 

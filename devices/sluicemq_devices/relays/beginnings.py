@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import repeat
 from typing import Any, Final, Generic, Protocol, TypeVar
 
@@ -24,6 +24,8 @@ _WORTH_IT: Final = 0.4  # a list is parted if what is left alike is no more of i
 _AS_GOOD: Final = 1.25
 _MORE: Final = 8  # bytes by which topics are told apart though fewer would do
 _DEEPEST: Final = 8  # levels; below them lists are not parted
+_LONGEST_CHAIN: Final = 2048  # bytes of topics that begin each other and are learnt as a whole
+_ANY: Final = frozenset(range(256))
 _VERY_MANY: Final = 8192  # beginnings
 _LAST: Final = (1 << 20) - 1  # of the table for them, which takes 8 MiB
 
@@ -41,7 +43,8 @@ class Level(Generic[P]):
     """Topics by their first ``size`` bytes, and those that are shorter."""
 
     __slots__ = ("groups", "shorter", "size")
-    learnt: Final = None  # it is no place, and knows nothing
+    learnt: Final = None  # it is no place, nor a list, and knows nothing
+    known: Final = None
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -54,7 +57,7 @@ class Level(Generic[P]):
 class SortedList(Generic[P]):
     """Topics in the order of bytes."""
 
-    __slots__ = ("is_chain", "most", "places", "topics")
+    __slots__ = ("audiences", "filler", "is_chain", "known", "most", "number", "places", "size", "topics")
     learnt: Final = None
 
     def __init__(self, topics: list[bytes], places: list[P]) -> None:
@@ -62,16 +65,63 @@ class SortedList(Generic[P]):
         self.places = places
         self.most = max(_LARGEST, 2 * len(topics))
         """With more it is worth a try to part it."""
-        self.is_chain = _begin_each_other(topics)
-        """True only if each topic begins the next."""
+        self.forget()
+
+    def forget(self) -> None:
+        """What was learnt of it holds no more."""
+        self.is_chain: bool | None = None
+        """Whether each topic begins the next, and none is very long; None: to be found out."""
+        self.known: object = None
+        """What the next ones hold for: see :meth:`learn`."""
+        self.size = self.number = 0
+        self.filler = b""
+        self.audiences: list[Any] = []
 
     def put(self, place: P) -> None:
         """No place had its topic."""
-        topic, last = place.topic, self.topics[-1]
-        self.is_chain = self.is_chain and (last.startswith(topic) or topic.startswith(last))
-        at = bisect_left(self.topics, topic)
-        self.topics.insert(at, topic)
+        at = bisect_left(self.topics, place.topic)
+        self.topics.insert(at, place.topic)
         self.places.insert(at, place)
+
+    def near(self, frame: bytes) -> P:
+        """The last place whose topic does not come behind the frame: those that begin the frame begin it.
+
+        The last of all, if all come behind it: those that begin the frame begin all of these.
+        """
+        return self.places[bisect_right(self.topics, frame) - 1]
+
+    def learn(self, known: object, audience_of: Callable[[P], Any]) -> None:
+        """Where each topic begins the next: whose a frame is, by how much of the last one it does not have.
+
+        Of topics a, ab and abcde: abcde's 0 bytes, ab's 1 to 3, a's 4, and 5 say nothing. The last one is the
+        one behind which whose it is does not change: of a subscriber that has all of them the first.
+        """
+        if self.is_chain is None:
+            self.is_chain = _is_chain(self.topics)
+        if not self.is_chain:
+            return
+        whose = list(map(audience_of, self.places))
+        while len(whose) > 1 and whose[-1] is whose[-2]:
+            whose.pop()
+        self.audiences = [None]
+        for topic, audience in zip(self.topics, whose, strict=False):
+            self.audiences += [self.audiences[-1]] * (len(topic) - len(self.audiences)) + [audience]
+        self.audiences.reverse()
+        last = self.topics[len(whose) - 1]
+        self.known, self.size, self.number, self.filler = (
+            known,
+            len(last),
+            int.from_bytes(last),
+            _filler(last),
+        )
+
+    def audience(self, frame: bytes) -> Any:
+        """Whose it is, if that was learnt and some topic begins it, or None.
+
+        As numbers they differ from the first bit on that is another: one look, not one for each length.
+        """
+        number = int.from_bytes(frame[: self.size].ljust(self.size, self.filler))
+        return self.audiences[(number ^ self.number).bit_length() + 7 >> 3]
 
 
 class Beginnings(Generic[P]):
@@ -85,7 +135,7 @@ class Beginnings(Generic[P]):
 
     def __getitem__(self, topic: bytes) -> P:
         """The place of a topic that is there."""
-        place = self.nearest(topic)
+        place = self.near(topic)
         if place is None or place.topic != topic:
             raise KeyError(topic)
         return place
@@ -109,19 +159,8 @@ class Beginnings(Generic[P]):
 
         If no topic begins the frame: any place, or None.
         """
-        found = self._group(frame)
-        if found.__class__ is SortedList:
-            found = found.places[-1 if found.is_chain else bisect_right(found.topics, frame) - 1]
-        place: P | None = found
-        return place
-
-    def nearest(self, topic: bytes) -> P | None:
-        """The same; of those that begin the topic the longest, if it is with it in a list."""
-        found = self._group(topic)
-        if found.__class__ is SortedList:
-            # At -1, if all come behind the topic: those that begin it begin all of these.
-            found = found.places[bisect_right(found.topics, topic) - 1]
-        place: P | None = found
+        found = self.group(frame)
+        place: P | None = found.near(frame) if found.__class__ is SortedList else found
         return place
 
     def add(self, place: P) -> None:
@@ -136,7 +175,13 @@ class Beginnings(Generic[P]):
         self.root = _without(root, place)
         self._note(place.topic, root)
 
-    def _group(self, frame: bytes) -> Any:
+    def changed(self, topic: bytes) -> None:
+        """What was learnt of what is with it in a list holds no more."""
+        found = self.group(topic)
+        if found.__class__ is SortedList:
+            found.forget()
+
+    def group(self, frame: bytes) -> Any:
         """The one place, or the list, where all are that begin like the frame; any, or None if none does."""
         level, found = None, self.root
         while found.__class__ is Level:
@@ -217,7 +262,6 @@ def _parted(whole: SortedList[Any], depth: int) -> Any:
     """A level instead of a list, or the list, if that would not be much better."""
     count = len(whole.topics)
     whole.most = 2 * count
-    whole.is_chain = _begin_each_other(whole.topics)
     if depth >= _DEEPEST or count > _LARGEST_PARTED:
         return whole
     size = _best_size(whole.topics[:: count // _SAMPLE + 1])
@@ -286,8 +330,14 @@ def in_common(one: bytes, other: bytes, at: int = 0) -> int:
     return low
 
 
-def _begin_each_other(topics: list[bytes]) -> bool:
-    return all(map(topics[-1].startswith, topics))
+def _is_chain(topics: list[bytes]) -> bool:
+    last = topics[-1]
+    return len(last) <= _LONGEST_CHAIN and all(map(last.startswith, topics)) and bool(_filler(last))
+
+
+def _filler(topic: bytes) -> bytes:
+    """A byte that is not in it, or none."""
+    return bytes(_ANY.difference(topic))[:1]
 
 
 def _topic_of(place: Any) -> bytes:

@@ -15,6 +15,7 @@ from sluicemq_devices.relays.upstream import Upstream
 
 _FEW = 32  # subscribers to whom a lot of messages goes in one turn
 _TURN = 0.004  # seconds; with more, what is sent in a turn
+_Deliveries = Iterator[tuple[Subscriber, list[bytes]] | None]
 _MOST_TOLD = 1000  # subscribers of whom is told, those that have lost most
 
 
@@ -46,7 +47,7 @@ class FanOut:
         """Messages that subscribers have lost, each counted once for each of them."""
         self._board = board
         self._marks = (hwm, hwm_bytes)
-        self._under_way: deque[tuple[Callable[[], None], Iterator[tuple[Subscriber, list[bytes]]]]] = deque()
+        self._under_way: deque[tuple[Callable[[], None], _Deliveries]] = deque()
         self._subscriptions = Subscriptions(upstream)
         self._subscriptions.subscribed = subscribed
         self.doors = [self._backend(end) for end in backends]
@@ -59,7 +60,7 @@ class FanOut:
 
     @property
     def is_quick(self) -> bool:
-        """Whether :meth:`pass_on` sends at once, in this turn."""
+        """Whether :meth:`pass_on` sends at once, in this turn, unless very many topics have changed."""
         return not self._under_way and len(self._subscriptions.subscribers) <= _FEW
 
     def describe(self) -> list[dict[str, Any]]:
@@ -69,11 +70,10 @@ class FanOut:
 
     def pass_on(self, messages: list[bytes], wait: Callable[[], None], go_on: Callable[[], None]) -> None:
         """Send them to all who want some; ``wait`` and ``go_on`` are called if that takes several turns."""
-        if self.is_quick:
-            for subscriber, wanted in self._subscriptions.choose(messages):
-                self.send(subscriber, wanted)
+        deliveries = self._subscriptions.choose(messages)
+        if self.is_quick and self._send_all(deliveries):
             return
-        self._under_way.append((go_on, self._subscriptions.choose(messages)))
+        self._under_way.append((go_on, deliveries))
         wait()
         if len(self._under_way) == 1:
             in_turns(self._pass_on)
@@ -88,13 +88,22 @@ class FanOut:
             self.sent += len(messages)
             subscriber.lane.post(messages)
 
+    def _send_all(self, deliveries: _Deliveries) -> bool:
+        """Whether that was all: if it takes long the rest is left."""
+        for delivery in deliveries:
+            if delivery is None:
+                return False
+            self.send(*delivery)
+        return True
+
     def _pass_on(self) -> bool:
         """Pass on for a moment what is under way; whether there is more."""
         until = perf_counter() + _TURN
         while self._under_way:
             go_on, deliveries = self._under_way[0]
-            for subscriber, messages in deliveries:
-                self.send(subscriber, messages)
+            for delivery in deliveries:
+                if delivery:
+                    self.send(*delivery)
                 if perf_counter() > until:
                     return True
             self._under_way.popleft()

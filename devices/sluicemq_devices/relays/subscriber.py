@@ -40,8 +40,11 @@ class Subscriptions:
         self._few: list[tuple[Subscriber, tuple[bytes, ...]]] | None = []  # None: to be found out
         self._upstream = upstream
 
-    def choose(self, messages: list[bytes]) -> Iterator[tuple[Subscriber, list[bytes]]]:
-        """What is for each of those who want some of it, in some lots; they may come and go meanwhile."""
+    def choose(self, messages: list[bytes]) -> Iterator[tuple[Subscriber, list[bytes]] | None]:
+        """What is for each of those who want some of it, in some lots; they may come and go meanwhile.
+
+        None: that took some milliseconds, and there may be more.
+        """
         get_all = self.of_everything.copy()
         for subscriber in get_all:
             yield subscriber, messages
@@ -49,11 +52,11 @@ class Subscriptions:
             return
         size = max(_LEAST_CHOSEN, _MOST_CHOSEN // max(1, len(self.subscribers)))
         for at in range(0, len(messages), size):
-            for subscriber, wanted in self._choose(messages[at : at + size]):
-                if subscriber in self.subscribers and subscriber not in get_all:
-                    yield subscriber, wanted
+            for chosen in self._choose(messages[at : at + size]):
+                if not chosen or (chosen[0] in self.subscribers and chosen[0] not in get_all):
+                    yield chosen
 
-    def _choose(self, messages: list[bytes]) -> Iterator[tuple[Subscriber, list[bytes]]]:
+    def _choose(self, messages: list[bytes]) -> Iterator[tuple[Subscriber, list[bytes]] | None]:
         if self._few is None:
             self._few = self._find_few()
         if self._few:

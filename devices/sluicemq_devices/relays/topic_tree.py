@@ -12,8 +12,6 @@ from typing import Any, Final, Generic, TypeVar
 
 from sluicemq_devices.relays.beginnings import in_common
 
-_AS_NUMBER: Final = 256  # bytes at most that are compared as one number
-
 S = TypeVar("S")
 """A subscriber: anything that can be in a set."""
 
@@ -21,6 +19,7 @@ S = TypeVar("S")
 class Node(Generic[S]):
     """Where topics part or end: its bytes, behind those of the nodes above."""
 
+    known: Final = None  # as of a list
     __slots__ = ("above", "audience", "bytes", "children", "learnt", "subscribers", "topic", "upper", "way")
 
     def __init__(self, text: bytes, above: Node[S] | None) -> None:
@@ -44,7 +43,7 @@ class Node(Generic[S]):
 class Way(Generic[S]):
     """The topics that begin a topic, and itself."""
 
-    __slots__ = ("_beginning", "_by_length", "_lengths", "_nodes")
+    __slots__ = ("_lengths", "_nodes")
 
     def __init__(self, node: Node[S]) -> None:
         nodes = []
@@ -55,26 +54,14 @@ class Way(Generic[S]):
         nodes.reverse()
         self._nodes = nodes
         self._lengths = [len(each.topic) for each in nodes]
-        beginning = node.topic[:_AS_NUMBER]
-        self._beginning = int.from_bytes(beginning)
-        self._by_length = tuple(map(self._up_to, range(len(beginning) + 1)))
 
     def __len__(self) -> int:
         """How much it remembers."""
-        return len(self._nodes) + len(self._by_length)
+        return len(self._nodes)
 
     def longest_of(self, frame: bytes) -> Node[S] | None:
         """Where the longest topic ends that begins the frame."""
-        size = len(self._by_length) - 1
-        # As numbers they differ from the first bit on that is another: one look, not one for each length.
-        differing = int.from_bytes(frame[:size].ljust(size, b"\0")) ^ self._beginning
-        common = size - (differing.bit_length() + 7) // 8
-        if common < size and common <= len(frame):
-            return self._by_length[common]
-        return self._up_to(in_common(frame, self._nodes[-1].topic))
-
-    def _up_to(self, length: int) -> Node[S] | None:
-        at = bisect_right(self._lengths, length)
+        at = bisect_right(self._lengths, in_common(frame, self._nodes[-1].topic))
         return self._nodes[at - 1] if at else None
 
 

@@ -1,7 +1,7 @@
 """Which subscribers want a message: those of all topics that begin its first frame.
 
 The longest of these topics is found by its beginning (:mod:`~sluicemq_devices.relays.beginnings`), in one or
-two looks and a search in a short list, however many topics there are and whatever their lengths. The others
+two looks and a search in a list, however many topics there are and whatever their lengths. The others
 are those that begin it: the tree of topics tells which (:mod:`~sluicemq_devices.relays.topic_tree`). Who the
 subscribers of all of them are is learnt with the first message, and holds until a topic changes that begins
 others.
@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain, repeat
 from operator import is_
-from typing import Final, Generic
+from typing import Any, Final, Generic
 from weakref import WeakValueDictionary
 
-from sluicemq_devices.relays.beginnings import Beginnings
+from sluicemq_devices.relays.beginnings import Beginnings, SortedList
 from sluicemq_devices.relays.topic_tree import Node, S, TopicTree, Way
 from sluicemq_devices.zmtp import LONG
 
@@ -23,6 +23,7 @@ from sluicemq_devices.zmtp import LONG
 #: a stack of 8 MiB, and threads of some systems have 512 KiB.
 LONGEST_TOPIC = 16_384
 _MOST_LEARNT: Final = 1_000_000  # members of all audiences, and topics of all ways, that are remembered
+_MOST_AT_ONCE: Final = 2000  # nodes that are learnt for one lot of messages: 4 ms
 
 
 class _Audience(Generic[S]):
@@ -32,6 +33,10 @@ class _Audience(Generic[S]):
 
     def __init__(self, subscribers: frozenset[S]) -> None:
         self.subscribers = subscribers
+
+
+_LATER: Final[_Audience[Any]] = _Audience(frozenset())
+"""For whom a message is has still to be learnt."""
 
 
 class Topics(Generic[S]):
@@ -49,12 +54,13 @@ class Topics(Generic[S]):
         # and so are the ways of these.
         self._ways: set[Node[S]] = set()
         self._learnt = 0
+        self._at_once = 0  # learnt for the messages at hand
 
     def add(self, topic: bytes, subscriber: S) -> None:
         """It was not there."""
         self._keep_bound()
-        node = self._tree.grow(topic, self._beginnings.nearest(topic))
-        self._changed(node)
+        node = self._tree.grow(topic, self._beginnings.near(topic))
+        self._changed(topic, node)
         now = node.subscribers
         if now is None:
             node.subscribers = subscriber
@@ -69,7 +75,7 @@ class Topics(Generic[S]):
     def remove(self, topic: bytes, subscriber: S) -> None:
         """It was there."""
         node = self._beginnings[topic]
-        self._changed(node)
+        self._changed(topic, node)
         now = node.subscribers
         if isinstance(now, set) and len(now) > 1:
             now.remove(subscriber)
@@ -79,28 +85,22 @@ class Topics(Generic[S]):
         node.topic = b""
         self._tree.prune(node)
 
-    def wanted(self, messages: list[bytes]) -> Iterator[tuple[S, list[bytes]]]:
-        """For each subscriber what it wants of them, once and in order; messages are encoded."""
-        self._keep_bound()
-        audiences = self._find(messages)
-        first = audiences[0] if audiences else None
-        if all(map(is_, audiences, repeat(first))):
-            for subscriber in first.subscribers if first else ():
-                yield subscriber, messages
-            return
-        runs: dict[S, list[list[int]]] = {}
-        for audience, run in _places(audiences).items():
-            for subscriber in audience.subscribers:
-                runs.setdefault(subscriber, []).append(run)
-        picked: dict[int, list[bytes]] = {}  # by run: many may want just that one
-        for subscriber, several in runs.items():
-            first_run = several[0]
-            if len(several) > 1:
-                yield subscriber, [messages[at] for at in sorted(chain.from_iterable(several))]
-                continue
-            if id(first_run) not in picked:
-                picked[id(first_run)] = [messages[at] for at in first_run]
-            yield subscriber, picked[id(first_run)]
+    def wanted(self, messages: list[bytes]) -> Iterator[tuple[S, list[bytes]] | None]:
+        """For each subscriber what it wants of them, once and in order; messages are encoded.
+
+        Where much is to be learnt they come in several lots, with None in between: each took milliseconds.
+        """
+        while messages:
+            self._keep_bound()
+            self._at_once = 0
+            audiences, later = self._find(messages), []
+            if self._at_once >= _MOST_AT_ONCE and _LATER in audiences:
+                found = audiences.index(_LATER)
+                audiences, messages, later = audiences[:found], messages[:found], messages[found:]
+            yield from _chosen(audiences, messages)
+            messages = later
+            if later:
+                yield None
 
     def _find(self, messages: list[bytes]) -> list[_Audience[S] | None]:
         """For whom each of the messages is; None: for nobody."""
@@ -110,21 +110,39 @@ class Topics(Generic[S]):
             message[2 : 2 + message[1]] if message[0] < LONG else _first_of_long(message)
             for message in messages
         ]
-        now = self._now
+        now, number = self._now, int.from_bytes
         return [
-            near.audience if near.learnt is now and frame.startswith(near.topic) else self._look(frame)
+            near.audience
+            if near.learnt is now and frame.startswith(near.topic)
+            # This is near.audience(frame), but a call takes as long as all the rest.
+            else (
+                near.known is now
+                and near.audiences[
+                    (number(frame[: near.size].ljust(near.size, near.filler)) ^ near.number).bit_length() + 7
+                    >> 3
+                ]
+            )
+            or self._look(frame)
             for frame, near in zip(frames, self._beginnings.first_looks(frames), strict=True)
         ]
 
     def _look(self, frame: bytes) -> _Audience[S] | None:
         """For whom a message is, which the first look does not tell."""
-        node = self._beginnings.near(frame)
+        if self._at_once >= _MOST_AT_ONCE:
+            return _LATER
+        found = self._beginnings.group(frame)
+        if found.__class__ is SortedList:
+            if found.known is not self._now and found.is_chain is not False:
+                found.learn(self._now, self._learn)
+                self._at_once += len(found.topics)
+            audience: _Audience[S] | None = found.audience(frame) if found.known is self._now else None
+            if audience:
+                return audience
+            found = found.near(frame)
+        node: Node[S] | None = found
         if node is not None and not frame.startswith(node.topic):
             node = self._shorter(frame, node)
-        if node is None:
-            return None
-        audience: _Audience[S] = node.audience
-        return audience if node.learnt is self._now else self._learn(node)
+        return None if node is None else self._learn(node)
 
     def _shorter(self, frame: bytes, near: Node[S]) -> Node[S] | None:
         """Where the longest topic ends that begins this, if the one near it does not."""
@@ -151,10 +169,12 @@ class Topics(Generic[S]):
     def _learn(self, node: Node[S]) -> _Audience[S]:
         """Who gets the messages of a node's topic."""
         unknown: list[Node[S]] = []
+        now = self._now
         at: Node[S] | None = node
-        while at is not None and at.learnt is not self._now:
+        while at is not None and at.learnt is not now:
             unknown.append(at)
             at = at.above
+        self._at_once += len(unknown)
         for each in reversed(unknown):
             self._learn_one(each)
         audience: _Audience[S] = node.audience
@@ -164,13 +184,14 @@ class Topics(Generic[S]):
         """The same, where all above know it."""
         above, now = node.above, node.subscribers
         node.upper = above.upper if above and above.subscribers is None else above
-        known: _Audience[S] | None = above.audience if above else None
         node.learnt = self._now
-        if now is None and known is not None:
+        own = now if isinstance(now, set) else () if now is None else (now,)
+        known: _Audience[S] | None = above.audience if above else None
+        if known and known.subscribers.issuperset(own):
             node.audience = known
             return
-        own = now if isinstance(now, set) else () if now is None else (now,)
         node.audience = self._audience_of(known.subscribers.union(own) if known else frozenset(own))
+        self._at_once += len(node.audience.subscribers) // 64  # to unite them takes that long
 
     def _audience_of(self, subscribers: frozenset[S]) -> _Audience[S]:
         audience = self._audiences.get(subscribers)
@@ -183,9 +204,11 @@ class Topics(Generic[S]):
         way = node.way = Way(node)
         self._ways.add(node)
         self._learnt += len(way)
+        self._at_once += len(way)
         return way
 
-    def _changed(self, node: Node[S]) -> None:
+    def _changed(self, topic: bytes, node: Node[S]) -> None:
+        self._beginnings.changed(topic)
         node.learnt = node.way = None
         self._ways.discard(node)
         if node.children:
@@ -205,6 +228,28 @@ class Topics(Generic[S]):
         for audience in self._audiences.values():
             audience.subscribers = frozenset()  # who has gone is not kept by nodes that look no more
         self._audiences.clear()
+
+
+def _chosen(audiences: list[_Audience[S] | None], messages: list[bytes]) -> Iterator[tuple[S, list[bytes]]]:
+    """For each subscriber what it wants of the messages, each of which is for one of the audiences."""
+    first = audiences[0]
+    if all(map(is_, audiences, repeat(first))):
+        for subscriber in first.subscribers if first else ():
+            yield subscriber, messages
+        return
+    runs: dict[S, list[list[int]]] = {}
+    for audience, run in _places(audiences).items():
+        for subscriber in audience.subscribers:
+            runs.setdefault(subscriber, []).append(run)
+    picked: dict[int, list[bytes]] = {}  # by run: many may want just that one
+    for subscriber, several in runs.items():
+        first_run = several[0]
+        if len(several) > 1:
+            yield subscriber, [messages[at] for at in sorted(chain.from_iterable(several))]
+            continue
+        if id(first_run) not in picked:
+            picked[id(first_run)] = [messages[at] for at in first_run]
+        yield subscriber, picked[id(first_run)]
 
 
 def _places(audiences: list[_Audience[S] | None]) -> dict[_Audience[S], list[int]]:
