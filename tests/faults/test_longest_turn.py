@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from launcher import wait_until
+from long_forms import long, very_long
 from plain_clients import BrokerUnderTest, Smq, code, receive, serving, spare
 from sluicemq import wire
 
@@ -179,6 +180,7 @@ def bodies(verb: bytes, size: int) -> Iterator[bytes]:
 
 #: One of each that is bounded otherwise; the others are like HELLO.
 BOUNDED = (wire.HELLO, wire.PUSH, wire.SETTLE, wire.REDRIVE, wire.EXTEND)
+OTHERS = [verb for verb in VERBS if verb not in BOUNDED]
 #: They read no fields, or answer each of what they have at once.
 TOLERANT = (
     *(wire.PING, wire.BYE, wire.QUEUES, wire.STATS, wire.COUNTERS, wire.TASKS, wire.STREAMS),
@@ -187,12 +189,10 @@ TOLERANT = (
 SIZES = [
     *[(verb, 60 * KIB) for verb in BOUNDED],
     *[(verb, 8 * MIB) for verb in BOUNDED[::2]],
-    *[
-        pytest.param(verb, size, marks=pytest.mark.full)
-        for verb in VERBS
-        for size in (60 * KIB, 300 * KIB, 8 * MIB, 20 * MIB)
-        if verb not in BOUNDED or size in (300 * KIB, 20 * MIB) or (verb in BOUNDED[1::2] and size == 8 * MIB)
-    ],
+    *[long(verb, 8 * MIB) for verb in BOUNDED[1::2]],
+    *[long(verb, size) for verb in BOUNDED for size in (300 * KIB, 20 * MIB)],
+    *[long(verb, size) for verb in OTHERS for size in (60 * KIB, 300 * KIB)],
+    *[very_long(verb, size) for verb in OTHERS for size in (8 * MIB, 20 * MIB)],
 ]
 
 
