@@ -42,12 +42,7 @@ class Queue:
     """One queue and its verbs. ``store`` is it in MongoDB, for those that look after what lies there."""
 
     def __init__(
-        self,
-        name: str,
-        settings: QueueSettings,
-        database: Documents,
-        context: Context,
-        elsewhere: Elsewhere,
+        self, name: str, settings: QueueSettings, database: Documents, context: Context, elsewhere: Elsewhere
     ) -> None:
         self.name = name
         self.settings = settings
