@@ -177,6 +177,12 @@ class FakeStore:
     def mend_ownerless(self, now: float) -> None:
         """There is nothing to mend."""
 
+    def forget_ahead(self) -> None:
+        """Nothing is read ahead."""
+
+    def tick(self, now: float) -> None:
+        """Nothing is kept for claims."""
+
     def reserve(
         self,
         limit: int,

@@ -12,7 +12,7 @@ from pymongo.write_concern import WriteConcern
 
 from explainer import Explainer, Plan
 from jobs import NOW, a_job
-from sluicemq_broker.store.documents import QueueDefaults, date, document
+from sluicemq_broker.store.documents import HANDED_OUT_FAIRLY, QueueDefaults, date, document
 from sluicemq_broker.store.fair import FEW
 from sluicemq_broker.store.inspect import Inspector, collection
 from sluicemq_broker.store.queue_store import QueueStore
@@ -92,10 +92,17 @@ def test_the_jobs_of_each_tenant_are_read_by_the_index_of_turns_and_no_other_is_
     fair = flooded._claims._fair
     assert fair is not None
     page = fair.next(
-        {"eligible_at": {"$not": {"$gt": date(NOW)}}, "expires_at": {"$not": {"$lte": date(NOW)}}}, 400, 1
+        {"eligible_at": {"$not": {"$gt": date(NOW)}}, "expires_at": {"$not": {"$lte": date(NOW)}}},
+        NOW,
+        400,
+        1,
     )
     for tenant in ("flood", "small-3"):
-        command = {"aggregate": flooded.name, "pipeline": page._branch(tenant, 0), "cursor": {}}
+        command = {
+            "aggregate": flooded.name,
+            "pipeline": page._branch(tenant, 0, page._shares[tenant], HANDED_OUT_FAIRLY),
+            "cursor": {},
+        }
         explained = flooded.jobs.database.command("explain", command, verbosity="executionStats")
         found = explained["stages"][0]["$cursor"] if "stages" in explained else explained
         assert found["queryPlanner"]["rejectedPlans"] == []

@@ -11,7 +11,7 @@ from gevent.event import Event
 from fakes import FakeOutlet, FakeOwners, FakeStore, FakeWorker, Held, a_context, go_on, no_limits
 from jobs import NOW, some_jobs
 from sluicemq_broker.queue.dispatch import Dispatch
-from sluicemq_broker.queue.supply import ALONE, FAST, MOMENT
+from sluicemq_broker.queue.supply import ALONE, FAST, MOMENT, Supply
 from sluicemq_broker.runtime.timer import Timer
 from virtual_time import VirtualTime, come_to_rest
 
@@ -200,3 +200,15 @@ def test_a_broker_that_is_not_alone_looks_at_each_tick_for_what_others_have_left
 
 def test_a_broker_that_is_alone_looks_rarely_but_does() -> None:
     assert 60 // ALONE <= Looking(others=0).looks(60) <= 2 * 60 // ALONE
+
+
+@pytest.mark.parametrize("come", [lambda to: to.promoted(0, 1, 1), lambda to: to.some_ready()])
+def test_what_lies_ready_now_and_may_be_old_is_told_to_claims(come: Callable[[Supply], None]) -> None:
+    looking = Looking(others=0)
+    told: list[str] = []
+    looking.store.forget_ahead = lambda: told.append("forget")  # type: ignore[method-assign]
+    looking.dispatch.supply.some_ready(0, 1)
+    assert told == []
+    come(looking.dispatch.supply)
+    assert told == ["forget"]
+    come_to_rest()

@@ -138,12 +138,15 @@ class Supply:
 
     def some_ready(self, priority: int = HIGHEST, count: float = math.inf) -> None:
         """So many jobs (by default nobody knows how many) of this priority or below may lie ready."""
+        if count == math.inf:
+            self._store.forget_ahead()  # nor since when: those of a broker that has gone, say
         self._ledger.some_ready(priority, count)
         self._tell_others()
 
     def promoted(self, priority: int, count: int, seq: int) -> None:
         """So many jobs of groups, none of a higher number, are ``ready`` now, of whichever broker."""
         self._has_number(seq)
+        self._store.forget_ahead()
         self._ledger.promoted(priority, count, seq, self._timer.now())
         self._tell_others()
 
@@ -185,6 +188,7 @@ class Supply:
     def tick(self) -> None:
         """Every second or so: wait no longer for what has had no answer for too long; look for more."""
         self._pass_on()
+        self._store.tick(self._clock.now())
         self.refill()
         if self._owners.others or self._timer.now() >= self._looks_again:
             self._looks_again = self._timer.now() + ALONE * random.uniform(0.5, 1.0)  # noqa: S311 - no secret

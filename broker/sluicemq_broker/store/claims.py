@@ -91,6 +91,16 @@ class Claims:
         if self._tenants is not None:
             self._tenants.dropped()
 
+    def forget_ahead(self) -> None:
+        """Jobs have become ready that may come before others: what was read ahead of claims holds no more."""
+        if self._fair is not None:
+            self._fair.ahead.forget()
+
+    def tick(self, now: float) -> None:
+        """Every second or so: keep nothing for long that may not be wanted any more."""
+        if self._fair is not None:
+            self._fair.ahead.forget_old(now)
+
     def pushed(self, jobs: Sequence[Job]) -> None:
         """These come into the queue: their size says how many a reply can hold."""
         self._pages.pushed(jobs)
@@ -112,9 +122,10 @@ class Claims:
         under, page = Hold(owner, hold), None
         with translated():
             allowance = None if self._tenants is None else self._tenants.allow(under, now, brokers)
-            if self._fair is not None:
+            if (fair := self._fair) is not None:
                 at_once = self._at_once(due, limit, most_bytes)
-                page = self._page(self._fair, due, self._pages.most(limit, most_bytes), brokers, allowance)
+                most = self._pages.most(limit, most_bytes)
+                page = self._page(lambda: fair.next(due, now, most, brokers, allowance))
                 found, more = self._first_fairly(page, at_once, now, most_bytes)
                 skip = 0
             else:
@@ -148,15 +159,13 @@ class Claims:
         full = len(found) + len(strange) == limit and bool(found or moved)
         return found, last is not None or full
 
-    def _page(
-        self, fair: FairPages, due: Document, limit: int, brokers: int, allowance: Allowance | None
-    ) -> FairPage:
+    def _page(self, planned: Callable[[], FairPage]) -> FairPage:
         """What this claim of a fair queue is to read."""
         if not self._indexed:
             make_fair_index(self.jobs, self._notice)
             self._indexed = True
         try:
-            return fair.next(due, limit, brokers, allowance)
+            return planned()
         except OperationFailure:  # another broker, or somebody, may have removed the index
             self._indexed = False
             raise
@@ -164,6 +173,8 @@ class Claims:
     def _first_fairly(self, page: FairPage, at_once: int, now: float, room: int) -> tuple[list[Job], bool]:
         """The same of a fair queue: the first of each tenant."""
         found, strange, last = self._read(page.replies(at_once), room)
+        # One that came back between two reads has moved others on: they were read twice.
+        found = list({each.id: each for each in found}.values())
         if last is not None:
             page.stop(last)
         moved = self._set_aside(strange, now)

@@ -2,20 +2,23 @@
 
 The tenants that have jobs due are read from the index of fair queues, by one key for each and each of its
 priorities, however many jobs they have; where there are more than a claim has places, from where the round
-is. So nothing is stamped on a job, and nothing is remembered but the place in the round: whatever makes a job
-ready, a push, a rollback, its time, another broker's end, it takes part in the next round.
+is. So nothing is stamped on a job, and nothing is remembered but the place in the round, and where there is
+no other broker some ids (``ahead.py``): whatever makes a job ready, a push, a rollback, its time, another
+broker's end, it takes part in the next round.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from random import randint, randrange
 from typing import Any, Final, NamedTuple
 
 from pymongo.collection import Collection
 
 from sluicemq_broker.job import Turns
+from sluicemq_broker.store.ahead import AHEAD, Ahead
 from sluicemq_broker.store.documents import HANDED_OUT_FAIRLY, ORDER, Document
 from sluicemq_broker.store.index_models import FAIR_INDEX, JUST_READY, TURNS
 from sluicemq_broker.store.pages import replies
@@ -25,6 +28,9 @@ from sluicemq_broker.store.tenants import Allowance
 FEW: Final = 100
 _BY_ID: Final = "_id_"
 _IN_ORDER: Final = dict(ORDER)
+#: What is read of jobs that are claimed later, and of how many in one reply.
+_IDS: Final = {"priority": 1, "tenant": 1}
+_IDS_AT_ONCE: Final = 1000
 
 
 class _Tenant(NamedTuple):
@@ -39,6 +45,7 @@ class Plan(NamedTuple):
 
     ``strange``: ids of documents that are no jobs. ``left_out``: there are tenants that have no share, and
     might have one. ``limit``: jobs of all together. ``allowance``: what each may have, where that is limited.
+    ``now``: the server's time.
     """
 
     shares: Mapping[str, int]
@@ -48,6 +55,7 @@ class Plan(NamedTuple):
     left_out: bool
     limit: int
     allowance: Allowance | None
+    now: float
 
 
 class FairPages:
@@ -58,8 +66,12 @@ class FairPages:
         self._turns = Turns(weights)
         self._many = False  # more tenants than were read at once the last time
         self._skipped = False
+        self.ahead = Ahead()
+        """What is known of the jobs behind those of the last page, where this is the only broker."""
 
-    def next(self, due: Document, limit: int, brokers: int, allowance: Allowance | None = None) -> FairPage:
+    def next(
+        self, due: Document, now: float, limit: int, brokers: int, allowance: Allowance | None = None
+    ) -> FairPage:
         """The next ``limit`` jobs of those that are ``due``; several ``brokers`` each read others, mostly.
 
         No more of each tenant than its ``allowance`` grants; who is granted none is passed over.
@@ -82,8 +94,12 @@ class FairPages:
         left_out = not all_there or len(shares) < len(open_ones) or bool(strange)
         skips = self._skips(shares, brokers)
         firsts = {each.name: each.first for each in tenants}
-        plan = Plan(shares, skips, firsts, strange, left_out=left_out, limit=limit, allowance=allowance)
-        return FairPage(self._jobs, due, self._turns, plan)
+        plan = Plan(
+            shares, skips, firsts, strange, left_out=left_out, limit=limit, allowance=allowance, now=now
+        )
+        if brokers > 1:
+            self.ahead = Ahead()  # others claim what is known here
+        return FairPage(self._jobs, due, self._turns, plan, self.ahead)
 
     def _part(self, tenants: Sequence[str], limit: int, brokers: int) -> int:
         """One turn of each of many; of several brokers each takes a part, or all would want the same."""
@@ -136,14 +152,18 @@ class FairPages:
 class FairPage:
     """Jobs for one claim; read it once, then ask whether there are ``more``."""
 
-    def __init__(self, jobs: Collection[Document], due: Document, turns: Turns, plan: Plan) -> None:
+    def __init__(
+        self, jobs: Collection[Document], due: Document, turns: Turns, plan: Plan, ahead: Ahead
+    ) -> None:
         self._jobs = jobs
         self._due = due
         self._turns = turns
         self._plan = plan
+        self._ahead = ahead
         self._shares = dict(plan.shares)
         self._read: Counter[str] = Counter()
         self._full: set[str] = set()  # those that were given all they may have, and may have more jobs
+        self._more: set[str] = set()  # those of which as many ids are known as were asked for
 
     @property
     def more(self) -> bool:
@@ -171,23 +191,42 @@ class FairPage:
 
     def _all(self, at_once: int) -> Iterator[list[Document]]:
         skips = self._plan.skips
-        several = [each for each, share in self._shares.items() if share > 1]
+        firsts = {each: [self._plan.firsts[each]] for each, share in self._shares.items() if share == 1}
+        known = {**firsts, **self._known()}
+        several = [each for each in self._shares if each not in known]
         yield from self._of(several, at_once, skips)
         if not self._read and any(skips.values()):
             yield from self._of(several, at_once, {})
-        yield from self._singles([each for each in self._shares if each not in set(several)], at_once)
+        yield from self._these(known, self._plan.strange, at_once)
+        # Whose first has expired, or is another broker's by now, may have a second one.
+        yield from self._of([each for each in known if not self._read[each]][:FEW], at_once, {})
         if len(self._shares) <= FEW and not any(skips.values()):
             yield from self._rest(at_once)
+        self._ahead.more_of((each for each in self._filled() if self._shares[each] > 1), self._plan.now)
 
-    def _singles(self, tenants: list[str], at_once: int) -> Iterator[list[Document]]:
-        """The first job of each of these."""
-        ids = [*(self._plan.firsts[each] for each in tenants), *self._plan.strange]
-        if ids:
-            these = {**self._due, "_id": {"$in": ids}}
-            found = self._jobs.find(these, HANDED_OUT_FAIRLY, hint=_BY_ID, batch_size=at_once)
-            yield from replies(found, at_once)
-            # The first has expired, or is another broker's by now; there may be a second one.
-            yield from self._of([each for each in tenants if not self._read[each]][:FEW], at_once, {})
+    def _known(self) -> dict[str, Sequence[Any]]:
+        """The ids of the jobs of those of whom they are known, or are to be read together with more."""
+        known, unknown = self._ahead.next(self._shares, self._plan.firsts, self._plan.now)
+        found: dict[str, list[Document]] = {each: [] for each in unknown}
+        branches = [self._branch(each, 0, AHEAD, _IDS) for each in unknown]
+        for each in chain.from_iterable(self._union(branches, _IDS_AT_ONCE)):
+            found[_name(each)].append(each)
+        for tenant, jobs in found.items():
+            known[tenant] = self._ahead.read(tenant, jobs, self._shares[tenant], self._plan.now)
+        self._more.update(each for each, ids in known.items() if len(ids) == self._shares[each])
+        return known
+
+    def _these(
+        self, known: Mapping[str, Sequence[Any]], strange: Sequence[Any], at_once: int
+    ) -> Iterator[list[Document]]:
+        """The jobs of these ids, in this order."""
+        ids = [*chain.from_iterable(known.values()), *strange]
+        for at in range(0, len(ids), at_once):
+            part = ids[at : at + at_once]
+            these = {**self._due, "_id": {"$in": part}}
+            found = self._jobs.find(these, HANDED_OUT_FAIRLY, hint=_BY_ID, batch_size=len(part) + 1).to_list()
+            place = {str(each): number for number, each in enumerate(part)}
+            yield sorted(found, key=lambda each: place[str(each["_id"])])
 
     def _rest(self, at_once: int) -> Iterator[list[Document]]:
         """What some have left of their shares goes to those that have more."""
@@ -199,7 +238,10 @@ class FairPage:
             shares = dict.fromkeys(filled, rest // len(filled))
             self._shares = shares if allowance is None else allowance.grant(shares)
             self._read.clear()
-            yield from self._of(filled, at_once, read)
+            known, _ = self._ahead.next(self._shares, {}, self._plan.now)
+            self._more = {*known}
+            yield from self._of([each for each in filled if each not in known], at_once, read)
+            yield from self._these(known, (), at_once)
 
     def _go_on(self) -> list[str]:
         """The tenants that may have more, and may be given more."""
@@ -208,25 +250,34 @@ class FairPage:
 
     def _filled(self) -> list[str]:
         """The tenants of which as many were read as were asked for."""
-        return [each for each, share in self._shares.items() if self._read[each] >= share]
+        return [
+            each for each, share in self._shares.items() if self._read[each] >= share or each in self._more
+        ]
 
     def _of(self, tenants: Sequence[str], at_once: int, skips: Mapping[str, int]) -> Iterator[list[Document]]:
         """The first jobs of these, as many as each is to have, behind so many."""
-        if not tenants:
-            return
-        first, *others = (self._branch(each, skips.get(each, 0)) for each in tenants)
-        unions = [{"$unionWith": {"coll": self._jobs.name, "pipeline": each}} for each in others]
-        yield from replies(self._jobs.aggregate([*first, *unions], batchSize=at_once), at_once)
+        shares = self._shares
+        branches = [
+            self._branch(each, skips.get(each, 0), shares[each], HANDED_OUT_FAIRLY) for each in tenants
+        ]
+        yield from self._union(branches, at_once)
 
-    def _branch(self, tenant: str, skip: int) -> list[Document]:
+    def _union(self, branches: Sequence[list[Document]], at_once: int) -> Iterator[list[Document]]:
+        """What all of these find, in their order."""
+        if branches:
+            first, *others = branches
+            unions = [{"$unionWith": {"coll": self._jobs.name, "pipeline": each}} for each in others]
+            yield from replies(self._jobs.aggregate([*first, *unions], batchSize=at_once), at_once)
+
+    def _branch(self, tenant: str, skip: int, most: int, wanted: Document) -> list[Document]:
         whose = {"tenant": {"$eq": tenant or None}}
         passed_over = [{"$skip": skip}] if skip else []
         return [
             {"$match": {**self._due, **whose}},
             {"$sort": _IN_ORDER},
             *passed_over,
-            {"$limit": self._shares[tenant]},
-            {"$project": HANDED_OUT_FAIRLY},
+            {"$limit": most},
+            {"$project": wanted},
         ]
 
 

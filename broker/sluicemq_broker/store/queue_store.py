@@ -198,6 +198,14 @@ class QueueStore:
             limit, now, owner, hold, before=before, brokers=brokers, most_bytes=most_bytes
         )
 
+    def forget_ahead(self) -> None:
+        """Jobs that were accepted long ago are ready now: claims must not rely on what was read before."""
+        self._claims.forget_ahead()
+
+    def tick(self, now: float) -> None:
+        """Every second or so: let go of what is kept for claims that don't come."""
+        self._claims.tick(now)
+
     def claimed(self, owner: str, hold: int) -> list[Job]:
         """The jobs that lie under one reservation, in order: what a claim without an answer has brought."""
         return self._claims.claimed(owner, hold)

@@ -1,0 +1,199 @@
+"""What a fair queue's claims read ahead: seldom read, and nobody's place is lost by it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+from pymongo.database import Database
+from pymongo.monitoring import CommandListener, CommandStartedEvent
+
+from integration.test_fair_claims import FAIR, claimed, push, turns
+from jobs import NOW, a_job, ids
+from sluicemq_broker.store.ahead import AHEAD, FEW_JOBS
+from sluicemq_broker.store.fair import FairPage
+from sluicemq_broker.store.inspect import collection
+from sluicemq_broker.store.outcomes import RolledBack
+from sluicemq_broker.store.queue_store import QueueStore
+
+TENANTS = ("acme", "bolt", "cube", "dial")
+
+
+class Reads(CommandListener):
+    """Counts how often the jobs of several tenants are read one tenant after the other."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def started(self, event: CommandStartedEvent) -> None:
+        self.count += any("$unionWith" in each for each in event.command.get("pipeline", ()))
+
+    def succeeded(self, event: object) -> None:
+        """Not of interest."""
+
+    def failed(self, event: object) -> None:
+        """Not of interest."""
+
+
+@pytest.fixture
+def reads() -> Reads:
+    return Reads()
+
+
+@pytest.fixture
+def fair(mongo_uri: str, documents: Database[dict[str, Any]], reads: Reads) -> Iterator[QueueStore]:
+    """The empty queue ``mail``, which is fair."""
+    with MongoClient[dict[str, Any]](mongo_uri, event_listeners=[reads]) as client:
+        mail = QueueStore(client[documents.name], collection("mail"), FAIR)
+        mail.prepare()
+        yield mail
+
+
+def read_ahead(store: QueueStore, jobs: int = 20) -> dict[str, list[str]]:
+    """So many jobs of each, of which the first four are claimed and others are known; the ids of all."""
+    pushed = {each: push(store, each, jobs) for each in TENANTS}
+    for _ in range(2):
+        assert turns(claimed(store, 8)) == dict.fromkeys(TENANTS, 2)
+    return pushed
+
+
+def test_of_those_of_whom_claims_want_few_jobs_many_are_read_at_once(fair: QueueStore, reads: Reads) -> None:
+    # Given
+    pushed = read_ahead(fair)
+    before = reads.count
+    # When
+    jobs = [job for _ in range(8) for job in claimed(fair, 8)]
+    # Then
+    assert reads.count == before
+    for tenant in TENANTS:
+        assert [job.id for job in jobs if job.turn == tenant] == pushed[tenant][4:]
+
+
+def test_what_was_read_ahead_is_used_by_claims_of_any_size_in_turn(fair: QueueStore, reads: Reads) -> None:
+    # Given
+    pushed = read_ahead(fair, 2 * AHEAD)
+    before = reads.count
+    # When
+    jobs = [job for limit in (4, 12, 4, 20, 8) for job in claimed(fair, limit)]
+    # Then
+    assert reads.count == before
+    for tenant in TENANTS:
+        assert [job.id for job in jobs if job.turn == tenant] == pushed[tenant][4:16]
+
+
+def test_of_whom_claims_want_many_nothing_is_read_ahead(fair: QueueStore, reads: Reads) -> None:
+    for each in TENANTS:
+        push(fair, each, 3 * AHEAD)
+    claims = 3
+    for _ in range(claims):
+        claimed(fair, len(TENANTS) * (FEW_JOBS + 1))
+    assert reads.count == claims
+
+
+def test_a_new_tenant_is_in_the_next_claim(fair: QueueStore) -> None:
+    read_ahead(fair)
+    push(fair, "zed", 1)
+    assert turns(claimed(fair, 10))["zed"] == 1
+
+
+def test_a_job_of_a_higher_priority_is_its_tenants_next(fair: QueueStore) -> None:
+    read_ahead(fair)
+    (urgent,) = push(fair, "bolt", 1, priority=9)
+    assert next(job.id for job in claimed(fair, 8) if job.turn == "bolt") == urgent
+
+
+def test_a_job_of_a_priority_between_others_is_not_passed_over(fair: QueueStore) -> None:
+    # Given: of the jobs that are read together some have a higher priority
+    for each in TENANTS:
+        push(fair, each, 12)
+        push(fair, each, 7, priority=9)
+    for _ in range(2):
+        claimed(fair, 8)
+    # When
+    (between,) = push(fair, "bolt", 1, priority=5)
+    # Then
+    of_bolt = [job for _ in range(4) for job in claimed(fair, 8) if job.turn == "bolt"]
+    assert [job.priority for job in of_bolt] == [9, 9, 9, 5, 0, 0, 0, 0]
+    assert of_bolt[3].id == between
+
+
+def test_what_comes_back_is_its_tenants_next(fair: QueueStore) -> None:
+    # Given
+    read_ahead(fair)
+    jobs = claimed(fair, 8)
+    back = [job for job in jobs if job.turn == "acme"]
+    # When
+    fair.roll_back([RolledBack(job, "failed", "w", due=NOW) for job in back], NOW)
+    # Then
+    assert [job.id for job in claimed(fair, 8) if job.turn == "acme"] == ids(back)
+
+
+def test_the_next_of_a_group_comes_before_what_was_accepted_after_it(fair: QueueStore) -> None:
+    # Given a group whose second job was accepted between others, and whose first one has its turn
+    grouped = [a_job(f"g{place}", group="g", tenant="acme") for place in (1, 2)]
+    for place, job in enumerate(grouped, 1):
+        job.line_up(place)
+    fair.push(grouped[:1], NOW)
+    fair.groups.promote(["g"], NOW)
+    before = push(fair, "acme", 6)
+    grouped[1].seq = a_job().seq
+    fair.push(grouped[1:], NOW)
+    read_ahead(fair)
+    # When
+    fair.commit([each for each in fair.claimed("me", 0) if each.id == "g1"])
+    fair.groups.promote(["g"], NOW)
+    fair.forget_ahead()
+    # Then
+    of_acme = [job.id for _ in range(2) for job in claimed(fair, 8) if job.turn == "acme"]
+    assert of_acme == [*before[3:], "g2"]
+
+
+def test_what_has_gone_meanwhile_keeps_nobody_waiting(fair: QueueStore) -> None:
+    # Given
+    pushed = read_ahead(fair)
+    fair.jobs.delete_many({"_id": {"$in": [each for tenant in TENANTS for each in pushed[tenant][5:12]]}})
+    # When
+    claim = fair.reserve(8, NOW, "me")
+    # Then
+    assert claim.more
+    left = [*claim.jobs, *(job for _ in range(5) for job in claimed(fair, 8))]
+    for tenant in TENANTS:
+        assert [job.id for job in left if job.turn == tenant] == [pushed[tenant][4], *pushed[tenant][12:]]
+
+
+def test_what_nobody_claims_is_not_kept(fair: QueueStore) -> None:
+    read_ahead(fair)
+    ahead = fair._claims._fair.ahead  # type: ignore[union-attr]
+    assert ahead._lines
+    fair.tick(NOW + 60)
+    assert not ahead._lines
+
+
+def test_beside_other_brokers_nothing_is_read_ahead(fair: QueueStore) -> None:
+    for each in TENANTS:
+        push(fair, each, 50)
+    for _ in range(3):
+        claimed(fair, 8, brokers=2)
+    assert not fair._claims._fair.ahead.next(dict.fromkeys(TENANTS, 2), {}, NOW)[0]  # type: ignore[union-attr]
+
+
+def test_a_job_that_comes_back_between_two_reads_of_a_claim_brings_no_other_twice(
+    fair: QueueStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given one tenant's first job is reserved, and another one has less than its share
+    push(fair, "acme", 5)
+    first = claimed(fair, 1)
+    push(fair, "bolt", 1)
+    rest = FairPage._rest
+
+    def come_back(page: FairPage, at_once: int) -> Any:
+        fair.release(first)
+        return rest(page, at_once)
+
+    monkeypatch.setattr(FairPage, "_rest", come_back)
+    # When
+    jobs = ids(claimed(fair, 4))
+    # Then
+    assert len(jobs) == len({*jobs})
