@@ -15,7 +15,7 @@ from browser import chromium, path_of_chromium
 from launcher import BrokerProcess, free_port, wait_until
 from own_queue import TOKEN, OwnQueue
 from plain_clients import BrokerUnderTest
-from sluicemq import Publisher, Reject, Worker
+from sluicemq import Client, Publisher, Reject, Worker
 
 pytestmark = pytest.mark.skipif(path_of_chromium() is None, reason="no Chromium: apt-get install chromium")
 
@@ -272,6 +272,10 @@ def test_no_page_is_wider_than_its_window_and_all_that_can_be_used_has_a_name(
     browser: Browser, shared_broker: BrokerUnderTest, jobs: OwnQueue, width: int, scheme: str
 ) -> None:
     kill(jobs, f"{'long-id-' * 15}", reason="a-reason-without-any-space-" * 20)
+    with Client(shared_broker.doors["smq"]) as client, Publisher(shared_broker.doors["smq"]) as publisher:
+        client.add_schedule("heartbeat-of-a-shop", jobs.queue, b"x", every=3600)
+        publisher.publish("shop", "orders", b"x").wait(60)
+        client.seek("shop", "invoices-of-the-shop", 0)
     screen = {"viewport": {"width": width, "height": 800}, "color_scheme": scheme}
     dashboard = Dashboard(browser, shared_broker.process.http, jobs.queue, **screen)
     job = f"queues/{jobs.queue}/jobs/{'long-id-' * 15}"
@@ -279,6 +283,13 @@ def test_no_page_is_wider_than_its_window_and_all_that_can_be_used_has_a_name(
         page = dashboard.show(place)
         page.wait_for_timeout(400)
         assert page.evaluate("document.documentElement.scrollWidth") <= width, place
+        cut = page.evaluate(
+            """() => [...document.querySelectorAll(".scroll")]
+                 .filter((each) => each.scrollWidth > each.clientWidth).map((each) => each.textContent)"""
+        )
+        assert cut == [], place
+        here = page.locator("nav a[aria-current]")
+        assert here.evaluate("(each) => each.getBoundingClientRect().right < innerWidth + 1"), place
         nameless = page.evaluate(
             """() => [...document.querySelectorAll("button, a, input, select, [role=img]")].filter((each) =>
                  !(each.ariaLabel || each.textContent.trim() || each.labels?.length || each.title)

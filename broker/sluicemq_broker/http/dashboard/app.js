@@ -35,6 +35,13 @@ document.getElementById("pages").append(...PAGES.map(([path, title]) => {
   return h("li", {}, link);
 }));
 
+/** On a narrow screen the pages are one line that scrolls: show where we are. */
+function here() {
+  const link = document.querySelector("nav a[aria-current]");
+  const nav = link?.closest("nav");
+  if (nav) nav.scrollLeft = link.offsetLeft - (nav.clientWidth - link.offsetWidth) / 2; // the focus stays where it is
+}
+
 function route() {
   const [path, query = ""] = location.hash.replace(/^#\/?/, "").split("?");
   const parts = path.split("/").map((part) => { try { return decodeURIComponent(part); } catch { return part; } });
@@ -46,6 +53,7 @@ function route() {
   for (const [name, { link }] of links) {
     if (name === parts[0]) link.setAttribute("aria-current", "page"); else link.removeAttribute("aria-current");
   }
+  here();
   document.title = parts[0] ? `${shown[1]} – SluiceMQ` : "SluiceMQ";
   page = shown[0]({ queue: parts[1], id: parts[3], asked, look: (view) => live.look(view) });
   fill(main, page.element);
@@ -64,7 +72,10 @@ function head(snapshot) {
   if (lamp.dataset.health !== state) lamp.dataset.health = state;
   say(document.getElementById("health-words"), words);
   if (snapshot) {
-    say(links.get("dead").counted, snapshot.totals.dead ? count(snapshot.totals.dead) : "");
+    const { counted } = links.get("dead");
+    const first = !counted.textContent;
+    say(counted, snapshot.totals.dead ? count(snapshot.totals.dead) : "");
+    if (first && counted.textContent) here();
   }
 }
 

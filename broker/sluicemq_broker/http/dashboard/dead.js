@@ -21,7 +21,7 @@ function which() {
     } },
     { title: "Dead letters", num: true, cell: (row) => ({ text: (row.estimates.includes("dead") ? "~" : "") + count(row.dead), tone: "bad" }) },
     { title: "Ready", num: true, cell: (row) => ({ text: count(row.ready), tone: row.ready ? "" : "zero" }) },
-    { title: "Workers", num: true, cell: (row) => ({ text: count(row.workers), tone: row.workers ? "" : "zero" }) },
+    { title: "Workers", num: true, more: true, cell: (row) => ({ text: count(row.workers), tone: row.workers ? "" : "zero" }) },
     { title: "", kind: "grow", cell: () => " " },
   ], { empty: "No dead letters: every job has ended well, or goes on." });
   return {

@@ -29,7 +29,7 @@ function asking(title, note, parts, ask, every) {
 
 export function workerTable(withQueue = false) {
   return table("Workers", [
-    { title: "Worker", kind: "name", cell: (row) => row.name },
+    { title: "Worker", kind: "name long", cell: (row) => row.name },
     withQueue && { title: "Queue", kind: "name", cell: (row) => link(row.queue) },
     { title: "Through", cell: (row) => row.door },
     { title: "Since", more: true, cell: (row) => ({ text: span(row.connected), title: time(Date.now() / 1000 - row.connected) }) },
@@ -61,7 +61,7 @@ export function schedules() {
     { title: "Next", cell: (row) => (row.paused ? { text: "paused", tone: "warn" } : ago(row.next_at, Date.now() / 1000)) },
     { title: "Last", more: true, cell: (row) => ago(row.last_at, Date.now() / 1000) },
     { title: "Pushed", num: true, more: true, cell: (row) => count(row.pushed) },
-    { title: "", hidden: "Orders", kind: "grow", cell: buttons },
+    { title: "", hidden: "Orders", kind: "grow how", cell: buttons },
   ], { empty: "no recurring jobs: sluicemq schedule add, or [schedules.NAME]" });
   const part = { element: card("Recurring jobs", { bare: list.element }), show: (found) => list.update(found.schedules) };
   const page = asking("Schedules", "", [part], () => get("/schedules"), 5000);
@@ -81,7 +81,7 @@ export function streams() {
     { title: "Last message", more: true, kind: "grow", cell: (row) => ago(row.last_at, Date.now() / 1000) },
   ], { empty: "no streams yet: the first message makes one" });
   const subscriptions = table("Subscriptions", [
-    { title: "Subscription", kind: "name", cell: (row) => row.name },
+    { title: "Name", kind: "name", cell: (row) => row.name },
     { title: "Stream", kind: "name", cell: (row) => row.stream },
     { title: "Behind", num: true, cell: lag },
     { title: "Late", num: true, cell: late },
