@@ -35,7 +35,7 @@ def test_the_last_hour_is_shown_by_minute(broker: StubBroker, run: Run) -> None:
     head, *lines = run("history", "mail").stdout.splitlines()
     assert head.split()[:4] == ["minute", "pushed", "delivered", "committed"]
     assert len(lines) == 60
-    assert lines[-1].split() == ["23:43", "89", "2", "0", "0", "0", "0", "7", "2", "s", "-"]
+    assert lines[-1].split() == ["23:43", "89", "2", "0", "0", "0", "0", "7", "1.5", "s", "-"]
     assert broker.of(wire.HISTORY)[-1].fields == ["queue", "mail", None, "minute"]
 
 
@@ -65,6 +65,16 @@ def test_it_can_be_drawn(broker: StubBroker, run: Run, tmp_path: Path, kind: str
     assert "<svg" in (tmp_path / "mail.svg").read_text()
 
 
+@pytest.mark.parametrize("file", ["mail.txt", "no/such/folder/mail.svg"])
+def test_what_it_can_not_be_drawn_into_is_said(
+    broker: StubBroker, run: Run, tmp_path: Path, file: str
+) -> None:
+    broker.on[wire.HISTORY] = lambda _message: TOLD
+    refused = run("history", "mail", "--plot", str(tmp_path / file))
+    assert refused.exit_code == 1
+    assert refused.stderr.startswith(f"Error: can't draw {tmp_path / file}: ")
+
+
 def test_streams_and_devices_have_columns_of_their_own(broker: StubBroker, run: Run) -> None:
     counted = {
         "published": 5, "published_bytes": 900, "messages_read": 7, "read_bytes": 1000,
@@ -80,7 +90,7 @@ def test_streams_and_devices_have_columns_of_their_own(broker: StubBroker, run: 
     assert line.split() == ["22:14", "5", "900", "0", "7", "1000", "0"]
     head, line = run("history", "--device", "streamer.mail").stdout.splitlines()
     assert head.split() == ["minute", "received", "sent", "lost", "paused"]
-    assert line.split() == ["22:14", "4", "3", "1", "2", "s"]
+    assert line.split() == ["22:14", "4", "3", "1", "2.0", "s"]
     assert [each.fields[:2] for each in broker.of(wire.HISTORY)] == [
         ["stream", "prices"], ["device", "streamer.mail"],
     ]  # fmt: skip

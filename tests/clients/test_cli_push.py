@@ -57,8 +57,9 @@ def test_push_sends_its_options(broker: StubBroker, run: Run) -> None:
     assert broker.of(wire.PUSH)[0].fields == ["mail", [["mine", b"x", headers]]]
 
 
-def test_push_makes_a_job_of_every_line(broker: StubBroker, run: Run) -> None:
-    result = run("push", "mail", "--lines", stdin=b"one\r\n\ntwo\xff\nthree")
+@pytest.mark.parametrize("dash", [[], ["-"]])
+def test_push_makes_a_job_of_every_line(broker: StubBroker, run: Run, dash: list[str]) -> None:
+    result = run("push", "mail", "--lines", *dash, stdin=b"one\r\n\ntwo\xff\nthree")
     assert result.exit_code == 0
     assert result.stderr == "4 jobs pushed to mail, 0 refused\n"
     assert [payload for _id, payload in broker.pushed()] == [b"one", b"", b"two\xff", b"three"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import select
 import signal
 import subprocess
@@ -84,8 +85,9 @@ def test_top_tells_of_the_broker_and_of_all_queues_together(run: Run) -> None:
     assert first.split()[:2] == ["images", "~123456789"]
 
 
-def test_top_looks_into_one_queue(run: Run, broker: StubBroker) -> None:
-    shown = run("top", "--once", "--queue", "mail").stdout
+@pytest.mark.parametrize("named", [["mail"], ["--queue", "mail"]])
+def test_top_looks_into_one_queue(run: Run, broker: StubBroker, named: list[str]) -> None:
+    shown = run("top", "--once", *named).stdout
     for words in ("mailer web-1.example.net:4711", "2/100", "1 min", "d1", "no disk"):
         assert words in shown
     assert broker.of(wire.WORKERS)[0].fields == ["mail"]
@@ -104,6 +106,22 @@ def test_workers_are_told_by_who_they_are_and_what_they_have(run: Run, broker: S
     ]  # fmt: skip
     assert json.loads(run("--json", "workers", "mail").stdout) == {"workers": [WORKER]}
     assert [each.fields for each in broker.of(wire.WORKERS)] == [[None], ["mail"]]
+
+
+def test_a_queue_is_named_once(run: Run) -> None:
+    for command in ("top", "events"):
+        refused = run(command, "mail", "--queue", "mail")
+        assert (refused.exit_code, "give one of QUEUE and --queue" in refused.stderr) == (2, True)
+
+
+def test_events_stand_in_the_order_in_which_they_happened(run: Run, broker: StubBroker) -> None:
+    told = [{"at": 2.0, "event": "delivered"}, {"at": 1.5, "event": "pushed"}]
+    answers = [{"after": 0, "missed": 0, "events": []}, {"after": 2, "missed": 0, "events": told}]
+    empty = {"after": 2, "missed": 0, "events": []}
+    broker.on[wire.EVENTS] = lambda _message: answers.pop(0) if answers else empty
+    lines = run("events", "mail", "--for", "0.5").stdout.splitlines()
+    assert [json.loads(each)["event"] for each in lines] == ["pushed", "delivered"]
+    assert broker.of(wire.EVENTS)[0].fields[0] == {"queue": "mail"}
 
 
 @contextmanager
@@ -144,6 +162,14 @@ def test_top_is_live_and_obeys_its_keys(broker: StubBroker, run: Run) -> None:
         os.write(terminal, b"q")
         read_until(terminal, "\x1b[?1049l")  # the terminal is as it was before
         assert process.wait(TIMEOUT) == 0
+
+
+def test_where_a_name_is_long_top_cuts_that_and_no_number(broker: StubBroker, run: Run) -> None:
+    broker.on[wire.QUEUES] = lambda _message: [*QUEUES, row("of-a-long-name" * 4, ready=7)]
+    with in_a_terminal(broker, "top") as (_process, terminal):
+        seen = re.sub("\x1b\\[[0-9;?]*[a-zA-Z]", "", read_until(terminal, "Esc leaves it"))
+        for words in ("ready sched", "~123456789", "oldest", "workers", "of-a-", "…"):
+            assert words in seen
 
 
 def test_queues_are_watched_until_ctrl_c(broker: StubBroker, run: Run) -> None:

@@ -15,6 +15,7 @@ from sluicemq_broker.store.connection import (
     Doubtful,
     Refused,
     Unclear,
+    brief,
     connect,
     connect_for_leases,
     promised,
@@ -128,3 +129,8 @@ def test_a_heartbeat_is_given_up_within_a_fifth_of_a_lease(lease: float, most: f
         assert client.options.server_selection_timeout <= most
         assert client.read_preference == ReadPreference.PRIMARY
         assert not client.options.retry_reads
+
+
+def test_what_the_driver_says_is_told_without_its_settings() -> None:
+    said = "db:27017: timed out (configured timeouts: socketTimeoutMS: 3000.0ms), Timeout: 5s, Topology …"
+    assert brief(OSError(said)) == "db:27017: timed out"

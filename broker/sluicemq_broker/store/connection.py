@@ -354,5 +354,5 @@ def in_trouble(error: mongo_errors.OperationFailure) -> bool:
 
 
 def brief(error: Exception) -> str:
-    """The first 200 characters of a driver error, which can run to pages."""
-    return str(error).split(", Timeout:")[0][:200]
+    """The first 200 characters of a driver error, which can run to pages, without its settings."""
+    return str(error).split(", Timeout:")[0].split(" (configured timeouts:")[0][:200]

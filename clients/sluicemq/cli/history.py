@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from sluicemq.cli.output import Session, span
+from sluicemq.cli.output import Session, took
 
 #: What a line shows of what was counted, under which heading; the rest is in JSON.
 _JOBS = {
@@ -85,7 +85,7 @@ def _line(point: dict[str, Any], by: str, kind: str) -> dict[str, Any]:
 def _time(counted: dict[str, int], total: str, of: str) -> str | None:
     """A sum of milliseconds as the time of one of these, or whole."""
     each = counted.get(of, 0) if of else 1
-    return span(counted[total] / 1000 / each) if each and counted.get(total) else None
+    return took(counted[total] / 1000 / each) if each and counted.get(total) else None
 
 
 def _draw(told: dict[str, Any], file: Path) -> None:
@@ -109,5 +109,8 @@ def _draw(told: dict[str, Any], file: Path) -> None:
             axes.plot(when, [each["counted"].get(name, 0) for each in told["points"]], label=label)
         axes.set(ylim=(0, None), ylabel="messages" if drawn else "jobs")
         axes.legend(loc="upper left", frameon=False)
-    figure.savefig(file, dpi=130)
+    try:
+        figure.savefig(file, dpi=130)
+    except (OSError, ValueError) as error:  # no such folder; an ending that it can't draw
+        raise click.ClickException(f"can't draw {file}: {error}") from None
     plt.close(figure)

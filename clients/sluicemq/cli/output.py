@@ -157,8 +157,15 @@ def shown(column: str, value: Any) -> str:
         case bytes():
             return _short(value.decode(errors="backslashreplace"))
         case dict() | list():
-            return _short(json.dumps(value, default=_json_default, ensure_ascii=False))
+            return _short(_of_strings(value) or json.dumps(value, default=_json_default, ensure_ascii=False))
     return f"{value:g}" if isinstance(value, float) else printable(str(value))
+
+
+def _of_strings(value: object) -> str:
+    """Strings as a list of them reads; empty: they are no such list."""
+    return (
+        ", ".join(value) if isinstance(value, list) and all(isinstance(each, str) for each in value) else ""
+    )
 
 
 def span(seconds: float) -> str:
@@ -167,6 +174,13 @@ def span(seconds: float) -> str:
         if seconds >= length:
             return f"{seconds / length:.0f} {unit}"
     return "0 s"
+
+
+def took(seconds: float) -> str:
+    """A duration, short ones to the millisecond."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    return f"{seconds:.1f} s" if seconds < 10 else span(seconds)
 
 
 def _console(*, stderr: bool) -> Console:

@@ -38,9 +38,9 @@ def push(
     Returns when they are stored for good. Ctrl-C ends --lines and many files in order: it says how many are
     stored, and with which --start to go on.
     """
-    payload, files = _sorted(payloads, files)
+    payload, files = _sorted(() if lines and payloads == ("-",) else payloads, files)
     if (payload is not None) + bool(files) + lines != 1:
-        raise click.UsageError("give one of PAYLOAD, --file and --lines")
+        raise click.UsageError("give one of PAYLOAD, --file and --lines (which reads stdin)")
     single = payload is not None or len(files) == 1
     for each in of_push():
         if each.names_one and options[each.name] is not None and not single:

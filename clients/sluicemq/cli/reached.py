@@ -53,4 +53,4 @@ def _what_to_do(error: Timeout | Unavailable) -> str:
             f"Job {error.id} may be stored already, or still be: push it again with --id {error.id}, "
             "which makes no second one"
         )
-    return "What was asked for may still be done"
+    return "If that was an order, it may still be carried out"

@@ -20,7 +20,7 @@ from rich.text import Text
 from sluicemq.cli.output import Session, printable, shown, span
 from sluicemq.cli.queue_table import KEYS, in_order, queue_rows
 from sluicemq.cli.reached import store_problem
-from sluicemq.cli.workers import worker_row
+from sluicemq.cli.workers import one_of, worker_row
 from sluicemq.client import Client
 
 try:
@@ -32,9 +32,9 @@ except ImportError:  # where there are no terminals as on Unix, there are no key
 #: Lines that are no rows of the table.
 _AROUND: Final = 6
 _LETTERS: Final = 5
-_HELP: Final = (
-    "q ends, s sorts by the next column, up and down choose, Enter looks into a queue, Esc leaves it"
-)
+#: Characters of a name that are left of it, at least.
+_LEAST: Final = 8
+_HELP: Final = "q ends, s sorts, up and down choose, Enter looks into a queue, Esc leaves it"
 _KEYS: Final = {
     b"\x1b[A": "up", b"k": "up", b"\x1b[B": "down", b"j": "down", b"\r": "into", b"\n": "into",
     b"\x1b": "out", b"\x7f": "out", b"s": "sort", b"q": "end", b"\x03": "end",
@@ -45,31 +45,37 @@ _ONE_KEY: Final = re.compile(rb"\x1b\[[0-9;]*.|.", re.DOTALL)
 
 
 @click.command()
-@click.option("--sort", "by", type=click.Choice(list(KEYS)), default="ready", show_default=True)
-@click.option("--queue", metavar="QUEUE", help="Look into this queue.")
-@click.option("--interval", type=click.FloatRange(0.2), metavar="S", default=2.0, show_default=True)
+@click.argument("named", metavar="[QUEUE]", required=False)
+@click.option("--sort", "by", type=click.Choice(list(KEYS)), metavar="COLUMN", default="ready",
+              help=f"One of {', '.join(KEYS)}.", show_default=True)  # fmt: skip
+@click.option("--queue", metavar="QUEUE", help="The same as QUEUE.")
+@click.option("--interval", type=click.FloatRange(0.2), metavar="S", default=2.0, show_default=True,
+              help="Seconds between two looks.")  # fmt: skip
 @click.option("--once", is_flag=True, help="Print it once, as it stands now.")
 @click.pass_obj
-def top(session: Session, by: str, queue: str | None, interval: float, *, once: bool) -> None:
-    """Watch the broker and its queues, or one queue with its workers and latest dead letters.
+def top(
+    session: Session, named: str | None, by: str, queue: str | None, interval: float, *, once: bool
+) -> None:
+    """Watch the broker and its queues, or one QUEUE with its workers and oldest dead letters.
 
     In it: q ends, s sorts by the next column, up and down choose a queue, Enter looks into it, Esc leaves it.
     """
     with session.client() as client:
-        view = _View(client, by, queue)
+        view = _View(client, by, one_of(named, queue))
         view.look()
         if session.as_json:
             session.json(view.found)
         elif once or not session.out.is_terminal:
-            session.out.print(view.shown(rows=10_000, keys=False), crop=False)
+            session.out.print(view.shown(10_000, session.out.width, keys=False), crop=False)
         else:
             _watch(session, view, interval)
 
 
 def _watch(session: Session, view: _View, interval: float) -> None:
-    with _keys() as keys, Live(console=session.out, screen=True, auto_refresh=False) as live:
+    out = session.out
+    with _keys() as keys, Live(console=out, screen=True, auto_refresh=False) as live:
         while True:
-            live.update(view.shown(session.out.height - _AROUND), refresh=True)
+            live.update(view.shown(out.height - _AROUND, out.width), refresh=True)
             end = monotonic() + interval
             while (left := end - monotonic()) > 0 and not view.stale:
                 pressed = keys(left)
@@ -78,7 +84,7 @@ def _watch(session: Session, view: _View, interval: float) -> None:
                 for key in pressed:
                     view.press(key)
                 if pressed:
-                    live.update(view.shown(session.out.height - _AROUND), refresh=True)
+                    live.update(view.shown(out.height - _AROUND, out.width), refresh=True)
             view.look()
 
 
@@ -126,18 +132,18 @@ class _View:
         elif key == "out":
             self._queue = None
 
-    def shown(self, rows: int, *, keys: bool = True) -> Group:
-        """As it stands in the terminal, with so many lines of the table at most."""
+    def shown(self, rows: int, width: int, *, keys: bool = True) -> Group:
+        """As it stands in a terminal that is so wide, with so many lines of the table at most."""
         parts = [_head(self.found["broker"])]
         if "queues" in self.found:
             first = max(0, self._at - rows + 1)
             queues = self.found["queues"][first : first + rows]
             chosen = self._at - first if keys else -1
-            parts += [_sums(self.found["queues"], self._by), _table(queue_rows(queues), chosen)]
+            parts += [_sums(self.found["queues"], self._by), _table(queue_rows(queues), width, chosen)]
         else:
-            parts += [_table(queue_rows([self.found["queue"]])), Text(), Text("workers", "bold")]
-            parts += [_table([worker_row(each) for each in self.found["workers"][:rows]])]
-            parts += [Text(), Text("dead letters, the oldest", "bold"), _table(self.found["dead"])]
+            parts += [_table(queue_rows([self.found["queue"]]), width), Text(), Text("workers", "bold")]
+            parts += [_table([worker_row(each) for each in self.found["workers"][:rows]], width)]
+            parts += [Text(), Text("dead letters, the oldest", "bold"), _table(self.found["dead"], width)]
         return Group(
             *parts, Text(), *([Text(_HELP, "dim", no_wrap=True, overflow="ellipsis")] if keys else [])
         )
@@ -156,15 +162,18 @@ def _sums(queues: list[Mapping[str, Any]], by: str) -> Text:
     return Text(text.format(len(queues), by, *rates), "bold")
 
 
-def _table(rows: list[dict[str, Any]], chosen: int = -1) -> Any:
-    """Every line is one line: what is too long for the terminal is cut."""
+def _table(rows: list[dict[str, Any]], width: int, chosen: int = -1) -> Any:
+    """Every line is one line: where the terminal is too narrow the first column is cut, and no number."""
     if not rows:
         return Text("none", "dim")
+    widths = {key: max(len(key), *(len(shown(key, row.get(key))) for row in rows)) for key in rows[0]}
+    name, *others = widths
+    left = max(_LEAST, width - sum(widths[each] + 1 for each in others) - 1)
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    for at, column in enumerate(rows[0]):
+    for column in widths:
         number = all(isinstance(row.get(column), int | float | None) for row in rows)
         table.add_column(column, justify="right" if number else "left", no_wrap=True, overflow="ellipsis",
-                         ratio=1 if at == 0 else None)  # fmt: skip
+                         max_width=left if column == name else None)  # fmt: skip
     for at, row in enumerate(rows):
         style = "reverse" if at == chosen else ""
         table.add_row(*(Text(shown(key, value)) for key, value in row.items()), style=style)

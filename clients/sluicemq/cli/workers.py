@@ -31,6 +31,13 @@ def workers(session: Session, queue: str | None) -> None:
         session.note("no workers" + (f" of {queue}" if queue else ""))
 
 
+def one_of(named: str | None, queue: str | None) -> str | None:
+    """The queue, however it was named; raises UsageError for two."""
+    if named is not None and queue is not None:
+        raise click.UsageError("give one of QUEUE and --queue")
+    return queue if named is None else named
+
+
 def worker_row(worker: Mapping[str, Any]) -> dict[str, Any]:
     """A worker as a line of a table."""
     jobs = worker["jobs"]
@@ -46,27 +53,29 @@ def worker_row(worker: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @click.command()
-@click.option("--queue", metavar="QUEUE", help="Of this queue only.")
+@click.argument("named", metavar="[QUEUE]", required=False)
+@click.option("--queue", metavar="QUEUE", help="The same as QUEUE.")
 @click.option("--follow", "-f", is_flag=True, help="Until Ctrl-C.")
 @click.option(
     "--for", "seconds", type=click.FloatRange(0), metavar="S", default=_SECONDS, show_default=True,
     help="For so many seconds, without --follow.",
 )  # fmt: skip
 @click.pass_obj
-def events(session: Session, queue: str | None, seconds: float, *, follow: bool) -> None:
-    """Print what happens to jobs at this broker from now on: a JSON object on a line for each event.
+def events(session: Session, named: str | None, queue: str | None, seconds: float, *, follow: bool) -> None:
+    """Print what happens to jobs at this broker, or in one QUEUE, from now on: a JSON line for each event.
 
     Who reads too slowly, on a busy broker, gets a line {"missed": N} in the place of what was too much.
     """
-    end = monotonic() + seconds
+    queue = one_of(named, queue)
     with session.client() as client:
         after = client.events(queue)["after"]
+        end = monotonic() + seconds
         while follow or monotonic() < end:
             told = client.events(queue, after)
             after = told["after"]
             if told["missed"]:
                 session.json({"missed": told["missed"]})
-            for each in told["events"]:
-                session.json(each)
+            for each in sorted(told["events"], key=lambda each: float(each["at"])):
+                session.json(each)  # a job may be with its worker before its push is answered
             if not told["events"]:
                 sleep(_LOOK)
