@@ -193,7 +193,9 @@ class FakeStore:
         before: int | None = None,
         brokers: int = 1,
         most_bytes: int = 0,
+        one_first: bool = False,
     ) -> Claim:
+        limit = 1 if one_first and any(not job.spent for job in self.ready) else limit
         self.claims.append((limit, owner))
         self.before_claim()
         page, full = self._first(limit, now, before, most_bytes)

@@ -212,3 +212,16 @@ def test_what_lies_ready_now_and_may_be_old_is_told_to_claims(come: Callable[[Su
     come(looking.dispatch.supply)
     assert told == ["forget"]
     come_to_rest()
+
+
+def test_who_hears_of_a_job_of_another_broker_claims_it_alone_first() -> None:
+    # Given
+    looking = Looking(others=1)
+    looking.store.ready = some_jobs(3)
+    # When
+    looking.dispatch.supply.told_ready(0)
+    come_to_rest()
+    # Then
+    brought = [limit for limit, _ in looking.store.claims]
+    assert brought[0] == 1
+    assert not looking.store.ready

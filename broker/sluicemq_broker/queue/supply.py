@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from typing import Any, Final
 
 import gevent
 from gevent.event import Event
@@ -324,8 +324,9 @@ class Supply:
 
     def _look(self, _claiming: Claiming) -> None:
         if limit := self._granted(1 if self._limits.active else LOOK):
+            told = self._told > 0  # of one, mostly
             due = self._due_now()
-            self._claim(limit, self._ledger.look(due), due)
+            self._claim(limit, self._ledger.look(due), due, one_first=told)
 
     def _due_now(self) -> float:
         """The server's time for a claim that finds all that was told of until now."""
@@ -337,7 +338,9 @@ class Supply:
         limit = max(1, min(most, self._room()))
         return self._limits.grant(limit) if self._limits.active else limit
 
-    def _claim(self, limit: int, bound: Bound, due: float, brokers: int = 1) -> None:
+    def _claim(
+        self, limit: int, bound: Bound, due: float, brokers: int = 1, *, one_first: bool = False
+    ) -> None:
         """One claim, until its outcome is known; with ``brokers`` of them, of a page that chance says."""
         self._claiming += limit
         self._limits.spend(limit)
@@ -347,7 +350,13 @@ class Supply:
         most_bytes = self._demand.room_bytes
         self._memory.staged += most_bytes
         try:
-            claim = self._retry.run(lambda: self._reserve(limit, hold, bound, due, most_bytes, brokers))
+            how = {
+                "before": bound.before,
+                "brokers": brokers,
+                "most_bytes": most_bytes,
+                "one_first": one_first,
+            }
+            claim = self._retry.run(lambda: self._reserve(limit, hold, due, **how))
             brought = len(claim.jobs)
             self._take_in(claim, bound)
         finally:
@@ -369,7 +378,7 @@ class Supply:
         self._ledger.claimed(bound, claim.jobs, more=claim.more)
         self._demand.stage(claim.jobs)
 
-    def _reserve(self, limit: int, hold: int, bound: Bound, due: float, room: int, brokers: int) -> Claim:
+    def _reserve(self, limit: int, hold: int, due: float, **how: Any) -> Claim:
         """Claim; after an error, when it may have been applied, take what lies under its number."""
         self._store.prepare()
         owner = self._owners.use()
@@ -379,9 +388,7 @@ class Supply:
             return Claim([], owner, more=True)  # the permits were those of a former id
         try:
             now = max(self._clock.now(), due)
-            return self._store.reserve(
-                limit, now, owner, hold, before=bound.before, brokers=brokers, most_bytes=room
-            )
+            return self._store.reserve(limit, now, owner, hold, **how)
         except Unavailable:
             self._unanswered.add((owner, hold))
             raise

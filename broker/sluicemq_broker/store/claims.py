@@ -28,7 +28,7 @@ from sluicemq_broker.store.fair import FairPage, FairPages
 from sluicemq_broker.store.indexes import Notice, make_fair_index
 from sluicemq_broker.store.inserts import refusals
 from sluicemq_broker.store.limits import LimitStore
-from sluicemq_broker.store.outcomes import death
+from sluicemq_broker.store.outcomes import FREED, death
 from sluicemq_broker.store.pages import MEASURED, Pages, replies
 from sluicemq_broker.store.tenants import Allowance, TenantLimits
 from sluicemq_broker.store.unreadable import Strange, read
@@ -39,6 +39,9 @@ BY_ID = "_id_"
 
 #: Bytes of jobs in one claim, at most; a job larger than this is claimed alone.
 CLAIM_BYTES = 16 * 2**20
+
+#: What MongoDB says of attempts that are none.
+_NO_NUMBER: Final = 14
 
 #: Jobs that get their slots in one update, which looks for each among all: with 128 at a time a third of what
 #: it takes to update each alone.
@@ -115,11 +118,14 @@ class Claims:
         before: int | None = None,
         brokers: int = 1,
         most_bytes: int = CLAIM_BYTES,
+        one_first: bool = False,
     ) -> Claim:
         """As :meth:`QueueStore.reserve`, which says what it does."""
         due = _due(now, before)
         skip = randrange(brokers) * limit  # noqa: S311 - spreads load, keeps no secret
         under, page = Hold(owner, hold), None
+        if one_first and self._fair is None and (one := self._one(due, now, under)):
+            return Claim([one], owner, more=True)
         with translated():
             allowance = None if self._tenants is None else self._tenants.allow(under, now, brokers)
             if (fair := self._fair) is not None:
@@ -146,6 +152,34 @@ class Claims:
         return Claim(
             claimed, owner, more=more or skip > 0, died=died, freed=freed, held=page.held if page else {}
         )
+
+    def _one(self, due: Document, now: float, under: Hold) -> Job | None:
+        """The first due job, reserved by one statement; None if there is none that can just be handed out.
+
+        So is one without an attempt left, and what is no job: those are given back, and a claim sees to them.
+        """
+        these, held = {**due, **HISTORY_IS_A_LIST}, _held(under, now)
+        with translated():
+            try:
+                stored = self.jobs.find_one_and_update(these, _reserving(held), HANDED_OUT, sort=ORDER)
+            except OperationFailure as error:
+                if error.code != _NO_NUMBER:
+                    raise
+                return None
+            if stored is None:
+                return None
+            job = read(stored, self._defaults)
+            if isinstance(job, Job) and not job.spent:
+                self._pages.claimed([job])
+                job.reserve(under)
+                return job
+            with applied():
+                mine = {
+                    "_id": {"$in": [stored["_id"]]},
+                    **{key: held[key] for key in ("state", "owner", "hold")},
+                }
+                self.jobs.update_one(mine, FREED, hint=BY_ID)
+            return None
 
     def _first(self, due: Document, limit: int, skip: int, now: float, room: int) -> tuple[list[Job], bool]:
         """The first due jobs, up to ``limit`` and about ``room`` bytes; and whether there may be more.
@@ -216,7 +250,7 @@ class Claims:
     ) -> list[Job]:
         ids = [each.id for each in wanted]
         owner, hold = under
-        held = {"state": State.RESERVED, "owner": owner, "hold": hold, "reserved_at": date(now)}
+        held = _held(under, now)
         # By their births too: an id may have been done and pushed anew since it was read.
         births = {"_id": {"$in": ids}, "seq": {"$in": [each.seq for each in wanted]}}
         if allowance is not None and allowance.gives_slots:
@@ -293,6 +327,12 @@ def _due(now: float, before: int | None) -> Document:
     if before is not None:
         due["seq"] = {"$not": {"$gte": before}}
     return due
+
+
+def _held(under: Hold, now: float) -> Document:
+    """What a job has that is reserved."""
+    owner, hold = under
+    return {"state": State.RESERVED, "owner": owner, "hold": hold, "reserved_at": date(now)}
 
 
 def _reserving(held: Document) -> Document:

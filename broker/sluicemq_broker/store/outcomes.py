@@ -26,6 +26,8 @@ from sluicemq_broker.store.documents import (
 EXPIRED: Final = "expired"
 
 HOLD: Final = {"owner": "", "reserved_at": "", "hold": "", "slot": ""}
+#: An update that gives back what no worker has started: its attempt does not count.
+FREED: Final = {"$set": {"state": State.READY}, "$unset": HOLD, "$inc": {"attempts": -1}}
 #: What a job of a group has of it while it has not ended: the next one may go once that is gone.
 _TURN: Final = {"head": "", "wait": ""}
 #: A done job keeps the number of its last hold: with ``done_by`` it tells a repetition from a late verdict.

@@ -35,7 +35,7 @@ from sluicemq_broker.store.inserts import Insertion, Pushed, outcome, refusals
 from sluicemq_broker.store.numbered import Insert, sessions_of
 from sluicemq_broker.store.outcomes import (
     FOUND,
-    HOLD,
+    FREED,
     Completed,
     Found,
     Progressed,
@@ -183,6 +183,7 @@ class QueueStore:
         before: int | None = None,
         brokers: int = 1,
         most_bytes: int = CLAIM_BYTES,
+        one_first: bool = False,
     ) -> Claim:
         """Claim up to ``limit`` due jobs for ``owner``, in order; ``attempts`` counts this delivery.
 
@@ -192,10 +193,18 @@ class QueueStore:
         was reserved lies under ``owner`` and ``hold``, where :meth:`claimed` finds it; what lands there
         later the audit finds. ``before`` leaves out jobs from this ``seq`` on. Several ``brokers`` each
         take a random page, so that they don't fight for the same one. ``most_bytes``: of all its jobs,
-        unless the first alone has more.
+        unless the first alone has more. ``one_first``: one, by one statement, if that is possible: who has
+        just heard of a job has it sooner.
         """
         return self._claims.reserve(
-            limit, now, owner, hold, before=before, brokers=brokers, most_bytes=most_bytes
+            limit,
+            now,
+            owner,
+            hold,
+            before=before,
+            brokers=brokers,
+            most_bytes=most_bytes,
+            one_first=one_first,
         )
 
     def forget_ahead(self) -> None:
@@ -310,9 +319,8 @@ class QueueStore:
         return self._free({"_id": job_id, "owner": owner, "hold": hold})
 
     def _free(self, held: Document) -> int:
-        freed = {"$set": {"state": State.READY}, "$unset": HOLD, "$inc": {"attempts": -1}}
         with translated():
-            return self.jobs.update_many({**held, "state": State.RESERVED}, freed, hint=BY_ID).modified_count
+            return self.jobs.update_many({**held, "state": State.RESERVED}, FREED, hint=BY_ID).modified_count
 
     # ------------------------------------------------------ owners and sweeps
 

@@ -1,0 +1,57 @@
+"""A broker that has just heard of a job claims it by one statement, where it can simply be handed out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from jobs import NOW, a_job, ids, some_jobs, stored
+from sluicemq_broker.store.claims import Claim
+from sluicemq_broker.store.queue_store import QueueStore
+
+
+def one_first(store: QueueStore) -> Claim:
+    return store.reserve(10, NOW, "me", 7, one_first=True)
+
+
+def test_a_job_that_was_just_heard_of_is_claimed_alone_and_others_come_next(store: QueueStore) -> None:
+    # Given
+    jobs = some_jobs(3)
+    urgent = a_job(priority=9)
+    store.push([*jobs, urgent], NOW)
+    # When
+    claim = one_first(store)
+    # Then
+    (job,) = claim.jobs
+    assert (job.id, job.attempts, job.owner, job.hold) == (urgent.id, 1, "me", 7)
+    assert claim.more
+    assert stored(store, job.id)["attempts"] == 1
+    assert ids(store.claimed("me", 7)) == [urgent.id]
+    assert store.commit([job]) == {}
+
+
+def test_one_is_claimed_with_what_a_claim_asks_for(store: QueueStore) -> None:
+    store.push([a_job(eligible_at=NOW + 5), a_job(expires_at=NOW - 1)], NOW)
+    assert one_first(store).jobs == []
+
+
+def test_where_the_first_has_no_attempt_left_a_claim_as_ever_follows(store: QueueStore) -> None:
+    # Given
+    spent, other = a_job(max_attempts=1), a_job()
+    store.push([spent, other], NOW)
+    store.jobs.update_one({"_id": spent.id}, {"$set": {"attempts": 1}})
+    # When
+    claim = one_first(store)
+    # Then
+    assert (ids(claim.jobs), claim.died) == ([other.id], (spent.id,))
+    assert stored(store, spent.id)["attempts"] == 1
+
+
+@pytest.mark.parametrize("wrong", [{"attempts": "many"}, {"payload": 7}])
+def test_where_the_first_is_no_job_a_claim_as_ever_follows(store: QueueStore, wrong: dict[str, Any]) -> None:
+    odd, other = a_job(), a_job()
+    store.push([odd, other], NOW)
+    store.jobs.update_one({"_id": odd.id}, {"$set": wrong})
+    assert ids(one_first(store).jobs) == [other.id]
+    assert stored(store, odd.id)["state"] == "dead"
