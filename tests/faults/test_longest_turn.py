@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,16 +17,13 @@ import zmq
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from faults.turns import LONGEST, slowness
 from launcher import wait_until
 from long_forms import long, very_long
 from plain_clients import BrokerUnderTest, Smq, code, receive, serving, spare
 from sluicemq import wire
 
 KIB, MIB = 2**10, 2**20
-#: Seconds: 0.02 are wanted; before there were bounds the least of these inputs took 0.1, the worst 38.
-LONGEST = 0.06
-#: Seconds of :func:`slowness`'s work on the machine where those were measured.
-WORK = 0.0031
 #: What is sent may come to so much more memory, while it is looked at.
 GROWTH = 150 * MIB
 
@@ -50,16 +46,6 @@ def broker(shared: BrokerUnderTest) -> Iterator[BrokerUnderTest]:
     assert memory(shared) < before + GROWTH
     assert "Traceback" not in shared.process.log_text()
     shared.close_sockets()
-
-
-def slowness() -> float:
-    """How many times longer this machine computes now than that where LONGEST was measured; at least 1."""
-    costs = []
-    for _ in range(5):
-        began = time.process_time()
-        sum(number * number for number in range(100_000))
-        costs.append(time.process_time() - began)
-    return max(1.0, max(costs) / WORK)
 
 
 @pytest.fixture(scope="module")

@@ -133,7 +133,7 @@ class Connection(Generic[M]):
 
         For whoever has heartbeats in messages of its own, which wait behind a large one.
         """
-        return self._life.gave_sign()
+        return self._life.gave_sign(is_read=self.reading)
 
     @property
     def backlog(self) -> int:
@@ -382,7 +382,6 @@ class Connection(Generic[M]):
         for watcher in (self._reader, self._writer, self._turn):
             watcher.stop()
             watcher.close()
-        self._life.stop()
         if self._arrivals:
             self._arrivals.stop()
         self._socket.close()
@@ -390,6 +389,10 @@ class Connection(Generic[M]):
         self._gone(self, kind, why)
         if self._is_open:
             shielded(self.closed)
-        # There may be megabytes, which need not wait until Python finds the cycle that every lane is in.
+        # There may be megabytes. And it is in no cycle any more: to look for one takes Python a tenth of a
+        # second in a device with very many topics.
         self._outbox.forget()
         self._zmtp.forget()
+        self._life.forget()
+        self._arrivals = None
+        self.receive, self.closed, self.unblocked = _ignore, nothing, nothing

@@ -82,9 +82,9 @@ class Life:
         if self._heartbeat:
             self.after(self._heartbeat, self._beat, repeat=self._heartbeat)
 
-    def gave_sign(self) -> bool:
+    def gave_sign(self, *, is_read: bool) -> bool:
         """True if it has sent or taken bytes since the last call, or could not: nobody reads it."""
-        alive, self.alive = self.alive or not self._connection.reading, False
+        alive, self.alive = self.alive or not is_read, False
         return alive
 
     def look_at_times(self) -> None:
@@ -102,6 +102,11 @@ class Life:
         """Nothing is due any more."""
         self._clock.stop()
         self._clock.close()
+
+    def forget(self) -> None:
+        """Let go of the connection, which has ended."""
+        self.stop()
+        del self._connection
 
     def _greet_on(self) -> None:
         """The peer may be one that reads the whole of our greeting before it says its own."""

@@ -16,7 +16,7 @@ _UNSUBSCRIBE = b"\x00"
 #: Memory of all topics, of one subscriber and of all, at most; each topic takes so much and its bytes thrice.
 MOST_OF_ONE, MOST_OF_ALL = 256 << 20, 512 << 20
 _TOPIC = 600
-_TURN = 1000  # topics of one that has left, which are given up in a turn of the hub
+_TURN = 500  # topics of one that has left, which are given up in a turn of the hub
 #: Up to so many subscribers, with so many topics together, are asked one by one: it is quicker.
 _FEW_SUBSCRIBERS, _FEW_TOPICS = 2, 16
 #: Of messages times subscribers, of which each may want each: what is chosen from at once; messages at least.

@@ -187,7 +187,8 @@ class Peer(abc.ABC, Generic[M]):
         return messages
 
     def forget(self) -> None:
-        """Let go of what is incomplete: nothing comes any more."""
+        """Let go of what is incomplete, and of who is told: nothing comes any more."""
+        self._say = self.answered = _unheard
         self._rest, self._large = b"", bytearray()
         self.missing = self.unfinished = 0
 
