@@ -64,6 +64,11 @@ def rig(documents: Database[dict[str, Any]], store: QueueStore) -> Iterator[Rig]
     rig.time.passes(1000.0)
 
 
+def test_a_new_group_goes_on_before_any_sweep(rig: Rig) -> None:
+    rig.push("a", "b")
+    assert rig.heads() == ["a"]
+
+
 def test_a_group_of_a_broker_that_is_killed_behind_its_insert_goes_on_elsewhere(rig: Rig) -> None:
     # Given
     rig.first.line.fault = Fault(Kind.KILLED_AFTER, "insert")

@@ -210,6 +210,26 @@ def test_who_waits_for_a_result_is_noted_in_the_job_for_other_brokers() -> None:
     assert [job.asked for push in rig.queue.pushes for job in push.jobs] == [True, False]
 
 
+def test_a_push_socket_that_fills_a_queue_is_not_read_until_there_is_room() -> None:
+    # Given a queue for two jobs
+    rig = FrontendRig()
+    queue, ended = rig.queue, [0]
+    queue.capacity = Capacity(
+        "mail", QueueSettings(max_ready=2), lambda: Flow(len(queue.payloads), 0, *ended)
+    )
+    pusher = Lane()
+    rig.frontend(PushFrontend)._opened(pusher)
+    # When
+    pusher.receive([[b"first"]])
+    assert not pusher.paused
+    pusher.receive([[b"second"], [b"third"]])
+    # Then
+    assert pusher.paused
+    ended[0] = 3
+    queue.capacity.look()
+    assert not pusher.paused
+
+
 def test_who_sends_what_can_not_be_read_is_blamed_and_who_can_not_help_it_is_not_for_malformed() -> None:
     rig = FrontendRig()
     asker, pusher = rig.asker(rig.frontend(RequestFrontend)), Lane()
