@@ -98,7 +98,7 @@ def test_every_command_prints_one_json_object_on_stdout(
     endpoint = broker.doors["smq"]
     with Producer(endpoint) as producer:
         job = producer.push(queue, b"x").id
-    (tmp_path / "none.toml").write_text(f"devices = []\n[broker]\ndata_dir = '{tmp_path}'\n")
+    (tmp_path / "none.toml").write_text(f"devices = []\n[broker]\ndata_dir = '{tmp_path}'\nhttp = ''\n")
     given = {"QUEUE": queue, "ID": job, "URI": mongo_uri, "NO_DEVICES": str(tmp_path / "none.toml")}
     words = [given.get(word, word) for word in arguments]
     command = ["--json", *name.split(), *words] if place == "before" else [*name.split(), *words, "--json"]
