@@ -8,6 +8,7 @@ import pytest
 
 from jobs import NOW, a_job, ids, some_jobs, stored
 from sluicemq_broker.store.claims import Claim
+from sluicemq_broker.store.documents import date
 from sluicemq_broker.store.queue_store import QueueStore
 
 
@@ -46,6 +47,22 @@ def test_where_the_first_has_no_attempt_left_a_claim_as_ever_follows(store: Queu
     # Then
     assert (ids(claim.jobs), claim.died) == ([other.id], (spent.id,))
     assert stored(store, spent.id)["attempts"] == 1
+
+
+def test_one_without_an_attempt_left_is_not_handed_out_after_an_answer_that_was_lost(
+    store: QueueStore,
+) -> None:
+    # Given
+    spent = a_job(max_attempts=1)
+    store.push([spent], NOW)
+    held = {"state": "reserved", "owner": "me", "hold": 7, "reserved_at": date(NOW), "attempts": 2}
+    store.jobs.update_one({"_id": spent.id}, {"$set": held})
+    # When
+    brought = store.claimed("me", 7)
+    store.free(spent.id, "me", 7)  # as the audit does
+    # Then
+    assert brought == []
+    assert one_first(store).died == (spent.id,)
 
 
 @pytest.mark.parametrize("wrong", [{"attempts": "many"}, {"payload": 7}])

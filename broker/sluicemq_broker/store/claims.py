@@ -294,11 +294,14 @@ class Claims:
         return TenantLimits(store, self.jobs, defaults, self._notice)
 
     def claimed(self, owner: str, hold: int) -> list[Job]:
-        """The jobs that lie under one reservation, in order: what a claim without an answer has brought."""
+        """The jobs that lie under one reservation, in order: what a claim without an answer has brought.
+
+        But for what :meth:`_one` would have given back: the audit does that, and another claim sees to it.
+        """
         under = {"state": State.RESERVED, "owner": owner, "hold": hold}
         with translated():
             found = [read(each, self._defaults) for each in self.jobs.find(under, self._wanted).sort(ORDER)]
-        jobs = [each for each in found if isinstance(each, Job)]
+        jobs = [each for each in found if isinstance(each, Job) and not 0 < each.max_attempts < each.attempts]
         for each in jobs:
             each.found(Hold(owner, hold))
         return jobs
