@@ -58,6 +58,9 @@ def pytest_configure(config: pytest.Config) -> None:
 #: Files that take long though they have few tests. With several processes they are begun first, so that
 #: none of them is left to one process while the others have nothing more to do.
 LONG = (
+    "test_chaos.py",
+    "test_day.py",
+    "test_protocol_model.py",
     "test_bench.py",
     "test_longest_turn.py",
     "test_embedded.py",
@@ -79,7 +82,6 @@ LONG = (
     "test_json.py",
     "test_topics.py",
     "test_routes.py",
-    "test_protocol_model.py",
     "test_devices.py",
     "test_groups_interleaved.py",
     "test_leases_of_live_brokers.py",

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-#: The variable that names the one to use, if it is not to be a new one.
-GIVEN: Final = "SLUICEMQ_TEST_MONGODB_URI"
+#: The variable that names the one to use, if it is not to be a new one. Not SLUICEMQ_: brokers know those.
+GIVEN: Final = "TEST_MONGODB_URI"
 
 # The launcher owns mongod: it is a process of its own, so it does not matter whether this one is
 # monkey-patched, and when this one is killed, its stdin closes and it ends. A session of its own:

@@ -124,7 +124,7 @@ def one_mongodb(folder: Path) -> Iterator[None]:
     ) as store:
         assert store.stdin
         assert store.stdout
-        os.environ["SLUICEMQ_TEST_MONGODB_URI"] = store.stdout.readline().strip()
+        os.environ["TEST_MONGODB_URI"] = store.stdout.readline().strip()
         yield
         store.stdin.close()
 
