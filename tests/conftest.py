@@ -100,8 +100,12 @@ LONG = (
 
 @pytest.hookimpl(tryfirst=True)  # before there are processes to run the tests
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """All processes share one MongoDB: each of its own would take a second to start, and 2 % at rest."""
-    if session.config.getoption("numprocesses", None):
+    """All processes share one MongoDB: each of its own would take a second to start, and 2 % at rest.
+
+    But not with ``--full``, where some fill it with millions.
+    """
+    config = session.config
+    if config.getoption("numprocesses", None) and not config.getoption("full"):
         os.environ[GIVEN] = _FOR_ALL.enter_context(session_mongodb())
 
 

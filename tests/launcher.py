@@ -20,6 +20,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -41,21 +42,30 @@ _NAMES = {
 #: Seconds that a test waits for what must happen: a busy machine is slow, so only a failure takes them.
 TIMEOUT = 60.0
 
-_given: set[int] = set()
+_given: deque[int] = deque(maxlen=500)
 _random = Random(os.getpid())
 
 
-def free_port() -> int:
-    """A port on 127.0.0.1 that is free, another one at each call in this process.
+def _ports() -> range:
+    """Below those of outgoing connections (32768), so that none takes one before its door does.
 
-    From below the range of outgoing connections (32768), so that none takes it before its door does.
+    Each of the processes that run the tests has some of its own: what one of them has found free another one
+    would, too.
     """
+    all_of_them = range(10_000, 32_000)
+    count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    return all_of_them[number % count :: count]
+
+
+def free_port() -> int:
+    """A port on 127.0.0.1 that is free, another one at each call for a while."""
     while True:
-        port = _random.randrange(10_000, 20_000)
+        port = _random.choice(_ports())
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if port not in _given and probe.connect_ex(("127.0.0.1", port)) != 0:
-                _given.add(port)
+                _given.append(port)
                 return port
 
 

@@ -21,10 +21,11 @@ import tempfile
 import time
 import tomllib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
+import psutil
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -175,10 +176,19 @@ def run_tests(tree: Path, tests: list[str], seconds: float, *, compiled: bool = 
     run.join(seconds)
     if run.exitcode is not None:
         return _OUTCOMES.get(run.exitcode, BROKEN)
+    _end(run)
+    return ENDLESS
+
+
+def _end(run: Any) -> None:
+    """Whatever it has started too: a broker with a fault may compute for ever, and hear nothing."""
+    started = psutil.Process(run.pid).children(recursive=True)
     run.terminate()
     run.join(_KILLED)
     run.kill()
-    return ENDLESS
+    for each in started:
+        with suppress(psutil.NoSuchProcess):
+            each.kill()
 
 
 def pytest_in(tree: Path, tests: list[str], compiled: bool) -> None:  # noqa: FBT001 - by its place, above
