@@ -31,9 +31,9 @@ MOST_GROWTH = 3 * HWM_BYTES + 12 * MIB
 
 @pytest.mark.parametrize(
     ("hwm", "jobs", "growth"),
-    [(1_000, 10_000, 60 * MIB), pytest.param(10_000, 150_000, 90 * MIB, marks=full)],
+    [(1_000, 10_000, 60 * MIB), pytest.param(10_000, 80_000, 90 * MIB, marks=full)],
 )
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_commits_that_hang_are_bounded_and_all_is_done_once_afterwards(
     mongo_uri: str, hwm: int, jobs: int, growth: int
 ) -> None:
@@ -114,7 +114,7 @@ def push(shared: SharedQueue, jobs: int) -> None:
 
 
 def all_is_done_once(shared: SharedQueue, handled: Counter[bytes], jobs: int) -> None:
-    shared.wait_empty(120)
+    shared.wait_empty(300)
     assert len(handled) == jobs
     assert set(handled.values()) == {1}
 
