@@ -28,7 +28,7 @@ _FOR_ALL = ExitStack()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--full", action="store_true", help="run the long tests too: less than an hour")
+    parser.addoption("--full", action="store_true", help="run the long tests too: about an hour")
     parser.addoption("--hours", action="store_true", help="run all tests, explorations ten times as long")
     parser.addoption("--first-example", action="store_true", help="show a failing example as it was found")
 
