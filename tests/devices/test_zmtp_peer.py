@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from devices.plain_sockets import resident
 from sluicemq_devices.zmtp import peer as zmtp_peer
 from sluicemq_devices.zmtp.frames import LARGE, PING, Message, encode, encode_large, first_frame
+from sluicemq_devices.zmtp.greeting import GREETING
 from sluicemq_devices.zmtp.messages import MOST_AT_ONCE, MOST_RAW_AT_ONCE, FramePeer, RawPeer
-from sluicemq_devices.zmtp.peer import GREETING, MOST_FRAMES
+from sluicemq_devices.zmtp.peer import MOST_FRAMES
 
 #: What libzmq 4.3.5 sends for each kind of socket.
 LIBZMQ_GREETING = b"\xff\0\0\0\0\0\0\0\x01\x7f\x03\x01NULL" + bytes(16 + 1 + 31)

@@ -1,11 +1,8 @@
 """One end of a ZMTP 3 connection (ZeroMQ RFC 23 and 37), mechanism NULL: bytes in, messages out.
 
-    greeting: ff  8 bytes  7f  major minor  mechanism (20 bytes)  as-server  31 bytes
-    READY:    for each property: length of name, name, length of value (4 bytes), value
-
-The greeting is said in two parts, as libzmq does: first the version, and all else once the peer has said
-its own. One that wants another mechanism, or an older ZMTP, leaves without a word when it reads ours
-first; so it has named what it wants before that.
+The greeting, as in :mod:`.greeting`, is said in two parts, as libzmq does: first the version, and all else
+once the peer has said its own. One that wants another mechanism, or an older ZMTP, leaves without a word
+when it reads ours first; so it has named what it wants before that.
 
 Then frames, as in :mod:`.frames`, read in one of the forms of :mod:`.messages`.
 Nothing here touches a socket, waits or raises on what a stranger sends.
@@ -19,14 +16,21 @@ from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from typing import ClassVar, Generic, TypeVar
 
 from sluicemq_devices.zmtp.frames import COMMAND, LONG, command, encode, short
+from sluicemq_devices.zmtp.greeting import (
+    GREETING,
+    VERSION_END,
+    complaint,
+    minor_of,
+    not_spoken,
+    offered_by,
+    read_properties,
+    ready_property,
+    split,
+)
 
-GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"NULL".ljust(20, b"\0") + bytes(32)
 #: Frames of one message, at most: room for any envelope.
 MOST_FRAMES = 65_536
 
-_OLD, _MECHANISM = 3, slice(12, 32)
-_SIGNATURE_END, _MAJOR, _MINOR = 9, 10, 11
-_VERSION_END = 12
 _MOST_COMMAND = 65_536  # bytes
 _MOST_SUBSCRIPTION = 1 << 20  # bytes of a command at XPUB: topics that are too long are refused, not cut
 _LONGEST_IDENTITY = 255
@@ -137,12 +141,12 @@ class Peer(abc.ABC, Generic[M]):
     @property
     def offered(self) -> str:
         """What it has said so far of a handshake that is not done; empty: nothing."""
-        return _offered(self._rest)
+        return offered_by(self._rest)
 
     def greet(self) -> None:
         """Say which ZMTP is spoken here; the first thing to do."""
-        self._unsaid = GREETING[_VERSION_END:]
-        self._say(GREETING[:_VERSION_END])
+        self._unsaid = GREETING[VERSION_END:]
+        self._say(GREETING[:VERSION_END])
 
     def greet_on(self) -> None:
         """Say the rest of the greeting, if that was not done: also to one who waits for all of it."""
@@ -245,15 +249,15 @@ class Peer(abc.ABC, Generic[M]):
     def _shake_hands(self, data: bytes) -> int:
         """Read greeting and READY, as far as they have come; where the frames begin."""
         if not self._greeted:
-            self.error = _not_spoken(data)
+            self.error = not_spoken(data)
             if self.error:
                 return 0
-            if len(data) >= _VERSION_END:
+            if len(data) >= VERSION_END:
                 self.greet_on()
             if len(data) < len(GREETING):
                 return 0
             self._greeted = True
-            self._minor = data[_MINOR] if data[_MAJOR] == _OLD else 1
+            self._minor = minor_of(data)
             self.knows_ping = self._minor > 0
             self._say(command(b"READY", self._properties()))
         return self._be_introduced(data)
@@ -274,13 +278,13 @@ class Peer(abc.ABC, Generic[M]):
         return start + length
 
     def _check(self, body: bytes) -> None:
-        name, about = _split(body)
+        name, about = split(body)
         if name != b"READY":
             self.error = (
-                _complaint(about) if name == b"ERROR" else f"broken ZMTP: {body[:24]!r} where READY belongs"
+                complaint(about) if name == b"ERROR" else f"broken ZMTP: {body[:24]!r} where READY belongs"
             )
             return
-        properties = _read_properties(about)
+        properties = read_properties(about)
         if properties is None:
             self.error = "broken ZMTP: a READY command whose properties can't be read"
             return
@@ -296,8 +300,8 @@ class Peer(abc.ABC, Generic[M]):
             self._introduced(identity)
 
     def _properties(self) -> bytes:
-        properties = _property(b"Socket-Type", self._kind.encode())
-        return properties + (_property(b"Identity", b"") if self._kind in _WITH_IDENTITY else b"")
+        properties = ready_property(b"Socket-Type", self._kind.encode())
+        return properties + (ready_property(b"Identity", b"") if self._kind in _WITH_IDENTITY else b"")
 
     # -------------------------------------------------------------- commands
 
@@ -313,7 +317,7 @@ class Peer(abc.ABC, Generic[M]):
 
     def _obey(self, body: bytes) -> list[M]:
         """Do what a command wants. Unknown ones mean nothing here; PONG was a sign of life by coming."""
-        name, about = _split(body)
+        name, about = split(body)
         if name == b"PING":
             self.knows_ping = True
             self._say(command(b"PONG", about[2:18]))
@@ -321,7 +325,7 @@ class Peer(abc.ABC, Generic[M]):
             self.knows_ping = True
             self.answered(about)
         elif name == b"ERROR":
-            self.error = _complaint(about)
+            self.error = complaint(about)
         elif name in _AS_MESSAGE and self._kind == "XPUB":
             return [self._message(_AS_MESSAGE[name] + about)]
         elif not name:
@@ -331,33 +335,6 @@ class Peer(abc.ABC, Generic[M]):
 
 def _unheard(_context: bytes) -> None:
     """Nobody waits for a PONG."""
-
-
-def _not_spoken(data: bytes) -> str:
-    """Why a greeting, or the beginning of one, is not that of ZMTP 3 with NULL; empty if it is."""
-    if data[:1] not in (b"", b"\xff") or data[_SIGNATURE_END:_MAJOR] not in (b"", b"\x7f"):
-        return f"it does not speak ZMTP 3, but sent {data[:24]!r}"
-    if len(data) > _MAJOR and data[_MAJOR] < _OLD:
-        return "it does not speak ZMTP 3, but an older one: its ZeroMQ is from before 2013 (libzmq 4.0)"
-    if len(data) >= _MECHANISM.stop and data[_MECHANISM] != GREETING[_MECHANISM]:
-        return f"no handshake: it wants the mechanism {_mechanism(data)!r}, and only NULL is spoken here"
-    return ""
-
-
-def _offered(data: bytes) -> str:
-    """A greeting, or the beginning of one, in words; empty if there is nothing of it."""
-    if len(data) <= _SIGNATURE_END:
-        return f"the first {len(data)} bytes of a greeting" if data else ""
-    if len(data) <= _MAJOR:
-        return "a greeting that ends before its version: as of a ZeroMQ from before 2013 (libzmq 3.2)"
-    version = f"ZMTP {data[_MAJOR]}" + (f".{data[_MINOR]}" if len(data) > _MINOR else "")
-    if len(data) < _MECHANISM.stop:
-        return f"{version}, no mechanism"
-    return f"{version}, the mechanism {_mechanism(data)!r}, no READY command"
-
-
-def _mechanism(greeting: bytes) -> bytes:
-    return greeting[_MECHANISM].rstrip(b"\0")
 
 
 def _mapped(beginning: bytearray, size: int) -> mmap:
@@ -372,30 +349,3 @@ def too_large(size: int, most_bytes: int) -> str:
     if size > most_bytes:
         return f"a frame over the limit, or a message of too many bytes: {size}, more than {most_bytes}"
     return f"a message of too many frames: more than {MOST_FRAMES}"
-
-
-def _property(name: bytes, value: bytes) -> bytes:
-    return short(name) + len(value).to_bytes(4) + value
-
-
-def _split(body: bytes) -> tuple[bytes, bytes]:
-    """Name of a command, and what comes after it; no name: it is broken."""
-    length = body[0] if body else 0
-    return (body[1 : 1 + length], body[1 + length :]) if length < len(body) else (b"", b"")
-
-
-def _complaint(about: bytes) -> str:
-    return f"it says ERROR: {about[1:200].decode(errors='replace')!r}"
-
-
-def _read_properties(data: bytes) -> dict[bytes, bytes] | None:
-    """By lower-case name; None: they can't be read."""
-    properties: dict[bytes, bytes] = {}
-    while data:
-        name, rest = _split(data)
-        end = 4 + int.from_bytes(rest[:4])
-        if not name or len(rest) < end:
-            return None
-        properties[name.lower()] = rest[4:end]
-        data = rest[end:]
-    return properties
