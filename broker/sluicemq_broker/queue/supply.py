@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
 import gevent
 from gevent.event import Event
@@ -350,13 +351,14 @@ class Supply:
         most_bytes = self._demand.room_bytes
         self._memory.staged += most_bytes
         try:
-            how = {
-                "before": bound.before,
-                "brokers": brokers,
-                "most_bytes": most_bytes,
-                "one_first": one_first,
-            }
-            claim = self._retry.run(lambda: self._reserve(limit, hold, due, **how))
+            reserve = partial(
+                self._store.reserve,
+                before=bound.before,
+                brokers=brokers,
+                most_bytes=most_bytes,
+                one_first=one_first,
+            )
+            claim = self._retry.run(lambda: self._reserve(limit, hold, due, reserve))
             brought = len(claim.jobs)
             self._take_in(claim, bound)
         finally:
@@ -378,7 +380,9 @@ class Supply:
         self._ledger.claimed(bound, claim.jobs, more=claim.more)
         self._demand.stage(claim.jobs)
 
-    def _reserve(self, limit: int, hold: int, due: float, **how: Any) -> Claim:
+    def _reserve(
+        self, limit: int, hold: int, due: float, reserve: Callable[[int, float, str, int], Claim]
+    ) -> Claim:
         """Claim; after an error, when it may have been applied, take what lies under its number."""
         self._store.prepare()
         owner = self._owners.use()
@@ -388,7 +392,7 @@ class Supply:
             return Claim([], owner, more=True)  # the permits were those of a former id
         try:
             now = max(self._clock.now(), due)
-            return self._store.reserve(limit, now, owner, hold, **how)
+            return reserve(limit, now, owner, hold)
         except Unavailable:
             self._unanswered.add((owner, hold))
             raise
