@@ -130,8 +130,8 @@ class Limits:
             self._tell(BusKind.FREED, 0)
 
     def told_freed(self) -> None:
-        """Another broker has given back permits: ask for those that are waited for here."""
-        if self._awaits_more:
+        """Another broker has given back permits: ask for those waited for here; time brings tokens."""
+        if self._awaits_more and self._most is not None:
             self._wait, self._asks_again = _FIRST_WAIT, -math.inf
             self._go_on()
 

@@ -82,6 +82,8 @@ class OnDead:
             if _goes_to(queue):
                 self._try(queue, since, self._move)
         self._rounds += 1
+        there = {queue.name for queue in self._queues}
+        self._places = {name: place for name, place in self._places.items() if name in there}
 
     def _bury_remains(self) -> None:
         for database in self._queues.documents():
