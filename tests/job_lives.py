@@ -6,6 +6,7 @@ import itertools
 import math
 from collections import Counter
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 
 from hypothesis.stateful import invariant
@@ -30,6 +31,7 @@ class Life:
 
     ``certain`` failed deliveries are counted, and up to ``possible``: a verdict is on its way.
     ``ending``: a commit is under way, or was, that may be applied; ``rejected``: the same of a reject.
+    ``to_redrive``: that was ordered; ``redriven``: when it was done last, as its history tells.
     """
 
     job_id: str
@@ -46,7 +48,8 @@ class Life:
     ending: bool = False
     rejected: bool = False
     cancelled: bool = False
-    redriven: bool = False
+    to_redrive: bool = False
+    redriven: datetime | None = None
 
 
 @dataclass(eq=False, kw_only=True)
@@ -81,6 +84,7 @@ class Lives(Fate):
         self.stopping()
         stored = {each["_id"]: each for each in self.jobs.find({}, {"payload": 0})}
         for life in self.lives.values():
+            self._begin_anew(life, stored.get(life.job_id))
             self._check(life, stored.get(life.job_id))
         assert stored.keys() <= self.lives.keys()
         assert self.complaints == []
@@ -159,6 +163,8 @@ class Lives(Fate):
         rivals = [hand for hand in self.open if hand.open and hand.life is life and hand.owner in live]
         self._expect(not rivals, f"{job.id} is delivered twice at the same time")
         self._expect(not life.accepted, f"{job.id} is delivered after its commit was accepted")
+        if life.to_redrive:
+            self._begin_anew(life, self.jobs.find_one({"_id": job.id}))
         seen, least, most = job.attempts, life.certain + 1, life.possible + 1
         self._expect(least <= seen <= most, f"{job.id}: attempt {seen}, not {least} to {most}")
         if life.group is not None:
@@ -251,6 +257,18 @@ class Lives(Fate):
                 if hand.owner in live and not hand.broker.line.dead:
                     hand.life.certain = max(hand.life.certain, hand.attempt)
         self.open = [hand for hand in self.open if hand.open or hand.failing]
+
+    def _begin_anew(self, life: Life, stored: dict[str, Any] | None) -> None:
+        """If it was a dead letter, and the order to redrive it has been carried out since the last look."""
+        errors = stored.get("errors", ()) if stored and life.to_redrive else ()
+        at = max((each["at"] for each in errors if each["reason"] == "redriven"), default=None)
+        if stored is None or at is None or (life.redriven and at <= life.redriven):
+            return
+        life.certain = life.possible = 0
+        life.rejected, life.redriven = False, at
+        life.expires_at = time_of(stored, "expires_at")
+        for hand in self.open:
+            hand.failing &= hand.life is not life
 
     def _may_be_gone(self, life: Life) -> bool:
         now = self.clock.now()

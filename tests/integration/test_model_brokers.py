@@ -18,7 +18,7 @@ from hypothesis.stateful import initialize, rule
 from pymongo.database import Database
 
 from faulty_mongo import Fault, Kind
-from job_lives import Lives, time_of
+from job_lives import Lives
 from model_runs import check, run_alone, surrounded
 from sluicemq import wire
 from sluicemq_broker.job.job import Dedupe, Job
@@ -101,10 +101,12 @@ class TwoBrokers(Lives):
             return
         before = self._stored(job_id)
         more = {"change": [{"priority": 5, "delay": 1.0}]}.get(order, [])
-        if order == "redrive":
+        if order == "redrive":  # which goes on beside all else
+            if before:
+                self.lives[job_id].to_redrive = True
             self._do(slot, lambda admin: admin.redrive("mail", {"ids": [job_id]}, None))
-        else:
-            self._do(slot, lambda admin: getattr(admin, order)("mail", job_id, *more))
+            return
+        self._do(slot, lambda admin: getattr(admin, order)("mail", job_id, *more))
         if before:
             self._ordered(order, before, self._stored(job_id))
 
@@ -240,10 +242,6 @@ class TwoBrokers(Lives):
             waited = before["state"] in ("ready", "waiting")
             self._expect(waited, f"{life} was cancelled while it was {before['state']}")
             life.cancelled = True
-        if order == "redrive" and after and before["state"] == "dead" != after["state"]:
-            life.certain = life.possible = 0
-            life.rejected, life.redriven = False, True
-            life.expires_at = time_of(after, "expires_at")
 
     def _stored(self, job_id: str) -> dict[str, Any] | None:
         return self.jobs.find_one({"_id": job_id})
