@@ -23,6 +23,26 @@ PAGES = ("", "queues", "dead", "workers", "schedules", "streams", "tasks")
 #: What would run if any of it became markup.
 SCRIPT = "<script>document.title='hacked'</script><img src=x onerror=\"document.title='hacked'\">"
 _full = pytest.mark.full
+#: Counts in ``window.awaited`` the answers that the page has not had yet, or has not drawn.
+COUNTING = """
+window.awaited = 0;
+const over = () => setTimeout(() => window.awaited--);
+const counted = (ask) => function (...given) {
+  window.awaited++;
+  return ask.apply(this, given).finally(over);
+};
+window.fetch = counted(window.fetch);
+Response.prototype.json = counted(Response.prototype.json);
+window.EventSource = class extends EventSource {
+  constructor(...given) {
+    super(...given);
+    window.awaited++;
+    this.first = () => { this.first = () => {}; over(); };
+    for (const kind of ["message", "error"]) this.addEventListener(kind, () => this.first());
+  }
+  close() { this.first(); super.close(); }
+};
+"""
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +58,7 @@ class Dashboard:
 
     def __init__(self, browser: Browser, address: str, queue: str, **context: Any) -> None:
         self.context = browser.new_context(**{"viewport": {"width": 1600, "height": 900}, **context})
+        self.context.add_init_script(COUNTING)
         self.page: Page = self.context.new_page()
         self.page.set_default_timeout(30_000)
         self.queue = queue
@@ -51,8 +72,11 @@ class Dashboard:
             self.wrong.append(text)
 
     def show(self, place: str) -> Page:
+        """A page, when it has drawn all that it asked for."""
         self.page.goto(f"http://{self._address}/#/{place}")
         self.page.wait_for_selector("h1")
+        self.page.evaluate("() => new Promise(requestAnimationFrame)")  # it has heard where it is
+        self.page.wait_for_function("() => !window.awaited")
         return self.page
 
     def unlock(self) -> None:
@@ -113,7 +137,6 @@ def test_every_page_shows_what_is_there_and_nothing_that_users_write_becomes_mar
         with Worker(jobs.endpoint, jobs.queue, lambda _job: None, name=SCRIPT):
             for place in places:
                 page = dashboard.show(place)
-                page.wait_for_timeout(300)
                 if place in (awaited := {"streams": stream, "schedules": schedule}):
                     expect(page.get_by_text(awaited[place]).first).to_be_visible()
                 shown += page.inner_text("main")
@@ -145,6 +168,8 @@ def test_queues_are_sorted_and_filtered_by_keyboard(dashboard: Dashboard, jobs: 
         for _ in range(number + 1):
             jobs.producer.push(f"{jobs.queue}-{number}", b"")
     jobs.producer.flush(60)
+    for number in range(3):  # counted: what was known until then is an estimate
+        assert jobs.client.queue(f"{jobs.queue}-{number}")["ready"] == number + 1
     page = dashboard.show("queues")
     page.get_by_label("Filter by name").fill(f"{jobs.queue}-")
     names = page.locator("tbody th")
@@ -281,7 +306,6 @@ def test_no_page_is_wider_than_its_window_and_all_that_can_be_used_has_a_name(
     job = f"queues/{jobs.queue}/jobs/{'long-id-' * 15}"
     for place in (*PAGES, f"queues/{jobs.queue}?state=dead", f"dead?queue={jobs.queue}", job):
         page = dashboard.show(place)
-        page.wait_for_timeout(400)
         assert page.evaluate("document.documentElement.scrollWidth") <= width, place
         cut = page.evaluate(
             """() => [...document.querySelectorAll(".scroll")]

@@ -40,7 +40,7 @@ class Broker:
         census: Any = self.waits
         self.incidents = Incidents(self.queues, census, context, lambda _name: documents, "own", name)
         self.mail = self.queues.open("mail")
-        self.incidents.tick()  # what was counted before is no news
+        self.incidents.tick()
 
     def later(self, seconds: float, step: float = 5.0, **counted: int) -> None:
         """Time passes; in each step so much is counted."""
@@ -103,6 +103,12 @@ def test_dead_letters_of_some_minutes_are_one_incident_with_the_reason_of_the_la
     assert dying == {"mail": 24}
     counts = [(each["kind"], each["figures"]["count"], each["figures"]["reason"]) for each in broker.told()]
     assert counts == [("dead_letters", 12, "no such address"), ("dead_letters", 24, "no such address")]
+
+
+def test_what_happens_in_a_queue_before_the_first_look_at_it_is_told(broker: Broker) -> None:
+    broker.queues.open("new").counters.add("dead", 3)
+    broker.incidents.tick()
+    assert broker.incidents.dying() == {"new": 3}
 
 
 def test_jobs_that_wait_for_long_are_told_since_when_they_do(broker: Broker) -> None:

@@ -294,7 +294,7 @@ class _Watched:
         self._incidents = incidents
         self._census = census
         self._changes = -1
-        self._values = {name: queue.counters.values[name] for name in _LOOKED_AT}
+        self._values = dict.fromkeys(_LOOKED_AT, 0)  # all is new that happened before the first look
         self._paused = frozenset(queue.paused)
         self._pushes = Pushes()
 

@@ -39,7 +39,7 @@ export function charts(subject, name) {
   let incidents = [];
   const happened = incidentList((queue) => `#/queues/${enc(queue)}`);
   const places = CHARTS.map(({ title }) => {
-    const plot = h("div", { class: "plot", role: "img" });
+    const plot = h("div", { class: "plot", role: "img", "aria-label": `${title}: not read yet.` });
     return { plot, element: h("div", { class: "chart" }, h("h3", {}, title), plot), chart: null };
   });
   const trouble = h("p", { class: "small", role: "status" });
