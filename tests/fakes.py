@@ -177,7 +177,7 @@ class FakeStore:
     def mend_ownerless(self, now: float) -> None:
         """There is nothing to mend."""
 
-    def forget_ahead(self) -> None:
+    def some_ready(self, *, amidst: bool) -> None:
         """Nothing is read ahead."""
 
     def tick(self, now: float) -> None:

@@ -13,7 +13,7 @@ from pymongo.monitoring import CommandListener, CommandStartedEvent
 from integration.test_fair_claims import FAIR, claimed, push, turns
 from jobs import NOW, a_job, ids
 from sluicemq_broker.store.ahead import AHEAD, FEW_JOBS
-from sluicemq_broker.store.fair import FairPage
+from sluicemq_broker.store.fair import FairPage, FairPages
 from sluicemq_broker.store.inspect import collection
 from sluicemq_broker.store.outcomes import RolledBack
 from sluicemq_broker.store.queue_store import QueueStore
@@ -22,13 +22,15 @@ TENANTS = ("acme", "bolt", "cube", "dial")
 
 
 class Reads(CommandListener):
-    """Counts how often the jobs of several tenants are read one tenant after the other."""
+    """How often the jobs of several tenants are read one tenant after the other, and who has any."""
 
     def __init__(self) -> None:
-        self.count = 0
+        self.count = self.looks = 0
 
     def started(self, event: CommandStartedEvent) -> None:
-        self.count += any("$unionWith" in each for each in event.command.get("pipeline", ()))
+        pipeline = event.command.get("pipeline", ())
+        self.count += any("$unionWith" in each for each in pipeline)
+        self.looks += any("$group" in each for each in pipeline)
 
     def succeeded(self, event: object) -> None:
         """Not of interest."""
@@ -49,6 +51,13 @@ def fair(mongo_uri: str, documents: Database[dict[str, Any]], reads: Reads) -> I
         mail = QueueStore(client[documents.name], collection("mail"), FAIR)
         mail.prepare()
         yield mail
+
+
+def arrive(store: QueueStore, tenant: str, jobs: int, **fields: Any) -> list[str]:
+    """Jobs of this tenant, as a broker pushes them: it tells of them when they are stored."""
+    pushed = push(store, tenant, jobs, **fields)
+    store.some_ready(amidst=False)
+    return pushed
 
 
 def read_ahead(store: QueueStore, jobs: int = 20) -> dict[str, list[str]]:
@@ -92,15 +101,56 @@ def test_of_whom_claims_want_many_nothing_is_read_ahead(fair: QueueStore, reads:
     assert reads.count == claims
 
 
+def test_whose_jobs_come_next_is_looked_at_when_some_become_ready_and_now_and_then(
+    fair: QueueStore, reads: Reads
+) -> None:
+    # Given
+    pushed = read_ahead(fair, 40)
+    before = reads.looks
+    # When
+    jobs = [job for _ in range(4) for job in claimed(fair, 8)]
+    # Then
+    assert reads.looks == before
+    for tenant in TENANTS:
+        assert [job.id for job in jobs if job.turn == tenant] == pushed[tenant][4:12]
+    arrive(fair, "acme", 1)
+    claimed(fair, 8)
+    assert reads.looks == before + 1
+    assert turns(claimed(fair, 8, now=NOW + 1.0)) == dict.fromkeys(TENANTS, 2)
+    assert reads.looks == before + 2
+
+
+def test_a_job_that_becomes_ready_while_it_is_looked_whose_are_there_is_in_the_next_claim(
+    fair: QueueStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given
+    read_ahead(fair)
+    scan = FairPages._scan
+
+    def and_one_comes(pages: FairPages, *asked: Any) -> Any:
+        found = scan(pages, *asked)
+        arrive(fair, "zed", 1)
+        return found
+
+    monkeypatch.setattr(FairPages, "_scan", and_one_comes)
+    fair.some_ready(amidst=False)
+    assert "zed" not in turns(claimed(fair, 8))
+    monkeypatch.undo()
+    # When
+    jobs = claimed(fair, 10)
+    # Then
+    assert turns(jobs)["zed"] == 1
+
+
 def test_a_new_tenant_is_in_the_next_claim(fair: QueueStore) -> None:
     read_ahead(fair)
-    push(fair, "zed", 1)
+    arrive(fair, "zed", 1)
     assert turns(claimed(fair, 10))["zed"] == 1
 
 
 def test_a_job_of_a_higher_priority_is_its_tenants_next(fair: QueueStore) -> None:
     read_ahead(fair)
-    (urgent,) = push(fair, "bolt", 1, priority=9)
+    (urgent,) = arrive(fair, "bolt", 1, priority=9)
     assert next(job.id for job in claimed(fair, 8) if job.turn == "bolt") == urgent
 
 
@@ -112,7 +162,7 @@ def test_a_job_of_a_priority_between_others_is_not_passed_over(fair: QueueStore)
     for _ in range(2):
         claimed(fair, 8)
     # When
-    (between,) = push(fair, "bolt", 1, priority=5)
+    (between,) = arrive(fair, "bolt", 1, priority=5)
     # Then
     of_bolt = [job for _ in range(4) for job in claimed(fair, 8) if job.turn == "bolt"]
     assert [job.priority for job in of_bolt] == [9, 9, 9, 5, 0, 0, 0, 0]
@@ -126,6 +176,7 @@ def test_what_comes_back_is_its_tenants_next(fair: QueueStore) -> None:
     back = [job for job in jobs if job.turn == "acme"]
     # When
     fair.roll_back([RolledBack(job, "failed", "w", due=NOW) for job in back], NOW)
+    fair.some_ready(amidst=False)
     # Then
     assert [job.id for job in claimed(fair, 8) if job.turn == "acme"] == ids(back)
 
@@ -144,7 +195,7 @@ def test_the_next_of_a_group_comes_before_what_was_accepted_after_it(fair: Queue
     # When
     fair.commit([each for each in fair.claimed("me", 0) if each.id == "g1"])
     fair.groups.promote(["g"], NOW)
-    fair.forget_ahead()
+    fair.some_ready(amidst=True)
     # Then
     of_acme = [job.id for _ in range(2) for job in claimed(fair, 8) if job.turn == "acme"]
     assert of_acme == [*before[3:], "g2"]

@@ -205,12 +205,12 @@ def test_a_broker_that_is_alone_looks_rarely_but_does() -> None:
 @pytest.mark.parametrize("come", [lambda to: to.promoted(0, 1, 1), lambda to: to.some_ready()])
 def test_what_lies_ready_now_and_may_be_old_is_told_to_claims(come: Callable[[Supply], None]) -> None:
     looking = Looking(others=0)
-    told: list[str] = []
-    looking.store.forget_ahead = lambda: told.append("forget")  # type: ignore[method-assign]
+    told: list[bool] = []
+    looking.store.some_ready = lambda *, amidst: told.append(amidst)  # type: ignore[method-assign]
     looking.dispatch.supply.some_ready(0, 1)
-    assert told == []
+    assert told == [False]
     come(looking.dispatch.supply)
-    assert told == ["forget"]
+    assert told == [False, True]
     come_to_rest()
 
 

@@ -4,8 +4,9 @@ To read the first jobs of a tenant takes MongoDB 0.25 ms, however few they are: 
 ten jobs of each, half of what a claim takes. So of tenants of which claims want few, and that have many, the
 ids of more are read, and claims to come have a look at these jobs only.
 
-Which job is a tenant's first is read by each claim. So a new tenant, a job of a higher priority, and one that
-comes back go first as ever; and what was read ahead, which is all of one priority, holds no more.
+Which job is a tenant's first is read anew whenever a job has become ready. So a new tenant, a job of a higher
+priority, and one that comes back go first as ever; and what was read ahead, which is all of one priority,
+holds no more.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from typing import Any, Final, NamedTuple
 
 from sluicemq_broker.store.documents import Document
 
-#: Jobs of a tenant whose ids are read together.
+#: Jobs of a tenant whose ids are read together: at first, for they may hold for one claim only, and at most.
 AHEAD: Final = 64
+_MOST_AHEAD: Final = 256
 #: Of whom a claim wants more than this, the jobs are read as they are wanted: that takes no longer.
 FEW_JOBS: Final = 16
 #: Seconds for which ids are kept.
@@ -36,6 +38,19 @@ class Ahead:
 
     def __init__(self) -> None:
         self._lines: dict[str, _Line] = {}
+        self.depth = AHEAD
+        """How many ids of a tenant to read next time: more while all that was read is claimed."""
+
+    def covers(self, shares: Mapping[str, int]) -> bool:
+        """Whether so many jobs of each are known, and so it is known which jobs come next."""
+        return all(
+            share <= FEW_JOBS and (line := self._lines.get(each)) is not None and len(line.ids) >= share
+            for each, share in shares.items()
+        )
+
+    def first(self, tenant: str) -> Any:
+        """The id of the next job of one whose jobs are known."""
+        return self._lines[tenant].ids[0]
 
     def next(
         self, shares: Mapping[str, int], firsts: Mapping[str, Any], now: float
@@ -72,9 +87,14 @@ class Ahead:
         for tenant in tenants:
             self._lines.setdefault(tenant, _Line((), now))
 
+    def used_up(self) -> None:
+        """What was read was claimed, or nothing was read yet: go on with more."""
+        self.depth = min(2 * self.depth, _MOST_AHEAD)
+
     def forget(self) -> None:
         """Jobs may have come to lie between those that are known."""
         self._lines.clear()
+        self.depth = AHEAD
 
     def forget_old(self, now: float) -> None:
         """Keep nothing for long: of whom no more is claimed, nothing is to take memory."""

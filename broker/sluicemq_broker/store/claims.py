@@ -94,10 +94,12 @@ class Claims:
         if self._tenants is not None:
             self._tenants.dropped()
 
-    def forget_ahead(self) -> None:
-        """Jobs have become ready that may come before others: what was read ahead of claims holds no more."""
+    def some_ready(self, *, amidst: bool) -> None:
+        """As :meth:`QueueStore.some_ready`, which says what it does."""
         if self._fair is not None:
-            self._fair.ahead.forget()
+            self._fair.changed()
+            if amidst:
+                self._fair.ahead.forget()
 
     def tick(self, now: float) -> None:
         """Every second or so: keep nothing for long that may not be wanted any more."""

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 from pymongo.collection import Collection
 
 from sluicemq_broker.job import Turns
-from sluicemq_broker.store.ahead import AHEAD, Ahead
+from sluicemq_broker.store.ahead import Ahead
 from sluicemq_broker.store.documents import HANDED_OUT_FAIRLY, ORDER, Document
 from sluicemq_broker.store.index_models import FAIR_INDEX, JUST_READY, TURNS
 from sluicemq_broker.store.pages import replies
@@ -31,6 +31,8 @@ _IN_ORDER: Final = dict(ORDER)
 #: What is read of jobs that are claimed later, and of how many in one reply.
 _IDS: Final = {"priority": 1, "tenant": 1}
 _IDS_AT_ONCE: Final = 1000
+#: Seconds after which it is read anew which tenants there are, whatever is known.
+_LOOKS_AGAIN: Final = 0.25
 
 
 class _Tenant(NamedTuple):
@@ -66,8 +68,18 @@ class FairPages:
         self._turns = Turns(weights)
         self._many = False  # more tenants than were read at once the last time
         self._skipped = False
+        self._changes = 0
+        self._names: Sequence[str] | None = (
+            None  # all tenants with jobs due, if nothing has changed since then:
+        )
+        self._looked = 0.0
         self.ahead = Ahead()
         """What is known of the jobs behind those of the last page, where this is the only broker."""
+
+    def changed(self) -> None:
+        """Jobs have become ready: others may have some, or have them first."""
+        self._changes += 1
+        self._names = None
 
     def next(
         self, due: Document, now: float, limit: int, brokers: int, allowance: Allowance | None = None
@@ -79,7 +91,9 @@ class FairPages:
         due = {**due, "state": JUST_READY}
         most = limit
         while True:
-            strange, tenants, all_there = self._tenants(due, most)
+            alone = allowance is None and brokers == 1
+            known = self._known(most, now) if alone else None
+            strange, tenants, all_there = known or self._look(due, most, now)
             names = [each.name for each in tenants]
             names = names if allowance is None else allowance.open(names)
             if len(names) > FEW:
@@ -116,6 +130,24 @@ class FairPages:
         self._skipped = any(pages.values())
         return {each: page * shares[each] for each, page in pages.items()}
 
+    def _known(self, limit: int, now: float) -> tuple[list[Any], list[_Tenant], bool] | None:
+        """What :meth:`_tenants` would find, if it is known which jobs come next; None: it must look."""
+        names = self._names
+        if not names or not 0 <= now - self._looked < _LOOKS_AGAIN:
+            return None
+        rounds = limit // sum(map(self._turns.weight, names)) + 2
+        if not self.ahead.covers({each: rounds * self._turns.weight(each) for each in names}):
+            return None
+        return [], [_Tenant(each, self.ahead.first(each)) for each in names], True
+
+    def _look(self, due: Document, limit: int, now: float) -> tuple[list[Any], list[_Tenant], bool]:
+        """The same as :meth:`_tenants`, noted if these are all, and none may have come meanwhile."""
+        self._names, changes = None, self._changes
+        strange, tenants, all_there = self._tenants(due, limit)
+        if all_there and not strange and len(tenants) <= FEW and changes == self._changes:
+            self._names, self._looked = [each.name for each in tenants], now
+        return strange, tenants, all_there
+
     def _tenants(self, due: Document, limit: int) -> tuple[list[Any], list[_Tenant], bool]:
         """Ids of documents that are no jobs; the tenants with jobs due; whether these are all.
 
@@ -132,10 +164,11 @@ class FairPages:
             self._many = True
             return *_sorted(found), False
         strange, ahead = _sorted(found)
-        more_strange, behind = _sorted(self._scan(due, {}, most))
-        self._many = len(behind) == most
-        behind = [each for each in behind if each.name < at]
-        return strange + more_strange, [*ahead, *behind][:most], not self._many
+        found = self._scan(due, {}, most - len(ahead))
+        more_strange, first = _sorted(found)
+        behind = [each for each in first if each.name < at]
+        self._many = len(found) == most - len(ahead) and len(behind) == len(first)
+        return strange + more_strange, [*ahead, *behind], not self._many
 
     def _scan(self, due: Document, whose: Document, most: int) -> list[Document]:
         # By keys alone, so whose first job has expired is among them.
@@ -208,7 +241,9 @@ class FairPage:
         """The ids of the jobs of those of whom they are known, or are to be read together with more."""
         known, unknown = self._ahead.next(self._shares, self._plan.firsts, self._plan.now)
         found: dict[str, list[Document]] = {each: [] for each in unknown}
-        branches = [self._branch(each, 0, AHEAD, _IDS) for each in unknown]
+        branches = [self._branch(each, 0, self._ahead.depth, _IDS) for each in unknown]
+        if unknown:
+            self._ahead.used_up()
         for each in chain.from_iterable(self._union(branches, _IDS_AT_ONCE)):
             found[_name(each)].append(each)
         for tenant, jobs in found.items():

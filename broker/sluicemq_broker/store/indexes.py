@@ -66,6 +66,11 @@ def mend_indexes(jobs: _Jobs, notice: Notice, wanted: Sequence[IndexModel], defa
         jobs.drop_index(SLOT_INDEX)
 
 
+def wanted_while_empty(jobs: _Jobs, defaults: QueueDefaults) -> list[IndexModel]:
+    """What is made at once where it takes no time: that of a fair queue, else made by its first claim."""
+    return [FAIR] if defaults.fair and jobs.find_one({}, {"_id": 1}) is None else []
+
+
 def make_fair_index(jobs: _Jobs, notice: Notice) -> None:
     """Make that of a fair queue, if it is not there: over what waits, so that takes its time."""
     _make(jobs, FAIR, notice)

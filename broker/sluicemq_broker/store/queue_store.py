@@ -30,7 +30,13 @@ from sluicemq_broker.store.documents import (
 from sluicemq_broker.store.expiry import Expired, Expiry
 from sluicemq_broker.store.groups import GroupStore
 from sluicemq_broker.store.index_models import ENDED_INDEX
-from sluicemq_broker.store.indexes import Notice, all_indexes, make_indexes, mend_indexes
+from sluicemq_broker.store.indexes import (
+    Notice,
+    all_indexes,
+    make_indexes,
+    mend_indexes,
+    wanted_while_empty,
+)
 from sluicemq_broker.store.inserts import Insertion, Pushed, outcome, refusals
 from sluicemq_broker.store.numbered import Insert, sessions_of
 from sluicemq_broker.store.outcomes import (
@@ -103,7 +109,8 @@ class QueueStore:
         """Make the collection and its indexes if they are not there; only the first call asks MongoDB."""
         if not self._prepared:
             with translated():
-                self._index()
+                wanted = [*self._wanted(), *wanted_while_empty(self.jobs, self._defaults)]
+                make_indexes(self.jobs, self._notice, wanted)
             self._prepared = True
 
     def mend(self) -> None:
@@ -113,9 +120,6 @@ class QueueStore:
         """
         with translated():
             mend_indexes(self.jobs, self._notice, self._wanted(), self._defaults)
-
-    def _index(self) -> None:
-        make_indexes(self.jobs, self._notice, self._wanted())
 
     def _wanted(self) -> list[IndexModel]:
         return all_indexes(lines=self.groups.wanted())
@@ -207,9 +211,9 @@ class QueueStore:
             one_first=one_first,
         )
 
-    def forget_ahead(self) -> None:
-        """Jobs that were accepted long ago are ready now: claims must not rely on what was read before."""
-        self._claims.forget_ahead()
+    def some_ready(self, *, amidst: bool) -> None:
+        """Jobs have become ready: claims look anew whose come first; ``amidst`` those read ahead, perhaps."""
+        self._claims.some_ready(amidst=amidst)
 
     def tick(self, now: float) -> None:
         """Every second or so: let go of what is kept for claims that don't come."""
