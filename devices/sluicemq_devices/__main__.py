@@ -29,10 +29,9 @@ _DEVICES: dict[str, type[Streamer | Queue | Forwarder]] = {
     Kind.QUEUE: Queue,
     Kind.FORWARDER: Forwarder,
 }
-#: New objects among which Python looks for cycles at once, and how many more than at the start there may be
-#: for a look at all: 1 and 6 ms. Messages are none of these, but topics are: 100,000 of them take 0.1 s.
-#: Connections that have ended are in no cycle.
-_NEW_OBJECTS, _MOST_OBJECTS = 2_000, 20_000
+#: New objects among which Python looks for cycles at once, 1 ms, and the blocks of memory that may come until
+#: what is left is not looked at any more: 6 ms. Messages are none of these, but topics are.
+_NEW_OBJECTS, _NEW_BLOCKS = 2_000, 20_000
 _EPILOG = """An end is tcp://HOST:PORT or ipc:///PATH. It binds, also when marked with @; marked with > it
 connects (quote it: the shell knows > as well). SIGTERM and SIGINT pass on what is held, then end it."""
 
@@ -69,7 +68,7 @@ def _run(name: str, device: Device, notices: Notices, *, as_json: bool) -> int:
     except OSError as error:
         _say(f"{name}: {error.strerror or error}")
         return 1
-    look_for_cycles(_NEW_OBJECTS, most=_MOST_OBJECTS)
+    look_for_cycles(_NEW_OBJECTS, _NEW_BLOCKS)
     frontend, backend = device.addresses
     _say(f"{name}: frontend {frontend}, backend {backend}")
     if as_json:

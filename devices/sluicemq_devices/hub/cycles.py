@@ -4,28 +4,48 @@ from __future__ import annotations
 
 import gc
 import sys
-from functools import partial
 from typing import Any, Final
 
-_NEVER: Final = 2**31 - 1
+_ALL: Final = 2
 
 
-def look_for_cycles(young: int, old: int = 50, most: int | None = None) -> None:
+def look_for_cycles(young: int, step: int, old: int = 50) -> None:
     """Look among ``young`` new objects at a time, not at all among those that are here now, which stay.
 
-    Each third time those that were left of the former look are looked at too, and after ``old`` of these
-    all: a look takes up to a microsecond for each object that is there. By itself Python looks at 700 at a
-    time, and at all after 70,000: with 100,000 topics that took 0.1 s.
+    Each third time those that were left of the former look are looked at too, and after ``old`` of these all
+    that are new since the start: a look takes up to a microsecond for each object. By itself Python looks at
+    700 at a time, and at all after 70,000: with 100,000 topics that took 0.1 s.
 
-    ``most``: with so many more blocks of memory than now, all are not looked at: for a process that leaves no
-    cycles behind.
+    So whenever there are ``step`` blocks of memory more than there ever were, all that are new are looked
+    at, and what is left is not looked at again. It goes when nobody needs it, like everything, but for what
+    stands in a cycle of its own by then: a few kilobytes of each connection of the library that was there.
     """
     gc.freeze()
-    gc.set_threshold(young, 1, old)
-    if most is not None:
-        gc.callbacks.append(partial(_looked, young, old, sys.getallocatedblocks() + most))
+    gc.collect()
+    gc.callbacks.append(_Growth(young, step, old).looked)
 
 
-def _looked(young: int, old: int, most: int, phase: str, _about: dict[str, Any]) -> None:
-    if phase == "stop":
-        gc.set_threshold(young, 1, old if sys.getallocatedblocks() < most else _NEVER)
+class _Growth:
+    """Sees to it that there is never much to look at, however much there is."""
+
+    def __init__(self, young: int, step: int, old: int) -> None:
+        self._young, self._step, self._old = young, step, old
+        self._most = sys.getallocatedblocks()
+        self._asked = False
+        self._ask(old)
+
+    def looked(self, phase: str, about: dict[str, Any]) -> None:
+        """Python has looked, or is about to."""
+        if phase != "stop":
+            return
+        if self._asked and about["generation"] == _ALL:
+            gc.freeze()
+            self._most, self._asked = sys.getallocatedblocks(), False
+            self._ask(self._old)
+        elif not self._asked and sys.getallocatedblocks() > self._most + self._step:
+            self._asked = True
+            self._ask(0)
+
+    def _ask(self, old: int) -> None:
+        """Look at all after so many looks at those that were left."""
+        gc.set_threshold(self._young, 1, old)
