@@ -69,9 +69,8 @@ class FairPages:
         self._many = False  # more tenants than were read at once the last time
         self._skipped = False
         self._changes = 0
-        self._names: Sequence[str] | None = (
-            None  # all tenants with jobs due, if nothing has changed since then:
-        )
+        # All tenants with jobs due, as of then; none: it is not known, or jobs have become ready since.
+        self._names: Sequence[str] | None = None
         self._looked = 0.0
         self.ahead = Ahead()
         """What is known of the jobs behind those of the last page, where this is the only broker."""
