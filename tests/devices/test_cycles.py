@@ -38,7 +38,7 @@ gc.callbacks.append(looked)
 topics = Topics()
 for number in range(200_000):
     topics.add(b"%08d" % (number * 997 % 1_000_003), "a")
-more = [[] for _ in range(1_000_000)]
+more = [[] for _ in range(2_000_000)]
 print(most[0])
 """
 
@@ -59,8 +59,8 @@ def test_many_topics_are_not_looked_at_for_cycles_all_at_once(program: str) -> N
 def test_what_came_is_looked_at_once_and_no_more_and_then_what_comes_next() -> None:
     told = subprocess.run([sys.executable, "-c", LEFT], capture_output=True, check=True, timeout=60).stdout
     first, second, garbage = json.loads(told)
-    assert 30_000 <= first < second
-    assert second >= 60_000
+    assert first >= 20_000
+    assert second >= first + 20_000
     assert garbage < 1000
 
 

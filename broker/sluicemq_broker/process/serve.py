@@ -45,9 +45,9 @@ REFUSED, USAGE = 1, 2
 _ONE_SIGNAL = 1.0
 
 #: New objects among which Python looks for cycles at once, and the blocks of memory that may come until
-#: what is left is not looked at any more: 4 and 7 ms. Jobs come and go by the thousand and are in no cycle:
+#: what is left is not looked at any more: 7 ms each. Jobs come and go by the thousand and are in no cycle:
 #: to look after every 700 of them, as Python does by itself, took a tenth of the broker's CPU.
-_NEW_OBJECTS, _NEW_BLOCKS = 5_000, 25_000
+_NEW_OBJECTS, _NEW_BLOCKS = 20_000, 25_000
 
 _EPILOG = (
     "Every setting of [broker] is also a key of the file and SLUICEMQ_NAME in the environment; flags win. "
