@@ -393,11 +393,13 @@ def test_more_dead_letters_than_are_counted_are_told_by_a_sample(
 ) -> None:
     monkeypatch.setattr(listings, "COUNTED_EXACTLY", 10)
     told = Listing(crowded.jobs.database)
+    rare = crowded.jobs.estimated_document_count() > 100 * ENDED  # so that a sample may have none
     for samples in ((900,), ()):  # the second time random ones have taken too long
         monkeypatch.setattr(listings, "_RANDOM_SAMPLES", samples)
         count, exact = told.count("mail", DeadLetters(), NOW + ENDED)
         assert not exact
-        assert count > ENDED // 40  # one of the sample stands for 60, and they lie near each other
+        # One of the sample stands for 60, and they lie near each other.
+        assert count > ENDED // 40 or (rare and samples)
 
 
 def test_where_random_samples_take_too_long_the_latest_are_read_and_no_others(
