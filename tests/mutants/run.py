@@ -1,6 +1,6 @@
 """Plants the faults of ``faults.toml`` one by one in a copy of the tree, and tells which the tests see.
 
-``python tests/mutants/run.py [--model] [--share 95] [--seconds 120] [NAME …]`` runs all tests that the
+``python tests/mutants/run.py [--model] [--share 95] [--seconds N] [NAME …]`` runs all tests that the
 faults name once without any, prints a table with the seconds that each fault took, and the share that was
 seen. A fault is seen when a test that its entry names fails, or does not end in time. One whose tests fail
 anyway says nothing, and is named so. ``--model``: one fault of each of the eighteen kinds that a model of two
@@ -43,6 +43,9 @@ _OF_THE_KINDS = 94.0
 #: Without faults all tests may take so many times as long as those of one fault.
 _TIMES = 20
 _KILLED = 10.0  # seconds that pytest has to end
+_SECONDS, _MODEL_SECONDS = 120.0, 900.0
+#: The end of the name of a model's long run, which is one of ``--full``.
+_LONG: Final = "_for_long"
 _FORK: Final = multiprocessing.get_context("fork")
 _STORE: Final = """
 import sys
@@ -62,8 +65,9 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="only these faults")
     parser.add_argument("--model", action="store_true", help="one of each kind, by the model of brokers")
     parser.add_argument("--share", type=float, default=95.0, help="percent that must be seen")
-    parser.add_argument("--seconds", type=float, default=120.0, help="longest time for one fault")
+    parser.add_argument("--seconds", type=float, help="longest time for one fault (120; a model 900)")
     arguments = parser.parse_args()
+    seconds = arguments.seconds or (_MODEL_SECONDS if arguments.model else _SECONDS)
     for module in IMPORTED:
         importlib.import_module(module)
     share = _OF_THE_KINDS if arguments.model else arguments.share
@@ -72,10 +76,10 @@ def main() -> int:
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder, one_mongodb(Path(folder) / "store"):
         tree = copy_tree(Path(folder) / "tree")
-        failing = failing_anyway(tree, faults, arguments.seconds)
+        failing = failing_anyway(tree, faults, seconds)
         took = time.monotonic() - began
         print(f"without faults {len(failing)} of the named tests fail; {took:.0f} s", flush=True)
-        outcomes = [show(tree, each, failing, arguments.seconds) for each in faults]
+        outcomes = [show(tree, each, failing, seconds) for each in faults]
     seen = outcomes.count(SEEN) + outcomes.count(ENDLESS)
     reached = 100 * seen / max(1, len(outcomes))
     print(f"{seen} of {len(outcomes)} seen: {reached:.1f} %; {time.monotonic() - began:.0f} s in all")
@@ -201,7 +205,8 @@ def pytest_in(tree: Path, tests: list[str], compiled: bool) -> None:  # noqa: FB
     nobody = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):
         os.dup2(nobody, stream)
-    sys.exit(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "--first-example", *tests]))
+    full = ["--full"] if any(each.endswith(_LONG) for each in tests) else []
+    sys.exit(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "--first-example", *full, *tests]))
 
 
 if __name__ == "__main__":
