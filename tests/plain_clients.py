@@ -242,14 +242,16 @@ def serving(
     *,
     process: Mapping[str, Any] = MappingProxyType({}),
     queues: Mapping[str, Any] = MappingProxyType({}),
+    database: str = "",
     **settings: Any,
 ) -> Iterator[BrokerUnderTest]:
-    """A broker with these devices and one more for :meth:`BrokerUnderTest.serves`, on a database of its own.
+    """A broker with these devices and one more for :meth:`BrokerUnderTest.serves`.
 
+    ``database``: its name, if others have it, too; else one of its own. It is dropped at the end.
     ``process``: arguments for :class:`BrokerProcess`; ``queues``: the tables of ``[queues]``;
     ``settings``: of ``[broker]``; plain sockets answer no PING, and a busy machine makes them wait long.
     """
-    database = f"test_{token_hex(6)}"
+    database = database or f"test_{token_hex(6)}"
     config = {
         "broker": {"stop_timeout": 3, "silence": _SILENCE, **settings},
         "queues": dict(queues),

@@ -70,6 +70,8 @@ def _push_and_pull(broker: BrokerUnderTest, device: dict[str, Any], count: int) 
         push.send(b"job")
     for _ in range(count):
         receive(pull)
+    # Not before: what a worker that has left had not confirmed is sent to another one.
+    wait_until(lambda: not broker.counts("mail"), what="the jobs' end")
     pull.close()
 
 

@@ -163,14 +163,14 @@ class FairPages:
             self._many = True
             return *_sorted(found), False
         strange, ahead = _sorted(found)
-        found = self._scan(due, {}, most - len(ahead))
-        more_strange, first = _sorted(found)
-        behind = [each for each in first if each.name < at]
-        self._many = len(found) == most - len(ahead) and len(behind) == len(first)
+        found = self._scan(due, {"tenant": {"$not": {"$gte": at}}}, most - len(ahead))
+        more_strange, behind = _sorted(found)
+        self._many = len(found) == most - len(ahead)
         return strange + more_strange, [*ahead, *behind], not self._many
 
     def _scan(self, due: Document, whose: Document, most: int) -> list[Document]:
-        # By keys alone, so whose first job has expired is among them.
+        # By keys alone, so whose first job has expired is among them. MongoDB reads on to 4 MiB of jobs
+        # beyond the limit: with very many tenants 13,000 small ones for 1000, in some 40 ms.
         keys = {key: value for key, value in due.items() if key != "expires_at"}
         firsts: list[Document] = [
             {"$match": {**keys, **whose}},

@@ -139,7 +139,8 @@ class _Exec:
         self._session = session
         self._command = command
         self._onward = onward
-        self._running: dict[subprocess.Popen[bytes], tuple[Job, float]] = {}
+        self._running: list[tuple[Job, float]] = []  # and since when
+        self._processes: set[subprocess.Popen[bytes]] = set()
 
     def __call__(self, job: Job) -> bytes | Forward:
         status, output, errors = self._run(job)
@@ -158,7 +159,7 @@ class _Exec:
 
     def stopping(self) -> None:
         """Say what is waited for, if anything: a command finishes its job, however long that takes."""
-        running = list(self._running.values())
+        running = list(self._running)
         if running:
             now = monotonic()
             jobs = ", ".join(f"job {job.id} for {span(now - began)}" for job, began in running[:_NAMED])
@@ -170,21 +171,29 @@ class _Exec:
 
     def end(self) -> None:
         """End commands that outlived the deadline: their jobs are somebody else's by now."""
-        for process in list(self._running):
+        for process in list(self._processes):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
 
     def _run(self, job: Job) -> tuple[int, bytes, bytes]:
+        # Noted before it begins: what stops the worker may come as soon as the command runs.
+        self._running.append(begun := (job, monotonic()))
+        try:
+            return self._in_a_shell(job)
+        finally:
+            self._running.remove(begun)
+
+    def _in_a_shell(self, job: Job) -> tuple[int, bytes, bytes]:
         # A session of its own, so that the terminal's Ctrl-C lets it finish its job.
         process = subprocess.Popen(  # noqa: S602 - a shell is what --exec promises
             self._command, shell=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, env=os.environ | _environment(job), start_new_session=True,
         )  # fmt: skip
-        self._running[process] = job, monotonic()
+        self._processes.add(process)
         try:
             output, errors = process.communicate(job.payload)
         finally:
-            self._running.pop(process, None)
+            self._processes.discard(process)
         return process.returncode, output, errors
 
 
