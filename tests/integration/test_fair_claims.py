@@ -132,6 +132,16 @@ def test_more_tenants_than_a_claim_has_places_take_turns_and_none_is_left_out(
     assert fair.reserve(50, NOW, "me").more is False
 
 
+def test_jobs_without_a_tenant_have_their_turn_among_very_many_with_one(fair: QueueStore) -> None:
+    # Given
+    push(fair, "", 2)
+    fair.push([a_job(tenant=f"t{at:03}") for at in range(FEW * 2)], NOW)
+    # When there is room for one
+    assert turns(claimed(fair, 50, most_bytes=1)) == {"": 1}
+    # Then
+    assert claimed(fair, 50)[0].turn == ""
+
+
 @pytest.mark.parametrize("places", [FEW // 2, FEW * 3])
 def test_a_heavy_tenant_has_its_weight_also_among_many(
     documents: Database[dict[str, Any]], noticed: list[tuple[str, str]], places: int

@@ -153,14 +153,14 @@ class FairPages:
         At least ``limit``, and more than :data:`FEW`, if there are so many: from whose turn it is on.
         """
         most = max(limit, FEW + 1)
-        if not self._many:
+        at = self._turns.at
+        if not (self._many and at):
             found = self._scan(due, {}, most)
-            if len(found) < most:
-                return *_sorted(found), True
-        at = self._turns.at or ""
+            self._many = len(found) == most
+            if not (self._many and at):
+                return *_sorted(found), not self._many
         found = self._scan(due, {"tenant": {"$gte": at}}, most)
         if len(found) == most:
-            self._many = True
             return *_sorted(found), False
         strange, ahead = _sorted(found)
         found = self._scan(due, {"tenant": {"$not": {"$gte": at}}}, most - len(ahead))
