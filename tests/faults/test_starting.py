@@ -10,7 +10,10 @@ from typing import Any
 import psutil
 import pytest
 
+from faults.mongo_messages import Command
+from faults.mongo_proxy import CuttingProxy
 from launcher import BrokerProcess, tcp, wait_until
+from sluicemq import Client
 from sluicemq_broker.process.serve import stop
 
 
@@ -87,6 +90,22 @@ def test_a_door_that_can_not_be_opened_stops_what_was_started_quietly(
     assert "tcp://192.0.2.1:5551 is open to the network without a password" in lines[0]
     assert "tcp://192.0.2.1:5551 can't be bound" in lines[1]
     assert [line.split()[2:] for line in lines[2:]] == [["INFO", "broker:", "stopped"]]
+
+
+def test_a_broker_starts_though_the_first_tries_to_write_its_lease_have_no_answer(
+    mongo_uri: str, database: str
+) -> None:
+    def begins_a_lease(command: Command) -> bool:
+        return command.body.get("update") == "owners" and "$setOnInsert" in command.statements[0]["u"]
+
+    with CuttingProxy(mongo_uri) as proxy:
+        without = proxy.cut(begins_a_lease, times=7)
+        with (
+            BrokerProcess(proxy.uri, database, config={"broker": {"lease": 1.0}}) as broker,
+            Client(broker.doors["smq"]) as client,
+        ):
+            without.wait(7)
+            client.ping()
 
 
 def test_a_broker_that_is_told_to_stop_while_it_starts_stops(tmp_path: Path) -> None:

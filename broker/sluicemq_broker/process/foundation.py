@@ -7,7 +7,10 @@ import os
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Final
+from time import monotonic
+from typing import Final, TypeVar
+
+import gevent
 
 from sluicemq.errors import SluiceError, Unavailable
 from sluicemq_broker.bus import EventBus, LocalTransport, RedisTransport, Transport
@@ -27,8 +30,12 @@ from sluicemq_broker.store import (
     require_safe,
 )
 
-#: How often a starting broker tries to write its lease.
-_LEASE_TRIES: Final = 5
+#: Seconds in which MongoDB must have answered one of a starting broker's tries to read its clock, or to write
+#: leases; and those between two tries.
+_PATIENCE: Final = 15.0
+_PAUSE: Final = 0.1
+
+Result = TypeVar("Result")
 
 log = logging.getLogger("broker")
 
@@ -64,18 +71,15 @@ class Foundation:
         warning = require_safe(self._mongo, allow_unsafe=self.settings.allow_unsafe_store)
         if warning:
             log.warning("%s", warning)
-        self.clock.set(self._mongo_for_leases)
+        _patiently(lambda: self.clock.set(self._mongo_for_leases))
 
     def begin_lease(self) -> None:
-        """A short lease makes for short time-outs: one slow answer is no reason not to start."""
-        for left in reversed(range(_LEASE_TRIES)):
-            try:
-                self.owners.use()
-            except Unavailable:
-                if not left:
-                    raise
-            else:
-                return
+        """From here on others know that this broker is there."""
+        _patiently(self.owners.use)
+
+    def end_other_leases(self) -> None:
+        """Where no other broker can be, whoever had one is dead."""
+        _patiently(self.owners.end_others)
 
     def watching(self) -> Duty:
         """The duty that begins before MongoDB has answered for the first time."""
@@ -112,3 +116,15 @@ class Foundation:
         if isinstance(form, RedisUrl):
             return RedisTransport(form.text, database)
         return EventRing(self.database(database))
+
+
+def _patiently(statement: Callable[[], Result]) -> Result:
+    """What it returns: a short lease makes for short time-outs, which do not keep a broker from starting."""
+    until = monotonic() + _PATIENCE
+    while True:
+        try:
+            return statement()
+        except Unavailable:
+            if monotonic() > until:
+                raise
+        gevent.sleep(_PAUSE)

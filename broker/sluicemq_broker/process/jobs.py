@@ -56,7 +56,7 @@ class Jobs:
         ground.begin_lease()
         self._look_for_incidents()
         if alone:
-            ground.owners.end_others()
+            ground.end_other_leases()
         else:
             self._duties.attempt("a look at who else is there", ground.owners.beat)
         self.schedules.configure(self._config.schedules)
