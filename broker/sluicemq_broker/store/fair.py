@@ -150,9 +150,9 @@ class FairPages:
     def _tenants(self, due: Document, limit: int) -> tuple[list[Any], list[_Tenant], bool]:
         """Ids of documents that are no jobs; the tenants with jobs due; whether these are all.
 
-        At least ``limit``, and more than :data:`FEW`, if there are so many: from whose turn it is on.
+        More than ``limit``, and than :data:`FEW`, if there are so many: from whose turn it is on.
         """
-        most = max(limit, FEW + 1)
+        most = max(limit, FEW) + 1
         at = self._turns.at
         if not (self._many and at):
             found = self._scan(due, {}, most)
