@@ -30,8 +30,8 @@ from sluicemq_broker.store import (
     require_safe,
 )
 
-#: Seconds in which MongoDB must have answered one of a starting broker's tries to read its clock, or to write
-#: leases; and those between two tries.
+#: Seconds in which MongoDB must have answered one of a starting broker's tries to read its clock, and to read
+#: and write leases; and those between two tries.
 _PATIENCE: Final = 15.0
 _PAUSE: Final = 0.1
 
@@ -71,15 +71,15 @@ class Foundation:
         warning = require_safe(self._mongo, allow_unsafe=self.settings.allow_unsafe_store)
         if warning:
             log.warning("%s", warning)
-        _patiently(lambda: self.clock.set(self._mongo_for_leases))
+        patiently(lambda: self.clock.set(self._mongo_for_leases))
 
     def begin_lease(self) -> None:
         """From here on others know that this broker is there."""
-        _patiently(self.owners.use)
+        patiently(self.owners.use)
 
     def end_other_leases(self) -> None:
         """Where no other broker can be, whoever had one is dead."""
-        _patiently(self.owners.end_others)
+        patiently(self.owners.end_others)
 
     def watching(self) -> Duty:
         """The duty that begins before MongoDB has answered for the first time."""
@@ -118,7 +118,7 @@ class Foundation:
         return EventRing(self.database(database))
 
 
-def _patiently(statement: Callable[[], Result]) -> Result:
+def patiently(statement: Callable[[], Result]) -> Result:
     """What it returns: a short lease makes for short time-outs, which do not keep a broker from starting."""
     until = monotonic() + _PATIENCE
     while True:

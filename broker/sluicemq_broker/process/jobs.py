@@ -12,7 +12,7 @@ from sluicemq_broker.bus import BusKind
 from sluicemq_broker.config import Config
 from sluicemq_broker.doors import JobMaker
 from sluicemq_broker.process.duties import Duties, Duty, poll
-from sluicemq_broker.process.foundation import Foundation
+from sluicemq_broker.process.foundation import Foundation, patiently
 from sluicemq_broker.queue import Census, History, Incidents, OnDead, Queues, Schedules, Sweeper, Tasks
 from sluicemq_broker.store import Inspector, LeaseStore, ScheduleStore
 
@@ -60,7 +60,7 @@ class Jobs:
         else:
             self._duties.attempt("a look at who else is there", ground.owners.beat)
         self.schedules.configure(self._config.schedules)
-        self._sweeper.sweep()
+        patiently(self._sweeper.sweep)  # it reads leases first
         self.census.count_bounded()
         self.tasks.prepare()
         self.tasks.take_up()
