@@ -28,6 +28,7 @@ from sluicemq_broker.queue.queues import Queues
 from sluicemq_broker.queue.verdict import Settlement, Verdict
 from sluicemq_broker.runtime.counters import Counters
 from sluicemq_broker.store.connection import Refused, Unclear
+from sluicemq_broker.store.index_models import DEDUPE_INDEX
 from sluicemq_broker.store.inspect import Inspector, collection
 from sluicemq_devices.hub.flow import boundless
 
@@ -81,6 +82,59 @@ def test_a_job_that_came_while_its_queue_was_removed_is_held_until_its_worker_ha
     assert deadline.until(lambda: bool(told))
     assert told == [{}]
     assert deadline.until(lambda: worker.jobs == ["a", "b"])
+
+
+def test_a_queue_that_was_removed_beside_a_verdict_is_known_until_that_is_durable(
+    queues: Queues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a commit that has no answer yet, of a worker that has left
+    queue, worker, told, deadline = queues.open("mail"), FakeWorker(1), list[Any](), Deadline()
+    held = Held()
+    queue.attach(worker)
+    queue.push(Push([a_job("a")], lambda *_: None))
+    deadline.begin(60.0)
+    assert deadline.until(lambda: bool(worker.jobs) and not queue.busy)
+    monkeypatch.setattr(queue.store, "commit", lambda *_jobs: held() or {})
+    queue.settle([Verdict(worker.deliveries[0].receipt, wire.COMMIT)], Settlement(told.append))
+    go_on()
+    queue.worker_gone(worker)
+    queue.store.jobs.drop()
+    # When
+    queues.forget("mail")
+    queues.let_go_removed()
+    early = queues.known("mail")
+    held.set()
+    assert deadline.until(lambda: not queue.busy)
+    queues.let_go_removed()
+    # Then
+    assert (early, told) == (queue, [{}])
+    assert queues.known("mail") is None
+
+
+def test_a_queue_that_was_removed_and_pushed_to_is_known_still(queues: Queues) -> None:
+    # Given
+    queue, stored, deadline = queues.open("mail"), list[Any](), Deadline()
+    queue.store.dropped()
+    queue.store.jobs.drop()
+    queue.push(Push([a_job("a")], lambda *told: stored.append(told)))
+    deadline.begin(60.0)
+    assert deadline.until(lambda: bool(stored) and not queue.busy)
+    # When
+    queues.let_go_removed()
+    # Then it is the same, with its indexes
+    assert queues.known("mail") is queue
+    assert DEDUPE_INDEX in queue.store.jobs.index_information()
+
+
+def test_what_landed_in_a_queue_after_its_removal_is_found_again(queues: Queues) -> None:
+    queue = queues.open("mail")
+    queue.store.dropped()
+    queue.store.jobs.insert_one({"_id": "late"})
+    queues.let_go_removed()
+    found = queues.known("mail")
+    assert found is not None
+    found.store.prepare()
+    assert DEDUPE_INDEX in found.store.jobs.index_information()
 
 
 def test_a_search_waits_for_what_is_on_its_way_back(queues: Queues, monkeypatch: pytest.MonkeyPatch) -> None:

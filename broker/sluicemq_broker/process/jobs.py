@@ -74,6 +74,7 @@ class Jobs:
         yield Duty("long orders of brokers that are gone", settings.lease, self.tasks.take_up)
         yield poll("time-outs, askers, jobs of other brokers", settings.poll, self.tick)
         yield poll("queues that workers wait for", settings.poll, self.queues.look_for_awaited)
+        yield poll("queues that were removed", settings.poll, self.queues.let_go_removed)
         yield poll("pauses that any broker was told of", settings.poll, self.queues.follow_pauses)
         yield Duty("counts of the queues, one after the other", settings.poll, self.census.tick)
         yield Duty("dead letters that go into other queues", settings.poll, self._on_dead.tick)

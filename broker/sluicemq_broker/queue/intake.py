@@ -216,7 +216,7 @@ class Intake:
         insertion = self._store.insertion(jobs, now)
 
         def statement() -> Pushed:
-            self._store.prepare()
+            self._store.prepare(anew=True)
             return insertion.send(self._clock.now())
 
         try:

@@ -234,5 +234,5 @@ def _target(queues: Queues, queue: Queue, to: str) -> Queue:
         raise BadQueue(f"{to!r} is the same queue: redrive it without naming another")
     target = queues.get(to)
     target.admit()
-    target.store.prepare()
+    target.store.prepare(anew=True)
     return target

@@ -185,9 +185,20 @@ class Queues:
         if queue is None:  # another order to delete it was faster
             return
         queue.removed(_FEW_SECONDS)
-        if not queue.workers and not queue.busy and name not in self._configured():
-            del self._open[name]
+        if not self._used(queue):
+            self._open.pop(name, None)
         self._order(queue, lambda store: store.forget(name))
+
+    def let_go_removed(self) -> None:
+        """Every second or so: know no more what was removed while something of it was under way."""
+        removed = [queue for queue in self if queue.store.removed and not self._used(queue)]
+        for queue in removed:
+            del self._open[queue.name]
+        if removed:
+            self.discover()  # of what was under way some may have made it again
+
+    def _used(self, queue: Queue) -> bool:
+        return bool(queue.workers) or queue.busy or queue.name in self._configured()
 
     def follow_pauses(self) -> None:
         """Every second or so, and at the start: do as MongoDB says of all queues, whoever was told."""

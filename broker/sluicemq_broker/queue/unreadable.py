@@ -53,7 +53,7 @@ class UnreadableMessages:
 
     def _write(self, letters: list[_Unreadable]) -> None:
         def statement() -> None:
-            self._store.prepare()
+            self._store.prepare(anew=True)
             self._store.keep_unreadable([each.message for each in letters], self._context.clock.now())
 
         try:

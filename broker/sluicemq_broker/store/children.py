@@ -63,7 +63,7 @@ def fan_out(source: QueueStore, fans: Sequence[FanOut], now: float) -> dict[str,
     :class:`Duplicate`: there is a job with a child's id. Else as ``forward``.
     """
     for store in {child.to for each in fans for child in each.children}:
-        store.prepare()
+        store.prepare(anew=True)
     source.groups.prepare()  # the parents wait
     step = _FanOut(source, fans, now)
     transact(source.jobs.database.client, step.look, step.apply, "fan-outs")

@@ -52,7 +52,7 @@ def forward(source: QueueStore, forwards: Sequence[Forward], now: float) -> dict
     statement does.
     """
     for store in {each.to for each in forwards}:
-        store.prepare()  # no transaction can make a collection's indexes
+        store.prepare(anew=True)  # no transaction can make a collection's indexes
     move = _Move(source, forwards, now)
     transact(source.jobs.database.client, move.look, move.apply, "forwards")
     return move.problems

@@ -21,12 +21,7 @@ from sluicemq_broker.job import Job, State
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.store.claims import BY_ID, CLAIM_BYTES, Claim, Claims
 from sluicemq_broker.store.connection import Documents, applied, durable, translated
-from sluicemq_broker.store.documents import (
-    Document,
-    QueueDefaults,
-    date,
-    document,
-)
+from sluicemq_broker.store.documents import Document, QueueDefaults, date, document
 from sluicemq_broker.store.expiry import Expired, Expiry
 from sluicemq_broker.store.groups import GroupStore
 from sluicemq_broker.store.index_models import ENDED_INDEX
@@ -90,6 +85,8 @@ class QueueStore:
         self.jobs = self._database[collection]
         self._notice = notice
         self._prepared = False
+        #: The collection was removed here, and nobody has made it anew; another broker may have.
+        self.removed = False
         self._claims = Claims(self.jobs, defaults, self._set_aside, notice)
         self._expiry = Expiry(self.jobs, defaults)
         self.groups = GroupStore(self._database, self.jobs, notice)
@@ -105,13 +102,16 @@ class QueueStore:
         self._claims.reconfigure(defaults)
         self._expiry.reconfigure(defaults)
 
-    def prepare(self) -> None:
-        """Make the collection and its indexes if they are not there; only the first call asks MongoDB."""
-        if not self._prepared:
+    def prepare(self, *, anew: bool = False) -> None:
+        """Make the collection and its indexes if they are not there; only the first call asks MongoDB.
+
+        One that was removed is made ``anew`` by those who write new jobs, and by nobody else.
+        """
+        if not self._prepared and (anew or not self.removed):
             with translated():
                 wanted = [*self._wanted(), *wanted_while_empty(self.jobs, self._defaults)]
                 make_indexes(self.jobs, self._notice, wanted)
-            self._prepared = True
+            self._prepared, self.removed = True, False
 
     def mend(self) -> None:
         """Make the indexes anew if they are missing.
@@ -125,8 +125,8 @@ class QueueStore:
         return all_indexes(lines=self.groups.wanted())
 
     def dropped(self) -> None:
-        """The collection was removed: the next :meth:`prepare` makes it again."""
-        self._prepared = False
+        """The collection is removed, or about to be."""
+        self._prepared, self.removed = False, True
         self.groups.dropped()
         self._claims.dropped()
 

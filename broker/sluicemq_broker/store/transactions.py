@@ -82,7 +82,7 @@ def insert_with(
             queue.insert_within(session, new, now)
         return new
 
-    queue.prepare()  # no transaction can make a collection's indexes
+    queue.prepare(anew=True)  # no transaction can make a collection's indexes
     return transact(queue.jobs.database.client, look, apply, who)
 
 

@@ -255,7 +255,7 @@ class Admin:
         if what not in (wire.DELIVERY, wire.INTAKE):
             raise BadFrames(f"{what!r} can't be paused, only {wire.DELIVERY} or {wire.INTAKE}")
         queue = self._queues.get(name)
-        queue.store.prepare()  # one without a collection would not be known after a restart
+        queue.store.prepare(anew=True)  # one without a collection would not be known after a restart
         return queue
 
     def _queues_if_any_way(self) -> list[dict[str, Any]]:

@@ -1,0 +1,78 @@
+"""A queue that is removed stays removed, whatever looks at it meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from secrets import token_hex
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+
+from faults.mongo_messages import Command
+from faults.mongo_proxy import CuttingProxy
+from launcher import BrokerProcess
+from sluicemq import Client, NotFound, Producer
+
+
+class OwnBroker:
+    """A broker behind a proxy, all alone on its database."""
+
+    def __init__(self, proxy: CuttingProxy, broker: BrokerProcess) -> None:
+        self.proxy = proxy
+        self.endpoint = broker.doors["smq"]
+        self.queue = f"q{token_hex(4)}"
+        self.collection = f"queue.{self.queue}"
+
+    def push(self) -> None:
+        with Producer(self.endpoint) as producer:
+            producer.push(self.queue, b"x").wait(60.0)
+
+    def on(self, statement: str) -> Any:
+        def chosen(command: Command) -> bool:
+            return command.name == statement and command.collection == self.collection
+
+        return chosen
+
+
+@pytest.fixture(scope="module")
+def proxied(mongo_uri: str) -> Iterator[tuple[CuttingProxy, BrokerProcess]]:
+    database = f"test_{token_hex(6)}"
+    with MongoClient[dict[str, Any]](mongo_uri) as mongo:
+        with (
+            CuttingProxy(mongo_uri) as proxy,
+            BrokerProcess(proxy.uri, database, config={"broker": {"poll": 0.2}}) as broker,
+        ):
+            yield proxy, broker
+        mongo.drop_database(database)
+
+
+@pytest.fixture
+def own(proxied: tuple[CuttingProxy, BrokerProcess]) -> OwnBroker:
+    return OwnBroker(*proxied)
+
+
+@pytest.fixture
+def client(own: OwnBroker) -> Iterator[Client]:
+    with Client(own.endpoint, timeout=60.0) as client:
+        yield client
+
+
+def names(client: Client) -> set[str]:
+    return {row["name"] for row in client.queues()}
+
+
+def test_who_looks_at_a_queue_while_it_is_removed_does_not_make_it_again(
+    own: OwnBroker, client: Client
+) -> None:
+    # Given a queue that is counted and listed when MongoDB has dropped it, and the broker has not heard of it
+    own.push()
+    with Client(own.endpoint, timeout=60.0) as other:
+        looked = own.proxy.after(own.on("drop"), lambda: (other.queue(own.queue), other.peek(own.queue)))
+        # When
+        assert client.delete(own.queue) == 1
+    # Then
+    looked.wait()
+    assert own.queue not in names(client)
+    with pytest.raises(NotFound):
+        client.queue(own.queue)
