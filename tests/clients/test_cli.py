@@ -28,6 +28,17 @@ def test_the_package_itself_is_the_command(flag: str) -> None:
     assert told == f"sluicemq, version {metadata.version('sluicemq')}\n"
 
 
+@pytest.mark.parametrize(("typed", "meant"), [("queue", "queues"), ("pusch", "push"), ("xyzzy", None)])
+def test_a_mistyped_command_is_answered_with_the_one_that_may_be_meant(
+    run: Run, typed: str, meant: str | None
+) -> None:
+    result = run(typed)
+    assert result.exit_code == 2
+    assert f"No such command '{typed}'." in result.stderr
+    assert ("Did you mean" in result.stderr) == bool(meant)
+    assert f"Did you mean {meant!r}?" in result.stderr or not meant
+
+
 # --------------------------------------------------- a broker without its store
 
 

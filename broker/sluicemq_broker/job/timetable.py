@@ -48,7 +48,7 @@ class Timetable(NamedTuple):
     def check(self) -> None:
         """Raises ValueError, with words for whoever has written it."""
         if bool(self.cron) == bool(self.every):
-            raise ValueError("a schedule has either cron or every")
+            raise ValueError("a schedule has either cron or every, and every is not 0")
         if self.every:
             whole = abs(self.every * 1000 - round(self.every * 1000)) < _GRAIN
             if not (LEAST_EVERY <= self.every <= _TEN_YEARS and whole):

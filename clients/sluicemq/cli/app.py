@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import logging
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
@@ -58,6 +59,18 @@ class _Commands(click.Group):
             command = getattr(import_module(f"sluicemq.cli.{_HOMES[cmd_name]}"), cmd_name)
             self.add_command(command if cmd_name in _ALONE else _asking(command))
         return super().get_command(ctx, cmd_name)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does; who has mistyped one is told what may have been meant."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            near = get_close_matches(args[0], _HOMES, 1)
+            if not near:
+                raise
+            raise click.UsageError(f"{error.message} Did you mean {near[0]!r}?", ctx) from error
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
