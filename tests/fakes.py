@@ -168,7 +168,7 @@ class FakeStore:
         self.groups = FakeGroups()
         self.defaults = QueueDefaults()
 
-    def prepare(self) -> None:
+    def prepare(self, *, anew: bool = False) -> None:
         """There is nothing to prepare."""
 
     def mend(self) -> None:

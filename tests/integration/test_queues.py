@@ -28,7 +28,7 @@ from sluicemq_broker.queue.queues import Queues
 from sluicemq_broker.queue.verdict import Settlement, Verdict
 from sluicemq_broker.runtime.counters import Counters
 from sluicemq_broker.store.connection import Refused, Unclear
-from sluicemq_broker.store.index_models import DEDUPE_INDEX
+from sluicemq_broker.store.index_models import DEDUPE_INDEX, READY_INDEX
 from sluicemq_broker.store.inspect import Inspector, collection
 from sluicemq_devices.hub.flow import boundless
 
@@ -124,6 +124,25 @@ def test_a_queue_that_was_removed_and_pushed_to_is_known_still(queues: Queues) -
     # Then it is the same, with its indexes
     assert queues.known("mail") is queue
     assert DEDUPE_INDEX in queue.store.jobs.index_information()
+
+
+@pytest.mark.parametrize("used", ["by a worker", "by the configuration"])
+def test_a_queue_that_is_used_is_there_anew_when_it_was_removed(
+    queues: Queues, monkeypatch: pytest.MonkeyPatch, used: str
+) -> None:
+    # Given
+    queue = queues.open("mail")
+    queue.store.dropped()
+    queue.store.jobs.drop()
+    if used == "by a worker":
+        queue.attach(FakeWorker())
+    else:
+        monkeypatch.setattr(queues, "_configured", lambda: {"mail"})
+    # When
+    queues.forget("mail")
+    # Then
+    assert queues.known("mail") is queue
+    assert {READY_INDEX, DEDUPE_INDEX} <= queue.store.jobs.index_information().keys()
 
 
 def test_what_landed_in_a_queue_after_its_removal_is_found_again(queues: Queues) -> None:

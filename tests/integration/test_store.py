@@ -136,17 +136,21 @@ def test_nothing_done_under_a_lost_owner_changes_the_job_of_the_new_one(store: Q
     assert store.commit([current]) == {}
 
 
-def test_a_queue_that_was_removed_gets_its_indexes_again(store: QueueStore) -> None:
+def test_a_queue_that_was_removed_gets_its_indexes_again_with_new_jobs_and_not_before(
+    store: QueueStore,
+) -> None:
     # Given
     indexes = store.jobs.index_information()
     store.jobs.drop()
     # When
     store.prepare()
-    unprepared = store.jobs.index_information()
+    unknown = store.jobs.index_information()
     store.dropped()
     store.prepare()
+    removed = store.jobs.index_information()
+    store.prepare(anew=True)
     # Then
-    assert unprepared == {}
+    assert (unknown, removed) == ({}, {})
     assert store.jobs.index_information() == indexes
 
 

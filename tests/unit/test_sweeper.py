@@ -32,7 +32,7 @@ class Store:
     def mend_ownerless(self, now: float) -> None:
         self.mended += 1
 
-    def prepare(self) -> None:
+    def prepare(self, *, anew: bool = False) -> None:
         if self.fault:
             raise self.fault
 

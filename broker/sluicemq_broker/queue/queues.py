@@ -185,20 +185,22 @@ class Queues:
         if queue is None:  # another order to delete it was faster
             return
         queue.removed(_FEW_SECONDS)
-        if not self._used(queue):
-            self._open.pop(name, None)
+        self.let_go_removed()
         self._order(queue, lambda store: store.forget(name))
 
     def let_go_removed(self) -> None:
-        """Every second or so: know no more what was removed while something of it was under way."""
-        removed = [queue for queue in self if queue.store.removed and not self._used(queue)]
+        """Every second or so: what was removed stays as an empty queue if it is used, or is known no more.
+
+        Something of it may have been under way then: that is waited for.
+        """
+        removed = [queue for queue in self if queue.store.removed]
         for queue in removed:
-            del self._open[queue.name]
+            if queue.workers or queue.name in self._configured():
+                queue.store.prepare(anew=True)
+            elif not queue.busy:
+                del self._open[queue.name]
         if removed:
             self.discover()  # of what was under way some may have made it again
-
-    def _used(self, queue: Queue) -> bool:
-        return bool(queue.workers) or queue.busy or queue.name in self._configured()
 
     def follow_pauses(self) -> None:
         """Every second or so, and at the start: do as MongoDB says of all queues, whoever was told."""

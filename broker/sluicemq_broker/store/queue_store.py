@@ -105,7 +105,7 @@ class QueueStore:
     def prepare(self, *, anew: bool = False) -> None:
         """Make the collection and its indexes if they are not there; only the first call asks MongoDB.
 
-        One that was removed is made ``anew`` by those who write new jobs, and by nobody else.
+        One that was removed is made ``anew`` for new jobs, or where it is used still; else nobody makes it.
         """
         if not self._prepared and (anew or not self.removed):
             with translated():
