@@ -11,8 +11,9 @@ from pymongo import MongoClient
 
 from faults.mongo_messages import Command
 from faults.mongo_proxy import CuttingProxy
-from launcher import BrokerProcess
-from sluicemq import Client, NotFound, Producer
+from faults.proxied import RawClient
+from launcher import BrokerProcess, wait_until
+from sluicemq import Client, NotFound, Producer, wire
 
 
 class OwnBroker:
@@ -76,3 +77,24 @@ def test_who_looks_at_a_queue_while_it_is_removed_does_not_make_it_again(
     assert own.queue not in names(client)
     with pytest.raises(NotFound):
         client.queue(own.queue)
+
+
+def test_a_queue_that_was_removed_beside_a_verdict_is_gone_once_that_is_over(
+    own: OwnBroker, client: Client
+) -> None:
+    # Given a commit that the broker has no answer to, of a worker that has left
+    own.push()
+    with RawClient(own.endpoint, own.queue) as worker:
+        worker.ready(1)
+        [job] = worker.take()
+        held = own.proxy.hold(own.on("delete"))
+        worker.settle(job, wire.COMMIT)
+        [commit] = held.wait()
+    wait_until(lambda: client.queue(own.queue)["workers"] == 0, what="the worker's leaving")
+    # When
+    client.delete(own.queue)
+    early = own.queue in names(client)
+    commit.release()
+    # Then
+    wait_until(lambda: own.queue not in names(client), what="the end of the queue")
+    assert early
