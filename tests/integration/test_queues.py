@@ -145,6 +145,17 @@ def test_a_queue_that_is_used_is_there_anew_when_it_was_removed(
     assert {READY_INDEX, DEDUPE_INDEX} <= queue.store.jobs.index_information().keys()
 
 
+def test_who_waits_for_a_job_of_a_queue_whose_removal_has_failed_is_not_forgotten(queues: Queues) -> None:
+    # Given: MongoDB went away, and the queue is as it was
+    queue, told = queues.open("mail"), list[Any]()
+    queue.wait("a", told.append)
+    queue.store.dropped()
+    # When
+    queues.let_go_removed()
+    # Then
+    assert (queues.known("mail"), told) == (queue, [])
+
+
 def test_what_landed_in_a_queue_after_its_removal_is_found_again(queues: Queues) -> None:
     queue = queues.open("mail")
     queue.store.dropped()

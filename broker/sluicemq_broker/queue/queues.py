@@ -191,13 +191,14 @@ class Queues:
     def let_go_removed(self) -> None:
         """Every second or so: what was removed stays as an empty queue if it is used, or is known no more.
 
-        Something of it may have been under way then: that is waited for.
+        Something of it may have been under way then: that is waited for. Where the removal has failed, it is
+        found again.
         """
         removed = [queue for queue in self if queue.store.removed]
         for queue in removed:
             if queue.workers or queue.name in self._configured():
                 queue.store.prepare(anew=True)
-            elif not queue.busy:
+            elif not queue.in_use:
                 del self._open[queue.name]
         if removed:
             self.discover()  # of what was under way some may have made it again
