@@ -62,6 +62,10 @@ class FakeOwners:
     def mine(self) -> list[str]:
         return [self.current] if self.current else []
 
+    def live(self, _database: str | None = None) -> set[str]:
+        """There is no other broker."""
+        return set(self.mine())
+
     def lose_all(self) -> None:
         """Another broker has declared us dead."""
         self.current = "after"

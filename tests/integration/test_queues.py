@@ -14,9 +14,9 @@ import pytest
 from pymongo.database import Database
 
 from fakes import FakeWorker, Held, a_context, a_maker, go_on
-from jobs import a_job
+from jobs import NOW, a_job
 from sluicemq import wire
-from sluicemq.errors import BadQueue, NotFound, Paused, QueueFull
+from sluicemq.errors import BadQueue, NotFound, Paused, QueueFull, Unavailable
 from sluicemq_broker.config import BrokerSettings, Config, QueueSettings
 from sluicemq_broker.doors.lane_workers import PopWorker
 from sluicemq_broker.job.job import Dedupe
@@ -24,12 +24,14 @@ from sluicemq_broker.process.deadline import Deadline
 from sluicemq_broker.process.server import Server
 from sluicemq_broker.queue.census import Census
 from sluicemq_broker.queue.intake import Push
+from sluicemq_broker.queue.orders import Delete
 from sluicemq_broker.queue.queues import Queues
 from sluicemq_broker.queue.verdict import Settlement, Verdict
 from sluicemq_broker.runtime.counters import Counters
 from sluicemq_broker.store.connection import Refused, Unclear
 from sluicemq_broker.store.index_models import DEDUPE_INDEX, READY_INDEX
 from sluicemq_broker.store.inspect import Inspector, collection
+from sluicemq_broker.store.removals import Removals
 from sluicemq_devices.hub.flow import boundless
 
 FEW_QUEUES = BrokerSettings(max_queues=20)
@@ -56,6 +58,7 @@ def test_who_waits_for_a_job_of_a_removed_queue_is_told_and_nothing_of_it_is_hel
     queue._dispatch.held.add([staged])
     queue._dispatch._staged.add([staged])
     # When
+    queues.removed(queue)
     queues.forget("mail")
     # Then
     assert [type(each) for each in told] == [NotFound]
@@ -74,6 +77,7 @@ def test_a_job_that_came_while_its_queue_was_removed_is_held_until_its_worker_ha
     deadline.begin(60.0)
     assert deadline.until(lambda: bool(worker.jobs) and not queue.busy)
     # When
+    queues.removed(queue)
     queues.forget("mail")
     # Then no audit gives it to another
     [delivery] = worker.deliveries
@@ -100,8 +104,8 @@ def test_a_queue_that_was_removed_beside_a_verdict_is_known_until_that_is_durabl
     queue.worker_gone(worker)
     queue.store.jobs.drop()
     # When
+    queues.removed(queue)
     queues.forget("mail")
-    queues.let_go_removed()
     early = queues.known("mail")
     held.set()
     assert deadline.until(lambda: not queue.busy)
@@ -114,8 +118,8 @@ def test_a_queue_that_was_removed_beside_a_verdict_is_known_until_that_is_durabl
 def test_a_queue_that_was_removed_and_pushed_to_is_known_still(queues: Queues) -> None:
     # Given
     queue, stored, deadline = queues.open("mail"), list[Any](), Deadline()
-    queue.store.dropped()
     queue.store.jobs.drop()
+    queues.removed(queue)
     queue.push(Push([a_job("a")], lambda *told: stored.append(told)))
     deadline.begin(60.0)
     assert deadline.until(lambda: bool(stored) and not queue.busy)
@@ -132,33 +136,64 @@ def test_a_queue_that_is_used_is_there_anew_when_it_was_removed(
 ) -> None:
     # Given
     queue = queues.open("mail")
-    queue.store.dropped()
     queue.store.jobs.drop()
     if used == "by a worker":
         queue.attach(FakeWorker())
     else:
         monkeypatch.setattr(queues, "_configured", lambda: {"mail"})
     # When
+    queues.removed(queue)
     queues.forget("mail")
     # Then
     assert queues.known("mail") is queue
     assert {READY_INDEX, DEDUPE_INDEX} <= queue.store.jobs.index_information().keys()
 
 
-def test_who_waits_for_a_job_of_a_queue_whose_removal_has_failed_is_not_forgotten(queues: Queues) -> None:
-    # Given: MongoDB went away, and the queue is as it was
+def test_a_deletion_whose_end_has_failed_spares_what_was_pushed_since(
+    queues: Queues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given: the queue is dropped, then MongoDB is away for a moment, and it is pushed to
+    queue, stored, deadline = queues.open("mail"), list[Any](), Deadline()
+    deletion = Delete(queues, queues._context, queue, NOW)
+    with monkeypatch.context() as patch:
+        patch.setattr(queues, "forget", failing)
+        with pytest.raises(Unavailable):
+            next(deletion.pages())
+    queue.push(Push([a_job("a")], lambda *told: stored.append(told)))
+    deadline.begin(60.0)
+    assert deadline.until(lambda: bool(stored))
+    # When it is gone on with
+    assert list(deletion.pages()) == [0]
+    # Then
+    assert queue.store.find(["a"]).keys() == {"a"}
+
+
+def test_a_queue_whose_deletion_has_failed_is_looked_at_as_ever(
+    queues: Queues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given somebody who waits for one of its jobs
     queue, told = queues.open("mail"), list[Any]()
     queue.wait("a", told.append)
-    queue.store.dropped()
+    deletion = Delete(queues, queues._context, queue, NOW)
+    monkeypatch.setattr(Removals, "drop", failing)
     # When
+    with pytest.raises(Unavailable):
+        next(deletion.pages())
     queues.let_go_removed()
+    queue.store.jobs.drop()  # nobody knows whether it was
+    queue.store.prepare()
     # Then
     assert (queues.known("mail"), told) == (queue, [])
+    assert DEDUPE_INDEX in queue.store.jobs.index_information()
+
+
+def failing(*_arguments: Any, **_named: Any) -> None:
+    raise Unavailable("MongoDB is away")
 
 
 def test_what_landed_in_a_queue_after_its_removal_is_found_again(queues: Queues) -> None:
     queue = queues.open("mail")
-    queue.store.dropped()
+    queues.removed(queue)
     queue.store.jobs.insert_one({"_id": "late"})
     queues.let_go_removed()
     found = queues.known("mail")

@@ -6,7 +6,7 @@ from collections.abc import Generator
 from functools import partial
 from typing import Any, ClassVar, Final
 
-from sluicemq.errors import BadQueue
+from sluicemq.errors import BadQueue, SluiceError
 from sluicemq_broker.job import State
 from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.families import Families
@@ -187,21 +187,31 @@ class Delete(Order):
 
     kind = "delete"
     resumes = False  # it spares nothing that was pushed since
+    _dropped: int | None = None
     _carried_out = False
 
     def pages(self) -> Pages:
         """All at once; of what is on its way here some may come after. Refused while there are workers."""
         if self._carried_out:
             return  # it took so long that it is gone on with: what was pushed since is spared
-        queue, owners = self.queue, self._owners
+        if self._dropped is None:
+            self._dropped = self._drop(self.queue)
+        self._queues.forget(self.queue.name)
+        self._carried_out = True
+        yield self._dropped
+
+    def _drop(self, queue: Queue) -> int:
         if queue.workers:
             raise BadQueue(f"queue {queue.name!r} has {queue.workers} workers: stop them first")
-        queue.store.dropped()
-        others = owners.live(queue.settings.database) - set(owners.mine())
-        removed = self._removals.drop(queue.name, self.now, shared=bool(others))
-        self._queues.forget(queue.name)
-        self._carried_out = True
-        yield removed
+        others = self._owners.live(queue.settings.database) - set(self._owners.mine())
+        queue.store.dropped()  # from before, so that nobody who looks at it makes it again
+        try:
+            count = self._removals.drop(queue.name, self.now, shared=bool(others))
+        except SluiceError:
+            queue.store.kept()
+            raise
+        self._queues.removed(queue)
+        return count
 
 
 class Expire(Order):

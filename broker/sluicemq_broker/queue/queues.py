@@ -56,6 +56,7 @@ class Queues:
         self._orders: Batcher[None] = Batcher(lambda _told: self._look(self.follow_pauses), size=_MANY)
         self._made: Batcher[None] = Batcher(lambda _told: self._look(self.look_for_awaited), size=_MANY)
         self._made_by_plain = Bucket(_MADE_EACH_SECOND, _MADE_AT_ONCE)
+        self._removed: set[Queue] = set()
         self._awaited: dict[str, dict[Callable[[Queue], None], None]] = {}
         #: The names of all databases with queues, each once.
         self.databases = databases(config)
@@ -179,28 +180,32 @@ class Queues:
         meant = nearest(name, self._open)
         return f"there is no queue {name!r}" + (f" (did you mean {meant!r}?)" if meant else "")
 
-    def forget(self, name: str) -> None:
-        """The queue's collection was removed; it is made again if somebody still uses it."""
-        queue = self._open.get(name)
-        if queue is None:  # another order to delete it was faster
-            return
+    def removed(self, queue: Queue) -> None:
+        """The queue's collection was removed: tell who waits for its jobs, hold none of them."""
         queue.removed(_FEW_SECONDS)
+        self._removed.add(queue)
+
+    def forget(self, name: str) -> None:
+        """What was said of a queue that was removed holds no more; may be repeated after an error."""
         self.let_go_removed()
-        self._order(queue, lambda store: store.forget(name))
+        self._order(name, lambda store: store.forget(name))
 
     def let_go_removed(self) -> None:
-        """Every second or so: what was removed stays as an empty queue if it is used, or is known no more.
+        """Every second or so: what was removed stands empty where it is used, and is known no more elsewhere.
 
-        Something of it may have been under way then: that is waited for. Where the removal has failed, it is
-        found again.
+        Something of it may have been under way then: that is waited for.
         """
-        removed = [queue for queue in self if queue.store.removed]
-        for queue in removed:
+        before = len(self._open)
+        for queue in list(self._removed):
             if queue.workers or queue.name in self._configured():
                 queue.store.prepare(anew=True)
-            elif not queue.in_use:
-                del self._open[queue.name]
-        if removed:
+            elif queue.store.removed:
+                if queue.in_use:
+                    continue
+                if self._open.get(queue.name) is queue:
+                    del self._open[queue.name]
+            self._removed.discard(queue)
+        if len(self._open) < before:
             self.discover()  # of what was under way some may have made it again
 
     def follow_pauses(self) -> None:
@@ -210,14 +215,14 @@ class Queues:
 
     def pause(self, queue: Queue, what: str) -> None:
         """Pause ``delivery`` or ``intake`` of a queue, at all brokers."""
-        self._order(queue, lambda store: store.pause(queue.name, what))
+        self._order(queue.name, lambda store: store.pause(queue.name, what))
 
     def resume(self, queue: Queue, what: str) -> None:
         """Resume it."""
-        self._order(queue, lambda store: store.resume(queue.name, what))
+        self._order(queue.name, lambda store: store.resume(queue.name, what))
 
-    def _order(self, queue: Queue, statement: Callable[[PauseStore], None]) -> None:
-        database = self.database_name(queue.name)
+    def _order(self, name: str, statement: Callable[[PauseStore], None]) -> None:
+        database = self.database_name(name)
         self._pauses.order(database, statement)
         self._channel(database).announce(BusEvent(BusKind.QUEUES))
         self._apply_pauses()

@@ -25,13 +25,7 @@ from sluicemq_broker.store.documents import Document, QueueDefaults, date, docum
 from sluicemq_broker.store.expiry import Expired, Expiry
 from sluicemq_broker.store.groups import GroupStore
 from sluicemq_broker.store.index_models import ENDED_INDEX
-from sluicemq_broker.store.indexes import (
-    Notice,
-    all_indexes,
-    make_indexes,
-    mend_indexes,
-    wanted_while_empty,
-)
+from sluicemq_broker.store.indexes import Notice, all_indexes, make_indexes, mend_indexes, wanted_while_empty
 from sluicemq_broker.store.inserts import Insertion, Pushed, outcome, refusals
 from sluicemq_broker.store.numbered import Insert, sessions_of
 from sluicemq_broker.store.outcomes import (
@@ -125,10 +119,14 @@ class QueueStore:
         return all_indexes(lines=self.groups.wanted())
 
     def dropped(self) -> None:
-        """The collection is removed, or about to be."""
+        """The collection is removed, or about to be: whoever has new jobs looks for its indexes anew."""
         self._prepared, self.removed = False, True
         self.groups.dropped()
         self._claims.dropped()
+
+    def kept(self) -> None:
+        """It was not removed, or nobody knows."""
+        self.removed = False
 
     # ------------------------------------------------------------------ push
 
@@ -337,11 +335,8 @@ class QueueStore:
     def owners(self) -> set[str]:
         """The owners of all reserved jobs; one step in the index for each."""
         with translated():
-            return {
-                each
-                for each in self.jobs.distinct("owner", {"state": State.RESERVED})
-                if isinstance(each, str)
-            }
+            found = self.jobs.distinct("owner", {"state": State.RESERVED})
+            return {each for each in found if isinstance(each, str)}
 
     def mend_ownerless(self, now: float) -> None:
         """Set aside what is reserved by nobody: documents that were never ours."""
