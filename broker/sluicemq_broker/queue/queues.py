@@ -195,7 +195,7 @@ class Queues:
 
         Something of it may have been under way then: that is waited for.
         """
-        before = len(self._open)
+        unknown = False
         for queue in list(self._removed):
             if queue.workers or queue.name in self._configured():
                 queue.store.prepare(anew=True)
@@ -204,8 +204,9 @@ class Queues:
                     continue
                 if self._open.get(queue.name) is queue:
                     del self._open[queue.name]
+                    unknown = True
             self._removed.discard(queue)
-        if len(self._open) < before:
+        if unknown:
             self.discover()  # of what was under way some may have made it again
 
     def follow_pauses(self) -> None:
