@@ -30,6 +30,7 @@ from typing import Any, Self
 import tomli_w
 
 from forked_broker import ForkedBroker
+from sluicemq import Unavailable
 from sluicemq_broker.runtime import BALANCES
 
 #: What a device's ends are called in ``BrokerProcess.doors``.
@@ -70,12 +71,19 @@ def free_port() -> int:
 
 
 def wait_until(condition: Callable[[], Any], timeout: float = TIMEOUT, what: str = "it") -> Any:
-    """Poll ``condition`` until it is true and return its value; AssertionError after ``timeout`` s."""
-    deadline = time.monotonic() + timeout
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"{what} did not happen within {timeout} s"
+    """Poll ``condition`` until it is true and return its value; AssertionError after ``timeout`` s.
+
+    A broker that says that its MongoDB does not answer is asked again: on a busy machine that takes seconds.
+    """
+    deadline, why = time.monotonic() + timeout, ""
+    while True:
+        try:
+            if value := condition():
+                return value
+        except Unavailable as error:
+            why = f": {error}"
+        assert time.monotonic() < deadline, f"{what} did not happen within {timeout} s{why}"
         time.sleep(0.01)
-    return value
 
 
 class BrokerProcess:
