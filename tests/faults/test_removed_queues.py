@@ -60,7 +60,7 @@ def client(own: OwnBroker) -> Iterator[Client]:
 
 
 def names(client: Client) -> set[str]:
-    return {row["name"] for row in client.queues()}
+    return {row["name"] for row in wait_until(client.queues, what="the list of queues")}
 
 
 def test_who_looks_at_a_queue_while_it_is_removed_does_not_make_it_again(
