@@ -14,9 +14,9 @@ import zmq
 from pymongo import MongoClient
 
 from faults.mongo_messages import Command
-from faults.mongo_proxy import CuttingProxy
+from faults.mongo_proxy import CuttingProxy, Fault, Held, Watched
 from launcher import BrokerProcess, tcp, wait_until
-from sluicemq import Client, Duplicate, Job, Producer, Receipt, Rollback, Worker
+from sluicemq import Client, Duplicate, Expired, Job, Producer, Receipt, Rollback, Worker
 
 LEASE = 2.0
 DEVICES = [
@@ -126,6 +126,18 @@ class ProxiedQueue:
         with Worker(self.endpoint, self.name, handle, prefetch=len(JOBS)):
             wait_until(lambda: self.summary()["workers"] == 1, what="the worker's coming")
             yield handled
+
+    def hold(self, statement: str) -> Fault[Held]:
+        """Hold the reply to the next such statement on the queue's collection."""
+        return self._proxy.hold(self._on(statement))
+
+    def watch(self, statement: str) -> Fault[Watched]:
+        """See such statements go by."""
+        return self._proxy.after(self._on(statement), lambda: None, times=None)
+
+    def _on(self, statement: str) -> Callable[[Command], bool]:
+        collection = self._jobs.name
+        return lambda command: command.name == statement and command.collection == collection
 
     def wait_all_committed(self) -> None:
         """Wait until nothing is left of the jobs, here or there."""
@@ -332,3 +344,17 @@ def _update(command: Command) -> dict[str, Any]:
     """What the first update of a command does; nothing that is looked for here, if it is a pipeline."""
     update = command.statements[0]["u"] if command.name == "update" else {}
     return {} if isinstance(update, list) else dict(update)
+
+
+def test_who_waits_for_a_job_that_expires_hears_so_however_late_the_answer_comes(queue: ProxiedQueue) -> None:
+    # Given a job that MongoDB has removed, as its time is over, and the broker has not heard of it
+    held = queue.hold("delete")
+    with Producer(queue.endpoint) as producer:
+        reply = producer.submit(queue.name, b"x", ttl=0.5)
+        [removal] = held.wait()
+        # When the broker looks for it meanwhile
+        queue.watch("find").wait(3)
+        removal.release()
+        # Then
+        with pytest.raises(Expired):
+            reply.result(SECONDS)

@@ -162,8 +162,7 @@ def test_a_job_that_is_rolled_back_keeps_its_asker_waiting(endpoint: str, queue:
 
 def test_an_expired_job_answers_expired(endpoint: str, queue: str) -> None:
     with Producer(endpoint) as producer, pytest.raises(Expired):
-        # Long enough that it is asked for before it ends, on a busy machine too: it is not remembered then.
-        producer.call(queue, b"x", SECONDS, ttl=5)
+        producer.call(queue, b"x", SECONDS, ttl=1)
 
 
 def test_a_refused_push_is_the_error_of_its_future_and_of_nobody_else(endpoint: str, queue: str) -> None:

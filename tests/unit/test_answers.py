@@ -189,6 +189,24 @@ def test_a_job_that_was_there_and_ends_elsewhere_unremembered_is_uncertain(rig: 
     assert rig.heard[1:] == [("asker", Uncertain)]
 
 
+def test_a_job_that_is_gone_while_some_expire_is_waited_for_until_it_is_known_which(rig: AnswersRig) -> None:
+    # Given a job that MongoDB has removed with others whose time is over, and has not answered yet
+    rig.store.jobs["job"] = RUNNING
+    rig.ask()
+    go_on()
+    del rig.store.jobs["job"]
+    # When it is looked for again and again
+    with rig.answers.ending():
+        for _ in range(3):
+            rig.answers.look_elsewhere(NOW, alone=False)
+            go_on()
+        rig.ask("another")
+        go_on()
+        rig.answers.expired(["job"])
+    # Then
+    assert rig.heard[1:] == [("another", "on its way"), ("asker", Expired), ("another", Expired)]
+
+
 # ------------------------------------------------------------ alone, and with other brokers
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple, Protocol
@@ -83,6 +84,7 @@ class Answers:
         self._watchful_until = 0.0
         self._looked = math.inf
         self._missing: set[str] = set()
+        self._ending = 0
         self._expired: dict[str, None] = {}  # of late, the oldest first
         self._look_ups: Batcher[str] = Batcher(self._look_up, size=_LOOKED_UP_AT_ONCE)
         self._looks: Batcher[float] = Batcher(self._look_for_ended, size=1)
@@ -159,6 +161,15 @@ class Answers:
     def failed(self, job_id: str, error: SluiceError) -> None:
         """There will be no result."""
         self._tell(job_id, error)
+
+    @contextmanager
+    def ending(self) -> Iterator[None]:
+        """Some are being ended here, nobody knows yet which: what is gone by now may be told in a moment."""
+        self._ending += 1
+        try:
+            yield
+        finally:
+            self._ending -= 1
 
     def expired(self, ids: Iterable[str]) -> None:
         """These jobs were not taken in time."""
@@ -279,7 +290,9 @@ class Answers:
 
     def _not_there(self, job_id: str, asked: Iterable[_Question]) -> None:
         """A job that is gone may have been committed here this moment; the second time it is not so."""
-        if job_id in self._missing:
+        if self._ending and job_id in self._durable:
+            self._wait_on(job_id, asked)
+        elif job_id in self._missing:
             self._tell(job_id, Uncertain(f"job {job_id} has ended elsewhere and is not remembered"))
         elif job_id in self._held:  # it ends here this moment: who asks hears of it like all others
             self._wait_on(job_id, asked)

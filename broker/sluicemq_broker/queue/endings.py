@@ -70,14 +70,16 @@ class Endings:
 
     def sweep(self, limit: int) -> int:
         """End what was not taken in time, ``limit`` jobs at most, and tell who waits; returns how many."""
-        expired = self._store.expire(self._clock.now(), limit)
-        self._have_expired(expired)
+        with self._answers.ending():
+            expired = self._store.expire(self._clock.now(), limit)
+            self._have_expired(expired)
         return len(expired.ids)
 
     def _expire(self, ids: list[str]) -> None:
         """``kill -9`` before or between its statements, or no answer: the sweep ends what is left."""
-        expired = self._retry.run(lambda: self._store.expire(self._clock.now(), ids=ids))
-        self._have_expired(expired)
+        with self._answers.ending():
+            expired = self._retry.run(lambda: self._store.expire(self._clock.now(), ids=ids))
+            self._have_expired(expired)
         if len(expired.ids) < len(ids):  # another broker, or one without an answer, may have ended them
             self._answers.check(set(ids).difference(expired.ids))
 
