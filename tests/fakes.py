@@ -171,6 +171,7 @@ class FakeStore:
         self.after_insert: Callable[[], None] = _nothing
         self.groups = FakeGroups()
         self.defaults = QueueDefaults()
+        self.removed = False
 
     def prepare(self, *, anew: bool = False) -> None:
         """There is nothing to prepare."""

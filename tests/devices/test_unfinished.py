@@ -257,8 +257,13 @@ def resident(process: subprocess.Popen) -> int:
 def streamer(python: Python, tmp_path: Path) -> tuple[subprocess.Popen, str]:
     end = f"ipc://{tmp_path}/in"
     process = python(_STREAMER, end, f"ipc://{tmp_path}/out")
-    eventually((tmp_path / "in").exists)
+    eventually(lambda: listens(end))
     return process, end
+
+
+def listens(end: str) -> bool:
+    with sockets.socket(sockets.AF_UNIX) as client:
+        return bool(client.connect_ex(end.removeprefix("ipc://")) == 0)
 
 
 def say(end: str, data: bytes) -> sockets.socket:

@@ -30,6 +30,7 @@ from sluicemq_broker.queue.verdict import Settlement, Verdict
 from sluicemq_broker.runtime.counters import Counters
 from sluicemq_broker.store.connection import Refused, Unclear
 from sluicemq_broker.store.index_models import DEDUPE_INDEX, READY_INDEX
+from sluicemq_broker.store.inserts import Insertion, Pushed
 from sluicemq_broker.store.inspect import Inspector, collection
 from sluicemq_broker.store.removals import Removals
 from sluicemq_devices.hub.flow import boundless
@@ -165,6 +166,37 @@ def test_a_deletion_whose_end_has_failed_spares_what_was_pushed_since(
     # When it is gone on with
     assert list(deletion.pages()) == [0]
     # Then
+    assert queue.store.find(["a"]).keys() == {"a"}
+
+
+def test_an_order_to_delete_a_queue_that_another_one_has_deleted_meanwhile_finds_none(queues: Queues) -> None:
+    # Given two orders
+    queue = queues.open("mail")
+    first, second = (Delete(queues, queues._context, queue, NOW) for _ in range(2))
+    # When
+    assert list(first.pages()) == [0]
+    # Then
+    with pytest.raises(NotFound):
+        next(second.pages())
+
+
+def test_an_insert_that_lands_after_the_removal_has_its_indexes_at_once(queues: Queues) -> None:
+    # Given a push whose insert is sent when the queue is removed
+    queue, stored, deadline = queues.open("mail"), list[Any](), Deadline()
+    send = Insertion.send
+
+    def removed_meanwhile(insertion: Insertion, now: float) -> Pushed:
+        queue.store.dropped()
+        queue.store.jobs.drop()
+        return send(insertion, now)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Insertion, "send", removed_meanwhile)
+        queue.push(Push([a_job("a")], lambda *told: stored.append(told)))
+        deadline.begin(60.0)
+        assert deadline.until(lambda: bool(stored))
+    # Then
+    assert {READY_INDEX, DEDUPE_INDEX} <= queue.store.jobs.index_information().keys()
     assert queue.store.find(["a"]).keys() == {"a"}
 
 

@@ -205,6 +205,23 @@ def test_what_breaks_off_is_not_begun_or_can_be_gone_on_with(
     assert put_aside(changes) == []
 
 
+def test_a_deletion_that_breaks_off_once_the_queue_is_put_aside_is_none_that_is_to_be_repeated(
+    store: QueueStore, pages: QueueStore, changes: ChangesAtOnce, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given: a repetition would take what was pushed since
+    waiting(store, pages)
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            Collection, "find_one_and_update", breaking(Collection.find_one_and_update, after=False)
+        )
+        assert changes.drop("pages", LATER) == 3
+    # When
+    changes.bury_remains(LATER)
+    # Then
+    assert stored(store, "a")["state"] == "dead"
+    assert put_aside(changes) == []
+
+
 def put_aside(changes: ChangesAtOnce) -> list[str]:
     return [each for each in changes._database.list_collection_names() if each.startswith("removed.")]
 

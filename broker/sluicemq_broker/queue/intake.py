@@ -217,7 +217,10 @@ class Intake:
 
         def statement() -> Pushed:
             self._store.prepare(anew=True)
-            return insertion.send(self._clock.now())
+            pushed = insertion.send(self._clock.now())
+            if self._store.removed:  # in between, and made again by this, without indexes
+                self._store.mend()
+            return pushed
 
         try:
             return self._retry.run(statement)

@@ -195,7 +195,8 @@ class Delete(Order):
         if self._carried_out:
             return  # it took so long that it is gone on with: what was pushed since is spared
         if self._dropped is None:
-            self._dropped = self._drop(self.queue)
+            with self._queues.one_removal:
+                self._dropped = self._drop(self._queues.get(self.queue.name))
         self._queues.forget(self.queue.name)
         self._carried_out = True
         yield self._dropped

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Final
 
+from gevent.lock import BoundedSemaphore
+
 from sluicemq.errors import BadQueue, NotFound, QueueFull, Unavailable
 from sluicemq.wire import QUEUE_NAME_RULE, is_queue_name
 from sluicemq_broker.bus import BusEvent, BusKind, Channel, silent
@@ -57,6 +59,8 @@ class Queues:
         self._made: Batcher[None] = Batcher(lambda _told: self._look(self.look_for_awaited), size=_MANY)
         self._made_by_plain = Bucket(_MADE_EACH_SECOND, _MADE_AT_ONCE)
         self._removed: set[Queue] = set()
+        #: Held by whoever removes a queue: another order finds it gone, or made again.
+        self.one_removal = BoundedSemaphore()
         self._awaited: dict[str, dict[Callable[[Queue], None], None]] = {}
         #: The names of all databases with queues, each once.
         self.databases = databases(config)
@@ -297,7 +301,9 @@ class Queues:
         return self._config.queue(name).database or self._config.broker.database
 
     def _configured(self) -> set[str]:
-        return {*self._config.queues, *(device.queue for device in self._config.devices)}
+        config = self._config
+        devices, routes = (each.queue for each in config.devices), (each.queue for each in config.routes)
+        return {*config.queues, *devices, *routes}
 
     def under_way(self) -> dict[str, int]:
         """How many jobs are being written, at workers, and being committed, in all queues together."""

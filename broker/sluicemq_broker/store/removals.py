@@ -9,9 +9,11 @@ never touched; children for whose end their parents wait go together with these
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from secrets import token_hex
 from typing import Final
 
+from sluicemq.errors import SluiceError
 from sluicemq_broker.job import State
 from sluicemq_broker.store.changes import WAITS, Jobs, Orders, missing
 from sluicemq_broker.store.claims import BY_ID
@@ -130,7 +132,9 @@ class Removals(Orders):
             jobs = self._jobs(queue)
             count: int = jobs.estimated_document_count()
             if somebody_waits_for_children(self._kin):
-                bury(put_aside(jobs, leave_empty=shared), now, self._kin)
+                aside = put_aside(jobs, leave_empty=shared)
+                with suppress(SluiceError), translated():  # it is gone; the next round of any broker goes on
+                    bury(aside, now, self._kin)
             elif shared:
                 empty = self._database[f"deleted.{queue}.{token_hex(4)}"]
                 empty.create_indexes(all_indexes(lines=has_lines(jobs)))
