@@ -176,6 +176,7 @@ class _Run:
             pub.sndhwm = 0
             pub.connect(self._site.frontend)
             process.start()
+            theirs.close()  # so that its end is heard
             until = time.monotonic() + _PATIENCE
             while not ours.poll(0.02):
                 pub.send_multipart([_PROBE, b""])
@@ -187,6 +188,8 @@ class _Run:
                 pub.send_multipart([b"t", self._payload])
             got, ended = ours.recv()
             return float(got / (ended - began))
+        except EOFError:
+            raise BenchFailed("the SUB sockets have ended: the broker has hung up on them") from None
         finally:
             pub.close(0)
             process.terminate()

@@ -24,7 +24,8 @@ _CONNECT: Final = 10.0  # seconds
 def listen(backend: str, count: int, most: int, probe: bytes, silence: float, told: Connection) -> None:
     """Say 0 when ``count`` sockets hear probes; then how many others all had, and when the last came.
 
-    ``most``: messages for each, at most; it ends if none comes for ``silence`` seconds. Times are monotonic.
+    ``most``: messages for each, at most; once all hear, it ends if none comes for ``silence`` seconds. Times
+    are monotonic. Raises OSError if the broker can't be reached or hangs up.
     """
     host, _, port = backend.removeprefix("tcp://").rpartition(":")
     subscribers = [_Subscriber(host, int(port), probe) for _ in range(count)]
@@ -32,7 +33,10 @@ def listen(backend: str, count: int, most: int, probe: bytes, silence: float, to
     with selectors.DefaultSelector() as selector:
         for each in subscribers:
             selector.register(each.socket, selectors.EVENT_READ, each)
-        while any(each.got < most for each in subscribers) and (ready := selector.select(silence)):
+        while any(each.got < most for each in subscribers):
+            ready = selector.select(silence if hearing == count else None)
+            if not ready:
+                break
             for key, _events in ready:
                 key.data.read()
             last = time.monotonic()
