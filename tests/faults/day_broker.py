@@ -16,8 +16,8 @@ if __name__ == "__main__":
     monkey.patch_all()
 
     from sluicemq_broker.process import main
-    from sluicemq_broker.queue import census, incidents
-    from sluicemq_broker.queue.incidents import Incidents
+    from sluicemq_broker.statistics import census, incidents
+    from sluicemq_broker.statistics.incidents import Incidents
     from sluicemq_broker.store import ServerClock
 
     _SPEED, _BEGAN, _FROM = (float(os.environ[f"DAY_{name}"]) for name in ("SPEED", "BEGAN", "FROM"))

@@ -12,7 +12,7 @@ from pymongo import MongoClient
 from faults.mongo_proxy import CuttingProxy
 from launcher import TIMEOUT, BrokerProcess, wait_until
 from sluicemq import Client, Producer, Unfinished
-from sluicemq_broker.queue.tasks import AT_ONCE
+from sluicemq_broker.queues.tasks import AT_ONCE
 
 JOBS = 1800
 #: Removed pages take so long that an order has several after its first half second.

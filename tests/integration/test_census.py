@@ -13,11 +13,11 @@ from launcher import wait_until
 from sluicemq.errors import NotFound, Unavailable
 from sluicemq_broker.config import Config
 from sluicemq_broker.job.job import Job
-from sluicemq_broker.queue import census as census_module
-from sluicemq_broker.queue.census import Census
 from sluicemq_broker.queue.intake import Push
 from sluicemq_broker.queue.queue import Queue
-from sluicemq_broker.queue.queues import Queues
+from sluicemq_broker.queues.queues import Queues
+from sluicemq_broker.statistics import census as census_module
+from sluicemq_broker.statistics.census import Census
 from sluicemq_broker.store.connection import Unclear
 from sluicemq_broker.store.inspect import COUNTED_STATES, Inspector
 from virtual_time import VirtualTime, come_to_rest

@@ -15,10 +15,10 @@ from own_queue import OwnQueue
 from plain_clients import BrokerUnderTest
 from sluicemq.errors import BadFrames, Unavailable
 from sluicemq_broker.config import Config
-from sluicemq_broker.queue.census import Census
-from sluicemq_broker.queue.history import ALL, FLUSH, History
-from sluicemq_broker.queue.queues import Queues
+from sluicemq_broker.queues.queues import Queues
 from sluicemq_broker.runtime.counts import Count
+from sluicemq_broker.statistics.census import Census
+from sluicemq_broker.statistics.history import ALL, FLUSH, History
 from sluicemq_broker.store.history import DAYS_KEPT, MINUTES_KEPT, Counted, HistoryStore, Subject, day_of
 from virtual_time import VirtualTime
 from web import Web

@@ -12,8 +12,8 @@ from fakes import Clock, FakeOwners, a_context, a_maker
 from jobs import NOW
 from sluicemq.errors import BadFrames, Unavailable
 from sluicemq_broker.config import Config
-from sluicemq_broker.queue.incidents import FLUSH, GAP, LONG, Incidents
-from sluicemq_broker.queue.queues import Queues
+from sluicemq_broker.queues.queues import Queues
+from sluicemq_broker.statistics.incidents import FLUSH, GAP, LONG, Incidents
 from sluicemq_broker.store.incidents import IncidentStore
 from sluicemq_broker.store.leases import Seen
 from virtual_time import VirtualTime

@@ -18,8 +18,9 @@ from plain_clients import BrokerUnderTest, serving
 from sluicemq import Client, Dead, NotFound, Producer
 from sluicemq_broker.config import QueueSettings, load
 from sluicemq_broker.config.loading import ConfigError
-from sluicemq_broker.queue import Context, Queues, on_dead
-from sluicemq_broker.queue.on_dead import OnDead
+from sluicemq_broker.queue import Context
+from sluicemq_broker.queues import Queues, on_dead
+from sluicemq_broker.queues.on_dead import OnDead
 from sluicemq_broker.runtime import Counters
 from sluicemq_broker.store import DeadLetters, QueueStore, Redriven, RolledBack
 from sluicemq_broker.store.documents import date

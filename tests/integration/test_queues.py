@@ -22,12 +22,12 @@ from sluicemq_broker.doors.lane_workers import PopWorker
 from sluicemq_broker.job.job import Dedupe
 from sluicemq_broker.process.deadline import Deadline
 from sluicemq_broker.process.server import Server
-from sluicemq_broker.queue.census import Census
 from sluicemq_broker.queue.intake import Push
-from sluicemq_broker.queue.orders import Delete
-from sluicemq_broker.queue.queues import Queues
 from sluicemq_broker.queue.verdict import Settlement, Verdict
+from sluicemq_broker.queues.orders import Delete
+from sluicemq_broker.queues.queues import Queues
 from sluicemq_broker.runtime.counters import Counters
+from sluicemq_broker.statistics.census import Census
 from sluicemq_broker.store.connection import Refused, Unclear
 from sluicemq_broker.store.index_models import DEDUPE_INDEX, READY_INDEX
 from sluicemq_broker.store.inserts import Insertion, Pushed

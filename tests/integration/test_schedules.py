@@ -21,8 +21,8 @@ from sluicemq import BadHeaders, Client, NotFound
 from sluicemq_broker.config import Config, load
 from sluicemq_broker.doors.frames import JobMaker
 from sluicemq_broker.job import Misfire, Timetable
-from sluicemq_broker.queue.queues import Queues
-from sluicemq_broker.queue.schedules import Schedules, run_id
+from sluicemq_broker.queues.queues import Queues
+from sluicemq_broker.queues.schedules import Schedules, run_id
 from sluicemq_broker.runtime import Count, Counters
 from sluicemq_broker.store.connection import connect
 from sluicemq_broker.store.queue_store import QueueStore

@@ -13,9 +13,9 @@ from pymongo.database import Database
 from faulty_mongo import Fault, Kind, Line
 from jobs import NOW, a_job, some_jobs, stored
 from sluicemq.errors import NotFound, QueueFull, Unavailable
-from sluicemq_broker.queue import tasks
-from sluicemq_broker.queue.orders import PAGE
-from sluicemq_broker.queue.tasks import Task
+from sluicemq_broker.queues import tasks
+from sluicemq_broker.queues.orders import PAGE
+from sluicemq_broker.queues.tasks import Task
 from sluicemq_broker.store.outcomes import RolledBack
 from sluicemq_broker.store.queue_store import QueueStore
 from small_broker import BEAT, LEASE, SmallBroker, VirtualClock

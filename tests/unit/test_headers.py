@@ -20,7 +20,7 @@ from sluicemq_broker.config import QueueSettings
 from sluicemq_broker.doors.frames import JobMaker, PlainJob, split
 from sluicemq_broker.job.backoff import Backoff
 from sluicemq_broker.job.job import Dedupe, Job
-from sluicemq_broker.queue.queues import check_name
+from sluicemq_broker.queues.queues import check_name
 from sluicemq_broker.store.connection import ServerClock
 from sluicemq_broker.store.documents import QueueDefaults, date, document, job
 

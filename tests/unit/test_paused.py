@@ -15,8 +15,8 @@ from jobs import NOW, a_job, ids, some_jobs
 from sluicemq import wire
 from sluicemq.errors import Paused, Unavailable
 from sluicemq_broker.config import Config
-from sluicemq_broker.queue.pauses import Pauses
 from sluicemq_broker.queue.queue import Queue
+from sluicemq_broker.queues.pauses import Pauses
 
 
 @pytest.fixture

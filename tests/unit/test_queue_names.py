@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicemq_broker.queue.names import nearest
+from sluicemq_broker.queues.names import nearest
 
 
 @pytest.mark.parametrize(

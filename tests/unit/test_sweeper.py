@@ -10,7 +10,7 @@ import pytest
 from fakes import FakeOwners, a_context, go_on, no_limits
 from sluicemq.errors import Unavailable
 from sluicemq_broker.queue.holdings import Holdings
-from sluicemq_broker.queue.sweeper import Sweeper
+from sluicemq_broker.queues.sweeper import Sweeper
 from sluicemq_broker.runtime.counters import Counters
 from sluicemq_broker.store.connection import Unclear
 

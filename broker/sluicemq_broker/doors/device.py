@@ -11,7 +11,7 @@ from sluicemq_broker.doors.frames import JobMaker
 from sluicemq_broker.doors.frontends import Frontend, PushFrontend
 from sluicemq_broker.doors.questions import RequestFrontend
 from sluicemq_broker.doors.stream_device import StreamDevice
-from sluicemq_broker.queue import Queues
+from sluicemq_broker.queues import Queues
 from sluicemq_broker.runtime import Counters
 from sluicemq_devices.doors import Switchboard
 from sluicemq_devices.relays import Forwarder, Kind

@@ -24,7 +24,8 @@ from sluicemq_broker.config import BrokerSettings, DeviceSettings
 from sluicemq_broker.doors.frames import JobMaker, split
 from sluicemq_broker.doors.refusals import MALFORMED, refusal
 from sluicemq_broker.job import Job
-from sluicemq_broker.queue import Push, Queue, Queues
+from sluicemq_broker.queue import Push, Queue
+from sluicemq_broker.queues import Queues
 from sluicemq_broker.runtime import Count, Counters
 from sluicemq_devices.doors import Endpoint, Lane, LaneDoor, Switchboard
 from sluicemq_devices.hub import Shares, Watermark

@@ -13,7 +13,8 @@ from sluicemq_broker.doors.frames import JobMaker
 from sluicemq_broker.doors.frontends import Frontend
 from sluicemq_broker.doors.refusals import MALFORMED, error_frames, refusal
 from sluicemq_broker.job import Job
-from sluicemq_broker.queue import Push, Queue, Queues
+from sluicemq_broker.queue import Push, Queue
+from sluicemq_broker.queues import Queues
 from sluicemq_broker.runtime import Count, Counters
 from sluicemq_devices.doors import Endpoint, Lane, LaneDoor, Switchboard
 from sluicemq_devices.hub import Shares, Watermark, nothing

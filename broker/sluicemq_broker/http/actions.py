@@ -17,7 +17,7 @@ from sluicemq import wire
 from sluicemq.errors import BadFrames
 from sluicemq_broker.doors import Admin
 from sluicemq_broker.http.api import BASE
-from sluicemq_broker.queue import Task
+from sluicemq_broker.queues import Task
 
 log = logging.getLogger("broker.http")
 

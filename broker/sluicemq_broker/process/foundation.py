@@ -16,7 +16,8 @@ from sluicemq.errors import SluiceError, Unavailable
 from sluicemq_broker.bus import EventBus, LocalTransport, RedisTransport, Transport
 from sluicemq_broker.config import BusForm, Config, RedisUrl
 from sluicemq_broker.process.duties import Duty
-from sluicemq_broker.queue import Context, Memory, Owners, databases
+from sluicemq_broker.queue import Context, Memory, Owners
+from sluicemq_broker.queues import databases
 from sluicemq_broker.runtime import Counters, Turns
 from sluicemq_broker.store import (
     EVERY,

@@ -13,7 +13,8 @@ from sluicemq_broker.config import Config
 from sluicemq_broker.doors import JobMaker
 from sluicemq_broker.process.duties import Duties, Duty, poll
 from sluicemq_broker.process.foundation import Foundation, patiently
-from sluicemq_broker.queue import Census, History, Incidents, OnDead, Queues, Schedules, Sweeper, Tasks
+from sluicemq_broker.queues import OnDead, Queues, Schedules, Sweeper, Tasks
+from sluicemq_broker.statistics import Census, History, Incidents
 from sluicemq_broker.store import Inspector, LeaseStore, ScheduleStore
 
 #: Seconds between two looks for days that are over.

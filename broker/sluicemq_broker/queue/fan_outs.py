@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from sluicemq.errors import BadFrames, BadHeaders, SluiceError
 from sluicemq.options import LONGEST_ID
@@ -12,14 +12,12 @@ from sluicemq_broker.job import Job, Parent
 from sluicemq_broker.queue.answers import Answers
 from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.dispatch import Dispatch
-from sluicemq_broker.queue.moves import MOVE_OPTIONS, Elsewhere, Moves, carried_out
+from sluicemq_broker.queue.elsewhere import Elsewhere, OtherQueue
+from sluicemq_broker.queue.moves import MOVE_OPTIONS, Moves, carried_out
 from sluicemq_broker.queue.verdict import Onward, Settlement
 from sluicemq_broker.queue.worker import Delivery
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.store import Child, Completed, FanOut, QueueStore, end_children, fan_out
-
-if TYPE_CHECKING:
-    from sluicemq_broker.queue.queue import Queue
 
 #: Children in one transaction, at most, unless one parent alone has more: up to :data:`MOST_CHILDREN`.
 _AT_ONCE: Final = 500
@@ -47,7 +45,7 @@ class _Ready(NamedTuple):
 
     said: Fanning
     entry: FanOut
-    born: dict[Queue, list[Job]]
+    born: dict[OtherQueue, list[Job]]
 
     @property
     def job(self) -> Job:
@@ -84,7 +82,7 @@ class FanOuts(Moves[Fanning, _Ready]):
         made = [self._child(said, parent, number, born) for number in range(len(said.children))]
         return _Ready(said, FanOut(job, tuple(made), said.result), born)
 
-    def _child(self, said: Fanning, parent: Parent, number: int, born: dict[Queue, list[Job]]) -> Child:
+    def _child(self, said: Fanning, parent: Parent, number: int, born: dict[OtherQueue, list[Job]]) -> Child:
         onward = said.children[number]
         if unknown := onward.options.keys() - MOVE_OPTIONS:
             raise BadHeaders(f"a child takes no {', '.join(map(repr, sorted(unknown)))}")
@@ -147,5 +145,5 @@ class Children:
         return self._elsewhere.open(name).store
 
 
-def _none_yet() -> dict[Queue, list[Job]]:
+def _none_yet() -> dict[OtherQueue, list[Job]]:
     return defaultdict(list)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from sluicemq.errors import BadHeaders, SluiceError
 from sluicemq_broker.bus import BusKind
@@ -12,14 +12,12 @@ from sluicemq_broker.job import ASKED, Job
 from sluicemq_broker.queue.answers import Answers
 from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.dispatch import Dispatch
-from sluicemq_broker.queue.moves import MOVE_OPTIONS, Elsewhere, Moves
+from sluicemq_broker.queue.elsewhere import Elsewhere, OtherQueue
+from sluicemq_broker.queue.moves import MOVE_OPTIONS, Moves
 from sluicemq_broker.queue.verdict import Onward, Settlement
 from sluicemq_broker.queue.worker import Delivery
 from sluicemq_broker.runtime import Count, shielded
 from sluicemq_broker.store import Forward, QueueStore, forward
-
-if TYPE_CHECKING:
-    from sluicemq_broker.queue.queue import Queue
 
 #: Jobs in one transaction, at most, and transactions at once.
 FORWARD: Final = 250
@@ -46,7 +44,7 @@ class _Ready(NamedTuple):
 
     said: Going
     entry: Forward
-    queue: Queue
+    queue: OtherQueue
 
     @property
     def job(self) -> Job:
@@ -112,9 +110,9 @@ class Forwards(Moves[Going, _Ready]):
             queue.stored(jobs, existing=0)
 
 
-def _by_queue(ready: Iterable[_Ready]) -> dict[Queue, list[Job]]:
+def _by_queue(ready: Iterable[_Ready]) -> dict[OtherQueue, list[Job]]:
     """As which jobs they are to come into which queues."""
-    queues: dict[Queue, list[Job]] = defaultdict(list)
+    queues: dict[OtherQueue, list[Job]] = defaultdict(list)
     for each in ready:
         queues[each.queue].append(each.entry.on)
     return queues

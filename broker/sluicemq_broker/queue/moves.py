@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from sluicemq.errors import DifferentStore, LeaseLost, SluiceError, Uncertain
 from sluicemq.options import OPTIONS
-from sluicemq_broker.config import QueueSettings
 from sluicemq_broker.job import Job
 from sluicemq_broker.queue.answers import Answers
 from sluicemq_broker.queue.context import Context
@@ -22,29 +21,8 @@ from sluicemq_broker.queue.worker import Delivery
 from sluicemq_broker.runtime import Batcher, Count
 from sluicemq_broker.store import Refused
 
-if TYPE_CHECKING:
-    from sluicemq_broker.queue.queue import Queue
-
-#: Makes a job of its queue's settings, payload, options and id; raises what is wrong with them.
-MakeJob = Callable[[QueueSettings, bytes, Mapping[str, Any], str], Job]
-
 #: What a worker may say anew of a job that goes on, or of a child: their ids, and who waits, are given.
 MOVE_OPTIONS: Final = OPTIONS.keys() - {"id", "dedupe_id", "dedupe_window", "reply"}
-
-
-class Elsewhere(Protocol):
-    """The queues of this broker, as one of them sees the others."""
-
-    def for_push(self, name: str, *, by: str) -> Queue:
-        """The queue of this name, made if that is allowed."""
-
-    def open(self, name: str) -> Queue:
-        """The queue of this name, known or not."""
-
-    def make(
-        self, settings: QueueSettings, payload: bytes, options: Mapping[str, Any], job_id: str, /
-    ) -> Job:
-        """A job of this queue; raises what is wrong with its options."""
 
 
 class Said(Protocol):

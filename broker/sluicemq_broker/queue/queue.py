@@ -20,11 +20,11 @@ from sluicemq_broker.queue.answers import Answer, Answers, OnItsWay
 from sluicemq_broker.queue.capacity import Capacity, Flow
 from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.dispatch import Dispatch
+from sluicemq_broker.queue.elsewhere import Elsewhere
 from sluicemq_broker.queue.endings import Endings
 from sluicemq_broker.queue.intake import Intake, Push
 from sluicemq_broker.queue.ledger import HIGHEST
 from sluicemq_broker.queue.limits import Limits
-from sluicemq_broker.queue.moves import Elsewhere
 from sluicemq_broker.queue.progress import JobsProgress
 from sluicemq_broker.queue.settling import Settling
 from sluicemq_broker.queue.unreadable import UnreadableMessages

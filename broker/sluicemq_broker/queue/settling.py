@@ -13,9 +13,9 @@ from sluicemq_broker.queue.answers import Answers
 from sluicemq_broker.queue.commits import Commit, Commits
 from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.dispatch import Dispatch
+from sluicemq_broker.queue.elsewhere import Elsewhere
 from sluicemq_broker.queue.fan_outs import Children, Fanning, FanOuts
 from sluicemq_broker.queue.forwards import Forwards, Going
-from sluicemq_broker.queue.moves import Elsewhere
 from sluicemq_broker.queue.returns import Return, Returns
 from sluicemq_broker.queue.verdict import Settlement, Verdict
 from sluicemq_broker.queue.worker import Delivery, Worker

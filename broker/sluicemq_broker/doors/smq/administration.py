@@ -16,15 +16,12 @@ from sluicemq_broker.doors.frames import check_headers
 from sluicemq_broker.doors.smq.schedules import ScheduleOrders
 from sluicemq_broker.doors.smq.shared_answer import SharedAnswer
 from sluicemq_broker.job import State
-from sluicemq_broker.queue import (
-    Census,
-    Context,
+from sluicemq_broker.queue import Context, Queue
+from sluicemq_broker.queues import (
     Delete,
     Discard,
     Families,
-    History,
     Purge,
-    Queue,
     Queues,
     Redrive,
     Schedules,
@@ -33,6 +30,7 @@ from sluicemq_broker.queue import (
     check_name,
 )
 from sluicemq_broker.runtime import Count, Gauge, Turns
+from sluicemq_broker.statistics import Census, History
 from sluicemq_broker.store import SHOWN_STATES, Changes, Documents, Inspector, Removals, StoreState
 from sluicemq_devices.doors import Switchboard
 

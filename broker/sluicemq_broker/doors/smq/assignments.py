@@ -9,7 +9,8 @@ from typing import Any, Final, NamedTuple
 from sluicemq import wire
 from sluicemq.errors import BadFrames, NotFound, QueueFull
 from sluicemq_broker.doors.smq.workers import Connection, PoppingWorker, SessionWorker
-from sluicemq_broker.queue import Queue, Queues
+from sluicemq_broker.queue import Queue
+from sluicemq_broker.queues import Queues
 from sluicemq_broker.runtime import Batcher
 
 #: Seconds that a first look for jobs, or the removal of popped ones, may keep an answer back.

@@ -12,7 +12,8 @@ import gevent
 
 from sluicemq.errors import QueueFull, SluiceError, Timeout
 from sluicemq_broker.doors.refusals import refusal
-from sluicemq_broker.queue import Queue, Queues
+from sluicemq_broker.queue import Queue
+from sluicemq_broker.queues import Queues
 from sluicemq_broker.runtime import Batcher
 
 #: Results that one session may wait for at once.

@@ -8,7 +8,7 @@ from typing import Any, Final
 from sluicemq import wire
 from sluicemq.errors import BadFrames
 from sluicemq_broker.job import Misfire, Timetable
-from sluicemq_broker.queue import Schedules
+from sluicemq_broker.queues import Schedules
 from sluicemq_broker.store import Schedule
 
 

@@ -39,7 +39,8 @@ from sluicemq_broker.doors.smq.results import Results
 from sluicemq_broker.doors.smq.stream_side import STREAM_LOOKS, STREAM_QUESTIONS, StreamSide
 from sluicemq_broker.doors.smq.subscriptions import HELD_BY_ONE, HOLDING
 from sluicemq_broker.doors.smq.verdicts import Verdicts
-from sluicemq_broker.queue import Queue, Queues, Task, check_name
+from sluicemq_broker.queue import Queue
+from sluicemq_broker.queues import Queues, Task, check_name
 from sluicemq_broker.runtime import Batcher, Count, Counters, Pulse
 from sluicemq_broker.streams import Stream
 from sluicemq_devices.doors import Lane, LaneDoor, Switchboard

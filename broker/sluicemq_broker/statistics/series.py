@@ -11,8 +11,8 @@ from typing import Any, Final, NamedTuple
 
 from sluicemq.errors import BadFrames
 from sluicemq_broker.job import State
-from sluicemq_broker.queue.history import BROKER, QUEUE, History
 from sluicemq_broker.runtime import Count
+from sluicemq_broker.statistics.history import BROKER, QUEUE, History
 from sluicemq_broker.store import Subject, day_of, seconds
 
 #: What is drawn: sums of each step, but of ``ready`` its highest.

@@ -18,9 +18,9 @@ import gevent
 
 from sluicemq.errors import BadFrames
 from sluicemq_broker.job import State
-from sluicemq_broker.queue.census import Census
-from sluicemq_broker.queue.context import Context
-from sluicemq_broker.queue.queues import Queues, check_name
+from sluicemq_broker.queue import Context
+from sluicemq_broker.queues import Queues, check_name
+from sluicemq_broker.statistics.census import Census
 from sluicemq_broker.store import Counted, Documents, HistoryStore, Subject, day_of
 
 #: Seconds between two writes.

@@ -13,10 +13,9 @@ from typing import Final
 
 from sluicemq.errors import SluiceError
 from sluicemq_broker.job import ASKED
-from sluicemq_broker.queue.context import Context
-from sluicemq_broker.queue.families import Families
-from sluicemq_broker.queue.queue import Queue
-from sluicemq_broker.queue.queues import Queues
+from sluicemq_broker.queue import Context, Queue
+from sluicemq_broker.queues.families import Families
+from sluicemq_broker.queues.queues import Queues
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.store import (
     Bereaved,

@@ -13,10 +13,9 @@ from itertools import islice
 from typing import Final
 
 from sluicemq.errors import Unavailable
-from sluicemq_broker.queue.context import Context
-from sluicemq_broker.queue.orders import PAGE
-from sluicemq_broker.queue.queue import Queue
-from sluicemq_broker.queue.queues import Queues
+from sluicemq_broker.queue import Context, Queue
+from sluicemq_broker.queues.orders import PAGE
+from sluicemq_broker.queues.queues import Queues
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.store import Unclear
 

@@ -17,10 +17,8 @@ from gevent.event import AsyncResult
 
 from sluicemq.errors import Unavailable
 from sluicemq_broker.job import SCHEDULED, State
-from sluicemq_broker.queue.capacity import Counted
-from sluicemq_broker.queue.context import Context
-from sluicemq_broker.queue.queue import Queue
-from sluicemq_broker.queue.queues import Queues
+from sluicemq_broker.queue import Context, Counted, Queue
+from sluicemq_broker.queues import Queues
 from sluicemq_broker.runtime import Count, Gauge
 from sluicemq_broker.store import COUNTED_EXACTLY, COUNTED_STATES, Inspector, Unclear
 

@@ -8,10 +8,9 @@ from typing import Any, ClassVar, Final
 
 from sluicemq.errors import BadQueue, SluiceError
 from sluicemq_broker.job import State
-from sluicemq_broker.queue.context import Context
-from sluicemq_broker.queue.families import Families
-from sluicemq_broker.queue.queue import Queue
-from sluicemq_broker.queue.queues import Queues
+from sluicemq_broker.queue import Context, Queue
+from sluicemq_broker.queues.families import Families
+from sluicemq_broker.queues.queues import Queues
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.store import DeadLetters, Redriven, Redrives, Removals
 

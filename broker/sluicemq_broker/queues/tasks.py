@@ -18,9 +18,9 @@ from gevent.event import Event
 from gevent.lock import BoundedSemaphore
 
 from sluicemq.errors import BadQueue, NotFound, Paused, QueueFull, SluiceError, Unavailable, from_code
-from sluicemq_broker.queue.context import Context
-from sluicemq_broker.queue.orders import ORDERS, PAGE, Expire, Order, Pages
-from sluicemq_broker.queue.queues import Queues
+from sluicemq_broker.queue import Context
+from sluicemq_broker.queues.orders import ORDERS, PAGE, Expire, Order, Pages
+from sluicemq_broker.queues.queues import Queues
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.store import Documents, Inspector, Progress, TaskState, TaskStore, date, seconds
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from sluicemq.errors import Dead
-from sluicemq_broker.queue.queues import Queues
+from sluicemq_broker.queues.queues import Queues
 from sluicemq_broker.store import Bereaved, QueueStore
 
 

@@ -18,13 +18,12 @@ import gevent
 
 from sluicemq.errors import BadFrames, SluiceError
 from sluicemq_broker.job import State
-from sluicemq_broker.queue.census import Census
-from sluicemq_broker.queue.context import Context
-from sluicemq_broker.queue.pushes import Pushes
-from sluicemq_broker.queue.queue import Queue
-from sluicemq_broker.queue.queues import Queues
-from sluicemq_broker.queue.series import SPANS
+from sluicemq_broker.queue import Context, Queue
+from sluicemq_broker.queues import Queues
 from sluicemq_broker.runtime import Count
+from sluicemq_broker.statistics.census import Census
+from sluicemq_broker.statistics.pushes import Pushes
+from sluicemq_broker.statistics.series import SPANS
 from sluicemq_broker.store import DeadLetters, Documents, Incident, IncidentStore, Listing, Seen
 
 #: Seconds between two writes; and those after which what happens again is another incident.

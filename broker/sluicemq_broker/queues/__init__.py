@@ -1,0 +1,25 @@
+"""All queues: which there are, and what is done to many of their jobs, or at a time, or again and again."""
+
+from sluicemq_broker.queues.families import Families
+from sluicemq_broker.queues.on_dead import OnDead
+from sluicemq_broker.queues.orders import Delete, Discard, Purge, Redrive
+from sluicemq_broker.queues.queues import Queues, check_name, databases
+from sluicemq_broker.queues.schedules import Schedules
+from sluicemq_broker.queues.sweeper import Sweeper
+from sluicemq_broker.queues.tasks import Task, Tasks
+
+__all__ = [
+    "Delete",
+    "Discard",
+    "Families",
+    "OnDead",
+    "Purge",
+    "Queues",
+    "Redrive",
+    "Schedules",
+    "Sweeper",
+    "Task",
+    "Tasks",
+    "check_name",
+    "databases",
+]
