@@ -25,7 +25,8 @@ NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 #: Where a file may lie that a page names by its room alone.
 PLACES = ["", "docs", "broker/sluicemq_broker", "devices/sluicemq_devices", "clients/sluicemq", "tests"]
 #: Where the project says that its files can be read, for links that work on a package index too.
-BASE = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Source"] + "/blob/main/"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+BASE = PROJECT["project"]["urls"]["Source"] + "/blob/main/"
 
 
 def read(name: str) -> str:
@@ -90,6 +91,16 @@ def test_the_index_has_every_page() -> None:
 
 
 # ---------------------------------------------------------------------- samples
+
+
+@pytest.mark.parametrize("package", ["sluicemq_broker", "sluicemq_devices"])
+def test_the_rooms_are_drawn_as_the_linter_holds_them(package: str) -> None:
+    contracts = PROJECT["tool"]["importlinter"]["contracts"]
+    [stair] = [each["layers"] for each in contracts if each.get("containers") == [package]]
+    drawn = read("docs/architecture.md")
+    assert f"    {'  '.join(stair)}\n" in read("CONTRIBUTING.md")
+    for room in " | ".join(stair).split(" | "):
+        assert re.search(rf"^(\w.* )?{room} ", drawn, re.MULTILINE), room
 
 
 def test_every_python_sample_is_run() -> None:
