@@ -43,14 +43,14 @@ class Confirming(Generic[R]):
         endpoint: str | None,
         window: int,
         window_bytes: int,
-        patience: float | None,
+        room_timeout: float | None,
         close_timeout: float,
         on_refused: Callable[[R, SluiceError], None] | None,
     ) -> None:
-        """``patience``: seconds that one waits for room, at most; None: as long as it takes."""
+        """``room_timeout``: seconds that one waits for room, at most; None: as long as it takes."""
         self._endpoint = endpoint
         self._window, self._window_bytes = window, window_bytes
-        self._patience, self._close_timeout = patience, close_timeout
+        self._room_timeout, self._close_timeout = room_timeout, close_timeout
         self._on_refused = on_refused
         self._closed = False
         self._begin()
@@ -130,9 +130,9 @@ class Confirming(Generic[R]):
         def free() -> bool:
             return self._has_room(size) or self._closed or self._connection.failure is not None
 
-        if not self._room.wait_for(free, self._patience):
+        if not self._room.wait_for(free, self._room_timeout):
             what = f"{self._unconfirmed} {self._things} are unconfirmed"
-            raise Timeout(f"{what}, no room after {self._patience:g} s")
+            raise Timeout(f"{what}, no room after {self._room_timeout:g} s")
 
     def _refuse(self, receipt: R, error: SluiceError) -> None:
         """Tell whoever wants to hear that one was refused."""

@@ -233,7 +233,7 @@ def test_a_mongodb_that_does_not_answer_keeps_nobody_waiting(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker.open("mail")
-    monkeypatch.setattr(census_module, "_PATIENT", 0.01)
+    monkeypatch.setattr(census_module, "_WAIT", 0.01)
     monkeypatch.setattr(Inspector, "counts", lambda *_: broker.time.sleep(1000.0))
     with pytest.raises(Unavailable, match="has not answered"):
         broker.census.all()

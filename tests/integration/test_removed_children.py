@@ -197,7 +197,7 @@ def test_what_breaks_off_is_not_begun_or_can_be_gone_on_with(
     children |= {each["_id"]: each for aside in begun for each in aside.find()}
     assert stored(store, "a")["state"] == "dead" or len(children) == 3
     # When another broker goes on, or somebody repeats the order
-    changes.bury_remains(LATER)
+    changes.resume_drops(LATER)
     with suppress(NotFound):
         ORDERS[order](changes)
     # Then
@@ -216,7 +216,7 @@ def test_a_deletion_that_breaks_off_once_the_queue_is_put_aside_is_none_that_is_
         )
         assert changes.drop("pages", LATER) == 3
     # When
-    changes.bury_remains(LATER)
+    changes.resume_drops(LATER)
     # Then
     assert stored(store, "a")["state"] == "dead"
     assert put_aside(changes) == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sluicemq_broker.runtime import Events, Timer
-from sluicemq_broker.runtime.events import HELD, PATIENCE
+from sluicemq_broker.runtime.events import HELD, LISTENING
 
 
 class Clock(Timer):
@@ -69,10 +69,10 @@ def test_when_nobody_asks_any_more_nothing_is_told_and_nothing_held() -> None:
     events = Events(clock)
     events.read(None, None, 10)
     events.tell("pushed", 5.0, [{"job": "a"}])
-    clock.seconds = PATIENCE - 1
+    clock.seconds = LISTENING - 1
     events.tick()
     assert events.wanted
-    clock.seconds = PATIENCE
+    clock.seconds = LISTENING
     events.tick()
     assert not events.wanted
     assert events.read(0, None, 10) == {"events": [], "after": 1, "missed": 1}

@@ -7,7 +7,7 @@ from typing import Any
 
 from pymongo.errors import AutoReconnect, NotPrimaryError
 
-from sluicemq_broker.store.state import PATIENCE, StoreState
+from sluicemq_broker.store.state import SILENCE, StoreState
 
 
 class Server:
@@ -48,7 +48,7 @@ def test_one_that_does_not_answer_is_away_before_the_question_has_failed() -> No
 
     def stand_still() -> None:
         for _ in range(2):
-            server.now += PATIENCE / 2
+            server.now += SILENCE / 2
             seen.append((server.state.reachable, server.state.problem))
 
     # When
@@ -77,7 +77,7 @@ def test_one_that_has_no_primary_is_not_reachable() -> None:
     server = Server()
 
     def refuse() -> None:
-        server.now += PATIENCE
+        server.now += SILENCE
         raise NotPrimaryError("not primary")
 
     server.ask(refuse)

@@ -22,7 +22,7 @@ from sluicemq_broker.queues import Task
 log = logging.getLogger("broker.http")
 
 #: Seconds for which an order for many jobs is waited for, before it is told as a task.
-_PATIENCE: Final = 2.0
+_WAIT: Final = 2.0
 _LETTERS: Final = ("ids", "reason", "since", "until", "limit")
 
 
@@ -64,7 +64,7 @@ class _Order:
         said = _said(request)
         outcome = self._order(said, **parameters)
         if isinstance(outcome, Task):
-            outcome = outcome.outcome(_PATIENCE)
+            outcome = outcome.outcome(_WAIT)
         about = {"queue": parameters.get("queue"), "job": parameters.get("job_id")}
         log.info("%s by %s: %s", request.path, request.remote_addr, said or "-", extra=about)
         goes_on = isinstance(outcome, dict) and "task" in outcome

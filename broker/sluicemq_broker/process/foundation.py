@@ -33,7 +33,7 @@ from sluicemq_broker.store import (
 
 #: Seconds in which MongoDB must have answered one of a starting broker's tries to read its clock, and to read
 #: and write leases; and those between two tries.
-_PATIENCE: Final = 15.0
+_RETRIED: Final = 15.0
 _PAUSE: Final = 0.1
 
 Result = TypeVar("Result")
@@ -72,15 +72,15 @@ class Foundation:
         warning = require_safe(self._mongo, allow_unsafe=self.settings.allow_unsafe_store)
         if warning:
             log.warning("%s", warning)
-        patiently(lambda: self.clock.set(self._mongo_for_leases))
+        retried(lambda: self.clock.set(self._mongo_for_leases))
 
     def begin_lease(self) -> None:
         """From here on others know that this broker is there."""
-        patiently(self.owners.use)
+        retried(self.owners.use)
 
     def end_other_leases(self) -> None:
         """Where no other broker can be, whoever had one is dead."""
-        patiently(self.owners.end_others)
+        retried(self.owners.end_others)
 
     def watching(self) -> Duty:
         """The duty that begins before MongoDB has answered for the first time."""
@@ -119,9 +119,9 @@ class Foundation:
         return EventRing(self.database(database))
 
 
-def patiently(statement: Callable[[], Result]) -> Result:
+def retried(statement: Callable[[], Result]) -> Result:
     """What it returns: a short lease makes for short time-outs, which do not keep a broker from starting."""
-    until = monotonic() + _PATIENCE
+    until = monotonic() + _RETRIED
     while True:
         try:
             return statement()

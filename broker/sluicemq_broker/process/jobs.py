@@ -12,7 +12,7 @@ from sluicemq_broker.bus import BusKind
 from sluicemq_broker.config import Config
 from sluicemq_broker.doors import JobMaker
 from sluicemq_broker.process.duties import Duties, Duty, poll
-from sluicemq_broker.process.foundation import Foundation, patiently
+from sluicemq_broker.process.foundation import Foundation, retried
 from sluicemq_broker.queues import OnDead, Queues, Schedules, Sweeper, Tasks
 from sluicemq_broker.statistics import Census, History, Incidents
 from sluicemq_broker.store import Inspector, LeaseStore, ScheduleStore
@@ -61,7 +61,7 @@ class Jobs:
         else:
             self._duties.attempt("a look at who else is there", ground.owners.beat)
         self.schedules.configure(self._config.schedules)
-        patiently(self._sweeper.sweep)  # it reads leases first
+        retried(self._sweeper.sweep)  # it reads leases first
         self.census.count_bounded()
         self.tasks.prepare()
         self.tasks.take_up()
@@ -137,8 +137,8 @@ class Jobs:
     def _look_for_incidents(self) -> None:
         if self._ground.settings.history:
             self.incidents.prepare()
-            self._ground.store.returned = self.incidents.store_returned
-            self._ground.owners.found_dead = self.incidents.found_dead
+            self._ground.store.on_return(self.incidents.store_returned)
+            self._ground.owners.on_dead(self.incidents.found_dead)
 
     def lease_lost(self, owner: str) -> None:
         """Another broker has declared us dead, under this id: drop what was held."""

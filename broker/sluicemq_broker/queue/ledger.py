@@ -117,6 +117,10 @@ class Ledger:
         self.last_seq = max(self.last_seq, jobs[-1].seq)
         return arrival
 
+    def heard_of(self, seq: int) -> None:
+        """There is a job of this number, of another broker: what is accepted from now on comes after it."""
+        self.last_seq = max(self.last_seq, seq)
+
     def first_to_come(self, now: float) -> int | None:
         """A new job of a higher priority than this comes before all that lies ready; None: none does."""
         if self.behind(now) or self.older_come_back(now):

@@ -45,18 +45,13 @@ def _ignore(_owner: str) -> None:
     """Nobody holds anything."""
 
 
-def _tell_nobody(_broker: Seen) -> None:
-    """Nobody wants to know."""
-
-
 class Owners:
     """The owner id of this broker, and its view of the others.
 
     ``lost`` is called with an id of ours that another broker has declared dead: everything held
-    under it must be dropped, since its jobs go to others. :attr:`found_dead` is called with each other
-    broker whose lease this one has ended. ``new_id`` makes an id that no other broker has. ``leases`` are
-    those of the broker's own database, ``elsewhere`` by name those of the others in which queues lie: an id
-    has a lease in each, and is lost if it is lost in one.
+    under it must be dropped, since its jobs go to others. ``new_id`` makes an id that no other broker
+    has. ``leases`` are those of the broker's own database, ``elsewhere`` by name those of the others in
+    which queues lie: an id has a lease in each, and is lost if it is lost in one.
     """
 
     def __init__(
@@ -76,7 +71,7 @@ class Owners:
         self._clock = clock
         self.name = name
         self.lease = lease
-        self.found_dead: Callable[[Seen], None] = _tell_nobody
+        self._on_dead: list[Callable[[Seen], None]] = []
         self._lost = lost
         self._now = timer.now
         self._new_id = new_id
@@ -163,13 +158,17 @@ class Owners:
                 self.use()
         self._watch()
 
+    def on_dead(self, tell: Callable[[Seen], None]) -> None:
+        """Call this with each other broker whose lease this one ends."""
+        self._on_dead.append(tell)
+
     def end_others(self) -> int:
         """Mark every other lease dead: for a broker whose store is its own alone. Returns how many."""
         strangers = {owner for store in self._stores() for owner in store.live() if owner not in self.mine()}
         for owner in strangers:
             for dead in self._end_everywhere(owner, silent=True):
                 if dead:
-                    self.found_dead(dead)
+                    self._found_dead(dead)
                     break
         return len(strangers)
 
@@ -283,4 +282,8 @@ class Owners:
         dead = store.end(owner, self._clock.now(), beat=beat, silent=True)
         if dead:
             log.warning("%s (owner %s) has been silent for %.1f s: declared dead", dead.name, owner, lease)
-            self.found_dead(dead)
+            self._found_dead(dead)
+
+    def _found_dead(self, broker: Seen) -> None:
+        for tell in self._on_dead:
+            tell(broker)

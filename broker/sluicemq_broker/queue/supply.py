@@ -225,7 +225,7 @@ class Supply:
         from now on has higher numbers, and so none of its jobs is taken for one that is yet to come.
         """
         if seq <= (self._clock.now() + _AHEAD) * 1e6:
-            self._ledger.last_seq = max(self._ledger.last_seq, seq)
+            self._ledger.heard_of(seq)
             return seq / 1e6
         return 0.0
 

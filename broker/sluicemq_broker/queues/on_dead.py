@@ -71,7 +71,7 @@ class OnDead:
         What somebody may still ask for at another broker goes a minute after it died, so look so far back.
         """
         since = self._clock.now() - ASKED - 3 * seconds - _MARGIN
-        self._bury_remains()
+        self._resume_drops()
         for number, queue in enumerate(self._queues):
             every = (number + self._rounds) % _SELDOM == 0
             if every:
@@ -84,10 +84,10 @@ class OnDead:
         there = {queue.name for queue in self._queues}
         self._places = {name: place for name, place in self._places.items() if name in there}
 
-    def _bury_remains(self) -> None:
+    def _resume_drops(self) -> None:
         for database in self._queues.documents():
             try:
-                Removals(database, self._families).bury_remains(self._clock.now())
+                Removals(database, self._families).resume_drops(self._clock.now())
             except SluiceError as error:
                 self._counters.notice(Count.UNSWEPT, f"what is left of removed queues stays: {error}")
 

@@ -25,7 +25,7 @@ log = logging.getLogger("broker.schedules")
 #: Bytes of the payload of a recurring job, at most: all are read again for each run.
 MOST_PAYLOAD: Final = 64 * 1024
 #: Seconds that whoever runs one by hand waits for MongoDB.
-_PATIENT: Final = 15.0
+_WAIT: Final = 15.0
 #: Seconds: what never comes again in so long is looked at then.
 _FAR: Final = 50 * 366 * 86400.0
 
@@ -137,7 +137,7 @@ class Schedules:
         self._counters.add(Count.RECURRED)
         queue.push(Push([job], lambda refused, _existing: told.set(refused.get(0))))
         try:
-            error = told.get(timeout=_PATIENT)
+            error = told.get(timeout=_WAIT)
         except gevent.Timeout:
             raise Unavailable("MongoDB does not answer: it may be pushed, or not, and be so later") from None
         if error:

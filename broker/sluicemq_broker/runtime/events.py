@@ -17,7 +17,7 @@ from sluicemq_broker.runtime.timer import Timer
 #: Events that are held for slow readers.
 HELD: Final = 10_000
 #: Seconds after the last question for which events are told still: whoever listens asks again within them.
-PATIENCE: Final = 10.0
+LISTENING: Final = 10.0
 
 
 class Events:
@@ -70,7 +70,7 @@ class _Ring:
 
     def read(self, after: int | None, queue: str | None, most: int) -> dict[str, Any]:
         self.wanted = True
-        self._until = self._timer.now() + PATIENCE
+        self._until = self._timer.now() + LISTENING
         gone = self._last - len(self._held)
         if after is None or after > self._last:  # or the broker was started anew
             return {"events": [], "after": self._last, "missed": 0}

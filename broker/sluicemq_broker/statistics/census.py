@@ -24,7 +24,7 @@ from sluicemq_broker.store import COUNTED_EXACTLY, COUNTED_STATES, Inspector, Un
 
 #: Seconds of counting that one question for all queues begins; and how long whoever asks waits for MongoDB.
 ASKED: Final = 0.1
-_PATIENT: Final = 5.0
+_WAIT: Final = 5.0
 _LOOK: Final = 0.25  # seconds until it is seen that MongoDB does not answer anybody
 #: Of each poll, seconds that are spent on counting: what was counted before, and what never was.
 _AGAIN, _FIRST = 0.05, 0.25
@@ -75,13 +75,13 @@ class Census:
         Raises :class:`~sluicemq.errors.Unavailable` if MongoDB does not answer.
         """
         asked = self._timer.now()
-        self._patiently(self._look)
+        self._wait_for(self._look)
         return self.kept(asked)
 
     def one(self, name: str) -> dict[str, Any]:
         """The line of one queue, counted now; raises NotFound, and Unavailable as :meth:`all` does."""
         queue, asked = self._queues.get(name), self._timer.now()
-        self._patiently(lambda: self._count(queue))
+        self._wait_for(lambda: self._count(queue))
         return self._line(queue, asked)
 
     def kept(self, asked: float = math.inf) -> list[dict[str, Any]]:
@@ -144,13 +144,13 @@ class Census:
 
     # --------------------------------------------------------------- counting
 
-    def _patiently(self, count: Callable[[], None]) -> None:
+    def _wait_for(self, count: Callable[[], None]) -> None:
         """Count, and wait for it; what takes too long goes on, and is known the next time."""
         if not self._trusted():
             raise Unavailable("MongoDB does not answer: nothing can be counted")
         done: AsyncResult[None] = AsyncResult()
         gevent.spawn(_tell, count, done)
-        for _ in range(max(1, round(_PATIENT / _LOOK))):
+        for _ in range(max(1, round(_WAIT / _LOOK))):
             done.wait(_LOOK)
             if done.ready():
                 done.get()

@@ -6,7 +6,7 @@ noted in ``told``, so that it may be told twice and is not forgotten: until then
 A child that is removed on somebody's order is gone, and its parent a dead letter, in one transaction. With a
 whole queue it goes in three steps: the collection is put aside under another name, then the parents of what
 lies there are dead letters, then it is dropped. Killed before the first step, nothing is done; after it, any
-broker goes on (:func:`remains`), and doing a step again is harmless.
+broker goes on (:func:`all_put_aside`), and doing a step again is harmless.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ NOT_AWAITED: Final[Document] = {
 }
 _AWAITED: Final[Document] = {"$nor": [NOT_AWAITED]}
 #: How the collections of queues are called that are being removed.
-_REMAINS: Final = "removed."
+_PUT_ASIDE: Final = "removed."
 #: Children that are read at once.
 _PAGE: Final = 500
 #: The server's codes: there is no collection of this name, and there is one.
@@ -240,7 +240,7 @@ def put_aside(jobs: _Jobs, *, leave_empty: bool) -> _Jobs:
     without: the next sweep mends that.
     """
     database, name = jobs.database, jobs.name
-    aside = database[f"{_REMAINS}{queue_of(name)}.{token_hex(4)}"]
+    aside = database[f"{_PUT_ASIDE}{queue_of(name)}.{token_hex(4)}"]
     empty = database[f"deleted.{queue_of(name)}.{token_hex(4)}"]
     if leave_empty:
         empty.create_indexes(all_indexes(lines=has_lines(jobs)))
@@ -261,18 +261,18 @@ def _rename(jobs: _Jobs, name: str, *, unless: int) -> bool:
     return True
 
 
-def bury(aside: _Jobs, now: float, kin: Kin) -> None:
+def drop_put_aside(aside: _Jobs, now: float, kin: Kin) -> None:
     """Make the parents of what lies there dead letters, and remove it. Crash before the end: do it again."""
-    queue = queue_of(aside.name).removeprefix(_REMAINS).rpartition(".")[0]
+    queue = queue_of(aside.name).removeprefix(_PUT_ASIDE).rpartition(".")[0]
     children = aside.find({"parent.id": {"$exists": True}, **_AWAITED}, {"parent": 1}, batch_size=_PAGE)
     while page := list(islice(children, _PAGE)):
         kin.bereaved(_bereave(page, queue, "was removed with the queue", now, kin))
     aside.drop()
 
 
-def remains(database: Documents) -> Iterator[_Jobs]:
-    """Collections that were put aside, and whose broker may have been killed before it buried them."""
+def all_put_aside(database: Documents) -> Iterator[_Jobs]:
+    """Collections that were put aside, and whose broker may have been killed before it dropped them."""
     for name in database.list_collection_names(
-        filter={"name": {"$regex": f"^{_REMAINS.replace('.', '[.]')}"}}
+        filter={"name": {"$regex": f"^{_PUT_ASIDE.replace('.', '[.]')}"}}
     ):
         yield database[name]

@@ -138,11 +138,11 @@ class Insertion:
             self._doubts += 1
             if self._doubts < MOST_DOUBTS:
                 raise
-            return outcome(answer, patient=False)
+            return outcome(answer, repeatable=False)
 
 
-def outcome(answer: Document, *, patient: bool = True) -> Pushed:
-    """Read the answer to an insert; ``patient``: it can be sent again.
+def outcome(answer: Document, *, repeatable: bool = True) -> Pushed:
+    """Read the answer to an insert; ``repeatable``: it can be sent again.
 
     A duplicate key means "stored" only if it is that of ``_id`` and no durability is in doubt; of an
     index that somebody made it is the job's fault, like all that only this one document can be to blame
@@ -151,7 +151,7 @@ def outcome(answer: Document, *, patient: bool = True) -> Pushed:
     """
     if "writeConcernError" in answer:
         raise Unclear(f"durability is not known: {str(answer['writeConcernError'])[:200]}")
-    return read_errors(answer["writeErrors"], patient=patient) if "writeErrors" in answer else Pushed()
+    return read_errors(answer["writeErrors"], repeatable=repeatable) if "writeErrors" in answer else Pushed()
 
 
 def refusals(error: BulkWriteError) -> Pushed:
@@ -161,13 +161,13 @@ def refusals(error: BulkWriteError) -> Pushed:
     return read_errors(error.details["writeErrors"])
 
 
-def read_errors(errors: Sequence[Mapping[str, Any]], *, patient: bool = True) -> Pushed:
-    """What became of the documents that a write names as not written; ``patient``: it can be repeated."""
+def read_errors(errors: Sequence[Mapping[str, Any]], *, repeatable: bool = True) -> Pushed:
+    """What became of the documents that a write names as not written; ``repeatable``: it can be repeated."""
     pushed = Pushed()
     codes = {each.get("code") for each in errors}
     if codes & TROUBLE:
         raise Unclear(f"MongoDB has not taken all: {str(errors)[:200]}")
-    if patient and codes - {_DUPLICATE_KEY} - AT_FAULT:
+    if repeatable and codes - {_DUPLICATE_KEY} - AT_FAULT:
         raise Doubtful(f"MongoDB has not taken all: {str(errors)[:200]}")
     for each in errors:
         at = each["index"]

@@ -55,7 +55,7 @@ _WINDOW: Final = 2_000
 _WINDOWS: Final = 3
 #: Milliseconds for a count, before a sample of so many jobs says about how many there are; and for each
 #: sample: a random one of what is in no cache takes seconds, so a smaller one follows, then the latest ones.
-_PATIENCE: Final = 50
+_MOST_MS: Final = 50
 _SAMPLE: Final = 900
 _RANDOM_SAMPLES: Final = (_SAMPLE, 60)
 
@@ -165,7 +165,7 @@ class Listing:
         hint = "_id_" if letters.ids is not None else ENDED_INDEX
         with translated():
             try:
-                count = jobs.count_documents(these, hint=hint, limit=COUNTED_EXACTLY, maxTimeMS=_PATIENCE)
+                count = jobs.count_documents(these, hint=hint, limit=COUNTED_EXACTLY, maxTimeMS=_MOST_MS)
             except ExecutionTimeout:
                 count = COUNTED_EXACTLY
             if count < COUNTED_EXACTLY:
@@ -237,7 +237,7 @@ def _share(jobs: _Jobs, these: Document, total: int) -> float:
     for size in _RANDOM_SAMPLES:
         with suppress(ExecutionTimeout):
             random: list[Document] = [{"$sample": {"size": size}}, *of_what]
-            return _hits(jobs.aggregate(random, maxTimeMS=_PATIENCE)) / min(size, max(1, total))
+            return _hits(jobs.aggregate(random, maxTimeMS=_MOST_MS)) / min(size, max(1, total))
     # By words of which the index is known to have all: without the time MongoDB read and sorted a million.
     dead: Document = {"state": State.DEAD, "ended_at": {"$gte": date(0)}}
     latest: list[Document] = [{"$match": dead}, {"$sort": {"ended_at": -1}}, {"$limit": _SAMPLE}]

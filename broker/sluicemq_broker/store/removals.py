@@ -23,9 +23,9 @@ from sluicemq_broker.store.failed_children import (
     NOT_AWAITED,
     Bereaved,
     Kin,
-    bury,
+    all_put_aside,
+    drop_put_aside,
     put_aside,
-    remains,
     remove_children,
     somebody_waits_for_children,
 )
@@ -125,8 +125,8 @@ class Removals(Orders):
         again, without the index that keeps a ``dedupe_id`` single; so an empty one that has its indexes
         takes its place, in one step, and stays. Lost reply: repeating it is harmless.
 
-        Where any job waits for children, some of these may lie here: so it is put aside first, and ``bury``
-        goes on from there, also where this broker is killed.
+        Where any job waits for children, some of these may lie here: so it is put aside first, and
+        ``drop_put_aside`` goes on from there, also where this broker is killed.
         """
         with translated():
             jobs = self._jobs(queue)
@@ -134,7 +134,7 @@ class Removals(Orders):
             if somebody_waits_for_children(self._kin):
                 aside = put_aside(jobs, leave_empty=shared)
                 with suppress(SluiceError), translated():  # it is gone; the next round of any broker goes on
-                    bury(aside, now, self._kin)
+                    drop_put_aside(aside, now, self._kin)
             elif shared:
                 empty = self._database[f"deleted.{queue}.{token_hex(4)}"]
                 empty.create_indexes(all_indexes(lines=has_lines(jobs)))
@@ -143,11 +143,11 @@ class Removals(Orders):
                 jobs.drop()
         return count
 
-    def bury_remains(self, now: float) -> None:
+    def resume_drops(self, now: float) -> None:
         """Go on with queues whose removal a broker has begun and not ended; harmless beside a live one."""
         with translated():
-            for each in remains(self._database):
-                bury(each, now, self._kin)
+            for each in all_put_aside(self._database):
+                drop_put_aside(each, now, self._kin)
 
 
 class _OfThisDatabase:

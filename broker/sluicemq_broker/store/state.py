@@ -12,7 +12,7 @@ from sluicemq_broker.store.connection import Client, translated
 #: Seconds between two questions; and after so many without an answer MongoDB is told to be away. Together
 #: under three seconds, which is how soon a probe of the broker's readiness hears of it.
 EVERY: Final = 0.5
-PATIENCE: Final = 2.0
+SILENCE: Final = 2.0
 
 
 class StoreState:
@@ -26,8 +26,7 @@ class StoreState:
         self._now = now
         self._asked: float | None = None  # since when an answer is awaited
         self._failed = ""
-        #: Told when it answers again after a silence that was longer than a moment, of so many seconds.
-        self.returned: Callable[[float], None] = _ignore
+        self._on_return: list[Callable[[float], None]] = []
 
     @property
     def silent(self) -> float:
@@ -37,7 +36,7 @@ class StoreState:
     @property
     def reachable(self) -> bool:
         """True if MongoDB answers, or may do so in a moment."""
-        return self.silent < PATIENCE
+        return self.silent < SILENCE
 
     @property
     def problem(self) -> str:
@@ -46,6 +45,10 @@ class StoreState:
             return ""
         why = f": {self._failed}" if self._failed else ""
         return f"MongoDB has not answered for {self.silent:.1f} s{why}"
+
+    def on_return(self, tell: Callable[[float], None]) -> None:
+        """Call this when it answers again after more than a moment, with how many seconds it was silent."""
+        self._on_return.append(tell)
 
     def watch(self, client: Client) -> None:
         """Ask once, and note the answer; a question that fails is counted from when it was asked first."""
@@ -60,8 +63,5 @@ class StoreState:
             silent, lost = self.silent, not self.reachable
             self._asked, self._failed = None, ""
             if lost:
-                self.returned(silent)
-
-
-def _ignore(_seconds: float) -> None:
-    """Nobody wants to know."""
+                for tell in self._on_return:
+                    tell(silent)

@@ -26,7 +26,7 @@ _IN_FLIGHT = 1_000  # questions without an answer yet; a queue surely takes 5,00
 _AHEAD = 4_000
 _OWN_HWM = 10_000  # so that it is the relay's mark that counts
 _PROBE = b"?"
-_PATIENCE_MS = 10_000
+_TIMEOUT_MS = 10_000
 
 
 def flood(task: Task, board: Board) -> None:
@@ -123,7 +123,7 @@ def _echo_all(socket: zmq.Socket[bytes]) -> int:
 def _receive(socket: zmq.Socket[bytes], board: Board, ignored: int) -> None:
     """Count messages, but not those of the ignored size; a silence ends it too."""
     done = last = 0
-    while not board.is_over() and socket.poll(_PATIENCE_MS if not done else 500):
+    while not board.is_over() and socket.poll(_TIMEOUT_MS if not done else 500):
         for _ in range(_COUNT_EVERY):
             try:
                 done += len(_take(socket, _NOBLOCK)) != ignored
@@ -136,8 +136,8 @@ def _receive(socket: zmq.Socket[bytes], board: Board, ignored: int) -> None:
 
 def _let_them_follow(board: Board, sent: int, readers: int) -> None:
     """Wait until the readers are near; not for ever, for what is lost never comes."""
-    patience = time.monotonic() + 1.0
-    while sent - board.worked() // readers > _AHEAD and time.monotonic() < patience:
+    until = time.monotonic() + 1.0
+    while sent - board.worked() // readers > _AHEAD and time.monotonic() < until:
         time.sleep(0.0002)
 
 

@@ -32,7 +32,7 @@ _TOPIC: Final = "a.topic"
 #: One after the other, each so many seconds behind the last: the stream is idle in between.
 _ROUNDS: Final = 200
 _PAUSE: Final = 0.02
-_PATIENCE: Final = 60.0
+_TIMEOUT: Final = 60.0
 #: Seconds after which a subscriber that hears nothing has had all that it gets.
 _SILENCE: Final = 10.0
 _PROBE: Final = b"probe"
@@ -161,7 +161,7 @@ class _Run:
 
         began = time.perf_counter()
         with Worker(self._site.endpoint, _QUEUE, handler, prefetch=1000):
-            if not over.wait(_PATIENCE + self._jobs / 1000):
+            if not over.wait(_TIMEOUT + self._jobs / 1000):
                 raise BenchFailed(f"{left[0]} jobs are left")
         return self._jobs / (time.perf_counter() - began)
 
@@ -177,7 +177,7 @@ class _Run:
             pub.connect(self._site.frontend)
             process.start()
             theirs.close()  # so that its end is heard
-            until = time.monotonic() + _PATIENCE
+            until = time.monotonic() + _TIMEOUT
             while not ours.poll(0.02):
                 pub.send_multipart([_PROBE, b""])
                 if time.monotonic() > until:
@@ -203,7 +203,7 @@ class _Run:
             for turn in range(_ROUNDS):
                 began = time.perf_counter()
                 pub.send_multipart([b"t", self._payload])
-                if not sub.poll(int(_PATIENCE * _MS)):
+                if not sub.poll(int(_TIMEOUT * _MS)):
                     raise BenchFailed("a message did not come")
                 sub.recv_multipart()
                 ways.append(time.perf_counter() - began)
@@ -232,7 +232,7 @@ class _Run:
             pub.connect(self._site.frontend)
             sub.connect(self._site.backend)
             sub.subscribe(b"")
-            until = time.monotonic() + _PATIENCE
+            until = time.monotonic() + _TIMEOUT
             while not sub.poll(20):
                 pub.send_multipart([_PROBE, b""])
                 if time.monotonic() > until:

@@ -48,8 +48,7 @@ class FanOut:
         self._board = board
         self._marks = (hwm, hwm_bytes)
         self._under_way: deque[tuple[Callable[[], None], _Deliveries]] = deque()
-        self._subscriptions = Subscriptions(upstream)
-        self._subscriptions.subscribed = subscribed
+        self._subscriptions = Subscriptions(upstream, subscribed)
         self.doors = [self._backend(end) for end in backends]
 
     @property

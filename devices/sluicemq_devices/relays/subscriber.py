@@ -24,17 +24,18 @@ _MOST_CHOSEN, _LEAST_CHOSEN = 32_000, 16
 
 
 class Subscriptions:
-    """All subscribers of one FORWARDER and their topics."""
+    """All subscribers of one FORWARDER; ``subscribed`` is called with each topic that one begins to want."""
 
-    def __init__(self, upstream: Upstream) -> None:
+    def __init__(
+        self, upstream: Upstream, subscribed: Callable[[Subscriber, bytes], None] | None = None
+    ) -> None:
         self.subscribers: set[Subscriber] = set()
         """Those that are connected."""
         self.of_everything: set[Subscriber] = set()
         """Those that have the empty topic, of which no other matters then."""
         self.weight = 0
         """Bytes that all topics take in memory."""
-        self.subscribed: Callable[[Subscriber, bytes], None] | None = None
-        """Told of each topic that a subscriber begins to want."""
+        self.subscribed = subscribed
         self._topics: Topics[Subscriber] = Topics()
         self._count = 0
         self._few: list[tuple[Subscriber, tuple[bytes, ...]]] | None = []  # None: to be found out

@@ -100,7 +100,7 @@ def ready_options(rest: Fields) -> tuple[bool, bool, bool]:
     return options.get("pop", False), options.get("look", False), options.get("wait", False)
 
 
-def patience(rest: Fields) -> float | None:
+def seconds_to_wait(rest: Fields) -> float | None:
     """How many seconds to wait for a long order, the field after its own; None: until it is carried out."""
     wait = rest[0] if rest else None
     if wait is None:

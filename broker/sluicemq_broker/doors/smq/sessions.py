@@ -30,8 +30,8 @@ from sluicemq_broker.doors.smq.fields import (
     Fields,
     check_id,
     error_fields,
-    patience,
     ready_options,
+    seconds_to_wait,
     take,
 )
 from sluicemq_broker.doors.smq.pushes import Pushes
@@ -301,7 +301,7 @@ class Session:
         self, number: int, fields: Fields, of: object, question: Callable[..., Any], *types: Any
     ) -> None:
         """Administrative verbs ask MongoDB, so they wait in a greenlet, one after the other."""
-        wait = patience(fields[len(types) :]) if question in ORDERS else None
+        wait = seconds_to_wait(fields[len(types) :]) if question in ORDERS else None
         asked = partial(question, of, *take(fields, *types))
         turn = nullcontext() if question in _AT_ONCE else self._door.asked_at_once
         looks = question in _LOOKS
