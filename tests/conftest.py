@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -154,6 +155,12 @@ def database(mongo_uri: str) -> Iterator[str]:
     yield name
     with MongoClient[dict[str, object]](mongo_uri, serverSelectionTimeoutMS=60_000) as client:
         client.drop_database(name)
+
+
+@pytest.fixture(autouse=True)
+def _same_chance(request: pytest.FixtureRequest) -> None:
+    """Jitter and the like is the same in each run of a test; what explores has Hypothesis, or a Random."""
+    random.seed(request.node.nodeid)
 
 
 @pytest.fixture

@@ -12,11 +12,9 @@ import gevent
 import pytest
 
 from devices.plain_sockets import LaneRecorder, Notices, eventually, lane_door, shake_hands
-from sluicemq_devices.doors import conduct
-from sluicemq_devices.doors.conduct import MOST_MALFORMED, WITHIN, Conduct
+from sluicemq_devices.doors.conduct import MOST_MALFORMED, MOST_UNTOLD, WITHIN, Conduct
 from sluicemq_devices.doors.doors import Lane
 from sluicemq_devices.doors.switchboard import Switchboard
-from sluicemq_devices.hub import spare_time
 from sluicemq_devices.hub.spare_time import SpareTime
 
 Started = Callable[[Any], Any]
@@ -167,24 +165,18 @@ def test_what_a_door_that_closes_has_read_is_handed_over_in_turns(
 
 
 class Clock:
-    """``time`` and ``perf_counter``, which pass when told to."""
+    """Seconds, which pass when told to."""
 
     def __init__(self) -> None:
         self.value = 1000.0
-
-    def monotonic(self) -> float:
-        return self.value
 
     def __call__(self) -> float:
         return self.value
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(conduct, "time", clock)
-    monkeypatch.setattr(spare_time, "thread_time", clock)
-    return clock
+def clock() -> Clock:
+    return Clock()
 
 
 def handed_over(peer: Conduct, good: int, malformed: int = 0, refused: int = 0) -> None:
@@ -196,14 +188,14 @@ def handed_over(peer: Conduct, good: int, malformed: int = 0, refused: int = 0) 
 
 
 def test_a_peer_that_errs_now_and_then_is_never_cut(clock: Clock) -> None:
-    peer = Conduct()
+    peer = Conduct(now=clock)
     for _ in range(10_000):
         handed_over(peer, good=1, malformed=1)
     assert not peer.is_over
 
 
 def test_a_good_message_makes_up_for_a_bad_one(clock: Clock) -> None:
-    peer = Conduct()
+    peer = Conduct(now=clock)
     handed_over(peer, good=0, malformed=2)
     assert peer.is_bad
     handed_over(peer, good=1)
@@ -213,7 +205,7 @@ def test_a_good_message_makes_up_for_a_bad_one(clock: Clock) -> None:
 
 
 def test_what_is_refused_for_the_moment_cuts_nobody(clock: Clock) -> None:
-    peer = Conduct()
+    peer = Conduct(now=clock)
     for _ in range(1000):
         handed_over(peer, good=0, refused=1)
         assert peer.is_bad
@@ -223,7 +215,7 @@ def test_what_is_refused_for_the_moment_cuts_nobody(clock: Clock) -> None:
 
 
 def test_what_was_malformed_a_minute_ago_counts_no_more(clock: Clock) -> None:
-    peer = Conduct()
+    peer = Conduct(now=clock)
     for _ in range(10):
         handed_over(peer, good=0, malformed=MOST_MALFORMED - 1)
         assert not peer.is_over
@@ -236,14 +228,14 @@ def test_one_that_hears_no_answer_is_cut_later(
     board: Switchboard, recorder: LaneRecorder, started: Started
 ) -> None:
     shake_hands(started(lane_door(board, recorder, kind="PULL")).address, b"PUSH")
-    assert recorder.lane()._conduct.most == conduct.MOST_UNTOLD > MOST_MALFORMED
+    assert recorder.lane()._conduct.most == MOST_UNTOLD > MOST_MALFORMED
 
 
 # --------------------------------------------------------------------- spare time
 
 
 def test_spare_time_is_a_tenth_and_a_long_turn_is_paid_for_by_those_after_it(clock: Clock) -> None:
-    spare, served = SpareTime(), []
+    spare, served = SpareTime(clock), []
 
     def turn(seconds: float) -> None:
         clock.value += seconds
@@ -260,7 +252,7 @@ def test_spare_time_is_a_tenth_and_a_long_turn_is_paid_for_by_those_after_it(clo
 
 
 def test_who_comes_again_at_once_waits_for_the_next_period(clock: Clock) -> None:
-    spare, served = SpareTime(), []
+    spare, served = SpareTime(clock), []
 
     def again() -> None:
         served.append(1)

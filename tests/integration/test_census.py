@@ -233,10 +233,9 @@ def test_a_mongodb_that_does_not_answer_keeps_nobody_waiting(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker.open("mail")
-    monkeypatch.setattr(census_module, "_WAIT", 0.01)
     monkeypatch.setattr(Inspector, "counts", lambda *_: broker.time.sleep(1000.0))
     with pytest.raises(Unavailable, match="has not answered"):
-        broker.census.all()
+        Census(broker.queues, broker.queues._context, wait=0.01).all()
 
 
 def test_while_mongodb_is_known_not_to_answer_it_is_not_asked(broker: Broker) -> None:

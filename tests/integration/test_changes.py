@@ -11,12 +11,13 @@ from pymongo.errors import AutoReconnect, OperationFailure
 from jobs import NOW, ChangesAtOnce, a_job, everything, finished, ids, some_jobs, stored
 from sluicemq.errors import DifferentStore, NotFound, Unavailable
 from sluicemq_broker.store import changes as store_changes
-from sluicemq_broker.store import paging, redrives, removals
+from sluicemq_broker.store import redrives, removals
 from sluicemq_broker.store.connection import Unclear
 from sluicemq_broker.store.documents import date, seconds
 from sluicemq_broker.store.inspect import Inspector, collection, stored_state
 from sluicemq_broker.store.letters import DeadLetters
 from sluicemq_broker.store.outcomes import RolledBack
+from sluicemq_broker.store.paging import pages
 from sluicemq_broker.store.queue_store import QueueStore
 from sluicemq_broker.store.transactions import Overtaken
 
@@ -239,10 +240,14 @@ def test_a_redrive_with_a_limit_takes_the_oldest_in_batches(
     assert all(moved[job_id] == "ready" for job_id in old)
 
 
-def test_large_letters_go_in_statements_of_some_mib(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paging, "_BYTES_AT_ONCE", 10)
-    sizes = [("a", 4), ("b", 5), ("c", 3), ("d", 99), ("e", 1), ("f", 9)]
-    assert list(paging.pages(sizes, lambda: 100)) == [["a", "b"], ["c"], ["d"], ["e", "f"]]
+def test_large_letters_go_in_statements_of_some_mib() -> None:
+    sizes = [(name, mib << 20) for name, mib in (("a", 3), ("b", 4), ("c", 3), ("d", 16), ("e", 1), ("f", 7))]
+    assert list(pages(sizes, lambda: 100)) == [
+        ["a", "b"],
+        ["c"],
+        ["d"],
+        ["e", "f"],
+    ]
 
 
 def test_a_letter_that_a_worker_has_before_its_redrive_is_written_stays_with_it(

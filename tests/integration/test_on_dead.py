@@ -19,7 +19,7 @@ from sluicemq import Client, Dead, NotFound, Producer
 from sluicemq_broker.config import QueueSettings, load
 from sluicemq_broker.config.loading import ConfigError
 from sluicemq_broker.queue import Context
-from sluicemq_broker.queues import Queues, on_dead
+from sluicemq_broker.queues import Queues
 from sluicemq_broker.queues.on_dead import OnDead
 from sluicemq_broker.runtime import Counters
 from sluicemq_broker.store import DeadLetters, QueueStore, Redriven, RolledBack
@@ -191,13 +191,11 @@ def test_one_that_has_gone_on_is_shown_where_it_is_now_and_not_found_where_it_wa
 
 
 def test_a_dead_child_among_very_many_dead_letters_is_found_some_of_them_at_a_time(
-    store: QueueStore, monkeypatch: pytest.MonkeyPatch
+    store: QueueStore,
 ) -> None:
     # Given: its broker was killed before it could tell the parent; some died in one millisecond
-    monkeypatch.setattr(on_dead, "_STEP", 2)
-    monkeypatch.setattr(on_dead, "_SELDOM", 1)
     known = SimpleNamespace(clock=SimpleNamespace(now=lambda: NOW), counters=Counters())
-    looks = OnDead(cast("Queues", OneQueue(store)), cast("Context", known))
+    looks = OnDead(cast("Queues", OneQueue(store)), cast("Context", known), step=2, seldom=1)
     for number, died in enumerate((1, 2, 2, 2, 3, 4, 5)):
         store.jobs.insert_one(
             {"_id": f"{number}", "seq": number, "state": "dead", "ended_at": date(NOW + died)}

@@ -13,9 +13,8 @@ from pymongo.database import Database
 from faulty_mongo import Fault, Kind, Line
 from jobs import NOW, a_job, some_jobs, stored
 from sluicemq.errors import NotFound, QueueFull, Unavailable
-from sluicemq_broker.queues import tasks
 from sluicemq_broker.queues.orders import PAGE
-from sluicemq_broker.queues.tasks import Task
+from sluicemq_broker.queues.tasks import Task, Tasks
 from sluicemq_broker.store.outcomes import RolledBack
 from sluicemq_broker.store.queue_store import QueueStore
 from small_broker import BEAT, LEASE, SmallBroker, VirtualClock
@@ -257,11 +256,13 @@ def test_what_has_expired_beyond_a_page_is_ended_beside_all_else(rig: Rig) -> No
     assert rig.first.counters.values["expired"] == JOBS
 
 
-def test_beyond_a_number_of_tasks_orders_are_refused(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tasks, "MOST", 1)
-    rig.purge()
+def test_beyond_a_number_of_tasks_orders_are_refused(rig: Rig) -> None:
+    queues = rig.first.queues
+    tasks = Tasks(queues, queues._context, lambda _name: rig.documents, most=1)
+    tasks.order("purge", "mail", state="ready")
     with pytest.raises(QueueFull, match="1 tasks are under way"):
-        rig.first.tasks.order("purge", "mail", state="dead")
+        tasks.order("purge", "mail", state="dead")
+    tasks.stop()
 
 
 def test_an_unknown_task_is_not_found(rig: Rig) -> None:

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from fakes import FakeOutlet, FakeStore, FakeWorker, a_context, go_on, no_limits
 from jobs import NOW, a_job, ids, some_jobs
 from sluicemq_broker.job.job import Job
-from sluicemq_broker.queue import memory as memory_module
 from sluicemq_broker.queue.dispatch import Dispatch
 from sluicemq_broker.queue.expiries import SOON, TICK, Expiries
-from sluicemq_broker.queue.memory import Memory
+from sluicemq_broker.queue.memory import MOST_EXPIRIES, Memory
 from sluicemq_broker.store.connection import ServerClock
 from virtual_time import VirtualTime
 
@@ -108,8 +107,8 @@ def test_a_clock_that_is_set_is_followed_within_a_second(rig: Rig, jump: float, 
     assert 40 - 1e-6 <= told <= 40 + TICK + late
 
 
-def test_what_is_beyond_the_bound_is_left_to_the_sweep(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_module, "MOST_EXPIRIES", 10)
+def test_what_is_beyond_the_bound_is_left_to_the_sweep(rig: Rig) -> None:
+    elsewhere = rig.memory.expiries = MOST_EXPIRIES - 10
     other = Expiries(a_context(clock=rig.clock, timer=rig.time, memory=rig.memory), lambda _ids: None)
     other.watch(some_jobs(4, expires_at=NOW + 5))
     rig.expiries.watch([with_ttl(1) for _ in range(20)])
@@ -118,7 +117,7 @@ def test_what_is_beyond_the_bound_is_left_to_the_sweep(rig: Rig, monkeypatch: py
     rig.expiries.watch([with_ttl(4) for _ in range(20)])
     rig.time.passes(10)
     assert [len(ids) for _, ids in rig.over] == [6, 6]
-    assert rig.memory.expiries == 0
+    assert rig.memory.expiries == elsewhere
 
 
 def test_ticks_of_jobs_that_went_to_workers_take_no_memory(rig: Rig) -> None:

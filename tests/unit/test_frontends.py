@@ -11,7 +11,6 @@ from fakes import Clock
 from sluicemq import wire
 from sluicemq.errors import Paused, Unavailable
 from sluicemq_broker.config import BrokerSettings, DeviceSettings, QueueSettings
-from sluicemq_broker.doors import questions
 from sluicemq_broker.doors.frames import JobMaker
 from sluicemq_broker.doors.frontends import PushFrontend
 from sluicemq_broker.doors.questions import MOST_UNREAD, Asker, RequestFrontend
@@ -284,12 +283,13 @@ def test_questions_that_wait_for_results_are_not_on_their_way_to_mongodb() -> No
     assert held(frontend)[:3] == [0, 0, 100]
 
 
-def test_at_the_bound_of_all_questions_those_who_have_none_are_heard_and_accepted_ones_too(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(questions, "MOST_WAITING", 100)
+class FewMayWait(RequestFrontend):
+    most_waiting = 100
+
+
+def test_at_the_bound_of_all_questions_those_who_have_none_are_heard_and_accepted_ones_too() -> None:
     rig = FrontendRig()
-    frontend = rig.frontend(RequestFrontend)
+    frontend = rig.frontend(FewMayWait)
     many = rig.asker(frontend)
     many.receive([ask(number, b"a") for number in range(100)])
     honest = rig.asker(frontend)

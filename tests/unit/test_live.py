@@ -9,7 +9,6 @@ import gevent
 import pytest
 
 from sluicemq.errors import Unavailable
-from sluicemq_broker.http import live
 from sluicemq_broker.http.live import Feed
 from sluicemq_broker.http.snapshots import Snapshot, Snapshots, View
 
@@ -28,10 +27,13 @@ class Made:
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> Made:
-    for seconds in ("INTERVAL", "_SLOWEST"):
-        monkeypatch.setattr(live, seconds, 0.01)
+def made() -> Made:
     return Made()
+
+
+def a_feed(make: Callable[[], Snapshot]) -> Feed:
+    """One that makes snapshots without a pause."""
+    return Feed(Snapshots(make), interval=0.01, slowest=0.01)
 
 
 def number(event: bytes) -> int:
@@ -55,7 +57,7 @@ def listening(feed: Feed) -> Iterator[bytes]:
 
 
 def test_all_who_look_get_the_same_snapshots(made: Made) -> None:
-    feed = Feed(Snapshots(made))
+    feed = a_feed(made)
     first, second = listening(feed), listening(feed)
     assert number(next(first)) == number(next(second)) == 1
     jobs = [gevent.spawn(three, each) for each in (first, second)]
@@ -67,7 +69,7 @@ def test_all_who_look_get_the_same_snapshots(made: Made) -> None:
 
 
 def test_nothing_is_made_while_nobody_looks_and_it_goes_on_when_somebody_does(made: Made) -> None:
-    feed = Feed(Snapshots(made))
+    feed = a_feed(made)
     events = listening(feed)
     next(events)
     next(events)
@@ -83,7 +85,7 @@ def test_nothing_is_made_while_nobody_looks_and_it_goes_on_when_somebody_does(ma
 
 
 def test_who_is_slow_gets_the_latest_and_nothing_is_kept_for_them(made: Made) -> None:
-    feed = Feed(Snapshots(made))
+    feed = a_feed(made)
     events = listening(feed)
     next(events)
     next(events)
@@ -93,7 +95,7 @@ def test_who_is_slow_gets_the_latest_and_nothing_is_kept_for_them(made: Made) ->
 
 
 def test_a_stopping_broker_ends_them_all(made: Made) -> None:
-    feed = Feed(Snapshots(made))
+    feed = a_feed(made)
     events = listening(feed)
     next(events)
     feed.close()
@@ -110,7 +112,7 @@ def test_a_snapshot_that_fails_ends_nothing(made: Made, caplog: pytest.LogCaptur
             raise RuntimeError("not now")
         return made()
 
-    feed = Feed(Snapshots(make))
+    feed = a_feed(make)
     events = listening(feed)
     assert number(next(events)) == 1
     assert number(next(events)) == 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from sluicemq.errors import BadFrames, Paused, QueueFull, SluiceError
 from sluicemq.options import ACCEPTED, RESULT
@@ -40,6 +40,8 @@ class RequestFrontend(Frontend):
     them; others are.
     """
 
+    most_waiting: ClassVar[int] = MOST_WAITING
+
     def __init__(
         self,
         settings: DeviceSettings,
@@ -51,7 +53,7 @@ class RequestFrontend(Frontend):
     ) -> None:
         super().__init__(settings, broker, board, queues, maker, counters)
         self.most_unread_bytes = settings.hwm_bytes
-        mark = Watermark(MOST_WAITING, MOST_WAITING_BYTES, nothing, nothing)
+        mark = Watermark(self.most_waiting, MOST_WAITING_BYTES, nothing, nothing)
         self._waiting: Shares[Asker] = Shares(mark, lambda asker: asker.read_on(), WAITING_PART)
 
     def close_gates(self) -> None:

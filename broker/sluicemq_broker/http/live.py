@@ -31,11 +31,14 @@ _AGAIN: Final = 3000
 
 
 class Feed:
-    """The dashboards that are open now."""
+    """The dashboards that are open now. ``interval``, ``slowest``: seconds between two snapshots."""
 
-    def __init__(self, snapshots: Snapshots) -> None:
+    def __init__(
+        self, snapshots: Snapshots, *, interval: float = INTERVAL, slowest: float = _SLOWEST
+    ) -> None:
         self.open = 0
         self._snapshots = snapshots
+        self._interval, self._slowest = interval, slowest
         self._came = Event()
         self._number = 0
         self._latest: Snapshot | None = None
@@ -76,7 +79,7 @@ class Feed:
 
     def _make(self) -> None:
         """Until nobody looks any more."""
-        pause = INTERVAL
+        pause = self._interval
         while self.open and not self._closed:
             gevent.sleep(pause)
             began = time.thread_time()
@@ -85,7 +88,7 @@ class Feed:
             except Exception:
                 log.exception("there is no snapshot for the dashboards")
                 continue
-            pause = max(INTERVAL, min(_SLOWEST, (time.thread_time() - began) / _SHARE))
+            pause = max(self._interval, min(self._slowest, (time.thread_time() - began) / _SHARE))
             self._number += 1
             came, self._came = self._came, Event()
             came.set()

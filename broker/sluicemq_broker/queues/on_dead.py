@@ -31,10 +31,8 @@ from sluicemq_broker.store import (
 
 #: Letters in one transaction, at most.
 _PAGE: Final = 250
-#: Of queues that nobody uses here, so many take turns: a broker may have been killed right after a death.
 _SELDOM: Final = 32
-#: Of all dead letters of a queue so many are looked at, about, each time it has its turn: MongoDB has to read
-#: them, and for a million at once that took more than the 15 s that it has for an answer.
+#: MongoDB has to read them: for a million at once that took more than the 15 s that it has for an answer.
 _STEP: Final = 50_000
 _MILLISECOND: Final = 0.001
 #: Seconds by which clocks of brokers differ, and statements are late.
@@ -42,14 +40,19 @@ _MARGIN: Final = 10.0
 
 
 class OnDead:
-    """The dead letters of all queues: of which a parent must hear, and of those that say ``on_dead``."""
+    """The dead letters of all queues: of which a parent must hear, and of those that say ``on_dead``.
 
-    def __init__(self, queues: Queues, context: Context) -> None:
+    Of queues that nobody uses here, one of ``seldom`` has its turn in each round: a broker may have been
+    killed right after a death. Of their dead letters about ``step`` are looked at in a turn.
+    """
+
+    def __init__(self, queues: Queues, context: Context, *, step: int = _STEP, seldom: int = _SELDOM) -> None:
         self._queues = queues
         self._families = Families(queues)
         self._clock = context.clock
         self._counters = context.counters
         self._known: set[tuple[str, str]] = set()
+        self._step, self._seldom = step, seldom
         self._rounds = 0
         self._places: dict[str, float] = {}  # by queue: by when those died that were looked at in turns
 
@@ -73,7 +76,7 @@ class OnDead:
         since = self._clock.now() - ASKED - 3 * seconds - _MARGIN
         self._resume_drops()
         for number, queue in enumerate(self._queues):
-            every = (number + self._rounds) % _SELDOM == 0
+            every = (number + self._rounds) % self._seldom == 0
             if every:
                 self._try(queue, self._places.get(queue.name, 0.0), self._walk)
             if queue.in_use:
@@ -101,7 +104,7 @@ class OnDead:
 
     def _walk(self, queue: Queue, since: float) -> None:
         """Go on through all its dead letters, from the oldest to the latest and anew."""
-        until = death_after(queue.store, since, _STEP)
+        until = death_after(queue.store, since, self._step)
         self._tell_parents(queue, since, until)
         if until is None:
             self._places.pop(queue.name, None)

@@ -81,12 +81,15 @@ class Tasks:
     """The long orders of one broker, and what is known of those of others.
 
     All tasks together have one page under way, or the pause after it: however many there are, the jobs beside
-    them lose no more.
+    them lose no more. ``most`` are under way at once.
     """
 
-    def __init__(self, queues: Queues, context: Context, database: Callable[[str], Documents]) -> None:
+    def __init__(
+        self, queues: Queues, context: Context, database: Callable[[str], Documents], *, most: int = MOST
+    ) -> None:
         self._queues = queues
         self._context = context
+        self._most = most
         self._clock = context.clock
         self._timer = context.timer
         self._owners = context.owners
@@ -102,10 +105,10 @@ class Tasks:
     def order(self, kind: str, name: str, **arguments: Any) -> Task:
         """Begin with an order for a queue; it goes on whatever becomes of the caller.
 
-        Raises what the order is refused with at once, or :class:`QueueFull` if :data:`MOST` are under way.
+        Raises what the order is refused with at once, or :class:`QueueFull` if too many are under way.
         """
-        if len(self._running) >= MOST:
-            raise QueueFull(f"{MOST} tasks are under way here: wait for some, or cancel one")
+        if len(self._running) >= self._most:
+            raise QueueFull(f"{self._most} tasks are under way here: wait for some, or cancel one")
         queue = self._queues.get(name)
         order = ORDERS[kind](self._queues, self._context, queue, self._clock.now(), **arguments)
         return self._start(Task(order, token_hex(6), self._owners.current))
@@ -169,7 +172,7 @@ class Tasks:
         for database, store in self._stores.items():
             for stored in store.running():
                 held = stored["owner"] and self._owners.is_live(stored["owner"], database)
-                if stored["_id"] not in self._running and not held and len(self._running) < MOST:
+                if stored["_id"] not in self._running and not held and len(self._running) < self._most:
                     self._take_up(store, stored)
 
     def _take_up(self, store: TaskStore, stored: dict[str, Any]) -> None:

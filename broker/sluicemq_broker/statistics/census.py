@@ -22,9 +22,8 @@ from sluicemq_broker.queues import Queues
 from sluicemq_broker.runtime import Count, Gauge
 from sluicemq_broker.store import COUNTED_EXACTLY, COUNTED_STATES, Inspector, Unclear
 
-#: Seconds of counting that one question for all queues begins; and how long whoever asks waits for MongoDB.
+#: Seconds of counting that one question for all queues begins.
 ASKED: Final = 0.1
-_WAIT: Final = 5.0
 _LOOK: Final = 0.25  # seconds until it is seen that MongoDB does not answer anybody
 #: Of each poll, seconds that are spent on counting: what was counted before, and what never was.
 _AGAIN, _FIRST = 0.05, 0.25
@@ -58,15 +57,26 @@ class Tally(NamedTuple):
 
 
 class Census:
-    """The counts of all queues of a broker. ``trusted``: False while MongoDB is known not to answer."""
+    """The counts of all queues of a broker. ``trusted``: False while MongoDB is known not to answer.
 
-    def __init__(self, queues: Queues, context: Context, trusted: Callable[[], bool] = lambda: True) -> None:
+    ``wait``: seconds for which whoever asks waits for it.
+    """
+
+    def __init__(
+        self,
+        queues: Queues,
+        context: Context,
+        trusted: Callable[[], bool] = lambda: True,
+        *,
+        wait: float = 5.0,
+    ) -> None:
         self._queues = queues
         self._owners = context.owners
         self._clock = context.clock
         self._timer = context.timer
         self._counters = context.counters
         self._trusted = trusted
+        self._wait = wait
         self._tallies: dict[str, Tally] = {}
 
     def all(self) -> list[dict[str, Any]]:
@@ -150,7 +160,7 @@ class Census:
             raise Unavailable("MongoDB does not answer: nothing can be counted")
         done: AsyncResult[None] = AsyncResult()
         gevent.spawn(_tell, count, done)
-        for _ in range(max(1, round(_WAIT / _LOOK))):
+        for _ in range(max(1, round(self._wait / _LOOK))):
             done.wait(_LOOK)
             if done.ready():
                 done.get()

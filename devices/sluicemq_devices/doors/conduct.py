@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Final
 
 #: A peer is cut when so many more of its messages were malformed than were not, within so many seconds.
@@ -16,14 +17,16 @@ class Conduct:
     """The count of one connection. A message that can be used makes up for one that can't.
 
     So a producer that errs now and then is never cut, but for one that sends little else it is soon over.
+    ``now``: monotonic seconds.
     """
 
-    __slots__ = ("_malformed", "_refused", "_score", "_since", "is_bad", "most")
+    __slots__ = ("_malformed", "_now", "_refused", "_score", "_since", "is_bad", "most")
 
-    def __init__(self, most: int = MOST_MALFORMED) -> None:
+    def __init__(self, most: int = MOST_MALFORMED, *, now: Callable[[], float] = time.monotonic) -> None:
         self.most = most
         self.is_bad = False
         """What it sent last could not be used, or more of all before: others come first."""
+        self._now = now
         self._malformed = 0
         self._refused = 0
         self._score = 0
@@ -48,7 +51,7 @@ class Conduct:
         if not (self._refused or self._score):
             self.is_bad = False
             return
-        now = time.monotonic()
+        now = self._now()
         if not self._score or now - self._since > WITHIN:
             self._score, self._since = 0, now
         self._score = max(0, self._score + 2 * self._malformed - messages)

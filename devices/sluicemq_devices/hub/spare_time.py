@@ -21,10 +21,11 @@ class SpareTime:
 
     However many they are, everybody else finds the hub free for the other nine tenths. What counts is CPU
     time: on a busy machine a turn may last long for no fault of theirs. It has a timer only while somebody
-    waits.
+    waits. ``cpu_time``: seconds of CPU that this thread has had.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, cpu_time: Callable[[], float] = thread_time) -> None:
+        self._cpu_time = cpu_time
         self._waiting: deque[Callable[[], None]] = deque()
         self._left = 0.0  # seconds of this period; a turn that took longer is paid for by later ones
         self._timer: Any = None
@@ -45,9 +46,9 @@ class SpareTime:
         for _ in range(len(self._waiting)):  # who comes again meanwhile has its turn in the next period
             if self._left <= 0:
                 return
-            began = thread_time()
+            began = self._cpu_time()
             shielded(self._waiting.popleft())
-            self._left -= thread_time() - began
+            self._left -= self._cpu_time() - began
         if not self._waiting and self._left > 0:
             self._timer.stop()
             self._timer.close()
