@@ -19,10 +19,11 @@ from sluicemq_broker.queues.queues import Queues
 from sluicemq_broker.statistics import census as census_module
 from sluicemq_broker.statistics.census import Census
 from sluicemq_broker.store.connection import Unclear
-from sluicemq_broker.store.inspect import COUNTED_STATES, Inspector
+from sluicemq_broker.store.inspect import Inspector
+from sluicemq_broker.store.shown import SHOWN_STATES
 from virtual_time import VirtualTime, come_to_rest
 
-ALL = sorted(COUNTED_STATES)
+ALL = sorted(SHOWN_STATES)
 
 
 class Broker:

@@ -14,11 +14,12 @@ from sluicemq_broker.store import changes as store_changes
 from sluicemq_broker.store import redrives, removals
 from sluicemq_broker.store.connection import Unclear
 from sluicemq_broker.store.documents import date, seconds
-from sluicemq_broker.store.inspect import Inspector, collection, stored_state
+from sluicemq_broker.store.inspect import Inspector, collection
 from sluicemq_broker.store.letters import DeadLetters
 from sluicemq_broker.store.outcomes import RolledBack
 from sluicemq_broker.store.paging import pages
 from sluicemq_broker.store.queue_store import QueueStore
+from sluicemq_broker.store.shown import stored_state
 from sluicemq_broker.store.transactions import Overtaken
 
 ME = "me"

@@ -18,20 +18,14 @@ from jobs import NOW, ChangesAtOnce, a_job, finished
 from long_forms import long
 from sluicemq_broker.job.job import Dedupe, State
 from sluicemq_broker.store import listing as listings
+from sluicemq_broker.store.counting import COUNTED_EXACTLY, Counting, _over
 from sluicemq_broker.store.documents import QueueDefaults, date, document
 from sluicemq_broker.store.index_models import INDEXES, REMOVAL_INDEX
-from sluicemq_broker.store.inspect import (
-    COUNTED_EXACTLY,
-    COUNTED_STATES,
-    Inspector,
-    _counting,
-    _over,
-    collection,
-    selects,
-)
+from sluicemq_broker.store.inspect import Inspector, collection
 from sluicemq_broker.store.letters import DeadLetters
 from sluicemq_broker.store.listing import Listing
 from sluicemq_broker.store.queue_store import QueueStore
+from sluicemq_broker.store.shown import SHOWN_STATES, selects
 
 PRIORITIES, RESERVED, ENDED = 10, 1_500, 2_000
 OWNERS = ("one", "two", "three")
@@ -266,14 +260,14 @@ def test_counting_is_bounded_however_many_jobs_there_are(crowded: QueueStore, ex
     assert all(plan.keys <= COUNTED_EXACTLY + 2 * PRIORITIES for plan in plans)
 
 
-@pytest.mark.parametrize("state", [*(each for each in COUNTED_STATES if each != State.WAITING), "expired"])
+@pytest.mark.parametrize("state", [*(each for each in SHOWN_STATES if each != State.WAITING), "expired"])
 def test_each_branch_of_a_count_finds_its_index_by_itself(
     crowded: QueueStore, explainer: Explainer, state: str
 ) -> None:
     """Only the first of them can be told which."""
     these = _over(NOW) if state == "expired" else selects(state, NOW)
     with explainer.plans() as plans:
-        list(crowded.jobs.aggregate(_counting(state, these)))
+        list(crowded.jobs.aggregate(Counting(crowded.jobs, NOW)._counting(state, these)))
     [plan] = plans
     assert ("IXSCAN" in plan.stages, "COLLSCAN" in plan.stages) == (True, False)
     assert plan.keys <= COUNTED_EXACTLY + PRIORITIES

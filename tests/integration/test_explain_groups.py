@@ -12,8 +12,9 @@ from pymongo.write_concern import WriteConcern
 
 from explainer import Explainer
 from jobs import NOW, ChangesAtOnce, a_job
+from sluicemq_broker.store.counting import COUNTED_EXACTLY
 from sluicemq_broker.store.documents import QueueDefaults, date, document
-from sluicemq_broker.store.inspect import COUNTED_EXACTLY, Inspector, collection
+from sluicemq_broker.store.inspect import Inspector, collection
 from sluicemq_broker.store.letters import DeadLetters
 from sluicemq_broker.store.queue_store import QueueStore
 

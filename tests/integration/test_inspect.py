@@ -11,11 +11,11 @@ from pymongo.monitoring import CommandListener, CommandStartedEvent
 
 from jobs import NOW, a_job, everything, finished, ids, some_jobs
 from sluicemq.errors import NotFound
-from sluicemq_broker.store import inspect as store_inspect
 from sluicemq_broker.store.documents import SCHEMA, date
-from sluicemq_broker.store.inspect import SHOWN_STATES, Inspector, NewerSchema, collection
+from sluicemq_broker.store.inspect import Inspector, NewerSchema, collection
 from sluicemq_broker.store.outcomes import RolledBack
 from sluicemq_broker.store.queue_store import QueueStore
+from sluicemq_broker.store.shown import SHOWN_STATES
 
 ME = "me"
 LIMIT, BYTES = 100, 1_000_000
@@ -52,24 +52,21 @@ def test_an_empty_queue_counts_nothing(inspector: Inspector) -> None:
 
 
 def test_many_jobs_of_one_state_are_counted_by_what_is_left_and_it_is_said_that_this_is_an_estimate(
-    store: QueueStore, inspector: Inspector, monkeypatch: pytest.MonkeyPatch
+    store: QueueStore, documents: Database[dict[str, Any]]
 ) -> None:
     store.push(some_jobs(50) + some_jobs(3, eligible_at=NOW + 60), NOW)
-    monkeypatch.setattr(store_inspect, "COUNTED_EXACTLY", 10)
-    counts = inspector.counts("mail", NOW)
+    counts = Inspector(documents, exactly=10).counts("mail", NOW)
     assert (counts["ready"], counts["scheduled"], counts["exact"]) == (50, 3, False)
 
 
 @pytest.mark.parametrize("surely_many", [100, 100_000], ids=["sampled first", "sampled last"])
 def test_several_states_with_many_jobs_share_what_is_left_as_a_sample_of_it_does(
-    store: QueueStore, inspector: Inspector, monkeypatch: pytest.MonkeyPatch, surely_many: int
+    store: QueueStore, documents: Database[dict[str, Any]], surely_many: int
 ) -> None:
     # Given, but for 5 reserved, three times as many ready jobs as scheduled ones
-    monkeypatch.setattr(store_inspect, "COUNTED_EXACTLY", 10)
-    monkeypatch.setattr(store_inspect, "_SURELY_MANY", surely_many)
     store.push(some_jobs(900) + some_jobs(300, eligible_at=NOW + 60) + some_jobs(5, owner=ME), NOW)
     # When
-    counts = inspector.counts("mail", NOW)
+    counts = Inspector(documents, exactly=10, surely_many=surely_many).counts("mail", NOW)
     # Then
     assert counts["ready"] == pytest.approx(900, rel=0.15)
     assert counts["scheduled"] == pytest.approx(300, rel=0.3)
@@ -77,11 +74,10 @@ def test_several_states_with_many_jobs_share_what_is_left_as_a_sample_of_it_does
 
 
 def test_many_scheduled_jobs_are_counted_by_what_is_left(
-    store: QueueStore, inspector: Inspector, monkeypatch: pytest.MonkeyPatch
+    store: QueueStore, documents: Database[dict[str, Any]]
 ) -> None:
     store.push(some_jobs(3) + some_jobs(50, eligible_at=NOW + 60), NOW)
-    monkeypatch.setattr(store_inspect, "COUNTED_EXACTLY", 10)
-    counts = inspector.counts("mail", NOW)
+    counts = Inspector(documents, exactly=10).counts("mail", NOW)
     assert (counts["ready"], counts["scheduled"], counts["exact"]) == (3, 50, False)
 
 

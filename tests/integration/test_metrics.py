@@ -23,7 +23,7 @@ from sluicemq_broker.http.metrics import MOST_QUEUES, OTHERS, name_of
 from sluicemq_broker.runtime.counters import MOST_TIMED, Counters, QueueCounters
 from sluicemq_broker.runtime.counts import Count, Gauge, Timing
 from sluicemq_broker.runtime.histogram import Histogram
-from sluicemq_broker.store.inspect import COUNTED_STATES
+from sluicemq_broker.store.shown import SHOWN_STATES
 from sluicemq_devices.hub.counts import DeviceCount, Mishap
 from web import Web
 
@@ -204,7 +204,7 @@ def test_names_are_as_promtool_wants_them(everything: Scrape) -> None:
 
 def test_every_figure_of_the_tables_is_there(everything: Scrape) -> None:
     shown = set(everything.families)
-    told_otherwise = {*COUNTED_STATES, Gauge.LONGEST_TURN, Gauge.LONGEST_TURN_CPU}
+    told_otherwise = {*SHOWN_STATES, Gauge.LONGEST_TURN, Gauge.LONGEST_TURN_CPU}
     figures = [
         *Count,
         *DeviceCount,

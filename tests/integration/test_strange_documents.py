@@ -22,9 +22,10 @@ from sluicemq import Client, NotFound, Producer, Worker, wire
 from sluicemq_broker.job.job import Dedupe
 from sluicemq_broker.job.job import Job as StoredJob
 from sluicemq_broker.store.documents import HANDED_OUT, QueueDefaults, date, document
-from sluicemq_broker.store.inspect import SHOWN_STATES, Inspector
+from sluicemq_broker.store.inspect import Inspector
 from sluicemq_broker.store.letters import DeadLetters
 from sluicemq_broker.store.queue_store import QueueStore
+from sluicemq_broker.store.shown import SHOWN_STATES
 
 ME = "me"
 FAR = DatetimeMS(2**61)

@@ -15,7 +15,7 @@ import sluicemq_devices
 from sluicemq.errors import SluiceError
 from sluicemq_broker.runtime.counters import Counters
 from sluicemq_broker.runtime.counts import Count, Gauge, Timing
-from sluicemq_broker.store.inspect import COUNTED_STATES
+from sluicemq_broker.store.shown import SHOWN_STATES
 from sluicemq_devices.hub.counts import DeviceCount, Metric, Mishap
 
 ROOMS = [Path(package.__file__ or "").parent for package in (sluicemq_broker, sluicemq_devices)]
@@ -100,7 +100,7 @@ def test_every_name_that_is_declared_is_used() -> None:
     assert {each.name for each in Timing} - used(Timing) == set()
     assert {each.name for each in Mishap} - used(Mishap) == set()
     assert {each.name for each in DeviceCount} - used(DeviceCount) == set()
-    assert {each.name for each in Gauge} - used(Gauge) == {state.upper() for state in COUNTED_STATES}
+    assert {each.name for each in Gauge} - used(Gauge) == {state.upper() for state in SHOWN_STATES}
 
 
 def test_no_name_is_declared_twice_among_counters() -> None:

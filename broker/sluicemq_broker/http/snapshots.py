@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from sluicemq.errors import BadFrames
 from sluicemq_broker.job import State
 from sluicemq_broker.runtime import Count, Gauge
-from sluicemq_broker.store import COUNTED_STATES
+from sluicemq_broker.store import SHOWN_STATES
 
 #: Rows of queues in one answer.
 MOST_ROWS: Final = 200
@@ -26,7 +26,7 @@ _KEYS: Final[dict[str, tuple[Callable[[dict[str, Any]], Any], bool]]] = {
     "name": (lambda row: row["name"], False),
     **{
         state: (lambda row, state=state: row[state], True)  # type: ignore[misc]
-        for state in COUNTED_STATES
+        for state in SHOWN_STATES
     },
     "in": (lambda row: row["rates"][Count.PUSHED], True),
     "out": (lambda row: row["rates"][Count.COMMITTED], True),
@@ -34,7 +34,7 @@ _KEYS: Final[dict[str, tuple[Callable[[dict[str, Any]], Any], bool]]] = {
     "oldest": (lambda row: row[Gauge.OLDEST_READY_AGE] or 0.0, True),
 }
 _SUMMED: Final = (
-    *COUNTED_STATES,
+    *SHOWN_STATES,
     *(Gauge.WORKERS, Gauge.IN_FLIGHT),
 )
 _RATED: Final = (Count.PUSHED, Count.DELIVERED, Count.COMMITTED)

@@ -20,7 +20,7 @@ from sluicemq_broker.job import SCHEDULED, State
 from sluicemq_broker.queue import Context, Counted, Queue
 from sluicemq_broker.queues import Queues
 from sluicemq_broker.runtime import Count, Gauge
-from sluicemq_broker.store import COUNTED_EXACTLY, COUNTED_STATES, Inspector, Unclear
+from sluicemq_broker.store import COUNTED_EXACTLY, SHOWN_STATES, Inspector, Unclear
 
 #: Seconds of counting that one question for all queues begins.
 ASKED: Final = 0.1
@@ -34,7 +34,7 @@ _CHANGED_AGE, _RESTING_AGE = 5.0, 60.0
 _ROWS_A_TURN: Final = 250
 _MOMENT: Final = 1e-9  # seconds
 
-_NOBODY: Final = dict.fromkeys(COUNTED_STATES, 0)
+_NOBODY: Final = dict.fromkeys(SHOWN_STATES, 0)
 _NOT_WAITING: Final = (State.RESERVED, State.DONE, State.DEAD)
 _JOBS_LIVE: Final = (State.READY, SCHEDULED, State.WAITING, State.RESERVED)
 
@@ -204,7 +204,7 @@ class Census:
                 raise  # MongoDB is away, for all of them
             text = f"queue {queue.name!r} can't be counted: {type(error).__name__}: {error}"
             self._counters.notice(Count.UNCOUNTED, text)
-            tally = Tally(_NOBODY, frozenset(COUNTED_STATES), None, now, changes, held, marks, text)
+            tally = Tally(_NOBODY, frozenset(SHOWN_STATES), None, now, changes, held, marks, text)
         else:
             exact, oldest = counts.pop("exact"), counts.pop("oldest")
             many = () if exact else (each for each in counts if counts[each] >= COUNTED_EXACTLY)
@@ -218,7 +218,7 @@ class Census:
         counts = inspector.counts(queue.name, self._clock.now())
         if queue.capacity.bounded:
             size = inspector.size(queue.name) if queue.capacity.measured else 0
-            documents = sum(counts[each] for each in COUNTED_STATES)
+            documents = sum(counts[each] for each in SHOWN_STATES)
             waiting = documents - sum(counts[each] for each in _NOT_WAITING)
             now, shared = self._timer.now(), self._owners.others > 0
             queue.capacity.counted(Counted(waiting, documents, size), flow, now, shared=shared)
@@ -229,7 +229,7 @@ class Census:
     def _line(self, queue: Queue, asked: float) -> dict[str, Any]:
         tally = self._tallies.get(queue.name)
         if tally is None:
-            counts, estimates, oldest, ago = _NOBODY, frozenset(COUNTED_STATES), None, None
+            counts, estimates, oldest, ago = _NOBODY, frozenset(SHOWN_STATES), None, None
         else:
             fresh = tally.at >= asked or tally.error
             counts, estimates = (tally.counts, tally.sampled) if fresh else self._carried_on(tally, queue)
@@ -252,7 +252,7 @@ class Census:
         """The counts by now, as far as this broker knows; and which states' are estimates."""
         if queue.changes == tally.changes and not self._owners.others:
             return tally.counts, tally.sampled | _moved_by_time(tally.counts)
-        return _estimated(tally, queue), frozenset(COUNTED_STATES)
+        return _estimated(tally, queue), frozenset(SHOWN_STATES)
 
 
 def _tell(count: Callable[[], None], done: AsyncResult[None]) -> None:

@@ -13,6 +13,7 @@ from sluicemq_broker.store.connection import (
     connect_for_leases,
     require_safe,
 )
+from sluicemq_broker.store.counting import COUNTED_EXACTLY
 from sluicemq_broker.store.documents import QueueDefaults, date, seconds, stored_size
 from sluicemq_broker.store.expiry import Expired
 from sluicemq_broker.store.failed_children import (
@@ -28,13 +29,7 @@ from sluicemq_broker.store.groups import Promoted
 from sluicemq_broker.store.history import Counted, HistoryStore, Subject, day_of
 from sluicemq_broker.store.incidents import Incident, IncidentStore
 from sluicemq_broker.store.inserts import Pushed
-from sluicemq_broker.store.inspect import (
-    COUNTED_EXACTLY,
-    COUNTED_STATES,
-    SHOWN_STATES,
-    Inspector,
-    collection,
-)
+from sluicemq_broker.store.inspect import Inspector, collection
 from sluicemq_broker.store.leases import LeaseStore, Seen
 from sluicemq_broker.store.letters import DeadLetters
 from sluicemq_broker.store.limits import LimitStore
@@ -48,6 +43,7 @@ from sluicemq_broker.store.ring import EventRing
 from sluicemq_broker.store.routes import RouteStore
 from sluicemq_broker.store.schedules import MOST_SCHEDULES, Schedule, ScheduleStore
 from sluicemq_broker.store.segments import Head, Page, Segment, Tail
+from sluicemq_broker.store.shown import SHOWN_STATES
 from sluicemq_broker.store.state import EVERY, StoreState
 from sluicemq_broker.store.streams import GUARD, Appended, StreamStore, stream_names
 from sluicemq_broker.store.subscriptions import Holder, Subscription, SubscriptionStore
@@ -55,7 +51,6 @@ from sluicemq_broker.store.tasks import Progress, TaskState, TaskStore
 
 __all__ = [
     "COUNTED_EXACTLY",
-    "COUNTED_STATES",
     "EVERY",
     "GUARD",
     "MOST_SCHEDULES",

@@ -23,6 +23,7 @@ from pymongo.errors import ExecutionTimeout
 from sluicemq.errors import BadFrames
 from sluicemq_broker.job import State
 from sluicemq_broker.store.connection import Documents, durable, translated
+from sluicemq_broker.store.counting import COUNTED_EXACTLY
 from sluicemq_broker.store.documents import (
     FOR_CHILDREN,
     Document,
@@ -36,17 +37,9 @@ from sluicemq_broker.store.index_models import (
     RESERVED_INDEX,
 )
 from sluicemq_broker.store.indexes import may_have
-from sluicemq_broker.store.inspect import (
-    COUNTED_EXACTLY,
-    alive,
-    collection,
-    order_of,
-    selects,
-    shown,
-    state_at,
-    stored_state,
-)
+from sluicemq_broker.store.inspect import collection
 from sluicemq_broker.store.letters import DeadLetters, chosen
+from sluicemq_broker.store.shown import alive, order_of, selects, shown, state_at, stored_state
 
 #: Payloads up to so many bytes are shown in a page.
 _SMALL: Final = 256

@@ -30,10 +30,11 @@ from sluicemq_broker.store.failed_children import (
     somebody_waits_for_children,
 )
 from sluicemq_broker.store.indexes import all_indexes, has_lines, may_have
-from sluicemq_broker.store.inspect import Inspector, collection, selects, stored_state
+from sluicemq_broker.store.inspect import Inspector, collection
 from sluicemq_broker.store.letters import DeadLetters, chosen, index_of
 from sluicemq_broker.store.paging import READ_AT_ONCE, PageSize, pages
 from sluicemq_broker.store.queue_store import QueueStore
+from sluicemq_broker.store.shown import selects, stored_state
 
 #: Seconds by which one broker's measure of the server's time may be ahead of another's.
 _CLOCKS_DIFFER: Final = 1.0
