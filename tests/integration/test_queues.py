@@ -452,7 +452,7 @@ def test_a_queue_that_nobody_uses_has_nothing_to_do_each_second(
     for _ in range(100):
         queue.tick()
     at_rest = len(ticks)
-    queue._dispatch.deliveries.workers.add(FakeWorker())
+    queue._dispatch.deliveries.attach(FakeWorker(), 0.0)
     queue.tick()
     assert at_rest < 10
     assert len(ticks) == at_rest + 1

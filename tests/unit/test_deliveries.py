@@ -42,7 +42,7 @@ class Table(RuleBasedStateMachine):
     def come(self, prefetch: int, *, pops: bool) -> Counting:
         worker = Counting(prefetch)
         worker.pops = pops
-        self.table.workers.add(worker)
+        self.table.attach(worker, 0.0)
         self.everybody.append(worker)
         self._recount()
         return worker
@@ -133,7 +133,7 @@ TestTable = Table.TestCase
 
 def test_a_worker_that_never_answers_keeps_its_credit_taken() -> None:
     table, worker = Deliveries(), FakeWorker(1)
-    table.workers.add(worker)
+    table.attach(worker, 0.0)
     table.open(worker, [a_job(visibility_timeout=LASTS, owner="me")], 0.0)
     table.time_out(LASTS)
     [silent] = table.never_answered(2 * LASTS)

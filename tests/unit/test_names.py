@@ -62,10 +62,29 @@ def test_a_pause_a_verdict_or_a_kind_of_device_is_never_a_literal() -> None:
 def test_the_states_that_are_shown_are_those_that_are_stored_and_scheduled() -> None:
     assert {*SHOWN_STATES} == {*State, SCHEDULED}
     assert SHOWN_STATES == STATES  # which the library has for the command line
-    assert {*SHOWN_STATES} == {*SHOWN_STATES}
 
 
-# ------------------------------------------------------------------------- jobs
+# ------------------------------------------------------------------- queues and jobs
+
+
+def reached_through(source: Path, what: str) -> list[str]:
+    """Where something of a part of a queue is used: ``queue.part.something``."""
+    inner = [
+        node.value
+        for node in ast.walk(ast.parse(source.read_text()))
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute)
+    ]
+    return [
+        f"{source.name}:{each.lineno} {each.attr}"
+        for each in inner
+        if getattr(each.value, "id", getattr(each.value, "attr", "")) in (what, f"_{what}")
+    ]
+
+
+def test_doors_know_the_verbs_of_a_queue_and_its_capacity_and_no_other_part() -> None:
+    sources = [each for room in ("doors", "http", "process") for each in (BROKER / room).rglob("*.py")]
+    reached = [place for source in sources for place in reached_through(source, "queue")]
+    assert {place.split()[-1] for place in reached} == {"capacity", "settings"}, reached
 
 
 def set_from_outside(source: Path) -> list[str]:

@@ -159,8 +159,7 @@ class Route:
     def _route(self, held: Subscription, at: int, jobs: list[Job]) -> None:
         now = self._queue.accept(jobs)
         routed = self._store.route(held, at, jobs, now)
-        self._queue.counters.add(Count.ROUTED, len(jobs))
-        self._queue.stored(routed, existing=len(jobs) - len(routed))
+        self._queue.routed(len(jobs), routed)
 
     def _wait(self, first: int) -> None:
         """Until there is a message with this number, or may be."""

@@ -45,7 +45,7 @@ class JobPages:
 
     def _listing(self, name: str) -> Listing:
         queue = self._queues.get(name)
-        queue.store.prepare()
+        queue.prepare()
         return Listing(self._queues.database_of(queue))
 
 

@@ -16,7 +16,8 @@ _SETTLED: Final = DeliveryState.SETTLED
 class Deliveries:
     """Every delivery of one queue that has not ended, and the credit of its workers.
 
-    Nothing else changes the state of a delivery (drawn in :class:`DeliveryState`), or what a worker has.
+    Nothing else changes the state of a delivery (drawn in :class:`DeliveryState`), what a worker has, or
+    whether it is ``alone``. How much it takes it may change itself, and is counted anew when it is offered.
     ``in_flight`` are those whose verdicts are awaited, by their receipts. ``capacity`` is the prefetch of
     all workers that read what they are sent, ``free`` how much of that nobody has filled. Times are
     monotonic seconds.
@@ -29,6 +30,22 @@ class Deliveries:
         self.free = 0
         self._overdue: dict[bytes, Delivery] = {}
         self._numbers = itertools.count(1)
+
+    def attach(self, worker: Worker, now: float) -> None:
+        """A worker has come; it is counted when it is offered."""
+        worker.since = now
+        self.workers.add(worker)
+
+    def isolate(self, worker: Worker) -> None:
+        """It gets a suspect, or runs empty for one: it takes nothing beside it."""
+        worker.alone = True
+        self.recount(worker)
+
+    def offer(self, worker: Worker) -> None:
+        """It may take more than before; one that had a suspect, and nothing beside it, takes others again."""
+        if not worker.in_flight:
+            worker.alone = False
+        self.recount(worker)
 
     def open(self, worker: Worker, jobs: Iterable[Job], now: float) -> list[Delivery]:
         """These go to this worker: out of the queue first if it pops."""

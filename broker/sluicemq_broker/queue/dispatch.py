@@ -133,8 +133,7 @@ class Dispatch:
 
     def attach(self, worker: Worker) -> None:
         """A worker has come."""
-        worker.since = self._timer.now()
-        self.deliveries.workers.add(worker)
+        self.deliveries.attach(worker, self._timer.now())
         self.offer(worker)
 
     def resize(self, worker: Worker, prefetch: int) -> None:
@@ -153,9 +152,7 @@ class Dispatch:
 
     def offer(self, worker: Worker) -> None:
         """A worker may have become free."""
-        if not worker.in_flight:
-            worker.alone = False
-        self.deliveries.recount(worker)
+        self.deliveries.offer(worker)
         self._takers.add(worker)
         self.hand_out()
 
@@ -169,7 +166,7 @@ class Dispatch:
         if self._staged.soonest < math.inf:
             self._release(self._staged.take_expired(self._clock.now()))
         while self._staged.suspects and (worker := self._next_idle()):
-            worker.alone = True
+            self.deliveries.isolate(worker)
             self._give(worker, [self._staged.take_suspect()])
         self._hand_out_in_order()
         self.supply.refill()
@@ -306,7 +303,6 @@ class Dispatch:
         self._outlet.time_is_over(ids)
 
     def _offer_workers_of(self, deliveries: list[Delivery]) -> None:
-        """One that had a suspect, and nothing beside it, takes others."""
         for worker in {each.worker for each in deliveries}:
             self.offer(worker)
 
@@ -318,9 +314,7 @@ class Dispatch:
         workers = self.deliveries.workers
         candidates = [each for each in workers if each.in_flight and each.prefetch > len(each.overdue)]
         if candidates and not any(each.alone for each in candidates):
-            chosen = min(candidates, key=lambda each: len(each.in_flight))
-            chosen.alone = True
-            self.deliveries.recount(chosen)
+            self.deliveries.isolate(min(candidates, key=lambda each: len(each.in_flight)))
         return None
 
     def _give(self, worker: Worker, jobs: list[Job]) -> None:

@@ -1,7 +1,7 @@
 """One queue at this broker, whole: what is pushed, who works, what is settled, who asks.
 
 A job's way: ``intake`` writes it, ``dispatch`` finds it a worker, ``settling`` writes what became of it;
-``store`` is where each of them meets MongoDB. Doors know the verbs here, and none of the parts.
+``store`` is where each of them meets MongoDB. Doors know the verbs here and ``capacity``, no other part.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from sluicemq import wire
-from sluicemq.errors import SluiceError
+from sluicemq.errors import NotFound, SluiceError
 from sluicemq_broker.config import QueueSettings
 from sluicemq_broker.job import Job
 from sluicemq_broker.queue.admission import Admission
@@ -30,7 +30,7 @@ from sluicemq_broker.queue.settling import Settling
 from sluicemq_broker.queue.unreadable import UnreadableMessages
 from sluicemq_broker.queue.verdict import Settlement, Verdict
 from sluicemq_broker.queue.worker import Delivery, Worker
-from sluicemq_broker.runtime import QueueCounters
+from sluicemq_broker.runtime import Count, QueueCounters
 from sluicemq_broker.store import Documents, LimitStore, QueueDefaults, QueueStore, collection
 from sluicemq_devices.hub import Watermark
 
@@ -83,6 +83,10 @@ class Queue:
         if order_changes:
             self.jobs_ready(0)  # those that were held back, too
 
+    def prepare(self, *, anew: bool = False) -> None:
+        """Make what it needs in MongoDB; one that was removed only ``anew``."""
+        self.store.prepare(anew=anew)
+
     # ---------------------------------------------------------------- intake
 
     def push(self, push: Push) -> None:
@@ -97,6 +101,11 @@ class Queue:
     def stored(self, jobs: Sequence[Job], existing: int) -> None:
         """It has stored these, and found others there: they are counted, and can be claimed."""
         self._intake.stored_elsewhere(jobs, existing)
+
+    def routed(self, count: int, stored: Sequence[Job]) -> None:
+        """A route has made jobs of so many messages: it has stored these, and found the others there."""
+        self.counters.add(Count.ROUTED, count)
+        self.stored(stored, existing=count - len(stored))
 
     def keep_unreadable(self, unreadable: dict[str, Any], mark: Watermark, size: int) -> None:
         """Keep a message that never became a job among the dead letters; its size counts at the mark."""
@@ -269,6 +278,13 @@ class Queue:
     def no_result(self, job_id: str, error: SluiceError) -> None:
         """There will be no result of this job: tell those who wait for it."""
         self._answers.failed(job_id, error)
+
+    def cancelled(self, job_id: str, group: str | None) -> None:
+        """A job that waited was removed, the first of this group if it had one; whoever asks hears of it."""
+        if group is not None:
+            self.freed([group])
+        self.events.tell(Count.CANCELLED, self.now(), [{"job": job_id}])
+        self.no_result(job_id, NotFound(f"job {job_id!r} was cancelled"))
 
     def parent_ended(self, job_id: str, outcome: bytes | SluiceError) -> None:
         """All children of this job are done, and so is it; or one is a dead letter, and it is one, too."""

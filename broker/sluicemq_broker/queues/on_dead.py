@@ -125,7 +125,7 @@ class OnDead:
 
     def _move(self, queue: Queue, since: float) -> None:
         target = self._queues.for_push(_goes_to(queue), by=f"on_dead of queue {queue.name}")
-        target.store.prepare(anew=True)
+        target.prepare(anew=True)
         now = self._clock.now()
         letters = DeadLetters(since=since, unasked=now - ASKED)
         redrives = Redrives(self._queues.database_of(queue))

@@ -33,7 +33,7 @@ class Order:
     state: str | None = None
 
     def __init__(self, queues: Queues, context: Context, queue: Queue, now: float) -> None:
-        queue.store.prepare()
+        queue.prepare()
         self.queue = queue
         self.now = now
         self.done = 0
@@ -244,5 +244,5 @@ def _target(queues: Queues, queue: Queue, to: str) -> Queue:
         raise BadQueue(f"{to!r} is the same queue: redrive it without naming another")
     target = queues.get(to)
     target.admit()
-    target.store.prepare(anew=True)
+    target.prepare(anew=True)
     return target

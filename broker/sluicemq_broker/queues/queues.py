@@ -200,7 +200,7 @@ class Queues:
         unknown = False
         for queue in list(self._removed):
             if queue.workers or queue.name in self._configured():
-                queue.store.prepare(anew=True)
+                queue.prepare(anew=True)
             elif queue.store.removed:
                 if queue.in_use:
                     continue

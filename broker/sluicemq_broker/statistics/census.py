@@ -212,7 +212,7 @@ class Census:
         self._tallies[queue.name] = tally
 
     def _counted(self, queue: Queue) -> dict[str, Any]:
-        queue.store.prepare()
+        queue.prepare()
         flow = queue.capacity.flow()
         inspector = Inspector(self._queues.database_of(queue))
         counts = inspector.counts(queue.name, self._clock.now())

@@ -201,7 +201,7 @@ class Incidents:
         """Empty if nobody knows: the queue was removed, or MongoDB does not answer."""
         with suppress(SluiceError):
             queue = self._queues.get(name)
-            queue.store.prepare()
+            queue.prepare()
             listing = Listing(self._queues.database_of(queue))
             page = listing.ended(name, State.DEAD, DeadLetters(), 1, None, self._clock.now())
             errors = page.jobs[0].get("errors") if page.jobs else None

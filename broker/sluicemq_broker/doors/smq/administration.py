@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any, Final
 
 from sluicemq import wire
-from sluicemq.errors import BadFrames, NotFound, Unavailable
+from sluicemq.errors import BadFrames, Unavailable
 from sluicemq.options import OPTIONS
 from sluicemq_broker import __version__
 from sluicemq_broker.doors.frames import check_headers
@@ -188,11 +188,8 @@ class Admin:
         """Remove one job that waits, and tell whoever waits for its result."""
         queue = self._queues.get(name)
         group = self._removals(queue).cancel(name, job_id, self._clock.now())
-        if group is not None:
-            queue.freed([group])
         self._counters.add(Count.CANCELLED)
-        queue.events.tell(Count.CANCELLED, self._clock.now(), [{"job": job_id}])
-        queue.no_result(job_id, NotFound(f"job {job_id!r} was cancelled"))
+        queue.cancelled(job_id, group)
 
     def promote(self, name: str, job_id: str) -> None:
         """Run a delayed job now."""
@@ -253,7 +250,7 @@ class Admin:
         if what not in (wire.DELIVERY, wire.INTAKE):
             raise BadFrames(f"{what!r} can't be paused, only {wire.DELIVERY} or {wire.INTAKE}")
         queue = self._queues.get(name)
-        queue.store.prepare(anew=True)  # one without a collection would not be known after a restart
+        queue.prepare(anew=True)  # one without a collection would not be known after a restart
         return queue
 
     def _queues_if_any_way(self) -> list[dict[str, Any]]:
@@ -264,7 +261,7 @@ class Admin:
             return self._census.kept()
 
     def _inspector(self, queue: Queue) -> Inspector:
-        queue.store.prepare()
+        queue.prepare()
         return Inspector(self._queues.database_of(queue))
 
     def _removals(self, queue: Queue) -> Removals:
@@ -272,7 +269,7 @@ class Admin:
 
     def _changed(self, queue: Queue) -> Documents:
         """Where its jobs lie, of which some are about to change."""
-        queue.store.prepare()
+        queue.prepare()
         self._census.recount(queue)
         return self._queues.database_of(queue)
 
