@@ -103,6 +103,12 @@ def test_the_rooms_are_drawn_as_the_linter_holds_them(package: str) -> None:
         assert re.search(rf"^(\w.* )?{room} ", drawn, re.MULTILINE), room
 
 
+def test_every_module_of_the_heart_has_its_place_on_a_jobs_way() -> None:
+    way = read("docs/architecture.md")
+    modules = {each.name for each in (ROOT / "broker/sluicemq_broker/queue").glob("*.py")} - {"__init__.py"}
+    assert {each for each in modules if each not in way} == set()
+
+
 def test_every_python_sample_is_run() -> None:
     runs = read("tests/integration/test_readme.py")
     pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]

@@ -114,7 +114,7 @@ class Queue:
         self.pushes.append(push)
 
     def undo_pop(self, jobs: list[Job]) -> None:
-        self.calls += [f"take back {job.id}" for job in jobs]
+        self.calls += [f"undo pop of {job.id}" for job in jobs]
 
 
 @pytest.fixture
@@ -239,7 +239,7 @@ def test_jobs_removed_for_a_client_that_has_left_are_pushed_anew(
 
     assert lane.sent == []
     assert [job.id for push in queue.pushes for job in push.jobs] == ["j7"]
-    assert queue.calls == ["take back j8"]
+    assert queue.calls == ["undo pop of j8"]
 
 
 def test_a_job_that_is_popped_takes_one_off_the_credit_and_a_grant_is_added(

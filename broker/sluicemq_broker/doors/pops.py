@@ -10,7 +10,7 @@ from sluicemq_broker.runtime import Count, Counters
 
 
 def push_anew(queue: Queue, deliveries: Sequence[Delivery], counters: Counters) -> None:
-    """Push jobs again that were not sent; those that are remembered, and so still there, are taken back.
+    """Push jobs again that were not sent; those that are remembered, and so still there, are ready again.
 
     ``kill -9`` before that is written: they are gone, as popped jobs may be.
     """
@@ -23,7 +23,7 @@ def push_anew(queue: Queue, deliveries: Sequence[Delivery], counters: Counters) 
     there = [each.job for each in deliveries if each.kept]
     gone = [each.job for each in deliveries if not each.kept]
     if there:
-        counters.add(Count.TAKEN_BACK, len(there))
+        counters.add(Count.POPS_UNDONE, len(there))
         queue.undo_pop(there)
     if gone:
         counters.add(Count.PUSHED_ANEW, len(gone))

@@ -57,7 +57,7 @@ class RequestFrontend(Frontend):
         self._waiting: Shares[Asker] = Shares(mark, lambda asker: asker.read_on(), WAITING_PART)
 
     def close_gates(self) -> None:
-        """Read no more; the connections stay until the answers that are still owed have gone out."""
+        """Read no more; the connections stay until the answers that somebody waits for have gone out."""
         self._closing = True
         self._close_gates()
 

@@ -21,7 +21,7 @@ class State(StrEnum):
         ready ───────────────────────────▶ reserved ── commit ──▶ gone, or done if kept or remembered
          ▲ │ ▲                               │   │                  │  │
          │ │ ├── rollback, release, reclaim ─┘   │                  │  └─ remove_at passes, purge ▶ gone
-         │ │ └── take back: popped, not sent ────┼──────────────────┘
+         │ │ └── undo pop: popped, not sent ─────┼──────────────────┘
          │ ├─ cancel, purge, expire ▶ gone       │
          │ ├─ promote, change ▶ ready            ├─ forward ▶ ready, in another queue
          │ │                                     ├─ fan out ▶ waiting ── all children done ▶ gone, or done
@@ -31,8 +31,8 @@ class State(StrEnum):
                                         ▲ └─ remove_at passes, purge ▶ gone
         unreadable message ─────────────┘
 
-        push, redrive, take back of a job with a group ──▶ waiting ── turn ──▶ ready
-                                                             └─ as ready: cancel, purge, expire, change
+        push, redrive, undo pop of a job with a group ──▶ waiting ── turn ──▶ ready
+                                                            └─ as ready: cancel, purge, expire, change
 
     A rollback makes the job ``ready`` with an ``eligible_at`` ahead: its delay, or its back-off. An
     expired one is gone or dead as the queue's ``on_expiry`` says; dead letters and done jobs that

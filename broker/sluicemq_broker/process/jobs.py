@@ -44,7 +44,7 @@ class Jobs:
         self._duties = duties
 
     def prepare(self, *, alone: bool) -> None:
-        """Find the queues, take a lease, take back what is ours. ``alone``: all other leases are void."""
+        """Find the queues, take a lease, reclaim what is ours. ``alone``: all other leases are void."""
         ground = self._ground
         for each in self.queues.databases:
             LeaseStore(ground.database(each)).prepare()

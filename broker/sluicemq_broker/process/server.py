@@ -43,7 +43,7 @@ class Server:
         self._started = self._open = False
 
     def start(self) -> None:
-        """Check the store, take back what is ours, open the doors.
+        """Check the store, reclaim what is ours, open the doors.
 
         Raises :class:`SluiceError` where MongoDB is not there or not safe, OSError where a door's
         address is taken.

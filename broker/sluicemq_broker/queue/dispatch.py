@@ -266,7 +266,7 @@ class Dispatch:
     # -------------------------------------------------------------- stopping
 
     def withdraw(self) -> list[Job]:
-        """Take back everything staged; what is at workers stays with them."""
+        """Take everything out of staging; what is at workers stays with them."""
         return self._staged.clear()
 
     def stop_granting(self, timeout: float) -> bool:

@@ -1,4 +1,4 @@
-"""May a job be handed out? The one place that says so."""
+"""True or false: a job may be handed out now."""
 
 from __future__ import annotations
 

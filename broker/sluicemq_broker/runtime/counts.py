@@ -80,7 +80,7 @@ class Count(Metric):
     PROBES = "probes", "empty messages that sockets send first, and that mean nothing", "messages"
 
     # Pops.
-    TAKEN_BACK = "taken_back", "popped jobs, kept as done, that were not sent and are ready again", "jobs"
+    POPS_UNDONE = "pops_undone", "popped jobs, kept as done, that were not sent and are ready again", "jobs"
     RECURRED = "recurred", "jobs that schedules have brought", "jobs"
     PUSHED_ANEW = "pushed_anew", "popped jobs that were not sent and are pushed again", "jobs"
     POPPED_LOST = "popped_lost", "times that popped jobs could not be stored again", "times", _BY_QUEUE
