@@ -263,7 +263,7 @@ class Supply(Questions):
         return not self._lost_some or monotonic() >= until
 
     def _ask_for(self, credit: int, timeout: float) -> bool:
-        """Whether the broker has answered; False if the connection was lost before."""
+        """True if the broker has answered; False if the connection was lost before."""
         options = {"pop": self._pop, "look": credit > 0}
         try:
             self.ask(wire.READY, self._queue, credit, options, timeout=timeout, repeat=False)

@@ -20,7 +20,7 @@ class Sent(Protocol):
     """A receipt: of what was sent, until it is confirmed."""
 
     heard: bool
-    """Whether somebody was told of its refusal."""
+    """True if somebody was told of its refusal."""
 
 
 R = TypeVar("R", bound=Sent)
@@ -153,7 +153,7 @@ class Confirming(Generic[R]):
                 self._room.notify_all()
 
     def _roomy(self) -> bool:
-        """Whether it is worth waking those who wait: not for every few of a full window."""
+        """True if it is worth waking those who wait: not for every few of a full window."""
         return (
             self._unconfirmed <= self._window * 3 // 4
             and self._unconfirmed_bytes <= self._window_bytes * 3 // 4

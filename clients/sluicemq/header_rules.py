@@ -89,7 +89,7 @@ def _is_backoff(value: Any) -> bool:
 
 
 def _is_storable_map(own: Any) -> bool:
-    """Whether MongoDB and msgpack can both hold it: 64-bit integers, text keys without NUL, not too deep.
+    """True if MongoDB and msgpack can both hold it: 64-bit integers, text keys without NUL, not too deep.
 
     Nor keys with a leading ``$``: ``{"$ref": ...}`` comes back from MongoDB as something else. Level by
     level, so that too much of it is seen before it is gone through.

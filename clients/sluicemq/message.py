@@ -65,7 +65,7 @@ class Published:
 
     @property
     def done(self) -> bool:
-        """Whether the broker has answered: durable or refused."""
+        """True if the broker has answered: durable or refused."""
         return self._sequence > 0 or self._error is not None
 
     @property

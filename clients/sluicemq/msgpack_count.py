@@ -41,7 +41,7 @@ _ARRAYS = range(0xDC, 0xDE)
 
 
 def within(packed: bytes, most_values: int, most_bytes: int) -> bool:
-    """Whether a text is whole and has no more values, nor bytes outside ``bin``, than these.
+    """True if a text is whole and has no more values, nor bytes outside ``bin``, than these.
 
     Maps count their keys too. A text that goes on after its end is within them as far as it is read.
     0.1 us a value.

@@ -83,7 +83,7 @@ class _Count:
 
 
 def _is_whole(packed: bytes) -> bool:
-    """Whether it holds all that it announces; 1 ns a value, for none is made."""
+    """True if it holds all that it announces; 1 ns a value, for none is made."""
     text = msgpack.Unpacker(read_size=1, max_buffer_size=len(packed))
     text.feed(packed)
     try:

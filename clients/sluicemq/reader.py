@@ -105,7 +105,7 @@ class Reader:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more will come."""
+        """True if nothing more will come."""
         return self._ended is True
 
     def close(self) -> None:

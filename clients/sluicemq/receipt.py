@@ -67,7 +67,7 @@ class Receipt:
 
     @property
     def done(self) -> bool:
-        """Whether the broker has answered: confirmed or refused."""
+        """True if the broker has answered: confirmed or refused."""
         return self._settled
 
     def wait(self, timeout: float | None = None) -> None:

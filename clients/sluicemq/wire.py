@@ -277,7 +277,7 @@ class Message(NamedTuple):
 
 
 def is_queue_name(value: object) -> bool:
-    """Whether a queue may have this name: it becomes part of a collection's, so full stops stand alone."""
+    """True if a queue may have this name: it becomes part of a collection's, so full stops stand alone."""
     return isinstance(value, str) and len(value) <= LONGEST_NAME and _QUEUE_NAME.fullmatch(value) is not None
 
 

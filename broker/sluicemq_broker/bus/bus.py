@@ -70,7 +70,7 @@ class Channel:
 
     @property
     def shared(self) -> bool:
-        """Whether another broker may hear what is told."""
+        """True if another broker may hear what is told."""
         return self._transport is not None and (self._shared() or self._timer.now() < self._heard_until)
 
     def announce(self, event: BusEvent) -> None:

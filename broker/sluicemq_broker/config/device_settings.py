@@ -91,5 +91,5 @@ class DeviceSettings:
 
 
 def applies(key: str, settings: Any) -> bool:
-    """Whether a device of this kind has this setting; all other tables have all of theirs."""
+    """True if a device of this kind has this setting; all other tables have all of theirs."""
     return not isinstance(settings, DeviceSettings) or settings.kind in ONLY.get(key, (settings.kind,))

@@ -283,7 +283,7 @@ class _Reading:
                 self._wrong(f"{self._file}: [queues.{name}]", "limits its tenants: that takes fair = true")
 
     def _hold(self, *names: str) -> bool:
-        """Whether all that is called so is what somebody has said, or nobody has said anything."""
+        """True if all that is called so is what somebody has said, or nobody has said anything."""
         return self._refused.isdisjoint(names)
 
     # ------------------------------------------------------------------ values

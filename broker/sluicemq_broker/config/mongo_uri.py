@@ -82,7 +82,7 @@ class MongoUri:
 
 
 def may_hold_a_secret(value: object) -> bool:
-    """Whether a value that is refused may be a URI with a password, written in the wrong place or wrongly."""
+    """True if a value that is refused may be a URI with a password, written in the wrong place or wrongly."""
     text = str(value)
     return "@" in text[1:] or "mong" in text.lower() or bool(_FOREIGN.search(text))
 

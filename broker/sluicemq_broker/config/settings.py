@@ -248,7 +248,7 @@ class QueueSettings:
 
     @property
     def limits_tenants(self) -> bool:
-        """Whether its tenants are limited, each for itself."""
+        """True if its tenants are limited, each for itself."""
         return self.tenant_max_running is not None or self.tenant_rate is not None
 
     @property

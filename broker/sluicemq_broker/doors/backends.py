@@ -69,7 +69,7 @@ class Backend:
 
     @property
     def beats(self) -> bool:
-        """Whether workers are told from dead ones by heartbeats.
+        """True if workers are told from dead ones by heartbeats.
 
         Not those that pop: one that doesn't read for a while answers none, and would lose what lies
         on its way for nothing.

@@ -85,7 +85,7 @@ class Frontend:
 
     @property
     def is_shut(self) -> bool:
-        """Whether nothing is read for now."""
+        """True if nothing is read for now."""
         return self._shut
 
     def start(self) -> None:
@@ -117,7 +117,7 @@ class Frontend:
 
     @property
     def _shut(self) -> bool:
-        """Whether the gates must stay closed."""
+        """True if the gates must stay closed."""
         return self._closing or self._on_their_way.mark.is_full
 
     def _push_to(self, queue: Queue, push: Push, size: int, lane: Lane | None) -> None:

@@ -88,7 +88,7 @@ class Route:
 
     @property
     def busy(self) -> bool:
-        """Whether a batch is on its way to MongoDB."""
+        """True if a batch is on its way to MongoDB."""
         return self._greenlet is not None and not self._greenlet.ready()
 
     def close_gates(self) -> None:

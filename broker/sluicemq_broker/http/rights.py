@@ -31,7 +31,7 @@ class Rights:
 
     @property
     def any(self) -> bool:
-        """Whether anybody may change anything."""
+        """True if anybody may change anything."""
         return bool(self._token)
 
     def check(self, request: falcon.Request) -> None:

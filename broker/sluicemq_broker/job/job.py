@@ -309,7 +309,7 @@ class Job:
 
     @property
     def spent(self) -> bool:
-        """Whether one more failure ends among the dead letters (``max_attempts`` 0: never)."""
+        """True if one more failure ends among the dead letters (``max_attempts`` 0: never)."""
         return 0 < self.max_attempts <= self.attempts
 
     def kept_until(self, now: float) -> float | None:

@@ -34,7 +34,10 @@ if TYPE_CHECKING:
 
 
 class Doors:
-    """``ready``: whether the broker is open, for those who ask over HTTP."""
+    """All doors and devices of one broker, and what goes on behind them.
+
+    ``ready``: true while the broker is open, for those who ask over HTTP.
+    """
 
     def __init__(
         self, config: Config, ground: Foundation, jobs: Jobs, maker: JobMaker, ready: Callable[[], bool]
@@ -125,7 +128,7 @@ class Doors:
 
     @property
     def storing(self) -> bool:
-        """Whether a stream, or a route, has something that is not stored yet."""
+        """True if a stream, or a route, has something that is not stored yet."""
         return any(each.busy for each in (*self._streams, *self._routes))
 
     def stop(self) -> None:

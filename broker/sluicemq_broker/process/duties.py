@@ -35,7 +35,7 @@ def poll(what: str, seconds: float, step: Callable[[], None]) -> Duty:
 
 
 class Duties:
-    """They go on, whatever one of them meets, until :meth:`stop`."""
+    """What a broker does again and again: it goes on, whatever one of them meets, until :meth:`stop`."""
 
     def __init__(self, counters: Counters) -> None:
         self._counters = counters
@@ -52,7 +52,7 @@ class Duties:
 
     @property
     def ended(self) -> bool:
-        """Whether the last step of each is over."""
+        """True if the last step of each is over."""
         return all(each.ready() for each in self._greenlets)
 
     def attempt(self, what: str, step: Callable[[], None]) -> None:

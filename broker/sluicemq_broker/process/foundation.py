@@ -42,7 +42,10 @@ log = logging.getLogger("broker")
 
 
 class Foundation:
-    """``lost``: told of each id of this broker that another has declared dead. ``alone``: none can come."""
+    """What doors and queues stand on: MongoDB, the broker's lease, its clock, its counters, the event bus.
+
+    ``lost`` is told of each id of this broker that another has declared dead. ``alone``: none can come.
+    """
 
     def __init__(self, config: Config, uri: str, lost: Callable[[str], None], *, alone: bool) -> None:
         settings = config.broker

@@ -22,7 +22,10 @@ _ROLL_UP: Final = 1800.0
 
 
 class Jobs:
-    """``maker``: makes the recurring ones. ``duties`` are told what one queue fails at."""
+    """All that a broker does with jobs: its queues, and what is done with all of them again and again.
+
+    ``maker`` makes the recurring ones. ``duties`` are told what one queue fails at.
+    """
 
     def __init__(self, config: Config, ground: Foundation, maker: JobMaker, duties: Duties) -> None:
         context, database = ground.context, ground.settings.database
@@ -106,17 +109,17 @@ class Jobs:
 
     @property
     def storing(self) -> bool:
-        """Whether a push is not stored yet."""
+        """True if a push is not stored yet."""
         return any(queue.storing for queue in self.queues)
 
     @property
     def working(self) -> bool:
-        """Whether a worker has something, or its verdict is not durable yet: who asked is answered then."""
+        """True if a worker has something, or its verdict is not durable yet: who asked is answered then."""
         return any(queue.working for queue in self.queues)
 
     @property
     def busy(self) -> bool:
-        """Whether a statement about a job is under way."""
+        """True if a statement about a job is under way."""
         return self.tasks.busy or any(queue.busy for queue in self.queues)
 
     def release_all(self) -> None:

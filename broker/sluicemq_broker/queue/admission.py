@@ -19,7 +19,7 @@ class Admission:
 
     @property
     def open(self) -> bool:
-        """Whether jobs may come: else those that nobody pushes, as of a schedule, come later."""
+        """True if jobs may come: else those that nobody pushes, as of a schedule, come later."""
         return not self._paused and not self._capacity.full
 
     def check(self, before: int) -> None:

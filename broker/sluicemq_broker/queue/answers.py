@@ -94,7 +94,7 @@ class Answers:
         return len(self._askers)
 
     def __contains__(self, job_id: str) -> bool:
-        """Whether somebody waits for this job."""
+        """True if somebody waits for this job."""
         return job_id in self._askers
 
     def wait(self, job_id: str, answer: Answer) -> None:

@@ -90,12 +90,12 @@ class Capacity:
         self._max_ready, self._max_bytes = settings.max_ready, settings.max_bytes
         self._holds = settings.overflow == "hold"
         self.bounded = self._max_ready is not None or self._max_bytes is not None
-        """Whether it has any."""
+        """True if it has any."""
         self.look()
 
     @property
     def measured(self) -> bool:
-        """Whether its bytes count."""
+        """True if its bytes count."""
         return self._max_bytes is not None
 
     def flow(self) -> Flow:
@@ -137,7 +137,7 @@ class Capacity:
 
     @property
     def full(self) -> bool:
-        """Whether it takes no more, and does something about it."""
+        """True if it takes no more, and does something about it."""
         return self.bounded and not self._open and self._room(self._max_ready, self._max_bytes) <= 0
 
     @property

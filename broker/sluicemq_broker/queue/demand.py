@@ -16,7 +16,7 @@ class Demand(Protocol):
 
     @property
     def granting(self) -> bool:
-        """Whether jobs may be handed out, and somebody is there to take them."""
+        """True if jobs may be handed out, and somebody is there to take them."""
 
     @property
     def room(self) -> int:

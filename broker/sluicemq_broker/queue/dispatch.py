@@ -91,7 +91,7 @@ class Dispatch:
 
     @property
     def granting(self) -> bool:
-        """Whether jobs may be handed out, and somebody is there to take them."""
+        """True if jobs may be handed out, and somebody is there to take them."""
         return self.deliveries.capacity > 0 and self.gate.open
 
     @property

@@ -16,7 +16,10 @@ _HORIZON: Final = 60.0
 
 
 class DueTimes:
-    """``ready`` is told how many jobs have become due, a moment after they have."""
+    """The times at which delayed jobs of one queue become due.
+
+    ``ready`` is told how many have, a moment after that.
+    """
 
     def __init__(self, context: Context, ready: Callable[[int], None]) -> None:
         self._clock = context.clock

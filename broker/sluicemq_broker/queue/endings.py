@@ -18,7 +18,7 @@ _AT_ONCE: Final = 1000
 
 
 class Endings:
-    """Those of one queue: each is counted, and whoever waits for it hears of it.
+    """Jobs of one queue that end without a verdict: each is counted, and whoever waits for it hears of it.
 
     ``counters``: those of the queue, where :meth:`take_deaths` also sees what verdicts have ended.
     """
@@ -39,7 +39,7 @@ class Endings:
 
     @property
     def busy(self) -> bool:
-        """Whether any is about to be ended."""
+        """True if any is about to be ended."""
         return self._over.busy
 
     def died(self, ids: Iterable[str]) -> None:
@@ -50,7 +50,7 @@ class Endings:
         self._answers.check(dead)
 
     def take_deaths(self) -> bool:
-        """Whether jobs may have become dead letters here since somebody asked last."""
+        """True if jobs may have become dead letters here since somebody asked last."""
         counted = self._counters.values
         before, self._deaths = self._deaths, self._died + counted[Count.DEAD] + counted[Count.EXPIRED]
         return self._deaths > before

@@ -42,7 +42,7 @@ class Expiries:
         self._alarm = math.inf  # the tick for which the earliest alarm is set
 
     def __bool__(self) -> bool:
-        """Whether any job is in here."""
+        """True if any job is in here."""
         return bool(self._ids)
 
     def watch(self, jobs: Iterable[Job]) -> None:

@@ -44,7 +44,7 @@ class Groups:
 
     @property
     def busy(self) -> bool:
-        """Whether any is about to be promoted."""
+        """True if any is about to be promoted."""
         return self._freed.busy
 
     def line_up(self, jobs: Sequence[Job]) -> None:

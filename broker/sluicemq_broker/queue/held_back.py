@@ -19,7 +19,7 @@ _EARLY: Final = 0.001
 
 
 class HeldBack:
-    """Those of one queue, as its last claim has found them.
+    """The tenants of one queue that have to wait, as its last claim has found them.
 
     ``look`` is called when one of their jobs may begin: one has ended, time has brought tokens, or one at
     another broker may have ended without a word. So nobody asks all the time, and nobody waits for good.

@@ -88,7 +88,7 @@ class Intake:
 
     @property
     def busy(self) -> bool:
-        """Whether anything waits or is being written."""
+        """True if anything waits or is being written."""
         return self._pushes.busy or self._grouped.busy
 
     def push(self, push: Push) -> None:

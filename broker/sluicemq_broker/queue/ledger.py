@@ -175,12 +175,12 @@ class Ledger:
 
     @property
     def may_lie_ready(self) -> bool:
-        """Whether a claim may find anything, as far as is known here."""
+        """True if a claim may find anything, as far as is known here."""
         return self._ready > NOTHING
 
     @property
     def some_come_first(self) -> bool:
-        """Whether any job that lies ready, or is withheld, comes before a new one of the same priority."""
+        """True if any job that lies ready, or is withheld, comes before a new one of the same priority."""
         return max(self._ready, self._withheld) > NOTHING
 
     def going_back(self, count: int, now: float) -> None:
@@ -225,7 +225,7 @@ class Ledger:
         return any(each.catches_up and each.awaited(now) for each in self._claiming)
 
     def under_way(self, now: float) -> bool:
-        """Whether a claim, or a push that is born reserved, will bring jobs."""
+        """True if a claim, or a push that is born reserved, will bring jobs."""
         return self.expected > 0 or self.claims(now)
 
     def catch_up(self, due: float, now: float) -> Bound:
@@ -266,7 +266,7 @@ class Ledger:
         self._withheld_to = max(self._withheld_to, seq)
 
     def _held_up(self, seq: int, now: float) -> bool:
-        """Whether an insert is awaited before which no job of this number is claimed."""
+        """True if an insert is awaited before which no job of this number is claimed."""
         return any(each.seq <= seq and each.awaited(now) for each in self._arrivals)
 
     def _next_seq(self, due: float) -> int:

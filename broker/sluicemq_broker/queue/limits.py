@@ -64,9 +64,9 @@ class Limits:
         """Take other limits: nothing that runs is stopped, and no more begins than these allow."""
         self._most, self._rate, self._burst = settings.max_running, settings.rate, settings.tokens
         self.of_tenants = settings.limits_tenants
-        """Whether tenants are, each for itself: of what each may have claims alone know."""
+        """True if tenants are, each for itself: of what each may have claims alone know."""
         self.active = self._most is not None or self._rate is not None or self.of_tenants
-        """Whether anything is limited."""
+        """True if anything is limited."""
         self._tokens = min(self._tokens, self._burst)
         self._asks_again = -math.inf
         self.share()
@@ -87,12 +87,12 @@ class Limits:
 
     @property
     def covers_all(self) -> bool:
-        """Whether all that is reserved has a permit still: it has none if the owner id is a new one."""
+        """True if all that is reserved has a permit still: it has none if the owner id is a new one."""
         return self._most is None or self._reserved() <= self.permits
 
     @property
     def may_grant(self) -> bool:
-        """Whether more may be reserved, or it is worth asking: not while all permits are used here."""
+        """True if more may be reserved, or it is worth asking: not while all permits are used here."""
         used_up = self._most is not None and self._reserved() >= self._most
         return self.free > 0 or (not used_up and self._timer.now() >= self._asks_again)
 
@@ -143,7 +143,7 @@ class Limits:
 
     @property
     def _has_spare(self) -> bool:
-        """Whether permits lie idle here that other brokers could use, or that nobody needs any more."""
+        """True if permits lie idle here that other brokers could use, or that nobody needs any more."""
         if self._most is None:
             return self.permits > 0
         return self.permits > self._reserved() and self._owners.others > 0

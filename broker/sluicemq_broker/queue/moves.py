@@ -58,7 +58,10 @@ H = TypeVar("H", bound=Held)
 
 
 class Moves(Generic[S, R]):
-    """Those of one kind, of one queue. ``refuse`` is told of one that can't be carried out: it goes back."""
+    """Verdicts of one kind that move jobs of one queue on.
+
+    ``refuse`` is told of one that can't be carried out: it goes back.
+    """
 
     def __init__(
         self,

@@ -93,7 +93,7 @@ class Owners:
 
     @property
     def sure(self) -> bool:
-        """Whether jobs may be handed out: no other broker can have declared us dead yet.
+        """True if jobs may be handed out: no other broker can have declared us dead yet.
 
         Counted from *sending* the last confirmed heartbeat, which is when it may have been applied.
         """
@@ -138,7 +138,7 @@ class Owners:
         return next(self._holds)
 
     def keeps(self, owner: str) -> bool:
-        """Whether nobody can have taken what we hold under this id; asks MongoDB where that is not sure."""
+        """True if nobody can have taken what we hold under this id; asks MongoDB where that is not sure."""
         if not self.sure:
             self.beat()
         return self.sure and owner in self.mine()
@@ -173,7 +173,7 @@ class Owners:
         return len(strangers)
 
     def shares(self, database: str) -> bool:
-        """Whether another broker may have something in this database: its lease there was live of late."""
+        """True if another broker may have something in this database: its lease there was live of late."""
         return self._store(database) in self._shared
 
     def live(self, database: str | None = None) -> set[str]:

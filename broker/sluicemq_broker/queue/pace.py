@@ -29,7 +29,7 @@ class Pace:
 
     @property
     def working(self) -> bool:
-        """Whether workers have jobs."""
+        """True if workers have jobs."""
         return self._since is not None
 
     def begin(self) -> None:

@@ -120,7 +120,7 @@ class Queue:
 
     @property
     def takes_jobs(self) -> bool:
-        """Whether jobs may come: else those that nobody pushes, as of a schedule, come later."""
+        """True if jobs may come: else those that nobody pushes, as of a schedule, come later."""
         return self._admission.open
 
     def refuse_waiting(self) -> None:
@@ -322,27 +322,27 @@ class Queue:
 
     @property
     def in_use(self) -> bool:
-        """Whether anybody works on it here, waits for its jobs, or has some, or anything is on its way."""
+        """True if anybody works on it here, waits for its jobs, or has some, or anything is on its way."""
         return self._has_work or self.busy
 
     @property
     def busy(self) -> bool:
-        """Whether anything is on its way to MongoDB."""
+        """True if anything is on its way to MongoDB."""
         parts = (self._intake, self._settling, self._groups, self._unreadable, self._endings)
         return any(each.busy for each in parts)
 
     @property
     def storing(self) -> bool:
-        """Whether pushes are on their way to MongoDB."""
+        """True if pushes are on their way to MongoDB."""
         return self._intake.busy
 
     @property
     def working(self) -> bool:
-        """Whether jobs are at workers, or what became of them is not durable yet."""
+        """True if jobs are at workers, or what became of them is not durable yet."""
         return self.in_flight > 0 or self._settling.busy
 
     def take_deaths(self) -> bool:
-        """Whether jobs may have become dead letters here since somebody asked last."""
+        """True if jobs may have become dead letters here since somebody asked last."""
         return self._endings.take_deaths()
 
     def tick(self) -> None:
@@ -365,7 +365,7 @@ class Queue:
         return self._endings.sweep(limit)
 
     def knows(self, job_id: str, hold: int) -> bool:
-        """Whether this reservation is in the table of what is held here, or may be in a moment."""
+        """True if this reservation is in the table of what is held here, or may be in a moment."""
         return self._dispatch.held.knows(job_id, hold)
 
     def drop(self, owner: str) -> None:

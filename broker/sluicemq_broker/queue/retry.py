@@ -33,7 +33,7 @@ class Retry:
 
     @property
     def over(self) -> bool:
-        """Whether nothing is repeated any more: the broker stops."""
+        """True if nothing is repeated any more: the broker stops."""
         return bool(self._over.is_set())
 
     def give_up(self) -> None:

@@ -62,7 +62,7 @@ class Settling:
 
     @property
     def busy(self) -> bool:
-        """Whether any verdict is not durable yet."""
+        """True if any verdict is not durable yet."""
         return any(each.busy for each in self.batchers)
 
     @property

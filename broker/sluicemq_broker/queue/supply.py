@@ -205,7 +205,7 @@ class Supply:
 
     @property
     def under_way(self) -> bool:
-        """Whether a claim or a push that is born reserved will bring jobs."""
+        """True if a claim or a push that is born reserved will bring jobs."""
         return self._ledger.under_way(self._timer.now())
 
     def at_rest(self, timeout: float) -> bool:
@@ -291,7 +291,7 @@ class Supply:
         )
 
     def _is_low(self) -> bool:
-        """Whether so little is staged that a claim is a large one."""
+        """True if so little is staged that a claim is a large one."""
         return self._demand.staged + self._ledger.expected <= self._demand.pace.appetite // 2
 
     def _spawn_claims(self, claims: Callable[[Claiming], None], *, catches_up: bool) -> None:

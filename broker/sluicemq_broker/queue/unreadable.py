@@ -28,7 +28,7 @@ class _Unreadable(NamedTuple):
 
 
 class UnreadableMessages:
-    """Those of one queue."""
+    """Messages to one queue that never became jobs: kept among its dead letters."""
 
     def __init__(self, store: QueueStore, context: Context) -> None:
         self._store = store
@@ -48,7 +48,7 @@ class UnreadableMessages:
 
     @property
     def busy(self) -> bool:
-        """Whether one is not written yet."""
+        """True if one is not written yet."""
         return self._letters.busy
 
     def _write(self, letters: list[_Unreadable]) -> None:

@@ -59,9 +59,9 @@ class Task:
         self.state = TaskState.RUNNING
         self.total: int | None = None
         self.named = False
-        """Whether somebody knows its id, and so may ask for it when it has ended."""
+        """True if somebody knows its id, and so may ask for it when it has ended."""
         self.noted = False
-        """Whether it stands in MongoDB."""
+        """True if it stands in MongoDB."""
         self.error: SluiceError | None = None
         self.left = Event()
         """Set when nothing more happens to it here."""
@@ -203,7 +203,7 @@ class Tasks:
 
     @property
     def busy(self) -> bool:
-        """Whether any task has not come to rest."""
+        """True if any task has not come to rest."""
         return bool(self._running)
 
     # ------------------------------------------------------------- carrying it out

@@ -62,7 +62,7 @@ class Batcher(Generic[Item]):
 
     @property
     def busy(self) -> bool:
-        """Whether anything waits or is being written."""
+        """True if anything waits or is being written."""
         return not self._idle.is_set()
 
     def add(self, *items: Item) -> None:

@@ -33,7 +33,7 @@ class Events:
 
     @property
     def wanted(self) -> bool:
-        """Whether anybody listens: else nothing need be told."""
+        """True if anybody listens: else nothing need be told."""
         return self._ring.wanted
 
     def tell(self, event: str, at: float, jobs: Iterable[Mapping[str, Any]]) -> None:

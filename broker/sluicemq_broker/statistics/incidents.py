@@ -76,7 +76,10 @@ _Key = tuple[Kind, str, str]
 
 
 class Incidents:
-    """``name`` is this broker's; ``own`` the database in which incidents lie."""
+    """What is out of the ordinary at this broker, noticed and written down; and what all have noticed.
+
+    ``name`` is this broker's; ``own`` the database in which incidents lie.
+    """
 
     def __init__(
         self,

@@ -39,7 +39,7 @@ SPANS: Final = {"hour": Span(60, 60), "day": Span(288, 300), "month": Span(720, 
 
 
 class Series:
-    """``history`` is where it lies; ``now`` is the server's time."""
+    """Figures of a queue, or of a broker, over a span of time; ``history`` is where they lie."""
 
     def __init__(self, history: History) -> None:
         self._history = history

@@ -42,7 +42,7 @@ class Ahead:
         """How many ids of a tenant to read next time: more while all that was read is claimed."""
 
     def covers(self, shares: Mapping[str, int]) -> bool:
-        """Whether so many jobs of each are known, and so it is known which jobs come next."""
+        """True if so many jobs of each are known, and so it is known which jobs come next."""
         return all(
             share <= FEW_JOBS and (line := self._lines.get(each)) is not None and len(line.ids) >= share
             for each, share in shares.items()

@@ -34,7 +34,7 @@ class Orders:
 
 
 class Changes(Orders):
-    """Those that let a job wait in another way."""
+    """Orders for one job that waits: run it now, change its priority, delay or time to live."""
 
     def promote(self, queue: str, job_id: str, now: float) -> None:
         """Make a delayed job due now; one that is due already keeps its place.

@@ -76,12 +76,12 @@ class QueueDefaults(NamedTuple):
 
     @property
     def limits_tenants(self) -> bool:
-        """Whether its tenants are limited, each for itself."""
+        """True if its tenants are limited, each for itself."""
         return self.fair and (self.tenant_max_running is not None or self.tenant_rate is not None)
 
     @property
     def gives_slots(self) -> bool:
-        """Whether each job of a tenant that is reserved has a slot."""
+        """True if each job of a tenant that is reserved has a slot."""
         return self.fair and self.tenant_max_running is not None
 
     @classmethod

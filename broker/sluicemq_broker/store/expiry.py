@@ -50,7 +50,7 @@ class Expiry:
         return Expired([each for each in names if each not in alive], groups)
 
     def will_come(self) -> bool:
-        """Whether any job that waits has an end of its time to live."""
+        """True if any job that waits has an end of its time to live."""
         with translated():
             ready = {"state": State.READY, "expires_at": {"$gt": date(0)}}
             if self.jobs.find_one(ready, {"_id": 1}) is not None:

@@ -226,7 +226,7 @@ def _bereave(
 
 
 def somebody_waits_for_children(kin: Kin) -> bool:
-    """Whether any job of any queue does."""
+    """True if any job of any queue does."""
     waits = {"wait.group": FOR_CHILDREN}
     return any(
         has_lines(each.jobs) and each.jobs.find_one(waits, {"_id": 1}) is not None for each in kin.stores()

@@ -199,7 +199,7 @@ class FairPage:
 
     @property
     def more(self) -> bool:
-        """Whether others may be due behind those that were read."""
+        """True if others may be due behind those that were read."""
         return self._plan.left_out or any(self._plan.skips.values()) or bool(self._go_on())
 
     @property

@@ -129,7 +129,7 @@ class _Move:
                 raise Overtaken
 
     def _here(self) -> dict[str, bool]:
-        """Whether it is held still, of those whose id is here in the same life."""
+        """True if it is held still, of those whose id is here in the same life."""
         births = {each.job.id: each.job for each in self._forwards}
         wanted = {"seq": 1, "owner": 1, "hold": 1}
         found = self._source.jobs.find({"_id": {"$in": list(births)}}, wanted, hint=BY_ID)
@@ -186,7 +186,7 @@ def _entry(forward: Forward, stored: Document, source: QueueStore, now: float) -
 
 
 def _came_under(other: Document, job: Job) -> bool:
-    """Whether a job there is this one, that has gone on under this hold."""
+    """True if a job there is this one, that has gone on under this hold."""
     return any(each.get("hold") == job.under for each in _passed(other) if isinstance(each, dict))
 
 

@@ -93,7 +93,7 @@ class GroupStore:
             self._prepared = True
 
     def wanted(self) -> bool:
-        """Whether any job ever had to wait here; raises the driver's errors."""
+        """True if any job ever had to wait here; raises the driver's errors."""
         return self._places.find_one({"_id": self._jobs.name}, {"_id": 1}) is not None
 
     def dropped(self) -> None:

@@ -377,7 +377,7 @@ class QueueStore:
         return self._expiry.end(now, limit, ids)
 
     def will_expire(self) -> bool:
-        """Whether any job that waits has an end of its time to live."""
+        """True if any job that waits has an end of its time to live."""
         return self._expiry.will_come()
 
     # ------------------------------------------------------------------ find

@@ -49,7 +49,7 @@ class Schedule:
     """Which of those that were ever put under its name this is."""
 
     def same_as(self, other: Schedule) -> bool:
-        """Whether both say the same, wherever they stand."""
+        """True if both say the same, wherever they stand."""
         return _said(self) == _said(other)
 
 

@@ -81,7 +81,7 @@ class StreamStore:
         self._segments = collection.with_options(read_concern=ReadConcern("majority"))
         self._weight = 0
         self.prepared = False
-        """Whether :meth:`prepare` has been done."""
+        """True if :meth:`prepare` has been done."""
         self._topics_indexed = False
 
     def prepare(self, now: float) -> None:

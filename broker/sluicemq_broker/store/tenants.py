@@ -40,7 +40,10 @@ _FRESH: Final = 1.0
 
 
 class TenantLimits:
-    """Those of one queue; one :class:`Allowance` for each claim. Raises the driver's errors."""
+    """What each tenant of one queue may have: slots and tokens, by an :class:`Allowance` for each claim.
+
+    Raises the driver's errors.
+    """
 
     def __init__(
         self, store: LimitStore, jobs: Jobs[Document], defaults: QueueDefaults, notice: Notice
@@ -184,7 +187,7 @@ class Allowance:
 
     @property
     def gives_slots(self) -> bool:
-        """Whether each job has one."""
+        """True if each job has one."""
         return self._limits.most is not None
 
     def begin(self, jobs: list[Job]) -> list[Job]:

@@ -9,7 +9,10 @@ from sluicemq_broker.streams.subscriptions import Subscriptions
 
 
 class Lags:
-    """``rows``: as :meth:`Subscriptions.known` tells them; empty while MongoDB does not answer."""
+    """How far behind each subscription is.
+
+    ``rows``: as :meth:`Subscriptions.known` tells them; empty while MongoDB does not answer.
+    """
 
     def __init__(self, subscriptions: Subscriptions) -> None:
         self.rows: list[dict[str, Any]] = []

@@ -86,12 +86,12 @@ class Stream:
 
     @property
     def busy(self) -> bool:
-        """Whether anything published is not stored yet."""
+        """True if anything published is not stored yet."""
         return self._writer.busy
 
     @property
     def awaited(self) -> bool:
-        """Whether anybody waits for its next message."""
+        """True if anybody waits for its next message."""
         return bool(self._waiting)
 
     @property

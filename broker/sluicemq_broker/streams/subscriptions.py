@@ -40,7 +40,7 @@ class Owners(Protocol):
         """The ids whose leases this broker keeps."""
 
     def is_live(self, owner: str, database: str | None = None) -> bool:
-        """Whether an id has a live lease in this database, for certain."""
+        """True if an id has a live lease in this database, for certain."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ class Topics:
         self._known: dict[bytes, bool] = {}
 
     def want(self, topic: bytes) -> bool:
-        """Whether messages with this topic are wanted; of long topics their first 255 bytes."""
+        """True if messages with this topic are wanted; of long topics their first 255 bytes."""
         if self.everything:
             return True
         known = self._known.get(topic)
@@ -45,7 +45,7 @@ class Topics:
         return known
 
     def of(self, topics: Collection[bytes]) -> bool | None:
-        """Whether messages with these topics are wanted; None: some of them."""
+        """True if messages with these topics are wanted; None: some of them."""
         if self.everything:
             return True
         wanted = sum(map(self.want, topics))

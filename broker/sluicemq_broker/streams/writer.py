@@ -75,7 +75,7 @@ class Writer:
 
     @property
     def busy(self) -> bool:
-        """Whether anything waits or is being stored."""
+        """True if anything waits or is being stored."""
         return self._batches.busy
 
     def add(self, batch: Batch) -> None:
@@ -160,7 +160,7 @@ class Writer:
 
     @property
     def _is_sure(self) -> bool:
-        """Whether the tail was heard of so lately that nothing can have been removed behind it."""
+        """True if the tail was heard of so lately that nothing can have been removed behind it."""
         return self._context.passed() - self._known_at <= self._context.guard
 
     def _still_there(self, segment: Segment) -> bool:
@@ -171,7 +171,7 @@ class Writer:
         return segment.first >= head.removed
 
     def _look_up(self, batches: Sequence[Batch]) -> None:
-        """Whether those that may have come before are there; those that others store from now on are seen."""
+        """True if those that may have come before are there; those that others store from now on are seen."""
         wanted = [each for each in batches if each.repeated or each.ids]
         if not wanted:
             return

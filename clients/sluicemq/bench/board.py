@@ -51,5 +51,5 @@ class Board:
         self.cells[self.slot] = done
 
     def is_over(self) -> bool:
-        """Whether the workers have done all there is to do."""
+        """True if the workers have done all there is to do."""
         return sum(self._worked) >= self.cells[0]

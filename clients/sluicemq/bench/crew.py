@@ -43,7 +43,7 @@ class Crew:
             stdin.flush()
 
     def ended(self) -> bool:
-        """Whether all have ended; raises if one of them failed."""
+        """True if all have ended; raises if one of them failed."""
         codes = [process.poll() for process in self._processes]
         if any(codes):
             raise BenchFailed("a process of the bench failed; what it wrote stands above")

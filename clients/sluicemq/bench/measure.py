@@ -44,7 +44,7 @@ class Cast:
     producing: str
     working: str
     producers_count: bool
-    """Whether a job is done when its producer knows, not when a worker has it."""
+    """True if a job is done when its producer knows, not when a worker has it."""
 
 
 def measure(cast: Cast, watch: Watch, ready: Callable[[], None] = lambda: None) -> Outcome:
@@ -146,7 +146,7 @@ def _end_workers(plan: Plan, board: Board, producers: Crew, seconds: float) -> N
 
 
 def _is_copied(plan: Plan) -> bool:
-    """Whether every worker gets every message."""
+    """True if every worker gets every message."""
     return plan.scenario == "relay" and plan.device == "forwarder"
 
 

@@ -98,7 +98,7 @@ class Reading:
 
     @property
     def over(self) -> bool:
-        """Whether all its rounds are read."""
+        """True if all its rounds are read."""
         return self.done >= self._share * self._rounds
 
     def started(self, start: int) -> None:

@@ -30,7 +30,7 @@ class Tally(Protocol):
 
     @property
     def over(self) -> bool:
-        """Whether this worker has seen the last job of the run."""
+        """True if this worker has seen the last job of the run."""
 
     def __call__(self, payload: bytes, /) -> None:
         """A job is in the worker's hands."""

@@ -115,7 +115,7 @@ class ManyPushes:
                 bar.add(piece.share)
 
     def _pushed(self, producer: Producer, payload: bytes) -> bool:
-        """Whether it was pushed: not while there is no room, so that Ctrl-C finds every job on one side."""
+        """True if it was pushed: not while there is no room, so that Ctrl-C finds every job on one side."""
         try:
             receipts = producer.push_many(self._queue, [payload], start=self._next, **self._options)
         except Timeout:
@@ -200,7 +200,7 @@ class _Stop:
     def __init__(self) -> None:
         self.asked = False
         self.unheeded = False
-        """Whether one came that nobody has looked at."""
+        """True if one came that nobody has looked at."""
         self._at_once = False
 
     @contextmanager

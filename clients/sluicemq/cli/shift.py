@@ -100,7 +100,7 @@ class Shift:
         self._worker.stop()
 
     def _has_stirred(self) -> bool:
-        """Whether a job runs, or came within the time; returns when none runs any more."""
+        """True if a job runs, or came within the time; returns when none runs any more."""
         with self._change:
             stirred = self._change.wait_for(lambda: self._stirred, _DRAINED)
             self._change.wait_for(lambda: not self._running)

@@ -98,7 +98,7 @@ class _View:
         self._at = 0
         self.found: dict[str, Any] = {}
         self.stale = False
-        """Whether the broker must be asked before anything more is shown."""
+        """True if the broker must be asked before anything more is shown."""
 
     def look(self) -> None:
         """Ask the broker."""

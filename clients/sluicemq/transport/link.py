@@ -70,7 +70,7 @@ class Link:
         return messages
 
     def broken(self) -> bool:
-        """Whether the connection has ended; drains the monitor."""
+        """True if the connection has ended; drains the monitor."""
         broken = self._cut
         readable = self._monitor in self._ready
         while readable:

@@ -40,7 +40,7 @@ class Batch:
         self.options: dict[str, Any] = {"id": f"{publisher}/{number}"}
 
     def takes(self, message: Published) -> bool:
-        """Whether it may go with those that are in it."""
+        """True if it may go with those that are in it."""
         return (
             len(self.messages) < BATCH
             and self.size + message.size <= BATCH_BYTES

@@ -50,7 +50,7 @@ class Arrivals:
 
     @property
     def asked(self) -> bool:
-        """Whether a PONG is awaited, for which the peer may have no room yet."""
+        """True if a PONG is awaited, for which the peer may have no room yet."""
         return self._asked > 0
 
     def expect(self, then: Then) -> bytes:

@@ -194,7 +194,7 @@ class Connection(Generic[M]):
             self._stuck()
 
     def look_for_its_end(self) -> bool:
-        """Whether the peer has gone; what it has left is read, or the connection ended."""
+        """True if the peer has gone; what it has left is read, or the connection ended."""
         if not has_left(self._socket):
             return False
         if self._is_router:

@@ -21,7 +21,7 @@ _LAST_ACK = struct.Struct("=56xI")  # milliseconds
 
 
 def has_left(socket: _socket.socket) -> bool:
-    """Whether the peer has ended the connection, as far as it is known here."""
+    """True if the peer has ended the connection, as far as it is known here."""
     look = _poll()
     look.register(socket.fileno(), select.POLLRDHUP)
     return bool(look.poll(0))
@@ -44,7 +44,7 @@ def outstanding(socket: _socket.socket) -> int:
 
 
 def unacknowledged(socket: _socket.socket, seconds: float) -> bool:
-    """Whether something is on the wire, and nothing at all was acknowledged for so long.
+    """True if something is on the wire, and nothing at all was acknowledged for so long.
 
     One that does not read what it is sent acknowledges all the same, so its silence is no sign of death.
     (TCP_USER_TIMEOUT can't tell the two apart: it ends a connection whose peer has no room for so long.)

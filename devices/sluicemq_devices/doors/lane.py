@@ -10,7 +10,7 @@ from sluicemq_devices.zmtp import FramePeer, Message, RawPeer
 
 
 class Lane(Connection[Message]):
-    """Its messages are lists of frames; those of a ROUTER begin with the identity of the peer."""
+    """A connection whose messages are lists of frames; those of a ROUTER begin with the peer's identity."""
 
     _form = FramePeer
     _longest_turn = 0.002

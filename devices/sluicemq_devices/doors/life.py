@@ -31,7 +31,7 @@ class Watched(Protocol):
         """Send what is no message."""
 
     def look_for_its_end(self) -> bool:
-        """Whether the peer has gone; then it is dealt with."""
+        """True if the peer has gone; then it is dealt with."""
 
     def cut(self, why: str) -> None:
         """End the connection at once, for a reason that is told."""

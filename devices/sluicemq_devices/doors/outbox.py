@@ -36,7 +36,7 @@ class Outbox:
         self._parts: deque[_Part] = deque()
 
     def __bool__(self) -> bool:
-        """Whether anything waits to be sent."""
+        """True if anything waits to be sent."""
         return bool(self._parts)
 
     def say(self, data: bytes) -> bool:

@@ -71,7 +71,7 @@ def host_address(host: str) -> str:
 
 
 def is_ipc(address: str) -> bool:
-    """Whether it is one of this machine, a unix socket."""
+    """True if it is one of this machine, a unix socket."""
     return address.startswith("ipc://")
 
 

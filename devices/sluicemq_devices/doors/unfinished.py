@@ -99,7 +99,7 @@ class Unfinished:
             self._admit()
 
     def may_read(self, reader: Reader) -> bool:
-        """Whether one that holds something may read on; if not, it is paused: others were faster."""
+        """True if one that holds something may read on; if not, it is paused: others were faster."""
         size = self._sizes[reader]
         if not self._may_read(reader, size):
             self._wait(reader, size)

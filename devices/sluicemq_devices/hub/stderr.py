@@ -53,7 +53,7 @@ class Unblocking(io.TextIOBase):
         return self._file
 
     def isatty(self) -> bool:
-        """Whether somebody sits before it."""
+        """True if somebody sits before it."""
         return os.isatty(self._file)
 
     def writable(self) -> bool:

@@ -30,7 +30,7 @@ class TurnTime:
 
     @property
     def is_over(self) -> bool:
-        """Whether this turn has been long enough, or others wait already: :meth:`wait` then."""
+        """True if this turn has been long enough, or others wait already: :meth:`wait` then."""
         return bool(self._waiting) or time.time() - get_hub().loop.now() > _MOST
 
     def wait(self, turn: Callable[[], None]) -> None:

@@ -70,7 +70,7 @@ class SortedList(Generic[P]):
     def forget(self) -> None:
         """What was learnt of it holds no more."""
         self.is_chain: bool | None = None
-        """Whether each topic begins the next, and none is very long; None: to be found out."""
+        """True if each topic begins the next, and none is very long; None: to be found out."""
         self.known: object = None
         """What the next ones hold for: see :meth:`learn`."""
         self.size = self.number = 0

@@ -59,7 +59,7 @@ class FanOut:
 
     @property
     def is_quick(self) -> bool:
-        """Whether :meth:`pass_on` sends at once, in this turn, unless very many topics have changed."""
+        """True if :meth:`pass_on` sends at once, in this turn, unless very many topics have changed."""
         return not self._under_way and len(self._subscriptions.subscribers) <= _FEW
 
     def describe(self) -> list[dict[str, Any]]:
@@ -88,7 +88,7 @@ class FanOut:
             subscriber.lane.post(messages)
 
     def _send_all(self, deliveries: _Deliveries) -> bool:
-        """Whether that was all: if it takes long the rest is left."""
+        """True if that was all: if it takes long the rest is left."""
         for delivery in deliveries:
             if delivery is None:
                 return False

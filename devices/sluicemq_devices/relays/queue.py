@@ -65,7 +65,7 @@ class Queue(HoldingDevice):
         return envelope
 
     def _is_here(self, envelope: bytes) -> bool:
-        """Whether somebody has this identity, and has not gone unseen: a full queue reads no end."""
+        """True if somebody has this identity, and has not gone unseen: a full queue reads no end."""
         asker = self._askers.get(envelope)
         return asker is not None and not asker.deserted
 

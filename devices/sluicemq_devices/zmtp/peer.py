@@ -306,7 +306,7 @@ class Peer(abc.ABC, Generic[M]):
     # -------------------------------------------------------------- commands
 
     def _is_command(self, flags: int, length: int) -> bool:
-        """Whether it can be one; ``error`` says why not."""
+        """True if it can be one; ``error`` says why not."""
         if flags & ~LONG != COMMAND:
             self.error = f"broken ZMTP: a frame with flags {flags:#04x}" + (
                 "" if self.ready else " where READY belongs"

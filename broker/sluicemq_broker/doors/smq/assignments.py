@@ -30,7 +30,7 @@ class Ready(NamedTuple):
 
     @property
     def waits_for_jobs(self) -> bool:
-        """Whether it is answered only once what lies ready was sent."""
+        """True if it is answered only once what lies ready was sent."""
         return self.look or (self.pop and not self.credit)
 
 

@@ -149,7 +149,7 @@ class Session:
 
     @property
     def writable(self) -> bool:
-        """Whether the client reads what it is sent."""
+        """True if the client reads what it is sent."""
         return self._lane.writable
 
     def read_on(self) -> None:

@@ -34,7 +34,10 @@ class Speaker(Protocol):
 
 
 class Verdicts:
-    """Those of one session. ``reply`` gets a request's number and what is refused, all else being durable."""
+    """What one session says of its jobs: verdicts, more time, progress.
+
+    ``reply`` gets a request's number and what is refused, all else being durable.
+    """
 
     def __init__(
         self, session: Speaker, assignments: Assignments, reply: Callable[[int, list[list[Any]]], None]

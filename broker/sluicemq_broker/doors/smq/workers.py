@@ -24,7 +24,7 @@ class Connection(Protocol):
 
     @property
     def writable(self) -> bool:
-        """Whether the client reads what it is sent."""
+        """True if the client reads what it is sent."""
 
     def send(self, verb: bytes, number: int, *fields: Any) -> None:
         """Send a message."""
