@@ -83,7 +83,7 @@ class Claim:
         self._timeout = timeout
         self._unsettled: dict[bytes, ClaimedJob] = {}
         self._told_at: dict[bytes, float] = {}
-        self._supply = Supply(endpoint, queue, self._made, pop=False, patient=patient)
+        self._fetch = JobFetch(endpoint, queue, self._made, pop=False, patient=patient)
 
     @property
     def unsettled(self) -> list[ClaimedJob]:
@@ -93,12 +93,12 @@ class Claim:
     def fill(self, limit: int, wait: float) -> Self:
         """Reserve up to ``limit`` jobs; what ``Client.reserve`` does."""
         try:
-            take = partial(self._supply.take, limit, wait, self._timeout)
+            take = partial(self._fetch.take, limit, wait, self._timeout)
             for job in tracing.receive(take, self.queue, self._endpoint):
                 self.jobs.append(job)
                 self._unsettled[job.receipt] = job
         except BaseException:
-            self._supply.close()
+            self._fetch.close()
             raise
         exits.close_at_exit(self)
         self._close_if_settled()
@@ -119,7 +119,7 @@ class Claim:
     def release(self) -> None:
         """Give back all that is unsettled, as if it had not been delivered; again is harmless."""
         self._unsettled.clear()
-        self._supply.close()
+        self._fetch.close()
 
     def close(self, timeout: float | None = None) -> None:  # noqa: ARG002 - as other parts that close
         """Do the same as :meth:`release`."""
@@ -192,21 +192,21 @@ class Claim:
 
     def _ask(self, jobs: Sequence[Job], verb: bytes, *fields: Any) -> dict[int, SluiceError]:
         try:
-            answer = self._supply.ask_about(jobs[0].epoch, verb, *fields, timeout=self._timeout)
+            answer = self._fetch.ask_about(jobs[0].epoch, verb, *fields, timeout=self._timeout)
         except Forked:
             raise
         except Unavailable as error:
             self._unsettled.clear()
-            self._supply.close()
+            self._fetch.close()
             raise LeaseLost(f"the claim is lost, its jobs go to others: {error}") from error
         return {int(position): from_code(str(code), *map(str, why)) for position, code, *why in answer or ()}
 
     def _close_if_settled(self) -> None:
         if not self._unsettled:
-            self._supply.close()
+            self._fetch.close()
 
 
-class Supply(Questions):
+class JobFetch(Questions):
     """The :class:`~sluicemq.connection.Role` of a connection that takes some jobs once, and no more."""
 
     def __init__(
@@ -228,7 +228,7 @@ class Supply(Questions):
         self._change = threading.Condition()
         self.attach(Connection(endpoint, self, patient=patient))
         self._connection.start()
-        forks.tell(self, Supply._forked)
+        forks.tell(self, JobFetch._forked)
 
     def take(self, limit: int, wait: float, timeout: float) -> list[Any]:
         """Up to ``limit`` jobs: what lies ready, and what comes within ``wait`` seconds.
@@ -350,8 +350,8 @@ def pop(endpoint: str, queue: str, limit: int, wait: float, *, timeout: float, p
     def made(row: Sequence[Any], epoch: int, ahead: float) -> Job:
         return Job.delivered(queue, row, epoch, never_extended, untold, ahead)
 
-    supply = Supply(endpoint, queue, made, pop=True, patient=patient)
+    fetch = JobFetch(endpoint, queue, made, pop=True, patient=patient)
     try:
-        return tracing.receive(partial(supply.take, limit, wait, timeout), queue, endpoint)
+        return tracing.receive(partial(fetch.take, limit, wait, timeout), queue, endpoint)
     finally:
-        supply.close()
+        fetch.close()
