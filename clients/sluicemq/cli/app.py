@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from sluicemq.cli import completion
-from sluicemq.cli.output import Session, Unwritable
+from sluicemq.cli.output import Invocation, Unwritable
 from sluicemq.cli.reached import reached
 from sluicemq.errors import BadHeaders, SluiceError, Timeout, Unavailable
 from sluicemq.transport.endpoints import DEFAULT_ENDPOINT, VARIABLE, checked
@@ -119,12 +119,12 @@ def app(ctx: click.Context, endpoint: str | None, timeout: float, *, as_json: bo
     """
     # What went wrong is told once, by the command itself, not also by the library on the way there.
     logging.getLogger("sluicemq").addHandler(logging.NullHandler())
-    ctx.obj = Session(endpoint, timeout, as_json)
+    ctx.obj = Invocation(endpoint, timeout, as_json)
 
 
 def _set(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
     if parameter.name == "endpoint":
-        ctx.meta[completion.ENDPOINT] = value  # a shell that completes the line has no session
+        ctx.meta[completion.ENDPOINT] = value  # a shell that completes the line has none yet
     if value not in (None, False):
         setattr(ctx.obj, str(parameter.name), value)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sluicemq.bench.plan import ACKS, DEVICES, DOORS, SCENARIOS, Plan, planned
-from sluicemq.cli.output import Session
+from sluicemq.cli.output import Invocation
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -114,7 +114,8 @@ def bench(  # noqa: D103 - its help is above
 ) -> None:  # fmt: skip
     if not all(find_spec(name) for name in _NEEDED):
         raise click.ClickException(f"the bench needs hdrhistogram and psutil: {_INSTALL}")
-    session = context.obj  # of which `named` counts, not what the environment names: that may be in earnest
+    # Of which `named` counts, not what the environment names: that may be in earnest.
+    invocation = context.obj
     try:
         plan = planned(scenario, **given)
     except ValueError as error:
@@ -124,24 +125,24 @@ def bench(  # noqa: D103 - its help is above
             raise click.UsageError(
                 "stream runs a broker of its own, and draws nothing: no --endpoint, no --plot"
             )
-        _show(session, _run_streams(session, plan), as_json=as_json or session.as_json)
+        _show(invocation, _run_streams(invocation, plan), as_json=as_json or invocation.as_json)
         return
     ends = {"frontend": frontend, "backend": backend, "commit": commit}
-    outcome = _run(session, plan, endpoint or session.named, queue, ends)
-    _show(session, outcome, as_json=as_json or session.as_json)
+    outcome = _run(invocation, plan, endpoint or invocation.named, queue, ends)
+    _show(invocation, outcome, as_json=as_json or invocation.as_json)
     if plot_file:
         from sluicemq.bench.plot import plot  # noqa: PLC0415 - only now is it known that it is there
 
         plot(outcome, plot_file)
-        session.note(f"drawn: {plot_file}")
+        invocation.note(f"drawn: {plot_file}")
 
 
 def _run(
-    session: Session, plan: Plan, endpoint: str | None, queue: str | None, ends: dict[str, str | None]
+    invocation: Invocation, plan: Plan, endpoint: str | None, queue: str | None, ends: dict[str, str | None]
 ) -> Outcome:
     from sluicemq.bench import broker, relay, run  # noqa: PLC0415 - they need the extra
 
-    with _watched(session) as watch:
+    with _watched(invocation) as watch:
         if plan.scenario == "relay":
             return relay.run_relay(plan, watch)
         if endpoint:
@@ -151,34 +152,34 @@ def _run(
             return run.run(plan, site, watch)
 
 
-def _run_streams(session: Session, plan: Plan) -> StreamOutcome:
+def _run_streams(invocation: Invocation, plan: Plan) -> StreamOutcome:
     from sluicemq.bench import broker, streams  # noqa: PLC0415 - as above
 
-    with _watched(session) as watch:
+    with _watched(invocation) as watch:
         watch.phase("starting a broker", None)
         with broker.own_broker(plan) as site:
             return streams.run_streams(plan, site, watch)
 
 
 @contextmanager
-def _watched(session: Session) -> Iterator[Bar]:
+def _watched(invocation: Invocation) -> Iterator[Bar]:
     """Show how it goes on; what fails is told in a sentence."""
     from sluicemq.bench.crew import BenchFailed  # noqa: PLC0415 - as above
 
     try:
-        with ended_by_sigterm(), progress(session.err) as watch:
+        with ended_by_sigterm(), progress(invocation.err) as watch:
             yield watch
     except BenchFailed as failed:
         raise click.ClickException(str(failed)) from failed
 
 
-def _show(session: Session, outcome: Outcome | StreamOutcome, *, as_json: bool) -> None:
+def _show(invocation: Invocation, outcome: Outcome | StreamOutcome, *, as_json: bool) -> None:
     if as_json:
-        session.json(outcome.as_json())
+        invocation.json(outcome.as_json())
         return
     settings = ", ".join(f"{name} {value}" for name, value in outcome.plan.described().items())
-    session.result(settings)
-    session.table("", outcome.rows())
+    invocation.result(settings)
+    invocation.table("", outcome.rows())
 
 
 @contextmanager

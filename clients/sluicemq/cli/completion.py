@@ -7,7 +7,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
-from sluicemq.cli.output import Session
+from sluicemq.cli.output import Invocation
 from sluicemq.client import Client
 from sluicemq.errors import SluiceError
 
@@ -52,7 +52,7 @@ def completes_queues(command: click.Command) -> None:
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_obj
-def completion(session: Session, shell: str) -> None:
+def completion(invocation: Invocation, shell: str) -> None:
     """Print what makes a SHELL complete commands, options and queues.
 
     bash: put `eval "$(sluicemq completion bash)"` into ~/.bashrc; zsh: the same with zsh into ~/.zshrc;
@@ -61,7 +61,7 @@ def completion(session: Session, shell: str) -> None:
     kind = get_completion_class(shell)
     if kind is None:
         raise click.UsageError(f"{shell} is not known here")
-    session.line(kind(click.get_current_context().find_root().command, {}, _PROGRAM, _VARIABLE).source())
+    invocation.line(kind(click.get_current_context().find_root().command, {}, _PROGRAM, _VARIABLE).source())
 
 
 def _endpoint(ctx: click.Context) -> str | None:

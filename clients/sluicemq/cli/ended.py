@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from sluicemq.cli.jobs import limit_option, list_jobs, payload_option, show_job
-from sluicemq.cli.output import Session
+from sluicemq.cli.output import Invocation
 from sluicemq.cli.tasks import carried_out
 from sluicemq.errors import NotFound
 from sluicemq.letters import Letters
@@ -36,9 +36,9 @@ def done() -> None:
 @click.argument("queue")
 @limit_option
 @click.pass_obj
-def dead_list(session: Session, queue: str, limit: int) -> None:
+def dead_list(invocation: Invocation, queue: str, limit: int) -> None:
     """List the dead letters of a QUEUE, oldest first."""
-    list_jobs(session, queue, "dead", limit)
+    list_jobs(invocation, queue, "dead", limit)
 
 
 @dead.command("show")
@@ -46,9 +46,9 @@ def dead_list(session: Session, queue: str, limit: int) -> None:
 @click.argument("id")
 @payload_option
 @click.pass_obj
-def dead_show(session: Session, queue: str, id: str, *, payload: bool) -> None:  # noqa: A002 - the argument
+def dead_show(invocation: Invocation, queue: str, id: str, *, payload: bool) -> None:  # noqa: A002 - the argument
     """Show one dead letter of a QUEUE with its history."""
-    _show(session, queue, id, "dead", payload=payload)
+    _show(invocation, queue, id, "dead", payload=payload)
 
 
 def _which(function: _Function) -> _Function:
@@ -70,18 +70,20 @@ def _which(function: _Function) -> _Function:
 @_which
 @click.option("--to", metavar="OTHER", help="Into another queue.")
 @click.pass_obj
-def redrive(session: Session, /, queue: str, ids: tuple[str, ...], to: str | None, **which: Any) -> None:
+def redrive(
+    invocation: Invocation, /, queue: str, ids: tuple[str, ...], to: str | None, **which: Any
+) -> None:
     """Make dead letters of a QUEUE ready again.
 
     These IDs, those with a reason or of a time, or --all. Attempts and time to live start anew; the history
     stays. Exits with 1 if an ID can't go.
     """
     letters = _letters(ids, **which)
-    with session.client() as client:
+    with invocation.client() as client:
         redriven = carried_out(
-            session, client, lambda wait: client.redrive(queue, ids or None, to=to, wait=wait, **letters)
+            invocation, client, lambda wait: client.redrive(queue, ids or None, to=to, wait=wait, **letters)
         )
-    _tell(session, queue, to, redriven)
+    _tell(invocation, queue, to, redriven)
     if ids and redriven["refused"]:
         click.get_current_context().exit(1)
 
@@ -90,7 +92,9 @@ def redrive(session: Session, /, queue: str, ids: tuple[str, ...], to: str | Non
 @_which
 @click.option("--yes", is_flag=True, help="Don't ask.")
 @click.pass_obj
-def dead_purge(session: Session, /, queue: str, ids: tuple[str, ...], *, yes: bool, **which: Any) -> None:
+def dead_purge(
+    invocation: Invocation, /, queue: str, ids: tuple[str, ...], *, yes: bool, **which: Any
+) -> None:
     """Remove dead letters of a QUEUE.
 
     These IDs, those with a reason or of a time; without any of these, all of them.
@@ -99,20 +103,20 @@ def dead_purge(session: Session, /, queue: str, ids: tuple[str, ...], *, yes: bo
     letters = _letters(ids, **which) if some else Letters(limit=which["limit"])
     if not yes:
         click.confirm(_question(queue, ids, letters), abort=True, err=True)
-    with session.client() as client:
+    with invocation.client() as client:
         count = carried_out(
-            session, client, lambda wait: client.discard(queue, ids or None, wait=wait, **letters)
+            invocation, client, lambda wait: client.discard(queue, ids or None, wait=wait, **letters)
         )
-    session.result(f"removed {count} dead letters of {queue}", queue=queue, state="dead", removed=count)
+    invocation.result(f"removed {count} dead letters of {queue}", queue=queue, state="dead", removed=count)
 
 
 @done.command("list")
 @click.argument("queue")
 @limit_option
 @click.pass_obj
-def done_list(session: Session, queue: str, limit: int) -> None:
+def done_list(invocation: Invocation, queue: str, limit: int) -> None:
     """List the finished jobs of a QUEUE that are kept, oldest first."""
-    list_jobs(session, queue, "done", limit)
+    list_jobs(invocation, queue, "done", limit)
 
 
 @done.command("show")
@@ -120,17 +124,17 @@ def done_list(session: Session, queue: str, limit: int) -> None:
 @click.argument("id")
 @payload_option
 @click.pass_obj
-def done_show(session: Session, queue: str, id: str, *, payload: bool) -> None:  # noqa: A002
+def done_show(invocation: Invocation, queue: str, id: str, *, payload: bool) -> None:  # noqa: A002
     """Show one finished job of a QUEUE with its result and history."""
-    _show(session, queue, id, "done", payload=payload)
+    _show(invocation, queue, id, "done", payload=payload)
 
 
-def _show(session: Session, queue: str, job_id: str, state: str, *, payload: bool) -> None:
-    with session.client() as client:
+def _show(invocation: Invocation, queue: str, job_id: str, state: str, *, payload: bool) -> None:
+    with invocation.client() as client:
         job = client.show(queue, job_id)
     if job.get("state") != state:
         raise NotFound(f"job {job_id!r} of queue {queue!r} is {job.get('state')}, not {state}")
-    show_job(session, queue, job, payload=payload)
+    show_job(invocation, queue, job, payload=payload)
 
 
 def _letters(
@@ -154,12 +158,12 @@ def _question(queue: str, ids: tuple[str, ...], letters: Letters) -> str:
     return f"Remove {which} dead letters of queue {queue}?"
 
 
-def _tell(session: Session, queue: str, to: str | None, redriven: dict[str, Any]) -> None:
+def _tell(invocation: Invocation, queue: str, to: str | None, redriven: dict[str, Any]) -> None:
     refused = redriven["refused"]
     for _id, _code, text in refused[:_TOLD]:
-        session.note(f"not redriven: {text}")
+        invocation.note(f"not redriven: {text}")
     if len(refused) > _TOLD:
-        session.note(f"and {len(refused) - _TOLD} more")
+        invocation.note(f"and {len(refused) - _TOLD} more")
     where = f" into {to}" if to else ""
     text = f"{redriven['moved']} dead letters of {queue} redriven{where}, {redriven['left']} left"
-    session.result(text, queue=queue, to=to, **redriven)
+    invocation.result(text, queue=queue, to=to, **redriven)

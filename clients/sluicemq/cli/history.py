@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from sluicemq.cli.output import Session, took
+from sluicemq.cli.output import Invocation, took
 
 #: What a line shows of what was counted, under which heading; the rest is in JSON.
 _JOBS = {
@@ -54,25 +54,25 @@ _FORMS = {"minute": "%H:%M", "hour": "%m-%d %H:00", "day": "%Y-%m-%d", "month": 
 @click.option("--plot", type=click.Path(path_type=Path, dir_okay=False), help="Draw it: an SVG or a PNG.")
 @click.pass_obj
 def history(
-    session: Session, /, by: str | None, on: str | None, plot: Path | None, **subject: str | None
+    invocation: Invocation, /, by: str | None, on: str | None, plot: Path | None, **subject: str | None
 ) -> None:
     """Tell what all brokers have counted in a QUEUE: by minute, of the last hour. Times are UTC."""
     named = {kind: name for kind, name in subject.items() if name is not None}
     if len(named) != 1:
         raise click.UsageError("give one of QUEUE, --stream, --device and --broker")
-    with session.client() as client:
+    with invocation.client() as client:
         told = client.history(**named, span=by or "minute", day=on)
     points = told["points"]
     if plot:
         _draw(told, plot)
-    if session.as_json:
-        session.json(told)
+    if invocation.as_json:
+        invocation.json(told)
     elif not points:
-        session.note(f"nothing was counted in {next(iter(named.values()))}")
+        invocation.note(f"nothing was counted in {next(iter(named.values()))}")
     elif plot is None:
         last_hour = by is None and on is None
         kind, shown = told["subject"], points[-_SHOWN:] if last_hour else points
-        session.table("", [_line(each, told["span"], kind) for each in shown])
+        invocation.table("", [_line(each, told["span"], kind) for each in shown])
 
 
 def _line(point: dict[str, Any], by: str, kind: str) -> dict[str, Any]:

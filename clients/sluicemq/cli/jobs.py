@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from sluicemq.cli.options import flag, job_flags, of_change
-from sluicemq.cli.output import Session, shown, span
+from sluicemq.cli.output import Invocation, shown, span
 
 STATES = ("ready", "scheduled", "waiting", "reserved", "done", "dead")
 
@@ -25,9 +25,9 @@ payload_option = click.option("--payload", is_flag=True, help="Its payload too; 
 @click.option("--state", type=click.Choice(STATES), default="ready", show_default=True)
 @limit_option
 @click.pass_obj
-def peek(session: Session, queue: str, state: str, limit: int) -> None:
+def peek(invocation: Invocation, queue: str, state: str, limit: int) -> None:
     """Show the next jobs of a QUEUE without taking them; all that is known of them with --json."""
-    list_jobs(session, queue, state, limit)
+    list_jobs(invocation, queue, state, limit)
 
 
 @click.command()
@@ -35,33 +35,33 @@ def peek(session: Session, queue: str, state: str, limit: int) -> None:
 @click.argument("id")
 @payload_option
 @click.pass_obj
-def show(session: Session, queue: str, id: str, *, payload: bool) -> None:  # noqa: A002 - the argument's name
+def show(invocation: Invocation, queue: str, id: str, *, payload: bool) -> None:  # noqa: A002 - the argument's name
     """Show all that is known of one job of a QUEUE, with its history; its payload only if asked for."""
-    with session.client() as client:
+    with invocation.client() as client:
         job = client.show(queue, id)
-    show_job(session, queue, job, payload=payload)
+    show_job(invocation, queue, job, payload=payload)
 
 
 @click.command()
 @click.argument("queue")
 @click.argument("id")
 @click.pass_obj
-def cancel(session: Session, queue: str, id: str) -> None:  # noqa: A002
+def cancel(invocation: Invocation, queue: str, id: str) -> None:  # noqa: A002
     """Remove one job of a QUEUE that no worker holds."""
-    with session.client() as client:
+    with invocation.client() as client:
         client.cancel(queue, id)
-    session.result(f"cancelled {id}", queue=queue, id=id)
+    invocation.result(f"cancelled {id}", queue=queue, id=id)
 
 
 @click.command()
 @click.argument("queue")
 @click.argument("id")
 @click.pass_obj
-def promote(session: Session, queue: str, id: str) -> None:  # noqa: A002
+def promote(invocation: Invocation, queue: str, id: str) -> None:  # noqa: A002
     """Make a delayed job of a QUEUE due now."""
-    with session.client() as client:
+    with invocation.client() as client:
         client.promote(queue, id)
-    session.result(f"promoted {id}: it is due now", queue=queue, id=id)
+    invocation.result(f"promoted {id}: it is due now", queue=queue, id=id)
 
 
 @click.command()
@@ -70,7 +70,7 @@ def promote(session: Session, queue: str, id: str) -> None:  # noqa: A002
 @job_flags(of_change(), delay="seconds from now before it may be delivered")
 @click.pass_obj
 def change(
-    session: Session,
+    invocation: Invocation,
     /,
     queue: str,
     id: str,  # noqa: A002
@@ -79,39 +79,39 @@ def change(
     """Give a job of a QUEUE that waits another priority, another delay, or both."""
     if all(value is None for value in options.values()):
         raise click.UsageError(f"give one at least of {', '.join(map(flag, of_change()))}")
-    with session.client() as client:
+    with invocation.client() as client:
         client.change(queue, id, **options)
-    session.result(f"changed {id}", queue=queue, id=id)
+    invocation.result(f"changed {id}", queue=queue, id=id)
 
 
-def list_jobs(session: Session, queue: str, state: str, limit: int) -> None:
+def list_jobs(invocation: Invocation, queue: str, state: str, limit: int) -> None:
     """Show the first jobs of a state as a table."""
-    with session.client() as client:
+    with invocation.client() as client:
         jobs = client.peek(queue, state, limit)
-    if session.as_json:
-        session.json({"queue": queue, "state": state, "jobs": jobs})
+    if invocation.as_json:
+        invocation.json({"queue": queue, "state": state, "jobs": jobs})
     elif jobs:
-        session.table("", _in_short(jobs, state, time()))
+        invocation.table("", _in_short(jobs, state, time()))
     else:
-        session.note(f"no {state} jobs in {queue}")
+        invocation.note(f"no {state} jobs in {queue}")
 
 
-def show_job(session: Session, queue: str, job: Mapping[str, Any], *, payload: bool) -> None:
+def show_job(invocation: Invocation, queue: str, job: Mapping[str, Any], *, payload: bool) -> None:
     """Show one job: its fields, its errors, the beginning of its result and, if wanted, of its payload."""
     if not payload:
         job = _without_payload(job)
-    if session.as_json:
-        session.json({"queue": queue, "job": job})
+    if invocation.as_json:
+        invocation.json({"queue": queue, "job": job})
         return
     now, errors = time(), job.get("errors") or []
-    session.table("", [{"field": key, "value": _value(key, job[key], now)} for key in _fields(job)])
+    invocation.table("", [{"field": key, "value": _value(key, job[key], now)} for key in _fields(job)])
     if errors:
-        session.result(" ")
-        session.table("errors", [_failure(each, _columns(errors)) for each in errors])
+        invocation.result(" ")
+        invocation.table("errors", [_failure(each, _columns(errors)) for each in errors])
     for name in _BODIES:
         if job.get(name):
-            session.result(" ")
-            session.result(_body(name, job[name]))
+            invocation.result(" ")
+            invocation.result(_body(name, job[name]))
 
 
 def _without_payload(job: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import click
 
-from sluicemq.cli.output import Session
+from sluicemq.cli.output import Invocation
 from sluicemq.errors import SluiceError, Timeout
 from sluicemq.producer import Producer
 from sluicemq.receipt import Receipt
@@ -78,8 +78,10 @@ class Files:
 class ManyPushes:
     """Pushes each piece of a source, and tells what became of them."""
 
-    def __init__(self, session: Session, queue: str, options: dict[str, Any], source: Lines | Files) -> None:
-        self._session = session
+    def __init__(
+        self, invocation: Invocation, queue: str, options: dict[str, Any], source: Lines | Files
+    ) -> None:
+        self._invocation = invocation
         self._queue = queue
         self._options = options
         self._source = source
@@ -92,14 +94,14 @@ class ManyPushes:
 
     def run(self) -> None:
         """Push all of it, or as much as there is time for until Ctrl-C; exits with 1 if not all is stored."""
-        producer = Producer(self._session.endpoint, push_timeout=_A_LOOK, on_refused=self._note)
+        producer = Producer(self._invocation.endpoint, push_timeout=_A_LOOK, on_refused=self._note)
         try:
             with self._stop.heard():
                 self._push_all(producer)
                 self._confirm(producer)
             self._tell()
         except SluiceError:
-            self._session.note(self._told())
+            self._invocation.note(self._told())
             raise
         finally:
             self._over = True  # what closing refuses was told as not confirmed
@@ -107,7 +109,7 @@ class ManyPushes:
                 producer.close(0.0)
 
     def _push_all(self, producer: Producer) -> None:
-        with _Bar(self._session.err, self._source) as bar:
+        with _Bar(self._invocation.err, self._source) as bar:
             for piece in self._stop.until_asked(self._source):
                 while not self._pushed(producer, piece.payload):
                     if self._stop.asked:
@@ -124,7 +126,7 @@ class ManyPushes:
         self._unanswered.extend(receipts)
         while self._unanswered and self._unanswered[0].done:
             self._unanswered.popleft()
-        if self._session.as_json:
+        if self._invocation.as_json:
             self._ids.append(receipts[0].id)
         return True
 
@@ -134,8 +136,10 @@ class ManyPushes:
             self._wait_for_the_rest(producer, _LONGEST_WAIT)
         if self._stop.asked and producer.unconfirmed:
             self._stop.wait_for_another()
-            self._session.note(f"stopping: waiting for {producer.unconfirmed} confirmations; Ctrl-C: do not")
-            self._wait_for_the_rest(producer, self._session.timeout)
+            self._invocation.note(
+                f"stopping: waiting for {producer.unconfirmed} confirmations; Ctrl-C: do not"
+            )
+            self._wait_for_the_rest(producer, self._invocation.timeout)
 
     def _wait_for_the_rest(self, producer: Producer, seconds: float) -> None:
         """Until Ctrl-C, too, which is looked for now and then: raised in there it may leave a lock behind."""
@@ -157,7 +161,7 @@ class ManyPushes:
             return
         self._refused.add(receipt.position or 0)
         if len(self._refused) <= _REFUSALS_SHOWN:
-            self._session.note(f"sluicemq: {self._source.place(receipt.position or 0)} refused: {error}")
+            self._invocation.note(f"sluicemq: {self._source.place(receipt.position or 0)} refused: {error}")
 
     # ------------------------------------------------------------------ the end
 
@@ -182,14 +186,14 @@ class ManyPushes:
         return min([self._next, *self._unknown()]) + 1
 
     def _tell(self) -> None:
-        self._session.note(self._told())
+        self._invocation.note(self._told())
         unknown = self._unknown()
         missing = self._refused.union(unknown)
         ids = [None if at in missing else each for at, each in enumerate(self._ids, self._source.start - 1)]
         figures = {"queue": self._queue, "pushed": self._stored(), "refused": len(self._refused), "ids": ids}
         if self._stop.asked:
             figures |= {"unconfirmed": len(unknown), "start": self._resume()}
-        self._session.result("", **figures)
+        self._invocation.result("", **figures)
         if self._refused or self._stop.asked:
             click.get_current_context().exit(1)
 

@@ -39,8 +39,8 @@ class Unwritable(Exception):
 
 
 @dataclass
-class Session:
-    """The options that stand before or after the command, and the ways out."""
+class Invocation:
+    """One call of the command: the options before or after its name, and the ways out."""
 
     named: str | None
     timeout: float

@@ -10,7 +10,7 @@ import click
 
 from sluicemq.cli.many import Files, Lines, ManyPushes
 from sluicemq.cli.options import flag, job_flags, of_push
-from sluicemq.cli.output import Session
+from sluicemq.cli.output import Invocation
 from sluicemq.cli.reached import leave
 from sluicemq.errors import Timeout
 from sluicemq.producer import Producer
@@ -30,7 +30,7 @@ _FILE = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
 @click.option("--header", "headers", multiple=True, metavar="KEY=VALUE", help="Handed to the worker.")
 @click.pass_obj
 def push(
-    session: Session, /, queue: str, payloads: tuple[str, ...], files: tuple[Path, ...], *, lines: bool,
+    invocation: Invocation, /, queue: str, payloads: tuple[str, ...], files: tuple[Path, ...], *, lines: bool,
     start: int, headers: tuple[str, ...], **options: Any,
 ) -> None:  # fmt: skip
     """Push PAYLOAD to a QUEUE, or stdin if it is -; or files, or the lines of stdin.
@@ -50,23 +50,23 @@ def push(
     options["headers"] = _parsed(headers)
     if start != 1 and single:
         raise click.UsageError("--start is for --lines and several files")
-    with session.client() as client:
+    with invocation.client() as client:
         client.ping()
     if single:
-        _push_one(session, queue, _payload(payload, files), options)
+        _push_one(invocation, queue, _payload(payload, files), options)
     else:
-        ManyPushes(session, queue, options, Files(files, start) if files else Lines(start)).run()
+        ManyPushes(invocation, queue, options, Files(files, start) if files else Lines(start)).run()
 
 
-def _push_one(session: Session, queue: str, payload: bytes, options: dict[str, Any]) -> None:
-    with Producer(session.endpoint, close_timeout=session.timeout) as producer:
+def _push_one(invocation: Invocation, queue: str, payload: bytes, options: dict[str, Any]) -> None:
+    with Producer(invocation.endpoint, close_timeout=invocation.timeout) as producer:
         receipt = producer.push(queue, payload, **options)
         try:
-            receipt.wait(session.timeout)
+            receipt.wait(invocation.timeout)
         except Timeout:
             leave(producer)
             raise
-    session.result(receipt.id, queue=queue, id=receipt.id, pushed=1, refused=0)
+    invocation.result(receipt.id, queue=queue, id=receipt.id, pushed=1, refused=0)
 
 
 def _sorted(payloads: tuple[str, ...], files: tuple[Path, ...]) -> tuple[str | None, tuple[Path, ...]]:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from sluicemq import wire
-from sluicemq.cli.output import Session
+from sluicemq.cli.output import Invocation
 from sluicemq.client import Client
 from sluicemq.errors import SluiceError, Timeout, Unavailable
 from sluicemq.producer import Producer
@@ -20,12 +20,14 @@ _START_ONE = "start one with `sluicemq serve`, or name another with --endpoint"
 _ASKED_FOR = 3.0  # seconds that finding it out may take, at most
 
 
-def reached(session: Session, error: Timeout | Unavailable) -> tuple[int, str]:
+def reached(invocation: Invocation, error: Timeout | Unavailable) -> tuple[int, str]:
     """The exit code for this error, and what the user should know beside it."""
     if NOBODY_ANSWERS in str(error):
         return NO_BROKER, _START_ONE
     try:
-        with Client(session.endpoint, timeout=min(session.timeout, _ASKED_FOR), patient=False) as client:
+        with Client(
+            invocation.endpoint, timeout=min(invocation.timeout, _ASKED_FOR), patient=False
+        ) as client:
             health = client.health()
     except SluiceError:
         return NO_BROKER, ""

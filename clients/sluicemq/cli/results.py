@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from sluicemq.cli.options import job_flags
-from sluicemq.cli.output import Session, printable
+from sluicemq.cli.output import Invocation, printable
 from sluicemq.cli.reached import leave, store_problem
 from sluicemq.errors import Timeout
 from sluicemq.options import OPTIONS
@@ -22,20 +22,20 @@ _seconds = click.FloatRange(min=0)
 @click.argument("id")
 @click.option("--wait", type=_seconds, metavar="S", default=0.0, help="Wait up to S seconds for it.")
 @click.pass_obj
-def result(session: Session, queue: str, id: str, wait: float) -> None:  # noqa: A002 - the argument's name
+def result(invocation: Invocation, queue: str, id: str, wait: float) -> None:  # noqa: A002 - the argument's name
     """Print the result of a job of a QUEUE, the bytes as they are.
 
     It is remembered for a while if the job was pushed by `call`, or by REQ with an id. Ends with 1 if
     there is none: the job has not ended yet, is dead, or is not known.
     """
-    with session.client() as client:
+    with invocation.client() as client:
         try:
             outcome = client.result(queue, id, wait)
         except Timeout as error:
             if store_problem(client.health()):  # which the broker answers in any case
                 raise
-            _refuse(session, error)
-    _print(session, queue, id, outcome)
+            _refuse(invocation, error)
+    _print(invocation, queue, id, outcome)
 
 
 @click.command()
@@ -43,38 +43,38 @@ def result(session: Session, queue: str, id: str, wait: float) -> None:  # noqa:
 @click.argument("payload")
 @job_flags([OPTIONS["id"]], id="the job's id; called again with the same one, it has the stored result")
 @click.pass_obj
-def call(session: Session, /, queue: str, payload: str, **options: Any) -> None:
+def call(invocation: Invocation, /, queue: str, payload: str, **options: Any) -> None:
     """Push PAYLOAD to a QUEUE, or stdin if it is -, and print the result, the bytes as they are.
 
     --timeout is for the result. Ends with 1 if there is none by then, or the job is dead.
     """
     job = sys.stdin.buffer.read() if payload == "-" else payload.encode(errors="surrogateescape")
-    with session.client() as client:
+    with invocation.client() as client:
         client.ping()
-        with Producer(session.endpoint, close_timeout=session.timeout) as producer:
+        with Producer(invocation.endpoint, close_timeout=invocation.timeout) as producer:
             reply = producer.submit(queue, job, **options)
             try:
-                outcome = reply.result(session.timeout)
+                outcome = reply.result(invocation.timeout)
             except TimeoutError:
                 reply.cancel()
                 leave(producer)
                 job_id = reply.receipt.id
-                late = Timeout(f"job {job_id} has no result after {session.timeout:g} s", job_id)
+                late = Timeout(f"job {job_id} has no result after {invocation.timeout:g} s", job_id)
                 if store_problem(client.health()):
                     raise late from None
-                _refuse(session, late, f"`sluicemq result {queue} {job_id}` asks again")
-    _print(session, queue, reply.receipt.id, outcome)
+                _refuse(invocation, late, f"`sluicemq result {queue} {job_id}` asks again")
+    _print(invocation, queue, reply.receipt.id, outcome)
 
 
-def _refuse(session: Session, error: Timeout, advice: str = "") -> None:
-    session.error(error, advice)
+def _refuse(invocation: Invocation, error: Timeout, advice: str = "") -> None:
+    invocation.error(error, advice)
     click.get_current_context().exit(1)
 
 
-def _print(session: Session, queue: str, job_id: str, outcome: bytes) -> None:
-    if session.as_json:
-        session.json({"queue": queue, "id": job_id, "result": outcome})
+def _print(invocation: Invocation, queue: str, job_id: str, outcome: bytes) -> None:
+    if invocation.as_json:
+        invocation.json({"queue": queue, "id": job_id, "result": outcome})
     elif sys.stdout.isatty():
-        session.line(printable(outcome.decode(errors="backslashreplace")))
+        invocation.line(printable(outcome.decode(errors="backslashreplace")))
     else:
-        session.write(outcome)
+        invocation.write(outcome)

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from sluicemq.cli.options import job_flags, of_push
-from sluicemq.cli.output import Session, shown, span
+from sluicemq.cli.output import Invocation, shown, span
 from sluicemq.options import Option
 
 #: Each run has an id of its own, and nobody who waits for it.
@@ -36,7 +36,7 @@ def schedule() -> None:
 @job_flags(_of_runs())
 @click.pass_obj
 def add(
-    session: Session, /, name: str, queue: str, payload: str, *, cron: str | None, timezone: str | None,
+    invocation: Invocation, /, name: str, queue: str, payload: str, *, cron: str | None, timezone: str | None,
     every: float | None, misfire: str, **options: Any,
 ) -> None:  # fmt: skip
     """Push PAYLOAD to QUEUE at these times, under a NAME; one of this name is replaced.
@@ -49,65 +49,65 @@ def add(
         raise click.UsageError("--timezone is about a --cron")
     body = sys.stdin.buffer.read() if payload == "-" else payload.encode()
     given: Any = {key: value for key, value in options.items() if value is not None}
-    with session.client() as client:
+    with invocation.client() as client:
         row = client.add_schedule(
             name, queue, body, cron=cron, timezone=timezone or "UTC", every=every, misfire=misfire, **given
         )
-    session.result(f"{name} runs next {_when(row['next_at'])}", **row)
+    invocation.result(f"{name} runs next {_when(row['next_at'])}", **row)
 
 
 @schedule.command(name="list")
 @click.pass_obj
-def list_(session: Session) -> None:
+def list_(invocation: Invocation) -> None:
     """List the schedules: when each runs next, and how many jobs it has pushed."""
-    with session.client() as client:
+    with invocation.client() as client:
         rows = client.schedules()
-    if session.as_json:
-        session.json({"schedules": rows})
+    if invocation.as_json:
+        invocation.json({"schedules": rows})
     elif rows:
-        session.table("", [_readable(row) for row in rows])
+        invocation.table("", [_readable(row) for row in rows])
     else:
-        session.note("no schedules yet")
+        invocation.note("no schedules yet")
 
 
 @schedule.command()
 @click.argument("name")
 @click.pass_obj
-def remove(session: Session, name: str) -> None:
+def remove(invocation: Invocation, name: str) -> None:
     """Push no more of a schedule; jobs that it has pushed stay."""
-    with session.client() as client:
+    with invocation.client() as client:
         client.remove_schedule(name)
-    session.result(f"removed {name}", name=name)
+    invocation.result(f"removed {name}", name=name)
 
 
 @schedule.command()
 @click.argument("name")
 @click.pass_obj
-def pause(session: Session, name: str) -> None:
+def pause(invocation: Invocation, name: str) -> None:
     """Push nothing of a schedule until it is resumed."""
-    with session.client() as client:
+    with invocation.client() as client:
         client.pause_schedule(name)
-    session.result(f"{name} is paused", name=name, paused=True)
+    invocation.result(f"{name} is paused", name=name, paused=True)
 
 
 @schedule.command()
 @click.argument("name")
 @click.pass_obj
-def resume(session: Session, name: str) -> None:
+def resume(invocation: Invocation, name: str) -> None:
     """Go on with a schedule; what would have run meanwhile is left out."""
-    with session.client() as client:
+    with invocation.client() as client:
         row = client.resume_schedule(name)
-    session.result(f"{name} runs next {_when(row['next_at'])}", **row)
+    invocation.result(f"{name} runs next {_when(row['next_at'])}", **row)
 
 
 @schedule.command(name="run-now")
 @click.argument("name")
 @click.pass_obj
-def run_now(session: Session, name: str) -> None:
+def run_now(invocation: Invocation, name: str) -> None:
     """Push one job of a schedule now, whatever its times, paused or not."""
-    with session.client() as client:
+    with invocation.client() as client:
         job_id = client.run_schedule(name)
-    session.result(job_id, name=name, id=job_id)
+    invocation.result(job_id, name=name, id=job_id)
 
 
 def _when(moment: float) -> str:

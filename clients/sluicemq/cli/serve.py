@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from sluicemq.cli.output import Session
+from sluicemq.cli.output import Invocation
 from sluicemq.installed import ABSENT, DEVICE, SERVE, module_command
 
 
@@ -21,16 +21,16 @@ class _PassedThrough(click.Command):
 
 @click.command(cls=_PassedThrough, add_help_option=False, short_help="Run the broker; see serve --help.")
 @click.pass_obj
-def serve(session: Session, arguments: tuple[str, ...]) -> None:
+def serve(invocation: Invocation, arguments: tuple[str, ...]) -> None:
     """Run the broker in the foreground."""
-    _become(SERVE, ("--help",) if arguments == ("-h",) else _with_json(session, arguments))
+    _become(SERVE, ("--help",) if arguments == ("-h",) else _with_json(invocation, arguments))
 
 
 @click.command(cls=_PassedThrough, add_help_option=False, short_help="Run a device alone; see device --help.")
 @click.pass_obj
-def device(session: Session, arguments: tuple[str, ...]) -> None:
+def device(invocation: Invocation, arguments: tuple[str, ...]) -> None:
     """Relay messages in memory: a streamer, queue or forwarder without a broker."""
-    _become(DEVICE, _with_json(session, arguments))
+    _become(DEVICE, _with_json(invocation, arguments))
 
 
 @click.group()
@@ -42,15 +42,15 @@ def config() -> None:
 @click.argument("file", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 @click.pass_obj
-def check(session: Session, file: str | None, *, as_json: bool) -> None:
+def check(invocation: Invocation, file: str | None, *, as_json: bool) -> None:
     """Check a configuration FILE, or what defaults and environment give; all that is wrong is told."""
-    words = ["--json"] if as_json or session.as_json else []
+    words = ["--json"] if as_json or invocation.as_json else []
     _become(SERVE, ("--check-config", *words, *(["--config", file] if file else [])))
 
 
-def _with_json(session: Session, arguments: tuple[str, ...]) -> tuple[str, ...]:
+def _with_json(invocation: Invocation, arguments: tuple[str, ...]) -> tuple[str, ...]:
     """What stood before the command holds for it."""
-    return ("--json", *arguments) if session.as_json else arguments
+    return ("--json", *arguments) if invocation.as_json else arguments
 
 
 def _become(name: str, arguments: tuple[str, ...]) -> None:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from sluicemq import wire
-from sluicemq.cli.output import Session
+from sluicemq.cli.output import Invocation
 from sluicemq.errors import Reject, Release, SluiceError
 from sluicemq.forward import Forward
 from sluicemq.job import Job
@@ -25,11 +25,11 @@ class Shift:
     """Gives the jobs of a queue to ``task``, until a signal, the count or the end of the queue."""
 
     def __init__(
-        self, session: Session, queue: str, task: Callable[[Job], bytes | Forward | None], *,
+        self, invocation: Invocation, queue: str, task: Callable[[Job], bytes | Forward | None], *,
         prefetch: int, concurrency: int, count: int | None, pop: bool = False, wait_for_queue: bool = False,
         on_stop: Callable[[], None] | None = None,
     ) -> None:  # fmt: skip
-        self._session = session
+        self._invocation = invocation
         self._queue = queue
         self._task = task
         self._left = count
@@ -39,7 +39,7 @@ class Shift:
         self._counts: Counter[str] = Counter()
         self._stirred = False
         self._worker = Worker(
-            session.endpoint, queue, self._handle, prefetch=prefetch, concurrency=concurrency, pop=pop,
+            invocation.endpoint, queue, self._handle, prefetch=prefetch, concurrency=concurrency, pop=pop,
             wait_for_queue=wait_for_queue, on_stop=on_stop,
         )  # fmt: skip
 
@@ -110,7 +110,7 @@ class Shift:
     def _is_empty(self) -> bool:
         """Ask: it may be the broker that is not there, rather than jobs."""
         try:
-            with self._session.client() as client:
+            with self._invocation.client() as client:
                 return not client.queue(self._queue)["ready"]
         except SluiceError:
             return False

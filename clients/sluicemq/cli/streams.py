@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from sluicemq.cli.output import Session, shown, span
+from sluicemq.cli.output import Invocation, shown, span
 from sluicemq.errors import Gap
 from sluicemq.message import Message
 from sluicemq.publisher import Publisher
@@ -26,33 +26,33 @@ def stream() -> None:
 
 @stream.command("list")
 @click.pass_obj
-def list_(session: Session, /) -> None:
+def list_(invocation: Invocation, /) -> None:
     """List the streams, and what each keeps."""
-    with session.client() as client:
+    with invocation.client() as client:
         rows = client.streams()
-    if session.as_json:
-        session.json({"streams": rows})
+    if invocation.as_json:
+        invocation.json({"streams": rows})
     elif rows:
-        session.table("", [_readable(row) for row in rows])
+        invocation.table("", [_readable(row) for row in rows])
     else:
-        session.note("no streams yet")
+        invocation.note("no streams yet")
 
 
 @stream.command()
 @click.argument("stream")
 @click.pass_obj
-def show(session: Session, /, stream: str) -> None:
+def show(invocation: Invocation, /, stream: str) -> None:
     """Show one STREAM: its numbers, its size, its bounds, its subscriptions."""
-    with session.client() as client:
+    with invocation.client() as client:
         found = client.stream(stream)
         found["subscriptions"] = client.subscriptions(stream)
-    if session.as_json:
-        session.json(found)
+    if invocation.as_json:
+        invocation.json(found)
         return
     subscriptions = found.pop("subscriptions")
-    session.table("", [{"name": key, "value": value} for key, value in _readable(found).items()])
+    invocation.table("", [{"name": key, "value": value} for key, value in _readable(found).items()])
     if subscriptions:
-        session.table("subscriptions", subscriptions)
+        invocation.table("subscriptions", subscriptions)
 
 
 @stream.command()
@@ -64,7 +64,7 @@ def show(session: Session, /, stream: str) -> None:
 @click.option("--expect", type=click.IntRange(min=0), metavar="N", help="Only if the stream ends with it.")
 @click.pass_obj
 def publish(
-    session: Session, /, stream: str, topic: str, payload: str | None, *, lines: bool, own: str | None,
+    invocation: Invocation, /, stream: str, topic: str, payload: str | None, *, lines: bool, own: str | None,
     expect: int | None,
 ) -> None:  # fmt: skip
     """Publish PAYLOAD to STREAM on a TOPIC, and print its number.
@@ -73,19 +73,19 @@ def publish(
     """
     if lines == (payload is not None):
         raise click.UsageError("give one of PAYLOAD and --lines")
-    with Publisher(session.endpoint, close_timeout=session.timeout) as publisher:
+    with Publisher(invocation.endpoint, close_timeout=invocation.timeout) as publisher:
         if lines:
             receipts = [publisher.publish(stream, topic, each.rstrip(b"\n")) for each in sys.stdin.buffer]
         else:
             body = sys.stdin.buffer.read() if payload == "-" else str(payload).encode()
             receipts = [publisher.publish(stream, topic, body, id=own, expect=expect)]
-        numbers = [each.wait(session.timeout) for each in receipts]
-    if session.as_json:
-        session.json({"stream": stream, "published": len(numbers), "last": max(numbers, default=0)})
+        numbers = [each.wait(invocation.timeout) for each in receipts]
+    if invocation.as_json:
+        invocation.json({"stream": stream, "published": len(numbers), "last": max(numbers, default=0)})
     elif lines:
-        session.note(f"{len(numbers)} published")
+        invocation.note(f"{len(numbers)} published")
     else:
-        session.result(str(numbers[0]))
+        invocation.result(str(numbers[0]))
 
 
 @stream.command()
@@ -96,7 +96,7 @@ def publish(
 @_topics
 @click.pass_obj
 def read(
-    session: Session, /, stream: str, *, after: int | None, since: float | None, limit: int,
+    invocation: Invocation, /, stream: str, *, after: int | None, since: float | None, limit: int,
     topics: tuple[str, ...],
 ) -> None:  # fmt: skip
     """Read messages of STREAM: number, time, size, topic, payload."""
@@ -104,45 +104,45 @@ def read(
         raise click.UsageError("give one of --after and --since")
     begin = None if since is None else time() - since
     found: list[Message] = []
-    chosen: dict[str, Any] = {"since": begin, "topics": topics, "on_gap": _told(session)}
-    with Reader(session.endpoint, stream, after or 0, **chosen) as reader:
-        while len(found) < limit and (message := reader.read(session.timeout)):
+    chosen: dict[str, Any] = {"since": begin, "topics": topics, "on_gap": _told(invocation)}
+    with Reader(invocation.endpoint, stream, after or 0, **chosen) as reader:
+        while len(found) < limit and (message := reader.read(invocation.timeout)):
             found.append(message)
-    if session.as_json:
-        session.json({"messages": [_row(each) for each in found]})
+    if invocation.as_json:
+        invocation.json({"messages": [_row(each) for each in found]})
     else:
         for each in found:
-            session.result(_line(each))
+            invocation.result(_line(each))
 
 
 @stream.command()
 @click.argument("stream")
 @_topics
 @click.pass_obj
-def tail(session: Session, /, stream: str, *, topics: tuple[str, ...]) -> None:
+def tail(invocation: Invocation, /, stream: str, *, topics: tuple[str, ...]) -> None:
     """Print what is published to STREAM from now on, until Ctrl-C."""
-    chosen: dict[str, Any] = {"new": True, "follow": True, "topics": topics, "on_gap": _told(session)}
-    with Reader(session.endpoint, stream, **chosen) as reader:
+    chosen: dict[str, Any] = {"new": True, "follow": True, "topics": topics, "on_gap": _told(invocation)}
+    with Reader(invocation.endpoint, stream, **chosen) as reader:
         for each in reader:
-            if session.as_json:
-                session.json(_row(each))
+            if invocation.as_json:
+                invocation.json(_row(each))
             else:
-                session.result(_line(each))
+                invocation.result(_line(each))
 
 
 @stream.command()
 @click.argument("stream", required=False)
 @click.pass_obj
-def subscriptions(session: Session, /, stream: str | None) -> None:
+def subscriptions(invocation: Invocation, /, stream: str | None) -> None:
     """List subscriptions: who holds each, and how far it is behind, in messages and seconds."""
-    with session.client() as client:
+    with invocation.client() as client:
         rows = client.subscriptions(stream)
-    if session.as_json:
-        session.json({"subscriptions": rows})
+    if invocation.as_json:
+        invocation.json({"subscriptions": rows})
     elif rows:
-        session.table("", rows)
+        invocation.table("", rows)
     else:
-        session.note("no subscriptions")
+        invocation.note("no subscriptions")
 
 
 @stream.command()
@@ -150,23 +150,23 @@ def subscriptions(session: Session, /, stream: str | None) -> None:
 @click.argument("subscription")
 @click.argument("after", type=int)
 @click.pass_obj
-def seek(session: Session, /, stream: str, subscription: str, after: int) -> None:
+def seek(invocation: Invocation, /, stream: str, subscription: str, after: int) -> None:
     """Have a SUBSCRIPTION that nobody holds go on behind number AFTER (-1: the newest)."""
-    with session.client() as client:
+    with invocation.client() as client:
         client.seek(stream, subscription, after)
     text = f"{subscription} goes on behind {after}" if after >= 0 else f"{subscription} goes on at the end"
-    session.result(text, stream=stream, subscription=subscription, after=after)
+    invocation.result(text, stream=stream, subscription=subscription, after=after)
 
 
 @stream.command()
 @click.argument("stream")
 @click.argument("subscription")
 @click.pass_obj
-def release(session: Session, /, stream: str, subscription: str) -> None:
+def release(invocation: Invocation, /, stream: str, subscription: str) -> None:
     """Take a SUBSCRIPTION from whoever holds it, or held it last."""
-    with session.client() as client:
+    with invocation.client() as client:
         client.release(stream, subscription)
-    session.result(f"released {subscription}", stream=stream, subscription=subscription)
+    invocation.result(f"released {subscription}", stream=stream, subscription=subscription)
 
 
 @stream.command()
@@ -174,31 +174,31 @@ def release(session: Session, /, stream: str, subscription: str) -> None:
 @click.argument("first", type=click.IntRange(min=1))
 @_yes
 @click.pass_obj
-def trim(session: Session, /, stream: str, first: int, *, yes: bool) -> None:
+def trim(invocation: Invocation, /, stream: str, first: int, *, yes: bool) -> None:
     """Keep no message of STREAM before number FIRST."""
     if not yes:
         click.confirm(f"Remove all messages of stream {stream} before {first}?", abort=True, err=True)
-    with session.client() as client:
+    with invocation.client() as client:
         gone = client.trim(stream, first)
-    session.result(f"removed {gone} messages of {stream}", stream=stream, removed=gone)
+    invocation.result(f"removed {gone} messages of {stream}", stream=stream, removed=gone)
 
 
 @stream.command()
 @click.argument("stream")
 @_yes
 @click.pass_obj
-def delete(session: Session, /, stream: str, *, yes: bool) -> None:
+def delete(invocation: Invocation, /, stream: str, *, yes: bool) -> None:
     """Keep no message of STREAM; if it goes on, so do its numbers."""
     if not yes:
         click.confirm(f"Remove all messages of stream {stream}?", abort=True, err=True)
-    with session.client() as client:
+    with invocation.client() as client:
         gone = client.erase(stream)
-    session.result(f"removed {gone} messages of {stream}", stream=stream, removed=gone)
+    invocation.result(f"removed {gone} messages of {stream}", stream=stream, removed=gone)
 
 
-def _told(session: Session) -> Any:
+def _told(invocation: Invocation) -> Any:
     def told(gap: Gap) -> None:
-        session.note(str(gap))
+        invocation.note(str(gap))
 
     return told
 

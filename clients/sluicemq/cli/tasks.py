@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar, cast
 
 import click
 
-from sluicemq.cli.output import Session
+from sluicemq.cli.output import Invocation
 from sluicemq.client import Client
 from sluicemq.errors import Unfinished
 
@@ -21,26 +21,26 @@ _INTERRUPTED: Final = 130
 Answer = TypeVar("Answer")
 
 
-def carried_out(session: Session, client: Client, order: Callable[[float], Answer]) -> Answer:
+def carried_out(invocation: Invocation, client: Client, order: Callable[[float], Answer]) -> Answer:
     """The answer of an order; what takes long is followed until it ends. ``order`` gets how long to wait."""
     try:
-        return order(min(AT_ONCE, session.timeout / 2))
+        return order(min(AT_ONCE, invocation.timeout / 2))
     except Unfinished as error:
-        return cast("Answer", _followed(session, client, error))
+        return cast("Answer", _followed(invocation, client, error))
 
 
 @click.command()
 @click.pass_obj
-def tasks(session: Session) -> None:
+def tasks(invocation: Invocation) -> None:
     """List the long orders of the last day: purges, redrives and the like, of all brokers."""
-    with session.client() as client:
+    with invocation.client() as client:
         rows = client.tasks()
-    if session.as_json:
-        session.json({"tasks": rows})
+    if invocation.as_json:
+        invocation.json({"tasks": rows})
     elif rows:
-        session.table("", [{key: row.get(key) for key in _SHOWN} for row in rows])
+        invocation.table("", [{key: row.get(key) for key in _SHOWN} for row in rows])
     else:
-        session.note("no long orders in the last day")
+        invocation.note("no long orders in the last day")
 
 
 @click.group()
@@ -51,35 +51,35 @@ def task() -> None:
 @task.command()
 @click.argument("id")
 @click.pass_obj
-def show(session: Session, id: str) -> None:  # noqa: A002 - the argument's name
+def show(invocation: Invocation, id: str) -> None:  # noqa: A002 - the argument's name
     """Show the task of this ID, and its answer."""
-    with session.client() as client:
+    with invocation.client() as client:
         found = client.task(id)
-    if session.as_json:
-        session.json(found)
+    if invocation.as_json:
+        invocation.json(found)
     else:
-        session.table("", [{"name": key, "value": value} for key, value in found.items()])
+        invocation.table("", [{"name": key, "value": value} for key, value in found.items()])
 
 
 @task.command()
 @click.argument("id")
 @click.pass_obj
-def cancel(session: Session, id: str) -> None:  # noqa: A002
+def cancel(invocation: Invocation, id: str) -> None:  # noqa: A002
     """End the task of this ID; what it has done is not undone."""
-    with session.client() as client:
+    with invocation.client() as client:
         client.cancel_task(id)
-    session.result(f"task {id} ends after what it is about", id=id)
+    invocation.result(f"task {id} ends after what it is about", id=id)
 
 
-def _followed(session: Session, client: Client, error: Unfinished) -> Any:
+def _followed(invocation: Invocation, client: Client, error: Unfinished) -> Any:
     from sluicemq.cli import bars  # noqa: PLC0415 - slow to load, and most orders are carried out at once
 
     try:
-        with bars.counted(session.err) as bar:
+        with bars.counted(invocation.err) as bar:
             shown = bar.add_task(f"task {error.task}", total=error.total, completed=error.done)
             return client.follow(error.task, lambda task: bar.update(shown, completed=task["done"]))
     except KeyboardInterrupt:
-        session.note(
+        invocation.note(
             f"the broker goes on: sluicemq task show {error.task} tells how far it is, "
             f"sluicemq task cancel {error.task} ends it"
         )

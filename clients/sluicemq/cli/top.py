@@ -17,7 +17,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from sluicemq.cli.output import Session, printable, shown, span
+from sluicemq.cli.output import Invocation, printable, shown, span
 from sluicemq.cli.queue_table import KEYS, in_order, queue_rows
 from sluicemq.cli.reached import store_problem
 from sluicemq.cli.workers import one_of, worker_row
@@ -54,25 +54,25 @@ _ONE_KEY: Final = re.compile(rb"\x1b\[[0-9;]*.|.", re.DOTALL)
 @click.option("--once", is_flag=True, help="Print it once, as it stands now.")
 @click.pass_obj
 def top(
-    session: Session, named: str | None, by: str, queue: str | None, interval: float, *, once: bool
+    invocation: Invocation, named: str | None, by: str, queue: str | None, interval: float, *, once: bool
 ) -> None:
     """Watch the broker and its queues, or one QUEUE with its workers and oldest dead letters.
 
     In it: q ends, s sorts by the next column, up and down choose a queue, Enter looks into it, Esc leaves it.
     """
-    with session.client() as client:
+    with invocation.client() as client:
         view = _View(client, by, one_of(named, queue))
         view.look()
-        if session.as_json:
-            session.json(view.found)
-        elif once or not session.out.is_terminal:
-            session.out.print(view.shown(10_000, session.out.width, keys=False), crop=False)
+        if invocation.as_json:
+            invocation.json(view.found)
+        elif once or not invocation.out.is_terminal:
+            invocation.out.print(view.shown(10_000, invocation.out.width, keys=False), crop=False)
         else:
-            _watch(session, view, interval)
+            _watch(invocation, view, interval)
 
 
-def _watch(session: Session, view: _View, interval: float) -> None:
-    out = session.out
+def _watch(invocation: Invocation, view: _View, interval: float) -> None:
+    out = invocation.out
     with _keys() as keys, Live(console=out, screen=True, auto_refresh=False) as live:
         while True:
             live.update(view.shown(out.height - _AROUND, out.width), refresh=True)

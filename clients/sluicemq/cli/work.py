@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import click
 
 from sluicemq.claim import MOST_CLAIMED
-from sluicemq.cli.output import Session, Unwritable, printable, span
+from sluicemq.cli.output import Invocation, Unwritable, printable, span
 from sluicemq.cli.shift import Impossible, Shift
 from sluicemq.errors import Reject, Rollback
 from sluicemq.forward import Forward
@@ -41,8 +41,8 @@ _NAMED = 5  # jobs that are waited for
 @click.option("--wait", "waits", is_flag=True, help="Wait for a queue that is not there yet.")
 @click.pass_obj
 def work(
-    session: Session, queue: str, command: str | None, onward: str | None, prefetch: int, concurrency: int,
-    count: int | None, *, show: bool, drain: bool, pops: bool, waits: bool,
+    invocation: Invocation, queue: str, command: str | None, onward: str | None, prefetch: int,
+    concurrency: int, count: int | None, *, show: bool, drain: bool, pops: bool, waits: bool,
 ) -> None:  # fmt: skip
     """Work on the jobs of a QUEUE until SIGTERM or Ctrl-C.
 
@@ -60,12 +60,12 @@ def work(
         raise click.UsageError("--count takes one job at a time: leave --concurrency out")
     if count and pops:
         raise click.UsageError("--pop may take jobs beyond --count: use `sluicemq pop QUEUE --count N`")
-    with session.client() as client:
+    with invocation.client() as client:
         client.ping()
     _log_to_stderr()
-    task: _Task = _Print(session) if command is None else _Exec(session, command, onward)
+    task: _Task = _Print(invocation) if command is None else _Exec(invocation, command, onward)
     shift = Shift(
-        session, queue, task, prefetch=prefetch, concurrency=concurrency, count=count, pop=pops,
+        invocation, queue, task, prefetch=prefetch, concurrency=concurrency, count=count, pop=pops,
         wait_for_queue=waits, on_stop=task.stopping,
     )  # fmt: skip
     try:
@@ -73,10 +73,10 @@ def work(
     finally:
         task.end()
         if command is not None:
-            session.note(
+            invocation.note(
                 ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in shift.counts.items())
             )
-    session.result("", queue=queue, **shift.counts)
+    invocation.result("", queue=queue, **shift.counts)
 
 
 @click.command()
@@ -84,21 +84,21 @@ def work(
 @click.option("--count", type=click.IntRange(1, MOST_CLAIMED), default=1, show_default=True, metavar="N", help="Jobs at most.")  # noqa: E501 # fmt: skip
 @click.option("--wait", type=click.FloatRange(min=0), default=0.0, metavar="S", help="Wait up to S seconds for them.")  # noqa: E501 # fmt: skip
 @click.pass_obj
-def pop(session: Session, queue: str, count: int, wait: float) -> None:
+def pop(invocation: Invocation, queue: str, count: int, wait: float) -> None:
     """Take jobs of a QUEUE for good and print each payload on a line.
 
     They are gone from the broker before they are printed.
     """
-    with session.client() as client:
+    with invocation.client() as client:
         client.ping()
         jobs = client.pop(queue, count, wait)
-    if session.as_json:
-        session.json({"queue": queue, "jobs": [_described(job) for job in jobs]})
+    if invocation.as_json:
+        invocation.json({"queue": queue, "jobs": [_described(job) for job in jobs]})
         return
     for job in jobs:
-        _show(session, job)
+        _show(invocation, job)
     if not jobs:
-        session.note(f"no job is ready in {queue}")
+        invocation.note(f"no job is ready in {queue}")
 
 
 class _Task(Protocol):
@@ -114,14 +114,14 @@ class _Task(Protocol):
 class _Print:
     """Prints payloads; with ``--json`` an object per job, a line each."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, invocation: Invocation) -> None:
+        self._invocation = invocation
         self._one_at_a_time = threading.Lock()
 
     def __call__(self, job: Job) -> None:
         with self._one_at_a_time:
             try:
-                _show(self._session, job)
+                _show(self._invocation, job)
             except Unwritable as error:
                 raise Impossible from error
 
@@ -135,8 +135,8 @@ class _Print:
 class _Exec:
     """Runs the command, and says at the end how it went."""
 
-    def __init__(self, session: Session, command: str, onward: str | None) -> None:
-        self._session = session
+    def __init__(self, invocation: Invocation, command: str, onward: str | None) -> None:
+        self._invocation = invocation
         self._command = command
         self._onward = onward
         self._running: list[tuple[Job, float]] = []  # and since when
@@ -164,7 +164,7 @@ class _Exec:
             now = monotonic()
             jobs = ", ".join(f"job {job.id} for {span(now - began)}" for job, began in running[:_NAMED])
             more = f" and {len(running) - _NAMED} more" if len(running) > _NAMED else ""
-            self._session.note(
+            self._invocation.note(
                 f"stopping: waiting up to {STOP_TIMEOUT:g} s for {len(running)} of {self._command!r} to end: "
                 f"{jobs}{more}; Ctrl-C ends them now, and their jobs go back"
             )
@@ -197,13 +197,13 @@ class _Exec:
         return process.returncode, output, errors
 
 
-def _show(session: Session, job: Job) -> None:
-    if session.as_json:
-        session.json(_described(job))
+def _show(invocation: Invocation, job: Job) -> None:
+    if invocation.as_json:
+        invocation.json(_described(job))
     elif sys.stdout.isatty():
-        session.line(printable(job.payload.decode(errors="backslashreplace")))
+        invocation.line(printable(job.payload.decode(errors="backslashreplace")))
     else:
-        session.line(job.payload)
+        invocation.line(job.payload)
 
 
 class _Escaping(logging.Formatter):

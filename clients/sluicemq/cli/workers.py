@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import click
 
-from sluicemq.cli.output import Session, span
+from sluicemq.cli.output import Invocation, span
 
 #: Seconds between two questions for events, where the last one brought none.
 _LOOK: Final = 0.25
@@ -19,16 +19,16 @@ _SECONDS: Final = 5.0
 @click.command()
 @click.argument("queue", required=False)
 @click.pass_obj
-def workers(session: Session, queue: str | None) -> None:
+def workers(invocation: Invocation, queue: str | None) -> None:
     """List the workers at this broker, or those of one QUEUE: who, since when, and what each has."""
-    with session.client() as client:
+    with invocation.client() as client:
         rows = client.workers(queue)
-    if session.as_json:
-        session.json({"workers": rows})
+    if invocation.as_json:
+        invocation.json({"workers": rows})
     elif rows:
-        session.table("", [worker_row(each) for each in rows])
+        invocation.table("", [worker_row(each) for each in rows])
     else:
-        session.note("no workers" + (f" of {queue}" if queue else ""))
+        invocation.note("no workers" + (f" of {queue}" if queue else ""))
 
 
 def one_of(named: str | None, queue: str | None) -> str | None:
@@ -61,21 +61,23 @@ def worker_row(worker: Mapping[str, Any]) -> dict[str, Any]:
     help="For so many seconds, without --follow.",
 )  # fmt: skip
 @click.pass_obj
-def events(session: Session, named: str | None, queue: str | None, seconds: float, *, follow: bool) -> None:
+def events(
+    invocation: Invocation, named: str | None, queue: str | None, seconds: float, *, follow: bool
+) -> None:
     """Print what happens to jobs at this broker, or in one QUEUE, from now on: a JSON line for each event.
 
     Who reads too slowly, on a busy broker, gets a line {"missed": N} in the place of what was too much.
     """
     queue = one_of(named, queue)
-    with session.client() as client:
+    with invocation.client() as client:
         after = client.events(queue)["after"]
         end = monotonic() + seconds
         while follow or monotonic() < end:
             told = client.events(queue, after)
             after = told["after"]
             if told["missed"]:
-                session.json({"missed": told["missed"]})
+                invocation.json({"missed": told["missed"]})
             for each in sorted(told["events"], key=lambda each: float(each["at"])):
-                session.json(each)  # a job may be with its worker before its push is answered
+                invocation.json(each)  # a job may be with its worker before its push is answered
             if not told["events"]:
                 sleep(_LOOK)
