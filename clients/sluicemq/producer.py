@@ -15,8 +15,8 @@ from sluicemq.headers import Headers, as_bytes, as_headers, checked_id
 from sluicemq.options import RESULT, JobOptions, NewJob
 from sluicemq.receipt import Receipt
 from sluicemq.reply import Reply
-from sluicemq.transport.outbox import Batch, Outbox
 from sluicemq.transport.replies import AskingReceipt
+from sluicemq.transport.send_buffer import Batch, SendBuffer
 
 if TYPE_CHECKING:
     from sluicemq.spans import Sending
@@ -138,7 +138,7 @@ class Producer(Confirming[Receipt]):
         """
         reply = Reply()
         receipt = self._made(AskingReceipt, queue, payload, id, options, reply=RESULT)
-        receipt.asks(reply, self._outbox.replies)
+        receipt.asks(reply, self._buffer.replies)
         self._enqueue(receipt)
         return reply
 
@@ -167,8 +167,8 @@ class Producer(Confirming[Receipt]):
     def _begin(self) -> None:
         super()._begin()
         self._new_id = _id_maker()
-        self._outbox = Outbox(self._settled)
-        self._connect(self._outbox)
+        self._buffer = SendBuffer(self._settled)
+        self._connect(self._buffer)
 
     def _named(self, receipt: Receipt) -> str:
         place = "" if receipt.position is None else f" at position {receipt.position}"
@@ -250,7 +250,7 @@ class Producer(Confirming[Receipt]):
                 if not self._has_room(receipt.size):
                     self._wait_for_room(receipt.size)
                 self._count(receipt.size)
-                self._outbox.jobs.append(receipt)
+                self._buffer.jobs.append(receipt)
         except BaseException as error:
             if receipt.sending is not None:
                 receipt.sending.answered(error)

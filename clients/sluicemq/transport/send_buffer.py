@@ -6,7 +6,7 @@ A job's way::
                                   ▲             │
                                   └── again ◀───┘  connection lost, or put off by the broker
 
-An idle outbox sends what it has at once. With messages in flight it sends only full ones, so
+An idle buffer sends what it has at once. With messages in flight it sends only full ones, so
 that the batches grow with the load by themselves, without a timer.
 """
 
@@ -40,7 +40,7 @@ Settled = Callable[[Batch, dict[int, SluiceError]], None]
 _TRANSIENT = (Unavailable, Uncertain)
 
 
-class Outbox:
+class SendBuffer:
     """The :class:`~sluicemq.connection.Role` of a producer; ``jobs`` is filled by any thread."""
 
     def __init__(self, settled: Settled) -> None:
