@@ -15,7 +15,7 @@ from sluicemq.handlers import Handler
 from sluicemq.job import Job
 from sluicemq.stop_signals import StopSignals
 from sluicemq.transport import exits, native
-from sluicemq.transport.assignment import Assignment, Verdict
+from sluicemq.transport.assignment import Assignment, JobVerdict
 from sluicemq.transport.connection import Connection
 from sluicemq.transport.pop import PopAssignment
 
@@ -248,7 +248,7 @@ class Worker:
             if self._ending or self._stopped:
                 self._change.notify_all()
 
-    def _judge(self, job: Job) -> Verdict:
+    def _judge(self, job: Job) -> JobVerdict:
         spans = tracing.current()
         if spans is None:
             return self._judged(job, self._handled)
@@ -259,41 +259,41 @@ class Worker:
         span, onward = spans.settling(job, verdict.verb, verdict.onward, endpoint)
         return verdict._replace(span=span, onward=onward)
 
-    def _judged(self, job: Job, work: Callable[[Job], Verdict]) -> Verdict:
+    def _judged(self, job: Job, work: Callable[[Job], JobVerdict]) -> JobVerdict:
         try:
             return work(job)
         except Reject as error:
-            return Verdict(job, wire.REJECT, str(error))
+            return JobVerdict(job, wire.REJECT, str(error))
         except Rollback as error:
-            return Verdict(job, wire.ROLLBACK, str(error), error.delay)
+            return JobVerdict(job, wire.ROLLBACK, str(error), error.delay)
         except Release:
-            return Verdict(job, wire.RELEASE)
+            return JobVerdict(job, wire.RELEASE)
         except _OnlyBegun as error:
             return self._not_begun(job, error.result)
         except BaseException as error:  # noqa: BLE001 - also SystemExit: the job must not stay behind
             native.log.warning("job %s of queue %s failed", job.id, job.queue, exc_info=True)
-            return Verdict(job, wire.ROLLBACK, f"{type(error).__name__}: {error}")
+            return JobVerdict(job, wire.ROLLBACK, f"{type(error).__name__}: {error}")
 
-    def _handled(self, job: Job) -> Verdict:
+    def _handled(self, job: Job) -> JobVerdict:
         result = self._handler(job)
         if result is None or type(result) is bytes:
-            return Verdict(job, wire.COMMIT, result)
+            return JobVerdict(job, wire.COMMIT, result)
         if isinstance(result, Forward) and not self._pop:
-            return Verdict(job, wire.FORWARD, onward=result.onward)
+            return JobVerdict(job, wire.FORWARD, onward=result.onward)
         if isinstance(result, FanOut) and not self._pop:
-            return Verdict(job, wire.FAN_OUT, result.result, onward=result.onward)
+            return JobVerdict(job, wire.FAN_OUT, result.result, onward=result.onward)
         if handlers.only_begun(result):
             raise _OnlyBegun(result)
-        return Verdict(job, wire.COMMIT, handlers.as_result(result))
+        return JobVerdict(job, wire.COMMIT, handlers.as_result(result))
 
-    def _not_begun(self, job: Job, unfinished: Any) -> Verdict:
+    def _not_begun(self, job: Job, unfinished: Any) -> JobVerdict:
         """The handler has done nothing yet, nor would it for any other job: give it back, and stop."""
         if hasattr(unfinished, "close"):
             unfinished.close()  # or Python says that it was never awaited
         self._failure = handlers.not_plain(f"returned a {type(unfinished).__name__}")
         native.log.error("worker of queue %s stops: %s", job.queue, self._failure)
         self.stop()
-        return Verdict(job, wire.RELEASE)
+        return JobVerdict(job, wire.RELEASE)
 
     # ------------------------------------------------------------------ from the mailbox
 
@@ -338,7 +338,7 @@ class Worker:
     def _release(self, jobs: list[Job]) -> None:
         if self._pop and jobs:
             self._note_failed(len(jobs), f"no time for {len(jobs)} popped jobs, they are")
-        self._assignment.verdicts.extend(Verdict(job, wire.RELEASE) for job in jobs)
+        self._assignment.verdicts.extend(JobVerdict(job, wire.RELEASE) for job in jobs)
         self._connection.wake()
 
     def _wait_for_handlers(self, timeout: float) -> None:

@@ -26,7 +26,7 @@ _EXTEND_TIMEOUT = 30.0
 _TELL_EACH = 1.0  # seconds from one word on how far jobs are to the next
 
 
-class Verdict(NamedTuple):
+class JobVerdict(NamedTuple):
     """What became of a job: a verdict of the wire, its result or reason, a delay, where it goes on.
 
     ``span``: that of its settlement, where somebody traces.
@@ -61,7 +61,7 @@ class Assignment:
         self._ask_at = inf
         self._told: dict[bytes, tuple[Job, list[Any]]] = {}
         self._tell_at = 0.0
-        self.verdicts: deque[Verdict] = deque()
+        self.verdicts: deque[JobVerdict] = deque()
         self.late: Counter[str] = Counter()
         """Verdicts that came too late, by kind: the job was no longer this worker's."""
         self._queue = queue
@@ -144,7 +144,7 @@ class Assignment:
         if self._credit:
             self._connection.post(self._taken, jobs)
         else:
-            self.verdicts.extend(Verdict(job, wire.RELEASE) for job in jobs)
+            self.verdicts.extend(JobVerdict(job, wire.RELEASE) for job in jobs)
 
     def lost(self) -> None:
         """Forget the verdicts on void jobs, and let the worker drop the jobs themselves."""
@@ -199,8 +199,8 @@ class Assignment:
             if batch:
                 self._send(batch)
 
-    def _take_batch(self) -> list[Verdict]:
-        batch: list[Verdict] = []
+    def _take_batch(self) -> list[JobVerdict]:
+        batch: list[JobVerdict] = []
         size = 0
         epoch, verdicts = self._connection.epoch, self.verdicts
         while verdicts and len(batch) < MESSAGE_VERDICTS and size < MESSAGE_BYTES:
@@ -214,7 +214,7 @@ class Assignment:
                 self._drop(verdict)
         return batch
 
-    def _send(self, batch: list[Verdict]) -> None:
+    def _send(self, batch: list[JobVerdict]) -> None:
         def answered(value: Any, error: SluiceError | None) -> None:
             if error is not self._connection.lost_error:
                 self._settling -= 1
@@ -240,7 +240,7 @@ class Assignment:
         if rows:
             self._connection.request(wire.PROGRESS, rows, answered=_told)
 
-    def _note_refused(self, batch: list[Verdict], value: Any, error: SluiceError | None) -> None:
+    def _note_refused(self, batch: list[JobVerdict], value: Any, error: SluiceError | None) -> None:
         if error is not None:
             value = [(0, error.code, f"and all {len(batch)} of the message: {error}")]
             for verdict in batch[1:]:
@@ -256,7 +256,7 @@ class Assignment:
         while self.verdicts:
             self._drop(self.verdicts.popleft())
 
-    def _drop(self, verdict: Verdict) -> None:
+    def _drop(self, verdict: JobVerdict) -> None:
         """Its connection is lost, so it is not sent."""
         self._note_late(verdict)
         if verdict.span is not None:
@@ -267,7 +267,7 @@ class Assignment:
         ended = [(span, error or refused.get(position)) for position, span in spans]
         self._connection.post(tracing.settled, ended)
 
-    def _note_late(self, verdict: Verdict) -> None:
+    def _note_late(self, verdict: JobVerdict) -> None:
         if verdict.verb != wire.RELEASE:
             self.late[verdict.verb] += 1
 

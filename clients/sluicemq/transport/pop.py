@@ -12,7 +12,7 @@ from typing import Any
 from sluicemq import wire
 from sluicemq.errors import LeaseLost, SluiceError
 from sluicemq.job import Job
-from sluicemq.transport.assignment import Assignment, Verdict
+from sluicemq.transport.assignment import Assignment, JobVerdict
 
 
 class PopAssignment(Assignment):
@@ -73,7 +73,7 @@ class PopAssignment(Assignment):
         if done and self._credit:
             self._ask_for_work()
 
-    def _done(self) -> list[Verdict]:
+    def _done(self) -> list[JobVerdict]:
         return [self.verdicts.popleft() for _ in range(len(self.verdicts))]
 
     def _request(self, credit: int) -> None:
