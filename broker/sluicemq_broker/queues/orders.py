@@ -20,7 +20,7 @@ PAGE: Final = 500
 Pages = Generator[int, None, None]
 
 
-class Order:
+class BulkOrder:
     """One order for a queue. ``now`` is when it was given, in the server's time: what came later is spared.
 
     ``resumes``: carrying it out once more goes on where it was left, also after another broker's death.
@@ -58,7 +58,7 @@ class Order:
         return self.done
 
 
-class Purge(Order):
+class Purge(BulkOrder):
     """Remove all jobs of a state."""
 
     kind = "purge"
@@ -85,7 +85,7 @@ class Purge(Order):
             self.queue.look_up()
 
 
-class Redrive(Order):
+class Redrive(BulkOrder):
     """Make dead letters ready again, here or in another queue."""
 
     kind = "redrive"
@@ -141,7 +141,7 @@ class Redrive(Order):
         return {"moved": self.done, "left": self._redriven.left, "refused": refused}
 
 
-class Discard(Order):
+class Discard(BulkOrder):
     """Remove dead letters."""
 
     kind = "discard"
@@ -181,7 +181,7 @@ class Discard(Order):
             yield removed
 
 
-class Delete(Order):
+class Delete(BulkOrder):
     """Remove a queue and all its jobs: one statement, which takes no longer with a million jobs."""
 
     kind = "delete"
@@ -214,7 +214,7 @@ class Delete(Order):
         return count
 
 
-class Expire(Order):
+class Expire(BulkOrder):
     """End what was not taken in time."""
 
     kind = "expire"
@@ -227,7 +227,7 @@ class Expire(Order):
 
 
 #: By the kind that is stored.
-ORDERS: Final[dict[str, type[Order]]] = {
+ORDERS: Final[dict[str, type[BulkOrder]]] = {
     each.kind: each for each in (Purge, Redrive, Discard, Delete, Expire)
 }
 

@@ -19,7 +19,7 @@ from gevent.lock import BoundedSemaphore
 
 from sluicemq.errors import BadQueue, NotFound, Paused, QueueFull, SluiceError, Unavailable, from_code
 from sluicemq_broker.queue import Context
-from sluicemq_broker.queues.orders import ORDERS, PAGE, Expire, Order, Pages
+from sluicemq_broker.queues.orders import ORDERS, PAGE, BulkOrder, Expire, Pages
 from sluicemq_broker.queues.queues import Queues
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.store import Documents, Inspector, Progress, TaskState, TaskStore, date, seconds
@@ -52,7 +52,7 @@ log = logging.getLogger("broker.tasks")
 class Task:
     """One order under way; of about ``total`` jobs, None if nobody knows how many there are."""
 
-    def __init__(self, order: Order, task_id: str, owner: str) -> None:
+    def __init__(self, order: BulkOrder, task_id: str, owner: str) -> None:
         self.id = task_id
         self.order = order
         self.owner = owner
