@@ -13,8 +13,8 @@ from sluicemq_broker.job.job import (
     Parent,
     State,
 )
+from sluicemq_broker.job.rounds import Rounds
 from sluicemq_broker.job.timetable import MOST_RUNS, Misfire, Plan, Timetable, plan
-from sluicemq_broker.job.turns import Turns
 
 __all__ = [
     "ASKED",
@@ -32,8 +32,8 @@ __all__ = [
     "OnExpiry",
     "Parent",
     "Plan",
+    "Rounds",
     "State",
     "Timetable",
-    "Turns",
     "plan",
 ]

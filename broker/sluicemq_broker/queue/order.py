@@ -9,7 +9,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Final, Protocol
 
-from sluicemq_broker.job import Job, Turns
+from sluicemq_broker.job import Job, Rounds
 from sluicemq_broker.store import QueueDefaults
 
 _TENANT: Final = attrgetter("turn")
@@ -37,7 +37,7 @@ class Order(Protocol):
 
 def order_of(defaults: QueueDefaults) -> Order:
     """The rule of a queue with these settings."""
-    return FairOrder(Turns(defaults.weights)) if defaults.fair else PriorityOrder()
+    return FairOrder(Rounds(defaults.weights)) if defaults.fair else PriorityOrder()
 
 
 class PriorityOrder:
@@ -111,8 +111,8 @@ class FairOrder:
     A tenant that comes is the last of the round.
     """
 
-    def __init__(self, turns: Turns) -> None:
-        self._weight = turns.weight
+    def __init__(self, rounds: Rounds) -> None:
+        self._weight = rounds.weight
         self._lines: dict[str, PriorityOrder] = {}
         self._round: deque[str] = deque()  # the tenants; the first is the one whose turn it is
         self._left = 0  # of its turn

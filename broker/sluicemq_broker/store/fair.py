@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from pymongo.collection import Collection
 
-from sluicemq_broker.job import Turns
+from sluicemq_broker.job import Rounds
 from sluicemq_broker.store.ahead import Ahead
 from sluicemq_broker.store.documents import HANDED_OUT_FAIRLY, ORDER, Document
 from sluicemq_broker.store.index_models import FAIR_INDEX, JUST_READY, TURNS
@@ -42,7 +42,7 @@ class _Tenant(NamedTuple):
     first: Any
 
 
-class Plan(NamedTuple):
+class ClaimPlan(NamedTuple):
     """What a claim is to read: how many jobs of each tenant, behind so many; the ids of their first ones.
 
     ``strange``: ids of documents that are no jobs. ``left_out``: there are tenants that have no share, and
@@ -65,7 +65,7 @@ class FairPages:
 
     def __init__(self, jobs: Collection[Document], weights: Mapping[str, int] | None) -> None:
         self._jobs = jobs
-        self._turns = Turns(weights)
+        self._rounds = Rounds(weights)
         self._many = False  # more tenants than were read at once the last time
         self._skipped = False
         self._changes = 0
@@ -97,7 +97,7 @@ class FairPages:
             names = names if allowance is None else allowance.open(names)
             if len(names) > FEW:
                 limit = self._part(names, limit, brokers)
-            shares = self._turns.share(names, limit)
+            shares = self._rounds.share(names, limit)
             shares = shares if allowance is None else allowance.grant(shares)
             if shares or all_there:
                 break
@@ -107,16 +107,16 @@ class FairPages:
         left_out = not all_there or len(shares) < len(open_ones) or bool(strange)
         skips = self._skips(shares, brokers)
         firsts = {each.name: each.first for each in tenants}
-        plan = Plan(
+        plan = ClaimPlan(
             shares, skips, firsts, strange, left_out=left_out, limit=limit, allowance=allowance, now=now
         )
         if brokers > 1:
             self.ahead = Ahead()  # others claim what is known here
-        return FairPage(self._jobs, due, self._turns, plan, self.ahead)
+        return FairPage(self._jobs, due, self._rounds, plan, self.ahead)
 
     def _part(self, tenants: Sequence[str], limit: int, brokers: int) -> int:
         """One turn of each of many; of several brokers each takes a part, or all would want the same."""
-        limit = min(limit, sum(self._turns.weight(each) for each in tenants))
+        limit = min(limit, sum(self._rounds.weight(each) for each in tenants))
         part = -(-limit // brokers)
         return limit if brokers == 1 else randint(-(-part // 2), part)  # noqa: S311 - spreads load, keeps no secret
 
@@ -134,8 +134,8 @@ class FairPages:
         names = self._names
         if not names or not 0 <= now - self._looked < _LOOKS_AGAIN:
             return None
-        rounds = limit // sum(map(self._turns.weight, names)) + 2
-        if not self.ahead.covers({each: rounds * self._turns.weight(each) for each in names}):
+        rounds = limit // sum(map(self._rounds.weight, names)) + 2
+        if not self.ahead.covers({each: rounds * self._rounds.weight(each) for each in names}):
             return None
         return [], [_Tenant(each, self.ahead.first(each)) for each in names], True
 
@@ -153,7 +153,7 @@ class FairPages:
         More than ``limit``, and than :data:`FEW`, if there are so many: from whose turn it is on.
         """
         most = max(limit, FEW) + 1
-        at = self._turns.at
+        at = self._rounds.at
         if not (self._many and at):
             found = self._scan(due, {}, most)
             self._many = len(found) == most
@@ -185,11 +185,11 @@ class FairPage:
     """Jobs for one claim; read it once, then ask whether there are ``more``."""
 
     def __init__(
-        self, jobs: Collection[Document], due: Document, turns: Turns, plan: Plan, ahead: Ahead
+        self, jobs: Collection[Document], due: Document, rounds: Rounds, plan: ClaimPlan, ahead: Ahead
     ) -> None:
         self._jobs = jobs
         self._due = due
-        self._turns = turns
+        self._rounds = rounds
         self._plan = plan
         self._ahead = ahead
         self._shares = dict(plan.shares)
@@ -213,7 +213,7 @@ class FairPage:
 
     def stop(self, stored: Document) -> None:
         """There is no room for what is behind this one: its tenant is the next one."""
-        self._turns.begin_with(_name(stored))
+        self._rounds.begin_with(_name(stored))
 
     def replies(self, at_once: int) -> Iterator[list[Document]]:
         """The jobs, so many in one reply of MongoDB."""
