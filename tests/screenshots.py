@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from browser import chromium
 from launcher import BrokerProcess, tcp
 from sluicemq import Client, Job, Producer, Publisher, Reject, Worker
-from sluicemq_broker.store import Counted, HistoryStore, Incident, IncidentStore, Subject, day_of
+from sluicemq_broker.store import HistoryStore, Incident, IncidentStore, MinuteCounts, Subject, day_of
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 TOKEN = "a-token-for-pictures"  # noqa: S105 - of a broker that is gone with the pictures
@@ -166,8 +166,8 @@ def _remember(uri: str) -> None:
     minutes = [*range(int(now // 60) - 1440, int(now // 60) + 1)]
     hours = [hour * 60 for hour in range(int(now // 3600) - 720, int(now // 3600) - 24)]
     for number, subject in enumerate(subjects):
-        rows = [Counted(subject, each, *_minute(number, each, 1)) for each in minutes]
-        rows += [Counted(subject, each, *_minute(number, each, 60)) for each in hours]
+        rows = [MinuteCounts(subject, each, *_minute(number, each, 1)) for each in minutes]
+        rows += [MinuteCounts(subject, each, *_minute(number, each, 60)) for each in hours]
         store.add("pictures", number + 1, rows)
     today = day_of(now)
     assert store.days(subjects[0], today - timedelta(days=31), today)

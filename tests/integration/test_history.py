@@ -19,7 +19,7 @@ from sluicemq_broker.queues.queues import Queues
 from sluicemq_broker.runtime.counts import Count
 from sluicemq_broker.statistics.census import Census
 from sluicemq_broker.statistics.history import ALL, FLUSH, History
-from sluicemq_broker.store.history import DAYS_KEPT, MINUTES_KEPT, Counted, HistoryStore, Subject, day_of
+from sluicemq_broker.store.history import DAYS_KEPT, MINUTES_KEPT, HistoryStore, MinuteCounts, Subject, day_of
 from virtual_time import VirtualTime
 from web import Web
 
@@ -80,8 +80,8 @@ def broker(documents: Database[dict[str, Any]]) -> Broker:
     return Broker(documents)
 
 
-def counted(added: dict[str, int], minute: int = MINUTE, **most: int) -> Counted:
-    return Counted(MAIL, minute, added, most)
+def counted(added: dict[str, int], minute: int = MINUTE, **most: int) -> MinuteCounts:
+    return MinuteCounts(MAIL, minute, added, most)
 
 
 def at(minute: int) -> str:

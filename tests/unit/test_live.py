@@ -9,7 +9,7 @@ import gevent
 import pytest
 
 from sluicemq.errors import Unavailable
-from sluicemq_broker.http.live import Feed
+from sluicemq_broker.http.live import LiveFeed
 from sluicemq_broker.http.snapshots import Snapshot, Snapshots, View
 
 LOOK = View()
@@ -31,9 +31,9 @@ def made() -> Made:
     return Made()
 
 
-def a_feed(make: Callable[[], Snapshot]) -> Feed:
+def a_feed(make: Callable[[], Snapshot]) -> LiveFeed:
     """One that makes snapshots without a pause."""
-    return Feed(Snapshots(make), interval=0.01, slowest=0.01)
+    return LiveFeed(Snapshots(make), interval=0.01, slowest=0.01)
 
 
 def number(event: bytes) -> int:
@@ -50,7 +50,7 @@ def until(condition: Callable[[], bool]) -> None:
             gevent.sleep(0.001)
 
 
-def listening(feed: Feed) -> Iterator[bytes]:
+def listening(feed: LiveFeed) -> Iterator[bytes]:
     events = feed.listen(LOOK)
     assert next(events).startswith(b"retry: ")
     return events

@@ -17,7 +17,7 @@ from gevent.lock import BoundedSemaphore
 
 from sluicemq.errors import BadFrames
 from sluicemq_broker.http.asked import cursor, letters, names, view
-from sluicemq_broker.http.live import Feed
+from sluicemq_broker.http.live import LiveFeed
 from sluicemq_broker.http.reader import Reader
 from sluicemq_broker.http.snapshots import Snapshots
 from sluicemq_broker.job import State
@@ -29,7 +29,7 @@ _MOST_PEEKED: Final = 200
 _ASKED_AT_ONCE: Final = 4
 
 
-def routes(reader: Reader, snapshots: Snapshots, feed: Feed) -> dict[str, object]:
+def routes(reader: Reader, snapshots: Snapshots, feed: LiveFeed) -> dict[str, object]:
     """The resources by their paths."""
     turn = BoundedSemaphore(_ASKED_AT_ONCE)
     asking = partial(_Answer, turn=turn)
@@ -112,7 +112,7 @@ class _Answer:
 class _Live:
     """Server-sent events: what the overview tells, again and again."""
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: LiveFeed) -> None:
         self._feed = feed
 
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:

@@ -30,7 +30,7 @@ MOST: Final = 50
 _AGAIN: Final = 3000
 
 
-class Feed:
+class LiveFeed:
     """The dashboards that are open now. ``interval``, ``slowest``: seconds between two snapshots."""
 
     def __init__(

@@ -34,12 +34,12 @@ def routes() -> dict[str, object]:
     """The resources by their paths."""
     files = _files()
     return {
-        "/": Page(files["index.html"]),
-        **{f"/dashboard/{name}": Page(each) for name, each in files.items() if name != "index.html"},
+        "/": DashboardFile(files["index.html"]),
+        **{f"/dashboard/{name}": DashboardFile(each) for name, each in files.items() if name != "index.html"},
     }
 
 
-class Page:
+class DashboardFile:
     """One file."""
 
     def __init__(self, file: _File) -> None:

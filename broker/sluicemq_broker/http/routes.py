@@ -17,7 +17,7 @@ from sluicemq_broker.doors import Admin
 from sluicemq_broker.http import actions, api, pages
 from sluicemq_broker.http.door import SLASH
 from sluicemq_broker.http.health import Health, Live, Ready
-from sluicemq_broker.http.live import Feed
+from sluicemq_broker.http.live import LiveFeed
 from sluicemq_broker.http.metrics import Metrics
 from sluicemq_broker.http.reader import Reader
 from sluicemq_broker.http.rights import Rights
@@ -49,7 +49,7 @@ class Site:
     ) -> None:
         rights = Rights(token)
         snapshots = Snapshots(lambda: reader.snapshot(actions=rights.any))
-        self._feed = Feed(snapshots)
+        self._feed = LiveFeed(snapshots)
         self._app = _application(_Guard(address, rights))
         self._app.add_route("/healthz", Live())
         self._app.add_route("/readyz", Ready(health))

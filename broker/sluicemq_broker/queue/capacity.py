@@ -63,7 +63,7 @@ class Counted(NamedTuple):
     size: int
 
 
-class Held(Protocol):
+class Pausable(Protocol):
     """A connection whose jobs a full queue does not take."""
 
     def pause(self, by: object) -> None:
@@ -81,7 +81,7 @@ class Capacity:
         self._flow = flow
         self._counted, self._then = Counted(0, 0, 0), Flow()
         self._counts_again = -math.inf
-        self._held: WeakSet[Held] = WeakSet()
+        self._held: WeakSet[Pausable] = WeakSet()
         self._open = False
         self.reconfigure(settings)
 
@@ -154,7 +154,7 @@ class Capacity:
         why = [text for text, most in ((ready, self._max_ready), (size, self._max_bytes)) if most is not None]
         return QueueFull(f"queue {self._called!r} is full ({'; '.join(why)}): push again later")
 
-    def hold(self, who: Held, *, hears: bool) -> None:
+    def hold(self, who: Pausable, *, hears: bool) -> None:
         """It has pushed: if the queue is full now, read no more of it until there is room.
 
         ``hears``: it can be told instead, unless the queue lets everybody wait.

@@ -38,14 +38,14 @@ class Said(Protocol):
     def size(self) -> int: ...  # noqa: D102
 
 
-class Held(Protocol):
+class HeldJob(Protocol):
     """What is told of one job that is held here."""
 
     @property
     def job(self) -> Job: ...  # noqa: D102
 
 
-class Prepared(Held, Protocol):
+class Prepared(HeldJob, Protocol):
     """One that can be written, and what was said."""
 
     @property
@@ -54,7 +54,7 @@ class Prepared(Held, Protocol):
 
 S = TypeVar("S", bound=Said)
 R = TypeVar("R", bound=Prepared)
-H = TypeVar("H", bound=Held)
+H = TypeVar("H", bound=HeldJob)
 
 
 class Moves(Generic[S, R]):

@@ -21,7 +21,7 @@ from sluicemq_broker.job import State
 from sluicemq_broker.queue import Context
 from sluicemq_broker.queues import Queues, check_name
 from sluicemq_broker.statistics.census import Census
-from sluicemq_broker.store import Counted, Documents, HistoryStore, Subject, day_of
+from sluicemq_broker.store import Documents, HistoryStore, MinuteCounts, Subject, day_of
 
 #: Seconds between two writes.
 FLUSH: Final = 10.0
@@ -80,7 +80,8 @@ class History:
         self._number = 0
         self._known: dict[_Where, Counter[str]] = {}
         self._waiting: dict[tuple[_Where, int], tuple[Counter[str], dict[str, int]]] = {}
-        self._sent: dict[str, list[Counted]] = {}  # by database: what has no answer yet, under the number
+        #: By database: what has no answer yet, under the number.
+        self._sent: dict[str, list[MinuteCounts]] = {}
         self._minute = int(self._clock.now() // 60)
         self._flushed = self._timer.now()
         self._ahead: dict[_Where, datetime] = {}
@@ -165,10 +166,10 @@ class History:
     def _lies_in(self, queue: str) -> str:
         return self._queues.database_name(check_name(queue))
 
-    def _taken_out(self) -> dict[str, list[Counted]]:
-        out: dict[str, list[Counted]] = {}
+    def _taken_out(self) -> dict[str, list[MinuteCounts]]:
+        out: dict[str, list[MinuteCounts]] = {}
         for ((database, subject), minute), (added, most) in self._waiting.items():
-            out.setdefault(database, []).append(Counted(subject, minute, added, most))
+            out.setdefault(database, []).append(MinuteCounts(subject, minute, added, most))
         self._waiting = {}
         return out
 

@@ -22,7 +22,7 @@ from sluicemq_broker.queue import Context, Queue
 from sluicemq_broker.queues import Queues
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.statistics.census import Census
-from sluicemq_broker.statistics.pushes import Pushes
+from sluicemq_broker.statistics.pushes import PushRate
 from sluicemq_broker.statistics.series import SPANS
 from sluicemq_broker.store import DeadLetters, Documents, Incident, IncidentStore, Listing, Seen
 
@@ -39,7 +39,7 @@ _A_TURN: Final = 500
 _MOMENT: Final = 1e-9
 
 
-class Kind(StrEnum):
+class IncidentKind(StrEnum):
     """What can happen: to a broker, to all queues, or to one."""
 
     STARTED = "started"
@@ -60,19 +60,21 @@ class Kind(StrEnum):
 
 #: Counters of which each rise is an incident: of a queue, and of the broker.
 _OF_QUEUE: Final = {
-    Count.DEAD: Kind.DEAD_LETTERS,
-    Count.REFUSED: Kind.REFUSED,
-    Count.TIMED_OUT: Kind.TIMED_OUT,
-    Count.POPPED_LOST: Kind.LOST,
+    Count.DEAD: IncidentKind.DEAD_LETTERS,
+    Count.REFUSED: IncidentKind.REFUSED,
+    Count.TIMED_OUT: IncidentKind.TIMED_OUT,
+    Count.POPPED_LOST: IncidentKind.LOST,
 }
-_OF_BROKER: Final = {Count.RECLAIMED: Kind.RECLAIMED, Count.JOBS_REFUSED: Kind.LOST}
+_OF_BROKER: Final = {Count.RECLAIMED: IncidentKind.RECLAIMED, Count.JOBS_REFUSED: IncidentKind.LOST}
 _LOOKED_AT: Final = (*_OF_QUEUE, Count.PUSHED, Count.COMMITTED)
 #: What happens to one broker, so that two of them are two incidents.
-_PERSONAL: Final = frozenset({Kind.STARTED, Kind.STOPPED, Kind.DIED, Kind.LEASE_LOST})
+_PERSONAL: Final = frozenset(
+    {IncidentKind.STARTED, IncidentKind.STOPPED, IncidentKind.DIED, IncidentKind.LEASE_LOST}
+)
 #: Figures of several brokers that add up; of the others the highest is told, of texts the latest.
 _SUMMED: Final = frozenset({"count", "pushed", "committed"})
 
-_Key = tuple[Kind, str, str]
+_Key = tuple[IncidentKind, str, str]
 
 
 class Incidents:
@@ -113,7 +115,7 @@ class Incidents:
         """Make the indexes, and note that this broker is there."""
         self._store.prepare()
         self._there = True
-        self.note(Kind.STARTED)
+        self.note(IncidentKind.STARTED)
 
     def tick(self) -> None:
         """Every poll: see what is out of the ordinary, and write when it is time."""
@@ -130,19 +132,19 @@ class Incidents:
 
     def store_returned(self, seconds: float) -> None:
         """MongoDB answers again, after so long."""
-        self.note(Kind.STORE_AWAY, since=self._clock.now() - seconds)
+        self.note(IncidentKind.STORE_AWAY, since=self._clock.now() - seconds)
 
     def lease_lost(self) -> None:
         """Another broker has taken this one for dead."""
-        self.note(Kind.LEASE_LOST)
+        self.note(IncidentKind.LEASE_LOST)
 
     def found_dead(self, broker: Seen) -> None:
         """Another broker is gone: since its last sign, as was found now."""
-        self.note(Kind.DIED, since=broker.seen, broker=broker.name)
+        self.note(IncidentKind.DIED, since=broker.seen, broker=broker.name)
 
     def note(
         self,
-        kind: Kind,
+        kind: IncidentKind,
         queue: str = "",
         figures: Mapping[str, Any] | None = None,
         *,
@@ -175,7 +177,7 @@ class Incidents:
         """The broker stops: say so, and write what is left; nothing if it has never been there."""
         if not self._there:
             return
-        self.note(Kind.STOPPED)
+        self.note(IncidentKind.STOPPED)
         self.flush()
 
     def _look_at_broker(self) -> None:
@@ -194,7 +196,7 @@ class Incidents:
     def _find_reasons(self) -> None:
         """Why the latest dead letter died, in each incident of such that has changed."""
         for (key, at), each in list(self._changed.items()):
-            if each.kind == Kind.DEAD_LETTERS:
+            if each.kind == IncidentKind.DEAD_LETTERS:
                 reason = self._latest_reason(each.queue)
                 changed = self._changed[key, at]  # it may have gone on meanwhile
                 changed = changed._replace(figures={**changed.figures, "reason": reason})
@@ -237,7 +239,7 @@ class Incidents:
         found += self._open.values()
         counts: dict[str, int] = {}
         for each in found:
-            if each.kind == Kind.DEAD_LETTERS and now - each.until < GAP:
+            if each.kind == IncidentKind.DEAD_LETTERS and now - each.until < GAP:
                 counts[each.queue] = counts.get(each.queue, 0) + each.figures["count"]
         return counts
 
@@ -248,7 +250,7 @@ def merged(incidents: Iterable[Incident]) -> list[dict[str, Any]]:
     brokers: dict[_Key, set[str]] = {}
     done: list[dict[str, Any]] = []
     for each in _each_once(incidents):
-        kind = Kind(each.kind)
+        kind = IncidentKind(each.kind)
         key = (kind, each.queue, each.broker if kind in _PERSONAL else "")
         before = latest.get(key)
         if before is not None and each.at - before.until < GAP and kind not in _PERSONAL:
@@ -298,7 +300,7 @@ class _Watched:
         self._changes = -1
         self._values = dict.fromkeys(_LOOKED_AT, 0)  # all is new that happened before the first look
         self._paused = frozenset(queue.paused)
-        self._pushes = Pushes()
+        self._pushes = PushRate()
 
     def look(self, now: float) -> None:
         """Note what is out of the ordinary since the last time."""
@@ -313,7 +315,7 @@ class _Watched:
         if age > LONG:
             moved = {name.value: risen.get(name, 0) for name in (Count.PUSHED, Count.COMMITTED)}
             figures = {State.READY.value: ready, "longest": round(age, 1), **moved}
-            self._incidents.note(Kind.BACKLOG, queue.name, figures, since=now - age)
+            self._incidents.note(IncidentKind.BACKLOG, queue.name, figures, since=now - age)
 
     def _look_at_counters(self, risen: Mapping[Count, int], minute: int) -> None:
         for figure, kind in _OF_QUEUE.items():
@@ -322,7 +324,7 @@ class _Watched:
         flood = self._pushes.add(minute, risen.get(Count.PUSHED, 0))
         if flood:
             figures = {"pushed": flood.pushed, "usual": flood.usual}
-            self._incidents.note(Kind.FLOOD, self.queue.name, figures)
+            self._incidents.note(IncidentKind.FLOOD, self.queue.name, figures)
 
     def _risen(self) -> dict[Count, int]:
         values, before = self.queue.counters.values, self._values
@@ -332,7 +334,7 @@ class _Watched:
 
     def _look_at_pauses(self, paused: frozenset[str]) -> None:
         for what in paused - self._paused:
-            self._incidents.note(Kind.PAUSED, self.queue.name, {"what": what})
+            self._incidents.note(IncidentKind.PAUSED, self.queue.name, {"what": what})
         for what in self._paused - paused:
-            self._incidents.note(Kind.RESUMED, self.queue.name, {"what": what})
+            self._incidents.note(IncidentKind.RESUMED, self.queue.name, {"what": what})
         self._paused = paused

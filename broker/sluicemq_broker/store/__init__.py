@@ -26,7 +26,7 @@ from sluicemq_broker.store.failed_children import (
 )
 from sluicemq_broker.store.forwards import Forward, forward
 from sluicemq_broker.store.groups import Promoted
-from sluicemq_broker.store.history import Counted, HistoryStore, Subject, day_of
+from sluicemq_broker.store.history import HistoryStore, MinuteCounts, Subject, day_of
 from sluicemq_broker.store.incidents import Incident, IncidentStore
 from sluicemq_broker.store.inserts import Pushed
 from sluicemq_broker.store.inspect import Inspector, collection
@@ -61,7 +61,6 @@ __all__ = [
     "Child",
     "Claim",
     "Completed",
-    "Counted",
     "DeadChild",
     "DeadLetters",
     "Documents",
@@ -82,6 +81,7 @@ __all__ = [
     "LeaseStore",
     "LimitStore",
     "Listing",
+    "MinuteCounts",
     "Page",
     "PauseStore",
     "Progress",

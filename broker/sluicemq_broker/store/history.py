@@ -51,7 +51,7 @@ class Subject(NamedTuple):
     name: str
 
 
-class Counted(NamedTuple):
+class MinuteCounts(NamedTuple):
     """What a subject has counted in one minute: ``added`` to what is there, ``most`` if it is more."""
 
     subject: Subject
@@ -77,7 +77,7 @@ class HistoryStore:
 
     # ------------------------------------------------------------------ write
 
-    def add(self, writer: str, number: int, counted: Iterable[Counted]) -> None:
+    def add(self, writer: str, number: int, counted: Iterable[MinuteCounts]) -> None:
         """Add these to their days; ``number`` rises with each call of this ``writer``.
 
         Crash before or in between: of some nothing is added, nor ever will be. Lost reply: repeating it with
@@ -232,7 +232,7 @@ def _minutes(stored: Document) -> dict[datetime, Document]:
     }
 
 
-def _updates(writer: str, number: int, counted: Iterable[Counted]) -> dict[str, UpdateOne]:
+def _updates(writer: str, number: int, counted: Iterable[MinuteCounts]) -> dict[str, UpdateOne]:
     """One update for each document, that adds nothing if it was carried out before."""
     added: dict[str, dict[str, int]] = {}
     most: dict[str, dict[str, int]] = {}

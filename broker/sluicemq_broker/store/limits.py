@@ -43,7 +43,7 @@ class Tokens(NamedTuple):
     wait: float
 
 
-class Bucket(NamedTuple):
+class TenantBucket(NamedTuple):
     """How many tokens of a tenant were taken, and what was left then, of the server's time ``at``."""
 
     taken: int
@@ -97,7 +97,7 @@ class LimitStore:
 
     def take_each(
         self, wanted: Mapping[str, int], rate: float, burst: int, now: float, owner: str, order: int
-    ) -> dict[str, Bucket]:
+    ) -> dict[str, TenantBucket]:
         """The same of the own tokens of each of these tenants; ``order``: no other of this owner has it.
 
         One statement for all, of which each document is atomic, and a read of what was taken: between them
@@ -114,7 +114,7 @@ class LimitStore:
             with applied():
                 return self._buckets(wanted, owner, order)
 
-    def buckets(self, tenants: Iterable[str]) -> dict[str, Bucket]:
+    def buckets(self, tenants: Iterable[str]) -> dict[str, TenantBucket]:
         """What is left of each; those that are not in the answer are full."""
         with translated():
             return self._buckets(tenants)
@@ -129,7 +129,7 @@ class LimitStore:
     def _of(self, tenant: str) -> str:
         return f"{self._queue['_id']}/{tenant}"
 
-    def _buckets(self, tenants: Iterable[str], owner: str = "", order: int = 0) -> dict[str, Bucket]:
+    def _buckets(self, tenants: Iterable[str], owner: str = "", order: int = 0) -> dict[str, TenantBucket]:
         ids = {self._of(each): each for each in tenants}
         found = self._limits.find({"_id": {"$in": list(ids)}}, hint=_BY_ID)
         return {ids[each["_id"]]: _bucket(each, owner, order) for each in found}
@@ -171,6 +171,6 @@ def _taking(wanted: int, rate: float, burst: int, now: float, owner: str, order:
     ]
 
 
-def _bucket(stored: Document, owner: str, order: int) -> Bucket:
+def _bucket(stored: Document, owner: str, order: int) -> TenantBucket:
     mine = [each["count"] for each in stored["taken"] if (each["owner"], each["order"]) == (owner, order)]
-    return Bucket(int(mine[-1]) if mine else 0, stored["tokens"], seconds(stored["refilled_at"]))
+    return TenantBucket(int(mine[-1]) if mine else 0, stored["tokens"], seconds(stored["refilled_at"]))

@@ -27,7 +27,7 @@ from sluicemq_broker.job import Hold, Job
 from sluicemq_broker.store.documents import Document, QueueDefaults
 from sluicemq_broker.store.index_models import SLOT_INDEX
 from sluicemq_broker.store.indexes import Notice, make_slot_index
-from sluicemq_broker.store.limits import Bucket, LimitStore
+from sluicemq_broker.store.limits import LimitStore, TenantBucket
 
 #: Tokens that are kept for the next claim, at most: what so many seconds bring, or one.
 BLOCK: Final = 0.25
@@ -58,7 +58,7 @@ class TenantLimits:
         self._notice = notice
         self._indexed = False
         self._kept: dict[str, int] = {}  # tokens that claims have taken and not used
-        self._buckets: dict[str, Bucket] = {}  # as they were, of those that are not full since, or new
+        self._buckets: dict[str, TenantBucket] = {}  # as they were, of those that are not full since, or new
 
     def dropped(self) -> None:
         """The collection was removed, with all of its indexes."""
@@ -81,10 +81,10 @@ class TenantLimits:
         known = {each for each, bucket in self._buckets.items() if now - bucket.at < _FRESH}
         unknown = [each for each in tenants if each not in known]
         if self.rate is not None and len(unknown) > _FEW:
-            self._buckets |= dict.fromkeys(unknown, Bucket(0, self._burst, now))
+            self._buckets |= dict.fromkeys(unknown, TenantBucket(0, self._burst, now))
             self._buckets |= self._store.buckets(unknown)
             for each in unknown:
-                self._buckets[each] = Bucket(0, min(self._burst, self._left(each, now)), now)
+                self._buckets[each] = TenantBucket(0, min(self._burst, self._left(each, now)), now)
 
     def tokens(self, tenant: str, now: float) -> int:
         """How many it has at most, as far as is known: others may have taken some."""

@@ -19,7 +19,7 @@ _LOOK: Final = 30.0
 _MOST_AWAITED: Final = 1000
 
 
-class Ready(NamedTuple):
+class ReadyRequest(NamedTuple):
     """What a READY asks for: ``wait`` is for the queue, ``look`` for what lies ready in it."""
 
     queue: str
@@ -53,9 +53,9 @@ class Assignments:
         self._later = later
         self._answer = answer
         self._gone = False
-        self._absent: dict[str, Ready | None] = {}  # what waits for them; None: being looked for
+        self._absent: dict[str, ReadyRequest | None] = {}  # what waits for them; None: being looked for
 
-    def ready(self, number: int, wanted: Ready) -> None:
+    def ready(self, number: int, wanted: ReadyRequest) -> None:
         """Answer a READY: at once, if the queue is known here."""
         queue = self._queues.known(wanted.queue)
         if queue is None or wanted.queue in self._absent:
@@ -94,7 +94,7 @@ class Assignments:
             raise QueueFull(f"{_MOST_AWAITED} queues that are not there are waited for here already")
         self._absent.setdefault(name, None)
 
-    def _look_for(self, wanted: Ready) -> str | None:
+    def _look_for(self, wanted: ReadyRequest) -> str | None:
         """Another broker may have made the queue; the answer is why nothing comes yet, if nothing does."""
         name = wanted.queue
         try:
@@ -117,7 +117,7 @@ class Assignments:
                 wait()
         return None
 
-    def _wait_for(self, wanted: Ready) -> None:
+    def _wait_for(self, wanted: ReadyRequest) -> None:
         before = self._absent.get(wanted.queue)
         if wanted.pop and wanted.credit and before:  # so many more
             wanted = wanted._replace(credit=before.credit + wanted.credit)
@@ -134,7 +134,7 @@ class Assignments:
         if wanted:
             self._assign(queue, wanted)
 
-    def _check(self, wanted: Ready) -> None:
+    def _check(self, wanted: ReadyRequest) -> None:
         worker = self.workers.get(wanted.queue)
         if worker and worker.pops != wanted.pop:
             raise BadFrames(
@@ -142,7 +142,7 @@ class Assignments:
                 f"so not with {wanted.pop}"
             )
 
-    def _assign(self, queue: Queue, wanted: Ready) -> Callable[[], None]:
+    def _assign(self, queue: Queue, wanted: ReadyRequest) -> Callable[[], None]:
         """Put a worker to it, or change what that takes; returns what waits for what lies ready."""
         worker = self.workers.get(queue.name)
         if worker:

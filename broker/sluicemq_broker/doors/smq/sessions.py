@@ -24,7 +24,7 @@ from sluicemq_broker.doors.frontends import FRAME_FACTOR, PROBE
 from sluicemq_broker.doors.questions import MOST_UNREAD
 from sluicemq_broker.doors.refusals import MALFORMED, refusal
 from sluicemq_broker.doors.smq.administration import LOOKS, ORDERS, QUESTIONS, TOGETHER, Admin
-from sluicemq_broker.doors.smq.assignments import Assignments, Ready
+from sluicemq_broker.doors.smq.assignments import Assignments, ReadyRequest
 from sluicemq_broker.doors.smq.fields import (
     LONGEST_DELAY,
     Fields,
@@ -258,7 +258,7 @@ class Session:
         name, credit = take(fields, str, int)
         if not 0 <= credit <= _MOST_CREDIT:
             raise BadFrames(f"credit {credit} is not from 0 to {_MOST_CREDIT}")
-        self._assignments.ready(number, Ready(check_name(name), credit, *ready_options(fields[2:])))
+        self._assignments.ready(number, ReadyRequest(check_name(name), credit, *ready_options(fields[2:])))
 
     def _settle(self, number: int, fields: Fields) -> None:
         self._verdicts.settle(number, fields)
