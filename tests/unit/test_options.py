@@ -18,9 +18,9 @@ from sluicemq.cli.app import app
 from sluicemq.options import KEYWORDS, OPTIONS, JobOptions, Option
 from sluicemq_broker.config import QueueSettings
 from sluicemq_broker.doors.frames import JobMaker, check_headers
-from sluicemq_broker.job.job import Job
+from sluicemq_broker.job.job import ATTRIBUTES, Hold, Job, Parent
 from sluicemq_broker.store.connection import ServerClock
-from sluicemq_broker.store.documents import HANDED_OUT, QueueDefaults, date, document
+from sluicemq_broker.store.documents import HANDED_OUT, HANDED_OUT_FAIRLY, QueueDefaults, date, document
 from sluicemq_broker.store.documents import job as loaded
 
 ALL = list(OPTIONS.values())
@@ -29,6 +29,8 @@ OF_QUEUES = [each for each in ALL if each.setting]
 #: So that a dedupe_window has something to be about.
 BESIDE = {"dedupe_id": "d"}
 USUAL = QueueDefaults()
+#: What a job that is handed out is no longer asked for, and what a claim or its history has in its place.
+NOT_READ = {"created_at", "dedupe", "eligible_at", "held", "place", "story"}
 
 
 class Clock(ServerClock):
@@ -47,7 +49,7 @@ def named(options: list[Option]) -> pytest.MarkDecorator:
 
 
 def parts(job: Job) -> dict[str, Any]:
-    return {name: getattr(job, name) for name in Job.__slots__ if name != "id"}
+    return {name: getattr(job, name) for name in ATTRIBUTES - {"id"}}
 
 
 # ------------------------------------------------------------------------- the table
@@ -156,9 +158,20 @@ def test_an_option_changes_the_fields_that_it_says_it_does(option: Option) -> No
 def test_what_is_stored_of_an_option_and_read_is_the_job_that_was_pushed(option: Option) -> None:
     pushed = made({**BESIDE, option.name: option.example})
     read = handed_out(stored(pushed))
-    kept = [name for name in Job.__slots__ if name in HANDED_OUT or name == "id"]
+    kept = ATTRIBUTES - NOT_READ - {"tenant"}
     assert {name: getattr(read, name) for name in kept} == {name: getattr(pushed, name) for name in kept}
-    assert read.expires_at == pushed.expires_at
+
+
+def test_of_a_job_that_has_everything_all_is_read_that_a_broker_asks_for_later() -> None:
+    # Given a job of whose attributes none is as by default
+    job, nobody = with_everything(), Job("", b"")
+    assert {name for name in ATTRIBUTES if getattr(job, name) == getattr(nobody, name)} == set()
+    # When it is stored, with what a sweep notes in its document, and read
+    document = stored(job) | {"losses": job.losses, "suspect": job.suspect}
+    read = loaded({key: document[key] for key in ("_id", *HANDED_OUT_FAIRLY)}, USUAL)
+    # Then
+    kept = ATTRIBUTES - NOT_READ
+    assert {name: getattr(read, name) for name in kept} == {name: getattr(job, name) for name in kept}
 
 
 def test_what_is_read_of_a_job_is_what_a_job_has() -> None:
@@ -193,6 +206,18 @@ def test_what_a_queue_says_of_its_jobs_in_the_store_is_a_setting_with_the_same_d
 
 def test_a_job_that_says_nothing_is_treated_by_default_as_in_a_queue_that_says_nothing() -> None:
     assert parts(Job("a", b"x")) == parts(made({}))
+
+
+def with_everything() -> Job:
+    job, former = made({each.name: each.example for each in OF_JOBS}), Job("former", b"x")
+    former.keep_result(60.0)
+    job.accept(7, NOW)
+    job.succeed(former, {*OPTIONS, "payload"}, None, {"passed": [{"queue": "first"}]})
+    job.reserve(Hold("me", 3))
+    parent = Parent("mail", "parent", 5, "them/1")
+    job.recall(losses=2, suspect=True, asked=True, dedupe_until=NOW + 5, parent=parent)
+    job.line_up(1)
+    return job
 
 
 def stored(job: Job, defaults: QueueDefaults = USUAL) -> dict[str, Any]:

@@ -246,6 +246,22 @@ class Job:
         """Reserved here, as it has turned out: its delivery was counted then."""
         self.held = held
 
+    def stands(self, priority: int, seq: int, attempts: int) -> None:
+        """So it is stored: where in the order, and delivered how often."""
+        self.priority = priority
+        self.seq = seq
+        self.attempts = attempts
+
+    def recall(
+        self, *, losses: int, suspect: bool, asked: bool, dedupe_until: float, parent: Parent | None
+    ) -> None:
+        """So it is stored: what only few jobs have that were pushed."""
+        self.losses = losses
+        self.suspect = suspect
+        self.asked = asked
+        self.dedupe_until = dedupe_until
+        self.parent = parent
+
     def renew(self) -> None:
         """It is no longer in MongoDB, and is pushed again as if it had never been delivered.
 
@@ -321,3 +337,7 @@ class Job:
         if self.remember is not None or self.keep_done:
             return max(now + (self.remember or 0.0), now + self.keep_done, self.dedupe_until)
         return self.dedupe_until if self.dedupe_until > now else None
+
+
+#: The names of all that a job has: of what each has for itself, and of what for most stands in the class.
+ATTRIBUTES: Final = frozenset({*Job.__slots__, *Job.__annotations__} - {"__dict__"})

@@ -237,27 +237,26 @@ def job(stored: Document, defaults: QueueDefaults) -> Job:
     Raises :class:`Unreadable`, or whatever comes of reading it, for what this version can't deliver,
     settle and count.
     """
-    payload = stored.get("payload", b"")
-    if type(stored["_id"]) is not str:
-        raise Unreadable(f"its _id is no string, but {type(stored['_id']).__name__}")
+    job_id, payload = stored["_id"], stored.get("payload", b"")
+    if type(job_id) is not str:
+        raise Unreadable(f"its _id is no string, but {type(job_id).__name__}")
     if not isinstance(payload, bytes):
         raise Unreadable(f"its payload is not binary, but {type(payload).__name__}")
     if len(stored) != _FEWEST:
         loaded = _special(stored, payload, defaults)
     else:
         loaded = Job(
-            stored["_id"],
+            job_id,
             payload,
             max_attempts=defaults.max_attempts,
             visibility_timeout=defaults.visibility_timeout,
             keep_done=defaults.keep_done,
         )
-    loaded.priority, loaded.seq, loaded.attempts = stored["priority"], stored["seq"], stored["attempts"]
+    priority, seq, attempts = stored["priority"], stored["seq"], stored["attempts"]
     # As this version writes them, without a look at each: a seq has 64 bits.
-    if not (type(loaded.seq) is Int64 and type(loaded.priority) is type(loaded.attempts) is int):
-        loaded.priority, loaded.seq, loaded.attempts = (
-            _whole(key, stored[key]) for key in ("priority", "seq", "attempts")
-        )
+    if not (type(seq) is Int64 and type(priority) is type(attempts) is int):
+        priority, seq, attempts = (_whole(key, stored[key]) for key in ("priority", "seq", "attempts"))
+    loaded.stands(priority, seq, attempts)
     return loaded
 
 
@@ -283,19 +282,20 @@ def _special(stored: Document, payload: bytes, defaults: QueueDefaults) -> Job:
         tenant=_tenant(stored),
         size=len(payload) + (_deliverable_size(headers) if headers is not None else 0),
     )
-    if "losses" in stored:
-        loaded.losses = stored["losses"]
-    if stored.get("suspect"):
-        loaded.suspect = True
-    if stored.get("asked"):
-        loaded.asked = True
-    if "parent" in stored:
-        loaded.parent = parent_of(stored)
-    if "dedupe_until" in stored:
-        loaded.dedupe_until = seconds(stored["dedupe_until"])
+    if not _RECALLED.isdisjoint(stored):
+        until = stored.get("dedupe_until")
+        loaded.recall(
+            losses=stored.get("losses", 0),
+            suspect=bool(stored.get("suspect")),
+            asked=bool(stored.get("asked")),
+            dedupe_until=0.0 if until is None else seconds(until),
+            parent=parent_of(stored),
+        )
     return loaded
 
 
+#: Fields for :meth:`Job.recall`.
+_RECALLED: Final = frozenset({"losses", "suspect", "asked", "dedupe_until", "parent"})
 #: Those that a job may have; ``remember`` may be null.
 _NUMBERS: Final = frozenset({"losses", "remember"} | set(QueueDefaults._fields) & OPTIONS.keys())
 #: No time is longer than what a producer may ask for, and no count is larger.
