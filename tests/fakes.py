@@ -12,13 +12,13 @@ from gevent.event import Event
 from jobs import NOW, ids
 from sluicemq.errors import LeaseLost, SluiceError, Uncertain
 from sluicemq_broker.config import QueueSettings
+from sluicemq_broker.context.context import Context, Tell, nobody
+from sluicemq_broker.context.memory import Memory
+from sluicemq_broker.context.retry import Retry
 from sluicemq_broker.doors.frames import JobMaker
 from sluicemq_broker.job.job import NOT_HELD, Hold, Job
-from sluicemq_broker.queue.context import Context, Tell, nobody
 from sluicemq_broker.queue.elsewhere import MakeJob
 from sluicemq_broker.queue.limits import Limits
-from sluicemq_broker.queue.memory import Memory
-from sluicemq_broker.queue.retry import Retry
 from sluicemq_broker.queue.worker import Delivery, Worker
 from sluicemq_broker.runtime.counters import Counters
 from sluicemq_broker.runtime.timer import Timer

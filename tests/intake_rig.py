@@ -7,11 +7,11 @@ from typing import Any
 
 from fakes import Clock, FakeOutlet, FakeOwners, FakeStore, FakeWorker, a_context, go_on, no_limits
 from sluicemq.errors import SluiceError
+from sluicemq_broker.context.memory import Memory
+from sluicemq_broker.context.retry import Retry
 from sluicemq_broker.job.job import Job
 from sluicemq_broker.queue.dispatch import Dispatch
 from sluicemq_broker.queue.intake import Intake, Push
-from sluicemq_broker.queue.memory import Memory
-from sluicemq_broker.queue.retry import Retry
 from sluicemq_broker.runtime.counters import Counters
 from sluicemq_broker.runtime.timer import Timer
 

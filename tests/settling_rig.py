@@ -8,11 +8,11 @@ from typing import Any
 from fakes import FakeOwners, FakeStore, FakeWorker, a_context, go_on, no_limits
 from jobs import some_jobs
 from sluicemq.errors import SluiceError
+from sluicemq_broker.context.memory import Memory
+from sluicemq_broker.context.retry import Retry
 from sluicemq_broker.job.backoff import Backoff
 from sluicemq_broker.job.job import Job
 from sluicemq_broker.queue.dispatch import Dispatch
-from sluicemq_broker.queue.memory import Memory
-from sluicemq_broker.queue.retry import Retry
 from sluicemq_broker.queue.settling import _DEFAULT_BACKOFF, Settling
 from sluicemq_broker.queue.verdict import Settlement, Verdict
 from sluicemq_broker.queue.worker import Delivery, Worker

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import gevent
 import pytest
@@ -13,7 +13,8 @@ from launcher import TIMEOUT
 from sluicemq.errors import BadStream, Held, LeaseLost, NotFound
 from sluicemq.packed import pack
 from sluicemq_broker.config import Config
-from sluicemq_broker.queue.retry import Retry
+from sluicemq_broker.context import Owners
+from sluicemq_broker.context.retry import Retry
 from sluicemq_broker.runtime.counters import Counters
 from sluicemq_broker.store import LeaseStore, Subscription, SubscriptionStore
 from sluicemq_broker.store.connection import ServerClock
@@ -30,7 +31,7 @@ class Broker:
         self.context = StreamContext(ServerClock(), Counters(), Retry(0.001, 0.002))
         self.streams = Streams(Config.default(), self.context, lambda _name: documents)
         self.subscriptions = Subscriptions(
-            self.streams, self.context, self, lambda _stream: SubscriptionStore(documents)
+            self.streams, self.context, cast("Owners", self), lambda _stream: SubscriptionStore(documents)
         )
 
     def use(self) -> str:

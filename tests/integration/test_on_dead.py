@@ -18,7 +18,7 @@ from plain_clients import BrokerUnderTest, serving
 from sluicemq import Client, Dead, NotFound, Producer
 from sluicemq_broker.config import QueueSettings, load
 from sluicemq_broker.config.loading import ConfigError
-from sluicemq_broker.queue import Context
+from sluicemq_broker.context import Context
 from sluicemq_broker.queues import Queues
 from sluicemq_broker.queues.on_dead import OnDead
 from sluicemq_broker.runtime import Counters

@@ -17,7 +17,7 @@ from sluicemq.errors import BadStream, BadTopic, Conflict, SluiceError
 from sluicemq.packed import pack, scan, unpack
 from sluicemq_broker.bus import BusEvent, BusKind
 from sluicemq_broker.config import Config, DeviceSettings, StreamSettings
-from sluicemq_broker.queue.retry import Retry
+from sluicemq_broker.context.retry import Retry
 from sluicemq_broker.runtime.counters import Counters
 from sluicemq_broker.runtime.counts import Count
 from sluicemq_broker.store.connection import ServerClock, connect

@@ -11,10 +11,10 @@ import pytest
 from fakes import Held, go_on
 from jobs import NOW
 from sluicemq.errors import Expired, NotFound, QueueFull, SluiceError, Unavailable, Uncertain
+from sluicemq_broker.context.retry import Retry
 from sluicemq_broker.doors.smq.results import MOST_ASKED, Results
 from sluicemq_broker.job.job import State
 from sluicemq_broker.queue.answers import Answers
-from sluicemq_broker.queue.retry import Retry
 from sluicemq_broker.store.connection import Refused
 from sluicemq_broker.store.outcomes import Found
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from fakes import FakeOutlet, FakeStore, FakeWorker, a_context, go_on, no_limits
 from jobs import NOW, a_job, ids, some_jobs
+from sluicemq_broker.context.memory import MOST_EXPIRIES, Memory
 from sluicemq_broker.job.job import Job
 from sluicemq_broker.queue.dispatch import Dispatch
 from sluicemq_broker.queue.expiries import SOON, TICK, Expiries
-from sluicemq_broker.queue.memory import MOST_EXPIRIES, Memory
 from sluicemq_broker.store.connection import ServerClock
 from virtual_time import VirtualTime
 

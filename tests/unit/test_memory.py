@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jobs import some_jobs
-from sluicemq_broker.queue.memory import LEAST_CLAIM, Memory
+from sluicemq_broker.context.memory import LEAST_CLAIM, Memory
 from sluicemq_broker.queue.staging import Staging
 
 MIB = 2**20

@@ -9,7 +9,7 @@ import pytest
 from gevent.event import Event
 
 from sluicemq.errors import TooLarge, Unavailable
-from sluicemq_broker.queue.retry import Retry
+from sluicemq_broker.context.retry import Retry
 from sluicemq_broker.store.connection import Doubtful, Refused, Unclear
 
 

@@ -12,8 +12,8 @@ from jobs import NOW, some_jobs
 from settling_rig import SettlingRig
 from sluicemq import wire
 from sluicemq.errors import SluiceError, Unavailable, Uncertain
+from sluicemq_broker.context.memory import Memory
 from sluicemq_broker.job.job import Job
-from sluicemq_broker.queue.memory import Memory
 from sluicemq_broker.queue.verdict import Settlement, Verdict
 from sluicemq_broker.store.connection import Unclear
 

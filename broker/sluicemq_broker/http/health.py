@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import falcon
 
-from sluicemq_broker.queue import Owners
+from sluicemq_broker.context import Owners
 from sluicemq_broker.store import StoreState
 
 _WELL: Final = ""

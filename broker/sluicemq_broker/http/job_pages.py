@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from sluicemq_broker.context import Context
 from sluicemq_broker.http.asked import as_cursor
 from sluicemq_broker.job import State
-from sluicemq_broker.queue import Context
 from sluicemq_broker.queues import Queues
 from sluicemq_broker.statistics import Census
 from sluicemq_broker.store import DeadLetters, JobPage, Listing

@@ -7,11 +7,11 @@ from typing import Any
 
 from sluicemq import wire
 from sluicemq_broker.config import RouteSettings
+from sluicemq_broker.context import Context
 from sluicemq_broker.doors import Admin, Device, StreamSide
 from sluicemq_broker.http.health import Health
 from sluicemq_broker.http.job_pages import JobPages
 from sluicemq_broker.http.snapshots import Snapshot
-from sluicemq_broker.queue import Context
 from sluicemq_broker.queues import Queues
 from sluicemq_broker.runtime import Counters, Gauge, Histogram, Timing, Turns
 from sluicemq_broker.statistics import Census, History, Incidents, Series

@@ -15,8 +15,8 @@ import gevent
 from sluicemq.errors import SluiceError, Unavailable
 from sluicemq_broker.bus import EventBus, LocalTransport, RedisTransport, Transport
 from sluicemq_broker.config import BusForm, Config, RedisUrl
+from sluicemq_broker.context import Context, Memory, Owners
 from sluicemq_broker.process.duties import Duty
-from sluicemq_broker.queue import Context, Memory, Owners
 from sluicemq_broker.queues import databases
 from sluicemq_broker.runtime import Counters, Turns
 from sluicemq_broker.store import (

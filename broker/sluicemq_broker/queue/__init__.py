@@ -1,24 +1,18 @@
 """One queue, whole: what is pushed, who works, what is settled, who asks."""
 
 from sluicemq_broker.queue.capacity import Counted
-from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.elsewhere import MakeJob
 from sluicemq_broker.queue.intake import Push
-from sluicemq_broker.queue.memory import Memory
-from sluicemq_broker.queue.owners import Owners
 from sluicemq_broker.queue.queue import Queue
 from sluicemq_broker.queue.verdict import PLAIN, Onward, Settlement, Verdict, read_verdict
 from sluicemq_broker.queue.worker import Delivery, Takes, Worker
 
 __all__ = [
     "PLAIN",
-    "Context",
     "Counted",
     "Delivery",
     "MakeJob",
-    "Memory",
     "Onward",
-    "Owners",
     "Push",
     "Queue",
     "Settlement",

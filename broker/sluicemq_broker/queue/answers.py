@@ -10,8 +10,8 @@ from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
 from sluicemq.errors import Dead, Expired, NotFound, SluiceError, Unavailable, Uncertain
+from sluicemq_broker.context import Retry
 from sluicemq_broker.job import State
-from sluicemq_broker.queue.retry import Retry
 from sluicemq_broker.runtime import Batcher
 from sluicemq_broker.store import Found, QueueStore, Refused
 

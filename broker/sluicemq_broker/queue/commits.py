@@ -14,9 +14,9 @@ from typing import Any, Final, NamedTuple
 
 from sluicemq.errors import SluiceError, TooLarge, Uncertain
 from sluicemq_broker.bus import BusKind
+from sluicemq_broker.context import Context
 from sluicemq_broker.job import ASKED, Job
 from sluicemq_broker.queue.answers import Answers
-from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.dispatch import Dispatch
 from sluicemq_broker.queue.fan_outs import Children
 from sluicemq_broker.queue.verdict import Settlement, not_durable

@@ -6,8 +6,8 @@ import math
 from collections.abc import Collection, Iterable
 from typing import Final, Protocol
 
+from sluicemq_broker.context import Context
 from sluicemq_broker.job import Job
-from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.deliveries import Deliveries
 from sluicemq_broker.queue.expiries import Expiries
 from sluicemq_broker.queue.gate import Gate

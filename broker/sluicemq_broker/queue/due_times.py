@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from sluicemq_broker.queue.context import Context
+from sluicemq_broker.context import Context
 
 #: Jobs that become due within so many seconds of each other are told of together.
 _TICK: Final = 0.05

@@ -7,8 +7,8 @@ from typing import Final
 
 from sluicemq.errors import SluiceError
 from sluicemq_broker.bus import BusKind
+from sluicemq_broker.context import Context
 from sluicemq_broker.queue.answers import Answers
-from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.groups import Groups
 from sluicemq_broker.runtime import Batcher, Count, QueueCounters
 from sluicemq_broker.store import Expired, QueueStore

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 from heapq import heapify, heappop, heappush
 from typing import Final
 
+from sluicemq_broker.context import Context
 from sluicemq_broker.job import Job
-from sluicemq_broker.queue.context import Context
 
 #: Jobs that expire within so many seconds of each other end in one statement.
 TICK: Final = 0.05

@@ -8,9 +8,9 @@ from typing import Final, NamedTuple
 
 from sluicemq.errors import BadFrames, BadHeaders, SluiceError
 from sluicemq.options import LONGEST_ID
+from sluicemq_broker.context import Context
 from sluicemq_broker.job import Job, Parent
 from sluicemq_broker.queue.answers import Answers
-from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.dispatch import Dispatch
 from sluicemq_broker.queue.elsewhere import Elsewhere, OtherQueue
 from sluicemq_broker.queue.moves import MOVE_OPTIONS, Moves, carried_out

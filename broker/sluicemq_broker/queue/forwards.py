@@ -8,9 +8,9 @@ from typing import Any, Final, NamedTuple
 
 from sluicemq.errors import BadHeaders, SluiceError
 from sluicemq_broker.bus import BusKind
+from sluicemq_broker.context import Context
 from sluicemq_broker.job import ASKED, Job
 from sluicemq_broker.queue.answers import Answers
-from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.dispatch import Dispatch
 from sluicemq_broker.queue.elsewhere import Elsewhere, OtherQueue
 from sluicemq_broker.queue.moves import MOVE_OPTIONS, Moves

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from sluicemq_broker.queue.context import Context
-from sluicemq_broker.queue.memory import HandsOut
+from sluicemq_broker.context import Context, HandsOut
 
 
 class Gate:

@@ -13,8 +13,8 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
+from sluicemq_broker.context import Context
 from sluicemq_broker.job import Job
-from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.supply import Supply
 from sluicemq_broker.runtime import Batcher
 from sluicemq_broker.store import Promoted, QueueStore

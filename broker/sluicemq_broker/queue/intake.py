@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from sluicemq.errors import Duplicate, SluiceError, Unavailable
+from sluicemq_broker.context import Context
 from sluicemq_broker.job import Job
-from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.expiries import Expiries
 from sluicemq_broker.queue.groups import Groups
 from sluicemq_broker.queue.ledger import HIGHEST, Arrival

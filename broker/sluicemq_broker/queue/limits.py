@@ -21,7 +21,7 @@ from gevent.lock import BoundedSemaphore
 from sluicemq.errors import SluiceError, Unavailable
 from sluicemq_broker.bus import BusKind
 from sluicemq_broker.config import QueueSettings
-from sluicemq_broker.queue.context import Context
+from sluicemq_broker.context import Context
 from sluicemq_broker.store import LimitStore
 from sluicemq_devices.hub import nothing
 

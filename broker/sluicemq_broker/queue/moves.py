@@ -12,9 +12,9 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from sluicemq.errors import DifferentStore, LeaseLost, SluiceError, Uncertain
 from sluicemq.options import OPTIONS
+from sluicemq_broker.context import Context
 from sluicemq_broker.job import Job
 from sluicemq_broker.queue.answers import Answers
-from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.dispatch import Dispatch
 from sluicemq_broker.queue.verdict import Settlement, not_durable
 from sluicemq_broker.queue.worker import Delivery

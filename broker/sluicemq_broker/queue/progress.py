@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sluicemq_broker.queue.context import Context
+from sluicemq_broker.context import Context
 from sluicemq_broker.queue.dispatch import Dispatch
 from sluicemq_broker.queue.worker import Worker
 from sluicemq_broker.runtime import Batcher

@@ -14,11 +14,11 @@ from typing import Any
 from sluicemq import wire
 from sluicemq.errors import NotFound, SluiceError
 from sluicemq_broker.config import QueueSettings
+from sluicemq_broker.context import Context
 from sluicemq_broker.job import Job
 from sluicemq_broker.queue.admission import Admission
 from sluicemq_broker.queue.answers import Answer, Answers, OnItsWay
 from sluicemq_broker.queue.capacity import Capacity, Flow
-from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.dispatch import Dispatch
 from sluicemq_broker.queue.elsewhere import Elsewhere
 from sluicemq_broker.queue.endings import Endings

@@ -11,10 +11,10 @@ from typing import Any, Final, NamedTuple
 
 from sluicemq.errors import Dead
 from sluicemq_broker.bus import BusKind
+from sluicemq_broker.context import Context
 from sluicemq_broker.job import Job
 from sluicemq_broker.queue.answers import Answers
 from sluicemq_broker.queue.commits import by_owner
-from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.dispatch import Dispatch
 from sluicemq_broker.queue.verdict import Settlement, not_durable
 from sluicemq_broker.runtime import Batcher, Count, shielded

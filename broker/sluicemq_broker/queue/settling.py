@@ -8,10 +8,10 @@ from typing import Any, Final
 from sluicemq import wire
 from sluicemq.errors import LeaseLost, SluiceError, TooLarge
 from sluicemq_broker.config import MAX_JOB_BYTES
+from sluicemq_broker.context import Context
 from sluicemq_broker.job import Backoff, Job
 from sluicemq_broker.queue.answers import Answers
 from sluicemq_broker.queue.commits import Commit, Commits
-from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.dispatch import Dispatch
 from sluicemq_broker.queue.elsewhere import Elsewhere
 from sluicemq_broker.queue.fan_outs import Children, Fanning, FanOuts

@@ -6,8 +6,8 @@ import math
 from collections import deque
 from collections.abc import Callable
 
+from sluicemq_broker.context import Memory
 from sluicemq_broker.job import Job
-from sluicemq_broker.queue.memory import Memory
 from sluicemq_broker.queue.order import Order, PriorityOrder
 
 

@@ -18,8 +18,8 @@ from gevent.event import Event
 
 from sluicemq.errors import SluiceError, Unavailable
 from sluicemq_broker.bus import BusKind
+from sluicemq_broker.context import Context
 from sluicemq_broker.job import Hold, Job
-from sluicemq_broker.queue.context import Context
 from sluicemq_broker.queue.demand import Demand
 from sluicemq_broker.queue.due_times import DueTimes
 from sluicemq_broker.queue.held_back import HeldBack

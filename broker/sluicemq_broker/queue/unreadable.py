@@ -6,7 +6,7 @@ import logging
 from typing import Any, Final, NamedTuple
 
 from sluicemq.errors import SluiceError
-from sluicemq_broker.queue.context import Context
+from sluicemq_broker.context import Context
 from sluicemq_broker.runtime import Batcher
 from sluicemq_broker.store import QueueStore
 from sluicemq_devices.hub import Watermark

@@ -12,8 +12,9 @@ from collections.abc import Callable
 from typing import Final
 
 from sluicemq.errors import SluiceError
+from sluicemq_broker.context import Context
 from sluicemq_broker.job import ASKED
-from sluicemq_broker.queue import Context, Queue
+from sluicemq_broker.queue import Queue
 from sluicemq_broker.queues.families import Families
 from sluicemq_broker.queues.queues import Queues
 from sluicemq_broker.runtime import Count

@@ -7,8 +7,9 @@ from functools import partial
 from typing import Any, ClassVar, Final
 
 from sluicemq.errors import BadQueue, SluiceError
+from sluicemq_broker.context import Context
 from sluicemq_broker.job import State
-from sluicemq_broker.queue import Context, Queue
+from sluicemq_broker.queue import Queue
 from sluicemq_broker.queues.families import Families
 from sluicemq_broker.queues.queues import Queues
 from sluicemq_broker.runtime import Count

@@ -13,7 +13,8 @@ from sluicemq.errors import BadQueue, NotFound, QueueFull, Unavailable
 from sluicemq.wire import QUEUE_NAME_RULE, is_queue_name
 from sluicemq_broker.bus import BusEvent, BusKind, Channel, silent
 from sluicemq_broker.config import Config, QueueSettings
-from sluicemq_broker.queue import Context, MakeJob, Queue
+from sluicemq_broker.context import Context
+from sluicemq_broker.queue import MakeJob, Queue
 from sluicemq_broker.queues.names import nearest
 from sluicemq_broker.queues.pauses import Pauses
 from sluicemq_broker.runtime import Batcher, Bucket, Count, Gauge, shielded

@@ -14,8 +14,9 @@ from gevent.event import AsyncResult
 
 from sluicemq.errors import BadHeaders, SluiceError, TooLarge, Unavailable
 from sluicemq_broker.config import SCHEDULE_OPTIONS, ScheduleSettings
+from sluicemq_broker.context import Context
 from sluicemq_broker.job import Misfire, Timetable, plan
-from sluicemq_broker.queue import Context, MakeJob, Push
+from sluicemq_broker.queue import MakeJob, Push
 from sluicemq_broker.queues.queues import Queues, check_name
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.store import Schedule, ScheduleStore, Unclear

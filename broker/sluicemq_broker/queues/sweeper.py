@@ -13,7 +13,8 @@ from itertools import islice
 from typing import Final
 
 from sluicemq.errors import Unavailable
-from sluicemq_broker.queue import Context, Queue
+from sluicemq_broker.context import Context
+from sluicemq_broker.queue import Queue
 from sluicemq_broker.queues.orders import PAGE
 from sluicemq_broker.queues.queues import Queues
 from sluicemq_broker.runtime import Count

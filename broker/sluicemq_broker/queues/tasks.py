@@ -18,7 +18,7 @@ from gevent.event import Event
 from gevent.lock import BoundedSemaphore
 
 from sluicemq.errors import BadQueue, NotFound, Paused, QueueFull, SluiceError, Unavailable, from_code
-from sluicemq_broker.queue import Context
+from sluicemq_broker.context import Context
 from sluicemq_broker.queues.orders import ORDERS, PAGE, BulkOrder, Expire, Pages
 from sluicemq_broker.queues.queues import Queues
 from sluicemq_broker.runtime import Count

@@ -17,8 +17,8 @@ from typing import Any, Final, NamedTuple
 import gevent
 
 from sluicemq.errors import BadFrames
+from sluicemq_broker.context import Context
 from sluicemq_broker.job import State
-from sluicemq_broker.queue import Context
 from sluicemq_broker.queues import Queues, check_name
 from sluicemq_broker.statistics.census import Census
 from sluicemq_broker.store import Documents, HistoryStore, MinuteCounts, Subject, day_of

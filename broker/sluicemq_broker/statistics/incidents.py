@@ -17,8 +17,9 @@ from typing import Any, Final
 import gevent
 
 from sluicemq.errors import BadFrames, SluiceError
+from sluicemq_broker.context import Context
 from sluicemq_broker.job import State
-from sluicemq_broker.queue import Context, Queue
+from sluicemq_broker.queue import Queue
 from sluicemq_broker.queues import Queues
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.statistics.census import Census

@@ -5,21 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, Protocol, TypeVar
+from typing import Final
 
+from sluicemq_broker.context import Retry
 from sluicemq_broker.runtime import Counters, Timer
 from sluicemq_broker.store import GUARD, ServerClock
 
-Result = TypeVar("Result")
-
 _CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-
-
-class Retry(Protocol):
-    """How a statement goes on when MongoDB is away."""
-
-    def run(self, statement: Callable[[], Result]) -> Result:
-        """Repeat it until it is answered; raises Unavailable once the broker stops, Refused at once."""
 
 
 @dataclass(frozen=True, slots=True)

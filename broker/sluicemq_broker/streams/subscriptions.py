@@ -12,12 +12,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import gevent
 
 from sluicemq.errors import BadStream, Held, LeaseLost, NotFound, SluiceError
 from sluicemq.wire import QUEUE_NAME_RULE, is_queue_name
+from sluicemq_broker.context import Owners
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.store import Holder, Subscription, SubscriptionStore
 from sluicemq_broker.streams.context import StreamContext
@@ -28,19 +29,6 @@ from sluicemq_broker.streams.streams import Streams
 LONGEST_KIND: Final = 64
 #: What is asked for where the end of the stream is meant, as it is then.
 NEWEST: Final = -1
-
-
-class Owners(Protocol):
-    """Under which id this broker holds, and which others live."""
-
-    def use(self) -> str:
-        """The id for what is held from now on; its lease is durable."""
-
-    def mine(self) -> list[str]:
-        """The ids whose leases this broker keeps."""
-
-    def is_live(self, owner: str, database: str | None = None) -> bool:
-        """True if an id has a live lease in this database, for certain."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sluicemq_broker.bus import BusKind
-from sluicemq_broker.queue.memory import Memory
-from sluicemq_broker.queue.owners import Owners
-from sluicemq_broker.queue.retry import Retry
+from sluicemq_broker.context.memory import Memory
+from sluicemq_broker.context.owners import Owners
+from sluicemq_broker.context.retry import Retry
 from sluicemq_broker.runtime import Counters, Events, Timer
 from sluicemq_broker.store import ServerClock
 

@@ -1,0 +1,8 @@
+"""What every part of a broker needs: who it is, how it tries again, what it may hold, whom it tells."""
+
+from sluicemq_broker.context.context import Context, Tell, nobody
+from sluicemq_broker.context.memory import HandsOut, Memory
+from sluicemq_broker.context.owners import Owners
+from sluicemq_broker.context.retry import Retry
+
+__all__ = ["Context", "HandsOut", "Memory", "Owners", "Retry", "Tell", "nobody"]
