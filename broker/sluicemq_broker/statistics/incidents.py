@@ -73,7 +73,7 @@ _PERSONAL: Final = frozenset(
     {IncidentKind.STARTED, IncidentKind.STOPPED, IncidentKind.DIED, IncidentKind.LEASE_LOST}
 )
 #: Figures of several brokers that add up; of the others the highest is told, of texts the latest.
-_SUMMED: Final = frozenset({"count", "pushed", "committed"})
+_SUMMED: Final = frozenset({"count", Count.PUSHED.value, Count.COMMITTED.value})
 
 _Key = tuple[IncidentKind, str, str]
 
@@ -324,7 +324,7 @@ class _Watched:
                 self._incidents.note(kind, self.queue.name, {"count": risen[figure]})
         flood = self._pushes.add(minute, risen.get(Count.PUSHED, 0))
         if flood:
-            figures = {"pushed": flood.pushed, "usual": flood.usual}
+            figures = {Count.PUSHED.value: flood.pushed, "usual": flood.usual}
             self._incidents.note(IncidentKind.FLOOD, self.queue.name, figures)
 
     def _risen(self) -> dict[Count, int]:
