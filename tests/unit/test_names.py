@@ -5,13 +5,19 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 import sluicemq_broker
 import sluicemq_devices
 from sluicemq import wire
+from sluicemq.cli import history, queue_table, top
 from sluicemq.cli.jobs import STATES
 from sluicemq_broker.job.job import ATTRIBUTES, SCHEDULED, State
+from sluicemq_broker.runtime import Count, Gauge
 from sluicemq_broker.store.shown import SHOWN_STATES
+from sluicemq_devices.hub.counts import DeviceCount
 from sluicemq_devices.relays.device import Kind
 
 BROKER, DEVICES = (Path(each.__file__ or "").parent for each in (sluicemq_broker, sluicemq_devices))
@@ -62,6 +68,53 @@ def test_a_pause_a_verdict_or_a_kind_of_device_is_never_a_literal() -> None:
 def test_the_states_that_are_shown_are_those_that_are_stored_and_scheduled() -> None:
     assert {*SHOWN_STATES} == {*State, SCHEDULED}
     assert SHOWN_STATES == STATES  # which the library has for the command line
+
+
+class Row(dict[str, Any]):
+    """Has whatever it is asked for, and knows what that was."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: set[str] = set()
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+    def __getitem__(self, name: str) -> Any:
+        self.asked.add(name)
+        return 1
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self if name in NO_COUNTERS else self[name]
+
+
+#: What else is told of a queue, or of a broker.
+NO_COUNTERS = {"name", "rates", "estimates", "paused", "version", "pid", "store"}
+COUNTERS = {*Count, *Gauge, *DeviceCount}
+
+
+def test_what_the_commands_show_of_queues_and_brokers_has_the_names_that_the_broker_counts_by() -> None:
+    # Given
+    row = Row()
+    # When
+    queue_table.queue_rows([row])
+    for key in queue_table.KEYS.values():
+        key(row)
+    top._head(row)
+    # Then
+    assert {"pushed", "committed", "scheduled", "uptime"} <= row.asked
+    assert row.asked - NO_COUNTERS <= COUNTERS
+
+
+@pytest.mark.parametrize("subject", history._COLUMNS)
+def test_what_the_history_shows_has_the_names_that_the_broker_counts_by(subject: str) -> None:
+    # Given
+    counted = Row()
+    # When
+    history._line({"counted": counted, "at": 0.0}, "minute", subject)
+    # Then
+    assert counted.asked
+    assert counted.asked | {name for chart in history._CHARTS[subject] for name in chart} <= COUNTERS
 
 
 # ------------------------------------------------------------------- queues and jobs

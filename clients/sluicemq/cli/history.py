@@ -33,9 +33,13 @@ _TIMES = {
     "broker": {"waited": "delivered", "worked": "committed"},
     "device": {"paused": ""},
 }
-_DRAWN = {
-    "stream": ("published", "messages_read"),
-    "device": ("received", "sent", "lost"),
+#: What is drawn, each line of these a chart of its own.
+_JOB_CHARTS = (("pushed", "committed", "rolled_back", "dead"), ("ready",))
+_CHARTS = {
+    "queue": _JOB_CHARTS,
+    "broker": _JOB_CHARTS,
+    "stream": (("published", "messages_read"),),
+    "device": (("received", "sent", "lost"),),
 }
 #: Minutes that are shown where no day is named.
 _SHOWN = 60
@@ -97,8 +101,8 @@ def _draw(told: dict[str, Any], file: Path) -> None:
     from matplotlib import pyplot as plt  # noqa: PLC0415
 
     when = [datetime.fromtimestamp(each["at"], UTC) for each in told["points"]]
-    kind, drawn = told["subject"], _DRAWN.get(told["subject"])
-    charts = [drawn] if drawn else [("pushed", "committed", "rolled_back", "dead"), ("ready",)]
+    kind = told["subject"]
+    charts = _CHARTS[kind]
     figure, rows = plt.subplots(
         len(charts), 1, figsize=(10, 5), sharex=True, squeeze=False, layout="constrained"
     )
@@ -107,7 +111,7 @@ def _draw(told: dict[str, Any], file: Path) -> None:
         for name in names:
             label = f"{name}, at most" if name == "ready" else name
             axes.plot(when, [each["counted"].get(name, 0) for each in told["points"]], label=label)
-        axes.set(ylim=(0, None), ylabel="messages" if drawn else "jobs")
+        axes.set(ylim=(0, None), ylabel="jobs" if charts is _JOB_CHARTS else "messages")
         axes.legend(loc="upper left", frameon=False)
     try:
         figure.savefig(file, dpi=130)
