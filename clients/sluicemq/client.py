@@ -108,11 +108,11 @@ class Client:
             self._read(wire.EVENTS, {name: value for name, value in options.items() if value is not None})
         )
 
-    def peek(self, queue: str, state: str = "ready", limit: int = 10) -> list[dict[str, Any]]:
+    def peek(self, queue: str, state: str = wire.ShownState.READY, limit: int = 10) -> list[dict[str, Any]]:
         """The next jobs of a queue in one state, without taking them; times in Unix seconds."""
         return list(self._read(wire.PEEK, queue, state, limit))
 
-    def purge(self, queue: str, state: str = "ready", *, wait: float | None = None) -> int:
+    def purge(self, queue: str, state: str = wire.ShownState.READY, *, wait: float | None = None) -> int:
         """Remove all jobs of a queue that are in this state; how many there were.
 
         ``wait``, here and of the other orders for many jobs: seconds until :class:`~sluicemq.Unfinished` is

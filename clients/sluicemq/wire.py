@@ -147,6 +147,7 @@ import json
 import re
 import sys
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from sluicemq.errors import BadFrames, BadHeaders, BadVersion, TooLarge
@@ -215,6 +216,18 @@ REMOVE: Final = "remove"
 SUSPEND: Final = "pause"
 GO_ON: Final = "resume"
 RUN: Final = "run"
+
+
+class ShownState(StrEnum):
+    """The states in which jobs are counted and shown; ``scheduled`` is a ready job that is not due yet."""
+
+    READY = "ready"
+    SCHEDULED = "scheduled"
+    WAITING = "waiting"
+    RESERVED = "reserved"
+    DONE = "done"
+    DEAD = "dead"
+
 
 #: What of a queue can be paused: handing out jobs, taking jobs in.
 DELIVERY: Final = "delivery"

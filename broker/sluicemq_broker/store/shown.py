@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from bson.datetime_ms import DatetimeMS
 
+from sluicemq.wire import ShownState
 from sluicemq_broker.job import SCHEDULED, State
 from sluicemq_broker.store.documents import ANY_PRIORITY, ORDER, Document, date, seconds
 from sluicemq_broker.store.outcomes import EXPIRED
 
 #: The states that can be asked for; ``scheduled`` is a ``ready`` job that is not due yet.
-SHOWN_STATES = (State.READY, SCHEDULED, State.WAITING, State.RESERVED, State.DONE, State.DEAD)
+SHOWN_STATES: Final[tuple[str, ...]] = tuple(ShownState)
 
 
 def stored_state(state: str) -> str:

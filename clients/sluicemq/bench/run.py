@@ -16,11 +16,13 @@ from sluicemq.bench.usage import pids_behind
 from sluicemq.client import Client
 from sluicemq.errors import NotFound, SluiceError
 from sluicemq.producer import Producer
+from sluicemq.wire import ShownState
 
 _ATTACH_TIMEOUT = 30.0
 _LEAVE_TIMEOUT = 5.0
 _POLL = 0.02
-_STATES = ("ready", "scheduled", "waiting", "reserved", "dead")
+#: States of jobs that a run still has to do with.
+_LEFT = tuple(each for each in ShownState if each is not ShownState.DONE)
 
 # Programs of producers and workers, and whether the producers say what is done.
 _CASTS = {
@@ -119,4 +121,4 @@ def _found(client: Client, queues: list[str]) -> list[dict[str, Any]]:
 
 
 def _held(found: dict[str, Any]) -> int:
-    return sum(found.get(state, 0) for state in _STATES)
+    return sum(found.get(state, 0) for state in _LEFT)

@@ -13,6 +13,7 @@ from sluicemq.cli.output import Invocation
 from sluicemq.cli.tasks import carried_out
 from sluicemq.errors import NotFound
 from sluicemq.letters import Letters
+from sluicemq.wire import ShownState
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -38,7 +39,7 @@ def done() -> None:
 @click.pass_obj
 def dead_list(invocation: Invocation, queue: str, limit: int) -> None:
     """List the dead letters of a QUEUE, oldest first."""
-    list_jobs(invocation, queue, "dead", limit)
+    list_jobs(invocation, queue, ShownState.DEAD, limit)
 
 
 @dead.command("show")
@@ -48,7 +49,7 @@ def dead_list(invocation: Invocation, queue: str, limit: int) -> None:
 @click.pass_obj
 def dead_show(invocation: Invocation, queue: str, id: str, *, payload: bool) -> None:  # noqa: A002 - the argument
     """Show one dead letter of a QUEUE with its history."""
-    _show(invocation, queue, id, "dead", payload=payload)
+    _show(invocation, queue, id, ShownState.DEAD, payload=payload)
 
 
 def _which(function: _Function) -> _Function:
@@ -107,7 +108,9 @@ def dead_purge(
         count = carried_out(
             invocation, client, lambda wait: client.discard(queue, ids or None, wait=wait, **letters)
         )
-    invocation.result(f"removed {count} dead letters of {queue}", queue=queue, state="dead", removed=count)
+    invocation.result(
+        f"removed {count} dead letters of {queue}", queue=queue, state=ShownState.DEAD, removed=count
+    )
 
 
 @done.command("list")
@@ -116,7 +119,7 @@ def dead_purge(
 @click.pass_obj
 def done_list(invocation: Invocation, queue: str, limit: int) -> None:
     """List the finished jobs of a QUEUE that are kept, oldest first."""
-    list_jobs(invocation, queue, "done", limit)
+    list_jobs(invocation, queue, ShownState.DONE, limit)
 
 
 @done.command("show")
@@ -126,7 +129,7 @@ def done_list(invocation: Invocation, queue: str, limit: int) -> None:
 @click.pass_obj
 def done_show(invocation: Invocation, queue: str, id: str, *, payload: bool) -> None:  # noqa: A002
     """Show one finished job of a QUEUE with its result and history."""
-    _show(invocation, queue, id, "done", payload=payload)
+    _show(invocation, queue, id, ShownState.DONE, payload=payload)
 
 
 def _show(invocation: Invocation, queue: str, job_id: str, state: str, *, payload: bool) -> None:

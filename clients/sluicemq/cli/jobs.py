@@ -10,8 +10,9 @@ import click
 
 from sluicemq.cli.options import flag, job_flags, of_change
 from sluicemq.cli.output import Invocation, shown, span
+from sluicemq.wire import ShownState
 
-STATES = ("ready", "scheduled", "waiting", "reserved", "done", "dead")
+STATES = tuple(each.value for each in ShownState)  # click would take the names of an enum
 
 _PREVIEW = 2_000  # characters of a payload, or a result, that are shown of one job
 _BODIES = ("payload", "result")
@@ -22,7 +23,7 @@ payload_option = click.option("--payload", is_flag=True, help="Its payload too; 
 
 @click.command()
 @click.argument("queue")
-@click.option("--state", type=click.Choice(STATES), default="ready", show_default=True)
+@click.option("--state", type=click.Choice(STATES), default=ShownState.READY.value, show_default=True)
 @limit_option
 @click.pass_obj
 def peek(invocation: Invocation, queue: str, state: str, limit: int) -> None:

@@ -6,14 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from sluicemq.cli.output import span
+from sluicemq.wire import ShownState
 
 _COUNTS: Final = {
-    "ready": "ready",
-    "scheduled": "sched",
-    "waiting": "wait",
-    "reserved": "resv",
-    "done": "done",
-    "dead": "dead",
+    ShownState.READY: "ready",
+    ShownState.SCHEDULED: "sched",
+    ShownState.WAITING: "wait",
+    ShownState.RESERVED: "resv",
+    ShownState.DONE: "done",
+    ShownState.DEAD: "dead",
 }
 #: What is shown only where some queue has it.
 _RARE: Final = ("sched", "wait", "done", "dead", "paused", "permits", "held_back", "full")

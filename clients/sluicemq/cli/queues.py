@@ -15,7 +15,9 @@ from sluicemq.cli.queue_table import queue_rows
 from sluicemq.cli.reached import NO_STORE, store_problem
 from sluicemq.cli.tasks import carried_out
 
-_state = click.option("--state", type=click.Choice(STATES), default="ready", show_default=True)
+_state = click.option(
+    "--state", type=click.Choice(STATES), default=wire.ShownState.READY.value, show_default=True
+)
 _delivery = click.option("--delivery", is_flag=True, help="Handing out jobs; the default.")
 _intake = click.option("--intake", is_flag=True, help="Taking jobs in.")
 _yes = click.option("--yes", is_flag=True, help="Don't ask.")

@@ -11,6 +11,7 @@ from sluicemq.cli.output import Invocation
 from sluicemq.errors import Reject, Release, SluiceError
 from sluicemq.forward import Forward
 from sluicemq.job import Job
+from sluicemq.wire import ShownState
 from sluicemq.worker import Worker
 
 _DRAINED = 1.0  # seconds without a job
@@ -111,6 +112,6 @@ class Shift:
         """Ask: it may be the broker that is not there, rather than jobs."""
         try:
             with self._invocation.client() as client:
-                return not client.queue(self._queue)["ready"]
+                return not client.queue(self._queue)[ShownState.READY]
         except SluiceError:
             return False

@@ -22,6 +22,7 @@ from sluicemq.cli.queue_table import KEYS, in_order, queue_rows
 from sluicemq.cli.reached import store_problem
 from sluicemq.cli.workers import one_of, worker_row
 from sluicemq.client import Client
+from sluicemq.wire import ShownState
 
 try:
     import termios
@@ -109,7 +110,7 @@ class _View:
             self.found = {"broker": about, "sort": self._by, "queues": rows}
             self._at = max(0, min(self._at, len(rows) - 1))
         else:
-            letters = self._client.peek(self._queue, "dead", _LETTERS)
+            letters = self._client.peek(self._queue, ShownState.DEAD, _LETTERS)
             self.found = {
                 "broker": about,
                 "queue": self._client.queue(self._queue),
