@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any, Final, Unpack
 
 from sluicemq.headers import as_bytes, as_headers
-from sluicemq.options import JobOptions
+from sluicemq.options import KEYWORDS, MOVE_OPTIONS, JobOptions
 
 #: Children of one job, at most.
 MOST_CHILDREN: Final = 1000
+_NOT_FOR_MOVES: Final = sorted(KEYWORDS - MOVE_OPTIONS)
 
 
 class Forward:
@@ -27,7 +28,7 @@ class Forward:
     def __init__(self, queue: str, payload: bytes | None = None, **options: Unpack[JobOptions]) -> None:
         if not isinstance(queue, str):
             raise TypeError(f"a queue is a str, not {type(queue).__name__}")
-        if told := [each for each in ("dedupe_id", "dedupe_window") if options.get(each) is not None]:
+        if told := [each for each in _NOT_FOR_MOVES if options.get(each) is not None]:
             raise TypeError(f"a job that is forwarded takes no {told[0]!r}")
         self.queue = queue
         self.payload = None if payload is None else as_bytes(payload)

@@ -23,8 +23,10 @@ __all__ = [
     "BACKOFF_KINDS",
     "KEYWORDS",
     "LONGEST_ID",
+    "MOVE_OPTIONS",
     "OPTIONS",
     "RESULT",
+    "SCHEDULE_OPTIONS",
     "TEN_YEARS",
     "JobOptions",
     "NewJob",
@@ -51,6 +53,8 @@ class Option:
     jobs that wait, too. ``metavar`` is the word for its value in the help of ``sluicemq push`` (empty:
     it has no flag of its own), ``read`` makes the value of what stands on the command line there.
     ``names_one``: no two jobs should have the same; ``changeable``: also while a job waits.
+    ``for_schedules``: jobs of a schedule may have it; ``for_moves``: it may be said anew of a job that goes
+    on to another queue, or of a child.
     """
 
     name: str
@@ -66,6 +70,8 @@ class Option:
     read: Callable[[str], Any] = str
     names_one: bool = False
     changeable: bool = False
+    for_schedules: bool = True
+    for_moves: bool = True
 
 
 #: A span of time: seconds, or a ``timedelta``.
@@ -128,6 +134,8 @@ _ALL = (
         stored=("_id",),
         metavar="ID",
         names_one=True,
+        for_schedules=False,
+        for_moves=False,
     ),
     Option(
         name="priority",
@@ -163,6 +171,7 @@ _ALL = (
         stored=("eligible_at",),
         metavar="T",
         read=_moment,
+        for_schedules=False,
     ),
     Option(
         name="ttl",
@@ -208,6 +217,8 @@ _ALL = (
         stored=("dedupe_id", "dedupe_until"),
         metavar="ID",
         names_one=True,
+        for_schedules=False,
+        for_moves=False,
     ),
     Option(
         name="dedupe_window",
@@ -220,6 +231,8 @@ _ALL = (
         stored=("dedupe_until",),
         metavar="S",
         read=float,
+        for_schedules=False,
+        for_moves=False,
     ),
     Option(
         name="backoff",
@@ -269,6 +282,8 @@ _ALL = (
         example=RESULT,
         default=RESULT,
         stored=("remember", "asked"),
+        for_schedules=False,
+        for_moves=False,
     ),
     Option(
         name="headers",
@@ -281,6 +296,12 @@ _ALL = (
 
 #: Every option by its name.
 OPTIONS: Final[dict[str, Option]] = {each.name: each for each in _ALL}
+
+#: What jobs of a schedule may say: each run has an id and a time of its own, and nobody who waits for it.
+SCHEDULE_OPTIONS: Final = frozenset(each.name for each in _ALL if each.for_schedules)
+
+#: What may be said anew of a job that goes on, or of a child: their ids, and who waits, are given.
+MOVE_OPTIONS: Final = frozenset(each.name for each in _ALL if each.for_moves)
 
 #: Keywords of ``push`` that go out as headers.
 KEYWORDS: Final = frozenset(JobOptions.__annotations__)

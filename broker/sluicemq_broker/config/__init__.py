@@ -6,7 +6,7 @@ from sluicemq_broker.config.loading import Config, ConfigError, Problem, load
 from sluicemq_broker.config.mongo_uri import MongoUri
 from sluicemq_broker.config.redis_url import RedisUrl
 from sluicemq_broker.config.reloading import Change, changes, taken_over
-from sluicemq_broker.config.rules import SCHEDULE_OPTIONS, BusForm
+from sluicemq_broker.config.rules import BusForm
 from sluicemq_broker.config.settings import (
     ENVIRONMENT,
     MAX_JOB_BYTES,
@@ -22,7 +22,6 @@ __all__ = [
     "ENVIRONMENT",
     "MAX_JOB_BYTES",
     "ONLY",
-    "SCHEDULE_OPTIONS",
     "Ack",
     "BrokerSettings",
     "BusForm",

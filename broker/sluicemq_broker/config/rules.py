@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from sluicemq.options import OPTIONS, TEN_YEARS, Option
+from sluicemq.options import OPTIONS, SCHEDULE_OPTIONS, TEN_YEARS, Option
 from sluicemq.wire import QUEUE_NAME_RULE, is_queue_name
 from sluicemq_broker.config import mongo_uri as uris
 from sluicemq_broker.config import redis_url
@@ -261,9 +261,6 @@ def _schedule_options(value: Any) -> dict[str, Any]:
             raise ValueError(f"options of its jobs: {key}: {OPTIONS[key].rule.expected}")
     return value
 
-
-#: What jobs of a schedule may say: each run has an id of its own, and nobody who waits for it.
-SCHEDULE_OPTIONS = frozenset(OPTIONS) - {"id", "dedupe_id", "dedupe_window", "not_before", "reply"}
 
 flag = Rule("true or false", _flag)
 text = Rule("a string", lambda value: value if isinstance(value, str) else _text(value))

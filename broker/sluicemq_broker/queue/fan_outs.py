@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from sluicemq.errors import BadFrames, BadHeaders, SluiceError
-from sluicemq.options import LONGEST_ID
+from sluicemq.options import LONGEST_ID, MOVE_OPTIONS
 from sluicemq_broker.context import Context
 from sluicemq_broker.job import Job, Parent
 from sluicemq_broker.queue.answers import Answers
 from sluicemq_broker.queue.dispatch import Dispatch
 from sluicemq_broker.queue.elsewhere import Elsewhere, OtherQueue
-from sluicemq_broker.queue.moves import MOVE_OPTIONS, Moves, carried_out
+from sluicemq_broker.queue.moves import Moves, carried_out
 from sluicemq_broker.queue.verdict import Onward, Settlement
 from sluicemq_broker.queue.worker import Delivery
 from sluicemq_broker.runtime import Count

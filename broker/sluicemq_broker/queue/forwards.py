@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from sluicemq.errors import BadHeaders, SluiceError
+from sluicemq.options import MOVE_OPTIONS
 from sluicemq_broker.bus import BusKind
 from sluicemq_broker.context import Context
 from sluicemq_broker.job import ASKED, Job
 from sluicemq_broker.queue.answers import Answers
 from sluicemq_broker.queue.dispatch import Dispatch
 from sluicemq_broker.queue.elsewhere import Elsewhere, OtherQueue
-from sluicemq_broker.queue.moves import MOVE_OPTIONS, Moves
+from sluicemq_broker.queue.moves import Moves
 from sluicemq_broker.queue.verdict import Onward, Settlement
 from sluicemq_broker.queue.worker import Delivery
 from sluicemq_broker.runtime import Count, shielded

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from sluicemq.errors import DifferentStore, LeaseLost, SluiceError, Uncertain
-from sluicemq.options import OPTIONS
 from sluicemq_broker.context import Context
 from sluicemq_broker.job import Job
 from sluicemq_broker.queue.answers import Answers
@@ -20,9 +19,6 @@ from sluicemq_broker.queue.verdict import Settlement, not_durable
 from sluicemq_broker.queue.worker import Delivery
 from sluicemq_broker.runtime import Batcher, Count
 from sluicemq_broker.store import Refused
-
-#: What a worker may say anew of a job that goes on, or of a child: their ids, and who waits, are given.
-MOVE_OPTIONS: Final = OPTIONS.keys() - {"id", "dedupe_id", "dedupe_window", "reply"}
 
 
 class Said(Protocol):

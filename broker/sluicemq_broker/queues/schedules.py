@@ -13,7 +13,8 @@ import gevent
 from gevent.event import AsyncResult
 
 from sluicemq.errors import BadHeaders, SluiceError, TooLarge, Unavailable
-from sluicemq_broker.config import SCHEDULE_OPTIONS, ScheduleSettings
+from sluicemq.options import SCHEDULE_OPTIONS
+from sluicemq_broker.config import ScheduleSettings
 from sluicemq_broker.context import Context
 from sluicemq_broker.job import Misfire, Timetable, plan
 from sluicemq_broker.queue import MakeJob, Push

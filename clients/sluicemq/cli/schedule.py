@@ -12,12 +12,9 @@ from sluicemq.cli.options import job_flags, of_push
 from sluicemq.cli.output import Invocation, shown, span
 from sluicemq.options import Option
 
-#: Each run has an id of its own, and nobody who waits for it.
-_NOT_FOR_RUNS = {"id", "dedupe_id", "dedupe_window", "not_before"}
-
 
 def _of_runs() -> list[Option]:
-    return [each for each in of_push() if each.name not in _NOT_FOR_RUNS]
+    return [each for each in of_push() if each.for_schedules]
 
 
 @click.group()
