@@ -1,7 +1,7 @@
 """The settings of a broker, from file, environment and command line."""
 
 from sluicemq_broker.config.declared import settings_of
-from sluicemq_broker.config.device_settings import ONLY, Ack, DeviceSettings
+from sluicemq_broker.config.device_settings import ONLY, Ack, DeviceSettings, Envelope
 from sluicemq_broker.config.loading import Config, ConfigError, Problem, load
 from sluicemq_broker.config.mongo_uri import MongoUri
 from sluicemq_broker.config.redis_url import RedisUrl
@@ -11,6 +11,7 @@ from sluicemq_broker.config.settings import (
     ENVIRONMENT,
     MAX_JOB_BYTES,
     BrokerSettings,
+    Overflow,
     QueueSettings,
     RouteSettings,
     ScheduleSettings,
@@ -29,7 +30,9 @@ __all__ = [
     "Config",
     "ConfigError",
     "DeviceSettings",
+    "Envelope",
     "MongoUri",
+    "Overflow",
     "Problem",
     "QueueSettings",
     "RedisUrl",

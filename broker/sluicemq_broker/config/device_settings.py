@@ -20,6 +20,13 @@ class Ack(StrEnum):
     EXPLICIT = "explicit"
 
 
+class Envelope(StrEnum):
+    """What a worker or subscriber receives of a job or message: its payload, or what is known of it too."""
+
+    PAYLOAD = "payload"
+    FULL = "full"
+
+
 #: Settings of a device that only some kinds have: the others' workers take one job at a time, or none.
 ONLY = {
     "queue": (Kind.STREAMER, Kind.QUEUE),
@@ -54,8 +61,8 @@ class DeviceSettings:
         "when a PULL worker's job is done: its ZeroMQ has it; before it is sent; the worker says so",
     )
     envelope: str = setting(
-        "payload",
-        rules.one_of("payload", "full"),
+        Envelope.PAYLOAD,
+        rules.one_of(*Envelope),
         "what workers receive: the payload, or id and headers too; of a stream: its number and time behind",
     )
     stream: str | None = setting(

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self, TypeVar, cast
 
 from sluicemq_broker.config import rules
 from sluicemq_broker.config.declared import settings_of
-from sluicemq_broker.config.device_settings import ONLY, Ack, DeviceSettings, applies
+from sluicemq_broker.config.device_settings import ONLY, Ack, DeviceSettings, Envelope, applies
 from sluicemq_broker.config.mongo_uri import may_hold_a_secret
 from sluicemq_broker.config.settings import (
     ENVIRONMENT,
@@ -238,7 +238,7 @@ class _Reading:
             self._wrong(place, "expected a frontend, a backend or both")
         if device.kind == Kind.FORWARDER and device.stream is None:
             for key in ("envelope", "latest"):
-                if key in values and values[key] not in (False, "payload"):
+                if key in values and values[key] not in (False, Envelope.PAYLOAD):
                     self._wrong(f"{place}: {key}", "is for a forwarder with a stream, this one only relays")
         if device.ack == Ack.EXPLICIT and device.backends and not table.get("commit"):
             self._wrong(place, 'commit is missing: with ack = "explicit" workers answer on a door of its own')

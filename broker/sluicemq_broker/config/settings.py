@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,13 @@ class BrokerSettings:
         rules.seconds(above=0),
         "seconds between looks for what other brokers have done, whatever was told; or up to a quarter more",
     )
+
+
+class Overflow(StrEnum):
+    """What a full queue does to those who push: it refuses their jobs, or lets them wait."""
+
+    REFUSE = "refuse"
+    HOLD = "hold"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,8 +238,8 @@ class QueueSettings:
         live=True,
     )
     overflow: str = setting(
-        "refuse",
-        rules.one_of("refuse", "hold"),
+        Overflow.REFUSE,
+        rules.one_of(*Overflow),
         "what a full queue does to those who push: QUEUE_FULL, or they wait; PUSH sockets always wait",
         live=True,
     )

@@ -11,6 +11,7 @@ import gevent
 
 from sluicemq import wire
 from sluicemq.errors import SluiceError
+from sluicemq_broker.config import Envelope
 from sluicemq_broker.doors.frontends import PROBE
 from sluicemq_broker.doors.pops import push_anew
 from sluicemq_broker.doors.worker_frames import answer, body, unreadable
@@ -91,7 +92,7 @@ class RepWorker(LaneWorker):
     def __init__(self, backend: Backend, lane: Lane) -> None:
         super().__init__(backend, lane)
         self._has_spoken = False
-        self._full = backend.settings.envelope == "full"
+        self._full = backend.settings.envelope == Envelope.FULL
 
     def _frames(self, delivery: Delivery) -> list[bytes]:
         return [b"", *body(delivery.job, full=self._full)]
@@ -128,7 +129,7 @@ class PullWorker(LaneWorker):
 
     def __init__(self, backend: Backend, lane: Lane) -> None:
         super().__init__(backend, lane)
-        self._full = backend.settings.envelope == "full"
+        self._full = backend.settings.envelope == Envelope.FULL
 
     def _frames(self, delivery: Delivery) -> list[bytes]:
         return [delivery.receipt, *body(delivery.job, full=self._full)]
@@ -154,7 +155,7 @@ class ArrivalWorker(LaneWorker):
         super().__init__(backend, lane)
         self._window = Window(self.prefetch)
         self.prefetch = self._window.size
-        self._full = backend.settings.envelope == "full"
+        self._full = backend.settings.envelope == Envelope.FULL
 
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
         """Count and send them, and ask for their arrival."""
@@ -198,7 +199,7 @@ class PopWorker(LaneWorker):
         super().__init__(backend, lane)
         self._popped: list[Delivery] = []
         self._posted: list[Delivery] = []  # the lane has these; at its end, as many as its backlog did not go
-        self._full = backend.settings.envelope == "full"
+        self._full = backend.settings.envelope == Envelope.FULL
         lane.unblocked = self._flush
 
     @property

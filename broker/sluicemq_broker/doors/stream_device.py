@@ -15,7 +15,7 @@ from gevent.event import Event
 
 from sluicemq.errors import SluiceError, TooLarge
 from sluicemq.packed import extended, scan, slices
-from sluicemq_broker.config import BrokerSettings, DeviceSettings
+from sluicemq_broker.config import BrokerSettings, DeviceSettings, Envelope
 from sluicemq_broker.doors.counted import of_device, paused
 from sluicemq_broker.doors.latest import Latest
 from sluicemq_broker.doors.replay import ReplayDoors
@@ -278,7 +278,7 @@ class StreamDevice:
 
     def _outgoing(self, segment: Segment, messages: list[bytes], place: int) -> list[bytes]:
         """The messages as subscribers get them; with ``full``, a frame with number and time is the last."""
-        if self._settings.envelope != "full":
+        if self._settings.envelope != Envelope.FULL:
             return messages
         first, time = segment.first + place, b" %.3f" % segment.at
         return [extended(each, b"%d" % number + time) for number, each in enumerate(messages, first)]

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, Protocol
 from weakref import WeakSet
 
 from sluicemq.errors import QueueFull
-from sluicemq_broker.config import QueueSettings
+from sluicemq_broker.config import Overflow, QueueSettings
 from sluicemq_broker.runtime import Count
 
 #: Of what a queue may hold, as much must be free before who was held goes on: one part in so many.
@@ -88,7 +88,7 @@ class Capacity:
     def reconfigure(self, settings: QueueSettings) -> None:
         """Take other bounds; what is in the queue stays."""
         self._max_ready, self._max_bytes = settings.max_ready, settings.max_bytes
-        self._holds = settings.overflow == "hold"
+        self._holds = settings.overflow == Overflow.HOLD
         self.bounded = self._max_ready is not None or self._max_bytes is not None
         """True if it has any."""
         self.look()
