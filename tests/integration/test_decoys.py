@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+import zmq
 
-DECOY = "raise SystemExit('a decoy was run')\n"
+from launcher import TIMEOUT, BrokerProcess
+from plain_clients import ANY_PORT
+from sluicemq import Client, Producer
+from web import Web
+
+SAID = "a decoy was run"
+DECOY = f"raise SystemExit('{SAID}')\n"
 FILES = ["broker.py", "devices.py", "zmq.py", "config.py", "msgpack.py", "click.py", "logging.py"]
 FOLDERS = ["broker", "devices", "gevent", "pymongo", "sluicemq", "store", "queue"]
+#: What only a broker at work imports: for its HTTP door, its figures, its schedules.
+LATE = ["falcon", "prometheus_client", "cronsim", "http", "dashboard"]
 SCRIPT = [sys.executable, str(Path(sys.executable).parent / "sluicemq")]
 
 
@@ -18,7 +29,7 @@ SCRIPT = [sys.executable, str(Path(sys.executable).parent / "sluicemq")]
 def decoys(tmp_path: Path) -> Path:
     for name in FILES:
         (tmp_path / name).write_text(DECOY)
-    for name in FOLDERS:
+    for name in FOLDERS + LATE:
         (tmp_path / name).mkdir()
         for file in ("__init__.py", "__main__.py"):
             (tmp_path / name / file).write_text(DECOY)
@@ -38,8 +49,58 @@ def decoys(tmp_path: Path) -> Path:
 )
 def test_a_folder_full_of_decoys_changes_nothing(decoys: Path, command: list[str], said: str) -> None:
     ended = subprocess.run(command, cwd=decoys, capture_output=True, text=True, timeout=60, check=False)
-    assert (ended.returncode, "decoy" in ended.stdout + ended.stderr) == (0, False), ended.stderr
+    assert (ended.returncode, SAID in ended.stdout + ended.stderr) == (0, False), ended.stderr
     assert said in ended.stdout
+
+
+@pytest.mark.parametrize("program", [["-m", "sluicemq_broker"], [SCRIPT[1], "serve"]], ids=["-m", "serve"])
+def test_a_broker_at_work_imports_no_decoy_however_late(
+    decoys: Path, mongo_uri: str, database: str, program: Sequence[str]
+) -> None:
+    # Given a broker that was started there, with its HTTP door
+    broker = BrokerProcess(mongo_uri, database, config={"broker": {"http": "127.0.0.1:0"}}, folder=decoys)
+    broker.program = program
+    with broker, Producer(broker.doors["smq"]) as producer, Client(broker.doors["smq"]) as client:
+        # When it has all kinds of work
+        client.add_schedule("hourly", "reports", b"work", cron="0 * * * *")
+        producer.push("mail", b"work").wait(TIMEOUT)
+        [job] = client.reserve("mail", 1, TIMEOUT)
+        job.commit()
+        web = Web(broker.http)
+        answers = {path: web.get(path) for path in ("/healthz", "/metrics", "/")}
+        # Then all of it is done
+        assert job.payload == b"work"
+        assert {path: answer.status for path, answer in answers.items()} == dict.fromkeys(answers, 200)
+        assert b"sluicemq_" in answers["/metrics"].body
+        assert broker.terminate() == 0
+        assert SAID not in broker.log_text()
+
+
+@pytest.fixture
+def streamer(decoys: Path) -> Iterator[subprocess.Popen[str]]:
+    command = [*SCRIPT, "device", "streamer", "--json", ANY_PORT, ANY_PORT]
+    with subprocess.Popen(
+        command, cwd=decoys, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        yield process
+        process.kill()
+
+
+def test_a_device_at_work_imports_no_decoy_however_late(streamer: subprocess.Popen[str]) -> None:
+    # Given
+    assert streamer.stdout
+    ends = json.loads(streamer.stdout.readline())
+    with zmq.Context() as context, context.socket(zmq.PUSH) as push, context.socket(zmq.PULL) as pull:
+        push.linger, pull.rcvtimeo = 0, int(TIMEOUT * 1000)
+        push.connect(ends["frontend"])
+        pull.connect(ends["backend"])
+        # When
+        push.send(b"work")
+        # Then
+        assert pull.recv() == b"work"
+    streamer.terminate()
+    _, said = streamer.communicate(timeout=TIMEOUT)
+    assert (streamer.returncode, SAID in said) == (0, False), said
 
 
 def test_nothing_is_installed_under_a_name_that_can_be_anybody_s() -> None:
