@@ -151,7 +151,7 @@ def show(tree: Path, fault: dict[str, Any], failing: set[str], seconds: float) -
     began = time.monotonic()
     what = FAILS_ANYWAY if failing.intersection(fault["tests"]) else outcome(tree, fault, seconds)
     took = time.monotonic() - began
-    print(f"{what:16} {took:4.0f} s  {fault['name']:38} {fault['item']:>4}  {fault['why']}", flush=True)
+    print(f"{what:16} {took:4.0f} s  {fault['name']:38} {fault['why']}", flush=True)
     return what
 
 
