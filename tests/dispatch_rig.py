@@ -15,7 +15,7 @@ from sluicemq_broker.runtime.timer import Timer
 SMALLEST = pace_module.UNKNOWN
 
 
-class Rig(FakeOutlet):
+class DispatchRig(FakeOutlet):
     """A dispatcher with the fakes around it; what is released is ready again at once."""
 
     def __init__(self, timer: Timer | None = None, *, slow: bool = False) -> None:

@@ -16,7 +16,7 @@ LEASE = 15.0
 BEAT = LEASE / 5
 
 
-class Time(Timer):
+class LeaseTime(Timer):
     """The time of every broker in a test; it passes when told to."""
 
     value = 1000.0
@@ -28,7 +28,7 @@ class Time(Timer):
         self.value += seconds
 
 
-TIME = Time()
+TIME = LeaseTime()
 
 
 def owners(leases: LeaseStore, name: str = "broker", *more: Any, **options: Any) -> Owners:
@@ -45,7 +45,7 @@ def document(documents: Database[dict[str, Any]], owner: str) -> dict[str, Any]:
     return documents["owners"].find_one({"_id": owner}) or {}
 
 
-def beats(time: Time, *brokers: Owners, count: int = 1) -> None:
+def beats(time: LeaseTime, *brokers: Owners, count: int = 1) -> None:
     for _ in range(count):
         time.passes(BEAT)
         for broker in brokers:

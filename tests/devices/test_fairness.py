@@ -16,6 +16,7 @@ from sluicemq_devices.doors.conduct import MOST_MALFORMED, MOST_UNTOLD, WITHIN, 
 from sluicemq_devices.doors.doors import Lane
 from sluicemq_devices.doors.switchboard import Switchboard
 from sluicemq_devices.hub.spare_time import SpareTime
+from virtual_time import VirtualTime
 
 Started = Callable[[Any], Any]
 
@@ -164,19 +165,9 @@ def test_what_a_door_that_closes_has_read_is_handed_over_in_turns(
 # ------------------------------------------------------------------------ conduct
 
 
-class Clock:
-    """Seconds, which pass when told to."""
-
-    def __init__(self) -> None:
-        self.value = 1000.0
-
-    def __call__(self) -> float:
-        return self.value
-
-
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> VirtualTime:
+    return VirtualTime()
 
 
 def handed_over(peer: Conduct, good: int, malformed: int = 0, refused: int = 0) -> None:
@@ -187,15 +178,15 @@ def handed_over(peer: Conduct, good: int, malformed: int = 0, refused: int = 0) 
     peer.judge(good + malformed + refused)
 
 
-def test_a_peer_that_errs_now_and_then_is_never_cut(clock: Clock) -> None:
-    peer = Conduct(now=clock)
+def test_a_peer_that_errs_now_and_then_is_never_cut(clock: VirtualTime) -> None:
+    peer = Conduct(now=clock.now)
     for _ in range(10_000):
         handed_over(peer, good=1, malformed=1)
     assert not peer.is_over
 
 
-def test_a_good_message_makes_up_for_a_bad_one(clock: Clock) -> None:
-    peer = Conduct(now=clock)
+def test_a_good_message_makes_up_for_a_bad_one(clock: VirtualTime) -> None:
+    peer = Conduct(now=clock.now)
     handed_over(peer, good=0, malformed=2)
     assert peer.is_bad
     handed_over(peer, good=1)
@@ -204,8 +195,8 @@ def test_a_good_message_makes_up_for_a_bad_one(clock: Clock) -> None:
     assert not peer.is_bad
 
 
-def test_what_is_refused_for_the_moment_cuts_nobody(clock: Clock) -> None:
-    peer = Conduct(now=clock)
+def test_what_is_refused_for_the_moment_cuts_nobody(clock: VirtualTime) -> None:
+    peer = Conduct(now=clock.now)
     for _ in range(1000):
         handed_over(peer, good=0, refused=1)
         assert peer.is_bad
@@ -214,8 +205,8 @@ def test_what_is_refused_for_the_moment_cuts_nobody(clock: Clock) -> None:
     assert not peer.is_bad
 
 
-def test_what_was_malformed_a_minute_ago_counts_no_more(clock: Clock) -> None:
-    peer = Conduct(now=clock)
+def test_what_was_malformed_a_minute_ago_counts_no_more(clock: VirtualTime) -> None:
+    peer = Conduct(now=clock.now)
     for _ in range(10):
         handed_over(peer, good=0, malformed=MOST_MALFORMED - 1)
         assert not peer.is_over
@@ -234,8 +225,8 @@ def test_one_that_hears_no_answer_is_cut_later(
 # --------------------------------------------------------------------- spare time
 
 
-def test_spare_time_is_a_tenth_and_a_long_turn_is_paid_for_by_those_after_it(clock: Clock) -> None:
-    spare, served = SpareTime(clock), []
+def test_spare_time_is_a_tenth_and_a_long_turn_is_paid_for_by_those_after_it(clock: VirtualTime) -> None:
+    spare, served = SpareTime(clock.now), []
 
     def turn(seconds: float) -> None:
         clock.value += seconds
@@ -251,8 +242,8 @@ def test_spare_time_is_a_tenth_and_a_long_turn_is_paid_for_by_those_after_it(clo
     assert periods == [3, 3, 0, 0, 0, 0, 1, 3, 1]
 
 
-def test_who_comes_again_at_once_waits_for_the_next_period(clock: Clock) -> None:
-    spare, served = SpareTime(clock), []
+def test_who_comes_again_at_once_waits_for_the_next_period(clock: VirtualTime) -> None:
+    spare, served = SpareTime(clock.now), []
 
     def again() -> None:
         served.append(1)

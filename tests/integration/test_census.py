@@ -26,7 +26,7 @@ from virtual_time import VirtualTime, come_to_rest
 ALL = sorted(SHOWN_STATES)
 
 
-class Broker:
+class CensusRig:
     """Queues in MongoDB and their census; ``counted`` are the names of those counted, in their order."""
 
     def __init__(self, documents: Database[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,17 +71,17 @@ class Broker:
 
 
 @pytest.fixture
-def broker(documents: Database[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> Broker:
+def broker(documents: Database[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> CensusRig:
     for name in documents.list_collection_names(filter={"name": {"$regex": "^queue"}}):
         documents.drop_collection(name)
-    return Broker(documents, monkeypatch)
+    return CensusRig(documents, monkeypatch)
 
 
 def counts(row: dict[str, Any]) -> dict[str, int]:
     return {state: row[state] for state in ALL if row[state]}
 
 
-def test_who_asks_for_one_queue_has_it_counted_and_no_other(broker: Broker) -> None:
+def test_who_asks_for_one_queue_has_it_counted_and_no_other(broker: CensusRig) -> None:
     mail, *_ = broker.open("mail", "a", "b")
     mail.store.push(some_jobs(3), NOW)
     row = broker.census.one("mail")
@@ -89,13 +89,13 @@ def test_who_asks_for_one_queue_has_it_counted_and_no_other(broker: Broker) -> N
     assert broker.counted == ["mail"]
 
 
-def test_a_queue_that_is_not_there_is_refused(broker: Broker) -> None:
+def test_a_queue_that_is_not_there_is_refused(broker: CensusRig) -> None:
     with pytest.raises(NotFound):
         broker.census.one("nosuch")
 
 
 def test_who_asks_for_all_has_those_counted_that_have_changed_first_and_then_the_oldest_counts(
-    broker: Broker,
+    broker: CensusRig,
 ) -> None:
     # Given: two that were counted one after the other, then something happened in the second
     _first, second = broker.open("first", "second")
@@ -110,7 +110,7 @@ def test_who_asks_for_all_has_those_counted_that_have_changed_first_and_then_the
 
 
 def test_what_there_is_no_time_to_count_is_told_as_it_was_counted_with_what_happened_here_since(
-    broker: Broker,
+    broker: CensusRig,
 ) -> None:
     # Given
     (mail,) = broker.open("mail")
@@ -125,7 +125,7 @@ def test_what_there_is_no_time_to_count_is_told_as_it_was_counted_with_what_happ
     assert (row["exact"], row["estimates"], row["counted_ago"]) == (False, ALL, 7.0)
 
 
-def test_jobs_that_went_to_workers_are_reserved_in_an_estimate(broker: Broker) -> None:
+def test_jobs_that_went_to_workers_are_reserved_in_an_estimate(broker: CensusRig) -> None:
     # Given
     (mail,) = broker.open("mail")
     broker.census.one("mail")
@@ -139,7 +139,7 @@ def test_jobs_that_went_to_workers_are_reserved_in_an_estimate(broker: Broker) -
     assert row["ready"] + row["reserved"] == 4
 
 
-def test_asking_for_all_begins_no_more_counts_than_there_is_time_for(broker: Broker) -> None:
+def test_asking_for_all_begins_no_more_counts_than_there_is_time_for(broker: CensusRig) -> None:
     broker.open(*(f"q{number}" for number in range(10)))
     broker.cost = census_module.ASKED / 2.5
     rows = broker.asked_for_all()
@@ -149,7 +149,7 @@ def test_asking_for_all_begins_no_more_counts_than_there_is_time_for(broker: Bro
 
 
 def test_a_queue_in_which_nothing_happened_is_no_estimate_while_no_other_broker_is_there(
-    broker: Broker,
+    broker: CensusRig,
 ) -> None:
     # Given
     (mail,) = broker.open("mail")
@@ -162,7 +162,7 @@ def test_a_queue_in_which_nothing_happened_is_no_estimate_while_no_other_broker_
     assert broker.census.kept()[0]["estimates"] == ALL
 
 
-def test_what_time_alone_changes_is_an_estimate(broker: Broker) -> None:
+def test_what_time_alone_changes_is_an_estimate(broker: CensusRig) -> None:
     (mail,) = broker.open("mail")
     mail.store.push(some_jobs(5, eligible_at=NOW + 60), NOW)
     broker.census.one("mail")
@@ -170,7 +170,7 @@ def test_what_time_alone_changes_is_an_estimate(broker: Broker) -> None:
     assert broker.census.kept()[0]["estimates"] == ["ready", "scheduled"]
 
 
-def test_what_other_brokers_do_is_found_in_the_background(broker: Broker) -> None:
+def test_what_other_brokers_do_is_found_in_the_background(broker: CensusRig) -> None:
     # Given
     (mail,) = broker.open("mail")
     broker.census.tick()
@@ -185,7 +185,7 @@ def test_what_other_brokers_do_is_found_in_the_background(broker: Broker) -> Non
     assert (before, broker.census.kept()[0]["ready"]) == (0, 4)
 
 
-def test_a_queue_in_which_something_happens_is_counted_again_sooner(broker: Broker) -> None:
+def test_a_queue_in_which_something_happens_is_counted_again_sooner(broker: CensusRig) -> None:
     # Given
     mail, _quiet = broker.open("mail", "quiet")
     broker.census.tick()
@@ -198,7 +198,9 @@ def test_a_queue_in_which_something_happens_is_counted_again_sooner(broker: Brok
     assert broker.counted == ["mail"]
 
 
-def test_the_background_takes_a_small_part_of_the_time_however_many_queues_there_are(broker: Broker) -> None:
+def test_the_background_takes_a_small_part_of_the_time_however_many_queues_there_are(
+    broker: CensusRig,
+) -> None:
     # Given
     broker.open(*(f"q{number}" for number in range(30)))
     while len(broker.counted) < 30:
@@ -212,14 +214,14 @@ def test_the_background_takes_a_small_part_of_the_time_however_many_queues_there
     assert len(broker.counted) == 3
 
 
-def test_an_order_that_changes_jobs_makes_what_was_counted_void(broker: Broker) -> None:
+def test_an_order_that_changes_jobs_makes_what_was_counted_void(broker: CensusRig) -> None:
     (mail,) = broker.open("mail")
     broker.census.one("mail")
     broker.census.recount(mail)
     assert broker.census.kept()[0]["estimates"] == ALL
 
 
-def test_while_mongodb_is_away_who_asks_is_told_so_and_what_is_known_can_be_had(broker: Broker) -> None:
+def test_while_mongodb_is_away_who_asks_is_told_so_and_what_is_known_can_be_had(broker: CensusRig) -> None:
     (mail,) = broker.open("mail")
     mail.store.push(some_jobs(5), NOW)
     broker.census.one("mail")
@@ -231,7 +233,7 @@ def test_while_mongodb_is_away_who_asks_is_told_so_and_what_is_known_can_be_had(
 
 
 def test_a_mongodb_that_does_not_answer_keeps_nobody_waiting(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
+    broker: CensusRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker.open("mail")
     monkeypatch.setattr(Inspector, "counts", lambda *_: broker.time.sleep(1000.0))
@@ -239,7 +241,7 @@ def test_a_mongodb_that_does_not_answer_keeps_nobody_waiting(
         Census(broker.queues, broker.queues._context, wait=0.01).all()
 
 
-def test_while_mongodb_is_known_not_to_answer_it_is_not_asked(broker: Broker) -> None:
+def test_while_mongodb_is_known_not_to_answer_it_is_not_asked(broker: CensusRig) -> None:
     broker.open("mail")
     census = Census(broker.queues, broker.queues._context, trusted=lambda: False)
     with pytest.raises(Unavailable):
@@ -247,7 +249,7 @@ def test_while_mongodb_is_known_not_to_answer_it_is_not_asked(broker: Broker) ->
     assert broker.counted == []
 
 
-def test_a_queue_that_can_not_be_counted_says_why_until_it_can_be(broker: Broker) -> None:
+def test_a_queue_that_can_not_be_counted_says_why_until_it_can_be(broker: CensusRig) -> None:
     broker.open("mail")
     broker.away = Unclear("cut")
     assert "queue 'mail' can't be counted" in broker.census.one("mail")["error"]

@@ -9,7 +9,7 @@ import gevent
 from pymongo.database import Database
 
 from fakes import FakeWorker
-from integration.test_limits import Rig
+from integration.test_limits import LimitsRig
 from jobs import some_jobs
 from sluicemq_broker.queue.intake import Push
 from small_broker import SmallBroker
@@ -18,7 +18,7 @@ from virtual_time import come_to_rest
 FAIR = {"fair": True}
 
 
-class FairRig(Rig):
+class FairRig(LimitsRig):
     """Brokers that share the queue ``mail``, to which tenants push."""
 
     def tenant(self, broker: SmallBroker, name: str, count: int = 1, **options: Any) -> None:

@@ -27,7 +27,7 @@ MOST = 12
 NAMES = ("dead", "head", "over", "next", "last")
 
 
-class Broker(NamedTuple):
+class GroupsRig(NamedTuple):
     """What one broker does for the queue; what it was given before the test: the head, and who is dead."""
 
     name: str
@@ -45,20 +45,20 @@ class Broker(NamedTuple):
         return self.store.reserve(10, NOW, self.name, hold=1).jobs
 
 
-def push(broker: Broker) -> None:
+def push(broker: GroupsRig) -> None:
     job = a_job(f"pushed by {broker.name}", group="g")
     job.line_up(broker.store.groups.places(1))
     broker.store.push([job], NOW)
     broker.promote()
 
 
-def work(broker: Broker, end: Callable[[Broker, list[Job]], object]) -> None:
+def work(broker: GroupsRig, end: Callable[[GroupsRig, list[Job]], object]) -> None:
     if jobs := broker.head():
         end(broker, jobs)
         broker.promote()
 
 
-def cancel(broker: Broker, job_id: str) -> None:
+def cancel(broker: GroupsRig, job_id: str) -> None:
     try:
         assert broker.changes.cancel("mail", job_id, NOW) == "g"
     except NotFound:
@@ -66,17 +66,17 @@ def cancel(broker: Broker, job_id: str) -> None:
     broker.promote()
 
 
-def expire(broker: Broker) -> None:
+def expire(broker: GroupsRig) -> None:
     if broker.store.expire(NOW).groups:
         broker.promote()
 
 
-def redrive(broker: Broker) -> None:
+def redrive(broker: GroupsRig) -> None:
     broker.changes.redrive("mail", DeadLetters(), NOW)
     broker.promote()
 
 
-VERBS: dict[str, Callable[[Broker], object]] = {
+VERBS: dict[str, Callable[[GroupsRig], object]] = {
     "push": push,
     "commit": lambda broker: work(broker, lambda broker, jobs: broker.store.commit(jobs)),
     "finish": lambda broker: work(
@@ -104,12 +104,12 @@ _GO_ON = ("push", "commit", "cancel of the head", "look")
 
 
 @pytest.fixture
-def pair(documents: Database[dict[str, Any]]) -> tuple[Broker, Broker, Line]:
+def pair(documents: Database[dict[str, Any]]) -> tuple[GroupsRig, GroupsRig, Line]:
     """Two brokers, the first over a line on which the second may act; four jobs of one group, one dead."""
     line = Line(lambda *_stored: None)
     ours: Any = FaultyDatabase(documents, line)
     brokers = [
-        Broker(name, QueueStore(each, collection("mail")), _AllPages(each))
+        GroupsRig(name, QueueStore(each, collection("mail")), _AllPages(each))
         for name, each in (("us", ours), ("them", documents))
     ]
     them = brokers[1]
@@ -131,7 +131,7 @@ class _AllPages(ChangesAtOnce):
 @pytest.mark.parametrize("theirs", short_where(VERBS, _GO_ON.__contains__))
 @pytest.mark.parametrize("verb", VERBS)
 def test_one_is_the_head_whatever_another_broker_does_inside_a_verb(
-    pair: tuple[Broker, Broker, Line], verb: str, theirs: str
+    pair: tuple[GroupsRig, GroupsRig, Line], verb: str, theirs: str
 ) -> None:
     us, them, line = pair
     before = list(us.store.jobs._real.find())

@@ -21,7 +21,7 @@ from small_broker import BEAT, LEASE, SmallBroker, VirtualClock
 from virtual_time import VirtualTime, come_to_rest
 
 
-class Rig:
+class SweptGroupsRig:
     """A broker that will be killed, and another one that has a worker."""
 
     def __init__(self, documents: Database[dict[str, Any]], store: QueueStore) -> None:
@@ -56,20 +56,20 @@ class Rig:
 
 
 @pytest.fixture
-def rig(documents: Database[dict[str, Any]], store: QueueStore) -> Iterator[Rig]:
-    rig = Rig(documents, store)
+def rig(documents: Database[dict[str, Any]], store: QueueStore) -> Iterator[SweptGroupsRig]:
+    rig = SweptGroupsRig(documents, store)
     yield rig
     for broker in (rig.first, rig.second):
         broker.line.dead = True
     rig.time.passes(1000.0)
 
 
-def test_a_new_group_goes_on_before_any_sweep(rig: Rig) -> None:
+def test_a_new_group_goes_on_before_any_sweep(rig: SweptGroupsRig) -> None:
     rig.push("a", "b")
     assert rig.heads() == ["a"]
 
 
-def test_a_group_of_a_broker_that_is_killed_behind_its_insert_goes_on_elsewhere(rig: Rig) -> None:
+def test_a_group_of_a_broker_that_is_killed_behind_its_insert_goes_on_elsewhere(rig: SweptGroupsRig) -> None:
     # Given
     rig.first.line.fault = Fault(Kind.KILLED_AFTER, "insert")
     rig.push("a", "b")
@@ -84,7 +84,7 @@ def test_a_group_of_a_broker_that_is_killed_behind_its_insert_goes_on_elsewhere(
     ("verdict", "statement"), [(wire.COMMIT, "delete_many"), (wire.REJECT, "bulk_write")]
 )
 def test_a_group_of_a_broker_that_is_killed_behind_a_verdict_goes_on_elsewhere(
-    rig: Rig, verdict: str, statement: str
+    rig: SweptGroupsRig, verdict: str, statement: str
 ) -> None:
     # Given
     rig.second.queue.pause(frozenset({wire.DELIVERY}))
@@ -105,7 +105,7 @@ def test_a_group_of_a_broker_that_is_killed_behind_a_verdict_goes_on_elsewhere(
     assert rig.worker.jobs == ["b"]
 
 
-def test_what_is_left_behind_without_a_death_is_found_in_a_minute(rig: Rig) -> None:
+def test_what_is_left_behind_without_a_death_is_found_in_a_minute(rig: SweptGroupsRig) -> None:
     """Somebody has removed the first job by hand."""
     rig.second.queue.pause(frozenset({wire.DELIVERY}))
     rig.push("a", "b")

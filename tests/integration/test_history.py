@@ -37,7 +37,7 @@ class Chance:
         return self.value
 
 
-class Broker:
+class HistoryRig:
     """A broker that counts in queue ``mail``; its time passes with :meth:`later`."""
 
     def __init__(self, documents: Database[dict[str, Any]], host: str = "host") -> None:
@@ -76,8 +76,8 @@ def store(documents: Database[dict[str, Any]]) -> HistoryStore:
 
 
 @pytest.fixture
-def broker(documents: Database[dict[str, Any]]) -> Broker:
-    return Broker(documents)
+def broker(documents: Database[dict[str, Any]]) -> HistoryRig:
+    return HistoryRig(documents)
 
 
 def counted(added: dict[str, int], minute: int = MINUTE, **most: int) -> MinuteCounts:
@@ -91,7 +91,7 @@ def at(minute: int) -> str:
 # ------------------------------------------------------------------------- writing
 
 
-def test_what_is_counted_stands_in_its_minute_its_hour_and_its_day(broker: Broker) -> None:
+def test_what_is_counted_stands_in_its_minute_its_hour_and_its_day(broker: HistoryRig) -> None:
     # Given
     broker.count(Count.PUSHED, 3)
     broker.later(60)
@@ -106,8 +106,8 @@ def test_what_is_counted_stands_in_its_minute_its_hour_and_its_day(broker: Broke
     assert broker.total() == {"pushed": 5, "expired": 1}
 
 
-def test_what_several_brokers_count_adds_up(broker: Broker, documents: Database[dict[str, Any]]) -> None:
-    other = Broker(documents, "other")
+def test_what_several_brokers_count_adds_up(broker: HistoryRig, documents: Database[dict[str, Any]]) -> None:
+    other = HistoryRig(documents, "other")
     for each in (broker, other):
         each.count(Count.COMMITTED, 7)
         each.later(FLUSH)
@@ -117,9 +117,9 @@ def test_what_several_brokers_count_adds_up(broker: Broker, documents: Database[
 
 
 def test_a_broker_that_was_killed_is_missing_with_what_it_counted_since_its_last_flush(
-    broker: Broker, documents: Database[dict[str, Any]]
+    broker: HistoryRig, documents: Database[dict[str, Any]]
 ) -> None:
-    killed, written = Broker(documents), 0
+    killed, written = HistoryRig(documents), 0
     for _ in range(5):
         killed.count(times=10)
         broker.count(times=10)
@@ -141,7 +141,7 @@ def test_a_flush_that_is_sent_again_is_added_once(store: HistoryStore) -> None:
 
 
 def test_while_mongodb_is_away_what_is_counted_waits_and_comes_to_its_own_minute(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
+    broker: HistoryRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Given: one flush that was carried out and not answered, and a while without any
     add = HistoryStore.add
@@ -169,7 +169,7 @@ def _away(*_: Any) -> None:
     raise Unavailable("no primary")
 
 
-def test_a_day_ends_at_midnight_whenever_it_is_written(broker: Broker) -> None:
+def test_a_day_ends_at_midnight_whenever_it_is_written(broker: HistoryRig) -> None:
     # Given: five seconds before midnight
     broker.clock.time = DAY.replace(tzinfo=UTC).timestamp() + 86400 - 5
     broker.history._minute = int(broker.clock.time // 60)
@@ -184,7 +184,7 @@ def test_a_day_ends_at_midnight_whenever_it_is_written(broker: Broker) -> None:
     assert list(broker.by_time(day=f"{DAY:%Y-%m-%d}")) == [f"{DAY:%d} 23:59"]
 
 
-def test_a_queue_that_is_made_again_counts_on(broker: Broker) -> None:
+def test_a_queue_that_is_made_again_counts_on(broker: HistoryRig) -> None:
     broker.count(times=5)
     broker.later(FLUSH)
     broker.queues._open.clear()
@@ -202,7 +202,7 @@ def test_the_largest_backlog_of_each_minute_is_kept(store: HistoryStore) -> None
 
 
 def test_nothing_is_written_for_a_queue_in_which_nothing_happens(
-    broker: Broker, documents: Database[dict[str, Any]]
+    broker: HistoryRig, documents: Database[dict[str, Any]]
 ) -> None:
     broker.later(3 * FLUSH)
     assert documents["history"].count_documents({}) == 0
@@ -227,7 +227,7 @@ def test_hours_stand_in_their_order_whenever_something_is_counted_first(
 
 
 def test_tomorrows_document_is_made_ahead_by_a_share_of_todays_writes(
-    broker: Broker, documents: Database[dict[str, Any]]
+    broker: HistoryRig, documents: Database[dict[str, Any]]
 ) -> None:
     # Given
     tomorrow = {"_id": f"queue/mail/{DAY + timedelta(days=1):%Y-%m-%d}"}
@@ -244,7 +244,7 @@ def test_tomorrows_document_is_made_ahead_by_a_share_of_todays_writes(
 
 
 def test_at_the_end_of_a_day_it_is_made_whatever_chance_has(
-    broker: Broker, documents: Database[dict[str, Any]]
+    broker: HistoryRig, documents: Database[dict[str, Any]]
 ) -> None:
     broker.chance.value = 0.999
     broker.clock.time = DAY.replace(tzinfo=UTC).timestamp() + 86400 - 30
@@ -289,7 +289,9 @@ def test_a_day_is_removed_in_time(store: HistoryStore, documents: Database[dict[
     assert any("expireAfterSeconds" in each for each in documents["history"].index_information().values())
 
 
-def test_months_are_made_wherever_a_history_lies(broker: Broker, documents: Database[dict[str, Any]]) -> None:
+def test_months_are_made_wherever_a_history_lies(
+    broker: HistoryRig, documents: Database[dict[str, Any]]
+) -> None:
     """That of brokers and devices lies in the broker's own database, whether or not a queue does."""
     # Given: what is counted is two days old
     broker.count()
@@ -310,7 +312,7 @@ def test_months_are_made_wherever_a_history_lies(broker: Broker, documents: Data
 @pytest.mark.parametrize(
     ("kind", "day", "span"), [("plant", None, "day"), ("queue", "soon", "day"), ("queue", None, "week")]
 )
-def test_what_can_not_be_asked_is_refused(broker: Broker, kind: str, day: str | None, span: str) -> None:
+def test_what_can_not_be_asked_is_refused(broker: HistoryRig, kind: str, day: str | None, span: str) -> None:
     with pytest.raises(BadFrames):
         broker.history.read(kind, "mail", day, span)
 

@@ -21,7 +21,7 @@ from sluicemq_broker.store.connection import ServerClock
 from sluicemq_broker.streams import NEWEST, StreamContext, Streams, Subscriptions, Wish, read_batch
 
 
-class Broker:
+class SubscriptionsRig:
     """The subscriptions of one broker, with a lease in MongoDB."""
 
     def __init__(self, documents: Any, owner: str) -> None:
@@ -59,20 +59,20 @@ class Broker:
 
 
 @pytest.fixture
-def brokers(documents: Database[dict[str, Any]]) -> tuple[Broker, Broker]:
+def brokers(documents: Database[dict[str, Any]]) -> tuple[SubscriptionsRig, SubscriptionsRig]:
     """Two, and the stream ``prices`` with ten messages."""
-    one, other = Broker(documents, "b1"), Broker(documents, "b2")
+    one, other = SubscriptionsRig(documents, "b1"), SubscriptionsRig(documents, "b2")
     one.publish(10)
     return one, other
 
 
-def wait_until_it_has_vanished(broker: Broker) -> None:
+def wait_until_it_has_vanished(broker: SubscriptionsRig) -> None:
     with gevent.Timeout(TIMEOUT):
         while broker.row()["holder"] is not None:
             gevent.sleep(0.001)
 
 
-def test_who_comes_second_is_told_who_was_first(brokers: tuple[Broker, Broker]) -> None:
+def test_who_comes_second_is_told_who_was_first(brokers: tuple[SubscriptionsRig, SubscriptionsRig]) -> None:
     one, other = brokers
     one.hold()
     for each in brokers:
@@ -82,7 +82,7 @@ def test_who_comes_second_is_told_who_was_first(brokers: tuple[Broker, Broker]) 
         other.hold("rebuild")
 
 
-def test_when_it_is_released_anybody_may_hold_it(brokers: tuple[Broker, Broker]) -> None:
+def test_when_it_is_released_anybody_may_hold_it(brokers: tuple[SubscriptionsRig, SubscriptionsRig]) -> None:
     one, other = brokers
     held = one.hold()
     one.subscriptions.mark("prices", "sums", held.fence, 4)
@@ -91,7 +91,7 @@ def test_when_it_is_released_anybody_may_hold_it(brokers: tuple[Broker, Broker])
 
 
 def test_when_its_holder_has_vanished_another_of_its_kind_goes_on_and_no_other(
-    brokers: tuple[Broker, Broker],
+    brokers: tuple[SubscriptionsRig, SubscriptionsRig],
 ) -> None:
     one, other = brokers
     held = one.hold()
@@ -103,7 +103,9 @@ def test_when_its_holder_has_vanished_another_of_its_kind_goes_on_and_no_other(
     assert other.hold().watermark == 4
 
 
-def test_at_the_same_broker_the_next_need_not_wait_for_the_statement(brokers: tuple[Broker, Broker]) -> None:
+def test_at_the_same_broker_the_next_need_not_wait_for_the_statement(
+    brokers: tuple[SubscriptionsRig, SubscriptionsRig],
+) -> None:
     one, _other = brokers
     held = one.hold()
     one.subscriptions.vanish(held)
@@ -111,7 +113,7 @@ def test_at_the_same_broker_the_next_need_not_wait_for_the_statement(brokers: tu
 
 
 def test_when_the_lease_of_its_holders_broker_has_ended_its_kind_goes_on(
-    brokers: tuple[Broker, Broker],
+    brokers: tuple[SubscriptionsRig, SubscriptionsRig],
 ) -> None:
     one, other = brokers
     held = one.hold()
@@ -123,7 +125,7 @@ def test_when_the_lease_of_its_holders_broker_has_ended_its_kind_goes_on(
     assert other.row()["watermark"] == 0
 
 
-def test_a_hold_can_be_taken_from_whoever_has_it(brokers: tuple[Broker, Broker]) -> None:
+def test_a_hold_can_be_taken_from_whoever_has_it(brokers: tuple[SubscriptionsRig, SubscriptionsRig]) -> None:
     one, other = brokers
     held = one.hold()
     other.subscriptions.free("prices", "sums")
@@ -135,7 +137,7 @@ def test_a_hold_can_be_taken_from_whoever_has_it(brokers: tuple[Broker, Broker])
         other.subscriptions.free("prices", "sums")
 
 
-def test_each_is_shown_with_how_far_it_is_behind(brokers: tuple[Broker, Broker]) -> None:
+def test_each_is_shown_with_how_far_it_is_behind(brokers: tuple[SubscriptionsRig, SubscriptionsRig]) -> None:
     one, other = brokers
     held = one.hold()
     one.subscriptions.mark("prices", "sums", held.fence, 7)
@@ -147,12 +149,14 @@ def test_each_is_shown_with_how_far_it_is_behind(brokers: tuple[Broker, Broker])
     assert (other.row()["behind"], other.row()["seconds_behind"]) == (0, 0.0)
 
 
-def test_a_new_one_may_begin_with_what_comes_next(brokers: tuple[Broker, Broker]) -> None:
+def test_a_new_one_may_begin_with_what_comes_next(brokers: tuple[SubscriptionsRig, SubscriptionsRig]) -> None:
     one, _other = brokers
     assert one.hold(born=NEWEST).watermark == 10
 
 
-def test_one_may_be_set_to_any_place_while_nobody_holds_it(brokers: tuple[Broker, Broker]) -> None:
+def test_one_may_be_set_to_any_place_while_nobody_holds_it(
+    brokers: tuple[SubscriptionsRig, SubscriptionsRig],
+) -> None:
     one, other = brokers
     one.subscriptions.seek("prices", "sums", 3)
     assert one.row()["watermark"] == 3
@@ -170,7 +174,7 @@ def test_one_may_be_set_to_any_place_while_nobody_holds_it(brokers: tuple[Broker
         other.subscriptions.delete("prices", "sums")
 
 
-def test_what_the_slowest_has_not_read_is_known(brokers: tuple[Broker, Broker]) -> None:
+def test_what_the_slowest_has_not_read_is_known(brokers: tuple[SubscriptionsRig, SubscriptionsRig]) -> None:
     one, other = brokers
     stream = other.streams.get("prices")
     assert other.subscriptions.unread(stream) is None
@@ -189,6 +193,8 @@ def test_what_the_slowest_has_not_read_is_known(brokers: tuple[Broker, Broker]) 
         (Wish("prices", "sums", "a\nb", "w"), "no kind"),
     ],
 )
-def test_what_can_t_be_held_is_named(brokers: tuple[Broker, Broker], wish: Wish, what: str) -> None:
+def test_what_can_t_be_held_is_named(
+    brokers: tuple[SubscriptionsRig, SubscriptionsRig], wish: Wish, what: str
+) -> None:
     with pytest.raises(BadStream, match=what):
         brokers[0].subscriptions.hold(wish)

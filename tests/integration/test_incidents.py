@@ -29,7 +29,7 @@ class Waits:
         return self.now
 
 
-class Broker:
+class IncidentsRig:
     """A broker that counts in queue ``mail``; its time passes with :meth:`later`."""
 
     def __init__(self, documents: Database[dict[str, Any]], name: str = "a:1") -> None:
@@ -60,11 +60,11 @@ class Broker:
 
 
 @pytest.fixture
-def broker(documents: Database[dict[str, Any]]) -> Broker:
-    return Broker(documents)
+def broker(documents: Database[dict[str, Any]]) -> IncidentsRig:
+    return IncidentsRig(documents)
 
 
-def test_a_flood_is_told_with_its_beginning_its_end_and_what_is_usual(broker: Broker) -> None:
+def test_a_flood_is_told_with_its_beginning_its_end_and_what_is_usual(broker: IncidentsRig) -> None:
     # Given twenty minutes of 60 jobs each
     broker.later(1200, pushed=5)
     assert broker.told() == []
@@ -81,13 +81,13 @@ def test_a_flood_is_told_with_its_beginning_its_end_and_what_is_usual(broker: Br
     assert flood["figures"]["usual"] == pytest.approx(60, abs=20)
 
 
-def test_what_a_queue_begins_with_is_no_flood(broker: Broker) -> None:
+def test_what_a_queue_begins_with_is_no_flood(broker: IncidentsRig) -> None:
     broker.later(500, pushed=1000)
     assert broker.told() == []
 
 
 def test_dead_letters_of_some_minutes_are_one_incident_with_the_reason_of_the_latest(
-    broker: Broker, documents: Database[dict[str, Any]]
+    broker: IncidentsRig, documents: Database[dict[str, Any]]
 ) -> None:
     # Given
     died = datetime.fromtimestamp(NOW, UTC)
@@ -105,13 +105,13 @@ def test_dead_letters_of_some_minutes_are_one_incident_with_the_reason_of_the_la
     assert counts == [("dead_letters", 12, "no such address"), ("dead_letters", 24, "no such address")]
 
 
-def test_what_happens_in_a_queue_before_the_first_look_at_it_is_told(broker: Broker) -> None:
+def test_what_happens_in_a_queue_before_the_first_look_at_it_is_told(broker: IncidentsRig) -> None:
     broker.queues.open("new").counters.add("dead", 3)
     broker.incidents.tick()
     assert broker.incidents.dying() == {"new": 3}
 
 
-def test_jobs_that_wait_for_long_are_told_since_when_they_do(broker: Broker) -> None:
+def test_jobs_that_wait_for_long_are_told_since_when_they_do(broker: IncidentsRig) -> None:
     broker.waits.now = (7, LONG - 1)
     broker.later(60)
     assert broker.told() == []
@@ -122,7 +122,7 @@ def test_jobs_that_wait_for_long_are_told_since_when_they_do(broker: Broker) -> 
     assert told["figures"] == {"ready": 400, "longest": LONG + 60, "pushed": 3, "committed": 2}
 
 
-def test_a_pause_and_its_end_are_told(broker: Broker) -> None:
+def test_a_pause_and_its_end_are_told(broker: IncidentsRig) -> None:
     broker.mail.pause(frozenset({"delivery"}))
     broker.later(60)
     broker.mail.pause(frozenset())
@@ -134,9 +134,9 @@ def test_a_pause_and_its_end_are_told(broker: Broker) -> None:
 
 
 def test_what_several_brokers_have_noticed_is_told_as_one(
-    broker: Broker, documents: Database[dict[str, Any]]
+    broker: IncidentsRig, documents: Database[dict[str, Any]]
 ) -> None:
-    other = Broker(documents, "b:2")
+    other = IncidentsRig(documents, "b:2")
     for each, count in ((broker, 3), (other, 4)):
         each.later(FLUSH, step=FLUSH, timed_out=count)
         each.incidents.store_returned(100.0)
@@ -153,16 +153,16 @@ def test_what_several_brokers_have_noticed_is_told_as_one(
 
 
 def test_a_broker_hears_of_the_deaths_that_others_count(
-    broker: Broker, documents: Database[dict[str, Any]]
+    broker: IncidentsRig, documents: Database[dict[str, Any]]
 ) -> None:
-    other = Broker(documents, "b:2")
+    other = IncidentsRig(documents, "b:2")
     broker.owners.others = 1
     other.later(FLUSH, step=FLUSH, dead=4)
     broker.later(FLUSH, step=FLUSH, dead=1)
     assert broker.incidents.dying() == {"mail": 5}
 
 
-def test_each_broker_that_comes_goes_or_dies_is_told_by_its_name(broker: Broker) -> None:
+def test_each_broker_that_comes_goes_or_dies_is_told_by_its_name(broker: IncidentsRig) -> None:
     broker.incidents.prepare()
     for name in ("b:2", "c:3"):
         broker.incidents.found_dead(Seen(name, NOW - 900, NOW - 60, NOW))
@@ -176,14 +176,14 @@ def test_each_broker_that_comes_goes_or_dies_is_told_by_its_name(broker: Broker)
 
 
 def test_a_broker_that_could_not_start_writes_nothing_at_its_end(
-    broker: Broker, documents: Database[dict[str, Any]]
+    broker: IncidentsRig, documents: Database[dict[str, Any]]
 ) -> None:
     broker.incidents.close()
     assert documents["incidents"].count_documents({}) == 0
 
 
 def test_what_cannot_be_written_is_told_and_written_later(
-    broker: Broker, documents: Database[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    broker: IncidentsRig, documents: Database[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(*_: Any) -> None:
         raise Unavailable("MongoDB is away")
@@ -199,13 +199,13 @@ def test_what_cannot_be_written_is_told_and_written_later(
     assert stored["figures"]["count"] >= 3
 
 
-def test_a_queue_is_told_what_is_its_own_and_what_all_of_them_feel(broker: Broker) -> None:
+def test_a_queue_is_told_what_is_its_own_and_what_all_of_them_feel(broker: IncidentsRig) -> None:
     broker.later(5, dead=1)
     broker.incidents.store_returned(5.0)
     assert {each["kind"] for each in broker.told(queue="mail")} == {"dead_letters", "store_away"}
     assert {each["kind"] for each in broker.told(queue="other")} == {"store_away"}
 
 
-def test_what_cannot_be_asked_is_refused(broker: Broker) -> None:
+def test_what_cannot_be_asked_is_refused(broker: IncidentsRig) -> None:
     with pytest.raises(BadFrames):
         broker.incidents.read("week")

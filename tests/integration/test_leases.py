@@ -12,14 +12,14 @@ from pymongo.database import Database
 
 from fakes import Held, go_on
 from jobs import NOW
-from lease_times import LEASE, TIME, Time, a_broker, beats, document, owners, refused
+from lease_times import LEASE, TIME, LeaseTime, a_broker, beats, document, owners, refused
 from sluicemq.errors import Unavailable
 from sluicemq_broker.store.connection import Unclear
 from sluicemq_broker.store.leases import LeaseStore, Seen
 
 
 @pytest.fixture
-def time() -> Time:
+def time() -> LeaseTime:
     return TIME
 
 
@@ -101,7 +101,7 @@ def test_an_owner_id_is_used_only_after_its_lease_is_written(
 
 
 def test_jobs_are_handed_out_for_two_thirds_of_a_lease_since_the_heartbeat_was_sent(
-    leases: LeaseStore, time: Time, monkeypatch: pytest.MonkeyPatch
+    leases: LeaseStore, time: LeaseTime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Given
     broker = a_broker(leases)
@@ -123,7 +123,7 @@ def test_jobs_are_handed_out_for_two_thirds_of_a_lease_since_the_heartbeat_was_s
 
 
 def test_a_heartbeat_that_fails_makes_nothing_sure(
-    leases: LeaseStore, time: Time, monkeypatch: pytest.MonkeyPatch
+    leases: LeaseStore, time: LeaseTime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Given
     broker = a_broker(leases)
@@ -137,7 +137,7 @@ def test_a_heartbeat_that_fails_makes_nothing_sure(
 
 
 def test_one_reply_that_is_held_costs_no_certainty_and_no_lease(
-    leases: LeaseStore, time: Time, monkeypatch: pytest.MonkeyPatch
+    leases: LeaseStore, time: LeaseTime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Given
     broker, beat, sure = a_broker(leases), leases.beat, list[bool]()
@@ -176,7 +176,7 @@ def elsewhere(documents: Database[dict[str, Any]], mongo: Any) -> Iterator[Lease
 
 
 def test_an_id_has_a_lease_in_every_database_and_is_lost_if_it_is_lost_in_one(
-    leases: LeaseStore, elsewhere: LeaseStore, time: Time
+    leases: LeaseStore, elsewhere: LeaseStore, time: LeaseTime
 ) -> None:
     # Given
     lost: list[str] = []
@@ -204,7 +204,7 @@ def test_a_holder_is_looked_for_where_its_jobs_lie(leases: LeaseStore, elsewhere
 
 
 def test_a_database_that_fails_keeps_the_lease_in_no_other_from_being_raised(
-    leases: LeaseStore, elsewhere: LeaseStore, time: Time, monkeypatch: pytest.MonkeyPatch
+    leases: LeaseStore, elsewhere: LeaseStore, time: LeaseTime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Given
     broker = owners(leases, "broker", {"b": elsewhere})
@@ -220,7 +220,7 @@ def test_a_database_that_fails_keeps_the_lease_in_no_other_from_being_raised(
 
 
 def test_a_silent_broker_is_declared_dead_in_the_database_that_it_shares(
-    documents: Database[dict[str, Any]], leases: LeaseStore, elsewhere: LeaseStore, time: Time
+    documents: Database[dict[str, Any]], leases: LeaseStore, elsewhere: LeaseStore, time: LeaseTime
 ) -> None:
     # Given a watcher that never looks at the silent one's own database
     silent = owners(leases, "silent", {"b": elsewhere})
@@ -247,7 +247,7 @@ def test_a_broker_without_an_owner_is_not_sure(leases: LeaseStore) -> None:
 
 
 def test_our_lease_found_dead_is_told_and_a_new_id_is_taken(
-    documents: Database[dict[str, Any]], leases: LeaseStore, time: Time
+    documents: Database[dict[str, Any]], leases: LeaseStore, time: LeaseTime
 ) -> None:
     # Given
     lost: list[str] = []
@@ -271,7 +271,7 @@ def test_an_end_marks_our_lease_dead(leases: LeaseStore) -> None:
     assert broker.mine() == []
 
 
-def test_an_id_is_ours_while_nobody_can_have_declared_it_dead(leases: LeaseStore, time: Time) -> None:
+def test_an_id_is_ours_while_nobody_can_have_declared_it_dead(leases: LeaseStore, time: LeaseTime) -> None:
     broker = a_broker(leases)
     old = broker.current
     assert broker.keeps(old)

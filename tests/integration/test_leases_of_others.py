@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from pymongo.database import Database
 
-from lease_times import BEAT, TIME, Time, a_broker, beats, document, owners, refused
+from lease_times import BEAT, TIME, LeaseTime, a_broker, beats, document, owners, refused
 from sluicemq.errors import Unavailable
 from sluicemq_broker.store.connection import ServerClock, Unclear
 from sluicemq_broker.store.leases import LeaseStore, Seen
 
 
 @pytest.fixture
-def time() -> Time:
+def time() -> LeaseTime:
     return TIME
 
 
@@ -26,7 +26,7 @@ def leases(documents: Database[dict[str, Any]]) -> LeaseStore:
     return leases
 
 
-def test_only_brokers_whose_counter_has_risen_share_the_work(leases: LeaseStore, time: Time) -> None:
+def test_only_brokers_whose_counter_has_risen_share_the_work(leases: LeaseStore, time: LeaseTime) -> None:
     # Given a lease left by a broker that was killed, one of a broker that lives, and one who comes then
     a_broker(leases, "killed")
     alive, watcher = a_broker(leases, "alive"), a_broker(leases, "watcher")
@@ -41,7 +41,7 @@ def test_only_brokers_whose_counter_has_risen_share_the_work(leases: LeaseStore,
 
 
 def test_a_broker_that_is_silent_for_a_lease_is_declared_dead(
-    documents: Database[dict[str, Any]], leases: LeaseStore, time: Time
+    documents: Database[dict[str, Any]], leases: LeaseStore, time: LeaseTime
 ) -> None:
     # Given
     watcher, silent = a_broker(leases, "watcher"), a_broker(leases, "silent")
@@ -56,7 +56,7 @@ def test_a_broker_that_is_silent_for_a_lease_is_declared_dead(
     assert watcher.live() == {watcher.current}
 
 
-def test_a_broker_that_beats_late_but_in_time_stays_alive(leases: LeaseStore, time: Time) -> None:
+def test_a_broker_that_beats_late_but_in_time_stays_alive(leases: LeaseStore, time: LeaseTime) -> None:
     watcher, late = a_broker(leases, "watcher"), a_broker(leases, "late")
     for _ in range(5):
         beats(time, watcher, count=4)
@@ -65,14 +65,14 @@ def test_a_broker_that_beats_late_but_in_time_stays_alive(leases: LeaseStore, ti
     assert watcher.others == 1
 
 
-def test_the_silent_brokers_own_lease_is_what_counts(leases: LeaseStore, time: Time) -> None:
+def test_the_silent_brokers_own_lease_is_what_counts(leases: LeaseStore, time: LeaseTime) -> None:
     watcher, patient = a_broker(leases, "watcher"), a_broker(leases, "patient", lease=100.0)
     beats(time, watcher, count=20)
     assert patient.current in leases.live()
 
 
 def test_time_in_which_the_watchers_own_heartbeats_failed_counts_against_nobody(
-    leases: LeaseStore, time: Time, monkeypatch: pytest.MonkeyPatch
+    leases: LeaseStore, time: LeaseTime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Given
     watcher, silent = a_broker(leases, "watcher"), a_broker(leases, "silent")
@@ -93,7 +93,7 @@ def test_time_in_which_the_watchers_own_heartbeats_failed_counts_against_nobody(
 
 
 def test_a_broker_declared_dead_that_wakes_up_drops_what_it_had_and_goes_on_under_a_new_id(
-    leases: LeaseStore, time: Time
+    leases: LeaseStore, time: LeaseTime
 ) -> None:
     # Given
     lost: list[str] = []
@@ -111,7 +111,7 @@ def test_a_broker_declared_dead_that_wakes_up_drops_what_it_had_and_goes_on_unde
 
 
 def test_a_heartbeat_between_the_look_and_the_sentence_saves_a_broker(
-    leases: LeaseStore, time: Time, monkeypatch: pytest.MonkeyPatch
+    leases: LeaseStore, time: LeaseTime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Given
     watcher, other = a_broker(leases, "watcher"), a_broker(leases, "other")

@@ -24,7 +24,7 @@ from virtual_time import VirtualTime, come_to_rest
 Setting = dict[str, Any]
 
 
-class Rig:
+class LimitsRig:
     """Brokers that share the queue ``mail``, whose limits a test chooses."""
 
     def __init__(self, documents: Database[dict[str, Any]], limits: Setting) -> None:
@@ -101,16 +101,16 @@ def limits() -> Setting:
 
 
 @pytest.fixture
-def rig(documents: Database[dict[str, Any]], store: QueueStore, limits: Setting) -> Iterator[Rig]:
+def rig(documents: Database[dict[str, Any]], store: QueueStore, limits: Setting) -> Iterator[LimitsRig]:
     """``store`` has made the queue's indexes."""
-    rig = Rig(documents, limits)
+    rig = LimitsRig(documents, limits)
     yield rig
     for broker in rig.brokers:
         broker.line.dead = True
     rig.time.passes(100.0)
 
 
-def test_as_many_run_as_may_whether_born_reserved_or_claimed(rig: Rig) -> None:
+def test_as_many_run_as_may_whether_born_reserved_or_claimed(rig: LimitsRig) -> None:
     broker = rig.broker()
     worker = rig.worker(broker)
     rig.push(broker, 2)
@@ -118,7 +118,7 @@ def test_as_many_run_as_may_whether_born_reserved_or_claimed(rig: Rig) -> None:
     assert len(worker.in_flight) == 3 == rig.reserved()
 
 
-def test_a_job_that_has_ended_makes_room_for_the_next_at_once(rig: Rig) -> None:
+def test_a_job_that_has_ended_makes_room_for_the_next_at_once(rig: LimitsRig) -> None:
     broker = rig.broker()
     rig.push(broker, 10)
     worker = rig.worker(broker)
@@ -129,7 +129,7 @@ def test_a_job_that_has_ended_makes_room_for_the_next_at_once(rig: Rig) -> None:
     assert len(worker.in_flight) == 3 == rig.reserved()
 
 
-def test_a_job_runs_until_its_commit_is_durable(rig: Rig) -> None:
+def test_a_job_runs_until_its_commit_is_durable(rig: LimitsRig) -> None:
     # Given
     broker = rig.broker()
     rig.push(broker, 4)
@@ -144,7 +144,7 @@ def test_a_job_runs_until_its_commit_is_durable(rig: Rig) -> None:
     assert len(worker.jobs) == 4
 
 
-def test_nothing_is_held_ahead_that_other_workers_could_run(rig: Rig) -> None:
+def test_nothing_is_held_ahead_that_other_workers_could_run(rig: LimitsRig) -> None:
     one, other = rig.broker(), rig.broker()
     rig.push(one, 10)
     slow = rig.worker(one, prefetch=1)
@@ -152,7 +152,7 @@ def test_nothing_is_held_ahead_that_other_workers_could_run(rig: Rig) -> None:
     assert (len(slow.in_flight), len(quick.in_flight)) == (1, 2)
 
 
-def test_a_broker_with_all_permits_asks_nobody_for_them(rig: Rig) -> None:
+def test_a_broker_with_all_permits_asks_nobody_for_them(rig: LimitsRig) -> None:
     broker = rig.broker()
     rig.push(broker, 10)
     worker = rig.worker(broker)
@@ -163,7 +163,7 @@ def test_a_broker_with_all_permits_asks_nobody_for_them(rig: Rig) -> None:
     assert len(worker.jobs) == 6
 
 
-def test_a_broker_that_is_told_of_jobs_and_gets_no_permit_asks_again_later(rig: Rig) -> None:
+def test_a_broker_that_is_told_of_jobs_and_gets_no_permit_asks_again_later(rig: LimitsRig) -> None:
     # Given
     one, other = rig.broker(), rig.broker()
     rig.push(one, 10)
@@ -181,7 +181,7 @@ def test_a_broker_that_is_told_of_jobs_and_gets_no_permit_asks_again_later(rig: 
     assert 10 <= 1000 - fault.times <= 30
 
 
-def test_permits_that_lie_idle_are_another_brokers_in_a_moment(rig: Rig) -> None:
+def test_permits_that_lie_idle_are_another_brokers_in_a_moment(rig: LimitsRig) -> None:
     # Given: all permits are with the first, and it knows the second
     one, other = rig.broker(), rig.broker()
     rig.push(one, 3)
@@ -198,7 +198,7 @@ def test_permits_that_lie_idle_are_another_brokers_in_a_moment(rig: Rig) -> None
     assert sum(rig.permits().values()) <= 3
 
 
-def test_whoever_waits_for_permits_hears_of_those_that_are_idle(rig: Rig) -> None:
+def test_whoever_waits_for_permits_hears_of_those_that_are_idle(rig: LimitsRig) -> None:
     # Given: all are with the first, and the other has waited for so long that it asks once a second
     one, other = rig.broker(), rig.broker()
     rig.push(one, 3)
@@ -214,7 +214,7 @@ def test_whoever_waits_for_permits_hears_of_those_that_are_idle(rig: Rig) -> Non
     assert len(second.in_flight) == 2
 
 
-def test_a_dead_brokers_permits_are_given_back_with_its_jobs(rig: Rig) -> None:
+def test_a_dead_brokers_permits_are_given_back_with_its_jobs(rig: LimitsRig) -> None:
     # Given
     one, other = rig.broker(), rig.broker()
     rig.push(one, 3)
@@ -232,7 +232,7 @@ def test_a_dead_brokers_permits_are_given_back_with_its_jobs(rig: Rig) -> None:
     assert rig.permits() == {other.owners.current: 3}
 
 
-def test_a_broker_that_stops_leaves_its_permits_to_others_at_once(rig: Rig) -> None:
+def test_a_broker_that_stops_leaves_its_permits_to_others_at_once(rig: LimitsRig) -> None:
     one, other = rig.broker(), rig.broker()
     rig.push(one, 3)
     rig.worker(one)
@@ -244,7 +244,7 @@ def test_a_broker_that_stops_leaves_its_permits_to_others_at_once(rig: Rig) -> N
     assert rig.permits() == {other.owners.current: 3}
 
 
-def test_a_broker_that_was_taken_for_dead_takes_permits_anew(rig: Rig) -> None:
+def test_a_broker_that_was_taken_for_dead_takes_permits_anew(rig: LimitsRig) -> None:
     # Given
     one, other = rig.broker(), rig.broker()
     rig.push(one, 5)
@@ -264,7 +264,7 @@ def test_a_broker_that_was_taken_for_dead_takes_permits_anew(rig: Rig) -> None:
     assert len({*former.in_flight, *new.in_flight}) == sum(rig.permits().values()) == 3
 
 
-def test_permits_of_a_dead_broker_without_jobs_are_given_back_too(rig: Rig) -> None:
+def test_permits_of_a_dead_broker_without_jobs_are_given_back_too(rig: LimitsRig) -> None:
     # Given: permits that were taken for a claim, which was never sent
     one, other = rig.broker(), rig.broker()
     rig.push(other, 3)
@@ -281,7 +281,7 @@ def test_permits_of_a_dead_broker_without_jobs_are_given_back_too(rig: Rig) -> N
     assert len(worker.in_flight) == 3
 
 
-def test_what_is_being_given_back_is_not_used_meanwhile(rig: Rig) -> None:
+def test_what_is_being_given_back_is_not_used_meanwhile(rig: LimitsRig) -> None:
     # Given: nothing more lies ready, so that what comes would be born reserved
     one, other = rig.broker(), rig.broker()
     worker = rig.worker(one)
@@ -300,7 +300,7 @@ def test_what_is_being_given_back_is_not_used_meanwhile(rig: Rig) -> None:
     one.line.let_go(delivered=True)
 
 
-def test_a_claim_that_goes_on_under_a_new_id_needs_new_permits(rig: Rig) -> None:
+def test_a_claim_that_goes_on_under_a_new_id_needs_new_permits(rig: LimitsRig) -> None:
     # Given: a claim that is not sent, since MongoDB is away for it
     one, other = rig.broker(), rig.broker()
     rig.push(one, 6)
@@ -320,7 +320,7 @@ def test_a_claim_that_goes_on_under_a_new_id_needs_new_permits(rig: Rig) -> None
     assert rig.reserved() == 3
 
 
-def test_what_is_born_reserved_counts_before_it_is_durable(rig: Rig) -> None:
+def test_what_is_born_reserved_counts_before_it_is_durable(rig: LimitsRig) -> None:
     # Given: all permits, and two inserts of which one has no answer yet
     broker = rig.broker()
     rig.push(broker, 3)
@@ -337,7 +337,7 @@ def test_what_is_born_reserved_counts_before_it_is_durable(rig: Rig) -> None:
     assert len(worker.in_flight) == 3 == rig.reserved()
 
 
-def test_a_claim_under_way_counts_as_what_it_may_bring(rig: Rig) -> None:
+def test_a_claim_under_way_counts_as_what_it_may_bring(rig: LimitsRig) -> None:
     # Given: all permits, and a claim of a job of the other broker that has no answer
     one, other = rig.broker(), rig.broker()
     rig.push(one, 3)
@@ -354,7 +354,7 @@ def test_a_claim_under_way_counts_as_what_it_may_bring(rig: Rig) -> None:
     one.line.let_go(delivered=True)
 
 
-def test_more_may_run_at_once_when_the_settings_say_so_and_fewer_when_jobs_have_ended(rig: Rig) -> None:
+def test_more_may_run_at_once_when_the_settings_say_so_and_fewer_when_jobs_have_ended(rig: LimitsRig) -> None:
     broker = rig.broker()
     rig.push(broker, 10)
     worker = rig.worker(broker)
@@ -367,7 +367,7 @@ def test_more_may_run_at_once_when_the_settings_say_so_and_fewer_when_jobs_have_
     assert len(worker.in_flight) == 2
 
 
-def test_without_a_limit_any_more_all_run_and_no_permit_is_kept(rig: Rig) -> None:
+def test_without_a_limit_any_more_all_run_and_no_permit_is_kept(rig: LimitsRig) -> None:
     broker = rig.broker()
     rig.push(broker, 10)
     worker = rig.worker(broker)
@@ -377,7 +377,7 @@ def test_without_a_limit_any_more_all_run_and_no_permit_is_kept(rig: Rig) -> Non
     assert sum(rig.permits().values()) == 0
 
 
-def test_a_limit_that_comes_later_counts_what_runs_here_already(rig: Rig, limits: Setting) -> None:
+def test_a_limit_that_comes_later_counts_what_runs_here_already(rig: LimitsRig, limits: Setting) -> None:
     limits["max_running"] = None
     broker = rig.broker()
     rig.push(broker, 10)
@@ -390,7 +390,7 @@ def test_a_limit_that_comes_later_counts_what_runs_here_already(rig: Rig, limits
 
 
 @pytest.mark.parametrize("kind", [Kind.LOST_REPLY, Kind.CUT, Kind.AWAY])
-def test_a_statement_without_an_answer_is_repeated(rig: Rig, kind: Kind) -> None:
+def test_a_statement_without_an_answer_is_repeated(rig: LimitsRig, kind: Kind) -> None:
     broker = rig.broker()
     rig.push(broker, 10)
     broker.line.fault = Fault(kind, "find_one_and_update")
@@ -400,7 +400,7 @@ def test_a_statement_without_an_answer_is_repeated(rig: Rig, kind: Kind) -> None
     assert sum(rig.permits().values()) == 3
 
 
-def test_what_lands_late_gives_back_no_permit_that_is_used(rig: Rig) -> None:
+def test_what_lands_late_gives_back_no_permit_that_is_used(rig: LimitsRig) -> None:
     """An order to keep none is repeated; its first sending lands when jobs run again."""
     # Given
     one, other = rig.broker(), rig.broker()
@@ -431,7 +431,7 @@ def slowly(limits: Setting) -> None:
 
 
 @pytest.mark.usefixtures("slowly")
-def test_a_burst_begins_at_once_and_then_so_many_a_second(rig: Rig) -> None:
+def test_a_burst_begins_at_once_and_then_so_many_a_second(rig: LimitsRig) -> None:
     broker = rig.broker()
     worker = rig.worker(broker)
     rig.push(broker, 100)
@@ -444,7 +444,7 @@ def test_a_burst_begins_at_once_and_then_so_many_a_second(rig: Rig) -> None:
 
 
 @pytest.mark.usefixtures("slowly")
-def test_the_rate_is_that_of_all_brokers_together(rig: Rig) -> None:
+def test_the_rate_is_that_of_all_brokers_together(rig: LimitsRig) -> None:
     one, other = rig.broker(), rig.broker()
     rig.push(one, 100)
     workers = [rig.worker(one), rig.worker(other)]
@@ -453,7 +453,7 @@ def test_the_rate_is_that_of_all_brokers_together(rig: Rig) -> None:
 
 
 @pytest.mark.usefixtures("slowly")
-def test_a_killed_broker_takes_no_more_than_a_block_of_the_rate_with_it(rig: Rig) -> None:
+def test_a_killed_broker_takes_no_more_than_a_block_of_the_rate_with_it(rig: LimitsRig) -> None:
     one, other = rig.broker(), rig.broker()
     rig.push(other, 100)
     one.line.fault = Fault(Kind.KILLED_AFTER, "find_one_and_update")
@@ -465,7 +465,7 @@ def test_a_killed_broker_takes_no_more_than_a_block_of_the_rate_with_it(rig: Rig
 
 
 @pytest.mark.usefixtures("slowly")
-def test_what_was_not_stored_takes_nothing_of_the_rate(rig: Rig) -> None:
+def test_what_was_not_stored_takes_nothing_of_the_rate(rig: LimitsRig) -> None:
     """Born reserved, and there already: the ids are those of jobs that wait."""
     broker = rig.broker()
     worker = rig.worker(broker)
@@ -481,7 +481,7 @@ def test_what_was_not_stored_takes_nothing_of_the_rate(rig: Rig) -> None:
 
 
 @pytest.mark.usefixtures("slowly")
-def test_a_rate_that_is_raised_holds_at_once(rig: Rig) -> None:
+def test_a_rate_that_is_raised_holds_at_once(rig: LimitsRig) -> None:
     broker = rig.broker()
     worker = rig.worker(broker)
     rig.push(broker, 100)
@@ -490,7 +490,7 @@ def test_a_rate_that_is_raised_holds_at_once(rig: Rig) -> None:
     assert len(worker.jobs) == 100
 
 
-def test_both_limits_hold_together(rig: Rig, limits: Setting) -> None:
+def test_both_limits_hold_together(rig: LimitsRig, limits: Setting) -> None:
     limits.update(rate=100.0, burst=100)
     broker = rig.broker()
     rig.push(broker, 100)

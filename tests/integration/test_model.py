@@ -55,7 +55,7 @@ class Known:
     done_by: str = ""
 
 
-class Queue(RuleBasedStateMachine):
+class QueueModel(RuleBasedStateMachine):
     """Each rule does one verb on the store and says, in the model's words, what it must have done."""
 
     store: QueueStore
@@ -385,18 +385,18 @@ def _seen(document: dict[str, Any]) -> tuple[object, ...]:
 
 
 @pytest.fixture
-def queue(store: QueueStore, documents: Database[dict[str, Any]]) -> Iterator[type[Queue]]:
-    Queue.store, Queue.changes = store, ChangesAtOnce(store.jobs.database)
-    Queue.other = QueueStore(documents, "queue.other")
-    yield Queue
-    del Queue.store, Queue.changes, Queue.other
+def queue(store: QueueStore, documents: Database[dict[str, Any]]) -> Iterator[type[QueueModel]]:
+    QueueModel.store, QueueModel.changes = store, ChangesAtOnce(store.jobs.database)
+    QueueModel.other = QueueStore(documents, "queue.other")
+    yield QueueModel
+    del QueueModel.store, QueueModel.changes, QueueModel.other
 
 
-def test_random_verbs_do_what_the_model_says(queue: type[Queue]) -> None:
+def test_random_verbs_do_what_the_model_says(queue: type[QueueModel]) -> None:
     check(queue, 20, 40)
 
 
 @pytest.mark.full
 @pytest.mark.timeout(3600)
-def test_many_random_verbs_do_what_the_model_says(queue: type[Queue], times: int) -> None:
+def test_many_random_verbs_do_what_the_model_says(queue: type[QueueModel], times: int) -> None:
     check(queue, 200 * times, 60)

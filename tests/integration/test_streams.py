@@ -41,7 +41,7 @@ def eventually(condition: Callable[[], bool]) -> None:
             gevent.sleep(0.001)
 
 
-class Time:
+class StreamsTime:
     """Passes when the test says so: the server's, and that of the guard."""
 
     def __init__(self) -> None:
@@ -56,10 +56,10 @@ class Time:
         return clock
 
 
-class Broker:
+class StreamsRig:
     """The streams of one broker, on a MongoDB of which statements can fail."""
 
-    def __init__(self, documents: Any, time: Time, **settings: Any) -> None:
+    def __init__(self, documents: Any, time: StreamsTime, **settings: Any) -> None:
         self.line = Line(born=lambda *_stored: None)
         self.counters = Counters()
         self.answers: list[Stored | SluiceError] = []
@@ -102,27 +102,27 @@ class Broker:
 
 
 @pytest.fixture
-def time() -> Time:
-    return Time()
+def time() -> StreamsTime:
+    return StreamsTime()
 
 
 @pytest.fixture
-def brokers(documents: Database[dict[str, Any]], time: Time) -> Callable[..., Broker]:
+def brokers(documents: Database[dict[str, Any]], time: StreamsTime) -> Callable[..., StreamsRig]:
     """Makes brokers on one MongoDB."""
 
-    def make(**settings: Any) -> Broker:
-        return Broker(documents, time, **settings)
+    def make(**settings: Any) -> StreamsRig:
+        return StreamsRig(documents, time, **settings)
 
     return make
 
 
 @pytest.fixture
-def broker(brokers: Callable[..., Broker]) -> Broker:
+def broker(brokers: Callable[..., StreamsRig]) -> StreamsRig:
     return brokers()
 
 
 @pytest.fixture
-def two(brokers: Callable[..., Broker]) -> tuple[Broker, Broker]:
+def two(brokers: Callable[..., StreamsRig]) -> tuple[StreamsRig, StreamsRig]:
     return brokers(), brokers()
 
 
@@ -131,14 +131,14 @@ def numbered(*topics: str, first: int = 1) -> list[tuple[int, str]]:
 
 
 class TestPublishing:
-    def test_messages_are_numbered_from_1_in_the_order_of_their_batches(self, broker: Broker) -> None:
+    def test_messages_are_numbered_from_1_in_the_order_of_their_batches(self, broker: StreamsRig) -> None:
         answers = [broker.publish("a", "b"), broker.publish("c"), broker.publish("d", "e")]
 
         assert answers == [Stored(1), Stored(3), Stored(4)]
         assert broker.read() == numbered("a", "b", "c", "d", "e")
 
     def test_what_comes_while_an_insert_is_under_way_makes_one_segment(
-        self, broker: Broker, documents: Database[dict[str, Any]]
+        self, broker: StreamsRig, documents: Database[dict[str, Any]]
     ) -> None:
         answers = [broker.begin("a"), *(broker.begin("b") for _ in range(50))]
         eventually(lambda: all(answers))
@@ -146,7 +146,7 @@ class TestPublishing:
         assert [answer[0] for answer in answers] == [Stored(number) for number in range(1, 52)]
         assert documents["stream.orders"].count_documents({"_id": {"$gt": 0}}) <= 2
 
-    def test_two_brokers_make_one_order_without_a_hole(self, two: tuple[Broker, Broker]) -> None:
+    def test_two_brokers_make_one_order_without_a_hole(self, two: tuple[StreamsRig, StreamsRig]) -> None:
         names = [f"{number}" for number in range(20)]
         answers = [two[number % 2].publish(name) for number, name in enumerate(names)]
 
@@ -154,14 +154,16 @@ class TestPublishing:
         assert two[0].read() == two[1].read() == numbered(*names)
 
     @pytest.mark.parametrize("kind", [Kind.CUT, Kind.LOST_REPLY, Kind.AWAY])
-    def test_an_insert_without_an_answer_is_stored_once(self, broker: Broker, kind: Kind) -> None:
+    def test_an_insert_without_an_answer_is_stored_once(self, broker: StreamsRig, kind: Kind) -> None:
         broker.publish("a")
         broker.fails(kind, "insert", times=2)
 
         assert broker.publish("b") == Stored(2)
         assert broker.read() == numbered("a", "b")
 
-    def test_an_insert_that_lands_late_finds_its_place_taken(self, two: tuple[Broker, Broker]) -> None:
+    def test_an_insert_that_lands_late_finds_its_place_taken(
+        self, two: tuple[StreamsRig, StreamsRig]
+    ) -> None:
         one, other = two
         one.publish("a")
         one.fails(Kind.LATE, "insert")
@@ -173,13 +175,13 @@ class TestPublishing:
         assert answer == Stored(2)
         assert one.read() == numbered("a", "b", "c")
 
-    def test_messages_that_are_broken_are_refused(self, broker: Broker) -> None:
+    def test_messages_that_are_broken_are_refused(self, broker: StreamsRig) -> None:
         with pytest.raises(SluiceError, match="not whole"):
             read_batch(b"\x01\x05ab", lambda _outcome: None)
 
 
 class TestIds:
-    def test_a_batch_that_comes_again_is_stored_once(self, broker: Broker) -> None:
+    def test_a_batch_that_comes_again_is_stored_once(self, broker: StreamsRig) -> None:
         first = broker.publish("a", "b", id="p/1")
 
         again = broker.publish("a", "b", id="p/1", repeated=True)
@@ -187,13 +189,17 @@ class TestIds:
         assert (first, again) == (Stored(1), Stored(0, {0: 1, 1: 2}))
         assert broker.read() == numbered("a", "b")
 
-    def test_it_is_known_at_another_broker_and_after_a_restart(self, two: tuple[Broker, Broker]) -> None:
+    def test_it_is_known_at_another_broker_and_after_a_restart(
+        self, two: tuple[StreamsRig, StreamsRig]
+    ) -> None:
         two[0].publish("a", id="p/1")
         two[0].publish("b", id="p/2")
 
         assert two[1].publish("b", id="p/2", repeated=True) == Stored(0, {0: 2})
 
-    def test_a_batch_that_both_brokers_have_is_stored_by_one(self, two: tuple[Broker, Broker]) -> None:
+    def test_a_batch_that_both_brokers_have_is_stored_by_one(
+        self, two: tuple[StreamsRig, StreamsRig]
+    ) -> None:
         one, other = two
         one.publish("a")
         other.publish("b")  # each knows a tail; that of the first is old
@@ -206,14 +212,16 @@ class TestIds:
         assert one.publish("c", id="p/1") == Stored(0, {0: 3})
         assert one.read() == numbered("a", "b", "c")
 
-    def test_the_same_batch_twice_in_one_segment_is_stored_once(self, broker: Broker) -> None:
+    def test_the_same_batch_twice_in_one_segment_is_stored_once(self, broker: StreamsRig) -> None:
         answers = [broker.begin("a"), broker.begin("b", id="p/1"), broker.begin("b", id="p/1", repeated=True)]
         eventually(lambda: all(answers))
 
         assert [answer[0] for answer in answers] == [Stored(1), Stored(2), Stored(0, {0: 2})]
         assert broker.read() == numbered("a", "b")
 
-    def test_a_message_with_an_id_is_stored_once_and_those_beside_it_are_new(self, broker: Broker) -> None:
+    def test_a_message_with_an_id_is_stored_once_and_those_beside_it_are_new(
+        self, broker: StreamsRig
+    ) -> None:
         broker.publish("a", "b", ids={"=x": 0})
 
         again = broker.publish("c", "a", "d", ids={"=x": 1, "=y": 2})
@@ -222,7 +230,9 @@ class TestIds:
         assert broker.read() == numbered("a", "b", "c", "d")
         assert broker.publish("d", ids={"=y": 0}) == Stored(0, {0: 4})
 
-    def test_an_id_is_free_again_after_its_window(self, brokers: Callable[..., Broker], time: Time) -> None:
+    def test_an_id_is_free_again_after_its_window(
+        self, brokers: Callable[..., StreamsRig], time: StreamsTime
+    ) -> None:
         broker = brokers(dedupe_window=60.0)
         broker.publish("a", ids={"=x": 0})
         time.value += 61
@@ -231,13 +241,13 @@ class TestIds:
 
 
 class TestExpectations:
-    def test_it_is_stored_if_the_stream_ends_there(self, broker: Broker) -> None:
+    def test_it_is_stored_if_the_stream_ends_there(self, broker: StreamsRig) -> None:
         assert broker.publish("a", expected=Expected(0)) == Stored(1)
         assert broker.publish("b", "c", expected=Expected(1)) == Stored(2)
         assert broker.publish("d", expected=Expected(3)) == Stored(4)
 
     @pytest.mark.parametrize("last", [0, 1, 3, 99])
-    def test_else_it_is_refused_and_told_where_it_ends(self, broker: Broker, last: int) -> None:
+    def test_else_it_is_refused_and_told_where_it_ends(self, broker: StreamsRig, last: int) -> None:
         broker.publish("a", "b")
 
         answer = broker.publish("c", expected=Expected(last))
@@ -246,14 +256,14 @@ class TestExpectations:
         assert answer.last == 2
         assert broker.read() == numbered("a", "b")
 
-    def test_what_another_broker_has_stored_counts(self, two: tuple[Broker, Broker]) -> None:
+    def test_what_another_broker_has_stored_counts(self, two: tuple[StreamsRig, StreamsRig]) -> None:
         two[0].publish("a")
         two[1].publish("b")
 
         assert two[0].publish("c", expected=Expected(2)) == Stored(3)
         assert isinstance(two[1].publish("d", expected=Expected(2)), Conflict)
 
-    def test_of_two_with_the_same_expectation_one_is_stored(self, two: tuple[Broker, Broker]) -> None:
+    def test_of_two_with_the_same_expectation_one_is_stored(self, two: tuple[StreamsRig, StreamsRig]) -> None:
         one, other = two
         one.publish("a")
         answers: list[Stored | SluiceError] = []
@@ -265,7 +275,7 @@ class TestExpectations:
         assert answers[0] == Stored(2)
         assert isinstance(answers[1], Conflict)
 
-    def test_a_topic_ends_with_its_own_last_message(self, broker: Broker) -> None:
+    def test_a_topic_ends_with_its_own_last_message(self, broker: StreamsRig) -> None:
         broker.publish("x", "y", "x", "y")
 
         assert broker.publish("x", expected=Expected(3, b"x")) == Stored(5)
@@ -278,7 +288,7 @@ class TestExpectations:
 
 class TestReading:
     @pytest.fixture
-    def filled(self, broker: Broker) -> Broker:
+    def filled(self, broker: StreamsRig) -> StreamsRig:
         for topics in (("a.x", "b"), ("a.y", "a"), ("b.x.z", "c")):
             broker.publish(*topics)
         return broker
@@ -298,7 +308,7 @@ class TestReading:
             (["none"], []),
         ],
     )
-    def test_topics_are_chosen(self, filled: Broker, wanted: list[str], numbers: list[int]) -> None:
+    def test_topics_are_chosen(self, filled: StreamsRig, wanted: list[str], numbers: list[int]) -> None:
         found = filled.read(topics=tuple(each.encode() for each in wanted))
 
         assert [number for number, _topic in found] == numbers
@@ -308,11 +318,11 @@ class TestReading:
         with pytest.raises(BadTopic):
             Topics([topic])
 
-    def test_reading_can_begin_and_end_inside_a_segment(self, filled: Broker) -> None:
+    def test_reading_can_begin_and_end_inside_a_segment(self, filled: StreamsRig) -> None:
         assert filled.read(2, most=3) == [(2, "b"), (3, "a.y"), (4, "a")]
 
     def test_it_is_the_same_from_memory_and_from_mongodb(
-        self, filled: Broker, brokers: Callable[..., Broker]
+        self, filled: StreamsRig, brokers: Callable[..., StreamsRig]
     ) -> None:
         other = brokers()
 
@@ -320,7 +330,7 @@ class TestReading:
         assert filled.stream.read_recent(Wanted(1, Topics(), 10, 1000)) is not None
         assert other.stream.read_recent(Wanted(1, Topics(), 10, 1000)) is None
 
-    def test_who_waits_is_woken_by_this_broker(self, broker: Broker) -> None:
+    def test_who_waits_is_woken_by_this_broker(self, broker: StreamsRig) -> None:
         woken: list[int] = []
         broker.stream.wait("me", 1, lambda: woken.append(1))
         broker.publish("a")
@@ -329,14 +339,16 @@ class TestReading:
         broker.publish("b")
         assert woken == [1]
 
-    def test_who_waits_for_what_is_there_is_woken_at_once(self, broker: Broker) -> None:
+    def test_who_waits_for_what_is_there_is_woken_at_once(self, broker: StreamsRig) -> None:
         broker.publish("a")
         woken: list[int] = []
         broker.stream.wait("me", 1, lambda: woken.append(1))
 
         eventually(lambda: bool(woken))
 
-    def test_who_waits_is_woken_by_what_another_broker_publishes(self, two: tuple[Broker, Broker]) -> None:
+    def test_who_waits_is_woken_by_what_another_broker_publishes(
+        self, two: tuple[StreamsRig, StreamsRig]
+    ) -> None:
         woken: list[int] = []
         two[0].stream.wait("me", 1, lambda: woken.append(1))
         two[1].publish("a")
@@ -346,7 +358,7 @@ class TestReading:
         assert two[0].read() == numbered("a")
 
     def test_a_segment_that_is_told_whole_is_given_to_who_waits_without_a_look(
-        self, two: tuple[Broker, Broker]
+        self, two: tuple[StreamsRig, StreamsRig]
     ) -> None:
         woken: list[int] = []
         two[1].publish("a")
@@ -367,7 +379,7 @@ class TestReading:
         assert [unpack(each.packed) for each in reading.chosen] == [[[b"b", b"b"]]]
 
     def test_a_segment_that_is_told_behind_a_hole_is_given_to_nobody(
-        self, two: tuple[Broker, Broker]
+        self, two: tuple[StreamsRig, StreamsRig]
     ) -> None:
         woken: list[int] = []
         two[1].publish("a")
@@ -383,7 +395,7 @@ class TestReading:
 
 
 class TestRetention:
-    def test_what_is_over_is_told_as_gone(self, brokers: Callable[..., Broker]) -> None:
+    def test_what_is_over_is_told_as_gone(self, brokers: Callable[..., StreamsRig]) -> None:
         broker = brokers(max_messages=3)
         for _ in range(5):
             broker.publish("a", "b")
@@ -394,7 +406,9 @@ class TestRetention:
         assert (reading.gone, reading.first) == (6, 11)
         assert brokers().read() == numbered("b", "a", "b", first=8)
 
-    def test_old_messages_go_by_their_age(self, brokers: Callable[..., Broker], time: Time) -> None:
+    def test_old_messages_go_by_their_age(
+        self, brokers: Callable[..., StreamsRig], time: StreamsTime
+    ) -> None:
         broker = brokers(max_age=100.0)
         broker.publish("a")
         time.value = 60
@@ -404,7 +418,7 @@ class TestRetention:
 
         assert brokers().read() == numbered("b", first=2)
 
-    def test_bytes_are_bounded(self, brokers: Callable[..., Broker]) -> None:
+    def test_bytes_are_bounded(self, brokers: Callable[..., StreamsRig]) -> None:
         broker = brokers(max_bytes=30)
         for name in "abcdefg":
             broker.publish(name)  # 6 bytes each
@@ -413,7 +427,7 @@ class TestRetention:
         assert brokers().read() == numbered("c", "d", "e", "f", "g", first=3)
 
     def test_segments_are_removed_once_no_writer_can_take_them_for_the_tail(
-        self, brokers: Callable[..., Broker], time: Time, documents: Database[dict[str, Any]]
+        self, brokers: Callable[..., StreamsRig], time: StreamsTime, documents: Database[dict[str, Any]]
     ) -> None:
         broker = brokers(max_messages=1)
         for name in "abc":
@@ -434,10 +448,14 @@ class TestRetention:
         assert broker.publish("d") == Stored(4)
 
     def test_a_broker_that_was_away_does_not_write_into_a_removed_place(
-        self, brokers: Callable[..., Broker], documents: Database[dict[str, Any]], mongo_uri: str, time: Time
+        self,
+        brokers: Callable[..., StreamsRig],
+        documents: Database[dict[str, Any]],
+        mongo_uri: str,
+        time: StreamsTime,
     ) -> None:
         listening = connect(mongo_uri, lambda _command, _seconds: None)  # so it hears of answers at once
-        away, other = Broker(listening[documents.name], time, max_messages=1), brokers(max_messages=1)
+        away, other = StreamsRig(listening[documents.name], time, max_messages=1), brokers(max_messages=1)
         away.publish("a")
         newest: list[int] = []
         away.stream.wait("me", 2, lambda: newest.append(away.stream.newest))
@@ -457,7 +475,7 @@ class TestRetention:
         assert newest == [5]  # nobody was told of number 2
         listening.close()
 
-    def test_what_is_unread_is_kept_up_to_its_bound(self, brokers: Callable[..., Broker]) -> None:
+    def test_what_is_unread_is_kept_up_to_its_bound(self, brokers: Callable[..., StreamsRig]) -> None:
         broker = brokers(max_messages=2, max_unread=5)
         for name in "abcdefgh":
             broker.publish(name)
@@ -476,7 +494,7 @@ class TestRetention:
         broker.streams.sweep()
         assert broker.stream.store.head().first == 9
 
-    def test_a_stream_that_was_deleted_goes_on_with_its_numbers(self, broker: Broker) -> None:
+    def test_a_stream_that_was_deleted_goes_on_with_its_numbers(self, broker: StreamsRig) -> None:
         broker.publish("a", "b")
 
         assert broker.streams.remove("orders") == 2
@@ -484,7 +502,7 @@ class TestRetention:
         assert broker.read(3) == [(3, "c")]
 
 
-def test_who_reads_from_the_oldest_gets_what_came_after_all_was_erased(broker: Broker) -> None:
+def test_who_reads_from_the_oldest_gets_what_came_after_all_was_erased(broker: StreamsRig) -> None:
     for _ in range(300):
         broker.publish("old")
     broker.streams.remove("orders")
@@ -496,7 +514,7 @@ def test_who_reads_from_the_oldest_gets_what_came_after_all_was_erased(broker: B
 class TestClocks:
     @pytest.mark.parametrize("jump", [-86_400.0, 86_400.0])
     def test_times_never_fall_and_numbers_go_on_whatever_the_servers_clock_does(
-        self, two: tuple[Broker, Broker], time: Time, jump: float
+        self, two: tuple[StreamsRig, StreamsRig], time: StreamsTime, jump: float
     ) -> None:
         for at, broker in enumerate((*two, *two)):
             if at == 2:
@@ -510,7 +528,7 @@ class TestClocks:
         assert two[1].read() == numbered("t0", "t1", "t2", "t3")
 
     def test_a_clock_that_was_set_back_lets_no_id_be_stored_twice(
-        self, two: tuple[Broker, Broker], time: Time
+        self, two: tuple[StreamsRig, StreamsRig], time: StreamsTime
     ) -> None:
         two[0].publish("a", ids={"x": 0})
         time.value -= 86_400
@@ -519,7 +537,7 @@ class TestClocks:
         assert two[0].read() == numbered("a")
 
     def test_a_clock_that_was_set_back_and_is_right_again_removes_nothing_that_is_young(
-        self, brokers: Callable[..., Broker], time: Time
+        self, brokers: Callable[..., StreamsRig], time: StreamsTime
     ) -> None:
         broker = brokers(max_age=3600.0)
         time.value -= 86_400
@@ -531,7 +549,7 @@ class TestClocks:
         assert broker.read() == [(2, "young")]
 
 
-def test_a_segment_scanned_is_what_was_published(broker: Broker) -> None:
+def test_a_segment_scanned_is_what_was_published(broker: StreamsRig) -> None:
     broker.publish("a", "b")
 
     segments, _first = broker.stream.segments(1)
@@ -548,7 +566,7 @@ def test_a_stream_that_a_forwarder_has_may_be_made_without_auto_create(
         broker=dataclasses.replace(default.broker, auto_create=False),
         devices=(DeviceSettings(kind="forwarder", stream="prices"),),
     )
-    context = StreamContext(Time().clock(), Counters(), Retry())
+    context = StreamContext(StreamsTime().clock(), Counters(), Retry())
     streams = Streams(config, context, lambda _name: documents)
 
     assert streams.for_publish("prices").name == "prices"

@@ -36,7 +36,7 @@ class SlowTime(VirtualTime):
         return bool(event.is_set())
 
 
-class Rig:
+class TasksRig:
     """Two brokers that share the queue ``mail``, in which lie jobs."""
 
     def __init__(self, documents: Database[dict[str, Any]], store: QueueStore) -> None:
@@ -85,15 +85,15 @@ class Rig:
 
 
 @pytest.fixture
-def rig(documents: Database[dict[str, Any]], store: QueueStore) -> Iterator[Rig]:
-    rig = Rig(documents, store)
+def rig(documents: Database[dict[str, Any]], store: QueueStore) -> Iterator[TasksRig]:
+    rig = TasksRig(documents, store)
     yield rig
     for broker in (rig.first, rig.second):
         broker.tasks.stop()
     rig.carry_out()
 
 
-def test_an_order_that_is_over_at_once_is_answered_and_leaves_no_trace(rig: Rig) -> None:
+def test_an_order_that_is_over_at_once_is_answered_and_leaves_no_trace(rig: TasksRig) -> None:
     rig.store.jobs.delete_many({"seq": {"$gt": stored(rig.store, rig_first(rig))["seq"]}})
     task = rig.first.tasks.order("purge", "mail", state="ready")
     come_to_rest()
@@ -101,11 +101,11 @@ def test_an_order_that_is_over_at_once_is_answered_and_leaves_no_trace(rig: Rig)
     assert rig.first.tasks.latest() == []
 
 
-def rig_first(rig: Rig) -> str:
+def rig_first(rig: TasksRig) -> str:
     return str(rig.store.jobs.find_one({}, sort=[("seq", 1)], projection={})["_id"])  # type: ignore[index]
 
 
-def test_what_takes_longer_goes_on_page_by_page_and_is_seen_at_every_broker(rig: Rig) -> None:
+def test_what_takes_longer_goes_on_page_by_page_and_is_seen_at_every_broker(rig: TasksRig) -> None:
     # Given
     task = rig.purge()
     done = JOBS - rig.left()
@@ -123,14 +123,14 @@ def test_what_takes_longer_goes_on_page_by_page_and_is_seen_at_every_broker(rig:
     assert (row["state"], row["done"], row["total"], row["answer"]) == ("done", JOBS, JOBS, JOBS)
 
 
-def test_there_is_a_pause_after_every_page(rig: Rig) -> None:
+def test_there_is_a_pause_after_every_page(rig: TasksRig) -> None:
     rig.purge()
     before = rig.left()
     rig.time.passes(0.01)
     assert rig.left() == before
 
 
-def test_what_is_accepted_after_the_order_is_spared(rig: Rig) -> None:
+def test_what_is_accepted_after_the_order_is_spared(rig: TasksRig) -> None:
     task = rig.purge()
     late = a_job("late")
     late.created_at = rig.clock.now() + 5
@@ -140,7 +140,7 @@ def test_what_is_accepted_after_the_order_is_spared(rig: Rig) -> None:
     assert stored(rig.store, "late")
 
 
-def test_a_task_that_is_cancelled_at_another_broker_ends_after_its_page(rig: Rig) -> None:
+def test_a_task_that_is_cancelled_at_another_broker_ends_after_its_page(rig: TasksRig) -> None:
     task = rig.purge()
     rig.second.tasks.cancel(task.id)
     rig.carry_out()
@@ -153,7 +153,7 @@ def test_a_task_that_is_cancelled_at_another_broker_ends_after_its_page(rig: Rig
         rig.second.tasks.cancel(task.id)
 
 
-def test_a_task_whose_broker_is_killed_is_seen_as_interrupted_and_goes_on_at_another(rig: Rig) -> None:
+def test_a_task_whose_broker_is_killed_is_seen_as_interrupted_and_goes_on_at_another(rig: TasksRig) -> None:
     # Given
     task = rig.purge()
     rig.die(rig.first, rig.second)
@@ -169,14 +169,14 @@ def test_a_task_whose_broker_is_killed_is_seen_as_interrupted_and_goes_on_at_ano
     assert (found["state"], found["done"], found["broker"]) == ("done", JOBS, "second")
 
 
-def test_a_task_of_a_live_broker_is_left_to_it(rig: Rig) -> None:
+def test_a_task_of_a_live_broker_is_left_to_it(rig: TasksRig) -> None:
     task = rig.purge()
     rig.second.tasks.take_up()
     assert rig.second.tasks.find(task.id)["broker"] == "first"
     assert not rig.second.tasks.busy
 
 
-def test_a_broker_whose_task_another_has_taken_goes_on_with_it_no_more(rig: Rig) -> None:
+def test_a_broker_whose_task_another_has_taken_goes_on_with_it_no_more(rig: TasksRig) -> None:
     # Given
     task = rig.purge()
     rig.documents["tasks"].update_one({"_id": task.id}, {"$set": {"owner": "another"}})
@@ -187,7 +187,7 @@ def test_a_broker_whose_task_another_has_taken_goes_on_with_it_no_more(rig: Rig)
     assert rig.left() > 0
 
 
-def test_a_broker_that_stops_leaves_its_task_to_the_next_at_once(rig: Rig) -> None:
+def test_a_broker_that_stops_leaves_its_task_to_the_next_at_once(rig: TasksRig) -> None:
     # Given
     task = rig.purge()
     rig.first.tasks.stop()
@@ -202,7 +202,7 @@ def test_a_broker_that_stops_leaves_its_task_to_the_next_at_once(rig: Rig) -> No
     assert rig.second.tasks.find(task.id)["state"] == "done"
 
 
-def test_while_mongodb_is_away_a_task_waits_and_goes_on_afterwards(rig: Rig) -> None:
+def test_while_mongodb_is_away_a_task_waits_and_goes_on_afterwards(rig: TasksRig) -> None:
     task = rig.purge()
     rig.first.line.fault = Fault(Kind.AWAY, "delete_many", times=3)
     rig.carry_out()
@@ -210,7 +210,7 @@ def test_while_mongodb_is_away_a_task_waits_and_goes_on_afterwards(rig: Rig) -> 
     assert task.outcome() == JOBS
 
 
-def test_an_order_that_mongodb_does_not_take_at_all_is_refused_to_whoever_gave_it(rig: Rig) -> None:
+def test_an_order_that_mongodb_does_not_take_at_all_is_refused_to_whoever_gave_it(rig: TasksRig) -> None:
     rig.first.line.fault = Fault(Kind.AWAY, "delete_many")
     task = rig.first.tasks.order("purge", "mail", state="ready")
     come_to_rest()
@@ -219,7 +219,7 @@ def test_an_order_that_mongodb_does_not_take_at_all_is_refused_to_whoever_gave_i
     assert not rig.first.tasks.busy
 
 
-def test_a_redrive_with_a_limit_that_another_broker_ends_moves_no_more_than_that(rig: Rig) -> None:
+def test_a_redrive_with_a_limit_that_another_broker_ends_moves_no_more_than_that(rig: TasksRig) -> None:
     # Given
     rig.bury()
     limit = JOBS - PAGE // 2
@@ -236,7 +236,7 @@ def test_a_redrive_with_a_limit_that_another_broker_ends_moves_no_more_than_that
     assert answer == {"moved": limit, "left": JOBS - limit, "refused": []}
 
 
-def test_a_task_whose_queue_is_gone_is_not_taken_up(rig: Rig) -> None:
+def test_a_task_whose_queue_is_gone_is_not_taken_up(rig: TasksRig) -> None:
     task = rig.purge()
     rig.first.tasks.stop()
     rig.time.passes(1.0)
@@ -246,7 +246,7 @@ def test_a_task_whose_queue_is_gone_is_not_taken_up(rig: Rig) -> None:
     assert (found["state"], found["error"]["code"]) == ("failed", NotFound.code)
 
 
-def test_what_has_expired_beyond_a_page_is_ended_beside_all_else(rig: Rig) -> None:
+def test_what_has_expired_beyond_a_page_is_ended_beside_all_else(rig: TasksRig) -> None:
     rig.store.jobs.update_many({}, {"$set": {"expires_at": stored(rig.store, rig_first(rig))["created_at"]}})
     rig.first.sweep()
     assert 0 < rig.left() < JOBS
@@ -256,7 +256,7 @@ def test_what_has_expired_beyond_a_page_is_ended_beside_all_else(rig: Rig) -> No
     assert rig.first.counters.values["expired"] == JOBS
 
 
-def test_beyond_a_number_of_tasks_orders_are_refused(rig: Rig) -> None:
+def test_beyond_a_number_of_tasks_orders_are_refused(rig: TasksRig) -> None:
     queues = rig.first.queues
     tasks = Tasks(queues, queues._context, lambda _name: rig.documents, most=1)
     tasks.order("purge", "mail", state="ready")
@@ -265,7 +265,7 @@ def test_beyond_a_number_of_tasks_orders_are_refused(rig: Rig) -> None:
     tasks.stop()
 
 
-def test_an_unknown_task_is_not_found(rig: Rig) -> None:
+def test_an_unknown_task_is_not_found(rig: TasksRig) -> None:
     for ask in (rig.first.tasks.find, rig.first.tasks.cancel):
         with pytest.raises(NotFound):
             ask("nosuch")

@@ -14,7 +14,7 @@ from pymongo.database import Database
 from fakes import FakeWorker
 from faulty_mongo import Fault, Kind
 from integration.test_fair_at_brokers import FairRig
-from integration.test_limits import Rig, Setting
+from integration.test_limits import LimitsRig, Setting
 from sluicemq import wire
 from small_broker import BEAT, LEASE, SmallBroker
 from virtual_time import come_to_rest
@@ -27,7 +27,7 @@ class TenantRig(FairRig):
     """Brokers whose queue limits its tenants."""
 
     def worker(self, broker: SmallBroker, prefetch: int = 100) -> FakeWorker:
-        worker = Rig.worker(self, broker, prefetch)
+        worker = LimitsRig.worker(self, broker, prefetch)
         self.rest()
         return worker
 

@@ -9,7 +9,7 @@ from protocol_model.world import (
     MAX_ATTEMPTS,
     NOBODY,
     STORED,
-    Broker,
+    BrokerMemory,
     Document,
     Entry,
     Rules,
@@ -28,7 +28,7 @@ def send(world: World, b: int, verb: str, entry: Entry) -> None:
     world.network.append(Statement(verb, b, entry.owner, entry.hold, jobs))
 
 
-def hand_out(world: World, broker: Broker) -> None:
+def hand_out(world: World, broker: BrokerMemory) -> None:
     """What is staged goes to a worker at once, if nobody can have declared the broker dead."""
     if not broker.sure:
         return
@@ -122,7 +122,7 @@ APPLY: dict[str, Callable[[World, Statement, Rules], int]] = {
 # -------------------------------------------------------------------- answers
 
 
-def _waiting(world: World, sent: Statement) -> tuple[Broker, Entry]:
+def _waiting(world: World, sent: Statement) -> tuple[BrokerMemory, Entry]:
     """The entry that waits for this statement; it is taken out of the broker's memory."""
     broker = world.brokers[sent.broker]
     for at, each in enumerate(broker.entries):
@@ -162,7 +162,7 @@ def _place(world: World, sent: Statement) -> int:
     return 0
 
 
-def _adopt(world: World, broker: Broker, entry: Entry, place: int) -> None:
+def _adopt(world: World, broker: BrokerMemory, entry: Entry, place: int) -> None:
     """Old rules: what the unclear insert did store lies reserved under its owner, so it is ours."""
     found = world.documents[entry.job]
     if entry.former and found and found.owner == entry.former and entry.former in broker.mine:
@@ -172,7 +172,7 @@ def _adopt(world: World, broker: Broker, entry: Entry, place: int) -> None:
             broker.entries.insert(place, adopted)
 
 
-def _stage_in_order(broker: Broker) -> None:
+def _stage_in_order(broker: BrokerMemory) -> None:
     """Old rules: what is durable is staged, and known, once every earlier arrival is through."""
     for at, each in enumerate(broker.entries):
         if each.phase in "IQ":
@@ -252,7 +252,7 @@ def give_up(world: World, sent: Statement, rules: Rules) -> None:
     send(world, sent.broker, sent.verb, entry)
 
 
-def _retire(world: World, broker: Broker, b: int, owner: int) -> None:
+def _retire(world: World, broker: BrokerMemory, b: int, owner: int) -> None:
     if broker.current == owner:
         broker.retired.append(owner)
         broker.current = world.fresh_owner(b)

@@ -45,7 +45,7 @@ class Copy(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Broker:
+class BrokerState:
     """What one broker knows: the tail, whether it may be too old, what it has to store, what it waits for."""
 
     tail: int = 1
@@ -63,7 +63,7 @@ class Moment:
     stored: tuple[tuple[int, tuple[int, int], int], ...] = ()  # place, mark, message
     removed: int = 1
     copies: tuple[Copy, ...] = ()
-    brokers: tuple[Broker, ...] = (Broker(), Broker())
+    brokers: tuple[BrokerState, ...] = (BrokerState(), BrokerState())
     published: int = 0
     confirmed: frozenset[tuple[int, int]] = frozenset()  # message, place
     seen: frozenset[tuple[int, int]] = frozenset()  # place, message: what a reader may have been given
@@ -164,7 +164,7 @@ def _clients(moment: Moment, bounds: Bounds) -> Iterator[Step]:
                 yield Step(f"{message} again to {at}", _with(after, at, queue=(*broker.queue, message)))
 
 
-def _broker(moment: Moment, at: int, broker: Broker, rules: Rules, bounds: Bounds) -> Iterator[Step]:
+def _broker(moment: Moment, at: int, broker: BrokerState, rules: Rules, bounds: Bounds) -> Iterator[Step]:
     if not broker.away:
         yield Step(f"{at} is away", _with(moment, at, away=True))
     if moment.crashes < bounds.crashes:

@@ -111,7 +111,7 @@ class Statement(NamedTuple):
         return self.jobs[0][2]
 
 
-class Broker:
+class BrokerMemory:
     """One broker's memory; ``sure``: nobody can have declared it dead."""
 
     __slots__ = ("current", "doubtful", "entries", "retired", "sure", "up")
@@ -146,7 +146,7 @@ class World:
     def __init__(self, moment: Moment) -> None:
         self.documents: list[Document | None] = list(moment[0])
         self.dead: set[int] = set(moment[1])
-        self.brokers = [Broker(each) for each in moment[2]]
+        self.brokers = [BrokerMemory(each) for each in moment[2]]
         self.network: list[Statement] = list(moment[3])
         # By job and push: state and broker; how often it was stored; whether its commit was acknowledged.
         self.pushes: list[list[tuple[int, int]]] = [list(each) for each in moment[4]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch_rig import SMALLEST, Rig
+from dispatch_rig import SMALLEST, DispatchRig
 from fakes import Held, go_on
 from jobs import NOW, a_job, ids, some_jobs
 from sluicemq_broker.queue.ledger import IN_ORDER, NOTHING
@@ -12,12 +12,12 @@ from virtual_time import VirtualTime
 
 
 @pytest.fixture
-def rig() -> Rig:
-    return Rig()
+def rig() -> DispatchRig:
+    return DispatchRig()
 
 
 @pytest.fixture
-def empty(rig: Rig) -> Rig:
+def empty(rig: DispatchRig) -> DispatchRig:
     """A dispatcher with one worker that knows that nothing lies ready."""
     rig.worker()
     return rig
@@ -27,7 +27,7 @@ def empty(rig: Rig) -> Rig:
 
 
 def test_a_job_is_born_reserved_when_a_worker_waits_and_goes_out_when_it_is_durable(
-    empty: Rig,
+    empty: DispatchRig,
 ) -> None:
     # Given
     [worker] = empty.dispatch.deliveries.workers
@@ -42,14 +42,14 @@ def test_a_job_is_born_reserved_when_a_worker_waits_and_goes_out_when_it_is_dura
     assert [each.job for each in worker.in_flight.values()] == [job]
 
 
-def test_as_many_are_born_reserved_as_there_is_room_for_and_the_rest_is_ready(empty: Rig) -> None:
+def test_as_many_are_born_reserved_as_there_is_room_for_and_the_rest_is_ready(empty: DispatchRig) -> None:
     jobs = some_jobs(1000)
     born = empty.born(*jobs)
     assert 1 <= len(born) <= 1 + 2 * SMALLEST
     assert born == ids(jobs[: len(born)])
 
 
-def test_what_is_on_its_way_takes_up_room(empty: Rig) -> None:
+def test_what_is_on_its_way_takes_up_room(empty: DispatchRig) -> None:
     # Given
     jobs = [a_job(priority=each) for each in range(250)]
     # When
@@ -58,24 +58,26 @@ def test_what_is_on_its_way_takes_up_room(empty: Rig) -> None:
     assert len(born) <= 1 + 2 * SMALLEST
 
 
-def test_without_a_worker_nothing_is_born_reserved(rig: Rig) -> None:
+def test_without_a_worker_nothing_is_born_reserved(rig: DispatchRig) -> None:
     rig.dispatch.supply._ledger._ready = -1
     assert rig.born(a_job()) == []
 
 
-def test_a_job_is_not_born_reserved_before_older_ones_that_lie_ready(empty: Rig) -> None:
+def test_a_job_is_not_born_reserved_before_older_ones_that_lie_ready(empty: DispatchRig) -> None:
     empty.dispatch.supply._ledger._ready = 5
     assert empty.born(a_job("lower", priority=4), a_job("same", priority=5), a_job("higher", priority=6)) == [
         "higher"
     ]
 
 
-def test_a_job_that_is_not_due_is_not_born_reserved(empty: Rig) -> None:
+def test_a_job_that_is_not_due_is_not_born_reserved(empty: DispatchRig) -> None:
     assert empty.born(a_job(eligible_at=NOW + 1)) == []
 
 
 @pytest.mark.parametrize("reason", ["not sure", "stopping", "no owner", "claiming"])
-def test_a_job_is_not_born_reserved_when_it_could_not_be_handed_out_in_order(empty: Rig, reason: str) -> None:
+def test_a_job_is_not_born_reserved_when_it_could_not_be_handed_out_in_order(
+    empty: DispatchRig, reason: str
+) -> None:
     held = Held()
     empty.owners.sure = reason != "not sure"
     empty.dispatch.gate.stopping = reason == "stopping"
@@ -90,7 +92,7 @@ def test_a_job_is_not_born_reserved_when_it_could_not_be_handed_out_in_order(emp
     go_on()
 
 
-def test_a_job_is_not_born_reserved_past_one_that_is_still_being_written_as_ready(empty: Rig) -> None:
+def test_a_job_is_not_born_reserved_past_one_that_is_still_being_written_as_ready(empty: DispatchRig) -> None:
     # Given: more than there is room for, so that the last ones go to the store as ready jobs
     first = some_jobs(1000)
     empty.dispatch.supply.expect(first, NOW)
@@ -100,7 +102,7 @@ def test_a_job_is_not_born_reserved_past_one_that_is_still_being_written_as_read
     assert empty.born(a_job()) == []
 
 
-def test_pushes_that_become_durable_out_of_order_go_out_in_the_order_of_acceptance(rig: Rig) -> None:
+def test_pushes_that_become_durable_out_of_order_go_out_in_the_order_of_acceptance(rig: DispatchRig) -> None:
     # Given
     worker = rig.worker(prefetch=10)
     first, second = some_jobs(3), some_jobs(3)
@@ -114,7 +116,7 @@ def test_pushes_that_become_durable_out_of_order_go_out_in_the_order_of_acceptan
     assert worker.jobs == ids(first + second)
 
 
-def test_a_push_that_failed_does_not_hold_up_the_next(rig: Rig) -> None:
+def test_a_push_that_failed_does_not_hold_up_the_next(rig: DispatchRig) -> None:
     worker = rig.worker(prefetch=10)
     first, second = some_jobs(3), some_jobs(3)
     earlier, later = rig.dispatch.supply.expect(first, NOW), rig.dispatch.supply.expect(second, NOW)
@@ -124,7 +126,7 @@ def test_a_push_that_failed_does_not_hold_up_the_next(rig: Rig) -> None:
     assert rig.dispatch.supply._ledger.expected == 0
 
 
-def test_a_new_job_of_higher_priority_goes_out_before_those_that_are_staged(rig: Rig) -> None:
+def test_a_new_job_of_higher_priority_goes_out_before_those_that_are_staged(rig: DispatchRig) -> None:
     # Given
     worker = rig.worker()
     rig.ready(*some_jobs(5))
@@ -137,7 +139,7 @@ def test_a_new_job_of_higher_priority_goes_out_before_those_that_are_staged(rig:
 
 
 def test_jobs_that_arrive_under_an_owner_that_was_lost_meanwhile_are_left_to_others(
-    empty: Rig,
+    empty: DispatchRig,
 ) -> None:
     [worker] = empty.dispatch.deliveries.workers
     job = a_job()
@@ -149,7 +151,7 @@ def test_jobs_that_arrive_under_an_owner_that_was_lost_meanwhile_are_left_to_oth
 
 
 def test_jobs_that_wait_for_an_earlier_insert_under_an_owner_that_is_lost_are_left_to_others(
-    rig: Rig,
+    rig: DispatchRig,
 ) -> None:
     # Given two pushes, of which the second is through first
     worker = rig.worker(prefetch=2)
@@ -170,12 +172,12 @@ def test_jobs_that_wait_for_an_earlier_insert_under_an_owner_that_is_lost_are_le
 
 
 @pytest.fixture
-def slow() -> Rig:
+def slow() -> DispatchRig:
     """What is released stays on its way."""
-    return Rig(slow=True)
+    return DispatchRig(slow=True)
 
 
-def test_a_new_job_does_not_overtake_those_that_are_on_their_way_back(slow: Rig) -> None:
+def test_a_new_job_does_not_overtake_those_that_are_on_their_way_back(slow: DispatchRig) -> None:
     # Given jobs that were staged for a worker that has left
     older = slow.ready(*some_jobs(11))
     first = slow.worker()
@@ -202,7 +204,7 @@ def test_a_new_job_does_not_overtake_those_that_are_on_their_way_back(slow: Rig)
 def test_a_claim_without_an_answer_holds_up_the_others_for_a_moment_only() -> None:
     # Given one whose answer is held
     time, held = VirtualTime(), Held()
-    rig = Rig(time)
+    rig = DispatchRig(time)
     rig.store.after_claim = held
     first = rig.ready(*some_jobs(3))
     worker = rig.worker(prefetch=20)
@@ -227,7 +229,7 @@ def test_a_claim_without_an_answer_holds_up_the_others_for_a_moment_only() -> No
 
 def test_nobody_waits_for_long_for_jobs_whose_way_back_has_no_answer() -> None:
     time = VirtualTime()
-    slow = Rig(time, slow=True)
+    slow = DispatchRig(time, slow=True)
     slow.dispatch.supply.going_back(11)
     slow.worker()
     early = slow.born(a_job("early"))

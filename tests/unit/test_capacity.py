@@ -11,7 +11,7 @@ from sluicemq_broker.config import QueueSettings
 from sluicemq_broker.queue.capacity import Capacity, Counted, Flow
 
 
-class Rig:
+class CapacityRig:
     """A queue whose flow a test tells."""
 
     def __init__(self, **settings: Any) -> None:
@@ -41,14 +41,14 @@ class Connection:
         self.paused_by.discard(by)
 
 
-def held(rig: Rig, *, hears: bool = False) -> Connection:
+def held(rig: CapacityRig, *, hears: bool = False) -> Connection:
     connection = Connection()
     rig.capacity.hold(connection, hears=hears)
     return connection
 
 
 def test_a_queue_without_bounds_is_never_full() -> None:
-    rig = Rig()
+    rig = CapacityRig()
     rig.comes(10**9)
     assert not rig.capacity.bounded
     assert not rig.capacity.full
@@ -57,7 +57,7 @@ def test_a_queue_without_bounds_is_never_full() -> None:
 
 
 def test_what_came_here_counts_from_when_it_came_and_what_is_reserved_or_ended_no_more() -> None:
-    rig = Rig(max_ready=10)
+    rig = CapacityRig(max_ready=10)
     rig.comes(10)
     assert (rig.capacity.full, rig.capacity.room) == (True, 0)
     rig.comes(held=2)
@@ -67,7 +67,7 @@ def test_what_came_here_counts_from_when_it_came_and_what_is_reserved_or_ended_n
 
 
 def test_what_others_did_is_known_when_it_is_counted() -> None:
-    rig = Rig(max_ready=10)
+    rig = CapacityRig(max_ready=10)
     rig.comes(3)
     then = rig.capacity.flow()
     rig.comes(1)  # while it is counted
@@ -78,7 +78,7 @@ def test_what_others_did_is_known_when_it_is_counted() -> None:
 
 
 def test_what_happens_while_it_is_counted_makes_a_queue_look_fuller_and_never_emptier() -> None:
-    rig = Rig(max_ready=10, max_bytes=100_000)
+    rig = CapacityRig(max_ready=10, max_bytes=100_000)
     rig.flow = Flow(came=5, size=5_000, storing=2, storing_size=2_000)
     begun = rig.capacity.flow()
     rig.comes(ended=1, held=1)
@@ -88,7 +88,7 @@ def test_what_happens_while_it_is_counted_makes_a_queue_look_fuller_and_never_em
 
 
 def test_who_is_alone_keeps_to_what_it_knows_while_something_happens_for_a_while() -> None:
-    rig = Rig(max_ready=10)
+    rig = CapacityRig(max_ready=10)
     rig.capacity.counted(Counted(5, 5, 0), rig.capacity.flow(), 100.0, shared=False)
 
     def counted_in_a_hurry(at: float) -> int:
@@ -107,7 +107,7 @@ def test_who_is_alone_keeps_to_what_it_knows_while_something_happens_for_a_while
 
 
 def test_bytes_are_those_counted_and_those_that_came_less_an_average_for_each_that_ended() -> None:
-    rig = Rig(max_bytes=100_000)
+    rig = CapacityRig(max_bytes=100_000)
     rig.capacity.counted(Counted(10, 10, 50_000), rig.capacity.flow())
     rig.comes(10, 48_000)
     assert rig.capacity.full  # for each takes some 200 bytes besides
@@ -117,7 +117,7 @@ def test_bytes_are_those_counted_and_those_that_came_less_an_average_for_each_th
 
 
 def test_the_refusal_names_what_is_full() -> None:
-    rig = Rig(max_ready=1, max_bytes=1_000_000)
+    rig = CapacityRig(max_ready=1, max_bytes=1_000_000)
     rig.comes(2, 100)
     assert str(rig.capacity.refusal()) == (
         "queue 'mail' is full (2 jobs wait, max_ready = 1; its jobs have 500 bytes, max_bytes = 1000000): "
@@ -132,7 +132,7 @@ def test_the_refusal_names_what_is_full() -> None:
 def test_who_can_hear_is_refused_or_waits_and_who_can_not_waits(
     overflow: str, *, hears: bool, waits: bool
 ) -> None:
-    rig = Rig(max_ready=1, overflow=overflow)
+    rig = CapacityRig(max_ready=1, overflow=overflow)
     rig.comes(1)
     assert bool(held(rig, hears=hears).paused_by) == waits
     assert (rig.capacity.room > 0) == (overflow == "hold")
@@ -140,7 +140,7 @@ def test_who_can_hear_is_refused_or_waits_and_who_can_not_waits(
 
 @pytest.mark.parametrize(("most", "leave"), [(1, 1), (7, 1), (8, 1), (16, 2), (800, 100)])
 def test_who_waits_goes_on_when_an_eighth_is_free(most: int, leave: int) -> None:
-    rig = Rig(max_ready=most)
+    rig = CapacityRig(max_ready=most)
     rig.comes(most)
     waiting = held(rig)
     rig.comes(ended=leave - 1)
@@ -150,7 +150,7 @@ def test_who_waits_goes_on_when_an_eighth_is_free(most: int, leave: int) -> None
 
 
 def test_who_waits_goes_on_when_the_bounds_are_raised_or_the_broker_stops() -> None:
-    rig = Rig(max_ready=1)
+    rig = CapacityRig(max_ready=1)
     rig.comes(2)
     waiting = held(rig)
     rig.reconfigure(max_ready=10)
@@ -164,7 +164,7 @@ def test_who_waits_goes_on_when_the_bounds_are_raised_or_the_broker_stops() -> N
 
 
 def test_a_connection_that_has_gone_is_not_kept() -> None:
-    rig = Rig(max_ready=1)
+    rig = CapacityRig(max_ready=1)
     rig.comes(1)
     held(rig)
     rig.comes(ended=1)

@@ -10,20 +10,12 @@ import pytest
 from sluicemq_broker.process.logs import FIELDS, _Json
 from sluicemq_broker.runtime.counters import Counters, QueueCounters
 from sluicemq_broker.runtime.counts import Count
-
-
-class Time:
-    """Seconds that pass when a test says so."""
-
-    value = 100.0
-
-    def now(self) -> float:
-        return self.value
+from virtual_time import VirtualTime
 
 
 @pytest.fixture
-def time() -> Time:
-    return Time()
+def time() -> VirtualTime:
+    return VirtualTime()
 
 
 def test_what_is_counted_adds_up() -> None:
@@ -33,7 +25,7 @@ def test_what_is_counted_adds_up() -> None:
     assert counters.values == {"pushed": 6}
 
 
-def test_a_notice_is_counted_and_said(caplog: pytest.LogCaptureFixture, time: Time) -> None:
+def test_a_notice_is_counted_and_said(caplog: pytest.LogCaptureFixture, time: VirtualTime) -> None:
     counters = Counters(time.now)
     counters.notice("bad_headers", "no priority 'x'")
     assert counters.values == {"bad_headers": 1}
@@ -42,7 +34,7 @@ def test_a_notice_is_counted_and_said(caplog: pytest.LogCaptureFixture, time: Ti
 
 
 def test_a_flood_of_notices_is_one_line_a_second_that_says_how_many_went_unsaid(
-    caplog: pytest.LogCaptureFixture, time: Time
+    caplog: pytest.LogCaptureFixture, time: VirtualTime
 ) -> None:
     # Given
     counters = Counters(time.now)
@@ -62,7 +54,9 @@ def test_a_flood_of_notices_is_one_line_a_second_that_says_how_many_went_unsaid(
     assert counters.values["bad_headers"] == 1002
 
 
-def test_one_flood_does_not_silence_another_notice(caplog: pytest.LogCaptureFixture, time: Time) -> None:
+def test_one_flood_does_not_silence_another_notice(
+    caplog: pytest.LogCaptureFixture, time: VirtualTime
+) -> None:
     counters = Counters(time.now)
     counters.notice("bad_headers", "a")
     counters.notice("too_large", "b")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from dispatch_rig import SMALLEST, Rig
+from dispatch_rig import SMALLEST, DispatchRig
 from fakes import FakeWorker, Held, go_on
 from jobs import NOW, a_job, ids, some_jobs
 from launcher import wait_until
@@ -17,12 +17,12 @@ from virtual_time import VirtualTime
 
 
 @pytest.fixture
-def rig() -> Rig:
-    return Rig()
+def rig() -> DispatchRig:
+    return DispatchRig()
 
 
 @pytest.fixture
-def empty(rig: Rig) -> Rig:
+def empty(rig: DispatchRig) -> DispatchRig:
     """A dispatcher with one worker that knows that nothing lies ready."""
     rig.worker()
     return rig
@@ -31,14 +31,14 @@ def empty(rig: Rig) -> Rig:
 # ----------------------------------------------------------------------- claims
 
 
-def test_without_workers_nothing_is_claimed(rig: Rig) -> None:
+def test_without_workers_nothing_is_claimed(rig: DispatchRig) -> None:
     rig.ready(*some_jobs(10))
     rig.dispatch.tick()
     go_on()
     assert rig.store.claims == []
 
 
-def test_a_worker_gets_the_jobs_that_lie_ready_one_after_another_in_order(rig: Rig) -> None:
+def test_a_worker_gets_the_jobs_that_lie_ready_one_after_another_in_order(rig: DispatchRig) -> None:
     # Given
     rig.ready(a_job("low"), a_job("high", priority=9), a_job("low 2"))
     worker = rig.worker()
@@ -50,7 +50,7 @@ def test_a_worker_gets_the_jobs_that_lie_ready_one_after_another_in_order(rig: R
     assert not rig.dispatch.held
 
 
-def test_a_worker_never_has_more_unsettled_jobs_than_its_prefetch(rig: Rig) -> None:
+def test_a_worker_never_has_more_unsettled_jobs_than_its_prefetch(rig: DispatchRig) -> None:
     rig.ready(*some_jobs(20))
     worker = rig.worker(prefetch=3)
     assert len(worker.jobs) == 3
@@ -59,21 +59,21 @@ def test_a_worker_never_has_more_unsettled_jobs_than_its_prefetch(rig: Rig) -> N
     assert len(worker.jobs) == 4
 
 
-def test_jobs_are_spread_over_the_workers_that_are_free(rig: Rig) -> None:
+def test_jobs_are_spread_over_the_workers_that_are_free(rig: DispatchRig) -> None:
     workers = [rig.worker(prefetch=100) for _ in range(4)]
     rig.ready(*some_jobs(40))
     assert sum(len(worker.jobs) for worker in workers) == 40
     assert all(4 <= len(worker.jobs) <= 20 for worker in workers)
 
 
-def test_one_message_holds_so_many_jobs_at_most(rig: Rig) -> None:
+def test_one_message_holds_so_many_jobs_at_most(rig: DispatchRig) -> None:
     rig.ready(*some_jobs(MESSAGE * 2))
     worker = rig.worker(prefetch=MESSAGE * 2)
     assert len(worker.jobs) == MESSAGE * 2
     assert max(map(len, worker.messages)) == MESSAGE
 
 
-def test_few_jobs_are_held_for_a_slow_worker_however_many_lie_ready(rig: Rig) -> None:
+def test_few_jobs_are_held_for_a_slow_worker_however_many_lie_ready(rig: DispatchRig) -> None:
     rig.ready(*some_jobs(10_000))
     rig.worker()
     rig.dispatch.tick()
@@ -81,7 +81,7 @@ def test_few_jobs_are_held_for_a_slow_worker_however_many_lie_ready(rig: Rig) ->
     assert len(rig.dispatch.held) <= 1 + 2 * SMALLEST
 
 
-def test_what_is_held_grows_with_the_pace_of_the_workers_and_shrinks_with_it(rig: Rig) -> None:
+def test_what_is_held_grows_with_the_pace_of_the_workers_and_shrinks_with_it(rig: DispatchRig) -> None:
     # Given
     rig.ready(*some_jobs(5_000))
     worker = rig.worker(prefetch=100)
@@ -99,7 +99,7 @@ def test_what_is_held_grows_with_the_pace_of_the_workers_and_shrinks_with_it(rig
     assert len(rig.dispatch.held) - len(worker.in_flight) <= 2 * SMALLEST
 
 
-def test_a_queue_found_empty_is_not_asked_again_until_something_may_be_there(empty: Rig) -> None:
+def test_a_queue_found_empty_is_not_asked_again_until_something_may_be_there(empty: DispatchRig) -> None:
     asked = len(empty.store.claims)
     empty.dispatch.hand_out()
     go_on()
@@ -109,7 +109,7 @@ def test_a_queue_found_empty_is_not_asked_again_until_something_may_be_there(emp
     assert len(empty.store.claims) == asked + 1
 
 
-def test_a_tick_finds_what_other_brokers_have_pushed(empty: Rig) -> None:
+def test_a_tick_finds_what_other_brokers_have_pushed(empty: DispatchRig) -> None:
     empty.store.ready.append(a_job("theirs"))
     empty.dispatch.tick()
     go_on()
@@ -117,7 +117,7 @@ def test_a_tick_finds_what_other_brokers_have_pushed(empty: Rig) -> None:
     assert ids([each.job for each in worker.in_flight.values()]) == ["theirs"]
 
 
-def test_a_delayed_job_is_claimed_when_it_is_due_without_waiting_for_the_tick(empty: Rig) -> None:
+def test_a_delayed_job_is_claimed_when_it_is_due_without_waiting_for_the_tick(empty: DispatchRig) -> None:
     # Given
     job = a_job("a", eligible_at=NOW + 0.05)
     empty.store.ready.append(job)
@@ -136,7 +136,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 @pytest.mark.parametrize("applied", [False, True], ids=["that was not applied", "that was applied"])
 def test_after_a_claim_without_an_answer_what_it_has_reserved_is_handed_out(
-    rig: Rig, *, applied: bool
+    rig: DispatchRig, *, applied: bool
 ) -> None:
     # Given
     faults = [Unclear("cut")]
@@ -159,7 +159,7 @@ def test_after_a_claim_without_an_answer_what_it_has_reserved_is_handed_out(
 
 
 def test_a_claim_without_an_answer_is_known_until_it_is_read_back(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
+    rig: DispatchRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Given
     known: list[bool] = []
@@ -184,7 +184,7 @@ def test_a_claim_without_an_answer_is_known_until_it_is_read_back(
     assert rig.dispatch.supply.at_rest(5.0)
 
 
-def test_what_was_claimed_under_an_owner_that_is_dead_by_now_is_left_to_others(rig: Rig) -> None:
+def test_what_was_claimed_under_an_owner_that_is_dead_by_now_is_left_to_others(rig: DispatchRig) -> None:
     rig.store.before_claim = rig.owners.lose_all
     rig.store.ready.append(a_job("a"))
     worker = rig.worker()
@@ -192,7 +192,7 @@ def test_what_was_claimed_under_an_owner_that_is_dead_by_now_is_left_to_others(r
     assert not rig.dispatch.held
 
 
-def test_nothing_is_claimed_or_handed_out_while_the_lease_is_not_sure(rig: Rig) -> None:
+def test_nothing_is_claimed_or_handed_out_while_the_lease_is_not_sure(rig: DispatchRig) -> None:
     # Given
     rig.owners.sure = False
     worker = rig.worker()
@@ -210,7 +210,7 @@ def test_nothing_is_claimed_or_handed_out_while_the_lease_is_not_sure(rig: Rig) 
 # ---------------------------------------------------------------------- workers
 
 
-def test_a_worker_that_has_answered_before_comes_first(rig: Rig) -> None:
+def test_a_worker_that_has_answered_before_comes_first(rig: DispatchRig) -> None:
     # Given
     new, proven = rig.worker(name="new"), rig.worker(name="proven")
     proven.proven = True
@@ -222,7 +222,7 @@ def test_a_worker_that_has_answered_before_comes_first(rig: Rig) -> None:
     assert (new.jobs, proven.jobs) == ([], ["a"])
 
 
-def test_workers_that_have_all_answered_take_turns(rig: Rig) -> None:
+def test_workers_that_have_all_answered_take_turns(rig: DispatchRig) -> None:
     workers = [rig.worker() for _ in range(3)]
     rig.ready(*some_jobs(9))
     for _ in range(2):
@@ -231,7 +231,7 @@ def test_workers_that_have_all_answered_take_turns(rig: Rig) -> None:
     assert [len(worker.jobs) for worker in workers] == [3, 3, 3]
 
 
-def test_a_worker_that_leaves_returns_what_it_had_and_its_receipts_are_void(rig: Rig) -> None:
+def test_a_worker_that_leaves_returns_what_it_had_and_its_receipts_are_void(rig: DispatchRig) -> None:
     # Given
     jobs = rig.ready(*some_jobs(2))
     worker = rig.worker(prefetch=2)
@@ -246,7 +246,7 @@ def test_a_worker_that_leaves_returns_what_it_had_and_its_receipts_are_void(rig:
     assert len(worker.jobs) == 2
 
 
-def test_a_worker_may_change_how_much_it_takes(rig: Rig) -> None:
+def test_a_worker_may_change_how_much_it_takes(rig: DispatchRig) -> None:
     # Given
     rig.ready(*some_jobs(10))
     worker = rig.worker(prefetch=1)
@@ -266,7 +266,7 @@ def test_what_a_worker_has_that_takes_no_more_leaves_the_room_of_the_others_as_i
     ends: str,
 ) -> None:
     time = VirtualTime()
-    rig = Rig(time)
+    rig = DispatchRig(time)
     # Given a slow worker with three jobs that stops: it takes no more, and is still at work on them
     rig.ready(*some_jobs(3, visibility_timeout=5.0))
     stopping = rig.worker(prefetch=3)
@@ -290,13 +290,13 @@ def test_what_a_worker_has_that_takes_no_more_leaves_the_room_of_the_others_as_i
     assert rig.dispatch.staged + rig.dispatch.room <= rig.dispatch.pace.appetite
 
 
-def test_receipts_are_never_the_same(rig: Rig) -> None:
+def test_receipts_are_never_the_same(rig: DispatchRig) -> None:
     rig.ready(*some_jobs(50))
     worker = rig.worker(prefetch=50)
     assert len({delivery.receipt for delivery in worker.deliveries}) == 50
 
 
-def test_jobs_of_a_worker_that_does_not_acknowledge_are_handed_to_their_removal(rig: Rig) -> None:
+def test_jobs_of_a_worker_that_does_not_acknowledge_are_handed_to_their_removal(rig: DispatchRig) -> None:
     # Given
     worker = FakeWorker(prefetch=2)
     worker.pops = True
@@ -313,7 +313,7 @@ def test_jobs_of_a_worker_that_does_not_acknowledge_are_handed_to_their_removal(
 # --------------------------------------------------------------------- stopping
 
 
-def test_a_stopping_broker_hands_out_and_claims_nothing_and_gives_up_what_is_staged(rig: Rig) -> None:
+def test_a_stopping_broker_hands_out_and_claims_nothing_and_gives_up_what_is_staged(rig: DispatchRig) -> None:
     # Given
     jobs = rig.ready(*some_jobs(5))
     worker = rig.worker()
@@ -330,7 +330,7 @@ def test_a_stopping_broker_hands_out_and_claims_nothing_and_gives_up_what_is_sta
     assert rig.dispatch.withdraw() == []
 
 
-def test_a_stop_waits_for_the_claim_that_is_under_way(rig: Rig) -> None:
+def test_a_stop_waits_for_the_claim_that_is_under_way(rig: DispatchRig) -> None:
     # Given
     held = Held()
     rig.store.before_claim = held
@@ -350,7 +350,7 @@ def test_a_stop_waits_for_the_claim_that_is_under_way(rig: Rig) -> None:
 # ------------------------------------------------------------------------ bytes
 
 
-def test_a_claim_under_way_weighs_what_it_may_bring(rig: Rig) -> None:
+def test_a_claim_under_way_weighs_what_it_may_bring(rig: DispatchRig) -> None:
     memory, before = rig.dispatch._memory, rig.dispatch.room_bytes
     weights: list[int] = []
     rig.store.before_claim = lambda: weights.append(memory.staged)
@@ -360,7 +360,7 @@ def test_a_claim_under_way_weighs_what_it_may_bring(rig: Rig) -> None:
     assert memory.staged == 0
 
 
-def test_while_all_memory_is_taken_a_queue_holds_one_job_and_no_more(rig: Rig) -> None:
+def test_while_all_memory_is_taken_a_queue_holds_one_job_and_no_more(rig: DispatchRig) -> None:
     rig.worker(prefetch=5)
     rig.dispatch._memory.staged = 2**40
     empty = rig.dispatch.room
@@ -370,7 +370,7 @@ def test_while_all_memory_is_taken_a_queue_holds_one_job_and_no_more(rig: Rig) -
     assert rig.dispatch.room == 0
 
 
-def test_a_worker_gets_large_jobs_few_at_a_time(rig: Rig) -> None:
+def test_a_worker_gets_large_jobs_few_at_a_time(rig: DispatchRig) -> None:
     rig.ready(*some_jobs(12, size=MESSAGE_BYTES // 2))
     worker = rig.worker(prefetch=12)
     wait_for(lambda: len(worker.jobs) == 12)
@@ -381,6 +381,6 @@ def test_a_worker_gets_large_jobs_few_at_a_time(rig: Rig) -> None:
 
 
 @pytest.fixture
-def slow() -> Rig:
+def slow() -> DispatchRig:
     """What is released stays on its way."""
-    return Rig(slow=True)
+    return DispatchRig(slow=True)

@@ -44,7 +44,7 @@ class FakeTransport:
         self.sent.append(list(lines))
 
 
-class Broker:
+class BusRig:
     """A bus with one database, over a transport of which both ends are the test's."""
 
     def __init__(self, *, shared: bool = True) -> None:
@@ -73,19 +73,19 @@ class Broker:
 
 
 @pytest.fixture
-def broker() -> Broker:
-    return Broker()
+def broker() -> BusRig:
+    return BusRig()
 
 
 # ------------------------------------------------------------------ told
 
 
-def test_an_event_after_a_quiet_time_is_told_at_once(broker: Broker) -> None:
+def test_an_event_after_a_quiet_time_is_told_at_once(broker: BusRig) -> None:
     broker.announce(MAIL)
     assert broker.sent == ["ready mail 7"]
 
 
-def test_what_comes_in_its_window_is_told_once_at_the_end_as_it_is_then(broker: Broker) -> None:
+def test_what_comes_in_its_window_is_told_once_at_the_end_as_it_is_then(broker: BusRig) -> None:
     broker.announce(MAIL, *(MAIL._replace(number=number) for number in range(8, 100)))
     broker.time.passes(WINDOW * 0.9)
     assert broker.sent == ["ready mail 7"]
@@ -93,7 +93,7 @@ def test_what_comes_in_its_window_is_told_once_at_the_end_as_it_is_then(broker: 
     assert broker.sent == ["ready mail 7", "ready mail 99"]
 
 
-def test_the_last_event_has_a_window_too(broker: Broker) -> None:
+def test_the_last_event_has_a_window_too(broker: BusRig) -> None:
     broker.announce(MAIL, MAIL)
     broker.time.passes(WINDOW)
     broker.announce(MAIL)
@@ -104,42 +104,42 @@ def test_the_last_event_has_a_window_too(broker: Broker) -> None:
     assert len(broker.sent) == 3
 
 
-def test_after_a_window_in_which_nothing_came_an_event_goes_at_once_again(broker: Broker) -> None:
+def test_after_a_window_in_which_nothing_came_an_event_goes_at_once_again(broker: BusRig) -> None:
     broker.announce(MAIL)
     broker.time.passes(WINDOW)
     broker.announce(MAIL)
     assert len(broker.sent) == 2
 
 
-def test_a_flood_makes_an_event_for_each_window(broker: Broker) -> None:
+def test_a_flood_makes_an_event_for_each_window(broker: BusRig) -> None:
     for _ in range(1000):
         broker.announce(MAIL)
         broker.time.passes(WINDOW / 100)
     assert len(broker.sent) == 1 + 10 - 1
 
 
-def test_queues_do_not_wait_for_each_other(broker: Broker) -> None:
+def test_queues_do_not_wait_for_each_other(broker: BusRig) -> None:
     other = MAIL._replace(name="other")
     broker.announce(MAIL, other, MAIL, other)
     assert broker.sent == ["ready mail 7", "ready other 7"]
 
 
 def test_nothing_is_told_where_nobody_else_is() -> None:
-    alone = Broker(shared=False)
+    alone = BusRig(shared=False)
     alone.announce(MAIL)
     alone.time.passes(1)
     assert alone.sent == []
 
 
 def test_who_was_heard_is_told_before_the_leases_know_of_it() -> None:
-    alone = Broker(shared=False)
+    alone = BusRig(shared=False)
     alone.bus.start(["sluicemq"])
     alone.hears([str(BusEvent(BusKind.HELLO))])
     alone.announce(MAIL)
     assert alone.sent == ["ready mail 7"]
 
 
-def test_what_could_not_be_told_is_counted_and_the_next_is_tried(broker: Broker) -> None:
+def test_what_could_not_be_told_is_counted_and_the_next_is_tried(broker: BusRig) -> None:
     broker.transport.broken = True
     broker.announce(MAIL)
     assert broker.counters.values[Count.BUS_UNTOLD] == 1
@@ -150,24 +150,24 @@ def test_what_could_not_be_told_is_counted_and_the_next_is_tried(broker: Broker)
     assert broker.counters.values[Count.BUS_TOLD] == 1
 
 
-def test_a_stop_tells_what_waits_for_its_windows_end(broker: Broker) -> None:
+def test_a_stop_tells_what_waits_for_its_windows_end(broker: BusRig) -> None:
     broker.announce(MAIL, MAIL._replace(number=8))
     broker.bus.stop()
     assert broker.sent == ["ready mail 7", "ready mail 8"]
 
 
-def test_a_segment_goes_before_the_event_that_says_where_it_is(broker: Broker) -> None:
+def test_a_segment_goes_before_the_event_that_says_where_it_is(broker: BusRig) -> None:
     broker.announce(BusEvent(BusKind.STREAM, "prices", 12, "1 2 3 a:1 AAE="))
     assert broker.sent == ["segment prices 12 1 2 3 a:1 AAE=", "stream prices 12"]
 
 
-def test_what_is_told_of_several_segments_at_the_end_of_a_window_has_none_of_them(broker: Broker) -> None:
+def test_what_is_told_of_several_segments_at_the_end_of_a_window_has_none_of_them(broker: BusRig) -> None:
     broker.announce(*(BusEvent(BusKind.STREAM, "prices", number, "data") for number in range(12, 15)))
     broker.time.passes(BusKind.STREAM.window)
     assert broker.sent == ["segment prices 12 data", "stream prices 12", "stream prices 14"]
 
 
-def test_the_only_segment_within_a_window_is_told_at_its_end(broker: Broker) -> None:
+def test_the_only_segment_within_a_window_is_told_at_its_end(broker: BusRig) -> None:
     broker.announce(*(BusEvent(BusKind.STREAM, "prices", number, "data") for number in (12, 13)))
     broker.time.passes(BusKind.STREAM.window)
     assert broker.sent[2:] == ["segment prices 13 data", "stream prices 13"]
@@ -176,7 +176,7 @@ def test_the_only_segment_within_a_window_is_told_at_its_end(broker: Broker) -> 
 # ------------------------------------------------------------------ heard
 
 
-def test_a_segment_is_heard_with_its_data_and_counts_with_its_event(broker: Broker) -> None:
+def test_a_segment_is_heard_with_its_data_and_counts_with_its_event(broker: BusRig) -> None:
     broker.bus.on(BusKind.SEGMENT, broker.heard.append)
     broker.bus.start(["sluicemq"])
     come_to_rest()
@@ -189,7 +189,7 @@ def test_a_segment_is_heard_with_its_data_and_counts_with_its_event(broker: Brok
     assert broker.counters.values[Count.BUS_HEARD] == 1
 
 
-def test_a_segment_goes_and_comes_through_the_store_alone(broker: Broker) -> None:
+def test_a_segment_goes_and_comes_through_the_store_alone(broker: BusRig) -> None:
     # Given a Redis, where another system may have a stream of this name
     broker.transport.in_store = False
     broker.bus.on(BusKind.SEGMENT, broker.heard.append)
@@ -204,7 +204,7 @@ def test_a_segment_goes_and_comes_through_the_store_alone(broker: Broker) -> Non
     assert broker.sent == ["stream orders 7"]
 
 
-def test_what_others_tell_is_done(broker: Broker) -> None:
+def test_what_others_tell_is_done(broker: BusRig) -> None:
     broker.bus.start(["sluicemq"])
     come_to_rest()
     assert broker.transport.greetings == [["hello  0"]]
@@ -217,7 +217,7 @@ def test_what_others_tell_is_done(broker: Broker) -> None:
 @pytest.mark.parametrize(
     "line", ["", "ready", "ready mail x", "of a later version", "later mail 1", "a b c d"]
 )
-def test_what_this_version_does_not_know_is_passed_over(broker: Broker, line: str) -> None:
+def test_what_this_version_does_not_know_is_passed_over(broker: BusRig, line: str) -> None:
     broker.bus.start(["sluicemq"])
     come_to_rest()
     broker.heard.clear()
@@ -225,7 +225,7 @@ def test_what_this_version_does_not_know_is_passed_over(broker: Broker, line: st
     assert broker.heard == [MAIL]
 
 
-def test_who_begins_to_listen_looks_at_everything(broker: Broker) -> None:
+def test_who_begins_to_listen_looks_at_everything(broker: BusRig) -> None:
     assert broker.channel.epoch == 0
     broker.bus.start(["sluicemq"])
     come_to_rest()
@@ -233,7 +233,7 @@ def test_who_begins_to_listen_looks_at_everything(broker: Broker) -> None:
     assert broker.channel.epoch == 1
 
 
-def test_who_may_have_missed_something_says_so_and_looks_at_everything(broker: Broker) -> None:
+def test_who_may_have_missed_something_says_so_and_looks_at_everything(broker: BusRig) -> None:
     broker.bus.start(["sluicemq"])
     come_to_rest()
     broker.heard.clear()
@@ -244,7 +244,7 @@ def test_who_may_have_missed_something_says_so_and_looks_at_everything(broker: B
     assert broker.heard == [BusEvent(BusKind.READY), BusEvent(BusKind.STREAM)]
 
 
-def test_a_handler_that_fails_costs_the_others_nothing(broker: Broker) -> None:
+def test_a_handler_that_fails_costs_the_others_nothing(broker: BusRig) -> None:
     def fail(_event: BusEvent) -> None:
         raise ValueError
 

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from sluicemq_broker.runtime import Events, Timer
+from sluicemq_broker.runtime import Events
 from sluicemq_broker.runtime.events import HELD, LISTENING
-
-
-class Clock(Timer):
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self.now = lambda: self.seconds
+from virtual_time import VirtualTime
 
 
 def ids(told: dict[str, list[dict[str, str]]]) -> list[str]:
@@ -65,14 +60,14 @@ def test_who_is_too_slow_is_told_how_many_were_missed() -> None:
 
 
 def test_when_nobody_asks_any_more_nothing_is_told_and_nothing_held() -> None:
-    clock = Clock()
-    events = Events(clock)
+    time = VirtualTime()
+    events = Events(time)
     events.read(None, None, 10)
     events.tell("pushed", 5.0, [{"job": "a"}])
-    clock.seconds = LISTENING - 1
+    time.value += LISTENING - 1
     events.tick()
     assert events.wanted
-    clock.seconds = LISTENING
+    time.value += 1
     events.tick()
     assert not events.wanted
     assert events.read(0, None, 10) == {"events": [], "after": 1, "missed": 1}

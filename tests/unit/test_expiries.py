@@ -29,7 +29,7 @@ class SetClock(ServerClock):
         return self._time.value + self.ahead
 
 
-class Rig:
+class ExpiriesRig:
     """The expiries of one queue; ``over`` has what was told when: seconds after :data:`NOW`, ids."""
 
     def __init__(self) -> None:
@@ -45,8 +45,8 @@ class Rig:
 
 
 @pytest.fixture
-def rig() -> Rig:
-    return Rig()
+def rig() -> ExpiriesRig:
+    return ExpiriesRig()
 
 
 def with_ttl(ttl: float, job_id: str | None = None, *, asked: bool = False) -> Job:
@@ -59,7 +59,7 @@ def with_ttl(ttl: float, job_id: str | None = None, *, asked: bool = False) -> J
 @settings(deadline=None, max_examples=30)
 @given(ttls=st.lists(st.floats(0.001, SOON - 0.001), min_size=1, max_size=30))
 def test_each_expires_at_its_time_or_a_tick_later_and_never_before(ttls: list[float]) -> None:
-    rig = Rig()
+    rig = ExpiriesRig()
     jobs = [with_ttl(ttl, f"{at}") for at, ttl in enumerate(ttls)]
     rig.expiries.watch(jobs)
     rig.time.passes(SOON + TICK)
@@ -69,13 +69,13 @@ def test_each_expires_at_its_time_or_a_tick_later_and_never_before(ttls: list[fl
         assert -1e-6 < told[f"{at}"] - ttl < TICK + 1e-6
 
 
-def test_a_thousand_of_one_moment_are_told_at_once(rig: Rig) -> None:
+def test_a_thousand_of_one_moment_are_told_at_once(rig: ExpiriesRig) -> None:
     rig.expiries.watch([with_ttl(5.001 + number / 25_000) for number in range(1000)])
     rig.time.passes(10)
     assert [len(ids) for _, ids in rig.over] == [1000]
 
 
-def test_a_job_given_to_a_worker_is_forgotten(rig: Rig) -> None:
+def test_a_job_given_to_a_worker_is_forgotten(rig: ExpiriesRig) -> None:
     stays, goes = with_ttl(1, "stays"), with_ttl(1, "goes")
     rig.expiries.watch([stays, goes])
     rig.expiries.forget([goes, a_job("never expires")])
@@ -85,13 +85,13 @@ def test_a_job_given_to_a_worker_is_forgotten(rig: Rig) -> None:
     assert rig.memory.expiries == 0
 
 
-def test_what_comes_back_after_its_time_ends_at_once(rig: Rig) -> None:
+def test_what_comes_back_after_its_time_ends_at_once(rig: ExpiriesRig) -> None:
     rig.time.passes(10)
     rig.expiries.watch([with_ttl(3, "late")])
     assert rig.over == [(10, ["late"])]
 
 
-def test_a_longer_time_to_live_is_left_to_the_sweep_unless_somebody_waits(rig: Rig) -> None:
+def test_a_longer_time_to_live_is_left_to_the_sweep_unless_somebody_waits(rig: ExpiriesRig) -> None:
     rig.expiries.watch([with_ttl(SOON + 1, "left"), with_ttl(SOON + 1, "asked", asked=True), a_job("never")])
     rig.expiries.watch_one("asked by its id", NOW + SOON + 1)
     rig.time.passes(2 * SOON)
@@ -99,7 +99,7 @@ def test_a_longer_time_to_live_is_left_to_the_sweep_unless_somebody_waits(rig: R
 
 
 @pytest.mark.parametrize(("jump", "late"), [(-30.0, 0.0), (30.0, 1.0)])
-def test_a_clock_that_is_set_is_followed_within_a_second(rig: Rig, jump: float, late: float) -> None:
+def test_a_clock_that_is_set_is_followed_within_a_second(rig: ExpiriesRig, jump: float, late: float) -> None:
     rig.expiries.watch([with_ttl(40)])
     rig.clock.ahead += jump
     rig.time.passes(100)
@@ -107,7 +107,7 @@ def test_a_clock_that_is_set_is_followed_within_a_second(rig: Rig, jump: float, 
     assert 40 - 1e-6 <= told <= 40 + TICK + late
 
 
-def test_what_is_beyond_the_bound_is_left_to_the_sweep(rig: Rig) -> None:
+def test_what_is_beyond_the_bound_is_left_to_the_sweep(rig: ExpiriesRig) -> None:
     elsewhere = rig.memory.expiries = MOST_EXPIRIES - 10
     other = Expiries(a_context(clock=rig.clock, timer=rig.time, memory=rig.memory), lambda _ids: None)
     other.watch(some_jobs(4, expires_at=NOW + 5))
@@ -120,7 +120,7 @@ def test_what_is_beyond_the_bound_is_left_to_the_sweep(rig: Rig) -> None:
     assert rig.memory.expiries == elsewhere
 
 
-def test_ticks_of_jobs_that_went_to_workers_take_no_memory(rig: Rig) -> None:
+def test_ticks_of_jobs_that_went_to_workers_take_no_memory(rig: ExpiriesRig) -> None:
     for number in range(3000):
         job = with_ttl(100 + number, asked=True)
         rig.expiries.watch([job])

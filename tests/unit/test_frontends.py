@@ -21,7 +21,7 @@ from sluicemq_devices.doors.switchboard import Switchboard
 from sluicemq_devices.hub.flow import Watermark, boundless
 
 
-class Queue:
+class KeepingQueue:
     """One queue that keeps what it is given."""
 
     name = "mail"
@@ -72,15 +72,15 @@ class Queues:
     """All names are those of one queue, but ``broken``: that is nobody's fault but the broker's."""
 
     def __init__(self) -> None:
-        self.queue = Queue()
+        self.queue = KeepingQueue()
 
-    def __iter__(self) -> Iterator[Queue]:
+    def __iter__(self) -> Iterator[KeepingQueue]:
         yield self.queue
 
-    def open(self, name: str) -> Queue:
+    def open(self, name: str) -> KeepingQueue:
         return self.queue
 
-    def for_plain_push(self, name: str, *, auto_create: bool | None, by: str) -> Queue:
+    def for_plain_push(self, name: str, *, auto_create: bool | None, by: str) -> KeepingQueue:
         if name == "broken":
             raise RuntimeError("nobody foresaw this")
         return self.queue
@@ -374,10 +374,10 @@ class ManyQueues(Queues):
 
     def __init__(self) -> None:
         super().__init__()
-        self.by_name: dict[str, Queue] = {}
+        self.by_name: dict[str, KeepingQueue] = {}
 
-    def for_plain_push(self, name: str, *, auto_create: bool | None, by: str) -> Queue:
-        return self.by_name.setdefault(name, Queue())
+    def for_plain_push(self, name: str, *, auto_create: bool | None, by: str) -> KeepingQueue:
+        return self.by_name.setdefault(name, KeepingQueue())
 
 
 def test_a_queue_that_stores_nothing_holds_back_those_who_push_to_it_and_nobody_else() -> None:

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from fakes import Clock
 from jobs import NOW
 from sluicemq import wire
 from sluicemq.errors import BadFrames, BadHeaders, BadQueue, SluiceError, TooLarge
@@ -25,13 +26,6 @@ from sluicemq_broker.store.connection import ServerClock
 from sluicemq_broker.store.documents import QueueDefaults, date, document, job
 
 MOST = 1000
-
-
-class Clock(ServerClock):
-    """The server's clock, standing at :data:`NOW`."""
-
-    def now(self) -> float:
-        return NOW
 
 
 def make(headers: dict[Any, Any] | None = None, payload: bytes = b"x", **queue: Any) -> Job:

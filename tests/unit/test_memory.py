@@ -9,7 +9,7 @@ from sluicemq_broker.queue.staging import Staging
 MIB = 2**20
 
 
-class Queue:
+class HandingOut:
     """Counts how often it is told to hand out again."""
 
     handed_out = 0
@@ -44,7 +44,7 @@ def test_jobs_on_their_way_fill_it_by_their_bytes_and_verdicts_by_their_number_t
     memory.pushes.take(100, 999)
     memory.pushes.take(1, 1)
     memory.pushes.give(101, 1000)
-    queue = Queue()
+    queue = HandingOut()
     memory.verdicts.take(queue, 10, 0)
     memory.verdicts.give(queue, 10, 0)
     assert told == [True, False, True, False]

@@ -12,6 +12,7 @@ from typing import Any
 import click
 import pytest
 
+from fakes import Clock
 from jobs import NOW
 from sluicemq import Client, Producer
 from sluicemq.cli.app import app
@@ -19,7 +20,6 @@ from sluicemq.options import KEYWORDS, OPTIONS, JobOptions, Option
 from sluicemq_broker.config import QueueSettings
 from sluicemq_broker.doors.frames import JobMaker, check_headers
 from sluicemq_broker.job.job import ATTRIBUTES, Hold, Job, Parent
-from sluicemq_broker.store.connection import ServerClock
 from sluicemq_broker.store.documents import HANDED_OUT, HANDED_OUT_FAIRLY, QueueDefaults, date, document
 from sluicemq_broker.store.documents import job as loaded
 
@@ -31,13 +31,6 @@ BESIDE = {"dedupe_id": "d"}
 USUAL = QueueDefaults()
 #: What a job that is handed out is no longer asked for, and what a claim or its history has in its place.
 NOT_READ = {"created_at", "dedupe", "eligible_at", "held", "place", "story"}
-
-
-class Clock(ServerClock):
-    """The server's clock, standing at :data:`NOW`."""
-
-    def now(self) -> float:
-        return NOW
 
 
 def made(headers: dict[str, Any], **queue: Any) -> Job:

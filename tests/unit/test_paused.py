@@ -9,7 +9,7 @@ from unittest.mock import MagicMock
 import gevent
 import pytest
 
-from dispatch_rig import Rig
+from dispatch_rig import DispatchRig
 from fakes import Held, a_context, go_on
 from jobs import NOW, a_job, ids, some_jobs
 from sluicemq import wire
@@ -20,14 +20,14 @@ from sluicemq_broker.queues.pauses import Pauses
 
 
 @pytest.fixture
-def rig() -> Rig:
-    return Rig()
+def rig() -> DispatchRig:
+    return DispatchRig()
 
 
 # ---------------------------------------------------------------------- delivery
 
 
-def test_a_paused_queue_hands_out_and_claims_nothing_and_its_running_jobs_go_on(rig: Rig) -> None:
+def test_a_paused_queue_hands_out_and_claims_nothing_and_its_running_jobs_go_on(rig: DispatchRig) -> None:
     # Given a worker with a job, and others staged behind it
     worker = rig.worker()
     rig.ready(*some_jobs(5))
@@ -45,7 +45,7 @@ def test_a_paused_queue_hands_out_and_claims_nothing_and_its_running_jobs_go_on(
     assert rig.born(a_job("next")) == []
 
 
-def test_a_resumed_queue_hands_out_at_once_what_has_come_meanwhile(rig: Rig) -> None:
+def test_a_resumed_queue_hands_out_at_once_what_has_come_meanwhile(rig: DispatchRig) -> None:
     worker = rig.worker(prefetch=10)
     rig.dispatch.pause(paused=True)
     rig.ready(*(jobs := some_jobs(5)))
@@ -55,7 +55,7 @@ def test_a_resumed_queue_hands_out_at_once_what_has_come_meanwhile(rig: Rig) -> 
     assert worker.jobs == ids(jobs)
 
 
-def test_what_a_claim_under_way_brings_after_the_pause_goes_back(rig: Rig) -> None:
+def test_what_a_claim_under_way_brings_after_the_pause_goes_back(rig: DispatchRig) -> None:
     # Given
     held = Held()
     rig.store.before_claim = held
@@ -70,7 +70,7 @@ def test_what_a_claim_under_way_brings_after_the_pause_goes_back(rig: Rig) -> No
     assert ids(rig.store.ready) == ["a"]
 
 
-def test_what_is_born_reserved_and_durable_only_after_the_pause_goes_back(rig: Rig) -> None:
+def test_what_is_born_reserved_and_durable_only_after_the_pause_goes_back(rig: DispatchRig) -> None:
     # Given
     worker = rig.worker()
     [job] = jobs = [a_job("a")]

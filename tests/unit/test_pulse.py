@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from sluicemq_broker.runtime.pulse import Pulse
-
-
-class Time:
-    value = 1000.0
-
-    def __call__(self) -> float:
-        return self.value
+from virtual_time import VirtualTime
 
 
 def test_a_process_that_runs_did_not_stand_still() -> None:
-    time = Time()
-    pulse = Pulse(6.0, time)
+    time = VirtualTime()
+    pulse = Pulse(6.0, time.now)
     for _ in range(10):
         time.value += 1.0
         assert not pulse.stood_still
@@ -23,8 +17,8 @@ def test_a_process_that_runs_did_not_stand_still() -> None:
 
 
 def test_a_pause_is_seen_before_and_after_the_first_beat_and_excused_for_as_long_as_a_silence() -> None:
-    time = Time()
-    pulse = Pulse(6.0, time)
+    time = VirtualTime()
+    pulse = Pulse(6.0, time.now)
     time.value += 6.1
     before = pulse.stood_still
     pulse.beat()

@@ -84,7 +84,7 @@ class Broken:
         raise RuntimeError("nobody foresaw this")
 
 
-class Queue:
+class NotingQueue:
     """One queue whose parts are all itself; notes what it is asked for."""
 
     name = "mail"
@@ -133,8 +133,8 @@ def session(lane: Lane) -> Session:
 
 
 @pytest.fixture
-def queue() -> Queue:
-    return Queue()
+def queue() -> NotingQueue:
+    return NotingQueue()
 
 
 @pytest.fixture
@@ -229,7 +229,7 @@ def test_a_large_result_asked_for_thousands_of_times_by_who_does_not_read_is_not
 
 
 def test_jobs_removed_for_a_client_that_has_left_are_pushed_anew(
-    popper: PoppingWorker, queue: Queue, lane: Lane
+    popper: PoppingWorker, queue: NotingQueue, lane: Lane
 ) -> None:
     popper.gone = True
     remembered = delivery(popper, 8, 10)
@@ -253,11 +253,11 @@ def test_a_job_that_is_popped_takes_one_off_the_credit_and_a_grant_is_added(
     assert popper.free == 0
 
 
-class ManyQueues(dict[str, Queue]):
+class ManyQueues(dict[str, NotingQueue]):
     """Each name is a queue of its own."""
 
-    def for_push(self, name: str, *, by: str) -> Queue:
-        return self.setdefault(name, Queue())
+    def for_push(self, name: str, *, by: str) -> NotingQueue:
+        return self.setdefault(name, NotingQueue())
 
 
 def test_a_queue_that_stores_nothing_holds_back_those_who_push_to_it_and_nobody_else() -> None:

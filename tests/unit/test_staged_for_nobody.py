@@ -6,21 +6,21 @@ from collections.abc import Sequence
 
 import pytest
 
-from dispatch_rig import SMALLEST, Rig, suspect
+from dispatch_rig import SMALLEST, DispatchRig, suspect
 from fakes import FakeWorker, go_on
 from jobs import a_job, some_jobs
 from sluicemq_broker.queue.worker import Delivery
 
 
 @pytest.fixture
-def rig() -> Rig:
-    return Rig()
+def rig() -> DispatchRig:
+    return DispatchRig()
 
 
 # ------------------------------------------------------------ staged for nobody
 
 
-def test_when_the_last_worker_leaves_what_was_staged_for_it_goes_back(rig: Rig) -> None:
+def test_when_the_last_worker_leaves_what_was_staged_for_it_goes_back(rig: DispatchRig) -> None:
     # Given more jobs than the worker takes
     jobs = rig.ready(*some_jobs(10))
     worker = rig.worker()
@@ -33,7 +33,7 @@ def test_when_the_last_worker_leaves_what_was_staged_for_it_goes_back(rig: Rig) 
     assert list(rig.dispatch.held) == [left[0].job]
 
 
-def test_what_a_slow_worker_won_t_come_to_within_a_second_goes_back(rig: Rig) -> None:
+def test_what_a_slow_worker_won_t_come_to_within_a_second_goes_back(rig: DispatchRig) -> None:
     # Given a worker that is known to be slow, and jobs staged while it was not
     rig.ready(*some_jobs(10))
     worker = rig.worker()
@@ -44,7 +44,7 @@ def test_what_a_slow_worker_won_t_come_to_within_a_second_goes_back(rig: Rig) ->
     assert len(rig.dispatch.held) == len(worker.in_flight) == 1
 
 
-def test_what_was_staged_for_workers_whose_pace_is_not_known_any_more_goes_back(rig: Rig) -> None:
+def test_what_was_staged_for_workers_whose_pace_is_not_known_any_more_goes_back(rig: DispatchRig) -> None:
     # Given a worker that pops: its socket took some in no time, looked fast, and takes no more
     worker = FakeWorker(prefetch=10)
     worker.pops = True
@@ -59,7 +59,7 @@ def test_what_was_staged_for_workers_whose_pace_is_not_known_any_more_goes_back(
     assert rig.dispatch.staged == SMALLEST
 
 
-def test_a_worker_whose_time_was_up_gets_nothing_more_until_it_answers(rig: Rig) -> None:
+def test_a_worker_whose_time_was_up_gets_nothing_more_until_it_answers(rig: DispatchRig) -> None:
     # Given a job whose visibility timeout passes
     rig.ready(a_job("slow", visibility_timeout=0.0), a_job("next"))
     worker = rig.worker()
@@ -74,7 +74,7 @@ def test_a_worker_whose_time_was_up_gets_nothing_more_until_it_answers(rig: Rig)
     assert worker.jobs == ["slow", "next"]
 
 
-def test_a_worker_that_never_answers_is_hung_up_on(rig: Rig) -> None:
+def test_a_worker_that_never_answers_is_hung_up_on(rig: DispatchRig) -> None:
     rig.ready(a_job("slow", visibility_timeout=0.0))
     worker = rig.worker()
     rig.dispatch.time_out()
@@ -83,7 +83,7 @@ def test_a_worker_that_never_answers_is_hung_up_on(rig: Rig) -> None:
     assert rig.counters.values["workers_hung_up"] == 1
 
 
-def test_nothing_is_claimed_again_and_again_for_a_slow_worker_that_is_busy(rig: Rig) -> None:
+def test_nothing_is_claimed_again_and_again_for_a_slow_worker_that_is_busy(rig: DispatchRig) -> None:
     # Given a slow worker with a job, and others behind it
     rig.ready(*some_jobs(10))
     rig.worker()
@@ -98,7 +98,7 @@ def test_nothing_is_claimed_again_and_again_for_a_slow_worker_that_is_busy(rig: 
 
 
 def test_workers_that_ask_for_much_get_more_than_one_job_a_message_however_many_they_are(
-    rig: Rig,
+    rig: DispatchRig,
 ) -> None:
     # Given: fewer jobs than workers, all of them free
     workers = [rig.worker(prefetch=64, name=str(number)) for number in range(20)]
@@ -108,20 +108,20 @@ def test_workers_that_ask_for_much_get_more_than_one_job_a_message_however_many_
     assert sorted(len(message) for worker in workers for message in worker.messages) == [8, 8]
 
 
-def test_workers_that_ask_for_little_share_evenly(rig: Rig) -> None:
+def test_workers_that_ask_for_little_share_evenly(rig: DispatchRig) -> None:
     workers = [rig.worker(prefetch=4, name=str(number)) for number in range(8)]
     rig.ready(*some_jobs(16))
     assert {len(worker.jobs) for worker in workers} <= {1, 2, 3}
 
 
-def test_a_worker_that_has_gone_is_not_kept(rig: Rig) -> None:
+def test_a_worker_that_has_gone_is_not_kept(rig: DispatchRig) -> None:
     for number in range(100):
         worker = rig.worker(name=str(number))
         rig.dispatch.detach(worker)
     assert len(rig.dispatch._takers) == 0
 
 
-def test_a_suspect_does_not_wait_for_a_worker_that_only_owes_an_answer(rig: Rig) -> None:
+def test_a_suspect_does_not_wait_for_a_worker_that_only_owes_an_answer(rig: DispatchRig) -> None:
     # Given: one worker is stuck with a job whose time is over, another is always busy
     stuck = rig.worker(prefetch=1, name="stuck")
     rig.ready(a_job("late", visibility_timeout=0.0))
@@ -140,7 +140,7 @@ def test_a_suspect_does_not_wait_for_a_worker_that_only_owes_an_answer(rig: Rig)
 
 
 @pytest.mark.parametrize("how", ["overdue", "lost"])
-def test_a_worker_whose_time_with_a_suspect_was_up_gets_others_beside_it(rig: Rig, how: str) -> None:
+def test_a_worker_whose_time_with_a_suspect_was_up_gets_others_beside_it(rig: DispatchRig, how: str) -> None:
     # Given
     rig.ready(suspect("bad", visibility_timeout=0.0))
     worker = rig.worker(prefetch=3)
@@ -157,7 +157,7 @@ def test_a_worker_whose_time_with_a_suspect_was_up_gets_others_beside_it(rig: Ri
     assert worker.jobs == ["bad", "next"]
 
 
-def test_nothing_is_held_beside_a_suspect_for_the_worker_that_has_it(rig: Rig) -> None:
+def test_nothing_is_held_beside_a_suspect_for_the_worker_that_has_it(rig: DispatchRig) -> None:
     rig.ready(suspect("bad", priority=9))
     worker = rig.worker(prefetch=500)
     rig.ready(*some_jobs(500))
@@ -188,7 +188,7 @@ class Deaf(FakeWorker):
         self.deaf = True
 
 
-def test_nothing_is_held_for_a_worker_that_does_not_read(rig: Rig) -> None:
+def test_nothing_is_held_for_a_worker_that_does_not_read(rig: DispatchRig) -> None:
     # Given
     rig.ready(*some_jobs(600))
     deaf = Deaf(prefetch=200)
@@ -203,7 +203,7 @@ def test_nothing_is_held_for_a_worker_that_does_not_read(rig: Rig) -> None:
     assert not rig.dispatch.granting
 
 
-def test_nothing_is_held_for_a_worker_whose_connection_something_else_has_filled(rig: Rig) -> None:
+def test_nothing_is_held_for_a_worker_whose_connection_something_else_has_filled(rig: DispatchRig) -> None:
     # Given
     deaf = Deaf(prefetch=200)
     rig.dispatch.attach(deaf)
@@ -217,7 +217,7 @@ def test_nothing_is_held_for_a_worker_whose_connection_something_else_has_filled
     assert not rig.dispatch.held
 
 
-def test_a_worker_that_reads_again_gets_more(rig: Rig) -> None:
+def test_a_worker_that_reads_again_gets_more(rig: DispatchRig) -> None:
     rig.ready(*some_jobs(600))
     deaf = Deaf(prefetch=600)
     rig.dispatch.attach(deaf)
@@ -233,6 +233,6 @@ def test_a_worker_that_reads_again_gets_more(rig: Rig) -> None:
 
 
 @pytest.fixture
-def slow() -> Rig:
+def slow() -> DispatchRig:
     """What is released stays on its way."""
-    return Rig(slow=True)
+    return DispatchRig(slow=True)

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch_rig import Rig, suspect
+from dispatch_rig import DispatchRig, suspect
 from jobs import a_job, ids, some_jobs
 
 
 @pytest.fixture
-def rig() -> Rig:
-    return Rig()
+def rig() -> DispatchRig:
+    return DispatchRig()
 
 
 # --------------------------------------------------------------------- suspects
 
 
-def test_a_suspect_goes_to_an_idle_worker_alone_and_nothing_is_put_beside_it(rig: Rig) -> None:
+def test_a_suspect_goes_to_an_idle_worker_alone_and_nothing_is_put_beside_it(rig: DispatchRig) -> None:
     # Given
     worker = rig.worker(prefetch=10)
     rig.ready(suspect("bad"), suspect("bad 2"), *some_jobs(5))
@@ -31,14 +31,14 @@ def test_a_suspect_goes_to_an_idle_worker_alone_and_nothing_is_put_beside_it(rig
     assert len(worker.jobs) == 7
 
 
-def test_other_workers_go_on_while_one_has_a_suspect(rig: Rig) -> None:
+def test_other_workers_go_on_while_one_has_a_suspect(rig: DispatchRig) -> None:
     workers = [rig.worker(prefetch=5) for _ in range(2)]
     rig.ready(suspect("bad"), *some_jobs(4))
     assert sorted(len(worker.jobs) for worker in workers) == [1, 4]
     assert ["bad"] in [worker.jobs for worker in workers]
 
 
-def test_when_all_workers_are_busy_one_is_let_run_empty_for_a_suspect(rig: Rig) -> None:
+def test_when_all_workers_are_busy_one_is_let_run_empty_for_a_suspect(rig: DispatchRig) -> None:
     # Given
     rig.ready(*some_jobs(100))
     one, other = rig.worker(prefetch=4), rig.worker(prefetch=4)
@@ -54,7 +54,7 @@ def test_when_all_workers_are_busy_one_is_let_run_empty_for_a_suspect(rig: Rig) 
     assert (one.alone, other.alone).count(True) == 1
 
 
-def test_a_suspect_does_not_wait_for_a_worker_that_takes_nothing(rig: Rig) -> None:
+def test_a_suspect_does_not_wait_for_a_worker_that_takes_nothing(rig: DispatchRig) -> None:
     # Given
     resting = [rig.worker(prefetch=0) for _ in range(8)]
     busy = rig.worker(prefetch=2)
@@ -73,7 +73,7 @@ def test_a_suspect_does_not_wait_for_a_worker_that_takes_nothing(rig: Rig) -> No
 
 
 def test_an_overdue_delivery_is_ended_its_receipt_void_and_its_worker_free(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
+    rig: DispatchRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Given
     rig.ready(a_job("a", visibility_timeout=10.0), a_job("b"))
@@ -90,7 +90,7 @@ def test_an_overdue_delivery_is_ended_its_receipt_void_and_its_worker_free(
     assert worker.jobs == ["a", "b"]
 
 
-def test_a_delivery_is_given_more_time_by_the_worker_that_has_it_only(rig: Rig) -> None:
+def test_a_delivery_is_given_more_time_by_the_worker_that_has_it_only(rig: DispatchRig) -> None:
     # Given
     rig.ready(a_job("a"))
     worker, other = rig.worker(), rig.worker()
@@ -108,7 +108,7 @@ def test_a_delivery_is_given_more_time_by_the_worker_that_has_it_only(rig: Rig) 
 
 
 def test_what_was_held_under_a_lost_owner_is_forgotten_and_its_workers_get_other_jobs(
-    rig: Rig,
+    rig: DispatchRig,
 ) -> None:
     # Given
     rig.ready(*some_jobs(5))
@@ -126,7 +126,7 @@ def test_what_was_held_under_a_lost_owner_is_forgotten_and_its_workers_get_other
     assert worker.jobs[1:] == ["next"]
 
 
-def test_forgetting_a_job_leaves_the_one_that_was_claimed_anew(rig: Rig) -> None:
+def test_forgetting_a_job_leaves_the_one_that_was_claimed_anew(rig: DispatchRig) -> None:
     rig.ready(a_job("a"))
     rig.worker()
     rig.dispatch.forget([a_job("a")])
@@ -137,6 +137,6 @@ def test_forgetting_a_job_leaves_the_one_that_was_claimed_anew(rig: Rig) -> None
 
 
 @pytest.fixture
-def slow() -> Rig:
+def slow() -> DispatchRig:
     """What is released stays on its way."""
-    return Rig(slow=True)
+    return DispatchRig(slow=True)

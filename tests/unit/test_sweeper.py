@@ -86,7 +86,7 @@ def a_queue(name: str) -> Any:
     )
 
 
-class Rig:
+class SweeperRig:
     """A sweeper over three queues; the first fails when told to."""
 
     def __init__(self) -> None:
@@ -101,12 +101,12 @@ class Rig:
 
 
 @pytest.fixture
-def rig() -> Rig:
-    return Rig()
+def rig() -> SweeperRig:
+    return SweeperRig()
 
 
 @pytest.mark.parametrize("fault", [Unclear("cut"), ValueError("a mistake")])
-def test_a_queue_that_fails_keeps_no_other_from_being_swept(rig: Rig, fault: Exception) -> None:
+def test_a_queue_that_fails_keeps_no_other_from_being_swept(rig: SweeperRig, fault: Exception) -> None:
     rig.fail(fault)
     rig.sweeper.sweep()
     assert [queue.store.reclaimed for queue in rig.queues] == [[], ["gone"], ["gone"]]
@@ -114,7 +114,7 @@ def test_a_queue_that_fails_keeps_no_other_from_being_swept(rig: Rig, fault: Exc
 
 
 @pytest.mark.parametrize("fault", [Unclear("cut"), ValueError("a mistake")])
-def test_a_queue_that_fails_keeps_no_other_from_being_audited(rig: Rig, fault: Exception) -> None:
+def test_a_queue_that_fails_keeps_no_other_from_being_audited(rig: SweeperRig, fault: Exception) -> None:
     rig.fail(fault)
     rig.sweeper.audit()
     rig.sweeper.audit()
@@ -123,7 +123,7 @@ def test_a_queue_that_fails_keeps_no_other_from_being_audited(rig: Rig, fault: E
 
 
 def test_groups_without_a_head_are_looked_for_at_once_when_a_broker_has_gone(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
+    rig: SweeperRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = rig.queues[0]
     for live, holders in (((), ()), (("other",), ()), (("other",), ()), ((), ()), ((), ("gone",))):
@@ -134,7 +134,7 @@ def test_groups_without_a_head_are_looked_for_at_once_when_a_broker_has_gone(
     assert queue.looks == [True, False, False, True, True]
 
 
-def test_when_mongodb_is_away_not_every_queue_waits_for_it(rig: Rig) -> None:
+def test_when_mongodb_is_away_not_every_queue_waits_for_it(rig: SweeperRig) -> None:
     rig.fail(Unavailable("no primary"))
     with pytest.raises(Unavailable, match="no primary"):
         rig.sweeper.sweep()
@@ -142,7 +142,7 @@ def test_when_mongodb_is_away_not_every_queue_waits_for_it(rig: Rig) -> None:
 
 
 def test_a_job_that_is_in_no_memory_is_freed_at_the_second_audit_unless_it_came_there(
-    rig: Rig,
+    rig: SweeperRig,
 ) -> None:
     rig.sweeper.audit()
     first = [list(queue.store.released) for queue in rig.queues]
@@ -153,7 +153,7 @@ def test_a_job_that_is_in_no_memory_is_freed_at_the_second_audit_unless_it_came_
 
 
 def test_the_jobs_of_an_owner_that_seems_gone_and_is_not_stay(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
+    rig: SweeperRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Owners, "is_live", lambda *_: True)  # the leases were read from a former primary
     rig.sweeper.sweep()
@@ -161,7 +161,7 @@ def test_the_jobs_of_an_owner_that_seems_gone_and_is_not_stay(
 
 
 def test_what_came_into_memory_after_the_audit_has_read_stays(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
+    rig: SweeperRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Given
     queue = rig.queues[0]
@@ -180,7 +180,7 @@ def test_what_came_into_memory_after_the_audit_has_read_stays(
     assert queue.store.released == []
 
 
-def test_a_sweep_sets_aside_what_is_reserved_by_nobody(rig: Rig) -> None:
+def test_a_sweep_sets_aside_what_is_reserved_by_nobody(rig: SweeperRig) -> None:
     rig.sweeper.sweep()
     assert [queue.store.mended for queue in rig.queues] == [1, 1, 1]
 

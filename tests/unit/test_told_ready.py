@@ -14,7 +14,7 @@ from sluicemq_broker.queue.dispatch import Dispatch
 Told = list[tuple[BusKind, int]]
 
 
-class Broker(FakeOutlet):
+class IdleDispatcher(FakeOutlet):
     """A dispatcher that has looked for what was there, and found nothing; with one worker, or none."""
 
     def __init__(self, prefetch: int = 10) -> None:
@@ -45,22 +45,22 @@ class Broker(FakeOutlet):
 
 
 @pytest.fixture
-def broker() -> Broker:
-    return Broker()
+def broker() -> IdleDispatcher:
+    return IdleDispatcher()
 
 
-def test_it_looks_and_finds_them(broker: Broker) -> None:
+def test_it_looks_and_finds_them(broker: IdleDispatcher) -> None:
     (job,) = broker.elsewhere()
     assert broker.has == {job.id}
 
 
-def test_many_are_claimed_to_the_last(broker: Broker) -> None:
+def test_many_are_claimed_to_the_last(broker: IdleDispatcher) -> None:
     broker.dispatch.resize(broker.worker, 500)
     jobs = broker.elsewhere(300)
     assert broker.has == {job.id for job in jobs}
 
 
-def test_what_is_told_while_it_looks_is_looked_for_afterwards(broker: Broker) -> None:
+def test_what_is_told_while_it_looks_is_looked_for_afterwards(broker: IdleDispatcher) -> None:
     # Given: a look whose read is through, as it may be when the job is stored elsewhere
     broker.store.after_claim = held = Held()
     broker.supply.told_ready(0)
@@ -75,7 +75,7 @@ def test_what_is_told_while_it_looks_is_looked_for_afterwards(broker: Broker) ->
 
 
 def test_who_has_no_room_looks_as_soon_as_there_is_some() -> None:
-    broker = Broker(prefetch=1)
+    broker = IdleDispatcher(prefetch=1)
     broker.dispatch.pace.appetite = 0
     (first,) = broker.elsewhere()
     (second,) = broker.elsewhere()
@@ -87,7 +87,7 @@ def test_who_has_no_room_looks_as_soon_as_there_is_some() -> None:
     assert broker.has == {second.id}
 
 
-def test_who_is_paused_looks_when_that_is_over(broker: Broker) -> None:
+def test_who_is_paused_looks_when_that_is_over(broker: IdleDispatcher) -> None:
     broker.dispatch.pause(paused=True)
     (job,) = broker.elsewhere()
     assert broker.store.claims == []
@@ -97,30 +97,30 @@ def test_who_is_paused_looks_when_that_is_over(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("ahead", [0.003, 0.5])
-def test_a_clock_elsewhere_that_is_ahead_hides_no_job(broker: Broker, ahead: float) -> None:
+def test_a_clock_elsewhere_that_is_ahead_hides_no_job(broker: IdleDispatcher, ahead: float) -> None:
     (job,) = broker.elsewhere(ahead=ahead)
     assert broker.has == {job.id}
 
 
-def test_and_what_is_accepted_here_from_then_on_comes_after_it(broker: Broker) -> None:
+def test_and_what_is_accepted_here_from_then_on_comes_after_it(broker: IdleDispatcher) -> None:
     (job,) = broker.elsewhere(ahead=0.5)
     assert broker.supply.last_seq >= job.seq
 
 
-def test_a_number_far_ahead_of_all_clocks_changes_no_order(broker: Broker) -> None:
+def test_a_number_far_ahead_of_all_clocks_changes_no_order(broker: IdleDispatcher) -> None:
     before = broker.supply.last_seq
     broker.supply.told_ready(int((NOW + 3600) * 1e6))
     assert broker.supply.last_seq == before
 
 
-def test_one_look_is_enough_for_all_that_was_told_until_then(broker: Broker) -> None:
+def test_one_look_is_enough_for_all_that_was_told_until_then(broker: IdleDispatcher) -> None:
     for _ in range(5):
         broker.supply.told_ready(0)
     go_on()
     assert len(broker.store.claims) == 1
 
 
-def test_others_are_told_what_lies_ready_here_and_not_what_they_have_told(broker: Broker) -> None:
+def test_others_are_told_what_lies_ready_here_and_not_what_they_have_told(broker: IdleDispatcher) -> None:
     broker.elsewhere()
     assert broker.told == []
     broker.supply.some_ready()
@@ -130,7 +130,7 @@ def test_others_are_told_what_lies_ready_here_and_not_what_they_have_told(broker
 
 
 def test_others_are_told_of_what_no_worker_here_can_take_before_it_is_written() -> None:
-    broker = Broker(prefetch=2)
+    broker = IdleDispatcher(prefetch=2)
     broker.dispatch.pace.appetite = 0
     jobs = some_jobs(3)
     for at, job in enumerate(jobs, 1):
@@ -144,6 +144,6 @@ def test_others_are_told_of_what_no_worker_here_can_take_before_it_is_written() 
     assert broker.told == [(BusKind.COMING, jobs[2].seq)]
 
 
-def test_nor_is_anything_told_by_who_just_looks(broker: Broker) -> None:
+def test_nor_is_anything_told_by_who_just_looks(broker: IdleDispatcher) -> None:
     broker.supply.search(lambda: True, 0.0)
     assert broker.told == []
