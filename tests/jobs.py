@@ -73,7 +73,7 @@ class ChangesAtOnce(Changes, Redrives, Removals):
         return sum(self.purging(queue, state, now, lambda: PAGE))
 
     def redrive(
-        self, queue: str, letters: DeadLetters, now: float, to: Any = None, size: int = PAGE
+        self, queue: str, letters: DeadLetters, now: float, to: QueueStore | None = None, size: int = PAGE
     ) -> Redriven:
         redriven = Redriven()
         moved = sum(self.redriving(queue, letters, now, redriven, lambda: size, to))

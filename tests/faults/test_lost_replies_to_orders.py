@@ -70,14 +70,14 @@ def test_a_move_to_another_queue_whose_replies_are_lost_leaves_each_job_in_one_o
     queues.cut(command, times)
     # When
     with suppress(Unclear):
-        queues.changes.redrive("mail", DeadLetters(), LATER, queues.other.jobs)
+        queues.changes.redrive("mail", DeadLetters(), LATER, queues.other)
     # Then
     assert len(queues.proxy.cuts) == times
     here, there = everything(queues.mail).keys(), everything(queues.other).keys()
     assert here | there == queues.letters
     assert here & there == set()
     # When it is repeated
-    queues.changes.redrive("mail", DeadLetters(), LATER, queues.other.jobs)
+    queues.changes.redrive("mail", DeadLetters(), LATER, queues.other)
     # Then
     assert everything(queues.mail) == {}
     assert {each["state"] for each in everything(queues.other).values()} == {"ready"}

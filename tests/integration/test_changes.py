@@ -233,7 +233,7 @@ def test_a_redrive_with_a_limit_takes_the_oldest_in_batches(
     young = dead_letters(store, 5, at=NOW + 50)
     old = dead_letters(store, 5, at=NOW + 10)
     # When
-    redriven = changes.redrive("mail", DeadLetters(limit=7), LATER, other.jobs if elsewhere else None, size=3)
+    redriven = changes.redrive("mail", DeadLetters(limit=7), LATER, other if elsewhere else None, size=3)
     # Then
     assert (redriven.moved, redriven.left) == (7, 3)
     assert {job_id for job_id, state in states(store).items() if state == "dead"} < set(young)
@@ -288,7 +288,7 @@ def test_a_letter_that_never_was_a_whole_job_is_left_and_named(
     bury_unreadable(store, "headers", raw_headers=b"{", size=5)
     bury_unreadable(store, "whole")
     # When
-    redriven = changes.redrive("mail", DeadLetters(), LATER, other.jobs if elsewhere else None)
+    redriven = changes.redrive("mail", DeadLetters(), LATER, other if elsewhere else None)
     # Then
     assert (redriven.moved, redriven.left) == (1, 2)
     assert redriven.refused.keys() == {"cut", "headers"}
@@ -306,7 +306,7 @@ def test_a_redrive_moves_jobs_whole_to_another_queue(
     # Given
     [job_id] = dead_letters(store, headers={"k": "v"}, payload=b"p" * 1000, priority=7)
     # When
-    redriven = changes.redrive("mail", DeadLetters(), LATER, other.jobs)
+    redriven = changes.redrive("mail", DeadLetters(), LATER, other)
     # Then
     assert (redriven.moved, redriven.left) == (1, 0)
     assert everything(store) == {}
@@ -323,7 +323,7 @@ def test_a_job_whose_id_is_in_the_other_queue_is_refused_by_name_and_stays(
     first, second, third = dead_letters(store, 3)
     other.push([a_job(second, b"its own")], NOW)
     # When
-    redriven = changes.redrive("mail", DeadLetters(), LATER, other.jobs)
+    redriven = changes.redrive("mail", DeadLetters(), LATER, other)
     # Then
     assert (redriven.moved, redriven.left) == (2, 1)
     assert str(redriven.refused[second]) == f"queue 'other' has a job {second!r} already"
@@ -346,7 +346,7 @@ def test_an_id_that_comes_up_in_the_other_queue_during_the_move_costs_the_others
 
     monkeypatch.setattr(redrives._Move, "_movable", pushed_right_after)
     # When
-    redriven = changes.redrive("mail", DeadLetters(), LATER, other.jobs)
+    redriven = changes.redrive("mail", DeadLetters(), LATER, other)
     # Then
     assert (redriven.moved, redriven.left, list(redriven.refused)) == (1, 1, [second])
     assert states(store) == {second: "dead"}
@@ -371,7 +371,7 @@ def test_a_letter_that_somebody_else_takes_during_the_move_is_left_to_them(
 
     monkeypatch.setattr(redrives._Move, "_movable", taken_right_after)
     # When
-    redriven = changes.redrive("mail", DeadLetters(), LATER, other.jobs)
+    redriven = changes.redrive("mail", DeadLetters(), LATER, other)
     # Then
     assert (redriven.moved, redriven.left) == (1, 0)
     assert states(store) == ({} if state == "gone" else {second: state})
@@ -389,11 +389,11 @@ def test_a_move_that_breaks_off_leaves_the_jobs_where_they_were(
     monkeypatch.setattr(broken, step, raising(AutoReconnect("gone")))
     # When
     with pytest.raises(Unclear):
-        changes.redrive("mail", DeadLetters(), LATER, other.jobs)
+        changes.redrive("mail", DeadLetters(), LATER, other)
     # Then, and it can be repeated
     monkeypatch.undo()
     assert (everything(store), everything(other)) == (before, {})
-    assert changes.redrive("mail", DeadLetters(), LATER, other.jobs).moved == 3
+    assert changes.redrive("mail", DeadLetters(), LATER, other).moved == 3
 
 
 def test_without_transactions_nothing_is_moved_and_it_is_said_why(
@@ -403,7 +403,7 @@ def test_without_transactions_nothing_is_moved_and_it_is_said_why(
     standalone = OperationFailure("Transaction numbers are only allowed on a replica set member", 20)
     monkeypatch.setattr(redrives._Move, "_apply", raising(standalone))
     with pytest.raises(DifferentStore, match="stand-alone"):
-        changes.redrive("mail", DeadLetters(), LATER, other.jobs)
+        changes.redrive("mail", DeadLetters(), LATER, other)
 
 
 def test_a_move_that_is_always_overtaken_is_given_up(
@@ -412,7 +412,7 @@ def test_a_move_that_is_always_overtaken_is_given_up(
     dead_letters(store)
     monkeypatch.setattr(redrives._Move, "_apply", raising(Overtaken()))
     with pytest.raises(Unavailable, match="try again"):
-        changes.redrive("mail", DeadLetters(), LATER, other.jobs)
+        changes.redrive("mail", DeadLetters(), LATER, other)
 
 
 def raising(error: Exception) -> Any:

@@ -125,7 +125,7 @@ def test_a_redriven_job_keeps_its_id_in_its_queue_and_contends_for_none_in_anoth
     other.push([one_of("there")], NOW)
     dead(store, one_of("first"))
     # When
-    redriven = changes.redrive("mail", DeadLetters(), NOW + 1, other.jobs if elsewhere else None)
+    redriven = changes.redrive("mail", DeadLetters(), NOW + 1, other if elsewhere else None)
     # Then
     assert (redriven.moved, redriven.refused) == (1, {})
     assert firsts(store.push([one_of("second")], NOW + 2)) == ({} if elsewhere else {0: "first"})

@@ -7,13 +7,14 @@ import signal
 import socket
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
 from pymongo import MongoClient, WriteConcern
+from pymongo.errors import AutoReconnect
 
 from launcher import wait_until
 from long_forms import first_of, long
@@ -344,8 +345,18 @@ def write_to(uri: str, text: str) -> None:
 
 
 def read_from(uri: str) -> list[str]:
+    """What is there, once a mongod that has just come up has recovered."""
+    texts: list[str] = []
+
+    def read() -> bool:
+        with suppress(AutoReconnect):
+            texts[:] = [document["text"] for document in client["test"]["texts"].find()]
+            return True
+        return False
+
     with Mongo(uri, serverSelectionTimeoutMS=60_000) as client:
-        return [document["text"] for document in client["test"]["texts"].find()]
+        wait_until(read, what="an answer")
+    return texts
 
 
 def port_of(uri: str) -> int:

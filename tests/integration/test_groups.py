@@ -268,7 +268,7 @@ def test_a_redrive_elsewhere_lines_up_there(
     there = QueueStore(documents, collection("there"))
     there.prepare()
     lined_up(there, "old")
-    assert changes.redrive("mail", DeadLetters(), NOW + 9, there.jobs).moved == 2
+    assert changes.redrive("mail", DeadLetters(), NOW + 9, there).moved == 2
     assert order_of(there) == ["old", "second", "first"]
     assert order_of(dead) == ["third", "fourth"]
 

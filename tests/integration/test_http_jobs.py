@@ -224,7 +224,8 @@ def test_the_overview_has_the_queues_that_are_asked_for(told: Told, jobs: OwnQue
     whole = told("/overview")
     assert whole["queues"] == []
     assert whole["matching"] == whole["totals"]["queues"] >= 1
-    assert whole["problems"] == {}
+    # A broker whose machine gives it no time is no longer sure of its lease for a while, and says so.
+    wait_until(lambda: told("/overview")["problems"] == {}, what="no problems")
 
 
 def test_queues_are_sorted_filtered_and_given_by_the_page(told: Told, jobs: OwnQueue) -> None:

@@ -170,7 +170,7 @@ def test_what_somebody_may_ask_for_elsewhere_waits_a_while(
     for later, ids in ((1, ["other"]), (100, ["asked", "other"])):
         letters = DeadLetters(unasked=NOW + later - 60)
         moving = changes.redriving(
-            "mail", letters, NOW + later, Redriven(), lambda: 9, other.jobs, by_setting=True
+            "mail", letters, NOW + later, Redriven(), lambda: 9, other, by_setting=True
         )
         assert sum(moving) == 1
         assert sorted(each["_id"] for each in other.jobs.find()) == ids

@@ -277,7 +277,7 @@ def test_a_dead_child_that_is_redriven_is_one_still_if_its_parent_has_not_heard(
     kill(pages, "no ink")
     if told:
         told_parents(pages, dead_children(pages, NOW, 9))
-    assert changes.redrive("pages", DeadLetters(), LATER, store.jobs).moved == 1
+    assert changes.redrive("pages", DeadLetters(), LATER, store).moved == 1
     assert ("parent" in stored(store, "a.1")) is not told
 
 

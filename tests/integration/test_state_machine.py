@@ -199,7 +199,7 @@ VERBS: dict[str, Callable[[Life], object]] = {
     "change of the delay": lambda life: change(life, due=NOW + 5),
     "redrive": lambda life: life.changes.redrive("mail", DeadLetters(), NOW),
     "redrive by id": lambda life: life.changes.redrive("mail", DeadLetters(("a",)), NOW),
-    "redrive elsewhere": lambda life: life.changes.redrive("mail", DeadLetters(), NOW, life.other.jobs),
+    "redrive elsewhere": lambda life: life.changes.redrive("mail", DeadLetters(), NOW, life.other),
     "purge ready": lambda life: life.changes.purge("mail", "ready", NOW),
     "purge scheduled": lambda life: life.changes.purge("mail", "scheduled", NOW),
     "purge waiting": lambda life: life.changes.purge("mail", "waiting", NOW),

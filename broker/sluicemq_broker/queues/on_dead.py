@@ -130,7 +130,7 @@ class OnDead:
         now = self._clock.now()
         letters = DeadLetters(since=since, unasked=now - ASKED)
         redrives = Redrives(self._queues.database_of(queue))
-        into, redriven = target.store.jobs, Redriven()
+        into, redriven = target.store, Redriven()
         for moved in redrives.redriving(
             queue.name, letters, now, redriven, lambda: _PAGE, into, by_setting=True
         ):

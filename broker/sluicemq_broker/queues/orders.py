@@ -125,7 +125,7 @@ class Redrive(BulkOrder):
         if limit is not None and limit <= self.done:
             return
         letters = self._letters._replace(limit=None if limit is None else limit - self.done)
-        into = None if self._to is None else self._target.store.jobs
+        into = None if self._to is None else self._target.store
         paging = partial(
             Redrives(self._database).redriving, redriven=self._redriven, size=lambda: self.page, to=into
         )

@@ -24,6 +24,7 @@ from sluicemq_broker.store.groups import GroupStore
 from sluicemq_broker.store.letters import IN_PART, DeadLetters, chosen, index_of, is_a
 from sluicemq_broker.store.outcomes import HAS_PARENT
 from sluicemq_broker.store.paging import READ_AT_ONCE, PageSize, pages
+from sluicemq_broker.store.queue_store import QueueStore
 from sluicemq_broker.store.transactions import Overtaken, transact
 
 #: Dead letters that can't be redriven are told by name up to so many, and counted beyond.
@@ -53,7 +54,7 @@ class Redrives(Orders):
         now: float,
         redriven: Redriven,
         size: PageSize,
-        to: Jobs | None = None,
+        to: QueueStore | None = None,
         *,
         by_setting: bool = False,
     ) -> Iterator[int]:
@@ -76,7 +77,7 @@ class Redrives(Orders):
             jobs, these = self._jobs(queue), chosen(letters, now)
             if not redriven.moved:  # else it goes on, and those moved before are no dead letters any more
                 redriven.refused |= _not_dead(jobs, queue, letters)
-            step = _Revival(jobs, now) if to is None else _Move(jobs, to, now, by_setting=by_setting)
+            step = _Revival(jobs, now) if to is None else _Move(jobs, to.jobs, now, by_setting=by_setting)
             for ids in pages(_whole(jobs, letters, these), size):
                 before = redriven.moved
                 step.run(ids, redriven)
