@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import gevent
 from gevent.event import Event
@@ -16,7 +16,7 @@ from sluicemq_broker.context.context import Context, Tell, nobody
 from sluicemq_broker.context.memory import Memory
 from sluicemq_broker.context.retry import Retry
 from sluicemq_broker.doors.frames import JobMaker
-from sluicemq_broker.job.job import NOT_HELD, Hold, Job
+from sluicemq_broker.job.job import NOT_HELD, Hold, Job, State
 from sluicemq_broker.queue.elsewhere import MakeJob
 from sluicemq_broker.queue.limits import Limits
 from sluicemq_broker.queue.worker import Delivery, Worker
@@ -27,7 +27,7 @@ from sluicemq_broker.store.connection import ServerClock
 from sluicemq_broker.store.documents import QueueDefaults
 from sluicemq_broker.store.groups import Promoted
 from sluicemq_broker.store.inserts import Pushed
-from sluicemq_broker.store.outcomes import Completed, RolledBack
+from sluicemq_broker.store.outcomes import Completed, Found, RolledBack
 
 
 class Clock(ServerClock):
@@ -144,6 +144,18 @@ class FakeGroups:
         return Promoted([], [])
 
 
+class _Ended(NamedTuple):
+    """A job that is done or dead, when, and under which owner and hold; dead ones under none."""
+
+    found: Found
+    at: float
+    under: tuple[str, int] = ("", 0)
+
+    @classmethod
+    def dead(cls, reason: str, at: float) -> _Ended:
+        return cls(Found(State.DEAD, "", b"", reason), at)
+
+
 class FakeStore:
     """One queue in memory. ``claims``, ``inserts`` and ``sent`` note what was asked; faults come from tests.
 
@@ -164,7 +176,7 @@ class FakeStore:
         self.inserts: list[list[Job]] = []
         self.sent: list[float | None] = []
         self._held: dict[str, tuple[Job, str, int]] = {}  # and its owner and hold
-        self._ended: dict[str, tuple[str, int]] = {}  # done or dead: owner and hold under which it ended
+        self._ended: dict[str, _Ended] = {}
         self.before_claim: Callable[[], None] = _nothing
         self.after_claim: Callable[[], None] = _nothing
         self.before_insert: Callable[[list[Job]], None] = _nothing
@@ -207,7 +219,7 @@ class FakeStore:
         for job in page:
             self.ready.remove(job)
         spent, taken = [job for job in page if job.spent], [job for job in page if not job.spent]
-        self._ended |= {job.id: ("", 0) for job in spent}
+        self._ended |= {job.id: _Ended.dead("no attempts left", now) for job in spent}
         for job in taken:
             job.reserve(Hold(owner, hold))
             self._reserve(job)
@@ -239,13 +251,14 @@ class FakeStore:
 
     def complete(self, completed: Sequence[Completed], now: float) -> dict[str, SluiceError]:
         problems = {}
-        for job in (each.job for each in completed):
-            if self._ended.get(job.id) == (job.owner, job.hold):
+        for job, result in ((each.job, each.result) for each in completed):
+            under = (job.owner, job.hold)
+            if job.id in self._ended and self._ended[job.id].under == under:
                 continue  # it is repeated
             if error := self._end(job):
                 problems[job.id] = error
             else:
-                self._ended[job.id] = (job.owner, job.hold)
+                self._ended[job.id] = _Ended(Found(State.DONE, "", result, ""), now, under)
         return problems
 
     def roll_back(self, entries: Sequence[RolledBack], now: float) -> int:
@@ -253,7 +266,7 @@ class FakeStore:
         for job, entry in ours:
             self._end(job)
             if entry.dead:
-                self._ended[job.id] = ("", 0)
+                self._ended[job.id] = _Ended.dead(entry.reason, now)
             else:
                 job.eligible_at = job.eligible_at if entry.due is None else entry.due
                 job.attempts -= not entry.counted
@@ -267,6 +280,42 @@ class FakeStore:
             job.attempts -= 1
             self._make_ready(job)
         return len(ours)
+
+    def free(self, job_id: str, owner: str, hold: int) -> int:
+        job, *under = self._held.get(job_id, (None, "", 0))
+        return self.release([job]) if job and under == [owner, hold] else 0
+
+    def owners(self) -> set[str]:
+        return set(self.reserved.values())
+
+    def reservations(self, owner: str) -> set[tuple[str, int]]:
+        return {(job_id, hold) for job_id, (_, by, hold) in self._held.items() if by == owner}
+
+    def reclaim(self, owner: str, max_losses: int, now: float) -> tuple[int, int]:
+        lost = [job for job, by, _ in self._held.values() if by == owner]
+        dead = [job for job in lost if job.losses + 1 >= max_losses]
+        for job in lost:
+            job.losses += 1
+            self._end(job)
+            if job in dead:
+                self._ended[job.id] = _Ended.dead("lost with its broker too often", now)
+            else:
+                job.attempts -= 1
+                self._make_ready(job)
+        return len(lost) - len(dead), len(dead)
+
+    def will_expire(self) -> bool:
+        return any(job.expires_at is not None for job in self.ready + self.waiting)
+
+    def ended(self, since: float, limit: int) -> list[str]:
+        return [job_id for job_id, end in self._ended.items() if end.at >= since][:limit]
+
+    def find(self, ids: Sequence[str]) -> dict[str, Found]:
+        known = {job.id: _waits(State.READY, job) for job in self.ready}
+        known |= {job.id: _waits(State.WAITING, job) for job in self.waiting}
+        known |= {job_id: Found(State.RESERVED, owner, b"", "") for job_id, owner in self.reserved.items()}
+        known |= {job_id: end.found for job_id, end in self._ended.items()}
+        return {job_id: known[job_id] for job_id in ids if job_id in known}
 
     def _reserve(self, job: Job) -> None:
         self.reserved[job.id] = job.owner
@@ -331,6 +380,31 @@ class _Insertion:
             self.store.inserts.append(list(self.jobs))
         self.store.after_insert()
         return self.outcome
+
+
+def _waits(state: State, job: Job) -> Found:
+    return Found(state, "", b"", "", expires_at=job.expires_at)
+
+
+class FakePauses:
+    """The pauses of a database in memory, as ``PauseStore`` has them; ``before_read`` may wait or raise."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+        self.before_read: Callable[[], None] = _nothing
+        self._paused: dict[str, frozenset[str]] = {}
+
+    def paused(self) -> dict[str, frozenset[str]]:
+        self.reads += 1
+        found = dict(self._paused)
+        self.before_read()
+        return found
+
+    def pause(self, queue: str, what: str) -> None:
+        self._paused[queue] = self._paused.get(queue, frozenset()) | {what}
+
+    def resume(self, queue: str, what: str) -> None:
+        self._paused[queue] = self._paused.get(queue, frozenset()) - {what}
 
 
 class FakeWorker(Worker):

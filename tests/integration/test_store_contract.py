@@ -9,14 +9,15 @@ from typing import Protocol
 import pytest
 from pymongo.database import Database
 
-from fakes import FakeStore
+from fakes import FakePauses, FakeStore
 from jobs import NOW, a_job, finished, ids, some_jobs
 from sluicemq.errors import LeaseLost, SluiceError, Uncertain
-from sluicemq_broker.job.job import Job
+from sluicemq_broker.job.job import Job, State
 from sluicemq_broker.store.claims import Claim
 from sluicemq_broker.store.inserts import Pushed
 from sluicemq_broker.store.inspect import collection
-from sluicemq_broker.store.outcomes import Completed, RolledBack
+from sluicemq_broker.store.outcomes import Completed, Found, RolledBack
+from sluicemq_broker.store.pauses import PauseStore
 from sluicemq_broker.store.queue_store import QueueStore
 
 ME, OTHER = "me", "other"
@@ -47,6 +48,21 @@ class Store(Protocol):
     def complete(self, completed: Sequence[Completed], now: float) -> dict[str, SluiceError]: ...
     def roll_back(self, entries: Sequence[RolledBack], now: float) -> int: ...
     def release(self, jobs: Sequence[Job]) -> int: ...
+    def free(self, job_id: str, owner: str, hold: int) -> int: ...
+    def owners(self) -> set[str]: ...
+    def reservations(self, owner: str) -> set[tuple[str, int]]: ...
+    def reclaim(self, owner: str, max_losses: int, now: float) -> tuple[int, int]: ...
+    def will_expire(self) -> bool: ...
+    def ended(self, since: float, limit: int) -> list[str]: ...
+    def find(self, ids: Sequence[str]) -> dict[str, Found]: ...
+
+
+class Pauses(Protocol):
+    """The verbs of what keeps the pauses of queues."""
+
+    def paused(self) -> dict[str, frozenset[str]]: ...
+    def pause(self, queue: str, what: str) -> None: ...
+    def resume(self, queue: str, what: str) -> None: ...
 
 
 @pytest.fixture(params=["MongoDB", "memory"])
@@ -262,3 +278,92 @@ def test_only_what_is_held_still_goes_back(store: Store, verb: str) -> None:
     else:
         assert store.roll_back([RolledBack(late[0], "why", "worker")], NOW) == 0
     assert ids(store.claimed(ME, 2)) == ["a"]
+
+
+# ------------------------------------------------------------- owners and sweeps
+
+
+def test_the_owners_are_those_of_reserved_jobs_and_each_reservation_has_its_hold(store: Store) -> None:
+    pushed(store, a_job("ready"), a_job("mine", owner=ME, hold=3), a_job("other's", owner=OTHER, hold=4))
+    assert store.owners() == {ME, OTHER}
+    assert (store.reservations(ME), store.reservations("nobody")) == ({("mine", 3)}, set())
+
+
+def test_one_reservation_is_freed_under_its_hold_only_and_its_attempt_is_not_counted(store: Store) -> None:
+    pushed(store, a_job("a"))
+    claimed(store, hold=3)
+    assert [store.free("a", OTHER, 3), store.free("a", ME, 4), store.free("b", ME, 3)] == [0, 0, 0]
+    assert (store.free("a", ME, 3), store.free("a", ME, 3)) == (1, 0)
+    assert [(job.id, job.attempts) for job in claimed(store)] == [("a", 1)]
+
+
+def test_the_jobs_of_an_owner_that_is_gone_are_ready_again_until_they_were_lost_too_often(
+    store: Store,
+) -> None:
+    # Given jobs of two owners
+    pushed(store, a_job("a"), a_job("other's", owner=OTHER, hold=1))
+    claimed(store)
+    # When, then
+    assert store.reclaim(ME, 2, NOW) == (1, 0)
+    assert store.owners() == {OTHER}
+    [again] = claimed(store, hold=2)
+    assert (again.id, again.attempts, again.losses) == ("a", 1, 1)
+    assert store.reclaim(ME, 2, NOW) == (0, 1)
+    assert store.find(["a"])["a"].state is State.DEAD
+
+
+def test_a_queue_will_expire_as_long_as_a_job_with_a_time_to_live_waits(store: Store) -> None:
+    pushed(store, a_job("a"))
+    assert not store.will_expire()
+    pushed(store, a_job("b", expires_at=LATER))
+    assert store.will_expire()
+    assert len(claimed(store)) == 2
+    assert not store.will_expire()
+
+
+# ------------------------------------------------------------------------- find
+
+
+def test_what_became_of_a_job_is_found_by_its_id_while_it_is_there(store: Store) -> None:
+    # Given jobs of which some have ended
+    pushed(store, a_job("ready", expires_at=LATER), a_job("reserved", owner=OTHER, hold=1))
+    done, dead, gone = pushed(
+        store, *(a_job(name, remember=60.0, owner=ME, hold=1) for name in ("done", "dead", "gone"))
+    )
+    assert store.complete([finished(done, b"42")], NOW) == {}
+    assert store.roll_back([RolledBack(dead, "no", "worker", dead=True)], NOW) == 1
+    assert store.commit([gone]) == {}
+    # When, then
+    assert store.find(["ready", "reserved", "done", "dead", "gone"]) == {
+        "ready": Found(State.READY, "", b"", "", expires_at=LATER),
+        "reserved": Found(State.RESERVED, OTHER, b"", ""),
+        "done": Found(State.DONE, "", b"42", ""),
+        "dead": Found(State.DEAD, "", b"", "no"),
+    }
+
+
+def test_what_has_ended_since_a_moment_is_told_up_to_a_limit(store: Store) -> None:
+    early, late, dead = pushed(
+        store, *(a_job(name, remember=60.0, owner=ME, hold=1) for name in ("early", "late", "dead"))
+    )
+    store.complete([finished(early)], NOW)
+    store.complete([finished(late)], LATER)
+    store.roll_back([RolledBack(dead, "no", "worker", dead=True)], LATER)
+    assert sorted(store.ended(LATER, 9)) == ["dead", "late"]
+    assert len(store.ended(NOW, 2)) == 2
+
+
+# ----------------------------------------------------------------------- pauses
+
+
+@pytest.fixture(params=["MongoDB", "memory"])
+def pauses(request: pytest.FixtureRequest) -> Pauses:
+    return FakePauses() if request.param == "memory" else PauseStore(request.getfixturevalue("documents"))
+
+
+def test_what_is_paused_of_a_queue_is_kept_until_it_is_resumed(pauses: Pauses) -> None:
+    for what in ("intake", "delivery", "intake"):
+        pauses.pause("a", what)
+    pauses.pause("b", "intake")
+    pauses.resume("a", "intake")
+    assert pauses.paused() == {"a": {"delivery"}, "b": {"intake"}}

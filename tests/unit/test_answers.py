@@ -2,59 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from fakes import Held, go_on
-from jobs import NOW
+from fakes import FakeStore, Held, go_on
+from jobs import NOW, a_job, finished
 from sluicemq.errors import Expired, NotFound, QueueFull, SluiceError, Unavailable, Uncertain
 from sluicemq_broker.context.retry import Retry
 from sluicemq_broker.doors.smq.results import MOST_ASKED, Results
-from sluicemq_broker.job.job import State
 from sluicemq_broker.queue.answers import Answers
 from sluicemq_broker.store.connection import Refused
 from sluicemq_broker.store.outcomes import Found
 
-RUNNING = Found(State.RESERVED, "owner", b"", "")
-DONE = Found(State.DONE, "", b"42", "")
+OTHER = "other"
 
 
-class Store:
-    """Jobs by id; ``before_answer`` is called when they were read, and may wait."""
+class AskedStore(FakeStore):
+    """Notes what it is asked for; ``before_answer`` is called when jobs were read, and may wait."""
 
     def __init__(self) -> None:
-        self.jobs: dict[str, Found] = {}
+        super().__init__()
         self.before_answer: Callable[[], None] = go_on
         self.reads: list[list[str]] = []
         self.fault: Exception | None = None  # raised where one asks for the job ``refused``
-        self.just_ended: list[str] = []
         self.since: list[float] = []
 
     def ended(self, since: float, limit: int) -> list[str]:
         self.since.append(since)
-        return self.just_ended
+        return super().ended(since, limit)
 
-    def find(self, ids: list[str]) -> dict[str, Found]:
-        self.reads.append(ids)
+    def find(self, ids: Sequence[str]) -> dict[str, Found]:
+        self.reads.append([*ids])
         if self.fault and "refused" in ids:
             raise self.fault
-        found = {each: self.jobs[each] for each in ids if each in self.jobs}
+        found = super().find(ids)
         self.before_answer()
         return found
 
 
 class AnswersRig:
-    """The answers of one queue over that store, and what an asker hears."""
+    """The answers of one queue over that store, and what an asker hears; another broker has its jobs."""
 
     def __init__(self) -> None:
-        self.store = Store()
+        self.store = AskedStore()
         self.held: set[str] = set()
         store: Any = self.store
         self.answers = Answers(store, Retry(), self.held)
         self.heard: list[Any] = []
+
+    def begin(self, *ids: str) -> None:
+        self.store.push([a_job(job_id, owner=OTHER, hold=1) for job_id in ids], NOW)
+
+    def end(self, *ids: str) -> None:
+        """They are done, with the result 42, and kept."""
+        self.store.complete([finished(a_job(job_id, owner=OTHER, hold=1), b"42") for job_id in ids], NOW)
+
+    def remove(self, *ids: str) -> None:
+        """They are done, and not kept."""
+        self.store.commit([a_job(job_id, owner=OTHER, hold=1) for job_id in ids])
 
     def ask(self, name: str = "asker", job_id: str = "job") -> None:
         self.answers.ask(
@@ -87,7 +95,8 @@ def rig() -> AnswersRig:
 
 
 def test_a_job_that_has_ended_is_answered_without_waiting(rig: AnswersRig) -> None:
-    rig.store.jobs["job"] = DONE
+    rig.begin("job")
+    rig.end("job")
     rig.ask()
     go_on()
     assert rig.heard == [("asker", b"42")]
@@ -95,7 +104,7 @@ def test_a_job_that_has_ended_is_answered_without_waiting(rig: AnswersRig) -> No
 
 
 def test_a_job_on_its_way_is_waited_for(rig: AnswersRig) -> None:
-    rig.store.jobs["job"] = RUNNING
+    rig.begin("job")
     rig.ask()
     go_on()
     rig.answers.committed("job", b"42")
@@ -103,7 +112,7 @@ def test_a_job_on_its_way_is_waited_for(rig: AnswersRig) -> None:
 
 
 def test_many_who_ask_at_once_cost_one_read_and_are_all_told(rig: AnswersRig) -> None:
-    rig.store.jobs["job"] = RUNNING
+    rig.begin("job")
     for name in "abc":
         rig.ask(name)
     go_on()
@@ -148,7 +157,7 @@ def test_a_job_stored_while_another_looks_for_it_in_vain_is_not_taken_for_unknow
     rig.ask("early")
     go_on()
     # When it is stored, and asked for by who knows that
-    rig.store.jobs["job"] = RUNNING
+    rig.begin("job")
     rig.ask("later")
     rig.store.before_answer = go_on
     hold.set()
@@ -179,10 +188,10 @@ def test_who_has_gone_before_the_job_was_looked_for_is_told_nothing(rig: Answers
 
 
 def test_a_job_that_was_there_and_ends_elsewhere_unremembered_is_uncertain(rig: AnswersRig) -> None:
-    rig.store.jobs["job"] = RUNNING
+    rig.begin("job")
     rig.ask()
     go_on()
-    del rig.store.jobs["job"]
+    rig.remove("job")
     for _ in range(2):
         rig.answers.look_elsewhere(NOW, alone=False)
         go_on()
@@ -191,10 +200,10 @@ def test_a_job_that_was_there_and_ends_elsewhere_unremembered_is_uncertain(rig: 
 
 def test_a_job_that_is_gone_while_some_expire_is_waited_for_until_it_is_known_which(rig: AnswersRig) -> None:
     # Given a job that MongoDB has removed with others whose time is over, and has not answered yet
-    rig.store.jobs["job"] = RUNNING
+    rig.begin("job")
     rig.ask()
     go_on()
-    del rig.store.jobs["job"]
+    rig.remove("job")
     # When it is looked for again and again
     with rig.answers.ending():
         for _ in range(3):
@@ -212,11 +221,11 @@ def test_a_job_that_is_gone_while_some_expire_is_waited_for_until_it_is_known_wh
 
 def waiting(rig: AnswersRig, count: int) -> None:
     """So many askers whose jobs are stored, and nobody works on them."""
-    for number in range(count):
-        job_id = f"job-{number}"
-        rig.store.jobs[job_id] = RUNNING
+    ids = [f"job-{number}" for number in range(count)]
+    rig.begin(*ids)
+    for job_id in ids:
         rig.wait(job_id)
-    rig.answers.durable(list(rig.store.jobs), [])
+    rig.answers.durable(ids, [])
 
 
 def seconds_pass(rig: AnswersRig, count: int, *, alone: bool, since: float = NOW) -> None:
@@ -235,22 +244,22 @@ def test_while_a_broker_is_alone_waiting_costs_next_to_nothing(rig: AnswersRig) 
 
 def test_a_broker_alone_still_finds_in_time_what_ended_without_a_word(rig: AnswersRig) -> None:
     waiting(rig, 300)
-    rig.store.jobs["job-299"] = DONE
+    rig.end("job-299")
     seconds_pass(rig, 31, alone=True)
     assert rig.heard == [("job-299", b"42")]
 
 
 def test_with_others_there_few_who_wait_are_looked_up_each_second(rig: AnswersRig) -> None:
     waiting(rig, 1000)
-    rig.store.jobs["job-999"] = DONE
+    rig.end("job-999")
     seconds_pass(rig, 1, alone=False)
     assert rig.heard == [("job-999", b"42")]
 
 
 def test_with_others_there_and_many_who_wait_it_asks_for_what_has_ended(rig: AnswersRig) -> None:
     waiting(rig, 20_000)
-    rig.store.jobs["job-19999"] = DONE
-    rig.store.just_ended = ["job-19999", "of somebody else"]
+    rig.begin("of somebody else")
+    rig.end("job-19999", "of somebody else")
     seconds_pass(rig, 1, alone=False)
     assert rig.heard == [("job-19999", b"42")]
     assert sum(map(len, rig.store.reads)) <= 1001
@@ -261,15 +270,14 @@ def test_with_others_there_and_many_who_wait_it_asks_for_what_has_ended(rig: Ans
 def test_what_others_ended_is_looked_for_a_while_after_they_have_gone(rig: AnswersRig) -> None:
     waiting(rig, 1000)
     seconds_pass(rig, 1, alone=False)
-    rig.store.jobs["job-999"] = DONE
+    rig.end("job-999")
     seconds_pass(rig, 1, alone=True, since=NOW + 30)
     assert rig.heard == [("job-999", b"42")]
 
 
 def test_all_who_wait_are_looked_up_when_jobs_may_have_ended_without_a_word(rig: AnswersRig) -> None:
     waiting(rig, 3000)
-    for job_id in ("job-0", "job-1500", "job-2999"):
-        del rig.store.jobs[job_id]
+    rig.remove("job-0", "job-1500", "job-2999")
     rig.answers.check()
     for _ in range(20):
         go_on()
@@ -305,7 +313,7 @@ def results(rig: AnswersRig, replies: list[tuple[int, Any]]) -> Iterator[Results
 def test_a_session_has_so_many_questions_at_once_and_no_more(
     rig: AnswersRig, results: Results, replies: list[tuple[int, Any]]
 ) -> None:
-    rig.store.jobs["job"] = RUNNING
+    rig.begin("job")
     for number in range(MOST_ASKED):
         results.ask(number, "mail", "job", 60)
     with pytest.raises(QueueFull, match="ask again later"):
@@ -319,10 +327,9 @@ def test_a_session_has_so_many_questions_at_once_and_no_more(
 def test_the_deadlines_of_questions_that_were_answered_are_not_kept(
     rig: AnswersRig, results: Results
 ) -> None:
+    rig.begin(*(f"job-{number}" for number in range(5000)))
     for number in range(5000):
-        job_id = f"job-{number}"
-        rig.store.jobs[job_id] = RUNNING
-        results.ask(number, "mail", job_id, 3600)
+        results.ask(number, "mail", f"job-{number}", 3600)
         if number % 100 == 99:
             go_on()
             for each in range(number - 99, number + 1):
@@ -333,7 +340,7 @@ def test_the_deadlines_of_questions_that_were_answered_are_not_kept(
 def test_a_session_that_goes_leaves_no_question_behind(
     rig: AnswersRig, results: Results, replies: list[tuple[int, Any]]
 ) -> None:
-    rig.store.jobs["job"] = RUNNING
+    rig.begin("job")
     results.ask(1, "mail", "job", 60)
     go_on()
     results.forget()
@@ -350,12 +357,14 @@ def test_a_look_up_that_is_refused_is_answered_and_costs_no_other_its_answer(
     rig: AnswersRig, fault: Exception, others: list[Any]
 ) -> None:
     # Given
-    rig.store.jobs = {f"job-{number}": DONE for number in range(20)}
+    done = [f"job-{number}" for number in range(20)]
+    rig.begin(*done)
+    rig.end(*done)
     rig.store.fault = fault
     # When
     rig.ask("bad", "refused")
-    for number in range(20):
-        rig.ask("good", f"job-{number}")
+    for job_id in done:
+        rig.ask("good", job_id)
     settle(lambda: len(rig.heard) == 21)
     # Then
     assert [heard for name, heard in rig.heard if name == "good"] == others * 20
@@ -374,7 +383,8 @@ def test_a_job_known_to_be_stored_is_looked_up_again_after_a_look_up_that_failed
     rig.answers.look_elsewhere(NOW, alone=False)
     settle(lambda: len(rig.store.reads) == 1)
     rig.store.fault = None
-    rig.store.jobs = {"refused": DONE}
+    rig.begin("refused")
+    rig.end("refused")
     settle(lambda: rig.answers.look_elsewhere(NOW, alone=False) or rig.heard)
     # Then
     assert rig.heard == [("waits", b"42")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -10,7 +9,7 @@ import gevent
 import pytest
 
 from dispatch_rig import DispatchRig
-from fakes import Held, a_context, go_on
+from fakes import FakePauses, Held, a_context, go_on
 from jobs import NOW, a_job, ids, some_jobs
 from sluicemq import wire
 from sluicemq.errors import Paused, Unavailable
@@ -112,44 +111,27 @@ def test_a_queue_refuses_jobs_while_its_intake_is_paused_and_says_how_to_resume_
 # ----------------------------------------------------------------- what is known
 
 
-class Store:
-    """The pauses of a database; ``before_read`` may wait or raise."""
-
-    def __init__(self) -> None:
-        self.stored: dict[str, frozenset[str]] = {}
-        self.reads = 0
-        self.before_read: Callable[[], None] = lambda: None
-
-    def paused(self) -> dict[str, frozenset[str]]:
-        self.reads += 1
-        found = dict(self.stored)
-        self.before_read()
-        return found
-
-    def pause(self, queue: str, what: str) -> None:
-        self.stored[queue] = self.stored.get(queue, frozenset()) | {what}
-
-
 @pytest.fixture
-def pauses(store: Store) -> Pauses:
+def pauses(store: FakePauses) -> Pauses:
     pauses = Pauses(lambda _name: None, [])  # type: ignore[arg-type,return-value]
     pauses._stores = {"db": store}  # type: ignore[dict-item]
     return pauses
 
 
 @pytest.fixture
-def store() -> Store:
-    return Store()
+def store() -> FakePauses:
+    return FakePauses()
 
 
-def test_what_is_paused_is_one_read_for_all_queues_of_a_database(pauses: Pauses, store: Store) -> None:
-    store.stored = {"a": frozenset({"intake"}), "b": frozenset({"delivery"})}
+def test_what_is_paused_is_one_read_for_all_queues_of_a_database(pauses: Pauses, store: FakePauses) -> None:
+    store.pause("a", "intake")
+    store.pause("b", "delivery")
     pauses.read()
     assert [pauses.of("db", queue) for queue in "abc"] == [{"intake"}, {"delivery"}, frozenset()]
     assert store.reads == 1
 
 
-def test_while_mongodb_is_away_what_was_known_holds_on(pauses: Pauses, store: Store) -> None:
+def test_while_mongodb_is_away_what_was_known_holds_on(pauses: Pauses, store: FakePauses) -> None:
     pauses.order("db", lambda each: each.pause("a", "intake"))
 
     def away() -> None:
@@ -161,7 +143,7 @@ def test_while_mongodb_is_away_what_was_known_holds_on(pauses: Pauses, store: St
     assert pauses.of("db", "a") == {"intake"}
 
 
-def test_a_look_that_began_before_an_order_does_not_undo_it(pauses: Pauses, store: Store) -> None:
+def test_a_look_that_began_before_an_order_does_not_undo_it(pauses: Pauses, store: FakePauses) -> None:
     # Given a look that has read, and whose answer takes long
     held = Held()
     store.before_read = held

@@ -7,27 +7,24 @@ from typing import Any
 
 import pytest
 
-from fakes import FakeOwners, a_context, go_on, no_limits
+from fakes import FakeOwners, FakeStore, a_context, go_on, no_limits
+from jobs import NOW, a_job, ids
 from sluicemq.errors import Unavailable
+from sluicemq_broker.job.job import Job
 from sluicemq_broker.queue.holdings import Holdings
 from sluicemq_broker.queues.sweeper import Sweeper
 from sluicemq_broker.runtime.counters import Counters
 from sluicemq_broker.store.connection import Unclear
 
 
-class Store:
-    """One queue's: jobs ``lost`` lie reserved by us, and others by an owner that is gone."""
+class SweptStore(FakeStore):
+    """One queue's, of which a test asks how often it was looked at, and which fails when told to."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.fault: Exception | None = None
-        self.reclaimed: list[str] = []
-        self.released: list[str] = []
-        self.holders = {"gone", "owner-1"}
         self.asked = 0
         self.mended = 0
-
-    def mend(self) -> None:
-        """There is nothing to mend."""
 
     def mend_ownerless(self, now: float) -> None:
         self.mended += 1
@@ -38,23 +35,11 @@ class Store:
 
     def owners(self) -> set[str]:
         self.asked += 1
-        return self.holders
-
-    def will_expire(self) -> bool:
-        return False
-
-    def reclaim(self, owner: str, max_losses: int, now: float) -> tuple[int, int]:
-        self.reclaimed.append(owner)
-        return 1, 0
+        return super().owners()
 
     def reservations(self, owner: str) -> set[tuple[str, int]]:
         self.prepare()
-        return {("lost", 7)}
-
-    def free(self, job_id: str, owner: str, hold: int) -> int:
-        assert (owner, hold) == ("owner-1", 7)
-        self.released.append(job_id)
-        return 1
+        return super().reservations(owner)
 
 
 class Owners(FakeOwners):
@@ -72,7 +57,7 @@ def a_queue(name: str) -> Any:
     settings = SimpleNamespace(max_losses=3, database=None)
     return SimpleNamespace(
         name=name,
-        store=Store(),
+        store=SweptStore(),
         held=held,
         knows=held.knows,
         jobs_ready=go_on,
@@ -86,11 +71,24 @@ def a_queue(name: str) -> Any:
     )
 
 
+LOST, ORPHANED = "lost, under our id", "of an owner that is gone"
+
+
+def lost_job() -> Job:
+    return a_job(LOST, owner="owner-1", hold=7)
+
+
+def orphaned_job() -> Job:
+    return a_job(ORPHANED, owner="gone", hold=1)
+
+
 class SweeperRig:
-    """A sweeper over three queues; the first fails when told to."""
+    """A sweeper over three queues, in each of which lie two jobs; the first fails when told to."""
 
     def __init__(self) -> None:
         self.queues = [a_queue(name) for name in ("first", "second", "third")]
+        for queue in self.queues:
+            queue.store.push([lost_job(), orphaned_job()], NOW)
         self.counters = Counters()
         queues: Any = self.queues
         owners: Any = Owners()
@@ -98,6 +96,10 @@ class SweeperRig:
 
     def fail(self, fault: Exception) -> None:
         self.queues[0].store.fault = fault
+
+    def given_back(self) -> list[list[str]]:
+        """Of each queue the jobs that are ready again."""
+        return [ids(queue.store.ready) for queue in self.queues]
 
 
 @pytest.fixture
@@ -109,7 +111,7 @@ def rig() -> SweeperRig:
 def test_a_queue_that_fails_keeps_no_other_from_being_swept(rig: SweeperRig, fault: Exception) -> None:
     rig.fail(fault)
     rig.sweeper.sweep()
-    assert [queue.store.reclaimed for queue in rig.queues] == [[], ["gone"], ["gone"]]
+    assert rig.given_back() == [[], [ORPHANED], [ORPHANED]]
     assert rig.counters.values["unswept"] == 1
 
 
@@ -118,7 +120,7 @@ def test_a_queue_that_fails_keeps_no_other_from_being_audited(rig: SweeperRig, f
     rig.fail(fault)
     rig.sweeper.audit()
     rig.sweeper.audit()
-    assert [queue.store.released for queue in rig.queues] == [[], ["lost"], ["lost"]]
+    assert rig.given_back() == [[], [LOST], [LOST]]
     assert rig.counters.values["orphans"] == 2
 
 
@@ -126,8 +128,9 @@ def test_groups_without_a_head_are_looked_for_at_once_when_a_broker_has_gone(
     rig: SweeperRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = rig.queues[0]
-    for live, holders in (((), ()), (("other",), ()), (("other",), ()), ((), ()), ((), ("gone",))):
-        queue.store.holders = {"owner-1", *holders}
+    queue.store.commit([orphaned_job()])
+    for live, found in (((), ()), (("other",), ()), (("other",), ()), ((), ()), ((), [orphaned_job()])):
+        queue.store.push(found, NOW)
         monkeypatch.setattr(Owners, "others_live", frozenset(live))
         rig.sweeper.sweep()
     # At the start, not as another comes, when it has gone, and when jobs of one that has gone are found.
@@ -138,18 +141,18 @@ def test_when_mongodb_is_away_not_every_queue_waits_for_it(rig: SweeperRig) -> N
     rig.fail(Unavailable("no primary"))
     with pytest.raises(Unavailable, match="no primary"):
         rig.sweeper.sweep()
-    assert [queue.store.reclaimed for queue in rig.queues] == [[], [], []]
+    assert rig.given_back() == [[], [], []]
 
 
 def test_a_job_that_is_in_no_memory_is_freed_at_the_second_audit_unless_it_came_there(
     rig: SweeperRig,
 ) -> None:
     rig.sweeper.audit()
-    first = [list(queue.store.released) for queue in rig.queues]
+    first = rig.given_back()
     rig.queues[1].held.begin(7)
     rig.sweeper.audit()
     assert first == [[], [], []]
-    assert [queue.store.released for queue in rig.queues] == [["lost"], [], ["lost"]]
+    assert rig.given_back() == [[LOST], [], [LOST]]
 
 
 def test_the_jobs_of_an_owner_that_seems_gone_and_is_not_stay(
@@ -157,14 +160,13 @@ def test_the_jobs_of_an_owner_that_seems_gone_and_is_not_stay(
 ) -> None:
     monkeypatch.setattr(Owners, "is_live", lambda *_: True)  # the leases were read from a former primary
     rig.sweeper.sweep()
-    assert [queue.store.reclaimed for queue in rig.queues] == [[], [], []]
+    assert rig.given_back() == [[], [], []]
 
 
 def test_what_came_into_memory_after_the_audit_has_read_stays(
     rig: SweeperRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Given
-    queue = rig.queues[0]
     rig.sweeper.audit()
     missing = rig.sweeper._missing
 
@@ -177,7 +179,7 @@ def test_what_came_into_memory_after_the_audit_has_read_stays(
     # When
     rig.sweeper.audit()
     # Then
-    assert queue.store.released == []
+    assert rig.given_back()[0] == []
 
 
 def test_a_sweep_sets_aside_what_is_reserved_by_nobody(rig: SweeperRig) -> None:
@@ -201,8 +203,6 @@ def owners() -> Owners:
 
 @pytest.fixture
 def sweeper(many: Any, owners: Any) -> Sweeper:
-    for queue in many:
-        queue.store.holders = set()
     sweeper = Sweeper(many, a_context(owners), lambda _queue: None)
     sweeper.sweep()
     return sweeper
@@ -226,7 +226,7 @@ def test_a_queue_in_use_is_swept_each_time(many: list[Any], sweeper: Sweeper) ->
     used.in_use = True
     pushed_to.counters.add("pushed")
     holding.counters.add("delivered")
-    holding.store.holders = {"owner-1"}
+    holding.store.push([lost_job()], NOW)
     sweeper.sweep()
     assert asked(many[97:]) == [2, 2, 2]
     sweeper.sweep()
