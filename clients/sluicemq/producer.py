@@ -16,7 +16,7 @@ from sluicemq.options import RESULT, JobOptions, NewJob
 from sluicemq.receipt import Receipt
 from sluicemq.reply import Reply
 from sluicemq.transport.replies import AskingReceipt
-from sluicemq.transport.send_buffer import Batch, SendBuffer
+from sluicemq.transport.send_buffer import PushBatch, SendBuffer
 
 if TYPE_CHECKING:
     from sluicemq.spans import Sending
@@ -257,14 +257,14 @@ class Producer(Confirming[Receipt]):
             raise
         self._connection.wake()
 
-    def _settled(self, batch: Batch, refused: dict[int, SluiceError]) -> None:
+    def _settled(self, batch: PushBatch, refused: dict[int, SluiceError]) -> None:
         size = 0
         for receipt in batch:
             size += receipt.size
         self._settle_each(batch, refused)
         self._free(len(batch), size)
 
-    def _settle_each(self, batch: Batch, refused: dict[int, SluiceError]) -> None:
+    def _settle_each(self, batch: PushBatch, refused: dict[int, SluiceError]) -> None:
         if not refused:
             for receipt in batch:
                 receipt.settle()

@@ -11,7 +11,7 @@ from sluicemq.errors import BadStream, BadTopic, SluiceError, TooLarge
 from sluicemq.headers import as_bytes, checked_id
 from sluicemq.message import Published
 from sluicemq.packed import LONGEST_TOPIC, pack
-from sluicemq.transport.publishing import Batch, Publishing
+from sluicemq.transport.publishing import PublishBatch, Publishing
 
 #: Bytes that a message counts for beside its own, so that empty ones count too.
 _BESIDE: Final = 32
@@ -112,7 +112,9 @@ class Publisher(Confirming[Published]):
             self._publishing.messages.append(message)
         self._connection.wake()
 
-    def _settled(self, batch: Batch, first: int, there: dict[int, int], error: SluiceError | None) -> None:
+    def _settled(
+        self, batch: PublishBatch, first: int, there: dict[int, int], error: SluiceError | None
+    ) -> None:
         messages = batch.messages
         if error is None and not there:
             for number, message in enumerate(messages, first):

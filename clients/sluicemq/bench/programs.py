@@ -36,7 +36,7 @@ def produce(task: Task, board: Board) -> None:
 
 def work(task: Task, board: Board) -> None:
     """Take jobs until all workers together have taken those of the run."""
-    count = Count(board, timed=task.plan.scenario != "drain")
+    count = TimedCount(board, timed=task.plan.scenario != "drain")
     TAKERS[task.plan.door](task, board, count, await_go)
     # Who has not taken the last job has been through since its own last one.
     report(count.done, ended=monotonic_ns() if count.over else count.last, taken=count.times.encoded())
@@ -56,12 +56,12 @@ def publish(task: Task, board: Board) -> None:
 
 def read(task: Task, board: Board) -> None:
     """A reader of the load simulation: in each round, its share of the reads, one by one."""
-    reading = Reading(board, max(1, int(task.jobs * READ_SHARE)), task.plan.iterations)
+    reading = TimedReads(board, max(1, int(task.jobs * READ_SHARE)), task.plan.iterations)
     TAKERS[task.plan.door](task, board, reading, await_go)
     report(reading.done, fetch=reading.times.encoded())
 
 
-class Count:
+class TimedCount:
     """Counts jobs, and times them from their stamps."""
 
     def __init__(self, board: Board, *, timed: bool) -> None:
@@ -86,7 +86,7 @@ class Count:
         self.over = self._board.is_over()
 
 
-class Reading:
+class TimedReads:
     """Times each read from the reader's asking (it has settled the job before) to the job's arrival."""
 
     def __init__(self, board: Board, share: int, rounds: int) -> None:

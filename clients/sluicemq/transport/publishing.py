@@ -26,7 +26,7 @@ _EAGER: Final = 2  # with so many batches in flight, only full ones follow
 _PUT_OFF: Final = 0.5  # seconds until the broker is asked again what it could not do just now
 
 
-class Batch:
+class PublishBatch:
     """Messages to one stream that are sent together, under one number."""
 
     __slots__ = ("ids", "messages", "number", "options", "size", "stream")
@@ -62,7 +62,7 @@ class Batch:
 
 #: Called through the mailbox with a batch: the number of its first new message, those that were there
 #: before by their places; or the error of all.
-Settled = Callable[[Batch, int, dict[int, int], SluiceError | None], None]
+Settled = Callable[[PublishBatch, int, dict[int, int], SluiceError | None], None]
 
 
 class Publishing:
@@ -75,9 +75,9 @@ class Publishing:
         self._connection: Connection
         self._name = os.urandom(10).hex()
         self._number = 0
-        self._open: dict[str, Batch] = {}  # by stream: those that may grow still
-        self._waiting: deque[Batch] = deque()
-        self._lost: list[Batch] = []
+        self._open: dict[str, PublishBatch] = {}  # by stream: those that may grow still
+        self._waiting: deque[PublishBatch] = deque()
+        self._lost: list[PublishBatch] = []
         self._in_flight = 0
 
     def attach(self, connection: Connection) -> None:
@@ -118,16 +118,16 @@ class Publishing:
             batch = open_ones.get(message.stream)
             if batch is None or not batch.takes(message):
                 self._number += 1
-                batch = open_ones[message.stream] = Batch(message.stream, self._number, self._name)
+                batch = open_ones[message.stream] = PublishBatch(message.stream, self._number, self._name)
                 self._waiting.append(batch)
             batch.add(message)
 
-    def _may_go(self, batch: Batch) -> bool:
+    def _may_go(self, batch: PublishBatch) -> bool:
         return (
             self._in_flight < _EAGER or self._open.get(batch.stream) is not batch or "last" in batch.options
         )
 
-    def _send(self, batch: Batch) -> None:
+    def _send(self, batch: PublishBatch) -> None:
         if self._open.get(batch.stream) is batch:
             del self._open[batch.stream]
 
@@ -142,7 +142,7 @@ class Publishing:
         )
         batch.options["again"] = True
 
-    def _answered(self, batch: Batch, value: Any, error: SluiceError | None) -> None:
+    def _answered(self, batch: PublishBatch, value: Any, error: SluiceError | None) -> None:
         if error is self._connection.lost_error:
             self._lost.append(batch)
         elif isinstance(error, Unavailable):
@@ -154,5 +154,5 @@ class Publishing:
             first, there = (*value, (), ())[:2]
             self._connection.post(self._settled, batch, int(first), dict(there or ()), None)
 
-    def _again(self, batches: list[Batch]) -> None:
+    def _again(self, batches: list[PublishBatch]) -> None:
         self._waiting = deque(sorted((*batches, *self._waiting), key=lambda each: each.number))

@@ -32,9 +32,9 @@ IN_FLIGHT = 8
 _EAGER = 2  # with so many messages in flight, only full ones follow
 _PUT_OFF = 0.5  # seconds until the broker is asked again what it could not do just now
 
-Batch = list[Receipt]
+PushBatch = list[Receipt]
 #: Called through the mailbox with the jobs of an answer, and the errors of the refused ones by position.
-Settled = Callable[[Batch, dict[int, SluiceError]], None]
+Settled = Callable[[PushBatch, dict[int, SluiceError]], None]
 
 # The job may be stored or not; the same id again is harmless, so these are no refusals.
 _TRANSIENT = (Unavailable, Uncertain)
@@ -50,8 +50,8 @@ class SendBuffer:
         self._settled = settled
         self._connection: Connection
         self._waiting: dict[str, deque[Receipt]] = {}
-        self._again: deque[Batch] = deque()
-        self._lost: list[Batch] = []
+        self._again: deque[PushBatch] = deque()
+        self._lost: list[PushBatch] = []
         self._in_flight = 0
 
     @property
@@ -108,7 +108,7 @@ class SendBuffer:
                 waiting[receipt.queue] = deque()
             waiting[receipt.queue].append(receipt)
 
-    def _next_batch(self) -> Batch | None:
+    def _next_batch(self) -> PushBatch | None:
         if self._again:
             return self._again.popleft()
         for queue, jobs in self._waiting.items():
@@ -116,7 +116,7 @@ class SendBuffer:
                 return self._take(queue)
         return None
 
-    def _take(self, queue: str) -> Batch:
+    def _take(self, queue: str) -> PushBatch:
         jobs = self._waiting.pop(queue)
         batch = [jobs.popleft()]
         size, header_bytes = batch[0].size, batch[0].header_bytes
@@ -130,7 +130,7 @@ class SendBuffer:
             self._waiting[queue] = jobs  # at the end: the queues take turns
         return batch
 
-    def _send(self, batch: Batch) -> None:
+    def _send(self, batch: PushBatch) -> None:
         def answered(value: Any, error: SluiceError | None) -> None:
             self._in_flight -= 1
             self._answered(batch, value, error)
@@ -139,7 +139,7 @@ class SendBuffer:
         rows = [receipt.row() for receipt in batch]
         self._connection.request(wire.PUSH, batch[0].queue, rows, answered=answered, whole=True)
 
-    def _answered(self, batch: Batch, value: Any, error: SluiceError | None) -> None:
+    def _answered(self, batch: PushBatch, value: Any, error: SluiceError | None) -> None:
         if error is self._connection.lost_error:
             self._lost.append(batch)
         elif error is not None:
@@ -150,7 +150,7 @@ class SendBuffer:
                 batch[position].existed = True
             self._sort_out(batch, _refused(refused))
 
-    def _sort_out(self, batch: Batch, refused: dict[int, SluiceError]) -> None:
+    def _sort_out(self, batch: PushBatch, refused: dict[int, SluiceError]) -> None:
         put_off = {position for position, error in refused.items() if isinstance(error, _TRANSIENT)}
         if not put_off:
             self._settle(batch, refused)
@@ -160,11 +160,11 @@ class SendBuffer:
         errors = {at: refused[position] for at, position in enumerate(rest) if position in refused}
         self._settle([batch[position] for position in rest], errors)
 
-    def _put_off(self, batch: Batch) -> None:
+    def _put_off(self, batch: PushBatch) -> None:
         self._again.append(batch)
         self._rest_until = monotonic() + _PUT_OFF
 
-    def _settle(self, batch: Batch, refused: dict[int, SluiceError]) -> None:
+    def _settle(self, batch: PushBatch, refused: dict[int, SluiceError]) -> None:
         if batch:
             self._connection.post(self._settled, batch, refused)
 
