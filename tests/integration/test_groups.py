@@ -13,7 +13,7 @@ from jobs import NOW, ChangesAtOnce, a_job, everything, finished, ids, stored
 from sluicemq.errors import BadFrames
 from sluicemq_broker.job.job import Job
 from sluicemq_broker.store.documents import date
-from sluicemq_broker.store.expiry import Expired
+from sluicemq_broker.store.expiry import ExpiredJobs
 from sluicemq_broker.store.groups import GroupStore, Promoted
 from sluicemq_broker.store.inspect import Inspector, collection
 from sluicemq_broker.store.letters import DeadLetters
@@ -219,7 +219,7 @@ def test_a_job_that_waits_expires_like_others(store: QueueStore) -> None:
     promote(store)
     assert store.will_expire()
     assert store.expire(NOW).ids == []
-    assert store.expire(NOW + 1) == Expired(["over"], frozenset("g"))
+    assert store.expire(NOW + 1) == ExpiredJobs(["over"], frozenset("g"))
     assert not store.will_expire()
     assert everything(store).keys() == {"first", "last"}
 
@@ -237,7 +237,7 @@ def test_a_head_that_expires_frees_its_group(store: QueueStore) -> None:
     lined_up(store, "a", expires_at=NOW + 1)
     lined_up(store, "b")
     promote(store)
-    assert store.expire(NOW + 1) == Expired(["a"], frozenset("g"))
+    assert store.expire(NOW + 1) == ExpiredJobs(["a"], frozenset("g"))
     assert promote(store) == ["b"]
 
 

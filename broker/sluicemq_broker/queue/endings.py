@@ -11,7 +11,7 @@ from sluicemq_broker.context import Context
 from sluicemq_broker.queue.answers import Answers
 from sluicemq_broker.queue.groups import Groups
 from sluicemq_broker.runtime import Batcher, Count, QueueCounters
-from sluicemq_broker.store import Expired, QueueStore
+from sluicemq_broker.store import ExpiredJobs, QueueStore
 
 #: Jobs whose time is over, in one statement.
 _AT_ONCE: Final = 1000
@@ -83,7 +83,7 @@ class Endings:
         if len(expired.ids) < len(ids):  # another broker, or one without an answer, may have ended them
             self._answers.check(set(ids).difference(expired.ids))
 
-    def _have_expired(self, expired: Expired) -> None:
+    def _have_expired(self, expired: ExpiredJobs) -> None:
         self._counters.add(Count.EXPIRED, len(expired.ids))
         self._events.tell(Count.EXPIRED, self._clock.now(), ({"job": each} for each in expired.ids))
         self._answers.expired(expired.ids)

@@ -15,7 +15,7 @@ from sluicemq_broker.store.connection import (
 )
 from sluicemq_broker.store.counting import COUNTED_EXACTLY
 from sluicemq_broker.store.documents import QueueDefaults, date, seconds, stored_size
-from sluicemq_broker.store.expiry import Expired
+from sluicemq_broker.store.expiry import ExpiredJobs
 from sluicemq_broker.store.failed_children import (
     Bereaved,
     DeadChild,
@@ -67,7 +67,7 @@ __all__ = [
     "Doubtful",
     "Ended",
     "EventRing",
-    "Expired",
+    "ExpiredJobs",
     "FanOut",
     "Forward",
     "Found",

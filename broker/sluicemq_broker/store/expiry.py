@@ -18,7 +18,7 @@ _WAITS = [State.READY, State.WAITING]
 _GROUP = {"group": 1}
 
 
-class Expired(NamedTuple):
+class ExpiredJobs(NamedTuple):
     """The ids of jobs whose time to live was over and that have ended; the groups whose next one may go."""
 
     ids: list[str]
@@ -36,7 +36,7 @@ class Expiry:
         """Let the queue's settings be these from the next statement on."""
         self._defaults = defaults
 
-    def end(self, now: float, limit: int, ids: Sequence[str] | None) -> Expired:
+    def end(self, now: float, limit: int, ids: Sequence[str] | None) -> ExpiredJobs:
         """As :meth:`QueueStore.expire`, which says what it does."""
         over: Document = {"expires_at": {"$lte": date(now)}, "state": {"$in": _WAITS}}
         with translated():
@@ -45,9 +45,9 @@ class Expiry:
             all_ids = [each["_id"] for each in found]
             names = [each for each in all_ids if isinstance(each, str)]  # nobody waits for what is no job
             if not found or self._end({"_id": {"$in": all_ids}, **over}, now) == len(found):
-                return Expired(names, groups)
+                return ExpiredJobs(names, groups)
             alive = {each for each, state in self._states(names).items() if state != State.DEAD}
-        return Expired([each for each in names if each not in alive], groups)
+        return ExpiredJobs([each for each in names if each not in alive], groups)
 
     def will_come(self) -> bool:
         """True if any job that waits has an end of its time to live."""

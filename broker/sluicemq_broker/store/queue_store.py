@@ -22,7 +22,7 @@ from sluicemq_broker.runtime import Count
 from sluicemq_broker.store.claims import BY_ID, CLAIM_BYTES, Claim, Claims
 from sluicemq_broker.store.connection import Documents, applied, durable, translated
 from sluicemq_broker.store.documents import Document, QueueDefaults, date, document
-from sluicemq_broker.store.expiry import Expired, Expiry
+from sluicemq_broker.store.expiry import ExpiredJobs, Expiry
 from sluicemq_broker.store.groups import GroupStore
 from sluicemq_broker.store.index_models import ENDED_INDEX
 from sluicemq_broker.store.indexes import Notice, all_indexes, make_indexes, mend_indexes, wanted_while_empty
@@ -367,7 +367,7 @@ class QueueStore:
             found = self.jobs.find({"state": State.RESERVED, "owner": owner}, {"hold": 1})
             return {(each["_id"], each.get("hold", 0)) for each in found if isinstance(each["_id"], str)}
 
-    def expire(self, now: float, limit: int = 1000, ids: Sequence[str] | None = None) -> Expired:
+    def expire(self, now: float, limit: int = 1000, ids: Sequence[str] | None = None) -> ExpiredJobs:
         """End jobs that wait and whose time to live is over, at most ``limit`` (of these ids).
 
         They are removed, or dead letters if the queue's ``on_expiry`` says so. What has been claimed
