@@ -9,8 +9,9 @@ import gevent
 import pytest
 
 from sluicemq.errors import Unavailable
-from sluicemq_broker.http.live import LiveFeed
+from sluicemq_broker.http.live import INTERVAL, LiveFeed
 from sluicemq_broker.http.snapshots import Snapshot, Snapshots, View
+from virtual_time import VirtualTime, come_to_rest
 
 LOOK = View()
 
@@ -44,6 +45,15 @@ def three(events: Iterator[bytes]) -> list[int]:
     return [number(next(events)) for _ in range(3)]
 
 
+def after(seconds: float, time: VirtualTime, events: Iterator[bytes]) -> bytes:
+    """What is told when so much time has passed."""
+    told = gevent.spawn(next, events)
+    come_to_rest()
+    time.passes(seconds)
+    event: bytes = told.get(timeout=60)
+    return event
+
+
 def until(condition: Callable[[], bool]) -> None:
     with gevent.Timeout(20):
         while not condition():
@@ -69,18 +79,21 @@ def test_all_who_look_get_the_same_snapshots(made: Made) -> None:
 
 
 def test_nothing_is_made_while_nobody_looks_and_it_goes_on_when_somebody_does(made: Made) -> None:
-    feed = a_feed(made)
+    # Given a dashboard that was told twice
+    time = VirtualTime()
+    feed = LiveFeed(Snapshots(made), timer=time)
     events = listening(feed)
-    next(events)
-    next(events)
+    assert [number(next(events)), number(after(INTERVAL, time, events))] == [1, 2]
+    # When it leaves, and what was to be made next is made
     events.close()  # type: ignore[attr-defined]
-    until(lambda: not feed._making)
+    time.passes(INTERVAL)
     before = made.count
-    gevent.sleep(0.05)
+    # Then nothing more is, until there is another
+    time.passes(1000.0)
     assert made.count == before
     again = listening(feed)
     next(again)
-    until(lambda: number(next(again)) > before)
+    assert number(after(INTERVAL, time, again)) == made.count > before
     again.close()  # type: ignore[attr-defined]
 
 

@@ -8,6 +8,7 @@ import gevent
 import pytest
 from gevent.event import Event
 
+from fakes import go_on
 from sluicemq_broker.doors.smq.shared_answer import SharedAnswer
 
 
@@ -31,9 +32,9 @@ def test_all_who_ask_while_one_is_found_out_share_the_next() -> None:
     work = Work()
     answer = SharedAnswer(work)
     first = gevent.spawn(answer.get)
-    gevent.sleep(0.001)
+    go_on()
     others = [gevent.spawn(answer.get) for _ in range(100)]
-    gevent.sleep(0.001)
+    go_on()
     work.let_go.set()
     gevent.joinall([first, *others])
 
@@ -58,7 +59,7 @@ def test_one_who_gives_up_leaves_the_others_their_answer() -> None:
     work = Work()
     answer = SharedAnswer(work)
     asked = [gevent.spawn(answer.get) for _ in range(3)]
-    gevent.sleep(0.001)
+    go_on()
     asked[0].kill()
     work.let_go.set()
     gevent.joinall(asked)

@@ -16,6 +16,7 @@ from gevent.event import Event
 
 from sluicemq.errors import Unavailable
 from sluicemq_broker.http.snapshots import Snapshot, Snapshots, View
+from sluicemq_broker.runtime import Timer
 
 log = logging.getLogger("broker.http")
 
@@ -34,11 +35,17 @@ class LiveFeed:
     """The dashboards that are open now. ``interval``, ``slowest``: seconds between two snapshots."""
 
     def __init__(
-        self, snapshots: Snapshots, *, interval: float = INTERVAL, slowest: float = _SLOWEST
+        self,
+        snapshots: Snapshots,
+        *,
+        interval: float = INTERVAL,
+        slowest: float = _SLOWEST,
+        timer: Timer | None = None,
     ) -> None:
         self.open = 0
         self._snapshots = snapshots
         self._interval, self._slowest = interval, slowest
+        self._timer = timer or Timer()
         self._came = Event()
         self._number = 0
         self._latest: Snapshot | None = None
@@ -81,7 +88,7 @@ class LiveFeed:
         """Until nobody looks any more."""
         pause = self._interval
         while self.open and not self._closed:
-            gevent.sleep(pause)
+            self._timer.sleep(pause)
             began = time.thread_time()
             try:
                 self._latest = self._snapshots.renew()
