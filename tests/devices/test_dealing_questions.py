@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -12,8 +11,9 @@ import zmq
 
 from devices.plain_sockets import ANY_PORT, Clients, Notices, eventually, receive, send, shake_hands
 from sluicemq_devices.doors.switchboard import Switchboard
-from sluicemq_devices.relays.queue import Queue
+from sluicemq_devices.relays.queue import _ANSWERING, Queue
 from sluicemq_devices.zmtp.frames import encode
+from virtual_time import VirtualTime
 
 Started = Callable[[Any], Any]
 
@@ -86,11 +86,12 @@ def test_an_answer_may_be_as_large_as_a_question(
 
 
 def test_a_queue_that_stops_takes_no_more_in_and_answers_what_it_held(
-    board: Switchboard, started: Started, clients: Clients, monkeypatch: pytest.MonkeyPatch
+    board: Switchboard, started: Started, clients: Clients
 ) -> None:
     # Given a client that asks more than the queue holds without a worker
-    monkeypatch.setattr("sluicemq_devices.relays.queue._ANSWERING", 0.1)
+    clock = VirtualTime()
     queue = started(Queue(board, ANY_PORT, ANY_PORT, hwm=10))
+    queue.now = clock.now
     front, back = queue.addresses
     asker = clients.connect(zmq.DEALER, front)
     for number in range(500):
@@ -98,8 +99,8 @@ def test_a_queue_that_stops_takes_no_more_in_and_answers_what_it_held(
     eventually(lambda: queue._mark.is_full)
     # When it stops, and a worker comes only later than answers are waited for
     stopping = gevent.spawn(queue.stop)
-    since = time.monotonic()
-    eventually(lambda: queue._ending and time.monotonic() - since > 0.3)
+    eventually(lambda: queue._ending)
+    clock.value += 2 * _ANSWERING
     held = queue.received
     worker = clients.connect(zmq.REP, back)
     for _ in range(held):

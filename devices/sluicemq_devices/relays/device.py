@@ -28,6 +28,9 @@ class Kind(StrEnum):
 class Device(abc.ABC):
     """Relays in memory between its frontend doors and its backend doors."""
 
+    #: Seconds since some moment in the past, by which it waits as it stops.
+    now: Callable[[], float] = staticmethod(time.monotonic)
+
     def __init__(self, frontends: Sequence[RawDoor], backends: Sequence[RawDoor]) -> None:
         self._frontends = frontends
         self._backends = backends
@@ -64,7 +67,7 @@ class Device(abc.ABC):
         """Take no more in, pass on what is held (for up to ``deadline`` seconds), close everything."""
         for door in self._frontends:
             self._end_intake(door)
-        wait_while(lambda: self.backlog > 0, deadline)
+        self._wait_while(lambda: self.backlog > 0, deadline)
         self._end_work()
         for each in (*self._frontends, *self._backends):
             each.stop()
@@ -75,9 +78,8 @@ class Device(abc.ABC):
     def _end_work(self) -> None:  # noqa: B027 - most have nothing to wait for
         """Wait for what must still come from the backends, which have got all that was held."""
 
-
-def wait_while(condition: Callable[[], bool], seconds: float) -> None:
-    """Wait, at most so long, for the condition to end."""
-    end = time.monotonic() + seconds
-    while condition() and time.monotonic() < end:
-        gevent.sleep(_POLL)
+    def _wait_while(self, condition: Callable[[], bool], seconds: float) -> None:
+        """Wait, at most so long, for the condition to end."""
+        end = self.now() + seconds
+        while condition() and self.now() < end:
+            gevent.sleep(_POLL)

@@ -7,7 +7,7 @@ from functools import partial
 
 from sluicemq_devices.doors import Endpoint, RawDoor, RawLane, Switchboard
 from sluicemq_devices.hub import Mishap
-from sluicemq_devices.relays.device import HWM, HWM_BYTES, wait_while
+from sluicemq_devices.relays.device import HWM, HWM_BYTES
 from sluicemq_devices.relays.holding import HoldingDevice
 from sluicemq_devices.zmtp import LONG, MORE
 
@@ -116,7 +116,7 @@ class Queue(HoldingDevice):
 
     def _end_work(self) -> None:
         """Let answers out for a while before the clients' connections end."""
-        wait_while(lambda: self._clients.received > self._workers.received, _ANSWERING)
+        self._wait_while(lambda: self._clients.received > self._workers.received, _ANSWERING)
 
     def _resume(self) -> None:
         if not (self._ending or self._mark.is_full):
