@@ -8,12 +8,14 @@ from contextlib import contextmanager
 
 import pytest
 
+from faults.mongo_proxy import CuttingProxy
 from faults.replica_set import ReplicaSet
 from launcher import TIMEOUT, BrokerProcess, tcp, wait_until
 from plain_clients import shake_hands
-from sluicemq import Message, Published, Publisher, Reader
+from sluicemq import Client, Message, Published, Publisher, Reader
 
 STREAM = "orders"
+_STORED = (f"stream.{STREAM}", "queue.mail")
 KILLS = 2
 SETTINGS = {"broker": {"poll": 0.2}}
 
@@ -129,6 +131,40 @@ def test_what_a_pub_socket_has_handed_to_the_kernel_is_stored_by_a_broker_that_s
         broker.restart()
         found = all_of(broker)
     assert [each.payload for each in found] == [b"%08d" % number for number in range(count)]
+
+
+def frames(device: str, number: int) -> bytes:
+    """As PUB and PUSH sockets send them, 16 KiB of zeros behind the number."""
+    body = b"%08d" % number + bytes(1 << 14)
+    return (b"\x01\x01a" if device == "forwarder" else b"") + b"\x02" + len(body).to_bytes(8) + body
+
+
+@pytest.mark.parametrize(
+    ("device", "door", "kind"), [("forwarder", "pub", b"PUB"), ("streamer", "push", b"PUSH")]
+)
+def test_a_stopping_broker_reads_on_when_a_slow_mongodb_has_stored_what_held_its_doors_back(
+    mongo_uri: str, database: str, device: str, door: str, kind: bytes
+) -> None:
+    # Given doors that take in a few messages, and a MongoDB that takes longer than a broker looks for more
+    count = 40
+    of_kind = {"stream": STREAM, "backend": tcp()} if device == "forwarder" else {"queue": "mail"}
+    ends = {"kind": device, "hwm": 4, "frontend": tcp(), **of_kind}
+    with CuttingProxy(mongo_uri) as proxy:
+        slow = proxy.slow(lambda command: command.name == "insert" and command.collection in _STORED, 0.3)
+        with BrokerProcess(proxy.uri, database, config={**SETTINGS, "devices": [ends]}) as broker:
+            # When it stops while most lies in the buffers of the sockets
+            with shake_hands(broker.doors[door], kind) as producer:
+                producer.sendall(b"".join(frames(device, number) for number in range(count)))
+                assert broker.terminate() == 0
+            slow.stop()
+            broker.restart()
+            # Then
+            if device == "forwarder":
+                found = [each.payload[:8] for each in all_of(broker)]
+            else:
+                with Client(broker.doors["smq"]) as client:
+                    found = [each["payload"][:8] for each in client.peek("mail", "ready", count)]
+    assert found == [b"%08d" % number for number in range(count)]
 
 
 def publisher(broker: BrokerProcess) -> Publisher:

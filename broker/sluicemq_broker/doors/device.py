@@ -49,6 +49,11 @@ class QueueDevice:
         """Messages that have come in so far."""
         return self.frontend.received
 
+    @property
+    def taking_in(self) -> bool:
+        """True while something that has come in is not stored."""
+        return self.frontend.mark.count > 0
+
     def start(self) -> None:
         """Open the doors, those of the workers first."""
         self.backend.start()
@@ -101,6 +106,7 @@ class ForwarderDevice:
 
     name = str(Kind.FORWARDER)
     received = 0  # what it relays is not taken in
+    taking_in = False
 
     def __init__(self, settings: DeviceSettings, board: Switchboard) -> None:
         self._settings = settings

@@ -92,6 +92,11 @@ class StreamDevice:
         """Messages that have come in so far."""
         return sum(door.received for door in self.frontend_doors)
 
+    @property
+    def taking_in(self) -> bool:
+        """True while something that has come in is not stored."""
+        return self._mark.count > 0
+
     def start(self) -> None:
         """Open the doors, those of the subscribers first; follow the stream."""
         for door in (*self._fan_out.doors, *self.frontend_doors):

@@ -119,6 +119,11 @@ class Doors:
         """Messages that have come in at the devices."""
         return sum(device.received for device in self._devices)
 
+    @property
+    def taking_in(self) -> bool:
+        """True while something that has come in at the devices is not stored."""
+        return any(device.taking_in for device in self._devices)
+
     def close_gates(self) -> None:
         """Let nothing in any more; returns when what had come is passed on."""
         _all_at_once(device.close_gates for device in self._devices)

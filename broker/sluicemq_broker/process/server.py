@@ -18,8 +18,11 @@ from sluicemq_broker.runtime import BALANCES
 
 log = logging.getLogger("broker")
 
-#: A stopping broker reads its doors until nothing has come for so long, or for this share of its deadline.
-_QUIET: Final = 0.1
+#: A stopping broker reads its doors until so many looks in a row have found nothing new, these seconds
+#: apart, or for this share of its deadline. Looks, for each lets the hub read what has come: of time a busy
+#: machine may let pass what it likes.
+_QUIET_LOOKS: Final = 10
+_LOOK: Final = 0.01
 _READING_SHARE: Final = 0.2
 _WRITING_SHARE: Final = 0.3
 #: Seconds that a MongoDB gets in any case: to write what is given back; to mark the lease dead.
@@ -114,10 +117,13 @@ class Server:
         latest = Deadline()
         latest.begin(min(seconds, self._deadline.left))
         self._doors.read_all()
-        before, now = -1, self._doors.received
-        while now != before and latest.left and self._deadline.left:
-            self._deadline.until(lambda: False, within=_QUIET)
-            before, now = now, self._doors.received
+        quiet, before = 0, self._doors.received
+        while quiet < _QUIET_LOOKS and latest.left and self._deadline.left:
+            self._deadline.until(lambda: False, within=_LOOK)
+            now = self._doors.received
+            # While something is on its way to MongoDB a door may be held back by it, and is not quiet.
+            quiet = quiet + 1 if now == before and not self._doors.taking_in else 0
+            before = now
 
     def _write_what_came(self, seconds: float) -> None:
         if not self._deadline.until(lambda: not (self._jobs.storing or self._doors.storing), within=seconds):
