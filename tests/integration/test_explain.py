@@ -17,7 +17,6 @@ from explainer import Explainer
 from jobs import NOW, ChangesAtOnce, a_job, finished
 from long_forms import long
 from sluicemq_broker.job.job import Dedupe, State
-from sluicemq_broker.store import listing as listings
 from sluicemq_broker.store.counting import COUNTED_EXACTLY, Counting, _over
 from sluicemq_broker.store.documents import QueueDefaults, date, document
 from sluicemq_broker.store.index_models import INDEXES, REMOVAL_INDEX
@@ -382,27 +381,22 @@ def test_a_page_by_reason_looks_at_so_many_and_says_where_to_go_on(
     assert plans[-1].documents <= 25
 
 
-def test_more_dead_letters_than_are_counted_are_told_by_a_sample(
-    crowded: QueueStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(listings, "COUNTED_EXACTLY", 10)
-    told = Listing(crowded.jobs.database)
+def test_more_dead_letters_than_are_counted_are_told_by_a_sample(crowded: QueueStore) -> None:
     rare = crowded.jobs.estimated_document_count() > 100 * ENDED  # so that a sample may have none
     for samples in ((900,), ()):  # the second time random ones have taken too long
-        monkeypatch.setattr(listings, "_RANDOM_SAMPLES", samples)
-        count, exact = told.count("mail", DeadLetters(), NOW + ENDED)
+        listing = Listing(crowded.jobs.database, exactly=10, random=samples)
+        count, exact = listing.count("mail", DeadLetters(), NOW + ENDED)
         assert not exact
         # One of the sample stands for 60, and they lie near each other.
         assert count > ENDED // 40 or (rare and samples)
 
 
 def test_where_random_samples_take_too_long_the_latest_are_read_and_no_others(
-    crowded: QueueStore, explainer: Explainer, monkeypatch: pytest.MonkeyPatch
+    crowded: QueueStore, explainer: Explainer
 ) -> None:
-    for name, value in (("COUNTED_EXACTLY", 10), ("_RANDOM_SAMPLES", ()), ("_SAMPLE", 50)):
-        monkeypatch.setattr(listings, name, value)
+    listing = Listing(crowded.jobs.database, exactly=10, random=(), latest=50)
     with explainer.plans() as plans:
-        assert not Listing(crowded.jobs.database).count("mail", DeadLetters(reason=""), NOW + ENDED).exact
+        assert not listing.count("mail", DeadLetters(reason=""), NOW + ENDED).exact
     assert max(plan.documents for plan in plans) == 50
 
 

@@ -10,7 +10,6 @@ from pymongo.errors import ServerSelectionTimeoutError
 
 from jobs import NOW, a_job, everything, some_jobs
 from sluicemq_broker.job.job import Dedupe
-from sluicemq_broker.store import inserts as store_push
 from sluicemq_broker.store.connection import Unclear
 from sluicemq_broker.store.queue_store import QueueStore
 
@@ -74,12 +73,15 @@ def test_a_push_whose_dedupe_id_can_not_be_judged_any_more_is_unclear(
     # Given a job that is stored, born reserved, beside one whose dedupe_id is taken
     store.push([a_job(dedupe=Dedupe("x", 60.0))], NOW)
     born, other = a_job("born", owner=ME), a_job(dedupe=Dedupe("x", 60.0))
-    monkeypatch.setattr(store_push, "judge", no_primary)
+    find = store.jobs.find
+    monkeypatch.setattr(store.jobs, "with_options", lambda **_options: store.jobs)
+    monkeypatch.setattr(store.jobs, "find", no_primary)
     # When, then
     with pytest.raises(Unclear):
         store.push([born, other], NOW)
+    monkeypatch.setattr(store.jobs, "find", find)
     assert everything(store)["born"]["owner"] == ME
 
 
-def no_primary(*_arguments: object) -> None:
+def no_primary(*_arguments: object, **_options: object) -> None:
     raise ServerSelectionTimeoutError("no primary")

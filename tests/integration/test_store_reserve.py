@@ -6,11 +6,10 @@ import pytest
 
 from jobs import NOW, a_job, ids, some_jobs, stored
 from sluicemq_broker.job.job import State
-from sluicemq_broker.store import claims as claims_module
 from sluicemq_broker.store.claims import Claim
 from sluicemq_broker.store.outcomes import Found
 from sluicemq_broker.store.queue_store import QueueStore
-from store_verbs import ME, OTHER, between_read_and_update, claim, pushed, rolled_back
+from store_verbs import ME, OTHER, between_read_and_update, claim, pushed, release, rolled_back
 
 
 def test_jobs_are_claimed_by_priority_then_time_then_acceptance(store: QueueStore) -> None:
@@ -95,22 +94,24 @@ def test_a_job_with_max_attempts_0_never_runs_out_of_them(store: QueueStore) -> 
 
 
 def test_of_several_brokers_each_claims_from_a_random_page_and_together_they_claim_all(
-    store: QueueStore, monkeypatch: pytest.MonkeyPatch
+    store: QueueStore,
 ) -> None:
     # Given
     jobs = pushed(store, *some_jobs(10))
-    pages = iter([1, 1, 3, 0, 2])
-    monkeypatch.setattr(claims_module, "randrange", lambda _brokers: next(pages))
-    # When
-    second_page = claim(store, 3, brokers=4)
-    second_again = claim(store, 3, brokers=4)
-    beyond_the_end = claim(store, 3, brokers=4)
-    # Then
-    assert ids(second_page.jobs) == ids(jobs[3:6])
-    assert ids(second_again.jobs) == ids(jobs[6:9])
-    assert ids(beyond_the_end.jobs) == ids(jobs[:3])
-    assert beyond_the_end.more
-    assert ids(claim(store, 3, brokers=4).jobs) == ids(jobs[9:])
+    # When: each time all of them are ready again
+    claimed = list[list[str]]()
+    for _ in range(60):
+        claimed.append(ids(claim(store, 3, brokers=5).jobs))
+        release(store, claimed[-1])
+    # Then: the page beyond the end is the first one
+    pages = [ids(jobs[first : first + 3]) for first in (0, 3, 6, 9)]
+    assert all(each in pages for each in claimed)
+    assert all(each in claimed for each in pages)
+    # When none is made ready again
+    together = list[str]()
+    while more := claim(store, 3, brokers=5).jobs:
+        together += ids(more)
+    assert sorted(together) == sorted(ids(jobs))
 
 
 def test_of_jobs_that_another_broker_took_meanwhile_none_is_claimed(

@@ -13,7 +13,6 @@ import sluicemq_broker
 import sluicemq_devices
 from sluicemq import wire
 from sluicemq.cli import history, queue_table, top
-from sluicemq.cli.jobs import STATES
 from sluicemq_broker.job.job import ATTRIBUTES, SCHEDULED, State
 from sluicemq_broker.runtime import Count, Gauge
 from sluicemq_broker.store.shown import SHOWN_STATES
@@ -67,7 +66,6 @@ def test_a_pause_a_verdict_or_a_kind_of_device_is_never_a_literal() -> None:
 
 def test_the_states_that_are_shown_are_those_that_are_stored_and_scheduled() -> None:
     assert {*SHOWN_STATES} == {*State, SCHEDULED}
-    assert SHOWN_STATES == STATES  # which the library has for the command line
 
 
 class Row(dict[str, Any]):

@@ -53,11 +53,12 @@ class Owners(FakeOwners):
 
 
 def a_queue(name: str) -> Any:
-    held = Holdings()
+    held, store = Holdings(), SweptStore()
     settings = SimpleNamespace(max_losses=3, database=None)
     return SimpleNamespace(
         name=name,
-        store=SweptStore(),
+        store=store,
+        prepare=store.prepare,
         held=held,
         knows=held.knows,
         jobs_ready=go_on,

@@ -55,7 +55,8 @@ class EmbeddedMongo:
     """One mongod, a single-node replica set on 127.0.0.1, in a folder of its own.
 
     ``cache_gb`` bounds WiredTiger's cache; by default a quarter of the memory, at most 1 GB. Its log is
-    looked at every ``log_check`` seconds, and rotated where it has more than ``log_limit`` bytes.
+    looked at every ``log_check`` seconds, and rotated where it has more than ``log_limit`` bytes. One that
+    has not ended after ``stop_timeout`` seconds, or a former broker's after ``former_timeout``, is killed.
     The thread that calls :meth:`start` must live as long as the mongod: the kernel ties them.
     """
 
@@ -67,6 +68,8 @@ class EmbeddedMongo:
         cache_gb: float | None = None,
         log_limit: int = _LOG_LIMIT,
         log_check: float = _LOG_CHECK,
+        stop_timeout: float = _STOP_TIMEOUT,
+        former_timeout: float = _FORMER_TIMEOUT,
     ) -> None:
         self._dir = data_dir.absolute()
         self._log = log or logging.getLogger("broker.embedded")
@@ -76,7 +79,8 @@ class EmbeddedMongo:
         self._process: subprocess.Popen[bytes] | None = None
         self._watcher: threading.Thread | None = None
         self._stopping = threading.Event()
-        self._timeout = _STOP_TIMEOUT
+        self._timeout = stop_timeout
+        self._former_timeout = former_timeout
         self._port = 0
 
     @property
@@ -131,7 +135,7 @@ class EmbeddedMongo:
             mongod.end(self._process, self._timeout)
 
     def _start_owned(self) -> None:
-        killed = mongod.await_former(self._dir / "mongod.pid", self._dir / "mongo", _FORMER_TIMEOUT)
+        killed = mongod.await_former(self._dir / "mongod.pid", self._dir / "mongo", self._former_timeout)
         if killed:
             self._log.warning("killed a former broker's mongod that did not end (pid %d)", killed)
         began = time.monotonic()

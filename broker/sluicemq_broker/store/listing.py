@@ -12,7 +12,7 @@ says where to go on, a count becomes an estimate.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final, NamedTuple
@@ -102,10 +102,23 @@ class HowMany(NamedTuple):
 
 
 class Listing:
-    """Reads over the queue collections of one database."""
+    """Reads over the queue collections of one database.
 
-    def __init__(self, database: Documents) -> None:
+    ``exactly``: so many dead letters are counted; of more, samples of sizes ``random`` say about how many
+    there are, one after the other, or the ``latest`` do.
+    """
+
+    def __init__(
+        self,
+        database: Documents,
+        *,
+        exactly: int = COUNTED_EXACTLY,
+        random: Sequence[int] = _RANDOM_SAMPLES,
+        latest: int = _SAMPLE,
+    ) -> None:
         self._database = durable(database)
+        self._exactly = exactly
+        self._random, self._latest = random, latest
 
     def page(self, queue: str, state: str, limit: int, after: Place | None, now: float) -> JobPage:
         """Jobs of a state; raises BadFrames if ``after`` is no :attr:`JobPage.next` of that state."""
@@ -158,15 +171,15 @@ class Listing:
         hint = "_id_" if letters.ids is not None else ENDED_INDEX
         with translated():
             try:
-                count = jobs.count_documents(these, hint=hint, limit=COUNTED_EXACTLY, maxTimeMS=_MOST_MS)
+                count = jobs.count_documents(these, hint=hint, limit=self._exactly, maxTimeMS=_MOST_MS)
             except ExecutionTimeout:
-                count = COUNTED_EXACTLY
-            if count < COUNTED_EXACTLY:
+                count = self._exactly
+            if count < self._exactly:
                 return HowMany(count, exact=True)
-            if known is not None and known >= COUNTED_EXACTLY and letters == DeadLetters():
+            if known is not None and known >= self._exactly and letters == DeadLetters():
                 return HowMany(known, exact=False)
             total = jobs.estimated_document_count()
-            return HowMany(int(total * _share(jobs, these, total)), exact=False)
+            return HowMany(int(total * self._share(jobs, these, total)), exact=False)
 
     def reasons(self, queue: str, letters: DeadLetters, now: float) -> list[Document]:
         """Why the latest dead letters died: ``[{reason, count}]`` of up to 900, the most frequent first."""
@@ -183,6 +196,19 @@ class Listing:
         with translated():
             found = self._jobs(queue).aggregate(steps, hint=ENDED_INDEX)
             return [{"reason": each["_id"], "count": each["count"]} for each in found]
+
+    def _share(self, jobs: _Jobs, these: Document, total: int) -> float:
+        """About which part of all jobs these are."""
+        of_what: list[Document] = [{"$match": these}, {"$count": "count"}]
+        for size in self._random:
+            with suppress(ExecutionTimeout):
+                random: list[Document] = [{"$sample": {"size": size}}, *of_what]
+                return _hits(jobs.aggregate(random, maxTimeMS=_MOST_MS)) / min(size, max(1, total))
+        # In words of which the index is known to have all: without a time MongoDB read and sorted a million.
+        dead: Document = {"state": State.DEAD, "ended_at": {"$gte": date(0)}}
+        latest: list[Document] = [{"$match": dead}, {"$sort": {"ended_at": -1}}, {"$limit": self._latest}]
+        found = jobs.aggregate([*latest, *of_what], hint=ENDED_INDEX)
+        return _hits(found) / min(self._latest, max(1, total))
 
     def _jobs(self, queue: str) -> _Jobs:
         return self._database[collection(queue)]
@@ -222,20 +248,6 @@ class _Window:
         for each in times.sort("ended_at", -1).skip(size - 1).limit(1):
             return each["ended_at"]  # type: ignore[no-any-return]
         return None
-
-
-def _share(jobs: _Jobs, these: Document, total: int) -> float:
-    """About which part of all jobs these are."""
-    of_what: list[Document] = [{"$match": these}, {"$count": "count"}]
-    for size in _RANDOM_SAMPLES:
-        with suppress(ExecutionTimeout):
-            random: list[Document] = [{"$sample": {"size": size}}, *of_what]
-            return _hits(jobs.aggregate(random, maxTimeMS=_MOST_MS)) / min(size, max(1, total))
-    # By words of which the index is known to have all: without the time MongoDB read and sorted a million.
-    dead: Document = {"state": State.DEAD, "ended_at": {"$gte": date(0)}}
-    latest: list[Document] = [{"$match": dead}, {"$sort": {"ended_at": -1}}, {"$limit": _SAMPLE}]
-    found = jobs.aggregate([*latest, *of_what], hint=ENDED_INDEX)
-    return _hits(found) / min(_SAMPLE, max(1, total))
 
 
 def _hits(found: Iterable[Document]) -> int:
