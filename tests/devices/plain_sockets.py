@@ -67,9 +67,7 @@ class LaneRecorder:
         self.unblocked = 0
 
     def opened(self, lane: Lane) -> None:
-        lane.receive = self.messages.extend
-        lane.closed = lambda: self.closed.append(lane)
-        lane.unblocked = self._count
+        lane.on(receive=self.messages.extend, closed=lambda: self.closed.append(lane), unblocked=self._count)
         self.lanes.append(lane)
 
     def lane(self, number: int = 0) -> Lane:

@@ -35,6 +35,9 @@ class TakingLane:
         self.room = room
         self.unsent: list[bytes] = []
 
+    def on(self, **_handlers: object) -> None:
+        """Nothing is ever received."""
+
     @property
     def writable(self) -> bool:
         return len(self.got) < self.room

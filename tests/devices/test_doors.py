@@ -51,7 +51,7 @@ def door_of(
     board: Switchboard, take: Callable[[list[Message]], None], at: Endpoint = ANY_PORT, **options: Any
 ) -> LaneDoor:
     def opened(lane: Lane) -> None:
-        lane.receive = take
+        lane.on(receive=take)
 
     return LaneDoor(board, at, "PULL", opened, **{"max_frame": MAX_FRAME, **options})
 

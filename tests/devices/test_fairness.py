@@ -46,9 +46,8 @@ def test_one_that_sends_much_at_once_has_turns_and_others_have_theirs_between(
 
     recorder.lane(1)
     for lane in recorder.lanes:
-        lane.receive = partial(
-            receive, "greedy" if lane.peer.endswith(str(greedy.getsockname()[1])) else "other"
-        )
+        name = "greedy" if lane.peer.endswith(str(greedy.getsockname()[1])) else "other"
+        lane.on(receive=partial(receive, name))
     greedy.sendall(MESSAGE * 1000)
     eventually(lambda: len(order) == 1001)
 
@@ -72,7 +71,7 @@ def test_those_who_send_what_is_of_no_use_take_a_small_part_of_the_time_however_
 
     recorder.lane(19)
     for lane in recorder.lanes:
-        lane.receive = partial(receive, lane)
+        lane.on(receive=partial(receive, lane))
     for stranger in strangers:
         stranger.sendall(MESSAGE * 1000)
     eventually(lambda: all(lane.received for lane in recorder.lanes))
@@ -82,7 +81,7 @@ def test_those_who_send_what_is_of_no_use_take_a_small_part_of_the_time_however_
     assert taken - before < 0.4 * (time.perf_counter() - began)
     assert recorder.closed == []
     for lane in recorder.lanes:
-        lane.receive = lambda _messages: None
+        lane.on(receive=lambda _messages: None)
 
 
 def test_one_that_sends_little_but_what_is_malformed_is_cut_and_named(
@@ -96,7 +95,7 @@ def test_one_that_sends_little_but_what_is_malformed_is_cut_and_named(
         for _ in messages:
             lane.blame()
 
-    lane.receive = receive
+    lane.on(receive=receive)
 
     stranger.sendall(MESSAGE * 5000)
     eventually(lambda: recorder.closed)
@@ -119,7 +118,7 @@ def test_one_that_is_paused_while_it_waits_for_its_turn_is_read_when_it_is_resum
         if lane.received == 16:
             lane.pause()
 
-    lane.receive = receive
+    lane.on(receive=receive)
     stranger.sendall(MESSAGE * 100)
     eventually(lambda: lane.received == 16 and not len(board.spare))
     lane.resume()
@@ -154,7 +153,7 @@ def test_what_a_door_that_closes_has_read_is_handed_over_in_turns(
         gevent.get_hub().loop.run_callback(lambda: between.append(len(sizes)))
         works(0.001)
 
-    lane.receive = receive
+    lane.on(receive=receive)
     stranger.sendall(MESSAGE * 2000)
     eventually(lambda: recorder.closed)
 
@@ -277,7 +276,7 @@ def test_a_crowd_that_sends_at_once_is_read_in_many_turns_each_in_the_order_of_c
 
     recorder.lane(39)
     for lane in recorder.lanes:
-        lane.receive = partial(receive, lane)
+        lane.on(receive=partial(receive, lane))
     watch = gevent.get_hub().loop.check()
     watch.start(count)
     for each in crowd:

@@ -95,7 +95,7 @@ def test_an_answer_sent_right_before_the_workers_exit_arrives_before_the_close(
         def closed(seen: list[int] = seen_at_close) -> None:
             seen.append(len(recorder.messages))
 
-        recorder.lane(number).closed = closed
+        recorder.lane(number).on(closed=closed)
         worker.sendall(b"\x01\x00\x00\x04done")
         worker.close()
         eventually(lambda seen=seen_at_close: seen)

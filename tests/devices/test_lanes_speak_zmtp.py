@@ -297,7 +297,7 @@ def test_one_that_floods_does_not_keep_others_waiting(
     eventually(lambda: len(recorder.messages) > 1000)
     client = shake_hands(door.address, b"DEALER")
     heard: list[int] = []  # for each message, how many of the flood had come before it
-    recorder.lane(1).receive = lambda messages: heard.extend(len(recorder.messages) for _ in messages)
+    recorder.lane(1).on(receive=lambda messages: heard.extend(len(recorder.messages) for _ in messages))
     for number in range(20):
         before = len(recorder.messages)
         client.sendall(b"\0\1x" * 10)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from hypothesis import given
@@ -21,6 +22,9 @@ class PublisherLane:
         self.heard: list[tuple[bytes, bool]] = []
         self.unblocked: Any = nothing
         self.closed: Any = nothing
+
+    def on(self, **handlers: Callable[..., None]) -> None:
+        vars(self).update(handlers)
 
     @property
     def writable(self) -> bool:

@@ -299,6 +299,9 @@ class LaneThatFills:
     def __init__(self, counters: Counters) -> None:
         self._counters = counters
 
+    def on(self, **_handlers: object) -> None:
+        """Nothing is ever received."""
+
     @property
     def writable(self) -> bool:
         return not self._counters.values["delivered"]

@@ -18,6 +18,9 @@ class Lane:
     writable = True
     backlog = 0
 
+    def on(self, **_handlers: object) -> None:
+        """Nothing is ever received."""
+
 
 @pytest.mark.parametrize("kind", [RepWorker, PullWorker, PopWorker, ArrivalWorker])
 def test_nothing_is_held_for_a_worker_whose_socket_takes_nothing_more(kind: type[LaneWorker]) -> None:

@@ -101,6 +101,9 @@ class Lane:
         self.closed: Callable[[], None]
         self.unblocked: Callable[[], None]
 
+    def on(self, **handlers: Callable[..., None]) -> None:
+        vars(self).update(handlers)
+
     def send(self, frames: list[bytes]) -> None:
         self.sent.append(frames)
         if self.blocked:

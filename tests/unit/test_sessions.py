@@ -55,6 +55,9 @@ class Lane:
         self.sent: list[wire.Message] = []
         self.blamed: list[bool] = []
 
+    def on(self, **handlers: Callable[..., None]) -> None:
+        vars(self).update(handlers)
+
     def send(self, frames: list[bytes]) -> None:
         self.sent.append(wire.decode(frames))
 

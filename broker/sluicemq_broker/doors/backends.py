@@ -166,7 +166,7 @@ class PullBackend(Backend):
         return _WORKERS[self.settings.ack](self, lane)
 
     def _listen(self, lane: Lane) -> None:
-        lane.receive = partial(self._verdicts, lane)
+        lane.on(receive=partial(self._verdicts, lane))
 
     def _verdicts(self, lane: Lane, messages: list[list[bytes]]) -> None:
         verdicts = [verdict for frames in messages if (verdict := self._verdict(lane, frames))]

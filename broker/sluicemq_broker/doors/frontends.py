@@ -191,7 +191,7 @@ class PushFrontend(Frontend):
         return LaneDoor(board, endpoint, "PULL", self._opened, max_frame=longest)
 
     def _opened(self, lane: Lane) -> None:
-        lane.receive = partial(self._receive, lane=lane)
+        lane.on(receive=partial(self._receive, lane=lane))
 
     def _receive(self, messages: list[list[bytes]], lane: Lane | None = None) -> None:
         self._counters.add(Count.RECEIVED, len(messages))

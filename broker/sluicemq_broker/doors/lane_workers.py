@@ -39,9 +39,7 @@ class LaneWorker(Worker):
         self._backend = backend
         self._queue = backend.queue
         self._lane = lane
-        lane.receive = self._receive
-        lane.unblocked = partial(self._queue.offer, self)
-        lane.closed = self._closed
+        lane.on(receive=self._receive, closed=self._closed, unblocked=partial(self._queue.offer, self))
         backend.workers.add(self)
 
     @property
@@ -200,7 +198,7 @@ class PopWorker(LaneWorker):
         self._popped: list[Delivery] = []
         self._posted: list[Delivery] = []  # the lane has these; at its end, as many as its backlog did not go
         self._full = backend.settings.envelope == Envelope.FULL
-        lane.unblocked = self._flush
+        lane.on(unblocked=self._flush)
 
     @property
     def free(self) -> int:

@@ -188,9 +188,11 @@ class Asker:
 
     def listen(self) -> None:
         """Take what comes on its lane."""
-        self.lane.receive = partial(self._frontend.receive, self)
-        self.lane.closed = partial(self._frontend.left, self)
-        self.lane.unblocked = self.lane.resume
+        self.lane.on(
+            receive=partial(self._frontend.receive, self),
+            closed=partial(self._frontend.left, self),
+            unblocked=self.lane.resume,
+        )
 
     def send(self, frames: list[bytes]) -> None:
         """Send an answer, or keep it until it is read; who leaves too many unread asks no more."""

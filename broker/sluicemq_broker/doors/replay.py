@@ -63,8 +63,7 @@ class ReplayDoors:
             door.stop()
 
     def _came(self, lane: Lane) -> None:
-        lane.receive = lambda questions: self._receive(lane, questions)
-        lane.unblocked = lane.resume
+        lane.on(receive=lambda questions: self._receive(lane, questions), unblocked=lane.resume)
 
     def _receive(self, lane: Lane, questions: list[list[bytes]]) -> None:
         """Answer them one after the other; what this one asks meanwhile is not read."""
@@ -86,7 +85,7 @@ class ReplayDoors:
         if lane.writable:
             lane.resume(self)
         else:
-            lane.unblocked = lambda: lane.resume(self)
+            lane.on(unblocked=lambda: lane.resume(self))
 
     def _answer(self, body: list[bytes]) -> list[bytes]:
         name, options = _read(body, self._default)

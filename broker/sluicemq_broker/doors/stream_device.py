@@ -161,7 +161,7 @@ class StreamDevice:
     # ------------------------------------------------------------------- in
 
     def _publisher_came(self, lane: RawLane) -> None:
-        lane.receive = self._publish
+        lane.on(receive=self._publish)
         self._upstream.came(lane)
 
     def _publish(self, messages: list[bytes]) -> None:

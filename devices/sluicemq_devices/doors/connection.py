@@ -36,9 +36,8 @@ def _ignore(_messages: list[M]) -> None:
 class Connection(Generic[M]):
     """A socket of any kind with one peer: the peer can be chosen, its end is seen.
 
-    Set ``receive`` (lists of messages), ``closed`` (once: the connection has ended and all that it
-    sent has been delivered) and ``unblocked`` (writable again). They run on the hub and must not
-    block. It has no greenlet and, unless it is paused or has heartbeats, no timer.
+    Whoever has it says with :meth:`on` what is called with what it sends, and at its end. It has no
+    greenlet and, unless it is paused or has heartbeats, no timer.
 
     What came over a PULL is handed over in any case, for its peer would not hear that it was not:
     while it is paused what comes stays in the kernel, also when the peer has gone. A ROUTER that is
@@ -77,9 +76,9 @@ class Connection(Generic[M]):
         log, or empty if the mishap is worth none. Call :meth:`start`.
         """
         self.peer = peer
-        self.receive: Callable[[list[M]], None] = _ignore
-        self.closed: Callable[[], None] = nothing
-        self.unblocked: Callable[[], None] = nothing
+        self._on_receive: Callable[[list[M]], None] = _ignore
+        self._on_closed: Callable[[], None] = nothing
+        self._on_unblocked: Callable[[], None] = nothing
         self.received = 0
         """Messages handed over so far."""
         self._socket = socket
@@ -113,9 +112,25 @@ class Connection(Generic[M]):
         self._zmtp.greet()
         self._watch()
 
+    def on(
+        self,
+        *,
+        receive: Callable[[list[M]], None] | None = None,
+        closed: Callable[[], None] | None = None,
+        unblocked: Callable[[], None] | None = None,
+    ) -> None:
+        """Call these from now on; None: as before. They run on the hub and must not block.
+
+        ``receive(messages)``; ``closed()``, once: it has ended, and all that it has sent was received;
+        ``unblocked()``: it is writable again.
+        """
+        self._on_receive = receive or self._on_receive
+        self._on_closed = closed or self._on_closed
+        self._on_unblocked = unblocked or self._on_unblocked
+
     @property
     def writable(self) -> bool:
-        """Nothing is held; after a False, ``unblocked`` is called. Never once the lane is closing."""
+        """Nothing is held; after a False, ``unblocked()`` is called. Never once the lane is closing."""
         return not (self._closing or self._outbox)
 
     @property
@@ -278,7 +293,7 @@ class Connection(Generic[M]):
     def _hand_over(self, messages: list[M]) -> None:
         self.received += len(messages)
         began = thread_time()
-        shielded(self.receive, messages)
+        shielded(self._on_receive, messages)
         self._zmtp.pace(thread_time() - began, self._longest_turn)
         self._conduct.judge(len(messages))
         if self._conduct.is_bad:
@@ -349,7 +364,7 @@ class Connection(Generic[M]):
         if self._closing:
             half_close(self._socket)
         else:
-            shielded(self.unblocked)
+            shielded(self._on_unblocked)
 
     # ------------------------------------------------------------------- end
 
@@ -388,11 +403,11 @@ class Connection(Generic[M]):
         self._count(0)
         self._gone(self, kind, why)
         if self._is_open:
-            shielded(self.closed)
+            shielded(self._on_closed)
         # There may be megabytes. And it is in no cycle any more: to look for one takes Python a tenth of a
         # second in a device with very many topics.
         self._outbox.forget()
         self._zmtp.forget()
         self._life.forget()
         self._arrivals = None
-        self.receive, self.closed, self.unblocked = _ignore, nothing, nothing
+        self._on_receive, self._on_closed, self._on_unblocked = _ignore, nothing, nothing

@@ -123,8 +123,7 @@ class FanOut:
     def _came(self, lane: RawLane) -> None:
         subscriber = Subscriber(lane, self._subscriptions, partial(self._refuse, lane.peer))
         self._subscriptions.subscribers.add(subscriber)
-        lane.receive = subscriber.receive
-        lane.closed = subscriber.leave
+        lane.on(receive=subscriber.receive, closed=subscriber.leave)
 
     def _fell_behind(self, peer: str) -> None:
         self._board.notice(Mishap.SUBSCRIBERS_BEHIND, f"{peer} reads too slowly and loses messages")

@@ -56,7 +56,7 @@ class Forwarder(Device):
         return self._fan_out.describe()
 
     def _publisher_came(self, lane: RawLane) -> None:
-        lane.receive = partial(self._publish, lane)
+        lane.on(receive=partial(self._publish, lane))
         self._upstream.came(lane)
 
     def _publish(self, lane: RawLane, messages: list[bytes]) -> None:

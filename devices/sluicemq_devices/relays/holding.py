@@ -69,9 +69,11 @@ class HoldingDevice(Device):
 
     def _worker_came(self, lane: RawLane) -> None:
         self._team.add(lane)
-        lane.receive = self._answer
-        lane.closed = partial(self._worker_left, lane)
-        lane.unblocked = partial(self._takes_more, lane)
+        lane.on(
+            receive=self._answer,
+            closed=partial(self._worker_left, lane),
+            unblocked=partial(self._takes_more, lane),
+        )
         self._takes_more(lane)
 
     def _worker_left(self, lane: RawLane) -> None:

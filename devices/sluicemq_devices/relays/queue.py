@@ -50,8 +50,7 @@ class Queue(HoldingDevice):
     def _client_came(self, lane: RawLane) -> None:
         envelope = self._envelope_for(lane.identity)
         self._askers[envelope] = lane
-        lane.receive = partial(self._ask, envelope)
-        lane.closed = partial(self._client_left, envelope, lane)
+        lane.on(receive=partial(self._ask, envelope), closed=partial(self._client_left, envelope, lane))
 
     def _client_left(self, envelope: bytes, lane: RawLane) -> None:
         if self._askers[envelope] is lane:  # not of one that has taken its place

@@ -47,8 +47,7 @@ class Upstream:
     def came(self, lane: RawLane) -> None:
         """Tell a new publisher all that is wanted."""
         self._publishers[lane] = _Publisher(lane, list(self._wanted), self._noted + len(self._changes))
-        lane.unblocked = self.tell
-        lane.closed = partial(self._left, lane)
+        lane.on(closed=partial(self._left, lane), unblocked=self.tell)
         self.tell()
 
     def _left(self, lane: RawLane) -> None:

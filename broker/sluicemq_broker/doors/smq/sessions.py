@@ -135,9 +135,7 @@ class Session:
         self._assignments = Assignments(self, door.queues, self._questions, self._answer)
         self._verdicts = Verdicts(self, self._assignments, partial(self.send, wire.OK))
         self._reads = door.streams.reads(self._resulted)
-        lane.receive = self._receive
-        lane.closed = self._closed
-        lane.unblocked = self.read_on
+        lane.on(receive=self._receive, closed=self._closed, unblocked=self.read_on)
 
     def send(self, verb: bytes, number: int, *fields: Any) -> None:
         """Send a message; held if the client is slow to read."""
