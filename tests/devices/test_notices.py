@@ -56,17 +56,14 @@ def test_a_switchboard_says_what_it_is_told_in_the_same_way(caplog: pytest.LogCa
     assert caplog.messages == ["cut: somebody"]
 
 
-def test_a_callback_that_fails_each_time_is_one_traceback(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_callback_that_fails_each_time_is_one_traceback(caplog: pytest.LogCaptureFixture) -> None:
     failures = Notices(logging.getLogger("devices"))
-    monkeypatch.setattr("sluicemq_devices.hub.callbacks._failures", failures)
 
     def fails() -> None:
         raise ValueError("broken")
 
     for _ in range(100):
-        shielded(fails)
+        shielded(fails, failures=failures)
     assert caplog.text.count("ValueError: broken") == 1
     assert "a callback of a device failed" in caplog.text
     assert failures.values == {"callbacks_failed": 100}
@@ -111,14 +108,13 @@ def reading(end: int) -> bytearray:
 
 @pytest.mark.parametrize("blocks", [True, False])
 def test_a_stream_that_nobody_reads_keeps_what_it_can_and_counts_the_rest(
-    pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch, *, blocks: bool
+    pipe: tuple[int, int], *, blocks: bool
 ) -> None:
     # Given
-    monkeypatch.setattr("sluicemq_devices.hub.stderr._MOST_BYTES", 10_000)
     there, here = pipe
     filled = fill(here)
     os.set_blocking(here, blocks)
-    stream = Unblocking(os.dup(here))
+    stream = Unblocking(os.dup(here), most_bytes=10_000)
     # When more is written than there is room for
     for number in range(2000):
         print(f"line {number:4}", file=stream, flush=True)

@@ -13,12 +13,17 @@ _Arguments = TypeVarTuple("_Arguments")
 _failures = Notices(logging.getLogger("devices"))
 
 
-def shielded(callback: Callable[[*_Arguments], object], *arguments: *_Arguments) -> None:
-    """Call it; what it raises is logged and goes no further: the next message finds the door alive."""
+def shielded(
+    callback: Callable[[*_Arguments], object], *arguments: *_Arguments, failures: Notices = _failures
+) -> None:
+    """Call it; what it raises is logged and goes no further: the next message finds the door alive.
+
+    ``failures``: by which that is counted and logged.
+    """
     try:
         callback(*arguments)
     except Exception as error:  # noqa: BLE001 - whatever a stranger's code raises
-        _failures.notice(Mishap.CALLBACKS_FAILED, f"a callback of a device failed: {callback!r}", error)
+        failures.notice(Mishap.CALLBACKS_FAILED, f"a callback of a device failed: {callback!r}", error)
 
 
 def nothing() -> None:

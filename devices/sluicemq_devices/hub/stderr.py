@@ -10,11 +10,11 @@ import os
 import select
 import sys
 from queue import SimpleQueue
-from typing import TextIO, cast
+from typing import Final, TextIO, cast
 
 from gevent import monkey
 
-_MOST_BYTES = 1 << 20  # waiting to be written
+_MOST_BYTES: Final = 1 << 20  # waiting to be written
 _AT_THE_END = 1.0  # seconds that the end of the process waits for the last of them
 
 # Those of threads of the system: gevent's would need its hub in the thread that writes.
@@ -33,10 +33,14 @@ def unblock_stderr() -> None:
 
 
 class Unblocking(io.TextIOBase):
-    """A text stream to a file whose reader may be slow, or not read at all."""
+    """A text stream to a file whose reader may be slow, or not read at all.
 
-    def __init__(self, file: int) -> None:
+    ``most_bytes``: that wait to be written; once so many do, what comes is dropped.
+    """
+
+    def __init__(self, file: int, *, most_bytes: int = _MOST_BYTES) -> None:
         self._file = file
+        self._most_bytes = most_bytes
         self._pieces = _queue()
         self._taken = 0  # bytes that were ever given to the thread
         self._written = 0  # bytes that it is done with; only the thread changes it
@@ -62,7 +66,7 @@ class Unblocking(io.TextIOBase):
 
     def write(self, text: str) -> int:
         """Have it written; it is dropped, and counted, when too much waits."""
-        if self._taken - self._written >= _MOST_BYTES:
+        if self._taken - self._written >= self._most_bytes:
             self._lost += 1
             return len(text)
         self._put(self._loss() + text)
