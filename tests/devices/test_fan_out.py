@@ -14,7 +14,6 @@ from sluicemq_devices.doors.switchboard import Switchboard
 from sluicemq_devices.hub import in_turns
 from sluicemq_devices.relays import fan_out
 from sluicemq_devices.relays import subscriber as subscribers_
-from sluicemq_devices.relays import topics as topics_
 from sluicemq_devices.relays.forwarder import Forwarder
 from sluicemq_devices.zmtp.frames import encode
 
@@ -93,7 +92,7 @@ def test_where_much_is_learnt_of_topics_few_subscribers_have_turns_between_too(
     forwarder: Forwarder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Given a subscriber of many topics, of which no two are learnt at once
-    monkeypatch.setattr(topics_, "_MOST_AT_ONCE", 1)
+    forwarder._fan_out._subscriptions._topics._most_at_once = 1
     subscriber = subscribed(forwarder, [b"."])[0]
     topics = [b"%02d" % number for number in range(MANY)]
     subscriber.sendall(b"".join(encode([b"\1" + topic]) for topic in topics))

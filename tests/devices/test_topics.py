@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from long_forms import first_of
 from sluicemq_devices.relays import beginnings
-from sluicemq_devices.relays import topics as topics_module
+from sluicemq_devices.relays.bounds import TOPIC_BOUNDS, TopicBounds
 from sluicemq_devices.relays.topics import Topics
 from sluicemq_devices.zmtp.frames import LONG, encode
 
@@ -35,24 +35,29 @@ def chosen(topics: Topics[Any], messages: list[Any]) -> dict[Any, list[bytes]]:
     return runs
 
 
-@pytest.mark.parametrize("largest", [1, 2, 64], ids=["parted at once", "parted early", "in one list"])
+def small(largest: int, chain_bytes: int) -> TopicBounds:
+    """Bounds of topics in lists of so many, where all else is as small."""
+    return TopicBounds(
+        listed=largest,
+        in_dictionary=largest,
+        table_slots=8,
+        chain_bytes=chain_bytes,
+        learnt=10 * largest,
+        learnt_at_once=3 * largest,
+    )
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [small(1, chain_bytes=0), small(2, chain_bytes=4), small(64, chain_bytes=2048)],
+    ids=["parted at once", "parted early", "in one list"],
+)
 @given(steps=STEPS, frames=FRAMES)
 def test_everybody_gets_what_a_topic_of_theirs_begins_once_and_in_order(
-    largest: int, steps: list[tuple[str, bytes]], frames: list[bytes]
+    bounds: TopicBounds, steps: list[tuple[str, bytes]], frames: list[bytes]
 ) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(beginnings, "_LARGEST", largest)
-        patch.setattr(beginnings, "_VERY_MANY", largest)
-        patch.setattr(beginnings, "_LAST", 7)
-        patch.setattr(topics_module, "_MOST_LEARNT", 10 * largest)
-        patch.setattr(beginnings, "_LONGEST_CHAIN", {1: 0, 2: 4}.get(largest, 2048))
-        patch.setattr(topics_module, "_MOST_AT_ONCE", 3 * largest)
-        everybody_gets_theirs(steps, frames)
-
-
-def everybody_gets_theirs(steps: list[tuple[str, bytes]], frames: list[bytes]) -> None:
     # Given topics that come and go: each step turns one on or off
-    topics: Topics[str] = Topics()
+    topics: Topics[str] = Topics(bounds)
     wanted: dict[str, set[bytes]] = {name: set() for name in "abc"}
     messages = [encode([frame, b"\0\1\2"]) for frame in frames]
     for name, topic in steps:
@@ -75,12 +80,9 @@ def everybody_gets_theirs(steps: list[tuple[str, bytes]], frames: list[bytes]) -
 def test_when_all_topics_are_gone_nothing_is_left_of_them(
     largest: int, all_of_them: set[bytes], draw: random.Random
 ) -> None:
-    topics: Topics[str] = Topics()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(beginnings, "_LARGEST", largest)
-        patch.setattr(beginnings, "_VERY_MANY", largest)
-        for topic in all_of_them:
-            topics.add(topic, "a")
+    topics: Topics[str] = Topics(TopicBounds(listed=largest, in_dictionary=largest))
+    for topic in all_of_them:
+        topics.add(topic, "a")
     chosen(topics, [encode([topic + b"b"]) for topic in all_of_them])
     for topic in draw.sample(sorted(all_of_them), len(all_of_them)):
         topics.remove(topic, "a")
@@ -117,10 +119,9 @@ def test_of_topics_that_begin_each_other_all_are_served() -> None:
     assert chosen(topics, [message]) == {name: [message] for name in "abcd"}
 
 
-def test_what_is_looked_up_first_follows_topics_that_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_looked_up_first_follows_topics_that_come_and_go() -> None:
     # Given more beginnings than are looked up in a dictionary
-    monkeypatch.setattr(beginnings, "_VERY_MANY", 100)
-    topics: Topics[str] = Topics()
+    topics: Topics[str] = Topics(TopicBounds(in_dictionary=100))
     some = [b"%06d" % number for number in range(1000)]
     for topic in some:
         topics.add(topic, "a")
@@ -166,15 +167,12 @@ FAMILIES: dict[str, Callable[[random.Random], bytes]] = {
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("largest", first_of(4, 64))
 def test_what_was_learnt_of_many_topics_of_many_lengths_holds_until_they_change(
-    family: str, largest: int, monkeypatch: pytest.MonkeyPatch
+    family: str, largest: int
 ) -> None:
     # Given topics of many lengths, of three subscribers, on several levels, and frames that one of them
     # is, or begins, or begins up to some byte
-    monkeypatch.setattr(beginnings, "_LARGEST", largest)
-    monkeypatch.setattr(beginnings, "_VERY_MANY", 2 * largest)
-    monkeypatch.setattr(beginnings, "_LAST", 255)
     draw = random.Random(family)
-    topics: Topics[str] = Topics()
+    topics: Topics[str] = Topics(TopicBounds(listed=largest, in_dictionary=2 * largest, table_slots=256))
     there: dict[bytes, set[str]] = {}
     for _ in range(700):
         turn(topics, there, FAMILIES[family](draw), draw.choice("xyz"))
@@ -278,7 +276,7 @@ def test_when_what_begins_very_many_changes_little_is_learnt_at_once(monkeypatch
     # Then what is learnt for each lot is little more than it may be
     most = max(later - sooner for sooner, later in pairwise([*steps, len(learnt)]))
     assert len(learnt) >= 30_000
-    assert most <= topics_module._MOST_AT_ONCE + 200
+    assert most <= TOPIC_BOUNDS.learnt_at_once + 200
     # And they have it all, in order
     assert [each for name, run in heard if name == "a" for each in run] == messages
     assert [each for name, run in heard if name == "b" for each in run] == messages[:100]

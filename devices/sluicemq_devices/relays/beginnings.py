@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import repeat
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-_LARGEST: Final = 64  # topics of a list, which is then parted, if it can be
+from sluicemq_devices.relays.bounds import TOPIC_BOUNDS, TopicBounds
+
 _LARGEST_PARTED: Final = 32_768  # topics: to part them takes up to 15 ms
 _SAMPLE: Final = 128  # topics of a list, by which it is told whether it can be parted
 _FEWEST_SHORTER: Final = 8  # one of so many may be shorter than what a list is parted by
@@ -24,10 +25,7 @@ _WORTH_IT: Final = 0.4  # a list is parted if what is left alike is no more of i
 _AS_GOOD: Final = 1.25
 _MORE: Final = 8  # bytes by which topics are told apart though fewer would do
 _DEEPEST: Final = 8  # levels; below them lists are not parted
-_LONGEST_CHAIN: Final = 2048  # bytes of topics that begin each other and are learnt as a whole
 _ANY: Final = frozenset(range(256))
-_VERY_MANY: Final = 8192  # beginnings
-_LAST: Final = (1 << 20) - 1  # of the table for them, which takes 8 MiB
 
 
 class Place(Protocol):
@@ -63,8 +61,8 @@ class SortedList(Generic[P]):
     def __init__(self, topics: list[bytes], places: list[P]) -> None:
         self.topics = topics
         self.places = places
-        self.most = max(_LARGEST, 2 * len(topics))
-        """With more it is worth a try to part it."""
+        self.most = 2 * len(topics)
+        """With more it is worth a try to part it, if it is not short."""
         self.forget()
 
     def forget(self) -> None:
@@ -90,14 +88,15 @@ class SortedList(Generic[P]):
         """
         return self.places[bisect_right(self.topics, frame) - 1]
 
-    def learn(self, known: object, audience_of: Callable[[P], Any]) -> None:
+    def learn(self, known: object, audience_of: Callable[[P], Any], longest: int) -> None:
         """Where each topic begins the next: whose a frame is, by how much of the last one it does not have.
 
         Of topics a, ab and abcde: abcde's 0 bytes, ab's 1 to 3, a's 4, and 5 say nothing. The last one is the
         one behind which whose it is does not change: of a subscriber that has all of them the first.
+        ``longest``: bytes that the longest topic may have.
         """
         if self.is_chain is None:
-            self.is_chain = _is_chain(self.topics)
+            self.is_chain = _is_chain(self.topics, longest)
         if not self.is_chain:
             return
         whose = list(map(audience_of, self.places))
@@ -127,7 +126,9 @@ class SortedList(Generic[P]):
 class Beginnings(Generic[P]):
     """Places by their topics, no two of the same."""
 
-    def __init__(self) -> None:
+    def __init__(self, bounds: TopicBounds = TOPIC_BOUNDS) -> None:
+        self._bounds = bounds
+        self._last = bounds.table_slots - 1
         self.root: Any = None
         """A level, a list, the one place, or None."""
         self._table: list[Any] = []
@@ -151,7 +152,8 @@ class Beginnings(Generic[P]):
             return repeat(root, len(frames))
         beginnings = [frame[: root.size] for frame in frames]
         if self._table:
-            return map(self._table.__getitem__, [number & _LAST for number in map(hash, beginnings)])
+            last = self._last
+            return map(self._table.__getitem__, [number & last for number in map(hash, beginnings)])
         return map(root.groups.get, beginnings, repeat(root))
 
     def near(self, frame: bytes) -> P | None:
@@ -166,7 +168,7 @@ class Beginnings(Generic[P]):
     def add(self, place: P) -> None:
         """No place had its topic."""
         root = self.root
-        self.root = _with(root, place, 0)
+        self.root = _with(root, place, 0, self._bounds.listed)
         self._note(place.topic, root)
 
     def remove(self, place: P) -> None:
@@ -195,27 +197,30 @@ class Beginnings(Generic[P]):
             self._table = []
         if root.__class__ is not Level:
             return
-        if not self._table and len(root.groups) > _VERY_MANY:
-            self._table = [root] * (_LAST + 1)
+        if not self._table and len(root.groups) > self._bounds.in_dictionary:
+            self._table = [root] * self._bounds.table_slots
             for beginning, entry in root.groups.items():
-                self._table[hash(beginning) & _LAST] = entry
+                self._table[hash(beginning) & self._last] = entry
         elif self._table and len(topic) >= root.size:
             beginning = topic[: root.size]
-            self._table[hash(beginning) & _LAST] = root.groups.get(beginning, root)
+            self._table[hash(beginning) & self._last] = root.groups.get(beginning, root)
 
 
-def _with(entry: Any, place: Any, depth: int) -> Any:
-    """What an entry is when a place has come, that many levels below the first."""
+def _with(entry: Any, place: Any, depth: int, largest: int) -> Any:
+    """What an entry is when a place has come, that many levels below the first.
+
+    ``largest``: topics of a list; with more it is parted, if it can be.
+    """
     if entry is None:
         return place
     if entry.__class__ is Level:
-        _put(entry, place, depth)
+        _put(entry, place, depth, largest)
         return entry
     if entry.__class__ is not SortedList:
         first, second = sorted((entry, place), key=_topic_of)
         return SortedList([first.topic, second.topic], [first, second])
     entry.put(place)
-    return _parted(entry, depth) if len(entry.topics) > entry.most else entry
+    return _parted(entry, depth) if len(entry.topics) > max(largest, entry.most) else entry
 
 
 def _without(entry: Any, place: Any) -> Any:
@@ -230,12 +235,12 @@ def _without(entry: Any, place: Any) -> Any:
     return entry if len(entry.topics) > 1 else entry.places[0]
 
 
-def _put(level: Level[Any], place: Any, depth: int) -> None:
+def _put(level: Level[Any], place: Any, depth: int, largest: int) -> None:
     if len(place.topic) < level.size:
-        level.shorter = _with(level.shorter, place, depth + 1)
+        level.shorter = _with(level.shorter, place, depth + 1, largest)
     else:
         beginning = place.topic[: level.size]
-        level.groups[beginning] = _with(level.groups.get(beginning), place, depth + 1)
+        level.groups[beginning] = _with(level.groups.get(beginning), place, depth + 1, largest)
 
 
 def _take(level: Level[Any], place: Any) -> None:
@@ -330,9 +335,9 @@ def in_common(one: bytes, other: bytes, at: int = 0) -> int:
     return low
 
 
-def _is_chain(topics: list[bytes]) -> bool:
+def _is_chain(topics: list[bytes], longest: int) -> bool:
     last = topics[-1]
-    return len(last) <= _LONGEST_CHAIN and all(map(last.startswith, topics)) and bool(_filler(last))
+    return len(last) <= longest and all(map(last.startswith, topics)) and bool(_filler(last))
 
 
 def _filler(topic: bytes) -> bytes:

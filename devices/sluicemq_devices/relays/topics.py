@@ -16,14 +16,13 @@ from typing import Any, Final, Generic
 from weakref import WeakValueDictionary
 
 from sluicemq_devices.relays.beginnings import Beginnings, SortedList
+from sluicemq_devices.relays.bounds import TOPIC_BOUNDS, TopicBounds
 from sluicemq_devices.relays.topic_tree import Node, S, TopicTree, Way
 from sluicemq_devices.zmtp import LONG
 
 #: Bytes of a topic, at most. The libzmq of a publisher recurses once for each: half a million overflow
 #: a stack of 8 MiB, and threads of some systems have 512 KiB.
 LONGEST_TOPIC = 16_384
-_MOST_LEARNT: Final = 1_000_000  # members of all audiences, and topics of all ways, that are remembered
-_MOST_AT_ONCE: Final = 2000  # nodes that are learnt for one lot of messages: 4 ms
 
 
 class _Audience(Generic[S]):
@@ -45,9 +44,11 @@ class Topics(Generic[S]):
     No topic is empty, and none longer than :data:`LONGEST_TOPIC`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, bounds: TopicBounds = TOPIC_BOUNDS) -> None:
+        self._bounds = bounds
+        self._most_at_once = bounds.learnt_at_once
         self._tree: TopicTree[S] = TopicTree()
-        self._beginnings: Beginnings[Node[S]] = Beginnings()
+        self._beginnings: Beginnings[Node[S]] = Beginnings(bounds)
         # Until a topic changes that begins others: what a node knows is as new as this,
         self._now = object()
         self._audiences: WeakValueDictionary[frozenset[S], _Audience[S]] = WeakValueDictionary()
@@ -94,7 +95,7 @@ class Topics(Generic[S]):
             self._keep_bound()
             self._at_once = 0
             audiences, later = self._find(messages), []
-            if self._at_once >= _MOST_AT_ONCE and _LATER in audiences:
+            if self._at_once >= self._most_at_once and _LATER in audiences:
                 found = audiences.index(_LATER)
                 audiences, messages, later = audiences[:found], messages[:found], messages[found:]
             yield from _chosen(audiences, messages)
@@ -128,12 +129,12 @@ class Topics(Generic[S]):
 
     def _look(self, frame: bytes) -> _Audience[S] | None:
         """For whom a message is, which the first look does not tell."""
-        if self._at_once >= _MOST_AT_ONCE:
+        if self._at_once >= self._most_at_once:
             return _LATER
         found = self._beginnings.group(frame)
         if found.__class__ is SortedList:
             if found.known is not self._now and found.is_chain is not False:
-                found.learn(self._now, self._learn)
+                found.learn(self._now, self._learn, self._bounds.chain_bytes)
                 self._at_once += len(found.topics)
             audience: _Audience[S] | None = found.audience(frame) if found.known is self._now else None
             if audience:
@@ -215,7 +216,7 @@ class Topics(Generic[S]):
             self._forget()
 
     def _keep_bound(self) -> None:
-        if self._learnt > _MOST_LEARNT:
+        if self._learnt > self._bounds.learnt:
             self._forget()
 
     def _forget(self) -> None:
