@@ -23,6 +23,7 @@ from devices.plain_sockets import (
 )
 from sluicemq_devices.doors.endpoints import Endpoint
 from sluicemq_devices.doors.switchboard import Switchboard
+from sluicemq_devices.relays.bounds import BOUNDS, Bounds
 from sluicemq_devices.relays.forwarder import Forwarder
 from sluicemq_devices.relays.queue import Queue
 from sluicemq_devices.relays.streamer import Streamer
@@ -356,23 +357,28 @@ def test_a_subscription_that_is_a_large_message_may_be_too_long_as_well(
     assert "a topic of 100000 bytes" in eventually(lambda: notices.of("subscriptions_refused"))[0]
 
 
+ROOM = 100 * weight_of(b"t0000")  # for a hundred topics
+
+
 @pytest.mark.parametrize(
-    ("most", "of", "why"),
-    [("MOST_OF_ONE", 1, "its 100 topics take"), ("MOST_OF_ALL", 2, "topics of all subscribers take")],
+    ("bounds", "of", "why"),
+    [
+        (BOUNDS._replace(bytes_of_one=ROOM), 1, "its 100 topics take"),
+        (BOUNDS._replace(bytes_of_all=ROOM), 2, "topics of all subscribers take"),
+    ],
+    ids=["of one", "of all"],
 )
 def test_topics_beyond_what_memory_allows_are_refused_and_counted_and_the_others_serve(
     board: Switchboard,
     started: Started,
     clients: Clients,
     notices: Notices,
-    monkeypatch: pytest.MonkeyPatch,
-    most: str,
+    bounds: Bounds,
     of: int,
     why: str,
 ) -> None:
     # Given room for a hundred topics, and two subscribers of as many together
-    monkeypatch.setattr(f"sluicemq_devices.relays.subscriber.{most}", 100 * weight_of(b"t0000"))
-    forwarder = started(Forwarder(board, ANY_PORT, ANY_PORT))
+    forwarder = started(Forwarder(board, ANY_PORT, ANY_PORT, bounds=bounds))
     front, back = forwarder.addresses
     publisher = clients.connect(zmq.XPUB, front)
     first, greedy = clients.connect(zmq.SUB, back), clients.connect(zmq.SUB, back)

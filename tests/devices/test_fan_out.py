@@ -11,9 +11,8 @@ from gevent import socket as sockets
 
 from devices.plain_sockets import ANY_PORT, eventually, shake_hands
 from sluicemq_devices.doors.switchboard import Switchboard
-from sluicemq_devices.hub import in_turns
-from sluicemq_devices.relays import fan_out
-from sluicemq_devices.relays import subscriber as subscribers_
+from sluicemq_devices.relays.bounds import Bounds, TopicBounds
+from sluicemq_devices.relays.fan_out import FanOut
 from sluicemq_devices.relays.forwarder import Forwarder
 from sluicemq_devices.zmtp.frames import encode
 
@@ -21,14 +20,13 @@ Started = Callable[[Any], Any]
 
 MANY = 100  # subscribers
 TOPICS = [b"", b"a", b"ab"]
+ONE_BY_ONE = Bounds(turn=0.0, chosen=0)  # turns end after each thing that is sent
 
 
 @pytest.fixture
-def forwarder(board: Switchboard, started: Started, monkeypatch: pytest.MonkeyPatch) -> Forwarder:
+def forwarder(board: Switchboard, started: Started) -> Forwarder:
     """One whose turns end after each thing that is sent."""
-    monkeypatch.setattr(fan_out, "_TURN", 0.0)
-    monkeypatch.setattr(subscribers_, "_MOST_CHOSEN", 0)
-    device: Forwarder = started(Forwarder(board, ANY_PORT, ANY_PORT))
+    device: Forwarder = started(Forwarder(board, ANY_PORT, ANY_PORT, bounds=ONE_BY_ONE))
     return device
 
 
@@ -89,10 +87,11 @@ def test_many_subscribers_get_what_they_want_in_order_and_others_have_turns_betw
 
 
 def test_where_much_is_learnt_of_topics_few_subscribers_have_turns_between_too(
-    forwarder: Forwarder, monkeypatch: pytest.MonkeyPatch
+    board: Switchboard, started: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Given a subscriber of many topics, of which no two are learnt at once
-    forwarder._fan_out._subscriptions._topics._most_at_once = 1
+    bounds = ONE_BY_ONE._replace(topics=TopicBounds(learnt_at_once=1))
+    forwarder = started(Forwarder(board, ANY_PORT, ANY_PORT, bounds=bounds))
     subscriber = subscribed(forwarder, [b"."])[0]
     topics = [b"%02d" % number for number in range(MANY)]
     subscriber.sendall(b"".join(encode([b"\1" + topic]) for topic in topics))
@@ -100,8 +99,9 @@ def test_where_much_is_learnt_of_topics_few_subscribers_have_turns_between_too(
     eventually(lambda: len(forwarder._upstream._wanted) > MANY and forwarder._upstream._publishers)
     forwarder._fan_out._subscriptions._topics._forget()
     # When there is a message for each
-    turns: list[bool] = []
-    monkeypatch.setattr(fan_out, "in_turns", lambda step: in_turns(lambda: turns.append(True) or step()))
+    turns: list[None] = []
+    turn = FanOut._pass_on
+    monkeypatch.setattr(FanOut, "_pass_on", lambda fan_out: turns.append(None) or turn(fan_out))
     messages = b"".join(encode([topic]) for topic in topics)
     publisher.sendall(messages)
     # Then

@@ -23,3 +23,20 @@ class TopicBounds(NamedTuple):
 
 
 TOPIC_BOUNDS: Final = TopicBounds()
+
+
+class Bounds(NamedTuple):
+    """How long a FORWARDER works at once, and how much memory its topics may take."""
+
+    turn: float = 0.004
+    """Seconds; with more, what is sent in a turn of the hub."""
+    chosen: int = 32_000
+    """Of messages times subscribers, of which each may want each: what is chosen from at once."""
+    bytes_of_one: int = 256 << 20
+    """Bytes of memory that the topics of one subscriber may take."""
+    bytes_of_all: int = 512 << 20
+    """The same for those of all subscribers together."""
+    topics: TopicBounds = TOPIC_BOUNDS
+
+
+BOUNDS: Final = Bounds()

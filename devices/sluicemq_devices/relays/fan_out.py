@@ -10,11 +10,11 @@ from typing import Any
 
 from sluicemq_devices.doors import Endpoint, RawDoor, RawLane, Switchboard
 from sluicemq_devices.hub import Mishap, Watermark, in_turns, nothing
+from sluicemq_devices.relays.bounds import BOUNDS, Bounds
 from sluicemq_devices.relays.subscriber import Subscriber, Subscriptions
 from sluicemq_devices.relays.upstream import Upstream
 
 _FEW = 32  # subscribers to whom a lot of messages goes in one turn
-_TURN = 0.004  # seconds; with more, what is sent in a turn
 _Deliveries = Iterator[tuple[Subscriber, list[bytes]] | None]
 _MOST_TOLD = 1000  # subscribers of whom is told, those that have lost most
 
@@ -40,6 +40,7 @@ class FanOut:
         hwm: int,
         hwm_bytes: int,
         subscribed: Callable[[Subscriber, bytes], None] | None = None,
+        bounds: Bounds = BOUNDS,
     ) -> None:
         self.sent = 0
         """Messages sent, each counted once for each subscriber that got it."""
@@ -48,7 +49,8 @@ class FanOut:
         self._board = board
         self._marks = (hwm, hwm_bytes)
         self._under_way: deque[tuple[Callable[[], None], _Deliveries]] = deque()
-        self._subscriptions = Subscriptions(upstream, subscribed)
+        self._turn = bounds.turn
+        self._subscriptions = Subscriptions(upstream, subscribed, bounds)
         self.doors = [self._backend(end) for end in backends]
 
     @property
@@ -97,7 +99,7 @@ class FanOut:
 
     def _pass_on(self) -> bool:
         """Pass on for a moment what is under way; whether there is more."""
-        until = perf_counter() + _TURN
+        until = perf_counter() + self._turn
         while self._under_way:
             go_on, deliveries = self._under_way[0]
             for delivery in deliveries:

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from sluicemq_devices.doors import Endpoint, RawDoor, RawLane, Switchboard
+from sluicemq_devices.relays.bounds import BOUNDS, Bounds
 from sluicemq_devices.relays.device import HWM, HWM_BYTES, Device
 from sluicemq_devices.relays.fan_out import FanOut
 from sluicemq_devices.relays.upstream import Upstream
@@ -26,9 +27,12 @@ class Forwarder(Device):
         *,
         hwm: int = HWM,
         hwm_bytes: int = HWM_BYTES,
+        bounds: Bounds = BOUNDS,
     ) -> None:
         self._upstream = Upstream()
-        self._fan_out = FanOut(board, _as_list(backend), self._upstream, hwm=hwm, hwm_bytes=hwm_bytes)
+        self._fan_out = FanOut(
+            board, _as_list(backend), self._upstream, hwm=hwm, hwm_bytes=hwm_bytes, bounds=bounds
+        )
         fronts = [
             RawDoor(board, end, "XSUB", self._publisher_came, max_frame=hwm_bytes)
             for end in _as_list(frontend)

@@ -7,27 +7,28 @@ from typing import Any
 
 from sluicemq_devices.doors import RawLane
 from sluicemq_devices.hub import in_turns
+from sluicemq_devices.relays.bounds import BOUNDS, Bounds
 from sluicemq_devices.relays.topics import LONGEST_TOPIC, Topics
 from sluicemq_devices.relays.upstream import Upstream
 from sluicemq_devices.zmtp import LONG, first_frame
 
 _SUBSCRIBE = b"\x01"
 _UNSUBSCRIBE = b"\x00"
-#: Memory of all topics, of one subscriber and of all, at most; each topic takes so much and its bytes thrice.
-MOST_OF_ONE, MOST_OF_ALL = 256 << 20, 512 << 20
-_TOPIC = 600
+_TOPIC = 600  # bytes of memory that a topic takes, beyond its own thrice
 _TURN = 500  # topics of one that has left, which are given up in a turn of the hub
 #: Up to so many subscribers, with so many topics together, are asked one by one: it is quicker.
 _FEW_SUBSCRIBERS, _FEW_TOPICS = 2, 16
-#: Of messages times subscribers, of which each may want each: what is chosen from at once; messages at least.
-_MOST_CHOSEN, _LEAST_CHOSEN = 32_000, 16
+_LEAST_CHOSEN = 16  # messages that are chosen from at once, however many subscribers there are
 
 
 class Subscriptions:
     """All subscribers of one FORWARDER; ``subscribed`` is called with each topic that one begins to want."""
 
     def __init__(
-        self, upstream: Upstream, subscribed: Callable[[Subscriber, bytes], None] | None = None
+        self,
+        upstream: Upstream,
+        subscribed: Callable[[Subscriber, bytes], None] | None = None,
+        bounds: Bounds = BOUNDS,
     ) -> None:
         self.subscribers: set[Subscriber] = set()
         """Those that are connected."""
@@ -35,8 +36,9 @@ class Subscriptions:
         """Those that have the empty topic, of which no other matters then."""
         self.weight = 0
         """Bytes that all topics take in memory."""
+        self.bounds = bounds
         self.subscribed = subscribed
-        self._topics: Topics[Subscriber] = Topics()
+        self._topics: Topics[Subscriber] = Topics(bounds.topics)
         self._count = 0
         self._few: list[tuple[Subscriber, tuple[bytes, ...]]] | None = []  # None: to be found out
         self._upstream = upstream
@@ -51,7 +53,7 @@ class Subscriptions:
             yield subscriber, messages
         if get_all == self.subscribers:
             return
-        size = max(_LEAST_CHOSEN, _MOST_CHOSEN // max(1, len(self.subscribers)))
+        size = max(_LEAST_CHOSEN, self.bounds.chosen // max(1, len(self.subscribers)))
         for at in range(0, len(messages), size):
             for chosen in self._choose(messages[at : at + size]):
                 if not chosen or (chosen[0] in self.subscribers and chosen[0] not in get_all):
@@ -160,12 +162,14 @@ class Subscriber:
         """Why it can't have it; empty if it can."""
         if len(topic) > LONGEST_TOPIC:
             return f"a topic of {len(topic)} bytes, more than {LONGEST_TOPIC}"
-        more = weight_of(topic)
-        if self._weight + more > MOST_OF_ONE:
-            return f"its {len(self.topics)} topics take {self._weight} bytes, and at most {MOST_OF_ONE}"
-        if self._subscriptions.weight + more > MOST_OF_ALL:
+        more, bounds = weight_of(topic), self._subscriptions.bounds
+        if self._weight + more > bounds.bytes_of_one:
+            return (
+                f"its {len(self.topics)} topics take {self._weight} bytes, and at most {bounds.bytes_of_one}"
+            )
+        if self._subscriptions.weight + more > bounds.bytes_of_all:
             taken = self._subscriptions.weight
-            return f"topics of all subscribers take {taken} bytes, and at most {MOST_OF_ALL}"
+            return f"topics of all subscribers take {taken} bytes, and at most {bounds.bytes_of_all}"
         return ""
 
     def _give_up_some(self) -> bool:
