@@ -124,9 +124,12 @@ class Connection(Generic[M]):
         ``receive(messages)``; ``closed()``, once: it has ended, and all that it has sent was received;
         ``unblocked()``: it is writable again.
         """
-        self._on_receive = receive or self._on_receive
-        self._on_closed = closed or self._on_closed
-        self._on_unblocked = unblocked or self._on_unblocked
+        if receive is not None:  # it may be a container, which is false while it is empty
+            self._on_receive = receive
+        if closed is not None:
+            self._on_closed = closed
+        if unblocked is not None:
+            self._on_unblocked = unblocked
 
     @property
     def writable(self) -> bool:
