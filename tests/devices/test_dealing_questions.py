@@ -183,10 +183,10 @@ def test_an_answer_finds_a_client_that_has_connected_anew_under_its_routing_id(
 
 
 def test_a_client_that_comes_back_to_a_full_queue_has_its_routing_id(
-    board: Switchboard, started: Started, clients: Clients, monkeypatch: pytest.MonkeyPatch
+    started: Started, clients: Clients
 ) -> None:
     # Given a queue that reads nothing more of a client, which has gone unseen
-    monkeypatch.setattr("sluicemq_devices.doors.life._GLANCE", 1000.0)
+    board = started(Switchboard(handshake=30.0, glance=1000.0))
     queue = started(Queue(board, ANY_PORT, ANY_PORT, hwm=2))
     front, back = queue.addresses
     before = shake_hands(front, b"DEALER", identity=b"alice")

@@ -211,10 +211,10 @@ def test_a_door_that_is_paused_within_a_flood_holds_little(
 
 @pytest.mark.parametrize("ending", ["close", "reset"])
 def test_what_a_producer_wrote_before_its_end_arrives_though_the_door_was_paused_all_the_time(
-    board: Switchboard, inbox: Inbox, started: Started, monkeypatch: pytest.MonkeyPatch, ending: str
+    inbox: Inbox, started: Started, ending: str
 ) -> None:
     # Given a door where paused connections are looked at all the time
-    monkeypatch.setattr("sluicemq_devices.doors.life._GLANCE", 0.001)
+    board = started(Switchboard(handshake=30.0, glance=0.001))
     door = started(door_of(board, inbox))
     client = shake_hands(door.address, b"PUSH")
     eventually(lambda: door.connections == 1)
@@ -478,9 +478,9 @@ def test_a_closed_gate_has_handed_over_what_was_read(
 
 
 def test_what_lies_in_the_kernel_while_a_gate_closes_is_read_if_the_door_goes_on_in_time(
-    board: Switchboard, inbox: Inbox, started: Started, monkeypatch: pytest.MonkeyPatch
+    inbox: Inbox, started: Started
 ) -> None:
-    monkeypatch.setattr("sluicemq_devices.doors.connection._FLUSH", 60.0)
+    board = started(Switchboard(handshake=30.0, flush=60.0))
     # Given a paused door, with a producer who has sent something and has not left
     door = started(door_of(board, inbox))
     client = shake_hands(door.address, b"PUSH")

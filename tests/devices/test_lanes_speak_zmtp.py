@@ -208,9 +208,9 @@ def test_who_reads_a_large_job_slowly_is_not_taken_for_dead(
 
 @pytest.mark.parametrize("size", [300_000, 8 << 20])
 def test_what_was_sent_to_one_whose_own_words_are_unread_still_comes_when_its_lane_is_closed(
-    board: Switchboard, recorder: LaneRecorder, started: Started, monkeypatch: pytest.MonkeyPatch, size: int
+    recorder: LaneRecorder, started: Started, size: int
 ) -> None:
-    monkeypatch.setattr("sluicemq_devices.doors.connection._FLUSH", 60.0)
+    board = started(Switchboard(handshake=30.0, flush=60.0))
     # Given words that nobody reads, for which the kernel would reset a connection that is closed
     door = started(lane_door(board, recorder, max_frame=16 << 20))
     client = shake_hands(door.address, b"DEALER")

@@ -26,7 +26,6 @@ _CHUNK = 65_536
 _scratch = memoryview(bytearray(262_144))
 _MOMENT = 1e-9  # seconds; a timer of 0 would run before other timers and starve them
 _FEW = 4  # messages of a turn in spare time
-_FLUSH = 1.0  # seconds for what is held, and for the peer's own end, when it is closed
 
 
 def _ignore(_messages: list[M]) -> None:
@@ -88,11 +87,12 @@ class Connection(Generic[M]):
         self._deserted = False  # the peer has gone
         self._is_router = kind == "ROUTER"
         self._keeps_all = kind == "PULL"
+        self._board = board
         self._unfinished = board.unfinished
         self._counted = 0  # bytes of an incomplete message that are counted there
         self._paused_by: set[object] = set()
-        self._spare, self._turn_time = board.spare, board.turn_time
-        self._waits = False  # for its turn in one of both
+        self._turn_time = board.turn_time
+        self._waits = False  # for its turn, in spare time or not
         self._conduct = Conduct(MOST_UNTOLD if kind == "PULL" else MOST_MALFORMED)
         self._outbox = Outbox(socket, held or boundless())
         self._zmtp = self._form(kind, max_frame, self.say)
@@ -192,7 +192,7 @@ class Connection(Generic[M]):
             self._end()
             return
         self._closing = True
-        self._life.after(_FLUSH, self._end)
+        self._life.after(self._board.flush, self._end)
         if not self._outbox:
             half_close(self._socket)
         self._watch()
@@ -242,7 +242,7 @@ class Connection(Generic[M]):
     def _time_for_it(self) -> SpareTime | TurnTime | None:
         """Where it has to wait for its turn, if it has to."""
         if self._conduct.is_bad:
-            return self._spare
+            return self._board.spare
         return self._turn_time if self._turn_time.is_over else None
 
     def _wait_for_turn(self, time: SpareTime | TurnTime) -> None:
@@ -334,7 +334,7 @@ class Connection(Generic[M]):
         switch(self._turn, self._behind, on=allowed and self._zmtp.behind and not self._waits)
         switch(self._reader, self._readable, on=allowed and not (self._zmtp.behind or self._waits))
         if not (allowed or self._keeps_all):
-            self._life.look_at_times()
+            self._life.look_every(self._board.glance)
 
     @property
     def _is_read(self) -> bool:

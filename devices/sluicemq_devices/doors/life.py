@@ -11,7 +11,6 @@ from gevent import get_hub
 from sluicemq_devices.doors.kernel import unacknowledged, unread
 from sluicemq_devices.zmtp import PING, Peer
 
-_GLANCE = 1.0  # seconds between looks whether the peer of a paused connection has gone
 _TIMEOUT = 0.1  # of the time for a handshake: so long one may wait for our greeting with its own
 _NEVER = 1e9  # seconds; the first timer is not started
 
@@ -87,10 +86,10 @@ class Life:
         alive, self.alive = self.alive or not is_read, False
         return alive
 
-    def look_at_times(self) -> None:
-        """Look now and then whether it has gone, if neither a heartbeat nor anything else is due."""
+    def look_every(self, seconds: float) -> None:
+        """Look so often whether it has gone, if neither a heartbeat nor anything else is due."""
         if not (self._heartbeat or self._clock.active):
-            self.after(_GLANCE, self._glance, repeat=_GLANCE)
+            self.after(seconds, self._glance, repeat=seconds)
 
     def after(self, seconds: float, callback: Callable[[], None], repeat: float = 0.0) -> None:
         """Call this then, and forget what was to be called before."""

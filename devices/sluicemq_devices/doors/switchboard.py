@@ -34,11 +34,15 @@ class Switchboard:
         max_connections: int | None = None,
         reserve_fds: int = 256,
         handshake: float = 10.0,
+        flush: float = 1.0,
+        glance: float = 1.0,
         unfinished_bytes: int = MOST_BYTES,
         keep: bool = False,
     ) -> None:
         """``handshake``: seconds in which a client must have finished its ZMTP handshake.
 
+        ``flush``: seconds for what a connection holds, and for the peer's own end, when it is closed.
+        ``glance``: seconds between looks whether the peer of a paused connection has gone.
         ``unfinished_bytes``: of messages that are not complete, in memory, over all connections.
         ``keep``: no door may have more than four fifths of the connections, and some are kept for the
         doors for which :meth:`admit` is told so.
@@ -52,6 +56,8 @@ class Switchboard:
         self.max_connections = max_connections or 0
         self.connections = 0
         self.handshake = handshake
+        self.flush = flush
+        self.glance = glance
         self.spare = SpareTime()
         self.turn_time = TurnTime()
         self._wanted = max_connections
