@@ -16,6 +16,7 @@ import json  # noqa: E402
 import logging  # noqa: E402
 import os  # noqa: E402
 import signal  # noqa: E402
+from collections.abc import Callable, Mapping  # noqa: E402
 
 import gevent  # noqa: E402
 from gevent.event import Event  # noqa: E402
@@ -24,7 +25,7 @@ from sluicemq_devices.doors import Endpoint, Switchboard, parse_endpoint  # noqa
 from sluicemq_devices.hub import Notices, OneLine, look_for_cycles, unblock_stderr  # noqa: E402
 from sluicemq_devices.relays import HWM, HWM_BYTES, Device, Forwarder, Kind, Queue, Streamer  # noqa: E402
 
-_DEVICES: dict[str, type[Streamer | Queue | Forwarder]] = {
+_DEVICES: dict[str, Callable[..., Device]] = {
     Kind.STREAMER: Streamer,
     Kind.QUEUE: Queue,
     Kind.FORWARDER: Forwarder,
@@ -36,13 +37,18 @@ _EPILOG = """An end is tcp://HOST:PORT or ipc:///PATH. It binds, also when marke
 connects (quote it: the shell knows > as well). SIGTERM and SIGINT pass on what is held, then end it."""
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run one device until a signal; the exit code: 0 done, 1 could not start (2: wrong usage)."""
+def main(
+    arguments: list[str] | None = None, *, devices: Mapping[str, Callable[..., Device]] = _DEVICES
+) -> int:
+    """Run one device until a signal; the exit code: 0 done, 1 could not start (2: wrong usage).
+
+    ``devices``: what makes each, by the name of its kind.
+    """
     options = _parser().parse_args(arguments)
     _set_up_log()
     notices = Notices(logging.getLogger("devices"))
     board = Switchboard(notice=notices.notice, count=notices.add)
-    device = _DEVICES[options.device](
+    device = devices[options.device](
         board, options.frontend, options.backend, hwm=options.hwm, hwm_bytes=options.hwm_bytes
     )
     board.start()

@@ -11,7 +11,7 @@ import zmq
 
 from devices.plain_sockets import ANY_PORT, Clients, Notices, eventually, receive, send, shake_hands
 from sluicemq_devices.doors.switchboard import Switchboard
-from sluicemq_devices.relays.queue import _ANSWERING, Queue
+from sluicemq_devices.relays.queue import Queue
 from sluicemq_devices.zmtp.frames import encode
 from virtual_time import VirtualTime
 
@@ -58,10 +58,9 @@ def test_answers_past_the_mark_of_one_that_does_not_read_are_dropped_and_noticed
 
 
 def test_an_answer_that_comes_while_the_queue_stops_is_passed_on(
-    board: Switchboard, started: Started, clients: Clients, monkeypatch: pytest.MonkeyPatch
+    board: Switchboard, started: Started, clients: Clients
 ) -> None:
-    monkeypatch.setattr("sluicemq_devices.relays.queue._ANSWERING", 60.0)
-    queue = started(Queue(board, ANY_PORT, ANY_PORT))
+    queue = started(Queue(board, ANY_PORT, ANY_PORT, answering=60.0))
     front, back = queue.addresses
     asker, worker = clients.connect(zmq.REQ, front), clients.connect(zmq.REP, back)
     send(asker, b"question")
@@ -90,7 +89,7 @@ def test_a_queue_that_stops_takes_no_more_in_and_answers_what_it_held(
 ) -> None:
     # Given a client that asks more than the queue holds without a worker
     clock = VirtualTime()
-    queue = started(Queue(board, ANY_PORT, ANY_PORT, hwm=10))
+    queue = started(Queue(board, ANY_PORT, ANY_PORT, hwm=10, answering=1.0))
     queue.now = clock.now
     front, back = queue.addresses
     asker = clients.connect(zmq.DEALER, front)
@@ -100,7 +99,7 @@ def test_a_queue_that_stops_takes_no_more_in_and_answers_what_it_held(
     # When it stops, and a worker comes only later than answers are waited for
     stopping = gevent.spawn(queue.stop)
     eventually(lambda: queue._ending)
-    clock.value += 2 * _ANSWERING
+    clock.value += 2.0
     held = queue.received
     worker = clients.connect(zmq.REP, back)
     for _ in range(held):

@@ -34,10 +34,10 @@ Started = Callable[[Any], Any]
 
 
 class Alone:
-    """``python -m sluicemq_devices …`` as a process of its own, or that after some code of the test's."""
+    """``python -m sluicemq_devices …`` as a process of its own, or other code that takes its arguments."""
 
     def __init__(self, arguments: tuple[object, ...], code: str = "") -> None:
-        program = ["-c", f"{code}\n{_DEVICE}"] if code else ["-m", "sluicemq_devices"]
+        program = ["-c", code] if code else ["-m", "sluicemq_devices"]
         command = [sys.executable, *program, *map(str, arguments)]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE)
 
@@ -54,11 +54,6 @@ class Alone:
         with self.process.stderr as stderr:
             return str(stderr.read().decode())
 
-
-_DEVICE = """
-import runpy
-runpy.run_module("sluicemq_devices", run_name="__main__", alter_sys=True)
-"""
 
 Run = Callable[..., Alone]
 
@@ -532,10 +527,13 @@ def test_a_signal_ends_it_within_its_deadline_also_when_nobody_takes_what_is_hel
     assert device.process.wait(60) == 0
 
 
-#: It waits for answers as long as any test does.
+#: Its queue waits for answers as long as any test does.
 _PATIENT = """
-from sluicemq_devices.relays import queue
-queue._ANSWERING = 60.0
+from sluicemq_devices.__main__ import main  # before all others, as a device starts
+import sys
+from functools import partial
+from sluicemq_devices.relays import Queue
+sys.exit(main(devices={"queue": partial(Queue, answering=60.0)}))
 """
 
 

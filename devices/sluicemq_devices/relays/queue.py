@@ -11,7 +11,6 @@ from sluicemq_devices.relays.device import HWM, HWM_BYTES
 from sluicemq_devices.relays.holding import HoldingDevice
 from sluicemq_devices.zmtp import LONG, MORE
 
-_ANSWERING = 1.0  # seconds in which, at a stop, workers may still answer what they were asked
 _LONGEST_IDENTITY = 255  # bytes
 _NUMBERS = 1 << 32
 
@@ -41,10 +40,13 @@ class Queue(HoldingDevice):
         *,
         hwm: int = HWM,
         hwm_bytes: int = HWM_BYTES,
+        answering: float = 1.0,
     ) -> None:
+        """``answering``: seconds in which, at a stop, workers may still answer what they were asked."""
         super().__init__(board, frontend, backend, hwm=hwm, hwm_bytes=hwm_bytes)
         self._askers: dict[bytes, RawLane] = {}
         self._numbers = itertools.count(1)
+        self._answering = answering
         self._ending = False
 
     def _client_came(self, lane: RawLane) -> None:
@@ -115,7 +117,7 @@ class Queue(HoldingDevice):
 
     def _end_work(self) -> None:
         """Let answers out for a while before the clients' connections end."""
-        self._wait_while(lambda: self._clients.received > self._workers.received, _ANSWERING)
+        self._wait_while(lambda: self._clients.received > self._workers.received, self._answering)
 
     def _resume(self) -> None:
         if not (self._ending or self._mark.is_full):
