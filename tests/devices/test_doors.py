@@ -214,7 +214,7 @@ def test_what_a_producer_wrote_before_its_end_arrives_though_the_door_was_paused
     inbox: Inbox, started: Started, ending: str
 ) -> None:
     # Given a door where paused connections are looked at all the time
-    board = started(Switchboard(handshake=30.0, glance=0.001))
+    board = started(Switchboard(handshake=30.0, glance=1e-6))
     door = started(door_of(board, inbox))
     client = shake_hands(door.address, b"PUSH")
     eventually(lambda: door.connections == 1)
