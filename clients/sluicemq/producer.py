@@ -42,6 +42,8 @@ class Producer(Confirming[Receipt]):
     hears of every one (it runs in the I/O thread, so it must be short and must not wait for this
     producer); what neither has heard is raised by the next ``flush`` or ``close``.
 
+    ``now``: nanoseconds since 1970, with which the ids begin that it chooses. Nothing else goes by it.
+
     Leaving the ``with`` block waits for all confirmations, up to ``close_timeout`` seconds. A
     producer that is still open when the program ends is flushed for 5 s.
 
@@ -61,7 +63,9 @@ class Producer(Confirming[Receipt]):
         push_timeout: float | None = None,
         close_timeout: float = 60.0,
         on_refused: Callable[[Receipt, SluiceError], None] | None = None,
+        now: Callable[[], int] = time_ns,
     ) -> None:
+        self._now = now
         super().__init__(endpoint, window, window_bytes, push_timeout, close_timeout, on_refused)
 
     @property
@@ -166,7 +170,7 @@ class Producer(Confirming[Receipt]):
 
     def _begin(self) -> None:
         super()._begin()
-        self._new_id = _id_maker()
+        self._new_id = _id_maker(self._now)
         self._buffer = SendBuffer(self._settled)
         self._connect(self._buffer)
 
@@ -278,12 +282,15 @@ class Producer(Confirming[Receipt]):
                 self._refuse(receipt, error)
 
 
-def _id_maker() -> Callable[[], str]:
-    """Ids that sort by time: milliseconds, then this producer's random mark, then a counter."""
+def _id_maker(now: Callable[[], int]) -> Callable[[], str]:
+    """Ids that sort by time: milliseconds, then this producer's random mark, then a counter.
+
+    ``now``: nanoseconds since 1970.
+    """
     mark = os.urandom(5).hex()
     counter = itertools.count()
 
     def new_id() -> str:
-        return f"{time_ns() // 1_000_000:012x}{mark}{next(counter) & 0xFFFFFFFF:08x}"
+        return f"{now() // 1_000_000:012x}{mark}{next(counter) & 0xFFFFFFFF:08x}"
 
     return new_id

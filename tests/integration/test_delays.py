@@ -8,7 +8,7 @@ import pytest
 
 from launcher import wait_until
 from own_queue import LONG, SECONDS, SHORT, OwnQueue, passed
-from sluicemq import Producer, producer
+from sluicemq import Producer
 
 
 def test_a_delayed_job_is_ready_when_its_delay_is_over(jobs: OwnQueue) -> None:
@@ -52,10 +52,8 @@ def test_the_clock_of_a_client_decides_nothing(jobs: OwnQueue) -> None:
     # Not so in keuss (queue, push: delay, mature): the clients' clocks decide when an element is due, and in
     # which order.
     first = jobs.push(b"first")
-    with pytest.MonkeyPatch.context() as clock:
-        clock.setattr(producer, "time_ns", lambda: 0)  # in 1970, so its id sorts before all others
-        with Producer(jobs.endpoint) as wrong:
-            receipts = [wrong.push(jobs.queue, b"second"), wrong.push(jobs.queue, b"third", delay=LONG)]
+    with Producer(jobs.endpoint, now=lambda: 0) as wrong:  # in 1970, so its ids sort before all others
+        receipts = [wrong.push(jobs.queue, b"second"), wrong.push(jobs.queue, b"third", delay=LONG)]
     ready, delayed = (receipt.id for receipt in receipts)
     assert ready < first
     assert jobs.ids("ready") == [first, ready]
