@@ -1,12 +1,18 @@
-"""Runs of the command beside a broker that is played."""
+"""Runs of the command: beside a broker that is played, or as a process where something is not installed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from subprocess import CompletedProcess
 
 from click.testing import Result
 
-from stub_broker import StubBroker
+from stub_broker import SECONDS, StubBroker
 
 Run = Callable[..., Result]
 
@@ -15,3 +21,21 @@ def nobody() -> str:
     gone = StubBroker().start()
     gone.stop()
     return gone.endpoint
+
+
+def run_process(folder: Path, *arguments: object, options: Sequence[str] = ()) -> CompletedProcess[str]:
+    """Run the command as a process, which finds what lies in a folder before what is installed.
+
+    ``options``: those of Python.
+    """
+    command = [sys.executable, "-P", *options, "-m", "sluicemq", *map(str, arguments)]
+    env = {**os.environ, "PYTHONPATH": str(folder)}
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=SECONDS, check=False)
+
+
+def run_without(package: str, folder: Path, *arguments: object) -> CompletedProcess[str]:
+    """Run the command as a process where all is installed but one package; ``folder``: an empty one."""
+    for each in Path(sysconfig.get_path("purelib")).iterdir():
+        if each.name.partition("-")[0] != package:  # gevent, and gevent-25.9.1.dist-info
+            (folder / each.name).symlink_to(each)
+    return run_process(folder, *arguments, options=["-S"])

@@ -15,12 +15,12 @@ import psutil
 import pytest
 from click.testing import CliRunner, Result
 
+from cli_runs import run_without
 from launcher import BrokerProcess, tcp, wait_until
 from long_forms import first_of
 from sluicemq import Client, Producer
 from sluicemq.bench.plan import ENDLESS, planned
 from sluicemq.bench.schedule import SECOND, Payloads, Times, merged, stamp_of, stamps
-from sluicemq.cli import bench as bench_command
 from sluicemq.cli.app import app
 
 Measured = Callable[..., dict[str, Any]]
@@ -239,13 +239,10 @@ def test_plot_draws_both_pictures(measured: Measured, tmp_path: Path) -> None:
     assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_plot_without_matplotlib_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(bench_command, "find_spec", lambda name: name != "matplotlib" or None)
-    result = bench("push", "--plot", tmp_path / "run.svg")
-    assert result.exit_code == 1
-    assert "pip install 'sluicemq[bench]'" in result.stderr
+def test_plot_without_matplotlib_says_what_to_install(tmp_path: Path) -> None:
+    done = run_without("matplotlib", tmp_path, "bench", "push", "--plot", tmp_path / "run.svg")
+    assert done.returncode == 1
+    assert "a plot needs matplotlib: pip install 'sluicemq[bench]'" in done.stderr
 
 
 def test_a_table_is_shown_without_json(broker: BrokerProcess) -> None:

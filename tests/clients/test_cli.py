@@ -8,15 +8,17 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
-from cli_runs import Run, nobody
-from sluicemq import installed, wire
+from cli_runs import Run, nobody, run_process, run_without
+from sluicemq import wire
 from sluicemq.cli.app import app
 from stub_broker import SECONDS, SILENCE, StubBroker
 
@@ -178,44 +180,51 @@ def test_one_that_hangs_up_on_everybody_is_told_from_nobody_there() -> None:
 # ---------------------------------------------------- the broker's own commands
 
 
+#: A broker that only tells how it was started.
+_TELLING = "import json, sys; print(json.dumps(sys.orig_argv))"
+_BROKER = [sys.executable, "-P", "-m", "sluicemq_broker"]
+
+Executed = Callable[..., list[str]]
+
+
 @pytest.fixture
-def executed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What would have been executed."""
-    calls: list[str] = []
-    monkeypatch.setattr(os, "execv", lambda _path, arguments: calls.extend(arguments))
-    return calls
+def executed(tmp_path: Path) -> Executed:
+    """What is executed by a command of these arguments."""
+    package = tmp_path / "sluicemq_broker"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "__main__.py").write_text(_TELLING)
+
+    def executed(*arguments: str) -> list[str]:
+        done = run_process(tmp_path, *arguments)
+        assert done.returncode == 0, done.stderr
+        return list(json.loads(done.stdout))
+
+    return executed
 
 
-def test_serve_hands_everything_over_untouched(run: Run, executed: list[str]) -> None:
+def test_serve_hands_everything_over_untouched(executed: Executed) -> None:
     arguments = ["--help", "--config", "a.toml", "--", "-x", "--endpoint=y"]
-    assert run("serve", *arguments).exit_code == 0
-    assert executed == [sys.executable, "-P", "-m", "sluicemq_broker", *arguments]
+    assert executed("--endpoint", "tcp://nobody:1", "serve", *arguments) == [*_BROKER, *arguments]
 
 
-def test_serve_knows_the_short_help_too(run: Run, executed: list[str]) -> None:
-    run("serve", "-h")
-    assert executed == [sys.executable, "-P", "-m", "sluicemq_broker", "--help"]
+def test_serve_knows_the_short_help_too(executed: Executed) -> None:
+    assert executed("serve", "-h") == [*_BROKER, "--help"]
 
 
-def test_config_check_asks_the_broker(run: Run, executed: list[str]) -> None:
-    assert run("config", "check", "a.toml").exit_code == 0
-    assert run("config", "check").exit_code == 0
-    once = [sys.executable, "-P", "-m", "sluicemq_broker", "--check-config"]
-    assert executed == [*once, "--config", "a.toml", *once]
+def test_config_check_asks_the_broker(executed: Executed) -> None:
+    assert executed("config", "check", "a.toml") == [*_BROKER, "--check-config", "--config", "a.toml"]
+    assert executed("config", "check") == [*_BROKER, "--check-config"]
 
 
-def test_serve_without_the_broker_says_what_to_install(
-    run: Run, executed: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(installed, "_is_installed", lambda name: name != "gevent")
-    result = run("serve")
-    assert result.exit_code == 1
-    assert "pip install 'sluicemq[broker]'" in result.stderr
-    assert executed == []
+def test_serve_without_the_broker_says_what_to_install(tmp_path: Path) -> None:
+    done = run_without("gevent", tmp_path, "serve", "--help")
+    assert done.returncode == 1
+    assert "pip install 'sluicemq[broker]'" in done.stderr
+    assert done.stdout == ""
 
 
-def test_the_command_without_click_says_what_to_install() -> None:
-    program = "import sys; sys.modules['click'] = None; from sluicemq.cli import main; main()"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+def test_the_command_without_click_says_what_to_install(tmp_path: Path) -> None:
+    done = run_without("click", tmp_path, "queues")
     assert done.returncode == 1
     assert done.stderr == "sluicemq: the command line needs click and rich: pip install 'sluicemq[cli]'\n"
