@@ -72,6 +72,8 @@ class Commits:
     ) -> None:
         self._store = store
         self._dispatch = dispatch
+        self._groups = dispatch.groups
+        self._supply = dispatch.supply
         self._answers = answers
         self._unkept = unkept
         self._children = children
@@ -144,7 +146,7 @@ class Commits:
         if ends.awaited:
             self._tell(BusKind.ENDED, 0)
         self._settle(commits, problems)
-        self._dispatch.groups.freed(ends.groups)
+        self._groups.freed(ends.groups)
 
     def _sort(self, commits: list[Commit], now: float) -> _Ends:
         ends = _Ends([], [], [], set())
@@ -255,8 +257,8 @@ class Commits:
 
     def _undo_pops(self, jobs: list[Job]) -> None:
         self._retry.run(lambda: self._store.undo_pop(jobs))
-        self._dispatch.groups.may_go_on(jobs)
-        self._dispatch.supply.some_ready(count=len(jobs))
+        self._groups.may_go_on(jobs)
+        self._supply.some_ready(count=len(jobs))
 
     def _undo_failed(self, jobs: list[Job]) -> None:
         self._counters.notice(Count.POPPED_LOST, f"{len(jobs)} popped jobs could not be stored again")

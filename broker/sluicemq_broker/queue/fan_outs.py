@@ -121,6 +121,7 @@ class Children:
         self._store = store
         self._elsewhere = elsewhere
         self._context = context
+        self._clock = context.clock
 
     def commit(self, completed: Sequence[Completed]) -> dict[str, SluiceError]:
         """Returns the ids that were not committed, and why; who waits for a parent that is done is told."""
@@ -133,7 +134,7 @@ class Children:
         return problems
 
     def _end(self, completed: Sequence[Completed]) -> dict[str, SluiceError]:
-        now = self._context.clock.now()
+        now = self._clock.now()
         problems, ended = end_children(self._store, completed, now, self._store_of)
         for each in ended:
             queue = self._elsewhere.open(each.queue)

@@ -67,6 +67,7 @@ class Forwards(Moves[Going, _Ready]):
     ) -> None:
         super().__init__(context, dispatch, answers, refuse, size=FORWARD, in_flight=FORWARDS_AT_ONCE)
         self._store = store
+        self._groups = dispatch.groups
         self._elsewhere = elsewhere
         self._timer = context.timer
         self._tell = context.tell
@@ -106,7 +107,7 @@ class Forwards(Moves[Going, _Ready]):
         if any(each.job.asked and each.entry.kept_until for each in ready):
             self._tell(BusKind.ENDED, 0)  # somebody may wait for it at another broker
         self._events.tell(Count.FORWARDED, self._clock.now(), map(_told, ready))
-        self._dispatch.groups.may_go_on([each.job for each in ready])
+        self._groups.may_go_on([each.job for each in ready])
         for queue, jobs in _by_queue(ready).items():
             queue.stored(jobs, existing=0)
 

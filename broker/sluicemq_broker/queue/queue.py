@@ -50,18 +50,23 @@ class Queue:
         self.store = QueueStore(database, collection(name), QueueDefaults.of(settings), self.counters.notice)
         self.paused: frozenset[str] = frozenset()
         self.events = context.events.of(name)
-        self._context = mine = replace(context, counters=self.counters, events=self.events)
+        mine = replace(context, counters=self.counters, events=self.events)
+        self._clock, self._timer, self._owners = mine.clock, mine.timer, mine.owners
         self.capacity = Capacity(name, settings, self._flow)
         self._admission = Admission(name, self.capacity)
         self.limits = Limits(LimitStore(database, name), mine, settings)
         self._dispatch = dispatch = Dispatch(self.store, mine, self, self.limits)
-        mortal = dispatch.expiries.watch_one
-        self._answers = Answers(self.store, mine.retry, dispatch.held, mortal, elsewhere.open)
+        self._supply = dispatch.supply
+        self._deliveries = dispatch.deliveries
+        self._held = dispatch.held
         self._groups = dispatch.groups
-        self._intake = Intake(self.store, mine, dispatch.supply, dispatch.expiries, self._groups)
+        mortal = dispatch.expiries.watch_one
+        self._answers = Answers(self.store, mine.retry, self._held, mortal, elsewhere.open)
+        self._intake = Intake(self.store, mine, self._supply, dispatch.expiries, self._groups)
         self._settling = Settling(
             name, self.store, mine, dispatch, self._answers, elsewhere, settings.retries
         )
+        self._commits, self._returns = self._settling.commits, self._settling.returns
         self._progress = JobsProgress(self.store, mine, dispatch)
         self._unreadable = UnreadableMessages(self.store, mine)
         self._endings = Endings(self.store, mine, self.counters, self._answers, self._groups)
@@ -129,20 +134,20 @@ class Queue:
 
     def jobs_ready(self, count: float = math.inf, priority: int = HIGHEST) -> None:
         """So many jobs (by default nobody knows how many) of this priority or below may lie ready."""
-        self._dispatch.supply.some_ready(priority, count)
+        self._supply.some_ready(priority, count)
 
     def told_ready(self, seq: int) -> None:
         """Another broker has jobs ready, none of a higher number (0: nobody knows)."""
-        self._dispatch.supply.told_ready(seq)
+        self._supply.told_ready(seq)
 
     def told_freed(self) -> None:
         """At another broker less is running: what the limits hold back here may begin."""
         self.limits.told_freed()
-        self._dispatch.supply.told_freed()
+        self._supply.told_freed()
 
     def jobs_due(self, times: Iterable[float]) -> None:
         """Jobs become ready at these times of the server's clock."""
-        self._dispatch.supply.due_later(times)
+        self._supply.due_later(times)
 
     def freed(self, groups: Iterable[str]) -> None:
         """The first job of each of these groups may have gone: the next may follow."""
@@ -157,12 +162,12 @@ class Queue:
     @property
     def workers(self) -> int:
         """How many workers it has here."""
-        return len(self._dispatch.deliveries.workers)
+        return len(self._deliveries.workers)
 
     @property
     def in_flight(self) -> int:
         """How many jobs are at workers here."""
-        return len(self._dispatch.deliveries.in_flight)
+        return len(self._deliveries.in_flight)
 
     @property
     def committing(self) -> int:
@@ -172,12 +177,12 @@ class Queue:
     @property
     def held(self) -> int:
         """How many jobs are reserved by this broker."""
-        return len(self._dispatch.held)
+        return len(self._held)
 
     @property
     def held_back(self) -> int:
         """How many tenants have jobs that wait here for what their tenant may have."""
-        return len(self._dispatch.supply.held_back)
+        return len(self._supply.held_back)
 
     def attach(self, worker: Worker) -> None:
         """A worker has come."""
@@ -221,33 +226,31 @@ class Queue:
 
         Also what is on its way back, claimed beyond the credit of a worker that has left.
         """
-        self._settling.returns.await_releases(timeout)
-        self._dispatch.supply.search(enough, timeout)
+        self._returns.await_releases(timeout)
+        self._supply.search(enough, timeout)
 
     def worker_with(self, job_id: str) -> Worker | None:
         """Which worker here has this job, if one has."""
-        return self._dispatch.deliveries.worker_with(job_id)
+        return self._deliveries.worker_with(job_id)
 
     def worker_list(self, most_jobs: int) -> list[dict[str, Any]]:
         """Its workers here, the seconds since each came, its first jobs and since when it has them."""
-        now = self._context.timer.now()
-        return [
-            {"queue": self.name, **each.listed(now, most_jobs)} for each in self._dispatch.deliveries.workers
-        ]
+        now = self._timer.now()
+        return [{"queue": self.name, **each.listed(now, most_jobs)} for each in self._deliveries.workers]
 
     # ------------------------------------------- jobs that don't just go to a worker
 
     def pop(self, worker: Worker, deliveries: list[Delivery]) -> None:
         """Remove these durably, then deliver them."""
-        self._settling.commits.pop(worker, deliveries)
+        self._commits.pop(worker, deliveries)
 
     def undo_pop(self, jobs: Iterable[Job]) -> None:
         """Popped jobs that are kept as done, and could not be sent, are ready again."""
-        self._settling.commits.undo_pop(jobs)
+        self._commits.undo_pop(jobs)
 
     def release(self, jobs: Iterable[Job]) -> None:
         """No worker has started these: they go back to ``ready``, the attempt is not counted."""
-        self._settling.returns.release(jobs)
+        self._returns.release(jobs)
 
     def claimed(self) -> None:
         """Jobs that waited do so no more."""
@@ -347,12 +350,12 @@ class Queue:
 
     def tick(self) -> None:
         """Every second or so: time-outs, askers, and jobs of other brokers; one out of use costs nothing."""
-        self.counters.tick(self._context.timer.now())
+        self.counters.tick(self._timer.now())
         self._ticks_at_rest = 0 if self._has_work else self._ticks_at_rest + 1
         if self._ticks_at_rest > _LAST_TICKS:
             return
         self._settling.time_out()
-        self._answers.look_elsewhere(self._context.clock.now(), alone=not self._context.owners.others)
+        self._answers.look_elsewhere(self._clock.now(), alone=not self._owners.others)
         self._dispatch.tick()
 
     @property
@@ -366,7 +369,7 @@ class Queue:
 
     def knows(self, job_id: str, hold: int) -> bool:
         """True if this reservation is in the table of what is held here, or may be in a moment."""
-        return self._dispatch.held.knows(job_id, hold)
+        return self._held.knows(job_id, hold)
 
     def drop(self, owner: str) -> None:
         """Another broker has taken what was held under this owner id: forget it, void its receipts."""
@@ -374,11 +377,11 @@ class Queue:
 
     def now(self) -> float:
         """The server's time, by which its jobs were accepted."""
-        return self._context.clock.now()
+        return self._clock.now()
 
     def rates(self) -> dict[str, float]:
         """Jobs pushed, delivered and committed here per second of the last minute."""
-        return self.counters.rates(self._context.timer.now())
+        return self.counters.rates(self._timer.now())
 
     # -------------------------------------------------------------- its end
 
@@ -389,7 +392,7 @@ class Queue:
     def release_all(self) -> None:
         """The broker stops: give back all that is held, uncharged; refuse those who wait for results."""
         self.release(self._dispatch.withdraw())
-        self._settling.withdraw(self._dispatch.deliveries.withdraw(self._context.timer.now()))
+        self._settling.withdraw(self._deliveries.withdraw(self._timer.now()))
         self._answers.refuse_all()
 
     def removed(self, timeout: float) -> None:
@@ -401,7 +404,7 @@ class Queue:
         self.store.dropped()
         self.release(self._dispatch.withdraw())
         self._answers.removed()
-        self._settling.returns.await_releases(timeout)
+        self._returns.await_releases(timeout)
 
     # ---------------------------------------------------------------- helpers
 

@@ -40,6 +40,8 @@ class Returns:
         self._store = store
         self._dispatch = dispatch
         self._supply = dispatch.supply
+        self._groups = dispatch.groups
+        self._expiries = dispatch.expiries
         self._answers = answers
         self._clock = context.clock
         self._retry = context.retry
@@ -105,7 +107,7 @@ class Returns:
                 shielded(self._answers.failed, entry.job.id, why)
         if any(entry.dead and entry.job.asked for entry in entries):
             self._tell(BusKind.ENDED, 0)
-        self._dispatch.groups.may_go_on([entry.job for entry in entries if entry.dead])
+        self._groups.may_go_on([entry.job for entry in entries if entry.dead])
         alive = [entry for entry in entries if not entry.dead]
         at_once = [entry.job.priority for entry in alive if not entry.due or entry.due <= now]
         if at_once:
@@ -113,7 +115,7 @@ class Returns:
         later = [entry.due for entry in alive if entry.due and entry.due > now]
         if later:
             self._supply.due_later(later)
-        self._dispatch.expiries.watch([entry.job for entry in alive])
+        self._expiries.watch([entry.job for entry in alive])
 
     def _failed(self, returns: list[Return]) -> None:
         """What is forgotten and still reserved is found by the audit, and delivered again."""
@@ -138,7 +140,7 @@ class Returns:
         self._events.tell(Count.RELEASED, self._clock.now(), ({"job": job.id} for job in jobs))
         self._supply.came_back(len(jobs))
         self._supply.some_ready(count=len(jobs))
-        self._dispatch.expiries.watch(jobs)
+        self._expiries.watch(jobs)
 
     def _release_held(self, jobs: list[Job]) -> None:
         self._retry.run(lambda: self._store.release(jobs))

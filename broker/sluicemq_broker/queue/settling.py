@@ -51,6 +51,7 @@ class Settling:
         self.fan_outs = FanOuts(name, store, context, dispatch, answers, elsewhere, self._refused)
         self.returns = Returns(store, context, dispatch, answers)
         self._dispatch = dispatch
+        self._pace = dispatch.pace
         self._clock = context.clock
         self._timer = context.timer
         self._counters = context.counters
@@ -105,7 +106,7 @@ class Settling:
         self.commits.commit(commits)
         self.forwards.begin(going)
         self.fan_outs.begin(fanning)
-        self._dispatch.pace.ended(len(handed))
+        self._pace.ended(len(handed))
         now = self._timer.now()
         self._counters.took(Timing.TIME_AT_WORKER, [now - each for each in handed])
         settlement.close()

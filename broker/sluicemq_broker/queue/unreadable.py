@@ -32,7 +32,7 @@ class UnreadableMessages:
 
     def __init__(self, store: QueueStore, context: Context) -> None:
         self._store = store
-        self._context = context
+        self._clock, self._retry = context.clock, context.retry
         self._seen = 0
         self._letters: Batcher[_Unreadable] = Batcher(self._write, size=_KEPT_AT_ONCE)
 
@@ -54,10 +54,10 @@ class UnreadableMessages:
     def _write(self, letters: list[_Unreadable]) -> None:
         def statement() -> None:
             self._store.prepare(anew=True)
-            self._store.keep_unreadable([each.message for each in letters], self._context.clock.now())
+            self._store.keep_unreadable([each.message for each in letters], self._clock.now())
 
         try:
-            self._context.retry.run(statement)
+            self._retry.run(statement)
         except SluiceError:
             log.exception("%d unreadable messages are not kept", len(letters))
         finally:
