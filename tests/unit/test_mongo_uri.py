@@ -120,12 +120,12 @@ def test_what_is_wrong_with_a_uri_is_told_without_quoting_it(text: str, expected
     ("options", "refusal"),
     [
         ("replicaSet=a&tls=maybe", r"option no. 2, tls=maybe: The value of tls must be"),
-        ("replicaset2=rs0", r"option no. 1, \*\*\*=\*\*\*: Unknown option: replicaset2. Did you mean"),
+        ("replicaset2=rs0", r"option no. 1, \*\*\*=\*\*\*: Unknown option.*\. Did you mean"),
         (
             "authMechanismProperties=token:x",
             r"option no. 1, authMechanismProperties=\*\*\*: the driver says ValueError",
         ),
-        ("tlsCAFile=/no/such.pem", "option no. 1, tlsCAFile=/no/such.pem: .*No such file"),
+        ("tlsCAFile=/no/such.pem", r"option no. 1, tlsCAFile=/no/such.pem: \[Errno 2\] \w"),
     ],
 )
 def test_an_option_that_the_driver_refuses_is_named_by_its_number(options: str, refusal: str) -> None:
