@@ -25,7 +25,7 @@ _ENVELOPE_BYTES: Final = 64 * 1024
 #: Answers that an asker has not read, before its requests are no longer read.
 MOST_UNREAD: Final = 1000
 #: Questions of one device that wait for results, bytes of their envelopes, and how much of what is left of
-#: that one asker may have: the first is read until 1,000 of its own wait. They only cost memory, so they
+#: that one asker may have: the first is read until 991 of its own wait. They only cost memory, so they
 #: are no part of what is on its way to MongoDB.
 MOST_WAITING: Final = 100_000
 MOST_WAITING_BYTES: Final = 64 * 2**20
