@@ -229,12 +229,10 @@ class Fate(RuleBasedStateMachine):
             return
         self.interfering = True
         try:
-            if self.inside == "tick":
-                self._time_out(self.brokers[slot])
             if self.inside == WORK:
                 self.works(self.brokers[slot])
             else:
-                self.brokers[slot].interfere(self.inside)
+                self._do_inside(self.brokers[slot], self.inside)
         finally:
             self.interfering = False
 
@@ -281,10 +279,16 @@ class Fate(RuleBasedStateMachine):
                 self.died_with(hand)
         worker.leave(died=died)
 
+    def _do_inside(self, broker: SmallBroker, duty: str) -> None:
+        """A duty in the middle of the other broker's verb: what has run out is no longer its worker's."""
+        if duty == "tick":
+            self._time_out(broker)
+        broker.interfere(duty)
+
     def works(self, broker: SmallBroker) -> None:
         """Its workers do what they have, or get now."""
         for duty in self.before_work:
-            broker.interfere(duty)
+            self._do_inside(broker, duty)
         self.time.passes_inside(0.01)
         self.commit(self._hands_of(broker))
         for _ in range(3):  # commits are gathered for a moment
