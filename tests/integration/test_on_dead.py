@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 import tomli_w
 
+from faulty_mongo import Line
 from jobs import NOW, ChangesAtOnce, a_job, stored
 from launcher import wait_until
 from own_queue import SECONDS
@@ -24,6 +25,8 @@ from sluicemq_broker.queues.on_dead import OnDead
 from sluicemq_broker.runtime import Counters
 from sluicemq_broker.store import DeadLetters, QueueStore, Redriven, RolledBack
 from sluicemq_broker.store.documents import date
+from small_broker import SmallBroker, VirtualClock
+from virtual_time import VirtualTime
 
 QUEUES: dict[str, Any] = {
     "risky": {"on_dead": "letters", "max_attempts": 1},
@@ -215,6 +218,30 @@ def test_a_dead_child_among_very_many_dead_letters_is_found_some_of_them_at_a_ti
         looks.round(1.0)
     # Then it begins anew
     assert "told" in stored(store, "0")["parent"]
+
+
+def test_one_of_which_its_parent_heard_only_long_after_it_died_goes_there_in_its_turn(
+    documents: Any, store: QueueStore
+) -> None:
+    # Given: a broker that has moved all that it found when it began
+    time = VirtualTime()
+    line = Line(lambda *_stored: None, time)
+    broker = SmallBroker(
+        "one", documents, time, VirtualClock(time), line, lambda: "one", {"on_dead": "letters"}
+    )
+    broker.tick()
+    parent = {"queue": "mail", "id": "a", "seq": 9, "by": "", "told": True}
+    letter = {"_id": "b", "seq": 1, "payload": b"x", "priority": 0, "attempts": 1, "errors": []}
+    died = date(NOW - 3600)
+    letter |= {"state": "dead", "eligible_at": died, "created_at": died, "ended_at": died, "parent": parent}
+    store.jobs.insert_one(letter)
+    # When
+    for _ in range(32):
+        broker.round()
+    # Then
+    assert [each["_id"] for each in documents["queue.letters"].find()] == ["b"]
+    assert store.jobs.find_one({"_id": "b", "state": "dead"}) is None
+    broker.line.dead = True
 
 
 def test_dead_letters_that_would_go_round_are_refused(tmp_path: Path) -> None:

@@ -43,8 +43,8 @@ _MARGIN: Final = 10.0
 class OnDead:
     """The dead letters of all queues: of which a parent must hear, and of those that say ``on_dead``.
 
-    Of queues that nobody uses here, one of ``seldom`` has its turn in each round: a broker may have been
-    killed right after a death. Of their dead letters about ``step`` are looked at in a turn.
+    Of all queues one of ``seldom`` has its turn in each round: a broker may have been killed right after a
+    death, or got no answer for long. Of their dead letters about ``step`` are looked at in a turn.
     """
 
     def __init__(self, queues: Queues, context: Context, *, step: int = _STEP, seldom: int = _SELDOM) -> None:
@@ -107,6 +107,8 @@ class OnDead:
         """Go on through all its dead letters, from the oldest to the latest and anew."""
         until = death_after(queue.store, since, self._step)
         self._tell_parents(queue, since, until)
+        if _goes_to(queue):  # those that were told, or could be moved, only long after they died
+            self._move(queue, since, None if until is None else until + _MILLISECOND)
         if until is None:
             self._places.pop(queue.name, None)
         else:
@@ -124,11 +126,12 @@ class OnDead:
                     self._families.bereaved([Bereaved(above.name, each.parent.id, reason, groups)])
             told_parents(queue.store, children)
 
-    def _move(self, queue: Queue, since: float) -> None:
+    def _move(self, queue: Queue, since: float, until: float | None = None) -> None:
+        """Of those that died from then on, and before ``until``."""
         target = self._queues.for_push(_goes_to(queue), by=f"on_dead of queue {queue.name}")
         target.prepare(anew=True)
         now = self._clock.now()
-        letters = DeadLetters(since=since, unasked=now - ASKED)
+        letters = DeadLetters(since=since, until=until, unasked=now - ASKED)
         redrives = Redrives(self._queues.database_of(queue))
         into, redriven = target.store, Redriven()
         for moved in redrives.redriving(
