@@ -229,7 +229,7 @@ def test_one_of_which_its_parent_heard_only_long_after_it_died_goes_there_in_its
     broker = SmallBroker(
         "one", documents, time, VirtualClock(time), line, lambda: "one", {"on_dead": "letters"}
     )
-    broker.tick()
+    broker.round()
     parent = {"queue": "mail", "id": "a", "seq": 9, "by": "", "told": True}
     letter = {"_id": "b", "seq": 1, "payload": b"x", "priority": 0, "attempts": 1, "errors": []}
     died = date(NOW - 3600)
