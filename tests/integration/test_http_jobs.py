@@ -217,7 +217,7 @@ def test_the_overview_has_the_queues_that_are_asked_for(told: Told, jobs: OwnQue
     jobs.counts()
 
     def mine() -> Any:
-        # What is pushed while it is counted may be there twice until the next look.
+        # It tells what was counted a moment ago, while jobs were pushed.
         rows = told("/overview", only=jobs.queue, limit=1)["queues"]
         return [(row["name"], row["ready"]) for row in rows]
 

@@ -107,12 +107,14 @@ class OnDead:
         """Go on through all its dead letters, from the oldest to the latest and anew."""
         until = death_after(queue.store, since, self._step)
         self._tell_parents(queue, since, until)
-        if _goes_to(queue):  # those that were told, or could be moved, only long after they died
-            self._move(queue, since, None if until is None else until + _MILLISECOND)
-        if until is None:
+        after = None if until is None else until + _MILLISECOND
+        if after is None:
             self._places.pop(queue.name, None)
         else:
-            self._places[queue.name] = until + _MILLISECOND
+            self._places[queue.name] = after
+        # Last, for letters that can't be moved must not keep later ones from being told of.
+        if _goes_to(queue):  # those that were told, or could be moved, only long after they died
+            self._move(queue, since, after)
 
     def _tell_parents(self, queue: Queue, since: float, until: float | None = None) -> None:
         """Killed between both statements, or unclear: told again, which changes nothing."""
