@@ -11,6 +11,7 @@ from fakes import Clock
 from sluicemq import wire
 from sluicemq.errors import Paused, Unavailable
 from sluicemq_broker.config import BrokerSettings, DeviceSettings, QueueSettings
+from sluicemq_broker.doors.context import DoorContext
 from sluicemq_broker.doors.frames import JobMaker
 from sluicemq_broker.doors.frontends import PushFrontend
 from sluicemq_broker.doors.questions import MOST_UNREAD, Asker, RequestFrontend
@@ -133,8 +134,11 @@ class FrontendRig:
         self._settings = DeviceSettings(kind="queue", queue="mail", hwm=hwm, hwm_bytes=hwm_bytes)
 
     def frontend(self, kind: Any) -> Any:
-        board, maker = Switchboard(), JobMaker(Clock(), 1 << 20)
-        return kind(self._settings, BrokerSettings(), board, self.queues, maker, self.counters)
+        queues: Any = self.queues
+        maker = JobMaker(Clock(), 1 << 20)
+        return kind(
+            self._settings, DoorContext(BrokerSettings(), self.counters, Switchboard(), queues, maker)
+        )
 
     def asker(self, frontend: RequestFrontend) -> Lane:
         lane = Lane()

@@ -12,6 +12,7 @@ import pytest
 from fakes import Clock
 from sluicemq import wire
 from sluicemq_broker.config import BrokerSettings, QueueSettings
+from sluicemq_broker.doors.context import DoorContext
 from sluicemq_broker.doors.frames import JobMaker
 from sluicemq_broker.doors.smq.sessions import Session, SessionDoor
 from sluicemq_broker.doors.smq.verdicts import MOST_AT_ONCE
@@ -130,7 +131,7 @@ def session(lane: Lane) -> Session:
     nobody: Any = None
     queues: Any = Broken()
     settings, maker = BrokerSettings(), JobMaker(Clock(), 1 << 20)
-    door = SessionDoor(settings, Switchboard(), queues, maker, nobody, Counters(), NO_STREAMS)
+    door = SessionDoor(DoorContext(settings, Counters(), Switchboard(), queues, maker), nobody, NO_STREAMS)
     client: Any = lane
     return Session(door, client)
 
@@ -268,7 +269,7 @@ def test_a_queue_that_stores_nothing_holds_back_those_who_push_to_it_and_nobody_
     nobody: Any = None
     queues: Any = ManyQueues()
     settings, maker = BrokerSettings(hwm=10_000), JobMaker(Clock(), 1 << 20)
-    door = SessionDoor(settings, Switchboard(), queues, maker, nobody, Counters(), NO_STREAMS)
+    door = SessionDoor(DoorContext(settings, Counters(), Switchboard(), queues, maker), nobody, NO_STREAMS)
     lanes = [Lane() for _ in range(9)]
     for each in lanes:
         client: Any = each

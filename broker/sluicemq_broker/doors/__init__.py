@@ -1,5 +1,6 @@
 """What comes in and goes out: plain frames, SMQ/1, REP, PULL and PUSH doors."""
 
+from sluicemq_broker.doors.context import DoorContext
 from sluicemq_broker.doors.device import Device, ForwarderDevice, QueueDevice
 from sluicemq_broker.doors.frames import JobMaker
 from sluicemq_broker.doors.route import Route
@@ -11,6 +12,7 @@ from sluicemq_broker.doors.stream_device import StreamDevice
 __all__ = [
     "Admin",
     "Device",
+    "DoorContext",
     "ForwarderDevice",
     "JobMaker",
     "QueueDevice",

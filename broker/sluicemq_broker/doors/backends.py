@@ -11,13 +11,14 @@ from functools import partial
 from typing import Final
 
 from sluicemq.errors import SluiceError
-from sluicemq_broker.config import Ack, BrokerSettings, DeviceSettings
+from sluicemq_broker.config import Ack, DeviceSettings
+from sluicemq_broker.doors.context import DoorContext
 from sluicemq_broker.doors.frontends import FRAME_FACTOR
 from sluicemq_broker.doors.lane_workers import ArrivalWorker, LaneWorker, PopWorker, PullWorker, RepWorker
 from sluicemq_broker.doors.worker_frames import commit_frames, unreadable
-from sluicemq_broker.queue import Delivery, Queue, Settlement, Verdict, Worker
-from sluicemq_broker.runtime import Count, Counters
-from sluicemq_devices.doors import Endpoint, Lane, LaneDoor, Switchboard
+from sluicemq_broker.queue import Delivery, Settlement, Verdict, Worker
+from sluicemq_broker.runtime import Count
+from sluicemq_devices.doors import Endpoint, Lane, LaneDoor
 from sluicemq_devices.hub import Watermark
 
 #: Unsettled jobs at one PULL worker, at most, where no number is given; with ``auto`` jobs removed at once.
@@ -36,25 +37,17 @@ class Backend:
 
     kind: str
 
-    def __init__(
-        self,
-        settings: DeviceSettings,
-        broker: BrokerSettings,
-        board: Switchboard,
-        queue: Queue,
-        counters: Counters,
-    ) -> None:
-        self.queue = queue
+    def __init__(self, settings: DeviceSettings, context: DoorContext) -> None:
+        self.queue = context.queues.open(settings.queue)
         self.settings = settings
-        self.counters = counters
+        self.counters = context.counters
         self.sent = 0
         self.unsettled = 0
         self.unsettled_bytes = 0
         self.workers: set[LaneWorker] = set()
-        self.max_frame = FRAME_FACTOR * broker.max_job_bytes
-        self._board = board
+        self.max_frame = FRAME_FACTOR * context.settings.max_job_bytes
+        self._context = context
         self.commit_doors: list[LaneDoor] = []
-        self._broker = broker
         self.doors = [self._lanes(endpoint) for endpoint in settings.backends]
 
     @property
@@ -111,13 +104,13 @@ class Backend:
 
     def _lanes(self, endpoint: Endpoint) -> LaneDoor:
         return LaneDoor(
-            self._board,
+            self._context.board,
             endpoint,
             self.kind,
             lambda lane: self.queue.attach(self._worker(lane)),
             max_frame=self.max_frame,
-            heartbeat=self._broker.heartbeat if self.beats else None,
-            silence=self._broker.silence if self.beats else None,
+            heartbeat=self._context.settings.heartbeat if self.beats else None,
+            silence=self._context.settings.silence if self.beats else None,
         )
 
     def _worker(self, lane: Lane) -> Worker:
@@ -139,17 +132,10 @@ class PullBackend(Backend):
 
     kind = "PUSH"
 
-    def __init__(
-        self,
-        settings: DeviceSettings,
-        broker: BrokerSettings,
-        board: Switchboard,
-        queue: Queue,
-        counters: Counters,
-    ) -> None:
-        super().__init__(settings, broker, board, queue, counters)
+    def __init__(self, settings: DeviceSettings, context: DoorContext) -> None:
+        super().__init__(settings, context)
         self.commit_doors = [
-            LaneDoor(board, endpoint, "PULL", self._listen, max_frame=self.max_frame)
+            LaneDoor(context.board, endpoint, "PULL", self._listen, max_frame=self.max_frame)
             for endpoint in settings.commits
         ]
         self._mark = Watermark(settings.hwm, settings.hwm_bytes, self._close_gates, self._open_gates)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from sluicemq_broker.config import BrokerSettings, DeviceSettings
+from sluicemq_broker.config import DeviceSettings
 from sluicemq_broker.doors.backends import Backend, PullBackend, RepBackend
+from sluicemq_broker.doors.context import DoorContext
 from sluicemq_broker.doors.counted import of_device, paused
-from sluicemq_broker.doors.frames import JobMaker
 from sluicemq_broker.doors.frontends import Frontend, PushFrontend
 from sluicemq_broker.doors.questions import RequestFrontend
 from sluicemq_broker.doors.stream_device import StreamDevice
-from sluicemq_broker.queues import Queues
-from sluicemq_broker.runtime import Counters
 from sluicemq_devices.doors import Switchboard
 from sluicemq_devices.relays import Forwarder, Kind
 
@@ -25,19 +23,11 @@ _ENDS: dict[str, tuple[type[Frontend], type[Backend]]] = {
 class QueueDevice:
     """A STREAMER or a QUEUE: producers, a durable queue, workers."""
 
-    def __init__(
-        self,
-        settings: DeviceSettings,
-        broker: BrokerSettings,
-        board: Switchboard,
-        queues: Queues,
-        maker: JobMaker,
-        counters: Counters,
-    ) -> None:
+    def __init__(self, settings: DeviceSettings, context: DoorContext) -> None:
         frontend, backend = _ENDS[settings.kind]
         self._settings = settings
-        self.frontend = frontend(settings, broker, board, queues, maker, counters)
-        self.backend = backend(settings, broker, board, queues.open(settings.queue), counters)
+        self.frontend = frontend(settings, context)
+        self.backend = backend(settings, context)
 
     @property
     def name(self) -> str:

@@ -20,13 +20,13 @@ from sluicemq.errors import (
     SluiceError,
     TooLarge,
 )
-from sluicemq_broker.config import BrokerSettings, DeviceSettings
-from sluicemq_broker.doors.frames import JobMaker, split
+from sluicemq_broker.config import DeviceSettings
+from sluicemq_broker.doors.context import DoorContext
+from sluicemq_broker.doors.frames import split
 from sluicemq_broker.doors.refusals import MALFORMED, refusal
 from sluicemq_broker.job import Job
 from sluicemq_broker.queue import Push, Queue
-from sluicemq_broker.queues import Queues
-from sluicemq_broker.runtime import Count, Counters
+from sluicemq_broker.runtime import Count
 from sluicemq_devices.doors import Endpoint, Lane, LaneDoor, Switchboard
 from sluicemq_devices.hub import Shares, Watermark
 
@@ -45,28 +45,20 @@ class Frontend:
 
     _answers = True  # who pushes can be told that a queue is full
 
-    def __init__(
-        self,
-        settings: DeviceSettings,
-        broker: BrokerSettings,
-        board: Switchboard,
-        queues: Queues,
-        maker: JobMaker,
-        counters: Counters,
-    ) -> None:
-        self._queue = queues.open(settings.queue)
-        self._queues = queues
+    def __init__(self, settings: DeviceSettings, context: DoorContext) -> None:
+        self._queue = context.queues.open(settings.queue)
+        self._queues = context.queues
         self._auto_create = settings.auto_create
-        self._maker = maker
-        self._counters = counters
+        self._maker = context.maker
+        self._counters = context.counters
         self._closing = False
         self.lost = 0
         """Jobs that were not stored, of which nobody but the log was told."""
         mark = Watermark(settings.hwm, settings.hwm_bytes, self._close_gates, self._open_gates)
         self._on_their_way: Shares[Queue] = Shares(mark, self._read_on)
         self._pushers: WeakKeyDictionary[Queue, WeakSet[Lane]] = WeakKeyDictionary()
-        longest = FRAME_FACTOR * broker.max_job_bytes
-        self.doors = [self._door(board, endpoint, longest) for endpoint in settings.frontends]
+        longest = FRAME_FACTOR * context.settings.max_job_bytes
+        self.doors = [self._door(context.board, endpoint, longest) for endpoint in settings.frontends]
 
     @property
     def received(self) -> int:

@@ -8,14 +8,13 @@ from typing import Any, ClassVar, Final
 
 from sluicemq.errors import BadFrames, Paused, QueueFull, SluiceError
 from sluicemq.options import ACCEPTED, RESULT
-from sluicemq_broker.config import BrokerSettings, DeviceSettings
-from sluicemq_broker.doors.frames import JobMaker
+from sluicemq_broker.config import DeviceSettings
+from sluicemq_broker.doors.context import DoorContext
 from sluicemq_broker.doors.frontends import Frontend
 from sluicemq_broker.doors.refusals import MALFORMED, error_frames, refusal
 from sluicemq_broker.job import Job
 from sluicemq_broker.queue import Push, Queue
-from sluicemq_broker.queues import Queues
-from sluicemq_broker.runtime import Count, Counters
+from sluicemq_broker.runtime import Count
 from sluicemq_devices.doors import Endpoint, Lane, LaneDoor, Switchboard
 from sluicemq_devices.hub import Shares, Watermark, nothing
 
@@ -42,16 +41,8 @@ class RequestFrontend(Frontend):
 
     most_waiting: ClassVar[int] = MOST_WAITING
 
-    def __init__(
-        self,
-        settings: DeviceSettings,
-        broker: BrokerSettings,
-        board: Switchboard,
-        queues: Queues,
-        maker: JobMaker,
-        counters: Counters,
-    ) -> None:
-        super().__init__(settings, broker, board, queues, maker, counters)
+    def __init__(self, settings: DeviceSettings, context: DoorContext) -> None:
+        super().__init__(settings, context)
         self.most_unread_bytes = settings.hwm_bytes
         mark = Watermark(self.most_waiting, MOST_WAITING_BYTES, nothing, nothing)
         self._waiting: Shares[Asker] = Shares(mark, lambda asker: asker.read_on(), WAITING_PART)

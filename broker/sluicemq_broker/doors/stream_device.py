@@ -15,14 +15,15 @@ from gevent.event import Event
 
 from sluicemq.errors import SluiceError, TooLarge
 from sluicemq.packed import extended, scan, slices
-from sluicemq_broker.config import BrokerSettings, DeviceSettings, Envelope
+from sluicemq_broker.config import DeviceSettings, Envelope
+from sluicemq_broker.doors.context import DoorContext
 from sluicemq_broker.doors.counted import of_device, paused
 from sluicemq_broker.doors.latest import Latest
 from sluicemq_broker.doors.replay import ReplayDoors
-from sluicemq_broker.runtime import Count, Counters
+from sluicemq_broker.runtime import Count
 from sluicemq_broker.store import Segment
 from sluicemq_broker.streams import Stored, Stream, Streams, read_batch
-from sluicemq_devices.doors import RawDoor, RawLane, Switchboard
+from sluicemq_devices.doors import RawDoor, RawLane
 from sluicemq_devices.hub import Watermark
 from sluicemq_devices.relays import FanOut, Kind, Subscriber, Upstream
 
@@ -41,18 +42,10 @@ _MOMENT: Final = 1e-9
 class StreamDevice:
     """Publishers, a stream, subscribers, and those who ask for what was."""
 
-    def __init__(
-        self,
-        settings: DeviceSettings,
-        broker: BrokerSettings,
-        board: Switchboard,
-        streams: Streams,
-        stream: str,
-        counters: Counters,
-    ) -> None:
+    def __init__(self, settings: DeviceSettings, stream: str, streams: Streams, context: DoorContext) -> None:
         self._settings = settings
-        self._counters = counters
-        self._longest = broker.max_job_bytes
+        self._counters = context.counters
+        self._longest = context.settings.max_job_bytes
         self._stream: Stream = streams.for_publish(stream)
         self._latest = Latest(settings.hwm_bytes) if settings.latest else None
         self._loaded = self._latest is None
@@ -61,7 +54,7 @@ class StreamDevice:
         self._upstream = Upstream()
         self._upstream.want(b"")  # all is kept, whoever subscribes
         self._fan_out = FanOut(
-            board,
+            context.board,
             settings.backends,
             Upstream(),
             hwm=settings.hwm,
@@ -69,10 +62,10 @@ class StreamDevice:
             subscribed=self._subscribed if self._latest else None,
         )
         self.frontend_doors = [
-            RawDoor(board, end, "XSUB", self._publisher_came, max_frame=2 * broker.max_job_bytes)
+            RawDoor(context.board, end, "XSUB", self._publisher_came, max_frame=2 * self._longest)
             for end in settings.frontends
         ]
-        self._replay = ReplayDoors(settings, board, streams)
+        self._replay = ReplayDoors(settings, context.board, streams)
         self._over = Event()
         self._more = Event()
         self._through = Event()  # what was passed on has gone to all

@@ -13,6 +13,7 @@ from sluicemq_broker.config import Config, DeviceSettings
 from sluicemq_broker.doors import (
     Admin,
     Device,
+    DoorContext,
     ForwarderDevice,
     JobMaker,
     QueueDevice,
@@ -46,7 +47,6 @@ class Doors:
         self._config = config
         self._ground = ground
         self._jobs = jobs
-        self._maker = maker
         self._board = Switchboard(
             notice=counters.notice,
             count=counters.add,
@@ -54,6 +54,7 @@ class Doors:
             keep=True,
             unfinished_bytes=settings.hwm_bytes // 2,
         )
+        self._context = DoorContext(settings, counters, self._board, jobs.queues, maker)
         ground.memory.follow(self._follow_memory)
         streaming = StreamContext(ground.clock, counters, ground.context.retry)
         self._streams = Streams(config, streaming, ground.database, ground.bus.channel)
@@ -76,7 +77,7 @@ class Doors:
         ]
         admin = self._admin()
         side = StreamSide(settings, self._streams, subscriptions, counters)
-        self._sessions = SessionDoor(settings, self._board, jobs.queues, maker, admin, counters, side)
+        self._sessions = SessionDoor(self._context, admin, side)
         self._http = self._http_door(admin, side, ready) if settings.http else None
 
     def start_http(self) -> None:
@@ -149,13 +150,11 @@ class Doors:
     # ----------------------------------------------------------- parts of it
 
     def _device(self, settings: DeviceSettings) -> Device:
-        broker, board = self._config.broker, self._board
-        counters, queues = self._ground.counters, self._jobs.queues
         if settings.kind != Kind.FORWARDER:
-            return QueueDevice(settings, broker, board, queues, self._maker, counters)
+            return QueueDevice(settings, self._context)
         if settings.stream is None:
-            return ForwarderDevice(settings, board)
-        return StreamDevice(settings, broker, board, self._streams, settings.stream, counters)
+            return ForwarderDevice(settings, self._board)
+        return StreamDevice(settings, settings.stream, self._streams, self._context)
 
     def _of_streams(self) -> Iterator[tuple[str, Mapping[str, int]]]:
         return ((each.name, each.counters.values) for each in self._streams)

@@ -72,7 +72,6 @@ class Dispatch:
         self._events = context.events
         self._memory = context.memory
         self._timer = context.timer
-        self._clock = context.clock
         self._outlet = outlet
         self.held = Holdings()
         self.deliveries = Deliveries()

@@ -18,8 +18,7 @@ from gevent.lock import BoundedSemaphore
 from sluicemq import wire
 from sluicemq.errors import BadFrames, BadVerb, BadVersion, SluiceError, Unavailable
 from sluicemq_broker import __version__
-from sluicemq_broker.config import BrokerSettings
-from sluicemq_broker.doors.frames import JobMaker
+from sluicemq_broker.doors.context import DoorContext
 from sluicemq_broker.doors.frontends import FRAME_FACTOR, PROBE
 from sluicemq_broker.doors.questions import MOST_UNREAD
 from sluicemq_broker.doors.refusals import MALFORMED, refusal
@@ -40,10 +39,10 @@ from sluicemq_broker.doors.smq.stream_side import STREAM_LOOKS, STREAM_QUESTIONS
 from sluicemq_broker.doors.smq.subscriptions import HELD_BY_ONE, HOLDING
 from sluicemq_broker.doors.smq.verdicts import Verdicts
 from sluicemq_broker.queue import Queue
-from sluicemq_broker.queues import Queues, Task, check_name
-from sluicemq_broker.runtime import Batcher, Count, Counters, Pulse
+from sluicemq_broker.queues import Task, check_name
+from sluicemq_broker.runtime import Batcher, Count, Pulse
 from sluicemq_broker.streams import Stream
-from sluicemq_devices.doors import Lane, LaneDoor, Switchboard
+from sluicemq_devices.doors import Lane, LaneDoor
 from sluicemq_devices.hub import Watermark, nothing
 
 #: Bytes that many small jobs or results in a message may come to, however small ``max_job_bytes`` is.
@@ -59,29 +58,21 @@ log = logging.getLogger("broker.sessions")
 class SessionDoor:
     """The SMQ/1 door and its sessions."""
 
-    def __init__(
-        self,
-        settings: BrokerSettings,
-        board: Switchboard,
-        queues: Queues,
-        maker: JobMaker,
-        admin: Admin,
-        counters: Counters,
-        streams: StreamSide,
-    ) -> None:
+    def __init__(self, context: DoorContext, admin: Admin, streams: StreamSide) -> None:
+        settings = context.settings
         self.settings = settings
         self.streams = streams
-        self.queues = queues
+        self.queues = context.queues
         self.admin = admin
-        self.counters = counters
+        self.counters = context.counters
         self.pulse = Pulse(settings.silence)
         self.sessions: set[Session] = set()
         self.asked_at_once = BoundedSemaphore(_ASKED_AT_ONCE)
         mark = Watermark(settings.hwm, settings.hwm_bytes, nothing, nothing)
-        self.pushes = Pushes(queues, maker, counters, mark)
+        self.pushes = Pushes(context.queues, context.maker, context.counters, mark)
         # No ZMTP heartbeats: a session that is not read for a while would not answer them in time.
         self.door = LaneDoor(
-            board,
+            context.board,
             settings.endpoint,
             "DEALER",
             lambda lane: self.sessions.add(Session(self, lane)),
