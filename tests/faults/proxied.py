@@ -83,14 +83,20 @@ class SharedQueue:
         return self._open.enter_context(RawClient(broker.endpoint, self.name))
 
     @contextmanager
-    def working(self, broker: ProxiedBroker, prefetch: int = 10) -> Iterator[Counter[bytes]]:
-        """A worker of the library, known to the broker; yields how often it has handled each payload."""
+    def working(
+        self, broker: ProxiedBroker, prefetch: int = 10, *, work: Callable[[], object] = lambda: None
+    ) -> Iterator[Counter[bytes]]:
+        """A worker of the library, known to the broker; yields how often it has begun each payload.
+
+        ``work`` is what it does then.
+        """
         handled: Counter[bytes] = Counter()
         lock = threading.Lock()
 
         def handle(job: Job) -> None:
             with lock:
                 handled[job.payload] += 1
+            work()
 
         with Worker(broker.endpoint, self.name, handle, prefetch=prefetch), Client(broker.endpoint) as client:
             wait_until(lambda: any(_works(each, self.name) for each in client.queues()), what="the worker")
