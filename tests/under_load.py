@@ -7,13 +7,14 @@
     .venv-test/bin/python tests/under_load.py -- -k heartbeat --full  # options of pytest behind --
 
 Prints a table of passes and failures; exits with 1 if any test failed in any run. The busy processes
-end with this one, whatever ends it.
+end with this one, whatever ends it; pytest does but for SIGKILL.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -56,6 +57,7 @@ def main() -> int:
     parser.add_argument("--busy", type=int, default=4, help="how many busy processes beside them (4)")
     parser.add_argument("pytest", nargs="*", help="arguments of pytest, instead of the whole suite")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # as Ctrl-C: pytest ends, too
     runs = []
     with busy(given.busy):
         for number in range(given.times):
@@ -82,7 +84,12 @@ def run(arguments: Sequence[str]) -> Run:
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         command = [sys.executable, "-m", "pytest", "-q", f"--junit-xml={report}", *arguments]
-        code = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, stdout=sys.stderr, check=False).returncode
+        with subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT, stdout=sys.stderr) as pytest:
+            try:
+                code = pytest.wait()
+            except BaseException:
+                pytest.send_signal(signal.SIGINT)  # it ends what its tests have started
+                raise
         passed, failed = results(report) if report.exists() else (0, [])
     if code not in (0, 1):
         failed.append(f"pytest ended with code {code}")
