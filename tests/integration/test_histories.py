@@ -15,11 +15,12 @@ from sluicemq import BadFrames, BadStream, Client, Publisher, Reader
 from web import Web
 
 STREAMER = {"kind": "streamer", "queue": "mail", "frontend": ANY_PORT, "backend": ANY_PORT}
+POPS = {"kind": "streamer", "queue": "pops", "ack": "auto", "frontend": ANY_PORT, "backend": ANY_PORT}
 ASKED = {"kind": "queue", "queue": "sums", "frontend": ANY_PORT, "backend": ANY_PORT}
 PRICES = {"kind": "forwarder", "stream": "prices", "frontend": ANY_PORT, "backend": ANY_PORT}
 RELAY = {"kind": "forwarder", "frontend": ANY_PORT, "backend": ANY_PORT}
 #: Two of one kind and queue count as one.
-DEVICES: list[dict[str, Any]] = [STREAMER, STREAMER, ASKED, PRICES, RELAY]
+DEVICES: list[dict[str, Any]] = [STREAMER, STREAMER, ASKED, PRICES, RELAY, POPS]
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +33,7 @@ def brokers(mongo_uri: str) -> Iterator[list[BrokerUnderTest]]:
         for broker in (one, other):
             _push_and_pull(broker, broker.process.devices[0], 4)
         _push_and_pull(one, one.process.devices[1], 2)
+        _push_and_pull(one, one.process.devices[5], 3)
         _ask(one, one.process.devices[2])
         for number in (3, 4):
             _forward(one, one.process.devices[number], 10)
@@ -71,7 +73,7 @@ def _push_and_pull(broker: BrokerUnderTest, device: dict[str, Any], count: int) 
     for _ in range(count):
         receive(pull)
     # Not before: what a worker that has left had not confirmed is sent to another one.
-    wait_until(lambda: not broker.counts("mail"), what="the jobs' end")
+    wait_until(lambda: not broker.counts(device["queue"]), what="the jobs' end")
     pull.close()
 
 
@@ -118,6 +120,8 @@ def test_what_streams_have_stored_and_given_adds_up(client: Client) -> None:
 def test_devices_of_one_kind_and_queue_count_together(client: Client) -> None:
     total = client.history(device="streamer.mail")["total"]
     assert (total["received"], total["sent"]) == (10, 10)
+    total = client.history(device="streamer.pops")["total"]
+    assert (total["received"], total["sent"]) == (3, 3)
     total = client.history(device="queue.sums")["total"]
     assert (total["received"], total["sent"]) == (1, 1)
 

@@ -74,9 +74,13 @@ class Backend:
         """How many more deliveries the device's high-water marks allow."""
         return 0 if self.unsettled_bytes >= self.settings.hwm_bytes else self.settings.hwm - self.unsettled
 
+    def posted(self, count: int) -> None:
+        """So many jobs were given to a worker of this device."""
+        self.sent += count
+
     def took(self, deliveries: Sequence[Delivery]) -> None:
         """These are under way at a worker of this device."""
-        self.sent += len(deliveries)
+        self.posted(len(deliveries))
         self.unsettled += len(deliveries)
         self.unsettled_bytes += sum([each.job.size for each in deliveries])
 

@@ -216,6 +216,7 @@ class PopWorker(LaneWorker):
             return
         if self._popped and self._lane.writable:
             self._posted, self._popped = self._popped, []
+            self._backend.posted(len(self._posted))
             self._lane.post([body(each.job, full=self._full) for each in self._posted])
         if self._lane.writable:
             self._posted = []
