@@ -125,6 +125,13 @@ def test_a_queue_that_fails_keeps_no_other_from_being_audited(rig: SweeperRig, f
     assert rig.counters.values["orphans"] == 2
 
 
+def test_what_is_dead_by_its_losses_counts_as_a_death_of_its_queue(rig: SweeperRig) -> None:
+    queue = rig.queues[0]
+    queue.settings.max_losses = 1
+    rig.sweeper.sweep()
+    assert queue.counters.values["dead"] == 1
+
+
 def test_groups_without_a_head_are_looked_for_at_once_when_a_broker_has_gone(
     rig: SweeperRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

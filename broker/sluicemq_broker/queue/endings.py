@@ -20,7 +20,7 @@ _AT_ONCE: Final = 1000
 class Endings:
     """Jobs of one queue that end without a verdict: each is counted, and whoever waits for it hears of it.
 
-    ``counters``: those of the queue, where :meth:`take_deaths` also sees what verdicts have ended.
+    ``counters``: those of the queue, where :meth:`take_deaths` sees whatever has ended there.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Endings:
         self._answers = answers
         self._groups = groups
         self._over: Batcher[str] = Batcher(self._expire, size=_AT_ONCE)
-        self._died = self._deaths = 0  # at their claims; in all, when somebody asked last
+        self._deaths = 0  # when somebody asked last
 
     @property
     def busy(self) -> bool:
@@ -45,14 +45,13 @@ class Endings:
     def died(self, ids: Iterable[str]) -> None:
         """These became dead letters when they were claimed."""
         dead = list(ids)
-        self._died += len(dead)
         self._events.tell(Count.DEAD, self._clock.now(), ({"job": each} for each in dead))
         self._answers.check(dead)
 
     def take_deaths(self) -> bool:
         """True if jobs may have become dead letters here since somebody asked last."""
         counted = self._counters.values
-        before, self._deaths = self._deaths, self._died + counted[Count.DEAD] + counted[Count.EXPIRED]
+        before, self._deaths = self._deaths, counted[Count.DEAD] + counted[Count.EXPIRED]
         return self._deaths > before
 
     def parent_ended(self, job_id: str, outcome: bytes | SluiceError) -> None:

@@ -128,7 +128,7 @@ class Sweeper:
                 extra={"queue": queue.name, "reason": f"owner {owner} is gone"},
             )
         self._counters.add(Count.RECLAIMED, ready)
-        self._counters.add(Count.DEAD, dead)
+        queue.counters.add(Count.DEAD, dead)  # of the broker, too
         queue.limits.forget(owner)  # not before its jobs are given back, or too many could run
         if dead:
             queue.look_up()
