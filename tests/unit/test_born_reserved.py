@@ -80,7 +80,8 @@ def test_a_job_is_not_born_reserved_when_it_could_not_be_handed_out_in_order(
 ) -> None:
     held = Held()
     empty.owners.sure = reason != "not sure"
-    empty.dispatch.gate.stopping = reason == "stopping"
+    if reason == "stopping":
+        empty.dispatch.gate.stop()
     if reason == "no owner":
         empty.owners.current = ""
     if reason == "claiming":

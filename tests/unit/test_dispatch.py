@@ -362,7 +362,7 @@ def test_a_claim_under_way_weighs_what_it_may_bring(rig: DispatchRig) -> None:
 
 def test_while_all_memory_is_taken_a_queue_holds_one_job_and_no_more(rig: DispatchRig) -> None:
     rig.worker(prefetch=5)
-    rig.dispatch._memory.staged = 2**40
+    rig.dispatch._memory.stage(2**40)
     empty = rig.dispatch.room
     rig.owners.sure = False  # so that it stays here
     rig.dispatch.stage([a_job(owner="owner-1")])

@@ -108,7 +108,8 @@ def test_a_clock_that_is_set_is_followed_within_a_second(rig: ExpiriesRig, jump:
 
 
 def test_what_is_beyond_the_bound_is_left_to_the_sweep(rig: ExpiriesRig) -> None:
-    elsewhere = rig.memory.expiries = MOST_EXPIRIES - 10
+    elsewhere = MOST_EXPIRIES - 10
+    rig.memory.watch(elsewhere)
     other = Expiries(a_context(clock=rig.clock, timer=rig.time, memory=rig.memory), lambda _ids: None)
     other.watch(some_jobs(4, expires_at=NOW + 5))
     rig.expiries.watch([with_ttl(1) for _ in range(20)])

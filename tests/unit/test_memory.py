@@ -21,9 +21,9 @@ class HandingOut:
 def test_a_claim_may_bring_an_eighth_of_what_is_free_and_always_a_little() -> None:
     memory = Memory(hwm_bytes=64 * MIB)
     assert memory.claim == 8 * MIB
-    memory.staged = 32 * MIB
+    memory.stage(32 * MIB)
     assert memory.claim == 4 * MIB
-    memory.staged = 64 * MIB
+    memory.stage(32 * MIB)
     assert (memory.claim, memory.stages_no_more) == (LEAST_CLAIM, True)
 
 

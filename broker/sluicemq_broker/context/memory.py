@@ -35,17 +35,16 @@ class HandsOut(Hashable, Protocol):
 class Memory:
     """The bounds over all queues, in bytes and in number.
 
-    ``staged``: bytes of jobs that are held for workers, or may be brought by a claim under way.
     ``pushes``: jobs on their way to MongoDB, by their bytes only: each door has a mark for their number.
     ``verdicts``: jobs that were settled or are given back, until that is written, and the bytes of results
     and reasons. A queue that has its share of it hands out nothing, so that one whose statements are not
-    answered stops none of the others. ``expiries``: jobs whose end is waited for. While ``pushes`` or
-    ``verdicts`` is full no large message is read to its end, wherever it comes.
+    answered stops none of the others. While ``pushes`` or ``verdicts`` is full no large message is read to
+    its end, wherever it comes.
     """
 
     def __init__(self, hwm: int = _HWM, hwm_bytes: int = _HWM_BYTES) -> None:
-        self.staged = 0
-        self.expiries = 0
+        self._staged = 0
+        self._expiries = 0
         self.pushes = Watermark(sys.maxsize, hwm_bytes, self._tell, self._tell)
         mark = Watermark(hwm, hwm_bytes, self._tell, self._tell)
         self.verdicts: Shares[HandsOut] = Shares(mark, lambda queue: queue.hand_out(), _VERDICTS_PART)
@@ -57,14 +56,32 @@ class Memory:
         self._followers.append(changed)
 
     @property
+    def staged(self) -> int:
+        """Bytes of jobs that are held for workers, or may be brought by a claim under way."""
+        return self._staged
+
+    @property
+    def expiries(self) -> int:
+        """Jobs whose end is waited for."""
+        return self._expiries
+
+    def stage(self, size: int) -> None:
+        """So many bytes more are held for workers, or may be brought; fewer, if it is negative."""
+        self._staged += size
+
+    def watch(self, count: int) -> None:
+        """The end of so many jobs more is waited for; of fewer, if it is negative."""
+        self._expiries += count
+
+    @property
     def stages_no_more(self) -> bool:
         """True if no queue is to hold more than one job for its workers."""
-        return self.staged >= self._most
+        return self._staged >= self._most
 
     @property
     def watches_no_more(self) -> bool:
         """True if no more jobs are to be ended to the twentieth of a second."""
-        return self.expiries >= MOST_EXPIRIES
+        return self._expiries >= MOST_EXPIRIES
 
     @property
     def takes_no_more(self) -> bool:
@@ -74,7 +91,7 @@ class Memory:
     @property
     def claim(self) -> int:
         """How many bytes one claim may bring now."""
-        return max(LEAST_CLAIM, (self._most - self.staged) // _SHARE)
+        return max(LEAST_CLAIM, (self._most - self._staged) // _SHARE)
 
     def _tell(self) -> None:
         for changed in self._followers:

@@ -243,7 +243,7 @@ class Commits:
         """Remove jobs (or keep them as done), durably, and only then send them: at most once."""
         settlement = Settlement()
         deliveries = [delivery for _, popped in pops for delivery in popped]
-        settlement.pending += len(deliveries)
+        settlement.expect(len(deliveries))
         self._write([Commit(each, b"", settlement, at) for at, each in enumerate(deliveries)])
         gone = {deliveries[at] for at in settlement.problems}
         for worker, popped in pops:

@@ -66,7 +66,6 @@ class Dispatch:
     """
 
     def __init__(self, store: QueueStore, context: Context, outlet: Outlet, limits: Limits) -> None:
-        self._owners = context.owners
         self._clock = context.clock
         self._counters = context.counters
         self._events = context.events
@@ -270,13 +269,13 @@ class Dispatch:
 
     def stop_granting(self, timeout: float) -> bool:
         """Hand out and claim no more; returns when no claim is under way, False if time ran out before."""
-        self.gate.stopping = True
+        self.gate.stop()
         self.supply.refill()
         return self.supply.at_rest(timeout)
 
     def pause(self, *, paused: bool) -> None:
         """Hand out nothing, and give back what is staged, until it is resumed; who has jobs goes on."""
-        self.gate.paused = paused
+        self.gate.pause(paused=paused)
         self.hand_out()
 
     def tick(self) -> None:

@@ -68,7 +68,7 @@ class Expiries:
             if job.expires_at is not None and (ids := self._ids.get(tick := _tick(job.expires_at))):
                 if job.id in ids:
                     ids.remove(job.id)
-                    self._memory.expiries -= 1
+                    self._memory.watch(-1)
                 if not ids:
                     del self._ids[tick]
         if len(self._ticks) > 2 * len(self._ids) + _MOST_STALE:
@@ -85,7 +85,7 @@ class Expiries:
             heappush(self._ticks, tick)
         if job_id not in ids:
             ids.add(job_id)
-            self._memory.expiries += 1
+            self._memory.watch(1)
 
     def _go_on(self) -> None:
         """Tell of those whose time has come, in one go, and set an alarm for the next."""
@@ -93,7 +93,7 @@ class Expiries:
         due: list[str] = []
         while self._ticks and self._ticks[0] * TICK <= now:
             due.extend(self._ids.pop(heappop(self._ticks), ()))
-        self._memory.expiries -= len(due)
+        self._memory.watch(-len(due))
         if self._ticks and self._ticks[0] < self._alarm:
             self._alarm = self._ticks[0]
             self._timer.after(min(self._alarm * TICK - now, _LONGEST), self._ring, self._alarm)

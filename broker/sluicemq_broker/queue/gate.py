@@ -14,16 +14,25 @@ class Gate:
     """
 
     def __init__(self, context: Context, queue: HandsOut) -> None:
-        self.stopping = False
+        self._stopping = False
         self.paused = False
+        """True while it is: what is staged goes back."""
         self._owners = context.owners
         self._verdicts = context.memory.verdicts
         self._queue = queue
 
+    def stop(self) -> None:
+        """Nothing goes out any more: the broker stops."""
+        self._stopping = True
+
+    def pause(self, *, paused: bool) -> None:
+        """The queue is paused, or resumed."""
+        self.paused = paused
+
     @property
     def closed(self) -> bool:
         """True if nothing may go out now."""
-        return self.stopping or not self._owners.sure or self._verdicts.is_full(self._queue)
+        return self._stopping or not self._owners.sure or self._verdicts.is_full(self._queue)
 
     @property
     def open(self) -> bool:

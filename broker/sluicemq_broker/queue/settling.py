@@ -83,15 +83,15 @@ class Settling:
         fanning: list[Fanning] = []
         workers: set[Worker] = set()
         handed: list[float] = []
+        settlement.expect(len(verdicts))
         for position, verdict in enumerate(verdicts):
             delivery = self._dispatch.settle(verdict.receipt)
             if delivery is None:
                 self._counters.add(Count.LATE_VERDICTS)
-                settlement.problems[position] = LeaseLost("this receipt is void: the delivery has ended")
+                settlement.settled(position, LeaseLost("this receipt is void: the delivery has ended"))
                 continue
             workers.add(delivery.worker)
             handed.append(delivery.handed_at)
-            settlement.pending += 1
             problem = _too_long(verdict, delivery.job, self._clock)
             if problem:
                 self._unkept(Commit(delivery, b"", settlement, position), problem)
@@ -160,7 +160,7 @@ class Settling:
             dead = counted and job.spent
             entry = RolledBack(job, reason, each.worker.name, due, suspect, dead, counted)
             returns.append(Return(entry, settlement, at, awaited=due is None and not dead))
-        settlement.pending += len(returns)
+        settlement.expect(len(returns))
         uncounted = sum(not each.entry.counted for each in returns)
         for name in (Count.RETURNED, Count.RELEASED):
             self._counters.add(name, uncounted)
@@ -182,7 +182,7 @@ class Settling:
 
     def _refused(self, said: Commit | Going | Fanning, problem: SluiceError) -> None:
         """A verdict that can't be carried out: its worker hears why, and the job goes back."""
-        said.settlement.problems[said.position] = problem
+        said.settlement.refuse(said.position, problem)
         job_id, reason = said.delivery.job.id, f"{problem.code}: {problem}"
         about = {"job": job_id, "worker": said.delivery.worker.name, "reason": reason}
         self._counters.notice(Count.of(problem), f"job {job_id} is rolled back: {problem}", about=about)

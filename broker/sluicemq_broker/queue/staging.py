@@ -87,4 +87,4 @@ class Staging:
 
     def _grow(self, size: int) -> None:
         self.bytes += size
-        self._memory.staged += size
+        self._memory.stage(size)

@@ -349,7 +349,7 @@ class Supply:
         hold = self._owners.new_hold()
         self._holdings.begin(hold)
         most_bytes = self._demand.room_bytes
-        self._memory.staged += most_bytes
+        self._memory.stage(most_bytes)
         try:
             reserve = partial(
                 self._store.reserve,
@@ -364,7 +364,7 @@ class Supply:
         finally:
             self._claiming -= limit
             self._limits.spend(brought - limit)
-            self._memory.staged -= most_bytes
+            self._memory.stage(-most_bytes)
             self._holdings.end(hold)
             self._unanswered = {each for each in self._unanswered if each[1] != hold}
 

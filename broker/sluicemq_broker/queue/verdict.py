@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from sluicemq import wire
@@ -39,12 +39,21 @@ class Verdict(NamedTuple):
 class Settlement:
     """Verdicts that came together: when all are durable, ``on_durable`` hears which were refused."""
 
-    __slots__ = ("on_durable", "pending", "problems")
+    __slots__ = ("_on_durable", "_pending", "problems")
 
     def __init__(self, on_durable: Callable[[dict[int, SluiceError]], None] | None = None) -> None:
-        self.pending = 1
+        self._pending = 1  # until it is closed: no more verdicts come
         self.problems: dict[int, SluiceError] = {}
-        self.on_durable = on_durable
+        """Those that were refused so far, by their positions."""
+        self._on_durable = on_durable
+
+    def expect(self, count: int) -> None:
+        """So many verdicts more are to be settled."""
+        self._pending += count
+
+    def refuse(self, position: int, problem: SluiceError) -> None:
+        """One of them is refused, whenever it is settled."""
+        self.problems[position] = problem
 
     def settled(self, position: int, problem: SluiceError | None = None) -> None:
         """One of them is durable or refused."""
@@ -52,11 +61,16 @@ class Settlement:
             self.problems[position] = problem
         self.close()
 
+    def join(self, positions: Sequence[int], problems: Mapping[int, SluiceError]) -> None:
+        """Those at these positions, which were settled apart as one of those expected, are all settled."""
+        self.problems.update({positions[at]: error for at, error in problems.items()})
+        self.close()
+
     def close(self, count: int = 1) -> None:
         """So many fewer to wait for."""
-        self.pending -= count
-        if not self.pending and self.on_durable:
-            shielded(self.on_durable, self.problems)
+        self._pending -= count
+        if not self._pending and self._on_durable:
+            shielded(self._on_durable, self.problems)
 
 
 def not_durable() -> Unavailable:

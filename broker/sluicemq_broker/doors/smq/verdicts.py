@@ -52,9 +52,9 @@ class Verdicts:
         if len(entries) > MOST_AT_ONCE:
             raise BadFrames(f"a SETTLE has at most {MOST_AT_ONCE} verdicts, this one has {len(entries)}")
         whole = Settlement(partial(self._answer, number))
-        for queue, verdicts in self._by_queue(entries, whole.problems).items():
-            whole.pending += 1
-            part = Settlement(partial(_join, whole, list(verdicts)))
+        for queue, verdicts in self._by_queue(entries, whole).items():
+            whole.expect(1)
+            part = Settlement(partial(whole.join, list(verdicts)))
             queue.settle(list(verdicts.values()), part)
         whole.close()
 
@@ -92,8 +92,8 @@ class Verdicts:
     def _answer(self, number: int, problems: Problems) -> None:
         self._reply(number, listed(problems))
 
-    def _by_queue(self, entries: list[Any], problems: Problems) -> dict[Queue, dict[int, Verdict]]:
-        """The verdicts on each queue's deliveries by their positions; ``problems`` gets those refused."""
+    def _by_queue(self, entries: list[Any], whole: Settlement) -> dict[Queue, dict[int, Verdict]]:
+        """The verdicts on each queue's deliveries by their positions, without those refused at once."""
         verdicts: dict[int, Verdict] = {}
         counters = self._session.counters
         for at, entry in enumerate(entries):
@@ -101,7 +101,7 @@ class Verdicts:
                 verdicts[at] = verdict_entry(entry)
             except BadFrames as error:
                 counters.notice(Count.BAD_VERDICTS, f"from {self._session.name}: {error}")
-                problems[at] = error.with_traceback(None)
+                whole.refuse(at, error.with_traceback(None))
         workers = self._assignments.with_receipts(verdict.receipt for verdict in verdicts.values())
         queues = {each.queue for each in set(workers.values())}
         if len(queues) == 1 and len(workers) == len(verdicts):  # as nearly always
@@ -113,14 +113,9 @@ class Verdicts:
                 groups.setdefault(worker.queue, {})[at] = verdict
             else:
                 counters.add(Count.LATE_VERDICTS)
-                problems[at] = _void()
+                whole.refuse(at, _void())
         return groups
 
 
 def _void() -> LeaseLost:
     return LeaseLost("this receipt is void: the delivery has ended")
-
-
-def _join(whole: Settlement, positions: list[int], problems: Problems) -> None:
-    whole.problems.update({positions[at]: error for at, error in problems.items()})
-    whole.close()
