@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -305,7 +306,9 @@ def replies() -> list[tuple[int, Any]]:
 def results(rig: AnswersRig, replies: list[tuple[int, Any]]) -> Iterator[Results]:
     queues: Any = Queues(rig)
     nobody: Any = None
-    results = Results(queues, nobody, lambda number, outcome: replies.append((number, told(outcome))))
+    results = Results(
+        queues, nobody, lambda number, outcome: replies.append((number, told(outcome))), time.monotonic
+    )
     yield results
     results.forget()
 

@@ -18,6 +18,7 @@ from sluicemq_broker.doors.questions import MOST_UNREAD, Asker, RequestFrontend
 from sluicemq_broker.queue.capacity import Capacity, Flow
 from sluicemq_broker.queue.intake import Push
 from sluicemq_broker.runtime.counters import Counters
+from sluicemq_broker.runtime.timer import Timer
 from sluicemq_devices.doors.switchboard import Switchboard
 from sluicemq_devices.hub.flow import Watermark, boundless
 
@@ -135,10 +136,9 @@ class FrontendRig:
 
     def frontend(self, kind: Any) -> Any:
         queues: Any = self.queues
-        maker = JobMaker(Clock(), 1 << 20)
-        return kind(
-            self._settings, DoorContext(BrokerSettings(), self.counters, Switchboard(), queues, maker)
-        )
+        board, maker = Switchboard(), JobMaker(Clock(), 1 << 20)
+        context = DoorContext(BrokerSettings(), self.counters, board, queues, maker, Timer())
+        return kind(self._settings, context)
 
     def asker(self, frontend: RequestFrontend) -> Lane:
         lane = Lane()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -22,14 +21,15 @@ from sluicemq_broker.queue.capacity import Capacity, Flow
 from sluicemq_broker.queue.intake import Push
 from sluicemq_broker.queue.worker import Delivery, DeliveryState, Worker
 from sluicemq_broker.runtime.counters import Counters
-from sluicemq_broker.runtime.pulse import Pulse
 from sluicemq_devices.doors.switchboard import Switchboard
+from virtual_time import VirtualTime
 
 
 class NoStreams:
     """What a door has of streams where nobody uses any."""
 
-    publishing = SimpleNamespace(leave=lambda _session: None)
+    def leave(self, _session: object) -> None:
+        pass
 
     def holds(self, _who: object) -> Any:
         return SimpleNamespace(vanish=lambda: None)
@@ -127,11 +127,17 @@ def lane() -> Lane:
 
 
 @pytest.fixture
-def session(lane: Lane) -> Session:
+def time() -> VirtualTime:
+    return VirtualTime()
+
+
+@pytest.fixture
+def session(lane: Lane, time: VirtualTime) -> Session:
     nobody: Any = None
     queues: Any = Broken()
     settings, maker = BrokerSettings(), JobMaker(Clock(), 1 << 20)
-    door = SessionDoor(DoorContext(settings, Counters(), Switchboard(), queues, maker), nobody, NO_STREAMS)
+    context = DoorContext(settings, Counters(), Switchboard(), queues, maker, time)
+    door = SessionDoor(context, nobody, NO_STREAMS)
     client: Any = lane
     return Session(door, client)
 
@@ -269,7 +275,8 @@ def test_a_queue_that_stores_nothing_holds_back_those_who_push_to_it_and_nobody_
     nobody: Any = None
     queues: Any = ManyQueues()
     settings, maker = BrokerSettings(hwm=10_000), JobMaker(Clock(), 1 << 20)
-    door = SessionDoor(DoorContext(settings, Counters(), Switchboard(), queues, maker), nobody, NO_STREAMS)
+    context = DoorContext(settings, Counters(), Switchboard(), queues, maker, VirtualTime())
+    door = SessionDoor(context, nobody, NO_STREAMS)
     lanes = [Lane() for _ in range(9)]
     for each in lanes:
         client: Any = each
@@ -296,22 +303,25 @@ def test_a_queue_that_stores_nothing_holds_back_those_who_push_to_it_and_nobody_
     assert (door.pushes._pushers, door.sessions) == ({}, set())
 
 
-def test_a_broker_that_stood_still_cuts_no_client_for_its_silence(session: Session, lane: Lane) -> None:
-    session._door.pulse = Pulse(-1.0)  # any pause is one
+def test_a_broker_that_stood_still_cuts_no_client_for_its_silence(
+    session: Session, lane: Lane, time: VirtualTime
+) -> None:
+    session._door.sessions.add(session)
+    time.passes(100)
     for _ in range(3):
-        session.beat(time.monotonic() + 100.0)
+        session._door.beat()
     assert not lane.is_closed
 
 
-@pytest.mark.parametrize(("most", "died"), [(1000.0, True), (-1.0, False)])
+@pytest.mark.parametrize(("still", "died"), [(1.0, True), (100.0, False)])
 def test_whoever_leaves_a_broker_that_stood_still_has_not_died(
-    session: Session, lane: Lane, worker: SessionWorker, *, most: float, died: bool
+    session: Session, lane: Lane, worker: SessionWorker, time: VirtualTime, *, still: float, died: bool
 ) -> None:
     heard: list[bool] = []
     queue: Any = worker.queue
     queue.worker_gone = lambda _worker, *, died: heard.append(died)
     session._assignments.workers["mail"] = worker
-    session._door.pulse = Pulse(most)
+    time.passes(still)
     lane.closed()
     assert heard == [died]
 
@@ -338,11 +348,13 @@ def test_connections_are_kept_for_the_library(session: Session) -> None:
     ("sign", "gone"), [("nothing", True), ("a part of a message", False), ("what nobody reads", False)]
 )
 def test_a_client_is_gone_when_nothing_came_of_it_for_too_long(
-    session: Session, lane: Lane, sign: str, *, gone: bool
+    session: Session, lane: Lane, time: VirtualTime, sign: str, *, gone: bool
 ) -> None:
     """Its own signs of life wait behind a large message, which may take long, or is not read meanwhile."""
     lane.alive = sign == "a part of a message"
     lane.is_paused = sign == "what nobody reads"
-    for _ in range(3):
-        session.beat(time.monotonic() + 100.0)
+    session._door.sessions.add(session)
+    for _ in range(100):
+        time.passes(1)
+        session._door.beat()
     assert lane.is_closed == gone

@@ -41,10 +41,11 @@ class Backend:
         self.queue = context.queues.open(settings.queue)
         self.settings = settings
         self.counters = context.counters
+        self.now = context.timer.now
         self.sent = 0
         self.unsettled = 0
         self.unsettled_bytes = 0
-        self.workers: set[LaneWorker] = set()
+        self._workers: set[LaneWorker] = set()
         self.max_frame = FRAME_FACTOR * context.settings.max_job_bytes
         self._context = context
         self.commit_doors: list[LaneDoor] = []
@@ -74,6 +75,14 @@ class Backend:
         """How many more deliveries the device's high-water marks allow."""
         return 0 if self.unsettled_bytes >= self.settings.hwm_bytes else self.settings.hwm - self.unsettled
 
+    def came(self, worker: LaneWorker) -> None:
+        """A worker has connected: it is offered again when the marks have room again."""
+        self._workers.add(worker)
+
+    def left(self, worker: LaneWorker) -> None:
+        """Its connection has ended."""
+        self._workers.discard(worker)
+
     def posted(self, count: int) -> None:
         """So many jobs were given to a worker of this device."""
         self.sent += count
@@ -90,7 +99,7 @@ class Backend:
         self.unsettled -= 1
         self.unsettled_bytes -= delivery.job.size
         if was_full and self.room > 0:
-            for worker in list(self.workers):
+            for worker in list(self._workers):
                 self.queue.offer(worker)
 
     def start(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -40,7 +39,7 @@ class LaneWorker(Worker):
         self._queue = backend.queue
         self._lane = lane
         lane.on(receive=self._receive, closed=self._closed, unblocked=partial(self._queue.offer, self))
-        backend.workers.add(self)
+        backend.came(self)
 
     @property
     def free(self) -> int:
@@ -78,7 +77,7 @@ class LaneWorker(Worker):
         """A PULL socket says nothing."""
 
     def _closed(self) -> None:
-        self._backend.workers.discard(self)
+        self._backend.left(self)
         self._queue.worker_gone(self)
 
 
@@ -164,7 +163,7 @@ class ArrivalWorker(LaneWorker):
         self._lane.post([body(each.job, full=self._full) for each in deliveries], arrived)
 
     def _arrived(self, receipts: list[bytes], on_the_way: int, sent: float) -> None:
-        self._window.arrived(on_the_way, time.monotonic() - sent)
+        self._window.arrived(on_the_way, self._backend.now() - sent)
         self.prefetch = self._window.size
         self._queue.settle([Verdict(receipt, wire.COMMIT) for receipt in receipts], Settlement())
 
@@ -224,7 +223,7 @@ class PopWorker(LaneWorker):
 
     def _closed(self) -> None:
         # What is being removed for it right now comes back through `deliver`, and is pushed anew there.
-        self._backend.workers.discard(self)
+        self._backend.left(self)
         self._queue.worker_gone(self)
         self._push_anew()
 

@@ -54,9 +54,9 @@ class Doors:
             keep=True,
             unfinished_bytes=settings.hwm_bytes // 2,
         )
-        self._context = DoorContext(settings, counters, self._board, jobs.queues, maker)
+        self._context = DoorContext(settings, counters, self._board, jobs.queues, maker, ground.context.timer)
         ground.memory.follow(self._follow_memory)
-        streaming = StreamContext(ground.clock, counters, ground.context.retry)
+        streaming = StreamContext(ground.clock, counters, ground.context.retry, ground.context.timer)
         self._streams = Streams(config, streaming, ground.database, ground.bus.channel)
         ground.bus.on(BusKind.SEGMENT, self._streams.told_segment)
         ground.bus.on(BusKind.STREAM, self._streams.told_stored)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from itertools import islice
 from typing import Any, Final
@@ -76,7 +75,8 @@ class Admin:
         self._counters = context.counters
         self._events = context.events
         self._turns = turns
-        self._started = time.monotonic()
+        self._now = context.timer.now
+        self._started = self._now()
         self._forwarders = forwarders
         self._counts = SharedAnswer(census.all)
 
@@ -126,7 +126,7 @@ class Admin:
     def gauges(self) -> dict[str, float]:
         """How the broker stands."""
         return {
-            Gauge.UPTIME: round(time.monotonic() - self._started, 3),
+            Gauge.UPTIME: round(self._now() - self._started, 3),
             Gauge.BROKERS: 1 + self._owners.others,
             Gauge.CONNECTIONS: self._board.connections,
             **self._queues.under_way(),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import partial
 from heapq import heapify, heappop, heappush
@@ -24,8 +23,8 @@ _STALE: Final = 1000  # deadlines of questions answered before, kept until there
 class Results:
     """The questions of one session. ``reply`` gets a request's number and its outcome, once.
 
-    ``later`` runs what has to ask MongoDB whether there is such a queue. One timer in all, for the
-    earliest deadline; it exists only while a question waits for a job.
+    ``later`` runs what has to ask MongoDB whether there is such a queue; ``now``: monotonic seconds. One
+    timer in all, for the earliest deadline; it exists only while a question waits for a job.
     """
 
     def __init__(
@@ -33,10 +32,12 @@ class Results:
         queues: Queues,
         later: Batcher[Callable[[], None]],
         reply: Callable[[int, bytes | SluiceError], None],
+        now: Callable[[], float],
     ) -> None:
         self._queues = queues
         self._later = later
         self._reply = reply
+        self._now = now
         self._gone = False
         self._asked: set[_Asked] = set()
         self._deadlines: list[tuple[float, int, _Asked]] = []
@@ -48,7 +49,7 @@ class Results:
         """Reply with the result of a job, once it has one; up to ``wait`` seconds from now."""
         if len(self._asked) >= MOST_ASKED:
             raise QueueFull(f"{MOST_ASKED} questions of this session wait for results: ask again later")
-        until = time.monotonic() + wait
+        until = self._now() + wait
         queue = self._queues.known(name)
         if queue:
             self._ask(number, queue, job_id, until)
@@ -97,7 +98,7 @@ class Results:
         if self._timer is None or due < self._due:
             self._stop_timer()
             self._due = due
-            self._timer = gevent.spawn_later(max(0.0, due - time.monotonic()), self._time_out)
+            self._timer = gevent.spawn_later(max(0.0, due - self._now()), self._time_out)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
@@ -106,7 +107,7 @@ class Results:
 
     def _time_out(self) -> None:
         self._timer = None
-        now = time.monotonic()
+        now = self._now()
         while self._deadlines and self._deadlines[0][0] <= now:
             asked = heappop(self._deadlines)[2]
             if asked in self._asked:

@@ -6,7 +6,6 @@ The protocol is written down in ``sluicemq.wire``; here is one method per verb.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -65,7 +64,8 @@ class SessionDoor:
         self.queues = context.queues
         self.admin = admin
         self.counters = context.counters
-        self.pulse = Pulse(settings.silence)
+        self.now = context.timer.now
+        self._pulse = Pulse(settings.silence, self.now)
         self.sessions: set[Session] = set()
         self.asked_at_once = BoundedSemaphore(_ASKED_AT_ONCE)
         mark = Watermark(settings.hwm, settings.hwm_bytes, nothing, nothing)
@@ -93,19 +93,24 @@ class SessionDoor:
     def close_gates(self) -> None:
         """Take no jobs in any more: the broker stops."""
         self.pushes.refuse_all()
-        self.streams.publishing.refuse_all()
+        self.streams.refuse_all()
 
     def beat(self) -> None:
         """Every heartbeat: greet the silent, close those that were silent too long."""
-        self.pulse.beat()
+        self._pulse.beat()
         for session in list(self.sessions):
-            session.beat(time.monotonic())
+            session.beat(self.now())
+
+    @property
+    def stood_still(self) -> bool:
+        """True if this process did of late, so that nobody is to blame for silence."""
+        return self._pulse.stood_still
 
     def leave(self, session: Session) -> None:
         """A session has ended."""
         self.sessions.discard(session)
         self.pushes.leave(session)
-        self.streams.publishing.leave(session)
+        self.streams.leave(session)
 
 
 class Session:
@@ -116,13 +121,14 @@ class Session:
         self.counters = door.counters
         self._door = door
         self._lane = lane
-        self._heard = self._said = time.monotonic()
+        self._now = door.now
+        self._heard = self._said = self._now()
         self._held_back = False
         self._gone = False
         self._full: set[Queue | Stream] = set()  # it pushes to them, and they have too much on their way
         self._questions: Batcher[Callable[[], None]] = Batcher(lambda batch: batch[0](), size=1)
         self._holds = door.streams.holds(lambda: self.name)
-        self._results = Results(door.queues, self._questions, self._resulted)
+        self._results = Results(door.queues, self._questions, self._resulted, door.now)
         self._assignments = Assignments(self, door.queues, self._questions, self._answer)
         self._verdicts = Verdicts(self, self._assignments, partial(self.send, wire.OK))
         self._reads = door.streams.reads(self._resulted)
@@ -130,7 +136,7 @@ class Session:
 
     def send(self, verb: bytes, number: int, *fields: Any) -> None:
         """Send a message; held if the client is slow to read."""
-        self._said = time.monotonic()
+        self._said = self._now()
         self._lane.send(wire.encode(verb, number, *fields))
         held = self._lane.held
         if held.count > MOST_UNREAD or held.bytes > self._door.settings.hwm_bytes:
@@ -145,7 +151,7 @@ class Session:
         """The reason to hold this client back may be over."""
         if self._held_back and not (self._full or self._lane.backlog):
             self._held_back = False
-            self._heard = time.monotonic()
+            self._heard = self._now()
             self._lane.resume()
         for worker in self._assignments.workers.values():
             worker.queue.offer(worker)
@@ -177,7 +183,7 @@ class Session:
         """Say that the broker lives; close a client that has said nothing for too long."""
         settings = self._door.settings
         # What it said may lie unread, or still come behind a large message.
-        if self._lane.gave_sign_of_life() or self._door.pulse.stood_still:
+        if self._lane.gave_sign_of_life() or self._door.stood_still:
             self._heard = now
         if now - self._heard > settings.silence:
             self.counters.notice(Count.SESSIONS_SILENT, f"{self.name} said nothing for {settings.silence} s")
@@ -191,7 +197,7 @@ class Session:
             self._lane.pause()
 
     def _receive(self, messages: list[list[bytes]]) -> None:
-        self._heard = time.monotonic()
+        self._heard = self._now()
         for frames in messages:
             self._handle(frames)
 
@@ -217,7 +223,7 @@ class Session:
     def _closed(self) -> None:
         self._gone = True
         self._door.leave(self)
-        died = not self._door.pulse.stood_still  # else it left because it heard nothing of us
+        died = not self._door.stood_still  # else it left because it heard nothing of us
         self._assignments.leave(died=died, gone=True)
         self._holds.vanish()
         self._results.forget()
@@ -265,7 +271,7 @@ class Session:
         self._results.ask(number, check_name(name), check_id(job_id), wait)
 
     def _publish(self, number: int, fields: Fields) -> None:
-        self._door.streams.publishing.publish(self, number, fields)
+        self._door.streams.publish(self, number, fields)
 
     def _read(self, number: int, fields: Fields) -> None:
         self._reads.read(number, fields)

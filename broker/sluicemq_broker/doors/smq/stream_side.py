@@ -7,7 +7,8 @@ from typing import Any, Final
 
 from sluicemq import wire
 from sluicemq_broker.config import BrokerSettings
-from sluicemq_broker.doors.smq.publishing import Publishing
+from sluicemq_broker.doors.smq.fields import Fields
+from sluicemq_broker.doors.smq.publishing import Publisher, Publishing
 from sluicemq_broker.doors.smq.reading import Answered, Reads, asking_at_once
 from sluicemq_broker.doors.smq.stream_admin import StreamAdmin
 from sluicemq_broker.doors.smq.subscriptions import Holds
@@ -36,7 +37,7 @@ class StreamSide:
         self, settings: BrokerSettings, streams: Streams, subscriptions: Subscriptions, counters: Counters
     ) -> None:
         mark = Watermark(_MESSAGES * settings.hwm, settings.hwm_bytes, nothing, nothing)
-        self.publishing = Publishing(streams, counters, mark, settings.max_job_bytes)
+        self._publishing = Publishing(streams, counters, mark, settings.max_job_bytes)
         self.admin = StreamAdmin(streams)
         self._streams = streams
         self._subscriptions = subscriptions
@@ -45,6 +46,18 @@ class StreamSide:
     def __iter__(self) -> Iterator[Stream]:
         """The streams that are known here."""
         return iter(self._streams)
+
+    def publish(self, publisher: Publisher, number: int, fields: Fields) -> None:
+        """Answer a PUBLISH once its messages are durable; raises what refuses them."""
+        self._publishing.publish(publisher, number, fields)
+
+    def refuse_all(self) -> None:
+        """The broker stops: take no messages any more."""
+        self._publishing.refuse_all()
+
+    def leave(self, publisher: Publisher) -> None:
+        """A session has ended."""
+        self._publishing.leave(publisher)
 
     def holds(self, who: Callable[[], str]) -> Holds:
         """What one session, that people know as ``who()``, holds."""
