@@ -144,6 +144,23 @@ def test_what_is_counted_at_the_start_fills_a_queue_too(
         producer.push(queue, b"no").wait(TIMEOUT)
 
 
+def test_there_is_room_again_when_an_order_has_made_it(
+    broker: BrokerUnderTest, names: dict[str, str]
+) -> None:
+    queue = names["refuses"]
+    with Producer(broker.doors["smq"]) as producer:
+        # Given a full queue, of which the broker has counted all that happened
+        for number in range(MOST):
+            producer.push(queue, b"%d" % number).wait(TIMEOUT)
+        broker.admin.queue(queue)
+        with pytest.raises(QueueFull):
+            producer.push(queue, b"no").wait(TIMEOUT)
+        # When
+        assert broker.admin.purge(queue, "ready") == MOST
+        # Then, though nobody asks for its counts and no worker comes
+        wait_until(lambda: any(until_full(producer, queue, b"again")), what="room")
+
+
 # --------------------------------------------------------------------------- held
 
 

@@ -12,7 +12,8 @@ from pymongo.database import Database
 
 from faulty_mongo import Fault, Kind, Line
 from jobs import NOW, a_job, some_jobs, stored
-from sluicemq.errors import NotFound, QueueFull, Unavailable
+from sluicemq.errors import NotFound, Paused, QueueFull, Unavailable
+from sluicemq.wire import INTAKE
 from sluicemq_broker.queues.orders import PAGE
 from sluicemq_broker.queues.tasks import Task, Tasks
 from sluicemq_broker.store.outcomes import RolledBack
@@ -244,6 +245,45 @@ def test_a_task_whose_queue_is_gone_is_not_taken_up(rig: TasksRig) -> None:
     rig.second.tasks.take_up()
     found = rig.second.tasks.find(task.id)
     assert (found["state"], found["error"]["code"]) == ("failed", NotFound.code)
+
+
+def test_a_redrive_goes_on_though_its_target_is_paused_or_full_by_then(rig: TasksRig) -> None:
+    # Given: both brokers know the other queue, and it was open when the order was given
+    rig.bury()
+    for broker in (rig.first, rig.second):
+        broker.queues.open("other").prepare(anew=True)
+    task = rig.first.tasks.order("redrive", "mail", to="other")
+    come_to_rest()
+    rig.first.tasks.stop()
+    rig.time.passes(1.0)
+    assert rig.left("dead") > 0
+    rig.second.queues.open("other").pause(frozenset([INTAKE]))
+    # When
+    rig.second.tasks.take_up()
+    rig.carry_out()
+    # Then
+    assert rig.left("dead") == 0
+    assert rig.second.tasks.find(task.id)["state"] == "done"
+    with pytest.raises(Paused):
+        rig.second.tasks.order("redrive", "mail", to="other")
+
+
+def test_a_task_that_can_not_be_taken_up_keeps_no_other_from_it(
+    rig: TasksRig, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Given two tasks without a broker, of which the first is nothing that this version knows
+    task = rig.purge()
+    rig.first.tasks.stop()
+    rig.time.passes(1.0)
+    strange = rig.documents["tasks"].find_one({"_id": task.id}) or {}
+    strange |= {"_id": "0", "order": {"nobody": "knows"}}
+    rig.documents["tasks"].insert_one(strange)
+    # When
+    rig.second.tasks.take_up()
+    rig.carry_out()
+    # Then
+    assert rig.second.tasks.find(task.id)["state"] == "done"
+    assert "task 0, which another broker has left, does not go on" in caplog.text
 
 
 def test_what_has_expired_beyond_a_page_is_ended_beside_all_else(rig: TasksRig) -> None:

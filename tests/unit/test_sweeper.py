@@ -68,6 +68,7 @@ def a_queue(name: str) -> Any:
         looks=(looks := list[bool]()),
         look_for_headless=lambda *, now: looks.append(now),
         counters=Counters(),
+        capacity=SimpleNamespace(recount=go_on),
         in_use=False,
     )
 

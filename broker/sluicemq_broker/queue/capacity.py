@@ -122,6 +122,11 @@ class Capacity:
         self._counts_again = -math.inf
 
     @property
+    def outdated(self) -> bool:
+        """True from :meth:`recount` on, until it is counted."""
+        return self._counts_again == -math.inf
+
+    @property
     def waiting(self) -> int:
         """About how many jobs wait, those on their way to MongoDB too."""
         return max(0, self._counted.waiting + self._flow().waiting - self._then.waiting)

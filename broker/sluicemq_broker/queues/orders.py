@@ -45,6 +45,9 @@ class BulkOrder:
         self._database = queues.database_of(queue)
         self._removals = Removals(self._database, Families(queues))
 
+    def admit(self) -> None:
+        """It was given just now: raises what it is refused with. Once it has begun it goes on."""
+
     @property
     def arguments(self) -> dict[str, Any]:
         """What was ordered, as it is stored and shown, and given to make the same order again."""
@@ -79,6 +82,7 @@ class Purge(BulkOrder):
         try:
             for removed in self._removals.purging(self.queue.name, self._state, self.now, lambda: self.page):
                 self._counters.add(Count.PURGED, removed)
+                self.queue.capacity.recount()
                 self.queue.events.tell(Count.PURGED, self.now, [{"jobs": removed, "state": self._state}])
                 yield removed
             self.queue.look_for_headless(now=True)  # whoever ends it sooner leaves that to the sweep
@@ -151,6 +155,11 @@ class Redrive(_OfDeadLetters):
         """Which, and where to."""
         return super().arguments | ({} if self._to is None else {"to": self._to})
 
+    def admit(self) -> None:
+        """Raises Paused, or QueueFull, where another queue takes none; its own takes its own ones."""
+        if self._to is not None:
+            self._target.admit()
+
     def _paging(self, letters: DeadLetters) -> Pages:
         self._redriven.moved = self.done
         into = None if self._to is None else self._target.store
@@ -159,6 +168,8 @@ class Redrive(_OfDeadLetters):
         )
         for moved in paging(self.queue.name, letters, self.now):
             self._counters.add(Count.REDRIVEN, moved)
+            for each in (self.queue, self._target):
+                each.capacity.recount()
             self._target.events.tell(Count.REDRIVEN, self.now, [{"jobs": moved, "from": self.queue.name}])
             self._target.freed(self._redriven.groups)
             self._target.jobs_ready(moved)
@@ -178,6 +189,7 @@ class Discard(_OfDeadLetters):
     def _paging(self, letters: DeadLetters) -> Pages:
         for removed in self._removals.discarding(self.queue.name, letters, self.now, lambda: self.page):
             self._counters.add(Count.PURGED, removed)
+            self.queue.capacity.recount()
             self.queue.events.tell(Count.PURGED, self.now, [{"jobs": removed, "state": State.DEAD}])
             yield removed
 
@@ -237,6 +249,5 @@ def _target(queues: Queues, queue: Queue, to: str) -> Queue:
     if to == queue.name:
         raise BadQueue(f"{to!r} is the same queue: redrive it without naming another")
     target = queues.get(to)
-    target.admit()
     target.prepare(anew=True)
     return target

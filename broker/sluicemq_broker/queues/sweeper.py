@@ -129,6 +129,7 @@ class Sweeper:
             )
         self._counters.add(Count.RECLAIMED, ready)
         queue.counters.add(Count.DEAD, dead)  # of the broker, too
+        queue.capacity.recount()
         queue.limits.forget(owner)  # not before its jobs are given back, or too many could run
         if dead:
             queue.look_up()

@@ -17,7 +17,7 @@ import gevent
 from gevent.event import Event
 from gevent.lock import BoundedSemaphore
 
-from sluicemq.errors import BadQueue, NotFound, Paused, QueueFull, SluiceError, Unavailable, from_code
+from sluicemq.errors import BadQueue, NotFound, QueueFull, SluiceError, Unavailable, from_code
 from sluicemq_broker.context import Context
 from sluicemq_broker.queues.orders import ORDERS, PAGE, BulkOrder, Expire, Pages
 from sluicemq_broker.queues.queues import Queues
@@ -111,6 +111,7 @@ class Tasks:
             raise QueueFull(f"{self._most} tasks are under way here: wait for some, or cancel one")
         queue = self._queues.get(name)
         order = ORDERS[kind](self._queues, self._context, queue, self._clock.now(), **arguments)
+        order.admit()
         return self._start(Task(order, token_hex(6), self._owners.current))
 
     def expire(self, name: str) -> None:
@@ -173,7 +174,16 @@ class Tasks:
             for stored in store.running():
                 held = stored["owner"] and self._owners.is_live(stored["owner"], database)
                 if stored["_id"] not in self._running and not held and len(self._running) < self._most:
-                    self._take_up(store, stored)
+                    self._try_to_take_up(store, stored)
+
+    def _try_to_take_up(self, store: TaskStore, stored: dict[str, Any]) -> None:
+        """One that fails keeps no other from going on, nor a broker from starting."""
+        try:
+            self._take_up(store, stored)
+        except Unavailable:
+            raise
+        except Exception:
+            log.exception("task %s, which another broker has left, does not go on", stored["_id"])
 
     def _take_up(self, store: TaskStore, stored: dict[str, Any]) -> None:
         task_id, former, mine = stored["_id"], stored["owner"], self._owners.current
@@ -185,7 +195,7 @@ class Tasks:
         try:
             queue = self._queues.get(stored["queue"])
             order = kind(self._queues, self._context, queue, stored["now"], **stored["order"])
-        except (NotFound, BadQueue, Paused) as error:
+        except (NotFound, BadQueue) as error:
             why = {"code": error.code, "message": str(error)}
             store.end(task_id, former, self._clock.now(), {"state": TaskState.FAILED, "error": why})
             return

@@ -183,8 +183,9 @@ class Census:
     def _is_due(self, queue: Queue, now: float) -> bool:
         tally = self._tallies[queue.name]
         changed = queue.changes != tally.changes
-        if queue.capacity.bounded:  # other brokers fill it too
-            return changed or self._owners.others > 0
+        if queue.capacity.bounded and (changed or queue.capacity.outdated or self._owners.others > 0):
+            return True  # other brokers fill it too
+        # At rest as well: MongoDB itself removes what was kept for a while.
         return now - tally.at >= (_CHANGED_AGE if changed else _RESTING_AGE)
 
     def _count_for(self, seconds: float, queues: Iterable[Queue]) -> None:
