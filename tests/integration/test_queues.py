@@ -317,7 +317,12 @@ def test_what_was_popped_and_could_not_be_sent_is_ready_again_also_where_it_is_k
     queue, deadline, counters = queues.open("mail"), Deadline(), queues._context.counters
     device = SimpleNamespace(envelope="payload")
     backend: Any = SimpleNamespace(
-        queue=queue, prefetch=1, room=9, workers=set(), counters=counters, settings=device
+        **dict.fromkeys(("came", "left", "posted"), lambda _of: None),
+        queue=queue,
+        prefetch=1,
+        room=9,
+        counters=counters,
+        settings=device,
     )
     worker = PopWorker(backend, LaneThatFills(counters))  # type: ignore[arg-type]
     queue.attach(worker)

@@ -154,7 +154,7 @@ class QueueSettings:
     dead_retention: float | None = setting(
         None,
         rules.optional(rules.seconds()),
-        "seconds a dead letter is kept; by default until it is purged",
+        "seconds a dead letter is kept, with on_dead a day at least; by default until it is purged",
         live=True,
     )
     keep_done: float = option("keep_done")

@@ -47,7 +47,9 @@ class Queue:
         self.name = name
         self.settings = settings
         self.counters = QueueCounters(context.counters, context.timer.now(), name)
-        self.store = QueueStore(database, collection(name), QueueDefaults.of(settings), self.counters.notice)
+        self.store = QueueStore(
+            database, collection(name), QueueDefaults.of(settings, name), self.counters.notice
+        )
         self.paused: frozenset[str] = frozenset()
         self.events = context.events.of(name)
         mine = replace(context, counters=self.counters, events=self.events)
@@ -76,7 +78,7 @@ class Queue:
         """Take other settings, but for ``database``: for jobs to come, and as the next reading of others."""
         order_changes = settings.turns != self.settings.turns
         self.settings = settings
-        self.store.reconfigure(QueueDefaults.of(settings))
+        self.store.reconfigure(QueueDefaults.of(settings, self.name))
         self._settling.reconfigure(settings.retries)
         self.capacity.reconfigure(settings)
         # Of what is held ahead, not limited so far, less may begin; or it was claimed in another order.

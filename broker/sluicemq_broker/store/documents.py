@@ -60,6 +60,11 @@ Document = dict[str, Any]
 FOR_CHILDREN: Final = 0
 
 
+#: Seconds for which a dead letter stays at least that goes on into another queue: it may have to wait for
+#: that, as for an asker at another broker, or a MongoDB that is away.
+MOVING: Final = 24 * 3600.0
+
+
 class QueueDefaults(NamedTuple):
     """A queue's own settings, which its jobs don't repeat: a change holds for those that wait, too."""
 
@@ -85,9 +90,12 @@ class QueueDefaults(NamedTuple):
         return self.fair and self.tenant_max_running is not None
 
     @classmethod
-    def of(cls, settings: object) -> QueueDefaults:
-        """Those among all the settings of a queue."""
-        return cls._make(getattr(settings, name) for name in cls._fields)
+    def of(cls, settings: Any, queue: str) -> QueueDefaults:
+        """Those among all the settings of this queue."""
+        found = cls._make(getattr(settings, name) for name in cls._fields)
+        if found.dead_retention is None or settings.on_dead in (None, queue):
+            return found
+        return found._replace(dead_retention=max(found.dead_retention, MOVING))
 
 
 #: The order in which jobs are handed out: higher priority first, then the earliest, then FIFO.
