@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
+from faults.mongo_messages import Command
 from faults.mongo_proxy import CuttingProxy
 from faults.replica_set import ReplicaSet
 from launcher import TIMEOUT, BrokerProcess, tcp, wait_until
 from plain_clients import shake_hands
-from sluicemq import Client, Message, Published, Publisher, Reader
+from sluicemq import Client, Message, Producer, Published, Publisher, Reader
 
 STREAM = "orders"
 _STORED = (f"stream.{STREAM}", "queue.mail")
@@ -165,6 +167,42 @@ def test_a_stopping_broker_reads_on_when_a_slow_mongodb_has_stored_what_held_its
                 with Client(broker.doors["smq"]) as client:
                     found = [each["payload"][:8] for each in client.peek("mail", "ready", count)]
     assert found == [b"%08d" % number for number in range(count)]
+
+
+def test_a_stopping_broker_reads_on_when_what_others_sent_has_left_memory_for_large_messages(
+    mongo_uri: str, database: str
+) -> None:
+    # Given a job of the library that takes all memory for what is not stored, for longer than a look
+    count, size, stored = 5, 200_000, threading.Event()
+    ends = {"kind": "streamer", "queue": "mail", "frontend": tcp()}
+    config = {"broker": {**SETTINGS["broker"], "hwm_bytes": 1 << 20}, "devices": [ends]}
+    with CuttingProxy(mongo_uri) as proxy, BrokerProcess(proxy.uri, database, config=config) as broker:
+        with Producer(broker.doors["smq"]) as library, Client(broker.doors["smq"]) as client:
+            library.push("large", b"first").wait(TIMEOUT)
+            proxy.before(_is_large, lambda: stored.wait(TIMEOUT))
+            library.push("large", bytes(2 << 20))
+            wait_until(lambda: client.counters()["broker"]["storing"], what="the large job on its way")
+            # When it stops while most of what a PUSH socket has sent lies in buffers
+            with shake_hands(broker.doors["push"], b"PUSH") as producer:
+                bodies = [b"%08d" % number + bytes(size) for number in range(count)]
+                sent = b"".join(b"\x02" + len(body).to_bytes(8) + body for body in bodies)
+                producer.sendall(sent[: size // 2])
+                wait_until(lambda: client.counters()["counters"].get("large_messages_waited"), what="no room")
+                producer.sendall(sent[size // 2 :])
+                broker.send_signal(signal.SIGTERM)
+                wait_until(lambda: "stopping" in broker.log_text(), what="its stop")
+                threading.Event().wait(2)  # longer than it looks for more, and than a door takes to close
+                stored.set()
+                assert broker.terminate() == 0
+        broker.restart()
+        # Then
+        with Client(broker.doors["smq"]) as client:
+            found = [each["payload"][:8] for each in client.peek("mail", "ready", count)]
+    assert found == [b"%08d" % number for number in range(count)]
+
+
+def _is_large(command: Command) -> bool:
+    return command.name == "insert" and command.collection == "queue.large"
 
 
 def publisher(broker: BrokerProcess) -> Publisher:

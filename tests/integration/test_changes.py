@@ -332,6 +332,14 @@ def test_a_job_whose_id_is_in_the_other_queue_is_refused_by_name_and_stays(
     assert states(other).keys() == {first, second, third}
 
 
+def test_of_many_that_are_refused_a_hundred_are_named_and_all_are_counted(
+    store: QueueStore, changes: ChangesAtOnce, other: QueueStore
+) -> None:
+    other.push([a_job(each, b"its own") for each in dead_letters(store, 150)], NOW)
+    redriven = changes.redrive("mail", DeadLetters(), LATER, other)
+    assert (redriven.moved, redriven.left, len(redriven.refused)) == (0, 150, 100)
+
+
 def test_an_id_that_comes_up_in_the_other_queue_during_the_move_costs_the_others_nothing(
     store: QueueStore, changes: ChangesAtOnce, other: QueueStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -108,7 +108,8 @@ def test_fan_outs_children_and_progress_read_what_they_are_about(
     other.roll_back([RolledBack(children[0], "no", "worker", dead=True)], NOW + 100)
     with explainer.plans() as plans:
         (dead,) = dead_children(other, NOW + 50, 10)
-        assert fail_parent(mail, dead, "next", NOW + 101) == []
+        assert dead.parent
+        assert fail_parent(mail, dead.parent, "no", NOW + 101) == []
         told_parents(other, [dead])
         assert dead_children(other, NOW + 50, 10) == []
     check(plans, "find", "update")

@@ -34,7 +34,7 @@ def broker(mongo_uri: str) -> Iterator[BrokerUnderTest]:
         {"kind": "queue", "queue": "asked", **doors},
         {"kind": "streamer", "queue": "pushed", **doors},
     ]
-    queues = {f"{name}-{n}": bounds for name, bounds in BOUNDS.items() for n in range(8)}
+    queues = {f"{name}-{n}": bounds for name, bounds in BOUNDS.items() for n in range(16)}
     with serving(mongo_uri, devices, queues=queues, poll=0.2) as broker:
         yield broker
         assert "Traceback" not in broker.process.log_text()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ from typing import Any, cast
 import pytest
 import tomli_w
 
-from faulty_mongo import Line
+from faulty_mongo import Fault, Kind, Line
 from jobs import NOW, ChangesAtOnce, a_job, stored
 from launcher import wait_until
 from own_queue import SECONDS
@@ -197,8 +198,7 @@ def test_a_dead_child_among_very_many_dead_letters_is_found_some_of_them_at_a_ti
     store: QueueStore,
 ) -> None:
     # Given: its broker was killed before it could tell the parent; some died in one millisecond
-    known = SimpleNamespace(clock=SimpleNamespace(now=lambda: NOW), counters=Counters())
-    looks = OnDead(cast("Queues", OneQueue(store)), cast("Context", known), step=2, seldom=1)
+    looks = looking_at(store, step=2)
     for number, died in enumerate((1, 2, 2, 2, 3, 4, 5)):
         store.jobs.insert_one(
             {"_id": f"{number}", "seq": number, "state": "dead", "ended_at": date(NOW + died)}
@@ -218,6 +218,90 @@ def test_a_dead_child_among_very_many_dead_letters_is_found_some_of_them_at_a_ti
         looks.round(1.0)
     # Then it begins anew
     assert "told" in stored(store, "0")["parent"]
+
+
+def looking_at(store: QueueStore, step: int) -> OnDead:
+    """What looks at some of all dead letters of one queue in each round."""
+    known = SimpleNamespace(clock=SimpleNamespace(now=lambda: NOW + 100), counters=Counters())
+    return OnDead(cast("Queues", OneQueue(store)), cast("Context", known), step=step, seldom=1)
+
+
+@pytest.mark.parametrize("parent", [{"id": 5}, {"queue": "no such name", "id": "a", "seq": 1, "by": ""}])
+def test_documents_that_are_no_jobs_keep_no_parent_from_hearing(store: QueueStore, parent: Any) -> None:
+    # Given more of them than a page has, which died first
+    strange = {"state": "dead", "ended_at": date(NOW), "parent": parent, "errors": "none"}
+    store.jobs.insert_many([{"_id": f"strange-{number}", **strange} for number in range(300)])
+    own = {"queue": "mail", "id": "a", "seq": 9, "by": ""}
+    store.jobs.insert_one({"_id": "b", "seq": 1, "state": "dead", "ended_at": date(NOW + 1), "parent": own})
+    # When
+    looking_at(store, step=1000).round(1.0)
+    # Then
+    assert stored(store, "b")["parent"]["told"]
+
+
+class LettersRig:
+    """A broker whose queue ``mail`` has dead letters; ``on_dead`` of all queues is what it says."""
+
+    def __init__(self, documents: Any, store: QueueStore, on_dead: str | None) -> None:
+        self.time = VirtualTime()
+        self.line = Line(lambda *_stored: None, self.time)
+        clock = VirtualClock(self.time)
+        self.broker = SmallBroker(
+            "one", documents, self.time, clock, self.line, lambda: "one", {"on_dead": on_dead}
+        )
+        self._letters = documents["queue.letters"]
+        store.push([a_job(str(number)) for number in range(3)], NOW)
+        dead = [RolledBack(job, "no", "worker", dead=True) for job in store.reserve(3, NOW, "me").jobs]
+        store.roll_back(dead, NOW)
+
+    @property
+    def moved(self) -> int:
+        return int(self._letters.count_documents({}))
+
+    def reconfigure(self, on_dead: str | None) -> None:
+        queues = self.broker.queues
+        queues.reconfigure(
+            replace(queues._config, other_queues=replace(queues._config.other_queues, on_dead=on_dead))
+        )
+
+
+def test_those_that_are_there_go_when_on_dead_is_set_also_once_more(
+    documents: Any, store: QueueStore
+) -> None:
+    rig = LettersRig(documents, store, None)
+    rig.broker.round()
+    before = rig.moved
+    rig.reconfigure("letters")
+    rig.broker.round()
+    assert (before, rig.moved) == (0, 3)
+    # When it is taken away for a while, in which an old one comes
+    rig.reconfigure(None)
+    rig.broker.round()
+    old = documents["queue.letters"].find_one_and_delete({"_id": "0"})
+    store.jobs.insert_one({**old, "_id": "4", "state": "dead", "ended_at": date(NOW - 3600)})
+    rig.reconfigure("letters")
+    rig.broker.round()
+    assert rig.moved == 3
+    rig.line.dead = True
+
+
+def test_a_broker_that_stops_moves_no_more(documents: Any, store: QueueStore) -> None:
+    rig = LettersRig(documents, store, "letters")
+    rig.broker._on_dead.stop()
+    rig.broker.round()
+    assert rig.moved == 0
+    rig.line.dead = True
+
+
+def test_those_that_could_not_go_at_first_go_in_the_next_round(documents: Any, store: QueueStore) -> None:
+    rig = LettersRig(documents, store, "letters")
+    store.jobs.update_many({}, {"$set": {"ended_at": date(NOW - 3600)}})
+    rig.line.fault = Fault(Kind.AWAY, "transaction")
+    rig.broker.round()
+    before = rig.moved
+    rig.broker.round()
+    assert (rig.line.fired, before, rig.moved) == (1, 0, 3)
+    rig.line.dead = True
 
 
 def test_one_of_which_its_parent_heard_only_long_after_it_died_goes_there_in_its_turn(

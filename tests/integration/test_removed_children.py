@@ -250,7 +250,9 @@ def test_a_removed_child_tells_the_parent_of_its_parent_as_well(
     # When
     changes.cancel("inner", "a.1.1", LATER)
     # Then its parent is dead, and will tell its own
-    assert [(each.id, each.parent.id) for each in dead_children(pages, NOW, 9)] == [("a.1", "a")]
+    (dead,) = dead_children(pages, NOW, 9)
+    assert dead.parent
+    assert (dead.id, dead.parent.id) == ("a.1", "a")
 
 
 # ------------------------------------------------------------------ which children count

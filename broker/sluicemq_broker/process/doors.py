@@ -122,8 +122,8 @@ class Doors:
 
     @property
     def taking_in(self) -> bool:
-        """True while something that has come in at the devices is not stored."""
-        return any(device.taking_in for device in self._devices)
+        """True while something that has come in is not stored, and may hold the devices' doors back."""
+        return self._ground.memory.takes_no_more or any(device.taking_in for device in self._devices)
 
     def close_gates(self) -> None:
         """Let nothing in any more; returns when what had come is passed on."""

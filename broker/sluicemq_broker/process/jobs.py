@@ -98,6 +98,11 @@ class Jobs:
                 f"time-outs, askers, jobs of other brokers of queue {queue.name}", queue.tick
             )
 
+    def stop_orders(self) -> None:
+        """Begin with no other page of what takes long: the next broker goes on."""
+        self.tasks.stop()
+        self._on_dead.stop()
+
     def stop_granting(self) -> bool:
         """Give no worker anything any more; True when nothing is on its way to one."""
         return all([queue.stop_granting(0.0) for queue in self.queues])  # noqa: C419 - each is told

@@ -87,7 +87,7 @@ class Server:
         self._deadline.begin(timeout)
         if was_open:
             log.info("stopping: reading the doors until they are quiet")
-        self._jobs.tasks.stop()
+        self._jobs.stop_orders()
         self._deadline.until(self._jobs.stop_granting, within=timeout * _READING_SHARE)
         self._read_until_quiet(timeout * _READING_SHARE)
         self._doors.close_gates()

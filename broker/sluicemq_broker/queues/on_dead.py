@@ -8,12 +8,14 @@ queues, for each page is one transaction, and a parent that is told twice is dea
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
+from itertools import takewhile
 from typing import Final
 
-from sluicemq.errors import SluiceError
+from sluicemq.errors import BadQueue, SluiceError, Unavailable
 from sluicemq_broker.context import Context
-from sluicemq_broker.job import ASKED
+from sluicemq_broker.job import ASKED, Parent
 from sluicemq_broker.queue import Queue
 from sluicemq_broker.queues.families import Families
 from sluicemq_broker.queues.queues import Queues
@@ -24,11 +26,14 @@ from sluicemq_broker.store import (
     Redriven,
     Redrives,
     Removals,
+    Unclear,
     dead_children,
     death_after,
     fail_parent,
     told_parents,
 )
+
+log = logging.getLogger("broker.on_dead")
 
 #: Letters in one transaction, at most.
 _PAGE: Final = 250
@@ -52,20 +57,23 @@ class OnDead:
         self._families = Families(queues)
         self._clock = context.clock
         self._counters = context.counters
-        self._known: set[tuple[str, str]] = set()
         self._step, self._seldom = step, seldom
+        self._stopping = False
         self._rounds = 0
+        #: From which queue into which all that were there are tried to move, and have moved.
+        self._begun: set[tuple[str, str]] = set()
+        self._emptied: set[tuple[str, str]] = set()
         self._places: dict[str, float] = {}  # by queue: by when those died that were looked at in turns
 
     def tick(self) -> None:
         """Every second or so: of queues in which jobs have died here since; at first all there are."""
-        for queue in self._queues:
+        for queue in self._each():
             died, to = queue.take_deaths(), _goes_to(queue)
             if died:
                 self._try(queue, self._clock.now() - _MARGIN, self._tell_parents)
-            if to and (queue.name, to) not in self._known:
-                self._known.add((queue.name, to))
-                self._try(queue, 0.0, self._move)
+            if to and (queue.name, to) not in self._begun:
+                self._begun.add((queue.name, to))
+                self._move_all(queue, to)
             elif to and died:
                 self._try(queue, self._clock.now() - _MARGIN, self._move)
 
@@ -75,17 +83,34 @@ class OnDead:
         What somebody may still ask for at another broker goes a minute after it died, so look so far back.
         """
         since = self._clock.now() - ASKED - 3 * seconds - _MARGIN
+        self._rounds += 1
+        self._forget_those_gone()
         self._resume_drops()
-        for number, queue in enumerate(self._queues):
-            every = (number + self._rounds) % self._seldom == 0
-            if every:
+        for number, queue in enumerate(self._each()):
+            if (number + self._rounds) % self._seldom == 0:
                 self._try(queue, self._places.get(queue.name, 0.0), self._walk)
             if queue.in_use:
                 self._try(queue, since, self._tell_parents)
-            if _goes_to(queue):
+            to = _goes_to(queue)
+            if to and (queue.name, to) not in self._emptied:
+                self._move_all(queue, to)
+            elif to:
                 self._try(queue, since, self._move)
-        self._rounds += 1
-        there = {queue.name for queue in self._queues}
+
+    def stop(self) -> None:
+        """Begin with no other page."""
+        self._stopping = True
+
+    def _each(self) -> Iterator[Queue]:
+        """All queues, until it stops."""
+        return takewhile(lambda _queue: not self._stopping, self._queues)
+
+    def _forget_those_gone(self) -> None:
+        """One that is removed, or has another ``on_dead``, begins anew."""
+        ways = {(queue.name, _goes_to(queue)) for queue in self._queues}
+        self._begun &= ways
+        self._emptied &= ways
+        there = {name for name, _ in ways}
         self._places = {name: place for name, place in self._places.items() if name in there}
 
     def _resume_drops(self) -> None:
@@ -95,13 +120,24 @@ class OnDead:
             except SluiceError as error:
                 self._counters.notice(Count.UNSWEPT, f"what is left of removed queues stays: {error}")
 
-    def _try(self, queue: Queue, since: float, step: Callable[[Queue, float], None]) -> None:
-        """One that fails is counted, and tried again in the next round."""
+    def _move_all(self, queue: Queue, to: str) -> None:
+        """Those that are there go first; what can't go now is tried again in the next round."""
+        if self._try(queue, 0.0, self._move) and not self._stopping:
+            self._emptied.add((queue.name, to))
+
+    def _try(self, queue: Queue, since: float, step: Callable[[Queue, float], None]) -> bool:
+        """One that fails is counted, and tried again in the next round; where MongoDB is away, so are all."""
         try:
             step(queue, since)
-        except SluiceError as error:
-            text = f"dead letters of queue {queue.name} stay there: {error}"
+        except Exception as error:
+            if isinstance(error, Unavailable) and not isinstance(error, Unclear):
+                raise
+            if not isinstance(error, SluiceError):
+                log.exception("the dead letters of queue %s", queue.name)
+            text = f"dead letters of queue {queue.name} stay there: {type(error).__name__}: {error}"
             self._counters.notice(Count.DEAD_UNMOVED, text)
+            return False
+        return True
 
     def _walk(self, queue: Queue, since: float) -> None:
         """Go on through all its dead letters, from the oldest to the latest and anew."""
@@ -117,16 +153,27 @@ class OnDead:
             self._move(queue, since, after)
 
     def _tell_parents(self, queue: Queue, since: float, until: float | None = None) -> None:
-        """Killed between both statements, or unclear: told again, which changes nothing."""
-        while children := dead_children(queue.store, since, _PAGE, until):
-            now = self._clock.now()
-            for each in children:
-                above = self._queues.open(each.parent.queue)
-                groups = fail_parent(above.store, each, queue.name, now)
-                if groups is not None:
-                    reason = f"child {each.id} in queue {queue.name} is dead: {each.reason}"
-                    self._families.bereaved([Bereaved(above.name, each.parent.id, reason, groups)])
+        """Killed between both statements, or unclear: told again, which changes nothing.
+
+        What dies from now on has its own turn: else it would not end where they die as fast.
+        """
+        now = self._clock.now()
+        until = now if until is None else until
+        while not self._stopping and (children := dead_children(queue.store, since, _PAGE, until)):
+            parents = {each.parent: each for each in reversed(children) if each.parent}  # by its first child
+            for parent, child in parents.items():
+                self._fail(parent, f"child {child.id} in queue {queue.name} is dead: {child.reason}", now)
             told_parents(queue.store, children)
+            since = children[-1].died_at
+
+    def _fail(self, parent: Parent, reason: str, now: float) -> None:
+        try:
+            store = self._queues.open(parent.queue).store
+        except BadQueue:
+            return  # a document that is no job: no queue can have that name
+        groups = fail_parent(store, parent, reason, now)
+        if groups is not None:
+            self._families.bereaved([Bereaved(parent.queue, parent.id, reason, groups)])
 
     def _move(self, queue: Queue, since: float, until: float | None = None) -> None:
         """Of those that died from then on, and before ``until``."""
@@ -145,6 +192,8 @@ class OnDead:
             target.events.tell(Count.DEAD_MOVED, now, [{"jobs": moved, "from": queue.name}])
             target.freed(redriven.groups)
             target.jobs_ready(moved)
+            if self._stopping:
+                break
 
 
 def _goes_to(queue: Queue) -> str:

@@ -34,7 +34,7 @@ from sluicemq_broker.store.documents import (
 )
 from sluicemq_broker.store.index_models import ENDED_INDEX
 from sluicemq_broker.store.indexes import all_indexes, has_lines
-from sluicemq_broker.store.outcomes import death
+from sluicemq_broker.store.outcomes import death, last_reason
 from sluicemq_broker.store.queue_store import QueueStore
 from sluicemq_broker.store.transactions import Overtaken, transact
 
@@ -59,12 +59,16 @@ _Jobs = Collection[dict[str, Any]]
 
 
 class DeadChild(NamedTuple):
-    """A dead letter of which its parent has not been told, and why it is one."""
+    """A dead letter of which its parent has not been told, why it is one, and since when.
+
+    ``parent`` is None where the document names none that can be read: there is nobody to tell.
+    """
 
     id: str
-    seq: int
-    parent: Parent
+    seq: int | None
+    parent: Parent | None
     reason: str
+    died_at: float
 
 
 class Bereaved(NamedTuple):
@@ -99,7 +103,10 @@ def waits_for_children(parent: Parent) -> Document:
 
 
 def dead_children(store: QueueStore, since: float, limit: int, until: float | None = None) -> list[DeadChild]:
-    """Children that died from then on, and by ``until``, of which their parents have not been told."""
+    """Children that died from then on, and by ``until``, of which their parents have not been told.
+
+    Those that died first come first.
+    """
     when = {"$gte": date(since), **({} if until is None else {"$lte": date(until)})}
     these = {
         "state": State.DEAD,
@@ -107,13 +114,12 @@ def dead_children(store: QueueStore, since: float, limit: int, until: float | No
         "parent.id": {"$exists": True},
         "parent.told": {"$exists": False},
     }
-    wanted = {"parent": 1, "seq": 1, "errors": {"$slice": -1}}
+    wanted = {"parent": 1, "seq": 1, "ended_at": 1, "errors": {"$slice": -1}}
     with translated():
-        found = list(store.jobs.find(these, wanted, hint=ENDED_INDEX).limit(limit))
+        found = list(store.jobs.find(these, wanted, hint=ENDED_INDEX).sort("ended_at", 1).limit(limit))
     return [
-        DeadChild(each["_id"], each["seq"], parent, str((each.get("errors") or [{}])[-1].get("reason", "")))
+        DeadChild(each["_id"], each.get("seq"), parent_of(each), last_reason(each), seconds(each["ended_at"]))
         for each in found
-        if (parent := parent_of(each))
     ]
 
 
@@ -127,14 +133,13 @@ def death_after(store: QueueStore, since: float, count: int) -> float | None:
     return None
 
 
-def fail_parent(store: QueueStore, child: DeadChild, of: str, now: float) -> list[str] | None:
-    """Its parent is a dead letter too; None if that does not wait any more. Repeating it is harmless.
+def fail_parent(store: QueueStore, parent: Parent, reason: str, now: float) -> list[str] | None:
+    """A parent is a dead letter too; None if it does not wait any more. Repeating it is harmless.
 
     Returns its group, if it has one: that has waited for it.
     """
-    reason = f"child {child.id} in queue {of} is dead: {child.reason}"
     with translated():
-        return _fail(store, child.parent, reason, now)
+        return _fail(store, parent, reason, now)
 
 
 def told_parents(store: QueueStore, children: Sequence[DeadChild]) -> None:

@@ -257,9 +257,9 @@ def letter(unreadable: Document, now: datetime, defaults: QueueDefaults) -> Docu
 
 def found(stored: dict[str, Any]) -> Found:
     """What a document, read with ``FOUND``, tells."""
-    errors, result, expires_at = stored.get("errors"), stored.get("result", b""), stored.get("expires_at")
+    result, expires_at = stored.get("result", b""), stored.get("expires_at")
     waits = stored["state"] in (State.READY, State.WAITING)
-    last = errors[-1] if isinstance(errors, list) and errors and isinstance(errors[-1], dict) else {}
+    last = _last_failure(stored)
     return Found(
         State(stored["state"]),
         stored.get("owner", ""),
@@ -270,6 +270,16 @@ def found(stored: dict[str, Any]) -> Found:
         forwarded_to=str(stored.get("forwarded_to", "")),
         progress=_in_words(stored.get("progress")) if stored["state"] == State.RESERVED else "",
     )
+
+
+def last_reason(stored: Document) -> str:
+    """Why it failed the last time."""
+    return str(_last_failure(stored).get("reason", ""))
+
+
+def _last_failure(stored: Document) -> Document:
+    errors = stored.get("errors")
+    return errors[-1] if isinstance(errors, list) and errors and isinstance(errors[-1], dict) else {}
 
 
 def _in_words(progress: Any) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -128,11 +129,8 @@ class _Move:
         """Those that are dead still, without those whose id the other queue has: these are refused."""
         there = {each["_id"] for each in self._target.find({"_id": {"$in": ids}}, {"_id": 1})}
         name = queue_of(self._target.name)
-        redriven.refused |= {
-            each: Duplicate(f"queue {name!r} has a job {each!r} already", each)
-            for each in ids
-            if each in there
-        }
+        for each in islice((each for each in ids if each in there), max(0, _NAMED - len(redriven.refused))):
+            redriven.refused[each] = Duplicate(f"queue {name!r} has a job {each!r} already", each)
         dead = {"_id": {"$in": [each for each in ids if each not in there]}, "state": State.DEAD}
         movable = {each["_id"] for each in self._source.find(dead, {"_id": 1}, hint=BY_ID)}
         return [each for each in ids if each in movable]
