@@ -31,7 +31,6 @@ from plain_clients import (
 from sluicemq import Client
 
 LIMIT = 64 * 1024
-HANDSHAKE = 10.0  # seconds in which a client must have finished it
 
 FORWARDER = {"kind": "forwarder", "frontend": ANY_PORT, "backend": ANY_PORT}
 DOORS = ("smq", "push", "pull", "commit", "req", "rep", "pub", "sub")
@@ -313,7 +312,7 @@ def test_two_thousand_who_never_greet_are_all_cut_and_logged_in_a_few_lines(mong
             each.close()
         wait_until(lambda: broker.counter("connections_cut") == 2000)
 
-        assert lines(broker, "connections_cut") < 2 * HANDSHAKE
+        assert lines(broker, "connections_cut") < len(crowd) / 10
         assert "it sent nothing in the time for a handshake" in broker.process.log_text()
         assert memory < 400 * 2**20
         wait_until(lambda: _files(broker) < 200)

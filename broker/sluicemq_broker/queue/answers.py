@@ -164,7 +164,7 @@ class Answers:
 
     @contextmanager
     def ending(self) -> Iterator[None]:
-        """Some are being ended here, nobody knows yet which: what is gone by now may be told in a moment."""
+        """While jobs are being ended here: a look-up that finds one gone waits to hear how it ended."""
         self._ending += 1
         try:
             yield

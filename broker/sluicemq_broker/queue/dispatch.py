@@ -40,7 +40,7 @@ _MOMENT: Final = 1e-9  # seconds
 
 
 class Outlet(Protocol):
-    """Where jobs go that don't simply go to a worker."""
+    """What a queue does with jobs that are not handed to a worker: give them back, pop, end them."""
 
     def pop(self, worker: Worker, deliveries: list[Delivery]) -> None:
         """Remove these durably, then deliver them."""
@@ -49,7 +49,7 @@ class Outlet(Protocol):
         """No worker has started these: they go back to ``ready``."""
 
     def claimed(self) -> None:
-        """Jobs that waited do so no more."""
+        """Jobs were reserved: the queue may have room for others."""
 
     def died(self, ids: Iterable[str]) -> None:
         """These became dead letters when they were claimed."""

@@ -39,7 +39,7 @@ class OtherQueue(Asked, Protocol):
 
 
 class Elsewhere(Protocol):
-    """All queues."""
+    """The queues of this broker, by name, into which a job can go on."""
 
     def for_push(self, name: str, *, by: str) -> OtherQueue:
         """The queue of this name, made if that is allowed."""

@@ -44,7 +44,7 @@ class Arrival:
 
 
 class Claiming:
-    """Whoever claims, again and again. ``catches_up``: what is known to lie ready; else it just looks."""
+    """A greenlet that makes claims. ``catches_up``: of what is known to lie ready; else it just looks."""
 
     __slots__ = ("began", "catches_up")
 
@@ -213,7 +213,7 @@ class Ledger:
         self._claiming.discard(claiming)
 
     def claimers(self) -> int:
-        """How many claim."""
+        """How many greenlets make claims now."""
         return len(self._claiming)
 
     def claims(self, now: float) -> bool:

@@ -35,7 +35,7 @@ class Said(Protocol):
 
 
 class HeldJob(Protocol):
-    """What is told of one job that is held here."""
+    """A verdict that moves one job: the job, where its outcome goes, and how many bytes it keeps."""
 
     @property
     def job(self) -> Job: ...  # noqa: D102

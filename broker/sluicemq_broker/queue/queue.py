@@ -255,7 +255,7 @@ class Queue:
         self._returns.release(jobs)
 
     def claimed(self) -> None:
-        """Jobs that waited do so no more."""
+        """Jobs were reserved: there may be room for others."""
         self.capacity.look()
 
     def died(self, ids: Iterable[str]) -> None:

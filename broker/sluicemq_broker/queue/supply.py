@@ -50,8 +50,8 @@ ALONE: Final = 5.0
 class Supply:
     """The claims of one queue, and what its :class:`~.ledger.Ledger` says may go out.
 
-    Nothing here blocks but :meth:`await_room`, :meth:`search` and the claims, whose greenlet lives only while
-    workers want more than is staged.
+    Nothing here blocks but :meth:`await_room`, :meth:`search`, :meth:`at_rest` and the claims, whose greenlet
+    lives only while workers want more than is staged.
     """
 
     def __init__(

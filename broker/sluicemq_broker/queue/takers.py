@@ -30,7 +30,7 @@ class Takers:
             (self._proven if worker.proven else self._new).append(worker)
 
     def remove(self, worker: Worker) -> None:
-        """It takes no more."""
+        """Take a worker out of the line: it has gone."""
         if worker.waiting:  # in either line: it may have been proven since
             for line in self._lines:
                 if worker in line:

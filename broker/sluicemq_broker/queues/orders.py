@@ -74,7 +74,7 @@ class Purge(BulkOrder):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Which state."""
+        """The state whose jobs are removed."""
         return {"state": self._state}
 
     def pages(self) -> Pages:
@@ -114,7 +114,7 @@ class _OfDeadLetters(BulkOrder):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Which."""
+        """Which dead letters were ordered, without what was left open."""
         which = {**self._letters._asdict(), "ids": self._letters.ids and list(self._letters.ids)}
         return {name: value for name, value in which.items() if value is not None}
 

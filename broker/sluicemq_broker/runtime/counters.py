@@ -17,12 +17,12 @@ _STEP: Final = 5.0
 _STEPS: Final = 12
 _RATED: Final = (Count.PUSHED, Count.DELIVERED, Count.COMMITTED)
 
-#: Of which durations a queue has the sum.
 #: Queues whose jobs have histograms of their own: each has 60 lines in a scrape.
 MOST_TIMED: Final = 50
 #: What all others have together.
 OTHERS: Final = "*"
 _OF_JOBS: Final = (Timing.TIME_IN_QUEUE, Timing.TIME_AT_WORKER, Timing.PUSH_CONFIRMATION)
+#: Of which durations a queue has the sum.
 _SUMMED: Final = {Timing.TIME_IN_QUEUE: Count.WAITED, Timing.TIME_AT_WORKER: Count.WORKED}
 
 log = logging.getLogger("broker")

@@ -83,7 +83,7 @@ class Ahead:
         return [each["_id"] for each in found[:share]]
 
     def more_of(self, tenants: Iterable[str], now: float) -> None:
-        """These had as many jobs as were wanted of them."""
+        """These tenants filled their shares of a claim: more of their jobs may lie behind."""
         for tenant in tenants:
             self._lines.setdefault(tenant, _Line((), now))
 

@@ -87,7 +87,7 @@ class Kin(Protocol):
         """The queue of this name."""
 
     def stores(self) -> Iterable[QueueStore]:
-        """All queues."""
+        """Those of all queues."""
 
     def bereaved(self, parents: Sequence[Bereaved]) -> None:
         """Tell whoever waits for these, or behind them."""

@@ -53,7 +53,7 @@ class Pages:
         return max(1, min(limit, room // max(1, self._largest)))
 
     def pushed(self, jobs: Sequence[Job]) -> None:
-        """These will be claimed."""
+        """These come into the queue: their sizes and headers say how large pages may be."""
         self._note(jobs, self._largest, self._dearest)
 
     def claimed(self, jobs: Sequence[Job]) -> None:

@@ -4,7 +4,7 @@ Every statement that settles a job names the owner that holds it, so that a late
 nothing. Several documents in one statement are never a transaction: each document is moved or
 not, and the caller learns which. What a lost reply leaves behind is said at each verb.
 
-All methods block the calling greenlet, and raise, of ``broker.mongo``, Unavailable (nothing was
+All methods block the calling greenlet, and raise Unavailable (nothing was
 sent), Unclear (it may have been applied) or Refused (repeating it is of no use).
 """
 
@@ -125,7 +125,7 @@ class QueueStore:
         self._claims.dropped()
 
     def kept(self) -> None:
-        """It was not removed, or nobody knows."""
+        """The removal that :meth:`dropped` told of failed, or nobody knows: it is a queue as before."""
         self.removed = False
 
     # ------------------------------------------------------------------ push

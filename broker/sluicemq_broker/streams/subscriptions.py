@@ -44,7 +44,7 @@ class Wish:
 
 
 class Subscriptions:
-    """All of them."""
+    """The subscriptions that this broker's clients and routes hold, and the watermarks of all."""
 
     def __init__(
         self,
