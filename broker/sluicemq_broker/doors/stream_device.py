@@ -6,7 +6,7 @@ so a message reaches a subscriber when it is durable, wherever it was published.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -224,7 +224,7 @@ class StreamDevice:
             segments, first = self._stream.segments(first)
             for segment in segments:
                 ends, topics = scan(segment.packed)
-                self._latest.note(topics, self._outgoing(segment, slices(segment.packed, ends), 0))
+                self._note(topics, self._outgoing(segment, slices(segment.packed, ends), 0))
                 first = segment.next
                 gevent.sleep(_MOMENT)
         self._loaded = True
@@ -260,14 +260,18 @@ class StreamDevice:
         else:
             self._more.set()
 
+    def _note(self, topics: Sequence[bytes], messages: Sequence[bytes]) -> None:
+        """Keep the last message of each topic for subscribers that come later."""
+        if self._latest is not None and (forgotten := self._latest.note(topics, messages)):
+            self._counters.add(Count.TOPICS_FORGOTTEN, forgotten)
+
     def _pass_on(self, segment: Segment) -> None:
         """Pass on what of it is next; blocks where it is long, or has to go to many."""
         ends, topics = scan(segment.packed)
         messages = slices(segment.packed, ends)
         for at in range(max(0, self._next - segment.first), len(messages), _PASSED):
             some = self._outgoing(segment, messages[at : at + _PASSED], at)
-            if self._latest is not None:
-                self._latest.note(topics[at : at + _PASSED], some)
+            self._note(topics[at : at + _PASSED], some)
             self._fan_out.pass_on(some, self._through.clear, self._through.set)
             self._through.wait()
             if at + _PASSED < len(messages):

@@ -149,6 +149,11 @@ class Count(Metric):
         "segments",
         _BY_STREAM,
     )
+    TOPICS_FORGOTTEN = (
+        "topics_forgotten",
+        "topics whose last message a forwarder with `latest` keeps no more: there are too many",
+        "topics",
+    )
 
     # The event bus.
     BUS_TOLD = "bus_told", "events told to other brokers", "events"
