@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from sluicemq import errors, wire
+from sluicemq import Client, Worker, errors, wire
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
@@ -179,6 +179,29 @@ def test_the_counters_worth_an_alarm_are_counters() -> None:
     assert len(alarming) > 10
     told = re.findall(r"^\| `([a-z_]+)` \| counter", read("docs/counters.md"), re.MULTILINE)
     assert set(alarming) <= set(told)
+
+
+def test_every_method_of_a_client_and_argument_of_a_worker_is_told() -> None:
+    page = read("docs/library.md")
+    methods = {name for name, _ in inspect.getmembers(Client, inspect.isfunction) if name[0] != "_"}
+    assert {name for name in methods if f"`{name}(" not in page and f"`{name}`" not in page} == set()
+    signature = page.partition("`Worker(")[2].partition(")`")[0]
+    assert set(inspect.signature(Worker).parameters) == set(re.findall(r"(\w+)(?:=|,|$)", signature)) - {
+        *("1", "0", "None", "True", "False")
+    }
+
+
+def test_every_collection_is_told() -> None:
+    """Those that the store names, by a literal or a constant."""
+    table = read("docs/operations.md").partition("| collection | holds |")[2].partition("\n\n")[0]
+    told = set(
+        re.findall(r"`([a-z_]+)(?:\.NAME[^`]*)?`", "".join(r.split("|")[1] for r in table.splitlines()[2:]))
+    )
+    code = "".join(each.read_text() for each in sorted((ROOT / "broker/sluicemq_broker/store").glob("*.py")))
+    named = re.findall(r'atabase\)?\[f?"([a-z_]+)', code)
+    constants = "COLLECTION|_PLACES|_PREFIX|QUEUE_PREFIX|_RING|_PUT_ASIDE"
+    named += re.findall(rf'^(?:{constants}): Final = "([a-z_]+)', code, re.MULTILINE)
+    assert set(named) == told
 
 
 # ------------------------------------------------------------------------- SMQ/1
