@@ -17,6 +17,7 @@ from sluicemq.options import JobOptions, Seconds, in_seconds
 from sluicemq.transport.connection import Connection
 from sluicemq.transport.endpoints import chosen
 from sluicemq.transport.questions import Questions
+from sluicemq.wire import TaskField
 
 #: Seconds between two looks at a task.
 _LOOK: Final = 0.25
@@ -153,12 +154,13 @@ class Client:
         while True:
             task = self.task(id)
             tell(task)
-            if task["state"] == "done":
+            if task["state"] == wire.TaskState.DONE:
                 return task["answer"]
             if error := task.get("error"):
                 raise from_code(error["code"], error["message"])
             if "ended_at" in task:
-                raise Unfinished(f"task {id} was {task['state']}", id, task["done"], task.get("total"))
+                so_far = task[TaskField.DONE], task.get(TaskField.TOTAL)
+                raise Unfinished(f"task {id} was {task['state']}", id, *so_far)
             sleep(_LOOK)
 
     def cancel(self, queue: str, id: str) -> None:  # noqa: A002 - the word that jobs use everywhere
@@ -390,8 +392,8 @@ class Client:
         """What may take long: its answer, or :class:`Unfinished` shortly before it would be too late."""
         most = max(self.timeout / 2, self.timeout - _ON_ITS_WAY)
         answer = self._act(verb, *fields, most if wait is None else min(wait, most))
-        if isinstance(answer, dict) and "task" in answer:
-            task, done, total = answer["task"], answer["done"], answer["total"]
+        if isinstance(answer, dict) and TaskField.TASK in answer:
+            task, done, total = (answer[each] for each in TaskField)
             of = "" if total is None else f" of {total}"
             raise Unfinished(f"the broker goes on, as task {task}: {done}{of} jobs so far", task, done, total)
         return answer

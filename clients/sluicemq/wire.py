@@ -218,6 +218,33 @@ GO_ON: Final = "resume"
 RUN: Final = "run"
 
 
+class TaskState(StrEnum):
+    """What has become of a task.
+
+    ::
+
+        RUNNING ── carried out ────────────────▶ DONE
+           ├────── somebody has cancelled it ──▶ CANCELLED
+           ├────── MongoDB refuses it ─────────▶ FAILED
+           └────── its broker has died, and it
+                   can't be taken up ──────────▶ INTERRUPTED
+    """
+
+    RUNNING = "running"
+    DONE = "done"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+    INTERRUPTED = "interrupted"
+
+
+class TaskField(StrEnum):
+    """What is told of a task instead of an answer: its id, jobs so far, and about how many there are."""
+
+    TASK = "task"
+    DONE = "done"
+    TOTAL = "total"
+
+
 class ShownState(StrEnum):
     """The states in which jobs are counted and shown; ``scheduled`` is a ready job that is not due yet."""
 

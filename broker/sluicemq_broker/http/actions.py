@@ -15,6 +15,7 @@ import falcon
 
 from sluicemq import wire
 from sluicemq.errors import BadFrames
+from sluicemq.wire import TaskField
 from sluicemq_broker.doors import Admin
 from sluicemq_broker.http.api import BASE
 from sluicemq_broker.queues import Task
@@ -67,7 +68,7 @@ class _Order:
             outcome = outcome.outcome(_WAIT)
         about = {"queue": parameters.get("queue"), "job": parameters.get("job_id")}
         log.info("%s by %s: %s", request.path, request.remote_addr, said or "-", extra=about)
-        goes_on = isinstance(outcome, dict) and "task" in outcome
+        goes_on = isinstance(outcome, dict) and TaskField.TASK in outcome
         response.media = outcome if goes_on else {"answer": outcome}
 
 

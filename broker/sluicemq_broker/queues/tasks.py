@@ -18,11 +18,12 @@ from gevent.event import Event
 from gevent.lock import BoundedSemaphore
 
 from sluicemq.errors import BadQueue, NotFound, QueueFull, SluiceError, Unavailable, from_code
+from sluicemq.wire import TaskField, TaskState
 from sluicemq_broker.context import Context
 from sluicemq_broker.queues.orders import ORDERS, PAGE, BulkOrder, Expire, Pages
 from sluicemq_broker.queues.queues import Queues
 from sluicemq_broker.runtime import Count
-from sluicemq_broker.store import Documents, Inspector, Progress, TaskState, TaskStore, date, seconds
+from sluicemq_broker.store import Documents, Inspector, TaskStore, date, seconds
 
 #: Seconds of an order that are carried out at once, without pauses; and of how many orders together.
 AT_ONCE: Final = 0.5
@@ -74,7 +75,7 @@ class Task:
         if self.state == TaskState.DONE:
             return self.order.answer()
         self.named = True
-        return {"task": self.id, Progress.DONE: self.order.done, Progress.TOTAL: self.total}
+        return {TaskField.TASK: self.id, TaskField.DONE: self.order.done, TaskField.TOTAL: self.total}
 
 
 class Tasks:
@@ -156,7 +157,7 @@ class Tasks:
             if key in shown:
                 shown[key] = round(seconds(shown[key]), 3)
         if task := self._running.get(stored["_id"]):
-            shown[Progress.DONE] = task.order.done
+            shown[TaskField.DONE] = task.order.done
         elif stored["state"] == TaskState.RUNNING and stored["owner"] not in live:
             shown["state"] = TaskState.INTERRUPTED  # until it is taken up
         return {"id": stored["_id"], **shown}
@@ -202,9 +203,9 @@ class Tasks:
         if not store.take(task_id, former, mine, self._owners.name):
             return
         log.info("task %s: %s of queue %s goes on here", task_id, order.kind, queue.name)
-        order.done = stored[Progress.DONE]
+        order.done = stored[TaskField.DONE]
         task = Task(order, task_id, mine)
-        task.total, task.noted = stored[Progress.TOTAL], True
+        task.total, task.noted = stored[TaskField.TOTAL], True
         self._start(task)
 
     def stop(self) -> None:
@@ -323,8 +324,8 @@ class Tasks:
             "order": order.arguments,
             "now": order.now,
             "state": task.state,
-            Progress.DONE: order.done,
-            Progress.TOTAL: task.total,
+            TaskField.DONE: order.done,
+            TaskField.TOTAL: task.total,
             "owner": task.owner,
             "broker": self._owners.name,
             "started_at": date(order.now),
@@ -333,7 +334,7 @@ class Tasks:
 
     def _goes_on(self, task: Task) -> bool:
         """Note how far it is; False if it is not to go on here."""
-        progress = {Progress.DONE: task.order.done, "changed_at": date(self._clock.now())}
+        progress = {TaskField.DONE: task.order.done, "changed_at": date(self._clock.now())}
         if self._stopping.is_set():
             self._store(task).go_on(task.id, task.owner, {**progress, "owner": ""})
             return False
@@ -345,7 +346,7 @@ class Tasks:
 
     def _end(self, task: Task, state: TaskState) -> None:
         """It has ended. Where that can't be written it is carried out once more, for nothing."""
-        what: dict[str, Any] = {"state": state, Progress.DONE: task.order.done}
+        what: dict[str, Any] = {"state": state, TaskField.DONE: task.order.done}
         if state == TaskState.DONE:
             what["answer"] = task.order.answer()
         if task.error is not None:

@@ -47,7 +47,7 @@ from sluicemq_broker.store.shown import SHOWN_STATES
 from sluicemq_broker.store.state import EVERY, StoreState
 from sluicemq_broker.store.streams import GUARD, Appended, StreamStore, stream_names
 from sluicemq_broker.store.subscriptions import Holder, Subscription, SubscriptionStore
-from sluicemq_broker.store.tasks import Progress, TaskState, TaskStore
+from sluicemq_broker.store.tasks import TaskStore
 
 __all__ = [
     "COUNTED_EXACTLY",
@@ -84,7 +84,6 @@ __all__ = [
     "MinuteCounts",
     "Page",
     "PauseStore",
-    "Progress",
     "Progressed",
     "Promoted",
     "Pushed",
@@ -107,7 +106,6 @@ __all__ = [
     "Subscription",
     "SubscriptionStore",
     "Tail",
-    "TaskState",
     "TaskStore",
     "Unclear",
     "collection",

@@ -9,43 +9,17 @@ has stopped. Those that have ended stay a day to be looked at.
 from __future__ import annotations
 
 from datetime import timedelta
-from enum import StrEnum
 from typing import Any, Final
 
 from pymongo import IndexModel, ReturnDocument
 
+from sluicemq.wire import TaskState
 from sluicemq_broker.store.connection import Documents, durable, translated
 from sluicemq_broker.store.documents import Document, date
 
 _KEPT: Final = timedelta(days=1).total_seconds()
 #: Tasks that are told of at once, at most: the latest.
 _MOST: Final = 200
-
-
-class TaskState(StrEnum):
-    """What has become of a task.
-
-    ::
-
-        RUNNING ── carried out ────────────────▶ DONE
-           ├────── somebody has cancelled it ──▶ CANCELLED
-           ├────── MongoDB refuses it ─────────▶ FAILED
-           └────── its broker has died, and it
-                   can't be taken up ──────────▶ INTERRUPTED
-    """
-
-    RUNNING = "running"
-    DONE = "done"
-    CANCELLED = "cancelled"
-    FAILED = "failed"
-    INTERRUPTED = "interrupted"
-
-
-class Progress(StrEnum):
-    """The fields that say how far a task is: jobs so far, and about how many there are."""
-
-    DONE = "done"
-    TOTAL = "total"
 
 
 class TaskStore:

@@ -46,13 +46,13 @@ def queue_rows(queues: Sequence[Row]) -> list[dict[str, Any]]:
 #: By what a list of queues may be sorted, and how each queue stands by that.
 KEYS: Final[dict[str, Callable[[Row], Any]]] = {
     "name": lambda row: row["name"],
-    "ready": lambda row: row["ready"],
+    "ready": lambda row: row[ShownState.READY],
     "in": lambda row: _rate(row, "pushed"),
     "out": lambda row: _rate(row, "committed"),
-    "reserved": lambda row: row["reserved"],
-    "scheduled": lambda row: row["scheduled"],
-    "waiting": lambda row: row.get("waiting", 0),
-    "dead": lambda row: row["dead"],
+    "reserved": lambda row: row[ShownState.RESERVED],
+    "scheduled": lambda row: row[ShownState.SCHEDULED],
+    "waiting": lambda row: row.get(ShownState.WAITING, 0),
+    "dead": lambda row: row[ShownState.DEAD],
     "oldest": lambda row: row.get("oldest_ready_age") or 0.0,
     "workers": lambda row: row["workers"],
 }

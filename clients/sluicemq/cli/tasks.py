@@ -10,11 +10,15 @@ import click
 from sluicemq.cli.output import Invocation
 from sluicemq.client import Client
 from sluicemq.errors import Unfinished
+from sluicemq.wire import TaskField
 
 #: Seconds after which a command shows how far its order is.
 AT_ONCE: Final = 1.0
 #: What a line of ``sluicemq tasks`` shows of a task.
-_SHOWN: Final = ("id", "kind", "queue", "state", "done", "total", "broker", "started_at", "ended_at")
+_SHOWN: Final = (
+    *("id", "kind", "queue", "state", TaskField.DONE, TaskField.TOTAL),
+    *("broker", "started_at", "ended_at"),
+)
 #: What a shell says of a command that Ctrl-C has ended.
 _INTERRUPTED: Final = 130
 
@@ -77,7 +81,7 @@ def _followed(invocation: Invocation, client: Client, error: Unfinished) -> Any:
     try:
         with bars.counted(invocation.err) as bar:
             shown = bar.add_task(f"task {error.task}", total=error.total, completed=error.done)
-            return client.follow(error.task, lambda task: bar.update(shown, completed=task["done"]))
+            return client.follow(error.task, lambda task: bar.update(shown, completed=task[TaskField.DONE]))
     except KeyboardInterrupt:
         invocation.note(
             f"the broker goes on: sluicemq task show {error.task} tells how far it is, "
