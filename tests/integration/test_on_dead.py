@@ -21,7 +21,7 @@ from sluicemq import Client, Dead, NotFound, Producer
 from sluicemq_broker.config import QueueSettings, load
 from sluicemq_broker.config.loading import ConfigError
 from sluicemq_broker.context import Context
-from sluicemq_broker.queues import Queues
+from sluicemq_broker.queues import Queues, check_name
 from sluicemq_broker.queues.on_dead import OnDead
 from sluicemq_broker.runtime import Counters
 from sluicemq_broker.store import DeadLetters, QueueStore, Redriven, RolledBack
@@ -46,7 +46,8 @@ class OneQueue:
     def __iter__(self) -> Iterator[OneQueue]:
         yield self
 
-    def open(self, _name: str) -> OneQueue:
+    def open(self, name: str) -> OneQueue:
+        check_name(name)
         return self
 
     def documents(self) -> list[Any]:
