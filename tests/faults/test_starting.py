@@ -76,7 +76,7 @@ def test_a_door_that_is_taken_is_told_before_mongodb_is_started(tmp_path: Path) 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         door = tcp(taken.getsockname()[1])
         lines = refusal(BrokerProcess(folder=tmp_path, config={"broker": {"endpoint": door}}))
-    assert f"{door} is taken, perhaps by another broker; choose other doors with --endpoint" in lines[0]
+    assert f"{door} is taken, perhaps by another broker; a second broker on this machine" in lines[0]
     assert len(lines) == 2
 
 

@@ -19,7 +19,8 @@ def config(folder: Path, endpoint: str, **ends: str) -> Config:
     """A broker with one streamer."""
     device = {"kind": "streamer", "frontend": tcp(), "backend": tcp(), **ends}
     file = folder / "broker.toml"
-    file.write_text(tomli_w.dumps({"broker": {"endpoint": endpoint}, "devices": [device]}))
+    broker = {"endpoint": endpoint, "data_dir": str(folder / "my data")}
+    file.write_text(tomli_w.dumps({"broker": broker, "devices": [device]}))
     return load(file, {}, {})
 
 
@@ -31,10 +32,19 @@ def taken() -> Iterator[str]:
 
 
 def test_a_door_that_is_taken_is_named_with_what_to_do(tmp_path: Path, taken: str) -> None:
-    text = f"{taken} is taken, perhaps by another broker; choose other doors with --endpoint, --http or"
+    text = (
+        f"{taken} is taken, perhaps by another broker; a second broker on this machine starts with "
+        r"--ports 6550 --data-dir '.*/my data-6550', and with addresses of its own in \[\[devices\]\]"
+    )
     for wrong in (config(tmp_path, taken), config(tmp_path, tcp(), backend=taken)):
         with pytest.raises(Unavailable, match=text):
             addresses.require_free(wrong)
+
+
+def test_who_has_the_default_doors_and_a_mongodb_is_told_of_ports_alone(taken: str) -> None:
+    flags = {"ports": "60100", "http": taken.removeprefix("tcp://"), "mongodb_uri": "mongodb://db/"}
+    with pytest.raises(Unavailable, match=r"on this machine starts with --ports 59100$"):
+        addresses.require_free(load(None, {}, flags))
 
 
 def test_a_unix_socket_is_taken_only_while_somebody_listens(tmp_path: Path) -> None:

@@ -104,6 +104,66 @@ def test_host_moves_the_default_doors_and_no_others(tmp_path: Path) -> None:
     assert named.devices[0].frontends[0].address == "tcp://[::1]:5551"
 
 
+@pytest.mark.parametrize(
+    ("environ", "flags"), [({}, {"ports": "6550"}), ({"SLUICEMQ_PORTS": "6550"}, {}), (None, {})]
+)
+def test_ports_move_every_default_door_and_http(
+    tmp_path: Path, environ: dict[str, str] | None, flags: dict[str, str]
+) -> None:
+    file = written(tmp_path, "[broker]\nports = 6550\n") if environ is None else None
+
+    config = load(file, environ or {}, flags)
+
+    assert config.broker.endpoint.address == "tcp://127.0.0.1:6550"
+    assert config.broker.http == "127.0.0.1:6580"
+    assert [doors(each) for each in config.devices] == [
+        ("streamer", [6551], [6552], [6557]),
+        ("queue", [6553], [6554], []),
+        ("forwarder", [6555], [6556], []),
+    ]
+
+
+def test_ports_move_the_addresses_of_earlier_sources_and_none_of_later_ones(tmp_path: Path) -> None:
+    file = written(tmp_path, '[broker]\nendpoint = "tcp://*:1"\nhttp = "127.0.0.1:2"\nports = 6550')
+    same, moved, over = (
+        load(file, environ, flags).broker
+        for environ, flags in (
+            ({}, {}),
+            ({"SLUICEMQ_ENDPOINT": "tcp://*:3"}, {"ports": "7550"}),
+            ({"SLUICEMQ_PORTS": "7550"}, {"endpoint": "tcp://*:3", "http": "*:4"}),
+        )
+    )
+
+    assert (same.endpoint.address, same.http) == ("tcp://*:1", "127.0.0.1:2")
+    assert (moved.endpoint.address, moved.http) == ("tcp://127.0.0.1:7550", "127.0.0.1:7580")
+    assert (over.endpoint.address, over.http) == ("tcp://*:3", "*:4")
+    assert load(None, {"SLUICEMQ_HTTP": ""}, {"ports": "6550"}).broker.http == ""
+    assert load(None, {}, {"ports": "6550", "host": "*"}).broker.endpoint.address == "tcp://*:6550"
+
+
+@pytest.mark.parametrize("ports", ["0", "65506", "-1", "x", "6550.5"])
+def test_ports_leave_room_for_all_doors(ports: str) -> None:
+    with pytest.raises(ConfigError, match=r"--ports: expected a whole number, 1 to 65505"):
+        load(None, {}, {"ports": ports})
+
+
+def test_the_variables_of_kubernetes_for_a_service_of_this_name_are_no_ports_of_ours() -> None:
+    assert load(None, {"SLUICEMQ_PORT": "tcp://10.0.0.1:5550"}, {}) == Config.default()
+    with pytest.raises(ConfigError, match=r"SLUICEMQ_PORT: unknown key; did you mean ports\?"):
+        load(None, {"SLUICEMQ_PORT": "6550"}, {})
+
+
+def test_a_broker_without_devices_opens_neither_the_default_ones_nor_those_of_its_file(
+    tmp_path: Path,
+) -> None:
+    file = written(tmp_path, "[[devices]]\nkind = 'queue'\nfrontend = 'tcp://*:1'\n")
+
+    assert load(None, {}, {"devices": False}).devices == ()
+    assert load(None, {"SLUICEMQ_DEVICES": "off"}, {}).devices == ()
+    assert load(file, {}, {"devices": False}).devices == ()
+    assert len(load(file, {}, {}).devices) == 1
+
+
 def test_devices_that_are_named_replace_the_default_ones(tmp_path: Path) -> None:
     file = written(
         tmp_path,

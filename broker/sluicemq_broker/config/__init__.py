@@ -2,7 +2,7 @@
 
 from sluicemq_broker.config.declared import settings_of
 from sluicemq_broker.config.device_settings import ONLY, Ack, DeviceSettings, Envelope
-from sluicemq_broker.config.loading import Config, ConfigError, Problem, load
+from sluicemq_broker.config.loading import Config, ConfigError, Problem, default_devices, load
 from sluicemq_broker.config.mongo_uri import MongoUri
 from sluicemq_broker.config.redis_url import RedisUrl
 from sluicemq_broker.config.reloading import Change, changes, taken_over
@@ -42,6 +42,7 @@ __all__ = [
     "as_json",
     "as_toml",
     "changes",
+    "default_devices",
     "describe",
     "load",
     "settings_of",

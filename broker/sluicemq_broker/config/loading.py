@@ -6,6 +6,7 @@ environment (``SLUICEMQ_LEASE`` for ``lease`` of ``[broker]``), flags (``--lease
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from sluicemq_broker.config.device_settings import ONLY, Ack, DeviceSettings, En
 from sluicemq_broker.config.mongo_uri import may_hold_a_secret
 from sluicemq_broker.config.settings import (
     ENVIRONMENT,
+    HTTP_PORT_AFTER,
     PORT,
     BrokerSettings,
     QueueSettings,
@@ -122,13 +124,15 @@ class _Reading:
         named, others = self._by_name("queues", QueueSettings, document.get("queues", {}))
         streams, other_streams = self._by_name("streams", StreamSettings, document.get("streams", {}))
         devices = (
-            self._devices(document["devices"]) if "devices" in document else default_devices(broker.host)
+            self._devices(document["devices"])
+            if "devices" in document
+            else default_devices(broker.host, broker.ports)
         )
         config = Config(
             broker=broker,
             queues=named,
             other_queues=others,
-            devices=devices,
+            devices=devices if broker.devices else (),
             streams=streams,
             other_streams=other_streams,
             routes=self._routes(document.get("routes", [])),
@@ -140,26 +144,36 @@ class _Reading:
     # ------------------------------------------------------------------ tables
 
     def _broker(self, table: Any, environ: Mapping[str, str], flags: Mapping[str, Any]) -> BrokerSettings:
-        values = self._table(BrokerSettings, table, f"{self._file}: [broker]")
         variables = self._of_environment(environ)
-        values |= self._values(BrokerSettings, variables, lambda key: ENVIRONMENT + key.upper(), ENVIRONMENT)
         given = {key: value for key, value in flags.items() if value is not None}
-        values |= self._values(BrokerSettings, given, lambda key: "--" + key.replace("_", "-"), "flags")
-        if "host" in values:
-            values.setdefault("endpoint", door(PORT, values["host"]))
+        values: dict[str, Any] = {}
+        for source in (
+            self._table(BrokerSettings, table, f"{self._file}: [broker]"),
+            self._values(BrokerSettings, variables, lambda key: ENVIRONMENT + key.upper(), ENVIRONMENT),
+            self._values(BrokerSettings, given, lambda key: "--" + key.replace("_", "-"), "flags"),
+        ):
+            if "ports" in source:  # it moves the doors that an earlier source has named, too
+                _forget_ports(values)
+            values |= source
+        if "ports" in values:
+            values.setdefault("http", f"127.0.0.1:{values['ports'] + HTTP_PORT_AFTER}")
+        if values.keys() & {"host", "ports"}:
+            values.setdefault("endpoint", door(values.get("ports", PORT), values.get("host", "127.0.0.1")))
         values.setdefault("data_dir", user_data_folder(environ))
         return BrokerSettings(**values)
 
     def _of_environment(self, environ: Mapping[str, str]) -> dict[str, str]:
         """The settings among the variables.
 
-        Only near misses are refused: Kubernetes sets SLUICEMQ_PORT and more for a service of this name.
+        Only near misses are refused, and none that Kubernetes sets for a service of this name.
         """
         known, found = settings_of(BrokerSettings), {}
         for name in (name for name in environ if name.startswith(ENVIRONMENT)):
             key = name.removeprefix(ENVIRONMENT).lower()
             if key in known:
                 found[key] = environ[name]
+            elif _OF_KUBERNETES.fullmatch(f"{key}={environ[name]}"):
+                continue
             elif "did you mean" in (complaint := rules.unknown(key, known)):
                 self._wrong(name, complaint)
         return found
@@ -335,6 +349,16 @@ class _Reading:
 
 _REFUSED = object()
 
+#: ``SLUICEMQ_PORT=tcp://10.0.0.1:5550``, ``SLUICEMQ_SERVICE_HOST=10.0.0.1``, ...
+_OF_KUBERNETES = re.compile(r"(service_(host|port\w*)|port_\d+\w*)=.*|port=\w+://.*", re.DOTALL)
+
+
+def _forget_ports(values: dict[str, Any]) -> None:
+    """Take out the addresses that ``ports`` gives anew; an HTTP door that is switched off stays so."""
+    values.pop("endpoint", None)
+    if values.get("http"):
+        del values["http"]
+
 
 def _circle(config: Config, name: str) -> list[str]:
     """The queues through which its dead letters would come back to it; a queue may keep its own."""
@@ -346,9 +370,9 @@ def _circle(config: Config, name: str) -> list[str]:
     return []
 
 
-def default_devices(host: str) -> tuple[DeviceSettings, ...]:
+def default_devices(host: str, ports: int = PORT) -> tuple[DeviceSettings, ...]:
     """Those that are there where the file names none."""
-    push, pull, req, rep, pub, sub, commit = ((door(PORT + n, host),) for n in range(1, 8))
+    push, pull, req, rep, pub, sub, commit = ((door(ports + n, host),) for n in range(1, 8))
     return (
         DeviceSettings(kind=Kind.STREAMER, frontends=push, backends=pull, commits=commit),
         DeviceSettings(kind=Kind.QUEUE, frontends=req, backends=rep),

@@ -35,8 +35,8 @@ MAX_JOB_BYTES = 15 * MIB
 
 #: A variable is named so, and then as the setting of [broker], in capitals.
 ENVIRONMENT = "SLUICEMQ_"
-#: Of the library's door; those of the default devices follow it.
-PORT = 5550
+#: Of the library's door; those of the default devices follow it, that of HTTP is so much higher.
+PORT, HTTP_PORT_AFTER = 5550, 30
 
 
 def door(port: int, host: str = "127.0.0.1") -> Endpoint:
@@ -51,10 +51,20 @@ _BACKOFF = Backoff()
 class BrokerSettings:
     """``[broker]``: the process, its MongoDB, its door for the library."""
 
+    ports: int = setting(
+        PORT,
+        rules.whole(1, 65_535 - HTTP_PORT_AFTER),
+        "the port of the library's door; the default devices have the seven after it, HTTP the one 30 higher",
+    )
     endpoint: Endpoint = setting(door(PORT), rules.bound_endpoint, "the door of the library and the commands")
     host: str = setting("127.0.0.1", rules.host, "where the default doors listen")
+    devices: bool = setting(
+        default=True,
+        rule=rules.flag,
+        doc="open the doors of [[devices]], or of the default ones; false: none",
+    )
     http: str = setting(
-        "127.0.0.1:5580",
+        f"127.0.0.1:{PORT + HTTP_PORT_AFTER}",
         rules.http_address,
         'the HTTP door: health, metrics, API, dashboard; "" for none. Whoever reaches it can read payloads',
     )

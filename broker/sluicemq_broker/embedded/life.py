@@ -248,8 +248,8 @@ def _locked(folder: Path) -> TextIO:
         owner = lock.read().strip() or "unknown"
         lock.close()
         raise Unavailable(
-            f"the data folder {folder} is in use by another broker (pid {owner}); "
-            "stop it, or give this one a folder of its own with --data-dir"
+            f"the data folder {folder} is in use by another broker (pid {owner}); stop it, or start this "
+            "one with a folder and doors of its own: --data-dir FOLDER --ports 6550"
         ) from None
     lock.truncate(0)
     lock.write(str(os.getpid()))

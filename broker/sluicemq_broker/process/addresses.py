@@ -3,29 +3,44 @@
 from __future__ import annotations
 
 import ipaddress
+import shlex
 import socket
 from collections.abc import Iterator
 from errno import EADDRINUSE
-from typing import Any
+from typing import Any, Final
 
 from sluicemq.errors import Unavailable
-from sluicemq_broker.config import Config
+from sluicemq_broker.config import Config, default_devices
 from sluicemq_devices.doors import host_address, host_and_port, parse_endpoint, unix_path
+
+#: A second broker's ports are so much higher than the first one's, or lower where these are high.
+_FURTHER: Final = 1000
+_HIGH: Final = 60_000
 
 
 def require_free(config: Config) -> None:
     """Raise :class:`Unavailable` for an address that somebody else has, before anything is started."""
     for address in _bound(config):
         if _is_taken(address):
-            raise Unavailable(
-                f"{address} is taken, perhaps by another broker; "
-                "choose other doors with --endpoint, --http or [[devices]]"
-            )
+            raise Unavailable(f"{address} is taken, perhaps by another broker; {_way_out(config)}")
 
 
 def exposed(config: Config) -> list[str]:
     """The addresses that other machines can reach."""
     return [address for address in _bound(config) if _is_tcp(address) and not _is_loopback(address)]
+
+
+def _way_out(config: Config) -> str:
+    """What a second broker on this machine needs: other doors, and a folder for an embedded MongoDB."""
+    broker = config.broker
+    ports = broker.ports + (_FURTHER if broker.ports < _HIGH else -_FURTHER)
+    words = [f"--ports {ports}"]
+    if broker.mongodb_uri is None:
+        words.append(f"--data-dir {shlex.quote(f'{broker.data_dir}-{ports}')}")
+    devices = ""
+    if broker.devices and config.devices != default_devices(broker.host, broker.ports):
+        devices = ", and with addresses of its own in [[devices]], or --no-devices"
+    return f"a second broker on this machine starts with {' '.join(words)}{devices}"
 
 
 def _bound(config: Config) -> Iterator[str]:
