@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,7 @@ def named(expression: str) -> set[str]:
 
 def expressions() -> dict[str, str]:
     """Every expression by where it stands."""
-    alerts = dict(re.findall(r"alert: (\w+)\n\s+expr: '(.*)'\n", ALERTS))
+    alerts = dict(re.findall(r"alert: (\w+)\n\s+expr: '([^']*)'\n", ALERTS))
     panels = {
         f"{panel['title']}, {target['refId']}": target["expr"]
         for panel in DASHBOARD["panels"]
@@ -57,6 +58,25 @@ def test_an_expression_names_figures_that_there_are(where: str) -> None:
 def test_a_rise_is_looked_for_in_counters_only() -> None:
     risen = re.findall(r"(?:rate|increase)\((\w+)", json.dumps(expressions()))
     assert [each for each in risen if not each.endswith(("_total", "_bucket"))] == []
+
+
+def test_every_rule_has_a_case_in_which_it_fires() -> None:
+    cases = (ROOT / "deploy/prometheus/alerts.test.yml").read_text()
+    fires = set(re.findall(r"alertname: (\w+)\n\s+eval_time: \w+\n\s+exp_alerts:\n", cases))
+    assert fires == set(re.findall(r"alert: (\w+)", ALERTS))
+
+
+def test_promtool_takes_the_rules_and_each_fires_when_it_should() -> None:
+    for what in (("check", "rules", "alerts.yml"), ("test", "rules", "alerts.test.yml")):
+        run = subprocess.run(
+            ["promtool", *what],
+            cwd=ROOT / "deploy/prometheus",
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert run.returncode == 0, run.stdout + run.stderr
 
 
 def test_every_alert_stands_in_the_runbook_and_no_other() -> None:

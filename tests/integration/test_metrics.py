@@ -79,6 +79,16 @@ def test_a_job_is_counted_from_its_push_to_its_commit(web: Web, jobs: OwnQueue) 
     assert seen.value("sluicemq_jobs_waited_seconds_total", queue=jobs.queue) >= 0
 
 
+def test_a_queue_has_its_series_at_0_before_anything_happened_to_it(web: Web, jobs: OwnQueue) -> None:
+    jobs.push(delay=1000)
+    seen = wait_until(
+        lambda: (found := scrape(web)).value("sluicemq_jobs_pushed_total", queue=jobs.queue) == 1 and found
+    )
+    counters = [name_of(each) for each in Count if each.labels == ("queue",) and each is not Count.PUSHED]
+    at_0 = {name: seen.value(f"{name}_total", queue=jobs.queue) for name in counters}
+    assert at_0 == dict.fromkeys(counters, 0)
+
+
 def test_how_the_broker_its_queues_and_its_devices_stand_is_told(web: Web, jobs: OwnQueue) -> None:
     jobs.push(delay=1000)
     jobs.counts()
@@ -86,12 +96,14 @@ def test_how_the_broker_its_queues_and_its_devices_stand_is_told(web: Web, jobs:
         lambda: scrape(web).value("sluicemq_queue_jobs", queue=jobs.queue, state="scheduled") == 1,
         what="the delayed job",
     )
-    seen = scrape(web)
+    seen = wait_until(
+        lambda: (found := scrape(web)).value("sluicemq_hub_delay_seconds_count") > 0 and found,
+        what="the first look at the hub's timers",
+    )
     assert seen.value("sluicemq_ready") == 1
     assert seen.value("sluicemq_brokers") >= 1
     assert seen.value("sluicemq_connections") >= 1
     assert seen.value("sluicemq_hub_turns_total") > 0
-    assert seen.value("sluicemq_hub_delay_seconds_count") > 0
     assert seen.value("process_resident_memory_bytes") > 0
     assert seen.value("process_open_fds") > 0
     assert seen.value("sluicemq_device_connections", device="0", kind="queue", queue="serves") >= 0

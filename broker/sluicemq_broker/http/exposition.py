@@ -8,7 +8,7 @@ line is a name, labels and a number; what stands above them is written by promet
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache
+from functools import cache, lru_cache
 from typing import Final, NamedTuple
 
 import gevent
@@ -65,16 +65,21 @@ def _in_turns(samples: list[Sample]) -> Iterator[list[Sample]]:
 
 
 def _line(sample: Sample) -> str:
-    value = sample.value
+    name, labels, value = sample[:3]
     number = f"{value}.0" if type(value) is int and -_LARGE < value < _LARGE else str(floatToGoString(value))  # type: ignore[no-untyped-call]
-    if not sample.labels:
-        return f"{sample.name} {number}\n"
-    labels = ",".join([f'{name}="{_escaped(text)}"' for name, text in sorted(sample.labels.items())])
-    return f"{sample.name}{{{labels}}} {number}\n"
+    if not labels:
+        return f"{name} {number}\n"
+    if len(labels) == 1:
+        ((label, text),) = labels.items()
+        return f"{name}{{{_labelled(label, text)}}} {number}\n"
+    several = ",".join([_labelled(label, text) for label, text in sorted(labels.items())])
+    return f"{name}{{{several}}} {number}\n"
 
 
-def _escaped(text: str) -> str:
-    return text.translate(_ESCAPED) if "\\" in text or '"' in text or "\n" in text else text
+@lru_cache(10_000)
+def _labelled(label: str, text: str) -> str:
+    """Return ``label="text"``; the same queues have a line in each of some fifty families."""
+    return f'{label}="{text.translate(_ESCAPED)}"'
 
 
 @cache

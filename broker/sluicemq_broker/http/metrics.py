@@ -20,6 +20,7 @@ from prometheus_client.core import (
     GaugeMetricFamily,
     HistogramMetricFamily,
     InfoMetricFamily,
+    Sample,
 )
 from prometheus_client.core import (
     Metric as Family,
@@ -155,11 +156,13 @@ def _counted(
             yield family
             continue
         family = CounterMetricFamily(name_of(figure), figure.text, labels=figure.labels)
-        for name, values in parts[figure.labels[0]][:MOST_QUEUES]:
+        (label,) = figure.labels
+        sample = f"{family.name}_total"
+        for name, values in parts[label][:MOST_QUEUES]:
+            # Also a count of 0: Prometheus sees no increase in a series that begins with its first event.
             count = values.get(figure, 0)
-            if count:  # one that has counted nothing is not shown: most queues never see most things
-                family.add_metric([name], _in_base_units(figure, count))
-                total -= count
+            family.samples.append(Sample(sample, {label: name}, _in_base_units(figure, count)))
+            total -= count
         family.add_metric([OTHERS], _in_base_units(figure, max(0, total)))
         yield family
 
