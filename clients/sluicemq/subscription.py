@@ -78,7 +78,9 @@ class Subscription:
     Under one ``name`` one holder works at a time. ``kind`` says at what: while an ``update`` works, or has
     vanished without releasing its hold, no ``rebuild`` can, and the other way round; it raises
     :class:`~sluicemq.Held`. Others of the same kind stand by and take over when the holder has gone, where
-    the stored watermark stands. ``wait=False``: they raise, too.
+    the stored watermark stands. A stream that is not there yet is waited for, with a warning in the log.
+    ``wait=False``: a subscription that another holds raises :class:`~sluicemq.Held`, a stream that is not
+    there :class:`~sluicemq.BadStream`.
 
     The watermark is stored after each batch, under the fence of the hold; one that comes late, when another
     has taken over, is refused, and this one begins anew. A handler that raises is given the same batch again,
@@ -116,6 +118,8 @@ class Subscription:
     ) -> None:
         check(cast("Any", handler))
         _check_names(stream, name)
+        if not wire.is_kind(kind):
+            raise BadStream(f"{kind!r} is no kind of a subscription: {wire.KIND_RULE}")
         if not 1 <= batch <= wire.MOST_READ:
             raise ValueError(f"batch is 1 to {wire.MOST_READ} messages, not {batch}")
         self.endpoint = endpoint
@@ -146,7 +150,8 @@ class Subscription:
     def run(self) -> None:
         """Work until :meth:`stop`, or to the end of the stream with ``follow=False``.
 
-        Raises :class:`~sluicemq.Held`, :class:`~sluicemq.Gap`, and what the broker refuses for good.
+        Raises :class:`~sluicemq.Held`, :class:`~sluicemq.Gap`, :class:`~sluicemq.BadStream`, and what the
+        broker refuses for good.
         """
         self._questions = Questions()
         self._connection = Connection(self.endpoint, self._questions)
@@ -226,6 +231,7 @@ class Subscription:
 
     def _hold(self) -> Hold | None:
         """Hold it, or wait until it can be held; None: stopped."""
+        missed = False
         while not self._stop.is_set():
             try:
                 found = self._ask(wire.HOLD, self.stream, self.name, self.kind, self._options)
@@ -235,6 +241,13 @@ class Subscription:
                 if not self._waits or error.kind != self.kind:
                     raise
                 native.log.debug("standing by: %s", error)
+                self._stop.wait(_STANDBY)
+            except BadStream as error:  # the names and the kind are checked: it is not there yet
+                if not self._waits:
+                    raise
+                if not missed:
+                    native.log.warning("%s. Subscription %s waits for it", error, self.name)
+                missed = True
                 self._stop.wait(_STANDBY)
             except (Timeout, Unavailable) as error:
                 native.log.warning("subscription %s of stream %s: %s", self.name, self.stream, error)

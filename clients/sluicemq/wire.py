@@ -284,6 +284,8 @@ MOST_REASON: Final = 1000
 MOST_NOTE: Final = 200
 
 #: What is said of a queue's name that is none.
+_LONGEST_KIND: Final = 64
+KIND_RULE: Final = f"1 to {_LONGEST_KIND} visible characters"
 QUEUE_NAME_RULE: Final = "1 to 64 of A-Z a-z 0-9 _ - and, between them, single full stops"
 
 #: Bytes of a name of a queue, a stream or a subscription, at most.
@@ -314,6 +316,11 @@ class Message(NamedTuple):
     verb: bytes
     number: int
     fields: list[Any]
+
+
+def is_kind(kind: object) -> bool:
+    """Return whether a subscription may be held for this kind of work."""
+    return isinstance(kind, str) and 1 <= len(kind) <= _LONGEST_KIND and kind.isprintable()
 
 
 def is_queue_name(value: object) -> bool:

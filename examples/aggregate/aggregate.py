@@ -193,7 +193,7 @@ def main() -> None:
     """One of the four."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("what", choices=("change", "update", "rebuild", "check"))
-    parser.add_argument("--endpoint", default="tcp://127.0.0.1:5550")
+    parser.add_argument("--endpoint", help="of the broker; by default $SLUICEMQ_ENDPOINT, or this machine's")
     parser.add_argument("--mongodb-uri", default="mongodb://127.0.0.1:27017/?replicaSet=rs0")
     parser.add_argument("--database", default="aggregate")
     parser.add_argument("--documents", type=int, default=1000)

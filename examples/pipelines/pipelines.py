@@ -60,7 +60,7 @@ def split(job: Job) -> FanOut:
 STAGES = {"lists": split, "orders": check, "payments": pay, "parcels": send, "reminders": remind}
 
 
-def ask(endpoint: str, queue: str, what: Any, timeout: float = 60.0) -> bytes:
+def ask(endpoint: str | None, queue: str, what: Any, timeout: float = 60.0) -> bytes:
     """What becomes of an order, or of a list of them; ends the program if nothing does."""
     with Producer(endpoint) as producer:
         try:
@@ -72,7 +72,7 @@ def ask(endpoint: str, queue: str, what: Any, timeout: float = 60.0) -> bytes:
 def main() -> None:
     """What the command line says."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--endpoint", default="tcp://127.0.0.1:5550")
+    parser.add_argument("--endpoint", help="of the broker; by default $SLUICEMQ_ENDPOINT, or this machine's")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("work", help="run a worker of every stage")
     ordering = commands.add_parser("order", help="order something, and wait for what becomes of it")

@@ -12,7 +12,7 @@ import pytest
 from launcher import TIMEOUT, wait_until
 from own_queue import quick_broker
 from plain_clients import BrokerUnderTest
-from sluicemq import Batch, Client, Gap, Held, LeaseLost, Publisher, Subscription, Timeout, wire
+from sluicemq import BadStream, Batch, Client, Gap, Held, LeaseLost, Publisher, Subscription, Timeout, wire
 from sluicemq.transport.connection import Connection
 from sluicemq.transport.questions import Questions
 
@@ -84,6 +84,31 @@ def test_each_message_is_given_once_and_the_watermark_is_behind_the_last(
         wait_until(lambda: row(client, stream)["watermark"] == 15)
     assert worker.seen == list(range(1, 16))
     assert (row(client, stream)["kind"], row(client, stream)["behind"]) == (None, 0)
+
+
+def test_a_stream_that_is_not_there_yet_is_waited_for(
+    endpoint: str, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Given a name under which nobody has published
+    name = f"late.{token_hex(4)}"
+    with Worker(endpoint, name) as worker:
+        wait_until(lambda: "waits for it" in caplog.text)
+        # When somebody does
+        publish(endpoint, name, 3)
+        # Then it works on that, and has said once what it waited for
+        wait_until(lambda: worker.seen == [1, 2, 3])
+    assert caplog.text.count(f"there is no stream '{name}'. Subscription sums waits for it") == 1
+
+
+def test_who_does_not_wait_hears_that_there_is_no_stream(endpoint: str) -> None:
+    with pytest.raises(BadStream, match="there is no stream 'nobodys'"):
+        Worker(endpoint, "nobodys", wait=False).subscription.run()
+
+
+@pytest.mark.parametrize("kind", ["", "x" * 65, "a\nb", 7])
+def test_a_kind_that_can_not_be_is_refused_before_anything_is_sent(kind: Any) -> None:
+    with pytest.raises(BadStream, match="1 to 64 visible characters"):
+        Subscription(None, "orders", "sums", print, kind=kind)
 
 
 def test_the_next_goes_on_where_the_last_was(endpoint: str, stream: str, client: Client) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -31,13 +32,14 @@ class Example:
     def __init__(self, broker: BrokerProcess, uri: str, database: str, documents: int, tags: int) -> None:
         self.client = Client(broker.doors["smq"])
         self._running: list[subprocess.Popen[bytes]] = []
-        self._options = ["--endpoint", broker.doors["smq"], "--mongodb-uri", uri, "--database", database]
+        self._environ = os.environ | {"SLUICEMQ_ENDPOINT": broker.doors["smq"]}
+        self._options = ["--mongodb-uri", uri, "--database", database]
         self._options += ["--documents", str(documents), "--tags", str(tags)]
         self._options += ["--changes", str(documents // 10)]
 
     def start(self, what: str, *options: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, str(PROGRAM), what, *self._options, "--batch", "500", *options]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=self._environ)
         self._running.append(process)
         return process
 

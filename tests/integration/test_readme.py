@@ -201,6 +201,16 @@ def test_the_example_of_a_dealer_hears_all_answers_by_their_number(
     assert output.splitlines() == [f"b'{number}' b'done'" for number in range(3)]
 
 
+def test_the_example_of_a_dealer_shows_a_rejection_too(broker: BrokerProcess, client: Client) -> None:
+    with running(broker, client, "frames: rep"):  # for which "question 1" is no sum
+        asking = program(broker, "frames: dealer")
+        output, _ = asking.communicate(timeout=60)
+    assert asking.returncode == 0
+    assert [line.split()[:2] for line in output.splitlines()] == [
+        [f"b'{number}'", "b'ERROR'"] for number in range(3)
+    ]
+
+
 def test_the_examples_of_publisher_and_subscriber_meet(broker: BrokerProcess) -> None:
     subscriber, publisher = program(broker, "frames: sub"), program(broker, "frames: pub")
     try:

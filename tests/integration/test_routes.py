@@ -67,6 +67,33 @@ def test_each_message_with_one_of_the_topics_becomes_a_job(broker: BrokerProcess
         claim.commit()
 
 
+def test_a_route_waits_for_a_stream_that_is_not_there_yet(mongo_uri: str) -> None:
+    # Given a database in which nobody has published, and brokers with a route
+    name = f"test_{token_hex(6)}"
+    with (
+        broker_on(mongo_uri, name, ROUTES[1:]) as broker,
+        broker_on(mongo_uri, name, ROUTES[1:]) as other,
+        Client(broker.doors["smq"]) as client,
+        Client(other.doors["smq"]) as there,
+    ):
+        try:
+            held = wait_until(lambda: client.subscriptions("orders") or there.subscriptions("orders"))
+            assert (held[0]["name"], held[0]["behind"]) == ("route.archive", 0)
+            # When the first message comes, at either
+            publish(other, "orders.1.paid")
+            # Then it is routed, and nothing was counted as trouble with MongoDB
+            with client.reserve("archive", 1, TIMEOUT) as claim:
+                assert [job.id for job in claim] == ["orders-1"]
+                claim.commit()
+            for each in (client, there):
+                counted = each.counters()["counters"]
+                assert not counted.get("store_unavailable")
+                assert not counted.get("bad_stream")
+        finally:
+            with MongoClient[dict[str, Any]](mongo_uri) as mongo:
+                mongo.drop_database(name)
+
+
 def test_what_is_done_and_gone_does_not_come_again_after_a_restart(
     broker: BrokerProcess, client: Client
 ) -> None:

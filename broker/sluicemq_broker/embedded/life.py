@@ -141,7 +141,7 @@ class EmbeddedMongo:
         began = time.monotonic()
         self._log.info("starting MongoDB in %s", self._dir)
         self._bring_up_on_a_free_port()
-        self._log.info("MongoDB ready in %.1f s on port %d", time.monotonic() - began, self._port)
+        self._log.info("MongoDB ready in %.1f s: %s", time.monotonic() - began, self.uri)
 
     def _bring_up_on_a_free_port(self) -> None:
         preferred = _number_in(self._dir / "mongod.port")

@@ -36,7 +36,7 @@ class Readiness:
         """Say where everything is: every door, and the data."""
         doors = server.describe()
         broker = server.config.broker
-        store = f"embedded, data in {broker.data_dir}" if embedded else "as configured"
+        store = f"{embedded.uri} (embedded, data in {broker.data_dir})" if embedded else "as configured"
         log.info("SluiceMQ %s, MongoDB %s, database %s", __version__, store, broker.database)
         log.info("  library, commands (SMQ/1)       %s", doors["endpoint"])
         if doors["http"]:

@@ -34,7 +34,7 @@ class Streams:
         self._context = context
         self._database = database
         self._open: dict[str, Stream] = {}
-        named = (each.stream for each in config.devices if each.stream)
+        named = (each.stream for each in (*config.devices, *config.routes) if each.stream)
         self._made: set[str] = {*config.streams, *named}  # known to be there, or named in the configuration
         self._retentions: dict[str, Retention] = {}
         self._channel = channel

@@ -17,7 +17,7 @@ from typing import Any, Final
 import gevent
 
 from sluicemq.errors import BadStream, Held, LeaseLost, NotFound, SluiceError
-from sluicemq.wire import QUEUE_NAME_RULE, is_queue_name
+from sluicemq.wire import KIND_RULE, QUEUE_NAME_RULE, is_kind, is_queue_name
 from sluicemq_broker.context import Owners
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.store import Holder, Subscription, SubscriptionStore
@@ -25,8 +25,6 @@ from sluicemq_broker.streams.context import StreamContext
 from sluicemq_broker.streams.stream import Stream
 from sluicemq_broker.streams.streams import Streams
 
-#: Characters of a kind, at most.
-LONGEST_KIND: Final = 64
 #: What is asked for where the end of the stream is meant, as it is then.
 NEWEST: Final = -1
 
@@ -189,8 +187,8 @@ def check_name(name: object) -> str:
 
 def check_kind(kind: str) -> None:
     """Raises :class:`BadStream` if there can be no such kind."""
-    if not (1 <= len(kind) <= LONGEST_KIND and kind.isprintable()):
-        raise BadStream(f"{kind[:80]!r} is no kind of a subscription: 1 to {LONGEST_KIND} characters")
+    if not is_kind(kind):
+        raise BadStream(f"{kind[:80]!r} is no kind of a subscription: {KIND_RULE}")
 
 
 def _row(stream: Stream, each: Subscription, newest: int, now: float) -> dict[str, Any]:
