@@ -34,8 +34,9 @@ class Streams:
         self._context = context
         self._database = database
         self._open: dict[str, Stream] = {}
-        named = (each.stream for each in (*config.devices, *config.routes) if each.stream)
-        self._made: set[str] = {*config.streams, *named}  # known to be there, or named in the configuration
+        named = (each.stream for each in config.devices if each.stream)
+        routed = (each.stream for each in config.routes)
+        self._made: set[str] = {*config.streams, *named, *routed}  # there, or named in the configuration
         self._retentions: dict[str, Retention] = {}
         self._channel = channel
         self._unread: Callable[[Stream], int | None] = lambda _stream: None
