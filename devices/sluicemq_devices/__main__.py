@@ -47,7 +47,7 @@ def main(
     options = _parser().parse_args(arguments)
     _set_up_log()
     notices = Notices(logging.getLogger("devices"))
-    board = Switchboard(notice=notices.notice, count=notices.add)
+    board = Switchboard(notice=notices.notice, count=notices.add, outgoing_bytes=2 * options.hwm_bytes)
     device = devices[options.device](
         board, options.frontend, options.backend, hwm=options.hwm, hwm_bytes=options.hwm_bytes
     )

@@ -11,9 +11,10 @@ from gevent import get_hub
 
 from sluicemq_devices.doors.arrivals import Arrivals
 from sluicemq_devices.doors.conduct import MOST_MALFORMED, MOST_UNTOLD, WITHIN, Conduct
-from sluicemq_devices.doors.kernel import half_close, has_left, unread
+from sluicemq_devices.doors.kernel import half_close, has_left, outstanding, unread
 from sluicemq_devices.doors.life import Life
 from sluicemq_devices.doors.outbox import Outbox
+from sluicemq_devices.doors.outgoing import Ration
 from sluicemq_devices.doors.switchboard import Switchboard
 from sluicemq_devices.doors.unfinished import SMALL
 from sluicemq_devices.hub import Mishap, SpareTime, TurnTime, Watermark, boundless, nothing, shielded, switch
@@ -26,6 +27,7 @@ _CHUNK = 65_536
 _scratch = memoryview(bytearray(262_144))
 _MOMENT = 1e-9  # seconds; a timer of 0 would run before other timers and starve them
 _FEW = 4  # messages of a turn in spare time
+_UNREAD = object()  # pauses a connection that has not taken its answers
 
 
 def _ignore(_messages: list[M]) -> None:
@@ -41,6 +43,9 @@ class Connection(Generic[M]):
     What came over a PULL is handed over in any case, for its peer would not hear that it was not:
     while it is paused what comes stays in the kernel, also when the peer has gone. A ROUTER that is
     paused ends with its peer: what that has asked, and was not read, has nobody to be answered to.
+
+    What the kernel has not taken counts in the board's :class:`~sluicemq_devices.doors.outgoing.Outgoing`. A
+    peer that is answered (a ROUTER's, or with ``answers``) is not read while it leaves too much unread.
 
     With heartbeats one who knows them is cut when it gives no sign of life for ``silence``; any other is
     not asked for one, and cut when its kernel does not acknowledge what was sent for as long; so is one that
@@ -68,6 +73,7 @@ class Connection(Generic[M]):
         heartbeat: float | None,
         silence: float | None,
         board: Switchboard,
+        answers: bool = False,
     ) -> None:
         """``opened(self)``: its handshake is done. ``gone(self, kind, why)``: it is closed.
 
@@ -75,6 +81,8 @@ class Connection(Generic[M]):
         log, or empty if the mishap is worth none. Call :meth:`start`.
         """
         self.peer = peer
+        self.is_full = False
+        """It leaves as much unread as it may: make no answer for it now."""
         self._on_receive: Callable[[list[M]], None] = _ignore
         self._on_closed: Callable[[], None] = nothing
         self._on_unblocked: Callable[[], None] = nothing
@@ -87,6 +95,7 @@ class Connection(Generic[M]):
         self._deserted = False  # the peer has gone
         self._is_router = kind == "ROUTER"
         self._keeps_all = kind == "PULL"
+        self._answers = answers or self._is_router
         self._board = board
         self._unfinished = board.unfinished
         self._counted = 0  # bytes of an incomplete message that are counted there
@@ -95,6 +104,8 @@ class Connection(Generic[M]):
         self._waits = False  # for its turn, in spare time or not
         self._conduct = Conduct(MOST_UNTOLD if kind == "PULL" else MOST_MALFORMED)
         self._outbox = Outbox(socket, held or boundless())
+        self._ration: Ration | None = None  # there is one when it was needed
+        self._returned: list[M] = []
         self._zmtp = self._form(kind, max_frame, self.say)
         self._arrivals: Arrivals | None = None
         self._life = Life(self, socket, self._zmtp, heartbeat, silence)
@@ -163,6 +174,37 @@ class Connection(Generic[M]):
         """Count and bytes of the backlog."""
         return self._outbox.held
 
+    @property
+    def ration(self) -> Ration:
+        """What it has of the budget for what goes out."""
+        if self._ration is None:
+            self._ration = self._board.outgoing.ration(self)
+            if self._ended:
+                self._ration.close()
+        return self._ration
+
+    @property
+    def taken(self) -> int:
+        """Bytes that the peer has taken so far, counted from any moment while something is held."""
+        return 0 if self._ended else self._outbox.written - outstanding(self._socket)
+
+    def filled(self) -> None:
+        """It leaves as much unread as it may."""
+        self.is_full = True
+        if self._answers:
+            self.pause(_UNREAD)
+
+    def drained(self) -> None:
+        """It has taken most of what it was sent."""
+        self.is_full = False
+        if self._answers:
+            self.resume(_UNREAD)
+
+    def return_unheard(self, messages: list[M]) -> None:
+        """Have these handed over again, first, when it is not full any more: the last of those received."""
+        self._returned = messages
+        self.received -= len(messages)
+
     def pause(self, by: object = None) -> None:
         """Stop reading this connection; with heartbeats, one paused for ``silence`` is ended.
 
@@ -219,6 +261,7 @@ class Connection(Generic[M]):
             self._drop_unread()
         else:
             self._deserted = True
+            self._drop_answers()
             self._watch()
         return True
 
@@ -236,7 +279,16 @@ class Connection(Generic[M]):
         if (time := self._time_for_it) is not None:
             self._wait_for_turn(time)
         else:
-            self._deliver(self._zmtp.take())
+            self._deliver(self._take_behind())
+
+    def _take_behind(self) -> list[M]:
+        returned, self._returned = self._returned, []
+        return returned or self._zmtp.take()
+
+    @property
+    def _is_behind(self) -> bool:
+        """Something was read that was not handed over."""
+        return self._zmtp.behind or bool(self._returned)
 
     @property
     def _time_for_it(self) -> SpareTime | TurnTime | None:
@@ -254,8 +306,8 @@ class Connection(Generic[M]):
         self._waits = False
         if self._ended:
             return
-        if self._is_read and self._zmtp.behind:
-            self._deliver(self._zmtp.take())
+        if self._is_read and self._is_behind:
+            self._deliver(self._take_behind())
         elif self._is_read and not (self._counted and self.reading and not self._unfinished.may_read(self)):
             self._receive()
         self._watch()
@@ -290,7 +342,7 @@ class Connection(Generic[M]):
             self._conduct.idle()
         if zmtp.error:
             self.cut(zmtp.error)
-        elif zmtp.behind or not self._reader.active:
+        elif self._is_behind or not self._reader.active:
             self._watch()
 
     def _hand_over(self, messages: list[M]) -> None:
@@ -298,7 +350,7 @@ class Connection(Generic[M]):
         began = thread_time()
         shielded(self._on_receive, messages)
         self._zmtp.pace(thread_time() - began, self._longest_turn)
-        self._conduct.judge(len(messages))
+        self._conduct.judge(len(messages) - len(self._returned))
         if self._conduct.is_bad:
             self._zmtp.most = min(self._zmtp.most, _FEW)
         if self._conduct.is_over:
@@ -331,8 +383,9 @@ class Connection(Generic[M]):
         if self._ended:
             return
         allowed = self._is_read
-        switch(self._turn, self._behind, on=allowed and self._zmtp.behind and not self._waits)
-        switch(self._reader, self._readable, on=allowed and not (self._zmtp.behind or self._waits))
+        behind = self._is_behind
+        switch(self._turn, self._behind, on=allowed and behind and not self._waits)
+        switch(self._reader, self._readable, on=allowed and not (behind or self._waits))
         if not (allowed or self._keeps_all):
             self._life.look_every(self._board.glance)
 
@@ -354,9 +407,19 @@ class Connection(Generic[M]):
         if self._outbox.broken:
             self._writer.stop()
             self._deserted = not self._is_router  # that is ended by a glance if it is paused
+            self._drop_answers()
             self._watch()
         else:
             switch(self._writer, self._flush, on=True)
+            self.ration.hold(self._outbox.weight)
+
+    def _drop_answers(self) -> None:
+        """Nobody will take them: let go of their memory, and handle what is left of what the peer sent."""
+        if self._answers:
+            self._outbox.drop()
+            if self._ration:
+                self._ration.close()
+                self.drained()
 
     def _flush(self) -> None:
         self._life.alive = True  # its kernel has taken something
@@ -364,6 +427,7 @@ class Connection(Generic[M]):
             self._stuck()
             return
         self._writer.stop()
+        self.ration.hold(0)
         if self._closing:
             half_close(self._socket)
         else:
@@ -373,7 +437,7 @@ class Connection(Generic[M]):
 
     def _drop_unread(self) -> None:
         count = unread(self._socket)
-        if count or self._zmtp.behind:
+        if count or self._is_behind:
             self.cut(f"it has left while it was not read: of what it sent, {count} bytes or more are dropped")
         else:
             self._end()
@@ -410,6 +474,9 @@ class Connection(Generic[M]):
         # There may be megabytes. And it is in no cycle any more: to look for one takes Python a tenth of a
         # second in a device with very many topics.
         self._outbox.forget()
+        if self._ration:
+            self._ration.close()
+        self._returned = []
         self._zmtp.forget()
         self._life.forget()
         self._arrivals = None

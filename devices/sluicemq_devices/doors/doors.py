@@ -38,13 +38,15 @@ class _Door(Generic[_AnyLane]):
         silence: float | None = None,
         held: Callable[[str], Watermark] | None = None,
         kept: bool = False,
+        answers: bool = False,
     ) -> None:
         """``opened(lane)`` is called when a client has finished its handshake.
 
         ``max_frame``: bytes of all frames of a message above which its connection is cut.
         ``heartbeat``: seconds between ZMTP pings; ``silence``: seconds without any sign of life after
         which the connection is cut. ``held(peer)``: makes what is told of a lane's backlog.
-        ``kept``: connections are kept for it that other doors can't use up.
+        ``kept``: connections are kept for it that other doors can't use up. ``answers``: who leaves too much
+        of what it is sent unread is not read either, as at every ROUTER.
         """
         self._board = board
         self._kind = kind
@@ -53,6 +55,7 @@ class _Door(Generic[_AnyLane]):
         self._heartbeat = heartbeat
         self._silence = silence
         self._held = held
+        self._answers = answers
         self._lanes: dict[_AnyLane, Callable[[], None]] = {}
         self._received = 0
         self._paused = False
@@ -125,6 +128,7 @@ class _Door(Generic[_AnyLane]):
             heartbeat=self._heartbeat,
             silence=self._silence,
             board=self._board,
+            answers=self._answers,
         )
         self._lanes[lane] = left
         if self._paused:  # accepted before, and only now here

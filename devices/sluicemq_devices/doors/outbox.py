@@ -13,6 +13,7 @@ from sluicemq_devices.zmtp import LARGE, Message, encode, encode_large
 _AT_ONCE = 256  # buffers given to the kernel in one call, at most
 _SMALL = 4096  # bytes of encoded messages, on average, that are cheaper copied than sent one by one
 _UNFINISHED = -1
+_PART = 100  # bytes that a part takes beyond its own: as an object, and its place among the others
 
 #: Bytes to send, and the weight of the message that ends with them or ``_UNFINISHED``.
 _Part = tuple[bytes | memoryview, int]
@@ -25,19 +26,26 @@ class Outbox:
     connection ends were received by nobody.
     """
 
-    __slots__ = ("_parts", "_send", "_sendmsg", "broken", "held")
+    __slots__ = ("_parts", "_send", "_sendmsg", "broken", "held", "written")
 
     def __init__(self, socket: _socket.socket, held: Watermark) -> None:
         self.held = held
         self.broken = False
         """The connection takes nothing any more."""
+        self.written = 0
+        """Bytes that the kernel has taken of what was held."""
         self._send = socket.send
         self._sendmsg = socket.sendmsg
         self._parts: deque[_Part] = deque()
 
     def __bool__(self) -> bool:
-        """True if anything waits to be sent."""
-        return bool(self._parts)
+        """True if anything waits to be sent, or would."""
+        return bool(self._parts) or self.broken
+
+    @property
+    def weight(self) -> int:
+        """Bytes of memory that takes what is held."""
+        return self.held.bytes + _PART * len(self._parts)
 
     def say(self, data: bytes) -> bool:
         """Send what is no message, unless others wait: a sign of life is on its way then. False: it waits."""
@@ -101,6 +109,11 @@ class Outbox:
         """Let go of what waits: nobody will get it any more."""
         self._parts.clear()
 
+    def drop(self) -> None:
+        """The same, and nothing is held."""
+        self.forget()
+        self.held.give(self.held.count, self.held.bytes)
+
     def _post(self, messages: list[Message], behind: bytes = b"") -> bool:
         parts: list[_Part] = []
         weight = 0
@@ -147,6 +160,7 @@ class Outbox:
         except OSError:
             self.broken = True
             return 0, 0, True
+        self.written += sent
         return self._gone(buffers, sent)
 
     def _gone(self, buffers: list[bytes | memoryview], sent: int) -> tuple[int, int, bool]:

@@ -45,6 +45,11 @@ class DeviceCount(Metric):
 class Mishap(Metric):
     """What goes wrong on connections and in devices: counters, said in the log too."""
 
+    ANSWERS_WAITED = (
+        "answers_waited",
+        "times that answers began to wait for room beside others that nobody has read",
+        "times",
+    )
     CALLBACKS_FAILED = "callbacks_failed", "callbacks of a device that raised an error: bugs", "callbacks"
     CONNECTIONS_CUT = "connections_cut", "connections ended here: silent, malformed, unread", "connections"
     CONNECTIONS_REFUSED = (
