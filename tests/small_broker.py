@@ -110,7 +110,7 @@ class SmallBroker:
             _config(limits), context, lambda _name: database, maker.make, lambda _name: channel
         )
         self.tasks = tasks = Tasks(self.queues, context, lambda _name: database)
-        self.sweeper = Sweeper(self.queues, context, tasks.expire)
+        self.sweeper = Sweeper(self.queues, context, tasks.expire, self.queues.survey)
         census = Census(self.queues, context)
         history = History(self.queues, census, context, lambda _name: database, "test", name)
         self.schedules = schedules = Schedules(ScheduleStore(database), self.queues, context, maker.make)

@@ -25,6 +25,7 @@ from sluicemq_broker.store.letters import DeadLetters
 from sluicemq_broker.store.listing import Listing
 from sluicemq_broker.store.queue_store import QueueStore
 from sluicemq_broker.store.shown import SHOWN_STATES, selects
+from sluicemq_broker.store.survey import _branches
 
 PRIORITIES, RESERVED, ENDED = 10, 1_500, 2_000
 OWNERS = ("one", "two", "three")
@@ -136,6 +137,16 @@ def test_the_owners_of_all_reserved_jobs_cost_one_step_each(
     assert owners >= set(OWNERS)
     assert plans[0].stages & {"DISTINCT_SCAN"}
     assert plans[0].keys <= len(owners) + 2
+
+
+def test_a_survey_reads_a_key_for_each_owner_and_one_for_the_first_expiry(
+    crowded: QueueStore, explainer: Explainer
+) -> None:
+    for branch, steps in zip(_branches("mail"), (len(OWNERS) + 2, 2), strict=True):
+        with explainer.plans() as plans:
+            list(crowded.jobs.aggregate(branch))
+        assert plans[0].keys <= steps
+        assert plans[0].documents <= 1
 
 
 @pytest.mark.parametrize(

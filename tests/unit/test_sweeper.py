@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +16,7 @@ from sluicemq_broker.queue.holdings import Holdings
 from sluicemq_broker.queues.sweeper import Sweeper
 from sluicemq_broker.runtime.counters import Counters
 from sluicemq_broker.store.connection import Unclear
+from sluicemq_broker.store.survey import Surveyed
 
 
 class SweptStore(FakeStore):
@@ -40,6 +42,17 @@ class SweptStore(FakeStore):
     def reservations(self, owner: str) -> set[tuple[str, int]]:
         self.prepare()
         return super().reservations(owner)
+
+
+def surveyed(queues: list[Any]) -> dict[str, Surveyed]:
+    """As MongoDB would tell it of these."""
+    return {
+        queue.name: Surveyed(
+            frozenset(super(SweptStore, queue.store).owners()),
+            min((job.expires_at for job in queue.store.ready if job.expires_at), default=math.inf),
+        )
+        for queue in queues
+    }
 
 
 class Owners(FakeOwners):
@@ -94,7 +107,8 @@ class SweeperRig:
         self.counters = Counters()
         queues: Any = self.queues
         owners: Any = Owners()
-        self.sweeper = Sweeper(queues, a_context(owners, counters=self.counters), lambda _queue: None)
+        context = a_context(owners, counters=self.counters)
+        self.sweeper = Sweeper(queues, context, lambda _queue: None, lambda: surveyed(self.queues))
 
     def fail(self, fault: Exception) -> None:
         self.queues[0].store.fault = fault
@@ -201,7 +215,7 @@ def test_a_sweep_sets_aside_what_is_reserved_by_nobody(rig: SweeperRig) -> None:
 
 @pytest.fixture
 def many() -> list[Any]:
-    """Queues that nobody uses, more than have their turn in one sweep, all swept once."""
+    """Queues that nobody uses, more than have their turn in one sweep."""
     return [a_queue(f"queue-{number}") for number in range(100)]
 
 
@@ -212,7 +226,7 @@ def owners() -> Owners:
 
 @pytest.fixture
 def sweeper(many: Any, owners: Any) -> Sweeper:
-    sweeper = Sweeper(many, a_context(owners), lambda _queue: None)
+    sweeper = Sweeper(many, a_context(owners), lambda _queue: None, lambda: surveyed(many))
     sweeper.sweep()
     return sweeper
 
@@ -222,32 +236,51 @@ def asked(queues: list[Any]) -> list[int]:
 
 
 def test_queues_out_of_use_have_their_turn_one_after_the_other(many: list[Any], sweeper: Sweeper) -> None:
-    assert asked(many) == [1] * 100
-    sweeper.sweep()
-    assert sum(asked(many)) == 132
+    assert sum(asked(many)) == 32
     for _ in range(3):
         sweeper.sweep()
-    assert set(asked(many)) == {2, 3}
+    assert set(asked(many)) == {1, 2}
 
 
 def test_a_queue_in_use_is_swept_each_time(many: list[Any], sweeper: Sweeper) -> None:
-    used, pushed_to, holding = many[97:]
+    used, pushed_to = many[98:]
     used.in_use = True
     pushed_to.counters.add("pushed")
-    holding.counters.add("delivered")
-    holding.store.push([lost_job()], NOW)
     sweeper.sweep()
-    assert asked(many[97:]) == [2, 2, 2]
+    assert asked([used, pushed_to]) == [1, 1]
     sweeper.sweep()
-    assert asked([used, holding]) == [3, 3]  # there are reserved jobs, whoever has them
+    assert asked([used]) == [2]
 
 
-def test_when_a_broker_has_died_all_queues_are_swept_at_once(
+def test_a_queue_out_of_use_is_swept_when_the_survey_shows_a_gone_owner_or_an_expired_job(
+    many: list[Any], sweeper: Sweeper
+) -> None:
+    # Given
+    held, orphaned, later, expired = many[96:]
+    held.store.push([lost_job()], NOW)
+    orphaned.store.push([orphaned_job()], NOW)
+    later.store.push([a_job("later", expires_at=NOW + 1000)], NOW)
+    expired.store.push([a_job("expired", expires_at=NOW - 1)], NOW)
+    # When
+    sweeper.sweep()
+    # Then
+    assert asked([held, orphaned, later, expired]) == [0, 1, 0, 1]
+    assert ids(orphaned.store.ready) == [ORPHANED]
+
+
+def test_a_queue_that_no_survey_shows_is_swept(many: Any, owners: Any) -> None:
+    sweeper = Sweeper(many, a_context(owners), lambda _queue: None, dict[str, Surveyed])
+    sweeper.sweep()
+    assert asked(many) == [1] * 100
+
+
+def test_when_a_broker_has_died_headless_groups_are_looked_for_in_all_queues(
     many: list[Any], owners: Owners, sweeper: Sweeper
 ) -> None:
     owners.others_live = frozenset({"other"})
     sweeper.sweep()
-    before = asked(many)
+    before = [len(queue.looks) for queue in many]
     owners.others_live = frozenset()
     sweeper.sweep()
-    assert asked(many) == [count + 1 for count in before]
+    assert [len(queue.looks) for queue in many] == [count + 1 for count in before]
+    assert all(queue.looks[-1] for queue in many)

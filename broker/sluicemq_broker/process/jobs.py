@@ -41,7 +41,7 @@ class Jobs:
         self.incidents = Incidents(self.queues, self.census, context, ground.database, database, ground.name)
         self.schedules = Schedules(ScheduleStore(ground.database(database)), self.queues, context, maker.make)
         self._on_dead = OnDead(self.queues, context)
-        self._sweeper = Sweeper(self.queues, context, self.tasks.expire)
+        self._sweeper = Sweeper(self.queues, context, self.tasks.expire, self.queues.survey)
         self._config = config
         self._ground = ground
         self._duties = duties

@@ -18,7 +18,7 @@ from sluicemq_broker.queue import MakeJob, Queue
 from sluicemq_broker.queues.names import nearest
 from sluicemq_broker.queues.pauses import Pauses
 from sluicemq_broker.runtime import Batcher, Bucket, Count, Gauge, shielded
-from sluicemq_broker.store import Documents, Inspector, LimitStore, PauseStore
+from sluicemq_broker.store import Documents, Inspector, LimitStore, PauseStore, Surveyed, survey_queues
 
 log = logging.getLogger("broker.queue")
 
@@ -104,6 +104,16 @@ class Queues:
             for name in Inspector(self._database(database)).names():
                 if is_queue_name(name) and self.database_name(name) == database:
                     self.open(name)
+
+    def survey(self) -> dict[str, Surveyed]:
+        """Survey all queues that are known; a queue that MongoDB can't survey is left out."""
+        names: dict[str, list[str]] = {database: [] for database in self.databases}
+        for queue in self:
+            names[self.database_name(queue.name)].append(queue.name)
+        found: dict[str, Surveyed] = {}
+        for database, some in names.items():
+            found |= survey_queues(self._database(database), some)
+        return found
 
     def known(self, name: str) -> Queue | None:
         """The queue of this name, if this broker knows one."""

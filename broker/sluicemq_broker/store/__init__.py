@@ -47,6 +47,7 @@ from sluicemq_broker.store.shown import SHOWN_STATES
 from sluicemq_broker.store.state import EVERY, StoreState
 from sluicemq_broker.store.streams import GUARD, Appended, StreamStore, stream_names
 from sluicemq_broker.store.subscriptions import Holder, Subscription, SubscriptionStore
+from sluicemq_broker.store.survey import Surveyed, survey_queues
 from sluicemq_broker.store.tasks import TaskStore
 
 __all__ = [
@@ -105,6 +106,7 @@ __all__ = [
     "Subject",
     "Subscription",
     "SubscriptionStore",
+    "Surveyed",
     "Tail",
     "TaskStore",
     "Unclear",
@@ -123,5 +125,6 @@ __all__ = [
     "seconds",
     "stored_size",
     "stream_names",
+    "survey_queues",
     "told_parents",
 ]
