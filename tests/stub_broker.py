@@ -35,7 +35,12 @@ class StubBroker:
     """Answers everything kindly unless told otherwise by ``on[verb] = script``."""
 
     def __init__(
-        self, port: int = 0, heartbeat: float = 0.2, silence: float = 60.0, limit: int = 12 << 20
+        self,
+        port: int = 0,
+        heartbeat: float = 0.2,
+        silence: float = 60.0,
+        limit: int = 12 << 20,
+        host: str = "127.0.0.1",
     ) -> None:
         self.hello: dict[str, Any] = {
             "broker": "stub",
@@ -46,6 +51,7 @@ class StubBroker:
         self.on: dict[bytes, Script] = {wire.HELLO: lambda _message: self.hello}
         self.received: list[Received] = []
         self.port = port
+        self.host = host
         self._change = threading.Condition()
         self._calls: deque[Callable[[], None]] = deque()
         self._wakeup = Wakeup()
@@ -54,7 +60,7 @@ class StubBroker:
 
     @property
     def endpoint(self) -> str:
-        return f"tcp://127.0.0.1:{self.port}"
+        return self.host if self.host.startswith("ipc://") else f"tcp://{self.host}:{self.port}"
 
     def start(self) -> StubBroker:
         self._over = False
@@ -62,8 +68,12 @@ class StubBroker:
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.linger = 0
         self._socket.rcvhwm = self._socket.sndhwm = 0
-        self._socket.bind(f"tcp://127.0.0.1:{self.port or '*'}")
-        self.port = int(self._socket.getsockopt_string(zmq.LAST_ENDPOINT).rsplit(":", 1)[1])
+        self._socket.ipv6 = self.host.startswith("[")
+        if self.host.startswith("ipc://"):
+            self._socket.bind(self.host)
+        else:
+            self._socket.bind(f"tcp://{self.host}:{self.port or '*'}")
+            self.port = int(self._socket.getsockopt_string(zmq.LAST_ENDPOINT).rsplit(":", 1)[1])
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
         return self

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from secrets import token_hex
+
 import pytest
 from click.testing import CliRunner
 
 from sluicemq import Client, Producer, Worker
 from sluicemq.cli.app import app
 from sluicemq.transport import endpoints
-from stub_broker import StubBroker
+from stub_broker import SECONDS, StubBroker
 
 
 @pytest.fixture(autouse=True)
@@ -21,6 +29,7 @@ def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     "endpoint",
     [
         *("tcp://127.0.0.1:5550", "tcp://host-1.example:1", "tcp://[::1]:5550", "tcp://eth0:0;host:5550"),
+        *("tcp://[fe80::1%eth0]:5550", "tcp://127.0.0.2:*;127.0.0.1:5550", "tcp://h_1.example.:5550"),
         *("ipc:///run/jobs,1", "ipc://jobs", "ipc://@abstract"),
     ],
 )
@@ -45,8 +54,24 @@ def test_an_endpoint_of_one_broker_is_taken_as_it_is(endpoint: str) -> None:
         ("tcp://:5550", "the host or the port is missing"),
         ("tcp://*:5550", "the host or the port is missing"),
         ("tcp://::1:5550", "an IPv6 host needs brackets"),
+        ("tcp://[::1:5550", "an IPv6 host needs brackets"),
+        ("tcp://[::1%lo]:5550", "is no IPv6 address"),
+        ("tcp://[::x]:5550", "is no IPv6 address"),
+        ("tcp://[127.0.0.1]:5550", "is no IPv6 address"),
+        ("tcp://127.0.0.256:5550", "'127.0.0.256' is no IPv4 address"),
+        ("tcp://a..b:5550", "'a..b' is no host"),
+        ("tcp://bücher.example:5550", "letters and digits of ASCII"),
+        ("tcp://-a:5550", "is no host"),
+        ("tcp://a b:5550", "is no host"),
+        (f"tcp://{'a' * 64}:5550", "is no host"),
+        ("tcp://eth0;host:5550", "'eth0' is no address to connect from"),
+        ("tcp://*:*;host:5550", "leave out what is before the semicolon"),
+        ("tcp://127.0.0.2:0;[::1]:5550", "one family, IPv4 or IPv6, to the other"),
         ("ipc://", "the path is missing"),
         ("ipc://*", "the path is missing"),
+        ("ipc://@", "the path is missing"),
+        ("ipc:///" + "x" * 107, "longer than 107 bytes"),
+        ("ipc:///\udcff", "no text in UTF-8"),
         ("localhost:5550", "write tcp://HOST:PORT"),
         ("mongodb://bob:s3cret@h", "^this is no endpoint to connect to: write tcp://"),
     ],
@@ -107,3 +132,114 @@ def test_a_wrong_variable_and_its_former_name_are_refused_by_name(monkeypatch: p
     with pytest.raises(ValueError, match="SLUICEMQ_BROKER is called SLUICEMQ_ENDPOINT now"):
         Client()
     assert endpoints.chosen("tcp://b:2") == "tcp://b:2"
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        *("tcp://127.0.0.1:{port}", "tcp://localhost:{port}", "tcp://127.0.0.2:0;127.0.0.1:{port}"),
+        "tcp://lo:0;127.0.0.1:{port}",
+    ],
+)
+def test_a_broker_at_an_ipv4_address_is_reached(broker: StubBroker, form: str) -> None:
+    _reach(form.format(port=broker.port))
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "tcp://[::1]:{port}",
+        "tcp://[0:0:0:0:0:0:0:1]:{port}",
+        "tcp://[::1]:0;[::1]:{port}",
+    ],
+)
+def test_a_broker_at_an_ipv6_address_is_reached(form: str) -> None:
+    broker = StubBroker(host="[::1]").start()
+    try:
+        _reach(form.format(port=broker.port))
+    finally:
+        broker.stop()
+
+
+@pytest.mark.parametrize("form", ["ipc://{folder}/door", "ipc://door", "ipc://@sluicemq-{name}"])
+def test_a_broker_at_a_unix_socket_is_reached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    broker = StubBroker(host=form.format(folder=tmp_path, name=token_hex(8))).start()
+    try:
+        _reach(broker.endpoint)
+    finally:
+        broker.stop()
+
+
+def test_an_interface_in_the_variable_is_the_address_where_its_door_is(
+    monkeypatch: pytest.MonkeyPatch, broker: StubBroker
+) -> None:
+    monkeypatch.setenv("SLUICEMQ_ENDPOINT", f"@tcp://lo:{broker.port}")
+    assert endpoints.chosen(None) == broker.endpoint
+    with Client() as client:
+        client.ping()
+
+
+_BY_NAME = """
+import json, sys
+from sluicemq import Client, Unavailable
+from stub_broker import StubBroker
+
+told = {}
+for host in ("127.0.0.1", "[::1]"):
+    broker = StubBroker(host=host).start()
+    for name in ("both", "six"):
+        try:
+            with Client(f"tcp://{name}:{broker.port}", patient=name == "both") as client:
+                client.ping()
+                told[f"{name} at {host}"] = True
+        except Unavailable as error:
+            told[f"{name} at {host}"] = str(error)
+    broker.stop()
+print(json.dumps(told))
+"""
+
+
+def test_a_name_is_tried_at_its_addresses_of_both_families(tmp_path: Path) -> None:
+    """The names are those of a file of hosts that this process alone sees."""
+    hosts = tmp_path / "hosts"
+    hosts.write_text("127.0.0.1 localhost both\n::1 localhost both six\n")
+    if not _can_have_hosts_of_its_own(hosts):
+        pytest.skip("this machine lets no test have a file of hosts of its own")
+    script = f"mount --bind {hosts} /etc/hosts && exec {sys.executable} -c '{_BY_NAME}'"
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    done = subprocess.run(
+        ["unshare", "-rm", "sh", "-c", script],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    # for a name that is ::1 alone in a file of hosts glibc gives 127.0.0.1 too
+    assert json.loads(done.stdout) == dict.fromkeys(
+        ("both at 127.0.0.1", "six at 127.0.0.1", "both at [::1]", "six at [::1]"), True
+    )
+
+
+def test_nobody_at_any_address_of_a_name_is_told_at_once() -> None:
+    result = CliRunner().invoke(app, ["--endpoint", "tcp://no-such-host.invalid:1", "ping"])
+    assert (result.exit_code, "no broker answers at" in result.stderr) == (3, True)
+
+
+def _reach(endpoint: str) -> None:
+    """By the library and by a command."""
+    with Client(endpoint) as client, Producer(endpoint) as producer:
+        client.ping()
+        producer.push("q", b"x").wait(SECONDS)
+    assert f"{endpoint} answers in" in CliRunner().invoke(app, ["--endpoint", endpoint, "ping"]).stdout
+
+
+def _can_have_hosts_of_its_own(hosts: Path) -> bool:
+    if shutil.which("unshare") is None:
+        return False
+    words = ["unshare", "-rm", "mount", "--bind", str(hosts), "/etc/hosts"]
+    return subprocess.run(words, capture_output=True, check=False).returncode == 0

@@ -100,6 +100,21 @@ def test_a_streamer_alone_relays_from_push_to_pull(alone: Run, clients: Clients,
     assert [receive(pull) for _ in range(100)] == [[b"%d" % n, b"", b"part"] for n in range(100)]
 
 
+@pytest.mark.parametrize("host", ["[::1]", "localhost", "lo"])
+def test_a_device_alone_listens_and_dials_at_any_host_of_this_machine(
+    alone: Run, clients: Clients, host: str
+) -> None:
+    first = alone("streamer", f"tcp://{host}:*", f"tcp://{host}:0")
+    front, back = first.doors()
+    second = alone("streamer", f">{back}", f"@tcp://{host}:0")
+    push, pull = (
+        clients.connect(kind, address, ipv6=host == "[::1]")
+        for kind, address in ((zmq.PUSH, front), (zmq.PULL, second.doors()[1]))
+    )
+    send(push, b"job")
+    assert receive(pull) == [b"job"]
+
+
 @ENDS
 def test_a_queue_alone_takes_questions_to_workers_and_answers_back(
     alone: Run, clients: Clients, connecting: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket as names
 from collections.abc import Callable
 from pathlib import Path
 from secrets import token_hex
@@ -34,6 +35,7 @@ Started = Callable[[Any], Any]
         ("tcp://lo:*", r"tcp://127\.0\.0\.1:\d+"),
         ("tcp://[::]:*", r"tcp://\[::\]:\d+"),
         ("tcp://[::1]:0", r"tcp://\[::1\]:\d+"),
+        ("tcp://[::ffff:127.0.0.1]:0", r"tcp://\[::ffff:127\.0\.0\.1\]:\d+"),
         ("ipc://*", r"ipc:///.*/socket"),
         ("ipc://@sluicemq-NEW", r"ipc://@sluicemq-\w+"),
         ("ipc://jobs", r"ipc:///.*/jobs"),
@@ -85,6 +87,65 @@ def test_an_abstract_door_is_connected_to(board: Switchboard, started: Started, 
     send(push, b"job")
     assert receive(pull) == [b"job"]
     pull.close()
+
+
+@pytest.mark.parametrize("wanted", ["[::1]", "[0::1]", "lo:0;[::1]", "[::1]:*;[::1]", "*:0;[::1]"])
+def test_an_ipv6_address_is_dialled(board: Switchboard, started: Started, wanted: str) -> None:
+    if not _has_ipv6():
+        pytest.skip("this machine has no IPv6")
+    listener, there = listen("tcp://[::1]:0")
+    began = gevent.spawn(listener.accept)
+    endpoint = parse(f">tcp://{wanted}:{host_and_port(there)[1]}")
+    started(RawDoor(board, endpoint, "PULL", lambda lane: None, max_frame=1000))
+    accepted, place = began.get(timeout=60)
+    accepted.close()
+    listener.close()
+    assert place[0] == "::1"
+
+
+def test_an_address_of_a_link_is_listened_at_and_dialled_with_its_zone(
+    board: Switchboard, started: Started
+) -> None:
+    rows = [line.split() for line in Path("/proc/net/if_inet6").read_text().splitlines()]
+    found = [(row[0], row[-1]) for row in rows if row[3] == "20"]
+    if not found:
+        pytest.skip("this machine has no address of a link")
+    digits, interface = found[0]
+    host = f"[{names.inet_ntop(names.AF_INET6, bytes.fromhex(digits))}%{interface}]"
+    listener, there = listen(f"tcp://{host}:0")
+    assert there.startswith(f"tcp://{host}:")
+    began = gevent.spawn(listener.accept)
+    started(RawDoor(board, parse(f">{there}"), "PULL", lambda lane: None, max_frame=1000))
+    began.get(timeout=60)[0].close()
+    listener.close()
+
+
+def test_a_name_of_both_families_is_listened_at_by_its_ipv4_address_and_dialled_by_either(
+    board: Switchboard, started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PUSH and REQ take a name's IPv4 address unless they are told otherwise."""
+    if not _has_ipv6():
+        pytest.skip("this machine has no IPv6")
+    resolve = sockets.getaddrinfo
+
+    def both(host: str, *arguments: Any, **options: Any) -> Any:
+        hosts = ("::1", "127.0.0.1") if host == "both" else (host,)
+        return [each for one in hosts for each in resolve(one, *arguments, **options)]
+
+    monkeypatch.setattr(sockets, "getaddrinfo", both)
+    bound, address = listen("tcp://both:0")
+    assert (bound.getsockname()[0], host_and_port(address)[0]) == ("127.0.0.1", "both")
+    bound.close()
+    for host in ("[::1]", "127.0.0.1"):
+        listener, there = listen(f"tcp://{host}:0")
+        for source in ("", "lo:0;", "*:0;"):
+            began = gevent.spawn(listener.accept)
+            endpoint = parse(f">tcp://{source}both:{host_and_port(there)[1]}")
+            door = RawDoor(board, endpoint, "PULL", lambda lane: None, max_frame=1000)
+            door.start()
+            began.get(timeout=60)[0].close()
+            door.stop()
+        listener.close()
 
 
 @pytest.mark.parametrize("source", ["127.0.0.2:0", "127.0.0.3:*", "lo:0", "*:0", "127.0.0.4:{port}"])

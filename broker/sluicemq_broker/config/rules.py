@@ -15,6 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
+from sluicemq.hosts import problem_of_host
 from sluicemq.options import OPTIONS, SCHEDULE_OPTIONS, TEN_YEARS, Option
 from sluicemq.wire import QUEUE_NAME_RULE, is_queue_name
 from sluicemq_broker.config import mongo_uri as uris
@@ -211,9 +212,12 @@ def _event_bus(value: Any) -> BusForm | redis_url.RedisUrl:
 
 
 def _host(value: Any) -> str:
-    if not isinstance(value, str) or not re.fullmatch(r"\*|[A-Za-z0-9._-]+|[0-9A-Fa-f:]+", value):
+    if not isinstance(value, str):
+        raise ValueError(host.expected)  # noqa: TRY004
+    bare = value.removeprefix("[").removesuffix("]")
+    if value != "*" and problem_of_host(f"[{bare}]" if ":" in bare else value):
         raise ValueError(host.expected)
-    return value
+    return bare
 
 
 def _bound_endpoint(value: Any) -> Endpoint:
@@ -280,7 +284,7 @@ folder = Rule("a folder", _folder)
 mongodb_uri = Rule(uris.EXPECTED, _mongodb_uri)
 event_bus = Rule(f"one of {', '.join(BusForm)}, or {redis_url.EXPECTED}", _event_bus)
 #: ``*`` is every interface.
-host = Rule('a host name or an address without a port, as in "0.0.0.0"', _host)
+host = Rule('a host name or an address without a port, as in "0.0.0.0" or "::1"', _host)
 #: Where the HTTP door listens; empty: nowhere.
 http_address = Rule('a host and a port, as in "127.0.0.1:5580", or "" for no such door', _http_address)
 secret = Rule(f"a secret of {SHORTEST_SECRET} to 256 visible characters of ASCII", _secret)

@@ -9,6 +9,7 @@ check out.
 from __future__ import annotations
 
 import logging
+import socket
 import time
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
@@ -21,6 +22,7 @@ import gevent
 from gevent.pywsgi import WSGIHandler, WSGIServer
 
 from sluicemq_broker.runtime import Count, Counters
+from sluicemq_devices.doors import resolved
 
 log = logging.getLogger("broker.http")
 
@@ -79,6 +81,13 @@ class _Server(WSGIServer):  # type: ignore[misc] # gevent has no types
         self.reading: dict[_Handler, float] = {}  # whose request has not come yet, the oldest first
         self.open = 0
         super().__init__(place, application, handler_class=_Handler, log=None, error_log=log)
+
+    @classmethod
+    def get_listener(cls, address: Any, backlog: int | None = None, _family: int | None = None) -> Any:
+        """Listen at a name, an address or an interface as every door does, without one at every interface."""
+        every = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"  # noqa: S104 - where it says *
+        family, place = resolved(address[0] or every, address[1])[0]
+        return super().get_listener(place, backlog, family)
 
     def handle(self, sock: Any, address: Any) -> None:
         """One connection, in a greenlet of its own."""

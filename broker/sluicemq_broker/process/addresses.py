@@ -7,11 +7,11 @@ import shlex
 import socket
 from collections.abc import Iterator
 from errno import EADDRINUSE
-from typing import Any, Final
+from typing import Final
 
 from sluicemq.errors import Unavailable
 from sluicemq_broker.config import Config, default_devices
-from sluicemq_devices.doors import host_address, host_and_port, parse_endpoint, unix_path
+from sluicemq_devices.doors import host_and_port, parse_endpoint, resolved, unix_path
 
 #: A second broker's ports are so much higher than the first one's, or lower where these are high.
 _FURTHER: Final = 1000
@@ -57,7 +57,7 @@ def _is_taken(address: str) -> bool:
         with socket.socket(socket.AF_UNIX) as probe:
             return probe.connect_ex(unix_path(address)) == 0
     try:
-        family, place = _resolved(address)
+        family, place = resolved(*host_and_port(address))[0]
         with socket.socket(family) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(place)
@@ -68,15 +68,9 @@ def _is_taken(address: str) -> bool:
 
 def _is_loopback(address: str) -> bool:
     try:
-        return ipaddress.ip_address(_resolved(address)[1][0]).is_loopback
+        return ipaddress.ip_address(resolved(*host_and_port(address))[0][1][0]).is_loopback
     except OSError:
         return False
-
-
-def _resolved(address: str) -> tuple[int, Any]:
-    host, port = host_and_port(address)
-    found = socket.getaddrinfo(host_address(host) or "0.0.0.0", port, type=socket.SOCK_STREAM)  # noqa: S104 - where it says *
-    return found[0][0], found[0][4]
 
 
 def _is_tcp(address: str) -> bool:

@@ -77,6 +77,9 @@ class Connection:
         self, endpoint: str | None, role: Role, *, patient: bool = True, name: str | None = None
     ) -> None:
         self.endpoint = endpoints.chosen(endpoint)
+        self._families = endpoints.families(self.endpoint)
+        self._tries = 0
+        """Addresses that were tried in vain since the last greeting; each in turn is of another family."""
         self.greeted = False
         self.epoch = 0
         """Number of greetings so far: what was delivered in another epoch is void."""
@@ -269,7 +272,7 @@ class Connection:
         if now >= (self._connect_at or 0.0):
             self._connect_at = None
             self._heard = now
-            self._link.connect(self.endpoint)
+            self._link.connect(self.endpoint, ipv6=self._families[self._tries % len(self._families)])
             self.request(wire.HELLO, self._about(), answered=self._greet)
 
     def _about(self) -> dict[str, Any]:
@@ -310,21 +313,33 @@ class Connection:
         else:
             self._obstacle = obstacle or self._strange()
             self._tell_unreached()
+            self._tries += not self._link.greeted
+        self._connect_anew()
+
+    def _connect_anew(self) -> None:
+        """Give up this link for a new one, after a pause where every address was tried."""
         self._link.close()
         self._link = Link(self._context, self._wakeup.fd)
-        self._connect_at = monotonic() + self._pause * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
-        # None after a good connection, longer each time that no greeting came.
-        self._pause = min(_LONGEST_PAUSE, max(_SHORTEST_PAUSE, 2 * self._pause))
+        self._connect_at = now = monotonic()
+        if self._tries % len(self._families) == 0:
+            self._connect_at = now + self._pause * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
+            # None after a good connection, longer each time that no greeting came.
+            self._pause = min(_LONGEST_PAUSE, max(_SHORTEST_PAUSE, 2 * self._pause))
         self.greeted = False
         self._answer_all(self.lost_error)
         self._role.lost()
         self._over = self._close_by is not None
 
     def _unreached(self) -> None:
-        if self._patient or self.epoch:
+        """Nothing listens at this address: try the other one of the host; libzmq tries a single one again."""
+        self._tries += 1
+        if self._tries % len(self._families) == 0:
+            if not self._patient and not self.epoch:
+                self._fail(Unavailable(self.obstacle))
+                return
             self._tell_unreached()
-        else:
-            self._fail(Unavailable(self.obstacle))
+        if len(self._families) > 1:
+            self._connect_anew()
 
     def _tell_unreached(self) -> None:
         if monotonic() >= self._tell_at:

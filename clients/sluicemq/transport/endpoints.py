@@ -6,13 +6,14 @@ import os
 import re
 from typing import Final
 
+from sluicemq import hosts
+
 #: The broker binds what this names, everybody else connects to it.
 VARIABLE: Final = "SLUICEMQ_ENDPOINT"
 DEFAULT_ENDPOINT: Final = "tcp://127.0.0.1:5550"
 
 #: What it was called before: to leave it unread would send jobs to another broker.
 _FORMER: Final = "SLUICEMQ_BROKER"
-_LAST_PORT: Final = 65535
 _FORM: Final = "write tcp://HOST:PORT or ipc://PATH"
 #: Every interface, for a door; who connects from this machine takes its own.
 _HERE: Final = {"*": "127.0.0.1", "0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 - nothing is bound
@@ -45,27 +46,63 @@ def checked(endpoint: str) -> str:
     return endpoint
 
 
+def families(endpoint: str) -> tuple[bool, ...]:
+    """Whether to connect by IPv6, for each try in turn: a name may have an address of either family.
+
+    libzmq tries one address of one family: without this a name that has only IPv6, or one of both families
+    whose broker listens at the IPv6 address, would never be reached.
+    """
+    if not endpoint.startswith("tcp://"):
+        return (False,)
+    ends = endpoint.removeprefix("tcp://").split(";")
+    kinds = {hosts.is_ipv6_literal(each.rpartition(":")[0]) for each in ends} - {None}
+    if kinds:
+        return (True in kinds,)
+    return (False, True)
+
+
 def _as_seen_from_here(door: str) -> str:
-    """``@tcp://*:5550``, as a broker has it, is ``tcp://127.0.0.1:5550``."""
+    """``@tcp://*:5550``, as a broker has it, is ``tcp://127.0.0.1:5550``; an interface is its address."""
     address = door.removeprefix("@").removeprefix(">")
     host, colon, port = address.removeprefix("tcp://").rpartition(":")
-    return f"tcp://{_HERE[host]}{colon}{port}" if address.startswith("tcp://") and host in _HERE else address
+    if not address.startswith("tcp://") or ";" in host:
+        return address
+    try:
+        here = _HERE.get(host) or next(iter(hosts.interface_addresses(host)), None)
+    except OSError:
+        raise ValueError(f"the interface {host} has no address") from None
+    if here is None:
+        return address
+    return f"tcp://{f'[{here}]' if ':' in here and here[0] != '[' else here}{colon}{port}"
 
 
 def _problem(endpoint: str) -> str:
     if len(re.findall("(?:tcp|ipc)://", endpoint)) > 1 or (endpoint.startswith("tcp://") and "," in endpoint):
         return "it is a list; a program connects to one broker, so name one"
     if endpoint.startswith("ipc://"):
-        return "" if endpoint.removeprefix("ipc://") not in ("", "*") else f"the path is missing; {_FORM}"
+        path = endpoint.removeprefix("ipc://")
+        problem = hosts.problem_of_path("" if path == "*" else path)
+        return problem and f"{problem}; {_FORM}"
     return _problem_of_place(endpoint) if endpoint.startswith("tcp://") else _FORM
 
 
 def _problem_of_place(endpoint: str) -> str:
-    host, _, port = endpoint.removeprefix("tcp://").rpartition(";")[2].rpartition(":")
+    source, between, place = endpoint.removeprefix("tcp://").rpartition(";")
+    host, _, port = place.rpartition(":")
     if not host or host == "*":
         return f"the host or the port is missing; {_FORM}"
-    if ":" in host and not (host.startswith("[") and host.endswith("]")):
-        return "an IPv6 host needs brackets, as in tcp://[::1]:5550"
-    if not (port.isascii() and port.isdigit() and 1 <= int(port[:6]) <= _LAST_PORT):
-        return f"{port!r} is no port from 1 to {_LAST_PORT}"
-    return ""
+    if problem := hosts.problem_of_host(host):
+        return problem
+    if not hosts.as_port(port):
+        return f"{port[:64]!r} is no port from 1 to {hosts.LAST_PORT}"
+    return _problem_of_source(source, host) if between else ""
+
+
+def _problem_of_source(source: str, host: str) -> str:
+    """Tell what libzmq would not: a source that it can't use is passed over, and never connects."""
+    own, _, port = source.rpartition(":")
+    if not own or (port != "*" and hosts.as_port(port) is None):
+        return f"{source[:64]!r} is no address to connect from: write HOST:0 before the semicolon"
+    if own == "*":
+        return "to connect from any address leave out what is before the semicolon"
+    return hosts.problem_of_host(own) or hosts.problem_of_source(own, host)

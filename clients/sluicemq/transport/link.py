@@ -19,7 +19,15 @@ _names = itertools.count(1)
 #: What a monitor tells: a number of zmq.EVENT_ and its value, then the address in a frame of its own. To read
 #: it with zmq.utils.monitor would load asyncio: a third of all that a program pays for this library's start.
 _TOLD: Final = struct.Struct("=Hi")
-_EVENTS = zmq.EVENT_CONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+#: A name that has no address is told by a retry alone, a refused connection by its closed socket too.
+_FAILED: Final = (zmq.EVENT_CLOSED, zmq.EVENT_CONNECT_RETRIED)
+_EVENTS = (
+    zmq.EVENT_CONNECTED
+    | zmq.EVENT_CLOSED
+    | zmq.EVENT_CONNECT_RETRIED
+    | zmq.EVENT_HANDSHAKE_SUCCEEDED
+    | zmq.EVENT_DISCONNECTED
+)
 
 
 class Link:
@@ -42,8 +50,9 @@ class Link:
         for source in (self._socket, self._monitor, wakeup_fd):
             self._poller.register(source, zmq.POLLIN)
 
-    def connect(self, endpoint: str) -> None:
+    def connect(self, endpoint: str, *, ipv6: bool) -> None:
         """Begin to connect; libzmq tries again by itself until it has been accepted once."""
+        self._socket.ipv6 = ipv6
         self._socket.connect(endpoint)
 
     def wait(self, seconds: float) -> None:
@@ -80,8 +89,8 @@ class Link:
                 self._connected = value, _own_address(value)
                 continue
             broken = broken or event == zmq.EVENT_DISCONNECTED
-            self.refused = event == zmq.EVENT_CLOSED
-            self.met = self.met or event != zmq.EVENT_CLOSED
+            self.refused = event in _FAILED
+            self.met = self.met or event not in _FAILED
             self.greeted = self.greeted or event == zmq.EVENT_HANDSHAKE_SUCCEEDED
         return broken
 

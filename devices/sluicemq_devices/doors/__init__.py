@@ -5,7 +5,7 @@ from sluicemq_devices.doors.endpoints import Endpoint, host_and_port, tcp_addres
 from sluicemq_devices.doors.endpoints import parse as parse_endpoint
 from sluicemq_devices.doors.lane import Lane, RawLane
 from sluicemq_devices.doors.outgoing import SMALL, Outgoing, Ration
-from sluicemq_devices.doors.places import host_address
+from sluicemq_devices.doors.places import resolved
 from sluicemq_devices.doors.switchboard import Switchboard
 
 __all__ = [
@@ -18,9 +18,9 @@ __all__ = [
     "RawDoor",
     "RawLane",
     "Switchboard",
-    "host_address",
     "host_and_port",
     "parse_endpoint",
+    "resolved",
     "tcp_address",
     "unix_path",
 ]

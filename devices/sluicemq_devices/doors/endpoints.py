@@ -1,6 +1,7 @@
 """Endpoints as they are written in configuration: ``@tcp://…`` binds, ``>tcp://…`` connects.
 
 @tcp://127.0.0.1:5551   @tcp://*:5551 (every interface)   @tcp://eth0:5551   @tcp://[::]:5551
+@tcp://localhost:5551   the IPv4 address of a name that has one, else its IPv6 address; eth0 likewise
 @tcp://127.0.0.1:*      any free port; 0 says the same
 >tcp://host:5551        >tcp://192.0.2.17:0;host:5551: from this address, or interface, of this machine
 ipc:///run/jobs         ipc://jobs: in the working directory   ipc://@jobs: abstract, without a file
@@ -11,10 +12,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sluicemq import hosts
+
 _EXAMPLES = "write tcp://HOST:PORT or ipc:///PATH, with @ before it to bind or > to connect"
 _ANY_IPC = "ipc://*"
-_LAST_PORT = 65535
-_LONGEST_PATH = 107  # bytes in a sockaddr_un, without the closing zero
 
 
 @dataclass(frozen=True)
@@ -83,9 +84,11 @@ def _check(address: str, text: str, *, bind: bool) -> None:
             raise _wrong(text, "it is a list: name one place here, and others as endpoints of their own")
         if between and bind:
             raise _wrong(text, "only an end that connects can have an address to connect from")
+        _check_place(place, text, may_be_any=bind)
         if between:
             _check_place(source, text, may_be_any=True)
-        _check_place(place, text, may_be_any=bind)
+            if problem := hosts.problem_of_source(source.rpartition(":")[0], place.rpartition(":")[0]):
+                raise _wrong(text, problem)
     elif address.startswith("ipc://"):
         _check_ipc(address, text, bind=bind)
     else:
@@ -96,24 +99,20 @@ def _check_place(place: str, text: str, *, may_be_any: bool) -> None:
     host, colon, port = place.rpartition(":")
     if not colon or not host:
         raise _wrong(text, "host or port is missing")
-    if ":" in host and not (host.startswith("[") and host.endswith("]")):
-        raise _wrong(text, "an IPv6 host needs brackets, as in tcp://[::1]:5551")
-    if port != "*" and (not (port.isascii() and port.isdigit()) or int(port) > _LAST_PORT):
-        raise _wrong(text, f"{port!r} is not a port from 0 to {_LAST_PORT}")
+    if host != "*" and (problem := hosts.problem_of_host(host)):
+        raise _wrong(text, problem)
+    if port != "*" and hosts.as_port(port) is None:
+        raise _wrong(text, f"{port[:64]!r} is not a port from 0 to {hosts.LAST_PORT}")
     if not may_be_any and (host == "*" or not port.strip("0*")):
         raise _wrong(text, "an end that connects needs a real host and port")
 
 
 def _check_ipc(address: str, text: str, *, bind: bool) -> None:
     path = address.removeprefix("ipc://")
-    if path in ("", "@"):
-        raise _wrong(text, "the path is missing")
+    if problem := hosts.problem_of_path(path):
+        raise _wrong(text, problem)
     if address == _ANY_IPC and not bind:
         raise _wrong(text, "an end that connects needs a real path")
-    if len(path.encode()) > _LONGEST_PATH:
-        raise _wrong(text, f"the path is longer than {_LONGEST_PATH} bytes, the most that unix sockets allow")
-    if "\0" in path:
-        raise _wrong(text, "a path has no zero bytes")
 
 
 def _wrong(text: str, what: str) -> ValueError:

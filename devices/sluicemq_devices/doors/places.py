@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
-import os
-import socket as names
-import struct
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from gevent import socket as sockets
 
+from sluicemq.hosts import interface_addresses
 from sluicemq_devices.doors.endpoints import host_and_port, source_of, tcp_address, unix_path
 
 _BACKLOG = 1024
 _EVERY_INTERFACE = "0.0.0.0"  # noqa: S104 - only where the endpoint says *
 _DIAL = 5.0  # seconds for one dial
-_SIOCGIFADDR = 0x8915  # asks Linux for the IPv4 address of an interface
 _ANY_IPC = "ipc://*"
+_ORDER = {sockets.AF_INET: 0, sockets.AF_INET6: 1}
 
 
 def listen(address: str) -> tuple[sockets.socket, str]:
@@ -38,10 +36,7 @@ def connect(address: str) -> sockets.socket:
     if is_ipc(address):
         outside = sockets.socket(sockets.AF_UNIX)
         return _connected(outside, unix_path(address))
-    source = source_of(address)
-    if source is None:
-        return sockets.create_connection(host_and_port(address), timeout=_DIAL)
-    return _connect_from(source, host_and_port(address))
+    return _connect_tcp(source_of(address), host_and_port(address))
 
 
 def leave(wanted: str, address: str) -> None:
@@ -55,19 +50,20 @@ def leave(wanted: str, address: str) -> None:
             Path(path).parent.rmdir()
 
 
-def host_address(host: str) -> str:
-    """The IPv4 address of an interface of this machine; every other host is given as it is.
+def resolved(host: str, port: int) -> list[tuple[int, Any]]:
+    """The addresses of a host, or of an interface of this machine, each with its family, IPv4 first.
 
-    OSError: the interface has none.
+    IPv4 first, for a PUSH or REQ that names such a host takes its IPv4 address. OSError: there is none.
     """
-    if host not in [name for _, name in names.if_nameindex()]:
-        return host
-    with sockets.socket(sockets.AF_INET, sockets.SOCK_DGRAM) as asks:
-        try:
-            answer = fcntl.ioctl(asks.fileno(), _SIOCGIFADDR, struct.pack("256s", host.encode()))
-        except OSError as error:
-            raise OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL)) from error
-    return names.inet_ntoa(answer[20:24])
+    hosts = interface_addresses(host) or [host or _EVERY_INTERFACE]
+    found = [
+        (family, place)
+        for each in hosts
+        for family, _, _, _, place in sockets.getaddrinfo(
+            each, port, type=sockets.SOCK_STREAM, flags=sockets.AI_PASSIVE
+        )
+    ]
+    return sorted(found, key=lambda each: _ORDER[each[0]])
 
 
 def is_ipc(address: str) -> bool:
@@ -76,17 +72,15 @@ def is_ipc(address: str) -> bool:
 
 
 def _listen_tcp(address: str) -> tuple[sockets.socket, str]:
-    written, port = host_and_port(address)
-    host = host_address(written) or _EVERY_INTERFACE
-    family, _, _, _, place = sockets.getaddrinfo(
-        host, port, type=sockets.SOCK_STREAM, flags=sockets.AI_PASSIVE
-    )[0]
+    host, port = host_and_port(address)
+    family, place = resolved(host, port)[0]
     listener = sockets.socket(family, sockets.SOCK_STREAM)
     listener.setsockopt(sockets.SOL_SOCKET, sockets.SO_REUSEADDR, 1)
     if family == sockets.AF_INET6:  # [::] is IPv4 too, whatever the system's default is
         listener.setsockopt(sockets.IPPROTO_IPV6, sockets.IPV6_V6ONLY, 0)
     bound = _bound(listener, place)
-    return bound, tcp_address(host, bound.getsockname()[1])
+    shown = next(iter(interface_addresses(host)), host or _EVERY_INTERFACE)
+    return bound, tcp_address(shown, bound.getsockname()[1])
 
 
 def _listen_ipc(address: str) -> tuple[sockets.socket, str]:
@@ -112,20 +106,33 @@ def _bound(listener: sockets.socket, place: object) -> sockets.socket:
     return listener
 
 
-def _connect_from(source: tuple[str, int], target: tuple[str, int]) -> sockets.socket:
-    """From an address of this machine; the target's is of the same family."""
-    host = host_address(source[0]) or _EVERY_INTERFACE
-    family = sockets.AF_INET6 if ":" in host else sockets.AF_INET
-    place = sockets.getaddrinfo(*target, family=family, type=sockets.SOCK_STREAM)[0][4]
-    outside = sockets.socket(family, sockets.SOCK_STREAM)
-    outside.settimeout(_DIAL)
-    outside.setsockopt(sockets.SOL_SOCKET, sockets.SO_REUSEADDR, 1)
-    return _connected(outside, place, (host, source[1]))
+def _connect_tcp(source: tuple[str, int] | None, target: tuple[str, int]) -> sockets.socket:
+    """Connect to the first address of the target that takes it, from an address of its family."""
+    own = {} if source is None else dict(reversed(_sources(*source)))
+    problem = OSError(errno.EADDRNOTAVAIL, "no address to connect from is of a family of that host's")
+    for family, place in resolved(*target):
+        if source is not None and family not in own:
+            continue
+        outside = sockets.socket(family, sockets.SOCK_STREAM)
+        outside.settimeout(_DIAL)
+        try:
+            return _connected(outside, place, own.get(family))
+        except OSError as error:
+            problem = error
+    raise problem
+
+
+def _sources(host: str, port: int) -> list[tuple[int, Any]]:
+    """Where a connection may come from: addresses of each family, the first of each is taken."""
+    if host:
+        return resolved(host, port)
+    return [(sockets.AF_INET, (_EVERY_INTERFACE, port)), (sockets.AF_INET6, ("::", port))]
 
 
 def _connected(outside: sockets.socket, place: object, source: object = None) -> sockets.socket:
     try:
         if source:
+            outside.setsockopt(sockets.SOL_SOCKET, sockets.SO_REUSEADDR, 1)
             outside.bind(source)
         outside.connect(place)
     except OSError:

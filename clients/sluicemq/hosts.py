@@ -1,0 +1,121 @@
+"""Hosts, ports and paths as they stand in an address: what is wrong with one, and where an interface is."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import socket
+import struct
+from pathlib import Path
+from typing import Final
+
+LAST_PORT: Final = 65535
+#: Bytes of a path in a sockaddr_un, without the closing zero.
+LONGEST_PATH: Final = 107
+
+_LONGEST_NAME: Final = 253
+_LABEL: Final = re.compile(r"[A-Za-z0-9_-]{1,63}")
+_ZONE: Final = re.compile(r"[A-Za-z0-9._-]{1,15}")
+_SIOCGIFADDR: Final = 0x8915  # asks Linux for the IPv4 address of an interface
+_IPV6_ADDRESSES: Final = Path("/proc/net/if_inet6")  # address, index, length, scope, flags, interface
+_SCOPES: Final = {"00": 0, "10": 1, "20": 2}  # of the whole net, of this machine, of a link: best first
+
+
+def problem_of_host(host: str) -> str:
+    """What is wrong with a host: a name, an IPv4 address, or an IPv6 address in brackets; empty: nothing."""
+    if host.startswith("[") and host.endswith("]"):
+        return "" if _is_ipv6(host[1:-1]) else f"{host[:_LONGEST_NAME]} is no IPv6 address"
+    if ":" in host:
+        return "an IPv6 host needs brackets, as in tcp://[::1]:5550"
+    if is_ipv6_literal(host) is False:
+        return "" if _is_address(socket.AF_INET, host) else f"{host[:_LONGEST_NAME]!r} is no IPv4 address"
+    labels = host.removesuffix(".").split(".")
+    if len(host) > _LONGEST_NAME or not all(map(_LABEL.fullmatch, labels)) or not host[:1].isalnum():
+        return f"{host[:_LONGEST_NAME]!r} is no host: letters and digits of ASCII, full stops, - and _"
+    return ""
+
+
+def problem_of_source(source: str, target: str) -> str:
+    """What is wrong with a host to connect from: its family is not that of the one to connect to."""
+    kinds = {is_ipv6_literal(source), is_ipv6_literal(target)} - {None}
+    return "it connects from an address of one family, IPv4 or IPv6, to the other" if len(kinds) > 1 else ""
+
+
+def is_ipv6_literal(host: str) -> bool | None:
+    """True for an IPv6 address in brackets, False for an IPv4 address, None for a name."""
+    if host.startswith("["):
+        return True
+    return False if host.replace(".", "").isdigit() else None
+
+
+def problem_of_path(path: str) -> str:
+    """What is wrong with the path of a unix socket, or its abstract name, which begins with @."""
+    try:
+        size = len(path.encode())
+    except UnicodeEncodeError:
+        return "the path is no text in UTF-8"
+    if "\0" in path:
+        return "a path has no zero bytes"
+    if size > LONGEST_PATH:
+        return f"the path is longer than {LONGEST_PATH} bytes, the most that unix sockets allow"
+    return "the path is missing" if path in ("", "@") else ""
+
+
+def as_port(text: str) -> int | None:
+    """The number of a port, from 0 on; None if it is none."""
+    digits = text.isascii() and text.isdigit() and len(text) <= len(str(LAST_PORT))
+    return int(text) if digits and int(text) <= LAST_PORT else None
+
+
+def interface_addresses(host: str) -> list[str]:
+    """The addresses of an interface of this machine, IPv4 first; none of another host.
+
+    OSError: the interface has no address.
+    """
+    if host not in [name for _, name in socket.if_nameindex()]:
+        return []
+    found = [each for each in (_ipv4_of(host), _ipv6_of(host)) if each is not None]
+    if not found:
+        raise OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL))
+    return found
+
+
+def _ipv4_of(interface: str) -> str | None:
+    import fcntl  # noqa: PLC0415 - Windows has none, and who names no interface needs none
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asks:
+        try:
+            answer = fcntl.ioctl(asks.fileno(), _SIOCGIFADDR, struct.pack("256s", interface.encode()))
+        except OSError:
+            return None
+    return socket.inet_ntoa(answer[20:24])
+
+
+def _ipv6_of(interface: str) -> str | None:
+    try:
+        rows = [line.split() for line in _IPV6_ADDRESSES.read_text().splitlines()]
+    except OSError:
+        return None
+    found = [(_SCOPES.get(row[3], len(_SCOPES)), row[0]) for row in rows if row[-1] == interface]
+    if not found:
+        return None
+    scope, digits = min(found)
+    address = socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits))
+    return f"{address}%{interface}" if scope == _SCOPES["20"] else address
+
+
+def _is_ipv6(host: str) -> bool:
+    """True for an address without brackets; a zone, as in ``fe80::1%eth0``, is for those of a link."""
+    address, percent, zone = host.partition("%")
+    if not _is_address(socket.AF_INET6, address):
+        return False
+    return not percent or (address[:3].lower() == "fe8" and bool(_ZONE.fullmatch(zone)))
+
+
+def _is_address(family: int, text: str) -> bool:
+    try:
+        socket.inet_pton(family, text)
+    except (OSError, ValueError):
+        return False
+    return True
