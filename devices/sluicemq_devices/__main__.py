@@ -22,7 +22,13 @@ import gevent  # noqa: E402
 from gevent.event import Event  # noqa: E402
 
 from sluicemq_devices.doors import Endpoint, Switchboard, parse_endpoint  # noqa: E402
-from sluicemq_devices.hub import Notices, OneLine, look_for_cycles, unblock_stderr  # noqa: E402
+from sluicemq_devices.hub import (  # noqa: E402
+    Notices,
+    OneLine,
+    give_back_large_memory,
+    look_for_cycles,
+    unblock_stderr,
+)
 from sluicemq_devices.relays import HWM, HWM_BYTES, Device, Forwarder, Kind, Queue, Streamer  # noqa: E402
 
 _DEVICES: dict[str, Callable[..., Device]] = {
@@ -75,6 +81,7 @@ def _run(name: str, device: Device, notices: Notices, *, as_json: bool) -> int:
         _say(f"{name}: {error.strerror or error}")
         return 1
     look_for_cycles(_NEW_OBJECTS, _NEW_BLOCKS)
+    give_back_large_memory()
     frontend, backend = device.addresses
     _say(f"{name}: frontend {frontend}, backend {backend}")
     if as_json:

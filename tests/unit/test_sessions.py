@@ -21,6 +21,7 @@ from sluicemq_broker.queue.capacity import Capacity, Flow
 from sluicemq_broker.queue.intake import Push
 from sluicemq_broker.queue.worker import Delivery, DeliveryState, Worker
 from sluicemq_broker.runtime.counters import Counters
+from sluicemq_devices.doors.outgoing import Outgoing
 from sluicemq_devices.doors.switchboard import Switchboard
 from virtual_time import VirtualTime
 
@@ -34,11 +35,12 @@ class NoStreams:
     def holds(self, _who: object) -> Any:
         return SimpleNamespace(vanish=lambda: None)
 
-    def reads(self, _answered: object) -> Any:
+    def reads(self, _lane: object, _answered: object) -> Any:
         return SimpleNamespace(forget=lambda: None)
 
 
 NO_STREAMS: Any = NoStreams()
+LARGE_RESULT = 1 << 20
 
 
 class Lane:
@@ -48,6 +50,7 @@ class Lane:
     backlog = 0
     held = SimpleNamespace(count=0, bytes=0)
     writable = True
+    is_full = False
     is_closed = False
     receive: Callable[[list[list[bytes]]], None]
     closed: Callable[[], None]
@@ -55,12 +58,17 @@ class Lane:
     def __init__(self) -> None:
         self.sent: list[wire.Message] = []
         self.blamed: list[bool] = []
+        self.unheard: list[list[bytes]] = []
+        self.ration = Outgoing(LARGE_RESULT, short=lambda _: None).ration(None)
 
     def on(self, **handlers: Callable[..., None]) -> None:
         vars(self).update(handlers)
 
     def send(self, frames: list[bytes]) -> None:
         self.sent.append(wire.decode(frames))
+
+    def return_unheard(self, messages: list[list[bytes]]) -> None:
+        self.unheard = messages
 
     def close(self) -> None:
         self.is_closed = True
@@ -229,13 +237,24 @@ def test_a_session_that_has_gone_asks_no_more(session: Session, lane: Lane) -> N
 def test_a_large_result_asked_for_thousands_of_times_by_who_does_not_read_is_not_kept_for_each(
     session: Session, lane: Lane
 ) -> None:
-    lane.held = SimpleNamespace(count=1, bytes=BrokerSettings().hwm_bytes + 1)
+    lane.ration.hold(1)
 
-    session._resulted(7, bytes(1000))
+    session._resulted(7, bytes(LARGE_RESULT))
 
     assert [(each.verb, each.number, each.fields[0]) for each in lane.sent] == [
         (wire.ERROR, 7, "UNAVAILABLE")
     ]
+
+
+def test_what_a_client_asks_that_leaves_too_much_unread_is_handed_back_and_not_answered(
+    session: Session, lane: Lane
+) -> None:
+    lane.is_full = True
+    pings = [wire.encode(wire.PING, number) for number in range(1, 4)]
+
+    lane.receive(pings)
+
+    assert (lane.sent, lane.unheard) == ([], pings)
 
 
 def test_jobs_removed_for_a_client_that_has_left_are_pushed_anew(

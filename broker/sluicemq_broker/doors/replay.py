@@ -27,6 +27,8 @@ _BYTES: Final = 1 << 20
 _LONGEST_QUESTION: Final = 256 * 1024
 #: Questions that are answered at once, over all who ask; each one who asks waits for its answer.
 _AT_ONCE: Final = 8
+#: Bytes of memory that an answer takes, about: its messages, and twice the frames that it has of each.
+_ROOM: Final = 4 << 20
 _MOMENT: Final = 1e-9
 
 
@@ -63,7 +65,7 @@ class ReplayDoors:
             door.stop()
 
     def _came(self, lane: Lane) -> None:
-        lane.on(receive=lambda questions: self._receive(lane, questions), unblocked=lane.resume)
+        lane.on(receive=lambda questions: self._receive(lane, questions))
 
     def _receive(self, lane: Lane, questions: list[list[bytes]]) -> None:
         """Answer them one after the other; what this one asks meanwhile is not read."""
@@ -72,20 +74,24 @@ class ReplayDoors:
 
     def _answer_all(self, lane: Lane, questions: list[list[bytes]]) -> None:
         for frames in questions:
-            envelope, answer = frames[:1], list[bytes]()
+            if not lane.ration.reserve(_ROOM):
+                return  # the lane has gone
             try:
-                envelope, body = _split(frames)
-                with self._asking:
-                    answer = self._answer(body)
-            except Exception as error:  # noqa: BLE001 - who asked must have an answer
-                problem = refusal(error)
-                lane.blame(malformed=isinstance(problem, BadFrames))
-                answer = error_frames(problem)
-            lane.send([*envelope, *answer])
-        if lane.writable:
-            lane.resume(self)
-        else:
-            lane.on(unblocked=lambda: lane.resume(self))
+                lane.send(self._answer_one(lane, frames))
+            finally:
+                lane.ration.release(_ROOM)
+        lane.resume(self)
+
+    def _answer_one(self, lane: Lane, frames: list[bytes]) -> list[bytes]:
+        envelope = frames[:1]
+        try:
+            envelope, body = _split(frames)
+            with self._asking:
+                return [*envelope, *self._answer(body)]
+        except Exception as error:  # noqa: BLE001 - who asked must have an answer
+            problem = refusal(error)
+            lane.blame(malformed=isinstance(problem, BadFrames))
+            return [*envelope, *error_frames(problem)]
 
     def _answer(self, body: list[bytes]) -> list[bytes]:
         name, options = _read(body, self._default)

@@ -35,7 +35,7 @@ from sluicemq_broker.process import addresses, logs
 from sluicemq_broker.process.readiness import Readiness
 from sluicemq_broker.process.reload import Source, reload
 from sluicemq_broker.process.server import Server
-from sluicemq_devices.hub import look_for_cycles
+from sluicemq_devices.hub import give_back_large_memory, look_for_cycles
 
 log = logging.getLogger("broker")
 
@@ -95,6 +95,7 @@ def serve(
         return 0
     logs.set_up(config.broker.log_level, config.broker.log_format)
     look_for_cycles(_NEW_OBJECTS, _NEW_BLOCKS)
+    give_back_large_memory()
     return _Process(config, source, Readiness(ready_file, as_json=as_json)).run()
 
 

@@ -21,6 +21,7 @@ _HEAVY: Final = 100_000
 #: How much dearer a byte of headers and errors is than one of a payload.
 _DEARER: Final = 8
 _MOMENT: Final = 1e-9  # seconds
+_WEIGHT: Final = {"weight": {"$bsonSize": "$$ROOT"}}
 
 
 class Inspector:
@@ -90,6 +91,22 @@ class Inspector:
                 if weight > _HEAVY or len(rows) % _PAGE == 0:
                     gevent.sleep(_MOMENT)
         return rows
+
+    def weigh_first(self, queue: str, state: str, limit: int, now: float) -> int:
+        """Bytes of the documents that :meth:`peek` reads."""
+        with translated():
+            jobs = self._database[QUEUE_PREFIX + queue]
+            if not may_have(jobs, state):
+                return 0
+            these = selects(state, now) | (alive(now) if stored_state(state) == State.READY else {})
+            found = jobs.find(these, _WEIGHT).sort(order_of(state)).limit(limit)
+            return sum(each["weight"] for each in found)
+
+    def weigh(self, queue: str, job_id: str) -> int:
+        """Bytes of the document of one job; 0: there is none."""
+        with translated():
+            found = self._database[QUEUE_PREFIX + queue].find_one({"_id": job_id}, _WEIGHT)
+        return found["weight"] if found else 0
 
     def show(self, queue: str, job_id: str, now: float) -> Document:
         """All that is stored of one job; raises :class:`NotFound`."""

@@ -79,7 +79,8 @@ class StreamStore:
         self._database = database
         collection: Collection[Document] = durable(database)[_PREFIX + name]
         self._segments = collection.with_options(read_concern=ReadConcern("majority"))
-        self._weight = 0
+        self.weight = 0
+        """Bytes of the largest segment that was read of late; 0: none was."""
         self.prepared = False
         """True if :meth:`prepare` has been done."""
         self._topics_indexed = False
@@ -145,7 +146,7 @@ class StreamStore:
         One search of the index of ``_id`` where ``first`` begins a segment, two where it lies inside one.
         """
         first = max(1, first)
-        limit = max(1, min(_MOST_READ, most_bytes // max(1, self._weight or _UNKNOWN_WEIGHT)))
+        limit = max(1, min(_MOST_READ, most_bytes // max(1, self.weight or _UNKNOWN_WEIGHT)))
         with translated():
             found = list(self._segments.find({"_id": {"$gte": first}}, sort=[("_id", 1)], limit=limit))
             more = len(found) == limit
@@ -297,7 +298,7 @@ class StreamStore:
 
     def _weigh(self, size: int) -> None:
         """What a segment weighs, for the next read: the largest of late."""
-        self._weight = max(size, self._weight * 7 // 8)
+        self.weight = max(size, self.weight * 7 // 8)
 
 
 def stream_names(database: Documents) -> list[str]:

@@ -30,6 +30,7 @@ MOST_BYTES: Final = 4 << 20
 #: Seconds of the hub, at most, for waking readers, before others have their turn.
 _TURN: Final = 0.004
 _MOMENT: Final = 1e-9  # seconds; a sleep of 0 would run before timers
+_UNKNOWN: Final = 16 << 20  # bytes of a page, while none was read
 #: So many readers are woken in the turn in which they hear of it: a tenth of a millisecond sooner.
 _FEW: Final = 4
 
@@ -93,6 +94,11 @@ class Stream:
     def awaited(self) -> bool:
         """True if anybody waits for its next message."""
         return bool(self._waiting)
+
+    @property
+    def largest(self) -> int:
+        """Bytes that a page of one segment may take, as it comes from MongoDB and taken apart."""
+        return 2 * self.store.weight or _UNKNOWN
 
     @property
     def newest(self) -> int:

@@ -4,6 +4,7 @@ from sluicemq_devices.hub.callbacks import nothing, shielded
 from sluicemq_devices.hub.counts import DeviceCount, Metric, Mishap
 from sluicemq_devices.hub.cycles import look_for_cycles
 from sluicemq_devices.hub.flow import Shares, Watermark, boundless
+from sluicemq_devices.hub.large_memory import give_back_large_memory
 from sluicemq_devices.hub.notices import About, Notices
 from sluicemq_devices.hub.spare_time import SpareTime
 from sluicemq_devices.hub.stderr import OneLine, unblock_stderr
@@ -23,6 +24,7 @@ __all__ = [
     "TurnTime",
     "Watermark",
     "boundless",
+    "give_back_large_memory",
     "in_turns",
     "look_for_cycles",
     "nothing",

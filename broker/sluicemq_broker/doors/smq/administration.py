@@ -44,6 +44,8 @@ _NEVER: Final = 253_370_000_000
 #: Events in one answer.
 _MOST_EVENTS: Final = 1000
 _PEEKED_BYTES: Final = 8 * 1024 * 1024
+#: What is stored is in memory as it came, taken apart, and as it is sent.
+READ_PACKED_SENT: Final = 3
 
 
 class Admin:
@@ -163,6 +165,17 @@ class Admin:
         defaults = {key: getattr(queue.settings, key) for key in ("max_attempts", "visibility_timeout")}
         worker = queue.worker_with(job_id)
         return {**defaults, **shown, **({"worker": worker.name} if worker else {})}
+
+    def weigh_peek(self, name: str, state: str, limit: int) -> int:
+        """About how many bytes of memory a :meth:`peek` takes."""
+        queue = self._queues.get(name)
+        _check_state(state, SHOWN_STATES)
+        size = self._inspector(queue).weigh_first(name, state, min(limit, _MOST_PEEKED), self._clock.now())
+        return READ_PACKED_SENT * min(size, 2 * _PEEKED_BYTES)
+
+    def weigh_show(self, name: str, job_id: str) -> int:
+        """About how many bytes of memory a :meth:`show` takes."""
+        return READ_PACKED_SENT * self._inspector(self._queues.get(name)).weigh(name, job_id)
 
     def purge(self, name: str, state: str) -> Task:
         """Remove all jobs of a state."""
@@ -308,6 +321,11 @@ LOOKS: Final = frozenset(
         *(Admin.workers, Admin.events, Admin.peek, Admin.show, Admin.tasks, Admin.task),
     )
 )
+#: What weighs the answers that may be as large as jobs.
+WEIGHED: Final[dict[Any, Callable[..., int]]] = {
+    Admin.peek: Admin.weigh_peek,
+    Admin.show: Admin.weigh_show,
+}
 #: Those that may take long: they return a task, and take one field more, for how long to wait for it.
 ORDERS: Final = frozenset((Admin.purge, Admin.delete, Admin.redrive, Admin.discard))
 #: Those that cost the same however many ask.

@@ -16,6 +16,7 @@ from sluicemq.errors import BadFrames, SluiceError
 from sluicemq_broker.doors.refusals import refusal
 from sluicemq_broker.doors.smq.fields import Fields, take
 from sluicemq_broker.streams import Reading, Stream, Streams, Topics, Wanted, check_stream
+from sluicemq_devices.doors import Lane, Ration
 
 #: READs of one session that wait, or are being answered, at most.
 MOST_AT_ONCE: Final = 64
@@ -42,11 +43,17 @@ class _Options(NamedTuple):
 class Reads:
     """The READs of one session."""
 
-    def __init__(self, streams: Streams, asking: BoundedSemaphore, answered: Answered) -> None:
+    def __init__(self, streams: Streams, asking: BoundedSemaphore, lane: Lane, answered: Answered) -> None:
         self.streams = streams
+        self._lane = lane
         self.asking = asking
         self.under_way: set[Read] = set()
         self._answered = answered
+
+    @property
+    def ration(self) -> Ration:
+        """What the session has of the memory for answers."""
+        return self._lane.ration
 
     def read(self, number: int, fields: Fields) -> None:
         """Answer a READ, now or later; raises what refuses it."""
@@ -76,7 +83,10 @@ def asking_at_once() -> BoundedSemaphore:
 
 
 class Read:
-    """One READ: it reads until it has something, or has come to the end and waited there long enough."""
+    """One READ: it reads until it has something, or has come to the end and waited there long enough.
+
+    Each page is read when there is room for its bytes, which are reserved until it is sent, or is empty.
+    """
 
     def __init__(self, reads: Reads, number: int, name: str, options: _Options) -> None:
         self.number = number
@@ -87,13 +97,15 @@ class Read:
         self._first = options.first or 0
         self._timer: Any = None
         self._over = options.wait <= 0
+        self._size = options.most_bytes  # of the next page
+        self._reserved = 0
 
     def begin(self) -> None:
         """Answer at once what lies in memory; else ask MongoDB, in a greenlet."""
         known = self._reads.streams.known(self._name)
         if known is not None and self._first:
             self._stream = known
-            self._go_on()
+            self._read_on()
         else:
             gevent.spawn(self._shielded, self._find)
 
@@ -110,7 +122,27 @@ class Read:
             if not self._first:
                 since = self._options.since
                 self._first = self._stream.end() if since is None else self._stream.since(since)
-        self._go_on()
+        self._read_on()
+
+    def _read_on(self) -> None:
+        """Go on when there is room for a page."""
+        self._size = max(self._size, self._stream.largest)
+        self._reads.ration.when_room(self._size, self._has_room)
+
+    def _has_room(self, has_room: bool) -> None:  # noqa: FBT001 - as it is called
+        if not has_room:
+            return
+        self._reserved = self._size
+        if self in self._reads.under_way:
+            self._shielded(self._go_on)
+        else:
+            self._give_back()
+
+    def _give_back(self) -> None:
+        """Nothing is being read any more."""
+        size, self._reserved = self._reserved, 0
+        if size:
+            self._reads.ration.release(size)
 
     def _go_on(self) -> None:
         """Read on from memory; None in it: from MongoDB."""
@@ -123,6 +155,7 @@ class Read:
     def _ask(self) -> None:
         with self._reads.asking:
             if self not in self._reads.under_way:
+                self._give_back()
                 return
             reading = self._stream.read(self._wanted())
         self._take(reading)
@@ -130,10 +163,17 @@ class Read:
     def _take(self, reading: Reading) -> None:
         gone = 0 if self._options.from_oldest else reading.gone
         at_end = not reading.more
+        size = sum(len(each.packed) for each in reading.chosen)
+        if size > self._size and not self._reads.ration.fits(size - self._size):
+            self._give_back()  # it is larger than the pages before it, and others have taken the room
+            self._size = size
+            self._read_on()
+            return
         if reading.chosen or gone or (at_end and self._over):
             self.end()
             first = self._first
             self._reads.answer(self, _answer(reading, [first, first + gone - 1] if gone else None))
+            self._give_back()
             return
         self._first = reading.first
         if at_end:
@@ -146,6 +186,7 @@ class Read:
         self._go_on()
 
     def _wait(self) -> None:
+        self._give_back()
         if self._timer is None:
             self._timer = gevent.get_hub().loop.timer(self._options.wait)
             self._timer.start(self._time_is_up)
@@ -153,7 +194,7 @@ class Read:
 
     def _woken(self) -> None:
         if self in self._reads.under_way:
-            self._go_on()
+            self._read_on()
 
     def _time_is_up(self) -> None:
         self._over = True
@@ -167,6 +208,7 @@ class Read:
             step()
         except Exception as error:  # noqa: BLE001 - the client must have an answer
             self.end()
+            self._give_back()
             self._reads.answer(self, refusal(error))
 
     def _wanted(self) -> Wanted:

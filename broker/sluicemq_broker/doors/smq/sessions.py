@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import gevent
 from gevent.lock import BoundedSemaphore
@@ -21,7 +21,15 @@ from sluicemq_broker.doors.context import DoorContext
 from sluicemq_broker.doors.frontends import FRAME_FACTOR, PROBE
 from sluicemq_broker.doors.questions import MOST_UNREAD
 from sluicemq_broker.doors.refusals import MALFORMED, refusal
-from sluicemq_broker.doors.smq.administration import LOOKS, ORDERS, QUESTIONS, TOGETHER, Admin
+from sluicemq_broker.doors.smq.administration import (
+    LOOKS,
+    ORDERS,
+    QUESTIONS,
+    READ_PACKED_SENT,
+    TOGETHER,
+    WEIGHED,
+    Admin,
+)
 from sluicemq_broker.doors.smq.assignments import Assignments, ReadyRequest
 from sluicemq_broker.doors.smq.fields import (
     LONGEST_DELAY,
@@ -41,7 +49,7 @@ from sluicemq_broker.queue import Queue
 from sluicemq_broker.queues import Task, check_name
 from sluicemq_broker.runtime import Batcher, Count, Pulse
 from sluicemq_broker.streams import Stream
-from sluicemq_devices.doors import Lane, LaneDoor
+from sluicemq_devices.doors import SMALL, Lane, LaneDoor
 from sluicemq_devices.hub import Watermark, nothing
 
 #: Bytes that many small jobs or results in a message may come to, however small ``max_job_bytes`` is.
@@ -68,6 +76,7 @@ class SessionDoor:
         self._pulse = Pulse(settings.silence, self.now)
         self.sessions: set[Session] = set()
         self.asked_at_once = BoundedSemaphore(_ASKED_AT_ONCE)
+        self.sizes = AnswerSizes(settings.max_job_bytes)
         mark = Watermark(settings.hwm, settings.hwm_bytes, nothing, nothing)
         self.pushes = Pushes(context.queues, context.maker, context.counters, mark)
         # No ZMTP heartbeats: a session that is not read for a while would not answer them in time.
@@ -80,6 +89,7 @@ class SessionDoor:
             heartbeat=None,
             silence=None,
             kept=True,
+            answers=True,
         )
 
     def start(self) -> None:
@@ -131,15 +141,17 @@ class Session:
         self._results = Results(door.queues, self._questions, self._resulted, door.now)
         self._assignments = Assignments(self, door.queues, self._questions, self._answer)
         self._verdicts = Verdicts(self, self._assignments, partial(self.send, wire.OK))
-        self._reads = door.streams.reads(self._resulted)
+        self._reads = door.streams.reads(lane, self._resulted)
         lane.on(receive=self._receive, closed=self._closed, unblocked=self.read_on)
 
     def send(self, verb: bytes, number: int, *fields: Any) -> None:
         """Send a message; held if the client is slow to read."""
+        self._post(wire.encode(verb, number, *fields))
+
+    def _post(self, frames: list[bytes]) -> None:
         self._said = self._now()
-        self._lane.send(wire.encode(verb, number, *fields))
-        held = self._lane.held
-        if held.count > MOST_UNREAD or held.bytes > self._door.settings.hwm_bytes:
+        self._lane.send(frames)
+        if self._lane.backlog > MOST_UNREAD:
             self._hold_back()
 
     @property
@@ -198,7 +210,10 @@ class Session:
 
     def _receive(self, messages: list[list[bytes]]) -> None:
         self._heard = self._now()
-        for frames in messages:
+        for at, frames in enumerate(messages):
+            if self._lane.is_full:
+                self._lane.return_unheard(messages[at:])
+                return
             self._handle(frames)
 
     def _handle(self, frames: list[bytes]) -> None:
@@ -278,7 +293,7 @@ class Session:
 
     def _resulted(self, number: int, outcome: bytes | dict[str, Any] | SluiceError) -> None:
         # Else one large result, asked for thousands of times, would be held so many times.
-        if self._lane.held.bytes > self._door.settings.hwm_bytes:
+        if isinstance(outcome, bytes) and len(outcome) > SMALL and not self._lane.ration.fits(len(outcome)):
             outcome = Unavailable("what was asked for before this has not been read: ask again")
         if isinstance(outcome, SluiceError):
             self.send(wire.ERROR, number, outcome.code, str(outcome))
@@ -297,35 +312,57 @@ class Session:
     ) -> None:
         """Administrative verbs ask MongoDB, so they wait in a greenlet, one after the other."""
         wait = seconds_to_wait(fields[len(types) :]) if question in ORDERS else None
-        asked = partial(question, of, *take(fields, *types))
+        asked = _Asked(number, of, question, take(fields, *types))
         turn = nullcontext() if question in _AT_ONCE else self._door.asked_at_once
-        looks = question in _LOOKS
-        self._questions.add(partial(self._ask_in_turn, number, asked, turn, wait, looks=looks))
+        if question in _LOOKS:
+            self._questions.add(partial(self._look, asked, turn))
+        else:
+            self._questions.add(partial(self._order, asked, turn, wait))
         if len(self._questions) > MOST_UNREAD:
             self._hold_back()
 
-    def _ask_in_turn(
-        self,
-        number: int,
-        question: Callable[[], Any],
-        turn: AbstractContextManager[Any],
-        wait: float | None,
-        *,
-        looks: bool,
-    ) -> None:
-        """Ask when it is this one's turn; what one who has left wanted to change is changed still."""
-        if looks and self._gone:
-            return
+    def _order(self, asked: _Asked, turn: AbstractContextManager[Any], wait: float | None) -> None:
+        """Obey when it is this one's turn, also one who has left."""
         with turn:
-            self._answer(number, question, wait)
+            self._answer(asked.number, asked.ask, wait)
+
+    def _look(self, asked: _Asked, turn: AbstractContextManager[Any]) -> None:
+        """Answer what changes nothing, when what was answered before was read and there is room."""
+        if not self._gone:
+            self._shielded(asked.number, partial(self._look_in_turn, asked, turn))
+
+    def _look_in_turn(self, asked: _Asked, turn: AbstractContextManager[Any]) -> None:
+        ration, sizes = self._lane.ration, self._door.sizes
+        size = sizes.of(asked.question)
+        if asked.question in WEIGHED and not ration.fits(size):
+            with turn:
+                size = WEIGHED[asked.question](asked.of, *asked.fields)
+        while ration.reserve(size):
+            try:
+                with turn:
+                    answer = wire.encode(wire.OK, asked.number, asked.ask())
+                weight = len(answer[-1])
+                sizes.note(asked.question, weight)
+                if weight <= size or ration.fits(weight - size):
+                    self._post(answer)
+                    return
+            finally:
+                ration.release(size)
+            size = weight  # it was larger than the last one, and others have taken the room
 
     def _answer(self, number: int, question: Callable[[], Any], wait: float | None = None) -> None:
-        try:
-            value = question()
-            if isinstance(value, Task):  # what goes on without us keeps nobody else waiting
-                gevent.spawn(self._answer, number, partial(value.outcome, wait))
-                return
+        self._shielded(number, partial(self._answer_or_fail, number, question, wait))
+
+    def _answer_or_fail(self, number: int, question: Callable[[], Any], wait: float | None) -> None:
+        value = question()
+        if isinstance(value, Task):  # what goes on without us keeps nobody else waiting
+            gevent.spawn(self._answer, number, partial(value.outcome, wait))
+        else:
             self.send(wire.OK, number, value)
+
+    def _shielded(self, number: int, step: Callable[[], None]) -> None:
+        try:
+            step()
         except SluiceError as error:
             self.send(wire.ERROR, number, *error_fields(error))
         except Exception:  # the client must have an answer, whatever went wrong
@@ -333,6 +370,35 @@ class Session:
             self.send(wire.ERROR, number, Unavailable.code, "the broker failed on this; its log says why")
         if not len(self._questions):
             self.read_on()
+
+
+class _Asked(NamedTuple):
+    """One question of a session: the request's number, whom it asks, with which method, and what of."""
+
+    number: int
+    of: object
+    question: Callable[..., Any]
+    fields: list[Any]
+
+    def ask(self) -> Any:
+        """Return the answer, for which it may wait."""
+        return self.question(self.of, *self.fields)
+
+
+class AnswerSizes:
+    """How many bytes to expect of an answer: those of late; of jobs, what one may have, thrice."""
+
+    def __init__(self, max_job_bytes: int) -> None:
+        self._most = READ_PACKED_SENT * max_job_bytes
+        self._latest: dict[Callable[..., Any], int] = {}
+
+    def of(self, question: Callable[..., Any]) -> int:
+        """Bytes to reserve for the next answer."""
+        return self._most if question in WEIGHED else max(SMALL, self._latest.get(question, 0))
+
+    def note(self, question: Callable[..., Any], size: int) -> None:
+        """An answer had so many."""
+        self._latest[question] = max(size, self._latest.get(question, 0) * 7 // 8)
 
 
 _LOOKS: Final = LOOKS | STREAM_LOOKS

@@ -14,6 +14,7 @@ from sluicemq_broker.doors.smq.stream_admin import StreamAdmin
 from sluicemq_broker.doors.smq.subscriptions import Holds
 from sluicemq_broker.runtime import Counters
 from sluicemq_broker.streams import Stream, Streams, Subscriptions
+from sluicemq_devices.doors import Lane
 from sluicemq_devices.hub import Watermark, nothing
 
 #: The administrative verbs of streams: which method answers, and the types of the fields that it takes.
@@ -67,6 +68,6 @@ class StreamSide:
         """All subscriptions, and how far behind each is."""
         return self._subscriptions.listed()
 
-    def reads(self, answered: Answered) -> Reads:
+    def reads(self, lane: Lane, answered: Answered) -> Reads:
         """What one session reads."""
-        return Reads(self._streams, self._asking, answered)
+        return Reads(self._streams, self._asking, lane, answered)
