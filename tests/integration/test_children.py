@@ -28,7 +28,7 @@ from sluicemq_broker.store import (
     RolledBack,
     dead_children,
     end_children,
-    fail_parent,
+    fail_parents,
     fan_out,
     told_parents,
 )
@@ -222,7 +222,7 @@ def test_a_fan_out_that_breaks_off_has_not_begun(
     assert len(everything(pages)) == 3
 
 
-@pytest.mark.parametrize("step", ["delete_many", "find_one_and_update"])
+@pytest.mark.parametrize("step", ["delete_many", "bulk_write"])
 @pytest.mark.parametrize("after", [False, True])
 def test_the_end_of_a_child_is_counted_once_whatever_breaks_off(
     store: QueueStore, pages: QueueStore, monkeypatch: pytest.MonkeyPatch, step: str, *, after: bool
@@ -280,7 +280,7 @@ def test_a_dead_child_is_told_of_until_that_is_noted_and_a_parent_that_is_gone_d
     found = dead_children(pages, NOW, 10)
     assert [each.id for each in found] == [first.id, second.id]
     parents = [each.parent for each in found if each.parent]
-    assert [fail_parent(store, each, "no ink", LATER) for each in parents] == [[], None]
+    assert fail_parents(store, dict.fromkeys(parents, "no ink"), LATER) == {parents[0]: []}
     assert stored(store, "a")["state"] == "dead"
     told_parents(pages, found)
     assert dead_children(pages, NOW, 10) == []

@@ -24,7 +24,7 @@ from sluicemq_broker.store import (
     Removals,
     dead_children,
     end_children,
-    fail_parent,
+    fail_parents,
     fan_out,
     forward,
     told_parents,
@@ -109,7 +109,7 @@ def test_fan_outs_children_and_progress_read_what_they_are_about(
     with explainer.plans() as plans:
         (dead,) = dead_children(other, NOW + 50, 10)
         assert dead.parent
-        assert fail_parent(mail, dead.parent, "no", NOW + 101) == []
+        assert fail_parents(mail, {dead.parent: "no"}, NOW + 101) == {dead.parent: []}
         told_parents(other, [dead])
         assert dead_children(other, NOW + 50, 10) == []
     check(plans, "find", "update")

@@ -171,7 +171,7 @@ def kill(pages: QueueStore, reason: str) -> None:
 
 
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("step", ["delete_many", "find_one_and_update", "rename", "drop"])
+@pytest.mark.parametrize("step", ["delete_many", "bulk_write", "rename", "drop"])
 @pytest.mark.parametrize("after", [False, True])
 def test_what_breaks_off_is_not_begun_or_can_be_gone_on_with(
     store: QueueStore,
@@ -211,9 +211,7 @@ def test_a_deletion_that_breaks_off_once_the_queue_is_put_aside_is_none_that_is_
     # Given: a repetition would take what was pushed since
     waiting(store, pages)
     with monkeypatch.context() as patch:
-        patch.setattr(
-            Collection, "find_one_and_update", breaking(Collection.find_one_and_update, after=False)
-        )
+        patch.setattr(Collection, "bulk_write", breaking(Collection.bulk_write, after=False))
         assert changes.drop("pages", LATER) == 3
     # When
     changes.resume_drops(LATER)

@@ -9,7 +9,7 @@ from typing import TypeVar
 from gevent.event import Event
 
 from sluicemq.errors import Unavailable
-from sluicemq_broker.store import Doubtful, Refused, Unclear
+from sluicemq_broker.store import Aborted, Doubtful, Refused, Unclear
 
 log = logging.getLogger("broker.store")
 
@@ -45,13 +45,16 @@ class Retry:
 
         ``unclear`` is called, before the repetition, after an outcome that can't be known. Raises
         :class:`Unavailable` once :meth:`give_up` was called, and at once what waiting can't cure
-        (:class:`Refused`); what may be either is tried so often that it was waited for, and
-        is refused then: else one job would hold up all behind it for ever.
+        (:class:`Refused`), or what fewer items may cure (:class:`Aborted`); what may be either is tried so
+        often that it was waited for, and is refused then: else one job would hold up all behind it for ever.
         """
         wait, doubts = self._first_wait, 0
         while True:
             try:
                 answer = statement()
+            except Aborted:
+                self._answered()
+                raise
             except Unavailable as error:
                 self._note(error)
                 if unclear and isinstance(error, Unclear):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import gevent
@@ -26,7 +26,7 @@ from sluicemq_broker.doors.frames import JobMaker
 from sluicemq_broker.job import Job
 from sluicemq_broker.queue import Queue
 from sluicemq_broker.runtime import Count
-from sluicemq_broker.store import RouteStore, Subscription
+from sluicemq_broker.store import Portions, Refused, RouteStore, Subscription
 from sluicemq_broker.streams import (
     Chosen,
     Reading,
@@ -78,6 +78,7 @@ class Route:
         self._who = f"{self} at {broker}"
         self._topics = Topics([each.encode() for each in settings.topics])
         self._headers = settings.headers or {}
+        self._portions = Portions(_MOST, context.counters.notice)
         self._more = Event()
         self._stopping = Event()
         self._greenlet: gevent.Greenlet[[], None] | None = None
@@ -157,9 +158,19 @@ class Route:
             self._stopping.wait(min(ahead, _AHEAD))
 
     def _route(self, held: Subscription, at: int, jobs: list[Job]) -> None:
+        """Route a page, in as many transactions as MongoDB wants: the last raises the watermark to ``at``."""
         now = self._queue.accept(jobs)
-        routed = self._store.route(held, at, jobs, now)
-        self._queue.routed(len(jobs), routed)
+        if not jobs:
+            self._store.route(held, at, jobs, now)
+
+        def route(part: Sequence[Job]) -> Sequence[Job]:
+            mark = at if part[-1] is jobs[-1] else _number_of(part[-1])
+            return self._store.route(held, mark, part, now)
+
+        for part, routed in self._portions.carry_out(jobs, route):
+            if isinstance(routed, Refused):
+                raise routed
+            self._queue.routed(len(part), routed)
 
     def _wait(self, first: int) -> None:
         """Until there is a message with this number, or may be."""
@@ -191,6 +202,11 @@ class Route:
 
     def __str__(self) -> str:
         return f"route of stream {self._settings.stream} into queue {self._settings.queue}"
+
+
+def _number_of(job: Job) -> int:
+    """The number of the message of which this job was made."""
+    return int(job.id.rpartition("-")[2])
 
 
 def _numbered(chosen: Chosen) -> Iterator[tuple[int, list[bytes]]]:

@@ -17,12 +17,14 @@ from sluicemq_broker.queue.moves import Moves, carried_out
 from sluicemq_broker.queue.verdict import Onward, Settlement
 from sluicemq_broker.queue.worker import Delivery
 from sluicemq_broker.runtime import Count
-from sluicemq_broker.store import Child, Completed, FanOut, QueueStore, end_children, fan_out
+from sluicemq_broker.store import Child, Completed, FanOut, Portions, QueueStore, end_children, fan_out
 
 #: Children in one transaction, at most, unless one parent alone has more: up to :data:`MOST_CHILDREN`.
 _AT_ONCE: Final = 500
 MOST_CHILDREN: Final = 1000
 _BYTES: Final = 8 * 2**20
+#: Children that end in one transaction, at most.
+_ENDS: Final = 1000
 
 
 class Fanning(NamedTuple):
@@ -96,6 +98,9 @@ class FanOuts(Moves[Fanning, _Ready]):
         born[queue].append(job)
         return Child(queue.store, job, inherits=onward.payload is None)
 
+    def _place(self, ready: _Ready) -> str:
+        return next(iter(ready.born)).name
+
     def _accept(self, ready: Sequence[_Ready]) -> None:
         for each in ready:
             for queue, jobs in each.born.items():
@@ -122,6 +127,7 @@ class Children:
         self._elsewhere = elsewhere
         self._context = context
         self._clock = context.clock
+        self._portions = Portions(_ENDS, context.counters.notice)
 
     def commit(self, completed: Sequence[Completed]) -> dict[str, SluiceError]:
         """Returns the ids that were not committed, and why; who waits for a parent that is done is told."""
@@ -130,7 +136,8 @@ class Children:
             by_owner[each.job.owner].append(each)
         problems: dict[str, SluiceError] = {}
         for owner, these in by_owner.items():
-            problems |= carried_out(self._context, owner, these, self._end)
+            these.sort(key=_parent)  # those of one parent, and of one queue of parents, end together
+            problems |= carried_out(self._context, self._portions, owner, these, self._end)
         return problems
 
     def _end(self, completed: Sequence[Completed]) -> dict[str, SluiceError]:
@@ -144,6 +151,10 @@ class Children:
 
     def _store_of(self, name: str) -> QueueStore:
         return self._elsewhere.open(name).store
+
+
+def _parent(child: Completed) -> tuple[str, str]:
+    return (child.job.parent.queue, child.job.parent.id) if child.job.parent else ("", "")
 
 
 def _none_yet() -> dict[OtherQueue, list[Job]]:

@@ -92,6 +92,9 @@ class Forwards(Moves[Going, _Ready]):
         kept = job.kept_until(now)
         return _Ready(said, Forward(job, queue.store, on, anew, worker, began, kept), queue)
 
+    def _place(self, ready: _Ready) -> str:
+        return ready.queue.name
+
     def _accept(self, ready: Sequence[_Ready]) -> None:
         for queue, jobs in _by_queue(ready).items():
             queue.accept(jobs)

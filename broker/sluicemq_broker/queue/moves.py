@@ -18,7 +18,7 @@ from sluicemq_broker.queue.dispatch import Dispatch
 from sluicemq_broker.queue.verdict import Settlement, not_durable
 from sluicemq_broker.queue.worker import Delivery
 from sluicemq_broker.runtime import Batcher, Count
-from sluicemq_broker.store import Refused
+from sluicemq_broker.store import Portions, Refused
 
 
 class Said(Protocol):
@@ -80,6 +80,7 @@ class Moves(Generic[S, R]):
         self.batcher: Batcher[S] = Batcher(
             self._write_all, size=size, in_flight=in_flight, weigh=self._weigh, failed=self._failed
         )
+        self._portions = Portions(size, context.counters.notice)
         self.under_way = 0
         """Those that are not written yet, or counted as failed."""
 
@@ -98,6 +99,10 @@ class Moves(Generic[S, R]):
 
     def _prepare(self, said: S, now: float) -> R:
         """As the store takes it; raises what is wrong with it."""
+        raise NotImplementedError
+
+    def _place(self, ready: R) -> str:
+        """Name the queue that it goes to: those of one place are written together."""
         raise NotImplementedError
 
     def _accept(self, ready: Sequence[R]) -> None:
@@ -130,7 +135,8 @@ class Moves(Generic[S, R]):
                 self._send_back(each, error)
         self._accept([each for these in by_owner.values() for each in these])
         for owner, ready in by_owner.items():
-            self._end(ready, carried_out(self._context, owner, ready, self._statement))
+            ready.sort(key=self._place)
+            self._end(ready, carried_out(self._context, self._portions, owner, ready, self._statement))
 
     def _end(self, ready: list[R], problems: Mapping[str, SluiceError]) -> None:
         moved = [each for each in ready if each.job.id not in problems]
@@ -169,25 +175,33 @@ class Moves(Generic[S, R]):
 
 def carried_out(
     context: Context,
+    portions: Portions,
     owner: str,
     these: Sequence[H],
     statement: Callable[[Sequence[H]], dict[str, SluiceError]],
 ) -> dict[str, SluiceError]:
-    """Write these of one owner; returns the ids of those that are not written, and why.
+    """Write these of one owner, in portions; returns the ids of those that are not written, and why."""
 
-    What MongoDB refuses is halved, until only one is refused.
-    """
+    def write(part: Sequence[H]) -> dict[str, SluiceError]:
+        return _written(context, owner, part, statement)
+
+    problems: dict[str, SluiceError] = {}
+    for part, answer in portions.carry_out(these, write):
+        problems |= {each.job.id: answer for each in part} if isinstance(answer, Refused) else answer
+    return problems
+
+
+def _written(
+    context: Context,
+    owner: str,
+    these: Sequence[H],
+    statement: Callable[[Sequence[H]], dict[str, SluiceError]],
+) -> dict[str, SluiceError]:
     doubts: list[bool] = []
     try:
         problems = context.retry.run(lambda: statement(these), lambda: doubts.append(True))
     except DifferentStore as error:
         return dict.fromkeys((each.job.id for each in these), error)
-    except Refused as error:
-        if len(these) == 1:
-            return {these[0].job.id: error}
-        half = len(these) // 2
-        first = carried_out(context, owner, these[:half], statement)
-        return first | carried_out(context, owner, these[half:], statement)
     if doubts and problems and context.retry.run(lambda: context.owners.keeps(owner)):
         # What is gone after a lost reply we have written, and is done by now: nobody else can have had it.
         return {each: why for each, why in problems.items() if not isinstance(why, Uncertain)}

@@ -9,6 +9,7 @@ queues, for each page is one transaction, and a parent that is told twice is dea
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from itertools import takewhile
 from typing import Final
@@ -29,7 +30,7 @@ from sluicemq_broker.store import (
     Unclear,
     dead_children,
     death_after,
-    fail_parent,
+    fail_parents,
     told_parents,
 )
 
@@ -161,19 +162,24 @@ class OnDead:
         until = now if until is None else until
         while not self._stopping and (children := dead_children(queue.store, since, _PAGE, until)):
             parents = {each.parent: each for each in reversed(children) if each.parent}  # by its first child
+            reasons: dict[str, dict[Parent, str]] = defaultdict(dict)
             for parent, child in parents.items():
-                self._fail(parent, f"child {child.id} in queue {queue.name} is dead: {child.reason}", now)
+                text = f"child {child.id} in queue {queue.name} is dead: {child.reason}"
+                reasons[parent.queue][parent] = text
+            for name, these in reasons.items():
+                self._fail(name, these, now)
             told_parents(queue.store, children)
             since = children[-1].died_at
 
-    def _fail(self, parent: Parent, reason: str, now: float) -> None:
+    def _fail(self, queue: str, parents: dict[Parent, str], now: float) -> None:
         try:
-            store = self._queues.open(parent.queue).store
+            store = self._queues.open(queue).store
         except BadQueue:
             return  # a document that is no job: no queue can have that name
-        groups = fail_parent(store, parent, reason, now)
-        if groups is not None:
-            self._families.bereaved([Bereaved(parent.queue, parent.id, reason, groups)])
+        failed = fail_parents(store, parents, now)
+        self._families.bereaved(
+            [Bereaved(queue, parent.id, parents[parent], groups) for parent, groups in failed.items()]
+        )
 
     def _move(self, queue: Queue, since: float, until: float | None = None) -> None:
         """Of those that died from then on, and before ``until``."""

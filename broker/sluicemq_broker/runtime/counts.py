@@ -102,6 +102,11 @@ class Count(Metric):
     INDEXES_REMADE = "indexes_remade", "indexes dropped and made as they should be", "indexes", _BY_QUEUE
     DEDUPE_IDS_SHARED = "dedupe_ids_shared", "dedupe_ids that several jobs had", "ids", _BY_QUEUE
     STORE_UNAVAILABLE = "store_unavailable", "duties put off because MongoDB did not answer", "times"
+    TRANSACTIONS_ABORTED = (
+        "transactions_aborted",
+        "transactions that MongoDB ended for their age or size: the next ones have half as many jobs",
+        "transactions",
+    )
     SCHEDULES_FAILED = "schedules_failed", "runs of a schedule that could not be pushed yet", "runs"
     UNSWEPT = "unswept", "sweeps of a queue that failed", "sweeps"
     UNCOUNTED = "uncounted", "times that a queue's jobs could not be counted", "times"

@@ -21,7 +21,7 @@ from sluicemq_broker.store.failed_children import (
     DeadChild,
     dead_children,
     death_after,
-    fail_parent,
+    fail_parents,
     told_parents,
 )
 from sluicemq_broker.store.forwards import Forward, forward
@@ -36,6 +36,7 @@ from sluicemq_broker.store.limits import LimitStore
 from sluicemq_broker.store.listing import JobPage, Listing
 from sluicemq_broker.store.outcomes import Completed, Found, Progressed, RolledBack
 from sluicemq_broker.store.pauses import PauseStore
+from sluicemq_broker.store.portions import Portions
 from sluicemq_broker.store.queue_store import QueueStore
 from sluicemq_broker.store.redrives import Redriven, Redrives
 from sluicemq_broker.store.removals import Removals
@@ -49,6 +50,7 @@ from sluicemq_broker.store.streams import GUARD, Appended, StreamStore, stream_n
 from sluicemq_broker.store.subscriptions import Holder, Subscription, SubscriptionStore
 from sluicemq_broker.store.survey import Surveyed, survey_queues
 from sluicemq_broker.store.tasks import TaskStore
+from sluicemq_broker.store.transactions import Aborted
 
 __all__ = [
     "COUNTED_EXACTLY",
@@ -56,6 +58,7 @@ __all__ = [
     "GUARD",
     "MOST_SCHEDULES",
     "SHOWN_STATES",
+    "Aborted",
     "Appended",
     "Bereaved",
     "Changes",
@@ -85,6 +88,7 @@ __all__ = [
     "MinuteCounts",
     "Page",
     "PauseStore",
+    "Portions",
     "Progressed",
     "Promoted",
     "Pushed",
@@ -118,7 +122,7 @@ __all__ = [
     "dead_children",
     "death_after",
     "end_children",
-    "fail_parent",
+    "fail_parents",
     "fan_out",
     "forward",
     "require_safe",

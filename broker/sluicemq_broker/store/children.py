@@ -14,22 +14,22 @@ becomes of a parent whose child is not done: :mod:`~sluicemq_broker.store.failed
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from bson.int64 import Int64
-from pymongo import ReturnDocument, UpdateOne
+from pymongo import DeleteOne, UpdateMany, UpdateOne
 from pymongo.client_session import ClientSession
 
 from sluicemq.errors import Duplicate, SluiceError
 from sluicemq_broker.job import ASKED, Job, Parent, State
 from sluicemq_broker.store import documents
 from sluicemq_broker.store.claims import BY_ID
-from sluicemq_broker.store.documents import FOR_CHILDREN, Document, date
-from sluicemq_broker.store.failed_children import waits_for_children
+from sluicemq_broker.store.documents import FOR_CHILDREN, HANDED_OUT, Document, date
+from sluicemq_broker.store.failed_children import is_parent
 from sluicemq_broker.store.outcomes import HOLD, Completed, all_held, done_alike, held, lost, uncertain
 from sluicemq_broker.store.queue_store import QueueStore
-from sluicemq_broker.store.transactions import Overtaken, transact
+from sluicemq_broker.store.transactions import Overtaken, check_statements, transact
 
 
 class Child(NamedTuple):
@@ -116,13 +116,14 @@ class _FanOut:
     def apply(self, going: Sequence[FanOut], session: ClientSession) -> None:
         if not going:
             return
+        born: dict[QueueStore, list[Job]] = defaultdict(list)
+        for child in (child for each in going for child in each.children):
+            born[child.to].append(child.job)
+        check_statements(len(born), len(going), "children of fan-outs")
         self._inherit(going, session)
         waits = [UpdateOne(held(each.job), _waits(each)) for each in going]
         if self._source.jobs.bulk_write(waits, ordered=False, session=session).matched_count < len(going):
             raise Overtaken
-        born: dict[QueueStore, list[Job]] = defaultdict(list)
-        for child in (child for each in going for child in each.children):
-            born[child.to].append(child.job)
         for store, jobs in born.items():
             store.insert_within(session, jobs, self._now)
 
@@ -191,8 +192,11 @@ class _End:
         return going
 
     def apply(self, going: Sequence[Completed], session: ClientSession) -> None:
+        """Count the parents down first: a conflict with another broker shows there before all else."""
         if not going:
             return
+        self.ended = []
+        self._count_down(Counter(each.job.parent for each in going if each.job.parent), session)
         jobs = self._source.jobs
         gone = [each.job for each in going if each.job.kept_until(self._now) is None]
         kept = [each for each in going if each.job.kept_until(self._now) is not None]
@@ -202,39 +206,85 @@ class _End:
             writes = done_alike(kept, self._now)
             if jobs.bulk_write(writes, ordered=False, session=session).matched_count < len(kept):
                 raise Overtaken
-        self.ended = []
-        for parent, count in Counter(each.job.parent for each in going if each.job.parent).items():
-            self._count_down(parent, count, session)
 
-    def _count_down(self, parent: Parent, count: int, session: ClientSession) -> None:
-        """So many children more are done; the last one ends their parent, which may be a child itself."""
-        store = self._queue(parent.queue)
-        waits = {**waits_for_children(parent), "children.left": {"$gt": 0}}
-        after = store.jobs.find_one_and_update(
-            waits,
-            {"$inc": {"children.left": -count}},
-            return_document=ReturnDocument.AFTER,
-            hint=BY_ID,
-            session=session,
-        )
-        if after is None or after["children"]["left"] > 0:
-            return
-        self._end_parent(store, after, session)
-        self.ended.append(Ended(parent.queue, parent.id, after.get("result", b""), after.get("group")))
-        if above := documents.parent_of(after):
-            self._count_down(above, 1, session)
+    def _count_down(self, done: Counter[Parent], session: ClientSession) -> None:
+        """Let each of these have so many children fewer to wait for.
 
-    def _end_parent(self, store: QueueStore, stored: Document, session: ClientSession) -> None:
+        The last one ends its parent, which may be a child itself: so it goes on upwards, level by level.
+        """
+        queues = 0
+        while done:
+            above: Counter[Parent] = Counter()
+            for name, parents in _by_queue(done).items():
+                queues += 1
+                check_statements(3 * queues, len(self._completed), "the parents of children")
+                above.update(self._count_down_in(name, parents, session))
+            done = above
+
+    def _count_down_in(
+        self, name: str, parents: Mapping[Parent, int], session: ClientSession
+    ) -> Iterator[Parent]:
+        """Count down the parents in one queue, all with one read and one write.
+
+        Yields the parents of those that end.
+
+        No guard but the id is needed in the write: whatever has changed since the read is a conflict.
+        """
+        store = self._queue(name)
+        found = {each["_id"]: each for each in self._waiting(store, parents, session)}
+        left: dict[int, list[str]] = defaultdict(list)
+        writes: list[UpdateMany | UpdateOne | DeleteOne] = []
+        for parent, count in parents.items():
+            stored = found.get(parent.id)
+            if stored is None or not is_parent(stored, parent):
+                continue
+            if stored["children"]["left"] > count:
+                left[count].append(parent.id)
+                continue
+            writes.append(self._ending(store, stored))
+            self.ended.append(Ended(name, parent.id, stored.get("result", b""), stored.get("group")))
+            if above := documents.parent_of(stored):
+                yield above
+        for count, ids in left.items():
+            lower = {"$inc": {"children.left": -count}}
+            writes.append(UpdateMany({"_id": {"$in": ids}}, lower, hint=BY_ID))
+        if writes:
+            store.jobs.bulk_write(writes, ordered=False, session=session)
+
+    def _waiting(
+        self, store: QueueStore, parents: Mapping[Parent, int], session: ClientSession
+    ) -> Iterable[Document]:
+        """These parents, if they wait; with the results of those only that may end now."""
+        waits = {
+            "_id": {"$in": [each.id for each in parents]},
+            "state": State.WAITING,
+            "children.left": {"$gt": 0},
+        }
+        ends = {"$lte": ["$children.left", max(parents.values())]}
+        result = {"result": {"$cond": [ends, "$result", "$$REMOVE"]}}
+        return store.jobs.find(waits, {**_COUNTED, **result}, hint=BY_ID, session=session)
+
+    def _ending(self, store: QueueStore, stored: Document) -> UpdateOne | DeleteOne:
         job = documents.job(stored, store.defaults)
         if job.asked:  # who asks at another broker looks for it
             job.keep_result(ASKED)
         until, this = job.kept_until(self._now), {"_id": job.id, "seq": job.seq}
         if until is None:
-            store.jobs.delete_one(this, hint=BY_ID, session=session)
-            return
+            return DeleteOne(this, hint=BY_ID)
         ended = {"state": State.DONE, "ended_at": date(self._now), "remove_at": date(until)}
         gone = dict.fromkeys(("head", "wait", *(() if job.keep_done else ("payload",))), "")
-        store.jobs.update_one(this, {"$set": ended, "$unset": gone}, hint=BY_ID, session=session)
+        return UpdateOne(this, {"$set": ended, "$unset": gone}, hint=BY_ID)
+
+
+#: What is read of a parent: what its end needs, and of that neither payload nor, most times, result.
+_COUNTED: Final = {**{key: 1 for key in HANDED_OUT if key != "payload"}, "children": 1}
+
+
+def _by_queue(parents: Mapping[Parent, int]) -> dict[str, dict[Parent, int]]:
+    queues: dict[str, dict[Parent, int]] = defaultdict(dict)
+    for parent, count in parents.items():
+        queues[parent.queue][parent] = count
+    return queues
 
 
 def _waits(fan: FanOut) -> Mapping[str, Any]:

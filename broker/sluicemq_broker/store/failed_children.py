@@ -11,7 +11,8 @@ broker goes on (:func:`all_put_aside`), and doing a step again is harmless.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from secrets import token_hex
 from typing import Any, Final, NamedTuple, Protocol
@@ -23,7 +24,7 @@ from pymongo.errors import OperationFailure
 
 from sluicemq_broker.job import Parent, State
 from sluicemq_broker.store.claims import BY_ID
-from sluicemq_broker.store.connection import Documents, translated
+from sluicemq_broker.store.connection import Documents, Refused, translated
 from sluicemq_broker.store.documents import (
     FOR_CHILDREN,
     Document,
@@ -35,8 +36,9 @@ from sluicemq_broker.store.documents import (
 from sluicemq_broker.store.index_models import ENDED_INDEX
 from sluicemq_broker.store.indexes import all_indexes, has_lines
 from sluicemq_broker.store.outcomes import death, last_reason
+from sluicemq_broker.store.portions import Portions
 from sluicemq_broker.store.queue_store import QueueStore
-from sluicemq_broker.store.transactions import Overtaken, transact
+from sluicemq_broker.store.transactions import Overtaken, check_statements, transact
 
 #: True of jobs with whose removal nobody has to be told: that have no parent, or have told it of their end.
 NOT_AWAITED: Final[Document] = {
@@ -99,6 +101,11 @@ def waits_for_children(parent: Parent) -> Document:
     return {"_id": parent.id, "seq": parent.seq, "state": State.WAITING, **by}
 
 
+def is_parent(stored: Document, parent: Parent) -> bool:
+    """True if this document is the parent, and no later job of its id, with no later children."""
+    return stored.get("seq") == parent.seq and parent.by in ("", stored.get("children", {}).get("by"))
+
+
 # ---------------------------------------------------------------------- dead letters
 
 
@@ -133,13 +140,35 @@ def death_after(store: QueueStore, since: float, count: int) -> float | None:
     return None
 
 
-def fail_parent(store: QueueStore, parent: Parent, reason: str, now: float) -> list[str] | None:
-    """A parent is a dead letter too; None if it does not wait any more. Repeating it is harmless.
+def fail_parents(store: QueueStore, reasons: Mapping[Parent, str], now: float) -> dict[Parent, list[str]]:
+    """Make parents in one queue dead letters, with one write for all; repeating it is harmless.
 
-    Returns its group, if it has one: that has waited for it.
+    Returns those that are dead for this reason now, each with its group, if it has one: that has waited for
+    it. Lost reply, or killed in between: they are dead, and whoever waits for them finds that.
     """
     with translated():
-        return _fail(store, parent, reason, now)
+        return _fail(store, reasons, now)
+
+
+def _fail(
+    store: QueueStore, reasons: Mapping[Parent, str], now: float, session: ClientSession | None = None
+) -> dict[Parent, list[str]]:
+    """Do so, perhaps as a part of a transaction; raises the driver's errors."""
+    if not reasons:
+        return {}
+    deaths = [
+        UpdateOne(waits_for_children(parent), death(now, reason, store.defaults), hint=BY_ID)
+        for parent, reason in reasons.items()
+    ]
+    wanted = {"seq": 1, "children.by": 1, "group": 1, "errors": {"$slice": -1}}
+    dead = {"_id": {"$in": [each.id for each in reasons]}, "state": State.DEAD}
+    store.jobs.bulk_write(deaths, ordered=False, session=session)
+    found = {each["_id"]: each for each in store.jobs.find(dead, wanted, hint=BY_ID, session=session)}
+    return {
+        parent: [each["group"]] if isinstance(each.get("group"), str) else []
+        for parent, reason in reasons.items()
+        if (each := found.get(parent.id)) and is_parent(each, parent) and last_reason(each) == reason
+    }
 
 
 def told_parents(store: QueueStore, children: Sequence[DeadChild]) -> None:
@@ -155,27 +184,29 @@ def told_parents(store: QueueStore, children: Sequence[DeadChild]) -> None:
         )
 
 
-def _fail(
-    store: QueueStore, parent: Parent, reason: str, now: float, session: ClientSession | None = None
-) -> list[str] | None:
-    found = store.jobs.find_one_and_update(
-        waits_for_children(parent), death(now, reason, store.defaults), {"group": 1}, session=session
-    )
-    if found is None:
-        return None
-    return [found["group"]] if isinstance(found.get("group"), str) else []
-
-
 # ------------------------------------------------------------------ removed by order
 
 
-def remove_children(jobs: _Jobs, these: Document, why: str, now: float, kin: Kin) -> list[str | None]:
-    """Remove children of which their parents have not heard; these are dead letters, since one ``why``.
+def remove_children(
+    jobs: _Jobs, ids: Sequence[str], these: Document, why: str, now: float, kin: Kin, portions: Portions
+) -> list[str | None]:
+    """Remove those children of these ids that match ``these``, and of which their parents have not heard.
 
-    Returns the group, or None, of each child. Crash or lost reply: all of it is done, or nothing; repeating
-    it finds no children any more.
+    Their parents are dead letters then, since one ``why``. Returns the group, or None, of each child. Crash
+    or lost reply: of each portion all is done, or nothing; repeating it finds no children any more.
     """
-    step = _Removal(jobs, {**these, **_AWAITED}, why, now, kin)
+    removed: list[str | None] = []
+    for part, answer in portions.carry_out(ids, lambda part: _remove(jobs, part, these, why, now, kin)):
+        if isinstance(answer, Refused):
+            raise Refused(f"child {part[0]!r} can't be removed: {answer}") from answer
+        removed += answer
+    return removed
+
+
+def _remove(
+    jobs: _Jobs, ids: Sequence[str], these: Document, why: str, now: float, kin: Kin
+) -> list[str | None]:
+    step = _Removal(jobs, {**these, "_id": {"$in": list(ids)}, **_AWAITED}, why, now, kin)
     removed = transact(jobs.database.client, step.look, step.apply, "removals of children")
     kin.bereaved(step.bereaved)
     return removed
@@ -199,32 +230,35 @@ class _Removal:
         self.bereaved = []
         if not children:
             return []
+        reasons = _reasons(children, queue_of(self._jobs.name), self._why)
+        check_statements(2 * len(reasons), len(children), "the parents of removed children")
+        self.bereaved = _bereave(reasons, self._now, self._kin, session)
         these = {**self._these, "_id": {"$in": [each["_id"] for each in children]}}
         if self._jobs.delete_many(these, hint=BY_ID, session=session).deleted_count < len(children):
             raise Overtaken
-        self.bereaved = _bereave(
-            children, queue_of(self._jobs.name), self._why, self._now, self._kin, session
-        )
         return [each.get("group") for each in children]
 
 
-def _bereave(
-    children: Iterable[Document],
-    queue: str,
-    why: str,
-    now: float,
-    kin: Kin,
-    session: ClientSession | None = None,
-) -> list[Bereaved]:
-    """Make the parents of these dead letters; returns those that have waited till now."""
-    first = {parent: each["_id"] for each in children if (parent := parent_of(each))}
-    bereaved = []
-    for parent, child in first.items():
-        reason = f"child {child} in queue {queue} {why}"
-        groups = _fail(kin.store(parent.queue), parent, reason, now, session)
-        if groups is not None:
-            bereaved.append(Bereaved(parent.queue, parent.id, reason, groups))
-    return bereaved
+#: By queue: its parents that are to be dead letters, and why.
+_Reasons = dict[str, dict[Parent, str]]
+
+
+def _reasons(children: Iterable[Document], queue: str, why: str) -> _Reasons:
+    """The first child of each parent is named."""
+    reasons: _Reasons = defaultdict(dict)
+    for each in children:
+        if parent := parent_of(each):
+            reasons[parent.queue].setdefault(parent, f"child {each['_id']} in queue {queue} {why}")
+    return reasons
+
+
+def _bereave(reasons: _Reasons, now: float, kin: Kin, session: ClientSession | None = None) -> list[Bereaved]:
+    """Make these parents dead letters; returns those that have waited till now."""
+    return [
+        Bereaved(queue, parent.id, parents[parent], groups)
+        for queue, parents in reasons.items()
+        for parent, groups in _fail(kin.store(queue), parents, now, session).items()
+    ]
 
 
 # ------------------------------------------------------------------ with their queue
@@ -271,7 +305,7 @@ def drop_put_aside(aside: _Jobs, now: float, kin: Kin) -> None:
     queue = queue_of(aside.name).removeprefix(_PUT_ASIDE).rpartition(".")[0]
     children = aside.find({"parent.id": {"$exists": True}, **_AWAITED}, {"parent": 1}, batch_size=_PAGE)
     while page := list(islice(children, _PAGE)):
-        kin.bereaved(_bereave(page, queue, "was removed with the queue", now, kin))
+        kin.bereaved(_bereave(_reasons(page, queue, "was removed with the queue"), now, kin))
     aside.drop()
 
 

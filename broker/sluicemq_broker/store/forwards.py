@@ -25,7 +25,7 @@ from sluicemq_broker.store.claims import BY_ID
 from sluicemq_broker.store.documents import PASSED_KEPT, Document, Unreadable, date, seconds
 from sluicemq_broker.store.outcomes import all_held, held, lost, traced, uncertain
 from sluicemq_broker.store.queue_store import QueueStore
-from sluicemq_broker.store.transactions import Overtaken, transact
+from sluicemq_broker.store.transactions import Overtaken, check_statements, transact
 
 
 class Forward(NamedTuple):
@@ -94,9 +94,11 @@ class _Move:
     def apply(self, going: Sequence[Forward], session: ClientSession) -> None:
         """Let them go on; raises :class:`Overtaken` if one is here no more, or its id is there."""
         if going:
+            targets = _by_target(going)
+            check_statements((1 + (self._tries > 1)) * len(targets), len(going), "forwards")
             self._read(going, session)
             self._leave(going, session)
-            for store, jobs in _by_target(going).items():
+            for store, jobs in targets.items():
                 if self._tries > 1:  # the trace of a job that comes back is in its way
                     trace = {"_id": {"$in": [job.id for job in jobs]}, "forwarded_to": {"$exists": True}}
                     store.jobs.delete_many(trace, hint=BY_ID, session=session)

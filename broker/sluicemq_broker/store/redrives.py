@@ -7,7 +7,7 @@ dead.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from types import MappingProxyType
@@ -19,12 +19,13 @@ from sluicemq.errors import BadFrames, Duplicate, SluiceError
 from sluicemq_broker.job import ERRORS_KEPT, State
 from sluicemq_broker.store.changes import WAITS, Jobs, Orders, refusal
 from sluicemq_broker.store.claims import BY_ID
-from sluicemq_broker.store.connection import translated
+from sluicemq_broker.store.connection import Refused, translated
 from sluicemq_broker.store.documents import PASSED_KEPT, Document, date, queue_of
 from sluicemq_broker.store.groups import GroupStore
 from sluicemq_broker.store.letters import IN_PART, DeadLetters, chosen, index_of, is_a
 from sluicemq_broker.store.outcomes import HAS_PARENT
 from sluicemq_broker.store.paging import READ_AT_ONCE, PageSize, pages
+from sluicemq_broker.store.portions import Portions
 from sluicemq_broker.store.queue_store import QueueStore
 from sluicemq_broker.store.transactions import Overtaken, transact
 
@@ -115,17 +116,25 @@ class _Move:
         # What has the same dedupe_id there was pushed there, and goes before it.
         self._revived = [*revived, {"$unset": ["dedupe_id", "dedupe_until"]}]
         self._update = self._revived
+        self._portions = Portions(READ_AT_ONCE)
 
     def run(self, ids: list[str], redriven: Redriven) -> None:
+        redriven.groups = _groups(self._source, ids)
+        self._update = [*self._revived, *_lined_up(self._target, ids)] if redriven.groups else self._revived
+        for part, answer in self._portions.carry_out(ids, lambda part: self._run(part, redriven)):
+            if isinstance(answer, Refused):
+                redriven.refused[part[0]] = answer
+            else:
+                redriven.moved += answer
+
+    def _run(self, ids: Sequence[str], redriven: Redriven) -> int:
         def look() -> list[str]:
             return self._movable(ids, redriven)
 
         client = self._source.database.client
-        redriven.groups = _groups(self._source, ids)
-        self._update = [*self._revived, *_lined_up(self._target, ids)] if redriven.groups else self._revived
-        redriven.moved += transact(client, look, self._apply, "moves into another queue")
+        return transact(client, look, self._apply, "moves into another queue")
 
-    def _movable(self, ids: list[str], redriven: Redriven) -> list[str]:
+    def _movable(self, ids: Sequence[str], redriven: Redriven) -> list[str]:
         """Those that are dead still, without those whose id the other queue has: these are refused."""
         there = {each["_id"] for each in self._target.find({"_id": {"$in": ids}}, {"_id": 1})}
         name = queue_of(self._target.name)

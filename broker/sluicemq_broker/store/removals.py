@@ -33,6 +33,7 @@ from sluicemq_broker.store.indexes import all_indexes, has_lines, may_have
 from sluicemq_broker.store.inspect import Inspector, collection
 from sluicemq_broker.store.letters import DeadLetters, chosen, index_of
 from sluicemq_broker.store.paging import READ_AT_ONCE, PageSize, pages
+from sluicemq_broker.store.portions import Portions
 from sluicemq_broker.store.queue_store import QueueStore
 from sluicemq_broker.store.shown import selects, stored_state
 
@@ -46,6 +47,7 @@ class Removals(Orders):
     def __init__(self, database: Documents, kin: Kin | None = None) -> None:
         super().__init__(database)
         self._kin = kin or _OfThisDatabase(database)
+        self._portions = Portions(READ_AT_ONCE)
 
     def cancel(self, queue: str, job_id: str, now: float) -> str | None:
         """Remove one job that waits; raises :class:`NotFound` if there is none or a worker has it.
@@ -61,7 +63,7 @@ class Removals(Orders):
             cancelled = jobs.find_one_and_delete({**waits, **NOT_AWAITED}, {"group": 1})
             if cancelled is not None:
                 return cancelled.get("group")
-            child = remove_children(jobs, waits, "was cancelled", now, self._kin)
+            child = self._remove_children(jobs, [job_id], waits, "was cancelled", now)
             if not child:
                 raise missing(jobs, queue, job_id, "cancelled")
         return child[0]
@@ -75,7 +77,7 @@ class Removals(Orders):
         with translated():
             if self._jobs(queue).delete_one({**ended, **NOT_AWAITED}).deleted_count:
                 return True
-            return bool(remove_children(self._jobs(queue), ended, "was removed", now, self._kin))
+            return bool(self._remove_children(self._jobs(queue), [job_id], ended, "was removed", now))
 
     def purging(self, queue: str, state: str, now: float, size: PageSize) -> Iterator[int]:
         """Remove all jobs of a state, but never those that are reserved; yields how many, after each page.
@@ -116,8 +118,13 @@ class Removals(Orders):
         """One page: those of which no parent must hear, then the others; each half whole or in part."""
         removed = jobs.delete_many({**these, **NOT_AWAITED}, hint=BY_ID).deleted_count
         if removed < len(these["_id"]["$in"]):
-            removed += len(remove_children(jobs, these, "was removed", now, self._kin))
+            removed += len(self._remove_children(jobs, these["_id"]["$in"], these, "was removed", now))
         return removed
+
+    def _remove_children(
+        self, jobs: Jobs, ids: Sequence[str], these: Document, why: str, now: float
+    ) -> list[str | None]:
+        return remove_children(jobs, ids, these, why, now, self._kin, self._portions)
 
     def drop(self, queue: str, now: float, *, shared: bool = False) -> int:
         """Remove a queue with all it holds; returns about how many jobs that were.
