@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
+from launcher import wait_until
 from sluicemq import BadQueue, wire
 from stub_broker import SECONDS, StubBroker
 
 
-def start_work(broker: StubBroker, *arguments: str) -> tuple[subprocess.Popen[str], bytes]:
+def start_work(
+    broker: StubBroker, *arguments: str, files: Sequence[int] = ()
+) -> tuple[subprocess.Popen[str], bytes]:
+    """Start the command; ``files`` are open in it, too."""
     command = [sys.executable, "-m", "sluicemq.cli", "--endpoint", broker.endpoint, *arguments]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, pass_fds=files)
     return process, broker.wait_for(wire.READY)[0].peer
 
 
@@ -206,3 +215,92 @@ def test_work_that_is_refused_ends_with_1(broker: StubBroker) -> None:
     process, _peer = start_work(broker, "work", "q", "--exec", "cat")
     assert process.wait(SECONDS) == 1
     assert "sluicemq: no such queue" in end_work(process)[1]
+
+
+@pytest.mark.parametrize("others", [0, 20], ids=["few files", "many files"])
+def test_a_command_ends_with_a_work_that_is_killed_and_its_children_too(
+    broker: StubBroker, tmp_path: Path, others: int
+) -> None:
+    # Given: a shell with a child in the background and one that it waits for
+    command = f"{_told(tmp_path, 'child')} & {_told(tmp_path, 'other')}; exit 0"
+    with ExitStack() as stack:
+        files = [stack.enter_context(tmp_path.joinpath(f"f{n}").open("w")).fileno() for n in range(others)]
+        process, peer = start_work(broker, "work", "q", "--exec", command, files=files)
+        try:
+            broker.deliver(peer, "q", [b"x"])
+            pids = [_pid(tmp_path / name) for name in ("child", "other")]
+            pids.append(psutil.Process(pids[1]).ppid())
+            # When
+            process.kill()
+            # Then
+            wait_until(lambda: not any(map(_runs, pids)), what="the end of the command")
+        finally:
+            process.kill()
+            process.communicate()
+    assert broker.settled() == {}
+
+
+def test_what_a_command_has_left_behind_on_purpose_outlives_a_work_that_is_killed(
+    broker: StubBroker, tmp_path: Path
+) -> None:
+    command = f"{_told(tmp_path, 'daemon')} >/dev/null 2>&1 </dev/null &"
+    process, peer = start_work(broker, "work", "q", "--exec", command)
+    try:
+        broker.deliver(peer, "q", [b"x"])
+        broker.wait_for(wire.SETTLE)
+        daemon = _pid(tmp_path / "daemon")
+        watcher = next(each for each in psutil.Process(process.pid).children() if each.name() == "sh")
+        process.kill()
+        wait_until(lambda: not _runs(watcher.pid), what="the watcher's end")
+        assert _runs(daemon)
+        os.kill(daemon, signal.SIGKILL)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_command_that_is_just_being_started_ends_too(tmp_path: Path) -> None:
+    """It tells the watcher after the end of the process that forked it: the pipe is its own by then."""
+    code = f"""
+import subprocess, sys
+from sluicemq.cli.watcher import Watcher
+watcher = Watcher()
+watcher._telling = lambda told=watcher._telling: "read go; " + told()
+watcher.start("echo $$ > {tmp_path}/pid; exec sleep 1000", stdin=0)
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) as parent:
+        assert parent.stdin is not None
+        parent.wait(SECONDS)
+        parent.stdin.write(b"go\n")
+        parent.stdin.flush()
+        wait_until((tmp_path / "pid").exists)
+        wait_until(lambda: not _runs(_pid(tmp_path / "pid")), what="the end of the command")
+
+
+def test_a_watcher_that_is_gone_is_no_reason_for_a_job_to_fail(broker: StubBroker) -> None:
+    process, peer = start_work(broker, "work", "q", "--exec", "cat")
+    try:
+        watcher = next(each for each in psutil.Process(process.pid).children() if each.name() == "sh")
+        watcher.kill()
+        wait_until(lambda: not _runs(watcher.pid), what="the watcher's end")
+        broker.deliver(peer, "q", [b"x"])
+        broker.wait_for(wire.SETTLE)
+    finally:
+        end_work(process)
+    assert broker.settled() == {b"r-x": ["COMMIT", b"x", None]}
+
+
+def _told(folder: Path, name: str) -> str:
+    """A command that writes its number into a file, and goes on for long."""
+    return f"sh -c 'echo $$ > {folder}/{name}.new; mv {folder}/{name}.new {folder}/{name}; exec sleep 1000'"
+
+
+def _pid(file: Path) -> int:
+    return int(wait_until(lambda: file.exists() and file.read_text().strip(), what="the command"))
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False

@@ -17,6 +17,7 @@ import click
 from sluicemq.claim import MOST_CLAIMED
 from sluicemq.cli.output import Invocation, Unwritable, printable, span
 from sluicemq.cli.shift import Impossible, Shift
+from sluicemq.cli.watcher import Watcher
 from sluicemq.errors import Reject, Rollback
 from sluicemq.forward import Forward
 from sluicemq.job import Job
@@ -60,10 +61,11 @@ def work(
         raise click.UsageError("--count takes one job at a time: leave --concurrency out")
     if count and pops:
         raise click.UsageError("--pop may take jobs beyond --count: use `sluicemq pop QUEUE --count N`")
+    # made first: what starts the commands wants one of the first files that a process opens
+    task: _Task = _Print(invocation) if command is None else _Exec(invocation, command, onward)
     with invocation.client() as client:
         client.ping()
     _log_to_stderr()
-    task: _Task = _Print(invocation) if command is None else _Exec(invocation, command, onward)
     shift = Shift(
         invocation, queue, task, prefetch=prefetch, concurrency=concurrency, count=count, pop=pops,
         wait_for_queue=waits, on_stop=task.stopping,
@@ -141,6 +143,7 @@ class _Exec:
         self._onward = onward
         self._running: list[tuple[Job, float]] = []  # and since when
         self._processes: set[subprocess.Popen[bytes]] = set()
+        self._watcher = Watcher()
 
     def __call__(self, job: Job) -> bytes | Forward:
         status, output, errors = self._run(job)
@@ -185,15 +188,16 @@ class _Exec:
 
     def _in_a_shell(self, job: Job) -> tuple[int, bytes, bytes]:
         # A session of its own, so that the terminal's Ctrl-C lets it finish its job.
-        process = subprocess.Popen(  # noqa: S602 - a shell is what --exec promises
-            self._command, shell=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, env=os.environ | _environment(job), start_new_session=True,
-        )  # fmt: skip
+        pipe = subprocess.PIPE
+        process = self._watcher.start(
+            self._command, stdin=pipe, stdout=pipe, stderr=pipe, env=os.environ | _environment(job)
+        )
         self._processes.add(process)
         try:
             output, errors = process.communicate(job.payload)
         finally:
             self._processes.discard(process)
+            self._watcher.ended(process)
         return process.returncode, output, errors
 
 

@@ -1,0 +1,70 @@
+"""The end of running commands with the process that runs them, also where that is killed (SIGKILL).
+
+A small shell waits on a pipe whose other end this process holds. Each command writes its number there as its
+first act, and holds the pipe open until it has; this process takes the number back when the command has ended.
+The pipe ends with this process: then the shell kills the process groups of the commands that are still there.
+A command that was forked in that very moment is among them, for its number comes before the pipe's end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import subprocess
+from typing import Any, Final
+
+#: Numbers of files that every shell can redirect to.
+_LAST_FILE: Final = 9
+#: No signal that is meant for others ends it: neither a terminal's nor one for all of a service's processes.
+_SCRIPT: Final = """
+trap '' HUP INT TERM
+running=' '
+while read -r sign pid; do
+  case $sign in
+    +) running="$running$pid ";;
+    -) case $running in *" $pid "*) running="${running%%" $pid "*} ${running#*" $pid "}";; esac;;
+  esac
+done
+for pid in $running; do kill -9 "-$pid"; done
+"""
+
+
+class Watcher:
+    """The shell that waits: made before the first command, it ends by itself after this process."""
+
+    def __init__(self) -> None:
+        read, write = os.pipe()
+        self._file = fcntl.fcntl(write, fcntl.F_DUPFD_CLOEXEC, 3)
+        os.close(write)
+        nowhere = subprocess.DEVNULL
+        try:
+            subprocess.Popen(  # noqa: S603 - our own words
+                ["/bin/sh", "-c", _SCRIPT],
+                stdin=read, stdout=nowhere, stderr=nowhere, start_new_session=True,
+            )  # fmt: skip
+        finally:
+            os.close(read)
+
+    def start(self, command: str, **options: Any) -> subprocess.Popen[bytes]:
+        """Run a command in a shell, in a session of its own, as :class:`subprocess.Popen` does."""
+        tells = self._file <= _LAST_FILE
+        process = subprocess.Popen(  # noqa: S602 - a shell is what is wanted
+            f"{self._telling()}{command}" if tells else command,
+            shell=True, start_new_session=True, pass_fds=(self._file,) if tells else (), **options,
+        )  # fmt: skip
+        if not tells:
+            self._tell("+", process.pid)
+        return process
+
+    def ended(self, process: subprocess.Popen[bytes]) -> None:
+        """Leave alone what such a command has left running on purpose."""
+        self._tell("-", process.pid)
+
+    def _telling(self) -> str:
+        """The first words of a command; it goes on where the watcher is gone."""
+        return f"trap '' PIPE; echo + $$ 2>/dev/null >&{self._file}; trap - PIPE; exec {self._file}>&-; "
+
+    def _tell(self, sign: str, pid: int) -> None:
+        with contextlib.suppress(OSError):
+            os.write(self._file, f"{sign} {pid}\n".encode())
