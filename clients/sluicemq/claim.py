@@ -12,9 +12,10 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, Self, Unpack
 
-from sluicemq import forks, tracing, wire
+from sluicemq import arguments, forks, tracing, wire
 from sluicemq.errors import BadFrames, Forked, LeaseLost, Release, SluiceError, Unavailable, from_code
 from sluicemq.forward import Forward
+from sluicemq.headers import as_bytes
 from sluicemq.job import Job, clock_ahead
 from sluicemq.options import JobOptions, Seconds, in_seconds
 from sluicemq.transport import exits, native
@@ -47,15 +48,16 @@ class ClaimedJob(Job):
 
     def commit(self, result: bytes | None = None) -> None:
         """Done, with this result."""
-        self._claim.settle([self], wire.COMMIT, result)
+        self._claim.settle([self], wire.COMMIT, None if result is None else as_bytes(result))
 
     def rollback(self, reason: str = "", delay: Seconds | None = None) -> None:
-        """Give it back, to be delivered again after ``delay`` (None: as the broker has it)."""
-        self._claim.settle([self], wire.ROLLBACK, reason, None if delay is None else in_seconds(delay))
+        """Give it back, to be delivered again after ``delay`` (None: as the broker has it; past: at once)."""
+        why, wait = arguments.words("reason", reason), arguments.delay_of("delay", delay)
+        self._claim.settle([self], wire.ROLLBACK, why, wait)
 
     def reject(self, reason: str = "") -> None:
         """To the dead letters at once."""
-        self._claim.settle([self], wire.REJECT, reason)
+        self._claim.settle([self], wire.REJECT, arguments.words("reason", reason))
 
     def forward(self, queue: str, payload: bytes | None = None, **options: Unpack[JobOptions]) -> None:
         """On to another queue, as :class:`~sluicemq.Forward` has it.
@@ -110,6 +112,7 @@ class Claim:
         Raises :class:`~sluicemq.LeaseLost` naming those that are no longer the claim's (they are not
         unsettled any more, the others are extended).
         """
+        arguments.span("seconds", seconds)
         self._extend(self.unsettled, in_seconds(seconds))
 
     def commit(self) -> None:
@@ -168,13 +171,15 @@ class Claim:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if isinstance(error, Exception) and not isinstance(error, Release):
-            self._fail(error)
-        self.release()
+        try:
+            if isinstance(error, Exception) and not isinstance(error, Release):
+                self._fail(error)
+        finally:
+            self.release()
 
     def _fail(self, error: Exception) -> None:
         try:
-            self.settle(self.unsettled, wire.ROLLBACK, f"{type(error).__name__}: {error}")
+            self.settle(self.unsettled, wire.ROLLBACK, arguments.said(error, named=True))
         except SluiceError as unsettled:
             native.log.warning("while leaving a claim's block: %s", unsettled)
 

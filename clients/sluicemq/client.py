@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Final, Self, Unpack
 
 from sluicemq import forks, wire
+from sluicemq.arguments import checked
 from sluicemq.claim import Claim, pop
 from sluicemq.errors import Unfinished, from_code
 from sluicemq.headers import as_bytes, as_headers
@@ -25,6 +26,7 @@ _LOOK: Final = 0.25
 _ON_ITS_WAY: Final = 1.0
 
 
+@checked()
 class Client:
     """A connection for questions and administration; from any number of threads or greenlets.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -9,6 +10,8 @@ from types import TracebackType
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from sluicemq import forks
+from sluicemq.arguments import checked
+from sluicemq.complaints import complain
 from sluicemq.errors import SluiceError, Timeout
 from sluicemq.transport import exits, native
 from sluicemq.transport.connection import Connection
@@ -26,6 +29,7 @@ class Sent(Protocol):
 R = TypeVar("R", bound=Sent)
 
 
+@checked()
 class Confirming(Generic[R]):
     """Sends over one connection, of its own in each process; ``window`` bounds what is unconfirmed.
 
@@ -141,8 +145,8 @@ class Confirming(Generic[R]):
         receipt.heard = True
         try:
             self._on_refused(receipt, error)
-        except Exception:  # noqa: BLE001 - the others must be told all the same
-            native.log.exception("on_refused failed: %s", self._named(receipt))
+        except BaseException:  # noqa: BLE001 - the others must be told all the same
+            complain("on_refused failed: %s", self._named(receipt), level=logging.ERROR)
 
     def _free(self, count: int, size: int) -> None:
         """So many, of so many bytes together, are confirmed or refused."""

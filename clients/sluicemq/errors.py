@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from sluicemq.arguments import delay_of
+
 
 class SluiceError(Exception):
     """Base of all errors; ``code`` is what goes over the wire, with ``detail`` where there is some."""
@@ -219,13 +221,13 @@ class Reject(Exception):
 class Rollback(Exception):
     """Raised by a worker's handler: the job is given back and is delivered again.
 
-    ``delay`` is in seconds, or a ``timedelta``, from the moment the broker hears of it; 0 is at once, None
-    as long as the job's back-off says.
+    ``delay`` is in seconds, or a ``timedelta``, from the moment the broker hears of it; 0 or less is at once,
+    None as long as the job's back-off says. Raises TypeError or ValueError for what is no such time.
     """
 
     def __init__(self, reason: str = "", delay: float | timedelta | None = None) -> None:
         super().__init__(reason)
-        self.delay = delay.total_seconds() if isinstance(delay, timedelta) else delay
+        self.delay = delay_of("delay", delay)
 
 
 class Release(Exception):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final, Unpack
 
+from sluicemq import arguments
 from sluicemq.headers import as_bytes, as_headers
 from sluicemq.options import KEYWORDS, MOVE_OPTIONS, JobOptions
 
@@ -26,8 +27,8 @@ class Forward:
     __slots__ = ("onward", "payload", "queue")
 
     def __init__(self, queue: str, payload: bytes | None = None, **options: Unpack[JobOptions]) -> None:
-        if not isinstance(queue, str):
-            raise TypeError(f"a queue is a str, not {type(queue).__name__}")
+        arguments.text("queue", queue)
+        queue = arguments.plain_text(queue)
         if told := [each for each in _NOT_FOR_MOVES if options.get(each) is not None]:
             raise TypeError(f"a job that is forwarded takes no {told[0]!r}")
         self.queue = queue
@@ -53,6 +54,8 @@ class FanOut:
     def __init__(self, *children: Forward, result: bytes = b"") -> None:
         if not 1 <= len(children) <= MOST_CHILDREN:
             raise ValueError(f"a job has 1 to {MOST_CHILDREN} children, not {len(children)}")
+        if wrong := [each for each in children if not isinstance(each, Forward)]:
+            raise TypeError(f"a child is a Forward to its queue, not {type(wrong[0]).__name__}")
         self.onward: list[Any] = [each.onward for each in children]
         """As a SETTLE has it."""
         self.result = as_bytes(result)

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Final
 
+from sluicemq.arguments import plain_bytes
 from sluicemq.forward import FanOut, Forward
 from sluicemq.job import Job
 
@@ -50,5 +51,5 @@ def not_plain(what: str) -> TypeError:
 def as_result(result: Any) -> bytes:
     """A result of any type that holds bytes; raises TypeError."""
     if isinstance(result, bytes | bytearray | memoryview):
-        return bytes(result)
+        return plain_bytes(result)
     raise TypeError(f"the handler returned {type(result).__name__}, expected bytes, a Forward or None")

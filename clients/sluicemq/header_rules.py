@@ -6,10 +6,10 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from sluicemq import wire
+from sluicemq import arguments, wire
 
-#: No time is longer than ten years: dates beyond the year 9999 can't be stored.
-TEN_YEARS: Final = 10 * 366 * 86400.0
+#: No time is longer than this.
+TEN_YEARS: Final = arguments.TEN_YEARS
 LONGEST_ID: Final = 128  # bytes
 
 BACKOFF_KINDS: Final = ("exponential", "linear", "fixed", "none")
@@ -67,7 +67,7 @@ def rfc3339(text: str) -> float:
 def _is_id(value: Any) -> bool:
     if not isinstance(value, str) or not 1 <= len(value) <= LONGEST_ID:
         return False
-    return value.isascii() or (_is_text(value) and len(value.encode()) <= LONGEST_ID)
+    return value.isascii() or (arguments.is_utf8(value) and len(value.encode()) <= LONGEST_ID)
 
 
 def _is_moment(value: Any) -> bool:
@@ -115,23 +115,15 @@ def _is_storable_map(own: Any) -> bool:
 
 
 def _is_key(key: Any) -> bool:
-    return isinstance(key, str) and key[:1] != "$" and "\0" not in key and _is_text(key)
+    return isinstance(key, str) and key[:1] != "$" and "\0" not in key and arguments.is_utf8(key)
 
 
 def _is_storable(value: Any) -> bool:
     if isinstance(value, str):
-        return _is_text(value)
+        return arguments.is_utf8(value)
     if isinstance(value, int):
         return -(2**63) <= value < 2**63
     return value is None or isinstance(value, float | bytes)
-
-
-def _is_text(value: str) -> bool:
-    """Not a lone surrogate, which JSON can write but UTF-8 can't."""
-    try:
-        return value.isascii() or bool(value.encode())
-    except UnicodeEncodeError:
-        return False
 
 
 _UNIX = number(0, _LAST_DATE, "Unix seconds")

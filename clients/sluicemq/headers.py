@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from sluicemq import wire
+from sluicemq import arguments, wire
 from sluicemq.errors import BadHeaders
 from sluicemq.options import KEYWORDS, LONGEST_ID, OPTIONS, JobOptions, plain
 
 Headers = dict[str, Any]
-
-_MOST_SHOWN = 100  # characters of a value that can't be used
 
 
 def as_headers(options: JobOptions, reply: str | None = None) -> tuple[Headers | None, int]:
@@ -33,8 +31,8 @@ def as_headers(options: JobOptions, reply: str | None = None) -> tuple[Headers |
 
 def checked_id(id: str) -> str:  # noqa: A002 - the word that jobs use everywhere
     """The id, if a job may have it; else TypeError or ValueError."""
-    if not isinstance(id, str):
-        raise TypeError(f"an id is a str, not {type(id).__name__}")
+    arguments.text("id", id)
+    id = arguments.plain_text(id)  # noqa: A001
     if not 1 <= len(id.encode()) <= LONGEST_ID:
         raise ValueError(f"an id has 1 to {LONGEST_ID} bytes, this one has {len(id.encode())}")
     return id
@@ -43,7 +41,7 @@ def checked_id(id: str) -> str:  # noqa: A002 - the word that jobs use everywher
 def as_bytes(payload: Any) -> bytes:
     """A payload of any type that holds bytes."""
     if isinstance(payload, bytes | bytearray | memoryview):
-        return bytes(payload)
+        return arguments.plain_bytes(payload)
     raise TypeError(f"a payload is bytes, not {type(payload).__name__}: encode it first")
 
 
@@ -54,18 +52,14 @@ def _plain(key: str, value: Any) -> Any:
     except ValueError as error:
         raise BadHeaders(f"header {key!r}: {error}") from error
     if not OPTIONS[key].rule.holds(found):
-        raise BadHeaders(f"header {key!r} is {_brief(value)}, expected {OPTIONS[key].rule.expected}")
+        shown = arguments.brief(value)
+        raise BadHeaders(f"header {key!r} is {shown}, expected {OPTIONS[key].rule.expected}")
     return found
-
-
-def _brief(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
 
 
 def _frozen(given: Headers) -> tuple[Headers, int]:
     try:
         packed = wire.encode_headers(given)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise BadHeaders(f"headers can't be sent: {error}") from error
-    return wire.decode_headers(packed), len(packed)
+    except Exception as error:
+        raise BadHeaders(f"headers can't be sent: {arguments.said(error)}") from error
+    return wire.thaw_headers(packed), len(packed)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 from typing import Any, Final, Self
 
-from sluicemq import wire
+from sluicemq import arguments, wire
 from sluicemq.options import OPTIONS, Seconds, in_seconds
 
 #: Takes ``[done, total, note]`` of a job.
@@ -100,6 +100,7 @@ class Job:
 
         Raises :class:`~sluicemq.LeaseLost` if the job is no longer this worker's.
         """
+        arguments.span("seconds", seconds)
         self._extend(self, in_seconds(seconds))
 
     def progress(self, done: float, total: float | None = None, note: str = "") -> None:
@@ -107,9 +108,13 @@ class Job:
 
         About once a second the newest is sent, and noted at the broker; ``show`` tells it, and whoever asks
         for the result before there is one. Of ``note`` 200 characters are kept. It does not block, and
-        nothing is said where the job is no longer this worker's: ``extend`` does.
+        nothing is said where the job is no longer this worker's: ``extend`` does. Raises TypeError or
+        ValueError for what is no finite number up to 2**53, and no text.
         """
-        self._tell(self, [done, total, note[: wire.MOST_NOTE] or None])
+        arguments.number("done", done)
+        if total is not None:
+            arguments.number("total", total)
+        self._tell(self, [done, total, arguments.words("note", note, wire.MOST_NOTE) or None])
 
     def __repr__(self) -> str:
         return f"<Job {self.id} of {self.queue}, attempt {self.attempt}, {len(self.payload)} bytes>"

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, TypedDict
 
+from sluicemq import arguments
+
 
 class Letters(TypedDict, total=False):
     """Dead letters with the text ``reason`` in their last error, dead from ``since`` on and before ``until``.
@@ -21,9 +23,23 @@ class Letters(TypedDict, total=False):
 
 def described(ids: Sequence[str] | None, letters: Letters) -> dict[str, Any]:
     """As the broker is told: of those with these ids (None: of all)."""
-    given = {"ids": None if ids is None else list(ids), **letters}
-    return {name: _plain(value) for name, value in given.items() if value is not None}
+    given = {name: _checked(name, value) for name, value in letters.items() if value is not None}
+    if ids is None:
+        return given
+    chosen = list(ids)
+    for id in chosen:  # noqa: A001 - the word that jobs use everywhere
+        arguments.text("an id of ids", id)
+    return {"ids": chosen, **given}
 
 
-def _plain(value: object) -> object:
-    return value.timestamp() if isinstance(value, datetime) else value
+def _checked(name: str, value: Any) -> object:
+    if name not in Letters.__annotations__:
+        raise TypeError(f"dead letters are chosen by {', '.join(Letters.__annotations__)}, not by {name!r}")
+    if name == "reason":
+        arguments.text(name, value)
+    elif name == "limit":
+        arguments.whole(name, value)
+    else:
+        value = value.timestamp() if isinstance(value, datetime) else value
+        arguments.number(name, value)
+    return value

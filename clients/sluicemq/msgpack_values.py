@@ -8,6 +8,7 @@ their values are counted as they are made, where there can be too many: 10 ms at
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgpack
@@ -27,6 +28,12 @@ def pack(value: Any) -> bytes:
     """A value as msgpack."""
     packed: bytes = msgpack.packb(value)
     return packed
+
+
+def pack_array(values: Sequence[bytes]) -> bytes:
+    """Return an array of values that are packed already."""
+    header: bytes = msgpack.Packer().pack_array_header(len(values))
+    return b"".join((header, *values))
 
 
 def unpack(packed: bytes, error: type[BadFrames | BadHeaders], what: str, **options: Any) -> Any:

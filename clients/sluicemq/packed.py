@@ -13,7 +13,8 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
-from sluicemq.errors import BadFrames
+from sluicemq.arguments import brief
+from sluicemq.errors import BadFrames, BadTopic
 
 #: Messages that are read in one go, at most: some 10 ms.
 MOST_MESSAGES: Final = 8192
@@ -25,6 +26,14 @@ _FRAMING: Final = _MORE | _LONG
 _LONG_HEADER = struct.Struct(">BQ")
 _SHORT_LAST: Final = [bytes((0, length)) for length in range(256)]
 _SHORT_MORE: Final = [bytes((_MORE, length)) for length in range(256)]
+
+
+def topic_bytes(topic: str) -> bytes:
+    """Return a topic as it is sent; bytes that are no UTF-8 stand in it as Python has them in file names."""
+    try:
+        return str.encode(topic, errors="surrogateescape")
+    except UnicodeEncodeError as error:
+        raise BadTopic(f"the topic {brief(topic)} can't be sent: give it as bytes") from error
 
 
 def pack(topic: bytes, payload: bytes) -> bytes:

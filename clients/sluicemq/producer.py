@@ -9,8 +9,9 @@ from time import time_ns
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from sluicemq import tracing, wire
+from sluicemq.arguments import brief, checked, escaped, number, plain_text, said
 from sluicemq.confirming import Confirming
-from sluicemq.errors import BadFrames, BadHeaders, BadQueue, SluiceError, Timeout, TooLarge
+from sluicemq.errors import BadFrames, BadQueue, SluiceError, Timeout, TooLarge, Unavailable
 from sluicemq.headers import Headers, as_bytes, as_headers, checked_id
 from sluicemq.options import RESULT, JobOptions, NewJob
 from sluicemq.receipt import Receipt
@@ -26,6 +27,7 @@ _JOB_OVERHEAD = 64  # bytes that a job costs here beside its payload, so that em
 _R = TypeVar("_R", bound=Receipt)
 
 
+@checked(skip={"push", "push_many", "submit", "call"})
 class Producer(Confirming[Receipt]):
     """Pushes jobs to one broker; from any number of threads or greenlets.
 
@@ -160,6 +162,8 @@ class Producer(Confirming[Receipt]):
         Raises :class:`~sluicemq.Timeout`, the job being still on its way then (ask for it with
         ``Client.result``, or call again with the same ``id``), and what :meth:`submit`'s future raises.
         """
+        if timeout is not None:
+            number("timeout", timeout)
         reply = self.submit(queue, payload, id=id, **options)
         try:
             return reply.result(timeout)
@@ -212,7 +216,9 @@ class Producer(Confirming[Receipt]):
         if limit is not None and len(payload) > limit:
             raise TooLarge(f"the payload has {len(payload)} bytes, this broker takes {limit}")
         if not wire.is_queue_name(queue):
-            raise BadQueue(f"{queue!r} is no queue name: {wire.QUEUE_NAME_RULE}")
+            raise BadQueue(f"{brief(queue)} is no queue name: {wire.QUEUE_NAME_RULE}")
+        if type(queue) is not str:
+            queue = plain_text(queue)
         headers, header_bytes = as_headers(options, reply) if options or reply else (None, 0)
         size = _JOB_OVERHEAD + len(payload) + header_bytes
         return queue, self._new_id() if id is None else checked_id(id), payload, headers, size, header_bytes
@@ -231,7 +237,9 @@ class Producer(Confirming[Receipt]):
             if sending is not None:
                 sending.add(receipt)
             self._enqueue(receipt)
-        except (TypeError, ValueError, BadHeaders, TooLarge) as error:
+        except (BadQueue, Timeout, Unavailable):
+            raise
+        except Exception as error:  # noqa: BLE001 - of many jobs only what is wrong is refused
             return self._refused_at_once(position, queue, job_id, error, sending)
         return receipt
 
@@ -239,13 +247,14 @@ class Producer(Confirming[Receipt]):
         self, position: int, queue: str, job_id: object, error: Exception, sending: Sending | None
     ) -> Receipt:
         kind = type(error) if isinstance(error, SluiceError) else BadFrames
-        receipt = Receipt(queue, str(job_id or self._new_id()), b"", None, _JOB_OVERHEAD)
+        shown = escaped(job_id) if isinstance(job_id, str) else "" if job_id is None else brief(job_id)
+        receipt = Receipt(queue, shown or self._new_id(), b"", None, _JOB_OVERHEAD)
         receipt.position = position
         with self._lock:
             self._count(receipt.size)
         if sending is not None:
             sending.add(receipt)
-        self._connection.call(self._connection.post, self._settled, [receipt], {0: kind(str(error))})
+        self._connection.call(self._connection.post, self._settled, [receipt], {0: kind(said(error))})
         return receipt
 
     def _enqueue(self, receipt: Receipt) -> None:

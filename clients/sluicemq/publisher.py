@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from sluicemq import wire
+from sluicemq import arguments, wire
 from sluicemq.confirming import Confirming
 from sluicemq.errors import BadStream, BadTopic, SluiceError, TooLarge
 from sluicemq.headers import as_bytes, checked_id
 from sluicemq.message import Published
-from sluicemq.packed import LONGEST_TOPIC, pack
+from sluicemq.packed import LONGEST_TOPIC, pack, topic_bytes
 from sluicemq.transport.publishing import PublishBatch, Publishing
 
 #: Bytes that a message counts for beside its own, so that empty ones count too.
 _BESIDE: Final = 32
 
 
+@arguments.checked(skip={"publish"})
 class Publisher(Confirming[Published]):
     """Publishes to any streams of one broker; from any number of threads or greenlets.
 
@@ -87,6 +88,8 @@ class Publisher(Confirming[Published]):
         expected = None if expect is expect_topic is None else _expected(expect, expect_topic, name)
         if id is not None:
             id = checked_id(id)  # noqa: A001
+        if type(stream) is not str:
+            stream = arguments.plain_text(stream)
         message = Published(stream, packed, len(packed) + _BESIDE, id, expected)
         self._enqueue(message)
         return message
@@ -101,8 +104,8 @@ class Publisher(Confirming[Published]):
 
     def _check(self, stream: str) -> None:
         if not wire.is_queue_name(stream):
-            raise BadStream(f"{stream!r} is no name of a stream: {wire.QUEUE_NAME_RULE}")
-        self._names.add(stream)
+            raise BadStream(f"{arguments.brief(stream)} is no name of a stream: {wire.QUEUE_NAME_RULE}")
+        self._names.add(arguments.plain_text(stream))
 
     def _enqueue(self, message: Published) -> None:
         with self._lock:
@@ -133,15 +136,13 @@ class Publisher(Confirming[Published]):
 
 
 def _topic(topic: Any) -> bytes:
-    if isinstance(topic, str):
-        return topic.encode(errors="surrogateescape")
-    return as_bytes(topic)
+    return topic_bytes(topic) if isinstance(topic, str) else as_bytes(topic)
 
 
 def _expected(expect: int | None, expect_topic: int | None, topic: bytes) -> dict[str, Any]:
     if expect is not None and expect_topic is not None:
         raise ValueError("expect something of the stream or of the topic, not both")
     last = expect if expect is not None else expect_topic
-    if not isinstance(last, int) or isinstance(last, bool) or last < 0:
+    if not isinstance(last, int) or isinstance(last, bool) or not 0 <= last < 2**63:
         raise ValueError(f"what is expected is the number of a message, or 0, not {last!r}")
     return {"last": last, **({} if expect_topic is None else {"topic": topic})}

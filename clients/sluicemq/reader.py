@@ -10,9 +10,11 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from sluicemq import forks, wire
+from sluicemq.arguments import checked
 from sluicemq.errors import BadStream, Forked, Gap, SluiceError
+from sluicemq.headers import as_bytes
 from sluicemq.message import Message
-from sluicemq.packed import unpack
+from sluicemq.packed import topic_bytes, unpack
 from sluicemq.transport.connection import Connection
 from sluicemq.transport.reading import Page, Reading
 
@@ -20,6 +22,7 @@ from sluicemq.transport.reading import Page, Reading
 _WAIT: Final = 25.0
 
 
+@checked(skip={"read"})
 class Reader:
     """Iterates over the messages of a stream, in their order, from one thread or greenlet.
 
@@ -201,7 +204,7 @@ def _options(
     if not isinstance(after, int) or isinstance(after, bool) or after < 0:
         raise ValueError(f"after is the number of a message, or 0, not {after!r}")
     options: dict[str, Any] = {"bytes": page_bytes}
-    wanted = [each.encode(errors="surrogateescape") if isinstance(each, str) else each for each in topics]
+    wanted = [topic_bytes(each) if isinstance(each, str) else as_bytes(each) for each in topics]
     if wanted:
         options["topics"] = wanted
     if new:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
 from sluicemq import forks
+from sluicemq.complaints import complain
 from sluicemq.errors import SluiceError
 from sluicemq.receipt import Receipt
 
@@ -39,6 +42,17 @@ class Reply(Future[bytes]):
         """Wait no more for the result; False if it is there."""
         self.given_up = super().cancel()
         return self.given_up
+
+    def add_done_callback(self, fn: Callable[[Future[bytes]], object]) -> None:
+        """Have ``fn(self)`` called once it is done, in the I/O thread; what it raises is logged."""
+
+        def guarded(reply: Future[bytes]) -> None:
+            try:
+                fn(reply)
+            except BaseException:  # noqa: BLE001 - also the SystemExit of one: the other replies are told, too
+                complain("a callback of the result of job %s failed", self.receipt.id, level=logging.ERROR)
+
+        super().add_done_callback(guarded)
 
     def tell(self, value: Any, error: SluiceError | None) -> None:
         """End it; called through the mailbox."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from time import time_ns
 from typing import Any, Final, TypeVar
@@ -29,6 +29,7 @@ from opentelemetry.propagators.textmap import Getter
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
 
 from sluicemq import wire
+from sluicemq.arguments import said
 from sluicemq.errors import Reject, Release, Rollback, SluiceError
 from sluicemq.job import Job
 from sluicemq.options import JobOptions
@@ -80,7 +81,7 @@ class Spans:
             raise
         except BaseException as error:
             if not isinstance(error, Reject | Rollback):
-                span.record_exception(error)
+                _record(span, error)
             _fail(span, error)
             raise
         finally:
@@ -320,7 +321,12 @@ def _server(endpoint: str) -> dict[str, Any]:
     return {"server.address": host, **({"server.port": port} if port else {})}
 
 
+def _record(span: Span, error: BaseException) -> None:
+    with suppress(Exception):  # of one whose __str__ raises: a span must not change what a handler has done
+        span.record_exception(error)
+
+
 def _fail(span: Span, error: BaseException, before: str = "") -> None:
     kind = error.code if isinstance(error, SluiceError) else type(error).__qualname__
     span.set_attribute("error.type", kind)
-    span.set_status(Status(StatusCode.ERROR, f"{before}{error}"))
+    span.set_status(Status(StatusCode.ERROR, f"{before}{said(error)}"))

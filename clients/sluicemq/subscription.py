@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, cast, overload
 
 from sluicemq import wire
+from sluicemq.arguments import checked
 from sluicemq.errors import BadStream, Gap, Held, LeaseLost, SluiceError, Timeout, Unavailable
 from sluicemq.handlers import check
 from sluicemq.message import Message
@@ -72,6 +73,7 @@ class Batch(Sequence[Message]):
         return len(self._messages)
 
 
+@checked()
 class Subscription:
     """Gives the messages of a stream to ``handler(batch)``, one batch after the other, at least once each.
 

@@ -146,12 +146,13 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
+from sluicemq import arguments
 from sluicemq.errors import BadFrames, BadHeaders, BadVersion, TooLarge
-from sluicemq.msgpack_values import first_of_array, pack, unpack, unpack_bounded
+from sluicemq.msgpack_values import first_of_array, pack, pack_array, unpack, unpack_bounded
 
 VERSION: Final = b"SMQ1"
 
@@ -278,7 +279,7 @@ MOST_READ_BYTES: Final = 4 << 20
 LONGEST_WAIT: Final = 60.0
 
 #: Characters of a reason that are kept.
-MOST_REASON: Final = 1000
+MOST_REASON: Final = arguments.MOST_REASON
 
 #: Characters of what is noted of a job's progress that are kept.
 MOST_NOTE: Final = 200
@@ -331,6 +332,24 @@ def is_queue_name(value: object) -> bool:
 def encode(verb: bytes, number: int, *fields: Any) -> list[bytes]:
     """The three frames of one message; ``fields`` follow the number in the array."""
     return [VERSION, verb, pack([number, *fields])]
+
+
+def packed(verb: bytes, fields: Sequence[Any]) -> list[bytes]:
+    """Pack the fields of a message to be; raises :class:`BadFrames` for what can't be sent."""
+    try:
+        return [pack(field) for field in fields]
+    except Exception as error:
+        raise unsendable(verb, error) from error
+
+
+def encode_packed(verb: bytes, number: int, fields: Sequence[bytes]) -> list[bytes]:
+    """Return the three frames of one message whose fields :func:`packed` has packed."""
+    return [VERSION, verb, pack_array([pack(number), *fields])]
+
+
+def unsendable(verb: bytes, error: Exception) -> BadFrames:
+    """Return the error for a request with a value that MessagePack can't hold."""
+    return BadFrames(f"{verb.decode()} can't be sent: {arguments.said(error, named=True)}")
 
 
 def decode(frames: list[bytes]) -> Message:
@@ -394,6 +413,13 @@ def decode_headers(frame: bytes) -> dict[str, Any]:
     return headers
 
 
+def thaw_headers(packed: bytes) -> dict[str, Any]:
+    """Return a copy of headers that :func:`encode_headers` has packed; raises as :func:`decode_headers`."""
+    check_header_bytes(len(packed))
+    headers: dict[str, Any] = unpack(packed, BadHeaders, "headers", ext_hook=_no_extension)
+    return headers
+
+
 def check_header_bytes(size: int) -> None:
     """Raises :class:`TooLarge` if a job's headers may not have so many bytes."""
     if size > MOST_HEADER_BYTES:
@@ -419,6 +445,10 @@ def _message(frames: list[bytes], body: Any) -> Message:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_NUMBER
+
+
+def _no_extension(code: int, _data: bytes) -> Any:
+    raise ValueError(f"an extension type ({code}) stands for nothing here")
 
 
 def _json(frame: bytes) -> Any:

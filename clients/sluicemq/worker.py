@@ -5,10 +5,13 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Self
 
 from sluicemq import forks, handlers, tracing, wire
+from sluicemq.arguments import checked, delay_of, said
+from sluicemq.complaints import complain
 from sluicemq.errors import Reject, Release, Rollback, SluiceError
 from sluicemq.forward import FanOut, Forward
 from sluicemq.handlers import Handler
@@ -23,6 +26,7 @@ from sluicemq.transport.pop import PopAssignment
 STOP_TIMEOUT: Final = 30.0
 
 
+@checked()
 class Worker:
     """Takes jobs of one queue and gives each to ``handler``, in ``concurrency`` threads.
 
@@ -105,7 +109,9 @@ class Worker:
         self._signals = StopSignals(self._signalled)
         self._ending = False
         self._stopped = False
-        self._stopping = threading.Lock()
+        self._stopping = threading.RLock()
+        self._at_work: list[Job | None] = [None] * self._concurrency
+        """The job that each of its threads has begun."""
         self._busy = 0
         self._failed = 0
         self._failure: Exception | None = None
@@ -167,7 +173,7 @@ class Worker:
         exits.close_at_exit(self)
         for number in range(self._concurrency):
             name = f"sluicemq-{self.queue}-{number}"
-            self._threads.append(threading.Thread(target=self._work, name=name, daemon=True))
+            self._threads.append(threading.Thread(target=self._work, args=(number,), name=name, daemon=True))
         for thread in self._threads:
             thread.start()
 
@@ -184,18 +190,13 @@ class Worker:
                 self._begin_no_more()
             threading.Thread(target=self.stop, args=(timeout,), name="sluicemq-stop").start()
             return False
-        with self._stopping:
+        with self._stopping:  # by `on_stop` again: it returns at once
             if self._threads and not self._stopped:
                 self._stopped = True
-                if self._on_stop:
-                    self._on_stop()
-                seconds = self._stop_timeout if timeout is None else timeout
-                if self._pop:
-                    self._work_off(seconds)
-                self._give_back_the_rest()
-                self._wait_for_handlers(seconds)
-                self._wait_for_verdicts()
-                self._connection.close()
+                try:
+                    self._stop_in_order(self._stop_timeout if timeout is None else timeout)
+                finally:
+                    self._connection.close()
         return not self._busy
 
     def close(self, timeout: float | None = None) -> None:
@@ -213,16 +214,42 @@ class Worker:
 
     # ------------------------------------------------------------------ handler threads
 
-    def _work(self) -> None:
+    def _work(self, number: int) -> None:
+        """Take jobs until the end; the last guard around a handler, whatever its exceptions do.
+
+        An exception that another thread raises in this one (``PyThreadState_SetAsyncExc``) ends a job, too,
+        and not the thread.
+        """
+        while True:
+            try:
+                self._take_jobs(number)
+            except BaseException as error:
+                job, self._at_work[number] = self._at_work[number], None
+                if job is None and type(error).__name__ == "GreenletExit":  # gevent ends an idle one
+                    raise
+                complain("a thread of the worker of queue %s goes on", self.queue)
+                if job is not None:
+                    self._settle(JobVerdict(job, wire.ROLLBACK, said(error, named=True)))
+            else:
+                return
+
+    def _take_jobs(self, number: int) -> None:
         while self._wait_for_jobs():
-            while (job := self._next_job()) is not None:
-                if self._pop or (self._connection.greeted and job.epoch == self._connection.epoch):
-                    verdict = self._judge(job)
-                    if self._pop and verdict.verb != wire.COMMIT:
-                        self._note_failed(1, f"{verdict.detail!r}; job {job.id} was popped, so it is")
-                    self._assignment.verdicts.append(verdict)
-                    self._connection.wake()
-            self._rest()
+            try:
+                while (job := self._next_job()) is not None:
+                    if self._pop or (self._connection.greeted and job.epoch == self._connection.epoch):
+                        self._at_work[number] = job
+                        verdict = self._judge(job)
+                        self._at_work[number] = None
+                        self._settle(verdict)
+            finally:
+                self._rest()
+
+    def _settle(self, verdict: JobVerdict) -> None:
+        if self._pop and verdict.verb != wire.COMMIT:
+            self._note_failed(1, f"{verdict.detail!r}; job {verdict.job.id} was popped, so it is")
+        self._assignment.verdicts.append(verdict)
+        self._connection.wake()
 
     def _note_failed(self, count: int, what: str) -> None:
         with self._change:
@@ -263,16 +290,16 @@ class Worker:
         try:
             return work(job)
         except Reject as error:
-            return JobVerdict(job, wire.REJECT, str(error))
+            return JobVerdict(job, wire.REJECT, said(error))
         except Rollback as error:
-            return JobVerdict(job, wire.ROLLBACK, str(error), error.delay)
+            return JobVerdict(job, wire.ROLLBACK, said(error), delay_of("delay", error.delay))
         except Release:
             return JobVerdict(job, wire.RELEASE)
         except _OnlyBegun as error:
             return self._not_begun(job, error.result)
         except BaseException as error:  # noqa: BLE001 - also SystemExit: the job must not stay behind
-            native.log.warning("job %s of queue %s failed", job.id, job.queue, exc_info=True)
-            return JobVerdict(job, wire.ROLLBACK, f"{type(error).__name__}: {error}")
+            complain("job %s of queue %s failed", job.id, job.queue)
+            return JobVerdict(job, wire.ROLLBACK, said(error, named=True))
 
     def _handled(self, job: Job) -> JobVerdict:
         result = self._handler(job)
@@ -288,7 +315,7 @@ class Worker:
 
     def _not_begun(self, job: Job, unfinished: Any) -> JobVerdict:
         """The handler has done nothing yet, nor would it for any other job: give it back, and stop."""
-        if hasattr(unfinished, "close"):
+        with suppress(Exception):
             unfinished.close()  # or Python says that it was never awaited
         self._failure = handlers.not_plain(f"returned a {type(unfinished).__name__}")
         native.log.error("worker of queue %s stops: %s", job.queue, self._failure)
@@ -319,6 +346,18 @@ class Worker:
         with self._change:
             self._ending = True
             self._change.notify_all()
+
+    def _stop_in_order(self, seconds: float) -> None:
+        if self._on_stop:
+            try:
+                self._on_stop()
+            except BaseException:  # noqa: BLE001 - a stop goes on
+                complain("on_stop of the worker of queue %s failed; it stops all the same", self.queue)
+        if self._pop:
+            self._work_off(seconds)
+        self._give_back_the_rest()
+        self._wait_for_handlers(seconds)
+        self._wait_for_verdicts()
 
     def _work_off(self, timeout: float) -> None:
         """Ask for no more, and let the handlers have what was popped by then: nobody else has it."""

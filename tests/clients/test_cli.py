@@ -41,6 +41,38 @@ def test_a_mistyped_command_is_answered_with_the_one_that_may_be_meant(
     assert f"Did you mean {meant!r}?" in result.stderr or not meant
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["queues", "\udcff"],
+        ["push", "\udcff", "x"],
+        ["push", "q", "x", "--header", "a=\udcff"],
+        ["push", "q", "x", "--group", "\udcff"],
+        ["show", "q", "\udcff"],
+        ["delete", "\udcff", "--yes"],
+        ["result", "q", "\udcff"],
+        ["dead", "redrive", "q", "ok", "\udcff"],
+        ["dead", "purge", "q", "--reason", "\udcff"],
+        ["schedule", "remove", "\udcff"],
+        ["schedule", "add", "name", "q", "x", "--cron", "\udcff"],
+        ["stream", "show", "\udcff"],
+        ["workers", "\udcff"],
+        ["work", "\udcff", "--print"],
+        ["pop", "\udcff"],
+        ["task", "show", "\udcff"],
+        ["--endpoint", "ipc://\udcff", "queues"],
+    ],
+    ids=lambda arguments: " ".join(arguments).encode(errors="backslashreplace").decode(),
+)
+def test_an_argument_that_is_no_utf_8_is_a_usage_error(
+    run: Run, broker: StubBroker, arguments: list[str]
+) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2, result.exception
+    assert "Invalid value for" in result.stderr
+    assert broker.received == []
+
+
 # --------------------------------------------------- a broker without its store
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from sluicemq import BadQueue, Job, LeaseLost, Reject, Release, Rollback, Unavailable, Worker, wire
+from sluicemq import BadFrames, BadQueue, Job, LeaseLost, Reject, Release, Rollback, Unavailable, Worker, wire
 from stub_broker import SECONDS, StubBroker
 
 
@@ -285,6 +285,104 @@ def test_a_worker_that_its_handler_stops_begins_no_other_job(broker: StubBroker)
     # Then
     assert seen == [b"0"]
     assert [row[0] for row in broker.settled().values()].count("RELEASE") == 49
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no"), SystemExit(), KeyboardInterrupt()])
+def test_a_stop_goes_on_whatever_on_stop_raises(broker: StubBroker, error: BaseException) -> None:
+    # Given
+    started, go_on = threading.Event(), threading.Event()
+
+    def handler(_job: Job) -> bytes:
+        started.set()
+        assert go_on.wait(SECONDS)
+        return b"done"
+
+    def on_stop() -> None:
+        go_on.set()
+        raise error
+
+    worker = Worker(broker.endpoint, "q", handler, prefetch=2, on_stop=on_stop)
+    worker.start()
+    broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"runs", b"waits"])
+    assert started.wait(SECONDS)
+    # When
+    assert worker.stop()
+    assert worker.stop()
+    # Then
+    broker.wait_for(wire.BYE)
+    assert broker.settled()[b"r-runs"] == ["COMMIT", b"done", None]
+    assert broker.settled()[b"r-waits"][0] in ("COMMIT", "RELEASE")
+
+
+def test_on_stop_may_stop_the_worker_once_more(broker: StubBroker) -> None:
+    def on_stop() -> None:
+        worker.stop()
+
+    worker = Worker(broker.endpoint, "q", lambda _job: None, on_stop=on_stop)
+    worker.start()
+    broker.wait_for(wire.READY)
+    stopper = threading.Thread(target=worker.stop)
+    stopper.start()
+    stopper.join(SECONDS)
+    assert not stopper.is_alive()
+    assert broker.wait_for(wire.BYE)
+
+
+def test_a_handler_may_stop_its_worker_twice_and_raise(broker: StubBroker) -> None:
+    def handler(_job: Job) -> None:
+        worker.stop()
+        worker.stop()
+        raise Reject("the last one")
+
+    worker = Worker(broker.endpoint, "q", handler, prefetch=2)
+    worker.start()
+    broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"a", b"b"])
+    broker.wait_for(wire.BYE)
+    assert broker.settled() == {
+        b"r-a": ["REJECT", "the last one", None],
+        b"r-b": ["RELEASE", None, None],
+    }
+
+
+def test_of_verdicts_that_are_refused_together_only_the_one_at_fault_is_rolled_back(
+    broker: StubBroker,
+) -> None:
+    # Given: a broker that can't read messages with this result in them
+    def settle(message: Any) -> Any:
+        return BadFrames("too many") if any(row[2] == b"bad" for row in message.fields[0]) else []
+
+    broker.on[wire.SETTLE] = settle
+    together = threading.Barrier(8, timeout=SECONDS)
+
+    def handler(job: Job) -> bytes:
+        together.wait()
+        return job.payload
+
+    # When
+    with Worker(broker.endpoint, "q", handler, concurrency=8):
+        payloads = [b"%d" % number for number in range(7)] + [b"bad"]
+        broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", payloads)
+        broker.wait_until(lambda: broker.settled().get(b"r-bad", [""])[0] == "ROLLBACK")
+    # Then
+    ended = broker.settled()
+    assert ended.pop(b"r-bad")[:2] == ["ROLLBACK", "its COMMIT was refused: BAD_FRAMES: too many"]
+    assert ended == {b"r-%d" % number: ["COMMIT", b"%d" % number, None] for number in range(7)}
+
+
+def test_a_result_beyond_what_the_broker_reads_is_no_result_and_the_connection_stays() -> None:
+    small = StubBroker(limit=100).start()
+    try:
+        with Worker(small.endpoint, "q", lambda job: bytes(3 << 20) if job.payload == b"big" else b""):
+            peer = small.wait_for(wire.READY)[0].peer
+            small.deliver(peer, "q", [b"big"])
+            small.deliver(peer, "q", [b"small"])
+            small.wait_until(lambda: len(small.settled()) == 2)
+        verb, reason, _delay = small.settled()[b"r-big"]
+        assert verb == "ROLLBACK"
+        assert reason.startswith("its COMMIT was refused: TOO_LARGE: SETTLE has ")
+        assert len(small.of(wire.HELLO)) == 1
+    finally:
+        small.stop()
 
 
 def test_stopping_before_the_start_and_twice_is_harmless(broker: StubBroker) -> None:

@@ -256,6 +256,28 @@ def test_verdicts_of_the_library_that_cannot_be_read_are_refused_by_position_and
     assert not broker.counts("verdicts")
 
 
+@pytest.mark.parametrize("verdict", [each for each in BAD_VERDICTS if each and each[0] == b"receipt"])
+def test_a_verdict_of_the_library_that_cannot_be_read_rolls_back_the_job_of_its_receipt(
+    broker: BrokerUnderTest, verdict: list[Any]
+) -> None:
+    library = broker.smq()
+    broker.make("unread")
+    library.ask(wire.READY, "unread", 1)
+    library.ask(wire.PUSH, "unread", [[None, b"work", {"max_attempts": 1}]])
+    ((receipt, job_id, *_),) = library.delivery()
+
+    (problems,) = library.ask(wire.SETTLE, [[receipt, *verdict[1:]]]).fields
+
+    assert [(at, each) for at, each, _ in problems] == [(0, "BAD_FRAMES")]
+    wait_until(lambda: broker.counts("unread") == {"dead": 1})
+    (shown,) = library.ask(wire.SHOW, "unread", job_id).fields
+    assert "bad verdict: a verdict is [receipt" in str(shown)
+    library.ask(wire.PUSH, "unread", [[None, b"next", None]])
+    ((receipt, *_),) = library.delivery()  # its place is free again
+    assert library.ask(wire.SETTLE, [[receipt, "COMMIT", b"", None]]).fields == [[]]
+    library.ask(wire.DISCARD, "unread", {})
+
+
 @pytest.mark.parametrize("queues", [["lent"], ["lent", "idle"]])
 def test_a_session_settles_no_deliveries_of_another(broker: BrokerUnderTest, queues: list[str]) -> None:
     library, stranger = broker.smq(), broker.smq()

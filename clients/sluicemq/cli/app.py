@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import errno
 import logging
+from collections.abc import Iterator
 from difflib import get_close_matches
+from functools import wraps
 from importlib import import_module
 from typing import Any
 
 import click
 
+from sluicemq.arguments import brief, is_utf8
 from sluicemq.cli import completion
 from sluicemq.cli.output import Invocation, Unwritable
 from sluicemq.cli.reached import reached
@@ -44,6 +47,8 @@ _HOMES = {
     }.items()
     for command in commands
 }
+#: Arguments that are sent, or run, as the bytes that they are.
+_MAY_BE_BYTES = ("payload", "payloads", "topic", "topics", "command")
 #: These ask no broker.
 _ALONE = ("serve", "device", "config", "bench", "completion")
 
@@ -136,6 +141,7 @@ def _asking(command: click.Command) -> click.Command:
             _asking(each)
         return command
     completion.completes_queues(command)
+    command.callback = _reading(command, command.callback)
     passed_on: Any = {"callback": _set, "expose_value": False}
     command.params += [
         click.Option(["--endpoint"], type=_Endpoint(), help=_ENDPOINT_HELP, **passed_on),
@@ -143,6 +149,26 @@ def _asking(command: click.Command) -> click.Command:
         click.Option(["--json", "as_json"], is_flag=True, help=_JSON_HELP, **passed_on),
     ]
     return command
+
+
+def _reading(command: click.Command, callback: Any) -> Any:
+    """Run a command only with texts that are UTF-8; bytes that are none stand in Python's as surrogates."""
+
+    @wraps(callback)
+    def checking(*args: Any, **values: Any) -> Any:
+        for parameter in command.params:
+            given = values.get(str(parameter.name))
+            if parameter.name not in _MAY_BE_BYTES and not all(map(is_utf8, _texts_of(given))):
+                raise click.BadParameter(f"{brief(given)} is no UTF-8", param=parameter)
+        return callback(*args, **values)
+
+    return checking
+
+
+def _texts_of(given: object) -> Iterator[str]:
+    for each in given if isinstance(given, tuple) else (given,):
+        if isinstance(each, str):
+            yield each
 
 
 def _reader_has_gone(error: Unwritable) -> bool:

@@ -13,6 +13,7 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 from sluicemq import tracing, wire
+from sluicemq.arguments import escaped
 from sluicemq.errors import BadFrames, LeaseLost, SluiceError, Unavailable, from_code
 from sluicemq.job import Job, clock_ahead
 from sluicemq.transport import native
@@ -218,6 +219,9 @@ class Assignment:
         def answered(value: Any, error: SluiceError | None) -> None:
             if error is not self._connection.lost_error:
                 self._settling -= 1
+                if error is not None and len(batch) > 1:
+                    self._send_by_halves(batch)
+                    return
                 self._note_refused(batch, value, error)
             if spans:
                 self._end_spans(spans, value, error)
@@ -241,16 +245,31 @@ class Assignment:
             self._connection.request(wire.PROGRESS, rows, answered=_told)
 
     def _note_refused(self, batch: list[JobVerdict], value: Any, error: SluiceError | None) -> None:
+        """Log what is refused. The broker ends its job, but for that of a message that it could not read."""
         if error is not None:
-            value = [(0, error.code, f"and all {len(batch)} of the message: {error}")]
-            for verdict in batch[1:]:
-                self._note_late(verdict)
+            value = [(0, error.code, str(error))]
+            self._end_otherwise(batch[0], f"{error.code}: {error}")
         for position, code, text, *_ in value or ():
             verdict = batch[position]
             self._note_late(verdict)
             self._connection.post(
                 native.log.warning, "%s of job %s refused: %s %s", verdict.verb, verdict.job.id, code, text
             )
+
+    def _send_by_halves(self, batch: list[JobVerdict]) -> None:
+        """A message was refused as a whole: one verdict in it is the reason, or they are too many."""
+        half = len(batch) // 2
+        self._send(batch[:half])
+        self._send(batch[half:])
+
+    def _end_otherwise(self, verdict: JobVerdict, why: str) -> None:
+        """Give back a job whose verdict was refused, with that as its reason; at last without any."""
+        if verdict.verb == wire.ROLLBACK:
+            self.verdicts.append(JobVerdict(verdict.job, wire.RELEASE))
+        elif verdict.verb != wire.RELEASE:
+            reason = escaped(f"its {verdict.verb} was refused: {why}")
+            self.verdicts.append(JobVerdict(verdict.job, wire.ROLLBACK, reason))
+        self._connection.wake()
 
     def _drop_all(self) -> None:
         while self.verdicts:

@@ -21,13 +21,15 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Callable
+from math import inf
 from time import monotonic
 from typing import Any, Protocol
 
 import zmq
 
 from sluicemq import wire
-from sluicemq.errors import Forked, SluiceError, Unavailable, from_code
+from sluicemq.arguments import escaped
+from sluicemq.errors import Forked, SluiceError, TooLarge, Unavailable, from_code
 from sluicemq.transport import endpoints, native
 from sluicemq.transport.link import Link
 from sluicemq.version import VERSION
@@ -42,6 +44,7 @@ NOBODY_ANSWERS = "no broker answers at"
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 _LONGEST_POLL = 3600.0
 _UNREACHED_AGAIN = 30.0  # seconds until it is told again that there is no broker
+_BESIDE_JOBS = 2 << 20  # bytes of a frame beyond twice the largest job: a longer one cuts the connection
 _LINGER = 200  # ms for a last BYE to be written
 
 Answered = Callable[[Any, SluiceError | None], None]
@@ -84,6 +87,7 @@ class Connection:
         self.epoch = 0
         """Number of greetings so far: what was delivered in another epoch is void."""
         self.max_job_bytes: int | None = None
+        self._most_bytes = inf
         self.lost_error = Unavailable(f"the connection to {self.endpoint} was lost before the answer came")
         self.failure: SluiceError | None = None
         self.signalled: Callable[[int], None] = _ignore_signal
@@ -191,15 +195,35 @@ class Connection:
         """Send a request; ``answered(value, error)`` follows exactly once, in the I/O thread.
 
         ``whole``: the value is a list of all that follows the number, not the first of it. Only while
-        ``greeted``. A lost connection answers with ``lost_error``.
+        ``greeted``. A lost connection answers with ``lost_error``. What can't be packed, or is more than the
+        broker reads, is answered at once with :class:`~sluicemq.BadFrames` or :class:`~sluicemq.TooLarge`: it
+        ends this request and no other.
         """
         number = next(self._numbers)
-        self._pending[number] = answered, whole
-        self._send(wire.encode(verb, number, *fields))
+        try:
+            frames = wire.encode(verb, number, *fields)
+        except Exception as error:  # noqa: BLE001 - the others on this connection must go on
+            answered(None, wire.unsendable(verb, error))
+            return
+        self._ask(number, frames, answered, whole=whole)
+
+    def request_packed(self, verb: bytes, fields: list[bytes], *, answered: Answered) -> None:
+        """Send a request whose fields :func:`wire.packed` has packed, as :meth:`request` does."""
+        number = next(self._numbers)
+        self._ask(number, wire.encode_packed(verb, number, fields), answered, whole=False)
 
     def post(self, deliver: Callable[..., None], *args: Any) -> None:
         """Run ``deliver(*args)`` where locks and events may be used, in the order of posting."""
         self._mailbox.post(deliver, *args)
+
+    def _ask(self, number: int, frames: list[bytes], answered: Answered, *, whole: bool) -> None:
+        size = len(frames[2])
+        if size > self._most_bytes:
+            what = f"{frames[1].decode()} has {size} bytes, this broker reads {self._most_bytes} at once"
+            answered(None, TooLarge(what))
+            return
+        self._pending[number] = answered, whole
+        self._send(frames)
 
     # ------------------------------------------------------------------ the I/O thread's loop
 
@@ -277,7 +301,12 @@ class Connection:
 
     def _about(self) -> dict[str, Any]:
         """Who we are, by which the broker names us in its log and in the history of jobs."""
-        about = {"client": "python", "version": VERSION, "host": socket.gethostname(), "pid": os.getpid()}
+        about = {
+            "client": "python",
+            "version": VERSION,
+            "host": escaped(socket.gethostname()),
+            "pid": os.getpid(),
+        }
         return about if self._name is None else {**about, "name": self._name}
 
     def _send(self, frames: list[bytes]) -> None:
@@ -301,6 +330,8 @@ class Connection:
         self._heartbeat = float(hello.get("heartbeat", DEFAULT_HEARTBEAT))
         self._silence = float(hello.get("silence", DEFAULT_SILENCE))
         self.max_job_bytes = hello.get("max_job_bytes")
+        if self.max_job_bytes is not None:
+            self._most_bytes = 2 * self.max_job_bytes + _BESIDE_JOBS
         if self.epoch:
             self.post(native.log.warning, "connection to %s is there again", self.endpoint)
         self.greeted, self.epoch, self._pause = True, self.epoch + 1, 0.0

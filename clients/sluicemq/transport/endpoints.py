@@ -7,6 +7,7 @@ import re
 from typing import Final
 
 from sluicemq import hosts
+from sluicemq.arguments import is_utf8
 
 #: The broker binds what this names, everybody else connects to it.
 VARIABLE: Final = "SLUICEMQ_ENDPOINT"
@@ -39,7 +40,7 @@ def chosen(endpoint: str | None) -> str:
 
 def checked(endpoint: str) -> str:
     """The endpoint, if it can be connected to; else ValueError."""
-    problem = _problem(endpoint)
+    problem = _problem(endpoint) if is_utf8(endpoint) else "it is no UTF-8"
     if problem:
         shown = "this" if "@" in endpoint[1:] else repr(endpoint)  # it may be a URI with a password
         raise ValueError(f"{shown} is no endpoint to connect to: {problem}")

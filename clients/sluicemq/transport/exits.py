@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import sys
 import weakref
 from typing import Protocol
 
+from sluicemq.complaints import complain
 from sluicemq.errors import SluiceError
 from sluicemq.transport import native
 
@@ -35,6 +37,8 @@ def _close_all() -> None:
             part.close(_SECONDS)
         except SluiceError as error:
             native.log.error("at the program's end: %s", error)
+        except Exception:  # noqa: BLE001 - the others are closed all the same
+            complain("at the program's end", level=logging.ERROR)
 
 
 def _also_in_a_child_of_multiprocessing() -> None:

@@ -24,6 +24,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from sluicemq.complaints import complain
+
 log = logging.getLogger("sluicemq")
 
 _RING = b"\0"  # no signal has this number
@@ -170,8 +172,8 @@ class GreenMailbox:
 def _deliver(deliver: Callable[..., None], args: tuple[Any, ...]) -> None:
     try:
         deliver(*args)
-    except Exception:
-        log.exception("a callback of the sluicemq library failed")
+    except BaseException:  # noqa: BLE001 - also the SystemExit of a callback: the I/O thread must go on
+        complain("a callback of the sluicemq library failed", level=logging.ERROR)
 
 
 def cut_off(fd: int) -> None:

@@ -13,13 +13,16 @@ from sluicemq.transport.connection import Connection
 
 
 class Question:
-    """One request and its answer. ``repeat``: harmless to ask again after a lost connection."""
+    """One request and its answer. ``repeat``: harmless to ask again after a lost connection.
+
+    Its fields are packed in the thread of who asks: raises :class:`~sluicemq.BadFrames` for what can't be.
+    """
 
     __slots__ = ("_answered", "_error", "_value", "fields", "given_up", "repeat", "verb")
 
     def __init__(self, verb: bytes, *fields: Any, repeat: bool) -> None:
         self.verb = verb
-        self.fields = fields
+        self.fields = wire.packed(verb, fields)
         self.repeat = repeat
         self.given_up = False
         self._answered = threading.Event()
@@ -102,7 +105,7 @@ class Questions:
             else:
                 self._connection.post(question.answer, value, error)
 
-        self._connection.request(question.verb, *question.fields, answered=answered)
+        self._connection.request_packed(question.verb, question.fields, answered=answered)
 
 
 def _what_is_missing(verb: bytes, timeout: float | None, connection: Connection) -> str:

@@ -16,6 +16,7 @@ from sluicemq_broker.doors.smq.fields import (
     take,
     verdict_entry,
 )
+from sluicemq_broker.doors.worker_frames import unreadable
 from sluicemq_broker.queue import Queue, Settlement, Verdict
 from sluicemq_broker.runtime import Count, Counters
 
@@ -93,7 +94,10 @@ class Verdicts:
         self._reply(number, listed(problems))
 
     def _by_queue(self, entries: list[Any], whole: Settlement) -> dict[Queue, dict[int, Verdict]]:
-        """The verdicts on each queue's deliveries by their positions, without those refused at once."""
+        """Return the verdicts on each queue's deliveries by their positions.
+
+        One that can't be read is refused, and rolls back the job whose receipt it names.
+        """
         verdicts: dict[int, Verdict] = {}
         counters = self._session.counters
         for at, entry in enumerate(entries):
@@ -102,6 +106,8 @@ class Verdicts:
             except BadFrames as error:
                 counters.notice(Count.BAD_VERDICTS, f"from {self._session.name}: {error}")
                 whole.refuse(at, error.with_traceback(None))
+                if isinstance(entry, list) and entry and isinstance(entry[0], bytes):
+                    verdicts[at] = unreadable(entry[0], error)
         workers = self._assignments.with_receipts(verdict.receipt for verdict in verdicts.values())
         queues = {each.queue for each in set(workers.values())}
         if len(queues) == 1 and len(workers) == len(verdicts):  # as nearly always
@@ -111,7 +117,7 @@ class Verdicts:
             worker = workers.get(verdict.receipt)
             if worker:
                 groups.setdefault(worker.queue, {})[at] = verdict
-            else:
+            elif at not in whole.problems:
                 counters.add(Count.LATE_VERDICTS)
                 whole.refuse(at, _void())
         return groups

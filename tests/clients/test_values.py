@@ -1,0 +1,534 @@
+"""Values that no message can hold: refused in the caller's thread, by the argument's name; others go on."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import msgpack
+import pytest
+
+from sluicemq import (
+    BadFrames,
+    BadHeaders,
+    BadQueue,
+    BadStream,
+    BadTopic,
+    Client,
+    FanOut,
+    Forward,
+    Job,
+    Producer,
+    Publisher,
+    Reader,
+    Receipt,
+    Reject,
+    Rollback,
+    SluiceError,
+    Subscription,
+    TooLarge,
+    Worker,
+    wire,
+)
+from sluicemq.transport.connection import Connection
+from sluicemq.transport.native import log
+from sluicemq.transport.questions import Questions
+from stub_broker import SECONDS, StubBroker
+
+SURROGATE = "a\udcff"
+UUID_ = UUID(int=7)
+DAY = date(2030, 1, 31)
+NAN, INF = float("nan"), float("inf")
+
+#: What no argument of this annotation may be.
+HOSTILE: dict[str, list[Any]] = {
+    "str": [SURROGATE, "\ud800", 7, UUID_, DAY, b"bytes"],
+    "int": [2**64, -(2**70), "7", 1.5, UUID_, True],
+    "float": [NAN, INF, -INF, 10**400, "1", Decimal(1), UUID_, DAY],
+    "Seconds": [NAN, INF, 1e12, 10**400, "1", Decimal(1), UUID_, DAY],
+    "bytes": ["text", 7, UUID_],
+    "Sequence[str]": ["text", 7],
+    "Iterable[str | bytes]": ["text", b"bytes", 7],
+}
+#: What an argument is, to be right.
+GOOD: dict[str, Any] = {
+    "str": "name",
+    "int": 1,
+    "float": 1.0,
+    "Seconds": 1.0,
+    "bytes": b"",
+    "Handler": lambda _job: None,
+    "Callable[[Batch], Any]": lambda _batch: None,
+}
+#: They check by themselves, which other tests show: too often called to be checked by their annotations.
+APART = {Producer: {"push", "push_many", "submit", "call"}, Publisher: {"publish"}, Reader: {"read"}}
+
+
+@pytest.fixture(autouse=True)
+def _silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is logged here can't be handed from one process of pytest to another, for it is no UTF-8."""
+    monkeypatch.setattr(log, "disabled", True)
+
+
+def plain(annotation: object) -> str:
+    return str(annotation).removesuffix(" | None")
+
+
+def hostile_arguments() -> list[tuple[type, str, str, Any]]:
+    """Class, method, argument, value: each argument of each public method, with each value it must refuse."""
+    found: list[tuple[type, str, str, Any]] = []
+    for owner in (Client, Producer, Publisher, Reader, Subscription, Worker):
+        for method, function in inspect.getmembers(owner, inspect.isfunction):
+            if (method != "__init__" and method.startswith("_")) or method in APART.get(owner, ()):
+                continue
+            for name, parameter in inspect.signature(function).parameters.items():
+                if parameter.kind is not parameter.VAR_KEYWORD:
+                    values = HOSTILE.get(plain(parameter.annotation), [])
+                    found.extend((owner, method, name, value) for value in values)
+    return found
+
+
+def with_one_bad(function: Callable[..., Any], name: str, value: Any) -> dict[str, Any]:
+    """All that a function needs, and one argument that it must refuse."""
+    needed = {
+        each: GOOD.get(plain(parameter.annotation))
+        for each, parameter in inspect.signature(function).parameters.items()
+        if parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
+    }
+    return {**needed, name: value}
+
+
+def test_every_argument_of_every_method_is_checked_in_the_callers_thread(broker: StubBroker) -> None:
+    cases = hostile_arguments()
+    assert len(cases) > 400
+    unchecked = []
+    with Client(broker.endpoint) as client, Producer(broker.endpoint) as producer:
+        objects: dict[type, Any] = {
+            Client: client,
+            Producer: producer,
+            Publisher: Publisher.__new__(Publisher),
+            Reader: Reader.__new__(Reader),
+            Subscription: Subscription.__new__(Subscription),
+            Worker: Worker("tcp://127.0.0.1:1", "q", lambda _job: None),
+        }
+        for owner, method, name, value in cases:
+            function = owner if method == "__init__" else getattr(objects[owner], method)
+            try:
+                function(**with_one_bad(function, name, value))
+            except (TypeError, ValueError) as error:
+                if name in str(error):
+                    continue
+            except SluiceError:
+                pass
+            unchecked.append((owner.__name__, method, name, value))
+        assert unchecked == []
+        # Then: nothing of it went out, and the connections that were there are there still
+        client.ping(SECONDS)
+        producer.push("q", b"").wait(SECONDS)
+    assert {message.verb for message in broker.received} <= {wire.HELLO, wire.PING, wire.PUSH, wire.BYE}
+    assert len(broker.of(wire.HELLO)) == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "arguments"),
+    [
+        (BadQueue, {"queue": SURROGATE}),
+        (ValueError, {"id": SURROGATE}),
+        (TypeError, {"id": UUID_}),
+        (TypeError, {"payload": UUID_}),
+        (BadHeaders, {"priority": 2**70}),
+        (BadHeaders, {"group": SURROGATE}),
+        (BadHeaders, {"dedupe_id": SURROGATE}),
+        (BadHeaders, {"not_before": DAY}),
+        (BadHeaders, {"delay": NAN}),
+        (BadHeaders, {"backoff": {"kind": SURROGATE}}),
+        (BadHeaders, {"headers": {"x": UUID_}}),
+        (BadHeaders, {"headers": {"x": DAY}}),
+        (BadHeaders, {"headers": {"x": datetime(2030, 1, 1, tzinfo=UTC)}}),
+        (BadHeaders, {"headers": {"x": SURROGATE}}),
+        (BadHeaders, {"headers": {SURROGATE: 1}}),
+        (BadHeaders, {"headers": {"x": 2**64}}),
+        (BadHeaders, {"headers": {"x": msgpack.ExtType(5, b"")}}),
+        (TooLarge, {"headers": {"x": "x" * (1 << 17)}}),
+    ],
+)
+@pytest.mark.parametrize("way", ["push", "submit", "call", "push_many"])
+def test_a_push_of_what_can_not_be_sent_is_refused_and_the_others_go_on(
+    broker: StubBroker, way: str, error: type[Exception], arguments: dict[str, Any]
+) -> None:
+    given: Any = {"queue": "q", "payload": b"x", **arguments}
+
+    def push() -> None:
+        if way == "push_many":
+            (receipt,) = producer.push_many(given.pop("queue"), [given])
+            receipt.wait(SECONDS)
+        else:
+            getattr(producer, way)(**given)
+
+    with Producer(broker.endpoint) as producer:
+        before = producer.push("q", b"before")
+        with pytest.raises((error, BadFrames)):
+            push()
+        after = producer.push("q", b"after")
+        for receipt in (before, after):
+            receipt.wait(SECONDS)
+    assert [payload for _id, payload in broker.pushed()] == [b"before", b"after"]
+
+
+@pytest.mark.parametrize(
+    ("error", "arguments"),
+    [
+        (BadStream, {"stream": SURROGATE}),
+        (BadTopic, {"topic": "\ud800"}),
+        (TypeError, {"topic": UUID_}),
+        (TypeError, {"payload": "text"}),
+        (ValueError, {"id": SURROGATE}),
+        (ValueError, {"expect": 2**64}),
+        (ValueError, {"expect_topic": UUID_}),
+    ],
+)
+def test_a_publish_of_what_can_not_be_sent_is_refused_and_the_others_go_on(
+    broker: StubBroker, error: type[Exception], arguments: dict[str, Any]
+) -> None:
+    broker.on[wire.PUBLISH] = lambda _message: 1
+    given = {"stream": "s", "topic": "t", "payload": b"x", **arguments}
+    with Publisher(broker.endpoint) as publisher:
+        with pytest.raises(error):
+            publisher.publish(**given)
+        assert publisher.publish("s", b"\xff", b"x").wait(SECONDS) == 1
+
+
+def test_topics_of_a_reader_and_ids_of_letters_are_checked_one_by_one(broker: StubBroker) -> None:
+    with pytest.raises(BadTopic, match="topic"):
+        Reader(broker.endpoint, "s", topics=["\ud800"])
+    with pytest.raises(TypeError):
+        Reader(broker.endpoint, "s", topics=[7])  # type: ignore[list-item]
+    with Client(broker.endpoint) as client:
+        which: Any
+        for which in ({"ids": ["a", SURROGATE]}, {"ids": [7]}, {"reason": SURROGATE}, {"since": NAN}):
+            with pytest.raises((TypeError, ValueError), match=next(iter(which))):
+                client.redrive("q", **which)
+            with pytest.raises((TypeError, ValueError), match=next(iter(which))):
+                client.discard("q", **which)
+        with pytest.raises(TypeError, match="size"):
+            client.discard("q", size=7)  # type: ignore[call-arg]
+
+
+class Name(str):
+    """A text that can't be compared, measured or hashed."""
+
+    def fail(self, *_: object) -> Any:
+        raise RuntimeError("no")
+
+    __slots__ = ()
+    __eq__ = __hash__ = __len__ = __str__ = __format__ = __getitem__ = fail
+
+
+class Bytes(bytes):
+    """Bytes that can't be measured or converted."""
+
+    def fail(self, *_: object) -> Any:
+        raise RuntimeError("no")
+
+    __len__ = __bytes__ = __eq__ = __hash__ = __getitem__ = fail
+
+
+def test_subclasses_of_text_and_bytes_are_sent_as_what_they_hold(broker: StubBroker) -> None:
+    with Producer(broker.endpoint) as producer:
+        producer.push("q", Bytes(b"x"), id=Name("id")).wait(SECONDS)
+    assert broker.pushed() == [("id", b"x")]
+
+
+def test_a_request_that_can_not_be_packed_ends_alone(broker: StubBroker) -> None:
+    """Whatever gets past the checks: the connection and its other requests go on."""
+    answers: list[Any] = []
+    role = Questions()
+    connection = Connection(broker.endpoint, role)
+    role.attach(connection)
+    connection.start()
+    try:
+        role.ask(wire.PING, timeout=SECONDS)
+        refused = threading.Event()
+
+        def answered(_value: Any, error: SluiceError | None) -> None:
+            answers.append(error)
+            refused.set()
+
+        def ask() -> None:
+            connection.request(wire.PUSH, "q", [[SURROGATE]], answered=answered)
+
+        connection.call(ask)
+        assert refused.wait(SECONDS)
+        role.ask(wire.PING, timeout=SECONDS)
+    finally:
+        connection.close()
+    assert isinstance(answers[0], BadFrames)
+    assert len(broker.of(wire.HELLO)) == 1
+
+
+def test_more_than_the_broker_reads_is_refused_here_for_it_would_cut_the_connection() -> None:
+    small = StubBroker(limit=100).start()
+    most = 2 * 100 + (2 << 20)
+    try:
+        with Client(small.endpoint) as client:
+            with pytest.raises(TooLarge, match=f"this broker reads {most} at once"):
+                client.add_schedule("nightly", "q", bytes(most), every=60)
+            client.ping(SECONDS)
+        # When it was pushed before the broker has told its limit
+        with Producer(small.endpoint) as producer:
+            early = producer._made(Receipt, "q", b"", None, {})
+            early._payload = bytes(most)
+            producer._enqueue(early)
+            with pytest.raises(TooLarge):
+                early.wait(SECONDS)
+        assert {message.verb for message in small.received} <= {wire.HELLO, wire.PING, wire.BYE}
+    finally:
+        small.stop()
+
+
+# ------------------------------------------------------------------- handlers
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("nothing to say")
+
+
+class MuteReject(Reject):
+    def __str__(self) -> str:
+        raise SystemExit
+
+
+class Numbered(Exception):
+    def __str__(self) -> str:
+        return 7  # type: ignore[return-value]  # noqa: PLE0307
+
+
+class Late(Rollback):
+    """Made without what a Rollback has."""
+
+    def __init__(self) -> None:
+        pass
+
+
+class Nameless(type):
+    @property
+    def __name__(cls) -> str:  # type: ignore[override]
+        raise RuntimeError("no name")
+
+
+class Stranger(Exception, metaclass=Nameless):
+    pass
+
+
+class Result:
+    """A result that is none, and can't even be looked at."""
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        raise RuntimeError("no class")
+
+
+class ClosesBadly:
+    """Looks as a coroutine does that is never awaited."""
+
+    def __await__(self) -> Any:
+        raise AssertionError
+
+    def close(self) -> None:
+        raise RuntimeError("does not close")
+
+
+def deep(_job: Job) -> Any:
+    return deep(_job)
+
+
+def raising(error: BaseException) -> Callable[[Job], Any]:
+    def handler(_job: Job) -> Any:
+        raise error
+
+    return handler
+
+
+def returning(make: Callable[[], Any]) -> Callable[[Job], Any]:
+    return lambda _job: make()
+
+
+@pytest.mark.parametrize(
+    ("handler", "verb", "reason"),
+    [
+        (raising(ValueError(SURROGATE)), "ROLLBACK", "ValueError: a\\udcff"),
+        (raising(Reject("\ud800")), "REJECT", "\\ud800"),
+        (raising(Reject(b"bytes")), "REJECT", "b'bytes'"),
+        (raising(Rollback(SURROGATE)), "ROLLBACK", "a\\udcff"),
+        (raising(ValueError("x" * 10**7)), "ROLLBACK", "ValueError: " + "x" * 988),
+        (raising(ValueError("\udcff" * 5000)), "ROLLBACK", ("ValueError: " + "\\udcff" * 200)[:1000]),
+        (raising(Mute()), "ROLLBACK", "Mute: its __str__ raises RuntimeError"),
+        (raising(MuteReject()), "REJECT", "MuteReject: its __str__ raises SystemExit"),
+        (raising(Numbered()), "ROLLBACK", "Numbered: its __str__ raises TypeError"),
+        (raising(Stranger("x")), "ROLLBACK", "object: x"),
+        (raising(Late()), "ROLLBACK", "AttributeError: 'Late' object has no attribute 'delay'"),
+        (raising(KeyboardInterrupt()), "ROLLBACK", "KeyboardInterrupt: "),
+        (raising(SystemExit(3)), "ROLLBACK", "SystemExit: 3"),
+        (raising(GeneratorExit()), "ROLLBACK", "GeneratorExit: "),
+        (raising(MemoryError()), "ROLLBACK", "MemoryError: "),
+        (
+            raising(OSError(2, "no file", SURROGATE)),
+            "ROLLBACK",
+            "FileNotFoundError: [Errno 2] no file: 'a\\udcff'",
+        ),
+        (deep, "ROLLBACK", "RecursionError: maximum recursion depth exceeded"),
+        (returning(Result), "ROLLBACK", "RuntimeError: no class"),
+        (returning(lambda: Bytes(b"42")), "COMMIT", b"42"),
+        (returning(lambda: memoryview(b"4x2x")[::2]), "COMMIT", b"42"),
+        (returning(lambda: Rollback("later", NAN)), "ROLLBACK", "ValueError: delay is nan"),
+        (returning(lambda: Rollback("later", INF)), "ROLLBACK", "ValueError: delay is inf"),
+        (returning(lambda: Rollback("later", "soon")), "ROLLBACK", "TypeError: delay is a number of seconds"),  # type: ignore[arg-type]
+        (returning(lambda: Forward(SURROGATE)), "ROLLBACK", "ValueError: queue is"),
+        (returning(lambda: Forward("next", headers={"x": UUID_})), "ROLLBACK", "BadHeaders: headers can't"),
+        (returning(lambda: FanOut("next")), "ROLLBACK", "TypeError: a child is a Forward"),  # type: ignore[arg-type]
+        (lambda job: job.progress(NAN), "ROLLBACK", "ValueError: done is nan"),
+        (lambda job: job.progress(1, 2**60), "ROLLBACK", "ValueError: total is"),
+        (lambda job: job.progress(UUID_), "ROLLBACK", "TypeError: done is a number"),
+        (lambda job: job.progress(1, note=b"x"), "ROLLBACK", "TypeError: note is a str"),
+        (lambda job: job.extend(NAN), "ROLLBACK", "ValueError: seconds is nan"),
+        (lambda job: job.extend(UUID_), "ROLLBACK", "TypeError: seconds is a number"),
+    ],
+)
+def test_whatever_a_handler_does_its_job_ends_and_the_next_is_taken(
+    broker: StubBroker, handler: Callable[[Job], Any], verb: str, reason: str | bytes
+) -> None:
+    def either(job: Job) -> Any:
+        return handler(job) if job.payload == b"bad" else b"good"
+
+    with Worker(broker.endpoint, "q", either, prefetch=2):
+        broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"bad", b"next"])
+        broker.wait_until(lambda: len(broker.settled()) == 2)
+    ended = broker.settled()[b"r-bad"]
+    assert ended[0] == verb
+    assert ended[1].startswith(reason), ended[1]
+    assert len(ended[1]) <= wire.MOST_REASON
+    assert broker.settled()[b"r-next"] == ["COMMIT", b"good", None]
+    assert len(broker.of(wire.HELLO)) == 1
+
+
+def test_a_delay_that_has_just_passed_is_none(broker: StubBroker) -> None:
+    def handler(_job: Job) -> None:
+        raise Rollback("later", -0.001)
+
+    with Worker(broker.endpoint, "q", handler):
+        broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"a"])
+        broker.wait_for(wire.SETTLE)
+    assert broker.settled() == {b"r-a": ["ROLLBACK", "later", 0.0]}
+
+
+def test_a_note_that_is_no_utf_8_is_escaped(broker: StubBroker) -> None:
+    told = threading.Event()
+
+    def handler(job: Job) -> None:
+        job.progress(1, 2, SURROGATE)
+        assert told.wait(SECONDS)
+
+    with Worker(broker.endpoint, "q", handler):
+        broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"a"])
+        progress = broker.wait_for(wire.PROGRESS)
+        told.set()
+    assert progress[0].fields == [[[b"r-a", 1, 2, "a\\udcff"]]]
+
+
+def test_a_coroutine_that_does_not_close_ends_the_worker_all_the_same(broker: StubBroker) -> None:
+    worker = Worker(broker.endpoint, "q", returning(ClosesBadly))
+    worker.start()
+    broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"a"])
+    broker.wait_for(wire.BYE)
+    assert broker.settled() == {b"r-a": ["RELEASE", None, None]}
+
+
+def test_a_log_that_fails_keeps_no_job(broker: StubBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program's filter of log lines may raise; even what is no Exception."""
+
+    def fail(_record: object) -> bool:
+        raise SystemExit
+
+    monkeypatch.setattr(log, "disabled", False)
+    monkeypatch.setattr(log, "filters", [fail])
+    with Worker(broker.endpoint, "q", raising(ValueError("x"))):
+        broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"a"])
+        broker.wait_for(wire.SETTLE)
+        monkeypatch.undo()
+    assert broker.settled()[b"r-a"][0] == "ROLLBACK"
+
+
+# --------------------------------------------------------------------- claims
+
+
+def test_what_a_claim_is_told_is_checked_and_its_job_stays_to_be_settled(broker: StubBroker) -> None:
+    def deliver(message: Any) -> None:
+        if message.fields[1]:
+            broker.deliver(message.peer, "q", [b"a"])
+
+    broker.on[wire.READY] = deliver
+    with Client(broker.endpoint) as client, client.reserve("q", 1, wait=SECONDS) as claim:
+        (job,) = claim.jobs
+        calls: list[Callable[[], None]] = [
+            lambda: job.commit("text"),  # type: ignore[arg-type]
+            lambda: job.rollback(7),  # type: ignore[arg-type]
+            lambda: job.rollback("why", NAN),
+            lambda: job.reject(b"bytes"),  # type: ignore[arg-type]
+            lambda: job.forward(SURROGATE),
+            lambda: job.extend(UUID_),  # type: ignore[arg-type]
+            lambda: claim.extend(INF),
+            lambda: job.progress(NAN),
+        ]
+        for call in calls:
+            with pytest.raises((TypeError, ValueError)):
+                call()
+        assert claim.unsettled == [job]
+        job.rollback(SURROGATE, -1)
+    assert broker.settled() == {b"r-a": ["ROLLBACK", "a\\udcff", 0.0]}
+
+
+def test_a_claim_that_is_left_by_an_exception_without_text_is_rolled_back(broker: StubBroker) -> None:
+    def deliver(message: Any) -> None:
+        if message.fields[1]:
+            broker.deliver(message.peer, "q", [b"a"])
+
+    broker.on[wire.READY] = deliver
+    with Client(broker.endpoint) as client, pytest.raises(Mute), client.reserve("q", 1, wait=SECONDS):
+        raise Mute
+    assert broker.settled() == {b"r-a": ["ROLLBACK", "Mute: its __str__ raises RuntimeError", None]}
+
+
+# ------------------------------------------------------------------ callbacks
+
+
+def test_a_callback_that_ends_the_thread_keeps_nobody_else_from_being_told(broker: StubBroker) -> None:
+    broker.on[wire.RESULT] = lambda _message: b"42"
+    refused: list[Receipt] = []
+
+    def leave(*_: object) -> None:
+        raise SystemExit
+
+    def note(receipt: Receipt, _error: SluiceError) -> None:
+        refused.append(receipt)
+        raise KeyboardInterrupt
+
+    with Producer(broker.endpoint, on_refused=note) as producer:
+        replies = [producer.submit("q", b"x") for _ in range(3)]
+        for reply in replies:
+            reply.add_done_callback(leave)
+            reply.add_done_callback(leave)
+        assert [reply.result(SECONDS) for reply in replies] == [b"42"] * 3
+        broker.on[wire.PUSH] = lambda _message: [[0, "TOO_LARGE", "no"], [1, "TOO_LARGE", "no"]]
+        for receipt in producer.push_many("q", [b"a", b"b"]):
+            with pytest.raises((TooLarge, SluiceError)):
+                receipt.wait(SECONDS)
+        broker.on.pop(wire.PUSH)
+        producer.push("q", b"x").wait(SECONDS)
+    assert len(broker.of(wire.HELLO)) == 1
+    assert len(refused) == 2
