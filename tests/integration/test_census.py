@@ -48,6 +48,7 @@ class CensusRig:
             return count(inspector, queue, now)
 
         monkeypatch.setattr(Inspector, "counts", counts)
+        monkeypatch.setattr(Inspector, "small_counts", lambda *_: {})  # each is counted by itself
 
     def open(self, *names: str) -> list[Queue]:
         queues = [self.queues.open(name) for name in names]
@@ -87,6 +88,32 @@ def test_who_asks_for_one_queue_has_it_counted_and_no_other(broker: CensusRig) -
     row = broker.census.one("mail")
     assert (counts(row), row["exact"], row["estimates"]) == ({"ready": 3}, True, [])
     assert broker.counted == ["mail"]
+
+
+def test_queues_with_few_jobs_are_counted_together(
+    documents: Database[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given: many that are alike, one with a job in a line, and one whose jobs have expired
+    for name in documents.list_collection_names(filter={"name": {"$regex": "^queue"}}):
+        documents.drop_collection(name)
+    small_counts = Inspector.small_counts
+    broker = CensusRig(documents, monkeypatch)
+    monkeypatch.setattr(Inspector, "small_counts", small_counts)
+    names = [f"queue-{number:02}" for number in range(40)]
+    queues = broker.open(*names, "lines", "over")
+    for number, queue in enumerate(queues[:40]):
+        queue.store.push(some_jobs(number % 3) + some_jobs(number % 2, eligible_at=NOW + 60), NOW)
+    documents["queue.lines"].insert_one({"_id": "a", "state": "waiting", "wait": {"group": "g", "place": 1}})
+    queues[41].store.push(some_jobs(2, expires_at=1.0), NOW)
+    # When
+    rows = broker.asked_for_all()
+    # Then
+    assert sorted(broker.counted) == ["lines", "over"]
+    assert {name: (rows[name]["ready"], rows[name]["scheduled"]) for name in names} == {
+        name: (number % 3, number % 2) for number, name in enumerate(names)
+    }
+    assert all(rows[name]["exact"] for name in names)
+    assert (rows["queue-01"]["oldest_ready_age"], rows["queue-00"]["oldest_ready_age"]) == (0.0, None)
 
 
 def test_a_queue_that_is_not_there_is_refused(broker: CensusRig) -> None:

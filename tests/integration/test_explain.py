@@ -17,7 +17,8 @@ from explainer import Explainer
 from jobs import NOW, ChangesAtOnce, a_job, finished
 from long_forms import long
 from sluicemq_broker.job.job import Dedupe, State
-from sluicemq_broker.store.counting import COUNTED_EXACTLY, Counting, _over
+from sluicemq_broker.store import survey
+from sluicemq_broker.store.counting import COUNTED_EXACTLY, _counting, _over
 from sluicemq_broker.store.documents import QueueDefaults, date, document
 from sluicemq_broker.store.index_models import INDEXES, REMOVAL_INDEX
 from sluicemq_broker.store.inspect import Inspector, collection
@@ -25,7 +26,6 @@ from sluicemq_broker.store.letters import DeadLetters
 from sluicemq_broker.store.listing import Listing
 from sluicemq_broker.store.queue_store import QueueStore
 from sluicemq_broker.store.shown import SHOWN_STATES, selects
-from sluicemq_broker.store.survey import _branches
 
 PRIORITIES, RESERVED, ENDED = 10, 1_500, 2_000
 OWNERS = ("one", "two", "three")
@@ -142,7 +142,7 @@ def test_the_owners_of_all_reserved_jobs_cost_one_step_each(
 def test_a_survey_reads_a_key_for_each_owner_and_one_for_the_first_expiry(
     crowded: QueueStore, explainer: Explainer
 ) -> None:
-    for branch, steps in zip(_branches("mail"), (len(OWNERS) + 2, 2), strict=True):
+    for branch, steps in ((survey.OWNERS, len(OWNERS) + 2), (survey.FIRST_EXPIRY, 2)):
         with explainer.plans() as plans:
             list(crowded.jobs.aggregate(branch))
         assert plans[0].keys <= steps
@@ -277,7 +277,7 @@ def test_each_branch_of_a_count_finds_its_index_by_itself(
     """Only the first of them can be told which."""
     these = _over(NOW) if state == "expired" else selects(state, NOW)
     with explainer.plans() as plans:
-        list(crowded.jobs.aggregate(Counting(crowded.jobs, NOW)._counting(state, these)))
+        list(crowded.jobs.aggregate(_counting(state, these, COUNTED_EXACTLY)))
     [plan] = plans
     assert ("IXSCAN" in plan.stages, "COLLSCAN" in plan.stages) == (True, False)
     assert plan.keys <= COUNTED_EXACTLY + PRIORITIES

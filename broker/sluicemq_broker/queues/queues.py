@@ -107,13 +107,17 @@ class Queues:
 
     def survey(self) -> dict[str, Surveyed]:
         """Survey all queues that are known; a queue that MongoDB can't survey is left out."""
-        names: dict[str, list[str]] = {database: [] for database in self.databases}
-        for queue in self:
-            names[self.database_name(queue.name)].append(queue.name)
         found: dict[str, Surveyed] = {}
-        for database, some in names.items():
-            found |= survey_queues(self._database(database), some)
+        for database, names in self.by_database(self).items():
+            found |= survey_queues(database, names)
         return found
+
+    def by_database(self, queues: Iterable[Queue]) -> dict[Documents, list[str]]:
+        """Return the names of these queues by the database in which their jobs lie."""
+        names: dict[Documents, list[str]] = {}
+        for queue in queues:
+            names.setdefault(self.database_of(queue), []).append(queue.name)
+        return names
 
     def known(self, name: str) -> Queue | None:
         """The queue of this name, if this broker knows one."""

@@ -9,7 +9,7 @@ counted again and again, which finds what other brokers do.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 import gevent
@@ -28,6 +28,8 @@ ASKED: Final = 0.1
 _LOOK: Final = 0.25  # seconds until it is seen that MongoDB does not answer anybody
 #: Of each poll, seconds that are spent on counting: what was counted before, and what never was.
 _AGAIN, _FIRST = 0.05, 0.25
+#: Queues that are counted together, while each has few jobs.
+_TOGETHER: Final = 25
 #: Seconds after which a queue is counted again: one in which something happens, and one at rest.
 _CHANGED_AGE, _RESTING_AGE = 5.0, 60.0
 
@@ -40,20 +42,26 @@ _NOT_WAITING: Final = (State.RESERVED, State.DONE, State.DEAD)
 _JOBS_LIVE: Final = (State.READY, SCHEDULED, State.WAITING, State.RESERVED)
 
 
+class Mark(NamedTuple):
+    """Where a broker's own counters of a queue stood when a count of it began; ``at``: monotonic seconds."""
+
+    at: float
+    changes: int
+    held: int
+    marks: tuple[int, int, int]
+
+
 class Tally(NamedTuple):
-    """What one count of a queue has found, and where its broker's own counters stood when it began.
+    """What one count of a queue has found, and where the counters stood when it began.
 
     ``sampled``: states whose figures are estimates even so; ``oldest``: since when the oldest ready job is
-    due, by the server's clock; ``at``: monotonic seconds; ``error``: why there are no figures.
+    due, by the server's clock; ``error``: why there are no figures.
     """
 
     counts: dict[str, int]
     sampled: frozenset[str]
     oldest: float | None
-    at: float
-    changes: int
-    held: int
-    marks: tuple[int, int, int]
+    begun: Mark
     error: str = ""
 
 
@@ -122,7 +130,7 @@ class Census:
         if tally is None or tally.oldest is None:
             return 0, 0.0
         ready = self._carried_on(tally, queue)[0][State.READY]
-        waited = self._age(tally.oldest) - (self._timer.now() - tally.at)
+        waited = self._age(tally.oldest) - (self._timer.now() - tally.begun.at)
         return (ready, max(0.0, waited)) if ready else (0, 0.0)
 
     def dead(self, name: str) -> int | None:
@@ -151,7 +159,7 @@ class Census:
         first = [queue for queue in self._queues if queue.name not in self._tallies]
         due = [queue for queue in self._queues if queue.name in self._tallies and self._is_due(queue, now)]
         self._count_for(_FIRST, first)
-        self._count_for(_AGAIN, sorted(due, key=lambda queue: self._tallies[queue.name].at))
+        self._count_for(_AGAIN, sorted(due, key=lambda queue: self._tallies[queue.name].begun.at))
 
     # --------------------------------------------------------------- counting
 
@@ -178,27 +186,41 @@ class Census:
         tally = self._tallies.get(queue.name)
         if tally is None:
             return (0, 0.0)
-        return (1 if queue.changes != tally.changes else 2, tally.at)
+        return (1 if queue.changes != tally.begun.changes else 2, tally.begun.at)
 
     def _is_due(self, queue: Queue, now: float) -> bool:
         tally = self._tallies[queue.name]
-        changed = queue.changes != tally.changes
+        changed = queue.changes != tally.begun.changes
         if queue.capacity.bounded and (changed or queue.capacity.outdated or self._owners.others > 0):
             return True  # other brokers fill it too
         # At rest as well: MongoDB itself removes what was kept for a while.
-        return now - tally.at >= (_CHANGED_AGE if changed else _RESTING_AGE)
+        return now - tally.begun.at >= (_CHANGED_AGE if changed else _RESTING_AGE)
 
-    def _count_for(self, seconds: float, queues: Iterable[Queue]) -> None:
-        """Count these, one after the other, until that has taken so long; the last one is finished."""
+    def _count_for(self, seconds: float, queues: Sequence[Queue]) -> None:
+        """Count these, some together, until that has taken so long; what has begun is finished."""
         end = self._timer.now() + seconds
-        for queue in queues:
+        for first in range(0, len(queues), _TOGETHER):
             if self._timer.now() >= end:
                 return
-            self._count(queue)
+            self._count_some(queues[first : first + _TOGETHER], end)
+
+    def _count_some(self, queues: Sequence[Queue], end: float) -> None:
+        """Count those with few jobs together; of the others the first, and more until ``end``."""
+        alike = [queue for queue in queues if not queue.capacity.bounded]
+        begun = {queue.name: self._stands(queue) for queue in alike}
+        found: dict[str, dict[str, Any]] = {}
+        for database, names in self._queues.by_database(alike).items():
+            found |= Inspector(database).small_counts(names, self._clock.now())
+        self._tallies |= {name: _tally(counts, begun[name]) for name, counts in found.items()}
+        for queue in queues:
+            if queue.name not in found:
+                self._count(queue)
+                if self._timer.now() >= end:
+                    return
 
     def _count(self, queue: Queue) -> None:
         """Count one; if MongoDB can't, it is said why: the others have theirs."""
-        now, changes, held, marks = self._timer.now(), queue.changes, queue.held, _marks(queue)
+        begun = self._stands(queue)
         try:
             counts = self._counted(queue)
         except Exception as error:
@@ -206,12 +228,14 @@ class Census:
                 raise  # MongoDB is away, for all of them
             text = f"queue {queue.name!r} can't be counted: {type(error).__name__}: {error}"
             self._counters.notice(Count.UNCOUNTED, text)
-            tally = Tally(_NOBODY, frozenset(SHOWN_STATES), None, now, changes, held, marks, text)
+            tally = Tally(_NOBODY, frozenset(SHOWN_STATES), None, begun, text)
         else:
-            exact, oldest = counts.pop("exact"), counts.pop("oldest")
-            many = () if exact else (each for each in counts if counts[each] >= COUNTED_EXACTLY)
-            tally = Tally(counts, frozenset(many), oldest, now, changes, held, marks)
+            tally = _tally(counts, begun)
         self._tallies[queue.name] = tally
+
+    def _stands(self, queue: Queue) -> Mark:
+        """Return where the queue's own counters stand, right before it is counted."""
+        return Mark(self._timer.now(), queue.changes, queue.held, _marks(queue))
 
     def _counted(self, queue: Queue) -> dict[str, Any]:
         queue.prepare()
@@ -233,10 +257,10 @@ class Census:
         if tally is None:
             counts, estimates, oldest, ago = _NOBODY, frozenset(SHOWN_STATES), None, None
         else:
-            fresh = tally.at >= asked or tally.error
+            fresh = tally.begun.at >= asked or tally.error
             counts, estimates = (tally.counts, tally.sampled) if fresh else self._carried_on(tally, queue)
             oldest = tally.oldest if counts[State.READY] else None
-            ago = round(self._timer.now() - tally.at, 3)
+            ago = round(self._timer.now() - tally.begun.at, 3)
         error = {"error": tally.error} if tally and tally.error else {}
         figures = {
             **counts,
@@ -252,7 +276,7 @@ class Census:
 
     def _carried_on(self, tally: Tally, queue: Queue) -> tuple[dict[str, int], frozenset[str]]:
         """The counts by now, as far as this broker knows; and which states' are estimates."""
-        if queue.changes == tally.changes and not self._owners.others:
+        if queue.changes == tally.begun.changes and not self._owners.others:
             return tally.counts, tally.sampled | _moved_by_time(tally.counts)
         return _estimated(tally, queue), frozenset(SHOWN_STATES)
 
@@ -265,6 +289,13 @@ def _tell(count: Callable[[], None], done: AsyncResult[None]) -> None:
         done.set_exception(error)
 
 
+def _tally(counts: dict[str, Any], begun: Mark) -> Tally:
+    """Return the tally of a count; states with so many jobs that they are not counted are estimates."""
+    exact, oldest = counts.pop("exact"), counts.pop("oldest")
+    many = () if exact else (each for each in counts if counts[each] >= COUNTED_EXACTLY)
+    return Tally(counts, frozenset(many), oldest, begun)
+
+
 def _marks(queue: Queue) -> tuple[int, int, int]:
     """Jobs that have come, that have gone, and that became dead letters."""
     values = queue.counters.values
@@ -275,9 +306,9 @@ def _marks(queue: Queue) -> tuple[int, int, int]:
 def _estimated(tally: Tally, queue: Queue) -> dict[str, int]:
     """What was counted, and what has happened here since: delayed and waiting jobs stay what they are."""
     counts = tally.counts
-    came, went, died = (now - then for now, then in zip(_marks(queue), tally.marks, strict=True))
+    came, went, died = (now - then for now, then in zip(_marks(queue), tally.begun.marks, strict=True))
     live = max(0, sum(counts[state] for state in _JOBS_LIVE) + came - went - died)
-    reserved = min(live, max(0, counts[State.RESERVED] + queue.held - tally.held))
+    reserved = min(live, max(0, counts[State.RESERVED] + queue.held - tally.begun.held))
     scheduled = min(live - reserved, counts[SCHEDULED])
     waiting = min(live - reserved - scheduled, counts[State.WAITING])
     return {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -11,6 +11,7 @@ from gevent.event import AsyncResult
 from pymongo.collection import Collection
 
 from sluicemq_broker.job import SCHEDULED, State
+from sluicemq_broker.store.connection import Documents
 from sluicemq_broker.store.documents import ORDER, Document, date
 from sluicemq_broker.store.index_models import (
     ENDED_INDEX,
@@ -23,6 +24,7 @@ from sluicemq_broker.store.index_models import (
 from sluicemq_broker.store.indexes import has_lines, may_have
 from sluicemq_broker.store.outcomes import EXPIRED
 from sluicemq_broker.store.shown import SHOWN_STATES, alive, plain, selects
+from sluicemq_broker.store.together import ask_together
 
 #: Up to so many jobs of a state are counted one by one; above, the figure is an estimate.
 COUNTED_EXACTLY: Final = 10_000
@@ -38,6 +40,14 @@ _INDEX_OF: Final = {
     State.WAITING: LINE_INDEX,
     State.RESERVED: RESERVED_INDEX,
 }
+
+#: States that each queue has an index for; for those that wait a queue has one once any job has waited.
+_INDEXED: Final = tuple(each for each in SHOWN_STATES if each != State.WAITING)
+#: How many documents there are, as MongoDB keeps count.
+_TOTAL: Final[list[Document]] = [{"$collStats": {"count": {}}}, {"$project": {"count": 1}}]
+#: Queues of which one statement asks for the total, and which it counts: 1,000 took MongoDB 30 ms of CPU and
+#: 320; 560 with five counted at once.
+_TOTALS_TOGETHER, _TOGETHER = 100, 25
 
 _Jobs = Collection[dict[str, Any]]
 
@@ -110,23 +120,16 @@ class Counting:
         """
         lines = has_lines(self._jobs)
         states = [each for each in SHOWN_STATES if lines or each != State.WAITING]
-        first, *others = (self._counting(state, selects(state, self._now)) for state in states)
-        expired = [_over(self._now), *([_over_in_line(self._now)] if lines else [])]
-        others += [self._counting(EXPIRED, each) for each in expired]
+        over = [_over(self._now), *([_over_in_line(self._now)] if lines else [])]
+        first, *others = (
+            *(_counting(state, selects(state, self._now), self._exactly) for state in states),
+            *(_counting(EXPIRED, each, self._exactly) for each in over),
+        )
         branches = [{"$unionWith": {"coll": self._jobs.name, "pipeline": each}} for each in others]
         found = {each["_id"]: each for each in self._jobs.aggregate([*first, *branches], hint=READY_INDEX)}
         if EXPIRED in found or any(each["count"] >= self._exactly for each in found.values()):
             return None
-        counts = {state: found[state]["count"] if state in found else 0 for state in SHOWN_STATES}
-        ready = found.get(State.READY)
-        return {**counts, "exact": True, "oldest": None if ready is None else plain(ready["oldest"])}
-
-    def _counting(self, name: str, these: Document) -> list[Document]:
-        """Counts these jobs, up to ``exactly``; there is one index for each branch, and no other."""
-        whole: Document = {"_id": {"$literal": name}, "count": {"$sum": 1}}
-        if name == State.READY:
-            whole["oldest"] = {"$min": "$eligible_at"}
-        return [{"$match": these}, {"$limit": self._exactly}, {"$group": whole}]
+        return _figures(found)
 
     def _counted(self, state: str) -> int:
         """Jobs of a state, counted up to ``exactly``."""
@@ -162,6 +165,43 @@ class Counting:
             return {states[0]: max(self._exactly, rest)}
         whole = sum(shares.get(state, 0.0) for state in states) or 1.0
         return {state: max(self._exactly, int(rest * shares.get(state, 0.0) / whole)) for state in states}
+
+
+def small_counts(database: Documents, queues: Sequence[str], now: float) -> dict[str, dict[str, Any]]:
+    """Return what :meth:`Counting.counts` does, of queues with few documents, asking 25 with one statement.
+
+    A queue is left out if it has more than :data:`COUNTED_EXACTLY`, or its states don't sum up to all of
+    them: some jobs wait in groups, or have expired, or MongoDB's own total is wrong after a crash of it. Such
+    few are read quickly even without an index. Raises :class:`~sluicemq.errors.Unavailable`.
+    """
+    totals = {
+        queue: rows[0]["count"]
+        for queue, rows in ask_together(database, queues, (_TOTAL,), _TOTALS_TOGETHER).items()
+        if rows and rows[0]["count"] <= COUNTED_EXACTLY
+    }
+    branches = [_counting(state, selects(state, now), COUNTED_EXACTLY) for state in _INDEXED]
+    branches.append(_counting(EXPIRED, _over(now), 1))
+    counts: dict[str, dict[str, Any]] = {}
+    for queue, rows in ask_together(database, list(totals), branches, _TOGETHER).items():
+        found = {row["_id"]: row for row in rows}
+        if EXPIRED not in found and sum(row["count"] for row in rows) == totals[queue]:
+            counts[queue] = _figures(found)
+    return counts
+
+
+def _figures(by_state: Mapping[str, Document]) -> dict[str, Any]:
+    """Return exact counts from a row for each state in which there are jobs."""
+    counts = {state: by_state[state]["count"] if state in by_state else 0 for state in SHOWN_STATES}
+    ready = by_state.get(State.READY)
+    return {**counts, "exact": True, "oldest": None if ready is None else plain(ready["oldest"])}
+
+
+def _counting(name: str, these: Document, most: int) -> list[Document]:
+    """Return a pipeline that counts these jobs, up to ``most``, in a row with this name."""
+    whole: Document = {"_id": {"$literal": name}, "count": {"$sum": 1}}
+    if name == State.READY:
+        whole["oldest"] = {"$min": "$eligible_at"}
+    return [{"$match": these}, {"$limit": most}, {"$group": whole}]
 
 
 def _over(now: float) -> Document:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import bson
@@ -10,7 +11,7 @@ import gevent
 from sluicemq.errors import NotFound, Unavailable
 from sluicemq_broker.job import State
 from sluicemq_broker.store.connection import Documents, durable, translated
-from sluicemq_broker.store.counting import COUNTED_EXACTLY, SURELY_MANY, Counting
+from sluicemq_broker.store.counting import COUNTED_EXACTLY, SURELY_MANY, Counting, small_counts
 from sluicemq_broker.store.documents import QUEUE_PREFIX, SCHEMA, Document
 from sluicemq_broker.store.indexes import may_have
 from sluicemq_broker.store.shown import alive, order_of, selects, shown, state_at, stored_state
@@ -55,6 +56,10 @@ class Inspector:
         """How many jobs of each state, and since when the oldest one is ready: :meth:`Counting.counts`."""
         with translated():
             return self._counting(queue, now).counts()
+
+    def small_counts(self, queues: Sequence[str], now: float) -> dict[str, dict[str, Any]]:
+        """Return the counts of those of these queues that have few jobs: :func:`counting.small_counts`."""
+        return small_counts(self._database, queues, now)
 
     def oldest_ready(self, queue: str, now: float) -> float | None:
         """Since when the job is due that has been due longest; None: no job is ready."""
