@@ -64,6 +64,12 @@ apt_install() {
     DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$@" >/dev/null
 }
 
+# Say what the next minutes are for, if the virtual environment $1 is not there yet. $2: what it downloads.
+say_first_time() {
+    [ -e "$1/wanted.stamp" ] ||
+        say "SluiceMQ sets itself up in $PWD/$1; the first time that downloads about $2"
+}
+
 # Make the virtual environment $2 with the Python $1.
 make_venv() {
     [ -x "$2/bin/python" ] && "$2/bin/python" -c '' 2>/dev/null && return
@@ -82,9 +88,9 @@ install_project() {
     if [ "$(stamp "$venv" wanted)" != "$wanted" ]; then
         say "installing sluicemq[$extra] into $venv"
         if is_editable "$venv"; then
-            "$venv/bin/pip" install --quiet --editable ".[$extra]"
+            pip_install "$venv" --editable ".[$extra]"
         else
-            "$venv/bin/pip" install --quiet "setuptools>=77" wheel
+            pip_install "$venv" "setuptools>=77" wheel
             install_fresh "$venv" ".[$extra]"
         fi
     elif [ "$(stamp "$venv" sources)" != "$sources" ] && ! is_editable "$venv"; then
@@ -100,8 +106,27 @@ install_fresh() {
     local venv=$1
     shift
     rm -rf build
-    "$venv/bin/pip" install --quiet --no-build-isolation "$@"
+    pip_install "$venv" --no-build-isolation "$@"
     rm -rf build
+}
+
+# Install with the pip of $1, with a line for each package that is downloaded; all pip said if it fails.
+pip_install() {
+    local venv=$1 log
+    shift
+    log=$(mktemp)
+    if ! "$venv/bin/pip" install --progress-bar off "$@" 2>&1 | tee "$log" | show_progress; then
+        cat "$log" >&2
+        rm -f "$log"
+        die "pip could not install what is needed; its words are above"
+    fi
+    rm -f "$log"
+}
+
+# Of what pip says: the packages that come, with their sizes, and that they are being installed.
+show_progress() {
+    sed -n -u -E -e 's/^ *(Downloading|Using cached) ([^/ ]*\/)*([^ ]*)\.(whl|tar\.gz)( .*)?$/  \3\5/p' \
+        -e 's/^Installing collected packages.*/  installing them/p' >&2
 }
 
 is_editable() {

@@ -63,11 +63,16 @@ def free_port() -> int:
     """A port on 127.0.0.1 that is free, another one at each call for a while."""
     while True:
         port = _random.choice(_ports())
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if port not in _given and probe.connect_ex(("127.0.0.1", port)) != 0:
-                _given.append(port)
-                return port
+        if port not in _given and is_free(port):
+            _given.append(port)
+            return port
+
+
+def is_free(port: int) -> bool:
+    """Return whether nobody listens at a port of 127.0.0.1."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        return probe.connect_ex(("127.0.0.1", port)) != 0
 
 
 def wait_until(condition: Callable[[], Any], timeout: float = TIMEOUT, what: str = "it") -> Any:

@@ -11,9 +11,19 @@ import sys
 from typing import Any
 
 SERVE, DEVICE = "serve", "device"
-ABSENT = "the broker is not installed here: pip install 'sluicemq[broker]'"
+#: What pip installs: the checkout, until a release is published.
+SOURCE = "."
 
 _GROUP, _EXTRA = "sluicemq.commands", "broker"
+
+
+def to_install(extra: str) -> str:
+    """Return what to type to install this package with one of its extras."""
+    where = " in a checkout of SluiceMQ" if SOURCE == "." else ""
+    return f"pip install '{SOURCE}[{extra}]'{where}"
+
+
+ABSENT = f"the broker is not installed here: {to_install(_EXTRA)}"
 
 
 def module_command(name: str = SERVE) -> list[str] | None:

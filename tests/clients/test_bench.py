@@ -242,7 +242,7 @@ def test_plot_draws_both_pictures(measured: Measured, tmp_path: Path) -> None:
 def test_plot_without_matplotlib_says_what_to_install(tmp_path: Path) -> None:
     done = run_without("matplotlib", tmp_path, "bench", "push", "--plot", tmp_path / "run.svg")
     assert done.returncode == 1
-    assert "a plot needs matplotlib: pip install 'sluicemq[bench]'" in done.stderr
+    assert "a plot needs matplotlib: pip install '.[bench]'" in done.stderr
 
 
 def test_a_table_is_shown_without_json(broker: BrokerProcess) -> None:

@@ -252,11 +252,13 @@ def test_config_check_asks_the_broker(executed: Executed) -> None:
 def test_serve_without_the_broker_says_what_to_install(tmp_path: Path) -> None:
     done = run_without("gevent", tmp_path, "serve", "--help")
     assert done.returncode == 1
-    assert "pip install 'sluicemq[broker]'" in done.stderr
+    assert "pip install '.[broker]' in a checkout of SluiceMQ" in done.stderr
     assert done.stdout == ""
 
 
 def test_the_command_without_click_says_what_to_install(tmp_path: Path) -> None:
     done = run_without("click", tmp_path, "queues")
     assert done.returncode == 1
-    assert done.stderr == "sluicemq: the command line needs click and rich: pip install 'sluicemq[cli]'\n"
+    assert done.stderr == (
+        "sluicemq: the command line needs click and rich: pip install '.[cli]' in a checkout of SluiceMQ\n"
+    )

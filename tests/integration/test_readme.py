@@ -155,7 +155,7 @@ def test_the_quick_start_copies_and_runs(broker: BrokerProcess, client: Client) 
         assert line(worker) == "b'hello'"
         answer, _ = program(broker, "quick start: asker").communicate(timeout=20)
     # Then the worker's answer is the asker's
-    assert answer == "b'done'\n"
+    assert answer == "[b'done']\n"
 
 
 def test_the_example_of_push_fills_two_queues_and_that_of_pull_empties_one(

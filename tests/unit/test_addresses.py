@@ -19,7 +19,7 @@ def config(folder: Path, endpoint: str, **ends: str) -> Config:
     """A broker with one streamer."""
     device = {"kind": "streamer", "frontend": tcp(), "backend": tcp(), **ends}
     file = folder / "broker.toml"
-    broker = {"endpoint": endpoint, "data_dir": str(folder / "my data")}
+    broker = {"endpoint": endpoint, "http": "", "data_dir": str(folder / "my data")}
     file.write_text(tomli_w.dumps({"broker": broker, "devices": [device]}))
     return load(file, {}, {})
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from sluicemq import Client, Worker, errors, wire
+from sluicemq.installed import to_install
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
@@ -82,6 +83,15 @@ def test_every_heading_that_a_page_links_is_there(page: Path) -> None:
 
 def test_the_links_of_the_readme_work_on_a_package_index() -> None:
     assert [link for link in links(ROOT / "README.md") if not link.startswith(("https://", "#"))] == []
+
+
+def test_a_release_changes_one_line_of_the_documents_and_one_of_the_code() -> None:
+    """``pip install '.[embedded]'`` becomes ``pip install 'sluicemq[embedded]'``, and ``SOURCE`` too."""
+    pages = [page for page in PAGES if page.name != "CHANGELOG.md"]
+    lines = [line for page in pages for line in page.read_text().splitlines() if "pip install '" in line]
+    assert lines == [to_install("embedded").removesuffix(" in a checkout of SluiceMQ")]
+    code = [*(ROOT / "clients").rglob("*.py"), *(ROOT / "broker").rglob("*.py")]
+    assert [each.name for each in code if "pip install" in each.read_text()] == ["installed.py"]
 
 
 def test_the_index_has_every_page() -> None:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from sluicemq.errors import Unavailable
+from sluicemq.installed import to_install
 
 #: Seconds after which a feed answers that nothing has come.
 _AWAIT: Final = 1.0
@@ -33,7 +34,7 @@ class RedisTransport:
             from redis.backoff import NoBackoff  # noqa: PLC0415
             from redis.retry import Retry  # noqa: PLC0415
         except ImportError:
-            raise Unavailable("events over Redis: pip install 'sluicemq[redis]'") from None
+            raise Unavailable(f"events over Redis: {to_install('redis')}") from None
         self._me = secrets.token_hex(6)
         self._channel = _CHANNEL + database
         self._client: Any = Redis.from_url(

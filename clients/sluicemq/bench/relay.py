@@ -16,7 +16,7 @@ from sluicemq.bench.measure import Cast, Watch, measure
 from sluicemq.bench.outcome import Outcome
 from sluicemq.bench.plan import Plan
 from sluicemq.bench.task import Site
-from sluicemq.installed import DEVICE, module_command
+from sluicemq.installed import DEVICE, module_command, to_install
 
 # Programs at its frontend and at its backend.
 _PROGRAMS = {"streamer": ("flood", "sink"), "forwarder": ("broadcast", "listen"), "queue": ("call", "echo")}
@@ -27,7 +27,7 @@ def run_relay(plan: Plan, watch: Watch) -> Outcome:
     """Measure a relay of the plan's kind; of a queue, round trips."""
     device = module_command(DEVICE)
     if device is None:
-        raise BenchFailed("the devices are not installed here: pip install 'sluicemq[broker]'")
+        raise BenchFailed(f"the devices are not installed here: {to_install('broker')}")
     outcome = _measured(plan, [*device, plan.device, _ANY_PORT, _ANY_PORT], watch)
     proxy = _measured(plan, [sys.executable, "-P", "-m", "sluicemq.bench.proxy", plan.device], watch)
     return replace(outcome, proxy_per_s=proxy.jobs_per_s)

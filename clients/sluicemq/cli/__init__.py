@@ -5,13 +5,15 @@ from __future__ import annotations
 import sys
 from importlib.util import find_spec
 
+from sluicemq.installed import to_install
+
 _NEEDED = ("click", "rich")
 
 
 def main() -> None:
     """Entry point of the command ``sluicemq``."""
     if not all(find_spec(name) for name in _NEEDED):
-        sys.exit("sluicemq: the command line needs click and rich: pip install 'sluicemq[cli]'")
+        sys.exit(f"sluicemq: the command line needs click and rich: {to_install('cli')}")
     from sluicemq.cli.app import app  # noqa: PLC0415 - only here is it known that click is there
 
     app(prog_name="sluicemq")

@@ -15,6 +15,7 @@ import click
 
 from sluicemq.bench.plan import ACKS, DEVICES, DOORS, SCENARIOS, Plan, planned
 from sluicemq.cli.output import Invocation
+from sluicemq.installed import to_install
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 _NEEDED = ("hdrh", "psutil")
 _FORMATS = (".svg", ".png")
-_INSTALL = "pip install 'sluicemq[bench]'"
+_INSTALL = to_install("bench")
 
 
 def _meanings(words: dict[str, str]) -> str:

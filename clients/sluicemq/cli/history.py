@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from sluicemq.cli.output import Invocation, took
+from sluicemq.installed import to_install
 
 #: What a line shows of what was counted, under which heading; the rest is in JSON.
 _JOBS = {
@@ -96,7 +97,7 @@ def _draw(told: dict[str, Any], file: Path) -> None:
     try:
         import matplotlib as mpl  # noqa: PLC0415 - optional, and slow to load
     except ImportError:
-        raise click.ClickException("--plot needs matplotlib: pip install 'sluicemq[bench]'") from None
+        raise click.ClickException(f"--plot needs matplotlib: {to_install('bench')}") from None
     mpl.use("agg")
     from matplotlib import pyplot as plt  # noqa: PLC0415
 

@@ -1,0 +1,219 @@
+"""The first day: README's first blocks, typed as they stand in a checkout, where nothing else is."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import venv
+from collections.abc import Mapping
+from pathlib import Path
+from secrets import token_hex
+from typing import Self
+
+import pytest
+
+from launcher import TIMEOUT, free_port, is_free, wait_until
+
+ROOT = Path(__file__).resolve().parents[2]
+BLOCKS = re.compile(r"^```sh\n(.*?)^```", re.DOTALL | re.MULTILINE)
+BEGINNING, SECOND_TERMINAL = BLOCKS.findall((ROOT / "README.md").read_text())[:2]
+#: Where README says that the project is.
+ADDRESS = "https://github.com/sluicemq/sluicemq"
+#: What a machine has on its PATH that never saw SluiceMQ, and with it a Python.
+PATH = os.pathsep.join([str(Path(sys.executable).resolve().parent), "/usr/local/bin", "/usr/bin", "/bin"])
+#: How pip and npm reach an index from here.
+_OF_THE_MACHINE = ("pip_", "npm_config_", "http_proxy", "https_proxy", "no_proxy", "ssl_cert_file")
+
+
+class Terminal:
+    """A shell in which lines are typed, and what it shows."""
+
+    def __init__(self, folder: Path, environ: Mapping[str, str], name: str) -> None:
+        self._screen = folder / f"{name}.txt"
+        with self._screen.open("wb") as screen:
+            self._shell = subprocess.Popen(
+                ["bash"], cwd=folder, env=environ, stdin=subprocess.PIPE, stdout=screen, stderr=screen,
+                start_new_session=True,
+            )  # fmt: skip
+
+    def begin(self, line: str) -> None:
+        """Type a line, and wait for nothing."""
+        assert self._shell.stdin
+        self._shell.stdin.write(f"{line}\n".encode())
+        self._shell.stdin.flush()
+
+    def type(self, line: str, timeout: float = TIMEOUT) -> str:
+        """Type a line and return what it showed; AssertionError unless it succeeds."""
+        begun, end = len(self.shown()), token_hex(8)
+        self.begin(f"{line}\necho {end} $?")
+        found = wait_until(lambda: re.search(rf"{end} (\d+)\n", self.shown()), timeout, line)
+        shown = self.shown()[begun : found.start()]
+        assert found[1] == "0", shown
+        return shown
+
+    def shown(self) -> str:
+        return self._screen.read_text(errors="replace")
+
+    def interrupt(self) -> None:
+        """Ctrl-C: what runs there ends, and so does the shell."""
+        os.killpg(self._shell.pid, signal.SIGINT)
+        assert self._shell.stdin
+        self._shell.stdin.close()
+        self._shell.wait(TIMEOUT)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            os.killpg(self._shell.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+        finally:
+            self._shell.communicate()
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    """A bare one, in which git finds the project as it lies here where README says that it is.
+
+    The doors are elsewhere than on a first day: a broker may run on this machine.
+    """
+    home, upstream = tmp_path / "home", tmp_path / "upstream"
+    home.mkdir()
+    (home / ".gitconfig").write_text(
+        f'[url "{upstream}"]\n\tinsteadOf = {ADDRESS}\n[user]\n\tname = "A"\n\temail = "a@example.com"\n'
+    )
+    ports = free_ports()
+    environ = {name: value for name, value in os.environ.items() if name.lower().startswith(_OF_THE_MACHINE)}
+    environ |= {
+        "HOME": str(home),
+        "NPM_CONFIG_USERCONFIG": str(Path.home() / ".npmrc"),
+        "PATH": PATH,
+        "SLUICEMQ_PORTS": str(ports),
+        "SLUICEMQ_ENDPOINT": f"tcp://127.0.0.1:{ports}",
+    }
+    left_out = shutil.ignore_patterns(".*", "*.egg-info", "build", "__pycache__", "node_modules")
+    shutil.copytree(ROOT, upstream, ignore=left_out)
+    for words in ("init -q", "add -A", "commit -q -m all"):
+        subprocess.run(["git", *words.split()], cwd=upstream, env=environ, check=True)
+    assert not shutil.which("sluicemq", path=PATH)
+    return environ
+
+
+def free_ports() -> int:
+    """The first of eight free ports in a row, of which the one 30 higher is free, too."""
+    while True:
+        first = free_port()
+        if all(is_free(port) for port in (*range(first, first + 8), first + 30)):
+            return first
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, environ: dict[str, str]) -> Path:
+    """What README's first line gives."""
+    with Terminal(tmp_path, environ, "clone") as terminal:
+        terminal.type(BEGINNING.splitlines()[0] + " && pwd")
+    return tmp_path / "sluicemq"
+
+
+def install_from_here(checkout: Path) -> None:
+    """Set up ``.venv`` with what is installed for the tests, so that nothing is downloaded."""
+    venv.create(checkout / ".venv", symlinks=True)
+    place = sysconfig.get_path("purelib", vars={"base": str(checkout / ".venv")})
+    Path(place, "tests.pth").write_text(sysconfig.get_path("purelib"))
+    script = checkout / ".venv" / "bin" / "sluicemq"
+    script.write_text(
+        f"#!{checkout}/.venv/bin/python\nimport sys\nfrom sluicemq.cli import main\nsys.exit(main())\n"
+    )
+    script.chmod(0o755)
+    stamps = """
+        . deploy/setup.sh
+        printf '%s\\n' "embedded $(cksum <pyproject.toml)" >.venv/wanted.stamp
+        sources_sum >.venv/sources.stamp
+        """
+    subprocess.run(["bash", "-c", stamps], cwd=checkout, check=True)
+
+
+@pytest.mark.parametrize(
+    "downloads",
+    [
+        pytest.param(False, id="with what is here"),
+        pytest.param(True, id="whole", marks=[pytest.mark.full, pytest.mark.timeout(900)]),
+    ],
+)
+def test_the_first_commands_of_the_readme_work_as_they_are_typed(
+    checkout: Path, environ: dict[str, str], *, downloads: bool
+) -> None:
+    if not downloads:
+        install_from_here(checkout)
+    _, run, test = (line.partition("#")[0].strip() for line in BEGINNING.splitlines())
+    with Terminal(checkout, environ, "first") as first, Terminal(checkout, environ, "second") as second:
+        # When the broker is started
+        first.begin(run)
+        wait_until(lambda: "ready (pid " in first.shown(), 900 if downloads else TIMEOUT, "the broker")
+        # Then it has said where everything is
+        assert f"data in {environ['HOME']}/.local/share/sluicemq" in first.shown()
+        for door in ("library, commands", "dashboard", "PUSH producers", "REP workers", "subscribers"):
+            assert door in first.shown()
+        # And what is typed in a second terminal pushes a job, and works on it
+        *lines, work = SECOND_TERMINAL.splitlines()
+        for line in lines:
+            second.type(line)
+        second.begin(work)
+        wait_until(lambda: "hello\n" in second.shown(), what="the first job")
+        second.interrupt()
+        # And the tests run beside it
+        assert os.access(checkout / test, os.X_OK)
+        if downloads:
+            with Terminal(checkout, environ, "third") as third:
+                third.type(f"{test} tests/unit/test_names.py tests/integration/test_deploy.py", 600)
+        first.interrupt()
+        assert "broker: stopped" in first.shown()
+
+
+def test_what_is_done_on_the_first_start_is_said_before_it_is_done(
+    checkout: Path, environ: dict[str, str]
+) -> None:
+    # Given a Python that makes no virtual environment
+    python = checkout / "python"
+    python.write_text('#!/bin/sh\ncase "$*" in *"-m venv"*) exit 7;; esac\nexec python3 "$@"\n')
+    python.chmod(0o755)
+    # When
+    done = subprocess.run(
+        ["deploy/run"], cwd=checkout, env=environ | {"PYTHON": str(python)}, capture_output=True, text=True,
+        timeout=TIMEOUT, check=False,
+    )  # fmt: skip
+    # Then
+    assert done.returncode == 7
+    first, second = done.stderr.splitlines()[:2]
+    assert first == (
+        f"SluiceMQ sets itself up in {checkout}/.venv; the first time that downloads about 100 MB"
+    )
+    assert second.startswith("making .venv with Python 3")
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_each_package_that_comes_is_named_and_all_that_pip_said_only_if_it_failed(
+    tmp_path: Path, code: int
+) -> None:
+    pip = tmp_path / "bin" / "pip"
+    pip.parent.mkdir()
+    said = """Collecting gevent>=24.11
+  Downloading https://index/gevent-25.9.1-cp311-manylinux.whl (2.1 MB)
+  Using cached pymongo-4.15.0.tar.gz (1 MB)
+Installing collected packages: gevent, pymongo
+ERROR: no space"""
+    pip.write_text(f"#!/bin/sh\ncat <<'END'\n{said}\nEND\nexit {code}\n")
+    pip.chmod(0o755)
+    script = f". {ROOT}/deploy/setup.sh; set -euo pipefail; pip_install {tmp_path} all; echo done >&2"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+    progress = ["  gevent-25.9.1-cp311-manylinux (2.1 MB)", "  pymongo-4.15.0 (1 MB)", "  installing them"]
+    failed = [*said.splitlines(), "deploy: pip could not install what is needed; its words are above"]
+    assert done.stderr.splitlines() == progress + (failed if code else ["done"])
+    assert done.returncode == code
