@@ -175,6 +175,27 @@ def test_a_child_whose_id_is_taken_gives_the_job_back_with_that_as_its_reason(
         assert [each["id"] for each in client.peek(pages)] == []
 
 
+def test_a_fan_out_that_no_transaction_takes_gives_the_job_back_with_that_as_its_reason(
+    endpoint: str, queue: str
+) -> None:
+    # Given: children in too many queues; and some that inherit more bytes than a small MongoDB takes at once
+    handlers: dict[str, Callable[[Job], Any]] = {
+        queue: lambda _job: FanOut(*(Forward(f"{queue}-{number}", b"x") for number in range(101))),
+        f"{queue}-large": lambda _job: FanOut(*(Forward(f"{queue}-0") for _ in range(1000))),
+    }
+    with Producer(endpoint) as producer, Client(endpoint) as client:
+        producer.push(queue, b"x", id="a", max_attempts=1).wait(SECONDS)
+        producer.push(f"{queue}-large", bytes(100_000), id="b", max_attempts=1).wait(SECONDS)
+        # When
+        with working(endpoint, handlers):
+            for name in handlers:
+                wait_until(partial(client.peek, name, "dead"), SECONDS)
+        # Then
+        assert "100 queues at most" in client.show(queue, "a")["errors"][-1]["reason"]
+        assert "would inherit 100000000 bytes" in client.show(f"{queue}-large", "b")["errors"][-1]["reason"]
+        assert f"{queue}-0" not in {each["name"] for each in client.queues()}
+
+
 # ---------------------------------------------------------------------------- the store
 
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from sluicemq.errors import BadFrames, BadHeaders, SluiceError
+from sluicemq.errors import BadFrames, BadHeaders, SluiceError, TooLarge
 from sluicemq.options import LONGEST_ID, MOVE_OPTIONS
 from sluicemq_broker.context import Context
 from sluicemq_broker.job import Job, Parent
@@ -23,6 +23,11 @@ from sluicemq_broker.store import Child, Completed, FanOut, Portions, QueueStore
 _AT_ONCE: Final = 500
 MOST_CHILDREN: Final = 1000
 _BYTES: Final = 8 * 2**20
+#: Queues into which one fan-out goes, at most: each takes a statement of its transaction, which would be too
+#: old at a slow MongoDB with more. And bytes that its children inherit: the cache of a small MongoDB does not
+#: take a transaction of 100 MB.
+_MOST_QUEUES: Final = 100
+_MOST_INHERITED: Final = 64 * 2**20
 #: Children that end in one transaction, at most.
 _ENDS: Final = 1000
 
@@ -40,6 +45,11 @@ class Fanning(NamedTuple):
     def size(self) -> int:
         """Bytes of the result and of the children's own payloads."""
         return len(self.result) + sum([len(each.payload or b"") for each in self.children])
+
+    @property
+    def inherited(self) -> int:
+        """Bytes of the children that have the payload of their parent."""
+        return self.delivery.job.size * sum([each.payload is None for each in self.children])
 
 
 class _Ready(NamedTuple):
@@ -74,11 +84,16 @@ class FanOuts(Moves[Fanning, _Ready]):
         self._elsewhere = elsewhere
 
     def _weigh(self, said: Fanning) -> int:
-        return len(said.children) + said.size * _AT_ONCE // _BYTES
+        return len(said.children) + (said.size + said.inherited) * _AT_ONCE // _BYTES
 
     def _prepare(self, said: Fanning, _now: float) -> _Ready:
         if not 1 <= len(said.children) <= MOST_CHILDREN:
             raise BadFrames(f"a fan-out has 1 to {MOST_CHILDREN} children, not {len(said.children)}")
+        if (queues := len({each.queue for each in said.children})) > _MOST_QUEUES:
+            raise BadFrames(f"a fan-out goes into {_MOST_QUEUES} queues at most, not {queues}")
+        if said.inherited > _MOST_INHERITED:
+            text = f"the children would inherit {said.inherited} bytes in all, at most {_MOST_INHERITED}"
+            raise TooLarge(f"{text}: give them payloads of their own")
         job, born = said.delivery.job, _none_yet()
         parent = Parent(self._name, job.id, job.seq, job.under)
         made = [self._child(said, parent, number, born) for number in range(len(said.children))]

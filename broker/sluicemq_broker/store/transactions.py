@@ -30,7 +30,7 @@ from pymongo.write_concern import WriteConcern
 
 from sluicemq.errors import DifferentStore, Unavailable
 from sluicemq_broker.job import Job
-from sluicemq_broker.store.connection import Unclear, brief, translated
+from sluicemq_broker.store.connection import Doubtful, Unclear, brief, translated
 from sluicemq_broker.store.queue_store import QueueStore
 
 Seen = TypeVar("Seen", bound=Sized)
@@ -84,14 +84,12 @@ class _Broken(Exception):
 
     @property
     def conflict(self) -> bool:
-        return isinstance(self.cause, OperationFailure) and self.cause.code == _WRITE_CONFLICT
+        return _WRITE_CONFLICT in _codes(self.cause)
 
     @property
     def too_much(self) -> bool:
         """True if fewer items may be possible."""
-        if isinstance(self.cause, OperationFailure):
-            return self.cause.code in _TOO_OLD | _TOO_LARGE
-        return self.cause is None or isinstance(self.cause, NetworkTimeout)
+        return self.cause is None or isinstance(self.cause, NetworkTimeout) or _is_too_much(self.cause)
 
     def __str__(self) -> str:
         return "at its commit" if self.cause is None else brief(self.cause)
@@ -107,9 +105,9 @@ def transact(
 
     ``apply`` raises :class:`Overtaken` where they do not hold any more, as an id that has come up
     meanwhile does by itself: then nothing is carried out, and ``look`` is called again. ``who`` needs it, in
-    the plural, for the errors: :class:`Aborted` where fewer items may be possible; :class:`DifferentStore`
-    on a MongoDB without transactions; :class:`Unavailable` where others are first all the time, and those
-    of every statement.
+    the plural, for the errors: :class:`Aborted` where fewer items may be possible, :class:`Doubtful` where
+    there is one alone; :class:`DifferentStore` on a MongoDB without transactions; :class:`Unavailable` where
+    others are first all the time, and those of every statement.
     """
     with translated():
         seen, overtaken, broken = look(), 0, 0
@@ -132,7 +130,8 @@ def _give_up(error: _Broken, times: int, count: int, who: str) -> None:
     """Raise what the caller is to know, unless applying the transaction again may do."""
     text = f"MongoDB has ended a transaction of {count} {who}: {error}"
     if error.too_much:
-        raise (Aborted(text) if count > 1 else Unclear(text)) from error.cause
+        kind = Doubtful if isinstance(error.cause, OperationFailure) else Unclear
+        raise (Aborted(text) if count > 1 else kind(text)) from error.cause
     if count > 1 and error.conflict and times >= _CONFLICTS:
         raise Aborted(text, usual=True) from error.cause
     if times >= _MOST_BROKEN:
@@ -189,10 +188,12 @@ def _carried_out(
                 _once(apply), read_concern=ReadConcern("snapshot"), write_concern=WriteConcern("majority")
             )
     except BulkWriteError as error:
-        if {each.get("code") for each in error.details["writeErrors"]} != {_DUPLICATE_KEY}:
+        if _codes(error) != {_DUPLICATE_KEY}:
             raise
         raise Overtaken from error
     except OperationFailure as error:
+        if _is_too_much(error):  # its commit
+            raise _Broken(error) from error
         if error.code != _NO_TRANSACTIONS:
             raise
         raise DifferentStore(f"a stand-alone MongoDB has no transactions, which {who} need") from error
@@ -220,4 +221,11 @@ def _once(apply: Callable[[ClientSession], Result]) -> Callable[[ClientSession],
 
 
 def _is_too_much(error: PyMongoError) -> bool:
-    return isinstance(error, OperationFailure) and error.code in _TOO_OLD | _TOO_LARGE
+    return bool(_codes(error) & (_TOO_OLD | _TOO_LARGE))
+
+
+def _codes(error: PyMongoError | None) -> set[int | None]:
+    """The server's codes for what is wrong."""
+    if isinstance(error, BulkWriteError):
+        return {each.get("code") for each in error.details["writeErrors"]}
+    return {error.code} if isinstance(error, OperationFailure) else set()
