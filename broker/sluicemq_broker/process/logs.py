@@ -8,19 +8,29 @@ import sys
 from datetime import UTC, datetime
 from typing import Final
 
-from sluicemq_devices.hub import OneLine, unblock_stderr
+import gevent
 
+from sluicemq_devices.hub import LONGEST_TRACEBACK, Notices, OneLine, shortened, unblock_stderr
+
+#: Characters that say which greenlet failed.
+_CONTEXT: Final = 200
 #: What a record is about, given as ``extra``: fields of their own in JSON.
 FIELDS: Final = ("queue", "job", "worker", "attempt", "reason")
 
 
 def set_up(level: str, form: str) -> None:
-    """Log to stderr from ``level`` up; ``form`` is ``text`` or ``json``."""
+    """Log to stderr from ``level`` up; ``form`` is ``text`` or ``json``. What fails unseen is logged, too."""
     unblock_stderr()
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Json() if form == "json" else _Text())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.getLogger("pymongo").setLevel(logging.WARNING)
+    notices = Notices(logging.getLogger("broker"))
+
+    def failed(context: object, _kind: object, error: BaseException, _trace: object) -> None:
+        notices.notice("greenlet_failed", f"{context}"[:_CONTEXT], error)
+
+    gevent.get_hub().print_exception = failed  # its own prints past the log, each time
 
 
 class _Text(OneLine):
@@ -34,9 +44,13 @@ class _Json(logging.Formatter):
             "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "part": record.name,
-            "message": record.getMessage(),
-            **{name: value for name in FIELDS if (value := record.__dict__.get(name)) is not None},
+            "message": shortened(record.getMessage()),
+            **{name: _short(value) for name in FIELDS if (value := record.__dict__.get(name)) is not None},
         }
         if record.exc_info:
-            entry["traceback"] = self.formatException(record.exc_info)
+            entry["traceback"] = shortened(self.formatException(record.exc_info), LONGEST_TRACEBACK)
         return json.dumps(entry)
+
+
+def _short(value: object) -> object:
+    return shortened(value) if isinstance(value, str) else value

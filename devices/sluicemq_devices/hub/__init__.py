@@ -7,12 +7,13 @@ from sluicemq_devices.hub.flow import Shares, Watermark, boundless
 from sluicemq_devices.hub.large_memory import give_back_large_memory
 from sluicemq_devices.hub.notices import About, Notices
 from sluicemq_devices.hub.spare_time import SpareTime
-from sluicemq_devices.hub.stderr import OneLine, unblock_stderr
+from sluicemq_devices.hub.stderr import LONGEST_TRACEBACK, OneLine, shortened, unblock_stderr
 from sluicemq_devices.hub.turn_time import TurnTime
 from sluicemq_devices.hub.turns import in_turns
 from sluicemq_devices.hub.watchers import switch
 
 __all__ = [
+    "LONGEST_TRACEBACK",
     "About",
     "DeviceCount",
     "Metric",
@@ -29,6 +30,7 @@ __all__ = [
     "look_for_cycles",
     "nothing",
     "shielded",
+    "shortened",
     "switch",
     "unblock_stderr",
 ]

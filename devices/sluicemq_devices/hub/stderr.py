@@ -10,11 +10,14 @@ import os
 import select
 import sys
 from queue import SimpleQueue
-from typing import Final, TextIO, cast
+from typing import Any, Final, TextIO, cast
 
 from gevent import monkey
 
 _MOST_BYTES: Final = 1 << 20  # waiting to be written
+#: Characters of one message in the log, before any is escaped; and of a traceback.
+LONGEST_LINE: Final = 2000
+LONGEST_TRACEBACK: Final = 10_000
 _AT_THE_END = 1.0  # seconds that the end of the process waits for the last of them
 
 # Those of threads of the system: gevent's would need its hub in the thread that writes.
@@ -114,10 +117,23 @@ def _write(file: int, data: bytes) -> None:
 
 
 class OneLine(logging.Formatter):
-    """Makes one line of each message: ids and names come from strangers, and may not forge lines."""
+    """Makes one line of each message, of bounded length: strangers may neither forge lines nor flood them."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
-        """Escape what can't be printed."""
+        """Shorten the message, and escape what can't be printed."""
+        record.message = shortened(record.message)
         if not record.message.isprintable():
             record.message = record.message.encode("unicode_escape").decode()
         return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - logging's name
+        """Shorten the text of an error, which may tell of what a stranger has sent."""
+        return shortened(super().formatException(ei), LONGEST_TRACEBACK)
+
+
+def shortened(text: str, most: int = LONGEST_LINE) -> str:
+    """The text, or its beginning and its end with how many characters are left out between."""
+    if len(text) <= most:
+        return text
+    half = most // 2
+    return f"{text[:half]} ... ({len(text) - 2 * half} characters more) ... {text[-half:]}"
