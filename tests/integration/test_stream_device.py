@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from secrets import token_hex
@@ -229,14 +230,24 @@ class TestReplay:
             (b"prices", {"nonsense": 1}, "BAD_FRAMES"),
             (b"prices", {"topic": "a.>.b"}, "BAD_TOPIC"),
             (b"prices", {"topic": 5}, "BAD_TOPIC"),
+            (b"prices", {"topic": "\ud800"}, "BAD_FRAMES"),
+            (b"prices", {"topics": ["a", "\udc00"]}, "BAD_FRAMES"),
+            (b"prices", {"since": math.nan}, "BAD_FRAMES"),
+            (b"prices", {"since": math.inf}, "BAD_FRAMES"),
         ],
     )
     def test_what_is_no_question_is_answered_with_an_error(
-        self, ends: Callable[[int, int], Ends], stream: bytes, options: dict[str, Any], code: str
+        self,
+        ends: Callable[[int, int], Ends],
+        brokers: list[BrokerUnderTest],
+        stream: bytes,
+        options: dict[str, Any],
+        code: str,
     ) -> None:
         told, _messages = ends(0, 0).ask(stream, **options)
 
         assert told["code"] == code
+        assert "Traceback" not in brokers[0].process.log_text()
 
 
 class TestClone:

@@ -17,6 +17,7 @@ from sluicemq.errors import BadFrames, BadTopic
 from sluicemq.packed import unpack
 from sluicemq_broker.config import DeviceSettings
 from sluicemq_broker.doors.refusals import error_frames, refusal
+from sluicemq_broker.runtime import read_json
 from sluicemq_broker.streams import Reading, Streams, Topics, Wanted, check_stream
 from sluicemq_devices.doors import Lane, LaneDoor, Switchboard
 
@@ -124,8 +125,8 @@ def _read(body: list[bytes], default: str | None) -> tuple[str, dict[str, Any]]:
         raise BadFrames(f"a question has 1 or 2 frames, [stream][JSON], this one has {len(body)}")
     name = body[0].decode(errors="replace") or default or ""
     try:
-        options = json.loads(body[1]) if len(body) == 2 and body[1] else {}
-    except (ValueError, RecursionError) as error:
+        options = read_json(body[1]) if len(body) == 2 and body[1] else {}
+    except ValueError as error:
         raise BadFrames(f"the second frame is not JSON: {error}") from error
     known = {"after", "since", "topic", "topics", "limit"}
     if not isinstance(options, dict) or options.keys() - known:

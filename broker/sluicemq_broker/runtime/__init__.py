@@ -6,6 +6,7 @@ from sluicemq_broker.runtime.counters import Counters, PartCounters, QueueCounte
 from sluicemq_broker.runtime.counts import BALANCES, Balance, Count, Gauge, Timing
 from sluicemq_broker.runtime.events import Events
 from sluicemq_broker.runtime.histogram import BOUNDS, Histogram
+from sluicemq_broker.runtime.json_values import read_json
 from sluicemq_broker.runtime.pulse import Pulse
 from sluicemq_broker.runtime.server_time import Measure, better
 from sluicemq_broker.runtime.shield import shielded
@@ -31,5 +32,6 @@ __all__ = [
     "Timing",
     "Turns",
     "better",
+    "read_json",
     "shielded",
 ]
