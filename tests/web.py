@@ -62,10 +62,10 @@ class Web:
 
 def all_of(stranger: socket.socket) -> bytes:
     """What comes until the other side hangs up."""
-    came = b""
+    came = bytearray()
     try:
         while part := stranger.recv(65536):
             came += part
     except ConnectionError:
         pass
-    return came
+    return bytes(came)

@@ -15,7 +15,8 @@ from own_queue import TOKEN, OwnQueue
 from plain_clients import BrokerUnderTest
 from sluicemq import Worker
 from sluicemq_broker.http import actions, api
-from sluicemq_broker.http.door import MOST_CONNECTIONS, MOST_HEADER_BYTES
+from sluicemq_broker.http.door import MOST_CONNECTIONS
+from sluicemq_broker.http.handler import MOST_HEADER_BYTES
 from web import Answer, Web, all_of
 
 DOCUMENT = api.document()
@@ -55,7 +56,7 @@ def test_a_broker_that_serves_is_live_and_ready(web: Web) -> None:
 
 def test_the_document_has_every_path_and_no_other() -> None:
     nothing: Any = MagicMock()
-    served = {*api.routes(nothing, nothing, nothing), *actions.routes(nothing)}
+    served = {*api.routes(nothing, nothing, nothing, nothing), *actions.routes(nothing)}
     assert {path for path in DOCUMENT["paths"] if path.startswith(V1)} == served
 
 

@@ -15,7 +15,7 @@ from own_queue import TOKEN, OwnQueue
 from plain_clients import BrokerUnderTest, serving
 from sluicemq import Reject, Worker
 from sluicemq_broker.http import api
-from sluicemq_broker.http.door import MOST_BODY_BYTES
+from sluicemq_broker.http.handler import MOST_BODY_BYTES
 from web import Answer, Web
 
 DOCUMENT = api.document()

@@ -51,6 +51,8 @@ _OF_ONE: Final = {each.name for each in OPTIONS.values() if each.names_one} | {"
 #: Characters of a secret, at least: it can't be guessed at one try a second.
 SHORTEST_SECRET: Final = 16
 
+_HTTP_HOST: Final = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*(:[0-9]{1,5})?")
+
 _WORDS = {
     "true": True,
     "yes": True,
@@ -170,6 +172,16 @@ def _topics(value: Any) -> tuple[str, ...]:
     return given
 
 
+def _http_hosts(value: Any) -> tuple[str, ...]:
+    given = value.split(",") if isinstance(value, str) else value
+    if not isinstance(given, list | tuple) or not all(isinstance(each, str) for each in given):
+        raise ValueError(http_hosts.expected)
+    names = tuple(name for each in given if (name := each.strip().lower()))
+    if not all(map(_HTTP_HOST.fullmatch, names)):
+        raise ValueError(http_hosts.expected)
+    return names
+
+
 def _job_headers(value: Any) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise ValueError(job_headers.expected)  # noqa: TRY004
@@ -273,6 +285,10 @@ database_name = Rule("the name of a database: 1 to 63 of A-Z a-z 0-9 _ -", _data
 queue_name = Rule(f"a queue's name: {QUEUE_NAME_RULE}", _queue_name)
 stream_name = Rule(f"a stream's name: {QUEUE_NAME_RULE}", _queue_name)
 subscription_name = Rule(f"a subscription's name: {QUEUE_NAME_RULE}", _queue_name)
+http_hosts = Rule(
+    'names of hosts, such as ["mq.example.com", "mq.example.com:8443"], or one text with commas between them',
+    _http_hosts,
+)
 topics = Rule(
     'topics as a reader names them, such as "orders." or "orders.*.paid", or a list of them', _topics
 )

@@ -73,6 +73,11 @@ class BrokerSettings:
         rules.optional(rules.secret),
         "whoever knows it may change something over HTTP; without it nobody may",
     )
+    http_hosts: tuple[str, ...] = setting(
+        (),
+        rules.http_hosts,
+        "names by which browsers reach the HTTP door, beside addresses and localhost: of a reverse proxy",
+    )
     mongodb_uri: MongoUri | None = setting(
         None, rules.optional(rules.mongodb_uri), "without one: an embedded MongoDB in data_dir"
     )

@@ -6,7 +6,6 @@ stands in the log with who gave it. An order for many jobs that takes long is an
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable
 from typing import Any, Final
@@ -17,8 +16,10 @@ from sluicemq import wire
 from sluicemq.errors import BadFrames
 from sluicemq.wire import TaskField
 from sluicemq_broker.doors import Admin
+from sluicemq_broker.http.answers import write
 from sluicemq_broker.http.api import BASE
 from sluicemq_broker.queues import Task
+from sluicemq_broker.runtime import read_json
 
 log = logging.getLogger("broker.http")
 
@@ -69,15 +70,15 @@ class _Order:
         about = {"queue": parameters.get("queue"), "job": parameters.get("job_id")}
         log.info("%s by %s: %s", request.path, request.remote_addr, said or "-", extra=about)
         goes_on = isinstance(outcome, dict) and TaskField.TASK in outcome
-        response.media = outcome if goes_on else {"answer": outcome}
+        write(response, outcome if goes_on else {"answer": outcome})
 
 
 def _said(request: falcon.Request) -> dict[str, Any]:
     text = request.bounded_stream.read()
     try:
-        said = json.loads(text) if text else {}
-    except ValueError:
-        said = None
+        said = read_json(text) if text else {}
+    except ValueError as error:
+        raise BadFrames(f"a request that changes something has a JSON object: {error}") from error
     if not isinstance(said, dict):
         raise BadFrames("a request that changes something has a JSON object")
     return said

@@ -5,34 +5,38 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from importlib import resources
 from typing import Any, Final
 
 import falcon
-from gevent.lock import BoundedSemaphore
 
 from sluicemq.errors import BadFrames
+from sluicemq_broker.http.answers import Endless, write
 from sluicemq_broker.http.asked import cursor, letters, names, view
 from sluicemq_broker.http.live import LiveFeed
 from sluicemq_broker.http.reader import Reader
+from sluicemq_broker.http.room import Line, Room
 from sluicemq_broker.http.snapshots import Snapshots
 from sluicemq_broker.job import State
 from sluicemq_broker.store import SHOWN_STATES
 
 BASE: Final = "/api/v1"
 _MOST_PEEKED: Final = 200
-#: Questions that MongoDB is asked at once: they share its connections with the jobs.
+#: Questions that MongoDB is asked at once, as they share its connections with the jobs; and that wait.
 _ASKED_AT_ONCE: Final = 4
+_WAITING: Final = 40
+#: Bytes that a job takes in memory from which on its answer needs room.
+_LARGE: Final = 256 * 1024
 
 
-def routes(reader: Reader, snapshots: Snapshots, feed: LiveFeed) -> dict[str, object]:
+def routes(reader: Reader, snapshots: Snapshots, feed: LiveFeed, room: Room) -> dict[str, object]:
     """The resources by their paths."""
-    turn = BoundedSemaphore(_ASKED_AT_ONCE)
-    asking = partial(_Answer, turn=turn)
+    line = Line(_ASKED_AT_ONCE, _WAITING)
+    asking = partial(_Answer, line=line)
 
     return {
         f"{BASE}/openapi.json": _Document(),
@@ -41,7 +45,7 @@ def routes(reader: Reader, snapshots: Snapshots, feed: LiveFeed) -> dict[str, ob
         f"{BASE}/overview": _Answer(lambda request: snapshots.latest().whole(view(request))),
         f"{BASE}/live": _Live(feed),
         f"{BASE}/queues": _Answer(lambda request: _queues(reader, snapshots, request)),
-        **_of_a_queue(reader, turn),
+        **_of_a_queue(reader, line, room),
         f"{BASE}/workers": _Answer(lambda request: {"workers": reader.workers(request.get_param("queue"))}),
         f"{BASE}/devices": _Answer(lambda _request: {"devices": reader.devices()}),
         f"{BASE}/schedules": asking(lambda _request: {"schedules": reader.schedules()}),
@@ -63,15 +67,15 @@ def routes(reader: Reader, snapshots: Snapshots, feed: LiveFeed) -> dict[str, ob
     }
 
 
-def _of_a_queue(reader: Reader, turn: BoundedSemaphore) -> dict[str, object]:
-    """The same of one queue and its jobs."""
-    asking = partial(_Answer, turn=turn)
+def _of_a_queue(reader: Reader, line: Line, room: Room) -> dict[str, object]:
+    """Of one queue and its jobs."""
+    asking = partial(_Answer, line=line)
     queue, job = f"{BASE}/queues/{{queue}}", f"{BASE}/queues/{{queue}}/jobs/{{job_id}}"
     return {
         queue: asking(lambda _request, queue: reader.queue(queue)),
         f"{queue}/jobs": asking(lambda request, queue: _jobs(reader, request, queue)),
-        job: asking(lambda request, queue, job_id: _job(reader, request, queue, job_id)),
-        f"{job}/payload": _Payload(reader, turn),
+        job: _Job(reader, line, room),
+        f"{job}/payload": _Payload(reader, line, room),
         f"{queue}/dead": asking(
             lambda request, queue: reader.jobs.dead(queue, letters(request.get_param), *_page(request))
         ),
@@ -84,29 +88,19 @@ def _of_a_queue(reader: Reader, turn: BoundedSemaphore) -> dict[str, object]:
     }
 
 
-def as_json(value: Any) -> Any:
-    """Bytes as text, or ``{"base64": ...}`` where they are none."""
-    if not isinstance(value, bytes):
-        raise TypeError(f"{type(value).__name__} has no form in JSON")
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(value).decode()}
-
-
 class _Answer:
-    """One path, whose answer is a value; ``turn``: it may wait for MongoDB, with few others."""
+    """One path, whose answer is a value; ``line``: those who wait for MongoDB, few at once."""
 
-    def __init__(self, answer: Callable[..., Any], turn: BoundedSemaphore | None = None) -> None:
+    def __init__(self, answer: Callable[..., Any], line: Line | None = None) -> None:
         self._answer = answer
-        self._turn = turn
+        self._line = line
 
     def on_get(self, request: falcon.Request, response: falcon.Response, **parameters: str) -> None:
-        if self._turn is None:
-            response.media = self._answer(request, **parameters)
+        if self._line is None:
+            write(response, self._answer(request, **parameters))
             return
-        with self._turn:
-            response.media = self._answer(request, **parameters)
+        with self._line.turn():
+            write(response, self._answer(request, **parameters))
 
 
 class _Live:
@@ -116,21 +110,47 @@ class _Live:
         self._feed = feed
 
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
-        response.stream = self._feed.listen(view(request))
+        response.stream = Endless(self._feed.listen(view(request)))
         response.content_type = "text/event-stream"
         response.set_header("X-Accel-Buffering", "no")  # nginx would keep them
 
 
-class _Payload:
+class _OneJob:
+    """A job, which may be large: then it is read from MongoDB only where there is room for it."""
+
+    def __init__(self, reader: Reader, line: Line, room: Room) -> None:
+        self._reader = reader
+        self._line = line
+        self._room = room
+
+    def read(self, queue: str, job_id: str) -> dict[str, Any]:
+        """All of it."""
+        with self._line.turn():
+            size = self._reader.weigh_show(queue, job_id)
+        with self._room.for_large() if size > _LARGE else nullcontext(), self._line.turn():
+            return dict(self._reader.show(queue, job_id))
+
+
+class _Job(_OneJob):
+    """Whole; or with ``payload`` bytes of the payload and the result at most, and how many there are."""
+
+    def on_get(self, request: falcon.Request, response: falcon.Response, queue: str, job_id: str) -> None:
+        most = request.get_param_as_int("payload", min_value=0)
+        shown = self.read(queue, job_id)
+        for name in ("payload", "result"):
+            value = shown.get(name)
+            if isinstance(value, bytes):
+                shown[f"{name}_bytes"] = len(value)
+                if most is not None and len(value) > most:
+                    shown[name] = value[:most]
+        write(response, shown)
+
+
+class _Payload(_OneJob):
     """A job's payload as it was pushed, to be saved as a file: never shown as what it says it is."""
 
-    def __init__(self, reader: Reader, turn: BoundedSemaphore) -> None:
-        self._reader = reader
-        self._turn = turn
-
     def on_get(self, _request: falcon.Request, response: falcon.Response, queue: str, job_id: str) -> None:
-        with self._turn:
-            response.data = self._reader.show(queue, job_id).get("payload", b"")
+        response.data = self.read(queue, job_id).get("payload", b"")
         response.content_type = "application/octet-stream"
         response.downloadable_as = "payload.bin"
 
@@ -172,19 +192,6 @@ def _jobs(reader: Reader, request: falcon.Request, queue: str) -> dict[str, Any]
     if state not in SHOWN_STATES:
         raise BadFrames(f"state {state[:32]!r} is not one of {', '.join(SHOWN_STATES)}")
     return reader.jobs.page(queue, state, limit, after)
-
-
-def _job(reader: Reader, request: falcon.Request, queue: str, job_id: str) -> dict[str, Any]:
-    """Whole; or with ``payload`` bytes of the payload and the result at most, and how many there are."""
-    most = request.get_param_as_int("payload", min_value=0)
-    shown = reader.show(queue, job_id)
-    for name in ("payload", "result"):
-        value = shown.get(name)
-        if isinstance(value, bytes):
-            shown[f"{name}_bytes"] = len(value)
-            if most is not None and len(value) > most:
-                shown[name] = value[:most]
-    return shown
 
 
 def _page(request: falcon.Request) -> tuple[int, list[Any] | None]:

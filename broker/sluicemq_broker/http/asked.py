@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import falcon
 
 from sluicemq.errors import BadFrames
 from sluicemq_broker.http.snapshots import View
+from sluicemq_broker.runtime import read_json
 from sluicemq_broker.store import DeadLetters
 
 
@@ -43,10 +45,10 @@ def cursor(text: str | None) -> list[Any] | None:
     if not text:
         return None
     try:
-        place = json.loads(text)
+        place = read_json(text.encode())
     except ValueError:
         place = None
-    if not isinstance(place, list):
+    if not isinstance(place, list) or not all(map(_is_of_a_place, place)):
         raise BadFrames("after is not what the last page gave as next")
     return place
 
@@ -54,6 +56,13 @@ def cursor(text: str | None) -> list[Any] | None:
 def as_cursor(place: list[Any] | None) -> str | None:
     """The same, to be given back."""
     return None if place is None else json.dumps(place, separators=(",", ":"))
+
+
+def _is_of_a_place(value: Any) -> bool:
+    """True for what MongoDB can compare: a text, no value, or a number of 64 bits."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return value is None or isinstance(value, str) or (isinstance(value, int) and abs(value) < 2**63)
 
 
 def _time(name: str, given: Callable[[str], Any]) -> float | None:

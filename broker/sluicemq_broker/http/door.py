@@ -1,41 +1,40 @@
-"""The HTTP server: gevent's own, with bounds on what comes from outside.
+"""The HTTP door: where it listens, and how many connections it has.
 
-A connection has some seconds for each request and some for each answer, some KiB for its headers, and a body
-only where it changes something. There are so many connections at once; when one more comes, the one that has
-been reading its request for longest is closed, so that nobody who connects and says nothing keeps a health
-check out.
+gevent's server reads and answers; :mod:`handler` bounds what one connection may send and take,
+:mod:`places` what all of them may.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
+import resource
 import socket
 import time
 from collections.abc import Callable, Iterable
-from http import HTTPStatus
-from http.client import HTTPException
-from io import BytesIO
 from typing import Any, Final, Protocol
-from urllib.parse import unquote_to_bytes
 
 import gevent
-from gevent.pywsgi import WSGIHandler, WSGIServer
+from gevent.pywsgi import WSGIServer
 
+from sluicemq_broker.http.handler import Handler
+from sluicemq_broker.http.places import Doing, Places
 from sluicemq_broker.runtime import Count, Counters
 from sluicemq_devices.doors import resolved
 
 log = logging.getLogger("broker.http")
 
-#: Connections at once; seconds that one may take for a request, its first bytes included, and for reading
-#: an answer; bytes of all its headers.
+#: Connections at once: so many, or less where the process may open few files (a share, but so many at least).
 MOST_CONNECTIONS: Final = 100
-READING: Final = 20.0
-WRITING: Final = 30.0
-MOST_HEADER_BYTES: Final = 32 * 1024
-#: What stands for a slash inside a name, in the path that an application is given.
-SLASH: Final = "\0"
-#: Of an order: a thousand ids.
-MOST_BODY_BYTES: Final = 256 * 1024
+_SHARE_OF_FILES: Final = 10
+_FEW_CONNECTIONS: Final = 20
+#: Connections that are let in in one turn of the hub, for as many files may be open beyond those counted.
+_AT_ONCE: Final = 10
+#: Bytes of an answer that the system may hold for a peer that reads slowly; it doubles the number.
+_SENT_BUT_UNREAD: Final = 128 * 1024
+#: Seconds without looking for new connections, after one could not be let in for want of files or memory.
+_PAUSE: Final = 0.1
+_WANTING: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 class Application(Protocol):
@@ -48,14 +47,24 @@ class Application(Protocol):
         """End the answers that would go on for ever."""
 
 
+def places(counters: Counters) -> Places:
+    """The places of a door, as many as the limit of open files allows."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    few = files != resource.RLIM_INFINITY and files // _SHARE_OF_FILES < MOST_CONNECTIONS
+    most = max(_FEW_CONNECTIONS, files // _SHARE_OF_FILES) if few else MOST_CONNECTIONS
+    if few:
+        log.warning("the HTTP door takes %d connections at once: %d files may be open", most, files)
+    return Places(most, counters)
+
+
 class HttpDoor:
     """One address where HTTP is spoken, ``host:port``; :attr:`address` is it with the port that it got."""
 
-    def __init__(self, address: str, application: Application, counters: Counters) -> None:
+    def __init__(self, address: str, application: Application, counters: Counters, places: Places) -> None:
         host, _, port = address.rpartition(":")
         self._place = host.removeprefix("[").removesuffix("]").replace("*", ""), int(port.replace("*", "0"))
         self._application = application
-        self._server = _Server(self._place, application, counters)
+        self._server = Server(self._place, application, counters, places)
 
     @property
     def address(self) -> str:
@@ -71,16 +80,21 @@ class HttpDoor:
         """Close it, and the connections that wait; answers under way have a moment."""
         self._server.close()
         self._application.close()
-        self._server.hang_up()
+        self._server.places.end_all(Doing.ASKING)
         self._server.stop(timeout=1.0)
 
 
-class _Server(WSGIServer):  # type: ignore[misc] # gevent has no types
-    def __init__(self, place: tuple[str, int], application: Application, counters: Counters) -> None:
+class Server(WSGIServer):  # type: ignore[misc] # gevent has no types
+    """gevent's server, which ends a connection for each one beyond its places."""
+
+    max_accept = _AT_ONCE
+
+    def __init__(
+        self, place: tuple[str, int], application: Application, counters: Counters, places: Places
+    ) -> None:
         self.counters = counters
-        self.reading: dict[_Handler, float] = {}  # whose request has not come yet, the oldest first
-        self.open = 0
-        super().__init__(place, application, handler_class=_Handler, log=None, error_log=log)
+        self.places = places
+        super().__init__(place, application, log=None, error_log=log)
 
     @classmethod
     def get_listener(cls, address: Any, backlog: int | None = None, _family: int | None = None) -> Any:
@@ -89,125 +103,25 @@ class _Server(WSGIServer):  # type: ignore[misc] # gevent has no types
         family, place = resolved(address[0] or every, address[1])[0]
         return super().get_listener(place, backlog, family)
 
-    def handle(self, sock: Any, address: Any) -> None:
-        """One connection, in a greenlet of its own."""
-        if self.open >= MOST_CONNECTIONS:
-            self.counters.add(Count.HTTP_CONNECTIONS_CUT)
-            if not self.reading:  # all of them are being answered
-                sock.close()
-                return
-            next(iter(self.reading)).hang_up()
-        self.open += 1
+    def init_socket(self) -> None:
+        """Listen; what is set here holds for each connection, as Linux has it."""
+        super().init_socket()
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SENT_BUT_UNREAD)
+
+    def do_read(self) -> Any:
+        """Accept a connection; where no file is left for it, one that only waits gives way first."""
         try:
-            super().handle(sock, address)
-        finally:
-            self.open -= 1
+            return super().do_read()
+        except OSError as error:
+            if error.errno in _WANTING:
+                self.counters.notice(Count.HTTP_CONNECTIONS_CUT, f"no connection can be let in: {error}")
+                self.places.give_way(time.monotonic())
+                self.stop_accepting()
+                gevent.spawn_later(_PAUSE, self._start_accepting_if_started)
+            return None  # any other error is that of a peer that has left already
 
-    def hang_up(self) -> None:
-        """End the connections whose request has not come."""
-        for handler in list(self.reading):
-            handler.hang_up()
-
-
-class _Handler(WSGIHandler):  # type: ignore[misc]
-    _deadline: Any = None
-    _body = b""
-
-    def handle(self) -> None:
-        self.socket.settimeout(WRITING)
-        super().handle()
-
-    def handle_one_request(self) -> Any:
-        """Read one request in time, and answer it."""
-        self._deadline = gevent.Timeout.start_new(READING)
-        self.server.reading[self] = time.monotonic()
-        try:
-            return super().handle_one_request()
-        except gevent.Timeout as timeout:
-            if timeout is not self._deadline:
-                raise
-            return None
-        finally:
-            self._read()
-
-    def handle_one_response(self) -> None:
-        self._read()  # an answer may wait for MongoDB, inside which no greenlet is cut off
-        super().handle_one_response()
-
-    def hang_up(self) -> None:
-        """End the connection; its greenlet goes on by itself."""
-        self.server.reading.pop(self, None)
-        self.socket.close()
-
-    def read_request(self, raw_requestline: str) -> Any:
-        try:
-            read = super().read_request(raw_requestline)
-        except HTTPException as error:
-            raise ValueError(str(error)) from None  # else pywsgi shows where it was found
-        self._body = self._read_body()
-        return read
-
-    def get_environ(self) -> Any:
-        """The request as the application has it, its body whole."""
-        environ = super().get_environ()
-        path = self.path.partition("?")[0]
-        if "%2" in path:  # a slash that is part of a name, such as a job's id, divides nothing
-            path = path.replace("%2F", SLASH).replace("%2f", SLASH)
-            environ["PATH_INFO"] = unquote_to_bytes(path.encode("latin-1")).decode("latin-1")
-        self.wsgi_input.rfile = BytesIO(self._body)
-        return environ
-
-    def _read_body(self) -> bytes:
-        """The body of an order; the deadline of the request is that of its body too."""
-        if self.headers.get("transfer-encoding") or self.headers.get("expect"):
-            raise ValueError("a body is sent whole here, with its length")
-        length = self.content_length or 0
-        if length > (MOST_BODY_BYTES if self.command == "POST" else 0):
-            raise ValueError("a body that is too long, or of a request that has none")
-        body: bytes = self.rfile.read(length) if length else b""
-        if len(body) < length:
-            raise ValueError("the body ends too soon")
-        return body
-
-    def MessageClass(self, file: Any, *arguments: Any) -> Any:  # noqa: N802 - pywsgi's name
-        """The headers of a request, which are bounded."""
-        return super().MessageClass(_Bounded(file, MOST_HEADER_BYTES), *arguments)
-
-    def log_error(self, msg: str, *args: Any) -> None:
-        """What a stranger has sent wrong is worth no more than a line."""
-        log.debug("%s", msg % args if args else msg)
-
-    def handle_error(self, kind: Any, value: Any, trace: Any) -> None:
-        """A client that has left or does not read is no mistake of ours."""
-        if isinstance(value, OSError):
-            self.close_connection = True
-            return
-        log.error("a request failed: %s %s", self.command, self.path, exc_info=(kind, value, trace))
-        if not self.headers_sent:
-            self.start_response(_status(HTTPStatus.INTERNAL_SERVER_ERROR), [("Connection", "close")])
-            self.write(b"the broker failed on this; its log says why\n")
-        self.close_connection = True
-
-    def _read(self) -> None:
-        self.server.reading.pop(self, None)
-        if self._deadline is not None:
-            self._deadline.close()
-
-
-class _Bounded:
-    """A file of which so many bytes can be read by line."""
-
-    def __init__(self, file: Any, room: int) -> None:
-        self._file = file
-        self._room = room
-
-    def readline(self, limit: int = -1) -> bytes:
-        line: bytes = self._file.readline(limit)
-        self._room -= len(line)
-        if self._room < 0:
-            raise ValueError("the headers are too long")
-        return line
-
-
-def _status(status: HTTPStatus) -> str:
-    return f"{status.value} {status.phrase}"
+    def do_handle(self, *args: Any) -> None:
+        """Give a new connection its place and its greenlet."""
+        sock, address = args
+        self._spawn(Handler(sock, address, self).run)

@@ -10,6 +10,8 @@ import falcon
 from sluicemq_broker.context import Owners
 from sluicemq_broker.store import StoreState
 
+#: Where health is asked for: answered whatever else there is, and by whatever name the broker is called.
+PATHS: Final = frozenset({"/healthz", "/readyz"})
 _WELL: Final = ""
 
 

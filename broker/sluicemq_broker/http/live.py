@@ -25,8 +25,6 @@ log = logging.getLogger("broker.http")
 INTERVAL: Final = 2.0
 _SHARE: Final = 0.005
 _SLOWEST: Final = 6.0
-#: Dashboards at once: half of the door's connections are left to health checks and questions.
-MOST: Final = 50
 #: Milliseconds after which a browser tries again.
 _AGAIN: Final = 3000
 
@@ -45,9 +43,9 @@ class LiveFeed:
         self._closed = False
 
     def listen(self, view: View) -> Generator[bytes, None, None]:
-        """The events for one dashboard until it leaves; raises Unavailable if there are too many."""
-        if self.open >= MOST or self._closed:
-            raise Unavailable(f"{MOST} dashboards are open here: close some")
+        """The events for one dashboard until it leaves; raises Unavailable while the broker stops."""
+        if self._closed:
+            raise Unavailable("the broker stops")
         return self._listen(view)
 
     def close(self) -> None:

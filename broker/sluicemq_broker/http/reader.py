@@ -42,6 +42,7 @@ class Reader:
     ) -> None:
         self.queue = admin.queue
         self.show = admin.show
+        self.weigh_show = admin.weigh_show
         self.about = admin.about
         self.workers = admin.workers
         self.jobs = JobPages(queues, census, context)

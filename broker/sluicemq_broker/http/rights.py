@@ -6,10 +6,10 @@ import hmac
 import logging
 import time
 from typing import Final
-from urllib.parse import urlsplit
 
 import falcon
 
+from sluicemq_broker.http.names import Names
 from sluicemq_broker.runtime import Bucket
 
 log = logging.getLogger("broker.http")
@@ -23,10 +23,11 @@ _WRONG_AT_ONCE: Final = 20.0
 
 
 class Rights:
-    """``token``: what must be known; without one nobody may change anything."""
+    """``token``: what must be known; without one nobody may change anything. ``names``: of the door."""
 
-    def __init__(self, token: str | None) -> None:
+    def __init__(self, token: str | None, names: Names) -> None:
         self._token = (token or "").encode()
+        self._names = names
         self._wrong = Bucket(_WRONG_EACH_SECOND, _WRONG_AT_ONCE)
 
     @property
@@ -40,29 +41,31 @@ class Rights:
             raise falcon.HTTPForbidden(
                 title="Read only", description="nothing can be changed here: [broker] http_token is not set"
             )
-        if not _is_own_page(request):
+        if not self._is_own_page(request):
             raise falcon.HTTPForbidden(title="Cross site", description="another site may change nothing here")
         if (request.content_type or "").partition(";")[0].strip() != falcon.MEDIA_JSON:
             raise falcon.HTTPUnsupportedMediaType(description="a request that changes something has JSON")
         scheme, _, given = (request.get_header("Authorization") or "").partition(" ")
-        if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self._token):
-            self._refuse(request)
+        given = given.strip() if scheme.lower() == "bearer" else ""
+        if not hmac.compare_digest(given.encode(), self._token):
+            self._refuse(request, given)
 
-    def _refuse(self, request: falcon.Request) -> None:
+    def _refuse(self, request: falcon.Request, given: str) -> None:
         if not self._wrong.take(time.monotonic()):
             raise falcon.HTTPTooManyRequests(description="too many wrong tokens: try again in a moment")
-        log.warning(
-            "%s %s from %s: no token, or a wrong one", request.method, request.path, request.remote_addr
-        )
+        what = "a wrong token" if given else "no token"
+        log.warning("%s %s from %s: %s", request.method, request.path, request.remote_addr, what)
         raise falcon.HTTPUnauthorized(
-            description="this needs the token of [broker] http_token", challenges=["Bearer"]
+            description="this token is wrong: it is not that of [broker] http_token"
+            if given
+            else "this needs the token of [broker] http_token",
+            challenges=["Bearer"],
         )
 
-
-def _is_own_page(request: falcon.Request) -> bool:
-    if not request.get_header(HEADER):
-        return False
-    if request.get_header("Sec-Fetch-Site") not in (None, "same-origin", "none"):
-        return False
-    origin = request.get_header("Origin")
-    return origin is None or urlsplit(origin).netloc.lower() == (request.get_header("Host") or "").lower()
+    def _is_own_page(self, request: falcon.Request) -> bool:
+        if not request.get_header(HEADER):
+            return False
+        if request.get_header("Sec-Fetch-Site") not in (None, "same-origin", "none"):
+            return False
+        origin = request.get_header("Origin")
+        return origin is None or self._names.is_own_page(origin, request.get_header("Host") or "")

@@ -17,6 +17,8 @@ MOST_ROWS: Final = 200
 #: Queues that somebody should look at, in one answer; and the seconds for which a job may wait before that.
 _MOST_TOLD: Final = 8
 _MOST_DYING: Final = 100
+#: Views whose text is kept for others who look at them, while a snapshot is the latest one.
+_MOST_VIEWS: Final = 50
 _LONG: Final = 60.0
 #: Seconds for which a snapshot is good enough for whoever asks once.
 FRESH: Final = 1.0
@@ -94,10 +96,12 @@ class Snapshot:
         return {**self._about, **self.page(view)}
 
     def text(self, view: View) -> str:
-        """The same as JSON; those who look at the same share it."""
+        """The answer to :meth:`whole` as JSON; those who look at one view share it."""
         text = self._texts.get(view)
         if text is None:
-            text = self._texts[view] = json.dumps(self.whole(view), ensure_ascii=False)
+            text = json.dumps(self.whole(view), ensure_ascii=False)
+            if len(self._texts) < _MOST_VIEWS:
+                self._texts[view] = text
         return text
 
 

@@ -196,7 +196,7 @@ class Doors:
     def _http_door(self, admin: Admin, streams: StreamSide, ready: Callable[[], bool]) -> HttpDoor:
         from sluicemq_broker import http  # noqa: PLC0415 - 7 MB and 0.1 s that a broker without it need not have
 
-        jobs, ground, address = self._jobs, self._ground, self._ground.settings.http
+        jobs, ground = self._jobs, self._ground
         health = http.Health(ground.store, ground.owners, ready)
         reader = http.Reader(
             admin,
@@ -214,10 +214,11 @@ class Doors:
             history=jobs.history,
             incidents=jobs.incidents,
         )
-        secret = ground.settings.http_token
-        token = None if secret is None else secret.text
-        site = http.Site(address, token, health, http.Metrics(reader), reader, admin)
-        return http.HttpDoor(address, site, ground.counters)
+        places = http.places(ground.counters)
+        site = http.Site(
+            ground.settings, ground.counters, places, health, http.Metrics(reader), reader, admin
+        )
+        return http.HttpDoor(ground.settings.http, site, ground.counters, places)
 
     def _follow_memory(self) -> None:
         """What is complete and has to be stored leaves no memory for more large messages, or does again."""

@@ -173,6 +173,7 @@ class Count(Metric):
         "connections of the HTTP door closed for others: too many were open",
         "connections",
     )
+    HTTP_FAILURES = "http_failures", "requests of the HTTP door that the broker failed on", "requests"
     SLOW_TURNS = "slow_turns", "turns of the hub that took too long", "turns"
 
     # What was refused, by the code of its error.

@@ -75,6 +75,8 @@ _SHOWN: Final[Document] = {
     "payload": {"$cond": [{"$lte": [_SIZE, _SMALL]}, "$payload", "$$REMOVE"]},
 }
 
+_LAST_MILLISECOND: Final = 253_370_000_000_000  # of the year 9998
+
 _Jobs = Collection[dict[str, Any]]
 #: Where a page has ended: the values of what is sorted by, of its last job. Plain numbers and strings.
 Place = list[Any]
@@ -285,7 +287,7 @@ def _place(job: Document) -> Place | None:
 def _place_of(after: Place) -> tuple[int, float, int]:
     if len(after) != 3 or not all(isinstance(each, int) for each in after):
         raise BadFrames("after is not what the last page of this state gave as next")
-    return after[0], after[1] / 1000, after[2]
+    return after[0], _moment(after[1]), after[2]
 
 
 def _in_line(job: Document) -> Place | None:
@@ -307,7 +309,14 @@ def _ended_place(after: Place | None) -> _Ended | None:
         return None
     if len(after) != 2 or not isinstance(after[0], int) or not isinstance(after[1], str | None):
         raise BadFrames("after is not what the last page of this state gave as next")
-    return _Ended(date(after[0] / 1000), after[1])
+    return _Ended(date(_moment(after[0])), after[1])
+
+
+def _moment(milliseconds: int) -> float:
+    """Seconds of a time in a place; raises BadFrames for one that no date can have."""
+    if not 0 <= milliseconds < _LAST_MILLISECOND:
+        raise BadFrames("after is not what the last page of this state gave as next")
+    return milliseconds / 1000
 
 
 def _milliseconds(when: datetime) -> int:

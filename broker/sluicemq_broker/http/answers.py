@@ -1,0 +1,144 @@
+"""Answers as the door writes them: JSON in pieces, and event streams.
+
+A small value is one piece, of known length. A large one, such as a job with a payload of some MiB, is made
+while it is read, a piece in each turn of the hub: bytes of 11 MiB are 69 MB of JSON where each is escaped.
+"""
+
+from __future__ import annotations
+
+import base64
+import codecs
+import json
+from collections.abc import Callable, Generator, Iterator
+from functools import partial
+from typing import Any, Final
+
+import falcon
+import gevent
+
+#: Bytes of one piece of an answer; and of a payload that are made text in one turn: each may become six.
+_PIECE: Final = 64 * 1024
+_BYTES: Final = 24 * 1024
+_MOMENT: Final = 1e-9
+
+
+def as_json(value: Any) -> Any:
+    """Bytes as text, or ``{"base64": ...}`` where they are none."""
+    if not isinstance(value, bytes):
+        raise TypeError(f"{type(value).__name__} has no form in JSON")
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(value).decode()}
+
+
+_dumps: Final[Callable[[Any], str]] = partial(json.dumps, ensure_ascii=False, default=as_json)
+
+
+class Streamed:
+    """An answer that is made while it is read; ``held``: bytes that stay in memory until then."""
+
+    def __init__(self, pieces: Iterator[bytes], held: int) -> None:
+        self.held = held
+        self._pieces = pieces
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self._pieces
+
+
+class Endless:
+    """An answer that goes on until one side leaves."""
+
+    endless = True
+
+    def __init__(self, events: Generator[bytes, None, None]) -> None:
+        self._events = events
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self._events
+
+    def close(self) -> None:
+        """The peer has left."""
+        self._events.close()
+
+
+def write(response: falcon.Response, value: Any) -> None:
+    """Answer with this value as JSON."""
+    response.content_type = falcon.MEDIA_JSON
+    held = _large(value)
+    if held:
+        response.stream = Streamed(_joined(_parts(value)), held)
+    else:
+        response.data = _encoded(_dumps(value))
+
+
+def _large(value: Any) -> int:
+    """Bytes of the payloads of a job that are too large for one turn."""
+    if not isinstance(value, dict):
+        return 0
+    return sum([len(each) for each in value.values() if isinstance(each, bytes) and len(each) > _BYTES])
+
+
+def _parts(job: dict[str, Any]) -> Iterator[str]:
+    """A job as JSON, in parts of which none is large."""
+    before = "{"
+    for name, each in job.items():
+        yield f"{before}{_dumps(name)}: "
+        if isinstance(each, bytes) and len(each) > _BYTES:
+            yield from _text(each)
+        else:
+            yield _dumps(each)
+        before = ", "
+    yield "}"
+
+
+def _text(value: bytes) -> Iterator[str]:
+    if _is_text(value):
+        decoder = codecs.getincrementaldecoder("utf-8")()
+        yield '"'
+        for part in _slices(value, _BYTES):
+            yield _dumps(decoder.decode(part))[1:-1]
+        yield '"'
+    else:
+        yield '{"base64": "'
+        for part in _slices(value, _BYTES):  # which is divided by three: no padding inside
+            yield base64.b64encode(part).decode()
+        yield '"}'
+
+
+def _is_text(value: bytes) -> bool:
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    try:
+        for part in _slices(value, _BYTES):
+            decoder.decode(part)
+            gevent.sleep(_MOMENT)
+        decoder.decode(b"", final=True)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _slices(value: bytes, size: int) -> Iterator[memoryview]:
+    whole = memoryview(value)
+    return (whole[first : first + size] for first in range(0, len(whole), size))
+
+
+def _joined(parts: Iterator[str]) -> Iterator[bytes]:
+    """Pieces of about :data:`_PIECE`, each made in a turn of its own."""
+    piece = bytearray()
+    for part in parts:
+        piece += _encoded(part)
+        if len(piece) >= _PIECE:
+            yield bytes(piece)
+            piece.clear()
+            gevent.sleep(_MOMENT)
+    if piece:
+        yield bytes(piece)
+
+
+def _encoded(text: str) -> bytes:
+    """UTF-8; what is no text, a lone surrogate, as JSON escapes it."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return text.encode(errors="backslashreplace")

@@ -1,0 +1,301 @@
+"""One connection of the HTTP door: requests in, in bounded time and size, and answers out, as they are read.
+
+It is gevent's handler, which knows HTTP. What is different here:
+
+- The socket has no file object beside it, so that closing it ends the connection's file at once.
+- An answer is written with its head in one piece, the rest in pieces that are each taken in some seconds.
+- Nothing that a peer sends, or does not read, is more than a line in the log, for the level debug.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import socket
+import time
+from http.client import HTTPException
+from io import BytesIO
+from typing import Any, Final
+from urllib.parse import quote, unquote_to_bytes
+
+import gevent
+from gevent.pywsgi import WSGIHandler
+
+from sluicemq.errors import Unavailable
+from sluicemq_broker.http.health import PATHS as HEALTH
+from sluicemq_broker.http.places import Doing
+from sluicemq_broker.runtime import Count
+
+log = logging.getLogger("broker.http")
+
+#: Seconds that a peer may take for a request, its first bytes included, and for each piece of an answer.
+READING: Final = 20.0
+WRITING: Final = 30.0
+#: Bytes of a piece.
+_PIECE: Final = 16 * 1024
+#: Bytes of all headers of a request, its first line included; and of an order: a thousand ids.
+MOST_HEADER_BYTES: Final = 32 * 1024
+MOST_BODY_BYTES: Final = 256 * 1024
+_LONGEST_LINE: Final = 8 * 1024
+_RECEIVED: Final = 16 * 1024
+_MOMENT: Final = 1e-9
+#: Bytes that are read, and passed over, before a connection is closed.
+_LEFT: Final = 256 * 1024
+_REFUSED: Final = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+_BUSY: Final = json.dumps(
+    {"code": Unavailable.code, "message": "too many others are answered here: ask again in a moment"}
+).encode()
+_METHOD: Final = re.compile(r"[A-Z]{1,16}")
+
+
+class Handler(WSGIHandler):  # type: ignore[misc] # gevent has no types
+    """A connection, from when it is accepted until its file is closed."""
+
+    _deadline: Any = None
+    _greenlet: Any = None
+    _body = b""
+    response_headers: list[tuple[bytes, bytes]]
+    _corked: list[Any] | None = None
+
+    def __init__(self, sock: Any, address: Any, server: Any) -> None:
+        self._came = _Received(sock)
+        super().__init__(sock, address, server, self._came)
+        self._socket = sock
+        self._places = server.places
+        self._place = server.places.enter(str(address[0]), self.end, time.monotonic())
+
+    def run(self) -> None:
+        """Answer its requests, one after the other, until one side has enough."""
+        self._greenlet = gevent.getcurrent()
+        self._socket.settimeout(WRITING)
+        try:
+            self.handle()
+        except OSError:
+            pass  # the peer has left, or was ended
+        except gevent.GreenletExit:
+            pass
+        except Exception as error:  # noqa: BLE001 - a fault of ours, which ends this connection only
+            self.server.counters.notice(Count.HTTP_FAILURES, "a connection of the HTTP door failed", error)
+        finally:
+            self._places.leave(self._place)
+            self._close()
+            del self._place  # which refers to this connection: both are freed at once
+
+    def end(self) -> None:
+        """Close the connection for others; its greenlet ends with it."""
+        self._socket.close()
+        if self._place.doing is Doing.FOLLOWING and self._greenlet is not None:
+            self._greenlet.kill(block=False)  # it waits for news, and would not see that its socket is closed
+
+    def handle(self) -> None:
+        """Answer until the connection is to be closed."""
+        while (result := self.handle_one_request()) is True:
+            pass
+        if result is not None:
+            self._sendall(result[1])
+
+    def handle_one_request(self) -> Any:
+        """Read one request in time, and answer it."""
+        self._places.asks(self._place, time.monotonic())
+        self._came.room = MOST_HEADER_BYTES
+        self._deadline = gevent.Timeout.start_new(READING)
+        try:
+            return super().handle_one_request()
+        except gevent.Timeout as timeout:
+            if timeout is not self._deadline:
+                raise
+            return None
+        finally:
+            self._deadline.close()
+
+    def read_requestline(self) -> str:
+        """The first line of a request, with empty ones before it."""
+        line = self._came.readline(_LONGEST_LINE)
+        while line in (b"\r\n", b"\n"):
+            line = self._came.readline(_LONGEST_LINE)
+        return line.decode("latin-1")
+
+    def read_request(self, raw_requestline: str) -> Any:
+        """Its headers and its body; raises ValueError for what is no request."""
+        words = raw_requestline.split()
+        if len(words) != 3 or not _METHOD.fullmatch(words[0]):
+            raise ValueError("no request line")
+        try:
+            read = super().read_request(raw_requestline)
+        except (HTTPException, IndexError) as error:
+            raise ValueError(str(error)) from None
+        if self.headers.defects or len(self.headers.get_all("content-length", [])) > 1:
+            raise ValueError("headers that can be read in two ways")
+        self._body = self._read_body()
+        return read
+
+    def get_environ(self) -> Any:
+        """The request as the application has it, its body whole.
+
+        The path keeps ``%`` before each character that is neither a letter nor a digit nor one of ``-._~``:
+        a slash or a NUL inside a name is no slash, and the application reads names as they were meant.
+        """
+        environ = super().get_environ()
+        environ["PATH_INFO"] = _canonical(self.path.partition("?")[0])
+        self.wsgi_input.rfile = BytesIO(self._body)
+        return environ
+
+    def handle_one_response(self) -> None:
+        """Answer the request that was read, if there is a place and memory for its answer."""
+        self._deadline.close()  # an answer may wait for MongoDB, inside which no greenlet is cut off
+        if self.environ["PATH_INFO"] not in HEALTH and not self._places.answer(self._place, time.monotonic()):
+            self.application = _busy
+        super().handle_one_response()
+
+    def process_result(self) -> None:
+        """Write the answer that the application has made."""
+        now = time.monotonic()
+        if getattr(self.result, "endless", False):
+            self._places.follow(self._place, now)
+        elif self._place.doing is Doing.ANSWERED:
+            self._places.read(self._place, _held(self.result), now)
+        super().process_result()
+
+    def finalize_headers(self) -> None:
+        """gevent's, and an answer of unknown length to HTTP/1.0 ends with its connection."""
+        super().finalize_headers()
+        known = self.provided_content_length is not None or hasattr(self.result, "__len__")
+        if not known and not self.response_use_chunked and self.code not in (204, 304):
+            self.close_connection = True
+        if self.close_connection:
+            others = [each for each in self.response_headers if each[0].lower() != b"connection"]
+            self.response_headers = [*others, (b"Connection", b"close")]
+
+    def log_error(self, msg: str, *args: Any) -> None:
+        """What a stranger has sent wrong is worth no more than a line."""
+        log.debug("%s", msg % args if args else msg)
+
+    def log_request(self) -> None:
+        """No line for each request."""
+
+    def handle_error(self, _kind: Any, value: Any, trace: Any) -> None:
+        """A client that has left or does not read is no mistake of ours."""
+        self.close_connection = True
+        if isinstance(value, OSError | gevent.GreenletExit):
+            return
+        about = f"{self.command} {self.path[:200]} failed"
+        self.server.counters.notice(Count.HTTP_FAILURES, about, value.with_traceback(trace))
+        if not self.headers_sent:
+            self._send_error_response_if_possible(500)
+
+    def _handle_client_error(self, ex: Exception) -> Any:
+        """What is no request is refused, and the connection ended."""
+        if isinstance(ex, OSError):
+            return None
+        self.log_error("no request from %s: %s", self.client_address, ex)
+        return "400", _REFUSED
+
+    def _read_body(self) -> bytes:
+        """The body of an order; the deadline of the request is that of its body too."""
+        if self.headers.get("transfer-encoding") or self.headers.get("expect"):
+            raise ValueError("a body is sent whole here, with its length")
+        length = self.content_length or 0
+        if length > (MOST_BODY_BYTES if self.command == "POST" else 0):
+            raise ValueError("a body that is too long, or of a request that has none")
+        body = self._came.read(length)
+        if len(body) < length:
+            raise ValueError("the body ends too soon")
+        return body
+
+    def _write_with_headers(self, data: bytes) -> None:
+        """Write the head and what follows it in one piece, where that is small."""
+        self._corked = []
+        try:
+            super()._write_with_headers(data)
+        finally:
+            parts, self._corked = self._corked, None
+        if sum(map(len, parts)) <= _PIECE:
+            parts = [b"".join(parts)]
+        for each in parts:
+            self._sendall(each)
+
+    def _sendall(self, data: Any) -> None:
+        """Write a piece at a time, each in time; others have a turn after each."""
+        if self._corked is not None:
+            self._corked.append(data)
+            return
+        whole = memoryview(data)
+        for first in range(0, len(whole), _PIECE):
+            if first:
+                gevent.sleep(_MOMENT)
+            self._socket.sendall(whole[first : first + _PIECE])
+            self._places.took(self._place, time.monotonic())
+        self.response_length += len(whole)
+
+    def _close(self) -> None:
+        """Close the file; what has come and nobody read would take the last answer with it."""
+        try:
+            self._socket.shutdown(socket.SHUT_WR)
+            self._socket.settimeout(0.0)
+            self._socket.recv(_LEFT)
+        except OSError:
+            pass
+        self._socket.close()
+
+
+class _Received:
+    """What a connection sends, by line and by length; ``room``: bytes that its lines may have."""
+
+    closed = False
+
+    def __init__(self, sock: Any) -> None:
+        self.room = MOST_HEADER_BYTES
+        self._socket = sock
+        self._came = bytearray()
+
+    def readline(self, limit: int) -> bytes:
+        """A line, or a part of one that is longer, or what there is at the end."""
+        looked = 0
+        while not (end := self._came.find(b"\n", looked) + 1) and len(self._came) < limit:
+            looked = len(self._came)
+            if not self._more():
+                break
+        line = self._take(min(end or len(self._came), limit))
+        self.room -= len(line)
+        if self.room < 0:
+            raise ValueError("the headers are too long")
+        return line
+
+    def read(self, size: int) -> bytes:
+        """So many bytes; fewer at the end."""
+        while len(self._came) < size and self._more():
+            pass
+        return self._take(size)
+
+    def _more(self) -> bool:
+        part = self._socket.recv(_RECEIVED)
+        self._came += part
+        return bool(part)
+
+    def _take(self, size: int) -> bytes:
+        taken = bytes(self._came[:size])
+        del self._came[:size]
+        return taken
+
+
+def _canonical(path: str) -> str:
+    """A path with all but letters, digits and ``-._~`` as ``%XX``: each path has one such form."""
+    return "/".join([quote(unquote_to_bytes(part.encode("latin-1")), safe="") for part in path.split("/")])
+
+
+def _held(result: Any) -> int:
+    """Bytes that are held until an answer is read."""
+    held: int | None = getattr(result, "held", None)
+    return sum(map(len, result)) if held is None and isinstance(result, list | tuple) else held or 0
+
+
+def _busy(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+    """The answer to one request too many."""
+    body = b"" if environ["REQUEST_METHOD"] == "HEAD" else _BUSY
+    head = [
+        ("Content-Type", "application/json"), ("Content-Length", str(len(_BUSY))),
+        ("Retry-After", "1"), ("Connection", "close"),
+    ]  # fmt: skip
+    start_response("503 Service Unavailable", head)
+    return [body]
