@@ -317,6 +317,9 @@ class FakeStore:
         known |= {job_id: end.found for job_id, end in self._ended.items()}
         return {job_id: known[job_id] for job_id in ids if job_id in known}
 
+    def result(self, job_id: str) -> bytes | None:
+        return self._ended[job_id].found.result if job_id in self._ended else None
+
     def _reserve(self, job: Job) -> None:
         self.reserved[job.id] = job.owner
         self._held[job.id] = (job, job.owner, job.hold)

@@ -66,6 +66,17 @@ def test_a_known_id_has_the_stored_result_and_is_not_worked_on_again(endpoint: s
     assert ran == ["mine"]
 
 
+@pytest.mark.parametrize("size", [16_000, 17_000, 11 << 20])
+def test_a_stored_result_is_told_whole_however_large_it_is(
+    broker: BrokerUnderTest, endpoint: str, queue: str, size: int
+) -> None:
+    with working(endpoint, {queue: lambda job: bytes(size)}), Producer(endpoint) as producer:
+        assert len(producer.call(queue, b"work", SECONDS, id="one")) == size
+        assert len(producer.call(queue, b"work", SECONDS, id="one")) == size
+    smq = broker.smq()
+    assert [len(smq.ask(wire.RESULT, queue, "one", 0).fields[0]) for _ in range(3)] == [size] * 3
+
+
 def test_a_known_id_of_a_running_job_waits_for_its_result(endpoint: str, queue: str) -> None:
     # Given a job that runs
     running, go_on = threading.Event(), threading.Event()

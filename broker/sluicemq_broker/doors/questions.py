@@ -11,9 +11,10 @@ from sluicemq.options import ACCEPTED, RESULT
 from sluicemq_broker.config import DeviceSettings
 from sluicemq_broker.doors.context import DoorContext
 from sluicemq_broker.doors.frontends import Frontend
+from sluicemq_broker.doors.large_results import tell_when_it_fits
 from sluicemq_broker.doors.refusals import MALFORMED, error_frames, refusal
 from sluicemq_broker.job import Job
-from sluicemq_broker.queue import Push, Queue
+from sluicemq_broker.queue import Outcome, Push, Queue
 from sluicemq_broker.runtime import Count
 from sluicemq_devices.doors import Endpoint, Lane, LaneDoor, Switchboard
 from sluicemq_devices.hub import Shares, Watermark, nothing
@@ -43,7 +44,6 @@ class RequestFrontend(Frontend):
 
     def __init__(self, settings: DeviceSettings, context: DoorContext) -> None:
         super().__init__(settings, context)
-        self.most_unread_bytes = settings.hwm_bytes
         mark = Watermark(self.most_waiting, MOST_WAITING_BYTES, nothing, nothing)
         self._waiting: Shares[Asker] = Shares(mark, lambda asker: asker.read_on(), WAITING_PART)
 
@@ -75,15 +75,18 @@ class RequestFrontend(Frontend):
         for queue, batch in batches.items():
             self._push(queue, [request for request, _ in batch], [job for _, job in batch])
 
-    def reply(self, request: Question, outcome: bytes | SluiceError) -> None:
-        """Send the one answer to a question; it is dropped if the asker has gone."""
+    def reply(self, request: Question, outcome: Outcome) -> None:
+        """Send the one answer to a question; it is dropped if the asker has gone.
+
+        Of one that leaves much unread the answer is an error where the result is large: it may be asked for
+        again if the job has an id of its own.
+        """
         if request in request.asker.waiting:
             request.asker.waiting.discard(request)
             request.forget = nothing  # which holds the request
             if request.wants_result:
                 self._waiting.give(request.asker, 1, request.weight)
-        body = [outcome] if isinstance(outcome, bytes) else error_frames(outcome)
-        request.asker.send([*request.envelope, *body])
+        tell_when_it_fits(request.asker.lane, outcome, request.send)
 
     def left(self, asker: Asker) -> None:
         """An asker has gone: its questions no longer count, though their jobs are done all the same."""
@@ -188,8 +191,7 @@ class Asker:
     def send(self, frames: list[bytes]) -> None:
         """Send an answer, or keep it until it is read; who leaves too many unread asks no more."""
         self.lane.send(frames)
-        held = self.lane.held
-        if held.count > MOST_UNREAD or held.bytes > self._frontend.most_unread_bytes:
+        if self.lane.backlog > MOST_UNREAD:
             self.lane.pause()
 
     def wait(self) -> None:
@@ -241,6 +243,11 @@ class Question:
         self.weight = len(job.id) + sum(map(len, self.envelope))
         return queue, job
 
-    def answer(self, outcome: bytes | SluiceError) -> None:
-        """Send the answer."""
+    def answer(self, outcome: Outcome) -> None:
+        """Answer it."""
         self.frontend.reply(self, outcome)
+
+    def send(self, outcome: bytes | SluiceError) -> None:
+        """Send the answer."""
+        body = [outcome] if isinstance(outcome, bytes) else error_frames(outcome)
+        self.asker.send([*self.envelope, *body])

@@ -1,5 +1,6 @@
 """One queue, whole: what is pushed, who works, what is settled, who asks."""
 
+from sluicemq_broker.queue.answers import Outcome, StoredResult
 from sluicemq_broker.queue.capacity import Counted
 from sluicemq_broker.queue.elsewhere import MakeJob
 from sluicemq_broker.queue.intake import Push
@@ -13,9 +14,11 @@ __all__ = [
     "Delivery",
     "MakeJob",
     "Onward",
+    "Outcome",
     "Push",
     "Queue",
     "Settlement",
+    "StoredResult",
     "Takes",
     "Verdict",
     "Worker",

@@ -15,8 +15,18 @@ from sluicemq_broker.job import State
 from sluicemq_broker.runtime import Batcher
 from sluicemq_broker.store import Found, QueueStore, Refused
 
-#: Told once: the result of the job, or why there is none.
-Answer = Callable[[bytes | SluiceError], None]
+
+class StoredResult(NamedTuple):
+    """A result of so many bytes that lies in MongoDB; ``read`` waits for it, or raises why there is none."""
+
+    size: int
+    read: Callable[[], bytes]
+
+
+#: What became of a job: its result, that there is a large one, or why there is none.
+Outcome = bytes | StoredResult | SluiceError
+#: Told it, once.
+Answer = Callable[[Outcome], None]
 #: Told how far its worker is with a job that has not ended, in words, where that is known.
 OnItsWay = Callable[[str], None]
 
@@ -191,7 +201,7 @@ class Answers:
         for job_id in list(self._askers):
             self._tell(job_id, error)
 
-    def _tell(self, job_id: str, outcome: bytes | SluiceError) -> None:
+    def _tell(self, job_id: str, outcome: Outcome) -> None:
         self._forget(job_id)
         self._follow_no_more(job_id)
         for answer in self._askers.pop(job_id, ()):
@@ -220,7 +230,10 @@ class Answers:
 
     def _look_up(self, ids: list[str]) -> None:
         # Who asks from here on is looked up by the next batch: the job may be stored meanwhile.
-        asked = {job_id: self._questions.pop(job_id, ()) for job_id in dict.fromkeys(ids)}
+        awaited = [job_id for job_id in dict.fromkeys(ids) if job_id in self]
+        if not awaited:  # all who asked have gone
+            return
+        asked = {job_id: self._questions.pop(job_id, ()) for job_id in awaited}
         try:
             self._answer_all(asked)
         except Exception as error:
@@ -244,11 +257,27 @@ class Answers:
                 self._not_there(job_id, questions)
             elif found[job_id].forwarded_to:
                 self._goes_on(job_id, found[job_id].forwarded_to, questions)
-            elif (outcome := _outcome(job_id, found[job_id])) is not None:
+            elif (outcome := self._outcome(job_id, found[job_id])) is not None:
                 self._tell(job_id, outcome)
             else:
                 self._wait_on(job_id, questions, found[job_id].progress)
                 self._may_expire(job_id, found[job_id])
+
+    def _outcome(self, job_id: str, found: Found) -> Outcome | None:
+        """What to answer; None while the job is on its way."""
+        if found.state is State.DONE:
+            return StoredResult(found.large, partial(self._read, job_id)) if found.large else found.result
+        if found.state is State.DEAD:
+            if found.expired:
+                return _expired(job_id)
+            return Dead(f"job {job_id} is among the dead letters: {found.reason}")
+        return None
+
+    def _read(self, job_id: str) -> bytes:
+        result = self._retry.run(lambda: self._store.result(job_id))
+        if result is None:
+            raise self._unknown(job_id)
+        return result
 
     def _goes_on(self, job_id: str, queue: str, asked: Sequence[_Question]) -> None:
         """It is in another queue by now; whoever has asked by its id hears from there if it has not ended."""
@@ -311,17 +340,6 @@ class Answers:
         if job_id in self._expired:
             return _expired(job_id)
         return NotFound(f"there is no job {job_id}: never pushed, or ended and not remembered")
-
-
-def _outcome(job_id: str, found: Found) -> bytes | SluiceError | None:
-    """What to answer; None while the job is on its way."""
-    if found.state is State.DONE:
-        return found.result
-    if found.state is State.DEAD:
-        if found.expired:
-            return _expired(job_id)
-        return Dead(f"job {job_id} is among the dead letters: {found.reason}")
-    return None
 
 
 def _expired(job_id: str) -> Expired:

@@ -79,6 +79,7 @@ class Found:
 
     ``expires_at``: when that happens to a ready one, should no worker take it; None: never.
     ``forwarded_to``: the queue in which it has gone on. ``progress``: how far its worker is with it.
+    ``large``: bytes of a result that is not here, for it is large.
     """
 
     state: State
@@ -89,6 +90,7 @@ class Found:
     expires_at: float | None = None
     forwarded_to: str = ""
     progress: str = ""
+    large: int = 0
 
 
 def held(job: Job) -> Document:
@@ -257,19 +259,26 @@ def letter(unreadable: Document, now: datetime, defaults: QueueDefaults) -> Docu
 
 def found(stored: dict[str, Any]) -> Found:
     """What a document, read with ``FOUND``, tells."""
-    result, expires_at = stored.get("result", b""), stored.get("expires_at")
+    expires_at = stored.get("expires_at")
     waits = stored["state"] in (State.READY, State.WAITING)
     last = _last_failure(stored)
     return Found(
         State(stored["state"]),
         stored.get("owner", ""),
-        result if isinstance(result, bytes) else str(result).encode(),
+        result_of(stored),
         str(last.get("reason", "")),
         expired=last.get("reason") == EXPIRED and not last.get("worker") and stored["state"] == State.DEAD,
         expires_at=seconds(expires_at) if waits and isinstance(expires_at, datetime) else None,
         forwarded_to=str(stored.get("forwarded_to", "")),
         progress=_in_words(stored.get("progress")) if stored["state"] == State.RESERVED else "",
+        large=stored["result_size"] if stored["result_size"] > LARGE_RESULT else 0,
     )
+
+
+def result_of(stored: Document) -> bytes:
+    """The result that a document has; what somebody else has written there as text."""
+    result = stored.get("result", b"")
+    return result if isinstance(result, bytes) else str(result).encode()
 
 
 def last_reason(stored: Document) -> str:
@@ -291,10 +300,15 @@ def _in_words(progress: Any) -> str:
     return f"{so_far}, {note}" if note else so_far
 
 
+#: Bytes of a result that is read with all else that is asked of a job, at most: there may be a thousand.
+LARGE_RESULT: Final = 16_384
+_RESULT_SIZE: Final = {"$bsonSize": {"result": "$result"}}
 #: What is read of a job to tell what became of it.
-FOUND: Final = {
-    **dict.fromkeys(("state", "owner", "result", "expires_at", "forwarded_to", "progress"), 1),
+FOUND: Final[Document] = {
+    **dict.fromkeys(("state", "owner", "expires_at", "forwarded_to", "progress"), 1),
     "errors": {"$slice": -1},
+    "result": {"$cond": [{"$gt": [_RESULT_SIZE, LARGE_RESULT]}, b"", "$result"]},
+    "result_size": _RESULT_SIZE,
 }
 
 

@@ -45,6 +45,7 @@ from sluicemq_broker.store.outcomes import (
     not_done,
     progressed,
     reclaimed,
+    result_of,
     rolled_back,
     uncertain,
 )
@@ -393,3 +394,9 @@ class QueueStore:
         with translated():
             stored = list(self.jobs.find({"_id": {"$in": list(ids)}}, FOUND))
         return {each["_id"]: found(each) for each in stored if each.get("state") in _STATES}
+
+    def result(self, job_id: str) -> bytes | None:
+        """The result of a job, however large; None: the job is not there."""
+        with translated():
+            stored = self.jobs.find_one({"_id": job_id}, {"result": 1})
+        return result_of(stored) if stored else None

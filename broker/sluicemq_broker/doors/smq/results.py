@@ -9,9 +9,9 @@ from typing import Final
 
 import gevent
 
-from sluicemq.errors import QueueFull, SluiceError, Timeout
+from sluicemq.errors import QueueFull, Timeout
 from sluicemq_broker.doors.refusals import refusal
-from sluicemq_broker.queue import Queue
+from sluicemq_broker.queue import Outcome, Queue
 from sluicemq_broker.queues import Queues
 from sluicemq_broker.runtime import Batcher
 
@@ -31,7 +31,7 @@ class Results:
         self,
         queues: Queues,
         later: Batcher[Callable[[], None]],
-        reply: Callable[[int, bytes | SluiceError], None],
+        reply: Callable[[int, Outcome], None],
         now: Callable[[], float],
     ) -> None:
         self._queues = queues
@@ -65,7 +65,7 @@ class Results:
         self._deadlines.clear()
         self._stop_timer()
 
-    def answered(self, asked: _Asked, outcome: bytes | SluiceError) -> None:
+    def answered(self, asked: _Asked, outcome: Outcome) -> None:
         """What became of the job."""
         self._asked.discard(asked)
         self._reply(asked.number, outcome)
@@ -131,7 +131,7 @@ class _Asked:
         self.deadline = deadline
         self.progress = ""
 
-    def answer(self, outcome: bytes | SluiceError) -> None:
+    def answer(self, outcome: Outcome) -> None:
         """The job has ended, or is not there."""
         self.results.answered(self, outcome)
 

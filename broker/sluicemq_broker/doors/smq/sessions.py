@@ -19,6 +19,7 @@ from sluicemq.errors import BadFrames, BadVerb, BadVersion, SluiceError, Unavail
 from sluicemq_broker import __version__
 from sluicemq_broker.doors.context import DoorContext
 from sluicemq_broker.doors.frontends import FRAME_FACTOR, PROBE
+from sluicemq_broker.doors.large_results import tell_when_it_fits
 from sluicemq_broker.doors.questions import MOST_UNREAD
 from sluicemq_broker.doors.refusals import MALFORMED, refusal
 from sluicemq_broker.doors.smq.administration import (
@@ -45,7 +46,7 @@ from sluicemq_broker.doors.smq.results import Results
 from sluicemq_broker.doors.smq.stream_side import STREAM_LOOKS, STREAM_QUESTIONS, StreamSide
 from sluicemq_broker.doors.smq.subscriptions import HELD_BY_ONE, HOLDING
 from sluicemq_broker.doors.smq.verdicts import Verdicts
-from sluicemq_broker.queue import Queue
+from sluicemq_broker.queue import Outcome, Queue
 from sluicemq_broker.queues import Task, check_name
 from sluicemq_broker.runtime import Batcher, Count, Pulse
 from sluicemq_broker.streams import Stream
@@ -141,7 +142,7 @@ class Session:
         self._results = Results(door.queues, self._questions, self._resulted, door.now)
         self._assignments = Assignments(self, door.queues, self._questions, self._answer)
         self._verdicts = Verdicts(self, self._assignments, partial(self.send, wire.OK))
-        self._reads = door.streams.reads(lane, self._resulted)
+        self._reads = door.streams.reads(lane, self._tell)
         lane.on(receive=self._receive, closed=self._closed, unblocked=self.read_on)
 
     def send(self, verb: bytes, number: int, *fields: Any) -> None:
@@ -291,10 +292,10 @@ class Session:
     def _read(self, number: int, fields: Fields) -> None:
         self._reads.read(number, fields)
 
-    def _resulted(self, number: int, outcome: bytes | dict[str, Any] | SluiceError) -> None:
-        # Else one large result, asked for thousands of times, would be held so many times.
-        if isinstance(outcome, bytes) and len(outcome) > SMALL and not self._lane.ration.fits(len(outcome)):
-            outcome = Unavailable("what was asked for before this has not been read: ask again")
+    def _resulted(self, number: int, outcome: Outcome) -> None:
+        tell_when_it_fits(self._lane, outcome, partial(self._tell, number))
+
+    def _tell(self, number: int, outcome: bytes | dict[str, Any] | SluiceError) -> None:
         if isinstance(outcome, SluiceError):
             self.send(wire.ERROR, number, outcome.code, str(outcome))
         else:
