@@ -220,6 +220,88 @@ def test_a_deletion_that_breaks_off_once_the_queue_is_put_aside_is_none_that_is_
     assert put_aside(changes) == []
 
 
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("before", [False, True])
+def test_a_fan_out_into_a_queue_that_is_being_removed_is_removed_with_it_or_comes_after(
+    store: QueueStore,
+    pages: QueueStore,
+    changes: ChangesAtOnce,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    shared: bool,
+    before: bool,
+) -> None:
+    # Given: when the removal begins nobody waits for any child
+    begun: list[Job] = []
+
+    def meeting(statement: Callable[..., Any]) -> Callable[..., Any]:
+        def meets(self: Any, *arguments: Any, **options: Any) -> Any:
+            if before and not begun:
+                begun.append(waiting(store, pages))
+            answer = statement(self, *arguments, **options)
+            if not begun:
+                begun.append(waiting(store, pages))
+            return answer
+
+        return meets
+
+    # When
+    with monkeypatch.context() as patch:
+        for name in ("rename", "drop"):
+            patch.setattr(Collection, name, meeting(getattr(Collection, name)))
+        changes.drop("pages", LATER, shared=shared)
+    # Then
+    assert (stored(store, "a")["state"], len(everything(pages))) == (
+        ("dead", 0) if before else ("waiting", 3)
+    )
+    # And: what came after is seen when the queue is removed again
+    changes.drop("pages", LATER)
+    assert stored(store, "a")["state"] == "dead"
+
+
+def test_a_removal_of_a_queue_without_children_reads_none_of_its_jobs(
+    store: QueueStore, changes: ChangesAtOnce, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.push(some_jobs(3), NOW)
+    read: list[str] = []
+    find = Collection.find
+
+    def reads(self: Any, *arguments: Any, **options: Any) -> Any:
+        read.append(self.name)
+        return find(self, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Collection, "find", reads)
+        assert changes.drop("mail", LATER) == 3
+    assert [each for each in read if "mail" in each] == []
+
+
+def test_an_empty_collection_that_a_killed_broker_has_left_over_is_removed_a_minute_later(
+    store: QueueStore,
+    changes: ChangesAtOnce,
+    monkeypatch: pytest.MonkeyPatch,
+    documents: Database[dict[str, Any]],
+) -> None:
+    # Given one that was to take the place of a queue, and a former version's
+    with monkeypatch.context() as patch:
+        patch.setattr(Collection, "rename", breaking(Collection.rename, after=False))
+        with suppress(Unclear):
+            changes.drop("mail", LATER, shared=True)
+    documents.create_collection("deleted.mail.0a1b2c3d")
+    documents["deleted.no-name-of-ours"].insert_one({})
+
+    def left_over() -> list[str]:
+        return sorted(each for each in documents.list_collection_names() if each.startswith("deleted."))
+
+    assert len(left_over()) == 3
+    # When, Then
+    changes.resume_drops(LATER + 59)
+    assert len(left_over()) == 2
+    changes.resume_drops(LATER + 61)
+    assert left_over() == ["deleted.no-name-of-ours"]
+    assert everything(store) == {}
+
+
 def put_aside(changes: ChangesAtOnce) -> list[str]:
     return [each for each in changes._database.list_collection_names() if each.startswith("removed.")]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from sluicemq.errors import Dead
 from sluicemq_broker.queues.queues import Queues
@@ -22,10 +22,6 @@ class Families:
     def store(self, queue: str) -> QueueStore:
         """The queue of this name."""
         return self._queues.open(queue).store
-
-    def stores(self) -> Iterable[QueueStore]:
-        """All queues that are known."""
-        return [queue.store for queue in self._queues]
 
     def bereaved(self, parents: Sequence[Bereaved]) -> None:
         """These are dead letters: their askers hear it, their groups go on."""

@@ -64,6 +64,7 @@ def fan_out(source: QueueStore, fans: Sequence[FanOut], now: float) -> dict[str,
     """
     for store in {child.to for each in fans for child in each.children}:
         store.prepare(anew=True)
+        store.groups.prepare_for_children()
     source.groups.prepare()  # the parents wait
     step = _FanOut(source, fans, now)
     transact(source.jobs.database.client, step.look, step.apply, "fan-outs")

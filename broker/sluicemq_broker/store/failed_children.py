@@ -26,15 +26,16 @@ from sluicemq_broker.job import Parent, State
 from sluicemq_broker.store.claims import BY_ID
 from sluicemq_broker.store.connection import Documents, Refused, translated
 from sluicemq_broker.store.documents import (
-    FOR_CHILDREN,
+    QUEUE_PREFIX,
     Document,
     date,
     parent_of,
     queue_of,
     seconds,
 )
-from sluicemq_broker.store.index_models import ENDED_INDEX
-from sluicemq_broker.store.indexes import all_indexes, has_lines
+from sluicemq_broker.store.groups import GroupStore
+from sluicemq_broker.store.index_models import CHILD_INDEXES, ENDED_INDEX, PARENT_INDEX
+from sluicemq_broker.store.indexes import make_indexes
 from sluicemq_broker.store.outcomes import death, last_reason
 from sluicemq_broker.store.portions import Portions
 from sluicemq_broker.store.queue_store import QueueStore
@@ -51,6 +52,9 @@ NOT_AWAITED: Final[Document] = {
 _AWAITED: Final[Document] = {"$nor": [NOT_AWAITED]}
 #: How the collections of queues are called that are being removed.
 _PUT_ASIDE: Final = "removed."
+#: How the empty ones are called that take their place; and seconds after which one was left over.
+_EMPTY: Final = "deleted."
+_LEFT_OVER: Final = 60.0
 #: Children that are read at once.
 _PAGE: Final = 500
 #: The server's codes: there is no collection of this name, and there is one.
@@ -87,9 +91,6 @@ class Kin(Protocol):
 
     def store(self, queue: str) -> QueueStore:
         """The queue of this name."""
-
-    def stores(self) -> Iterable[QueueStore]:
-        """Those of all queues."""
 
     def bereaved(self, parents: Sequence[Bereaved]) -> None:
         """Tell whoever waits for these, or behind them."""
@@ -264,37 +265,38 @@ def _bereave(reasons: _Reasons, now: float, kin: Kin, session: ClientSession | N
 # ------------------------------------------------------------------ with their queue
 
 
-def somebody_waits_for_children(kin: Kin) -> bool:
-    """True if any job of any queue does."""
-    waits = {"wait.group": FOR_CHILDREN}
-    return any(
-        has_lines(each.jobs) and each.jobs.find_one(waits, {"_id": 1}) is not None for each in kin.stores()
-    )
-
-
-def put_aside(jobs: _Jobs, *, leave_empty: bool) -> _Jobs:
+def put_aside(jobs: _Jobs, now: float, *, leave_empty: bool) -> _Jobs:
     """Call the collection of a queue otherwise, in one step: from then on nobody changes what lies in it.
 
+    So this is where a deletion and all that adds jobs meet: these are in the collection before, and go with
+    it, or they make another one after.
+
     ``leave_empty``: an empty one takes its place, with its indexes. An insert may be faster, and make it
-    without: the next sweep mends that.
+    without: then they are made at once. Killed before: the empty one is removed by :func:`drop_left_over`.
     """
     database, name = jobs.database, jobs.name
+    wanted = GroupStore(database, jobs).wanted()
     aside = database[f"{_PUT_ASIDE}{queue_of(name)}.{token_hex(4)}"]
-    empty = database[f"deleted.{queue_of(name)}.{token_hex(4)}"]
+    empty = database[f"{_EMPTY}{queue_of(name)}.{int(now * 1000):x}-{token_hex(4)}"]
     if leave_empty:
-        empty.create_indexes(all_indexes(lines=has_lines(jobs)))
-    _rename(jobs, aside.name, unless=_NOT_THERE)
-    if leave_empty and not _rename(empty, name, unless=_EXISTS):
+        empty.create_indexes(wanted)
+    _rename(jobs, aside.name, unless={_NOT_THERE})
+    if leave_empty and not _rename(empty, name, unless={_EXISTS, _NOT_THERE}):
         empty.drop()
+        make_indexes(jobs, _ignore, wanted)
     return aside
 
 
-def _rename(jobs: _Jobs, name: str, *, unless: int) -> bool:
-    """False where the server answers this code."""
+def _ignore(_kind: str, _text: str) -> None:
+    """The next sweep finds it, and says so."""
+
+
+def _rename(jobs: _Jobs, name: str, *, unless: set[int]) -> bool:
+    """False where the server answers one of these codes."""
     try:
         jobs.rename(name)
     except OperationFailure as error:
-        if error.code != unless:
+        if error.code not in unless:
             raise
         return False
     return True
@@ -303,15 +305,32 @@ def _rename(jobs: _Jobs, name: str, *, unless: int) -> bool:
 def drop_put_aside(aside: _Jobs, now: float, kin: Kin) -> None:
     """Make the parents of what lies there dead letters, and remove it. Crash before the end: do it again."""
     queue = queue_of(aside.name).removeprefix(_PUT_ASIDE).rpartition(".")[0]
-    children = aside.find({"parent.id": {"$exists": True}, **_AWAITED}, {"parent": 1}, batch_size=_PAGE)
-    while page := list(islice(children, _PAGE)):
-        kin.bereaved(_bereave(_reasons(page, queue, "was removed with the queue"), now, kin))
+    if GroupStore(aside.database, aside.database[QUEUE_PREFIX + queue]).may_have_children():
+        aside.create_indexes(CHILD_INDEXES)  # it has them, but where an insert made it between two statements
+        these = {"parent.id": {"$gte": ""}, **_AWAITED}
+        children = aside.find(these, {"parent": 1}, hint=PARENT_INDEX, batch_size=_PAGE)
+        while page := list(islice(children, _PAGE)):
+            kin.bereaved(_bereave(_reasons(page, queue, "was removed with the queue"), now, kin))
     aside.drop()
 
 
 def all_put_aside(database: Documents) -> Iterator[_Jobs]:
     """Collections that were put aside, and whose broker may have been killed before it dropped them."""
-    for name in database.list_collection_names(
-        filter={"name": {"$regex": f"^{_PUT_ASIDE.replace('.', '[.]')}"}}
-    ):
+    yield from _named(database, _PUT_ASIDE)
+
+
+def drop_left_over(database: Documents, now: float) -> None:
+    """Remove the empty collections of brokers that were killed before these took the place of a queue's.
+
+    Those of the last minute may be about to do so. What somebody has put into one stays.
+    """
+    for each in _named(database, _EMPTY):
+        made = each.name.rpartition(".")[2].partition("-")[0]
+        if now * 1000 - int(made, 16) > _LEFT_OVER * 1000 and each.find_one({}, {"_id": 1}) is None:
+            each.drop()
+
+
+def _named(database: Documents, prefix: str) -> Iterator[_Jobs]:
+    begins = {"name": {"$regex": f"^{prefix.replace('.', '[.]')}.*[.][0-9a-f]+(-[0-9a-f]+)?$"}}
+    for name in database.list_collection_names(filter=begins):
         yield database[name]

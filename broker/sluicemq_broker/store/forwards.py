@@ -53,6 +53,8 @@ def forward(source: QueueStore, forwards: Sequence[Forward], now: float) -> dict
     """
     for store in {each.to for each in forwards}:
         store.prepare(anew=True)  # no transaction can make a collection's indexes
+    for store in {each.to for each in forwards if each.job.parent}:
+        store.groups.prepare_for_children()
     move = _Move(source, forwards, now)
     transact(source.jobs.database.client, move.look, move.apply, "forwards")
     return move.problems

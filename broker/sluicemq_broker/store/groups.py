@@ -23,7 +23,7 @@ from datetime import datetime
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from pymongo import ReturnDocument, UpdateOne
+from pymongo import IndexModel, ReturnDocument, UpdateOne
 from pymongo.collection import Collection as Jobs
 from pymongo.errors import BulkWriteError, DuplicateKeyError
 from pymongo.write_concern import WriteConcern
@@ -31,11 +31,12 @@ from pymongo.write_concern import WriteConcern
 from sluicemq_broker.job import State
 from sluicemq_broker.store.connection import Documents, translated
 from sluicemq_broker.store.documents import Document, date, seconds
-from sluicemq_broker.store.index_models import LINE_INDEXES
-from sluicemq_broker.store.indexes import Notice, has_lines, make_indexes
+from sluicemq_broker.store.index_models import CHILD_INDEXES, LINE_INDEXES
+from sluicemq_broker.store.indexes import Notice, all_indexes, has_lines, make_indexes
 from sluicemq_broker.store.inserts import refusals
 
-#: One document for each queue that ever had a group: ``{_id: its collection, last: the highest place}``.
+#: One document for each queue that ever had a group, or a child of some job:
+#: ``{_id: its collection, last?: the highest place, children?: true}``. It outlives the queue.
 _PLACES: Final = "places"
 #: How often it is looked again which are first, as somebody else was faster.
 _TRIES: Final = 5
@@ -77,6 +78,7 @@ class GroupStore:
         self._jobs = jobs
         self._notice = notice or (lambda _kind, _text: None)
         self._prepared = False
+        self._prepared_for_children = False
         # Not of a majority: whatever is inserted at a place comes later in the same log, and is.
         self._places = database[_PLACES].with_options(write_concern=WriteConcern(w=1))
 
@@ -92,13 +94,33 @@ class GroupStore:
                 make_indexes(self._jobs, self._notice, LINE_INDEXES)
             self._prepared = True
 
-    def wanted(self) -> bool:
-        """True if any job ever had to wait here; raises the driver's errors."""
-        return self._places.find_one({"_id": self._jobs.name}, {"_id": 1}) is not None
+    def prepare_for_children(self) -> None:
+        """Let children lie here from now on; only the first call asks MongoDB.
+
+        Whoever removes the queue puts it aside first, and looks for this mark then: so of a transaction that
+        has inserted children before, the mark is seen. Crash in between: as :meth:`prepare`.
+        """
+        if not self._prepared_for_children:
+            with translated():
+                mark = {"$set": {"children": True}}
+                durable = self._places.with_options(write_concern=WriteConcern("majority"))
+                durable.update_one({"_id": self._jobs.name}, mark, upsert=True)
+                make_indexes(self._jobs, self._notice, CHILD_INDEXES)
+            self._prepared_for_children = True
+
+    def wanted(self) -> list[IndexModel]:
+        """The indexes that the queue needs, whatever it has; raises the driver's errors."""
+        mark = self._places.find_one({"_id": self._jobs.name}) or {}
+        return all_indexes(lines="last" in mark, children=bool(mark.get("children")))
+
+    def may_have_children(self) -> bool:
+        """True if any job here ever was a child; raises the driver's errors."""
+        these = {"_id": self._jobs.name, "children": True}
+        return self._places.find_one(these, {"_id": 1}) is not None
 
     def dropped(self) -> None:
         """The collection was removed: the next :meth:`prepare` makes it again."""
-        self._prepared = False
+        self._prepared = self._prepared_for_children = False
 
     def places(self, count: int) -> int:
         """The first of so many places that nobody else has, and that are behind all given before.

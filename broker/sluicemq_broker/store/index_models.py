@@ -20,6 +20,7 @@ LINE_INDEX: Final = "line"
 LINE_EXPIRY_INDEX: Final = "line_expiry"
 FAIR_INDEX: Final = "fair"
 SLOT_INDEX: Final = "slot"
+PARENT_INDEX: Final = "parent"
 
 INDEXES: Final = [
     # Partial, so that half a million delayed, done or dead jobs cost the hot path nothing; and the
@@ -55,6 +56,9 @@ LINE_INDEXES: Final = [
     IndexModel([("wait.group", 1), ("wait.place", 1)], name=LINE_INDEX, sparse=True),
     IndexModel([("wait.expires_at", 1)], name=LINE_EXPIRY_INDEX, sparse=True),
 ]
+
+#: That of children, made with the first one: whoever removes a queue finds by it who waits for its jobs.
+CHILD_INDEXES: Final = [IndexModel([("parent.id", 1)], name=PARENT_INDEX, sparse=True)]
 
 #: True of ready jobs, in words of which only the index of fair queues is known to have all: MongoDB would
 #: try the other one as well, each time.

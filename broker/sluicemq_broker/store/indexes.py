@@ -18,6 +18,7 @@ from sluicemq_broker.runtime import Count
 from sluicemq_broker.store.connection import brief, in_trouble
 from sluicemq_broker.store.documents import Document, QueueDefaults
 from sluicemq_broker.store.index_models import (
+    CHILD_INDEXES,
     FAIR,
     INDEXES,
     LINE_INDEX,
@@ -91,9 +92,9 @@ def may_have(jobs: _Jobs, state: str) -> bool:
     return state != State.WAITING or has_lines(jobs)
 
 
-def all_indexes(*, lines: bool) -> list[IndexModel]:
-    """What a queue needs, in which jobs may wait or can't."""
-    return [*INDEXES, *(LINE_INDEXES if lines else ())]
+def all_indexes(*, lines: bool, children: bool = False) -> list[IndexModel]:
+    """What a queue needs, in which jobs may wait or can't, and may be children or none is."""
+    return [*INDEXES, *(LINE_INDEXES if lines else ()), *(CHILD_INDEXES if children else ())]
 
 
 def _make(jobs: _Jobs, index: IndexModel, notice: Notice) -> None:

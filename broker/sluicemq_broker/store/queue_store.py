@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from pymongo import IndexModel
 from pymongo.client_session import ClientSession
 from pymongo.errors import BulkWriteError
 
@@ -25,7 +24,7 @@ from sluicemq_broker.store.documents import Document, QueueDefaults, date, docum
 from sluicemq_broker.store.expiry import ExpiredJobs, Expiry
 from sluicemq_broker.store.groups import GroupStore
 from sluicemq_broker.store.index_models import ENDED_INDEX
-from sluicemq_broker.store.indexes import Notice, all_indexes, make_indexes, mend_indexes, wanted_while_empty
+from sluicemq_broker.store.indexes import Notice, make_indexes, mend_indexes, wanted_while_empty
 from sluicemq_broker.store.inserts import Insertion, Pushed, outcome, refusals
 from sluicemq_broker.store.numbered import Insert, sessions_of
 from sluicemq_broker.store.outcomes import (
@@ -104,7 +103,7 @@ class QueueStore:
         """
         if not self._prepared and (anew or not self.removed):
             with translated():
-                wanted = [*self._wanted(), *wanted_while_empty(self.jobs, self._defaults)]
+                wanted = [*self.groups.wanted(), *wanted_while_empty(self.jobs, self._defaults)]
                 make_indexes(self.jobs, self._notice, wanted)
             self._prepared, self.removed = True, False
 
@@ -114,10 +113,7 @@ class QueueStore:
         Another broker may have removed the queue, and a push of ours made the collection again, without.
         """
         with translated():
-            mend_indexes(self.jobs, self._notice, self._wanted(), self._defaults)
-
-    def _wanted(self) -> list[IndexModel]:
-        return all_indexes(lines=self.groups.wanted())
+            mend_indexes(self.jobs, self._notice, self.groups.wanted(), self._defaults)
 
     def dropped(self) -> None:
         """The collection is removed, or about to be: whoever has new jobs looks for its indexes anew."""

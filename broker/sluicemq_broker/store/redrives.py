@@ -119,6 +119,8 @@ class _Move:
         self._portions = Portions(READ_AT_ONCE)
 
     def run(self, ids: list[str], redriven: Redriven) -> None:
+        if GroupStore(self._source.database, self._source).may_have_children():
+            GroupStore(self._target.database, self._target).prepare_for_children()
         redriven.groups = _groups(self._source, ids)
         self._update = [*self._revived, *_lined_up(self._target, ids)] if redriven.groups else self._revived
         for part, answer in self._portions.carry_out(ids, lambda part: self._run(part, redriven)):

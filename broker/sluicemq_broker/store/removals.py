@@ -8,9 +8,8 @@ never touched; children for whose end their parents wait go together with these
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from secrets import token_hex
 from typing import Final
 
 from sluicemq.errors import SluiceError
@@ -24,13 +23,13 @@ from sluicemq_broker.store.failed_children import (
     Bereaved,
     Kin,
     all_put_aside,
+    drop_left_over,
     drop_put_aside,
     put_aside,
     remove_children,
-    somebody_waits_for_children,
 )
-from sluicemq_broker.store.indexes import all_indexes, has_lines, may_have
-from sluicemq_broker.store.inspect import Inspector, collection
+from sluicemq_broker.store.indexes import may_have
+from sluicemq_broker.store.inspect import collection
 from sluicemq_broker.store.letters import DeadLetters, chosen, index_of
 from sluicemq_broker.store.paging import READ_AT_ONCE, PageSize, pages
 from sluicemq_broker.store.portions import Portions
@@ -131,24 +130,18 @@ class Removals(Orders):
 
         ``shared``: other brokers may be pushing to it. Their next insert would make the collection
         again, without the index that keeps a ``dedupe_id`` single; so an empty one that has its indexes
-        takes its place, in one step, and stays. Lost reply: repeating it is harmless.
+        takes its place, and stays. Lost reply: repeating it is harmless.
 
-        Where any job waits for children, some of these may lie here: so it is put aside first, and
-        ``drop_put_aside`` goes on from there, also where this broker is killed.
+        Jobs that wait for children here are dead letters then. The collection is put aside first, so that
+        whatever comes in at this moment is in it, or is not removed; ``drop_put_aside`` goes on from there,
+        also where this broker is killed.
         """
         with translated():
             jobs = self._jobs(queue)
             count: int = jobs.estimated_document_count()
-            if somebody_waits_for_children(self._kin):
-                aside = put_aside(jobs, leave_empty=shared)
-                with suppress(SluiceError), translated():  # it is gone; the next round of any broker goes on
-                    drop_put_aside(aside, now, self._kin)
-            elif shared:
-                empty = self._database[f"deleted.{queue}.{token_hex(4)}"]
-                empty.create_indexes(all_indexes(lines=has_lines(jobs)))
-                empty.rename(jobs.name, dropTarget=True)
-            else:
-                jobs.drop()
+            aside = put_aside(jobs, now, leave_empty=shared)
+            with suppress(SluiceError), translated():  # it is gone; the next round of any broker goes on
+                drop_put_aside(aside, now, self._kin)
         return count
 
     def resume_drops(self, now: float) -> None:
@@ -156,6 +149,7 @@ class Removals(Orders):
         with translated():
             for each in all_put_aside(self._database):
                 drop_put_aside(each, now, self._kin)
+            drop_left_over(self._database, now)
 
 
 class _OfThisDatabase:
@@ -166,9 +160,6 @@ class _OfThisDatabase:
 
     def store(self, queue: str) -> QueueStore:
         return QueueStore(self._database, collection(queue))
-
-    def stores(self) -> Iterable[QueueStore]:
-        return map(self.store, Inspector(self._database).names())
 
     def bereaved(self, parents: Sequence[Bereaved]) -> None:
         """There is nobody to be told."""
