@@ -15,7 +15,9 @@ from devices.plain_sockets import LaneRecorder, Notices, eventually, lane_door, 
 from sluicemq_devices.doors.conduct import MOST_MALFORMED, MOST_UNTOLD, WITHIN, Conduct
 from sluicemq_devices.doors.doors import Lane
 from sluicemq_devices.doors.switchboard import Switchboard
+from sluicemq_devices.hub.line import Line
 from sluicemq_devices.hub.spare_time import SpareTime
+from sluicemq_devices.hub.standing import HEAVY, Standing
 from virtual_time import VirtualTime
 
 Started = Callable[[Any], Any]
@@ -161,6 +163,145 @@ def test_what_a_door_that_closes_has_read_is_handed_over_in_turns(
     assert len(set(between)) >= len(sizes) - 1
 
 
+def test_a_light_peer_beside_a_crowd_that_never_stops_waits_for_a_few_of_its_messages(
+    board: Switchboard, recorder: LaneRecorder, started: Started
+) -> None:
+    # Given forty that have sent more than can be read, and one that asks and waits for the answer
+    door = started(lane_door(board, recorder, kind="DEALER"))
+    crowd = [shake_hands(door.address, b"DEALER") for _ in range(40)]
+    light = shake_hands(door.address, b"DEALER")
+    name = light.getsockname()[1]
+    read = asked = 0
+    waited: list[int] = []
+
+    def receive(lane: Lane, messages: list[list[bytes]]) -> None:
+        nonlocal read
+        if lane.peer.endswith(f":{name}"):
+            waited.append(read - asked)
+        else:
+            read += len(messages)
+            works(len(messages) * 0.0001)
+
+    recorder.lane(40)
+    for lane in recorder.lanes:
+        lane.on(receive=partial(receive, lane))
+    for each in crowd:
+        each.sendall(MESSAGE * 5000)
+    eventually(lambda: read > 4000)
+    # When it asks again and again
+    for number in range(20):
+        asked = read
+        light.sendall(MESSAGE)
+        eventually(lambda number=number: len(waited) > number)
+    # Then it does not wait until each of them has had a turn of two milliseconds
+    assert sorted(waited)[10] <= 20
+    assert max(waited[10:]) <= 80
+    for lane in recorder.lanes:
+        lane.on(receive=lambda _messages: None)
+
+
+def test_what_was_read_of_many_that_are_cut_at_once_is_handed_over_in_turns(
+    board: Switchboard, recorder: LaneRecorder, started: Started
+) -> None:
+    # Given producers, with more read of each than one turn takes
+    door = started(lane_door(board, recorder, kind="PULL"))
+    crowd = [shake_hands(door.address, b"PUSH") for _ in range(20)]
+    turn = 0
+    read = Counter[int]()
+
+    def receive(messages: list[list[bytes]]) -> None:
+        read[turn] += len(messages)
+        works(len(messages) * 0.0001)
+
+    def count() -> None:
+        nonlocal turn
+        turn += 1
+
+    recorder.lane(19)
+    for lane in recorder.lanes:
+        lane.on(receive=receive)
+    watch = gevent.get_hub().loop.check()
+    watch.start(count)
+    for each in crowd:
+        each.sendall(MESSAGE * 500)
+    eventually(lambda: all(lane.received for lane in recorder.lanes))
+    # When
+    for lane in recorder.lanes:
+        lane.cut("enough")
+    eventually(lambda: len(recorder.closed) == 20)
+    watch.stop()
+    # Then all of it was handed over, a part of it in each turn of the hub
+    assert sum(lane.received for lane in recorder.lanes) == 20 * 500
+    assert max(read.values()) <= 130
+
+
+# --------------------------------------------------------------------------- line
+
+
+def standing(*turns: float, more: bool = True) -> Standing:
+    peer = Standing()
+    for seconds in turns:
+        peer.used(seconds, more=more)
+    return peer
+
+
+def test_a_peer_that_is_never_read_to_the_end_gets_heavy_and_light_again_once_it_is() -> None:
+    peer = standing()
+    assert 0 < peer.level < HEAVY
+    peer.used(0.002, more=True)
+    assert peer.level == HEAVY
+    peer.used(0.0, more=False)
+    assert peer.level == HEAVY
+    for _ in range(10):
+        peer.used(0.00001, more=False)
+    assert peer.level == 0
+    assert peer.is_light
+
+
+def test_a_light_peer_is_next_however_many_heavy_ones_wait() -> None:
+    line, served = Line(), list[str]()
+    for _ in range(100):
+        line.add(partial(served.append, "heavy"), standing(0.002))
+    line.add(partial(served.append, "light"), standing(*[0.0] * 10, more=False))
+    line.take()()
+    assert served == ["light"]
+    assert len(line) == 100
+
+
+def test_peers_of_one_level_share_the_time_and_not_the_turns() -> None:
+    line, used = Line(), Counter[float]()
+    peers = {seconds: standing(seconds) for seconds in (0.001, 0.004)}
+
+    def turn(seconds: float) -> None:
+        used[seconds] += 1
+        peers[seconds].used(seconds, more=True)
+        line.add(partial(turn, seconds), peers[seconds])
+        line.took(seconds)
+
+    for seconds, peer in peers.items():
+        line.add(partial(turn, seconds), peer)
+    for _ in range(1000):
+        line.take()()
+    assert 3.5 < used[0.001] / used[0.004] < 4.5
+
+
+def test_a_heavy_peer_has_a_quarter_of_the_time_beside_light_ones_that_never_stop() -> None:
+    line, used = Line(), Counter[str]()
+    light, heavy = standing(*[0.0] * 10, more=False), standing(0.002)
+
+    def turn(name: str, seconds: float, peer: Standing) -> None:
+        used[name] += round(seconds * 1e6)
+        line.add(partial(turn, name, seconds, peer), peer)
+        line.took(seconds)
+
+    for _ in range(20):
+        line.add(partial(turn, "light", 0.00005, light), light)
+    line.add(partial(turn, "heavy", 0.0005, heavy), heavy)
+    for _ in range(5000):
+        line.take()()
+    assert 0.1 < used["heavy"] / used.total() < 0.3
+
+
 # ------------------------------------------------------------------------ conduct
 
 
@@ -232,7 +373,7 @@ def test_spare_time_is_a_tenth_and_a_long_turn_is_paid_for_by_those_after_it(clo
         served.append(seconds)
 
     for seconds in [0.00035] * 5 + [0.005] + [0.00035] * 5:
-        spare.wait(partial(turn, seconds))
+        spare.wait(partial(turn, seconds), Standing())
     periods = []
     while spare._timer:
         before = len(served)
@@ -246,15 +387,13 @@ def test_who_comes_again_at_once_waits_for_the_next_period(clock: VirtualTime) -
 
     def again() -> None:
         served.append(1)
-        spare.wait(again)
+        spare.wait(again, Standing())
 
-    spare.wait(again)
+    spare.wait(again, Standing())
     for period in range(1, 5):
         spare._give()
         assert len(served) == period
-    spare._waiting.clear()
-    spare._give()
-    assert spare._timer is None
+    spare._timer.close()
 
 
 def test_a_crowd_that_sends_at_once_is_read_in_many_turns_each_in_the_order_of_coming(

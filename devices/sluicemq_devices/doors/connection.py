@@ -17,11 +17,22 @@ from sluicemq_devices.doors.outbox import Outbox
 from sluicemq_devices.doors.outgoing import Ration
 from sluicemq_devices.doors.switchboard import Switchboard
 from sluicemq_devices.doors.unfinished import SMALL
-from sluicemq_devices.hub import Mishap, SpareTime, TurnTime, Watermark, boundless, nothing, shielded, switch
+from sluicemq_devices.hub import (
+    Mishap,
+    SpareTime,
+    Standing,
+    TurnTime,
+    Watermark,
+    boundless,
+    nothing,
+    shielded,
+    switch,
+)
 from sluicemq_devices.zmtp import M, Peer
 
 _READ, _WRITE = 1, 2  # libev's EV_READ and EV_WRITE
 _CHUNK = 65_536
+_CROWDED = 8  # times as little time is taken at once while others wait
 #: Where what is read at once of a large frame is; then others have their turn. A buffer of its own size
 #: for each read would come from the system, and go back, each time.
 _scratch = memoryview(bytearray(262_144))
@@ -51,9 +62,9 @@ class Connection(Generic[M]):
     not asked for one, and cut when its kernel does not acknowledge what was sent for as long; so is one that
     has to take messages first (:class:`~sluicemq_devices.doors.arrivals.Arrivals`).
 
-    It is read in turns of some milliseconds, so that others have theirs; when many are read, in later turns
-    of the hub. Whoever receives says what could not be used (:meth:`blame`): such a peer is read in spare
-    time, and cut if it sends little else.
+    It is read in turns of some milliseconds, shorter ones while others wait, and light peers come first
+    (:class:`~sluicemq_devices.hub.turn_time.TurnTime`). Whoever receives says what could not be used
+    (:meth:`blame`): such a peer is read in spare time, and cut if it sends little else.
     """
 
     _form: type[Peer[M]]
@@ -102,6 +113,7 @@ class Connection(Generic[M]):
         self._paused_by: set[object] = set()
         self._turn_time = board.turn_time
         self._waits = False  # for its turn, in spare time or not
+        self._standing = Standing()
         self._conduct = Conduct(MOST_UNTOLD if kind == "PULL" else MOST_MALFORMED)
         self._outbox = Outbox(socket, held or boundless())
         self._ration: Ration | None = None  # there is one when it was needed
@@ -268,18 +280,18 @@ class Connection(Generic[M]):
     # --------------------------------------------------------------- reading
 
     def _readable(self) -> None:
-        if self._counted and self.reading and not self._unfinished.may_read(self):
-            return
-        if (time := self._time_for_it) is not None:
-            self._wait_for_turn(time)
-        else:
-            self._receive()
+        if self._may_receive:
+            self._read_or_wait()
 
-    def _behind(self) -> None:
-        if (time := self._time_for_it) is not None:
-            self._wait_for_turn(time)
+    def _read_or_wait(self) -> None:
+        """Read it now, or when it is its turn: in spare time if its conduct is bad."""
+        time: SpareTime | TurnTime = self._board.spare if self._conduct.is_bad else self._turn_time
+        if self._conduct.is_bad or self._turn_time.is_over:
+            self._waits = True
+            self._watch()
+            time.wait(self._its_turn, self._standing)
         else:
-            self._deliver(self._take_behind())
+            self._read()
 
     def _take_behind(self) -> list[M]:
         returned, self._returned = self._returned, []
@@ -290,29 +302,43 @@ class Connection(Generic[M]):
         """Something was read that was not handed over."""
         return self._zmtp.behind or bool(self._returned)
 
-    @property
-    def _time_for_it(self) -> SpareTime | TurnTime | None:
-        """Where it has to wait for its turn, if it has to."""
-        if self._conduct.is_bad:
-            return self._board.spare
-        return self._turn_time if self._turn_time.is_over else None
-
-    def _wait_for_turn(self, time: SpareTime | TurnTime) -> None:
-        self._waits = True
-        self._watch()
-        time.wait(self._its_turn)
-
     def _its_turn(self) -> None:
         self._waits = False
         if self._ended:
             return
-        if self._is_read and self._is_behind:
-            self._deliver(self._take_behind())
-        elif self._is_read and not (self._counted and self.reading and not self._unfinished.may_read(self)):
-            self._receive()
+        if self._is_read and (self._is_behind or self._may_receive):
+            self._read()
         self._watch()
 
-    def _receive(self) -> None:
+    @property
+    def _may_receive(self) -> bool:
+        """False if it holds a large message for whose rest there is no memory now."""
+        return not (self._counted and self.reading and not self._unfinished.may_read(self))
+
+    def _read(self) -> None:
+        self._timed(self._receive_or_go_on)
+
+    def _receive_or_go_on(self) -> bool:
+        if not self._is_behind:
+            return self._receive()
+        self._deliver(self._take_behind())
+        return False
+
+    def _timed(self, read: Callable[[], bool]) -> None:
+        """Read some of what has come; the time that it takes says how much may be read at once next time."""
+        zmtp = self._zmtp
+        before, began = self.received, thread_time()
+        more = read()
+        took = thread_time() - began
+        self._standing.used(took, more=more or self._is_behind)
+        if self.received != before or zmtp.idle:
+            crowded = self._turn_time.is_crowded
+            zmtp.pace(took, self._longest_turn / _CROWDED if crowded else self._longest_turn)
+            if self._conduct.is_bad:
+                zmtp.most = min(zmtp.most, _FEW)
+
+    def _receive(self) -> bool:
+        """Read what has come; True if that was as much as is read at once."""
         zmtp = self._zmtp
         data: bytes | memoryview
         try:
@@ -321,14 +347,15 @@ class Connection(Generic[M]):
             else:
                 data = self._socket.recv(_CHUNK)
         except BlockingIOError:
-            return
+            return False
         except OSError:
             data = b""
         if not data:
             self._left()
-            return
+            return False
         self._life.alive = True
         self._deliver(zmtp.take(data) if isinstance(data, bytes) else zmtp.take_of_large(data))
+        return len(data) >= _CHUNK
 
     def _deliver(self, messages: list[M]) -> None:
         zmtp = self._zmtp
@@ -347,12 +374,8 @@ class Connection(Generic[M]):
 
     def _hand_over(self, messages: list[M]) -> None:
         self.received += len(messages)
-        began = thread_time()
         shielded(self._on_receive, messages)
-        self._zmtp.pace(thread_time() - began, self._longest_turn)
         self._conduct.judge(len(messages) - len(self._returned))
-        if self._conduct.is_bad:
-            self._zmtp.most = min(self._zmtp.most, _FEW)
         if self._conduct.is_over:
             most = self._conduct.most
             self.cut(f"{most} messages within {WITHIN:.0f} s that can't be used, and little else")
@@ -384,7 +407,7 @@ class Connection(Generic[M]):
             return
         allowed = self._is_read
         behind = self._is_behind
-        switch(self._turn, self._behind, on=allowed and behind and not self._waits)
+        switch(self._turn, self._read_or_wait, on=allowed and behind and not self._waits)
         switch(self._reader, self._readable, on=allowed and not (behind or self._waits))
         if not (allowed or self._keeps_all):
             self._life.look_every(self._board.glance)
@@ -446,13 +469,18 @@ class Connection(Generic[M]):
         """Hand over what was read and nobody will send again, in turns; then end."""
         self._closing = self._waits = True  # it is not read any more
         self._writer.stop()
+        self._life.stop()
         self._watch()
 
         def turn() -> None:
-            self._hand_over(self._zmtp.take())
+            self._timed(self._read_the_rest)
             self._end(kind, why)
 
-        self._life.after(_MOMENT, turn)
+        self._turn_time.wait(turn, self._standing)
+
+    def _read_the_rest(self) -> bool:
+        self._hand_over(self._zmtp.take())
+        return False
 
     def _end(self, kind: str = "", why: str = "") -> None:
         if self._ended:

@@ -7,6 +7,7 @@ from sluicemq_devices.hub.flow import Shares, Watermark, boundless
 from sluicemq_devices.hub.large_memory import give_back_large_memory
 from sluicemq_devices.hub.notices import About, Notices
 from sluicemq_devices.hub.spare_time import SpareTime
+from sluicemq_devices.hub.standing import Standing
 from sluicemq_devices.hub.stderr import LONGEST_TRACEBACK, OneLine, shortened, unblock_stderr
 from sluicemq_devices.hub.turn_time import TurnTime
 from sluicemq_devices.hub.turns import in_turns
@@ -22,6 +23,7 @@ __all__ = [
     "OneLine",
     "Shares",
     "SpareTime",
+    "Standing",
     "TurnTime",
     "Watermark",
     "boundless",

@@ -3,55 +3,77 @@
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Callable
-from time import perf_counter
+from time import monotonic, thread_time
 from typing import Any, Final
 
 from gevent import get_hub
 
 from sluicemq_devices.hub.callbacks import shielded
+from sluicemq_devices.hub.line import Line, Turn
+from sluicemq_devices.hub.standing import Standing
 
 #: Seconds of a turn, after which connections that have not been read wait for the next.
 _MOST: Final = 0.008
+#: Seconds in which connections that wait are read in a crowd, before the hub looks who else has sent.
+_SLICE: Final = 0.0002
+#: Seconds of CPU that were used while all the time somebody waited: then it is a crowd.
+_SOON: Final = 0.010
+#: Seconds for which slices are short after a light peer has had to wait. Without one they are long: what
+#: heavy peers push in one turn is written to MongoDB in one batch, and small batches cost more.
+_LIGHT_FOR: Final = 0.25
 _MOMENT: Final = 1e-9  # seconds
+_LAST: Final = -1  # libev's priority: after sockets, so that a light peer that has just sent is next
 
 
 class TurnTime:
-    """Turns for those that have to wait because a turn has been long, in the order of coming.
+    """Turns for those that have to wait because a turn has been long, or others wait.
 
-    Each connection is read in short pieces, but of a thousand at once the last would find that the first of
-    them, and clocks, have waited for all. It has a timer only while somebody waits.
+    Each connection is read in short pieces. In a crowd with light peers the hub looks at its sockets after
+    each piece, so a light peer waits for one piece of one heavy peer, however many there are
+    (:class:`~sluicemq_devices.hub.line.Line`). It has a timer only while somebody waits.
     """
 
     def __init__(self) -> None:
-        self._waiting: deque[Callable[[], None]] = deque()
+        self._line = Line()
+        self._began = 0.0  # when the first began to wait, in this thread's CPU time
+        self._light_until = 0.0
         self._timer: Any = None
+
+    @property
+    def is_crowded(self) -> bool:
+        """True if light peers wait for heavy ones again and again: pieces are to be short."""
+        return bool(self._line) and self._is_crowded(thread_time())
 
     @property
     def is_over(self) -> bool:
         """True if this turn has been long enough, or others wait already: :meth:`wait` then."""
-        return bool(self._waiting) or time.time() - get_hub().loop.now() > _MOST
+        return bool(self._line) or time.time() - get_hub().loop.now() > _MOST
 
-    def wait(self, turn: Callable[[], None]) -> None:
+    def wait(self, turn: Turn, standing: Standing) -> None:
         """Call ``turn``, once, when it is its turn."""
-        self._waiting.append(turn)
-        if len(self._waiting) == 1:
-            self._next_turn()
-
-    def _next_turn(self) -> None:
-        if self._timer:
-            self._timer.close()
-        self._timer = get_hub().loop.timer(_MOMENT)
-        self._timer.start(self._give)
+        self._line.add(turn, standing)
+        if self._timer is None:
+            self._began = thread_time()
+            self._timer = get_hub().loop.timer(_MOMENT, priority=_LAST)
+            self._timer.start(self._give)
+        elif standing.is_light:
+            self._light_until = monotonic() + _LIGHT_FOR
 
     def _give(self) -> None:
-        until = perf_counter() + _MOST
-        for _ in range(len(self._waiting)):
-            turn = self._waiting[0]
-            shielded(turn)
-            self._waiting.popleft()  # only now, so that those that come meanwhile are behind
-            if perf_counter() > until:
+        line = self._line
+        now = thread_time()
+        until = now + (_SLICE if self._is_crowded(now) else _MOST)
+        for _ in range(len(line)):
+            shielded(line.take())
+            began, now = now, thread_time()
+            line.took(now - began)
+            if now > until:
                 break
-        if self._waiting:
-            self._next_turn()
+        if line:
+            self._timer.start(self._give)
+        else:
+            self._timer.close()
+            self._timer = None
+
+    def _is_crowded(self, now: float) -> bool:
+        return now - self._began > _SOON and monotonic() < self._light_until

@@ -1,0 +1,92 @@
+"""The order in which peers that wait have their turns: light peers first, and nobody waits for ever."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from heapq import heappop, heappush
+from itertools import count
+from typing import Final
+
+from sluicemq_devices.hub.standing import HEAVY, Standing
+
+Turn = Callable[[], None]
+
+#: A quarter of the time goes to those that have waited longest, if lighter ones have overtaken them.
+_OVERTAKEN: Final = 1 / 3
+#: Seconds that those who have waited longest may have in advance.
+_ADVANCE: Final = 0.001
+
+
+class _Place:
+    """A peer that waits, or had its turn."""
+
+    __slots__ = ("level", "turn", "waits")
+
+    def __init__(self, turn: Turn, level: int) -> None:
+        self.turn = turn
+        self.level = level
+        self.waits = True
+
+
+class Line:
+    """Turns that wait, the next of which is taken in O(log n).
+
+    The lightest peer is next (:class:`~sluicemq_devices.hub.standing.Standing`). Peers of one level share
+    the time, not the turns: a peer whose last turn was longer waits longer for its next one (start-time fair
+    queueing, Goyal, Vin and Cheng 1996). While lighter peers overtake others, a quarter of the time
+    goes to the peer that has waited longest.
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, float, int, _Place]] = []
+        self._oldest: deque[_Place] = deque()
+        self._clocks = [0.0] * (HEAVY + 1)  # of each level: the tag of the one that had its turn last
+        self._numbers = count()
+        self._waiting = 0
+        self._owed = 0.0  # seconds, to those that have waited longest
+        self._level = 0  # of the one that was taken last
+
+    def __len__(self) -> int:
+        """How many wait."""
+        return self._waiting
+
+    def add(self, turn: Turn, standing: Standing) -> None:
+        """Let ``turn`` wait."""
+        level = standing.level
+        place = _Place(turn, level)
+        heappush(self._heap, (level, self._clocks[level] + standing.latest, next(self._numbers), place))
+        self._oldest.append(place)
+        self._waiting += 1
+
+    def take(self) -> Turn:
+        """Return the next turn; say with :meth:`took` how long it was. Somebody waits."""
+        place = self._longest_waiting() if self._owed > 0 else self._lightest()
+        place.waits = False
+        self._level = place.level
+        self._waiting -= 1
+        if not self._waiting:
+            self._heap.clear()
+            self._oldest.clear()
+        return place.turn
+
+    def took(self, seconds: float) -> None:
+        """The turn that was taken last is over."""
+        if not self._waiting:
+            self._owed = 0.0
+        elif self._longest_waiting().level > self._level:
+            self._owed += _OVERTAKEN * seconds
+        else:
+            self._owed = max(-_ADVANCE, self._owed - seconds)
+
+    def _lightest(self) -> _Place:
+        while True:
+            level, tag, _number, place = heappop(self._heap)
+            if place.waits:
+                self._clocks[level] = tag
+                return place
+
+    def _longest_waiting(self) -> _Place:
+        while not self._oldest[0].waits:
+            self._oldest.popleft()
+        return self._oldest[0]
