@@ -18,7 +18,7 @@ from sluicemq.packed import unpack
 from sluicemq_broker.config import DeviceSettings
 from sluicemq_broker.doors.refusals import error_frames, refusal
 from sluicemq_broker.runtime import read_json
-from sluicemq_broker.streams import Reading, Streams, Topics, Wanted, check_stream
+from sluicemq_broker.streams import Reading, Streams, Topics, Usage, Wanted, check_stream
 from sluicemq_devices.doors import Lane, LaneDoor, Switchboard
 
 #: Messages of one answer, by default and at most; and about how many bytes.
@@ -66,48 +66,49 @@ class ReplayDoors:
             door.stop()
 
     def _came(self, lane: Lane) -> None:
-        lane.on(receive=lambda questions: self._receive(lane, questions))
+        usage = Usage()
+        lane.on(receive=lambda questions: self._receive(lane, usage, questions))
 
-    def _receive(self, lane: Lane, questions: list[list[bytes]]) -> None:
+    def _receive(self, lane: Lane, usage: Usage, questions: list[list[bytes]]) -> None:
         """Answer them one after the other; what this one asks meanwhile is not read."""
         lane.pause(self)
-        gevent.spawn(self._answer_all, lane, questions)
+        gevent.spawn(self._answer_all, lane, usage, questions)
 
-    def _answer_all(self, lane: Lane, questions: list[list[bytes]]) -> None:
+    def _answer_all(self, lane: Lane, usage: Usage, questions: list[list[bytes]]) -> None:
         for frames in questions:
             if not lane.ration.reserve(_ROOM):
                 return  # the lane has gone
             try:
-                lane.send(self._answer_one(lane, frames))
+                lane.send(self._answer_one(lane, usage, frames))
             finally:
                 lane.ration.release(_ROOM)
         lane.resume(self)
 
-    def _answer_one(self, lane: Lane, frames: list[bytes]) -> list[bytes]:
+    def _answer_one(self, lane: Lane, usage: Usage, frames: list[bytes]) -> list[bytes]:
         envelope = frames[:1]
         try:
             envelope, body = _split(frames)
-            with self._asking:
-                return [*envelope, *self._answer(body)]
+            return [*envelope, *self._answer(body, usage)]
         except Exception as error:  # noqa: BLE001 - who asked must have an answer
             problem = refusal(error)
             lane.blame(malformed=isinstance(problem, BadFrames))
             return [*envelope, *error_frames(problem)]
 
-    def _answer(self, body: list[bytes]) -> list[bytes]:
+    def _answer(self, body: list[bytes], usage: Usage) -> list[bytes]:
         name, options = _read(body, self._default)
-        stream = self._streams.get(check_stream(name))
-        topics, limit = _topics(options), _number(options, "limit", 1, _MOST, _LIMIT)
+        topics, limit = _topics(options, usage), _number(options, "limit", 1, _MOST, _LIMIT)
         after, since = _number(options, "after", 0, 2**62, 0), options.get("since")
-        first = after + 1
         if since is not None:
-            first = stream.since(_number(options, "since", 0, 2**40, 0))
+            since = _number(options, "since", 0, 2**40, 0)
+        with self._asking:
+            stream = self._streams.get(check_stream(name))
+            first = after + 1 if since is None else stream.since(since)
         gone = 0
-        reading = stream.read(Wanted(first, topics, limit, _BYTES))
+        reading = stream.read(Wanted(first, topics, limit, _BYTES), self._asking)
         while reading.more and not reading.chosen:
             gone += reading.gone
             gevent.sleep(_MOMENT)
-            reading = stream.read(Wanted(reading.first, topics, limit, _BYTES))
+            reading = stream.read(Wanted(reading.first, topics, limit, _BYTES), self._asking)
         return _frames(reading, 0 if first == 1 else gone + reading.gone)
 
 
@@ -134,14 +135,15 @@ def _read(body: list[bytes], default: str | None) -> tuple[str, dict[str, Any]]:
     return name, options
 
 
-def _topics(options: dict[str, Any]) -> Topics:
+def _topics(options: dict[str, Any], usage: Usage) -> Topics:
     wanted = options.get("topics", [])
     if not isinstance(wanted, list) or not all(isinstance(each, str) for each in wanted):
         raise BadTopic("topics is an array of strings")
     topic = options.get("topic", "")
     if not isinstance(topic, str):
         raise BadTopic("topic is a string")
-    return Topics([each.encode(errors="surrogateescape") for each in [*wanted, *([topic] if topic else [])]])
+    each = [*wanted, topic] if topic else wanted
+    return Topics([name.encode(errors="surrogateescape") for name in each], usage)
 
 
 def _number(options: dict[str, Any], key: str, least: int, most: int, default: int) -> int:

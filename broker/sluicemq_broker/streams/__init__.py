@@ -1,6 +1,7 @@
 """Streams: numbered messages that are kept, for any number of readers, from any point on."""
 
 from sluicemq_broker.streams.batch import Batch, Expected, Stored, read_batch
+from sluicemq_broker.streams.choosing import Usage
 from sluicemq_broker.streams.context import StreamContext
 from sluicemq_broker.streams.lags import Lags
 from sluicemq_broker.streams.segments import Chosen
@@ -23,6 +24,7 @@ __all__ = [
     "Streams",
     "Subscriptions",
     "Topics",
+    "Usage",
     "Wanted",
     "Wish",
     "check_stream",

@@ -10,6 +10,7 @@ from typing import Final
 from sluicemq_broker.context import Retry
 from sluicemq_broker.runtime import Counters, Timer
 from sluicemq_broker.store import GUARD, ServerClock
+from sluicemq_broker.streams.choosing import Choosing
 
 _CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
@@ -26,5 +27,6 @@ class StreamContext:
     counters: Counters
     retry: Retry
     timer: Timer = field(default_factory=Timer)
+    choosing: Choosing = field(default_factory=Choosing)
     passed: Callable[[], float] = lambda: time.clock_gettime(_CLOCK)
     guard: float = GUARD

@@ -8,6 +8,7 @@ from typing import Final
 
 from sluicemq.packed import scan, slices
 from sluicemq_broker.store import Segment
+from sluicemq_broker.streams.choosing import TURN
 from sluicemq_broker.streams.topics import Topics
 
 #: Bytes of the newest segments that are held, for each stream.
@@ -81,19 +82,32 @@ class Chosen:
         return self.segment.count if self.places is None else len(self.places)
 
 
-def choose(segment: Segment, first: int, topics: Topics, most: int) -> tuple[Chosen | None, int]:
-    """What is wanted of a segment from message ``first`` on, ``most`` at most; and from where to go on."""
-    wanted = topics.of(segment.topics)
-    if wanted is False:
-        return None, segment.next
-    if wanted and first <= segment.first and segment.count <= most:
+def choose(
+    segment: Segment, first: int, topics: Topics, most: int, seconds: float = TURN
+) -> tuple[Chosen | None, int]:
+    """The wanted messages of a segment from message ``first`` on, ``most`` at most; and from where to go on.
+
+    Where these ``seconds`` run out, that is inside the segment.
+    """
+    start, end = max(0, first - segment.first), segment.count
+    if topics.everything and not start and end <= most:
         return Chosen(segment, segment.packed, None), segment.next
+    wanted, left = ((), b"") if start else topics.among(segment.topics, seconds)
+    if left is None:
+        if not wanted:
+            return None, segment.next
+        if len(wanted) == len(segment.topics) and end <= most:
+            return Chosen(segment, segment.packed, None), segment.next
     ends, its_topics = scan(segment.packed)
-    places = [at for at in range(max(0, first - segment.first), segment.count) if topics.want(its_topics[at])]
-    go_on = segment.next
+    if left is not None:  # not all were looked at: now they are in the order of the messages
+        wanted, left = topics.among(its_topics[start:], seconds)
+        if left is not None:
+            end = its_topics.index(left, start)
+    places = [at for at in range(start, end) if its_topics[at] in wanted]
     if len(places) > most:
         places = places[:most]
-        go_on = segment.first + places[-1] + 1
+        end = places[-1] + 1
+    go_on = segment.first + end
     if not places:
         return None, go_on
     each = slices(segment.packed, ends)

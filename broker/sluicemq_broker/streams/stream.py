@@ -7,9 +7,10 @@ woken. So one that is slow costs nobody anything, and any broker can go on with 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from time import perf_counter
-from typing import Final
+from time import perf_counter, thread_time
+from typing import Any, Final
 
 import gevent
 
@@ -20,6 +21,7 @@ from sluicemq_broker.runtime import Count, PartCounters, shielded
 from sluicemq_broker.store import Segment, StreamStore
 from sluicemq_broker.streams.batch import Batch
 from sluicemq_broker.streams.carried import carried
+from sluicemq_broker.streams.choosing import TURN
 from sluicemq_broker.streams.context import StreamContext
 from sluicemq_broker.streams.segments import Chosen, Recent, choose
 from sluicemq_broker.streams.topics import Topics
@@ -27,8 +29,7 @@ from sluicemq_broker.streams.writer import Writer
 
 #: A page has so many bytes at most, or one message.
 MOST_BYTES: Final = 4 << 20
-#: Seconds of the hub, at most, for waking readers, before others have their turn.
-_TURN: Final = 0.004
+_AT_ONCE: Final = nullcontext()
 _MOMENT: Final = 1e-9  # seconds; a sleep of 0 would run before timers
 _UNKNOWN: Final = 16 << 20  # bytes of a page, while none was read
 #: So many readers are woken in the turn in which they hear of it: a tenth of a millisecond sooner.
@@ -111,18 +112,41 @@ class Stream:
 
     # ------------------------------------------------------------------ read
 
-    def read(self, wanted: Wanted) -> Reading:
-        """The next messages, from memory or from MongoDB, for which it waits; raises Unavailable."""
-        return self.read_recent(wanted) or self._read_stored(wanted)
+    def read(self, wanted: Wanted, asking: AbstractContextManager[Any] = _AT_ONCE) -> Reading:
+        """Return the next messages, from memory or from MongoDB; raises Unavailable.
+
+        Blocks for MongoDB, which is asked within ``asking``, and for the turn of a reader that chooses. May
+        be a part of what is wanted, or nothing: then ``more`` is true.
+        """
+        segments = self._recent.read(wanted.first, wanted.most_bytes)
+        gone = 0
+        if segments is None:
+            with asking:
+                page = self.store.read(wanted.first, wanted.most_bytes)
+            segments, first = page.segments, max(wanted.first, page.first)
+            if segments:
+                first = max(first, segments[0].first)
+            gone = first - wanted.first
+            self.counters.add(Count.MESSAGES_GONE, gone)
+            self._keep(segments)
+            wanted = Wanted(first, wanted.topics, wanted.most, wanted.most_bytes)
+        if wanted.topics.everything or not segments:
+            return self._choose(segments, wanted, gone=gone)
+        self._context.choosing.wait(wanted.topics.usage)
+        return self._choose_counted(segments, wanted, gone=gone)
 
     def read_recent(self, wanted: Wanted, *, waits: bool = False) -> Reading | None:
-        """The same of the newest segments in memory; None: MongoDB must be asked.
+        """Return the next messages from memory, at once; None: :meth:`read` must be called.
 
         ``waits``: nothing is an answer if no more has been told of, for whoever then waits.
         """
         segments = self._recent.read(wanted.first, wanted.most_bytes)
         if segments is not None:
-            return self._choose(segments, wanted, gone=0)
+            if wanted.topics.everything:
+                return self._choose(segments, wanted, gone=0)
+            if self._context.choosing.may_choose(wanted.topics.usage):
+                return self._choose_counted(segments, wanted, gone=0)
+            return None
         if waits and wanted.first == self._recent.next and self._seen_by == self._channel.epoch != 0:
             return Reading([], wanted.first, 0, self.newest, more=False)
         return None
@@ -151,30 +175,21 @@ class Stream:
         """The number of the first message that is not older, in Unix seconds; asks MongoDB."""
         return self.store.since(time)
 
-    def _read_stored(self, wanted: Wanted) -> Reading:
-        page = self.store.read(wanted.first, wanted.most_bytes)
-        first = max(wanted.first, page.first)
-        if page.segments:
-            first = max(first, page.segments[0].first)
-        gone = first - wanted.first
-        self.counters.add(Count.MESSAGES_GONE, gone)
-        self._keep(page.segments)
-        moved = Wanted(first, wanted.topics, wanted.most, wanted.most_bytes)
-        return self._choose(page.segments, moved, gone=gone)
+    def _choose_counted(self, segments: list[Segment], wanted: Wanted, *, gone: int) -> Reading:
+        with self._context.choosing.counted(wanted.topics.usage):
+            return self._choose(segments, wanted, gone=gone)
 
     def _choose(self, segments: list[Segment], wanted: Wanted, *, gone: int) -> Reading:
         chosen: list[Chosen] = []
         first, left, size = wanted.first, wanted.most, wanted.most_bytes
-        began = perf_counter()
+        began = thread_time()
         for segment in segments:
             found, first = choose(segment, first, wanted.topics, left)
             if found:
                 chosen.append(found)
                 left -= found.count
                 size -= len(found.packed)
-            if left <= 0 or size <= 0:
-                break
-            if perf_counter() - began > _TURN and segment is not segments[-1]:
+            if left <= 0 or size <= 0 or first < segment.next or thread_time() - began > TURN:
                 break  # the rest is asked for again
         self.counters.add(Count.MESSAGES_READ, sum(each.count for each in chosen))
         self.counters.add(Count.READ_BYTES, sum(len(each.packed) for each in chosen))
@@ -277,6 +292,6 @@ def _wake_all(woken: list[Woken]) -> None:
     began = perf_counter()
     for each in woken:
         each()
-        if perf_counter() - began > _TURN:
+        if perf_counter() - began > TURN:
             gevent.sleep(_MOMENT)
             began = perf_counter()

@@ -100,6 +100,15 @@ class Shares(Generic[Key]):
         if share:
             self.mark.give(share.count, share.bytes)
 
+    def has_room(self, key: Key, count: int, size: int) -> bool:
+        """True if ``count`` more things of ``size`` bytes together would not fill the share of this key."""
+        mark, share = self.mark, self._held.get(key)
+        held, held_bytes = (share.count, share.bytes) if share else (0, 0)
+        return (
+            held + count <= self._part * (mark.hwm - mark.count)
+            and held_bytes + size <= self._part * (mark.hwm_bytes - mark.bytes)
+        )  # fmt: skip
+
     def is_full(self, key: Key) -> bool:
         """True from the moment the key holds all it may until it holds less than half of that."""
         share = self._held.get(key)

@@ -5,6 +5,7 @@ Nothing is kept of a reader between two READs, so one that is slow, or gone, cos
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
@@ -12,17 +13,23 @@ import gevent
 from gevent.lock import BoundedSemaphore
 
 from sluicemq import wire
-from sluicemq.errors import BadFrames, SluiceError
+from sluicemq.errors import BadFrames, SluiceError, Unavailable
 from sluicemq_broker.doors.refusals import refusal
 from sluicemq_broker.doors.smq.fields import Fields, take
-from sluicemq_broker.streams import Reading, Stream, Streams, Topics, Wanted, check_stream
+from sluicemq_broker.streams import Reading, Stream, Streams, Topics, Usage, Wanted, check_stream
 from sluicemq_devices.doors import Lane, Ration
+from sluicemq_devices.hub import Shares, Watermark, nothing
 
 #: READs of one session that wait, or are being answered, at most.
 MOST_AT_ONCE: Final = 64
 #: READs of all sessions that ask MongoDB at once: they share its connections with the jobs.
 _ASK_AT_ONCE: Final = 12
 _MOMENT: Final = 1e-9  # seconds; a sleep of 0 would run before timers
+
+#: Bytes of memory for the topics of all READs under way; one session alone may have half of them. Those
+#: of a READ that take less than a few KiB are not counted: a session has few READs.
+_TOPICS_BYTES: Final = 64 << 20
+_FEW_BYTES: Final = 4096
 
 #: Told the answer, or the error, of one READ.
 Answered = Callable[[int, dict[str, Any] | SluiceError], None]
@@ -40,14 +47,42 @@ class _Options(NamedTuple):
     wait: float
 
 
+class ReadBounds:
+    """The bounds that the READs of all sessions share: ``asking`` MongoDB, and memory for their topics."""
+
+    def __init__(self) -> None:
+        self.asking = BoundedSemaphore(_ASK_AT_ONCE)
+        mark = Watermark(sys.maxsize, _TOPICS_BYTES, nothing, nothing)
+        self._topics: Shares[Reads] = Shares(mark, lambda _reads: None)
+
+    def take(self, reads: Reads, size: int) -> None:
+        """Count the topics of one READ; raises :class:`Unavailable` where there is no room for them."""
+        if size < _FEW_BYTES:
+            return
+        if not self._topics.has_room(reads, 1, size):
+            raise Unavailable("the topics of all READs under way take too much memory: ask again")
+        self._topics.take(reads, 1, size)
+
+    def give(self, reads: Reads, size: int) -> None:
+        """That READ has its answer."""
+        if size >= _FEW_BYTES:
+            self._topics.give(reads, 1, size)
+
+    def forget(self, reads: Reads) -> None:
+        """The session has ended."""
+        self._topics.forget(reads)
+
+
 class Reads:
     """The READs of one session."""
 
-    def __init__(self, streams: Streams, asking: BoundedSemaphore, lane: Lane, answered: Answered) -> None:
+    def __init__(self, streams: Streams, bounds: ReadBounds, lane: Lane, answered: Answered) -> None:
         self.streams = streams
         self._lane = lane
-        self.asking = asking
+        self.asking = bounds.asking
         self.under_way: set[Read] = set()
+        self._usage = Usage()
+        self._bounds = bounds
         self._answered = answered
 
     @property
@@ -60,7 +95,8 @@ class Reads:
         name, options = take(fields, str, dict)
         if len(self.under_way) >= MOST_AT_ONCE:
             raise BadFrames(f"{MOST_AT_ONCE} READs are under way: wait for an answer")
-        read = Read(self, number, check_stream(name), _options(options))
+        read = Read(self, number, check_stream(name), _options(options, self._usage))
+        self._bounds.take(self, read.size)
         self.under_way.add(read)
         read.begin()
 
@@ -68,6 +104,7 @@ class Reads:
         """It is through."""
         if read in self.under_way:
             self.under_way.discard(read)
+            self._bounds.give(self, read.size)
             self._answered(read.number, outcome)
 
     def forget(self) -> None:
@@ -75,11 +112,7 @@ class Reads:
         for read in list(self.under_way):
             self.under_way.discard(read)
             read.end()
-
-
-def asking_at_once() -> BoundedSemaphore:
-    """What the READs of all sessions share."""
-    return BoundedSemaphore(_ASK_AT_ONCE)
+        self._bounds.forget(self)
 
 
 class Read:
@@ -90,6 +123,7 @@ class Read:
 
     def __init__(self, reads: Reads, number: int, name: str, options: _Options) -> None:
         self.number = number
+        self.size = options.topics.bytes
         self._reads = reads
         self._name = name
         self._options = options
@@ -153,14 +187,15 @@ class Read:
             self._take(reading)
 
     def _ask(self) -> None:
-        with self._reads.asking:
-            if self not in self._reads.under_way:
-                self._give_back()
-                return
-            reading = self._stream.read(self._wanted())
-        self._take(reading)
+        if self not in self._reads.under_way:
+            self._give_back()
+            return
+        self._take(self._stream.read(self._wanted(), self._reads.asking))
 
     def _take(self, reading: Reading) -> None:
+        if self not in self._reads.under_way:
+            self._give_back()
+            return
         gone = 0 if self._options.from_oldest else reading.gone
         at_end = not reading.more
         size = sum(len(each.packed) for each in reading.chosen)
@@ -183,7 +218,10 @@ class Read:
 
     def _soon(self) -> None:
         gevent.sleep(_MOMENT)
-        self._go_on()
+        if self in self._reads.under_way:
+            self._go_on()
+        else:
+            self._give_back()
 
     def _wait(self) -> None:
         self._give_back()
@@ -223,7 +261,7 @@ def _answer(reading: Reading, gone: list[int] | None) -> dict[str, Any]:
     return {"rows": rows, "after": reading.first - 1, "gone": gone, "newest": reading.newest}
 
 
-def _options(given: dict[Any, Any]) -> _Options:
+def _options(given: dict[Any, Any], usage: Usage) -> _Options:
     """Read the options of a READ; raises :class:`BadFrames`, or BadTopic."""
     unknown = given.keys() - {"after", "since", "new", "topics", "most", "bytes", "wait"}
     if unknown:
@@ -239,7 +277,7 @@ def _options(given: dict[Any, Any]) -> _Options:
         raise BadFrames("the topics of a READ are an array of bin")
     elsewhere = since is not None or given.get("new") is True
     first = None if elsewhere else after + 1
-    return _Options(first, since, first == 1, Topics(topics), most, most_bytes, wait)
+    return _Options(first, since, first == 1, Topics(topics, usage), most, most_bytes, wait)
 
 
 def _number(given: dict[Any, Any], key: str, least: int, largest: int, default: int) -> int:

@@ -9,7 +9,7 @@ from sluicemq import wire
 from sluicemq_broker.config import BrokerSettings
 from sluicemq_broker.doors.smq.fields import Fields
 from sluicemq_broker.doors.smq.publishing import Publisher, Publishing
-from sluicemq_broker.doors.smq.reading import Answered, Reads, asking_at_once
+from sluicemq_broker.doors.smq.reading import Answered, ReadBounds, Reads
 from sluicemq_broker.doors.smq.stream_admin import StreamAdmin
 from sluicemq_broker.doors.smq.subscriptions import Holds
 from sluicemq_broker.runtime import Counters
@@ -42,7 +42,7 @@ class StreamSide:
         self.admin = StreamAdmin(streams)
         self._streams = streams
         self._subscriptions = subscriptions
-        self._asking = asking_at_once()
+        self._read_bounds = ReadBounds()
 
     def __iter__(self) -> Iterator[Stream]:
         """The streams that are known here."""
@@ -70,4 +70,4 @@ class StreamSide:
 
     def reads(self, lane: Lane, answered: Answered) -> Reads:
         """What one session reads."""
-        return Reads(self._streams, self._asking, lane, answered)
+        return Reads(self._streams, self._read_bounds, lane, answered)

@@ -1,0 +1,115 @@
+"""The time of the hub in which readers choose messages: light ones at once, heavy ones in a quarter of it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from heapq import heappop, heappush
+from time import monotonic, thread_time
+from typing import Any, Final
+
+import gevent
+from gevent.event import Event
+
+#: Seconds of the hub, at most, for choosing before others have their turn.
+TURN: Final = 0.004
+#: Seconds of CPU that a light reader has used of late, at most; so much of each second is forgotten.
+_LIGHT: Final = 0.005
+_FORGOTTEN: Final = 0.02
+#: After a turn of a heavy reader none has another for so many times its length.
+_REST: Final = 3.0
+#: A heavy reader lets those before it that come later by so many times the seconds that it has used.
+_PATIENCE: Final = 50.0
+_MOMENT: Final = 1e-9  # seconds; a sleep of 0 would run before timers
+
+
+class Usage:
+    """The seconds of CPU that one reader, or one connection with many, has used of late for choosing."""
+
+    __slots__ = ("_at", "_seconds")
+
+    def __init__(self) -> None:
+        self._seconds = self._at = 0.0
+
+    def of_late(self, now: float) -> float:
+        """Return them as of this moment."""
+        self._seconds = max(0.0, self._seconds - _FORGOTTEN * (now - self._at))
+        self._at = now
+        return self._seconds
+
+    def add(self, seconds: float) -> None:
+        """Count some more."""
+        self._seconds += seconds
+
+
+class Choosing:
+    """Turns for all readers of a broker's streams.
+
+    Readers that have used little lately choose as soon as a turn of the hub is young. The others have one
+    turn at a time, and the hub is free for three times as long after it: of those who wait, the reader that
+    has used least is the next. A flood of readers keeps no other back for more than fifty times what that
+    one has used.
+    """
+
+    def __init__(self, now: Callable[[], float] = monotonic) -> None:
+        """``now``: monotonic seconds."""
+        self._now = now
+        self._spent = 0.0  # in this turn of the hub
+        self._next_turn: Any = None
+        self._heavy: list[tuple[float, int, Event]] = []
+        self._count = itertools.count()
+        self._deals = False
+        self._rests_until = 0.0
+
+    def may_choose(self, usage: Usage) -> bool:
+        """True if this reader need not :meth:`wait`."""
+        return self._spent < TURN and usage.of_late(self._now()) < _LIGHT
+
+    @contextmanager
+    def counted(self, usage: Usage) -> Iterator[None]:
+        """Count what a reader uses meanwhile."""
+        heavy = usage.of_late(self._now()) >= _LIGHT
+        began = thread_time()
+        try:
+            yield
+        finally:
+            took = thread_time() - began
+            usage.add(took)
+            self._spend(took)
+            if heavy:
+                self._rests_until = self._now() + _REST * took
+
+    def wait(self, usage: Usage) -> None:
+        """Block until it is this reader's turn."""
+        used = usage.of_late(self._now())
+        if used < _LIGHT:
+            while self._spent >= TURN:
+                gevent.sleep(_MOMENT)
+            return
+        turn = Event()
+        heappush(self._heavy, (self._now() + _PATIENCE * used, next(self._count), turn))
+        if not self._deals:
+            self._deals = True
+            gevent.spawn(self._deal)
+        turn.wait()
+
+    def _spend(self, seconds: float) -> None:
+        self._spent += seconds
+        if self._next_turn is None:
+            self._next_turn = gevent.get_hub().loop.timer(_MOMENT)
+            self._next_turn.start(self._begin_turn)
+
+    def _begin_turn(self) -> None:
+        self._spent = 0.0
+        self._next_turn.close()
+        self._next_turn = None
+
+    def _deal(self) -> None:
+        """Give heavy readers their turns."""
+        while self._heavy:
+            gevent.sleep(max(_MOMENT, self._rests_until - self._now()))
+            if self._spent < TURN:
+                heappop(self._heavy)[-1].set()
+                gevent.sleep(_MOMENT)  # it has its turn meanwhile
+        self._deals = False

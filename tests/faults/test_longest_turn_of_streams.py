@@ -1,0 +1,137 @@
+"""Whatever is published, or asked of a stream, the hub serves the others a moment later.
+
+What counts is the time that the broker's thread has computed, so that a loaded machine changes little.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from random import Random
+
+import psutil
+import pytest
+import zmq
+
+from faults.turns import LONGEST, slowness
+from plain_clients import ANY_PORT, BrokerUnderTest, Smq, receive, serving
+from sluicemq import wire
+from sluicemq.packed import pack
+
+MIB = 2**20
+#: What is sent may come to so much more memory, while it is looked at.
+GROWTH = 150 * MIB
+DEVICE = {
+    "kind": "forwarder", "stream": "prices", "frontend": ANY_PORT, "backend": ANY_PORT, "replay": ANY_PORT
+}  # fmt: skip
+RANDOM = Random(17)
+#: Different messages of one segment, each with a topic of its own.
+TOPICS = [b"a.a.a.a.a.a.a.a.%d" % at for at in range(wire.MOST_PUBLISHED)]
+SEGMENTS = 4
+
+
+def packed(topics: list[bytes]) -> bytes:
+    return b"".join(pack(topic, b"") for topic in topics)
+
+
+@pytest.fixture(scope="module")
+def shared(mongo_uri: str) -> Iterator[BrokerUnderTest]:
+    with serving(mongo_uri, [DEVICE]) as broker:
+        library = broker.smq()
+        for _ in range(SEGMENTS):
+            assert library.ask(wire.PUBLISH, "prices", packed(TOPICS), {}).verb == wire.OK
+        yield broker
+
+
+@pytest.fixture
+def broker(shared: BrokerUnderTest) -> Iterator[BrokerUnderTest]:
+    """A broker that serves others while a test attacks it, in turns that are not long, and grows little."""
+    before = memory(shared)
+    assert shared.serves()
+    longest_turn(shared)
+    yield shared
+    assert shared.serves()
+    assert longest_turn(shared) < LONGEST * slowness()
+    assert memory(shared) < before + GROWTH
+    assert "Traceback" not in shared.process.log_text()
+    shared.close_sockets()
+
+
+def longest_turn(broker: BrokerUnderTest) -> float:
+    """Seconds that the longest turn since the last call has computed."""
+    broker.ask_counters()
+    longest, broker.longest_turn_cpu = broker.longest_turn_cpu, 0.0
+    return longest
+
+
+def memory(broker: BrokerUnderTest) -> int:
+    return int(psutil.Process(broker.process.pid).memory_info().rss)
+
+
+def patterns(count: int, words: int) -> list[bytes]:
+    return [b".".join(RANDOM.choices([b"a", b"*"], k=words)) for _ in range(count)]
+
+
+FILTERS: dict[str, list[bytes]] = {
+    "patterns of very many words": [b".".join([b"*"] * 110 + [b"%d" % at]) for at in range(1000)],
+    "as many words as there may be": patterns(34, 120),
+    "many short patterns": [b"*.a.%d" % at for at in range(1000)],
+    "patterns that all topics fit but for their end": [b"*.a.*.a.a.*.a.*.b%d" % at for at in range(450)],
+    "patterns of every form": patterns(450, 9),
+    "beginnings": [b"a.a.a.a.a.a.a.a.%d." % at for at in range(1000)],
+    "topics": [b"=a.a.a.a.a.a.a.a.%d." % at for at in range(1000)],
+    "none of them": [b"b.*.>"],
+}
+
+
+@pytest.mark.parametrize("wanted", FILTERS.values(), ids=FILTERS)
+def test_reads_of_the_library(broker: BrokerUnderTest, wanted: list[bytes]) -> None:
+    readers = [broker.smq() for _ in range(4)]
+
+    for library in readers:
+        for number in range(10):
+            options = {"after": 0, "topics": wanted, "wait": 0}
+            library.plain.send_multipart(wire.encode(wire.READ, number + 1, "prices", options))
+    for library in readers:
+        for _ in range(10):  # in any order
+            answer = library.next(lambda message: message.number > 0)
+            assert answer.verb == wire.OK or answer.fields[0] in ("BAD_TOPIC", "UNAVAILABLE")
+
+
+@pytest.mark.parametrize("wanted", FILTERS.values(), ids=FILTERS)
+def test_questions_at_the_replay_door(broker: BrokerUnderTest, wanted: list[bytes]) -> None:
+    address = broker.process.devices[0]["replay"][0]
+    askers = [broker.socket(zmq.DEALER, address) for _ in range(4)]
+    question = json.dumps({"topics": [each.decode() for each in wanted]}).encode()
+
+    for asker in askers:
+        for _ in range(4):
+            asker.send_multipart([b"", b"prices", question])
+    for asker in askers:
+        for _ in range(4):
+            answer = receive(asker)
+            assert answer[1] != b"ERROR" or json.loads(answer[2])["code"] == "BAD_TOPIC"
+
+
+def test_a_reader_that_wants_little_is_not_kept_by_those_that_look_for_what_is_not_there(
+    broker: BrokerUnderTest,
+) -> None:
+    crowd = [broker.smq() for _ in range(30)]
+    hostile = {"after": 0, "topics": patterns(34, 120), "wait": 0}
+    library = broker.smq()
+    for each in crowd:
+        each.plain.send_multipart(wire.encode(wire.READ, 1, "prices", hostile))
+
+    for _ in range(5):
+        first = library.ask(wire.READ, "prices", {"after": 0, "topics": [b"=" + TOPICS[0]], "most": 1})
+        assert first.fields[0]["rows"][0][3] == [0]
+
+    assert not all(map(has_answer, crowd))  # they were first
+
+
+def has_answer(library: Smq) -> bool:
+    """Whether it has one; pings are passed over."""
+    while library.plain.poll(0):
+        if wire.decode(library.plain.recv_multipart()).number == 1:
+            return True
+    return False
