@@ -150,6 +150,27 @@ def test_every_page_shows_what_is_there_and_nothing_that_users_write_becomes_mar
         jobs.client.remove_schedule(schedule)
 
 
+def test_no_two_labels_of_an_axis_are_alike_whatever_is_shown(dashboard: Dashboard) -> None:
+    axes = dashboard.show("").evaluate(
+        """async () => {
+          const { count, labels, rate, span, steps } = await import("/dashboard/format.js");
+          const axes = [];
+          for (const form of [count, rate, span]) for (let most = 1e-4; most < 1e9; most *= 1.7) {
+            const step = steps.get(form).find((each) => each >= most / 5);
+            const places = Array.from({ length: Math.floor(most / step) + 1 }, (_, at) => at * step);
+            axes.push(labels(form, places, step));
+          }
+          axes.push(labels(count, [0, 1], 1), labels(span, [0, 120, 240], 120));
+          axes.push(labels(count, [0, 5e5, 1e6], 5e5));
+          return axes;
+        }"""
+    )
+    assert axes[-3:] == [["0", "1"], ["0 min", "2 min", "4 min"], ["0.0M", "0.5M", "1.0M"]]
+    for each in axes:
+        assert len(set(each)) == len(each)
+        assert max(map(len, each)) <= 9, each
+
+
 @_full
 def test_figures_change_without_a_reload(dashboard: Dashboard, jobs: OwnQueue) -> None:
     jobs.push()

@@ -1,6 +1,7 @@
 // The broker's API: questions, orders with the token, and the stream of what changes.
 
-const BASE = "/api/v1";
+// Relative to the page, which may lie below a path of a proxy.
+const BASE = "api/v1";
 let token = sessionStorage.getItem("sluicemq-token") || "";
 
 export class Refused extends Error {

@@ -2,7 +2,7 @@
 
 import { get, enc } from "./api.js";
 import { card, choice, fill, h } from "./dom.js";
-import { count, rate, span, time } from "./format.js";
+import { count, labels, rate, span, steps, time } from "./format.js";
 import { incidentList, marks } from "./incidents.js";
 
 const SPANS = [["hour", "1 h"], ["day", "24 h"], ["month", "30 d"]];
@@ -93,7 +93,7 @@ function drawOne(place, { title, form, curves }, series, incidents) {
     width: place.plot.clientWidth || 320, height: 150, padding: [8, 8, 0, 0], cursor: { y: false, sync: { key: "history" } }, plugins: [marks(incidents, colour)],
     scales: { y: { range: (_, __, most) => [0, most > 0 ? most * 1.1 : 1] } },
     series: [{ value: (_, at) => (at ? moment(at) : "–"), label: "at" }, ...lines],
-    axes: [{ ...axis, space: 64, size: 28, values: (_, all) => all.map((at) => (series.step < 3600 ? moment(at).slice(11) : moment(at).slice(5, 10))) }, { ...axis, size: 52, values: (_, all) => all.map((each) => form(each)) }],
+    axes: [{ ...axis, space: 64, size: 28, values: (_, all) => all.map((at) => (series.step < 3600 ? moment(at).slice(11) : moment(at).slice(5, 10))) }, { ...axis, size: 52, incrs: steps.get(form), values: (_, all, __, ___, step) => labels(form, all, step) }],
   }, [times, ...values], place.plot);
   place.plot.setAttribute("aria-label", summary(title, form, curves, values));
 }

@@ -27,6 +27,28 @@ export function span(seconds) {
   return seconds < 172800 ? `${Math.round(seconds / 3600)} h` : `${Math.round(seconds / 86400)} d`;
 }
 
+const UNITS = {
+  count: [[1e9, "G"], [1e6, "M"], [1e3, "k"], [1, ""]],
+  span: [[86400, " d"], [3600, " h"], [60, " min"], [1, " s"], [1e-3, " ms"], [1e-6, " µs"]],
+};
+const decimal = (least, most) => Array.from({ length: most - least }, (_, at) => [1, 2, 5].map((each) => each * 10 ** (least + at))).flat();
+const ofTime = [...decimal(-6, 0), 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, ...decimal(0, 4).map((days) => 86400 * days)];
+
+/** The steps that an axis may have, for each form of its labels: jobs are whole, times go by minutes and hours. */
+export const steps = new Map([[count, decimal(0, 15)], [rate, decimal(-6, 15)], [span, ofTime]]);
+
+/** The labels of an axis from 0 on: one unit and as many digits for all, as many as its step needs to tell them apart. */
+export function labels(form, values, step) {
+  const most = Math.max(...values.map(Math.abs));
+  const fits = form === span ? ([size]) => step >= size * 0.999 : ([size]) => most >= Math.max(size, 1e5 * (size > 1));
+  const units = form === span ? UNITS.span : UNITS.count;
+  const [size, unit] = units.find(fits) || units.at(-1);
+  let digits = 0;
+  while (digits < 6 && Math.abs(step / size - Number((step / size).toFixed(digits))) > 1e-9) digits++;
+  const written = new Intl.NumberFormat("en-GB", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+  return values.map((each) => written.format(each / size) + unit);
+}
+
 export function bytes(value) {
   if (value === null || value === undefined) return "–";
   if (value < 1024) return `${value} B`;
