@@ -92,6 +92,20 @@ def test_the_oldest_ready_job_is_found_whatever_its_priority(store: QueueStore, 
     assert inspector.oldest_ready("mail", NOW) == inspector.counts("mail", NOW)["oldest"] == NOW - 60
 
 
+@pytest.mark.parametrize("surely_many", [10, 10_000])
+def test_what_has_expired_counts_as_nothing_however_many_they_are(
+    store: QueueStore, documents: Database[dict[str, Any]], surely_many: int
+) -> None:
+    # Given many more than are counted, as when nobody has worked for a while, and few others
+    store.push(
+        some_jobs(90, expires_at=NOW - 1) + some_jobs(30, expires_at=NOW - 1, eligible_at=NOW + 9), NOW
+    )
+    store.push(some_jobs(3) + some_jobs(2, eligible_at=NOW + 60), NOW)
+    # Then: estimated by a sample of all, which with so few is exact
+    counts = Inspector(documents, exactly=10, surely_many=surely_many).counts("mail", NOW)
+    assert (counts["ready"], counts["scheduled"], counts["exact"]) == (3, 2, False)
+
+
 def test_what_has_expired_is_neither_counted_nor_the_oldest(store: QueueStore, inspector: Inspector) -> None:
     # Given
     over = [a_job(eligible_at=NOW - 60, expires_at=NOW - 1), a_job(eligible_at=NOW + 60, expires_at=NOW - 1)]

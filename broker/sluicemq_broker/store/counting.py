@@ -9,6 +9,7 @@ from typing import Any, Final
 import gevent
 from gevent.event import AsyncResult
 from pymongo.collection import Collection
+from pymongo.errors import ExecutionTimeout
 
 from sluicemq_broker.job import SCHEDULED, State
 from sluicemq_broker.store.connection import Documents
@@ -32,8 +33,9 @@ COUNTED_EXACTLY: Final = 10_000
 SURELY_MANY: Final = 100_000
 #: Documents of a random sample; MongoDB draws it without a scan while it is under 5 % of all.
 _SAMPLE: Final = 900
-#: Priorities among which the oldest ready job is looked for.
+#: Priorities among which the oldest ready job is looked for, and milliseconds for each.
 _PRIORITIES: Final = 32
+_MOST_MS: Final = 50
 _INDEX_OF: Final = {
     State.READY: READY_INDEX,
     SCHEDULED: READY_INDEX,
@@ -84,6 +86,9 @@ class Counting:
         over = self._expired()
         counts = dict(zip(few, _together([partial(self._counted, state) for state in few]), strict=True))
         many = [each for each in SHOWN_STATES if counts.get(each, self._exactly) >= self._exactly]
+        if over.get(State.READY, 0) + over.get(SCHEDULED, 0) >= self._exactly:  # maybe more: see the sample
+            many = [*dict.fromkeys([*many, State.READY, SCHEDULED]), EXPIRED]
+            over = {State.WAITING: over[State.WAITING]}
         if len(many) > 1:
             shares = shares or self._sampled()
         rest = total - sum(count for state, count in counts.items() if state not in many)
@@ -95,7 +100,8 @@ class Counting:
     def oldest_ready(self) -> float | None:
         """Since when the job is due that has been due longest; None: no job is ready.
 
-        One step in the index for each priority in use, of the ``_PRIORITIES`` highest: more are rare.
+        One step in the index for each priority in use, of the ``_PRIORITIES`` highest: more are rare. None,
+        too, while so many have expired and are not ended yet that the first other takes too long to find.
         """
         due, below = list[float](), float(2**31)
         for _ in range(_PRIORITIES):
@@ -105,7 +111,12 @@ class Counting:
                 "eligible_at": {"$gte": date(0)},
                 **alive(self._now),
             }
-            first = self._jobs.find_one(line, {"priority": 1, "eligible_at": 1}, sort=ORDER)
+            try:
+                first = self._jobs.find_one(
+                    line, {"priority": 1, "eligible_at": 1}, sort=ORDER, max_time_ms=_MOST_MS
+                )
+            except ExecutionTimeout:  # it would pass over a million that have expired
+                return None
             if first is None or not isinstance(first["priority"], int | float):
                 break
             below = first["priority"]
@@ -146,25 +157,35 @@ class Counting:
         in_line = 0
         if has_lines(self._jobs):
             in_line = count(_over_in_line(self._now), hint=LINE_EXPIRY_INDEX)
-        if not (both := count(over, hint=EXPIRY_INDEX)):
-            return {State.WAITING: in_line}
-        later = count({**over, "eligible_at": {"$gt": date(self._now)}}, hint=EXPIRY_INDEX)
-        return {State.READY: both - later, SCHEDULED: later, State.WAITING: in_line}
+        # Both from the same few, or a million would be read to find out that none of them is due later.
+        later = {"$cond": [{"$gt": ["$eligible_at", date(self._now)]}, SCHEDULED, State.READY]}
+        found = self._jobs.aggregate(
+            [{"$match": over}, {"$limit": self._exactly}, {"$group": {"_id": later, "count": {"$sum": 1}}}],
+            hint=EXPIRY_INDEX,
+        )
+        return {State.WAITING: in_line, **{each["_id"]: each["count"] for each in found}}
 
     def _sampled(self) -> dict[str, float]:
         """Which part of all jobs is in which state, as in a random sample."""
-        later = {"$and": [{"$eq": ["$state", State.READY]}, {"$gt": ["$eligible_at", date(self._now)]}]}
-        by_state = {"_id": {"$cond": [later, SCHEDULED, "$state"]}, "count": {"$sum": 1}}
+        ready, over = {"$eq": ["$state", State.READY]}, {"$lte": ["$expires_at", date(self._now)]}
+        expired = {"$and": [ready, {"$eq": [{"$type": "$expires_at"}, "date"]}, over]}
+        later = {"$and": [ready, {"$gt": ["$eligible_at", date(self._now)]}]}
+        state = {"$cond": [expired, EXPIRED, {"$cond": [later, SCHEDULED, "$state"]}]}
+        by_state = {"_id": state, "count": {"$sum": 1}}
         sample = self._jobs.aggregate([{"$sample": {"size": _SAMPLE}}, {"$group": by_state}])
         found = {each["_id"]: each["count"] for each in sample}
         return {state: count / sum(found.values()) for state, count in found.items()}
 
     def _shared_out(self, rest: int, states: list[str], shares: dict[str, float]) -> dict[str, int]:
-        """How many of the rest are in each of these states, of which each has ``exactly`` at least."""
+        """How many of the rest are in each of these states, of which each has ``exactly`` at least.
+
+        With the expired ones among them there may be fewer: all may be expired that would count as ready.
+        """
+        least = 0 if EXPIRED in states else self._exactly
         if len(states) == 1:
-            return {states[0]: max(self._exactly, rest)}
+            return {states[0]: max(least, rest)}
         whole = sum(shares.get(state, 0.0) for state in states) or 1.0
-        return {state: max(self._exactly, int(rest * shares.get(state, 0.0) / whole)) for state in states}
+        return {state: max(least, int(rest * shares.get(state, 0.0) / whole)) for state in states}
 
 
 def small_counts(database: Documents, queues: Sequence[str], now: float) -> dict[str, dict[str, Any]]:
