@@ -246,6 +246,10 @@ class TaskField(StrEnum):
     TOTAL = "total"
 
 
+#: The field of a task with the number of dead letters that it has looked at, also those it is not about.
+LOOKED: Final = "looked"
+
+
 class ShownState(StrEnum):
     """The states in which jobs are counted and shown; ``scheduled`` is a ready job that is not due yet."""
 

@@ -104,8 +104,8 @@ def test_tasks_are_listed_shown_and_cancelled(broker: StubBroker, run: Run) -> N
     broker.on[wire.TASKS] = lambda _message: [TASK]
     broker.on[wire.TASK] = lambda _message: DONE
     broker.on[wire.TCANCEL] = lambda _message: None
-    assert ["a1b2", "purge", "mail", "running", "500", "3000"] in [
-        line.split()[:6] for line in run("tasks").stdout.splitlines()
+    assert ["a1b2", "purge", "mail", "running", "500", "-", "3000"] in [
+        line.split()[:7] for line in run("tasks").stdout.splitlines()
     ]
     assert json.loads(run("tasks", "--json").stdout)["tasks"] == [TASK]
     assert json.loads(run("task", "show", "a1b2", "--json").stdout) == DONE

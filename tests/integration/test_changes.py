@@ -19,6 +19,7 @@ from sluicemq_broker.store.letters import DeadLetters
 from sluicemq_broker.store.outcomes import RolledBack
 from sluicemq_broker.store.paging import pages
 from sluicemq_broker.store.queue_store import QueueStore
+from sluicemq_broker.store.redrives import Redriven, Redrives
 from sluicemq_broker.store.removals import Removals
 from sluicemq_broker.store.transactions import Overtaken
 
@@ -241,9 +242,38 @@ def test_a_redrive_with_a_limit_takes_the_oldest_in_batches(
     assert all(moved[job_id] == "ready" for job_id in old)
 
 
+@pytest.mark.parametrize("verb", ["redriving", "discarding"])
+def test_a_rare_reason_is_looked_for_in_windows(
+    store: QueueStore, documents: Database[dict[str, Any]], verb: str
+) -> None:
+    # Given one among many
+    dead_letters(store, 40, at=NOW + 10)
+    [rare] = dead_letters(store, 1, at=NOW + 20)
+    store.jobs.update_one({"_id": rare}, {"$set": {"errors": [{"reason": "a rare one"}]}})
+    dead_letters(store, 40, at=NOW + 30)
+    # When
+    looked: list[int] = []
+    letters = DeadLetters(reason="rare", limit=1)
+    if verb == "redriving":
+        redriven = Redriven()
+        order = Redrives(documents).redriving(
+            "mail", letters, LATER, redriven, lambda: 10, looked=looked.append
+        )
+    else:
+        order = Removals(documents).discarding("mail", letters, LATER, lambda: 10, looked.append)
+    # Then each window is a statement of its own; what is left of a redrive is counted in windows, too
+    done = list(order)
+    if verb == "redriving":
+        assert (done, looked) == ([0] * 4 + [1] + [0] * 4, [10] * 8 + [1])
+        assert redriven.left == 0
+    else:
+        assert (done, looked) == ([0] * 4 + [1], [10] * 5)
+    assert states(store).get(rare) == ("ready" if verb == "redriving" else None)
+
+
 def test_large_letters_go_in_statements_of_some_mib() -> None:
     sizes = [(name, mib << 20) for name, mib in (("a", 3), ("b", 4), ("c", 3), ("d", 16), ("e", 1), ("f", 7))]
-    assert list(pages(sizes, lambda: 100)) == [
+    assert list(pages([sizes], lambda: 100)) == [
         ["a", "b"],
         ["c"],
         ["d"],

@@ -303,12 +303,11 @@ def test_a_redrive_reads_the_letters_it_takes_and_counts_the_others_by_their_key
         redriven = ChangesAtOnce(crowded.jobs.database).redrive("mail", DeadLetters(limit=100), NOW + ENDED)
     # Then
     assert (redriven.moved, redriven.left) == (100, ENDED // 2 - 100)
-    find, groups, update, count, partial = plans
-    assert (find.keys, find.documents) == (100, 100)
+    find, groups, update, count = plans
+    assert find.command == "aggregate"
     assert (groups.keys, groups.documents) == (200, 100)
     assert update.documents == 100
     assert count.keys <= ENDED // 2 + 1
-    assert partial.documents <= ENDED // 2
     assert all(plan.stages & {"COLLSCAN", "SORT"} == set() for plan in plans)
     back = crowded.jobs.update_many(
         {"errors.reason": "redriven"}, {"$set": {"state": "dead", "ended_at": date(NOW)}}

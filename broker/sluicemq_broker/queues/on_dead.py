@@ -192,12 +192,13 @@ class OnDead:
         for moved in redrives.redriving(
             queue.name, letters, now, redriven, lambda: _PAGE, into, by_setting=True
         ):
-            queue.counters.add(Count.DEAD_MOVED, moved)
-            for each in (queue, target):
-                each.capacity.recount()
-            target.events.tell(Count.DEAD_MOVED, now, [{"jobs": moved, "from": queue.name}])
-            target.freed(redriven.groups)
-            target.jobs_ready(moved)
+            if moved:
+                queue.counters.add(Count.DEAD_MOVED, moved)
+                for each in (queue, target):
+                    each.capacity.recount()
+                target.events.tell(Count.DEAD_MOVED, now, [{"jobs": moved, "from": queue.name}])
+                target.freed(redriven.groups)
+                target.jobs_ready(moved)
             if self._stopping:
                 break
 

@@ -26,6 +26,7 @@ class BulkOrder:
 
     ``resumes``: carrying it out once more goes on where it was left, also after another broker's death.
     ``state``: that of the jobs that it is about; None: of several. ``done``: jobs so far, former tries too.
+    ``looked``: dead letters that this try has looked at, whether it was about them or not.
     ``page``: jobs in the next page, at most.
     """
 
@@ -38,6 +39,7 @@ class BulkOrder:
         self.queue = queue
         self.now = now
         self.done = 0
+        self.looked = 0
         self.page = PAGE
         self._queues = queues
         self._owners = context.owners
@@ -129,6 +131,9 @@ class _OfDeadLetters(BulkOrder):
     def _paging(self, letters: DeadLetters) -> Pages:
         raise NotImplementedError
 
+    def _has_looked(self, count: int) -> None:
+        self.looked += count
+
 
 class Redrive(_OfDeadLetters):
     """Make dead letters ready again, here or in another queue."""
@@ -164,9 +169,16 @@ class Redrive(_OfDeadLetters):
         self._redriven.moved = self.done
         into = None if self._to is None else self._target.store
         paging = partial(
-            Redrives(self._database).redriving, redriven=self._redriven, size=lambda: self.page, to=into
+            Redrives(self._database).redriving,
+            redriven=self._redriven,
+            size=lambda: self.page,
+            to=into,
+            looked=self._has_looked,
         )
         for moved in paging(self.queue.name, letters, self.now):
+            if not moved:
+                yield 0
+                continue
             self._counters.add(Count.REDRIVEN, moved)
             for each in (self.queue, self._target):
                 each.capacity.recount()
@@ -187,7 +199,11 @@ class Discard(_OfDeadLetters):
     kind = "discard"
 
     def _paging(self, letters: DeadLetters) -> Pages:
-        for removed in self._removals.discarding(self.queue.name, letters, self.now, lambda: self.page):
+        discarding = self._removals.discarding
+        for removed in discarding(self.queue.name, letters, self.now, lambda: self.page, self._has_looked):
+            if not removed:
+                yield 0
+                continue
             self._counters.add(Count.PURGED, removed)
             self.queue.capacity.recount()
             self.queue.events.tell(Count.PURGED, self.now, [{"jobs": removed, "state": State.DEAD}])

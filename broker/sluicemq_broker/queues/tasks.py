@@ -18,7 +18,7 @@ from gevent.event import Event
 from gevent.lock import BoundedSemaphore
 
 from sluicemq.errors import BadQueue, NotFound, QueueFull, SluiceError, Unavailable, from_code
-from sluicemq.wire import TaskField, TaskState
+from sluicemq.wire import LOOKED, TaskField, TaskState
 from sluicemq_broker.context import Context
 from sluicemq_broker.queues.orders import ORDERS, PAGE, BulkOrder, Expire, Pages
 from sluicemq_broker.queues.queues import Queues
@@ -29,8 +29,9 @@ from sluicemq_broker.store import Documents, Inspector, TaskStore, date, seconds
 AT_ONCE: Final = 0.5
 BEGINNING: Final = 4
 #: A page has half as many jobs after one that took longer than so many seconds, for its jobs are large; but
-#: so many at least.
+#: so many at least. A page in which nothing was done was one statement that looked.
 _LONG: Final = 1.0
+_LONG_LOOK: Final = 0.1
 _LEAST: Final = 50
 #: A page is followed by a pause, until so many jobs have gone their way for each one in it: to remove one
 #: takes broker and mongod 0.6 times as long as a job takes from push to commit, to end an expired one 0.9,
@@ -157,7 +158,7 @@ class Tasks:
             if key in shown:
                 shown[key] = round(seconds(shown[key]), 3)
         if task := self._running.get(stored["_id"]):
-            shown[TaskField.DONE] = task.order.done
+            shown[TaskField.DONE], shown[LOOKED] = task.order.done, task.order.looked
         elif stored["state"] == TaskState.RUNNING and stored["owner"] not in live:
             shown["state"] = TaskState.INTERRUPTED  # until it is taken up
         return {"id": stored["_id"], **shown}
@@ -284,7 +285,7 @@ class Tasks:
         done = next(pages, None)
         if done is None:
             return False
-        order, long = task.order, self._timer.now() - began > _LONG
+        order, long = task.order, self._timer.now() - began > (_LONG if done else _LONG_LOOK)
         order.done += done
         order.page = max(_LEAST, order.page // 2) if long else min(PAGE, order.page * 2)
         return True
@@ -325,6 +326,7 @@ class Tasks:
             "now": order.now,
             "state": task.state,
             TaskField.DONE: order.done,
+            LOOKED: order.looked,
             TaskField.TOTAL: task.total,
             "owner": task.owner,
             "broker": self._owners.name,
@@ -334,7 +336,11 @@ class Tasks:
 
     def _goes_on(self, task: Task) -> bool:
         """Note how far it is; False if it is not to go on here."""
-        progress = {TaskField.DONE: task.order.done, "changed_at": date(self._clock.now())}
+        progress = {
+            TaskField.DONE: task.order.done,
+            LOOKED: task.order.looked,
+            "changed_at": date(self._clock.now()),
+        }
         if self._stopping.is_set():
             self._store(task).go_on(task.id, task.owner, {**progress, "owner": ""})
             return False
@@ -346,7 +352,7 @@ class Tasks:
 
     def _end(self, task: Task, state: TaskState) -> None:
         """It has ended. Where that can't be written it is carried out once more, for nothing."""
-        what: dict[str, Any] = {"state": state, TaskField.DONE: task.order.done}
+        what: dict[str, Any] = {"state": state, TaskField.DONE: task.order.done, LOOKED: task.order.looked}
         if state == TaskState.DONE:
             what["answer"] = task.order.answer()
         if task.error is not None:

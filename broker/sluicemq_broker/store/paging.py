@@ -13,15 +13,18 @@ READ_AT_ONCE: Final = 1000
 _BYTES_AT_ONCE: Final = 8 * 2**20
 
 
-def pages(jobs: Iterable[tuple[str, int]], size: PageSize) -> Iterator[list[str]]:
-    """Their ids, in parts that one statement takes."""
-    ids: list[str] = []
-    most, room = size(), _BYTES_AT_ONCE
-    for job_id, weight in jobs:
-        if ids and (len(ids) >= most or weight > room):
-            yield ids
-            ids, most, room = [], size(), _BYTES_AT_ONCE
-        ids.append(job_id)
-        room -= weight
-    if ids:
+def pages(windows: Iterable[Iterable[tuple[str, int]]], size: PageSize) -> Iterator[list[str]]:
+    """Yield the ids of these jobs, given as (id, bytes), in parts that one statement takes.
+
+    Of a window without jobs the part is empty: nothing was found there, and others have their turn.
+    """
+    for window in windows:
+        ids: list[str] = []
+        most, room = size(), _BYTES_AT_ONCE
+        for job_id, weight in window:
+            if ids and (len(ids) >= most or weight > room):
+                yield ids
+                ids, most, room = [], size(), _BYTES_AT_ONCE
+            ids.append(job_id)
+            room -= weight
         yield ids

@@ -7,7 +7,8 @@ dead.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from types import MappingProxyType
@@ -22,7 +23,7 @@ from sluicemq_broker.store.claims import BY_ID
 from sluicemq_broker.store.connection import Refused, translated
 from sluicemq_broker.store.documents import PASSED_KEPT, Document, date, queue_of
 from sluicemq_broker.store.groups import GroupStore
-from sluicemq_broker.store.letters import IN_PART, DeadLetters, chosen, index_of, is_a
+from sluicemq_broker.store.letters import Chosen, DeadLetters, Looked, chosen, index_of, is_a, look_through
 from sluicemq_broker.store.outcomes import HAS_PARENT
 from sluicemq_broker.store.paging import READ_AT_ONCE, PageSize, pages
 from sluicemq_broker.store.portions import Portions
@@ -58,6 +59,7 @@ class Redrives(Orders):
         size: PageSize,
         to: QueueStore | None = None,
         *,
+        looked: Looked = lambda _count: None,
         by_setting: bool = False,
     ) -> Iterator[int]:
         """Make dead letters ``ready`` again, at most ``letters.limit``: attempts and ttl start anew.
@@ -75,16 +77,58 @@ class Redrives(Orders):
         headers tell why they are dead, and they have no ttl any more. Raises :class:`DifferentStore` if this
         MongoDB has no transactions.
         """
+        jobs = self._jobs(queue)
         with translated():
-            jobs, these = self._jobs(queue), chosen(letters, now)
             if not redriven.moved:  # else it goes on, and those moved before are no dead letters any more
                 redriven.refused |= _not_dead(jobs, queue, letters)
             step = _Revival(jobs, now) if to is None else _Move(jobs, to.jobs, now, by_setting=by_setting)
-            for ids in pages(_whole(jobs, letters, these), size):
+            choice = _Choice(letters, redriven, look_through(jobs, letters, now, size, looked))
+            these = chosen(letters, now)
+            for ids in pages(choice.windows(), size):
                 before = redriven.moved
-                step.run(ids, redriven)
-                yield redriven.moved - before
-            _look_at_what_is_left(jobs, these, redriven)
+                if ids:
+                    step.run(ids, redriven)
+                moved = redriven.moved - before
+                if moved < len(
+                    ids
+                ):  # some have a namesake there; others, somebody else has redriven meanwhile
+                    still = {"_id": {"$in": ids}, "state": State.DEAD, "ended_at": {"$lte": date(now)}}
+                    redriven.left += jobs.count_documents(still, hint=BY_ID)
+                yield moved
+            if choice.cut_short:
+                redriven.left = jobs.count_documents(these, hint=index_of(these))
+
+
+class _Choice:
+    """The dead letters of an order, read in windows; what is chosen and can't go is noted in ``redriven``."""
+
+    def __init__(self, letters: DeadLetters, redriven: Redriven, windows: Iterator[list[Chosen]]) -> None:
+        self.cut_short = False
+        """True if nothing was read behind the limit: MongoDB counts the others by their keys."""
+        self._letters = letters
+        self._redriven = redriven
+        self._windows = windows
+        redriven.left = 0
+
+    def windows(self) -> Iterator[list[tuple[str, int]]]:
+        """Yield id and bytes of those that can be redriven, up to the limit; count the others as left."""
+        room = sys.maxsize if self._letters.limit is None else self._letters.limit
+        for window in self._windows:
+            self._refuse(each.id for each in window if each.in_part)
+            whole = [(each.id, each.bytes) for each in window if not each.in_part][:room]
+            room -= len(whole)
+            self._redriven.left += len(window) - len(whole)
+            yield whole
+            # With a reason MongoDB can't count the others but by reading them, so it goes on in windows.
+            if not room and self._letters.reason is None:
+                self.cut_short = True
+                return
+
+    def _refuse(self, ids: Iterable[str]) -> None:
+        for each in islice(ids, max(0, _NAMED - len(self._redriven.refused))):
+            self._redriven.refused[str(each)] = BadFrames(
+                f"{each!r} never was a job: its message is kept in part, or can't be read"
+            )
 
 
 class _Revival:
@@ -225,25 +269,6 @@ def _lined_up(jobs: Jobs, ids: list[str]) -> list[Document]:
             }
         }
     ]
-
-
-def _whole(jobs: Jobs, letters: DeadLetters, chosen: Document) -> Iterator[tuple[str, int]]:
-    """Id and bytes of each letter that can be redriven."""
-    wanted = {**chosen, "$nor": [IN_PART]}
-    size = {"bytes": {"$bsonSize": "$$ROOT"}}
-    found = jobs.find(wanted, size, hint=index_of(chosen), batch_size=READ_AT_ONCE).sort("ended_at", 1)
-    if letters.limit is not None:
-        found = found.limit(letters.limit)
-    return ((each["_id"], each["bytes"]) for each in found)
-
-
-def _look_at_what_is_left(jobs: Jobs, chosen: Document, redriven: Redriven) -> None:
-    redriven.left = jobs.count_documents(chosen, hint=index_of(chosen))
-    if redriven.left:
-        for each in jobs.find({**chosen, **IN_PART}, {"_id": 1}, hint=index_of(chosen)).limit(_NAMED):
-            redriven.refused[str(each["_id"])] = BadFrames(
-                f"{each['_id']!r} never was a job: its message is kept in part, or can't be read"
-            )
 
 
 def _not_dead(jobs: Jobs, queue: str, letters: DeadLetters) -> dict[str, SluiceError]:

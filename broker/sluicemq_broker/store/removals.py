@@ -8,6 +8,7 @@ never touched; children for whose end their parents wait go together with these
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Final
@@ -30,7 +31,7 @@ from sluicemq_broker.store.failed_children import (
 )
 from sluicemq_broker.store.indexes import may_have
 from sluicemq_broker.store.inspect import collection
-from sluicemq_broker.store.letters import DeadLetters, chosen, index_of
+from sluicemq_broker.store.letters import DeadLetters, Looked, look_through
 from sluicemq_broker.store.paging import READ_AT_ONCE, PageSize, pages
 from sluicemq_broker.store.portions import Portions
 from sluicemq_broker.store.queue_store import QueueStore
@@ -90,28 +91,37 @@ class Removals(Orders):
                 # One read for all pages: another would pass over the removed ones in the index once more.
                 found = jobs.find({**selects(state, now), **by_now}, {"_id": 1}, batch_size=READ_AT_ONCE)
                 empty = True
-                for ids in pages(((each["_id"], 0) for each in found), size):
+                for ids in pages([((each["_id"], 0) for each in found)], size):
+                    if not ids:
+                        break
                     empty = False
                     these = {"_id": {"$in": ids}, "state": stored_state(state), **by_now}
                     yield self._remove(jobs, these, now)
                 if empty:
                     return
 
-    def discarding(self, queue: str, letters: DeadLetters, now: float, size: PageSize) -> Iterator[int]:
+    def discarding(
+        self,
+        queue: str,
+        letters: DeadLetters,
+        now: float,
+        size: PageSize,
+        looked: Looked = lambda _count: None,
+    ) -> Iterator[int]:
         """Remove dead letters, the oldest first, at most ``letters.limit``; yields how many, after each page.
 
         Lost reply: some are gone; repeating it removes the rest. What has died later than ``now`` stays.
         """
-        jobs, these = self._jobs(queue), chosen(letters, now)
+        jobs = self._jobs(queue)
+        room = sys.maxsize if letters.limit is None else letters.limit
         with translated():
-            found = jobs.find(these, {"_id": 1}, hint=index_of(these), batch_size=READ_AT_ONCE).sort(
-                "ended_at", 1
-            )
-            if letters.limit is not None:
-                found = found.limit(letters.limit)
-            for ids in pages(((each["_id"], 0) for each in found), size):
+            for window in look_through(jobs, letters, now, size, looked):
+                ids = [each.id for each in window[:room]]
+                room -= len(ids)
                 dead = {"_id": {"$in": ids}, "state": State.DEAD, "ended_at": {"$lte": date(now)}}
-                yield self._remove(jobs, dead, now)
+                yield self._remove(jobs, dead, now) if ids else 0
+                if not room:
+                    return
 
     def _remove(self, jobs: Jobs, these: Document, now: float) -> int:
         """One page: those of which no parent must hear, then the others; each half whole or in part."""
