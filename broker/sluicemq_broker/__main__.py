@@ -28,13 +28,19 @@ if __name__ == "__main__" and (_shown := _out_of_sight(sys.orig_argv)) != sys.or
 if __name__ == "__main__":
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the broker hears it, it must not end it
 
+from sluicemq_devices.descriptors import take_closed_numbers  # noqa: E402 - imports nothing of gevent
+
+take_closed_numbers()
+
 from gevent import events, monkey  # noqa: E402 - not twice, where it starts anew
 
 # It has no plugins; each of 25 steps would look for them in all that is installed: 0.1 s of each start.
 events.notify_and_call_entry_points = events.notify
 monkey.patch_all()
 
-from sluicemq_broker.process import main  # noqa: E402 - everything after the patch
+from sluicemq.standard_streams import guarded  # noqa: E402 - everything after the patch
+from sluicemq_broker.process import main  # noqa: E402
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    with guarded():
+        sys.exit(main(sys.argv[1:]))

@@ -5,7 +5,11 @@ import sys
 if __name__ == "__main__" and not sys.flags.safe_path:
     del sys.path[0]  # the current folder: a zmq.py or a gevent/ there is not what is meant
 
-from gevent import events, monkey
+from sluicemq_devices.descriptors import take_closed_numbers
+
+take_closed_numbers()
+
+from gevent import events, monkey  # noqa: E402 - it opens files
 
 # It has no plugins; each of 25 steps would look for them in all that is installed: 0.1 s of each start.
 events.notify_and_call_entry_points = events.notify
@@ -21,6 +25,7 @@ from collections.abc import Callable, Mapping  # noqa: E402
 import gevent  # noqa: E402
 from gevent.event import Event  # noqa: E402
 
+from sluicemq.standard_streams import guarded  # noqa: E402
 from sluicemq_devices.doors import Endpoint, Switchboard, parse_endpoint  # noqa: E402
 from sluicemq_devices.hub import (  # noqa: E402
     Notices,
@@ -133,4 +138,5 @@ def _positive(text: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with guarded():
+        sys.exit(main())

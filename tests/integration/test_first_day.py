@@ -27,7 +27,7 @@ ADDRESS = "https://github.com/sluicemq/sluicemq"
 #: What a machine has on its PATH that never saw SluiceMQ, and with it a Python.
 PATH = os.pathsep.join([str(Path(sys.executable).resolve().parent), "/usr/local/bin", "/usr/bin", "/bin"])
 #: How pip and npm reach an index from here.
-_OF_THE_MACHINE = ("pip_", "npm_config_", "http_proxy", "https_proxy", "no_proxy", "ssl_cert_file")
+_OF_THE_MACHINE = ("pip_", "npm_config_", "http_proxy", "https_proxy", "ssl_cert_", "node_extra_ca")
 
 
 class Terminal:

@@ -6,6 +6,7 @@ import sys
 from importlib.util import find_spec
 
 from sluicemq.installed import to_install
+from sluicemq.standard_streams import guarded
 
 _NEEDED = ("click", "rich")
 
@@ -16,4 +17,5 @@ def main() -> None:
         sys.exit(f"sluicemq: the command line needs click and rich: {to_install('cli')}")
     from sluicemq.cli.app import app  # noqa: PLC0415 - only here is it known that click is there
 
-    app(prog_name="sluicemq")
+    with guarded():
+        app(prog_name="sluicemq")

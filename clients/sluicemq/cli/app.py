@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 from collections.abc import Iterator
 from difflib import get_close_matches
@@ -17,7 +16,7 @@ import click
 
 from sluicemq.arguments import brief, is_utf8
 from sluicemq.cli import completion
-from sluicemq.cli.output import Invocation, Unwritable
+from sluicemq.cli.output import Invocation
 from sluicemq.cli.reached import reached
 from sluicemq.errors import BadHeaders, SluiceError, Timeout, Unavailable
 from sluicemq.transport.endpoints import DEFAULT_ENDPOINT, VARIABLE, checked
@@ -87,10 +86,6 @@ class _Commands(click.Group):
         except SluiceError as error:
             ctx.obj.error(error)
             ctx.exit(USAGE if isinstance(error, BadHeaders) else REFUSED)
-        except Unwritable as error:
-            if not _reader_has_gone(error):
-                ctx.obj.note(f"sluicemq: {error}")
-            ctx.exit(REFUSED)
 
 
 class _Endpoint(click.ParamType[str]):
@@ -169,7 +164,3 @@ def _texts_of(given: object) -> Iterator[str]:
     for each in given if isinstance(given, tuple) else (given,):
         if isinstance(each, str):
             yield each
-
-
-def _reader_has_gone(error: Unwritable) -> bool:
-    return isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EPIPE

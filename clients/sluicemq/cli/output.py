@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -21,6 +19,7 @@ import click
 
 from sluicemq.client import Client
 from sluicemq.errors import Duplicate, SluiceError
+from sluicemq.standard_streams import is_utf8
 from sluicemq.transport.endpoints import chosen
 
 if TYPE_CHECKING:  # what a command needs of rich it loads itself: what shows no table is 40 ms faster
@@ -32,10 +31,6 @@ _PIPED_WIDTH = 240
 _NAMES = ("id", "name", "queue")  # columns that other commands are given: never shortened, never wrapped
 _NARROW = 12  # characters of a column that is not worth narrowing
 _SPANS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
-
-
-class Unwritable(Exception):
-    """Stdout takes no more: who read it has gone, or the disk is full."""
 
 
 @dataclass
@@ -81,23 +76,20 @@ class Invocation:
 
     def json(self, value: Any) -> None:
         """One JSON value on one line of stdout; bytes as text, or ``{"base64": ...}``."""
-        text = json.dumps(value, default=_json_default, ensure_ascii=False)
+        text = json.dumps(value, default=_json_default, ensure_ascii=not is_utf8(sys.stdout))
         self.line(_escaped(text, lambda character: json.dumps(character)[1:-1]))
 
     def line(self, text: str | bytes) -> None:
-        """One line of stdout as it stands, bytes too; raises :class:`Unwritable`."""
-        with writing():
-            click.echo(text)
+        """One line of stdout as it stands, bytes too; raises ``Unwritable`` of ``standard_streams``."""
+        click.echo(text)
 
     def write(self, data: bytes) -> None:
-        """These bytes to stdout, and no others; raises :class:`Unwritable`."""
-        with writing():
-            click.echo(data, nl=False)
+        """These bytes to stdout, and no others; raises as :meth:`line` does."""
+        click.echo(data, nl=False)
 
     def table(self, title: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Rows of whatever keys they have, in the order in which those first come."""
-        with writing():
-            self.out.print(self.tabled(title, rows), crop=False)
+        self.out.print(self.tabled(title, rows), crop=False)
 
     def tabled(self, title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
         """The same, to be shown."""
@@ -127,17 +119,6 @@ class Invocation:
         if self.as_json:
             first = {"id": error.id} if isinstance(error, Duplicate) else {}
             self.json({"error": {"code": error.code, "message": str(error), **first}})
-
-
-@contextmanager
-def writing() -> Iterator[None]:
-    """Turn a failed write to stdout into :class:`Unwritable`, and forget what is still in its buffer."""
-    try:
-        yield
-    except OSError as error:
-        # Or Python's own flush at the end would fail once more, and say so.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise Unwritable(f"can't write to stdout: {error.strerror}") from error
 
 
 def printable(text: str) -> str:

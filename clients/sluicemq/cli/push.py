@@ -14,6 +14,7 @@ from sluicemq.cli.output import Invocation
 from sluicemq.cli.reached import leave
 from sluicemq.errors import Timeout
 from sluicemq.producer import Producer
+from sluicemq.standard_streams import Unwritable
 
 _FILE = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
 
@@ -66,7 +67,10 @@ def _push_one(invocation: Invocation, queue: str, payload: bytes, options: dict[
         except Timeout:
             leave(producer)
             raise
-    invocation.result(receipt.id, queue=queue, id=receipt.id, pushed=1, refused=0)
+    try:
+        invocation.result(receipt.id, queue=queue, id=receipt.id, pushed=1, refused=0)
+    except Unwritable as error:
+        raise Unwritable(f"{error}; the job is stored, as {receipt.id}") from error.__cause__
 
 
 def _sorted(payloads: tuple[str, ...], files: tuple[Path, ...]) -> tuple[str | None, tuple[Path, ...]]:

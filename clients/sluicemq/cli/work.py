@@ -15,12 +15,13 @@ from typing import Any, Protocol
 import click
 
 from sluicemq.claim import MOST_CLAIMED
-from sluicemq.cli.output import Invocation, Unwritable, printable, span
+from sluicemq.cli.output import Invocation, printable, span
 from sluicemq.cli.shift import Impossible, Shift
 from sluicemq.cli.watcher import Watcher
 from sluicemq.errors import Reject, Rollback
 from sluicemq.forward import Forward
 from sluicemq.job import Job
+from sluicemq.standard_streams import Unwritable, require_writable
 from sluicemq.worker import STOP_TIMEOUT
 
 REJECT_STATUS = 100
@@ -91,14 +92,20 @@ def pop(invocation: Invocation, queue: str, count: int, wait: float) -> None:
 
     They are gone from the broker before they are printed.
     """
+    require_writable()
     with invocation.client() as client:
         client.ping()
         jobs = client.pop(queue, count, wait)
     if invocation.as_json:
         invocation.json({"queue": queue, "jobs": [_described(job) for job in jobs]})
         return
-    for job in jobs:
-        _show(invocation, job)
+    for place, job in enumerate(jobs):
+        try:
+            _show(invocation, job)
+        except Unwritable:
+            ids = ", ".join(each.id for each in jobs[place:])
+            invocation.note(f"taken from {queue} for good, and not printed: {ids}")
+            raise
     if not jobs:
         invocation.note(f"no job is ready in {queue}")
 

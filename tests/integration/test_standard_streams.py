@@ -1,0 +1,195 @@
+"""Every command with a standard stream closed, full, or read by nobody: a named error, and no job is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from launcher import TIMEOUT, BrokerProcess, free_port, tcp, wait_until
+from sluicemq import Client, Producer
+from sluicemq.cli.app import app
+from sluicemq.wire import ShownState
+
+#: How the shell is told, and what the command then says on stderr.
+STDOUTS = {
+    ">&-": "sluicemq: can't write to stdout: Bad file descriptor",
+    ">/dev/full": "sluicemq: can't write to stdout: No space left on device",
+    "| true": "",
+}
+#: All that print something, with ``q`` for a queue that has a job.
+COMMANDS = """
+    --help; --version; serve --help; serve --check-config; config check; device --help; completion bash
+    ping; queues; --json queues; stats; --json stats; peek q; --json peek q; --json workers; --json tasks
+    --json dead list q; --json done list q; --json stream list; push q again
+    --json stream subscriptions; --json schedule list; push q --help; stream publish s topic payload
+    schedule add nightly q report --every 3600; --json purge q --state dead --yes
+""".replace("\n", ";")
+
+
+def words_of(commands: str) -> list[str]:
+    return [each.strip() for each in commands.split(";") if each.strip()]
+
+
+@pytest.fixture(scope="module")
+def broker(mongo_uri: str) -> Iterator[BrokerProcess]:
+    with BrokerProcess(mongo_uri, f"streams-{free_port()}") as process:
+        with Producer(process.doors["smq"]) as producer:
+            producer.push("q", "héllo → …".encode(), id="first").wait(TIMEOUT)
+        yield process
+
+
+@pytest.fixture
+def client(broker: BrokerProcess) -> Iterator[Client]:
+    with Client(broker.doors["smq"]) as client:
+        yield client
+
+
+def shell(
+    broker: BrokerProcess, arguments: str, streams: str, **environ: str
+) -> subprocess.CompletedProcess[bytes]:
+    """Run a command of ``sluicemq`` in a shell with these redirections; the code is that of the command."""
+    command = f"{sys.executable} -P -m sluicemq {arguments} {streams}"
+    return subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command],
+        env={**os.environ, "SLUICEMQ_ENDPOINT": broker.doors["smq"], **environ},
+        stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT, check=False,
+    )  # fmt: skip
+
+
+def test_each_command_that_prints_and_ends_by_itself_is_tried() -> None:
+    tried = {word for line in words_of(COMMANDS) for word in line.split()}
+    others = (
+        "work pop call result top events bench history show cancel promote change delete pause resume task"
+    )
+    assert set(app.list_commands(click.Context(app))) - tried == set(others.split())
+
+
+@pytest.mark.parametrize(
+    "commands",
+    [
+        pytest.param("--version; queues; --json peek q; serve --check-config", id="some"),
+        pytest.param(COMMANDS, id="all", marks=pytest.mark.full),
+    ],
+)
+@pytest.mark.parametrize("stdout", STDOUTS)
+def test_a_stdout_that_takes_nothing_is_named(broker: BrokerProcess, stdout: str, commands: str) -> None:
+    for arguments in words_of(commands):
+        done = shell(broker, arguments, stdout)
+        assert (done.returncode, done.stderr.decode().strip().partition(";")[0]) == (1, STDOUTS[stdout]), (
+            arguments
+        )
+
+
+@pytest.mark.parametrize("stderr", ["2>&-", "2>/dev/full", "<&- 2>&-"])
+@pytest.mark.parametrize(
+    ("arguments", "code"), [("queues", 0), ("nosuch", 2), ("show q nosuch", 1), ("push q x", 0)]
+)
+def test_a_stderr_that_takes_nothing_is_done_without(
+    broker: BrokerProcess, stderr: str, arguments: str, code: int
+) -> None:
+    done = shell(broker, arguments, stderr)
+    assert done.returncode == code
+    assert bool(done.stdout) == (not code)
+    assert done.stderr == b""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ["push q --lines", "push q -", "call q -", "stream publish s t -"],
+)
+def test_a_closed_stdin_is_named_by_whoever_reads_it(
+    broker: BrokerProcess, client: Client, arguments: str
+) -> None:
+    before = client.queue("q")[ShownState.READY]
+    done = shell(broker, arguments, "<&-")
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert done.stderr.decode().splitlines()[-1] == "sluicemq: can't read stdin: Bad file descriptor"
+    assert client.queue("q")[ShownState.READY] == before
+
+
+@pytest.mark.parametrize("streams", [">&-", ">/dev/full", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("verb", ["work {} --print --drain", "pop {}"])
+def test_a_worker_that_can_not_print_harms_no_job(
+    broker: BrokerProcess, client: Client, streams: str, verb: str
+) -> None:
+    queue = re.sub(r"\W+", "", f"{verb}{streams.encode().hex()}")
+    with Producer(broker.doors["smq"]) as producer:
+        producer.push(queue, b"hello", id="one").wait(TIMEOUT)
+    done = shell(broker, verb.format(queue), streams)
+    assert (done.returncode, done.stdout) == (1, b"")
+    wait_until(lambda: client.queue(queue)[ShownState.READY] == 1)
+    assert client.show(queue, "one")["attempts"] == 0
+
+
+def test_a_push_whose_id_can_not_be_printed_says_that_the_job_is_stored(broker: BrokerProcess) -> None:
+    done = shell(broker, "push other x --id mine", ">/dev/full")
+    assert done.stderr.decode() == f"{STDOUTS['>/dev/full']}; the job is stored, as mine\n"
+
+
+@pytest.mark.parametrize("program", ["sluicemq", "sluicemq_broker"])
+def test_no_socket_of_a_broker_gets_the_number_of_a_stream_that_is_closed(
+    mongo_uri: str, database: str, tmp_path: Path, program: str
+) -> None:
+    """What it logs would go to whoever is connected there."""
+    serve = "serve" if program == "sluicemq" else ""
+    ready = tmp_path / "ready.json"
+    command = (
+        f"exec {sys.executable} -P -m {program} {serve} --no-devices --endpoint {tcp()} --http '' "
+        f"--database {database} --mongodb-uri '{mongo_uri}' --ready-file {ready} <&- >&- 2>&-"
+    )
+    process = subprocess.Popen(["bash", "-c", command])
+    try:
+        wait_until(ready.exists, what="the broker")
+        pid = json.loads(ready.read_text())["pid"]
+        files = [Path(f"/proc/{pid}/fd/{number}").readlink() for number in range(3)]
+        assert files == [Path("/dev/null")] * 3
+    finally:
+        process.terminate()
+        assert process.wait(TIMEOUT) == 0
+
+
+def test_a_broker_that_can_not_say_that_it_is_ready_ends(mongo_uri: str, database: str) -> None:
+    command = (
+        f"{sys.executable} -P -m sluicemq_broker --json --no-devices --endpoint {tcp()} "
+        f"--http '' --database {database} --mongodb-uri '{mongo_uri}' >/dev/full"
+    )
+    done = subprocess.run(
+        ["bash", "-c", command], stderr=subprocess.PIPE, text=True, timeout=TIMEOUT, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == STDOUTS[">/dev/full"]
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("encoding", "shown"),
+    [("ascii", "h\\xe9llo -> ..."), ("latin-1", "héllo -> ..."), ("utf-8", "héllo → …")],
+)
+def test_a_table_on_a_stdout_of_any_encoding_shows_what_it_has_not_escaped(
+    broker: BrokerProcess, encoding: str, shown: str
+) -> None:
+    done = shell(broker, "peek q --limit 1", "", PYTHONIOENCODING=encoding)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert shown in done.stdout.decode(encoding)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-16"])
+def test_json_on_a_stdout_of_any_encoding_is_json(broker: BrokerProcess, encoding: str) -> None:
+    done = shell(broker, "--json peek q --limit 1", "", PYTHONIOENCODING=encoding)
+    [job] = json.loads(done.stdout.decode(encoding))["jobs"]
+    assert job["payload"] == "héllo → …"
+
+
+def test_what_no_encoding_is_named_for_is_shown_in_the_c_locale(broker: BrokerProcess) -> None:
+    plain = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0", "PYTHONIOENCODING": ""}
+    done = shell(broker, "peek q --limit 1", "", **plain)
+    assert done.returncode == 0
+    assert b"h\\xe9llo -> ..." in done.stdout
