@@ -13,7 +13,7 @@ from sluicemq_broker.config import Config
 from sluicemq_broker.doors import JobMaker
 from sluicemq_broker.process.duties import Duties, Duty, poll
 from sluicemq_broker.process.foundation import Foundation, retried
-from sluicemq_broker.queues import OnDead, Queues, Schedules, Sweeper, Tasks
+from sluicemq_broker.queues import LostChildren, OnDead, Queues, Schedules, Sweeper, Tasks
 from sluicemq_broker.statistics import Census, History, Incidents
 from sluicemq_broker.store import Inspector, LeaseStore, ScheduleStore
 
@@ -41,6 +41,7 @@ class Jobs:
         self.incidents = Incidents(self.queues, self.census, context, ground.database, database, ground.name)
         self.schedules = Schedules(ScheduleStore(ground.database(database)), self.queues, context, maker.make)
         self._on_dead = OnDead(self.queues, context)
+        self._lost_children = LostChildren(self.queues, context)
         self._sweeper = Sweeper(self.queues, context, self.tasks.expire, self.queues.survey)
         self._config = config
         self._ground = ground
@@ -84,6 +85,7 @@ class Jobs:
         yield Duty("dead letters that go into other queues", settings.poll, self._on_dead.tick)
         lease = settings.lease
         yield Duty("dead letters of other brokers that do", lease, partial(self._on_dead.round, lease))
+        yield poll("parents whose children are in no queue", settings.poll, self._lost_children.tick)
         yield Duty("recurring jobs", settings.poll, self.schedules.tick)
         if settings.history:
             yield Duty("history of every minute", settings.poll, self.history.tick)

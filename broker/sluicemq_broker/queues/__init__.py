@@ -1,6 +1,7 @@
 """All queues: which there are, and what is done to many of their jobs, or at a time, or again and again."""
 
 from sluicemq_broker.queues.families import Families
+from sluicemq_broker.queues.lost_children import LostChildren
 from sluicemq_broker.queues.on_dead import OnDead
 from sluicemq_broker.queues.orders import Delete, Discard, Purge, Redrive
 from sluicemq_broker.queues.queues import Queues, check_name, databases
@@ -12,6 +13,7 @@ __all__ = [
     "Delete",
     "Discard",
     "Families",
+    "LostChildren",
     "OnDead",
     "Purge",
     "Queues",

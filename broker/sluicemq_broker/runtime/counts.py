@@ -102,6 +102,11 @@ class Count(Metric):
     INDEXES_REMADE = "indexes_remade", "indexes dropped and made as they should be", "indexes", _BY_QUEUE
     DEDUPE_IDS_SHARED = "dedupe_ids_shared", "dedupe_ids that several jobs had", "ids", _BY_QUEUE
     STORE_UNAVAILABLE = "store_unavailable", "duties put off because MongoDB did not answer", "times"
+    CHILDREN_LOST = (
+        "children_lost",
+        "jobs that waited for children which were in no queue any more, made dead letters",
+        "jobs",
+    )
     TRANSACTIONS_ABORTED = (
         "transactions_aborted",
         "transactions that MongoDB ended for their age or size: the next ones have half as many jobs",

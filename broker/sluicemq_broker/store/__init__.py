@@ -34,6 +34,7 @@ from sluicemq_broker.store.leases import LeaseStore, Seen
 from sluicemq_broker.store.letters import DeadLetters
 from sluicemq_broker.store.limits import LimitStore
 from sluicemq_broker.store.listing import JobPage, Listing
+from sluicemq_broker.store.lost_children import FamilyPage, bereft, families
 from sluicemq_broker.store.outcomes import Completed, Found, Progressed, RolledBack
 from sluicemq_broker.store.pauses import PauseStore
 from sluicemq_broker.store.portions import Portions
@@ -72,6 +73,7 @@ __all__ = [
     "Ended",
     "EventRing",
     "ExpiredJobs",
+    "FamilyPage",
     "FanOut",
     "Forward",
     "Found",
@@ -114,6 +116,7 @@ __all__ = [
     "Tail",
     "TaskStore",
     "Unclear",
+    "bereft",
     "collection",
     "connect",
     "connect_for_leases",
@@ -123,6 +126,7 @@ __all__ = [
     "death_after",
     "end_children",
     "fail_parents",
+    "families",
     "fan_out",
     "forward",
     "require_safe",

@@ -2,7 +2,8 @@
 
 ::
 
-    parent: {..., state: "waiting", children: {total: 3, left: 2, by}, wait: {group: 0, place}, result?}
+    parent: {..., state: "waiting", children: {total: 3, left: 2, by, queues}, wait: {group: 0, place},
+             result?}
     child:  {..., parent: {queue, id, seq, by, told?}}
 
 A fan-out is one transaction: the parent waits, under the hold of its worker's delivery, and its children are
@@ -290,10 +291,10 @@ def _by_queue(parents: Mapping[Parent, int]) -> dict[str, dict[Parent, int]]:
 
 def _waits(fan: FanOut) -> Mapping[str, Any]:
     """The update that makes a parent wait."""
-    count = len(fan.children)
+    count, queues = len(fan.children), {documents.queue_of(each.to.name) for each in fan.children}
     waits: Document = {
         "state": State.WAITING,
-        "children": {"total": count, "left": count, "by": fan.job.under},
+        "children": {"total": count, "left": count, "by": fan.job.under, "queues": sorted(queues)},
         "wait": {"group": FOR_CHILDREN, "place": Int64(fan.job.seq)},
         "result": fan.result,
     }

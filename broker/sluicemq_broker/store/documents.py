@@ -15,7 +15,8 @@ One document per job from birth to end::
      dedupe_id?, dedupe_until?,                        together, until another job takes them over
      passed?: [{queue, accepted_at, at, attempts, worker, hold?}],   the last 20 queues that it came through
      parent?: {queue, id, seq, by?, told?},            who waits for it to be done; told that it is dead
-     children?: {total, left, by},                     of that one, while it waits and after
+     children?: {total, left, by, queues?},            of that one, while it waits and after; where they
+                                                       went first
      forwarded_to?,                                    of what it left behind in one of these: a trace
      owner?, reserved_at?, hold?,                      while reserved; hold: while done, too
     slot?: {tenant, n},                               while reserved: which of those that its tenant may have

@@ -51,7 +51,7 @@ NOT_AWAITED: Final[Document] = {
 }
 _AWAITED: Final[Document] = {"$nor": [NOT_AWAITED]}
 #: How the collections of queues are called that are being removed.
-_PUT_ASIDE: Final = "removed."
+PUT_ASIDE: Final = "removed."
 #: How the empty ones are called that take their place; and seconds after which one was left over.
 _EMPTY: Final = "deleted."
 _LEFT_OVER: Final = 60.0
@@ -276,7 +276,7 @@ def put_aside(jobs: _Jobs, now: float, *, leave_empty: bool) -> _Jobs:
     """
     database, name = jobs.database, jobs.name
     wanted = GroupStore(database, jobs).wanted()
-    aside = database[f"{_PUT_ASIDE}{queue_of(name)}.{token_hex(4)}"]
+    aside = database[f"{PUT_ASIDE}{queue_of(name)}.{token_hex(4)}"]
     empty = database[f"{_EMPTY}{queue_of(name)}.{int(now * 1000):x}-{token_hex(4)}"]
     if leave_empty:
         empty.create_indexes(wanted)
@@ -304,7 +304,7 @@ def _rename(jobs: _Jobs, name: str, *, unless: set[int]) -> bool:
 
 def drop_put_aside(aside: _Jobs, now: float, kin: Kin) -> None:
     """Make the parents of what lies there dead letters, and remove it. Crash before the end: do it again."""
-    queue = queue_of(aside.name).removeprefix(_PUT_ASIDE).rpartition(".")[0]
+    queue = queue_of(aside.name).removeprefix(PUT_ASIDE).rpartition(".")[0]
     if GroupStore(aside.database, aside.database[QUEUE_PREFIX + queue]).may_have_children():
         aside.create_indexes(CHILD_INDEXES)  # it has them, but where an insert made it between two statements
         these = {"parent.id": {"$gte": ""}, **_AWAITED}
@@ -316,7 +316,7 @@ def drop_put_aside(aside: _Jobs, now: float, kin: Kin) -> None:
 
 def all_put_aside(database: Documents) -> Iterator[_Jobs]:
     """Collections that were put aside, and whose broker may have been killed before it dropped them."""
-    yield from _named(database, _PUT_ASIDE)
+    yield from _named(database, PUT_ASIDE)
 
 
 def drop_left_over(database: Documents, now: float) -> None:

@@ -79,6 +79,8 @@ class GroupStore:
         self._notice = notice or (lambda _kind, _text: None)
         self._prepared = False
         self._prepared_for_children = False
+        #: True if any job ever had to wait here, as far as is known.
+        self.ever_waited = False
         # Not of a majority: whatever is inserted at a place comes later in the same log, and is.
         self._places = database[_PLACES].with_options(write_concern=WriteConcern(w=1))
 
@@ -92,7 +94,7 @@ class GroupStore:
                 none_yet = {"$setOnInsert": {"last": 0}}
                 self._places.update_one({"_id": self._jobs.name}, none_yet, upsert=True)
                 make_indexes(self._jobs, self._notice, LINE_INDEXES)
-            self._prepared = True
+            self._prepared = self.ever_waited = True
 
     def prepare_for_children(self) -> None:
         """Let children lie here from now on; only the first call asks MongoDB.
@@ -111,6 +113,7 @@ class GroupStore:
     def wanted(self) -> list[IndexModel]:
         """The indexes that the queue needs, whatever it has; raises the driver's errors."""
         mark = self._places.find_one({"_id": self._jobs.name}) or {}
+        self.ever_waited = self.ever_waited or "last" in mark
         return all_indexes(lines="last" in mark, children=bool(mark.get("children")))
 
     def may_have_children(self) -> bool:

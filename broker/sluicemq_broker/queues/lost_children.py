@@ -1,0 +1,78 @@
+"""Looking for parents that wait for children which are in no queue any more: page by page, all the time."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sluicemq.errors import SluiceError
+from sluicemq_broker.context import Context
+from sluicemq_broker.queue import Queue
+from sluicemq_broker.queues.families import Families
+from sluicemq_broker.queues.queues import Queues
+from sluicemq_broker.runtime import Count
+from sluicemq_broker.store import Bereaved, FamilyPage, bereft, fail_parents, families
+
+#: Of the time, the part in which it looks, at most.
+_SHARE: Final = 1 / 20
+#: Seconds between two rounds through all queues, at least.
+_ROUND: Final = 5.0
+#: Queues that are looked at in one turn, unless one has more parents than a page.
+_QUEUES: Final = 20
+
+
+class LostChildren:
+    """The search of one broker, through all its queues and anew.
+
+    A turn looks at one page of parents, and rests for twenty times as long as that took. Killed at any
+    moment: the next search finds them.
+    """
+
+    def __init__(self, queues: Queues, context: Context) -> None:
+        self._queues = queues
+        self._families = Families(queues)
+        self._clock = context.clock
+        self._timer = context.timer
+        self._counters = context.counters
+        self._waiting: list[str] = []  # queues that have their turn in this round
+        self._after = 0  # of the first of them: behind which place it goes on
+        self._rests_until = 0.0
+
+    def tick(self) -> None:
+        """Every second or so."""
+        began = self._timer.now()
+        if began < self._rests_until:
+            return
+        self._waiting = self._waiting or [each.name for each in self._queues if each.store.groups.ever_waited]
+        for name in self._waiting[:_QUEUES]:
+            queue = self._queues.known(name)
+            if queue is not None and self._look(queue):
+                break
+            self._next()
+        rest = (self._timer.now() - began) / _SHARE
+        self._rests_until = self._timer.now() + (rest if self._waiting else max(rest, _ROUND))
+
+    def _next(self) -> None:
+        self._after = 0
+        del self._waiting[0]
+
+    def _look(self, queue: Queue) -> bool:
+        """Look at the next page of its parents; False: it has no more."""
+        try:
+            page = families(queue.store, self._after)
+            self._fail(queue, page)
+        except SluiceError:
+            self._next()  # the others have their turn first
+            raise
+        self._after = page.after or 0
+        return page.after is not None
+
+    def _fail(self, queue: Queue, page: FamilyPage) -> None:
+        lost = bereft(queue.store, page.these, self._queues.documents()) if page.these else {}
+        reasons = {each: f"{count} of its children are in no queue any more" for each, count in lost.items()}
+        failed = fail_parents(queue.store, reasons, self._clock.now())
+        self._families.bereaved(
+            [Bereaved(queue.name, each.id, reasons[each], groups) for each, groups in failed.items()]
+        )
+        for each in failed:
+            text = f"job {each.id} of queue {queue.name} is a dead letter: {reasons[each]}"
+            self._counters.notice(Count.CHILDREN_LOST, text, about={"queue": queue.name, "job": each.id})
