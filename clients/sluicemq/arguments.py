@@ -11,6 +11,8 @@ from datetime import timedelta
 from functools import wraps
 from typing import Any, Final, TypeVar
 
+from sluicemq.durations import in_seconds
+
 #: No span of time is longer than ten years: dates beyond the year 9999 can't be stored.
 TEN_YEARS: Final = 10 * 366 * 86400.0
 #: Numbers up to here are exact in every language.
@@ -67,10 +69,13 @@ def number(name: str, value: object) -> None:
 
 
 def span(name: str, value: object) -> None:
-    """Check a span of time: seconds, or a ``timedelta``."""
-    if not isinstance(value, int | float | timedelta):
+    """Check a span of time: seconds, a ``timedelta``, or a text such as 1h30m."""
+    if not isinstance(value, int | float | timedelta | str):
         raise TypeError(f"{name} is a number of seconds or a timedelta, not {type(value).__name__}")
-    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    try:
+        seconds = in_seconds(value)
+    except ValueError as error:
+        raise ValueError(f"{name} is {brief(value)}: expected {error}") from None
     if not abs(seconds) <= TEN_YEARS:
         raise ValueError(f"{name} is {brief(value)}: give seconds, at most ten years of them")
 
@@ -89,12 +94,12 @@ def texts(name: str, value: object) -> None:
         raise TypeError(f"{name} are several str, not {type(value).__name__}")
 
 
-def delay_of(name: str, value: float | timedelta | None) -> float | None:
+def delay_of(name: str, value: float | timedelta | str | None) -> float | None:
     """Return a wait in seconds; a moment that has just passed is a wait of none."""
     if value is None:
         return None
     span(name, value)
-    return max(0.0, value.total_seconds() if isinstance(value, timedelta) else value)
+    return max(0.0, in_seconds(value))
 
 
 def is_utf8(value: str) -> bool:

@@ -221,11 +221,12 @@ class Reject(Exception):
 class Rollback(Exception):
     """Raised by a worker's handler: the job is given back and is delivered again.
 
-    ``delay`` is in seconds, or a ``timedelta``, from the moment the broker hears of it; 0 or less is at once,
-    None as long as the job's back-off says. Raises TypeError or ValueError for what is no such time.
+    ``delay`` is in seconds, a ``timedelta`` or a text such as 5m, from the moment the broker hears of it; 0
+    or less is at once, None as long as the job's back-off says. Raises TypeError or ValueError for what is no
+    such time.
     """
 
-    def __init__(self, reason: str = "", delay: float | timedelta | None = None) -> None:
+    def __init__(self, reason: str = "", delay: float | timedelta | str | None = None) -> None:
         super().__init__(reason)
         self.delay = delay_of("delay", delay)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from sluicemq import arguments, wire
 from sluicemq.errors import BadHeaders
-from sluicemq.options import KEYWORDS, LONGEST_ID, OPTIONS, JobOptions, plain
+from sluicemq.options import KEYWORDS, LONGEST_ID, OPTIONS, JobOptions
 
 Headers = dict[str, Any]
 
@@ -22,8 +22,8 @@ def as_headers(options: JobOptions, reply: str | None = None) -> tuple[Headers |
     if not given.get("headers", True):
         del given["headers"]
     for key, value in given.items():
-        if key != "headers" and not OPTIONS[key].rule.holds(value):  # of one's own map the broker says so
-            given[key] = _plain(key, value)
+        if key != "headers":  # of one's own map the broker says what is wrong
+            given[key] = _read(key, value)
     if reply is not None:
         given["reply"] = reply
     return _frozen(given) if given else (None, 0)
@@ -45,16 +45,12 @@ def as_bytes(payload: Any) -> bytes:
     raise TypeError(f"a payload is bytes, not {type(payload).__name__}: encode it first")
 
 
-def _plain(key: str, value: Any) -> Any:
-    """What was given as a time of Python's; raises :class:`~sluicemq.BadHeaders`, as the broker would."""
+def _read(key: str, value: Any) -> Any:
+    """Return the value as it is sent; raises :class:`~sluicemq.BadHeaders`, as the broker would."""
     try:
-        found = plain(value)
+        return OPTIONS[key].rule.read(value)
     except ValueError as error:
-        raise BadHeaders(f"header {key!r}: {error}") from error
-    if not OPTIONS[key].rule.holds(found):
-        shown = arguments.brief(value)
-        raise BadHeaders(f"header {key!r} is {shown}, expected {OPTIONS[key].rule.expected}")
-    return found
+        raise BadHeaders(f"header {key!r} is {arguments.brief(value)}, expected {error}") from error
 
 
 def _frozen(given: Headers) -> tuple[Headers, int]:

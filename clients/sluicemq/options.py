@@ -9,13 +9,13 @@ has been forgotten of the rest.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, Required, TypedDict
 
-from sluicemq import header_rules as rules
-from sluicemq.header_rules import BACKOFF_BOUNDS, BACKOFF_KINDS, LONGEST_ID, TEN_YEARS, Rule, rfc3339
+from sluicemq import rules
+from sluicemq.durations import in_seconds
+from sluicemq.rules import BACKOFF_BOUNDS, BACKOFF_KINDS, LONGEST_ID, TEN_YEARS, Rule, rfc3339
 
 __all__ = [
     "ACCEPTED",
@@ -34,7 +34,6 @@ __all__ = [
     "Rule",
     "Seconds",
     "in_seconds",
-    "plain",
     "rfc3339",
 ]
 
@@ -51,7 +50,7 @@ class Option:
     by default (None: nothing). ``stored`` are the fields of a job's document that it makes;
     ``unless_default``: only where it is not what the queue's settings say, whose changes then hold for
     jobs that wait, too. ``metavar`` is the word for its value in the help of ``sluicemq push`` (empty:
-    it has no flag of its own), ``read`` makes the value of what stands on the command line there.
+    it has no flag of its own).
     ``names_one``: no two jobs should have the same; ``changeable``: also while a job waits.
     ``for_schedules``: jobs of a schedule may have it; ``for_moves``: it may be said anew of a job that goes
     on to another queue, or of a child.
@@ -67,15 +66,14 @@ class Option:
     stored: tuple[str, ...] = ()
     unless_default: bool = False
     metavar: str = ""
-    read: Callable[[str], Any] = str
     names_one: bool = False
     changeable: bool = False
     for_schedules: bool = True
     for_moves: bool = True
 
 
-#: A span of time: seconds, or a ``timedelta``.
-Seconds = float | timedelta
+#: A span of time: seconds, a ``timedelta``, or a text such as 90s or 1h30m.
+Seconds = float | timedelta | str
 
 
 class JobOptions(TypedDict, total=False):
@@ -103,28 +101,6 @@ class NewJob(JobOptions, total=False):
     id: str | None
 
 
-def in_seconds(span: Seconds) -> float:
-    """A span of time as the protocol has it."""
-    return span.total_seconds() if isinstance(span, timedelta) else span
-
-
-def plain(value: Any) -> Any:
-    """The value of an option as the protocol has it; raises ValueError for a datetime of no time zone."""
-    if isinstance(value, datetime):
-        if value.tzinfo is None:
-            raise ValueError(f"{value!r} has no time zone, so it is no moment: give it one, as datetime.UTC")
-        return value.timestamp()
-    return in_seconds(value)
-
-
-def _moment(text: str) -> float | str:
-    """Unix seconds, or a text for the broker to read."""
-    try:
-        return float(text)
-    except ValueError:
-        return text
-
-
 _ALL = (
     Option(
         name="id",
@@ -146,20 +122,18 @@ _ALL = (
         default=0,
         stored=("priority",),
         metavar="N",
-        read=int,
         changeable=True,
     ),
     Option(
         name="delay",
         doc="seconds before a new job may be delivered",
-        rule=rules.number(0, TEN_YEARS, "seconds from 0 to ten years"),
+        rule=rules.duration(0, TEN_YEARS, "seconds from 0 to ten years"),
         example=60.0,
         unit="s",
         setting="delay",
         default=0.0,
         stored=("eligible_at",),
         metavar="S",
-        read=float,
         changeable=True,
     ),
     Option(
@@ -170,19 +144,17 @@ _ALL = (
         example="2096-10-02T07:06:50Z",
         stored=("eligible_at",),
         metavar="T",
-        read=_moment,
         for_schedules=False,
     ),
     Option(
         name="ttl",
         doc="seconds a job may wait for a worker",
-        rule=rules.number(0.001, TEN_YEARS, "seconds above 0, at most ten years"),
+        rule=rules.duration(0.001, TEN_YEARS, "seconds above 0, at most ten years"),
         example=3600.0,
         unit="s",
         setting="ttl",
         stored=("expires_at",),
         metavar="S",
-        read=float,
     ),
     Option(
         name="max_attempts",
@@ -194,12 +166,11 @@ _ALL = (
         stored=("max_attempts",),
         unless_default=True,
         metavar="N",
-        read=int,
     ),
     Option(
         name="visibility_timeout",
         doc="longest time one delivery may take",
-        rule=rules.number(0.1, 30 * 86400, "seconds from 0.1 to 30 days"),
+        rule=rules.duration(0.1, 30 * 86400, "seconds from 0.1 to 30 days"),
         example=90.0,
         unit="s",
         setting="visibility_timeout",
@@ -207,7 +178,6 @@ _ALL = (
         stored=("visibility_timeout",),
         unless_default=True,
         metavar="S",
-        read=float,
     ),
     Option(
         name="dedupe_id",
@@ -223,14 +193,13 @@ _ALL = (
     Option(
         name="dedupe_window",
         doc="seconds in which no other job may have a job's dedupe_id",
-        rule=rules.number(0.1, TEN_YEARS, "seconds from 0.1 to ten years"),
+        rule=rules.duration(0.1, TEN_YEARS, "seconds from 0.1 to ten years"),
         example=60.0,
         unit="s",
         setting="dedupe_window",
         default=300.0,
         stored=("dedupe_until",),
         metavar="S",
-        read=float,
         for_schedules=False,
         for_moves=False,
     ),
@@ -248,7 +217,7 @@ _ALL = (
     Option(
         name="keep_done",
         doc="seconds a job is kept, whole, once it is done",
-        rule=rules.number(0, TEN_YEARS, "seconds from 0 to ten years"),
+        rule=rules.duration(0, TEN_YEARS, "seconds from 0 to ten years"),
         example=600.0,
         unit="s",
         setting="keep_done",
@@ -256,7 +225,6 @@ _ALL = (
         stored=("keep_done",),
         unless_default=True,
         metavar="S",
-        read=float,
     ),
     Option(
         name="group",

@@ -143,6 +143,7 @@ else raises it. ``tests/unit/test_wire.py`` holds golden bytes of every message.
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 import sys
@@ -403,15 +404,17 @@ def encode_headers(headers: Mapping[str, Any]) -> bytes:
 
 
 def decode_headers(frame: bytes) -> dict[str, Any]:
-    """Read the headers frame of a plain-socket job: JSON if it starts with ``{``, else msgpack.
+    """Read the headers frame of a plain-socket job: JSON if it begins with ``{``, else msgpack.
 
-    An empty frame means no headers. Raises :class:`BadHeaders`, and :class:`TooLarge` for more than
+    Before the ``{`` there may be white space, or a byte order mark: as msgpack these are no map. An empty
+    frame means no headers. Raises :class:`BadHeaders`, and :class:`TooLarge` for more than
     ``MOST_HEADER_BYTES``.
     """
     if not frame:
         return {}
     check_header_bytes(len(frame))
-    headers = _json(frame) if frame.startswith(b"{") else unpack_bounded(frame, BadHeaders, "headers")
+    is_json = frame.removeprefix(codecs.BOM_UTF8).lstrip(b" \t\r\n").startswith(b"{")
+    headers = _json(frame) if is_json else unpack_bounded(frame, BadHeaders, "headers")
     if not isinstance(headers, dict):
         raise BadHeaders(f"headers are a {type(headers).__name__}, expected a map")
     return headers

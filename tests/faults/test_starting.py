@@ -36,6 +36,16 @@ def test_a_mongodb_uri_that_can_not_be_read_is_one_line_that_does_not_show_it(tm
     assert "ss" not in lines[0].replace("password", "")
 
 
+@pytest.mark.parametrize("form", [["--mongodb-uri", "db"], ["--mongodb-uri=db"]], ids=["two words", "one"])
+def test_a_mongodb_uri_on_the_command_line_that_can_not_be_read_is_told_once_by_its_name(
+    tmp_path: Path, form: list[str]
+) -> None:
+    environ = {"SLUICEMQ_MONGODB_URI": "mongodb://fine"}
+    lines = refusal(BrokerProcess(folder=tmp_path, args=form, env=environ), code=2)
+    assert len(lines) == 1
+    assert lines[0].startswith("sluicemq: --mongodb-uri: expected a URI that begins with mongodb://")
+
+
 def test_an_option_of_a_mongodb_uri_that_can_not_be_used_is_one_line(tmp_path: Path) -> None:
     lines = refusal(BrokerProcess("mongodb://bob:s3cret@127.0.0.1:1/?tls=maybe", "none", folder=tmp_path))
     assert "mongodb_uri can't be used: option no. 1, tls=maybe: The value of tls must be" in lines[0]

@@ -47,6 +47,53 @@ def local(zone: str, when: float) -> str:
     return datetime.fromtimestamp(when, ZoneInfo(zone)).strftime("%m-%d %H:%M")
 
 
+@pytest.mark.parametrize(
+    ("name", "expression"),
+    [("@daily", "0 0 * * *"), ("@midnight", "0 0 * * *"), ("@hourly", "0 * * * *"), ("@weekly", "0 0 * * 0"),
+     ("@monthly", "0 0 1 * *"), ("@yearly", "0 0 1 1 *"), ("@annually", "0 0 1 1 *")],
+)  # fmt: skip
+def test_a_name_is_the_expression_that_it_stands_for(name: str, expression: str) -> None:
+    named, spelt = Timetable(name, "Europe/Berlin"), Timetable(expression, "Europe/Berlin")
+    named.check()
+    begin = at("UTC", "2031-03-29 12:00")
+    assert named.until(named.after(begin), begin + YEAR, 5) == spelt.until(
+        spelt.after(begin), begin + YEAR, 5
+    )
+    assert named.cron == name  # as it is listed
+
+
+@pytest.mark.parametrize("cron", ["@reboot", "@every 5m", "@Daily", "@"])
+def test_another_name_is_refused_with_those_that_are_known(cron: str) -> None:
+    with pytest.raises(ValueError, match=r"@yearly, .*@hourly"):
+        Timetable(cron).check()
+
+
+@pytest.mark.parametrize(
+    "cron", ["*/60 * * * *", "*/61 * * * *", "5/61 * * * *", "0 */24 * * *", "0 0 */31 * *", "0 0 1 */12 *",
+             "0 0 * * */8", "1,*/99 * * * *"],
+)  # fmt: skip
+def test_a_step_that_its_field_never_makes_is_refused(cron: str) -> None:
+    with pytest.raises(ValueError, match="goes beyond"):
+        Timetable(cron).check()
+    Timetable("*/59 */23 */30 */11 */7").check()
+
+
+@pytest.mark.parametrize(
+    "zone",
+    ["", "localtime", "/etc/localtime", "../UTC", "posixrules", "right/UTC", "posix/Europe/Berlin", "Factory",
+     "europe/berlin", "utc", "Europe", "Mars/Base", "\ud800", "CEST", "GMT+5"],
+)  # fmt: skip
+def test_a_zone_that_is_not_the_same_on_every_machine_is_refused(zone: str) -> None:
+    with pytest.raises(ValueError, match=r"timezone is .*like Europe/Berlin or UTC"):
+        Timetable("0 0 * * *", zone).check()
+
+
+@pytest.mark.parametrize("every", [math.nan, math.inf, -math.inf, -1.0, 1e308, 0.5, 1e-320, 3.2e8, 1.00001])
+def test_an_interval_that_is_none_is_refused(every: float) -> None:
+    with pytest.raises(ValueError, match="every"):
+        Timetable(every=every).check()
+
+
 @settings(deadline=None)
 @given(timetable=timetables, when=moments)
 def test_each_run_comes_after_the_one_before_and_none_lies_between(timetable: Timetable, when: float) -> None:

@@ -101,11 +101,19 @@ def user_data_folder(environ: Mapping[str, str]) -> Path:
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        return tomllib.loads(file.read_text(encoding="utf-8-sig"))  # Windows puts a byte order mark before it
     except OSError as error:
         raise ConfigError([Problem(str(file), f"can't be read: {error.strerror}")]) from error
     except ValueError as error:  # of TOML, or of UTF-8; its words say where, and show one character at most
         raise ConfigError([Problem(str(file), f"is not TOML: {error}")]) from error
+
+
+def _as_it_is(rule: rules.Rule, value: Any) -> Any:
+    return rule(value)
+
+
+def _of_text(rule: rules.Rule, value: Any) -> Any:
+    return rule.of_text(value) if isinstance(value, str) else rule(value)
 
 
 class _Reading:
@@ -149,8 +157,8 @@ class _Reading:
         values: dict[str, Any] = {}
         for source in (
             self._table(BrokerSettings, table, f"{self._file}: [broker]"),
-            self._values(BrokerSettings, variables, lambda key: ENVIRONMENT + key.upper(), ENVIRONMENT),
-            self._values(BrokerSettings, given, lambda key: "--" + key.replace("_", "-"), "flags"),
+            self._spelt(variables, lambda key: ENVIRONMENT + key.upper(), ENVIRONMENT),
+            self._spelt(given, lambda key: "--" + key.replace("_", "-"), "flags"),
         ):
             if "ports" in source:  # it moves the doors that an earlier source has named, too
                 _forget_ports(values)
@@ -308,14 +316,23 @@ class _Reading:
             return {}
         return self._values(kind, table, lambda key: f"{place} {key}", place)
 
+    def _spelt(self, given: Mapping[str, Any], where: Callable[[str], str], place: str) -> dict[str, Any]:
+        """The values of ``[broker]`` in a source that has texts only, but for flags without a value."""
+        return self._values(BrokerSettings, given, where, place, _of_text)
+
     def _values(
-        self, kind: type[Any], table: Mapping[str, Any], where: Callable[[str], str], place: str
+        self,
+        kind: type[Any],
+        table: Mapping[str, Any],
+        where: Callable[[str], str],
+        place: str,
+        reading: Callable[[rules.Rule, Any], Any] = _as_it_is,
     ) -> dict[str, Any]:
         """The values of a table by attribute, those that hold their rule; ``where`` names a key's place."""
         known = settings_of(kind)
         self._known(table, known, place)
         checked = (
-            (known[key].name, self._value(known[key].metadata["rule"], value, where(key)))
+            (known[key].name, self._value(known[key].metadata["rule"], value, where(key), reading))
             for key, value in table.items()
             if key in known
         )
@@ -328,10 +345,16 @@ class _Reading:
             if key not in keys:
                 self._wrong(f"{place}: {key}", rules.unknown(key, keys))
 
-    def _value(self, rule: rules.Rule, value: Any, place: str) -> Any:
+    def _value(
+        self,
+        rule: rules.Rule,
+        value: Any,
+        place: str,
+        reading: Callable[[rules.Rule, Any], Any] = _as_it_is,
+    ) -> Any:
         """What the rule makes of it; a refused value is shown, but for what may hold a password."""
         try:
-            return rule(value)
+            return reading(rule, value)
         except ValueError as error:
             secret = rule.expected in (rules.mongodb_uri.expected, rules.secret.expected)
             if not secret and not may_hold_a_secret(value):

@@ -1,27 +1,30 @@
-"""What a value in the configuration may be: each rule checks one, or says what was expected.
+"""What a value in the configuration may be: rules as the options of jobs have them.
 
-A rule takes a value as TOML, the environment (a string) or a flag gave it, and returns it in the
-type that the broker uses. It raises ValueError, whatever is wrong, with the words that follow
-"expected".
+A value of TOML is read as it is: a number in quotes is a text. One of the environment, or of a flag, is a
+text that is spelt first.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from sluicemq.hosts import problem_of_host
-from sluicemq.options import OPTIONS, SCHEDULE_OPTIONS, TEN_YEARS, Option
+from sluicemq.options import OPTIONS, SCHEDULE_OPTIONS, TEN_YEARS
+from sluicemq.rules import Rule, duration, number, whole
 from sluicemq.wire import QUEUE_NAME_RULE, is_queue_name
 from sluicemq_broker.config import mongo_uri as uris
 from sluicemq_broker.config import redis_url
 from sluicemq_broker.config.secret import Secret
 from sluicemq_devices.doors import Endpoint, parse_endpoint
+
+#: Rules of the library's that settings have, too.
+__all__ = ["Rule", "duration", "number", "whole"]
 
 
 class BusForm(StrEnum):
@@ -31,18 +34,6 @@ class BusForm(StrEnum):
     LOCAL = "local"
     MONGODB = "mongodb"
     OFF = "off"
-
-
-class Rule(NamedTuple):
-    """One rule: what it expects in words, how it checks, and the unit of what it takes."""
-
-    expected: str
-    check: Callable[[Any], Any]
-    unit: str = ""
-
-    def __call__(self, value: Any) -> Any:
-        """The value as the broker uses it."""
-        return self.check(value)
 
 
 #: Job options that are not for many jobs: what names one, and how one is answered.
@@ -65,61 +56,16 @@ _WORDS = {
 }
 
 
-def whole(least: int = 0, most: int | None = None, unit: str = "") -> Rule:
-    """A whole number within bounds."""
-    expected = f"a whole number of at least {least}" if most is None else f"a whole number, {least} to {most}"
-
-    def check(value: Any) -> int:
-        number = _number(value, int, expected)
-        if number < least or (most is not None and number > most):
-            raise ValueError(expected)
-        return int(number)
-
-    return Rule(expected, check, unit)
-
-
 def size(most: int | None = None) -> Rule:
     """A number of bytes, at least one."""
-    return whole(1, most, "bytes")
+    return whole(1, most, unit="bytes")
 
 
 def seconds(*, above: float | None = None) -> Rule:
-    """A time in seconds: at least 0, or above a bound; at most ten years."""
+    """A span of time: at least 0, or above a bound; at most ten years."""
     least = "at least 0" if above is None else f"more than {above:g}"
     expected = f"seconds, {least}, at most ten years"
-
-    def check(value: Any) -> float:
-        number = _number(value, float, expected)
-        if not 0 <= number <= TEN_YEARS or (above is not None and number <= above):
-            raise ValueError(expected)
-        return float(number)
-
-    return Rule(expected, check, "s")
-
-
-def number(least: float, most: float) -> Rule:
-    """A number within bounds."""
-    expected = f"a number, {least:g} to {most:g}"
-
-    def check(value: Any) -> float:
-        given = _number(value, float, expected)
-        if not least <= given <= most:
-            raise ValueError(expected)
-        return float(given)
-
-    return Rule(expected, check)
-
-
-def of_option(option: Option) -> Rule:
-    """What a job's option may be, for the setting that gives it: the rule of its header, whole."""
-    expected, holds = option.rule.expected, option.rule.holds
-
-    def check(value: Any) -> Any:
-        if not holds(value):
-            raise ValueError(expected)
-        return float(value) if option.read is float else value
-
-    return Rule(expected, check, option.unit)
+    return duration(above or 0.0, TEN_YEARS, expected, above=above is not None)
 
 
 def one_of(*words: str) -> Rule:
@@ -136,12 +82,10 @@ def one_of(*words: str) -> Rule:
 
 def optional(rule: Rule) -> Rule:
     """The same rule, where nothing at all is a value too."""
-    return rule._replace(check=lambda value: None if value is None else rule(value))
+    return rule._replace(read=lambda value: None if value is None else rule(value))
 
 
 def _flag(value: Any) -> bool:
-    if isinstance(value, str):
-        value = _WORDS.get(value.strip().lower())
     if not isinstance(value, bool):
         raise ValueError(flag.expected)  # noqa: TRY004
     return value
@@ -185,13 +129,10 @@ def _http_hosts(value: Any) -> tuple[str, ...]:
 def _job_headers(value: Any) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise ValueError(job_headers.expected)  # noqa: TRY004
-    for key, said in value.items():
-        if key not in OPTIONS.keys() - _OF_ONE:
-            hint = _hint(key, OPTIONS.keys() - _OF_ONE)
-            raise ValueError(f"{job_headers.expected}, of which {key} is none for many jobs{hint}")
-        if not OPTIONS[key].rule.holds(said):
-            raise ValueError(f"{OPTIONS[key].rule.expected} as {key}")
-    return MappingProxyType(dict(value))
+    for key in value.keys() - (OPTIONS.keys() - _OF_ONE):
+        hint = _hint(key, OPTIONS.keys() - _OF_ONE)
+        raise ValueError(f"{job_headers.expected}, of which {key} is none for many jobs{hint}")
+    return MappingProxyType(_options(value, "{expected} as {key}"))
 
 
 def _weights(value: Any) -> Mapping[str, int]:
@@ -270,15 +211,23 @@ def _endpoints(value: Any) -> tuple[Endpoint, ...]:
 def _schedule_options(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(schedule_options.expected)  # noqa: TRY004
-    for key, each in value.items():
-        if key not in SCHEDULE_OPTIONS:
-            raise ValueError(f"options of its jobs: {key!r}: {unknown(key, SCHEDULE_OPTIONS)}")
-        if not OPTIONS[key].rule.holds(each):
-            raise ValueError(f"options of its jobs: {key}: {OPTIONS[key].rule.expected}")
-    return value
+    for key in value.keys() - SCHEDULE_OPTIONS:
+        raise ValueError(f"options of its jobs: {key!r}: {unknown(key, SCHEDULE_OPTIONS)}")
+    return _options(value, "options of its jobs: {key}: {expected}")
 
 
-flag = Rule("true or false", _flag)
+def _options(given: Mapping[str, Any], refusal: str) -> dict[str, Any]:
+    """Return options of jobs as their rules read them."""
+    read = {}
+    for key, value in given.items():
+        try:
+            read[key] = OPTIONS[key].rule(value)
+        except ValueError as error:
+            raise ValueError(refusal.format(key=key, expected=error)) from None
+    return read
+
+
+flag = Rule("true or false", _flag, spelt=lambda text: _WORDS.get(text.strip().lower(), text))
 text = Rule("a string", lambda value: value if isinstance(value, str) else _text(value))
 schedule_options = Rule("a table of the jobs' options", _schedule_options)
 database_name = Rule("the name of a database: 1 to 63 of A-Z a-z 0-9 _ -", _database_name)
@@ -323,17 +272,6 @@ def _endpoint(value: Any) -> Endpoint:
         return parse_endpoint(value)
     except ValueError as error:
         raise ValueError(f"an endpoint: {error}") from error
-
-
-def _number(value: Any, kind: type[int | float], expected: str) -> float:
-    if isinstance(value, str):
-        try:
-            return kind(value)
-        except ValueError:
-            raise ValueError(expected) from None
-    if isinstance(value, bool) or not isinstance(value, (int, kind)):
-        raise ValueError(expected)  # noqa: TRY004
-    return value
 
 
 def _hint(word: object, known: Iterable[str]) -> str:

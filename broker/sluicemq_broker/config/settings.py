@@ -177,7 +177,7 @@ class QueueSettings:
         300.0, rules.seconds(), "seconds a result can be asked for again by the job's id", live=True
     )
     priority: int = option("priority", doc="of jobs that name none; higher first")
-    ttl: float | None = option("ttl", rules.optional(rules.of_option(OPTIONS["ttl"])))
+    ttl: float | None = option("ttl", rules.optional(OPTIONS["ttl"].rule))
     on_expiry: str = setting(
         OnExpiry.DROP,
         rules.one_of(*OnExpiry),

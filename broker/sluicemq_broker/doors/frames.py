@@ -58,15 +58,15 @@ def split(frames: list[bytes]) -> PlainJob:
     return PlainJob(queue.decode("utf-8", "backslashreplace"), headers, frames[-1])
 
 
-def check_headers(headers: Mapping[str, Any]) -> None:
-    """Raises :class:`BadHeaders` that names the first header that may not be so, and what it may be.
+def check_headers(headers: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the headers, each value as it is used: seconds of a text such as 1h30m.
 
-    And :class:`TooLarge` for too many bytes: before anything looks at them.
+    Raises :class:`BadHeaders` that names the first header that may not be so, and what it may be, and
+    :class:`TooLarge` for too many bytes: before anything looks at them.
     """
     if headers and (size := _packed_size(headers)):
         wire.check_header_bytes(size)
-    for key, value in headers.items():
-        _check(key, value)
+    return {key: _read(key, value) for key, value in headers.items()}
 
 
 class JobMaker:
@@ -96,10 +96,10 @@ class JobMaker:
         """
         size = self._bounded(len(payload))
         if job_id is not None:
-            _check("id", job_id)
+            _read("id", job_id)
         if not headers:
             return self._plain(settings, payload, job_id)
-        check_headers(headers)
+        headers = check_headers(headers)
         if own := headers.get("headers"):
             size = self._bounded(size + _stored_size(own))
         now = self._clock.now()
@@ -112,10 +112,10 @@ class JobMaker:
             eligible_at=_eligible_at(headers, now, settings.delay),
             expires_at=None if ttl is None else now + ttl,
             max_attempts=headers.get("max_attempts", settings.max_attempts),
-            visibility_timeout=float(headers.get("visibility_timeout", settings.visibility_timeout)),
+            visibility_timeout=headers.get("visibility_timeout", settings.visibility_timeout),
             dedupe=_dedupe(headers, settings.dedupe_window),
             backoff=_backoff(headers["backoff"], settings.retries) if "backoff" in headers else None,
-            keep_done=float(headers.get("keep_done", settings.keep_done)),
+            keep_done=headers.get("keep_done", settings.keep_done),
             group=headers.get("group"),
             tenant=headers.get("tenant"),
             size=size,
@@ -151,7 +151,7 @@ def _stored_size(own: Mapping[str, Any]) -> int:
     try:
         return stored_size(own)
     except ValueError as error:
-        raise _wrong("headers", own) from error
+        raise _wrong("headers", own, _RULES["headers"].expected) from error
 
 
 def _eligible_at(headers: Mapping[str, Any], now: float, delay: float) -> float:
@@ -165,7 +165,7 @@ def _eligible_at(headers: Mapping[str, Any], now: float, delay: float) -> float:
 
 def _dedupe(headers: Mapping[str, Any], window: float) -> Dedupe | None:
     if "dedupe_id" in headers:
-        return Dedupe(headers["dedupe_id"], float(headers.get("dedupe_window", window)))
+        return Dedupe(headers["dedupe_id"], headers.get("dedupe_window", window))
     if "dedupe_window" in headers:
         raise BadHeaders("header 'dedupe_window' is there without a 'dedupe_id' that it could be about")
     return None
@@ -174,19 +174,21 @@ def _dedupe(headers: Mapping[str, Any], window: float) -> Dedupe | None:
 def _backoff(header: str | Mapping[str, Any], defaults: Backoff) -> Backoff | None:
     """The queue's own rule with what the header says; None if that says nothing new."""
     said = {"kind": header} if isinstance(header, str) else header
-    numbers = {name: float(value) for name, value in said.items() if name != "kind"}
+    numbers: dict[str, Any] = {name: value for name, value in said.items() if name != "kind"}
     own = defaults._replace(kind=said.get("kind", defaults.kind), **numbers)
     return None if own == defaults else own
 
 
-def _check(key: Any, value: Any) -> None:
+def _read(key: Any, value: Any) -> Any:
     rule = _RULES.get(key) if isinstance(key, str) else None
     if rule is None:
         known = ", ".join(sorted(_RULES))
         raise BadHeaders(f"unknown header {_BRIEF.repr(key)}; known are {known}; your own go under 'headers'")
-    if not rule.holds(value):
-        raise _wrong(key, value)
+    try:
+        return rule.read(value)
+    except ValueError as error:
+        raise _wrong(key, value, error) from error
 
 
-def _wrong(key: str, value: Any) -> BadHeaders:
-    return BadHeaders(f"header {key!r} is {_BRIEF.repr(value)}, expected {_RULES[key].expected}")
+def _wrong(key: str, value: Any, expected: object) -> BadHeaders:
+    return BadHeaders(f"header {key!r} is {_BRIEF.repr(value)}, expected {expected}")

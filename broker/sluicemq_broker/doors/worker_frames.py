@@ -8,12 +8,13 @@ from typing import Final
 
 from sluicemq import wire
 from sluicemq.errors import BadFrames, SluiceError
-from sluicemq.options import TEN_YEARS
+from sluicemq.options import OPTIONS
 from sluicemq_broker.job import Job
 from sluicemq_broker.queue import PLAIN, Onward, Verdict, read_verdict
 
 #: Compared one by one: a result may have megabytes, and its hash would be of all of them.
 _WORDS: Final = tuple(PLAIN)
+_DELAY: Final = OPTIONS["delay"].rule
 
 
 def body(job: Job, *, full: bool) -> list[bytes]:
@@ -90,9 +91,8 @@ def _delay(frames: list[bytes]) -> float | None:
     if not frames:
         return None
     try:
-        delay = float(frames[0])
-    except ValueError:
-        delay = -1.0
-    if not 0 <= delay <= TEN_YEARS:
-        raise BadFrames(f"delay {frames[0][:32]!r} is not a number of seconds from 0 to ten years")
-    return delay
+        return float(_DELAY.of_text(frames[0].decode("ascii")))
+    except ValueError as error:
+        raise BadFrames(
+            f"delay {frames[0][:32]!r} is not a number of seconds from 0 to ten years, nor as 1h30m"
+        ) from error

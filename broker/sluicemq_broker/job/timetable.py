@@ -1,6 +1,7 @@
 """When a schedule runs: pure functions of Unix seconds, without a clock.
 
-A cron expression has five fields (minute, hour, day of the month, month, day of the week) and a time zone.
+A cron expression has five fields (minute, hour, day of the month, month, day of the week), or is one of
+:data:`NAMED`, and has a time zone.
 Where the clocks change it does as Debian's cron: what runs at set times runs once that day, so the run of an
 hour that is left out comes when the clock has gone past it, and that of an hour that comes twice the first
 time; with ``*`` for minutes or hours runs follow each other as the real time does.
@@ -12,9 +13,11 @@ import math
 from collections.abc import Iterator
 from datetime import datetime
 from enum import StrEnum
+from functools import cache
+from importlib import resources
 from itertools import islice
 from typing import Final, NamedTuple
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
@@ -25,7 +28,24 @@ MOST_RUNS: Final = 100
 #: Seconds: nothing runs more often.
 LEAST_EVERY: Final = 1.0
 
-_FIELDS: Final = 5
+#: What else an expression may be, in the hours of its time zone.
+NAMED: Final = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+#: The fields of an expression, and the least and the most of each.
+_FIELDS: Final = {
+    "minute": (0, 59),
+    "hour": (0, 23),
+    "day of the month": (1, 31),
+    "month": (1, 12),
+    "day of the week": (0, 7),
+}
 _LONGEST: Final = 200  # characters of an expression
 
 
@@ -50,25 +70,26 @@ class Timetable(NamedTuple):
         if bool(self.cron) == bool(self.every):
             raise ValueError("a schedule has either cron or every, and every is not 0")
         if self.every:
-            whole = abs(self.every * 1000 - round(self.every * 1000)) < _GRAIN
-            if not (LEAST_EVERY <= self.every <= _TEN_YEARS and whole):
+            within = LEAST_EVERY <= self.every <= _TEN_YEARS
+            if not within or abs(self.every * 1000 - round(self.every * 1000)) >= _GRAIN:
                 raise ValueError(
                     f"every is {self.every:g}, expected seconds, {LEAST_EVERY:g} to ten years, "
                     "whole milliseconds"
                 )
             return
-        zone = _zone(self.timezone)
-        if len(self.cron) > _LONGEST or len(self.cron.split()) != _FIELDS:
-            raise ValueError(
-                f"cron is {self.cron[:_LONGEST]!r}, expected {_FIELDS} fields: "
-                "minute hour day-of-month month day-of-week"
-            )
+        _check_zone(self.timezone)
+        _check_fields(self.cron, self._spelt)
         try:
-            next(CronSim(self.cron, datetime(2024, 1, 1, tzinfo=zone)))
+            next(CronSim(self._spelt, datetime(2024, 1, 1, tzinfo=ZoneInfo(self.timezone))))
         except CronSimError as error:
             raise ValueError(f"cron is {self.cron!r}: {error}") from error
         except StopIteration:
             raise ValueError(f"cron is {self.cron!r}: that day never comes") from None
+
+    @property
+    def _spelt(self) -> str:
+        """The expression, spelled out."""
+        return NAMED.get(self.cron.strip(), self.cron)
 
     def after(self, when: float) -> float:
         """The first run after then; infinity: there is none within fifty years."""
@@ -121,7 +142,7 @@ class Timetable(NamedTuple):
                 number += 1
                 yield self._run(max(0, number))
         latest = when
-        for each in CronSim(self.cron, datetime.fromtimestamp(when, _zone(self.timezone))):
+        for each in CronSim(self._spelt, datetime.fromtimestamp(when, ZoneInfo(self.timezone))):
             run = each.timestamp()
             if run > latest:  # in an hour that comes twice it may tell what has been
                 latest = run
@@ -156,8 +177,34 @@ def plan(timetable: Timetable, due: float, now: float, misfire: Misfire) -> Plan
     return Plan(runs, timetable.after(last))
 
 
-def _zone(name: str) -> ZoneInfo:
-    try:
-        return ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-        raise ValueError(f"timezone is {name[:80]!r}, expected one like Europe/Berlin or UTC") from error
+def _check_fields(written: str, cron: str) -> None:
+    """Raises ValueError for what is no expression, or has a step that its field never makes."""
+    fields = cron.split()
+    if len(cron) > _LONGEST or len(fields) != len(_FIELDS):
+        raise ValueError(
+            f"cron is {written[:_LONGEST]!r}, expected {len(_FIELDS)} fields: "
+            f"minute hour day-of-month month day-of-week, or one of {', '.join(NAMED)}"
+        )
+    for field, (name, (least, most)) in zip(fields, _FIELDS.items(), strict=True):
+        for part in field.split(","):
+            step = part.partition("/")[2]
+            if step.isdigit() and int(step[:_LONGEST]) > most - least:
+                raise ValueError(
+                    f"cron is {written!r}: {part} goes beyond the {name}, {least} to {most}: "
+                    "it would run once in each round, so name that time"
+                )
+
+
+def _check_zone(name: str) -> None:
+    """Raises ValueError for what is no zone, or not the same one on another broker's machine."""
+    if name not in _zones():
+        raise ValueError(
+            f"timezone is {name[:80]!r}, expected one of the tz database, like Europe/Berlin or UTC"
+        )
+
+
+@cache
+def _zones() -> frozenset[str]:
+    """The zones of the tz database, as they are called on every machine."""
+    listed = resources.files("tzdata").joinpath("zones").read_text(encoding="ascii")
+    return frozenset(listed.split()) - {"Factory"}

@@ -53,6 +53,11 @@ def configuration() -> str:
         "environment, flags of `sluicemq serve`. `sluicemq config check [FILE]` shows what would hold. "
         "A default of `-` is nothing. *SIGHUP*: whether a running broker takes another value when told to "
         "read its file again ([operations](operations.md#another-configuration)); of devices it takes none.",
+        "A span of time (unit s) is a number of seconds, or a text such as `90s`, `5m`, `1h30m`, `2d` or "
+        "`250ms`, everywhere: here, in the environment, as flags and options of the commands, in the headers "
+        "of a job and as keywords of the library. TOML has types, so a number or `true` in quotes is a text "
+        "and refused, whatever the key; the environment and flags have texts only, where `true`, `yes`, `on` "
+        "and `1` are one thing. No number may be NaN or infinite.",
         "## [broker]\n\nThe process, its MongoDB, its door for the library.",
         _table(_setting(key, each, _ways(key)) for key, each in settings_of(BrokerSettings).items()),
         "## [queues.NAME]\n\nHow the jobs of one queue are treated, unless their [options](job-options.md) "
@@ -82,7 +87,7 @@ def job_options() -> str:
         "Headers of a job at any door, keywords of `Producer.push` (and `submit`, `call`, `push_many`), "
         "flags of `sluicemq push` (`--header KEY=VALUE` makes `headers`). Headers are a map, JSON or "
         "msgpack, of up to 64 KiB. What a job does not say is as its queue's settings have it "
-        "([configuration](configuration.md)).",
+        "([configuration](configuration.md)). A span of time (unit s) may be a text, as `1h30m`.",
         _table(_option(each) for each in OPTIONS.values()),
         "*stored as*: the fields of the job's document in MongoDB; those marked * only where they are not "
         "what the queue's settings say, so that a change of these holds for jobs that wait, too. While a job "

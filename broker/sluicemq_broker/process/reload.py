@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,9 @@ log = logging.getLogger("broker")
 class Source:
     """Where the configuration came from, so that it can be read again: the file, as it is then."""
 
-    def __init__(self, file: Path | None, flags: Mapping[str, Any]) -> None:
+    def __init__(self, file: Path | None, environ: Mapping[str, str], flags: Mapping[str, Any]) -> None:
         self.file = file
-        self._environ = dict(os.environ)
+        self._environ = environ
         self._flags = dict(flags)
 
     def read(self) -> Config:

@@ -80,9 +80,10 @@ def serve(
 
     SIGTERM or Ctrl-C stops it without losing a job; SIGHUP has it read its file again.
     """
-    if flags["mongodb_uri"] == _HIDDEN:
-        flags["mongodb_uri"] = os.environ.get(ENVIRONMENT + "MONGODB_URI", _HIDDEN)
-    source = Source(config_file, flags)
+    environ = dict(os.environ)
+    if flags["mongodb_uri"] == _HIDDEN:  # it was a flag: what is wrong with it is said of that alone
+        flags["mongodb_uri"] = environ.pop(ENVIRONMENT + "MONGODB_URI", _HIDDEN)
+    source = Source(config_file, environ, flags)
     try:
         config = source.read()
     except ConfigError as error:

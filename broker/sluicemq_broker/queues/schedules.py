@@ -155,7 +155,7 @@ class Schedules:
                 f"the payload has {len(schedule.payload)} bytes, a schedule's at most {MOST_PAYLOAD}"
             )
         if not_allowed := schedule.headers.keys() - SCHEDULE_OPTIONS:
-            raise BadHeaders(f"jobs of a schedule have no {', '.join(map(repr, sorted(not_allowed)))}")
+            raise BadHeaders(f"jobs of a schedule have no {', '.join(sorted(map(repr, not_allowed)))}")
         try:
             schedule.timetable.check()
         except ValueError as error:

@@ -16,6 +16,7 @@ import click
 
 from sluicemq.arguments import brief, is_utf8
 from sluicemq.cli import completion
+from sluicemq.cli.options import timespan
 from sluicemq.cli.output import Invocation
 from sluicemq.cli.reached import reached
 from sluicemq.errors import BadHeaders, SluiceError, Timeout, Unavailable
@@ -103,7 +104,7 @@ class _Endpoint(click.ParamType[str]):
 _ENDPOINT_HELP = f"Where the broker is: its SMQ/1 door.  [{VARIABLE}, or {DEFAULT_ENDPOINT}]"
 _TIMEOUT_HELP = "Seconds to wait for an answer."
 _JSON_HELP = "Print the result as one JSON object."
-_seconds = click.FloatRange(min=0, min_open=True)
+_seconds = timespan(above=True)
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sluicemq.bench.plan import ACKS, DEVICES, DOORS, SCENARIOS, Plan, planned
+from sluicemq.cli.options import Ruled, timespan
 from sluicemq.cli.output import Invocation
 from sluicemq.installed import to_install
+from sluicemq.rules import number
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -49,7 +51,8 @@ from the time at which a job was due, so that a broker that stalls can't hide it
 """
 
 _count = click.IntRange(1)
-_seconds = click.FloatRange(min=0, min_open=True)
+_seconds = timespan(above=True)
+_rate = Ruled(number(0.001, 1e9))
 
 
 def _plot_file(_context: click.Context, _parameter: click.Parameter, value: Path | None) -> Path | None:
@@ -93,7 +96,7 @@ def _headers(
     help="What a library producer says with every job: priority, delay, ttl, keep_done.",
 )  # fmt: skip
 @click.option("--duration", type=_seconds, metavar="S", help="Push for so many seconds; in drain, work.")
-@click.option("--rate", type=_seconds, metavar="N", help="Jobs a second; in latency 100 by default.")
+@click.option("--rate", type=_rate, metavar="N", help="Jobs a second; in latency 100 by default.")
 @click.option("--iterations", type=_count, help="Rounds of simulate, a second each.  [25]")
 @click.option("--device", type=click.Choice(DEVICES), help="What relay measures.  [streamer]")
 @click.option("--endpoint", help="A broker that runs already: its SMQ/1 door.")

@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from sluicemq.cli.jobs import limit_option, list_jobs, payload_option, show_job
+from sluicemq.cli.options import timespan
 from sluicemq.cli.output import Invocation
 from sluicemq.cli.tasks import carried_out
 from sluicemq.errors import NotFound
@@ -18,7 +19,7 @@ from sluicemq.wire import ShownState
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _TOLD = 10
-_SECONDS: Final = click.FloatRange(min=0)
+_SECONDS: Final = timespan()
 #: What some dead letters may have in common.
 _COMMON: Final = ("reason", "newer_than", "older_than")
 

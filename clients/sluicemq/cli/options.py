@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 
 import click
 
-from sluicemq.options import OPTIONS, Option
+from sluicemq.options import OPTIONS, TEN_YEARS, Option
+from sluicemq.rules import Rule, duration
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -21,7 +22,7 @@ def job_flags(options: Iterable[Option], **words: str) -> Callable[[_Function], 
             function = click.option(
                 flag(option),
                 option.name,
-                type=_Value(option),
+                type=Ruled(option.rule, option.metavar),
                 metavar=option.metavar,
                 help=f"{sentence[0].upper()}{sentence[1:]}.",
             )(function)
@@ -45,18 +46,22 @@ def of_change() -> list[Option]:
     return [each for each in OPTIONS.values() if each.changeable]
 
 
-class _Value(click.ParamType[Any]):
-    """A value that the option's rule takes."""
+class Ruled(click.ParamType[Any]):
+    """A value that a rule reads."""
 
-    def __init__(self, option: Option) -> None:
-        self.name = option.metavar
-        self._option = option
+    def __init__(self, rule: Rule, name: str = "value") -> None:
+        self.name = name
+        self._rule = rule
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the value as the rule reads it."""
         try:
-            read = self._option.read(value)
-        except ValueError:
-            read = None
-        if not self._option.rule.holds(read):
-            self.fail(f"{value!r}: expected {self._option.rule.expected}", param, ctx)
-        return read
+            return self._rule.of_text(value) if isinstance(value, str) else self._rule(value)
+        except ValueError as error:
+            self.fail(f"{value!r}: expected {error}", param, ctx)
+
+
+def timespan(least: float = 0.0, *, above: bool = False) -> Ruled:
+    """A span of time, as 90, 90s or 1h30m; ``above``: more than the least."""
+    expected = f"seconds, {'more than' if above else 'at least'} {least:g}, at most ten years"
+    return Ruled(duration(least, TEN_YEARS, expected, above=above), "seconds")

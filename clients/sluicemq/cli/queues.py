@@ -10,6 +10,7 @@ import click
 
 from sluicemq import wire
 from sluicemq.cli.jobs import STATES
+from sluicemq.cli.options import timespan
 from sluicemq.cli.output import Invocation
 from sluicemq.cli.queue_table import queue_rows
 from sluicemq.cli.reached import NO_STORE, store_problem
@@ -26,7 +27,7 @@ _yes = click.option("--yes", is_flag=True, help="Don't ask.")
 @click.command()
 @click.argument("queue", required=False)
 @click.option("--watch", is_flag=True, help="Again and again, until Ctrl-C.")
-@click.option("--interval", type=click.FloatRange(0.2), metavar="S", default=2.0, show_default=True)
+@click.option("--interval", type=timespan(0.2), metavar="S", default=2.0, show_default=True)
 @click.pass_obj
 def queues(invocation: Invocation, queue: str | None, interval: float, *, watch: bool) -> None:
     """List the queues, or one QUEUE, and how many jobs they hold."""
@@ -122,7 +123,7 @@ def resume(invocation: Invocation, queue: str, *, delivery: bool, intake: bool) 
 
 
 @click.command()
-@click.option("--wait", type=float, metavar="S", help="Wait up to S seconds for the broker to come up.")
+@click.option("--wait", type=timespan(), metavar="S", help="Wait up to S seconds for the broker to come up.")
 @click.pass_obj
 def ping(invocation: Invocation, wait: float | None) -> None:
     """Ask whether the broker is there, and its MongoDB: exit code 4 if that does not answer."""

@@ -7,14 +7,14 @@ from typing import Any
 
 import click
 
-from sluicemq.cli.options import job_flags
+from sluicemq.cli.options import job_flags, timespan
 from sluicemq.cli.output import Invocation, printable
 from sluicemq.cli.reached import leave, store_problem
 from sluicemq.errors import Timeout
 from sluicemq.options import OPTIONS
 from sluicemq.producer import Producer
 
-_seconds = click.FloatRange(min=0)
+_seconds = timespan()
 
 
 @click.command()

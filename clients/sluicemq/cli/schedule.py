@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from sluicemq.cli.options import job_flags, of_push
+from sluicemq.cli.options import job_flags, of_push, timespan
 from sluicemq.cli.output import Invocation, shown, span
 from sluicemq.options import Option
 
@@ -26,9 +26,13 @@ def schedule() -> None:
 @click.argument("name")
 @click.argument("queue")
 @click.argument("payload")
-@click.option("--cron", metavar="EXPRESSION", help="Minute, hour, day of the month, month, day of the week.")
+@click.option(
+    "--cron",
+    metavar="EXPRESSION",
+    help="Minute, hour, day of month, month, day of week; or @daily and the like.",
+)
 @click.option("--timezone", metavar="ZONE", help="Whose hours those are, as Europe/Berlin; else UTC.")
-@click.option("--every", type=float, metavar="S", help="Seconds from one run to the next.")
+@click.option("--every", type=timespan(above=True), metavar="S", help="Seconds from one run to the next.")
 @click.option("--misfire", type=click.Choice(["skip", "one", "all"]), default="one", show_default=True, help="Runs that no broker was there for: which are made up for.")  # noqa: E501 # fmt: skip
 @job_flags(_of_runs())
 @click.pass_obj
@@ -42,13 +46,20 @@ def add(
     """
     if (cron is None) == (every is None):
         raise click.UsageError("give one of --cron and --every")
-    if timezone and not cron:
+    if timezone is not None and not cron:
         raise click.UsageError("--timezone is about a --cron")
     body = sys.stdin.buffer.read() if payload == "-" else payload.encode()
     given: Any = {key: value for key, value in options.items() if value is not None}
     with invocation.client() as client:
         row = client.add_schedule(
-            name, queue, body, cron=cron, timezone=timezone or "UTC", every=every, misfire=misfire, **given
+            name,
+            queue,
+            body,
+            cron=cron,
+            timezone="UTC" if timezone is None else timezone,
+            every=every,
+            misfire=misfire,
+            **given,
         )
     invocation.result(f"{name} runs next {_when(row['next_at'])}", **row)
 

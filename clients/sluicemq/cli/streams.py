@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from sluicemq.cli.options import timespan
 from sluicemq.cli.output import Invocation, shown, span
 from sluicemq.errors import Gap
 from sluicemq.message import Message
@@ -91,7 +92,7 @@ def publish(
 @stream.command()
 @click.argument("stream")
 @click.option("--after", type=click.IntRange(min=0), metavar="N", help="Behind this number; else the oldest.")
-@click.option("--since", type=click.FloatRange(min=0), metavar="S", help="Not older than so many seconds.")
+@click.option("--since", type=timespan(), metavar="S", help="Not older than so many seconds.")
 @click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="At most so many.")
 @_topics
 @click.pass_obj

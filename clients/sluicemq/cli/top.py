@@ -17,6 +17,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from sluicemq.cli.options import timespan
 from sluicemq.cli.output import Invocation, printable, shown, span
 from sluicemq.cli.queue_table import KEYS, in_order, queue_rows
 from sluicemq.cli.reached import store_problem
@@ -50,7 +51,7 @@ _ONE_KEY: Final = re.compile(rb"\x1b\[[0-9;]*.|.", re.DOTALL)
 @click.option("--sort", "by", type=click.Choice(list(KEYS)), metavar="COLUMN", default="ready",
               help=f"One of {', '.join(KEYS)}.", show_default=True)  # fmt: skip
 @click.option("--queue", metavar="QUEUE", help="The same as QUEUE.")
-@click.option("--interval", type=click.FloatRange(0.2), metavar="S", default=2.0, show_default=True,
+@click.option("--interval", type=timespan(0.2), metavar="S", default=2.0, show_default=True,
               help="Seconds between two looks.")  # fmt: skip
 @click.option("--once", is_flag=True, help="Print it once, as it stands now.")
 @click.pass_obj

@@ -1,9 +1,8 @@
 """The end of running commands with the process that runs them, also where that is killed (SIGKILL).
 
 A small shell waits on a pipe whose other end this process holds. Each command writes its number there as
-its first act, and holds the pipe open until it has; this process takes the number back when the command has
-ended.
-The pipe ends with this process: then the shell kills the process groups of the commands that are still there.
+its first act, and holds the pipe open until it has; this process takes the number back after its end. The
+pipe ends with this process: then the shell kills the process groups of the commands that are still there.
 A command that was forked in that very moment is among them, for its number comes before the pipe's end.
 """
 

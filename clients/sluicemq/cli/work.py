@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import click
 
 from sluicemq.claim import MOST_CLAIMED
+from sluicemq.cli.options import timespan
 from sluicemq.cli.output import Invocation, printable, span
 from sluicemq.cli.shift import Impossible, Shift
 from sluicemq.cli.watcher import Watcher
@@ -85,7 +86,7 @@ def work(
 @click.command()
 @click.argument("queue")
 @click.option("--count", type=click.IntRange(1, MOST_CLAIMED), default=1, show_default=True, metavar="N", help="Jobs at most.")  # noqa: E501 # fmt: skip
-@click.option("--wait", type=click.FloatRange(min=0), default=0.0, metavar="S", help="Wait up to S seconds for them.")  # noqa: E501 # fmt: skip
+@click.option("--wait", type=timespan(), default=0.0, metavar="S", help="Wait up to S seconds for them.")
 @click.pass_obj
 def pop(invocation: Invocation, queue: str, count: int, wait: float) -> None:
     """Take jobs of a QUEUE for good and print each payload on a line.

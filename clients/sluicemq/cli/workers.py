@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import click
 
+from sluicemq.cli.options import timespan
 from sluicemq.cli.output import Invocation, span
 
 #: Seconds between two questions for events, where the last one brought none.
@@ -57,7 +58,7 @@ def worker_row(worker: Mapping[str, Any]) -> dict[str, Any]:
 @click.option("--queue", metavar="QUEUE", help="The same as QUEUE.")
 @click.option("--follow", "-f", is_flag=True, help="Until Ctrl-C.")
 @click.option(
-    "--for", "seconds", type=click.FloatRange(0), metavar="S", default=_SECONDS, show_default=True,
+    "--for", "seconds", type=timespan(), metavar="S", default=_SECONDS, show_default=True,
     help="For so many seconds, without --follow.",
 )  # fmt: skip
 @click.pass_obj

@@ -216,10 +216,10 @@ class Admin:
         queue = self._queues.get(name)
         if not fields or fields.keys() - _CHANGEABLE:
             raise BadFrames("a change is a map of priority, delay, or both")
-        check_headers(fields)
+        read = check_headers(fields)
         now = self._clock.now()
-        due = now + fields["delay"] if "delay" in fields else None
-        Changes(self._changed(queue)).change(name, job_id, now, priority=fields.get("priority"), due=due)
+        due = now + read["delay"] if "delay" in read else None
+        Changes(self._changed(queue)).change(name, job_id, now, priority=read.get("priority"), due=due)
         if due is not None and due > now:
             queue.jobs_due([due])
         else:

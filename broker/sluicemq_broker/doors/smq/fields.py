@@ -56,7 +56,7 @@ def verdict_entry(entry: Any) -> Verdict:
             None | bytes() | str() as detail,
             None | int() | float() as delay,
         ]:
-            if kind in _VERDICTS and 0 <= (delay or 0) <= LONGEST_DELAY:
+            if kind in _VERDICTS and not isinstance(delay, bool) and 0 <= (delay or 0) <= LONGEST_DELAY:
                 return Verdict(receipt, kind, detail or b"", delay)
         case [bytes() as receipt, wire.FORWARD, None, None, onward]:
             return Verdict(receipt, wire.FORWARD, onward=(_onward(onward),))
@@ -85,7 +85,7 @@ def progress_entry(entry: Any) -> tuple[bytes, float, float | None, str]:
             None | int() | float() as total,
             None | str() as note,
         ]:
-            if all(abs(each) <= _FARTHEST for each in (done, total or 0)):
+            if all(not isinstance(each, bool) and abs(each) <= _FARTHEST for each in (done, total or 0)):
                 return receipt, done, total, (note or "")[: wire.MOST_NOTE]
     raise BadFrames("a job in a PROGRESS is [receipt, done, total or nil, note or nil], numbers up to 2**53")
 

@@ -1,0 +1,262 @@
+"""What a value may be: options of jobs, settings of a broker, and what stands on a command line.
+
+Each rule reads a value: it returns the value as it is used, or raises ValueError with the words that follow
+"expected". Values with types (headers, TOML, keywords) are read as they are. The environment and a command
+line have texts only: :meth:`Rule.of_text` spells one first. A span of time may be a text everywhere.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from numbers import Integral, Real
+from typing import Any, Final, NamedTuple
+
+from sluicemq import arguments, wire
+from sluicemq.durations import EXAMPLES, seconds_of
+
+#: No time is longer than this.
+TEN_YEARS: Final = arguments.TEN_YEARS
+LONGEST_ID: Final = 128  # bytes
+
+BACKOFF_KINDS: Final = ("exponential", "linear", "fixed", "none")
+#: The least and the most of each number of a back-off; ``base`` and ``cap`` are seconds.
+BACKOFF_BOUNDS: Final = {
+    "base": (0.0, TEN_YEARS),
+    "factor": (1.0, 100.0),
+    "cap": (0.0, TEN_YEARS),
+    "jitter": (0.0, 1.0),
+}
+
+_DEEPEST = 20
+_LAST_DATE = datetime(9999, 1, 1).timestamp()  # noqa: DTZ001 - a bound, to the day
+
+
+class Rule(NamedTuple):
+    """What is expected in words, how a value is read, its unit and bounds, and how a text is spelt."""
+
+    expected: str
+    read: Callable[[Any], Any]
+    unit: str = ""
+    bounds: tuple[Any, Any] = (None, None)
+    spelt: Callable[[str], Any] = str
+
+    def __call__(self, value: Any) -> Any:
+        """Return the value as it is used; raises ValueError."""
+        return self.read(value)
+
+    def of_text(self, text: str) -> Any:
+        """Return what a text of the environment or a command line means; raises ValueError."""
+        try:
+            value = self.spelt(text)
+        except ValueError:
+            raise ValueError(self.expected) from None
+        return self.read(value)
+
+    def holds(self, value: Any) -> bool:
+        """Return True if such a value may stand there."""
+        try:
+            self.read(value)
+        except ValueError:
+            return False
+        return True
+
+
+def whole(least: int = 0, most: int | None = None, expected: str = "", unit: str = "") -> Rule:
+    """A whole number within bounds."""
+    bounds = f" of at least {least}" if most is None else f", {least} to {most}"
+    expected = expected or f"a whole number{bounds}"
+    largest = arguments.FARTHEST if most is None else most
+
+    def read(value: Any) -> int:
+        if type(value) is not int:
+            value = _plain_number(value, Integral, expected)
+        if not least <= value <= largest:
+            raise ValueError(expected)
+        return int(value)
+
+    return Rule(expected, read, unit, (least, largest), _spelt_whole)
+
+
+def number(least: float, most: float, expected: str = "", unit: str = "") -> Rule:
+    """A number within bounds, neither NaN nor infinite."""
+    expected = expected or f"a number, {least:g} to {most:g}"
+
+    def read(value: Any) -> float:
+        if type(value) is not float:
+            value = _plain_number(value, Real, expected)
+        if not least <= value <= most:
+            raise ValueError(expected)
+        return float(value)
+
+    return Rule(expected, read, unit, (least, most), _spelt_number)
+
+
+def duration(least: float, most: float, expected: str, *, above: bool = False) -> Rule:
+    """A span of time: seconds, a ``timedelta``, or a text such as 1h30m; ``above``: more than the least."""
+
+    def read(value: Any) -> float:
+        if type(value) is not float:
+            value = _seconds(value, expected)
+        if not least <= value <= most or (above and value == least):
+            raise ValueError(expected)
+        return float(value)
+
+    return Rule(expected, read, "s", (least, most))
+
+
+def one_of(*words: str) -> Rule:
+    """One of a few words."""
+    return _test(lambda value: value in words, " or ".join(f"'{word}'" for word in words))
+
+
+def rfc3339(text: str) -> float:
+    """Return the Unix seconds of a text such as 2030-01-31T12:00:00Z; raises ValueError without a zone."""
+    when = datetime.fromisoformat(text)
+    if when.tzinfo is None:
+        raise ValueError
+    return when.timestamp()
+
+
+def _test(holds: Callable[[Any], bool], expected: str) -> Rule:
+    """A value that is used as it is."""
+
+    def read(value: Any) -> Any:
+        if not holds(value):
+            raise ValueError(expected)
+        return value
+
+    return Rule(expected, read)
+
+
+def _plain_number(value: Any, kind: type[Any], expected: str) -> Any:
+    """Return a number of Python's for one of this kind, as NumPy's are."""
+    if type(value) is int:
+        return value
+    if isinstance(value, bool) or not isinstance(value, kind):
+        raise ValueError(expected)  # noqa: TRY004 - as whatever else is wrong with it
+    return int(value) if isinstance(value, Integral) else float(value)
+
+
+def _seconds(value: Any, expected: str) -> Any:
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if not isinstance(value, str):
+        return _plain_number(value, Real, expected)
+    try:
+        return seconds_of(value)
+    except ValueError:
+        raise ValueError(f"{expected}; or a text such as {EXAMPLES}") from None
+
+
+def _spelt_whole(text: str) -> Any:
+    return int(text) if re.fullmatch(r"\s*[+-]?[0-9]{1,400}\s*", text) else text
+
+
+def _spelt_number(text: str) -> Any:
+    return float(text) if text.isascii() and "_" not in text else text
+
+
+def _is_id(value: Any) -> bool:
+    if not isinstance(value, str) or not 1 <= len(value) <= LONGEST_ID:
+        return False
+    return value.isascii() or (arguments.is_utf8(value) and len(value.encode()) <= LONGEST_ID)
+
+
+def _moment(value: Any) -> float | str:
+    """Return the Unix seconds of a moment; a text, which the broker reads, as it is."""
+    if isinstance(value, str):
+        try:
+            _UNIX.read(rfc3339(value))
+        except (ValueError, OverflowError):
+            raise ValueError(_MOMENT) from None
+        return value
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise ValueError("a time zone, as in datetime.now(UTC): with no time zone it is no moment")
+        value = value.timestamp()
+    return float(_UNIX.read(value))
+
+
+def _spelt_moment(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _backoff(value: Any) -> Any:
+    if isinstance(value, str) and value in BACKOFF_KINDS:
+        return value
+    if not isinstance(value, dict):
+        raise ValueError(_BACKOFF)  # noqa: TRY004 - as whatever else is wrong with it
+    return {name: _of_backoff(name, each) for name, each in value.items()}
+
+
+def _of_backoff(name: Any, value: Any) -> Any:
+    if name == "kind" and isinstance(value, str) and value in BACKOFF_KINDS:
+        return value
+    rule = _OF_BACKOFF.get(name) if isinstance(name, str) else None
+    if rule is None or not rule.holds(value):
+        raise ValueError(_BACKOFF)
+    return rule.read(value)
+
+
+def _is_storable_map(own: Any) -> bool:
+    """True if MongoDB and msgpack can both hold it: 64-bit integers, text keys without NUL, not too deep.
+
+    Nor keys with a leading ``$``: ``{"$ref": ...}`` comes back from MongoDB as something else. Level by
+    level, so that too much of it is seen before it is gone through.
+    """
+    if not isinstance(own, dict):
+        return False
+    level: list[Any] = [own]
+    left = wire.MOST_HEADER_VALUES
+    for _ in range(_DEEPEST + 1):
+        deeper: list[Any] = []
+        for value in level:
+            if isinstance(value, dict | list):
+                left -= len(value)
+                if left < 0 or (isinstance(value, dict) and not all(map(_is_key, value))):
+                    return False
+                deeper.extend(value.values() if isinstance(value, dict) else value)
+            elif not _is_storable(value):
+                return False
+        if not deeper:
+            return True
+        level = deeper
+    return False
+
+
+def _is_key(key: Any) -> bool:
+    return isinstance(key, str) and key[:1] != "$" and "\0" not in key and arguments.is_utf8(key)
+
+
+def _is_storable(value: Any) -> bool:
+    if isinstance(value, str):
+        return arguments.is_utf8(value)
+    if isinstance(value, int):
+        return -(2**63) <= value < 2**63
+    return value is None or isinstance(value, float | bytes)
+
+
+_MOMENT = "Unix seconds or RFC 3339 text with a time zone, such as 2030-01-31T12:00:00Z, before the year 9999"
+_UNIX = number(0, _LAST_DATE, _MOMENT)
+_BACKOFF = (
+    "'exponential', 'linear', 'fixed' or 'none', or a map of kind (one of these), base and cap "
+    "(seconds from 0 to ten years), factor (1 to 100) and jitter (0 to 1)"
+)
+_OF_BACKOFF = {
+    name: (duration if name in ("base", "cap") else number)(*bounds, _BACKOFF)
+    for name, bounds in BACKOFF_BOUNDS.items()
+}
+
+IDENTIFIER: Final = _test(_is_id, f"a string of 1 to {LONGEST_ID} bytes")
+MOMENT: Final = Rule(_MOMENT, _moment, spelt=_spelt_moment)
+BACKOFF: Final = Rule(_BACKOFF, _backoff)
+OWN_MAP: Final = _test(
+    _is_storable_map,
+    "a map with text keys (not starting with $), 64-bit numbers, "
+    f"at most {_DEEPEST} levels and {wire.MOST_HEADER_VALUES} values",
+)
