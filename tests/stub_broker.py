@@ -90,9 +90,12 @@ class StubBroker:
         """Answer now what was answered with SILENCE."""
         self._call(lambda: self._answer(message, value))
 
-    def deliver(self, peer: bytes, queue: str, payloads: list[bytes], attempt: int = 1) -> None:
-        """Give jobs to a worker; ids and receipts are made from the payloads."""
-        rows = [[b"r-" + p, f"id-{p.decode()}", p, {"k": "v"}, attempt] for p in payloads]
+    def deliver(
+        self, peer: bytes, queue: str, payloads: list[bytes], attempt: int = 1, within: float | None = None
+    ) -> None:
+        """Give jobs to a worker; ids and receipts are made from the payloads. ``within``: their timeout."""
+        told = [] if within is None else [0, 1e9, 0, within]
+        rows = [[b"r-" + p, f"id-{p.decode()}", p, {"k": "v"}, attempt, *told] for p in payloads]
         self._call(lambda: self._send(peer, wire.encode(wire.DELIVER, 0, queue, rows)))
 
     def deliver_told(self, peer: bytes, queue: str, priority: int, age: float, max_attempts: int) -> None:

@@ -248,6 +248,7 @@ class JobFetch(Questions):
             while not self._filled(until, timeout):
                 pass
             self._ask_for(0, timeout)  # no more; when that is answered nothing else comes
+            self._renew(timeout)
         except SluiceError:
             if not (self._pop and self._jobs):  # who else would have what was popped?
                 raise
@@ -261,11 +262,37 @@ class JobFetch(Questions):
         left = max(0.0, until - monotonic())
         if wanted > 0 and not self._ask_for(wanted, left + timeout):
             return False
-        with self._change:
-            self._change.wait_for(
-                lambda: len(self._jobs) >= self._limit or self._lost_some, max(0.0, until - monotonic())
-            )
+        while not self._come(until):
+            self._renew(timeout)
         return not self._lost_some or monotonic() >= until
+
+    def _come(self, until: float) -> bool:
+        """Wait for jobs; False if half the time of one has passed before they are enough."""
+        with self._change:
+            due = min([until, *[job.begin_by for job in self._jobs if not self._pop]])
+            self._change.wait_for(
+                lambda: len(self._jobs) >= self._limit or self._lost_some, max(0.0, due - monotonic())
+            )
+            return len(self._jobs) >= self._limit or self._lost_some or monotonic() >= until
+
+    def _renew(self, timeout: float) -> None:
+        """Let the time of jobs that have waited here begin anew: who asked for them has not seen them yet."""
+        late = [job for job in self._jobs if job.begins_late and not self._pop]
+        for seconds in {job.visibility_timeout for job in late}:
+            jobs = [job for job in late if job.visibility_timeout == seconds]
+            receipts = [job.receipt for job in jobs]
+            try:
+                refused = self.ask(wire.EXTEND, receipts, seconds, timeout=timeout, repeat=False)
+            except Unavailable as error:
+                if error is not self._connection.lost_error:
+                    raise
+                return
+            for job in jobs:
+                job.renewed()
+            gone = {receipts[int(row[0])] for row in refused or ()}
+            if gone:
+                with self._change:
+                    self._jobs = [job for job in self._jobs if job.receipt not in gone]
 
     def _ask_for(self, credit: int, timeout: float) -> bool:
         """True if the broker has answered; False if the connection was lost before."""
@@ -333,7 +360,7 @@ class JobFetch(Questions):
 
 def _rows(message: wire.Message) -> list[Sequence[Any]]:
     try:
-        return [row[:8] for row in message.fields[1]]
+        return [row[:9] for row in message.fields[1]]
     except (TypeError, IndexError) as error:
         raise BadFrames(f"a DELIVER can't be read: {error}") from error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from time import monotonic
 from typing import Any, Final, Self
 
@@ -25,6 +26,7 @@ class Job:
 
     __slots__ = (
         "_accepted",
+        "_came",
         "_extend",
         "_tell",
         "attempt",
@@ -37,6 +39,7 @@ class Job:
         "queue",
         "receipt",
         "trace",
+        "visibility_timeout",
     )
 
     trace: Any
@@ -63,7 +66,9 @@ class Job:
         self.max_attempts = max_attempts
         self.receipt = b""
         self.epoch = 0
-        self._accepted = monotonic() - in_seconds(age)
+        self._came = monotonic()
+        self.visibility_timeout = inf
+        self._accepted = self._came - in_seconds(age)
         self._extend: Callable[[Any, float], None] = _ignore
         self._tell: TellProgress = _ignore
 
@@ -81,8 +86,12 @@ class Job:
         job = cls.__new__(cls)
         if len(row) != _TOLD:
             row = _as_told(row, ahead)
-        job.receipt, job.id, job.payload, headers, job.attempt, job.priority, accepted, job.max_attempts = row
+        (
+            job.receipt, job.id, job.payload, headers, job.attempt, job.priority, accepted, job.max_attempts,
+            job.visibility_timeout,
+        ) = row  # fmt: skip
         job.queue = queue
+        job._came = monotonic()  # noqa: SLF001 - its own class
         job.headers = headers or {}
         job.epoch = epoch
         job._accepted = accepted + ahead  # noqa: SLF001 - its own class
@@ -94,6 +103,20 @@ class Job:
     def age(self) -> float:
         """Seconds since the broker accepted it, by the clock of its MongoDB."""
         return max(0.0, monotonic() - self._accepted)
+
+    @property
+    def begin_by(self) -> float:
+        """When a handler should have begun it, on the monotonic clock: else it is given back."""
+        return self._came + self.visibility_timeout * _BEGIN_WITHIN
+
+    @property
+    def begins_late(self) -> bool:
+        """True if enough of its time has passed that a handler which begins now should have it anew."""
+        return monotonic() - self._came > self.visibility_timeout * _BEGUN_LATE
+
+    def renewed(self) -> None:
+        """Count its time from now: the broker was asked to."""
+        self._came = monotonic()
 
     def extend(self, seconds: Seconds) -> None:
         """Ask for ``seconds`` from now until the job must be settled; from its handler.
@@ -120,12 +143,19 @@ class Job:
         return f"<Job {self.id} of {self.queue}, attempt {self.attempt}, {len(self.payload)} bytes>"
 
 
-_TOLD: Final = 8  # elements of a row that tells all of this
+#: Shares of a job's visibility timeout: within which a handler should have begun it, and after which its time
+#: begins anew with the handler. The other half is for its way back, and for a clock that stood still.
+_BEGIN_WITHIN: Final = 0.5
+_BEGUN_LATE: Final = 0.02
+
+_TOLD: Final = 9  # elements of a row that tells all of this
 
 
 def _as_told(row: Sequence[Any], ahead: float) -> Sequence[Any]:
-    """The row of a newer broker, which tells more, or of an older one: no priority, no end, just accepted."""
-    return row[:_TOLD] if len(row) > _TOLD else (*row[:5], 0, monotonic() - ahead, 0)
+    """Return a row with all elements: a newer broker tells more, an older one no timeout, or five at all."""
+    if len(row) > _TOLD:
+        return row[:_TOLD]
+    return (*row, inf) if len(row) == _TOLD - 1 else (*row[:5], 0, monotonic() - ahead, 0, inf)
 
 
 def clock_ahead(fields: Sequence[Any]) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
@@ -102,7 +101,6 @@ class Worker:
 
     def _begin(self) -> None:
         """All that belongs to one process: its connection, threads and locks, the jobs that have come."""
-        self._inbox: deque[Job] = deque()
         self._change = threading.Condition()
         self._threads: list[threading.Thread] = []
         self._stop_asked = threading.Event()
@@ -116,10 +114,17 @@ class Worker:
         self._failed = 0
         self._failure: Exception | None = None
         kind = PopAssignment if self._pop else Assignment
-        self._assignment = kind(
-            self.queue, self._prefetch, self._taken, self._over, wait_for_queue=self._wait_for_queue
+        self._assignment: Assignment = kind(
+            self.queue,
+            self._prefetch,
+            self._taken,
+            self._over,
+            self._at_work,
+            wait_for_queue=self._wait_for_queue,
         )
-        self._connection = Connection(self._endpoint, self._assignment, name=self._name)
+        self._inbox = self._assignment.inbox
+        about = {"concurrency": self._concurrency, **({} if self._name is None else {"name": self._name})}
+        self._connection = Connection(self._endpoint, self._assignment, about=about)
         self._assignment.attach(self._connection)
 
     def _forked(self) -> None:
@@ -239,11 +244,12 @@ class Worker:
                 while (job := self._next_job()) is not None:
                     if self._pop or (self._connection.greeted and job.epoch == self._connection.epoch):
                         self._at_work[number] = job
+                        self._assignment.begin(job)
                         verdict = self._judge(job)
                         self._at_work[number] = None
                         self._settle(verdict)
             finally:
-                self._rest()
+                self._be_idle()
 
     def _settle(self, verdict: JobVerdict) -> None:
         if self._pop and verdict.verb != wire.COMMIT:
@@ -269,7 +275,7 @@ class Worker:
                 self._busy += 1
             return not self._ending
 
-    def _rest(self) -> None:
+    def _be_idle(self) -> None:
         with self._change:
             self._busy -= 1
             if self._ending or self._stopped:
@@ -324,16 +330,13 @@ class Worker:
 
     # ------------------------------------------------------------------ from the mailbox
 
-    def _taken(self, jobs: list[Job]) -> None:
-        """Jobs have come; or, with none, the connection is lost and those that had come are void."""
-        if not jobs:
-            self._inbox.clear()
-        elif self._ending:
-            self._release(jobs)
+    def _taken(self, count: int) -> None:
+        """So many jobs have come."""
+        if self._ending:
+            self._release(self._rest())
         else:
             with self._change:
-                self._inbox.extend(jobs)
-                self._change.notify(len(jobs))
+                self._change.notify(count)
 
     def _over(self, error: SluiceError) -> None:
         if not self._stopped:
@@ -368,11 +371,17 @@ class Worker:
 
     def _give_back_the_rest(self) -> None:
         self._begin_no_more()
-        with self._change:
-            rest = list(self._inbox)
-            self._inbox.clear()
+        rest = self._rest()
         self._call(self._assignment.ask_for_no_more)
         self._release(rest)
+
+    def _rest(self) -> list[Job]:
+        """Take out what no handler has begun."""
+        rest: list[Job] = []
+        with suppress(IndexError):
+            while True:
+                rest.append(self._inbox.popleft())
+        return rest
 
     def _release(self, jobs: list[Job]) -> None:
         if self._pop and jobs:

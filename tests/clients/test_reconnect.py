@@ -270,11 +270,14 @@ def test_a_worker_asks_for_work_again_and_drops_what_the_lost_connection_deliver
         # When
         broker.stop()
         broker.start()
-        ready = broker.wait_for(wire.READY, 2)[1]
+        asked = broker.wait_for(wire.READY, 2)[1]
         go_on.set()
+        ready = broker.wait_for(wire.READY, 3)[2]
         broker.deliver(ready.peer, "q", [b"new"])
         broker.wait_for(wire.SETTLE)
-    # Then: no verdict on the void job, and the dropped one never ran
+    # Then: nothing was asked for while its only thread was busy; no verdict on the void job, and the dropped
+    # one never ran
+    assert asked.fields[:2] == ["q", 0]
     assert ready.fields[:2] == ["q", 2]
     assert seen == [b"running", b"new"]
     assert list(broker.settled()) == [b"r-new"]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -36,7 +37,6 @@ from sluicemq import (
     wire,
 )
 from sluicemq.transport.connection import Connection
-from sluicemq.transport.native import log
 from sluicemq.transport.questions import Questions
 from stub_broker import SECONDS, StubBroker
 
@@ -70,9 +70,12 @@ APART = {Producer: {"push", "push_many", "submit", "call"}, Publisher: {"publish
 
 
 @pytest.fixture(autouse=True)
-def _silence(monkeypatch: pytest.MonkeyPatch) -> None:
+def _silence() -> Iterator[None]:
     """What is logged here can't be handed from one process of pytest to another, for it is no UTF-8."""
-    monkeypatch.setattr(log, "disabled", True)
+    logger = logging.getLogger("sluicemq")
+    logger.disabled = True
+    yield
+    logger.disabled = False
 
 
 def plain(annotation: object) -> str:
@@ -449,19 +452,24 @@ def test_a_coroutine_that_does_not_close_ends_the_worker_all_the_same(broker: St
     assert broker.settled() == {b"r-a": ["RELEASE", None, None]}
 
 
-def test_a_log_that_fails_keeps_no_job(broker: StubBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program's filter of log lines may raise; even what is no Exception."""
+class Full(logging.Handler):
+    """A handler of log lines that ends the thread."""
 
-    def fail(_record: object) -> bool:
+    def emit(self, _record: logging.LogRecord) -> None:
         raise SystemExit
 
-    monkeypatch.setattr(log, "disabled", False)
-    monkeypatch.setattr(log, "filters", [fail])
-    with Worker(broker.endpoint, "q", raising(ValueError("x"))):
-        broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"a"])
-        broker.wait_for(wire.SETTLE)
-        monkeypatch.undo()
-    assert broker.settled()[b"r-a"][0] == "ROLLBACK"
+
+def test_a_log_that_fails_keeps_no_job(broker: StubBroker) -> None:
+    logger, full = logging.getLogger("sluicemq"), Full()
+    logger.disabled = False
+    logger.addHandler(full)
+    try:
+        with Worker(broker.endpoint, "q", raising(ValueError("x"))):
+            broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"a"])
+            broker.wait_for(wire.SETTLE)
+    finally:
+        logger.removeHandler(full)
+    assert broker.settled()[b"r-a"] == ["ROLLBACK", "ValueError: x", None]
 
 
 # --------------------------------------------------------------------- claims

@@ -554,3 +554,134 @@ def test_a_second_signal_stops_at_once(broker: StubBroker) -> None:
         assert broker.wait_for(wire.BYE)
         assert len(broker.of(wire.PING)) >= len(said) + 2
     assert list(broker.settled()) == [b"r-waits"]
+
+
+# ------------------------------------------------------- jobs that nobody has begun
+
+
+class Gate:
+    """A handler that goes on when it may."""
+
+    def __init__(self) -> None:
+        self.begun: list[bytes] = []
+        self._started = threading.Semaphore(0)
+        self._may = threading.Semaphore(0)
+
+    def __call__(self, job: Job) -> bytes:
+        self.begun.append(job.payload)
+        self._started.release()
+        assert self._may.acquire(timeout=SECONDS)
+        return job.payload
+
+    def wait(self) -> None:
+        assert self._started.acquire(timeout=SECONDS)
+
+    def go_on(self, times: int = 1) -> None:
+        self._may.release(times)
+
+
+def ready(broker: StubBroker) -> list[int]:
+    """The credit of each READY."""
+    return [message.fields[1] for message in broker.of(wire.READY)]
+
+
+def test_jobs_that_no_handler_can_begin_in_half_their_time_go_back_uncounted_and_no_more_is_asked_for(
+    broker: StubBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Given: one job in its only thread, two behind it
+    gate = Gate()
+    with Worker(broker.endpoint, "q", gate, prefetch=3):
+        peer = broker.wait_for(wire.READY)[0].peer
+        broker.deliver(peer, "q", [b"runs", b"b", b"c"], within=0.2)
+        gate.wait()
+        # When
+        broker.wait_until(lambda: len(broker.settled()) == 2)
+        # Then: they are given back, after the credit was
+        release = ["RELEASE", None, None]
+        assert broker.settled() == {b"r-b": release, b"r-c": release}
+        verbs = [message.verb for message in broker.received if message.verb in (wire.READY, wire.SETTLE)]
+        assert verbs[:3] == [wire.READY, wire.READY, wire.SETTLE]
+        assert ready(broker) == [3, 0]
+        # And when the thread is free again, there is room for all
+        gate.go_on()
+        broker.wait_for(wire.READY, 3)
+        assert ready(broker) == [3, 0, 3]
+        broker.deliver(peer, "q", [b"d"])
+        gate.wait()
+        gate.go_on()
+        broker.wait_until(lambda: len(broker.settled()) == 4)
+    assert gate.begun == [b"runs", b"d"]
+    assert "2 jobs of queue q go back to the broker" in caplog.text
+
+
+def test_jobs_with_time_left_stay_where_others_go_back(broker: StubBroker) -> None:
+    gate = Gate()
+    with Worker(broker.endpoint, "q", gate, prefetch=3):
+        peer = broker.wait_for(wire.READY)[0].peer
+        broker.deliver(peer, "q", [b"runs"], within=60.0)
+        broker.deliver(peer, "q", [b"patient"], within=60.0)
+        broker.deliver(peer, "q", [b"urgent"], within=0.2)
+        gate.wait()
+        broker.wait_until(lambda: len(broker.settled()) == 1)
+        assert list(broker.settled()) == [b"r-urgent"]
+        gate.go_on(2)
+        broker.wait_until(lambda: len(broker.settled()) == 3)
+    assert gate.begun == [b"runs", b"patient"]
+
+
+def test_the_time_of_a_job_begins_anew_with_its_handler(broker: StubBroker) -> None:
+    # Given: a job that has waited for a part of its time
+    gate = Gate()
+    with Worker(broker.endpoint, "q", gate, prefetch=2):
+        peer = broker.wait_for(wire.READY)[0].peer
+        broker.deliver(peer, "q", [b"first"], within=60.0)
+        gate.wait()
+        broker.deliver(peer, "q", [b"second"], within=8.0)
+        broker.wait_for(wire.PING, len(broker.of(wire.PING)) + 1)  # 0.2 s
+        # When
+        gate.go_on()
+        gate.wait()
+        # Then
+        extended = broker.wait_for(wire.EXTEND)
+        gate.go_on()
+    assert [message.fields for message in extended] == [[[b"r-second"], 8.0]]
+
+
+def test_a_job_that_is_begun_at_once_is_not_extended(broker: StubBroker) -> None:
+    with Worker(broker.endpoint, "q", lambda _job: None, prefetch=100):
+        peer = broker.wait_for(wire.READY)[0].peer
+        broker.deliver(peer, "q", [b"%d" % number for number in range(100)], within=600.0)
+        broker.wait_until(lambda: len(broker.settled()) == 100)
+    assert not broker.of(wire.EXTEND)
+    assert {row[0] for row in broker.settled().values()} == {"COMMIT"}
+
+
+def test_after_a_lost_connection_jobs_are_asked_for_by_the_threads_that_are_free(broker: StubBroker) -> None:
+    # Given: two of three threads at work
+    gate = Gate()
+    with Worker(broker.endpoint, "q", gate, prefetch=10, concurrency=3):
+        broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"a", b"b"])
+        gate.wait()
+        gate.wait()
+        # When the connection is lost, and one of them ends
+        broker.stop()
+        broker.start()
+        broker.wait_for(wire.READY, 2)
+        gate.go_on()
+        broker.wait_for(wire.READY, 3)
+        gate.go_on()
+        broker.wait_for(wire.READY, 4)
+        # Then
+        assert ready(broker) == [10, 8, 9, 10]
+
+
+def test_an_older_broker_that_tells_no_timeout_has_nothing_given_back(broker: StubBroker) -> None:
+    gate = Gate()
+    with Worker(broker.endpoint, "q", gate, prefetch=2):
+        broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"a", b"b"])
+        gate.wait()
+        broker.wait_for(wire.PING, len(broker.of(wire.PING)) + 2)
+        assert not broker.settled()
+        gate.go_on(2)
+        broker.wait_until(lambda: len(broker.settled()) == 2)
+    assert ready(broker)[0] == 2

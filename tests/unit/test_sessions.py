@@ -210,7 +210,7 @@ def test_a_delivery_tells_of_its_job_what_a_handler_may_want_to_know(
     # When
     worker.deliver([Delivery(job, b"r", worker, 0.0, DeliveryState.IN_FLIGHT)])
     # Then
-    row = [b"r", "id1", b"pay", {"a": 1}, 0, 9, 17e8 - 60, 0]
+    row = [b"r", "id1", b"pay", {"a": 1}, 0, 9, 17e8 - 60, 0, 1800.0]
     assert lane.sent[0].fields == ["mail", [row], 17e8]
 
 

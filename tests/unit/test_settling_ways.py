@@ -13,7 +13,7 @@ from sluicemq.errors import TooLarge
 from sluicemq_broker.config import MAX_JOB_BYTES
 from sluicemq_broker.job.backoff import Backoff
 from sluicemq_broker.job.job import ASKED
-from sluicemq_broker.queue.settling import DIED, NOT_ARRIVED, TIMED_OUT
+from sluicemq_broker.queue.settling import DIED, NOT_ARRIVED, NOT_BEGUN, TIMED_OUT
 
 # --------------------------------------------------------------------- back-off
 
@@ -94,6 +94,45 @@ def test_a_job_on_its_way_for_its_visibility_timeout_is_released() -> None:
     rig.settle.time_out()
     rig.wait()
     assert failed(rig) == []
+    assert rig.counters.values["released"] == 2
+
+
+@pytest.mark.parametrize(("max_attempts", "counted"), [(1, False), (2, True)])
+def test_a_worker_that_dies_at_once_is_charged_with_what_it_may_have_begun_unless_that_is_the_end_of_it(
+    max_attempts: int, *, counted: bool
+) -> None:
+    rig = SettlingRig(2, max_attempts=max_attempts, backoff=LINEAR)
+    rig.worker.begins = 1
+    rig.hire()
+    rig.settle.worker_gone(rig.worker)
+    rig.wait()
+    assert [each.counted for each in rig.store.rolled_back] == [True, counted]
+    assert [each.dead for each in rig.store.rolled_back] == [max_attempts == 1, False]
+
+
+def test_a_worker_that_dies_is_charged_with_what_it_had_begun() -> None:
+    # Given: a worker that begins one job at a time, in order, and has had these for a while
+    rig = SettlingRig(3, max_attempts=2, backoff=LINEAR)
+    rig.worker.begins = 1
+    rig.hire()
+    for delivery in rig.worker.in_flight.values():
+        delivery.handed_at -= 1
+    # When
+    rig.settle.worker_gone(rig.worker)
+    rig.wait()
+    # Then
+    assert failed(rig) == [(DIED, None, False), (NOT_BEGUN, None, False), (NOT_BEGUN, None, False)]
+    assert [each.counted for each in rig.store.rolled_back] == [True, False, False]
+    assert all(each.suspect for each in rig.store.rolled_back)
+
+
+def test_jobs_behind_one_that_times_out_are_released() -> None:
+    rig = SettlingRig(3, max_attempts=1, visibility_timeout=0)
+    rig.worker.begins = 1
+    rig.hire()
+    rig.settle.time_out()
+    rig.wait()
+    assert failed(rig) == [(TIMED_OUT, None, True)]
     assert rig.counters.values["released"] == 2
 
 

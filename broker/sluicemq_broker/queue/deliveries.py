@@ -110,6 +110,8 @@ class Deliveries:
     def time_out(self, now: float) -> list[Delivery]:
         """Those in flight whose visibility timeout has passed: overdue from now on."""
         late = [each for each in self.in_flight.values() if each.overdue_at <= now]
+        for worker in {each.worker for each in late}:
+            worker.note_begun()
         self._make_overdue(late, now)
         return late
 

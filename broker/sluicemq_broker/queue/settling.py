@@ -23,6 +23,7 @@ from sluicemq_broker.runtime import Batcher, Count, Timing
 from sluicemq_broker.store import QueueStore, RolledBack, ServerClock
 
 DIED: Final = "the worker died"
+NOT_BEGUN: Final = "the worker died before it had begun this job"
 NOT_ARRIVED: Final = "the worker's connection ended before it had this job"
 TIMED_OUT: Final = "visibility_timeout passed without a verdict"
 
@@ -111,17 +112,21 @@ class Settling:
         self._counters.took(Timing.TIME_AT_WORKER, [now - each for each in handed])
         settlement.close()
         for worker in workers:
+            worker.settled_at = now
             self._dispatch.offer(worker)
 
     def worker_gone(self, worker: Worker, *, died: bool = True) -> None:
         """A worker has left: what it had goes to others at once, one job at a time if it died.
 
-        One that commits on arrival had not started them; but one of them may be why it left, if it is larger
-        than it takes, say. So the attempt counts from the second time on, when it was delivered alone.
+        What it has not begun counts no attempt. But one of these may be why it left, if it is larger than it
+        takes, say. So the attempt counts from the second time on, when the job was delivered alone.
         """
+        worker.note_begun(self._timer.now())
         left = self._dispatch.detach(worker)
         if died:
-            self._fail(left, NOT_ARRIVED if worker.commits_on_arrival else DIED, suspect=True)
+            not_begun = NOT_ARRIVED if worker.commits_on_arrival else NOT_BEGUN
+            for begun, reason in ((True, DIED), (False, not_begun)):
+                self._fail([each for each in left if each.begun == begun], reason, suspect=True)
         else:
             self.withdraw(left)
 
@@ -131,13 +136,12 @@ class Settling:
         self.returns.release([each.job for each in deliveries])
 
     def time_out(self) -> None:
-        """Roll back the deliveries whose visibility timeout has passed; release those that never arrived."""
+        """Roll back the deliveries whose visibility timeout has passed; release those that were not begun."""
         late = self._dispatch.time_out()
         if late:
             self._counters.add(Count.TIMED_OUT, len(late))
-            failed = [each for each in late if not each.worker.commits_on_arrival]
-            self._fail(failed, TIMED_OUT, suspect=False)
-            self.withdraw([each for each in late if each.worker.commits_on_arrival])
+            self._fail([each for each in late if each.begun], TIMED_OUT, suspect=False)
+            self.withdraw([each for each in late if not each.begun])
 
     def _return(self, delivery: Delivery, verdict: Verdict, settlement: Settlement, position: int) -> None:
         job, worker = delivery.job, delivery.worker.name
@@ -156,7 +160,7 @@ class Settling:
         returns = []
         for at, each in enumerate(deliveries):
             job, due = each.job, self._due_again(each.job, suspect=suspect)
-            counted = job.suspect or not each.worker.commits_on_arrival
+            counted = job.suspect or each.begun
             dead = counted and job.spent
             entry = RolledBack(job, reason, each.worker.name, due, suspect, dead, counted)
             returns.append(Return(entry, settlement, at, awaited=due is None and not dead))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from enum import Enum
 from itertools import islice
@@ -39,10 +40,11 @@ class DeliveryState(Enum):
 class Delivery:
     """One job handed to one worker. ``receipt`` names it and nothing else, ever; times are monotonic.
 
-    ``kept``, of one that was popped: its job is still in MongoDB, as done.
+    ``kept``, of one that was popped: its job is still in MongoDB, as done. ``begun``, once it has ended
+    without a verdict: False if its worker can't have begun the job.
     """
 
-    __slots__ = ("handed_at", "job", "kept", "overdue_at", "receipt", "state", "worker")
+    __slots__ = ("begun", "handed_at", "job", "kept", "overdue_at", "receipt", "state", "worker")
 
     def __init__(
         self, job: Job, receipt: bytes, worker: Worker, handed_at: float, state: DeliveryState
@@ -54,6 +56,7 @@ class Delivery:
         self.overdue_at = handed_at + job.visibility_timeout
         self.state = state
         self.kept = False
+        self.begun = True
 
 
 class Takes(NamedTuple):
@@ -64,6 +67,7 @@ class Takes(NamedTuple):
 
 
 _NOTHING: Final = Takes(0, 0)
+_LAST_WORDS: Final = 1.0  # seconds within which verdicts come, unless their worker dies
 
 
 class Worker:
@@ -72,13 +76,15 @@ class Worker:
     ``prefetch`` is the most it may have unsettled. ``in_flight`` and ``overdue`` are its deliveries by
     their receipts, ``counted`` what it took when that was counted last: the table of deliveries keeps
     these. ``pops``: its jobs are removed before they are sent (at most once); ``commits_on_arrival``: it says
-    nothing, and a job is committed when it has it, so what is in flight it has not started; ``proven``: it
-    has answered before, so it is not still busy with a job from a former connection; ``alone``: it has a
-    suspect, or runs empty for one; ``waiting``: it stands in the line of those that can take more.
+    nothing, and a job is committed when it has it, so what is in flight it has not started; ``begins``: how
+    many jobs it works on at once, in the order in which it was given them; ``proven``: it has answered
+    before, so it is not still busy with a job from a former connection; ``alone``: it has a suspect, or runs
+    empty for one; ``waiting``: it stands in the line of those that can take more.
     """
 
     pops = False
     commits_on_arrival = False
+    begins: float = math.inf
     #: How it works: as a worker of the library, or with a REP or a PULL socket.
     door = ""
 
@@ -94,6 +100,8 @@ class Worker:
         self.waiting = False
         self.since = 0.0
         """When it came, in monotonic seconds."""
+        self.settled_at = -math.inf
+        """When its last verdicts came."""
 
     @property
     def free(self) -> int:
@@ -115,6 +123,17 @@ class Worker:
         if self.alone and self.in_flight:
             return Takes(self.prefetch, 0)
         return Takes(self.prefetch, max(0, self.prefetch - len(self.in_flight) - len(self.overdue)))
+
+    def note_begun(self, now: float = math.inf) -> None:
+        """Note whether it has begun each job that it has: some of them end without a verdict.
+
+        Of one that dies at ``now`` in monotonic seconds, soon after a verdict or a delivery, nobody knows:
+        verdicts may have died with it. Then it counts as begun, unless this would be the end of the job.
+        """
+        most = 0 if self.commits_on_arrival else self.begins
+        for place, delivery in enumerate(self.in_flight.values(), len(self.overdue)):
+            lately = most and now - max(self.settled_at, delivery.handed_at) < _LAST_WORDS
+            delivery.begun = place < most or bool(lately and not delivery.job.spent)
 
     def listed(self, now: float, most_jobs: int) -> dict[str, Any]:
         """It, its first jobs and since when it has them, at ``now`` in monotonic seconds."""

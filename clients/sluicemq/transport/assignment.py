@@ -7,7 +7,8 @@ dropped from the worker's inbox, and a verdict on one is not sent.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from math import inf
 from time import monotonic
 from typing import Any, NamedTuple
@@ -54,12 +55,19 @@ class Assignment:
         self,
         queue: str,
         credit: int,
-        taken: Callable[[list[Job]], None],
+        taken: Callable[[int], None],
         over: Callable[[SluiceError], None],
+        at_work: Sequence[Job | None],
         *,
         wait_for_queue: bool = False,
     ) -> None:
-        self._ask_at = inf
+        """``at_work``: the job that each thread of the worker has begun, kept by the worker."""
+        self._ask_at = self._look_at = inf
+        self.inbox: deque[Job] = deque()
+        """Jobs that have come and that no handler has begun; any thread takes from it."""
+        self._at_work = at_work
+        self._asked = 0  # the credit of the last READY
+        self._stuck = False  # jobs were given back, and no handler has ended since
         self._told: dict[bytes, tuple[Job, list[Any]]] = {}
         self._tell_at = 0.0
         self.verdicts: deque[JobVerdict] = deque()
@@ -83,7 +91,8 @@ class Assignment:
     @property
     def due(self) -> float:
         """When there is something to say that could not be said at once."""
-        return min(self._ask_at, self._tell_at) if self._told else self._ask_at
+        due = min(self._ask_at, self._look_at)
+        return min(due, self._tell_at) if self._told else due
 
     # ------------------------------------------------------------------ through Connection.call
 
@@ -98,6 +107,12 @@ class Assignment:
         self._idle.append(tell)
 
     # ------------------------------------------------------------------ from a handler's thread
+
+    def begin(self, job: Job) -> None:
+        """Let the time of a job begin anew with its handler, if much of it has passed in the inbox."""
+        if job.begins_late:
+            with suppress(SluiceError):
+                self._connection.call(self._renew, job)
 
     def extend(self, job: Job, seconds: float) -> None:
         """What :meth:`Job.extend` does."""
@@ -127,9 +142,15 @@ class Assignment:
     def turn(self) -> None:
         """Send all verdicts that are there."""
         if self._connection.greeted:
-            if monotonic() >= self._ask_at:
+            now = monotonic()
+            if now >= self._ask_at:
                 self._ask_for_work()
+            ended = self._asked < self._credit and len(self.verdicts) > 0
             self._settle()
+            if ended:
+                self._ask_again()
+            if now >= self._look_at:
+                self._give_back_late(now)
             if self._told and monotonic() >= self._tell_at:
                 self._send_progress()
         else:
@@ -143,18 +164,21 @@ class Assignment:
             return
         jobs = self._read(message)
         if self._credit:
-            self._connection.post(self._taken, jobs)
+            self.inbox.extend(jobs)
+            self._look_at = min(self._look_at, *[job.begin_by for job in jobs])
+            self._connection.post(self._taken, len(jobs))
         else:
             self.verdicts.extend(JobVerdict(job, wire.RELEASE) for job in jobs)
 
     def lost(self) -> None:
-        """Forget the verdicts on void jobs, and let the worker drop the jobs themselves."""
+        """Forget void jobs, and the verdicts on such."""
         self._questions.lost()
-        self._ask_at = inf
+        self._ask_at = self._look_at = inf
+        self._stuck = False
+        self.inbox.clear()
         self._told.clear()
         self._drop_all()
         self._settling = 0
-        self._connection.post(self._taken, [])
 
     def ended(self, error: SluiceError) -> None:
         """The worker can go on no more."""
@@ -165,9 +189,50 @@ class Assignment:
 
     # ------------------------------------------------------------------ below
 
+    @property
+    def _wanted(self) -> int:
+        """How many jobs to ask for: none while no handler could begin one.
+
+        A handler that is at a job of a lost connection may be so for as long as it likes: the broker does not
+        count that job any more.
+        """
+        epoch = self._connection.epoch
+        void = sum([job is not None and job.epoch != epoch for job in self._at_work])
+        return 0 if self._stuck or void == len(self._at_work) else max(0, self._credit - void)
+
+    def _ask_again(self) -> None:
+        """A handler has ended while fewer jobs were asked for than there is room for."""
+        self._stuck = False
+        if self._wanted != self._asked:
+            self._ask_for_work()
+
+    def _give_back_late(self, now: float) -> None:
+        """Give back, uncounted, what no handler could begin in good time; ask for no more until one ends."""
+        late: list[Job] = []
+        for job in list(self.inbox):
+            if job.begin_by <= now:
+                with suppress(ValueError):  # a handler has begun it meanwhile
+                    self.inbox.remove(job)
+                    late.append(job)
+        self._look_at = min([job.begin_by for job in list(self.inbox)], default=inf)
+        if not late:
+            return
+        if any(job is not None for job in self._at_work):
+            self._stuck = True
+            self._ask_for_work()  # first, or what is given back would come back here
+        for start in range(0, len(late), MESSAGE_VERDICTS):
+            self._send([JobVerdict(job, wire.RELEASE) for job in late[start : start + MESSAGE_VERDICTS]])
+        what = "%d jobs of queue %s go back to the broker: no handler could begin them in half their time"
+        self._connection.post(native.log.warning, what, len(late), self._queue)
+
+    def _renew(self, job: Job) -> None:
+        if self._connection.greeted and job.epoch == self._connection.epoch:
+            self._connection.request(wire.EXTEND, [job.receipt], job.visibility_timeout, answered=_told)
+
     def _ask_for_work(self) -> None:
         self._ask_at = inf
-        fields = (self._queue, self._credit, *([self._options] if self._wait_for_queue else []))
+        self._asked = self._wanted
+        fields = (self._queue, self._asked, *([self._options] if self._wait_for_queue else []))
         self._connection.request(wire.READY, *fields, answered=self._granted)
 
     @property

@@ -77,8 +77,9 @@ class Connection:
     """One endpoint, kept connected. ``start`` it once, then ``close`` it as often as you like."""
 
     def __init__(
-        self, endpoint: str | None, role: Role, *, patient: bool = True, name: str | None = None
+        self, endpoint: str | None, role: Role, *, patient: bool = True, about: dict[str, Any] | None = None
     ) -> None:
+        """``about``: what the broker is told of this client, besides where it runs."""
         self.endpoint = endpoints.chosen(endpoint)
         self._families = endpoints.families(self.endpoint)
         self._tries = 0
@@ -94,7 +95,7 @@ class Connection:
         """Called through the mailbox for each signal that was written to ``signal_fd``."""
         self._role = role
         self._patient = patient
-        self._name = name
+        self._more_about = about or {}
         self._obstacle: str | None = None
         self._tell_at = 0.0
         self._mailbox: native.Mailbox
@@ -307,7 +308,7 @@ class Connection:
             "host": escaped(socket.gethostname()),
             "pid": os.getpid(),
         }
-        return about if self._name is None else {**about, "name": self._name}
+        return {**about, **self._more_about}
 
     def _send(self, frames: list[bytes]) -> None:
         self._link.send(frames)

@@ -6,7 +6,7 @@ what a lost connection has delivered is still this worker's.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from sluicemq import wire
@@ -25,16 +25,20 @@ class PopAssignment(Assignment):
         self,
         queue: str,
         credit: int,
-        taken: Callable[[list[Job]], None],
+        taken: Callable[[int], None],
         over: Callable[[SluiceError], None],
+        at_work: Sequence[Job | None],
         *,
         wait_for_queue: bool = False,
     ) -> None:
-        super().__init__(queue, credit, taken, over, wait_for_queue=wait_for_queue)
+        super().__init__(queue, credit, taken, over, at_work, wait_for_queue=wait_for_queue)
         self._here = 0
         """Jobs that have come and are not done."""
         self._asked = 0
         """Jobs that this connection was asked for and that have not come."""
+
+    def begin(self, job: Job) -> None:
+        """Do nothing: no time runs."""
 
     def extend(self, job: Job, seconds: float) -> None:
         """Refuse it."""
@@ -50,7 +54,8 @@ class PopAssignment(Assignment):
             jobs = self._read(message)
             self._here += len(jobs)
             self._asked -= len(jobs)
-            self._connection.post(self._taken, jobs)
+            self.inbox.extend(jobs)
+            self._connection.post(self._taken, len(jobs))
 
     def lost(self) -> None:
         """Keep the jobs; the next connection is asked for as many as there is room for."""
@@ -66,6 +71,9 @@ class PopAssignment(Assignment):
             self._request(0)
         elif room > 0:
             self._request(room)
+
+    def _ask_again(self) -> None:
+        """Do nothing: the broker counts down what it was asked for, and a job that is done asks for more."""
 
     def _settle(self) -> None:
         done = self._done()

@@ -6,6 +6,7 @@ The protocol is written down in ``sluicemq.wire``; here is one method per verb.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -129,6 +130,7 @@ class Session:
 
     def __init__(self, door: SessionDoor, lane: Lane) -> None:
         self.name = lane.peer
+        self.begins = math.inf
         self.counters = door.counters
         self._door = door
         self._lane = lane
@@ -250,6 +252,7 @@ class Session:
     def _hello(self, number: int, fields: Fields) -> None:
         (about,) = take(fields, dict)
         self.name = _named(about, self._lane.peer)
+        self.begins = _begins(about)
         settings = self._door.settings
         self.send(
             wire.OK,
@@ -416,6 +419,12 @@ def _named(about: dict[str, Any], peer: str) -> str:
         f"{host[:100]}:{pid}" if isinstance(host, str) and isinstance(pid, int) and abs(pid) < _PIDS else peer
     )
     return f"{called[0]} {place}" if called else place
+
+
+def _begins(about: dict[str, Any]) -> float:
+    """How many jobs a client works on at once; of one that does not say so, nobody knows."""
+    said = about.get("concurrency")
+    return said if isinstance(said, int) and not isinstance(said, bool) and said > 0 else math.inf
 
 
 _HANDLERS: Final[dict[bytes, Callable[[Session, int, Fields], None]]] = {

@@ -21,6 +21,8 @@ class Connection(Protocol):
 
     name: str
     counters: Counters
+    begins: float
+    """How many jobs it works on at once, in the order in which it was given them."""
 
     @property
     def writable(self) -> bool:
@@ -41,6 +43,7 @@ class SessionWorker(Worker):
     def __init__(self, session: Connection, queue: Queue, credit: int) -> None:
         super().__init__(session.name, credit)
         self.queue = queue
+        self.begins = session.begins
         self._session = session
         self._number = 0
 
@@ -72,7 +75,7 @@ class SessionWorker(Worker):
             # What numbers a job among the accepted is the microsecond in which it was.
             jobs = [
                 [each.receipt, job.id, job.payload, job.headers, job.attempts, job.priority, job.seq / 1e6,
-                 job.max_attempts]
+                 job.max_attempts, job.visibility_timeout]
                 for each in part
                 for job in (each.job,)
             ]  # fmt: skip

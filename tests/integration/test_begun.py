@@ -1,0 +1,203 @@
+"""Jobs that no handler has begun: they cost no attempt, whatever becomes of the worker that has them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from secrets import token_hex
+from typing import Any
+
+import pytest
+
+from launcher import BrokerProcess, wait_until
+from plain_clients import BrokerUnderTest, serving
+from sluicemq import Client, Job, Producer, Worker, wire
+
+SECONDS = 60.0
+
+
+@pytest.fixture(scope="module")
+def shared(mongo_uri: str) -> Iterator[BrokerUnderTest]:
+    with serving(mongo_uri, [], poll=0.1, silence=2, heartbeat=0.5) as broker:
+        yield broker
+
+
+@pytest.fixture
+def queue(broker: BrokerUnderTest) -> str:
+    name = token_hex(6)
+    broker.make(name)
+    return name
+
+
+@pytest.fixture
+def client(broker: BrokerUnderTest) -> Iterator[Client]:
+    with Client(broker.doors["smq"]) as client:
+        yield client
+
+
+class Hanging:
+    """A handler that hangs at the first job, until it is let go."""
+
+    def __init__(self) -> None:
+        self.seen: list[bytes] = []
+        self.hangs = threading.Event()
+        self.let_go = threading.Event()
+
+    def __call__(self, job: Job) -> None:
+        self.seen.append(job.payload)
+        if len(self.seen) == 1:
+            self.hangs.set()
+            assert self.let_go.wait(SECONDS)
+
+
+def push(endpoint: str, queue: str, *payloads: bytes, **options: Any) -> None:
+    with Producer(endpoint) as producer:
+        for payload in payloads:
+            producer.push(queue, payload, **options)
+
+
+def test_what_waits_behind_a_handler_that_hangs_is_done_by_another_worker_within_half_its_time(
+    broker: BrokerUnderTest, client: Client, queue: str
+) -> None:
+    # Given: one attempt each; a worker with five jobs, whose only thread hangs at the first
+    endpoint, stuck = broker.doors["smq"], Hanging()
+    done: dict[bytes, int] = {}
+
+    def work(job: Job) -> None:
+        done[job.payload] = job.attempt
+
+    with Worker(endpoint, queue, stuck, prefetch=5) as worker:
+        push(endpoint, queue, b"A", max_attempts=1)
+        assert stuck.hangs.wait(SECONDS)
+        push(endpoint, queue, b"B", b"C", b"D", b"E", max_attempts=1, visibility_timeout=4.0)
+        broker.await_count(queue, "reserved", 5)
+        # When
+        with Worker(endpoint, queue, work):
+            wait_until(lambda: len(done) == 4, what="the others' jobs")
+        # Then
+        assert done == dict.fromkeys([b"B", b"C", b"D", b"E"], 1)
+        assert stuck.seen == [b"A"]
+        wait_until(lambda: broker.counts(queue) == {"reserved": 1}, what="their commits")
+        stuck.let_go.set()
+        wait_until(lambda: not broker.counts(queue), what="the first one's commit")
+        assert worker.late == 0
+
+
+def test_a_worker_that_is_cut_while_its_handler_hangs_takes_no_job_until_it_is_through(
+    broker: BrokerUnderTest, client: Client, queue: str
+) -> None:
+    # Given: a handler that outlives its job's time twice, so that its worker is cut, and connects again
+    endpoint, stuck = broker.doors["smq"], Hanging()
+    with Worker(endpoint, queue, stuck, prefetch=5):
+        push(endpoint, queue, b"A", max_attempts=1, visibility_timeout=0.3)
+        assert stuck.hangs.wait(SECONDS)
+        wait_until(lambda: broker.counts(queue) == {"dead": 1}, what="the end of its only attempt")
+        wait_until(lambda: [each["prefetch"] for each in client.workers(queue)] == [0], what="its return")
+        # When
+        push(endpoint, queue, b"B", b"C", b"D", max_attempts=1, visibility_timeout=0.3)
+        # Then: they stay with the broker
+        assert broker.counts(queue) == {"dead": 1, "ready": 3}
+        stuck.let_go.set()
+        wait_until(lambda: broker.counts(queue) == {"dead": 1}, what="the other jobs")
+    assert sorted(stuck.seen) == [b"A", b"B", b"C", b"D"]
+
+
+def test_after_a_brokers_restart_a_job_does_not_wait_behind_its_own_void_run(
+    mongo_uri: str, database: str
+) -> None:
+    stuck = Hanging()
+    done = threading.Event()
+    with BrokerProcess(mongo_uri, database, config={"broker": {"lease": 2.0, "poll": 0.1}}) as broker:
+        endpoint = broker.doors["smq"]
+        with Worker(endpoint, "default", stuck):
+            push(endpoint, "default", b"A")
+            assert stuck.hangs.wait(SECONDS)
+            # When
+            broker.kill()
+            broker.restart()
+            with Client(endpoint) as client:
+                wait_until(
+                    lambda: [each["prefetch"] for each in client.workers("default")] == [0],
+                    what="the worker's return",
+                )
+                # Then: whoever is free has it
+                with Worker(endpoint, "default", lambda _job: done.set()):
+                    assert done.wait(SECONDS)
+            stuck.let_go.set()
+    assert stuck.seen == [b"A"]
+
+
+PROGRAM = """
+import os
+import sys
+from sluicemq import Worker
+
+def handler(job):
+    os.write(1, job.payload + b"\\n")
+    sys.stdin.read()
+
+Worker(sys.argv[1], sys.argv[2], handler, prefetch=5, concurrency=2).run()
+"""
+
+
+@contextmanager
+def program(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_worker_that_dies_or_stands_still_costs_an_attempt_of_what_it_had_begun_alone(
+    broker: BrokerUnderTest, client: Client, queue: str, how: signal.Signals
+) -> None:
+    # Given: five jobs with one attempt each, at a worker of two threads
+    with program(broker.doors["smq"], queue) as process:
+        push(broker.doors["smq"], queue, b"A", b"B", b"C", b"D", b"E", max_attempts=1)
+        assert process.stdout
+        begun = {process.stdout.readline().strip(), process.stdout.readline().strip()}
+        broker.await_count(queue, "reserved", 5)
+        # When
+        os.kill(process.pid, how)
+        # Then
+        wait_until(lambda: broker.counts(queue) == {"dead": 2, "ready": 3}, what="its end")
+    assert {job["payload"].decode() for job in client.peek(queue, "dead")} == begun
+    assert [job["attempts"] for job in client.peek(queue)] == [0, 0, 0]
+
+
+def test_jobs_that_time_out_at_a_client_that_says_how_many_it_begins_count_those_alone(
+    broker: BrokerUnderTest, client: Client, queue: str
+) -> None:
+    # Given: a client that begins one job at a time, and never says a word of any
+    library = broker.smq()
+    library.ask(wire.HELLO, {"client": "slow", "version": "1", "concurrency": 1})
+    library.ask(wire.READY, queue, 3)
+    entry = {"max_attempts": 1, "visibility_timeout": 0.2}
+    library.ask(wire.PUSH, queue, [[each, b"", entry] for each in ("a", "b", "c")])
+    # When
+    wait_until(lambda: broker.counts(queue) == {"dead": 1, "ready": 2}, what="the end of their time")
+    # Then
+    assert [job["id"] for job in client.peek(queue, "dead")] == ["a"]
+
+
+def test_the_time_of_a_claims_jobs_begins_when_it_is_handed_over(
+    broker: BrokerUnderTest, client: Client, queue: str
+) -> None:
+    # Given: a job whose time is shorter than the claim waits for others
+    push(broker.doors["smq"], queue, b"A", max_attempts=1, visibility_timeout=0.5)
+    # When
+    with client.reserve(queue, 2, wait=1.5) as claim:
+        (job,) = claim.jobs
+        # Then
+        job.commit()
+    assert not broker.counts(queue)
