@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import socket as sockets
 import struct
 import threading
@@ -299,3 +300,20 @@ def test_an_order_for_a_name_with_a_nul_is_not_for_one_with_a_slash(
     assert web.get(f"{V1}/queues/small/jobs/a%00b").status == 404
     assert web.get(f"{V1}/queues/small/jobs/a%2fb").json["id"] == "a/b"
     assert web.get("/%61pi/v1/queues/small/jobs/%61%2Fb").json["id"] == "a/b"
+
+
+# ------------------------------------------------------------------- other doors
+
+
+def test_a_crowd_takes_no_files_of_other_doors_where_few_may_be_open(mongo_uri: str) -> None:
+    files = {resource.RLIMIT_NOFILE: 304}
+    with serving(mongo_uri, [], http="127.0.0.1:0", process={"rlimits": files}) as broker:
+        web = Web(broker.process.http)
+        with ExitStack() as crowd:
+            for _ in range(300):
+                crowd.enter_context(web.dial()).sendall(b"GET / HT")
+            assert web.get("/healthz").status == 200
+            assert process(broker).num_fds() < 150
+            assert broker.serves()
+        assert "the HTTP door takes 30 connections at once" in broker.process.log_text()
+        assert "Traceback" not in broker.process.log_text()

@@ -17,9 +17,11 @@ import falcon
 from sluicemq.errors import BadFrames
 from sluicemq_broker.http.answers import Endless, write
 from sluicemq_broker.http.asked import cursor, letters, names, view
+from sluicemq_broker.http.handler import HAD
+from sluicemq_broker.http.lines import Line
 from sluicemq_broker.http.live import LiveFeed
 from sluicemq_broker.http.reader import Reader
-from sluicemq_broker.http.room import Line, Room
+from sluicemq_broker.http.room import Room
 from sluicemq_broker.http.snapshots import Snapshots
 from sluicemq_broker.job import State
 from sluicemq_broker.store import SHOWN_STATES
@@ -28,7 +30,7 @@ BASE: Final = "/api/v1"
 _MOST_PEEKED: Final = 200
 #: Questions that MongoDB is asked at once, as they share its connections with the jobs; and that wait.
 _ASKED_AT_ONCE: Final = 4
-_WAITING: Final = 40
+_WAITING: Final = 100
 #: Bytes that a job takes in memory from which on its answer needs room.
 _LARGE: Final = 256 * 1024
 
@@ -99,7 +101,7 @@ class _Answer:
         if self._line is None:
             write(response, self._answer(request, **parameters))
             return
-        with self._line.turn():
+        with self._line.turn(request.env[HAD]):
             write(response, self._answer(request, **parameters))
 
 
@@ -123,11 +125,12 @@ class _OneJob:
         self._line = line
         self._room = room
 
-    def read(self, queue: str, job_id: str) -> dict[str, Any]:
+    def read(self, request: falcon.Request, queue: str, job_id: str) -> dict[str, Any]:
         """All of it."""
-        with self._line.turn():
+        had = request.env[HAD]
+        with self._line.turn(had):
             size = self._reader.weigh_show(queue, job_id)
-        with self._room.for_large() if size > _LARGE else nullcontext(), self._line.turn():
+        with self._room.for_large(size, had) if size > _LARGE else nullcontext(), self._line.turn(had):
             return dict(self._reader.show(queue, job_id))
 
 
@@ -136,7 +139,7 @@ class _Job(_OneJob):
 
     def on_get(self, request: falcon.Request, response: falcon.Response, queue: str, job_id: str) -> None:
         most = request.get_param_as_int("payload", min_value=0)
-        shown = self.read(queue, job_id)
+        shown = self.read(request, queue, job_id)
         for name in ("payload", "result"):
             value = shown.get(name)
             if isinstance(value, bytes):
@@ -149,8 +152,8 @@ class _Job(_OneJob):
 class _Payload(_OneJob):
     """A job's payload as it was pushed, to be saved as a file: never shown as what it says it is."""
 
-    def on_get(self, _request: falcon.Request, response: falcon.Response, queue: str, job_id: str) -> None:
-        response.data = self.read(queue, job_id).get("payload", b"")
+    def on_get(self, request: falcon.Request, response: falcon.Response, queue: str, job_id: str) -> None:
+        response.data = self.read(request, queue, job_id).get("payload", b"")
         response.content_type = "application/octet-stream"
         response.downloadable_as = "payload.bin"
 

@@ -18,9 +18,10 @@ import gevent
 from gevent.pywsgi import WSGIServer
 
 from sluicemq_broker.http.handler import Handler
+from sluicemq_broker.http.lines import Line, Pace
 from sluicemq_broker.http.places import Doing, Places
 from sluicemq_broker.runtime import Count, Counters
-from sluicemq_devices.doors import resolved
+from sluicemq_devices.doors import Outgoing, resolved
 
 log = logging.getLogger("broker.http")
 
@@ -47,14 +48,14 @@ class Application(Protocol):
         """End the answers that would go on for ever."""
 
 
-def places(counters: Counters) -> Places:
+def places(counters: Counters, outgoing: Outgoing) -> Places:
     """The places of a door, as many as the limit of open files allows."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     few = files != resource.RLIM_INFINITY and files // _SHARE_OF_FILES < MOST_CONNECTIONS
     most = max(_FEW_CONNECTIONS, files // _SHARE_OF_FILES) if few else MOST_CONNECTIONS
     if few:
         log.warning("the HTTP door takes %d connections at once: %d files may be open", most, files)
-    return Places(most, counters)
+    return Places(most, counters, outgoing.ration(None).hold)
 
 
 class HttpDoor:
@@ -94,6 +95,8 @@ class Server(WSGIServer):  # type: ignore[misc] # gevent has no types
     ) -> None:
         self.counters = counters
         self.places = places
+        self.pace = Pace()
+        self.line = Line(places.most * 4 // 5, places.most, lambda: places.end_stalled(time.monotonic()))
         super().__init__(place, application, log=None, error_log=log)
 
     @classmethod

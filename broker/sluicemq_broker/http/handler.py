@@ -39,7 +39,8 @@ MOST_HEADER_BYTES: Final = 32 * 1024
 MOST_BODY_BYTES: Final = 256 * 1024
 _LONGEST_LINE: Final = 8 * 1024
 _RECEIVED: Final = 16 * 1024
-_MOMENT: Final = 1e-9
+#: In the environment of a request: how much its connection has had already.
+HAD: Final = "sluicemq.had"
 #: Bytes that are read, and passed over, before a connection is closed.
 _LEFT: Final = 256 * 1024
 _REFUSED: Final = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
@@ -137,16 +138,25 @@ class Handler(WSGIHandler):  # type: ignore[misc] # gevent has no types
         a slash or a NUL inside a name is no slash, and the application reads names as they were meant.
         """
         environ = super().get_environ()
+        environ[HAD] = self._place.had
         environ["PATH_INFO"] = _canonical(self.path.partition("?")[0])
         self.wsgi_input.rfile = BytesIO(self._body)
         return environ
 
     def handle_one_response(self) -> None:
-        """Answer the request that was read, if there is a place and memory for its answer."""
+        """Answer the request that was read when its turn comes; one about health, at once."""
         self._deadline.close()  # an answer may wait for MongoDB, inside which no greenlet is cut off
-        if self.environ["PATH_INFO"] not in HEALTH and not self._places.answer(self._place, time.monotonic()):
+        if self.environ["PATH_INFO"] in HEALTH:
+            super().handle_one_response()
+            return
+        try:
+            with self.server.line.turn(self._place.had):
+                self.server.pace.wait(self._place.had)
+                self._places.answer(self._place, time.monotonic())
+                super().handle_one_response()
+        except Unavailable:
             self.application = _busy
-        super().handle_one_response()
+            super().handle_one_response()
 
     def process_result(self) -> None:
         """Write the answer that the application has made."""
@@ -222,8 +232,8 @@ class Handler(WSGIHandler):  # type: ignore[misc] # gevent has no types
             return
         whole = memoryview(data)
         for first in range(0, len(whole), _PIECE):
-            if first:
-                gevent.sleep(_MOMENT)
+            if self.response_length or first:
+                self.server.pace.wait(self._place.had)
             self._socket.sendall(whole[first : first + _PIECE])
             self._places.took(self._place, time.monotonic())
         self.response_length += len(whole)

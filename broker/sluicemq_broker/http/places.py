@@ -6,11 +6,11 @@ Each connection has a :class:`Place`, which is in one of four states::
                        \--> FOLLOWING                 an event stream, until one side leaves
 
 A new connection is always let in: where all places are taken, the one that has asked for nothing for longest
-is ended, of the address that has most. Fewer places than there are may be busy with answers (``most_busy``),
-and fewer still with event streams (``most_following``): so health checks are answered whatever others do.
+is ended, of the address that has most. Half of the places are for event streams at most: where one more
+comes, the oldest is ended.
 
-The bytes of answers that are not read yet are counted over all places. A new answer is begun only where there
-is room for it, and a peer that takes nothing of its answer is ended when somebody waits for that room.
+The bytes of answers that are not read yet are counted over all places. A peer that takes nothing of its
+answer is ended when somebody waits for its memory, or for its turn.
 """
 
 from __future__ import annotations
@@ -36,9 +36,12 @@ class Doing(Enum):
 
 
 class Place:
-    """One connection, from ``address``; ``end`` closes it at once. ``unread``: bytes held for its answer."""
+    """One connection, from ``address``; ``end`` closes it at once.
 
-    __slots__ = ("address", "doing", "end", "since", "unread")
+    ``unread``: bytes held for its answer; ``had``: questions and pieces of answers that it has had.
+    """
+
+    __slots__ = ("address", "doing", "end", "had", "since", "unread")
 
     def __init__(self, address: str, end: Callable[[], None], now: float) -> None:
         self.address = address
@@ -46,17 +49,18 @@ class Place:
         self.doing = Doing.ASKING
         self.since = now
         self.unread = 0
+        self.had = 0
 
 
 class Places:
-    """All connections of the door: ``most`` at once."""
+    """All connections of the door: ``most`` at once. ``held`` is told how many bytes lie unread."""
 
-    def __init__(self, most: int, counters: Counters) -> None:
+    def __init__(self, most: int, counters: Counters, held: Callable[[int], None]) -> None:
         self.most = most
-        self.most_busy = most * 4 // 5
         self.most_following = most // 2
         self.unread = 0
         self._counters = counters
+        self._held = held
         self._places: dict[Place, None] = {}  # in the order in which they came
 
     def __len__(self) -> int:
@@ -88,15 +92,10 @@ class Places:
         self._hold(place, 0)
         place.doing, place.since = Doing.ASKING, now
 
-    def answer(self, place: Place, now: float) -> bool:
-        """Let an answer be made for this connection; False: too many others have one."""
-        if sum(1 for each in self._places if each.doing is not Doing.ASKING) >= self.most_busy:
-            stalled = self._stalled(now)
-            if stalled is None:
-                return False
-            self._end(stalled)
+    def answer(self, place: Place, now: float) -> None:
+        """Note that an answer is made for this connection."""
         place.doing, place.since = Doing.ANSWERED, now
-        return True
+        place.had += 1
 
     def follow(self, place: Place, now: float) -> None:
         """Note an answer without an end; the oldest one of an address gives way where there are too many."""
@@ -113,6 +112,7 @@ class Places:
 
     def took(self, place: Place, now: float) -> None:
         """Note that the peer has taken a piece of its answer."""
+        place.had += 1
         if place.doing is Doing.READING:
             place.since = now
 
@@ -133,6 +133,7 @@ class Places:
         if place in self._places:
             self.unread += unread - place.unread
             place.unread = unread
+            self._held(self.unread)
 
     def _end(self, place: Place) -> None:
         self.leave(place)

@@ -25,6 +25,7 @@ from sluicemq_broker.http.rights import Rights
 from sluicemq_broker.http.room import Room
 from sluicemq_broker.http.snapshots import Snapshots
 from sluicemq_broker.runtime import Count, Counters
+from sluicemq_devices.doors import Outgoing
 
 #: Whoever asks through a browser gets nothing for another site: no frames, no scripts from elsewhere, no
 #: reading from there, no guessing of types, no copy in a cache.
@@ -45,7 +46,7 @@ _STATUS: Final[dict[type[SluiceError], str]] = {
 
 
 class Site:
-    """All that the door answers; ``places``: of its connections."""
+    """All that the door answers. ``places``: of its connections; ``outgoing``: what all doors share."""
 
     def __init__(
         self,
@@ -56,9 +57,10 @@ class Site:
         metrics: Metrics,
         reader: Reader,
         admin: Admin,
+        outgoing: Outgoing,
     ) -> None:
         self._counters = counters
-        names, room = Names(settings.http, settings.http_hosts), Room(places)
+        names, room = Names(settings.http, settings.http_hosts), Room(places, outgoing)
         rights = Rights(settings.http_token.text if settings.http_token else None, names)
         snapshots = Snapshots(lambda: reader.snapshot(actions=rights.any))
         self._feed = LiveFeed(snapshots)

@@ -214,9 +214,10 @@ class Doors:
             history=jobs.history,
             incidents=jobs.incidents,
         )
-        places = http.places(ground.counters)
+        outgoing = self._board.outgoing
+        places = http.places(ground.counters, outgoing)
         site = http.Site(
-            ground.settings, ground.counters, places, health, http.Metrics(reader), reader, admin
+            ground.settings, ground.counters, places, health, http.Metrics(reader), reader, admin, outgoing
         )
         return http.HttpDoor(ground.settings.http, site, ground.counters, places)
 

@@ -1,0 +1,89 @@
+"""Lines of the HTTP door: who has had least comes first, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import gevent
+import pytest
+
+from sluicemq.errors import Unavailable
+from sluicemq_broker.http.lines import Line, Pace
+from virtual_time import come_to_rest
+
+
+class Asked:
+    """Peers that want a turn each, and the order in which they had it."""
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+        self.order: list[str] = []
+        self.refused: list[str] = []
+        self.over = gevent.event.Event()
+
+    def ask(self, name: str, had: int) -> None:
+        gevent.spawn(self._ask, name, had)
+        come_to_rest()
+
+    def _ask(self, name: str, had: int) -> None:
+        try:
+            with self._line.turn(had):
+                self.order.append(name)
+                self.over.wait()
+        except Unavailable:
+            self.refused.append(name)
+
+
+def test_who_has_had_least_comes_first_and_of_two_the_one_that_came_first() -> None:
+    asked = Asked(Line(1, 10))
+    for name, had in (("first", 900), ("greedy", 800), ("honest", 0), ("later", 0)):
+        asked.ask(name, had)
+    assert asked.order == ["first"]
+    asked.over.set()
+    come_to_rest()
+    assert asked.order == ["first", "honest", "later", "greedy"]
+
+
+def test_one_too_many_is_refused_at_once() -> None:
+    asked = Asked(Line(1, 1))
+    for name in ("first", "waits", "refused"):
+        asked.ask(name, 0)
+    assert asked.refused == ["refused"]
+    asked.over.set()
+    come_to_rest()
+    assert asked.order == ["first", "waits"]
+
+
+def test_a_turn_that_fails_is_given_back() -> None:
+    line = Line(1, 1)
+    for _ in range(3):
+        with pytest.raises(ZeroDivisionError), line.turn():
+            raise ZeroDivisionError
+    with line.turn():
+        pass
+
+
+def test_who_waits_has_something_done_meanwhile_that_may_end_its_wait() -> None:
+    over = gevent.event.Event()
+    line = Line(1, 1, over.set)
+
+    def hold() -> None:
+        with line.turn():
+            over.wait()
+
+    gevent.spawn(hold)
+    come_to_rest()
+    with line.turn():
+        assert over.is_set()
+
+
+def test_the_pace_is_one_turn_of_the_hub_each_and_who_has_had_least_comes_first() -> None:
+    pace, order = Pace(), list[str]()
+
+    def ask(name: str, had: int) -> None:
+        pace.wait(had)
+        order.append(name)
+
+    all_of_them = [gevent.spawn(ask, *each) for each in (("first", 9), ("greedy", 8), ("honest", 0))]
+    gevent.sleep(0)
+    assert order == ["first"]
+    gevent.joinall(all_of_them)
+    assert order == ["first", "honest", "greedy"]
