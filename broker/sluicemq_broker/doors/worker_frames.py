@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Final
 
 from sluicemq import wire
 from sluicemq.errors import BadFrames, SluiceError
+from sluicemq.json_values import dumps
 from sluicemq.options import OPTIONS
 from sluicemq_broker.job import Job
 from sluicemq_broker.queue import PLAIN, Onward, Verdict, read_verdict
@@ -25,7 +25,7 @@ def body(job: Job, *, full: bool) -> list[bytes]:
 def _headers(job: Job) -> bytes:
     """The headers of a full envelope: what a worker may want to know."""
     known = {"attempt": job.attempts, "priority": job.priority, "headers": job.headers or {}}
-    return json.dumps(known, default=lambda value: value.decode("utf-8", "replace")).encode()
+    return dumps(known, ascii=True).encode()
 
 
 def commit_frames(frames: list[bytes]) -> Verdict:

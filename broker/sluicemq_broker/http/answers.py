@@ -8,31 +8,18 @@ from __future__ import annotations
 
 import base64
 import codecs
-import json
-from collections.abc import Callable, Generator, Iterator
-from functools import partial
+from collections.abc import Generator, Iterator
 from typing import Any, Final
 
 import falcon
 import gevent
 
+from sluicemq.json_values import dumps
+
 #: Bytes of one piece of an answer; and of a payload that are made text in one turn: each may become six.
 _PIECE: Final = 64 * 1024
 _BYTES: Final = 24 * 1024
 _MOMENT: Final = 1e-9
-
-
-def as_json(value: Any) -> Any:
-    """Bytes as text, or ``{"base64": ...}`` where they are none."""
-    if not isinstance(value, bytes):
-        raise TypeError(f"{type(value).__name__} has no form in JSON")
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(value).decode()}
-
-
-_dumps: Final[Callable[[Any], str]] = partial(json.dumps, ensure_ascii=False, default=as_json)
 
 
 class Streamed:
@@ -69,7 +56,7 @@ def write(response: falcon.Response, value: Any) -> None:
     if held:
         response.stream = Streamed(_joined(_parts(value)), held)
     else:
-        response.data = _encoded(_dumps(value))
+        response.data = _encoded(dumps(value))
 
 
 def _large(value: Any) -> int:
@@ -83,11 +70,12 @@ def _parts(job: dict[str, Any]) -> Iterator[str]:
     """A job as JSON, in parts of which none is large."""
     before = "{"
     for name, each in job.items():
-        yield f"{before}{_dumps(name)}: "
+        yield before
         if isinstance(each, bytes) and len(each) > _BYTES:
+            yield f"{dumps(name)}: "
             yield from _text(each)
         else:
-            yield _dumps(each)
+            yield dumps({name: each})[1:-1]
         before = ", "
     yield "}"
 
@@ -97,7 +85,7 @@ def _text(value: bytes) -> Iterator[str]:
         decoder = codecs.getincrementaldecoder("utf-8")()
         yield '"'
         for part in _slices(value, _BYTES):
-            yield _dumps(decoder.decode(part))[1:-1]
+            yield dumps(decoder.decode(part))[1:-1]
         yield '"'
     else:
         yield '{"base64": "'

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 from urllib.parse import unquote
@@ -11,6 +10,7 @@ import falcon
 import falcon.media
 
 from sluicemq.errors import BadQueue, NotFound, SluiceError, Unavailable
+from sluicemq.json_values import dumps
 from sluicemq_broker.config import BrokerSettings
 from sluicemq_broker.doors import Admin
 from sluicemq_broker.http import actions, api, pages
@@ -101,7 +101,7 @@ class Site:
 
 def _application(guard: _Guard, failed: Callable[..., None]) -> falcon.App[Any, Any]:
     app = falcon.App(middleware=[guard])
-    app.resp_options.media_handlers[falcon.MEDIA_JSON] = falcon.media.JSONHandler(dumps=json.dumps)
+    app.resp_options.media_handlers[falcon.MEDIA_JSON] = falcon.media.JSONHandler(dumps=dumps)
     app.set_error_serializer(_serialize)
     app.add_error_handler(Exception, failed)
     app.add_error_handler(SluiceError, _refuse)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from sluicemq.errors import BadFrames
+from sluicemq.json_values import dumps
 from sluicemq_broker.job import State
 from sluicemq_broker.runtime import Count, Gauge
 from sluicemq_broker.store import SHOWN_STATES
@@ -99,7 +99,7 @@ class Snapshot:
         """The answer to :meth:`whole` as JSON; those who look at one view share it."""
         text = self._texts.get(view)
         if text is None:
-            text = json.dumps(self.whole(view), ensure_ascii=False)
+            text = dumps(self.whole(view))
             if len(self._texts) < _MOST_VIEWS:
                 self._texts[view] = text
         return text

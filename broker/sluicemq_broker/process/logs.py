@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 from datetime import UTC, datetime
@@ -10,6 +9,7 @@ from typing import Final
 
 import gevent
 
+from sluicemq.json_values import dumps
 from sluicemq_devices.hub import LONGEST_TRACEBACK, Notices, OneLine, shortened, unblock_stderr
 
 #: Characters that say which greenlet failed.
@@ -49,7 +49,7 @@ class _Json(logging.Formatter):
         }
         if record.exc_info:
             entry["traceback"] = shortened(self.formatException(record.exc_info), LONGEST_TRACEBACK)
-        return json.dumps(entry)
+        return dumps(entry, ascii=True)
 
 
 def _short(value: object) -> object:

@@ -6,7 +6,6 @@ terminal could take for a command is shown escaped: payloads, ids and reasons ar
 
 from __future__ import annotations
 
-import base64
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +18,7 @@ import click
 
 from sluicemq.client import Client
 from sluicemq.errors import Duplicate, SluiceError
+from sluicemq.json_values import dumps
 from sluicemq.standard_streams import is_utf8
 from sluicemq.transport.endpoints import chosen
 
@@ -75,8 +75,8 @@ class Invocation:
             self.line(printable(text))
 
     def json(self, value: Any) -> None:
-        """One JSON value on one line of stdout; bytes as text, or ``{"base64": ...}``."""
-        text = json.dumps(value, default=_json_default, ensure_ascii=not is_utf8(sys.stdout))
+        """One JSON value on one line of stdout, as :mod:`~sluicemq.json_values` has it."""
+        text = dumps(value, ascii=not is_utf8(sys.stdout))
         self.line(_escaped(text, lambda character: json.dumps(character)[1:-1]))
 
     def line(self, text: str | bytes) -> None:
@@ -138,7 +138,7 @@ def shown(column: str, value: Any) -> str:
         case bytes():
             return _short(value.decode(errors="backslashreplace"))
         case dict() | list():
-            return _short(_of_strings(value) or json.dumps(value, default=_json_default, ensure_ascii=False))
+            return _short(_of_strings(value) or dumps(value))
     return f"{value:g}" if isinstance(value, float) else printable(str(value))
 
 
@@ -183,12 +183,3 @@ def _short(text: str) -> str:
 
 def _escaped(text: str, escape: Callable[[str], str]) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else escape(c) for c in text)
-
-
-def _json_default(value: Any) -> Any:
-    if not isinstance(value, bytes):
-        return str(value)
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(value).decode()}

@@ -1,0 +1,73 @@
+"""JSON of what MessagePack and MongoDB hold and JSON does not, in one form everywhere.
+
+=====================  ===========================================================================
+payloads, results      their text, or ``{"base64": "..."}`` where they are no UTF-8
+in a job's ``headers``  bytes are ``{"$bytes": "..."}``, as base64, for nothing of these may be lost
+numbers                NaN and infinity are ``{"$float": "NaN"}``, ``"Infinity"``, ``"-Infinity"``
+=====================  ===========================================================================
+
+No map of a user's is taken for one of these: keys of headers never begin with ``$``.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from math import isfinite
+from typing import Any, Final, NoReturn
+
+_OWN: Final = "headers"
+
+
+def dumps(value: Any, *, ascii: bool = False) -> str:  # noqa: A002 - what it is
+    """Return a value as JSON that every language reads; ``ascii``: all else is escaped."""
+    encoder = _ASCII if ascii else _TEXT
+    try:
+        return encoder.encode(value)
+    except (TypeError, ValueError):  # there is something in it that JSON does not know
+        return encoder.encode(_plain(value))
+
+
+def _refuse(_value: object) -> NoReturn:
+    raise TypeError
+
+
+_TEXT: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=_refuse)
+_ASCII: Final = json.JSONEncoder(allow_nan=False, default=_refuse)
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case dict():
+            return {
+                key: _own(each) if key == _OWN and isinstance(each, dict) else _plain(each)
+                for key, each in value.items()
+            }
+        case list() | tuple():
+            return [_plain(each) for each in value]
+        case bytes():
+            try:
+                return value.decode()
+            except UnicodeDecodeError:
+                return {"base64": base64.b64encode(value).decode()}
+        case float():
+            return _finite(value)
+    return value if value is None or isinstance(value, str | int) else str(value)
+
+
+def _own(value: Any) -> Any:
+    """Return a value of a user's headers, with nothing of it lost."""
+    match value:
+        case dict():
+            return {key: _own(each) for key, each in value.items()}
+        case list() | tuple():
+            return [_own(each) for each in value]
+        case bytes():
+            return {"$bytes": base64.b64encode(value).decode()}
+    return _plain(value)
+
+
+def _finite(number: float) -> Any:
+    if isfinite(number):
+        return number
+    return {"$float": {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(float(number))]}
