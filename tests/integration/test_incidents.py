@@ -167,11 +167,14 @@ def test_each_broker_that_comes_goes_or_dies_is_told_by_its_name(broker: Inciden
     for name in ("b:2", "c:3"):
         broker.incidents.found_dead(Seen(name, NOW - 900, NOW - 60, NOW))
     broker.incidents.lease_lost()
+    broker.incidents.clock_set(-2_592_000.04)
     broker.incidents.close()
     told = {(each["kind"], each["brokers"][0]): each for each in broker.told()}
     assert set(told) == {
         ("started", "a:1"), ("died", "b:2"), ("died", "c:3"), ("lease_lost", "a:1"), ("stopped", "a:1"),
+        ("clock_set", "a:1"),
     }  # fmt: skip
+    assert told["clock_set", "a:1"]["figures"] == {"seconds": -2_592_000.0}
     assert told["died", "c:3"]["at"] == NOW - 60
 
 

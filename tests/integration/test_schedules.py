@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from itertools import pairwise
@@ -190,6 +191,33 @@ def test_what_was_changed_meanwhile_is_not_pushed_as_it_was(node: Node, mail: Qu
     mail.prepare()
     assert node.store.push(seen, NEXT + HOUR, [a_job()], mail, NOW) is None
     assert runs(mail) == []
+
+
+@pytest.mark.parametrize("kind", ["cron", "every"])
+def test_one_that_was_planned_by_a_wrong_clock_is_planned_anew_when_it_is_resumed(
+    node: Node, mail: QueueStore, kind: str
+) -> None:
+    # Given one that was made, or has run, while MongoDB's clock was a month ahead
+    month = 30 * 86400.0
+    timetable = Timetable("0 * * * *") if kind == "cron" else Timetable(every=HOUR)
+    node.clock.time = NOW + month
+    node.schedules.put(replace(hourly(), timetable=timetable))
+    node.clock.time = NOW
+    planned = node.store.one("report").next_at
+    # When
+    resumed = node.schedules.resume("report").next_at
+    # Then it is due within the hour, and again is harmless
+    assert planned >= NOW + month
+    assert NOW < resumed <= NOW + HOUR
+    node.at(resumed)
+    assert len(runs(mail)) == 1
+    assert node.schedules.resume("report").next_at == resumed + HOUR
+
+
+def test_resume_leaves_a_run_due_that_is_overdue(node: Node) -> None:
+    node.schedules.put(hourly())
+    node.clock.time = NEXT + 1.5 * HOUR
+    assert node.schedules.resume("report").next_at == NEXT
 
 
 def test_a_paused_one_misses_nothing(node: Node, mail: QueueStore) -> None:

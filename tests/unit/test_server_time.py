@@ -132,3 +132,22 @@ def test_a_good_measure_grows_old() -> None:
     clock.measure(server)
     assert off(clock, server) <= 0.03
     assert clock.error < 0.05
+
+
+@pytest.mark.parametrize("seconds", [2_592_000.0, -300.0, 0.2])
+def test_a_clock_that_was_set_is_followed_and_people_hear_of_it(
+    seconds: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Given
+    server: Any = Server()
+    clock = a_clock(server)
+    jumps: list[float] = []
+    clock.on_jump(jumps.append)
+    clock.set(server)
+    # When
+    server.ahead += seconds
+    clock.measure(server)
+    # Then: a fifth of a second is nothing to tell
+    assert off(clock, server) < 0.01
+    assert [round(each) for each in jumps] == ([round(seconds)] if abs(seconds) > 1 else [])
+    assert ("clock was set" in caplog.text) == (abs(seconds) > 1)

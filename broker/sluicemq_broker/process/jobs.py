@@ -148,6 +148,7 @@ class Jobs:
         if self._ground.settings.history:
             self.incidents.prepare()
             self._ground.store.on_return(self.incidents.store_returned)
+            self._ground.clock.on_jump(self.incidents.clock_set)
             self._ground.owners.on_dead(self.incidents.found_dead)
 
     def lease_lost(self, owner: str) -> None:

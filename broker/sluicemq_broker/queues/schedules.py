@@ -122,10 +122,18 @@ class Schedules:
         self._store.pause(name)
 
     def resume(self, name: str) -> Schedule:
-        """Go on with the next run after now; those in between were not missed."""
-        schedule = self._store.one(name)
-        if schedule.paused:
-            self._store.resume(name, self._next(schedule.timetable))
+        """Go on with the next run after now; those in between were not missed.
+
+        A schedule that is not paused is planned anew where its next run lies too far ahead, as after a moment
+        in which MongoDB's clock was wrong; a run that is overdue stays due.
+        """
+        schedule, now = self._store.one(name), self._clock.now()
+        timetable = schedule.timetable
+        if timetable.begins_at > now:
+            timetable = timetable._replace(begins_at=now)
+        next_at = self._next(timetable)
+        if schedule.paused or next_at < schedule.next_at:
+            self._store.resume(name, next_at, timetable.begins_at)
         return self._store.one(name)
 
     def run_now(self, name: str) -> str:

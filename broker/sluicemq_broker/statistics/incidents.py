@@ -48,6 +48,7 @@ class IncidentKind(StrEnum):
     DIED = "died"
     LEASE_LOST = Count.LEASE_LOST.value
     STORE_AWAY = "store_away"
+    CLOCK_SET = "clock_set"
     RECLAIMED = "reclaimed"
     LOST = "lost"
     FLOOD = "flood"
@@ -134,6 +135,10 @@ class Incidents:
     def store_returned(self, seconds: float) -> None:
         """MongoDB answers again, after so long."""
         self.note(IncidentKind.STORE_AWAY, since=self._clock.now() - seconds)
+
+    def clock_set(self, seconds: float) -> None:
+        """Note that MongoDB's clock was set by these seconds; negative: back."""
+        self.note(IncidentKind.CLOCK_SET, figures={"seconds": round(seconds, 1)})
 
     def lease_lost(self) -> None:
         """Another broker has taken this one for dead."""

@@ -43,6 +43,8 @@ PRIMARY_TIMEOUT = 5.0
 #: it is worth a warning.
 _CLOSE_ENOUGH: Final = 0.025
 _TOLERATED: Final = 0.25
+#: Seconds by which the server's clock is set at once so that people hear of it.
+_JUMP: Final = 1.0
 #: The time stands still for so many seconds, at most, rather than go back.
 _STANDS_STILL: Final = 10.0
 #: A heartbeat must be tried several times within a lease, so each try has this share of it, at most;
@@ -262,6 +264,11 @@ class ServerClock:
         self._ahead = time.time() - monotonic()
         self._best: Measure | None = None
         self._latest = 0.0
+        self._on_jump: Callable[[float], None] = lambda _seconds: None
+
+    def on_jump(self, act: Callable[[float], None]) -> None:
+        """Call ``act`` with the seconds by which the server's clock was set, forward or (negative) back."""
+        self._on_jump = act
 
     def now(self) -> float:
         """The server's time in Unix seconds, whole milliseconds as MongoDB keeps them."""
@@ -296,12 +303,27 @@ class ServerClock:
 
     def learn(self, measure: Measure) -> None:
         """The server's time was asked for."""
-        first = self._best is None
-        self._best = better(self._best, measure)
+        known = self._best
+        first = known is None
+        self._best = better(known, measure)
         self._ahead = self._best.ahead
+        if known is not None and not known.agrees(measure):
+            self._look_at_jump(measure.ahead - known.ahead)
         back = self._latest - self._monotonic() - self._ahead
         if first or back > _STANDS_STILL:  # until here it was this machine's own; or the server's was set
             self._latest = 0.0
+
+    def _look_at_jump(self, seconds: float) -> None:
+        if abs(seconds) < _JUMP:
+            return
+        log.warning(
+            "the MongoDB server's clock was set %s by %.1f s: jobs and schedules that were planned by its "
+            'former time come %s than meant (docs/operations.md, "MongoDB\'s clock was wrong")',
+            "forward" if seconds > 0 else "back",
+            abs(seconds),
+            "sooner" if seconds > 0 else "later",
+        )
+        self._on_jump(seconds)
 
 
 def _unix(when: datetime) -> float:

@@ -107,9 +107,9 @@ class ScheduleStore:
         """Push nothing until :meth:`resume`; raises :class:`NotFound`."""
         self._change(name, {"paused": True})
 
-    def resume(self, name: str, next_at: float) -> None:
+    def resume(self, name: str, next_at: float, begins_at: float) -> None:
         """Go on, with that run; what would have run meanwhile was not missed. Raises :class:`NotFound`."""
-        self._change(name, {"paused": False, "next_at": date(next_at)})
+        self._change(name, {"paused": False, "next_at": date(next_at), "begins_at": date(begins_at)})
 
     def due(self, now: float) -> list[str]:
         """The names of those that have a run to push."""

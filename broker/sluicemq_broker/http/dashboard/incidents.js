@@ -13,6 +13,7 @@ const KINDS = {
   died: ["bad", "Broker died", (each) => `${from(each)}: its last sign was at ${clock(each.at)}, declared dead at ${clock(each.until)}`],
   lease_lost: ["bad", "Taken for dead", (each) => `${from(each)} was silent for too long; its jobs went to others`],
   store_away: ["bad", "MongoDB away", (each) => `no answer for ${span(each.until - each.at)}; nothing was handed out`],
+  clock_set: ["bad", "MongoDB's clock was set", ({ figures }) => `${figures.seconds < 0 ? "back" : "forward"} by ${span(Math.abs(figures.seconds))}: what was planned by its former time comes ${figures.seconds < 0 ? "later" : "sooner"}`],
   reclaimed: ["warn", "Jobs taken back", ({ figures }) => `${plural(figures.count, "job", "jobs")} of brokers that were gone, ready again`],
   lost: ["bad", "Jobs not stored", ({ figures }) => `${plural(figures.count, "job", "jobs")} of producers that hear nothing of it: the log says why`],
   flood: ["warn", "Flood", ({ figures }) => `${plural(figures.pushed, "job", "jobs")} came; usual are ${count(figures.usual)} in a minute`],
