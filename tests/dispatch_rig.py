@@ -26,6 +26,7 @@ class DispatchRig(FakeOutlet):
         self.clock = Clock()
         self.counters = Counters()
         context = a_context(self.owners, clock=self.clock, counters=self.counters, timer=timer)
+        self.outgoing = context.memory.outgoing
         self.dispatch = Dispatch(self.store, context, self, no_limits(context))  # type: ignore[arg-type]
         self._slow = slow
 

@@ -26,7 +26,7 @@ import gevent  # noqa: E402
 from gevent.event import Event  # noqa: E402
 
 from sluicemq.standard_streams import guarded  # noqa: E402
-from sluicemq_devices.doors import Endpoint, Switchboard, parse_endpoint  # noqa: E402
+from sluicemq_devices.doors import Endpoint, Outgoing, Switchboard, parse_endpoint  # noqa: E402
 from sluicemq_devices.hub import (  # noqa: E402
     Notices,
     OneLine,
@@ -58,7 +58,7 @@ def main(
     options = _parser().parse_args(arguments)
     _set_up_log()
     notices = Notices(logging.getLogger("devices"))
-    board = Switchboard(notice=notices.notice, count=notices.add, outgoing_bytes=2 * options.hwm_bytes)
+    board = Switchboard(notice=notices.notice, count=notices.add, outgoing=Outgoing(2 * options.hwm_bytes))
     device = devices[options.device](
         board, options.frontend, options.backend, hwm=options.hwm, hwm_bytes=options.hwm_bytes
     )

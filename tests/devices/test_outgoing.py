@@ -40,7 +40,7 @@ class Taker:
 
 
 def budget(most: int = 8 * MIB, **options: Any) -> Outgoing:
-    return Outgoing(most, **{"short": lambda _: None, **options})
+    return Outgoing(most, **options)
 
 
 def granted(ration: Ration, size: int) -> list[bool]:

@@ -13,6 +13,7 @@ from launcher import wait_until
 from sluicemq_broker.job.job import Job
 from sluicemq_broker.queue.dispatch import MESSAGE, MESSAGE_BYTES
 from sluicemq_broker.store.connection import Unclear
+from sluicemq_devices.doors import SMALL
 from virtual_time import VirtualTime
 
 
@@ -64,6 +65,22 @@ def test_jobs_are_spread_over_the_workers_that_are_free(rig: DispatchRig) -> Non
     rig.ready(*some_jobs(40))
     assert sum(len(worker.jobs) for worker in workers) == 40
     assert all(4 <= len(worker.jobs) <= 20 for worker in workers)
+
+
+def test_a_large_job_waits_while_others_leave_too_much_unread_and_small_ones_go_out(rig: DispatchRig) -> None:
+    # Given connections that have left unread all that may be
+    others = rig.outgoing.ration(None)
+    others.hold(rig.outgoing.most_bytes)
+    worker = rig.worker(prefetch=100)
+    rig.ready(*some_jobs(3))
+    assert len(worker.jobs) == 3
+    # When a large one is next, it and those behind it wait until these have read
+    rig.ready(a_job("large", bytes(SMALL + 1)), *some_jobs(3))
+    assert len(worker.jobs) == 3
+    others.hold(0)
+    go_on()
+    assert len(worker.jobs) == 7
+    assert rig.outgoing.bytes == 0
 
 
 def test_one_message_holds_so_many_jobs_at_most(rig: DispatchRig) -> None:

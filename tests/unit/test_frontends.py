@@ -19,6 +19,7 @@ from sluicemq_broker.queue.capacity import Capacity, Flow
 from sluicemq_broker.queue.intake import Push
 from sluicemq_broker.runtime.counters import Counters
 from sluicemq_broker.runtime.timer import Timer
+from sluicemq_devices.doors.outgoing import Outgoing
 from sluicemq_devices.doors.switchboard import Switchboard
 from sluicemq_devices.hub.flow import Watermark, boundless
 
@@ -88,6 +89,9 @@ class Queues:
         return self.queue
 
 
+LARGE = 1 << 20
+
+
 class Lane:
     """Keeps what is sent; its client reads nothing while ``blocked``."""
 
@@ -97,6 +101,7 @@ class Lane:
         self.sent: list[list[bytes]] = []
         self.blamed: list[bool] = []
         self.held = boundless()
+        self.ration = Outgoing(2 * LARGE).ration(None)
         self.blocked = False
         self.paused_by: set[object] = set()
         self.receive: Callable[[list[list[bytes]]], None]
@@ -119,6 +124,10 @@ class Lane:
 
     def resume(self, by: object = None) -> None:
         self.paused_by.discard(by)
+
+    @property
+    def backlog(self) -> int:
+        return self.held.count
 
     @property
     def paused(self) -> bool:
@@ -346,17 +355,19 @@ def test_an_asker_that_reads_no_answers_is_not_read_until_it_does() -> None:
     assert not lane.paused
 
 
-def test_an_asker_that_reads_no_large_answers_is_not_read_until_it_does() -> None:
-    rig = FrontendRig(hwm_bytes=1000)
+def test_a_large_answer_that_does_not_fit_beside_what_is_unread_is_an_error_and_a_small_one_is_told() -> None:
+    rig = FrontendRig()
     lane = rig.asker(rig.frontend(RequestFrontend))
-    lane.blocked = True
-    lane.receive([ask(1, b"a")])
-    assert not lane.paused
+    lane.ration.hold(LARGE)
+    lane.receive([ask(1, b"a"), ask(2, b"b")])
 
-    (answer,) = rig.queue.waiting.values()
-    answer(bytes(1000))
+    for answer, size in zip([*rig.queue.waiting.values()], (LARGE, 1000), strict=True):
+        answer(bytes(size))
 
-    assert lane.paused
+    error, small = lane.sent
+    assert error[-2] == b"ERROR"
+    assert b"UNAVAILABLE" in error[-1]
+    assert small[-1] == bytes(1000)
 
 
 def test_a_question_under_way_keeps_no_payload_in_memory() -> None:

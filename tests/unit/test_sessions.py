@@ -59,7 +59,7 @@ class Lane:
         self.sent: list[wire.Message] = []
         self.blamed: list[bool] = []
         self.unheard: list[list[bytes]] = []
-        self.ration = Outgoing(LARGE_RESULT, short=lambda _: None).ration(None)
+        self.ration = Outgoing(2 * LARGE_RESULT).ration(None)
 
     def on(self, **handlers: Callable[..., None]) -> None:
         vars(self).update(handlers)
@@ -237,7 +237,7 @@ def test_a_session_that_has_gone_asks_no_more(session: Session, lane: Lane) -> N
 def test_a_large_result_asked_for_thousands_of_times_by_who_does_not_read_is_not_kept_for_each(
     session: Session, lane: Lane
 ) -> None:
-    lane.ration.hold(1)
+    lane.ration.hold(LARGE_RESULT)
 
     session._resulted(7, bytes(LARGE_RESULT))
 

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Hashable
 from typing import Final, Protocol
 
+from sluicemq_devices.doors import Outgoing
 from sluicemq_devices.hub import Shares, Watermark
 
 #: A claim may always bring so many bytes: a few hundred small jobs, or one large one.
@@ -39,10 +40,14 @@ class Memory:
     ``verdicts``: jobs that were settled or are given back, until that is written, and the bytes of results
     and reasons. A queue that has its share of it hands out nothing, so that one whose statements are not
     answered stops none of the others. While ``pushes`` or ``verdicts`` is full no large message is read to
-    its end, wherever it comes.
+    its end, wherever it comes. ``outgoing``: what lies unread at all doors, jobs at workers among it; by
+    default twice ``hwm_bytes``.
     """
 
-    def __init__(self, hwm: int = _HWM, hwm_bytes: int = _HWM_BYTES) -> None:
+    def __init__(
+        self, hwm: int = _HWM, hwm_bytes: int = _HWM_BYTES, *, outgoing: Outgoing | None = None
+    ) -> None:
+        self.outgoing = outgoing or Outgoing(2 * hwm_bytes)
         self._staged = 0
         self._expiries = 0
         self.pushes = Watermark(sys.maxsize, hwm_bytes, self._tell, self._tell)

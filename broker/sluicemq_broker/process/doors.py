@@ -53,7 +53,7 @@ class Doors:
             max_connections=settings.max_connections,
             keep=True,
             unfinished_bytes=settings.hwm_bytes // 2,
-            outgoing_bytes=2 * max(settings.hwm_bytes, *(each.hwm_bytes for each in config.devices), 0),
+            outgoing=ground.memory.outgoing,
         )
         self._context = DoorContext(settings, counters, self._board, jobs.queues, maker, ground.context.timer)
         ground.memory.follow(self._follow_memory)

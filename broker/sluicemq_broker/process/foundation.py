@@ -30,6 +30,7 @@ from sluicemq_broker.store import (
     connect_for_leases,
     require_safe,
 )
+from sluicemq_devices.doors import Outgoing
 
 #: Seconds in which MongoDB must have answered one of a starting broker's tries to read its clock, and to read
 #: and write leases; and those between two tries.
@@ -37,7 +38,6 @@ _RETRIED: Final = 15.0
 _PAUSE: Final = 0.1
 
 Result = TypeVar("Result")
-
 log = logging.getLogger("broker")
 
 
@@ -62,7 +62,8 @@ class Foundation:
         leases = {each: LeaseStore(self._mongo_for_leases[each]) for each in databases(config)}
         own = leases.pop(settings.database)
         self.owners = Owners(own, self.clock, self.name, settings.lease, leases, lost=lost)
-        self.memory = Memory(settings.hwm, settings.hwm_bytes)
+        largest = max(settings.hwm_bytes, *(each.hwm_bytes for each in config.devices), 0)
+        self.memory = Memory(settings.hwm, settings.hwm_bytes, outgoing=Outgoing(2 * largest))
         self.context = Context(self.owners, self.clock, self.counters, memory=self.memory)
         self.bus = EventBus(self._transport, self.owners.shares, self.counters)
 

@@ -83,6 +83,8 @@ class Dispatch:
         self._store = store
         self._staged = Staging(self._memory, order_of(store.defaults))
         self._takers = Takers(self.deliveries.recount)
+        self._sent = context.memory.outgoing.ration(None)
+        self._waits_for_room = False
         self._later = False  # the rest of what is staged is handed out in the next turn
 
     # ---------------------------------------------------------------- supply
@@ -163,7 +165,7 @@ class Dispatch:
             return
         if self._staged.soonest < math.inf:
             self._release(self._staged.take_expired(self._clock.now()))
-        while self._staged.suspects and (worker := self._next_idle()):
+        while self._staged.suspects and self._has_room and (worker := self._next_idle()):
             self.deliveries.isolate(worker)
             self._give(worker, [self._staged.take_suspect()])
         self._hand_out_in_order()
@@ -172,7 +174,7 @@ class Dispatch:
     def _hand_out_in_order(self) -> None:
         """The next jobs to the next workers, as many at a time as make a good message."""
         room = TURN_BYTES
-        while len(self._staged) and (taker := self._takers.next()):
+        while len(self._staged) and self._has_room and (taker := self._takers.next()):
             worker, free = taker
             if room <= 0:
                 self._takers.add(worker)
@@ -181,11 +183,30 @@ class Dispatch:
             least = min(SHARE, worker.prefetch // SHARE_OF_PREFETCH)
             share = max(1, least, len(self._staged) // (1 + len(self._takers)))
             before = self._staged.bytes
-            jobs = self._staged.take(min(free, MESSAGE, share), min(room, MESSAGE_BYTES))
+            jobs = self._staged.take(
+                min(free, MESSAGE, share), min(room, MESSAGE_BYTES, self._memory.outgoing.room)
+            )
             room -= before - self._staged.bytes
             self._give(worker, jobs)
             if free > len(jobs):
                 self._takers.add(worker)
+
+    @property
+    def _has_room(self) -> bool:
+        """True if what workers have not read leaves room for the next job; else it is waited for."""
+        if self._waits_for_room:
+            return False
+        if self._staged.bytes <= self._memory.outgoing.room or self._sent.fits(self._staged.first.size):
+            return True
+        self._waits_for_room = True
+        size = self._staged.first.size
+        self._sent.when_room(size, lambda _: self._room_came(size))
+        return False
+
+    def _room_came(self, size: int) -> None:
+        self._waits_for_room = False
+        self._sent.release(size)
+        self.hand_out()
 
     def _go_on_later(self) -> None:
         """What is staged is too much for one turn of the hub: others have theirs first."""
@@ -217,6 +238,7 @@ class Dispatch:
         try:
             worker.deliver([each for each in deliveries if each not in gone] if gone else deliveries)
         finally:
+            self._sent.release(sum([each.job.size for each in deliveries]))
             self.deliveries.removed(worker, deliveries)
             if not worker.gone:
                 self.offer(worker)
@@ -328,6 +350,7 @@ class Dispatch:
             self._events.tell(Count.DELIVERED, accepted_before, given)
         self._counters.took(Timing.TIME_IN_QUEUE, [accepted_before - job.seq / 1e6 for job in jobs])
         if worker.pops:
+            self._sent.take(sum([job.size for job in jobs]))
             self.pace.ended(len(jobs))
             self._outlet.pop(worker, deliveries)
         else:

@@ -25,6 +25,10 @@ class Order(Protocol):
     def __len__(self) -> int:
         """Jobs in it."""
 
+    @property
+    def first(self) -> Job:
+        """The next job; there must be one."""
+
     def add(self, jobs: Iterable[Job]) -> None:
         """These come, in the order of acceptance."""
 
@@ -50,6 +54,11 @@ class PriorityOrder:
 
     def __len__(self) -> int:
         return self._count
+
+    @property
+    def first(self) -> Job:
+        """The next job; there must be one."""
+        return self._lines[self._order[0]][0]
 
     def add(self, jobs: Iterable[Job]) -> None:
         """Put jobs behind those of their priority."""
@@ -120,6 +129,11 @@ class FairOrder:
 
     def __len__(self) -> int:
         return self._count
+
+    @property
+    def first(self) -> Job:
+        """The next job; there must be one."""
+        return self._lines[self._round[0]].first
 
     def add(self, jobs: Iterable[Job]) -> None:
         """Put jobs behind those of their tenant."""

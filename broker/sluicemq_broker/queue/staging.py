@@ -32,6 +32,11 @@ class Staging:
         """Jobs that are staged, without the suspects."""
         return len(self._order)
 
+    @property
+    def first(self) -> Job:
+        """The next job, a suspect if there is one; there must be one of either."""
+        return self.suspects[0] if self.suspects else self._order.first
+
     def follow(self, order: Order) -> None:
         """Another rule holds from now on, for what is staged too."""
         staged = self._order.take(len(self._order), math.inf)

@@ -51,14 +51,14 @@ class Outgoing:
         self,
         most_bytes: int = MOST_BYTES,
         *,
-        short: Callable[[str], None],
         look: float = _LOOK,
     ) -> None:
-        """``short(text)`` is called when the first has to wait; ``look``: seconds between two looks."""
+        """``look``: seconds between two looks at who takes nothing."""
         self.most_bytes = most_bytes
         self.bytes = 0
         """Bytes that are unread or reserved now."""
-        self._short = short
+        self.short: Callable[[str], object] = len
+        """Called with a text when the first has to wait."""
         self._every = look
         self._rations: dict[Ration, None] = {}  # of those that hold something
         self._queue: list[tuple[int, int, Ration]] = []  # who waits, by what it would hold, then by number
@@ -77,6 +77,10 @@ class Outgoing:
     def room(self) -> int:
         """Bytes that a peer which holds nothing may be sent."""
         return max(SMALL, self.most_bytes - self.bytes)
+
+    def waited_for(self, size: int) -> int:
+        """Bytes for which somebody waits who wants so many: no more than half of the budget."""
+        return min(size, self.most_bytes // 2)
 
     def ration(self, peer: Peer | None) -> Ration:
         """Return the account of one peer; :meth:`Ration.close` ends it. None: it is nobody to be cut."""
@@ -113,7 +117,7 @@ class Outgoing:
         if ration.line and ration.unread <= SMALL:
             if not ration.number:
                 self._number = ration.number = self._number + 1
-            ration.place = (ration.size + ration.line[0][0], ration.number)
+            ration.place = (ration.size + self.waited_for(ration.line[0][0]), ration.number)
             insort(self._queue, (*ration.place, ration), key=_place)
             if was_quiet:
                 self._begin_to_look()
@@ -129,7 +133,7 @@ class Outgoing:
     # --------------------------------------------------- who takes nothing
 
     def _begin_to_look(self) -> None:
-        self._short(
+        self.short(
             f"answers that are not read, or are being made, take {self.bytes >> 20} MiB of "
             f"{self.most_bytes >> 20}: the next ones wait"
         )
@@ -217,11 +221,10 @@ class Ration:
 
         It is called in the order of the calls. More than half of the budget is never waited for.
         """
-        size = min(size, self._outgoing.most_bytes // 2)
         if self._closed:
             then(False)  # noqa: FBT003
         elif not self.line and self.unread <= SMALL and self.fits(size):
-            self._take(size)
+            self.take(size)
             then(True)  # noqa: FBT003
         else:
             entry = size, then
@@ -233,7 +236,7 @@ class Ration:
 
     def release(self, size: int) -> None:
         """What was reserved with this size is so no more."""
-        size = min(size, self._outgoing.most_bytes // 2)
+        size = self._outgoing.waited_for(size)
         self.reserved -= size
         self._outgoing.changed(self, -size)
 
@@ -241,7 +244,7 @@ class Ration:
         """There is room for the first in line."""
         size, then = self.line.popleft()
         self._outgoing.stand(self)
-        self._take(size)
+        self.take(size)
         shielded(then, True)  # noqa: FBT003
 
     def fill(self) -> None:
@@ -258,7 +261,13 @@ class Ration:
 
     def fits(self, size: int) -> bool:
         """True if it may be sent so many bytes more now."""
-        return self.size + size <= self._outgoing.room
+        return self.size + self._outgoing.waited_for(size) <= self._outgoing.room
+
+    def take(self, size: int) -> None:
+        """Reserve so many bytes, whether or not there is room."""
+        size = self._outgoing.waited_for(size)
+        self.reserved += size
+        self._outgoing.changed(self, size)
 
     def cut(self, why: str) -> None:
         """End the connection."""
@@ -276,10 +285,6 @@ class Ration:
         for _, then in line:
             shielded(then, False)  # noqa: FBT003
         self._peer = None
-
-    def _take(self, size: int) -> None:
-        self.reserved += size
-        self._outgoing.changed(self, size)
 
 
 def _place(entry: tuple[Any, ...]) -> tuple[int, int]:

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
-from sluicemq_devices.doors.outgoing import MOST_BYTES as MOST_OUTGOING
 from sluicemq_devices.doors.outgoing import Outgoing
 from sluicemq_devices.doors.unfinished import MOST_BYTES, Unfinished
 from sluicemq_devices.hub import Mishap, Notices, SpareTime, TurnTime
@@ -39,7 +38,7 @@ class Switchboard:
         flush: float = 1.0,
         glance: float = 1.0,
         unfinished_bytes: int = MOST_BYTES,
-        outgoing_bytes: int = MOST_OUTGOING,
+        outgoing: Outgoing | None = None,
         keep: bool = False,
     ) -> None:
         """``handshake``: seconds in which a client must have finished its ZMTP handshake.
@@ -47,7 +46,7 @@ class Switchboard:
         ``flush``: seconds for what a connection holds, and for the peer's own end, when it is closed.
         ``glance``: seconds between looks whether the peer of a paused connection has gone.
         ``unfinished_bytes``: of messages that are not complete, in memory, over all connections.
-        ``outgoing_bytes``: of what peers have not taken, or is being made for them, over all connections.
+        ``outgoing``: the budget of what peers have not taken, or is being made for them.
         ``keep``: no door may have more than four fifths of the connections, and some are kept for the
         doors for which :meth:`admit` is told so.
         """
@@ -57,7 +56,8 @@ class Switchboard:
         self.unfinished = Unfinished(
             unfinished_bytes, short=partial(self.notice, Mishap.LARGE_MESSAGES_WAITED)
         )
-        self.outgoing = Outgoing(outgoing_bytes, short=partial(self.notice, Mishap.ANSWERS_WAITED))
+        self.outgoing = outgoing or Outgoing()
+        self.outgoing.short = partial(self.notice, Mishap.ANSWERS_WAITED)
         self.max_connections = max_connections or 0
         self.connections = 0
         self.handshake = handshake
