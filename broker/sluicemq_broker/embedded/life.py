@@ -27,6 +27,7 @@ from pymongo.errors import OperationFailure, PyMongoError
 
 from sluicemq.errors import Unavailable
 from sluicemq_broker.embedded import mongod
+from sluicemq_broker.embedded.shortage import refused, shortages
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -100,10 +101,15 @@ class EmbeddedMongo:
         Raises :class:`Unavailable` with what to do: another broker owns the folder, there is no
         mongod, it lacks a library, it does not come up.
         """
-        self._lock = _locked(self._dir)
-        self._stopping.clear()
         try:
+            self._lock = _locked(self._dir)
+            for shortage in shortages(self._dir):
+                self._log.warning("%s", shortage)
+            self._stopping.clear()
             self._start_owned()
+        except OSError as error:
+            self.stop()
+            raise Unavailable(refused(self._dir, error)) from error
         except BaseException:
             self.stop()
             raise
@@ -185,9 +191,13 @@ class EmbeddedMongo:
     def _came_up(self, process: subprocess.Popen[bytes]) -> bool:
         """True when mongod takes writes, False if its port was taken; raises for all else."""
         deadline = time.monotonic() + _START_DEADLINE
-        if mongod.wait_for_port(self._port, process, deadline):
-            _make_primary(self._port, process, deadline)
-            return True
+        try:
+            if mongod.wait_for_port(self._port, process, deadline):
+                _make_primary(self._port, process, deadline)
+                return True
+        except Unavailable:
+            if process.poll() is None:
+                raise
         code = process.poll()
         if code is None:
             raise Unavailable(f"mongod did not come up in {_START_DEADLINE:.0f} s")
@@ -216,7 +226,8 @@ class EmbeddedMongo:
                     return
                 self._log.error("port %d, which MongoDB had, is taken by another program", self._port)
             except (Unavailable, OSError) as error:
-                self._log.error("MongoDB does not come back: %s", error)
+                why = refused(self._dir, error) if isinstance(error, OSError) else error
+                self._log.error("MongoDB does not come back: %s", why)
             self._stopping.wait(pause)
             pause = min(pause * 2, _LONGEST_BACKOFF)
 

@@ -7,7 +7,6 @@ without stopping the hub.
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import shutil
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 from sluicemq.errors import Unavailable
 from sluicemq.installed import to_install
+from sluicemq_broker.embedded.shortage import cause_of, tail
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -35,7 +35,9 @@ _WHEEL_FILE: Final = Path("fiftyone", "db", "bin", "mongod")
 # Runs in the child, between fork and mongod, so that no Python code runs in a forked copy of a
 # process with threads (a preexec_fn would). A parent that died before prctl is seen by its pid.
 _DIE_WITH_PARENT: Final = """
-import ctypes, os, signal, sys
+import ctypes, os, resource, signal, sys
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # it has ten files for each queue
 libc = ctypes.CDLL(None)
 if hasattr(libc, "prctl"):  # Linux
     libc.prctl(1, signal.SIGKILL)
@@ -89,8 +91,11 @@ def launch(command: list[str], log: Path) -> subprocess.Popen[bytes]:
 
 
 def rotate(log: Path, kept: int = 3) -> None:
-    """Make way for a new log: ``log`` is ``log.1`` then, that ``log.2``, and so on; the oldest goes."""
-    if log.exists():
+    """Make way for a new log: ``log`` is ``log.1`` then, that ``log.2``, and so on; the oldest goes.
+
+    An empty one stays: a mongod that is started again and again on a full disk leaves the log of the cause.
+    """
+    if log.exists() and log.stat().st_size:
         files = [log, *(log.with_name(f"{log.name}.{number}") for number in range(1, kept + 1))]
         for file, older in reversed(list(pairwise(files))):
             if file.exists():
@@ -98,14 +103,15 @@ def rotate(log: Path, kept: int = 3) -> None:
 
 
 def why_it_ended(code: int, log: Path) -> str:
-    """One sentence on why mongod ended with ``code``, from the end of its log."""
-    lines = _tail(log).splitlines()
+    """One sentence on why the mongod of a data folder ended with ``code``, from its log and what it lacks."""
+    lines = tail(log).splitlines()
     for line in lines:
         if "error while loading shared libraries" in line:
             return _LIBRARIES.format(missing=line.split("libraries:")[-1].split(":")[0].strip())
-    complaints = [text for line in lines if (text := _complaint(line))]
-    last = complaints[-1] if complaints else (lines[-1] if lines else "no word in its log")
-    return f"mongod ended with code {code}: {last[:500]} (log: {log})"
+    if code == -signal.SIGKILL:
+        return "mongod was killed (signal 9), by somebody or by the kernel for want of memory"
+    why = cause_of(log, log.parent) or (lines[-1] if lines else "no word in its log")
+    return f"mongod ended with code {code}: {why[:500]} (log: {log})"
 
 
 def await_former(pid_file: Path, dbpath: Path, timeout: float) -> int | None:
@@ -178,26 +184,6 @@ def _made_executable(file: Path) -> Path:
     if not os.access(file, os.X_OK):
         file.chmod(file.stat().st_mode | 0o111)
     return file
-
-
-def _tail(log: Path, size: int = 16_384) -> str:
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - size))
-            return file.read().decode(errors="replace")
-    except OSError:
-        return ""
-
-
-def _complaint(line: str) -> str | None:
-    """The text of an error or fatal line of mongod's JSON log, else None."""
-    try:
-        entry = json.loads(line)
-    except ValueError:
-        return None
-    if not isinstance(entry, dict) or entry.get("s") not in {"E", "F"}:
-        return None
-    return f"{entry.get('msg')} {json.dumps(entry.get('attr', {}))}"
 
 
 def _former_pid(pid_file: Path) -> int | None:

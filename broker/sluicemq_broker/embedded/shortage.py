@@ -1,0 +1,121 @@
+"""What a mongod on this machine may lack: named before it is missed, and named as the cause where it was."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import resource
+import shutil
+import sys
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+#: Less than so much is told at the start: 512 MiB of it are the oplog's, 100 MiB the journal's.
+_LITTLE_SPACE: Final = 1 << 30
+#: A disk with less is full: mongod's log and its journal need more.
+_NO_SPACE: Final = 1 << 20
+#: Less than so many is told at the start: a queue has about ten files in MongoDB, a connection one.
+_FEW_FILES: Final = 4096
+#: Bytes at the end of a log among which the cause is: a stack trace has up to 100 KiB.
+_LOOKED_AT: Final = 1 << 19
+#: Seconds from the cause to the last word of a mongod that ends.
+_TOGETHER: Final = 10.0
+
+_FULL: Final = "the disk of {folder} is full: make room there, or move the folder (--data-dir)"
+_CURES: Final = {
+    errno.ENOSPC: _FULL,
+    errno.EDQUOT: _FULL,
+    errno.EMFILE: "it may open no more than {files} files: raise that, with `ulimit -n 64000`, or "
+    "LimitNOFILE of the service",
+    errno.ENFILE: "this machine has too many open files: raise fs.file-max",
+    errno.ENOMEM: "the machine has no memory left for it",
+    errno.EIO: "the disk of {folder} fails: it can't be read, or written",
+    errno.EROFS: "{folder} is on a disk that can't be written",
+    errno.EACCES: "it may not write in {folder}: give the folder to the user that runs the broker",
+    errno.EPERM: "it may not write in {folder}: give the folder to the user that runs the broker",
+}
+
+
+def shortages(folder: Path) -> Iterator[str]:
+    """Sentences on what is scarce already: room on the disk of ``folder``, open files."""
+    free = shutil.disk_usage(folder).free
+    if free < _LITTLE_SPACE:
+        yield (
+            f"only {free >> 20} MiB are free on the disk of {folder}, and MongoDB ends when it is full: make "
+            "room, or put the data elsewhere (--data-dir)"
+        )
+    files = _most_files()
+    if files < _FEW_FILES:
+        yield (
+            f"this process and its MongoDB may open {files} files each: that is little for many queues or "
+            "connections; raise it, with `ulimit -n 64000`, or LimitNOFILE of the service"
+        )
+
+
+def refused(folder: Path, error: OSError) -> str:
+    """Say what the operating system refused in a data folder, and what to do."""
+    why = _CURES.get(error.errno or 0, str(error.strerror or error))
+    return f"the data folder {folder} can't be used: {why.format(folder=folder, files=_most_files())}"
+
+
+def cause_of(log: Path, folder: Path) -> str | None:
+    """Say why a mongod ended, by the first of the last errors in its log; None: nothing there says it.
+
+    What follows that error, a panic, a signal and a stack trace, is its consequence. A disk that is full
+    takes no log either, so the disk is looked at, too.
+    """
+    complaints = _last_complaints(log)
+    numbers = (_number(each) for each in complaints)
+    known = next((_CURES[each] for each in numbers if each in _CURES), None)
+    if known is None and shutil.disk_usage(folder).free < _NO_SPACE:
+        known = _FULL
+    if known is not None:
+        return known.format(folder=folder, files=_most_files())
+    return complaints[0] if complaints else None
+
+
+def _last_complaints(log: Path) -> list[str]:
+    """The errors in a log of mongod, but those that were over when the last one came."""
+    found = [each for line in tail(log).splitlines() if (each := _complaint(line))]
+    last = max((at for at, _words in found), default=0.0)
+    return [words for at, words in found if at >= last - _TOGETHER]
+
+
+def _complaint(line: str) -> tuple[float, str] | None:
+    """When a line of mongod's log was written, and its words, if it tells of an error."""
+    try:
+        entry = json.loads(line)
+        if entry["s"] not in {"E", "F"}:
+            return None
+        at = datetime.fromisoformat(entry["t"]["$date"]).timestamp() if "t" in entry else 0.0
+    except (ValueError, TypeError, KeyError):
+        return None
+    return at, f"{entry.get('msg')} {json.dumps(entry.get('attr', {}))}"
+
+
+def _number(complaint: str) -> int | None:
+    """The errno in a complaint, as ``"error": 28`` of WiredTiger or in words."""
+    found = re.search(r'"error(?:_code)?": (\d+)', complaint)
+    if found:
+        return int(found[1])
+    return next((number for number in _CURES if os.strerror(number) in complaint), None)
+
+
+def tail(log: Path) -> str:
+    """Return the end of a log, empty if it can't be read."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - _LOOKED_AT))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _most_files() -> int:
+    """How many files a process may open once it has raised its limit as far as it is allowed."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    return sys.maxsize if hard == resource.RLIM_INFINITY else hard
