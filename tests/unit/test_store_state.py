@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from pymongo.errors import AutoReconnect, NotPrimaryError
 
 from sluicemq_broker.store.state import SILENCE, StoreState
@@ -82,3 +83,27 @@ def test_one_that_has_no_primary_is_not_reachable() -> None:
 
     server.ask(refuse)
     assert "not primary" in server.state.problem
+
+
+def test_one_whose_every_answer_takes_long_is_said_to_be_slow_once_until_it_is_quick_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server = Server()
+
+    def takes(seconds: float) -> Callable[[], None]:
+        def passes() -> None:
+            server.now += seconds
+
+        return passes
+
+    def ask(*times: float) -> list[str]:
+        caplog.clear()
+        for seconds in times:
+            server.ask(takes(seconds))
+        return [each.getMessage() for each in caplog.records]
+
+    # A busy moment is none
+    assert ask(0.05, 0.05, 0.001, 0.05, 0.05, 0.05, 0.05) == []
+    said = "MongoDB is slow: it takes 50 ms for each answer at least, and a job takes several"
+    assert ask(*[0.05] * 20) == [said]
+    assert ask(0.001, 0.001) == ["MongoDB is not slow any more: it takes 1 ms for an answer"]

@@ -6,6 +6,8 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
+from gevent.lock import BoundedSemaphore
+
 from sluicemq.errors import BadFrames, BadHeaders, SluiceError, TooLarge
 from sluicemq.options import LONGEST_ID, MOVE_OPTIONS
 from sluicemq_broker.context import Context
@@ -143,6 +145,8 @@ class Children:
         self._context = context
         self._clock = context.clock
         self._portions = Portions(_ENDS, context.counters.notice)
+        #: Children of one parent that end here in two transactions at once would be in conflict.
+        self._one_at_a_time = BoundedSemaphore()
 
     def commit(self, completed: Sequence[Completed]) -> dict[str, SluiceError]:
         """Returns the ids that were not committed, and why; who waits for a parent that is done is told."""
@@ -152,7 +156,8 @@ class Children:
         problems: dict[str, SluiceError] = {}
         for owner, these in by_owner.items():
             these.sort(key=_parent)  # those of one parent, and of one queue of parents, end together
-            problems |= carried_out(self._context, self._portions, owner, these, self._end)
+            with self._one_at_a_time:
+                problems |= carried_out(self._context, self._portions, owner, these, self._end)
         return problems
 
     def _end(self, completed: Sequence[Completed]) -> dict[str, SluiceError]:

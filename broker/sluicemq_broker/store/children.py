@@ -264,7 +264,8 @@ class _End:
         }
         ends = {"$lte": ["$children.left", max(parents.values())]}
         result = {"result": {"$cond": [ends, "$result", "$$REMOVE"]}}
-        return store.jobs.find(waits, {**_COUNTED, **result}, hint=BY_ID, session=session)
+        wanted = {**_COUNTED, **result}
+        return store.jobs.find(waits, wanted, hint=BY_ID, session=session, batch_size=len(parents) + 1)
 
     def _ending(self, store: QueueStore, stored: Document) -> UpdateOne | DeleteOne:
         job = documents.job(stored, store.defaults)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -13,6 +15,12 @@ from sluicemq_broker.store.connection import Client, translated
 #: under three seconds, which is how soon a probe of the broker's readiness hears of it.
 EVERY: Final = 0.5
 SILENCE: Final = 2.0
+#: Seconds: a MongoDB whose answers all take longer is said to be slow, and no more so at half of that.
+_SLOW: Final = 0.025
+#: So many answers in a row: a busy moment is none.
+_ANSWERS: Final = 6
+
+log = logging.getLogger("broker.store")
 
 
 class StoreState:
@@ -26,6 +34,8 @@ class StoreState:
         self._now = now
         self._asked: float | None = None  # since when an answer is awaited
         self._failed = ""
+        self._took: deque[float] = deque(maxlen=_ANSWERS)
+        self._slow = False
         self._on_return: list[Callable[[float], None]] = []
 
     @property
@@ -54,6 +64,7 @@ class StoreState:
         """Ask once, and note the answer; a question that fails is counted from when it was asked first."""
         if self._asked is None:
             self._asked = self._now()
+        sent = self._now()
         try:
             with translated():
                 client.admin.command("ping")
@@ -61,7 +72,22 @@ class StoreState:
             self._failed = str(error)
         else:
             silent, lost = self.silent, not self.reachable
+            self._took.append(self._now() - sent)
+            self._judge_pace()
             self._asked, self._failed = None, ""
             if lost:
                 for tell in self._on_return:
                     tell(silent)
+
+    def _judge_pace(self) -> None:
+        """Say, once, that every answer takes long, and that it does no more: by the quickest of the last."""
+        if len(self._took) < _ANSWERS:
+            return
+        quickest = min(self._took)
+        if not self._slow and quickest > _SLOW:
+            self._slow = True
+            text = "MongoDB is slow: it takes %.0f ms for each answer at least, and a job takes several"
+            log.warning(text, quickest * 1000)
+        elif self._slow and quickest < _SLOW / 2:
+            self._slow = False
+            log.warning("MongoDB is not slow any more: it takes %.0f ms for an answer", quickest * 1000)

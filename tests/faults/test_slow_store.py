@@ -1,0 +1,252 @@
+"""A MongoDB that takes 50 ms for every statement: each main path ends, and does nothing over and over.
+
+What grows with the number of jobs in a transaction, or is tried again for ever, shows here: transactions have
+a time limit, of ten seconds in this MongoDB.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from secrets import token_hex
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+
+from faults.mongo_messages import Command
+from faults.mongo_proxy import CuttingProxy, Fault, Slow
+from launcher import BrokerProcess, wait_until
+from long_forms import long
+from sluicemq import (
+    Batch,
+    Client,
+    FanOut,
+    Forward,
+    Job,
+    Producer,
+    Publisher,
+    Reader,
+    Reject,
+    Subscription,
+    Worker,
+)
+
+#: Seconds for a statement; and for what a test waits.
+SLOWLY, LONGEST = 0.05, 150.0
+ROUTE = {"stream": "orders", "queue": "invoices"}
+QUEUES = {"limited": {"max_running": 2}, "fair": {"fair": True, "tenant_max_running": 1}, "invoices": {}}
+
+
+class SlowBroker:
+    """A broker whose MongoDB is slow, what its workers have had, and what it has sent."""
+
+    def __init__(self, process: BrokerProcess, statements: Fault[Slow]) -> None:
+        self.process = process
+        self.endpoint = process.doors["smq"]
+        self.worked: Counter[str] = Counter()
+        self.order: list[str] = []
+        self._statements = statements
+        self._seen = 0
+        self._lock = threading.Lock()
+
+    def sent(self) -> list[Command]:
+        """The commands since the last call."""
+        met = self._statements.met
+        since, self._seen = self._seen, len(met)
+        return [each.command for each in met[since:]]
+
+    def push(self, queue: str, count: int, **options: Any) -> list[str]:
+        ids = [f"{queue}-{token_hex(4)}-{number:05}" for number in range(count)]
+        with Producer(self.endpoint) as producer:
+            receipts = [producer.push(queue, b"x", id=each, **options) for each in ids]
+            for each in receipts:
+                each.wait(LONGEST)
+        return ids
+
+    def note(self, job: Job) -> None:
+        with self._lock:
+            self.worked[job.id] += 1
+            self.order.append(job.id)
+
+    def had_all(self, ids: list[str]) -> None:
+        """Wait until workers had all of these, and no job is left in any queue of theirs."""
+        wait_until(lambda: all(each in self.worked for each in ids), LONGEST, "the work on all jobs")
+        assert {self.worked[each] for each in ids} == {1}
+
+    def empty(self, client: Client, *queues: str) -> None:
+        def left() -> int:
+            rows = [client.queue(each) for each in queues]
+            return sum(int(row[state]) for row in rows for state in ("ready", "waiting", "reserved", "dead"))
+
+        wait_until(lambda: left() == 0, LONGEST, "the end of all jobs")
+
+
+@pytest.fixture(scope="module")
+def broker(mongo_uri: str) -> Iterator[SlowBroker]:
+    database = f"test_{token_hex(6)}"
+    config = {"broker": {"poll": 0.2}, "devices": [], "queues": QUEUES, "routes": [ROUTE]}
+    with MongoClient[dict[str, Any]](mongo_uri) as mongo:
+        with CuttingProxy(mongo_uri) as proxy, BrokerProcess(proxy.uri, database, config=config) as process:
+            yield SlowBroker(process, proxy.slow(lambda _command: True, SLOWLY))
+            assert "transactions_aborted" not in process.log_text()
+            process.wait_log("MongoDB is slow: it takes 5")
+        mongo.drop_database(database)
+
+
+@pytest.fixture
+def client(broker: SlowBroker) -> Iterator[Client]:
+    with Client(broker.endpoint, timeout=LONGEST) as client:
+        yield client
+
+
+@pytest.fixture
+def queue() -> str:
+    return f"q{token_hex(4)}"
+
+
+@pytest.fixture
+def work(broker: SlowBroker) -> Iterator[Callable[..., Worker]]:
+    with ExitStack() as stack:
+
+        def start(queue: str, handler: Callable[[Job], Any] | None = None, **options: Any) -> Worker:
+            options = {"prefetch": 500, **options}
+            return stack.enter_context(Worker(broker.endpoint, queue, handler or broker.note, **options))
+
+        yield start
+
+
+@pytest.mark.parametrize("count", [200, long(3000)])
+def test_jobs_are_pushed_and_worked_on_once(
+    broker: SlowBroker, client: Client, queue: str, work: Callable[..., Worker], count: int
+) -> None:
+    ids = broker.push(queue, count)
+    work(queue)
+    broker.had_all(ids)
+    broker.empty(client, queue)
+
+
+@pytest.mark.parametrize("parents", [100, long(1500)])
+def test_children_end_at_their_many_parents_with_few_statements(
+    broker: SlowBroker, client: Client, queue: str, work: Callable[..., Worker], parents: int
+) -> None:
+    # Given
+    pages = f"{queue}-pages"
+    family = FanOut(Forward(pages, b"x", priority=2), Forward(pages, b"x", priority=1))
+    ids = broker.push(queue, parents)
+    work(queue, lambda _job: family, prefetch=100)
+    wait_until(lambda: client.queue(queue)["waiting"] == parents, LONGEST, "all parents")
+    broker.sent()
+    # When
+    work(pages)
+    broker.had_all([f"{parent}.{number}" for parent in ids for number in (1, 2)])
+    broker.empty(client, queue, pages)
+    # Then
+    within = [each for each in broker.sent() if "autocommit" in each.body]
+    assert len(within) < parents / 2
+    assert "abortTransaction" not in {each.name for each in within}
+
+
+@pytest.mark.parametrize("count", [200, long(2000)])
+def test_jobs_are_forwarded_once(
+    broker: SlowBroker, client: Client, queue: str, work: Callable[..., Worker], count: int
+) -> None:
+    ids, then = broker.push(queue, count), f"{queue}-then"
+    work(queue, lambda _job: Forward(then))
+    work(then)
+    broker.had_all(ids)
+    broker.empty(client, queue, then)
+
+
+@pytest.mark.parametrize("count", [5, long(40)])
+def test_jobs_of_groups_go_in_their_order(
+    broker: SlowBroker, client: Client, queue: str, work: Callable[..., Worker], count: int
+) -> None:
+    groups = {group: broker.push(queue, count, group=group) for group in ("a", "b", "c")}
+    work(queue)
+    broker.had_all([each for ids in groups.values() for each in ids])
+    for ids in groups.values():
+        assert [each for each in broker.order if each in ids] == ids
+    broker.empty(client, queue)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["limited", "fair"])
+def test_limited_jobs_all_have_their_turn(
+    broker: SlowBroker, client: Client, work: Callable[..., Worker], name: str
+) -> None:
+    ids = broker.push(name, 20, **({"tenant": "t"} if name == "fair" else {}))
+    work(name)
+    broker.had_all(ids)
+    broker.empty(client, name)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_dead_letters_are_redriven_and_worked_on(
+    broker: SlowBroker, client: Client, queue: str, work: Callable[..., Worker], *, elsewhere: bool
+) -> None:
+    # Given
+    def reject(_job: Job) -> None:
+        raise Reject("no")
+
+    ids, to = broker.push(queue, 1000), f"{queue}-to"
+    worker = work(queue, reject)
+    wait_until(lambda: client.queue(queue)["dead"] == len(ids), LONGEST, "all dead letters")
+    worker.stop()
+    broker.push(to, 1)
+    # When
+    assert client.redrive(queue, to=to if elsewhere else None, wait=LONGEST)["moved"] == len(ids)
+    # Then
+    work(to if elsewhere else queue)
+    broker.had_all(ids)
+
+
+@pytest.mark.full
+def test_a_purge_and_a_deletion_end(broker: SlowBroker, client: Client, queue: str) -> None:
+    broker.push(queue, 2000)
+    assert client.purge(queue, wait=LONGEST) == 2000
+    broker.push(queue, 100)
+    assert client.delete(queue) == 100
+
+
+@pytest.mark.full
+def test_a_schedule_pushes_each_run_once(
+    broker: SlowBroker, client: Client, queue: str, work: Callable[..., Worker]
+) -> None:
+    client.add_schedule(queue, queue, b"x", every=1.0)
+    work(queue)
+
+    def runs() -> list[str]:
+        return [each for each in broker.order if each.startswith(f"{queue}@")]
+
+    wait_until(lambda: len(runs()) >= 4, LONGEST, "four runs")
+    client.remove_schedule(queue)
+    assert {broker.worked[each] for each in runs()} == {1}
+
+
+@pytest.mark.full
+def test_messages_of_a_stream_are_read_routed_and_worked_through(
+    broker: SlowBroker, work: Callable[..., Worker]
+) -> None:
+    # When
+    with Publisher(broker.endpoint) as publisher:
+        published = [publisher.publish("orders", "paid", b"%d" % number) for number in range(2000)]
+        numbers = [each.wait(LONGEST) for each in published]
+    # Then
+    with Reader(broker.endpoint, "orders") as reader:
+        assert [message.sequence for message in reader] == numbers
+    work("invoices")
+    broker.had_all([f"orders-{number}" for number in numbers])
+    seen: list[int] = []
+
+    def read(batch: Batch) -> None:
+        seen.extend(message.sequence for message in batch)
+        if batch.last == numbers[-1]:
+            subscription.stop()
+
+    subscription = Subscription(broker.endpoint, "orders", "sums", read)
+    subscription.run()
+    assert seen == numbers
