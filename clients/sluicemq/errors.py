@@ -59,7 +59,7 @@ class TooLarge(SluiceError):
 
 
 class QueueFull(SluiceError):
-    """The broker can't take more queues or jobs of this kind."""
+    """The broker can't take more queues, streams, subscriptions or jobs of this kind now."""
 
     code = "QUEUE_FULL"
 

@@ -73,7 +73,10 @@ def main() -> int:
     options = parser.parse_args()
     if options.watch:
         _watch(options.watch, options.dashboards, scrapes=options.scrapes)
-    config = {"broker": {"max_queues": options.queues + 10, "log_level": "warning", "http": "127.0.0.1:0"}}
+    config = {
+        "broker": {"max_queues": options.queues + 10, "log_level": "warning", "http": "127.0.0.1:0"},
+        "queues": {f"q-{number:04}": {} for number in range(options.queues)},  # pushes make ten a second
+    }
     folder: Path | None = options.folder
     is_filled = folder is not None and folder.exists()
     if folder:

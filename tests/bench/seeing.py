@@ -35,7 +35,10 @@ def main() -> int:
     parser.add_argument("--queues", type=int, default=1000)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    config = {"broker": {"max_queues": options.queues + 10, "log_level": "warning"}}
+    config = {
+        "broker": {"max_queues": options.queues + 10, "log_level": "warning"},
+        "queues": {f"queue-{number:04}": {} for number in range(options.queues)},  # pushes make ten a second
+    }
     with BrokerProcess(config=config) as broker, Client(broker.doors["smq"], timeout=60) as client:
         _fill(broker.doors["smq"], options.queues)
         first = _seconds(client.queues)

@@ -422,17 +422,17 @@ def make_many(queues: Queues, count: int) -> None:
         queues.for_plain_push(f"error-{number}", auto_create=None, by="a test")
 
 
-def test_plain_sockets_make_so_many_queues_at_once_and_leave_some_to_the_library(queues: Queues) -> None:
+def test_one_peer_makes_so_many_queues_at_once_and_leaves_some_to_others(queues: Queues) -> None:
     with pytest.raises(QueueFull, match="too many were made just before"):
         make_many(queues, 1000)
     assert 100 <= len(list(queues)) < 900
-    assert queues.for_push("honest", by="a test").name == "honest"
+    assert queues.for_push("honest", by="a test", peer="another").name == "honest"
+    assert queues.for_push("wanted", by="the operator").name == "wanted"
 
 
 def test_a_tenth_of_all_queues_is_left_to_the_library(
     queues: Queues, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queues._made_by_plain, "take", lambda _now: True)
     monkeypatch.setattr(queues, "_config", config := replace(queues._config, broker=FEW_QUEUES))
     assert config.broker.max_queues == 20
     make_many(queues, 18)

@@ -32,7 +32,7 @@ class NoStreams:
     def leave(self, _session: object) -> None:
         pass
 
-    def holds(self, _who: object) -> Any:
+    def holds(self, _who: object, _peer: str) -> Any:
         return SimpleNamespace(vanish=lambda: None)
 
     def reads(self, _lane: object, _answered: object) -> Any:
@@ -92,7 +92,7 @@ class Lane:
 class Broken:
     """Queues that fail in a way that nobody foresaw."""
 
-    def for_push(self, name: str, *, by: str) -> None:
+    def for_push(self, name: str, *, by: str, peer: str) -> None:
         raise RuntimeError("nobody foresaw this")
 
 
@@ -285,7 +285,7 @@ def test_a_job_that_is_popped_takes_one_off_the_credit_and_a_grant_is_added(
 class ManyQueues(dict[str, NotingQueue]):
     """Each name is a queue of its own."""
 
-    def for_push(self, name: str, *, by: str) -> NotingQueue:
+    def for_push(self, name: str, *, by: str, peer: str) -> NotingQueue:
         return self.setdefault(name, NotingQueue())
 
 

@@ -2,7 +2,8 @@
 
 from sluicemq_broker.context.context import Context, Tell, nobody
 from sluicemq_broker.context.memory import HandsOut, Memory
+from sluicemq_broker.context.new_names import NewNames
 from sluicemq_broker.context.owners import Owners
 from sluicemq_broker.context.retry import Retry
 
-__all__ = ["Context", "HandsOut", "Memory", "Owners", "Retry", "Tell", "nobody"]
+__all__ = ["Context", "HandsOut", "Memory", "NewNames", "Owners", "Retry", "Tell", "nobody"]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from sluicemq_broker.bus import BusKind
 from sluicemq_broker.context.memory import Memory
+from sluicemq_broker.context.new_names import NewNames
 from sluicemq_broker.context.owners import Owners
 from sluicemq_broker.context.retry import Retry
 from sluicemq_broker.runtime import Counters, Events, Timer
@@ -27,7 +28,7 @@ class Context:
     ``clock``: the time of MongoDB's server, in which jobs have their times; ``timer``: that of this
     process; ``retry``: how a statement goes on when MongoDB is away; ``owners``: under which id jobs are
     held; ``memory``: the bounds over all queues; ``events``: who hears of what happens to jobs; ``tell``:
-    what other brokers should look at again.
+    what other brokers should look at again; ``names``: who may make new ones.
     """
 
     owners: Owners
@@ -38,3 +39,4 @@ class Context:
     timer: Timer = field(default_factory=Timer)
     events: Events = field(default_factory=Events)
     tell: Tell = nobody
+    names: NewNames = field(default_factory=lambda: NewNames(Counters()))

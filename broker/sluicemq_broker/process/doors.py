@@ -57,7 +57,10 @@ class Doors:
         )
         self._context = DoorContext(settings, counters, self._board, jobs.queues, maker, ground.context.timer)
         ground.memory.follow(self._follow_memory)
-        streaming = StreamContext(ground.clock, counters, ground.context.retry, ground.context.timer)
+        context = ground.context
+        streaming = StreamContext(
+            ground.clock, counters, context.retry, timer=context.timer, names=context.names
+        )
         self._streams = Streams(config, streaming, ground.database, ground.bus.channel)
         ground.bus.on(BusKind.SEGMENT, self._streams.told_segment)
         ground.bus.on(BusKind.STREAM, self._streams.told_stored)

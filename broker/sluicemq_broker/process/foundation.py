@@ -15,7 +15,7 @@ import gevent
 from sluicemq.errors import SluiceError, Unavailable
 from sluicemq_broker.bus import EventBus, LocalTransport, RedisTransport, Transport
 from sluicemq_broker.config import BusForm, Config, RedisUrl
-from sluicemq_broker.context import Context, Memory, Owners
+from sluicemq_broker.context import Context, Memory, NewNames, Owners
 from sluicemq_broker.process.duties import Duty
 from sluicemq_broker.queues import databases
 from sluicemq_broker.runtime import Counters, Turns
@@ -64,7 +64,9 @@ class Foundation:
         self.owners = Owners(own, self.clock, self.name, settings.lease, leases, lost=lost)
         largest = max(settings.hwm_bytes, *(each.hwm_bytes for each in config.devices), 0)
         self.memory = Memory(settings.hwm, settings.hwm_bytes, outgoing=Outgoing(2 * largest))
-        self.context = Context(self.owners, self.clock, self.counters, memory=self.memory)
+        self.context = Context(
+            self.owners, self.clock, self.counters, memory=self.memory, names=NewNames(self.counters)
+        )
         self.bus = EventBus(self._transport, self.owners.shares, self.counters)
 
     def database(self, name: str) -> Documents:

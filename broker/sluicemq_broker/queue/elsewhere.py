@@ -41,7 +41,7 @@ class OtherQueue(Asked, Protocol):
 class Elsewhere(Protocol):
     """The queues of this broker, by name, into which a job can go on."""
 
-    def for_push(self, name: str, *, by: str) -> OtherQueue:
+    def for_push(self, name: str, *, by: str, peer: str | None) -> OtherQueue:
         """The queue of this name, made if that is allowed."""
 
     def open(self, name: str) -> OtherQueue:

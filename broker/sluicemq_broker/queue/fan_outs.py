@@ -108,7 +108,8 @@ class FanOuts(Moves[Fanning, _Ready]):
         job_id = f"{parent.id}.{number + 1}"
         if len(job_id.encode()) > LONGEST_ID:
             raise BadHeaders(f"children of job {parent.id!r} would have an id that is too long")
-        queue = self._elsewhere.for_push(onward.queue, by=said.delivery.worker.name)
+        worker = said.delivery.worker
+        queue = self._elsewhere.for_push(onward.queue, by=worker.name, peer=worker.peer)
         payload = b"" if onward.payload is None else onward.payload
         job = self._elsewhere.make(queue.settings, payload, onward.options, job_id)
         job.is_child_of(parent)

@@ -80,7 +80,7 @@ class Forwards(Moves[Going, _Ready]):
         if unknown := onward.options.keys() - MOVE_OPTIONS:
             raise BadHeaders(f"a job that is forwarded takes no {', '.join(map(repr, sorted(unknown)))}")
         job, worker = delivery.job, delivery.worker.name
-        queue = self._elsewhere.for_push(onward.queue, by=worker)
+        queue = self._elsewhere.for_push(onward.queue, by=worker, peer=delivery.worker.peer)
         payload = b"" if onward.payload is None else onward.payload
         on = self._elsewhere.make(queue.settings, payload, onward.options, job.id)
         if on.group is None:

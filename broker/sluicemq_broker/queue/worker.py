@@ -88,8 +88,10 @@ class Worker:
     #: How it works: as a worker of the library, or with a REP or a PULL socket.
     door = ""
 
-    def __init__(self, name: str, prefetch: int) -> None:
+    def __init__(self, name: str, prefetch: int, peer: str = "") -> None:
         self.name = name
+        self.peer = peer or name
+        """Its connection, whatever its name."""
         self.prefetch = prefetch
         self.in_flight: dict[bytes, Delivery] = {}
         self.overdue: dict[bytes, Delivery] = {}

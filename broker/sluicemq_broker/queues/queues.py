@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from gevent.lock import BoundedSemaphore
 
-from sluicemq.errors import BadQueue, NotFound, QueueFull, Unavailable
+from sluicemq.errors import BadQueue, NotFound, Unavailable
 from sluicemq.wire import QUEUE_NAME_RULE, is_queue_name
 from sluicemq_broker.bus import BusEvent, BusKind, Channel, silent
 from sluicemq_broker.config import Config, QueueSettings
@@ -17,16 +17,11 @@ from sluicemq_broker.context import Context
 from sluicemq_broker.queue import MakeJob, Queue
 from sluicemq_broker.queues.names import nearest
 from sluicemq_broker.queues.pauses import Pauses
-from sluicemq_broker.runtime import Batcher, Bucket, Count, Gauge, shielded
+from sluicemq_broker.runtime import Batcher, Count, Gauge, shielded
 from sluicemq_broker.store import Documents, Inspector, LimitStore, PauseStore, Surveyed, survey_queues
 
 log = logging.getLogger("broker.queue")
 
-#: A part of max_queues is kept for the library and the commands.
-_KEPT_PART: Final = 10
-#: Queues that plain sockets make: so many a second, and so many at once.
-_MADE_EACH_SECOND: Final = 10.0
-_MADE_AT_ONCE: Final = 100.0
 #: What is staged of a queue that is removed, if anything, is given back within this time, or later.
 _FEW_SECONDS: Final = 5.0
 #: However many have told something, it is looked at once.
@@ -56,7 +51,6 @@ class Queues:
         self._channel = channel
         self._orders: Batcher[None] = Batcher(lambda _told: self._look(self.follow_pauses), size=_MANY)
         self._made: Batcher[None] = Batcher(lambda _told: self._look(self.look_for_awaited), size=_MANY)
-        self._made_by_plain = Bucket(_MADE_EACH_SECOND, _MADE_AT_ONCE)
         self._removed: set[Queue] = set()
         #: Held by whoever removes a queue: another order finds it gone, or made again.
         self.one_removal = BoundedSemaphore()
@@ -154,41 +148,33 @@ class Queues:
             self.get(name)
         return self._config.queue(check_name(name))
 
-    def for_push(self, name: str, *, by: str) -> Queue:
+    def for_push(self, name: str, *, by: str, peer: str | None = None) -> Queue:
         """The queue of this name, made if that is allowed, for the library and the commands.
 
-        ``by`` is who pushes, for the log. Raises :class:`BadQueue` (name not allowed, or unknown while
-        ``auto_create`` is off) and :class:`QueueFull` (``max_queues`` reached).
+        ``by`` is who pushes, for the log; ``peer`` the connection, for which the rate of new names holds;
+        None: the operator wants it. Raises :class:`BadQueue` (name not allowed, or unknown while
+        ``auto_create`` is off) and :class:`QueueFull` (``max_queues`` reached, or too many made just before).
         """
-        return self._open.get(name) or self._make(
-            name, by, self._config.broker.auto_create, self._config.broker.max_queues
-        )
+        return self._open.get(name) or self._make(name, by, peer, allowed=self._config.broker.auto_create)
 
     def for_plain_push(self, name: str, *, auto_create: bool | None, by: str) -> Queue:
         """As :meth:`for_push`, for plain sockets, whose every typing error makes a queue.
 
-        ``auto_create`` is their device's (None: that of the broker). They make ten queues a second at
-        most, after the first hundred, and leave a tenth of ``max_queues`` to the library.
+        ``auto_create`` is their device's (None: that of the broker). They leave a tenth of ``max_queues``
+        to the library.
         """
         queue = self._open.get(name)
         if queue is not None:
             return queue
-        settings = self._config.broker
-        allowed = settings.auto_create if auto_create is None else auto_create
-        most = settings.max_queues - settings.max_queues // _KEPT_PART
-        if allowed and len(self._open) < most and not self._made_by_plain.take(self._context.timer.now()):
-            raise QueueFull(f"queue {check_name(name)!r} can't be made now: too many were made just before")
-        return self._make(name, by, allowed, most)
+        allowed = self._config.broker.auto_create if auto_create is None else auto_create
+        return self._make(name, by, by, allowed=allowed, plain=True)
 
-    def _make(self, name: str, by: str, allowed: bool, most: int) -> Queue:  # noqa: FBT001 - two callers, above
+    def _make(self, name: str, by: str, peer: str | None, *, allowed: bool, plain: bool = False) -> Queue:
         check_name(name)
         if not allowed:
             raise BadQueue(f"{self._absent(name)}, and auto_create is off")
-        if len(self._open) >= most:
-            raise QueueFull(
-                f"queue {name!r} can't be made: there are {len(self._open)} already, and max_queues = "
-                f"{self._config.broker.max_queues}"
-            )
+        now, most = self._context.timer.now(), self._config.broker.max_queues
+        self._context.names.ask(f"queue {name!r}", peer, now, there=len(self._open), most=most, plain=plain)
         text = "queue %s: its first push here comes from %s, and makes it if no other broker has"
         log.info(text, name, by, extra={"queue": name})
         return self.open(name)

@@ -63,7 +63,7 @@ class Schedules:
 
     def _run(self, name: str) -> None:
         schedule = self._store.one(name)
-        queue = self._queues.for_push(schedule.queue, by=f"schedule {name}")
+        queue = self._queues.for_push(schedule.queue, by=f"schedule {name}", peer="schedules")
         if schedule.paused or not queue.takes_jobs:
             return  # it is due still when that is over
         planned = plan(schedule.timetable, schedule.next_at, self._clock.now(), schedule.misfire)

@@ -13,9 +13,13 @@ class Bucket:
 
     def take(self, now: float) -> bool:
         """Take one; False: there is none. ``now`` is monotonic."""
-        self._left = min(self._most, self._left + self._rate * (now - self._last))
-        self._last = now
-        if self._left < 1:
+        if self.left(now) < 1:
             return False
         self._left -= 1
         return True
+
+    def left(self, now: float) -> float:
+        """How many there are at this moment."""
+        self._left = min(self._most, self._left + self._rate * (now - self._last))
+        self._last = now
+        return self._left

@@ -189,6 +189,11 @@ class Count(Metric):
     BAD_VERSION = "bad_version", "refused as BAD_VERSION", "times"
     TOO_LARGE = "too_large", "refused as TOO_LARGE, results too", "times", _BY_QUEUE
     QUEUE_FULL = "queue_full", "refused as QUEUE_FULL", "times"
+    NAMES_REFUSED = (
+        "names_refused",
+        "new names of queues, streams and subscriptions that were refused: too many were made",
+        "times",
+    )
     PAUSED = "paused", "refused as PAUSED", "times"
     LEASE_LOST = "lease_lost", "refused as LEASE_LOST", "times"
     UNCERTAIN = "uncertain", "refused as UNCERTAIN", "times"

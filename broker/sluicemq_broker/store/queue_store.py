@@ -26,6 +26,7 @@ from sluicemq_broker.store.groups import GroupStore
 from sluicemq_broker.store.index_models import ENDED_INDEX
 from sluicemq_broker.store.indexes import Notice, make_indexes, mend_indexes, wanted_while_empty
 from sluicemq_broker.store.inserts import Insertion, Pushed, outcome, refusals
+from sluicemq_broker.store.making import one_of_few
 from sluicemq_broker.store.numbered import Insert, sessions_of
 from sluicemq_broker.store.outcomes import (
     FOUND,
@@ -102,10 +103,12 @@ class QueueStore:
         One that was removed is made ``anew`` for new jobs, or where it is used still; else nobody makes it.
         """
         if not self._prepared and (anew or not self.removed):
-            with translated():
+            with one_of_few(), translated():
+                if self._prepared:
+                    return  # meanwhile
                 wanted = [*self.groups.wanted(), *wanted_while_empty(self.jobs, self._defaults)]
                 make_indexes(self.jobs, self._notice, wanted)
-            self._prepared, self.removed = True, False
+                self._prepared, self.removed = True, False
 
     def mend(self) -> None:
         """Make the indexes anew if they are missing.

@@ -32,6 +32,7 @@ from pymongo.read_concern import ReadConcern
 
 from sluicemq_broker.store.connection import Documents, Unclear, durable, translated
 from sluicemq_broker.store.documents import date
+from sluicemq_broker.store.making import one_of_few
 from sluicemq_broker.store.segments import (
     HEAD,
     OUTLINE,
@@ -88,7 +89,7 @@ class StreamStore:
     def prepare(self, now: float) -> None:
         """Make the head and the index of ids where they are missing."""
         born = {"first": 1, "removed": 1, "made_at": date(now)}
-        with translated():
+        with one_of_few(), translated():
             self._segments.create_indexes([IndexModel([("ids", 1)], name=_IDS_INDEX, sparse=True)])
             with suppress(DuplicateKeyError):  # another broker makes it just now
                 self._segments.update_one({"_id": HEAD}, {"$setOnInsert": born}, upsert=True)

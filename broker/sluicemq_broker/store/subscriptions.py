@@ -81,6 +81,11 @@ class SubscriptionStore:
         with translated():
             return [_subscription(each) for each in self._subscriptions.find(query).sort("_id", 1)]
 
+    def count(self) -> int:
+        """About how many there are in this database."""
+        with translated():
+            return self._subscriptions.estimated_document_count()
+
     def hold(
         self,
         stream: str,
@@ -92,17 +97,19 @@ class SubscriptionStore:
         lost: Callable[[Holder], bool],
         after: int | None = None,
         born: int = 0,
+        may_make: Callable[[], None] = lambda: None,
     ) -> Subscription:
         """Hold it, if it is free, or of this kind with a holder that is lost; made where it is missing.
 
         ``after``: the watermark of a hold that takes over from nobody; None: as it stands. ``born``: the
-        watermark of one that is made now. ``lost``: whether a holder is gone. Returns how it stands then:
+        watermark of one that is made now. ``lost``: whether a holder is gone; ``may_make`` raises
+        what forbids a new one. Returns how it stands then:
         held by this ``holder``, or by whom it is held.
 
         Crash or lost reply: it is held by one who is gone, and whoever is of the kind takes over.
         """
         for _ in range(_TRIES):
-            found = self.get(stream, name) or self._made(stream, name, born)
+            found = self.get(stream, name) or self._made(stream, name, born, may_make)
             if found.holder is not None and found.holder.token == holder.token:
                 return found
             if found.kind is not None and (
@@ -143,10 +150,12 @@ class SubscriptionStore:
         with translated():
             return self._subscriptions.update_one(held, free).matched_count == 1
 
-    def seek(self, stream: str, name: str, watermark: int) -> Subscription:
+    def seek(
+        self, stream: str, name: str, watermark: int, may_make: Callable[[], None] = lambda: None
+    ) -> Subscription:
         """Set the watermark of one that nobody holds; made where it is missing. Returns how it stands."""
         for _ in range(_TRIES):
-            found = self.get(stream, name) or self._made(stream, name, watermark)
+            found = self.get(stream, name) or self._made(stream, name, watermark, may_make)
             if found.kind is not None or found.watermark == watermark:
                 return found
             self._change(found, {"$set": {"watermark": Int64(watermark)}, "$inc": {"fence": 1}})
@@ -165,7 +174,8 @@ class SubscriptionStore:
         reached = {"$max": {"watermark": Int64(watermark)}, "$set": {"marked_at": date(now)}}
         return self._subscriptions.update_one(current, reached, session=session).matched_count == 1
 
-    def _made(self, stream: str, name: str, watermark: int) -> Subscription:
+    def _made(self, stream: str, name: str, watermark: int, may_make: Callable[[], None]) -> Subscription:
+        may_make()
         born = {"stream": stream, "name": name, "watermark": Int64(watermark), "fence": Int64(0)}
         with translated(), suppress(DuplicateKeyError):  # another broker makes it just now
             self._subscriptions.update_one({"_id": _id(stream, name)}, {"$setOnInsert": born}, upsert=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from sluicemq_broker.context import Retry
+from sluicemq_broker.context import NewNames, Retry
 from sluicemq_broker.runtime import Counters, Timer
 from sluicemq_broker.store import GUARD, ServerClock
 from sluicemq_broker.streams.choosing import Choosing
@@ -27,6 +27,7 @@ class StreamContext:
     counters: Counters
     retry: Retry
     timer: Timer = field(default_factory=Timer)
+    names: NewNames = field(default_factory=lambda: NewNames(Counters()))
     choosing: Choosing = field(default_factory=Choosing)
     passed: Callable[[], float] = lambda: time.clock_gettime(_CLOCK)
     guard: float = GUARD

@@ -75,8 +75,12 @@ class Streams:
         """The stream of this name, if this broker knows one."""
         return self._open.get(name)
 
-    def for_publish(self, name: str) -> Stream:
-        """The stream of this name, made if that is allowed; raises :class:`BadStream`."""
+    def for_publish(self, name: str, *, peer: str | None = None) -> Stream:
+        """The stream of this name, made if that is allowed; raises :class:`BadStream`.
+
+        ``peer``: the connection that publishes, for which the rate of new names holds, also raises
+        :class:`QueueFull`; None: the operator wants it.
+        """
         stream = self._open.get(name)
         if stream is not None and name in self._made:
             return stream
@@ -84,10 +88,11 @@ class Streams:
         settings = self._config.broker
         if not settings.auto_create and name not in self._made:
             raise BadStream(f"there is no stream {name!r} here, and auto_create is off")
-        if len(self._open) >= settings.max_queues:
-            most = f"there are {len(self._open)} already, and max_queues = {settings.max_queues}"
-            raise BadStream(f"stream {name!r} can't be made: {most}")
-        self._made.add(name)
+        if name not in self._made:
+            context = self._context
+            there, most = len(self._open), settings.max_queues
+            context.names.ask(f"stream {name!r}", peer, context.timer.now(), there=there, most=most)
+            self._made.add(name)
         return self.open(name)
 
     def names(self) -> list[str]:

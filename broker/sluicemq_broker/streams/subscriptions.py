@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import gevent
 
-from sluicemq.errors import BadStream, Held, LeaseLost, NotFound, SluiceError
+from sluicemq.errors import BadStream, Held, LeaseLost, NotFound, QueueFull, SluiceError
 from sluicemq.wire import KIND_RULE, QUEUE_NAME_RULE, is_kind, is_queue_name
 from sluicemq_broker.context import Owners
 from sluicemq_broker.runtime import Count
@@ -25,13 +25,18 @@ from sluicemq_broker.streams.context import StreamContext
 from sluicemq_broker.streams.stream import Stream
 from sluicemq_broker.streams.streams import Streams
 
+#: Subscriptions in one database, at most.
+_MOST_SUBSCRIPTIONS: Final = 10_000
 #: What is asked for where the end of the stream is meant, as it is then.
 NEWEST: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What somebody wants to hold. ``who``: shown to people; ``after``, ``born``: as in the store."""
+    """What somebody wants to hold. ``who``: shown to people; ``after``, ``born``: as in the store.
+
+    ``peer``: the connection, for which the rate of new names holds; None: the operator wants it.
+    """
 
     stream: str
     name: str
@@ -39,6 +44,7 @@ class Wish:
     who: str
     after: int | None = None
     born: int = 0
+    peer: str | None = None
 
 
 class Subscriptions:
@@ -81,6 +87,7 @@ class Subscriptions:
                 lost=partial(self._lost, stream.settings.database),
                 after=after,
                 born=born or 0,
+                may_make=partial(self._may_make, stream, wish.name, wish.peer),
             )
         except BaseException:
             self._here.discard(holder.token)
@@ -117,11 +124,12 @@ class Subscriptions:
         if not self.store(self._streams.get(stream)).release(stream, name):
             raise NotFound(f"subscription {name!r} of stream {stream!r} is held by nobody")
 
-    def seek(self, stream: str, name: str, watermark: int) -> None:
-        """Have it go on behind this message; raises :class:`Held`."""
+    def seek(self, stream: str, name: str, watermark: int, peer: str | None = None) -> None:
+        """Have it go on behind this message; raises :class:`Held`. ``peer``: as of a :class:`Wish`."""
         found = self._streams.get(stream)
         check_name(name)
-        stands = self.store(found).seek(stream, name, self._number(found, watermark) or 0)
+        may_make = partial(self._may_make, found, name, peer)
+        stands = self.store(found).seek(stream, name, self._number(found, watermark) or 0, may_make)
         if stands.kind is not None:
             raise _held(stands)
 
@@ -154,6 +162,13 @@ class Subscriptions:
     def unread(self, stream: Stream) -> int | None:
         """The oldest message that some subscription of a stream has not read; None: there is none."""
         return min((each.watermark + 1 for each in self.store(stream).of(stream.name)), default=None)
+
+    def _may_make(self, stream: Stream, name: str, peer: str | None) -> None:
+        what = f"subscription {name!r} of stream {stream.name!r}"
+        there, now = self.store(stream).count(), self._context.timer.now()
+        if there >= _MOST_SUBSCRIPTIONS:
+            raise QueueFull(f"{what} can't be made: there are {there} already, which is the most")
+        self._context.names.ask(what, peer, now, there=0, most=1)
 
     def _listed(self, stream: Stream) -> list[dict[str, Any]]:
         return self._rows(stream, self.store(stream).of(stream.name))

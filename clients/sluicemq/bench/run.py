@@ -14,13 +14,15 @@ from sluicemq.bench.plan import Plan
 from sluicemq.bench.task import Site, Task
 from sluicemq.bench.usage import pids_behind
 from sluicemq.client import Client
-from sluicemq.errors import NotFound, SluiceError
+from sluicemq.errors import NotFound, QueueFull, SluiceError
 from sluicemq.producer import Producer
+from sluicemq.receipt import Receipt
 from sluicemq.wire import ShownState
 
 _ATTACH_TIMEOUT = 30.0
 _LEAVE_TIMEOUT = 5.0
 _POLL = 0.02
+_PAUSE = 1.0
 #: States of jobs that a run still has to do with.
 _LEFT = tuple(each for each in ShownState if each is not ShownState.DONE)
 
@@ -51,11 +53,23 @@ def run(plan: Plan, site: Site, watch: Watch) -> Outcome:
 
 def make(client: Client, endpoint: str, queues: list[str]) -> None:
     """Have their collections and indexes made, which MongoDB takes its time for."""
+    left = queues
     with Producer(endpoint) as producer:
-        for queue in queues:
-            producer.push(queue, b"")
+        while left:  # a broker makes some at once, and the next of them by and by
+            pushed = [(queue, producer.push(queue, b"")) for queue in left]
+            left = [queue for queue, receipt in pushed if _is_refused(receipt)]
+            time.sleep(_PAUSE if left else 0)
     for queue in queues:
         client.purge(queue)
+
+
+def _is_refused(receipt: Receipt) -> bool:
+    """True if the broker makes no more queues for now."""
+    try:
+        receipt.wait()
+    except QueueFull:
+        return True
+    return False
 
 
 def measured(plan: Plan, site: Site, client: Client, watch: Watch) -> Outcome:

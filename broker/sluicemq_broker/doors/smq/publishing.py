@@ -21,9 +21,10 @@ _SMALL: Final = 1 << 20
 
 
 class Publisher(Protocol):
-    """The session that publishes."""
+    """The session that publishes; ``peer``: its connection."""
 
     name: str
+    peer: str
 
     def send(self, verb: bytes, number: int, *fields: Any) -> None:
         """Send a message."""
@@ -57,7 +58,7 @@ class Publishing:
             raise Unavailable("the broker stops: publish again when it is back")
         if len(packed) > self._most_bytes:
             raise TooLarge(f"a PUBLISH of {len(packed)} bytes, this broker takes {self._most_bytes}")
-        stream = self._streams.for_publish(name)
+        stream = self._streams.for_publish(name, peer=publisher.peer)
         messages = read_batch(packed, lambda _outcome: None)
         if not 1 <= messages.count <= wire.MOST_PUBLISHED:
             raise BadFrames(f"a PUBLISH has 1 to {wire.MOST_PUBLISHED} messages, not {messages.count}")

@@ -23,9 +23,10 @@ MOST_PUSHED: Final = 1000
 
 
 class Pusher(Protocol):
-    """The session that pushes."""
+    """The session that pushes; ``peer``: its connection."""
 
     name: str
+    peer: str
 
     def send(self, verb: bytes, number: int, *fields: Any) -> None:
         """Send a message."""
@@ -71,7 +72,7 @@ class Pushes:
         name, entries = take(fields, str, list)
         self._counters.add(Count.RECEIVED, len(entries))
         try:
-            queue = self._open(name, len(entries), pusher.name)
+            queue = self._open(name, len(entries), pusher)
         except SluiceError:
             self._counters.add(Count.REFUSED, len(entries))
             raise
@@ -94,13 +95,13 @@ class Pushes:
             if not self._pushers[queue]:
                 del self._pushers[queue]
 
-    def _open(self, name: str, count: int, by: str) -> Queue:
+    def _open(self, name: str, count: int, pusher: Pusher) -> Queue:
         """The queue that takes so many jobs; raises what refuses all of them."""
         if not self._taking:
             raise Unavailable("the broker stops: push again when it is back")
         if count > MOST_PUSHED:
             raise BadFrames(f"a PUSH has at most {MOST_PUSHED} jobs, this one has {count}")
-        queue = self._queues.for_push(name, by=by)
+        queue = self._queues.for_push(name, by=pusher.name, peer=pusher.peer)
         queue.admit()
         return queue
 

@@ -129,7 +129,7 @@ class Session:
     """One connection of the library."""
 
     def __init__(self, door: SessionDoor, lane: Lane) -> None:
-        self.name = lane.peer
+        self.name = self.peer = lane.peer
         self.begins = math.inf
         self.counters = door.counters
         self._door = door
@@ -140,7 +140,7 @@ class Session:
         self._gone = False
         self._full: set[Queue | Stream] = set()  # it pushes to them, and they have too much on their way
         self._questions: Batcher[Callable[[], None]] = Batcher(lambda batch: batch[0](), size=1)
-        self._holds = door.streams.holds(lambda: self.name)
+        self._holds = door.streams.holds(lambda: self.name, self.peer)
         self._results = Results(door.queues, self._questions, self._resulted, door.now)
         self._assignments = Assignments(self, door.queues, self._questions, self._answer)
         self._verdicts = Verdicts(self, self._assignments, partial(self.send, wire.OK))

@@ -60,9 +60,9 @@ class StreamSide:
         """A session has ended."""
         self._publishing.leave(publisher)
 
-    def holds(self, who: Callable[[], str]) -> Holds:
-        """What one session, that people know as ``who()``, holds."""
-        return Holds(self._subscriptions, who)
+    def holds(self, who: Callable[[], str], peer: str) -> Holds:
+        """What one session, that people know as ``who()``, holds; ``peer``: its connection."""
+        return Holds(self._subscriptions, who, peer)
 
     def subscriptions(self) -> list[dict[str, Any]]:
         """All subscriptions, and how far behind each is."""

@@ -17,18 +17,19 @@ _MOST_HELD: Final = 1000
 class Holds:
     """What one session holds. Each method is a verb, and may wait for MongoDB.
 
-    ``who``: how the session is shown to people.
+    ``who``: how the session is shown to people; ``peer``: its connection.
     """
 
-    def __init__(self, subscriptions: Subscriptions, who: Callable[[], str]) -> None:
+    def __init__(self, subscriptions: Subscriptions, who: Callable[[], str], peer: str) -> None:
         self._subscriptions = subscriptions
+        self._peer = peer
         self._who = who
         self._held: dict[tuple[str, str], Subscription] = {}
         self._gone = False
 
     def hold(self, stream: str, name: str, kind: str, options: dict[str, Any]) -> dict[str, Any]:
         """Hold a subscription; of one that it holds already this begins a new hold."""
-        wish = Wish(stream, name, kind, self._who(), **_options(options))
+        wish = Wish(stream, name, kind, self._who(), **_options(options), peer=self._peer)
         earlier = self._held.pop((stream, name), None)
         if earlier:
             self._subscriptions.vanish(earlier)
@@ -61,7 +62,7 @@ class Holds:
 
     def seek(self, stream: str, name: str, watermark: int) -> None:
         """Have a subscription that nobody holds go on behind this message."""
-        self._subscriptions.seek(stream, name, _number_or_newest(watermark))
+        self._subscriptions.seek(stream, name, _number_or_newest(watermark), self._peer)
 
     def forget(self, stream: str, name: str) -> None:
         """Remove a subscription that nobody holds."""

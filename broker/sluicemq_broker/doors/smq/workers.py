@@ -20,6 +20,7 @@ class Connection(Protocol):
     """The connection through which a worker works."""
 
     name: str
+    peer: str
     counters: Counters
     begins: float
     """How many jobs it works on at once, in the order in which it was given them."""
@@ -41,7 +42,7 @@ class SessionWorker(Worker):
     door = "library"
 
     def __init__(self, session: Connection, queue: Queue, credit: int) -> None:
-        super().__init__(session.name, credit)
+        super().__init__(session.name, credit, session.peer)
         self.queue = queue
         self.begins = session.begins
         self._session = session

@@ -1,0 +1,77 @@
+"""How fast new names may be made: by one peer, by all, and what a flood leaves to others."""
+
+from __future__ import annotations
+
+import pytest
+
+from sluicemq.errors import QueueFull
+from sluicemq_broker.context.new_names import NewNames
+from sluicemq_broker.runtime.counters import Counters
+from sluicemq_broker.runtime.counts import Count
+
+
+class Rig:
+    """New names, in time that passes when the test says so."""
+
+    def __init__(self) -> None:
+        self.counters = Counters()
+        self.now = 0.0
+        self._names = NewNames(self.counters)
+
+    def made(
+        self, peer: str | None, count: int, *, there: int = 0, most: int = 10**6, plain: bool = False
+    ) -> int:
+        """How many names this peer has made that wants so many."""
+        for number in range(count):
+            try:
+                self._names.ask("queue 'a'", peer, self.now, there=there + number, most=most, plain=plain)
+            except QueueFull:
+                return number
+        return count
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return Rig()
+
+
+def test_one_peer_makes_a_hundred_at_once_and_ten_a_second(rig: Rig) -> None:
+    assert rig.made("flood", 1000) == 100
+    rig.now = 3.0
+    assert rig.made("flood", 1000) == 30
+
+
+def test_a_flood_leaves_room_for_others_and_several_for_peers_that_have_made_few(rig: Rig) -> None:
+    floods = [rig.made(f"flood {number}", 1000) for number in range(5)]
+
+    assert sum(floods) < 200
+    assert [rig.made(f"honest {number}", 3) for number in range(5)] == [3] * 5
+
+
+def test_over_all_peers_there_is_a_bound_too(rig: Rig) -> None:
+    assert sum(rig.made(f"peer {number}", 1) for number in range(1000)) == 200
+
+
+def test_a_tenth_of_all_is_left_by_peers_that_made_many_and_by_plain_sockets(rig: Rig) -> None:
+    assert rig.made("many", 30, there=70, most=100) == 20
+    assert rig.made("plain", 5, there=88, most=100, plain=True) == 2
+    assert rig.made("few", 20, there=90, most=100) == 10
+
+
+def test_what_the_operator_makes_has_no_rate_but_the_bound(rig: Rig) -> None:
+    assert rig.made(None, 1000) == 1000
+    assert rig.made(None, 1000, there=995, most=1000) == 5
+
+
+def test_each_refusal_is_counted(rig: Rig) -> None:
+    rig.made("flood", 1000)
+
+    assert rig.counters.values[Count.NAMES_REFUSED] == 1
+
+
+def test_a_rest_of_thousands_of_peers_is_not_remembered_for_ever(rig: Rig) -> None:
+    for number in range(20_000):
+        rig.now += 0.1
+        rig.made(f"peer {number}", 1)
+
+    assert len(rig._names._peers) == 10_000
