@@ -219,6 +219,14 @@ def test_a_connection_may_be_used_again(web: Web) -> None:
         assert all_of(stranger).count(b"ok\n") == 3
 
 
+def test_each_answer_on_a_connection_comes_in_one_piece(web: Web) -> None:
+    with web.dial() as stranger:
+        for path in ("/healthz", "/api/v1/broker", "/readyz", "/api/v1/devices"):
+            stranger.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+            head, _, body = stranger.recv(65536).partition(b"\r\n\r\n")
+            assert f"Content-Length: {len(body)}".lower().encode() in head.lower()
+
+
 def test_a_queue_that_is_looked_at_while_it_works_is_told_without_waiting(web: Web, jobs: OwnQueue) -> None:
     # Given
     done: list[str] = []

@@ -109,8 +109,8 @@ class Reader:
         }
 
     def kept(self) -> list[dict[str, Any]]:
-        """All queues, from the counts that are kept."""
-        return self._census.kept()
+        """All queues, from the counts that are kept, in turns of the hub."""
+        return self._census.kept_in_turns()
 
     def devices(self) -> list[dict[str, Any]]:
         """The devices, their doors, and what they hold."""
