@@ -329,6 +329,40 @@ def test_one_of_which_its_parent_heard_only_long_after_it_died_goes_there_in_its
     broker.line.dead = True
 
 
+def test_a_letter_of_a_repeated_push_waits_until_its_done_copy_is_gone(
+    documents: Any, store: QueueStore
+) -> None:
+    # Given: three letters have moved, their worker has done one, which is kept, and its push is repeated
+    rig = LettersRig(documents, store, "letters")
+    rig.broker.round()
+    assert rig.moved == 3
+    letters = documents["queue.letters"]
+    letters.update_one({"_id": "1"}, {"$set": {"state": "done", "ended_at": date(NOW)}})
+    store.push([a_job("1")], NOW)
+    (again,) = store.reserve(1, NOW, "me").jobs
+    store.roll_back([RolledBack(again, "no, as before", "worker", dead=True)], NOW)
+    store.jobs.update_many({}, {"$set": {"ended_at": date(NOW - 3600)}})
+
+    def go_round() -> tuple[bool, str]:
+        for _ in range(32):
+            rig.broker.round()
+        return store.jobs.find_one({"_id": "1"}) is not None, letters.find_one({"_id": "1"})["state"]
+
+    # When, Then: neither takes the place of the other
+    assert go_round() == (True, "done")
+    letters.delete_one({"_id": "1"})
+    store.jobs.update_many({}, {"$set": {"ended_at": date(NOW - 3600)}})
+
+    def found() -> str | None:
+        go_on = letters.find_one({"_id": "1"})
+        return None if go_on is None else go_on["errors"][-2]["reason"]
+
+    for _ in range(32):
+        rig.broker.round()
+    assert (store.jobs.find_one({"_id": "1"}), found()) == (None, "no, as before")
+    rig.line.dead = True
+
+
 def test_dead_letters_that_would_go_round_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "broker.toml"
     queues = {"a": {"on_dead": "b"}, "b": {"on_dead": "c"}, "c": {"on_dead": "a"}}
