@@ -41,6 +41,13 @@ class Forward:
         return f"<Forward to {self.queue}, {what}>"
 
 
+def as_sent(onward: list[Any]) -> list[Any]:
+    """Return where a job goes on, as a SETTLE has it; what a handler has changed in it is checked, too."""
+    queue, payload, headers = onward
+    arguments.text("queue", queue)
+    return [queue, None if payload is None else as_bytes(payload), headers]
+
+
 class FanOut:
     """Returned by a worker's handler: the job waits for ``children``, new jobs, and is done when they are.
 

@@ -8,7 +8,8 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, cast, overload
 
 from sluicemq import wire
-from sluicemq.arguments import checked
+from sluicemq.arguments import checked, said
+from sluicemq.complaints import complain
 from sluicemq.errors import BadStream, Gap, Held, LeaseLost, SluiceError, Timeout, Unavailable
 from sluicemq.handlers import check
 from sluicemq.message import Message
@@ -282,13 +283,13 @@ class Subscription:
             try:
                 return function(*args)
             except Exception as error:
-                native.log.warning(
+                complain(
                     "subscription %s of stream %s: a handler failed, it is tried again in %.1f s",
                     *(self.name, self.stream, pause),
-                    exc_info=True,
                 )
                 if self._stop.wait(pause):
-                    raise Unavailable(f"stopped before a handler that fails was through: {error}") from error
+                    why = said(error, named=True)
+                    raise Unavailable(f"stopped before a handler that fails was through: {why}") from error
                 pause = min(_LONGEST_PAUSE, 2 * pause)
 
     def _mark(self, hold: Hold, epoch: int, watermark: int) -> None:

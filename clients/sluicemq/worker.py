@@ -12,7 +12,7 @@ from sluicemq import forks, handlers, tracing, wire
 from sluicemq.arguments import checked, delay_of, said
 from sluicemq.complaints import complain
 from sluicemq.errors import Reject, Release, Rollback, SluiceError
-from sluicemq.forward import FanOut, Forward
+from sluicemq.forward import FanOut, Forward, as_sent
 from sluicemq.handlers import Handler
 from sluicemq.job import Job
 from sluicemq.stop_signals import StopSignals
@@ -312,9 +312,10 @@ class Worker:
         if result is None or type(result) is bytes:
             return JobVerdict(job, wire.COMMIT, result)
         if isinstance(result, Forward) and not self._pop:
-            return JobVerdict(job, wire.FORWARD, onward=result.onward)
+            return JobVerdict(job, wire.FORWARD, onward=as_sent(result.onward))
         if isinstance(result, FanOut) and not self._pop:
-            return JobVerdict(job, wire.FAN_OUT, result.result, onward=result.onward)
+            onward = [as_sent(each) for each in result.onward]
+            return JobVerdict(job, wire.FAN_OUT, handlers.as_result(result.result), onward=onward)
         if handlers.only_begun(result):
             raise _OnlyBegun(result)
         return JobVerdict(job, wire.COMMIT, handlers.as_result(result))

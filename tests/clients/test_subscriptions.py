@@ -105,9 +105,19 @@ def test_who_does_not_wait_hears_that_there_is_no_stream(endpoint: str) -> None:
         Worker(endpoint, "nobodys", wait=False).subscription.run()
 
 
-@pytest.mark.parametrize("kind", ["", "x" * 65, "a\nb", 7])
-def test_a_kind_that_can_not_be_is_refused_before_anything_is_sent(kind: Any) -> None:
-    with pytest.raises(BadStream, match="1 to 64 visible characters"):
+@pytest.mark.parametrize(
+    ("kind", "error", "why"),
+    [
+        ("", BadStream, "1 to 64 visible characters"),
+        ("x" * 65, BadStream, "1 to 64 visible characters"),
+        ("a\nb", BadStream, "1 to 64 visible characters"),
+        (7, TypeError, "kind is a str"),
+    ],
+)
+def test_a_kind_that_can_not_be_is_refused_before_anything_is_sent(
+    kind: Any, error: type[Exception], why: str
+) -> None:
+    with pytest.raises(error, match=why):
         Subscription(None, "orders", "sums", print, kind=kind)
 
 

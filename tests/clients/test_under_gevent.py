@@ -176,6 +176,34 @@ with Worker(sys.argv[1], "q", handler, concurrency=4):
     assert {row[0] for row in broker.settled().values()} == {"COMMIT"}
 
 
+def test_jobs_go_back_while_a_handler_blocks_the_whole_hub(broker: StubBroker) -> None:
+    # Given: a handler that lets no greenlet run until it is told to go on
+    process = run_patched(
+        """
+read = monkey.get_original("os", "read")
+def handler(job):
+    read(0, 1)
+    worker.stop()
+worker = Worker(sys.argv[1], "q", handler, prefetch=3)
+worker.run()
+""",
+        broker.endpoint,
+    )
+    assert process.stdin
+    # When
+    broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"runs", b"b", b"c"], within=0.4)
+    broker.wait_until(lambda: len(broker.settled()) == 2)
+    # Then
+    assert {receipt: row[0] for receipt, row in broker.settled().items()} == {
+        b"r-b": "RELEASE",
+        b"r-c": "RELEASE",
+    }
+    process.stdin.write("g")
+    process.stdin.flush()
+    finish(process)
+    assert broker.settled()[b"r-runs"][0] == "COMMIT"
+
+
 def test_a_lost_broker_is_found_again(broker: StubBroker) -> None:
     # Given
     process = run_patched(
