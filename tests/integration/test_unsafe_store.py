@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +16,27 @@ from sluicemq import Producer
 from sluicemq.errors import Duplicate, Unavailable
 from sluicemq_broker.embedded import mongod
 from sluicemq_broker.store.connection import UnsafeStore, connect, require_safe
+from sluicemq_broker.store.no_primary import why_no_primary
 
 
 @pytest.fixture(scope="module")
 def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URI of a plain mongod without a replica set."""
-    folder = tmp_path_factory.mktemp("standalone")
+    with a_mongod(tmp_path_factory.mktemp("standalone")) as port:
+        yield f"mongodb://127.0.0.1:{port}/"
+
+
+@contextmanager
+def a_mongod(folder: Path, *options: str) -> Iterator[int]:
+    """A mongod of the test's own; its port."""
     port, log = mongod.free_port(), folder / "mongod.log"
     (folder / "db").mkdir()
     command = [str(mongod.find_mongod()), "--dbpath", str(folder / "db"), "--port", str(port)]
-    command += ["--bind_ip", "127.0.0.1", "--nounixsocket", "--wiredTigerCacheSizeGB", "0.25"]
+    command += ["--bind_ip", "127.0.0.1", "--nounixsocket", "--wiredTigerCacheSizeGB", "0.25", *options]
     process = mongod.launch(command, log)
     try:
         assert mongod.wait_for_port(port, process, deadline=_in(30.0)), log.read_text()[-2000:]
-        yield f"mongodb://127.0.0.1:{port}/"
+        yield port
     finally:
         mongod.end(process, 10.0)
 
@@ -99,6 +107,49 @@ def test_a_broker_starts_on_it_and_says_so_if_it_is_told_to(standalone: str, dat
     with BrokerProcess(standalone, database, args=["--allow-unsafe-store"]) as broker:
         wait_until(lambda: "confirmed jobs may be lost" in broker.log_text(), what="the warning")
         assert broker.doors["smq"].startswith("tcp://127.0.0.1:")
+
+
+def test_what_is_wrong_with_a_replica_set_is_named_with_its_cure(tmp_path: Path) -> None:
+    with a_mongod(tmp_path, "--replSet", "rs0") as port:
+        # Given one that nobody has initiated
+        host = f"127.0.0.1:{port}"
+        told = f"has not been initiated: do so once, at one of its members: mongosh --host {host}"
+        assert told in str(why_no_primary(f"mongodb://bob:secret@{host}/?replicaSet=rs0"))
+        with connect(f"mongodb://{host}/?directConnection=true") as client:
+            with pytest.raises(UnsafeStore, match="its replica set has not been initiated"):
+                require_safe(client, allow_unsafe=False)
+            # When somebody does
+            members = [{"_id": 0, "host": host}]
+            client.admin.command("replSetInitiate", {"_id": "rs0", "members": members})
+            wait_until(lambda: client.admin.command("hello")["isWritablePrimary"], what="a primary")
+            # Then a wrong name is told beside the right one
+            told = f"the replica set of {host} is 'rs0', and the URI names 'other': write replicaSet=rs0"
+            assert why_no_primary(f"mongodb://{host}/?replicaSet=other") == told
+            # And members that nobody can reach from here
+            config = client.admin.command("replSetGetConfig")["config"]
+            config["members"][0]["host"] = f"localhost:{port}"
+            config["version"] += 1
+            client.admin.command("replSetReconfig", config, force=True)
+            wait_until(lambda: client.admin.command("hello").get("isWritablePrimary"), what="a primary")
+            told = f"but its replica set calls its members localhost:{port}, which this machine can't reach"
+            assert told in str(why_no_primary(f"mongodb://{host}/?replicaSet=rs0"))
+
+
+def test_a_broker_that_finds_no_primary_says_why(standalone: str, database: str, tmp_path: Path) -> None:
+    uri = f"{standalone}?replicaSet=rs0"
+    broker = BrokerProcess(uri, database, folder=tmp_path)
+    try:
+        broker.launch()
+        assert broker.process.wait(60) == 1
+    finally:
+        broker.close()
+    [error] = [line for line in broker.log_text().splitlines() if "ERROR" in line]
+    assert "is a stand-alone server, no member of a replica set 'rs0': start it with --replSet rs0" in error
+
+
+def test_where_nobody_answers_there_is_no_more_to_say() -> None:
+    assert why_no_primary(f"mongodb://127.0.0.1:{mongod.free_port()}/?replicaSet=rs0") is None
+    assert why_no_primary("mongodb+srv://bob:secret@db.invalid/") is None
 
 
 def test_duplicates_are_told_on_it_too(standalone: str, database: str) -> None:

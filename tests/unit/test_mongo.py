@@ -134,3 +134,20 @@ def test_a_heartbeat_is_given_up_within_a_fifth_of_a_lease(lease: float, most: f
 def test_what_the_driver_says_is_told_without_its_settings() -> None:
     said = "db:27017: timed out (configured timeouts: socketTimeoutMS: 3000.0ms), Timeout: 5s, Topology …"
     assert brief(OSError(said)) == "db:27017: timed out"
+
+
+@pytest.mark.parametrize(
+    "details",
+    [
+        {"ok": 0.0, "errmsg": "no room", "code": 14031, "codeName": "OutOfDiskSpace"},
+        {"ok": 1.0, "writeErrors": [{"index": 0, "code": 14031, "errmsg": "no room"}], "nInserted": 0},
+        {"ok": 1.0, "writeConcernErrors": [{"code": 14031, "errmsg": "no room"}], "writeErrors": []},
+        {"ok": 1.0, "writeConcernError": {"code": 14031, "errmsg": "no room"}},
+    ],
+)
+def test_what_the_server_says_is_told_without_its_json_and_a_full_disk_as_one(
+    details: dict[str, Any],
+) -> None:
+    failure = OperationFailure("no room, full error: {...", details.get("code"), details)
+    for error in (failure, BulkWriteError(details)):
+        assert brief(error) == "the disk of MongoDB is full, make room there: no room"

@@ -26,9 +26,11 @@ from sluicemq_broker.store import (
     LeaseStore,
     ServerClock,
     StoreState,
+    UnsafeStore,
     connect,
     connect_for_leases,
     require_safe,
+    why_no_primary,
 )
 from sluicemq_devices.doors import Outgoing
 
@@ -57,6 +59,7 @@ class Foundation:
         self.turns = Turns(self.counters)
         self.clock = ServerClock()
         self.store = StoreState()
+        self._uri = uri
         self._mongo = connect(uri, self.counters.answered)
         self._mongo_for_leases = connect_for_leases(uri, settings.lease)
         leases = {each: LeaseStore(self._mongo_for_leases[each]) for each in databases(config)}
@@ -75,7 +78,13 @@ class Foundation:
 
     def prepare(self) -> None:
         """Check that the store is there and keeps what it confirms; read its clock. Raises SluiceError."""
-        warning = require_safe(self._mongo, allow_unsafe=self.settings.allow_unsafe_store)
+        try:
+            warning = require_safe(self._mongo, allow_unsafe=self.settings.allow_unsafe_store)
+        except Unavailable as error:
+            why = None if isinstance(error, UnsafeStore) else why_no_primary(self._uri)
+            if why is None:
+                raise
+            raise Unavailable(why) from error
         if warning:
             log.warning("%s", warning)
         retried(lambda: self.clock.set(self._mongo_for_leases))

@@ -9,6 +9,7 @@ from sluicemq_broker.store.connection import (
     Refused,
     ServerClock,
     Unclear,
+    UnsafeStore,
     connect,
     connect_for_leases,
     require_safe,
@@ -35,6 +36,7 @@ from sluicemq_broker.store.letters import DeadLetters
 from sluicemq_broker.store.limits import LimitStore
 from sluicemq_broker.store.listing import JobPage, Listing
 from sluicemq_broker.store.lost_children import FamilyPage, bereft, families
+from sluicemq_broker.store.no_primary import why_no_primary
 from sluicemq_broker.store.outcomes import Completed, Found, Progressed, RolledBack
 from sluicemq_broker.store.pauses import PauseStore
 from sluicemq_broker.store.portions import Portions
@@ -116,6 +118,7 @@ __all__ = [
     "Tail",
     "TaskStore",
     "Unclear",
+    "UnsafeStore",
     "bereft",
     "collection",
     "connect",
@@ -135,4 +138,5 @@ __all__ = [
     "stream_names",
     "survey_queues",
     "told_parents",
+    "why_no_primary",
 ]

@@ -90,6 +90,11 @@ TROUBLE: Final = {
 }
 
 
+_DISK_FULL: Final = 14031
+#: Where the settings of a driver, or the JSON of a reply, begin in the words of an error.
+_SETTINGS: Final = (", Timeout:", " (configured timeouts:", ", full error:")
+
+
 class Unclear(Unavailable):
     """A write may or may not have happened: its reply was lost or its durability is not known."""
 
@@ -240,6 +245,8 @@ def require_safe(client: Client, *, allow_unsafe: bool) -> str | None:
 def _problem(client: Client, hello: dict[str, Any]) -> str | None:
     if hello.get("msg") == "isdbgrid":
         return None  # a mongos: its shards are replica sets
+    if "setName" not in hello and hello.get("isreplicaset"):
+        return "its replica set has not been initiated"
     if "setName" not in hello:
         return "it is a stand-alone server, which has neither majority writes nor transactions"
     try:
@@ -376,5 +383,25 @@ def in_trouble(error: mongo_errors.OperationFailure) -> bool:
 
 
 def brief(error: Exception) -> str:
-    """The first 200 characters of a driver error, which can run to pages, without its settings."""
-    return str(error).split(", Timeout:")[0].split(" (configured timeouts:")[0][:200]
+    """The first 200 characters of a driver error, which can run to pages, without its settings and its JSON.
+
+    A full disk is named as such.
+    """
+    code, text = getattr(error, "code", None), str(error)
+    if isinstance(error, mongo_errors.OperationFailure) and error.details:
+        wrong = _first_wrong(error.details)
+        code, text = wrong.get("code", code), str(wrong.get("errmsg") or text)
+    for mark in _SETTINGS:
+        text = text.split(mark)[0]
+    full = "the disk of MongoDB is full, make room there: " if code == _DISK_FULL else ""
+    return f"{full}{text}"[:200]
+
+
+def _first_wrong(details: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Of a reply that tells of several errors the first one; else the reply."""
+    for each in ("writeErrors", "writeConcernErrors"):
+        if details.get(each):
+            first: Mapping[str, Any] = details[each][0]
+            return first
+    wrong: Mapping[str, Any] = details.get("writeConcernError") or details
+    return wrong
