@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import falcon
 
 from sluicemq.errors import BadFrames
+from sluicemq.rules import number
 from sluicemq_broker.http.snapshots import View
 from sluicemq_broker.runtime import read_json
 from sluicemq_broker.store import DeadLetters
+
+_TIME: Final = number(0, 253_370_000_000, "a time in Unix seconds, before the year 9999")
 
 
 def view(request: falcon.Request) -> View:
@@ -70,9 +73,6 @@ def _time(name: str, given: Callable[[str], Any]) -> float | None:
     if value in (None, ""):
         return None
     try:
-        seconds = float(value)
-    except (TypeError, ValueError):
-        seconds = -1.0
-    if not 0 <= seconds < 253_370_000_000:  # the year 9999
-        raise BadFrames(f"{name} is a time in Unix seconds")
-    return seconds
+        return float(_TIME.of_text(str(value)))
+    except ValueError as error:
+        raise BadFrames(f"{name} is {error}") from None

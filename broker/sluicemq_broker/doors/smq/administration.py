@@ -146,7 +146,7 @@ class Admin:
     def events(self, options: dict[str, Any]) -> dict[str, Any]:
         """What happens to jobs at this broker from the first question on, and has since the last one."""
         after, queue = options.get("after"), options.get("queue")
-        if options.keys() - {"after", "queue"} or not isinstance(after, int | None):
+        if options.keys() - {"after", "queue"} or not _is_count(after):
             raise BadFrames("the options of EVENTS are a map of after, a number, and queue")
         return self._events.read(after, None if queue is None else check_name(queue), _MOST_EVENTS)
 
@@ -352,6 +352,13 @@ def _check_letters(which: dict[str, Any]) -> None:
     whole = isinstance(limit, int) and not isinstance(limit, bool)
     if limit is not None and not (whole and 1 <= limit <= wire.MOST_REDRIVEN):
         raise BadFrames(f"limit {limit!r} is not from 1 to {wire.MOST_REDRIVEN}")
+
+
+def _is_count(value: Any) -> bool:
+    """True for a number of events, or none."""
+    return value is None or (
+        isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= wire.MAX_NUMBER
+    )
 
 
 def _check_state(state: str, allowed: tuple[str, ...] | list[str]) -> None:

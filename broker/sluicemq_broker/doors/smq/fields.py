@@ -29,6 +29,8 @@ def take(fields: Fields, *types: Any) -> Fields:
             raise BadFrames(
                 f"field {at + 1} after the number is a {type(value).__name__}, expected {_name(kind)}"
             )
+        if isinstance(value, int) and value > wire.MAX_NUMBER:
+            raise BadFrames(f"field {at + 1} after the number is {value}, at most {wire.MAX_NUMBER} may be")
     return fields[: len(types)]
 
 
@@ -85,7 +87,8 @@ def progress_entry(entry: Any) -> tuple[bytes, float, float | None, str]:
             None | int() | float() as total,
             None | str() as note,
         ]:
-            if all(not isinstance(each, bool) and abs(each) <= _FARTHEST for each in (done, total or 0)):
+            numbers = (done, 0 if total is None else total)
+            if all(not isinstance(each, bool) and abs(each) <= _FARTHEST for each in numbers):
                 return receipt, done, total, (note or "")[: wire.MOST_NOTE]
     raise BadFrames("a job in a PROGRESS is [receipt, done, total or nil, note or nil], numbers up to 2**53")
 
