@@ -398,6 +398,27 @@ class ManyQueues(Queues):
         return self.by_name.setdefault(name, KeepingQueue())
 
 
+def test_who_has_nothing_on_its_way_to_a_queue_that_stores_nothing_is_read() -> None:
+    rig = FrontendRig(hwm=100)
+    rig.queues = queues = ManyQueues()
+    frontend = rig.frontend(PushFrontend)
+    frontend.doors = [Door()]
+    honest, sick = Lane(), Lane()
+    for lane in (honest, sick):
+        frontend._opened(lane)
+    honest.receive([[b"sick", b"a"]])
+    queues.by_name["sick"].pushes.pop().on_stored({}, ())
+
+    while not sick.paused:
+        sick.receive([[b"sick", b"a"]])
+
+    assert not honest.paused
+    honest.receive([[b"sick", b"a"]])
+    assert honest.paused
+    queues.by_name["sick"].pushes[-1].on_stored({}, ())
+    assert not honest.paused
+
+
 def test_a_queue_that_stores_nothing_holds_back_those_who_push_to_it_and_nobody_else() -> None:
     rig = FrontendRig(hwm=100)
     rig.queues = queues = ManyQueues()

@@ -319,7 +319,35 @@ def test_a_queue_that_stores_nothing_holds_back_those_who_push_to_it_and_nobody_
     assert door.pushes.count == 0
     for each in lanes:
         each.closed()
-    assert (door.pushes._pushers, door.sessions) == ({}, set())
+    assert (len(door.pushes._on_their_way), door.sessions) == (0, set())
+
+
+def test_who_has_nothing_on_its_way_to_a_queue_that_stores_nothing_is_read() -> None:
+    # Given one that has pushed to a queue before, and was confirmed
+    nobody: Any = None
+    queues: Any = ManyQueues()
+    settings, maker = BrokerSettings(hwm=10_000), JobMaker(Clock(), 1 << 20)
+    door = SessionDoor(
+        DoorContext(settings, Counters(), Switchboard(), queues, maker, VirtualTime()), nobody, NO_STREAMS
+    )
+    honest, sick = Lane(), Lane()
+    for each in (honest, sick):
+        client: Any = each
+        door.sessions.add(Session(door, client))
+    jobs = [[None, b"work", None]] * 1000
+    honest.receive([wire.encode(wire.PUSH, 1, "sick", jobs[:1])])
+    queues["sick"].pushes.pop().on_stored({}, ())
+    # When the queue stores no more, and another fills its share
+    for number in range(100):
+        if not sick.is_paused:
+            sick.receive([wire.encode(wire.PUSH, number, "sick", jobs)])
+    assert sick.is_paused
+    # Then the first is read, until it has something on its way there again
+    assert not honest.is_paused
+    honest.receive([wire.encode(wire.PUSH, 2, "sick", jobs[:1])])
+    assert honest.is_paused
+    queues["sick"].pushes[-1].on_stored({}, ())
+    assert not honest.is_paused
 
 
 def test_a_broker_that_stood_still_cuts_no_client_for_its_silence(

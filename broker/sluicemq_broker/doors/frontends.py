@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
-from weakref import WeakKeyDictionary, WeakSet
 
 from sluicemq import wire
 from sluicemq.errors import (
@@ -28,7 +27,7 @@ from sluicemq_broker.job import Job
 from sluicemq_broker.queue import Push, Queue
 from sluicemq_broker.runtime import Count
 from sluicemq_devices.doors import Endpoint, Lane, LaneDoor, Switchboard
-from sluicemq_devices.hub import Shares, Watermark
+from sluicemq_devices.hub import Fillers, Watermark
 
 #: Of a message that can't be read, so much of its payload is kept; of an over-long one the first KiB.
 _KEPT: Final = 64 * 1024
@@ -55,8 +54,9 @@ class Frontend:
         self.lost = 0
         """Jobs that were not stored, of which nobody but the log was told."""
         mark = Watermark(settings.hwm, settings.hwm_bytes, self._close_gates, self._open_gates)
-        self._on_their_way: Shares[Queue] = Shares(mark, self._read_on)
-        self._pushers: WeakKeyDictionary[Queue, WeakSet[Lane]] = WeakKeyDictionary()
+        self._on_their_way: Fillers[Queue, Lane] = Fillers(
+            mark, lambda lane, queue: lane.pause(queue), lambda lane, queue: lane.resume(queue)
+        )
         longest = FRAME_FACTOR * context.settings.max_job_bytes
         self.doors = [self._door(context.board, endpoint, longest) for endpoint in settings.frontends]
 
@@ -114,21 +114,10 @@ class Frontend:
 
     def _push_to(self, queue: Queue, push: Push, size: int, lane: Lane | None) -> None:
         """Hand jobs of this lane to their queue; ``_on_their_way`` is given to when they are stored."""
-        pushers = self._pushers.setdefault(queue, WeakSet())
-        if lane:
-            pushers.add(lane)
-        was_full = self._on_their_way.is_full(queue)
-        if self._on_their_way.take(queue, len(push.jobs), size):
-            for each in [lane] if was_full and lane else list(pushers):
-                each.pause(queue)
+        self._on_their_way.take(queue, lane, len(push.jobs), size)
         queue.push(push)
         if lane:
             queue.capacity.hold(lane, hears=self._answers)
-
-    def _read_on(self, queue: Queue) -> None:
-        """The queue has stored most of what it had."""
-        for lane in list(self._pushers.pop(queue, ())):
-            lane.resume(queue)
 
     def _door(self, board: Switchboard, endpoint: Endpoint, longest: int) -> LaneDoor:
         raise NotImplementedError
@@ -199,7 +188,7 @@ class PushFrontend(Frontend):
                 batches.setdefault(queue, []).append(job)
         for queue, jobs in batches.items():
             size = sum(job.size for job in jobs)
-            told = partial(self._stored, queue, len(jobs), size)
+            told = partial(self._stored, queue, lane, len(jobs), size)
             self._push_to(queue, Push(jobs, told), size, lane)
 
     def _read_push(self, frames: list[bytes], lane: Lane | None) -> tuple[Queue, Job]:
@@ -211,12 +200,13 @@ class PushFrontend(Frontend):
     def _stored(
         self,
         queue: Queue,
+        lane: Lane | None,
         count: int,
         size: int,
         refused: dict[int, SluiceError],
         _existing: Sequence[int],
     ) -> None:
-        self._on_their_way.give(queue, count, size)
+        self._on_their_way.give(queue, lane, count, size)
         for error in [each for each in refused.values() if not isinstance(each, Duplicate)]:
             self.lost += 1
             self._counters.notice(Count.JOBS_REFUSED, f"a job of a PUSH producer was not stored: {error}")

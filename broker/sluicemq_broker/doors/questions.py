@@ -158,7 +158,7 @@ class RequestFrontend(Frontend):
         refused: dict[int, SluiceError],
         existing: Sequence[int],
     ) -> None:
-        self._on_their_way.give(queue, len(requests), size)
+        self._on_their_way.give(queue, requests[0].asker.lane, len(requests), size)
         for at, request in enumerate(requests):
             if at in refused and request.wants_result:
                 queue.no_result(request.job_id, refused[at])

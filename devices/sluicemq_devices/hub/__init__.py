@@ -3,7 +3,7 @@
 from sluicemq_devices.hub.callbacks import nothing, shielded
 from sluicemq_devices.hub.counts import DeviceCount, Metric, Mishap
 from sluicemq_devices.hub.cycles import look_for_cycles
-from sluicemq_devices.hub.flow import Shares, Watermark, boundless
+from sluicemq_devices.hub.flow import Fillers, Shares, Watermark, boundless
 from sluicemq_devices.hub.large_memory import give_back_large_memory
 from sluicemq_devices.hub.notices import About, Notices
 from sluicemq_devices.hub.spare_time import SpareTime
@@ -17,6 +17,7 @@ __all__ = [
     "LONGEST_TRACEBACK",
     "About",
     "DeviceCount",
+    "Fillers",
     "Metric",
     "Mishap",
     "Notices",

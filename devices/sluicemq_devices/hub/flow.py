@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 from sluicemq_devices.hub.callbacks import nothing
 
 Key = TypeVar("Key", bound=Hashable)
+Peer = TypeVar("Peer")
 
 
 class Watermark:
@@ -120,6 +121,59 @@ class Shares(Generic[Key]):
         return not share.count or (
             2 * share.count < self._part * count and 2 * share.bytes < self._part * size
         )
+
+
+class Fillers(Generic[Key, Peer]):
+    """Shares of one mark, and the peers that fill each: while a share is full, its fillers wait.
+
+    A peer is a filler of a share only while something of its own is held there, so one whose things are
+    all through waits for nobody else's. ``wait(peer, key)`` is called for each filler while the share is
+    full, maybe more than once; ``go_on(peer, key)`` when it has drained, or the peer has nothing in it.
+    """
+
+    def __init__(
+        self, mark: Watermark, wait: Callable[[Peer, Key], object], go_on: Callable[[Peer, Key], object]
+    ) -> None:
+        self.mark = mark
+        self._shares: Shares[Key] = Shares(mark, self._drained)
+        self._wait = wait
+        self._go_on = go_on
+        self._fillers: dict[Key, dict[Peer, int]] = {}
+        """How often each has taken something that is held still."""
+
+    def __len__(self) -> int:
+        """How many shares have fillers."""
+        return len(self._fillers)
+
+    def take(self, key: Key, peer: Peer | None, count: int, size: int) -> None:
+        """``count`` more things of ``size`` bytes together are held; None: of nobody who could wait."""
+        fillers = self._fillers.get(key)
+        if fillers is None:
+            fillers = self._fillers[key] = {}
+        if peer is not None:
+            fillers[peer] = fillers.get(peer, 0) + 1
+        was_full = self._shares.is_full(key)
+        if self._shares.take(key, count, size):
+            for each in [peer] if was_full and peer is not None else list(fillers):
+                self._wait(each, key)
+
+    def give(self, key: Key, peer: Peer | None, count: int, size: int) -> None:
+        """What was taken with one :meth:`take` is held no more."""
+        fillers = self._fillers[key]
+        was_full = self._shares.is_full(key)
+        self._shares.give(key, count, size)
+        if peer is not None:
+            fillers[peer] -= 1
+            if not fillers[peer]:
+                del fillers[peer]
+                if was_full:
+                    self._go_on(peer, key)
+        if not fillers and self._fillers.get(key) is fillers:
+            del self._fillers[key]
+
+    def _drained(self, key: Key) -> None:
+        for each in list(self._fillers[key]):
+            self._go_on(each, key)
 
 
 class _Share:

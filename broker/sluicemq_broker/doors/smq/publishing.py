@@ -12,7 +12,7 @@ from sluicemq.packed import LONGEST_TOPIC
 from sluicemq_broker.doors.smq.fields import Fields, error_fields, take
 from sluicemq_broker.runtime import Count, Counters
 from sluicemq_broker.streams import Batch, Expected, Stored, Stream, Streams, read_batch
-from sluicemq_devices.hub import Shares, Watermark
+from sluicemq_devices.hub import Fillers, Watermark
 
 #: Bytes that a batch may have beside one message of the largest size: framing and a topic.
 _BESIDE: Final = 4096
@@ -44,8 +44,9 @@ class Publishing:
         self._counters = counters
         self._most_bytes = max(most_bytes + _BESIDE, _SMALL)
         self._taking = True
-        self._on_their_way: Shares[Stream] = Shares(mark, self._drained)
-        self._publishers: dict[Stream, set[Publisher]] = {}
+        self._on_their_way: Fillers[Stream, Publisher] = Fillers(
+            mark, lambda each, stream: each.wait_for(stream), lambda each, stream: each.drained(stream)
+        )
 
     def refuse_all(self) -> None:
         """The broker stops: take none any more."""
@@ -64,22 +65,8 @@ class Publishing:
             raise BadFrames(f"a PUBLISH has 1 to {wire.MOST_PUBLISHED} messages, not {messages.count}")
         _apply(options, messages)
         messages.done = partial(self._answer, publisher, number, stream, messages)
-        self._publishers.setdefault(stream, set()).add(publisher)
-        if self._on_their_way.take(stream, messages.count, len(packed)):
-            for each in self._publishers[stream]:
-                each.wait_for(stream)
+        self._on_their_way.take(stream, publisher, messages.count, len(packed))
         stream.publish(messages)
-
-    def leave(self, publisher: Publisher) -> None:
-        """A session has ended."""
-        for stream in [stream for stream, known in self._publishers.items() if publisher in known]:
-            self._publishers[stream].discard(publisher)
-            if not self._publishers[stream]:
-                del self._publishers[stream]
-
-    def _drained(self, stream: Stream) -> None:
-        for publisher in list(self._publishers.get(stream, ())):
-            publisher.drained(stream)
 
     def _answer(
         self,
@@ -95,7 +82,7 @@ class Publishing:
         else:
             self._counters.add(Count.of(outcome))
             publisher.send(wire.ERROR, number, *error_fields(outcome))
-        self._on_their_way.give(stream, messages.count, len(messages.packed))
+        self._on_their_way.give(stream, publisher, messages.count, len(messages.packed))
 
 
 def _apply(options: dict[Any, Any], messages: Batch) -> None:

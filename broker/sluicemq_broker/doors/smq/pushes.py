@@ -16,7 +16,7 @@ from sluicemq_broker.job import Job
 from sluicemq_broker.queue import Push, Queue
 from sluicemq_broker.queues import Queues
 from sluicemq_broker.runtime import Count, Counters
-from sluicemq_devices.hub import Shares, Watermark
+from sluicemq_devices.hub import Fillers, Watermark
 
 #: Jobs in one PUSH, at most.
 MOST_PUSHED: Final = 1000
@@ -55,8 +55,9 @@ class Pushes:
         self._maker = maker
         self._counters = counters
         self._taking = True
-        self._on_their_way: Shares[Queue] = Shares(mark, self._drained)
-        self._pushers: dict[Queue, set[Pusher]] = {}
+        self._on_their_way: Fillers[Queue, Pusher] = Fillers(
+            mark, lambda pusher, queue: pusher.wait_for(queue), lambda pusher, queue: pusher.drained(queue)
+        )
 
     @property
     def count(self) -> int:
@@ -83,17 +84,10 @@ class Pushes:
             pusher.blame(malformed=bool(refused))
             self._answer(pusher, number, [], refused, full, {}, ())
             return
-        self._take(pusher, queue, len(jobs), size)
+        self._on_their_way.take(queue, pusher, len(jobs), size)
         answer = partial(self._answer, pusher, number, positions, refused, full)
-        queue.push(Push(jobs, partial(self._stored, queue, len(jobs), size, answer)))
+        queue.push(Push(jobs, partial(self._stored, queue, pusher, len(jobs), size, answer)))
         pusher.pushed(queue)
-
-    def leave(self, pusher: Pusher) -> None:
-        """A session has ended."""
-        for queue in [queue for queue, pushers in self._pushers.items() if pusher in pushers]:
-            self._pushers[queue].discard(pusher)
-            if not self._pushers[queue]:
-                del self._pushers[queue]
 
     def _open(self, name: str, count: int, pusher: Pusher) -> Queue:
         """The queue that takes so many jobs; raises what refuses all of them."""
@@ -135,23 +129,10 @@ class Pushes:
         self._counters.notice(Count.QUEUE_FULL, str(error))
         return full
 
-    def _take(self, pusher: Pusher, queue: Queue, count: int, size: int) -> None:
-        """Jobs are on their way; who pushes to their queue is not read while it has too many."""
-        pushers = self._pushers.get(queue)
-        if pushers is None:
-            pushers = self._pushers[queue] = set()
-        pushers.add(pusher)
-        if self._on_their_way.take(queue, count, size):
-            for each in pushers:
-                each.wait_for(queue)
-
-    def _drained(self, queue: Queue) -> None:
-        for pusher in list(self._pushers.get(queue, ())):
-            pusher.drained(queue)
-
     def _stored(
         self,
         queue: Queue,
+        pusher: Pusher,
         count: int,
         size: int,
         answer: partial[None],
@@ -159,7 +140,7 @@ class Pushes:
         existing: Sequence[int],
     ) -> None:
         answer(refused, existing)
-        self._on_their_way.give(queue, count, size)
+        self._on_their_way.give(queue, pusher, count, size)
 
     def _answer(
         self,

@@ -121,8 +121,6 @@ class SessionDoor:
     def leave(self, session: Session) -> None:
         """A session has ended."""
         self.sessions.discard(session)
-        self.pushes.leave(session)
-        self.streams.leave(session)
 
 
 class Session:

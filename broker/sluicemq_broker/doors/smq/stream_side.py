@@ -56,10 +56,6 @@ class StreamSide:
         """The broker stops: take no messages any more."""
         self._publishing.refuse_all()
 
-    def leave(self, publisher: Publisher) -> None:
-        """A session has ended."""
-        self._publishing.leave(publisher)
-
     def holds(self, who: Callable[[], str], peer: str) -> Holds:
         """What one session, that people know as ``who()``, holds; ``peer``: its connection."""
         return Holds(self._subscriptions, who, peer)
