@@ -308,6 +308,20 @@ def test_an_order_for_a_name_with_a_nul_is_not_for_one_with_a_slash(
 # ------------------------------------------------------------------- other doors
 
 
+def test_where_no_file_is_left_a_new_connection_takes_that_of_an_idle_one(mongo_uri: str) -> None:
+    with serving(mongo_uri, [], http="127.0.0.1:0") as broker, ExitStack() as crowd:
+        web, broker_process = Web(broker.process.http), process(broker)
+        most = broker_process.num_fds() + 10
+        broker_process.rlimit(psutil.RLIMIT_NOFILE, (most, most))
+        for _ in range(60):
+            crowd.enter_context(web.dial())
+        for _ in range(5):
+            assert web.get("/healthz").status == 200
+        assert broker.counter("http_connections_cut") > 0
+        assert "Traceback" not in broker.process.log_text()
+        assert len(broker.process.log_text()) < 20_000
+
+
 def test_a_crowd_takes_no_files_of_other_doors_where_few_may_be_open(mongo_uri: str) -> None:
     files = {resource.RLIMIT_NOFILE: 304}
     with serving(mongo_uri, [], http="127.0.0.1:0", process={"rlimits": files}) as broker:

@@ -23,7 +23,7 @@ from sluicemq_broker.config import (
     settings_of,
     taken_over,
 )
-from sluicemq_broker.config.rules import Rule
+from sluicemq_broker.config.rules import Rule, http_hosts
 from sluicemq_broker.process.serve import serve
 from sluicemq_devices.doors.endpoints import Endpoint
 
@@ -529,3 +529,17 @@ def test_a_token_is_never_shown_not_even_a_wrong_one() -> None:
         load(None, {"SLUICEMQ_HTTP_TOKEN": "too-short"}, {})
     assert "16 to 256" in str(refused.value)
     assert "too-short" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "given", [["MQ.example.com", "b:8443"], "mq.example.com, b:8443", ("mq.example.com", "b:8443")]
+)
+def test_names_of_the_http_door_are_a_list_or_one_text(given: object) -> None:
+    assert http_hosts(given) == ("mq.example.com", "b:8443")
+    assert http_hosts(list(http_hosts(given))) == ("mq.example.com", "b:8443")
+    assert http_hosts("") == ()
+
+
+@pytest.mark.parametrize("given", ["http://a", "*", "a b", "a:999999", "a/b", [1], 7, {"a": 1}, ["ä"]])
+def test_what_is_no_name_of_a_host_is_none_of_the_http_door(given: object) -> None:
+    assert not takes(http_hosts, given)

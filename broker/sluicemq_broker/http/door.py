@@ -119,9 +119,9 @@ class Server(WSGIServer):  # type: ignore[misc] # gevent has no types
         except OSError as error:
             if error.errno in _WANTING:
                 self.counters.notice(Count.HTTP_CONNECTIONS_CUT, f"no connection can be let in: {error}")
-                self.places.give_way(time.monotonic())
-                self.stop_accepting()
-                gevent.spawn_later(_PAUSE, self._start_accepting_if_started)
+                if not self.places.give_way(time.monotonic()):
+                    self.stop_accepting()
+                    gevent.spawn_later(_PAUSE, self._start_accepting_if_started)
             return None  # any other error is that of a peer that has left already
 
     def do_handle(self, *args: Any) -> None:
