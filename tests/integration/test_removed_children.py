@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pymongo.collection import Collection
 from pymongo.database import Database
-from pymongo.errors import AutoReconnect
+from pymongo.errors import AutoReconnect, OperationFailure
 
 from jobs import NOW, ChangesAtOnce, a_job, everything, some_jobs, stored
 from launcher import wait_until
@@ -257,6 +257,26 @@ def test_a_fan_out_into_a_queue_that_is_being_removed_is_removed_with_it_or_come
     # And: what came after is seen when the queue is removed again
     changes.drop("pages", LATER)
     assert stored(store, "a")["state"] == "dead"
+
+
+def test_an_index_that_is_being_built_is_waited_for_by_a_removal(
+    store: QueueStore, changes: ChangesAtOnce, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.push(some_jobs(3), NOW)
+    tried: list[str] = []
+    rename = Collection.rename
+
+    def builds(self: Any, name: str, **options: Any) -> Any:
+        tried.append(name)
+        if len(tried) < 3:
+            raise OperationFailure("an index build is currently running", 12587)
+        return rename(self, name, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Collection, "rename", builds)
+        assert changes.drop("mail", LATER) == 3
+    assert len(tried) == 3
+    assert everything(store) == {}
 
 
 def test_a_removal_of_a_queue_without_children_reads_none_of_its_jobs(

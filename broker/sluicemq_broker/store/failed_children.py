@@ -17,6 +17,7 @@ from itertools import islice
 from secrets import token_hex
 from typing import Any, Final, NamedTuple, Protocol
 
+import gevent
 from pymongo import UpdateOne
 from pymongo.client_session import ClientSession
 from pymongo.collection import Collection
@@ -60,6 +61,11 @@ _PAGE: Final = 500
 #: The server's codes: there is no collection of this name, and there is one.
 _NOT_THERE: Final = 26
 _EXISTS: Final = 48
+#: Its code where an index of the collection is being built, as for the first child in a queue; and how often,
+#: and after how many seconds, that is tried again.
+_BUILDS_INDEX: Final = 12587
+_BUILD_TRIES: Final = 300
+_BUILD_WAIT: Final = 0.1
 
 _Jobs = Collection[dict[str, Any]]
 
@@ -292,14 +298,19 @@ def _ignore(_kind: str, _text: str) -> None:
 
 
 def _rename(jobs: _Jobs, name: str, *, unless: set[int]) -> bool:
-    """False where the server answers one of these codes."""
-    try:
-        jobs.rename(name)
-    except OperationFailure as error:
-        if error.code not in unless:
-            raise
-        return False
-    return True
+    """False where the server answers one of these codes; an index that is being built is waited for."""
+    for left in reversed(range(_BUILD_TRIES)):
+        try:
+            jobs.rename(name)
+        except OperationFailure as error:
+            if error.code == _BUILDS_INDEX and left:
+                gevent.sleep(_BUILD_WAIT)
+                continue
+            if error.code not in unless:
+                raise
+            return False
+        return True
+    return False
 
 
 def drop_put_aside(aside: _Jobs, now: float, kin: Kin) -> None:
