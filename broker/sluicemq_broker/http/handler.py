@@ -47,6 +47,8 @@ _REFUSED: Final = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Len
 _BUSY: Final = json.dumps(
     {"code": Unavailable.code, "message": "too many others are answered here: ask again in a moment"}
 ).encode()
+_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_LENGTH: Final = re.compile(r"[0-9]{1,10}")
 _METHOD: Final = re.compile(r"[A-Z]{1,16}")
 
 
@@ -126,7 +128,7 @@ class Handler(WSGIHandler):  # type: ignore[misc] # gevent has no types
             read = super().read_request(raw_requestline)
         except (HTTPException, IndexError) as error:
             raise ValueError(str(error)) from None
-        if self.headers.defects or len(self.headers.get_all("content-length", [])) > 1:
+        if self.headers.defects or not _are_plain(self.headers):
             raise ValueError("headers that can be read in two ways")
         self._body = self._read_body()
         return read
@@ -152,6 +154,9 @@ class Handler(WSGIHandler):  # type: ignore[misc] # gevent has no types
         try:
             with self.server.line.turn(self._place.had):
                 self.server.pace.wait(self._place.had)
+                if self._socket.closed:  # it was ended while it waited
+                    self.close_connection = True
+                    return
                 self._places.answer(self._place, time.monotonic())
                 super().handle_one_response()
         except Unavailable:
@@ -287,6 +292,17 @@ class _Received:
         taken = bytes(self._came[:size])
         del self._came[:size]
         return taken
+
+
+def _are_plain(headers: Any) -> bool:
+    """True if a proxy before this door reads these headers as it does: else it sees another request here."""
+    for name, value in headers.items():
+        if not _NAME.fullmatch(name) or "\n" in value:
+            return False
+    lengths = headers.get_all("content-length", [])
+    return (
+        len(headers.get_all("host", [])) <= 1 and len(lengths) <= 1 and all(map(_LENGTH.fullmatch, lengths))
+    )
 
 
 def _canonical(path: str) -> str:
