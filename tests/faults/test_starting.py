@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ import pytest
 
 from faults.mongo_messages import Command
 from faults.mongo_proxy import CuttingProxy
+from faults.replica_set import ReplicaSet
 from launcher import BrokerProcess, tcp, wait_until
+from long_forms import long
 from sluicemq import Client
 from sluicemq_broker.process.serve import stop
 
@@ -117,6 +120,32 @@ def test_a_broker_starts_though_its_first_tries_to_write_or_read_leases_have_no_
         ):
             without.wait(7)
             client.ping()
+
+
+@pytest.fixture(scope="module")
+def replica_set() -> Iterator[ReplicaSet]:
+    with ReplicaSet() as mongo:
+        yield mongo
+
+
+#: PrimarySteppedDown, InterruptedDueToReplStateChange, NotWritablePrimary.
+@pytest.mark.parametrize("code", [189, long(11602), long(10107)])
+@pytest.mark.parametrize("command", ["update", "createIndexes", "find", "listCollections", "aggregate"])
+def test_a_broker_starts_though_the_primary_steps_down_meanwhile(
+    replica_set: ReplicaSet, database: str, command: str, code: int
+) -> None:
+    data = {"failCommands": [command], "appName": "sluicemq", "errorCode": code}
+    replica_set.fail(replica_set.ports[0], "failCommand", {"times": 8}, data)
+    queues = {"bounded": {"max_ready": 10}}
+    schedules = {"nightly": {"queue": "bounded", "payload": "go", "every": 3600}}
+    config = {"queues": queues, "schedules": schedules}
+    try:
+        with BrokerProcess(replica_set.uri, database, config=config) as broker:
+            with Client(broker.doors["smq"]) as client:
+                client.ping()
+            assert "it is tried again" in broker.log_text()
+    finally:
+        replica_set.fail(replica_set.ports[0], "failCommand", "off")
 
 
 def test_a_broker_that_is_told_to_stop_while_it_starts_stops(tmp_path: Path) -> None:

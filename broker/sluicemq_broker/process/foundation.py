@@ -24,8 +24,10 @@ from sluicemq_broker.store import (
     Documents,
     EventRing,
     LeaseStore,
+    NewerSchema,
     ServerClock,
     StoreState,
+    Unclear,
     UnsafeStore,
     connect,
     connect_for_leases,
@@ -34,8 +36,8 @@ from sluicemq_broker.store import (
 )
 from sluicemq_devices.doors import Outgoing
 
-#: Seconds in which MongoDB must have answered one of a starting broker's tries to read its clock, and to read
-#: and write leases; and those between two tries.
+#: Seconds in which MongoDB must have answered one of a starting broker's tries, of each statement, which is
+#: as long as an election takes; and those between two tries.
 _RETRIED: Final = 15.0
 _PAUSE: Final = 0.1
 
@@ -79,7 +81,9 @@ class Foundation:
     def prepare(self) -> None:
         """Check that the store is there and keeps what it confirms; read its clock. Raises SluiceError."""
         try:
-            warning = require_safe(self._mongo, allow_unsafe=self.settings.allow_unsafe_store)
+            warning = retried(
+                lambda: require_safe(self._mongo, allow_unsafe=self.settings.allow_unsafe_store), only=Unclear
+            )
         except Unavailable as error:
             why = None if isinstance(error, UnsafeStore) else why_no_primary(self._uri)
             if why is None:
@@ -134,13 +138,23 @@ class Foundation:
         return EventRing(self.database(database))
 
 
-def retried(statement: Callable[[], Result]) -> Result:
-    """What it returns: a short lease makes for short time-outs, which do not keep a broker from starting."""
-    until = monotonic() + _RETRIED
+def retried(statement: Callable[[], Result], only: type[Unavailable] = Unavailable) -> Result:
+    """Return what a statement of the start returns, which is tried again for some seconds.
+
+    A primary that steps down, an election, or the short time-outs of a short lease keep no broker from
+    starting. It can be repeated: MongoDB may have done it, or a part of it. ``only``: the errors after
+    which it is tried again; an unsafe MongoDB, or a newer schema, stays what it is.
+    """
+    began, told = monotonic(), False
     while True:
         try:
             return statement()
-        except Unavailable:
-            if monotonic() > until:
+        except (UnsafeStore, NewerSchema):
+            raise
+        except only as error:
+            if monotonic() > began + _RETRIED:
                 raise
+            if not told:
+                log.warning("starting: %s; it is tried again for %.0f s", error, _RETRIED)
+                told = True
         gevent.sleep(_PAUSE)

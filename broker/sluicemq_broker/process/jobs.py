@@ -51,24 +51,24 @@ class Jobs:
         """Find the queues, take a lease, reclaim what is ours. ``alone``: all other leases are void."""
         ground = self._ground
         for each in self.queues.databases:
-            LeaseStore(ground.database(each)).prepare()
-            Inspector(ground.database(each)).check_schema()
+            retried(LeaseStore(ground.database(each)).prepare)
+            retried(Inspector(ground.database(each)).check_schema)
         if ground.settings.history:
-            self.history.prepare()
+            retried(self.history.prepare)
         self.queues.open_configured()
-        self.queues.discover()
-        self.queues.follow_pauses()
+        retried(self.queues.discover)
+        retried(self.queues.follow_pauses)
         ground.begin_lease()
         self._look_for_incidents()
         if alone:
             ground.end_other_leases()
         else:
             self._duties.attempt("a look at who else is there", ground.owners.beat)
-        self.schedules.configure(self._config.schedules)
+        retried(lambda: self.schedules.configure(self._config.schedules))
         retried(self._sweeper.sweep)  # it reads leases first
-        self.census.count_bounded()
-        self.tasks.prepare()
-        self.tasks.take_up()
+        retried(self.census.count_bounded)
+        retried(self.tasks.prepare)
+        retried(self.tasks.take_up)
 
     def duties(self) -> Iterator[Duty]:
         """What is done for the queues again and again."""
@@ -146,7 +146,7 @@ class Jobs:
 
     def _look_for_incidents(self) -> None:
         if self._ground.settings.history:
-            self.incidents.prepare()
+            retried(self.incidents.prepare)
             self._ground.store.on_return(self.incidents.store_returned)
             self._ground.clock.on_jump(self.incidents.clock_set)
             self._ground.owners.on_dead(self.incidents.found_dead)

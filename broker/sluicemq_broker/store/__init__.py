@@ -30,7 +30,7 @@ from sluicemq_broker.store.groups import Promoted
 from sluicemq_broker.store.history import HistoryStore, MinuteCounts, Subject, day_of
 from sluicemq_broker.store.incidents import Incident, IncidentStore
 from sluicemq_broker.store.inserts import Pushed
-from sluicemq_broker.store.inspect import Inspector, collection
+from sluicemq_broker.store.inspect import Inspector, NewerSchema, collection
 from sluicemq_broker.store.leases import LeaseStore, Seen
 from sluicemq_broker.store.letters import DeadLetters
 from sluicemq_broker.store.limits import LimitStore
@@ -90,6 +90,7 @@ __all__ = [
     "LimitStore",
     "Listing",
     "MinuteCounts",
+    "NewerSchema",
     "Page",
     "PauseStore",
     "Portions",
