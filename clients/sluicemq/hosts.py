@@ -7,7 +7,6 @@ import os
 import re
 import socket
 import struct
-from pathlib import Path
 from typing import Final
 
 LAST_PORT: Final = 65535
@@ -18,7 +17,7 @@ _LONGEST_NAME: Final = 253
 _LABEL: Final = re.compile(r"[A-Za-z0-9_-]{1,63}")
 _ZONE: Final = re.compile(r"[A-Za-z0-9._-]{1,15}")
 _SIOCGIFADDR: Final = 0x8915  # asks Linux for the IPv4 address of an interface
-_IPV6_ADDRESSES: Final = Path("/proc/net/if_inet6")  # address, index, length, scope, flags, interface
+_IPV6_ADDRESSES: Final = "/proc/net/if_inet6"  # address, index, length, scope, flags, interface
 _SCOPES: Final = {"00": 0, "10": 1, "20": 2}  # of the whole net, of this machine, of a link: best first
 
 
@@ -93,8 +92,10 @@ def _ipv4_of(interface: str) -> str | None:
 
 
 def _ipv6_of(interface: str) -> str | None:
+    from pathlib import Path  # noqa: PLC0415 - 5 ms that who names no interface need not have
+
     try:
-        rows = [line.split() for line in _IPV6_ADDRESSES.read_text().splitlines()]
+        rows = [line.split() for line in Path(_IPV6_ADDRESSES).read_text().splitlines()]
     except OSError:
         return None
     found = [(_SCOPES.get(row[3], len(_SCOPES)), row[0]) for row in rows if row[-1] == interface]

@@ -81,7 +81,8 @@ class Connection:
     ) -> None:
         """``about``: what the broker is told of this client, besides where it runs."""
         self.endpoint = endpoints.chosen(endpoint)
-        self._families = endpoints.families(self.endpoint)
+        self._dialled = endpoints.dialled(self.endpoint)
+        self._families = endpoints.families(self._dialled)
         self._tries = 0
         """Addresses that were tried in vain since the last greeting; each in turn is of another family."""
         self.greeted = False
@@ -297,7 +298,7 @@ class Connection:
         if now >= (self._connect_at or 0.0):
             self._connect_at = None
             self._heard = now
-            self._link.connect(self.endpoint, ipv6=self._families[self._tries % len(self._families)])
+            self._link.connect(self._dialled, ipv6=self._families[self._tries % len(self._families)])
             self.request(wire.HELLO, self._about(), answered=self._greet)
 
     def _about(self) -> dict[str, Any]:

@@ -62,19 +62,26 @@ def families(endpoint: str) -> tuple[bool, ...]:
     return (False, True)
 
 
+def dialled(endpoint: str) -> str:
+    """The endpoint as libzmq takes it, which knows no interface as a place to connect to: by its address."""
+    if not endpoint.startswith("tcp://"):
+        return endpoint
+    source, between, place = endpoint.removeprefix("tcp://").rpartition(";")
+    host, _, port = place.rpartition(":")
+    try:
+        here = next(iter(hosts.interface_addresses(host)), None)
+    except OSError:
+        return endpoint  # it has none: nobody is there
+    if here is None:
+        return endpoint
+    return f"tcp://{source}{between}{f'[{here}]' if ':' in here else here}:{port}"
+
+
 def _as_seen_from_here(door: str) -> str:
-    """``@tcp://*:5550``, as a broker has it, is ``tcp://127.0.0.1:5550``; an interface is its address."""
+    """``@tcp://*:5550``, as a broker has it, is ``tcp://127.0.0.1:5550``."""
     address = door.removeprefix("@").removeprefix(">")
     host, colon, port = address.removeprefix("tcp://").rpartition(":")
-    if not address.startswith("tcp://") or ";" in host:
-        return address
-    try:
-        here = _HERE.get(host) or next(iter(hosts.interface_addresses(host)), None)
-    except OSError:
-        raise ValueError(f"the interface {host} has no address") from None
-    if here is None:
-        return address
-    return f"tcp://{f'[{here}]' if ':' in here and here[0] != '[' else here}{colon}{port}"
+    return f"tcp://{_HERE[host]}{colon}{port}" if address.startswith("tcp://") and host in _HERE else address
 
 
 def _problem(endpoint: str) -> str:
