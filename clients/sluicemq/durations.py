@@ -1,4 +1,4 @@
-"""Spans of time as people write them: ``90s``, ``5m``, ``1h30m``, ``2d``; a number alone is seconds."""
+"""Spans of time as people write them: ``90s``, ``5m``, ``1h30m``, ``2d``."""
 
 from __future__ import annotations
 
@@ -12,14 +12,11 @@ _UNITS: Final = {"w": 604_800.0, "d": 86_400.0, "h": 3_600.0, "m": 60.0, "s": 1.
 _NUMBER: Final = r"[0-9]+(?:\.[0-9]+)?"
 #: Each unit once at most, the longest first.
 _PARTS: Final = re.compile(r"\s*".join(f"(?:({_NUMBER}){unit}(?!s))?" for unit in _UNITS))
-_SECONDS: Final = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 
 
 def seconds_of(text: str) -> float:
-    """Return the seconds of a text; raises ValueError, whose words follow "expected"."""
+    """Return the seconds of a text with units; raises ValueError, whose words follow "expected"."""
     stripped = text.strip()
-    if _SECONDS.fullmatch(stripped):
-        return float(stripped)
     found = _PARTS.fullmatch(stripped)
     if not stripped or found is None:
         raise ValueError(f"seconds, or a text such as {EXAMPLES}")

@@ -2,7 +2,8 @@
 
 Each rule reads a value: it returns the value as it is used, or raises ValueError with the words that follow
 "expected". Values with types (headers, TOML, keywords) are read as they are. The environment and a command
-line have texts only: :meth:`Rule.of_text` spells one first. A span of time may be a text everywhere.
+line have texts only: :meth:`Rule.of_text` spells one first. A span of time may be a text with units in all
+of them.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ BACKOFF_BOUNDS: Final = {
 }
 
 _DEEPEST = 20
+#: A number of seconds, as the environment and a command line have it.
+_SECONDS = re.compile(r"\s*[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?\s*")
 _LAST_DATE = datetime(9999, 1, 1).timestamp()  # noqa: DTZ001 - a bound, to the day
 
 
@@ -103,7 +106,7 @@ def duration(least: float, most: float, expected: str, *, above: bool = False) -
             raise ValueError(expected)
         return float(value)
 
-    return Rule(expected, read, "s", (least, most))
+    return Rule(expected, read, "s", (least, most), _spelt_seconds)
 
 
 def one_of(*words: str) -> Rule:
@@ -152,6 +155,10 @@ def _seconds(value: Any, expected: str) -> Any:
 
 def _spelt_whole(text: str) -> Any:
     return int(text) if re.fullmatch(r"\s*[+-]?[0-9]{1,400}\s*", text) else text
+
+
+def _spelt_seconds(text: str) -> Any:
+    return float(text) if _SECONDS.fullmatch(text) else text
 
 
 def _spelt_number(text: str) -> Any:

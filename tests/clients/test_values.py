@@ -50,7 +50,7 @@ HOSTILE: dict[str, list[Any]] = {
     "str": [SURROGATE, "\ud800", 7, UUID_, DAY, b"bytes"],
     "int": [2**64, -(2**70), "7", 1.5, UUID_, True],
     "float": [NAN, INF, -INF, 10**400, "1", Decimal(1), UUID_, DAY],
-    "Seconds": [NAN, INF, 1e12, 10**400, "soon", Decimal(1), UUID_, DAY],
+    "Seconds": [NAN, INF, 1e12, 10**400, "1", "soon", Decimal(1), UUID_, DAY],
     "bytes": ["text", 7, UUID_],
     "Sequence[str]": ["text", 7],
     "Iterable[str | bytes]": ["text", b"bytes", 7],

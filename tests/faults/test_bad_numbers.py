@@ -81,14 +81,9 @@ CASES: dict[str, Case] = {
         if name not in ("headers", "reply")
     },
 }
-#: Texts and maps that are a value there: a span of time, a name, a back-off as the queue has it.
+#: Texts and maps that are a value there: a name, a back-off as the queue has it.
 TEXTS: dict[str, list[Any]] = {
-    **{
-        f"PUSH {name}": ["5"]
-        for name, each in OPTIONS.items()
-        if each.unit == "s" or each.rule.expected.startswith("a string")
-    },
-    "CHANGE delay": ["5"],
+    **{f"PUSH {name}": ["5"] for name, each in OPTIONS.items() if each.rule.expected.startswith("a string")},
     "PUSH backoff": [{}],
 }
 

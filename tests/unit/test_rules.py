@@ -30,8 +30,10 @@ from sluicemq_broker.config import (
 from sluicemq_broker.doors.frames import check_headers
 from sluicemq_broker.doors.worker_frames import commit_frames
 
+#: Where there are texts only, as on a command line, a number alone is seconds.
+NUMBERS = {"0": 0.0, "10": 10.0, "1.5": 1.5, ".5": 0.5, "1e3": 1000.0, " 7 ": 7.0}
 SPANS = {
-    "0": 0.0, "10": 10.0, "1.5": 1.5, ".5": 0.5, "1e3": 1000.0, "10s": 10.0, "1.5s": 1.5, "250ms": 0.25,
+    "10s": 10.0, "1.5s": 1.5, "250ms": 0.25,
     "5m": 300.0, "1h30m": 5400.0, "1h 30m": 5400.0, "2d": 172_800.0, "1w": 604_800.0, "1d12h": 129_600.0,
     "1h0.5s": 3600.5, " 5m ": 300.0,
 }  # fmt: skip
@@ -59,6 +61,7 @@ NO_SPANS = [
 ]
 #: No option, and no setting, may be one of these numbers, however they come.
 NO_NUMBERS: list[Any] = [math.nan, math.inf, -math.inf, -1, -0.001, 1e308, 10**400, -(10**400), True, False]
+DELAY = OPTIONS["delay"].rule
 OF_TIME = [each for each in OPTIONS.values() if each.unit == "s"]
 WITH_NUMBERS = [
     each for each in OPTIONS.values() if each.rule.bounds != (None, None) or each.name == "not_before"
@@ -66,8 +69,15 @@ WITH_NUMBERS = [
 
 
 @pytest.mark.parametrize(("text", "seconds"), SPANS.items())
-def test_a_span_of_time_is_a_number_of_seconds_or_a_text(text: str, seconds: float) -> None:
-    assert seconds_of(text) == in_seconds(text) == seconds
+def test_a_span_of_time_is_a_text_with_units(text: str, seconds: float) -> None:
+    assert seconds_of(text) == in_seconds(text) == DELAY(text) == DELAY.of_text(text) == seconds
+
+
+@pytest.mark.parametrize(("text", "seconds"), NUMBERS.items())
+def test_a_number_alone_is_seconds_where_there_are_texts_only(text: str, seconds: float) -> None:
+    assert DELAY.of_text(text) == seconds
+    with pytest.raises(ValueError, match="a text such as 90s"):
+        DELAY(text)
 
 
 @pytest.mark.parametrize("text", NO_SPANS)
@@ -119,7 +129,7 @@ def test_a_number_or_a_flag_in_quotes_is_a_text_in_toml_for_every_key(kind: Any,
     table = {BrokerSettings: "broker", QueueSettings: "queues", StreamSettings: "streams"}[kind]
     for key, setting in settings_of(kind).items():
         rule = setting.metadata["rule"]
-        if rule.unit == "s" or not (rule.expected == "true or false" or "number" in rule.expected):
+        if rule.unit != "s" and rule.expected != "true or false" and "number" not in rule.expected:
             continue
         for text in ("true", "yes", "on", "1", "5"):
             values = {key: text}
