@@ -72,6 +72,9 @@ class ChangesAtOnce(Changes, Redrives, Removals):
     def purge(self, queue: str, state: str, now: float) -> int:
         return sum(self.purging(queue, state, now, lambda: PAGE))
 
+    def drop(self, queue: str, now: float, *, shared: bool = False) -> int:
+        return sum(self.dropping(queue, now, shared=shared))
+
     def redrive(
         self, queue: str, letters: DeadLetters, now: float, to: QueueStore | None = None, size: int = PAGE
     ) -> Redriven:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pymongo.database import Database
 
-from jobs import NOW, a_job, everything, ids
+from jobs import NOW, ChangesAtOnce, a_job, everything, ids
 from launcher import wait_until
 from plain_clients import BrokerUnderTest, serving
 from sluicemq import Client, Duplicate, Producer, Worker
@@ -18,7 +18,6 @@ from sluicemq_broker.store.documents import date
 from sluicemq_broker.store.index_models import DEDUPE_INDEX, INDEXES, LINE_INDEXES
 from sluicemq_broker.store.inspect import Inspector
 from sluicemq_broker.store.queue_store import QueueStore
-from sluicemq_broker.store.removals import Removals
 
 ME = "me"
 NAMES = {str(each.document["name"]) for each in INDEXES}
@@ -141,7 +140,7 @@ def test_a_queue_in_which_a_job_has_waited_gets_the_indexes_of_those_back(bare: 
 
 
 def test_a_queue_with_lines_that_is_removed_while_shared_is_never_without_their_indexes(
-    store: QueueStore, changes: Removals
+    store: QueueStore, changes: ChangesAtOnce
 ) -> None:
     store.groups.prepare()
     changes.drop("mail", NOW, shared=True)
@@ -149,7 +148,7 @@ def test_a_queue_with_lines_that_is_removed_while_shared_is_never_without_their_
 
 
 def test_a_queue_removed_while_others_use_it_is_never_without_its_indexes(
-    store: QueueStore, changes: Removals, inspector: Inspector
+    store: QueueStore, changes: ChangesAtOnce, inspector: Inspector
 ) -> None:
     # Given a push that comes right behind the removal, at a broker that has seen the queue
     store.push([a_job(dedupe=Dedupe("x", 9.0)) for _ in range(1)], NOW)

@@ -207,7 +207,7 @@ def test_a_queue_whose_deletion_has_failed_is_looked_at_as_ever(
     queue, told = queues.open("mail"), list[Any]()
     queue.wait("a", told.append)
     deletion = Delete(queues, queues._context, queue, NOW)
-    monkeypatch.setattr(Removals, "drop", failing)
+    monkeypatch.setattr(Removals, "dropping", failing)
     # When
     with pytest.raises(Unavailable):
         next(deletion.pages())

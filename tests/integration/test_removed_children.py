@@ -259,6 +259,30 @@ def test_a_fan_out_into_a_queue_that_is_being_removed_is_removed_with_it_or_come
     assert stored(store, "a")["state"] == "dead"
 
 
+def test_a_removal_of_very_many_children_goes_on_where_it_was_left_and_a_round_does_a_part_of_it(
+    store: QueueStore, pages: QueueStore, changes: ChangesAtOnce
+) -> None:
+    # Given
+    for number in range(6):
+        waiting(store, pages, f"p{number}", count=10)
+
+    def dead() -> int:
+        return sum(each["state"] == "dead" for each in everything(store).values())
+
+    # When: whoever has ordered it goes on no further than this
+    order = changes.dropping("pages", LATER, size=10)
+    assert (next(order), dead()) == (60, 0)
+    assert (next(order), dead()) == (0, 1)
+    # Then: each round does a part of the rest
+    seen = []
+    while put_aside(changes):
+        changes.resume_drops(LATER, size=10, most=2)
+        seen.append(dead())
+    assert seen[:2] == [3, 5]
+    assert dead() == 6
+    assert list(order) == []
+
+
 def test_an_index_that_is_being_built_is_waited_for_by_a_removal(
     store: QueueStore, changes: ChangesAtOnce, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from functools import partial
 from typing import Any, ClassVar, Final
 
@@ -211,23 +211,28 @@ class Discard(_OfDeadLetters):
 
 
 class Delete(BulkOrder):
-    """Remove a queue and all its jobs: one statement, which takes no longer with a million jobs."""
+    """Remove a queue and all its jobs: one statement, which takes no longer with a million jobs.
+
+    Then parents of these become dead letters, page by page.
+    """
 
     kind = "delete"
     resumes = False  # it spares nothing that was pushed since
     _dropped: int | None = None
     _carried_out = False
+    _emptying: Iterator[int] = iter(())
 
     def pages(self) -> Pages:
-        """All at once; of what is on its way here some may come after. Refused while there are workers."""
-        if self._carried_out:
-            return  # it took so long that it is gone on with: what was pushed since is spared
-        if self._dropped is None:
-            with self._queues.one_removal:
-                self._dropped = self._drop(self._queues.get(self.queue.name))
-        self._queues.forget(self.queue.name)
-        self._carried_out = True
-        yield self._dropped
+        """All jobs at once; of what is on its way some may come after. Refused while there are workers."""
+        if not self._carried_out:  # else it has taken long, and what was pushed since is spared
+            if self._dropped is None:
+                with self._queues.one_removal:
+                    self._dropped = self._drop(self._queues.get(self.queue.name))
+            self._queues.forget(self.queue.name)
+            self._carried_out = True
+            yield self._dropped
+        for _ in self._emptying:  # it goes on, where this is closed in between
+            yield 0
 
     def _drop(self, queue: Queue) -> int:
         if queue.workers:
@@ -235,7 +240,8 @@ class Delete(BulkOrder):
         others = self._owners.live(queue.settings.database) - set(self._owners.mine())
         queue.store.dropped()  # from before, so that nobody who looks at it makes it again
         try:
-            count = self._removals.drop(queue.name, self.now, shared=bool(others))
+            self._emptying = self._removals.dropping(queue.name, self.now, shared=bool(others))
+            count = next(self._emptying)
         except SluiceError:
             queue.store.kept()
             raise

@@ -57,7 +57,7 @@ PUT_ASIDE: Final = "removed."
 _EMPTY: Final = "deleted."
 _LEFT_OVER: Final = 60.0
 #: Children that are read at once.
-_PAGE: Final = 500
+CHILDREN: Final = 500
 #: The server's codes: there is no collection of this name, and there is one.
 _NOT_THERE: Final = 26
 _EXISTS: Final = 48
@@ -313,15 +313,21 @@ def _rename(jobs: _Jobs, name: str, *, unless: set[int]) -> bool:
     return False
 
 
-def drop_put_aside(aside: _Jobs, now: float, kin: Kin) -> None:
-    """Make the parents of what lies there dead letters, and remove it. Crash before the end: do it again."""
+def dropping_put_aside(aside: _Jobs, now: float, kin: Kin, size: int = CHILDREN) -> Iterator[int]:
+    """Make the parents of what lies there dead letters, a page at a time, and remove it.
+
+    Yields how many children were on each page. Crash before the end: doing it again goes on with those that
+    are there still.
+    """
     queue = queue_of(aside.name).removeprefix(PUT_ASIDE).rpartition(".")[0]
     if GroupStore(aside.database, aside.database[QUEUE_PREFIX + queue]).may_have_children():
         aside.create_indexes(CHILD_INDEXES)  # it has them, but where an insert made it between two statements
         these = {"parent.id": {"$gte": ""}, **_AWAITED}
-        children = aside.find(these, {"parent": 1}, hint=PARENT_INDEX, batch_size=_PAGE)
-        while page := list(islice(children, _PAGE)):
+        children = aside.find(these, {"parent": 1}, hint=PARENT_INDEX, batch_size=size)
+        while page := list(islice(children, size)):
             kin.bereaved(_bereave(_reasons(page, queue, "was removed with the queue"), now, kin))
+            aside.delete_many({"_id": {"$in": [each["_id"] for each in page]}}, hint=BY_ID)
+            yield len(page)
     aside.drop()
 
 

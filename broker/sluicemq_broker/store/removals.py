@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import Final
 
 from sluicemq.errors import SluiceError
@@ -20,12 +21,13 @@ from sluicemq_broker.store.claims import BY_ID
 from sluicemq_broker.store.connection import Documents, translated
 from sluicemq_broker.store.documents import Document, date
 from sluicemq_broker.store.failed_children import (
+    CHILDREN,
     NOT_AWAITED,
     Bereaved,
     Kin,
     all_put_aside,
     drop_left_over,
-    drop_put_aside,
+    dropping_put_aside,
     put_aside,
     remove_children,
 )
@@ -37,6 +39,8 @@ from sluicemq_broker.store.portions import Portions
 from sluicemq_broker.store.queue_store import QueueStore
 from sluicemq_broker.store.shown import selects, stored_state
 
+#: Pages of children of removed queues in one round, of each such queue.
+_PAGES_IN_A_ROUND: Final = 40
 #: Seconds by which one broker's measure of the server's time may be ahead of another's.
 _CLOCKS_DIFFER: Final = 1.0
 
@@ -135,30 +139,37 @@ class Removals(Orders):
     ) -> list[str | None]:
         return remove_children(jobs, ids, these, why, now, self._kin, self._portions)
 
-    def drop(self, queue: str, now: float, *, shared: bool = False) -> int:
-        """Remove a queue with all it holds; returns about how many jobs that were.
+    def dropping(
+        self, queue: str, now: float, *, shared: bool = False, size: int = CHILDREN
+    ) -> Iterator[int]:
+        """Remove a queue with all it holds; yields about how many jobs that were, and then zeros, for pages.
 
         ``shared``: other brokers may be pushing to it. Their next insert would make the collection
         again, without the index that keeps a ``dedupe_id`` single; so an empty one that has its indexes
         takes its place, and stays. Lost reply: repeating it is harmless.
 
-        Jobs that wait for children here are dead letters then. The collection is put aside first, so that
-        whatever comes in at this moment is in it, or is not removed; ``drop_put_aside`` goes on from there,
-        also where this broker is killed.
+        The collection is put aside first, so that whatever comes in at this moment is in it, or is not
+        removed: then the queue is gone. Jobs that wait for children which lay here are dead letters after
+        that, page by page. Where this broker is killed, or goes on no further, any broker's next round does.
         """
         with translated():
             jobs = self._jobs(queue)
             count: int = jobs.estimated_document_count()
             aside = put_aside(jobs, now, leave_empty=shared)
-            with suppress(SluiceError), translated():  # it is gone; the next round of any broker goes on
-                drop_put_aside(aside, now, self._kin)
-        return count
+        yield count
+        with suppress(SluiceError), translated():
+            for _ in dropping_put_aside(aside, now, self._kin, size):
+                yield 0
 
-    def resume_drops(self, now: float) -> None:
-        """Go on with queues whose removal a broker has begun and not ended; harmless beside a live one."""
+    def resume_drops(self, now: float, size: int = CHILDREN, most: int = _PAGES_IN_A_ROUND) -> None:
+        """Go on with queues whose removal a broker has begun and not ended; harmless beside a live one.
+
+        Of each it does ``most`` pages, so it holds up nothing else for long.
+        """
         with translated():
             for each in all_put_aside(self._database):
-                drop_put_aside(each, now, self._kin)
+                for _ in islice(dropping_put_aside(each, now, self._kin, size), most):
+                    pass
             drop_left_over(self._database, now)
 
 
