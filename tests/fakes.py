@@ -46,6 +46,7 @@ class FakeOwners:
         self.current = ""
         self.sure = True
         self.others = 0
+        self.others_at_work = False
         self._holds = itertools.count(1)
         self.use()
 

@@ -107,7 +107,7 @@ def test_jobs_are_handed_out_for_two_thirds_of_a_lease_since_the_heartbeat_was_s
     broker = a_broker(leases)
     beat = leases.beat
 
-    def slow(owners: list[str], now: float) -> int:
+    def slow(owners: list[str], now: float, _worked: float) -> int:
         time.passes(9.0)  # the answer takes so long; the lease may have been raised at once
         return beat(owners, now)
 
@@ -143,7 +143,7 @@ def test_one_reply_that_is_held_costs_no_certainty_and_no_lease(
     broker, beat, sure = a_broker(leases), leases.beat, list[bool]()
     beats(time, broker)
 
-    def held_once(owners: list[str], now: float) -> int:
+    def held_once(owners: list[str], now: float, _worked: float) -> int:
         answer = beat(owners, now)
         if not sure:
             time.passes(LEASE / 5)
@@ -307,7 +307,7 @@ def test_a_heartbeat_that_takes_long_holds_up_no_work(
 ) -> None:
     # Given
     broker, held = a_broker(leases), Held()
-    monkeypatch.setattr(leases, "beat", lambda owners, _now: held() or len(owners))
+    monkeypatch.setattr(leases, "beat", lambda owners, *_: held() or len(owners))
     beating = gevent.spawn(broker.beat)
     go_on()
     # When
@@ -324,7 +324,7 @@ def test_a_heartbeat_under_way_at_the_end_leaves_no_lease_behind(
 ) -> None:
     # Given
     broker, held, beat = a_broker(leases), Held(), leases.beat
-    monkeypatch.setattr(leases, "beat", lambda owners, now: held() or beat(owners, now))
+    monkeypatch.setattr(leases, "beat", lambda owners, *rest: held() or beat(owners, *rest))
     beating = gevent.spawn(broker.beat)
     go_on()
     # When

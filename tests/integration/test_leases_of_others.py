@@ -40,6 +40,33 @@ def test_only_brokers_whose_counter_has_risen_share_the_work(leases: LeaseStore,
     assert watcher.others == 0
 
 
+def test_a_broker_is_at_work_only_while_it_works_on_jobs(leases: LeaseStore, time: LeaseTime) -> None:
+    # Given one that is there, and has worked before
+    done = 7.0
+    watcher, other = a_broker(leases, "watcher"), a_broker(leases, "other", worked=lambda: done)
+    beats(time, other, watcher, count=3)
+    at_rest = watcher.others_at_work
+    # When
+    done += 1
+    beats(time, other, watcher)
+    at_work = watcher.others_at_work
+    # Then
+    beats(time, other, watcher)
+    assert (watcher.others, at_rest, at_work, watcher.others_at_work) == (1, False, True, False)
+
+
+def test_a_broker_of_an_older_version_that_does_not_say_what_it_works_is_at_work(
+    documents: Database[dict[str, Any]], leases: LeaseStore, time: LeaseTime
+) -> None:
+    watcher, other = a_broker(leases, "watcher"), a_broker(leases, "other")
+    for _ in range(3):
+        beats(time, other)
+        documents["owners"].update_one({"_id": other.current}, {"$unset": {"worked": True}})
+        watcher.beat()
+
+    assert watcher.others_at_work
+
+
 def test_a_broker_that_is_silent_for_a_lease_is_declared_dead(
     documents: Database[dict[str, Any]], leases: LeaseStore, time: LeaseTime
 ) -> None:

@@ -131,6 +131,26 @@ def test_there_is_a_pause_after_every_page(rig: TasksRig) -> None:
     assert rig.left() == before
 
 
+def seconds_of_a_purge(rig: TasksRig) -> float:
+    task, began = rig.purge(), rig.time.value
+    while not task.left.is_set():
+        rig.time.passes(0.1)
+    return rig.time.value - began
+
+
+def test_another_broker_slows_a_task_only_while_it_works_on_jobs(rig: TasksRig) -> None:
+    alone = seconds_of_a_purge(rig)
+    rig.first.owners.others = 1
+    rig.store.push(some_jobs(JOBS), NOW)
+
+    beside_one_at_rest = seconds_of_a_purge(rig)
+
+    rig.first.owners.others_at_work = True
+    rig.store.push(some_jobs(JOBS), NOW)
+    assert beside_one_at_rest < 1.5 * alone
+    assert seconds_of_a_purge(rig) > 2 * alone
+
+
 def test_what_is_accepted_after_the_order_is_spared(rig: TasksRig) -> None:
     task = rig.purge()
     late = a_job("late")

@@ -51,7 +51,8 @@ class Owners:
     ``lost`` is called with an id of ours that another broker has declared dead: everything held
     under it must be dropped, since its jobs go to others. ``new_id`` makes an id that no other broker
     has. ``leases`` are those of the broker's own database, ``elsewhere`` by name those of the others in
-    which queues lie: an id has a lease in each, and is lost if it is lost in one.
+    which queues lie: an id has a lease in each, and is lost if it is lost in one. ``worked``: jobs that this
+    broker has worked so far.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Owners:
         *,
         lost: Callable[[str], None] = _ignore,
         timer: Timer = _TIMER,
+        worked: Callable[[], float] = lambda: 0.0,
         new_id: Callable[[], str] = _new_id,
     ) -> None:
         self._leases = leases
@@ -77,6 +79,11 @@ class Owners:
         self._new_id = new_id
         self.current = ""
         self.others = 0
+        """Other brokers that are there."""
+        self.others_at_work = False
+        """True if one of them has worked on jobs between its last two heartbeats, or does not say."""
+        self._worked = worked
+        self._work_of: dict[str, float | None] = {}  # of the others, as of the last look
         self._holds = itertools.count(1)
         self._changing = RLock()
         self._confirmed = float("-inf")
@@ -230,7 +237,7 @@ class Owners:
         for left in reversed(range(_TRIES)):
             sent = self._now()
             try:
-                return sent, store.beat(mine, self._clock.now())
+                return sent, store.beat(mine, self._clock.now(), self._worked())
             except Unavailable:
                 if not left:
                     raise
@@ -261,11 +268,11 @@ class Owners:
                 self._end_everywhere(owner)
 
     def _watch(self) -> None:
-        live = self._everywhere(lambda store: [((store, owner), of) for owner, of in store.live().items()])
+        live = self._everywhere(lambda store: [((store, owner), of) for owner, of in store.leases().items()])
         mine = set(self.mine())
         others = {lease: of for leases in live for lease, of in leases if lease[1] not in mine}
         self._seen = {lease: seen for lease, seen in self._seen.items() if lease in others}
-        for (store, owner), (beat, lease) in others.items():
+        for (store, owner), (beat, lease, _) in others.items():
             seen = self._seen.get((store, owner))
             if seen is not None and seen[0] != beat:
                 self._risen.add(owner)
@@ -277,6 +284,14 @@ class Owners:
         self._risen &= {owner for _, owner in others}
         self._shared = {store for store, _ in others}
         self.others = len(self._risen)
+        self._look_at_work({lease[1]: of.worked for lease, of in others.items()})
+
+    def _look_at_work(self, worked: dict[str, float | None]) -> None:
+        before, self._work_of = self._work_of, worked
+        self.others_at_work = any(
+            worked[owner] is None or worked[owner] != before.get(owner, worked[owner])
+            for owner in self._risen
+        )
 
     def _declare_dead(self, store: LeaseStore, owner: str, beat: int, lease: float) -> None:
         dead = store.end(owner, self._clock.now(), beat=beat, silent=True)

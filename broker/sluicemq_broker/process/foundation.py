@@ -18,7 +18,7 @@ from sluicemq_broker.config import BusForm, Config, RedisUrl
 from sluicemq_broker.context import Context, Memory, NewNames, Owners
 from sluicemq_broker.process.duties import Duty
 from sluicemq_broker.queues import databases
-from sluicemq_broker.runtime import Counters, Turns
+from sluicemq_broker.runtime import Count, Counters, Turns
 from sluicemq_broker.store import (
     EVERY,
     Documents,
@@ -66,13 +66,20 @@ class Foundation:
         self._mongo_for_leases = connect_for_leases(uri, settings.lease)
         leases = {each: LeaseStore(self._mongo_for_leases[each]) for each in databases(config)}
         own = leases.pop(settings.database)
-        self.owners = Owners(own, self.clock, self.name, settings.lease, leases, lost=lost)
+        self.owners = Owners(
+            own, self.clock, self.name, settings.lease, leases, lost=lost, worked=self._worked
+        )
         largest = max(settings.hwm_bytes, *(each.hwm_bytes for each in config.devices), 0)
         self.memory = Memory(settings.hwm, settings.hwm_bytes, outgoing=Outgoing(2 * largest))
         self.context = Context(
             self.owners, self.clock, self.counters, memory=self.memory, names=NewNames(self.counters)
         )
         self.bus = EventBus(self._transport, self.owners.shares, self.counters)
+
+    def _worked(self) -> float:
+        """Jobs from push to commit so far: others see by it whether this broker is busy."""
+        values = self.counters.values
+        return (values[Count.PUSHED] + values[Count.COMMITTED]) / 2
 
     def database(self, name: str) -> Documents:
         """A database of the MongoDB that this broker uses."""

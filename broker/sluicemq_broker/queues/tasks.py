@@ -39,7 +39,7 @@ _LEAST: Final = 50
 #: their rate: 0.91, 0.99 and 0.94 were measured (``tests/bench/orders.py``), with six 0.88 beside a purge.
 FAIR: Final = 12
 #: Where fewer go their way, or another broker's do: until so many times as long as the page was have passed,
-#: but so many seconds at most. Where nobody else is at work, as long as the page.
+#: but so many seconds at most. Where no broker works on jobs, as long as the page, however many are there.
 GENTLE: Final = 12.0
 _LONGEST: Final = 2.0
 _LOOK: Final = 0.02
@@ -292,7 +292,7 @@ class Tasks:
 
     def _pause(self, took: float, jobs: int) -> None:
         """Let others go first, after a page of so many jobs that took so many seconds."""
-        alone = self._worked == self._gone_their_way and not self._owners.others
+        alone = self._worked == self._gone_their_way and not self._owners.others_at_work
         enough = self._gone_their_way + FAIR * jobs
         end = self._timer.now() + min(_LONGEST, took * (1.0 if alone else GENTLE))
         while self._timer.now() < end and self._gone_their_way < enough:

@@ -2,8 +2,8 @@
 
 A lease lies where the queues lie: in every database in which its broker has some, so that whoever
 shares one of them finds it there. One document an owner id: ``{_id, state: live|dead, beat, lease,
-name, started_at, ended_at?}``. It is written, durably, before the first job is reserved under that id.
-A dead one stays a day to be looked at; an owner without a document counts as dead.
+name, started_at, seen_at, worked?, ended_at?}``. It is written, durably, before the first job is
+reserved under that id. A dead one stays a day to be looked at; an owner without a document counts as dead.
 """
 
 from __future__ import annotations
@@ -42,6 +42,17 @@ class Seen(NamedTuple):
     ended: float | None
 
 
+class Lease(NamedTuple):
+    """The counter of a live lease, how many seconds it may stand still, and what its broker has worked.
+
+    ``worked``: jobs from push to commit, as of the last heartbeat; None: it does not say (an older version).
+    """
+
+    beat: int
+    seconds: float
+    worked: float | None
+
+
 class _Lease(StrEnum):
     """The states of a lease."""
 
@@ -67,18 +78,25 @@ class LeaseStore:
         with translated():
             self._leases.update_one({"_id": owner}, {"$setOnInsert": born}, upsert=True)
 
-    def beat(self, owners: list[str], now: float) -> int:
-        """Raise the counters of these leases that are not dead; returns how many there were."""
+    def beat(self, owners: list[str], now: float, worked: float = 0.0) -> int:
+        """Raise the counters of these leases that are not dead; returns how many there were.
+
+        ``worked``: jobs that their broker has worked so far, for the others to see whether it is busy.
+        """
         with translated():
             live = {"_id": {"$in": owners}, "state": _Lease.LIVE}
-            beat = {"$inc": {"beat": 1}, "$set": {"seen_at": date(now)}}
+            beat = {"$inc": {"beat": 1}, "$set": {"seen_at": date(now), "worked": worked}}
             return self._leases.update_many(live, beat).matched_count
 
     def live(self) -> dict[str, tuple[int, float]]:
         """The counter of every live lease, and how many seconds it may stand still."""
+        return {owner: (lease.beat, lease.seconds) for owner, lease in self.leases().items()}
+
+    def leases(self) -> dict[str, Lease]:
+        """Every live lease by its owner."""
         with translated():
-            found = self._leases.find({"state": _Lease.LIVE}, {"beat": 1, "lease": 1})
-            return {each["_id"]: (each["beat"], each["lease"]) for each in found}
+            found = self._leases.find({"state": _Lease.LIVE}, {"beat": 1, "lease": 1, "worked": 1})
+            return {each["_id"]: Lease(each["beat"], each["lease"], each.get("worked")) for each in found}
 
     def brokers(self) -> list[Seen]:
         """Brokers with a live lease, and those of the last day that fell silent; the eldest first."""
