@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import zmq
 
-from launcher import BrokerProcess, wait_until
+from launcher import BrokerProcess, tcp, wait_until
 from plain_clients import ANY_PORT, BrokerUnderTest, receive, serving, spare
-from sluicemq import Client, wire
+from sluicemq import Client, Publisher, wire
 from sluicemq_broker.doors.questions import MOST_WAITING, WAITING_PART
 
 MANY = 12_000  # questions, more than the high-water mark of a device
@@ -106,6 +106,45 @@ def test_a_hundred_that_ask_for_the_counts_without_end_and_leave_keep_no_answer_
     for session in crowd:
         session.plain.close()
     assert broker.smq().ask(wire.STATS).verb == wire.OK
+
+
+def test_forty_that_look_for_nothing_in_a_long_stream_hold_up_no_question_of_another(
+    mongo_uri: str,
+) -> None:
+    # Given a replay door, and a crowd that asks for a topic that is not there, again and again
+    device = {"kind": "forwarder", "frontend": ANY_PORT, "backend": ANY_PORT, "stream": "short"}
+    with serving(mongo_uri, [{**device, "replay": tcp()}]) as broker:
+        with Publisher(broker.doors["smq"]) as publisher:
+            publisher.publish("short", b"topic", b"message")
+            for number in range(4000):
+                publisher.publish("long", b"topic.%d" % number, b"message")
+            publisher.flush(60)
+        address = next(each["replay"][0] for each in broker.process.devices if each.get("replay"))
+        crowd = [broker.socket(zmq.DEALER, address, rcvhwm=0) for _ in range(40)]
+        honest = broker.socket(zmq.REQ, address)
+        for each in crowd:
+            for number in range(50):
+                each.send_multipart([b"", b"long", b'{"topic": "never", "limit": %d}' % (number + 1)])
+        wait_until(lambda: _answers(crowd) > 0)
+        # When another asks
+        before: list[int] = []
+        for _ in range(5):
+            _answers(crowd)
+            honest.send_multipart([b"short", b'{"limit": 1}'])
+            assert receive(honest)[0].startswith(b"{")
+            before.append(_answers(crowd))
+        # Then it does not wait until each of them was answered, again and again
+        assert sum(before) < 300
+
+
+def _answers(crowd: list[zmq.Socket[bytes]]) -> int:
+    """How many answers have come since the last call, about."""
+    came = 0
+    for each in crowd:
+        while each.poll(0):
+            each.recv_multipart()
+            came += 1
+    return came
 
 
 def test_what_one_wants_to_know_who_has_left_is_not_looked_for_what_it_orders_is_done(

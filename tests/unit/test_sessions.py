@@ -52,6 +52,7 @@ class Lane:
     writable = True
     is_full = False
     is_closed = False
+    leaves_much = False
     receive: Callable[[list[list[bytes]]], None]
     closed: Callable[[], None]
 
@@ -185,6 +186,24 @@ def test_a_request_on_which_the_broker_fails_is_answered_like_those_after_it(
     assert lane.sent[0].fields[0] == "UNAVAILABLE"
     assert session.counters.values["unavailable"] == 2
     assert "nobody foresaw this" in caplog.text
+
+
+def test_of_a_client_that_has_left_only_what_changes_something_is_looked_at(
+    session: Session, lane: Lane
+) -> None:
+    # Given much that was sent by one that hears no answer any more
+    lane.leaves_much = True
+    asks = [
+        wire.encode(wire.PING, 1),
+        wire.encode(wire.RESULT, 2, "mail", "id1", 0.0),
+        wire.encode(wire.QUEUES, 3),
+        wire.encode(wire.READY, 4, "mail", 1),
+    ]
+    push = wire.encode(wire.PUSH, 10, "mail", [[None, b"work", None]])
+    # When
+    lane.receive([*asks, push, [b"rubbish"]])
+    # Then
+    assert [each.number for each in lane.sent] == [10]
 
 
 def test_jobs_go_out_in_messages_of_a_mib_and_a_larger_one_alone(worker: SessionWorker, lane: Lane) -> None:

@@ -8,16 +8,17 @@ frames as they were published. ``after`` is for the next question; an error is `
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple
 
 import gevent
-from gevent.lock import BoundedSemaphore
 
 from sluicemq.errors import BadFrames, BadTopic
 from sluicemq.packed import unpack
 from sluicemq_broker.config import DeviceSettings
 from sluicemq_broker.doors.refusals import error_frames, refusal
-from sluicemq_broker.runtime import read_json
+from sluicemq_broker.runtime import Guest, Places, read_json
 from sluicemq_broker.streams import Reading, Streams, Topics, Usage, Wanted, check_stream
 from sluicemq_devices.doors import Lane, LaneDoor, Switchboard
 
@@ -39,7 +40,7 @@ class ReplayDoors:
     def __init__(self, settings: DeviceSettings, board: Switchboard, streams: Streams) -> None:
         self._streams = streams
         self._default = settings.stream
-        self._asking = BoundedSemaphore(_AT_ONCE)
+        self._places = Places(_AT_ONCE)
         self._doors = [
             LaneDoor(board, end, "ROUTER", self._came, max_frame=_LONGEST_QUESTION)
             for end in settings.replays
@@ -66,50 +67,72 @@ class ReplayDoors:
             door.stop()
 
     def _came(self, lane: Lane) -> None:
-        usage = Usage()
-        lane.on(receive=lambda questions: self._receive(lane, usage, questions))
+        asker = _Asker(lane, Usage(), self._places.guest())
+        lane.on(receive=lambda questions: self._receive(asker, questions))
 
-    def _receive(self, lane: Lane, usage: Usage, questions: list[list[bytes]]) -> None:
+    def _receive(self, asker: _Asker, questions: list[list[bytes]]) -> None:
         """Answer them one after the other; what this one asks meanwhile is not read."""
-        lane.pause(self)
-        gevent.spawn(self._answer_all, lane, usage, questions)
+        asker.lane.pause(self)
+        gevent.spawn(self._answer_all, asker, questions)
 
-    def _answer_all(self, lane: Lane, usage: Usage, questions: list[list[bytes]]) -> None:
+    def _answer_all(self, asker: _Asker, questions: list[list[bytes]]) -> None:
+        lane = asker.lane
         for frames in questions:
-            if not lane.ration.reserve(_ROOM):
-                return  # the lane has gone
+            envelope = frames[:1]
             try:
-                lane.send(self._answer_one(lane, usage, frames))
-            finally:
-                lane.ration.release(_ROOM)
+                envelope, body = _split(frames)
+                self._answer(asker, envelope, body)
+            except Exception as error:  # noqa: BLE001 - who asked must have an answer
+                problem = refusal(error)
+                lane.blame(malformed=isinstance(problem, BadFrames))
+                lane.send([*envelope, *error_frames(problem)])
+        asker.guest.answered()
         lane.resume(self)
 
-    def _answer_one(self, lane: Lane, usage: Usage, frames: list[bytes]) -> list[bytes]:
-        envelope = frames[:1]
-        try:
-            envelope, body = _split(frames)
-            return [*envelope, *self._answer(body, usage)]
-        except Exception as error:  # noqa: BLE001 - who asked must have an answer
-            problem = refusal(error)
-            lane.blame(malformed=isinstance(problem, BadFrames))
-            return [*envelope, *error_frames(problem)]
-
-    def _answer(self, body: list[bytes], usage: Usage) -> list[bytes]:
+    def _answer(self, asker: _Asker, envelope: list[bytes], body: list[bytes]) -> None:
+        """Read page after page, until one has what is wanted; a peer that has left gets no answer."""
         name, options = _read(body, self._default)
-        topics, limit = _topics(options, usage), _number(options, "limit", 1, _MOST, _LIMIT)
+        topics, limit = _topics(options, asker.usage), _number(options, "limit", 1, _MOST, _LIMIT)
         after, since = _number(options, "after", 0, 2**62, 0), options.get("since")
         if since is not None:
             since = _number(options, "since", 0, 2**40, 0)
-        with self._asking:
+        with asker.guest.place():
             stream = self._streams.get(check_stream(name))
-            first = after + 1 if since is None else stream.since(since)
+            first = at = after + 1 if since is None else stream.since(since)
         gone = 0
-        reading = stream.read(Wanted(first, topics, limit, _BYTES), self._asking)
-        while reading.more and not reading.chosen:
-            gone += reading.gone
+        while asker.listens:
+            with asker.page():
+                reading = stream.read(Wanted(at, topics, limit, _BYTES))
+                gone += reading.gone
+                if reading.chosen or not reading.more:
+                    asker.lane.send([*envelope, *_frames(reading, 0 if first == 1 else gone)])
+                    return
+            at = reading.first
             gevent.sleep(_MOMENT)
-            reading = stream.read(Wanted(reading.first, topics, limit, _BYTES), self._asking)
-        return _frames(reading, 0 if first == 1 else gone + reading.gone)
+
+
+class _Asker(NamedTuple):
+    """One connection, with what it uses of the time for choosing and of the places to ask MongoDB."""
+
+    lane: Lane
+    usage: Usage
+    guest: Guest
+
+    @property
+    def listens(self) -> bool:
+        """Wait until it has read what it was sent; False if it has left."""
+        return self.lane.ration.reserve(0) and not self.lane.peer_has_left
+
+    @contextmanager
+    def page(self) -> Iterator[None]:
+        """Wait for a place, and in it for memory, which few can hold so: have both for a page."""
+        with self.guest.place():
+            has_room = self.lane.ration.reserve(_ROOM)
+            try:
+                yield
+            finally:
+                if has_room:
+                    self.lane.ration.release(_ROOM)
 
 
 def _split(frames: list[bytes]) -> tuple[list[bytes], list[bytes]]:

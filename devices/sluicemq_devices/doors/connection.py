@@ -18,6 +18,7 @@ from sluicemq_devices.doors.outgoing import Ration
 from sluicemq_devices.doors.switchboard import Switchboard
 from sluicemq_devices.doors.unfinished import SMALL
 from sluicemq_devices.hub import (
+    HEAVY,
     Mishap,
     SpareTime,
     Standing,
@@ -53,7 +54,8 @@ class Connection(Generic[M]):
 
     What came over a PULL is handed over in any case, for its peer would not hear that it was not:
     while it is paused what comes stays in the kernel, also when the peer has gone. A ROUTER that is
-    paused ends with its peer: what that has asked, and was not read, has nobody to be answered to.
+    paused ends with its peer: what that has asked, and was not read, has nobody to be answered to. Nor are
+    many subscriptions of an XPUB's peer that has left looked at.
 
     What the kernel has not taken counts in the board's :class:`~sluicemq_devices.doors.outgoing.Outgoing`. A
     peer that is answered (a ROUTER's, or with ``answers``) is not read while it leaves too much unread.
@@ -106,6 +108,7 @@ class Connection(Generic[M]):
         self._deserted = False  # the peer has gone
         self._is_router = kind == "ROUTER"
         self._keeps_all = kind == "PULL"
+        self._only_asks = kind == "XPUB"
         self._answers = answers or self._is_router
         self._board = board
         self._unfinished = board.unfinished
@@ -168,6 +171,16 @@ class Connection(Generic[M]):
     def awaits_arrival(self) -> bool:
         """A PONG is awaited, for which the peer may have no room yet: it says nothing of its silence."""
         return self._arrivals is not None and self._arrivals.asked
+
+    @property
+    def peer_has_left(self) -> bool:
+        """True if nobody hears an answer any more; what the peer sent before may still be unread."""
+        return self._ended or has_left(self._socket)
+
+    @property
+    def leaves_much(self) -> bool:
+        """True if the peer has left, and more of what it sent is unread than a few turns take."""
+        return self._standing.level == HEAVY and self.peer_has_left
 
     def gave_sign_of_life(self) -> bool:
         """True if it has sent or taken bytes since the last call, or could not: nobody reads it.
@@ -306,7 +319,9 @@ class Connection(Generic[M]):
         self._waits = False
         if self._ended:
             return
-        if self._is_read and (self._is_behind or self._may_receive):
+        if self._only_asks and self.leaves_much:
+            self._left()
+        elif self._is_read and (self._is_behind or self._may_receive):
             self._read()
         self._watch()
 

@@ -21,11 +21,12 @@ _ADVANCE: Final = 0.001
 class _Place:
     """A peer that waits, or had its turn."""
 
-    __slots__ = ("level", "turn", "waits")
+    __slots__ = ("level", "tag", "turn", "waits")
 
-    def __init__(self, turn: Turn, level: int) -> None:
+    def __init__(self, turn: Turn, level: int, tag: float) -> None:
         self.turn = turn
         self.level = level
+        self.tag = tag  # seconds by the clock of its level
         self.waits = True
 
 
@@ -54,37 +55,44 @@ class Line:
     def add(self, turn: Turn, standing: Standing) -> None:
         """Let ``turn`` wait."""
         level = standing.level
-        place = _Place(turn, level)
-        heappush(self._heap, (level, self._clocks[level] + standing.latest, next(self._numbers), place))
+        place = _Place(turn, level, self._clocks[level] + standing.latest)
+        heappush(self._heap, (level, place.tag, next(self._numbers), place))
         self._oldest.append(place)
         self._waiting += 1
 
+    @property
+    def next_level(self) -> int:
+        """The level of the peer whose turn is next. Somebody waits."""
+        return self._next().level
+
     def take(self) -> Turn:
         """Return the next turn; say with :meth:`took` how long it was. Somebody waits."""
-        place = self._longest_waiting() if self._owed > 0 else self._lightest()
+        place = self._next()
         place.waits = False
         self._level = place.level
+        self._clocks[place.level] = max(self._clocks[place.level], place.tag)
         self._waiting -= 1
         if not self._waiting:
             self._heap.clear()
             self._oldest.clear()
         return place.turn
 
-    def took(self, seconds: float) -> None:
-        """The turn that was taken last is over."""
+    def took(self, seconds: float, level: int | None = None) -> None:
+        """A turn is over, by default the one that was taken last; ``level``: of its peer when it began."""
         if not self._waiting:
             self._owed = 0.0
-        elif self._longest_waiting().level > self._level:
+        elif self._longest_waiting().level > (self._level if level is None else level):
             self._owed += _OVERTAKEN * seconds
         else:
             self._owed = max(-_ADVANCE, self._owed - seconds)
 
+    def _next(self) -> _Place:
+        return self._longest_waiting() if self._owed > 0 else self._lightest()
+
     def _lightest(self) -> _Place:
-        while True:
-            level, tag, _number, place = heappop(self._heap)
-            if place.waits:
-                self._clocks[level] = tag
-                return place
+        while not self._heap[0][-1].waits:
+            heappop(self._heap)
+        return self._heap[0][-1]
 
     def _longest_waiting(self) -> _Place:
         while not self._oldest[0].waits:

@@ -1,13 +1,13 @@
-"""How much of the hub's time a peer takes at once: light peers go before heavy ones."""
+"""How much a peer takes at once of the hub's time, or of MongoDB's: light peers go before heavy ones."""
 
 from __future__ import annotations
 
 from typing import Final
 
-#: Seconds; a peer whose requests take less is at level 0, and each level above it has twice as many.
+#: Seconds of the hub that a light peer takes at once, by default.
 _LIGHT: Final = 0.000125
 _FEW: Final = 2
-#: The level of all that take more than 0.5 ms.
+#: The level of all that take more than four times what a light peer takes.
 HEAVY: Final = 3
 
 
@@ -20,18 +20,20 @@ class Standing:
     A new peer is neither light nor heavy, so a peer that connects anew gains nothing.
     """
 
-    __slots__ = ("_since", "_usual", "latest")
+    __slots__ = ("_light", "_since", "_usual", "latest")
 
-    def __init__(self) -> None:
+    def __init__(self, light: float = _LIGHT) -> None:
+        """``light``: seconds below which a peer is at level 0; each level above it has twice as many."""
         self.latest = 0.0
         """Seconds of the last turn."""
-        self._usual = 2 * _LIGHT
+        self._light = light
+        self._usual = 2 * light
         self._since = 0.0
 
     @property
     def level(self) -> int:
         """From 0, for a light peer, to :data:`HEAVY`."""
-        return min(HEAVY, int(max(self._usual, self._since) / _LIGHT).bit_length())
+        return min(HEAVY, int(max(self._usual, self._since) / self._light).bit_length())
 
     @property
     def is_light(self) -> bool:

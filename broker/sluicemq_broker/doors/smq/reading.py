@@ -10,12 +10,12 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import gevent
-from gevent.lock import BoundedSemaphore
 
 from sluicemq import wire
 from sluicemq.errors import BadFrames, SluiceError, Unavailable
 from sluicemq_broker.doors.refusals import refusal
 from sluicemq_broker.doors.smq.fields import Fields, take
+from sluicemq_broker.runtime import Places
 from sluicemq_broker.streams import Reading, Stream, Streams, Topics, Usage, Wanted, check_stream
 from sluicemq_devices.doors import Lane, Ration
 from sluicemq_devices.hub import Shares, Watermark, nothing
@@ -48,10 +48,10 @@ class _Options(NamedTuple):
 
 
 class ReadBounds:
-    """The bounds that the READs of all sessions share: ``asking`` MongoDB, and memory for their topics."""
+    """The bounds that the READs of all sessions share: places to ask MongoDB, memory for their topics."""
 
     def __init__(self) -> None:
-        self.asking = BoundedSemaphore(_ASK_AT_ONCE)
+        self.places = Places(_ASK_AT_ONCE)
         mark = Watermark(sys.maxsize, _TOPICS_BYTES, nothing, nothing)
         self._topics: Shares[Reads] = Shares(mark, lambda _reads: None)
 
@@ -79,7 +79,7 @@ class Reads:
     def __init__(self, streams: Streams, bounds: ReadBounds, lane: Lane, answered: Answered) -> None:
         self.streams = streams
         self._lane = lane
-        self.asking = bounds.asking
+        self.guest = bounds.places.guest()
         self.under_way: set[Read] = set()
         self._usage = Usage()
         self._bounds = bounds
@@ -106,6 +106,7 @@ class Reads:
             self.under_way.discard(read)
             self._bounds.give(self, read.size)
             self._answered(read.number, outcome)
+            self.guest.answered()
 
     def forget(self) -> None:
         """The session has ended."""
@@ -151,7 +152,7 @@ class Read:
             self._stream.forget(self)
 
     def _find(self) -> None:
-        with self._reads.asking:
+        with self._reads.guest.place():
             self._stream = self._reads.streams.get(self._name)
             if not self._first:
                 since = self._options.since
@@ -190,7 +191,7 @@ class Read:
         if self not in self._reads.under_way:
             self._give_back()
             return
-        self._take(self._stream.read(self._wanted(), self._reads.asking))
+        self._take(self._stream.read(self._wanted(), self._reads.guest.place()))
 
     def _take(self, reading: Reading) -> None:
         if self not in self._reads.under_way:

@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 import gevent
-from gevent.lock import BoundedSemaphore
 
 from sluicemq import wire
 from sluicemq.errors import BadFrames, BadVerb, BadVersion, SluiceError, Unavailable
@@ -49,7 +48,7 @@ from sluicemq_broker.doors.smq.subscriptions import HELD_BY_ONE, HOLDING
 from sluicemq_broker.doors.smq.verdicts import Verdicts
 from sluicemq_broker.queue import Outcome, Queue
 from sluicemq_broker.queues import Task, check_name
-from sluicemq_broker.runtime import Batcher, Count, Pulse
+from sluicemq_broker.runtime import Batcher, Count, Places, Pulse
 from sluicemq_broker.streams import Stream
 from sluicemq_devices.doors import SMALL, Lane, LaneDoor
 from sluicemq_devices.hub import Watermark, nothing
@@ -60,6 +59,9 @@ _MOST_CREDIT: Final = 100_000
 #: Administrative questions of all sessions that are asked at once, but those answered together: they share
 #: the connections to MongoDB with the jobs.
 _ASKED_AT_ONCE: Final = 8
+
+#: Makes what an administrative question waits for.
+Turn = Callable[[], AbstractContextManager[Any]]
 
 log = logging.getLogger("broker.sessions")
 
@@ -77,7 +79,7 @@ class SessionDoor:
         self.now = context.timer.now
         self._pulse = Pulse(settings.silence, self.now)
         self.sessions: set[Session] = set()
-        self.asked_at_once = BoundedSemaphore(_ASKED_AT_ONCE)
+        self.places = Places(_ASKED_AT_ONCE)
         self.sizes = AnswerSizes(settings.max_job_bytes)
         mark = Watermark(settings.hwm, settings.hwm_bytes, nothing, nothing)
         self.pushes = Pushes(context.queues, context.maker, context.counters, mark)
@@ -138,6 +140,7 @@ class Session:
         self._gone = False
         self._full: set[Queue | Stream] = set()  # it pushes to them, and they have too much on their way
         self._questions: Batcher[Callable[[], None]] = Batcher(lambda batch: batch[0](), size=1)
+        self._guest = door.places.guest()
         self._holds = door.streams.holds(lambda: self.name, self.peer)
         self._results = Results(door.queues, self._questions, self._resulted, door.now)
         self._assignments = Assignments(self, door.queues, self._questions, self._answer)
@@ -211,6 +214,8 @@ class Session:
 
     def _receive(self, messages: list[list[bytes]]) -> None:
         self._heard = self._now()
+        if self._lane.leaves_much:
+            messages = [each for each in messages if len(each) > 1 and each[1] not in _UNHEARD]
         for at, frames in enumerate(messages):
             if self._lane.is_full:
                 self._lane.return_unheard(messages[at:])
@@ -315,7 +320,7 @@ class Session:
         """Administrative verbs ask MongoDB, so they wait in a greenlet, one after the other."""
         wait = seconds_to_wait(fields[len(types) :]) if question in ORDERS else None
         asked = _Asked(number, of, question, take(fields, *types))
-        turn = nullcontext() if question in _AT_ONCE else self._door.asked_at_once
+        turn = nullcontext if question in _AT_ONCE else self._guest.place
         if question in _LOOKS:
             self._questions.add(partial(self._look, asked, turn))
         else:
@@ -323,25 +328,27 @@ class Session:
         if len(self._questions) > MOST_UNREAD:
             self._hold_back()
 
-    def _order(self, asked: _Asked, turn: AbstractContextManager[Any], wait: float | None) -> None:
+    def _order(self, asked: _Asked, turn: Turn, wait: float | None) -> None:
         """Obey when it is this one's turn, also one who has left."""
-        with turn:
+        with turn():
             self._answer(asked.number, asked.ask, wait)
 
-    def _look(self, asked: _Asked, turn: AbstractContextManager[Any]) -> None:
+    def _look(self, asked: _Asked, turn: Turn) -> None:
         """Answer what changes nothing, when what was answered before was read and there is room."""
         if not self._gone:
             self._shielded(asked.number, partial(self._look_in_turn, asked, turn))
 
-    def _look_in_turn(self, asked: _Asked, turn: AbstractContextManager[Any]) -> None:
+    def _look_in_turn(self, asked: _Asked, turn: Turn) -> None:
         ration, sizes = self._lane.ration, self._door.sizes
         size = sizes.of(asked.question)
         if asked.question in WEIGHED and not ration.fits(size):
-            with turn:
+            with turn():
                 size = WEIGHED[asked.question](asked.of, *asked.fields)
         while ration.reserve(size):
             try:
-                with turn:
+                with turn():
+                    if self._gone:
+                        return
                     answer = wire.encode(wire.OK, asked.number, asked.ask())
                 weight = len(answer[-1])
                 sizes.note(asked.question, weight)
@@ -371,6 +378,7 @@ class Session:
             log.exception("an administrative request of %s failed", self.name)
             self.send(wire.ERROR, number, Unavailable.code, "the broker failed on this; its log says why")
         if not len(self._questions):
+            self._guest.answered()
             self.read_on()
 
 
@@ -407,6 +415,12 @@ _LOOKS: Final = LOOKS | STREAM_LOOKS
 _PIDS: Final = 2**31  # and what is no pid
 #: Those that wait for no other session: they cost next to nothing, or are answered for many together.
 _AT_ONCE: Final = TOGETHER | HELD_BY_ONE
+
+#: What only an answer comes of: of a client that has left it is not looked at.
+_UNHEARD: Final = frozenset(
+    {wire.HELLO, wire.PING, wire.READ, wire.READY, wire.RESULT}
+    | {verb for verb, question in {**QUESTIONS, **STREAM_QUESTIONS}.items() if question[0] in _LOOKS}
+)
 
 
 def _named(about: dict[str, Any], peer: str) -> str:
