@@ -174,4 +174,6 @@ class StubBroker:
 
 
 def _kindly(message: Received) -> Any:
+    if message.verb == wire.QUEUE:
+        return {}
     return [] if message.verb in (wire.PUSH, wire.SETTLE, wire.EXTEND) else None

@@ -111,9 +111,15 @@ class Client:
             self._read(wire.EVENTS, {name: value for name, value in options.items() if value is not None})
         )
 
-    def peek(self, queue: str, state: str = wire.ShownState.READY, limit: int = 10) -> list[dict[str, Any]]:
-        """The next jobs of a queue in one state, without taking them; times in Unix seconds."""
-        return list(self._read(wire.PEEK, queue, state, limit))
+    def peek(
+        self, queue: str, state: str = wire.ShownState.READY, limit: int = 10, *, newest: bool = False
+    ) -> list[dict[str, Any]]:
+        """The next jobs of a queue in one state, without taking them; times in Unix seconds.
+
+        ``newest``: the last ones, the very last first. Fewer than ``limit`` if there are no more, or if they
+        come to more than 8 MiB.
+        """
+        return list(self._read(wire.PEEK, queue, state, -limit if newest else limit))
 
     def purge(self, queue: str, state: str = wire.ShownState.READY, *, wait: float | None = None) -> int:
         """Remove all jobs of a queue that are in this state; how many there were.

@@ -15,6 +15,8 @@ class SluiceError(Exception):
     """Base of all errors; ``code`` is what goes over the wire, with ``detail`` where there is some."""
 
     code = "UNAVAILABLE"
+    changes_nothing = False
+    """True of a question that only looks: nothing of it can be under way still."""
 
     @property
     def detail(self) -> str:

@@ -324,6 +324,15 @@ class Message(NamedTuple):
     fields: list[Any]
 
 
+#: Questions that change nothing.
+LOOKS: Final = frozenset(
+    (
+        *(QUEUES, QUEUE, STATS, HISTORY, COUNTERS, WORKERS, EVENTS, PEEK, SHOW, TASKS, TASK, RESULT, PING),
+        *(READ, STREAMS, STREAM, SUBS),
+    )
+)
+
+
 def is_kind(kind: object) -> bool:
     """Return whether a subscription may be held for this kind of work."""
     return isinstance(kind, str) and 1 <= len(kind) <= _LONGEST_KIND and kind.isprintable()

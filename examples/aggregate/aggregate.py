@@ -155,7 +155,8 @@ def rebuild(options: argparse.Namespace) -> None:
 
     def apply(batch: Batch) -> None:
         database.apply(batch)
-        print(f"\r{batch.last} of {batch.newest}", end="", file=sys.stderr)
+        end = "\r" if sys.stderr.isatty() else "\n"
+        print(f"{batch.last} of {batch.newest}", end=end, file=sys.stderr)
 
     worker = Subscription(
         options.endpoint,
@@ -172,7 +173,7 @@ def rebuild(options: argparse.Namespace) -> None:
         worker.run()
     except Held as error:
         sys.exit(f"not now: {error}")
-    print(f"\nrebuilt up to change {worker.position}", file=sys.stderr)
+    print(f"rebuilt up to change {worker.position}", file=sys.stderr)
 
 
 def check(options: argparse.Namespace) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+from datetime import UTC, datetime
 from time import time
 
 import pytest
 from click.testing import CliRunner
 
 from cli_runs import Run, nobody
-from sluicemq import BadQueue, NotFound, wire
+from sluicemq import BadQueue, NotFound, Unavailable, wire
 from sluicemq.cli.app import app
 from stub_broker import StubBroker
 
@@ -149,3 +151,90 @@ def test_a_refusal_is_one_line_and_with_json_also_an_object(broker: StubBroker, 
     assert result.exit_code == 1
     assert result.stderr == "sluicemq: no job 'one' in mail\n"
     assert json.loads(result.stdout) == {"error": {"code": "NOT_FOUND", "message": "no job 'one' in mail"}}
+
+
+def test_peek_says_that_there_are_more_and_why_they_are_not_shown(broker: StubBroker, run: Run) -> None:
+    broker.on[wire.PEEK] = lambda _message: [{"id": "one"}, {"id": "two"}]
+    broker.on[wire.QUEUE] = lambda _message: {"name": "q", "ready": 37}
+    assert run("peek", "q", "--limit", "2").stderr == "2 of 37: --limit shows more\n"
+    assert run("peek", "q", "--limit", "100").stderr == "2 of 37: more are too large to be shown at once\n"
+    assert json.loads(run("--json", "peek", "q").stdout)["more"] is True
+    broker.on[wire.QUEUE] = lambda _message: {"name": "q", "ready": 2}
+    assert run("peek", "q").stderr == ""
+
+
+def test_peek_at_nothing_says_what_there_is_and_when_the_next_is_due(broker: StubBroker, run: Run) -> None:
+    due = time() + 600
+    broker.on[wire.PEEK] = lambda message: (
+        [{"id": "one", "eligible_at": due}] if message.fields[1] == "scheduled" else []
+    )
+    broker.on[wire.QUEUE] = lambda _message: {"name": "q", "ready": 0, "scheduled": 1, "dead": 3}
+    at = datetime.fromtimestamp(due, UTC).isoformat(sep=" ", timespec="seconds")
+    said = f"no ready jobs in q; 1 scheduled, the next due in 10 min ({at}); 3 dead\n"
+    assert run("peek", "q").stderr == said
+
+
+@pytest.mark.parametrize("arguments", [["peek", "q", "--newest"], ["dead", "list", "q", "--newest"]])
+def test_the_last_ones_are_asked_for_from_the_end(broker: StubBroker, run: Run, arguments: list[str]) -> None:
+    run(*arguments)
+    assert broker.of(wire.PEEK)[0].fields[2] == -10
+
+
+@pytest.mark.parametrize(
+    "arguments", [["queues"], ["queues", "mail"], ["top", "--once"], ["top", "mail", "--once"]]
+)
+def test_queues_are_shown_as_they_were_counted_while_mongodb_is_away(
+    broker: StubBroker, run: Run, arguments: list[str]
+) -> None:
+    # Given a broker whose MongoDB does not answer
+    away = "MongoDB has not answered for 9.1 s"
+    about = {"version": "1", "pid": 1, "uptime": 1.0, "connections": 1, "brokers": 1, "store": away}
+    counts = dict.fromkeys(("ready", "scheduled", "reserved", "done", "dead", "workers"), 0)
+    mail = {"name": "mail", **counts, "ready": 41, "counted_ago": 9.0}
+    for verb in (wire.QUEUES, wire.QUEUE, wire.PEEK):
+        broker.on[verb] = lambda _message: Unavailable("MongoDB does not answer: nothing can be counted")
+    broker.on[wire.STATS] = lambda _message: {"broker": about, "counters": {}, "queues": [mail]}
+    broker.on[wire.COUNTERS] = lambda _message: {"broker": about, "counters": {}}
+    broker.on[wire.WORKERS] = lambda _message: []
+    # Then its last counts are shown, and that they are
+    result = run(*arguments)
+    assert re.search(r"mail +41", result.stdout)
+    assert away in result.output
+    assert result.exit_code == (4 if arguments[0] == "queues" else 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "ordered"),
+    [
+        (["show", "q", "x"], False),
+        (["peek", "q"], False),
+        (["schedule", "list"], False),
+        (["stream", "list"], False),
+        (["tasks"], False),
+        (["cancel", "q", "x"], True),
+        (["pause", "q"], True),
+        (["schedule", "remove", "x"], True),
+        (["purge", "q", "--yes"], True),
+    ],
+)
+def test_only_of_an_order_it_is_said_that_it_may_still_be_carried_out(
+    broker: StubBroker, run: Run, arguments: list[str], *, ordered: bool
+) -> None:
+    away = "MongoDB has not answered for 9.1 s"
+    health = {"store": away, "store_silent": 9.1}
+    for verb in (
+        wire.SHOW,
+        wire.PEEK,
+        wire.SCHEDULE,
+        wire.STREAMS,
+        wire.TASKS,
+        wire.CANCEL,
+        wire.PAUSE,
+        wire.PURGE,
+    ):
+        broker.on[verb] = lambda _message: Unavailable("no primary")
+    broker.on[wire.PING] = lambda _message: health
+    result = run(*arguments)
+    assert result.exit_code == 4
+    assert away in result.stderr
+    assert ("may still be carried out" in result.stderr) == ordered

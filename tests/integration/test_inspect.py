@@ -275,3 +275,17 @@ def test_the_jobs_of_schema_1_are_read(documents: Database[dict[str, Any]], stor
     assert (ids([job]), job.payload, job.priority, job.headers) == (["old"], b"x", 2, {"a": 1})
     assert (job.attempts, job.losses, job.suspect) == (2, 1, True)
     assert (job.max_attempts, job.visibility_timeout, job.remember) == (9, 3.0, 60.0)
+
+
+@pytest.mark.usefixtures("crowd")
+@pytest.mark.parametrize("state", SHOWN_STATES)
+def test_the_last_jobs_of_a_state_are_the_first_ones_from_the_end(inspector: Inspector, state: str) -> None:
+    def peeked(limit: int) -> list[str]:
+        return [job["id"] for job in inspector.peek("mail", state, limit, BYTES, NOW)]
+
+    def weighed(limit: int) -> int:
+        return inspector.weigh_first("mail", state, limit, NOW)
+
+    assert peeked(-LIMIT) == peeked(LIMIT)[::-1]
+    assert peeked(-2) == peeked(LIMIT)[::-1][:2]
+    assert weighed(-LIMIT) == weighed(LIMIT)

@@ -148,7 +148,7 @@ class Server:
         """What came in and what became of it, what was delivered and what became of that."""
         self.counters.say_rest()
         figures = {**self.counters.values, **self._jobs.queues.under_way()}
-        names = [each for balance in BALANCES for side in balance for each in side]
+        names = dict.fromkeys(each for balance in BALANCES for side in balance for each in side)
         log.info("counted: %s", " ".join(f"{name}={figures.get(name, 0)}" for name in names))
 
     def _close(self) -> None:

@@ -77,6 +77,7 @@ class Inspector:
     def peek(self, queue: str, state: str, limit: int, most_bytes: int, now: float) -> list[Document]:
         """The first ``limit`` jobs of a state, in the order in which they would be handed out.
 
+        With a ``limit`` below zero the last ones, and the very last first.
         Fewer, but one at least, if they come to more than ``most_bytes``; all but payloads and results
         counts ``_DEARER`` times, for it is taken apart. A few at a time, so that others have their turn.
         """
@@ -87,7 +88,7 @@ class Inspector:
                 return []
             these = selects(state, now) | (alive(now) if stored_state(state) == State.READY else {})
             found = jobs.find(these, batch_size=_PAGE)
-            for each in found.sort(order_of(state)).limit(limit):
+            for each in found.sort(_order(state, limit)).limit(abs(limit)):
                 rows.append(shown(each, state))
                 weight = _weight(each)
                 most_bytes -= weight
@@ -104,7 +105,7 @@ class Inspector:
             if not may_have(jobs, state):
                 return 0
             these = selects(state, now) | (alive(now) if stored_state(state) == State.READY else {})
-            found = jobs.find(these, _WEIGHT).sort(order_of(state)).limit(limit)
+            found = jobs.find(these, _WEIGHT).sort(_order(state, limit)).limit(abs(limit))
             return sum(each["weight"] for each in found)
 
     def weigh(self, queue: str, job_id: str) -> int:
@@ -132,6 +133,11 @@ class NewerSchema(Unavailable):
 def collection(queue: str) -> str:
     """The name of a queue's collection."""
     return QUEUE_PREFIX + queue
+
+
+def _order(state: str, limit: int) -> list[tuple[str, int]]:
+    """How jobs are sorted of which so many are wanted: from the end, if that is below zero."""
+    return order_of(state) if limit > 0 else [(key, -way) for key, way in order_of(state)]
 
 
 def _weight(stored: Document) -> int:

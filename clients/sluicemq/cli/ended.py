@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from sluicemq.cli.jobs import limit_option, list_jobs, payload_option, show_job
+from sluicemq.cli.jobs import limit_option, list_jobs, newest_option, payload_option, show_job
 from sluicemq.cli.options import timespan
 from sluicemq.cli.output import Invocation
 from sluicemq.cli.tasks import carried_out
@@ -37,10 +37,11 @@ def done() -> None:
 @dead.command("list")
 @click.argument("queue")
 @limit_option
+@newest_option
 @click.pass_obj
-def dead_list(invocation: Invocation, queue: str, limit: int) -> None:
+def dead_list(invocation: Invocation, queue: str, limit: int, *, newest: bool) -> None:
     """List the dead letters of a QUEUE, oldest first."""
-    list_jobs(invocation, queue, ShownState.DEAD, limit)
+    list_jobs(invocation, queue, ShownState.DEAD, limit, newest=newest)
 
 
 @dead.command("show")
@@ -117,10 +118,11 @@ def dead_purge(
 @done.command("list")
 @click.argument("queue")
 @limit_option
+@newest_option
 @click.pass_obj
-def done_list(invocation: Invocation, queue: str, limit: int) -> None:
+def done_list(invocation: Invocation, queue: str, limit: int, *, newest: bool) -> None:
     """List the finished jobs of a QUEUE that are kept, oldest first."""
-    list_jobs(invocation, queue, ShownState.DONE, limit)
+    list_jobs(invocation, queue, ShownState.DONE, limit, newest=newest)
 
 
 @done.command("show")

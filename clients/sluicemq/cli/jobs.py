@@ -10,6 +10,8 @@ import click
 
 from sluicemq.cli.options import flag, job_flags, of_change
 from sluicemq.cli.output import Invocation, shown, span
+from sluicemq.client import Client
+from sluicemq.errors import SluiceError
 from sluicemq.wire import ShownState
 
 STATES = tuple(each.value for each in ShownState)  # click would take the names of an enum
@@ -18,6 +20,7 @@ _PREVIEW = 2_000  # characters of a payload, or a result, that are shown of one 
 _BODIES = ("payload", "result")
 
 limit_option = click.option("--limit", type=click.IntRange(1, 1000), default=10, show_default=True)
+newest_option = click.option("--newest", is_flag=True, help="The last ones, the very last first.")
 payload_option = click.option("--payload", is_flag=True, help="Its payload too; whole with --json.")
 
 
@@ -25,10 +28,11 @@ payload_option = click.option("--payload", is_flag=True, help="Its payload too; 
 @click.argument("queue")
 @click.option("--state", type=click.Choice(STATES), default=ShownState.READY.value, show_default=True)
 @limit_option
+@newest_option
 @click.pass_obj
-def peek(invocation: Invocation, queue: str, state: str, limit: int) -> None:
+def peek(invocation: Invocation, queue: str, state: str, limit: int, *, newest: bool) -> None:
     """Show the next jobs of a QUEUE without taking them; all that is known of them with --json."""
-    list_jobs(invocation, queue, state, limit)
+    list_jobs(invocation, queue, state, limit, newest=newest)
 
 
 @click.command()
@@ -85,16 +89,40 @@ def change(
     invocation.result(f"changed {id}", queue=queue, id=id)
 
 
-def list_jobs(invocation: Invocation, queue: str, state: str, limit: int) -> None:
-    """Show the first jobs of a state as a table."""
+def list_jobs(invocation: Invocation, queue: str, state: str, limit: int, *, newest: bool = False) -> None:
+    """Show the first jobs of a state as a table, or the last, and say what there is beside them."""
     with invocation.client() as client:
-        jobs = client.peek(queue, state, limit)
-    if invocation.as_json:
-        invocation.json({"queue": queue, "state": state, "jobs": jobs})
-    elif jobs:
-        invocation.table("", _in_short(jobs, state, time()))
-    else:
-        invocation.note(f"no {state} jobs in {queue}")
+        jobs = client.peek(queue, state, limit, newest=newest)
+        counts = _counts(client, queue)
+        there = counts.get(state, 0)
+        if invocation.as_json:
+            invocation.json({"queue": queue, "state": state, "jobs": jobs, "more": there > len(jobs)})
+        elif jobs:
+            invocation.table("", _in_short(jobs, state, time()))
+            if there > len(jobs):
+                why = "--limit shows more" if len(jobs) == limit else "more are too large to be shown at once"
+                invocation.note(f"{len(jobs)} of {there}: {why}")
+        else:
+            invocation.note(f"no {state} jobs in {queue}{_others(client, queue, counts)}")
+
+
+def _counts(client: Client, queue: str) -> Mapping[str, int]:
+    """How many jobs of each state there are; nothing where that can't be counted."""
+    try:
+        found = client.queue(queue)
+    except SluiceError:
+        return {}
+    return {state: found[state] for state in STATES if found.get(state)}
+
+
+def _others(client: Client, queue: str, counts: Mapping[str, int]) -> str:
+    """What a queue has instead of what was looked for, and when the first of its delayed jobs is due."""
+    told = [f"{count} {state}" for state, count in counts.items()]
+    if ShownState.SCHEDULED in counts and (first := client.peek(queue, ShownState.SCHEDULED, 1)):
+        at = told.index(f"{counts[ShownState.SCHEDULED]} {ShownState.SCHEDULED}")
+        due = first[0]["eligible_at"]
+        told[at] += f", the next due in {span(max(0.0, due - time()))} ({shown('due_at', due)})"
+    return f"; {'; '.join(told)}" if told else ""
 
 
 def show_job(invocation: Invocation, queue: str, job: Mapping[str, Any], *, payload: bool) -> None:

@@ -13,8 +13,9 @@ from sluicemq.cli.jobs import STATES
 from sluicemq.cli.options import timespan
 from sluicemq.cli.output import Invocation
 from sluicemq.cli.queue_table import queue_rows
-from sluicemq.cli.reached import NO_STORE, store_problem
+from sluicemq.cli.reached import NO_STORE, last_counts, store_problem
 from sluicemq.cli.tasks import carried_out
+from sluicemq.errors import Timeout, Unavailable
 
 _state = click.option(
     "--state", type=click.Choice(STATES), default=wire.ShownState.READY.value, show_default=True
@@ -32,14 +33,23 @@ _yes = click.option("--yes", is_flag=True, help="Don't ask.")
 def queues(invocation: Invocation, queue: str | None, interval: float, *, watch: bool) -> None:
     """List the queues, or one QUEUE, and how many jobs they hold."""
     with invocation.client() as client:
+        problem = ""
 
         def rows() -> list[dict[str, Any]]:
-            return client.queues() if queue is None else [client.queue(queue)]
+            nonlocal problem
+            try:
+                found, problem = client.queues() if queue is None else [client.queue(queue)], ""
+            except (Timeout, Unavailable) as error:
+                found, problem = last_counts(client, error)
+                invocation.note(f"store: {problem}; this was counted before")
+            return [each for each in found if queue in (None, each["name"])]
 
         if watch:
             _watch(invocation, rows, interval)
         else:
             _list(invocation, rows())
+            if problem:
+                click.get_current_context().exit(NO_STORE)
 
 
 @click.command()

@@ -32,7 +32,7 @@ def reached(invocation: Invocation, error: Timeout | Unavailable) -> tuple[int, 
     except SluiceError:
         return NO_BROKER, ""
     if problem := store_problem(health):
-        return NO_STORE, f"the broker answers, its store does not: {problem}. {_what_to_do(error)}"
+        return NO_STORE, f"the broker answers, its store does not: {problem}{_what_to_do(error)}"
     late = isinstance(error, Timeout)
     return NO_BROKER, "the broker and its store answer: give it more time with --timeout" if late else ""
 
@@ -49,10 +49,23 @@ def store_problem(health: Mapping[str, Any]) -> str:
     return "" if said == wire.STORE_OK else said
 
 
+def last_counts(client: Client, failure: Timeout | Unavailable) -> tuple[list[dict[str, Any]], str]:
+    """The queues as they were counted last, and what is wrong with the store.
+
+    Raises what has failed if nothing is wrong with it.
+    """
+    stats = client.stats()
+    if problem := store_problem(stats["broker"]):
+        return stats["queues"], problem
+    raise failure
+
+
 def _what_to_do(error: Timeout | Unavailable) -> str:
+    if error.changes_nothing:
+        return ""
     if isinstance(error, Timeout) and error.id is not None:
         return (
-            f"Job {error.id} may be stored already, or still be: push it again with --id {error.id}, "
+            f". Job {error.id} may be stored already, or still be: push it again with --id {error.id}, "
             "which makes no second one"
         )
-    return "If that was an order, it may still be carried out"
+    return ". If that was an order, it may still be carried out"

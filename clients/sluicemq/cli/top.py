@@ -20,9 +20,10 @@ from rich.text import Text
 from sluicemq.cli.options import timespan
 from sluicemq.cli.output import Invocation, printable, shown, span
 from sluicemq.cli.queue_table import KEYS, in_order, queue_rows
-from sluicemq.cli.reached import store_problem
+from sluicemq.cli.reached import last_counts, store_problem
 from sluicemq.cli.workers import one_of, worker_row
 from sluicemq.client import Client
+from sluicemq.errors import Timeout, Unavailable
 from sluicemq.wire import ShownState
 
 try:
@@ -58,7 +59,7 @@ _ONE_KEY: Final = re.compile(rb"\x1b\[[0-9;]*.|.", re.DOTALL)
 def top(
     invocation: Invocation, named: str | None, by: str, queue: str | None, interval: float, *, once: bool
 ) -> None:
-    """Watch the broker and its queues, or one QUEUE with its workers and oldest dead letters.
+    """Watch the broker and its queues, or one QUEUE with its workers and latest dead letters.
 
     In it: q ends, s sorts by the next column, up and down choose a queue, Enter looks into it, Esc leaves it.
     """
@@ -106,18 +107,29 @@ class _View:
         """Ask the broker."""
         self.stale = False
         about = self._client.counters()["broker"]
+        try:
+            rows = self._client.queues() if self._queue is None else [self._client.queue(self._queue)]
+            letters = self._letters()
+        except (Timeout, Unavailable) as error:  # the head says what is wrong with the store
+            rows, _problem = last_counts(self._client, error)
+            about, letters = self._client.counters()["broker"], self.found.get("dead", [])
         if self._queue is None:
-            rows = in_order(self._client.queues(), self._by)
-            self.found = {"broker": about, "sort": self._by, "queues": rows}
+            self.found = {"broker": about, "sort": self._by, "queues": in_order(rows, self._by)}
             self._at = max(0, min(self._at, len(rows) - 1))
         else:
-            letters = self._client.peek(self._queue, ShownState.DEAD, _LETTERS)
             self.found = {
                 "broker": about,
-                "queue": self._client.queue(self._queue),
+                "queue": next(each for each in rows if each["name"] == self._queue),
                 "workers": self._client.workers(self._queue),
-                "dead": [_last_words(each) for each in letters],
+                "dead": letters,
             }
+
+    def _letters(self) -> list[dict[str, Any]]:
+        """The latest dead letters of the queue that is looked into."""
+        if self._queue is None:
+            return []
+        found = self._client.peek(self._queue, ShownState.DEAD, _LETTERS, newest=True)
+        return [_last_words(each) for each in found]
 
     def press(self, key: str) -> None:
         """Do what a key means."""
@@ -145,7 +157,11 @@ class _View:
         else:
             parts += [_table(queue_rows([self.found["queue"]]), width), Text(), Text("workers", "bold")]
             parts += [_table([worker_row(each) for each in self.found["workers"][:rows]], width)]
-            parts += [Text(), Text("dead letters, the oldest", "bold"), _table(self.found["dead"], width)]
+            parts += [
+                Text(),
+                Text("dead letters, the latest first", "bold"),
+                _table(self.found["dead"], width),
+            ]
         return Group(
             *parts, Text(), *([Text(_HELP, "dim", no_wrap=True, overflow="ellipsis")] if keys else [])
         )

@@ -62,8 +62,12 @@ class Questions:
     def ask(self, verb: bytes, *fields: Any, timeout: float | None, repeat: bool = True) -> Any:
         """Ask and wait for the answer, from any thread or greenlet."""
         question = Question(verb, *fields, repeat=repeat)
-        self._connection.call(self._put, question)
-        return question.wait(timeout, self._connection)
+        try:
+            self._connection.call(self._put, question)
+            return question.wait(timeout, self._connection)
+        except SluiceError as error:
+            error.changes_nothing = verb in wire.LOOKS or fields[:1] == (wire.LIST,)
+            raise
 
     def connected(self) -> None:
         """Ask what has waited for the connection, and again what got no answer on the last one."""

@@ -151,11 +151,11 @@ class Admin:
         return self._events.read(after, None if queue is None else check_name(queue), _MOST_EVENTS)
 
     def peek(self, name: str, state: str, limit: int) -> list[dict[str, Any]]:
-        """The first jobs of a state, without taking them."""
+        """The first jobs of a state, or with a limit below zero the last ones, without taking them."""
         queue = self._queues.get(name)
         _check_state(state, SHOWN_STATES)
-        if not 1 <= limit <= _MOST_PEEKED:
-            raise BadFrames(f"limit {limit} is not from 1 to {_MOST_PEEKED}")
+        if not 1 <= abs(limit) <= _MOST_PEEKED:
+            raise BadFrames(f"limit {limit} is not from 1 to {_MOST_PEEKED}, nor from -1 to -{_MOST_PEEKED}")
         return self._inspector(queue).peek(name, state, limit, _PEEKED_BYTES, self._clock.now())
 
     def show(self, name: str, job_id: str) -> dict[str, Any]:
@@ -170,7 +170,8 @@ class Admin:
         """About how many bytes of memory a :meth:`peek` takes."""
         queue = self._queues.get(name)
         _check_state(state, SHOWN_STATES)
-        size = self._inspector(queue).weigh_first(name, state, min(limit, _MOST_PEEKED), self._clock.now())
+        most = max(-_MOST_PEEKED, min(limit, _MOST_PEEKED)) or 1
+        size = self._inspector(queue).weigh_first(name, state, most, self._clock.now())
         return READ_PACKED_SENT * min(size, 2 * _PEEKED_BYTES)
 
     def weigh_show(self, name: str, job_id: str) -> int:
