@@ -214,7 +214,8 @@ def test_a_name_is_tried_at_its_addresses_of_both_families(tmp_path: Path) -> No
     if not _can_have_hosts_of_its_own(hosts):
         pytest.skip("this machine lets no test have a file of hosts of its own")
     script = f"mount --bind {hosts} /etc/hosts && exec {sys.executable} -c '{_BY_NAME}'"
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    folders = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, folders))}
     done = subprocess.run(
         ["unshare", "-rm", "sh", "-c", script],
         env=env,
