@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 from pymongo import MongoClient
+from pymongo.collection import Collection
 from pymongo.database import Database
+from pymongo.errors import OperationFailure
 
 from fakes import Clock, a_context
 from jobs import NOW, a_job, everything
@@ -172,6 +174,30 @@ def test_all_that_was_missed_in_a_month_comes_though_in_parts(node: Node, mail: 
     for _ in range(9):
         node.at(NEXT + 719 * HOUR)
     assert runs(mail) == sorted(hours(*range(720)))
+
+
+def test_of_missed_runs_for_which_a_transaction_is_too_old_fewer_are_pushed_at_once(
+    node: Node, mail: QueueStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a MongoDB that takes no more than ten jobs in time
+    insert, tried = Collection.insert_many, list[int]()
+
+    def of_age(self: Any, documents: list[Any], **options: Any) -> Any:
+        tried.append(len(documents))
+        if len(documents) > 10:
+            raise OperationFailure("the transaction has been aborted", 251)
+        return insert(self, documents, **options)
+
+    node.schedules.put(hourly(misfire=Misfire.ALL))
+    # When
+    with monkeypatch.context() as patch:
+        patch.setattr(Collection, "insert_many", of_age)
+        for _ in range(40):
+            node.at(NEXT + 99 * HOUR)
+    # Then
+    assert tried[:5] == [100, 50, 25, 12, 6]
+    assert runs(mail) == sorted(hours(*range(100)))
+    assert "schedules_failed" not in node.counters.values
 
 
 def test_a_run_whose_id_is_there_is_not_pushed_again(node: Node, mail: QueueStore) -> None:

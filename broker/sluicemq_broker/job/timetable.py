@@ -161,16 +161,16 @@ class Plan(NamedTuple):
     next_at: float
 
 
-def plan(timetable: Timetable, due: float, now: float, misfire: Misfire) -> Plan:
+def plan(timetable: Timetable, due: float, now: float, misfire: Misfire, most: int = MOST_RUNS) -> Plan:
     """What becomes of a schedule whose next run is ``due``.
 
     A run is missed if a later one is due too, or if it is :data:`LATE`. Missed runs are left out
-    (``skip``), made up for by one, the last (``one``), or all run (``all``), :data:`MOST_RUNS` in a plan.
+    (``skip``), made up for by one, the last (``one``), or all run (``all``), ``most`` in a plan.
     """
     if due > now:
         return Plan([], due)
     if misfire is Misfire.ALL:
-        runs = timetable.until(due, now, MOST_RUNS)
+        runs = timetable.until(due, now, most)
         return Plan(runs, timetable.after(runs[-1]))
     last = timetable.last_until(due, now)
     runs = [] if misfire is Misfire.SKIP and now - last > LATE else [last]

@@ -187,7 +187,7 @@ class OnDead:
         target.prepare(anew=True)
         now = self._clock.now()
         letters = DeadLetters(since=since, until=until, unasked=now - ASKED)
-        redrives = Redrives(self._queues.database_of(queue))
+        redrives = Redrives(self._queues.database_of(queue), self._counters.notice)
         into, redriven = target.store, Redriven()
         for moved in redrives.redriving(
             queue.name, letters, now, redriven, lambda: _PAGE, into, by_setting=True

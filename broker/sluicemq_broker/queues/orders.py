@@ -45,7 +45,7 @@ class BulkOrder:
         self._owners = context.owners
         self._counters = context.counters
         self._database = queues.database_of(queue)
-        self._removals = Removals(self._database, Families(queues))
+        self._removals = Removals(self._database, Families(queues), context.counters.notice)
 
     def admit(self) -> None:
         """It was given just now: raises what it is refused with. Once it has begun it goes on."""
@@ -169,7 +169,7 @@ class Redrive(_OfDeadLetters):
         self._redriven.moved = self.done
         into = None if self._to is None else self._target.store
         paging = partial(
-            Redrives(self._database).redriving,
+            Redrives(self._database, self._counters.notice).redriving,
             redriven=self._redriven,
             size=lambda: self.page,
             to=into,

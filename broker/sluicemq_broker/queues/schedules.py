@@ -16,11 +16,11 @@ from sluicemq.errors import BadHeaders, SluiceError, TooLarge, Unavailable
 from sluicemq.options import SCHEDULE_OPTIONS
 from sluicemq_broker.config import ScheduleSettings
 from sluicemq_broker.context import Context
-from sluicemq_broker.job import Misfire, Timetable, plan
+from sluicemq_broker.job import MOST_RUNS, Misfire, Timetable, plan
 from sluicemq_broker.queue import MakeJob, Push
 from sluicemq_broker.queues.queues import Queues, check_name
 from sluicemq_broker.runtime import Count
-from sluicemq_broker.store import Schedule, ScheduleStore, Unclear
+from sluicemq_broker.store import Aborted, Portions, Schedule, ScheduleStore, Unclear
 
 log = logging.getLogger("broker.schedules")
 
@@ -45,6 +45,7 @@ class Schedules:
         self._clock = context.clock
         self._counters = context.counters
         self._make = make
+        self._portions = Portions(MOST_RUNS, context.counters.notice)
 
     # ------------------------------------------------------------------ each poll
 
@@ -66,14 +67,21 @@ class Schedules:
         queue = self._queues.for_push(schedule.queue, by=f"schedule {name}", peer="schedules")
         if schedule.paused or not queue.takes_jobs:
             return  # it is due still when that is over
-        planned = plan(schedule.timetable, schedule.next_at, self._clock.now(), schedule.misfire)
+        planned = plan(
+            schedule.timetable, schedule.next_at, self._clock.now(), schedule.misfire, self._portions.size
+        )
         jobs = [
             self._make(queue.settings, schedule.payload, schedule.headers, run_id(name, when))
             for when in planned.runs
         ]
         now = queue.accept(jobs) if jobs else self._clock.now()
         next_at = min(planned.next_at, now + _FAR)
-        pushed = self._store.push(schedule, next_at, jobs, queue.store, now)
+        try:
+            pushed = self._store.push(schedule, next_at, jobs, queue.store, now)
+        except Aborted as error:  # the next plan has fewer runs
+            self._portions.shrink(len(jobs) // 2, error)
+            return
+        self._portions.grow(len(jobs))
         if pushed is not None:
             self._counters.add(Count.RECURRED, len(jobs))
             queue.stored(pushed, existing=len(jobs) - len(pushed))

@@ -15,6 +15,7 @@ from sluicemq.errors import NotFound
 from sluicemq_broker.job import State
 from sluicemq_broker.store.connection import Documents, durable, translated
 from sluicemq_broker.store.documents import Document, date, seconds
+from sluicemq_broker.store.indexes import Notice
 from sluicemq_broker.store.inspect import collection
 
 #: The states of a job that no broker has, and that has not ended.
@@ -24,10 +25,14 @@ Jobs = Collection[dict[str, Any]]
 
 
 class Orders:
-    """Orders for the queue collections of one database."""
+    """Orders for the queue collections of one database.
 
-    def __init__(self, database: Documents) -> None:
+    ``notice`` hears of transactions that MongoDB has aborted; None: the log does.
+    """
+
+    def __init__(self, database: Documents, notice: Notice | None = None) -> None:
         self._database = durable(database)
+        self._notice = notice
 
     def _jobs(self, queue: str) -> Jobs:
         return self._database[collection(queue)]

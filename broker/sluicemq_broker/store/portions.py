@@ -29,14 +29,14 @@ def _logged(kind: str, text: str) -> None:
 class Portions:
     """The size of one kind of transactions, at most ``most`` items.
 
-    ``notice`` hears of each that was aborted for its age or size. The size is halved then, and after many
-    conflicts; it grows with each portion that is carried out.
+    ``notice`` hears of each that was aborted for its age or size; None: the log does. The size is halved
+    then, and after many conflicts; it grows with each portion that is carried out.
     """
 
-    def __init__(self, most: int, notice: Notice = _logged) -> None:
+    def __init__(self, most: int, notice: Notice | None = None) -> None:
         self.size = most
         self._most = most
-        self._notice = notice
+        self._notice = notice or _logged
 
     def carry_out(
         self, items: Sequence[Item], statement: Callable[[Sequence[Item]], Answer]
@@ -58,16 +58,17 @@ class Portions:
                 if len(part) > 1:
                     half = len(part) // 2
                     waiting.extendleft((part[half:], part[:half]))
-                    self._shrink(half, error)
+                    self.shrink(half, error)
                 elif isinstance(error, Refused):
                     yield part, error
                 else:
                     raise
             else:
-                self._grow(len(part))
+                self.grow(len(part))
                 yield part, answer
 
-    def _shrink(self, size: int, error: Aborted | Refused) -> None:
+    def shrink(self, size: int, error: Aborted | Refused) -> None:
+        """A larger portion than ``size`` was not carried out: take this from now on, and say so."""
         if isinstance(error, Refused):
             return  # one of the items is at fault, and not their number
         self.size = min(self.size, size)
@@ -75,6 +76,7 @@ class Portions:
             return
         self._notice(Count.TRANSACTIONS_ABORTED, f"{error}; the next one has {size} at most")
 
-    def _grow(self, carried_out: int) -> None:
+    def grow(self, carried_out: int) -> None:
+        """A portion of so many items was carried out."""
         if carried_out >= self.size:
             self.size = min(self._most, self.size + max(1, self.size // _GROWTH))

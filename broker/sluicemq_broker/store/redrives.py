@@ -81,7 +81,10 @@ class Redrives(Orders):
         with translated():
             if not redriven.moved:  # else it goes on, and those moved before are no dead letters any more
                 redriven.refused |= _not_dead(jobs, queue, letters)
-            step = _Revival(jobs, now) if to is None else _Move(jobs, to.jobs, now, by_setting=by_setting)
+            step: _Revival | _Move = _Revival(jobs, now)
+            if to is not None:
+                portions = Portions(READ_AT_ONCE, self._notice)
+                step = _Move(jobs, to.jobs, now, portions, by_setting=by_setting)
             choice = _Choice(letters, redriven, look_through(jobs, letters, now, size, looked))
             these = chosen(letters, now)
             for ids in pages(choice.windows(), size):
@@ -149,7 +152,9 @@ class _Revival:
 class _Move:
     """Dead letters become ready jobs of another queue: a transaction that does all of it or nothing."""
 
-    def __init__(self, source: Jobs, target: Jobs, now: float, *, by_setting: bool = False) -> None:
+    def __init__(
+        self, source: Jobs, target: Jobs, now: float, portions: Portions, *, by_setting: bool = False
+    ) -> None:
         self._source = source
         self._target = target
         name = queue_of(source.name)
@@ -160,7 +165,7 @@ class _Move:
         # What has the same dedupe_id there was pushed there, and goes before it.
         self._revived = [*revived, {"$unset": ["dedupe_id", "dedupe_until"]}]
         self._update = self._revived
-        self._portions = Portions(READ_AT_ONCE)
+        self._portions = portions
 
     def run(self, ids: list[str], redriven: Redriven) -> None:
         if GroupStore(self._source.database, self._source).may_have_children():

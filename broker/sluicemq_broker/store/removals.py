@@ -31,7 +31,7 @@ from sluicemq_broker.store.failed_children import (
     put_aside,
     remove_children,
 )
-from sluicemq_broker.store.indexes import may_have
+from sluicemq_broker.store.indexes import Notice, may_have
 from sluicemq_broker.store.inspect import collection
 from sluicemq_broker.store.letters import DeadLetters, Looked, look_through
 from sluicemq_broker.store.paging import READ_AT_ONCE, PageSize, pages
@@ -48,10 +48,10 @@ _CLOCKS_DIFFER: Final = 1.0
 class Removals(Orders):
     """Orders after which jobs are there no more. ``kin``: where their parents are; None: in this database."""
 
-    def __init__(self, database: Documents, kin: Kin | None = None) -> None:
-        super().__init__(database)
+    def __init__(self, database: Documents, kin: Kin | None = None, notice: Notice | None = None) -> None:
+        super().__init__(database, notice)
         self._kin = kin or _OfThisDatabase(database)
-        self._portions = Portions(READ_AT_ONCE)
+        self._portions = Portions(READ_AT_ONCE, notice)
 
     def cancel(self, queue: str, job_id: str, now: float) -> str | None:
         """Remove one job that waits; raises :class:`NotFound` if there is none or a worker has it.

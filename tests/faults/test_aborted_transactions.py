@@ -1,0 +1,152 @@
+"""MongoDB ends transactions of many jobs, as too old or too large: they go on with fewer, and it is said."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from secrets import token_hex
+from typing import Any
+
+import pytest
+
+from faults.replica_set import ReplicaSet
+from launcher import BrokerProcess, wait_until
+from own_queue import SECONDS
+from sluicemq import Client, FanOut, Forward, Job, Producer, Publisher, Reject, Worker
+
+DATABASE = "aborted"
+ROUTE = {"stream": "orders", "queue": "invoices"}
+COUNT = 40
+#: The server's codes for a transaction that is too old, and for one that is too large.
+CODES = [251, 290, 388]
+
+
+class Rig:
+    """A broker on a MongoDB that breaks off transactions when told to."""
+
+    def __init__(self, mongo: ReplicaSet, process: BrokerProcess) -> None:
+        self.endpoint = process.doors["smq"]
+        self.process = process
+        self.queue = f"q{token_hex(4)}"
+        self.then = f"{self.queue}-then"
+        self.worked: Counter[str] = Counter()
+        self._mongo = mongo
+
+    def break_off(self, command: str, queue: str, code: int, times: int = 3) -> None:
+        """Let so many of these commands about a queue end their transactions."""
+        data = {"failCommands": [command], "errorCode": code, "namespace": f"{DATABASE}.queue.{queue}"}
+        if code == CODES[0]:
+            data["errorLabels"] = ["TransientTransactionError"]
+        self._mongo.fail(self._mongo.ports[0], "failCommand", {"times": times}, data)
+
+    def push(self) -> list[str]:
+        with Producer(self.endpoint) as producer:
+            receipts = [producer.push(self.queue, b"x", id=f"{self.queue}-{n:02}") for n in range(COUNT)]
+            for each in receipts:
+                each.wait(SECONDS)
+        return [each.id for each in receipts]
+
+    def note(self, job: Job) -> None:
+        self.worked[job.id] += 1
+
+    def ended(self, ids: list[str], *queues: str) -> None:
+        """Wait until all these were worked on, once, and nothing is left in these queues."""
+
+        def left(client: Client) -> int:
+            rows = [client.queue(each) for each in queues]
+            return sum(int(row[state]) for row in rows for state in ("ready", "waiting", "reserved", "dead"))
+
+        wait_until(lambda: self.worked.keys() >= set(ids), SECONDS, "the work on all jobs")
+        with Client(self.endpoint) as client:
+            wait_until(lambda: left(client) == 0, SECONDS, "the end of all jobs")
+        assert self.worked == Counter(ids)
+
+    def aborted(self) -> int:
+        with Client(self.endpoint) as client:
+            return int(client.counters()["counters"].get("transactions_aborted", 0))
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[tuple[ReplicaSet, BrokerProcess]]:
+    config = {"broker": {"poll": 0.2}, "devices": [], "routes": [ROUTE]}
+    with ReplicaSet() as mongo, BrokerProcess(mongo.uri, DATABASE, config=config) as process:
+        yield mongo, process
+
+
+@pytest.fixture
+def rig(running: tuple[ReplicaSet, BrokerProcess]) -> Iterator[Rig]:
+    mongo, process = running
+    rig = Rig(mongo, process)
+    before = rig.aborted()
+    yield rig
+    mongo.fail(mongo.ports[0], "failCommand", "off")
+    assert rig.aborted() > before
+    assert "the next one has" in process.log_text()
+
+
+def working(rig: Rig, queue: str, handler: Callable[[Job], Any], prefetch: int = COUNT) -> Worker:
+    return Worker(rig.endpoint, queue, handler, prefetch=prefetch)
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_children_end(rig: Rig, code: int) -> None:
+    ids = rig.push()
+    with working(rig, rig.queue, lambda _job: FanOut(Forward(rig.then))), Client(rig.endpoint) as client:
+        wait_until(lambda: client.queue(rig.queue)["waiting"] == COUNT, SECONDS, "all parents")
+    rig.break_off("delete", rig.then, code)
+    with working(rig, rig.then, rig.note):
+        rig.ended([f"{each}.1" for each in ids], rig.queue, rig.then)
+
+
+def test_jobs_fan_out(rig: Rig) -> None:
+    ids = rig.push()
+    rig.break_off("insert", rig.then, CODES[0])
+    with (
+        working(rig, rig.queue, lambda _job: FanOut(Forward(rig.then))),
+        working(rig, rig.then, rig.note),
+    ):
+        rig.ended([f"{each}.1" for each in ids], rig.queue, rig.then)
+
+
+def test_jobs_go_on(rig: Rig) -> None:
+    ids = rig.push()
+    rig.break_off("insert", rig.then, CODES[0])
+    with working(rig, rig.queue, lambda _job: Forward(rig.then)), working(rig, rig.then, rig.note):
+        rig.ended(ids, rig.queue, rig.then)
+
+
+def test_dead_letters_are_redriven_into_another_queue(rig: Rig) -> None:
+    def reject(_job: Job) -> None:
+        raise Reject("no")
+
+    ids = rig.push()
+    with Client(rig.endpoint) as client, Producer(rig.endpoint) as producer:
+        with working(rig, rig.queue, reject):
+            wait_until(lambda: client.queue(rig.queue)["dead"] == COUNT, SECONDS, "all dead letters")
+        first = producer.push(rig.then, b"x")
+        first.wait(SECONDS)
+        rig.break_off("insert", rig.then, CODES[0])
+        client.redrive(rig.queue, to=rig.then, wait=SECONDS)
+    with working(rig, rig.then, rig.note):
+        rig.ended([*ids, first.id], rig.queue, rig.then)
+
+
+def test_messages_are_routed(rig: Rig) -> None:
+    rig.break_off("insert", "invoices", CODES[0])
+    with Publisher(rig.endpoint) as publisher:
+        published = [publisher.publish("orders", "paid", b"x") for _ in range(COUNT)]
+        numbers = [each.wait(SECONDS) for each in published]
+    with working(rig, "invoices", rig.note):
+        rig.ended([f"orders-{each}" for each in numbers], "invoices")
+
+
+def test_children_are_purged(rig: Rig) -> None:
+    rig.push()
+    with Client(rig.endpoint) as client:
+        with working(rig, rig.queue, lambda _job: FanOut(Forward(rig.then))):
+            wait_until(lambda: client.queue(rig.queue)["waiting"] == COUNT, SECONDS, "all parents")
+        rig.break_off("update", rig.queue, CODES[0])
+        assert client.purge(rig.then, wait=SECONDS) == COUNT
+        assert client.queue(rig.queue)["dead"] == COUNT
+        rig.process.wait_log("transactions_aborted: MongoDB has ended a transaction of")
+        client.purge(rig.queue, "dead")
