@@ -26,10 +26,10 @@ class Job:
 
     __slots__ = (
         "_accepted",
-        "_came",
         "_extend",
         "_tell",
         "attempt",
+        "came",
         "epoch",
         "headers",
         "id",
@@ -66,9 +66,9 @@ class Job:
         self.max_attempts = max_attempts
         self.receipt = b""
         self.epoch = 0
-        self._came = monotonic()
+        self.came = monotonic()
         self.visibility_timeout = inf
-        self._accepted = self._came - in_seconds(age)
+        self._accepted = self.came - in_seconds(age)
         self._extend: Callable[[Any, float], None] = _ignore
         self._tell: TellProgress = _ignore
 
@@ -91,7 +91,7 @@ class Job:
             job.visibility_timeout,
         ) = row  # fmt: skip
         job.queue = queue
-        job._came = monotonic()  # noqa: SLF001 - its own class
+        job.came = monotonic()
         job.headers = headers or {}
         job.epoch = epoch
         job._accepted = accepted + ahead  # noqa: SLF001 - its own class
@@ -107,16 +107,16 @@ class Job:
     @property
     def begin_by(self) -> float:
         """When a handler should have begun it, on the monotonic clock: else it is given back."""
-        return self._came + self.visibility_timeout * _BEGIN_WITHIN
+        return self.came + self.visibility_timeout * BEGIN_WITHIN
 
     @property
     def begins_late(self) -> bool:
         """True if enough of its time has passed that a handler which begins now should have it anew."""
-        return monotonic() - self._came > self.visibility_timeout * _BEGUN_LATE
+        return monotonic() - self.came > self.visibility_timeout * BEGUN_LATE
 
     def renewed(self) -> None:
         """Count its time from now: the broker was asked to."""
-        self._came = monotonic()
+        self.came = monotonic()
 
     def extend(self, seconds: Seconds) -> None:
         """Ask for ``seconds`` from now until the job must be settled; from its handler.
@@ -145,8 +145,8 @@ class Job:
 
 #: Shares of a job's visibility timeout: within which a handler should have begun it, and after which its time
 #: begins anew with the handler. The other half is for its way back, and for a clock that stood still.
-_BEGIN_WITHIN: Final = 0.5
-_BEGUN_LATE: Final = 0.02
+BEGIN_WITHIN: Final = 0.5
+BEGUN_LATE: Final = 0.02
 
 _TOLD: Final = 9  # elements of a row that tells all of this
 

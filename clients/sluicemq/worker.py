@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from time import monotonic
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -23,6 +24,7 @@ from sluicemq.transport.pop import PopAssignment
 
 #: Seconds that running handlers have by default when a worker is stopped.
 STOP_TIMEOUT: Final = 30.0
+_TO_HEAR_OF_STOP: Final = 1.0  # seconds that ``on_stop`` has at least
 
 
 @checked()
@@ -59,7 +61,8 @@ class Worker:
 
     ``name`` is what the broker calls it, beside host and pid, in its log and in the history of jobs.
 
-    ``on_stop``, if given, is called once when it begins to stop, before handlers are waited for.
+    ``on_stop``, if given, is called once when it begins to stop, before handlers are waited for, in a thread
+    of its own; it has as long as the handlers.
 
     ``run()`` blocks until SIGTERM or SIGINT; or ``start()`` and ``stop()``, or ``with``. In a
     process patched by gevent the threads are greenlets.
@@ -107,7 +110,8 @@ class Worker:
         self._signals = StopSignals(self._signalled)
         self._ending = False
         self._stopped = False
-        self._stopping = threading.RLock()
+        self._stopping = threading.Lock()
+        self._teller: threading.Thread | None = None
         self._at_work: list[Job | None] = [None] * self._concurrency
         """The job that each of its threads has begun."""
         self._busy = 0
@@ -195,7 +199,9 @@ class Worker:
                 self._begin_no_more()
             threading.Thread(target=self.stop, args=(timeout,), name="sluicemq-stop").start()
             return False
-        with self._stopping:  # by `on_stop` again: it returns at once
+        if threading.current_thread() is self._teller:  # `on_stop` itself, for which a stop waits
+            return False
+        with self._stopping:
             if self._threads and not self._stopped:
                 self._stopped = True
                 try:
@@ -244,7 +250,8 @@ class Worker:
                 while (job := self._next_job()) is not None:
                     if self._pop or (self._connection.greeted and job.epoch == self._connection.epoch):
                         self._at_work[number] = job
-                        self._assignment.begin(job)
+                        if monotonic() >= self._assignment.late_from:
+                            self._assignment.begin(job)
                         verdict = self._judge(job)
                         self._at_work[number] = None
                         self._settle(verdict)
@@ -353,15 +360,33 @@ class Worker:
 
     def _stop_in_order(self, seconds: float) -> None:
         if self._on_stop:
-            try:
-                self._on_stop()
-            except BaseException:  # noqa: BLE001 - a stop goes on
-                complain("on_stop of the worker of queue %s failed; it stops all the same", self.queue)
+            self._tell_of_stop(self._on_stop, max(seconds, _TO_HEAR_OF_STOP))
         if self._pop:
             self._work_off(seconds)
         self._give_back_the_rest()
         self._wait_for_handlers(seconds)
         self._wait_for_verdicts()
+
+    def _tell_of_stop(self, on_stop: Callable[[], None], seconds: float) -> None:
+        """Call ``on_stop`` in a thread of its own: a stop goes on whether it raises or does not return."""
+        told = threading.Event()
+
+        def tell() -> None:
+            try:
+                on_stop()
+            except BaseException:  # noqa: BLE001 - whatever it is
+                complain("on_stop of the worker of queue %s failed; it stops all the same", self.queue)
+            with self._change:
+                told.set()
+                self._change.notify_all()
+
+        self._teller = threading.Thread(target=tell, name="sluicemq-on-stop", daemon=True)
+        try:
+            self._teller.start()
+        except RuntimeError:  # the program ends: Python starts no threads any more
+            tell()
+        with self._change:
+            self._change.wait_for(lambda: told.is_set() or self._signals.count > 1, seconds)
 
     def _work_off(self, timeout: float) -> None:
         """Ask for no more, and let the handlers have what was popped by then: nobody else has it."""

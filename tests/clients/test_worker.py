@@ -314,6 +314,20 @@ def test_a_stop_goes_on_whatever_on_stop_raises(broker: StubBroker, error: BaseE
     assert broker.settled()[b"r-waits"][0] in ("COMMIT", "RELEASE")
 
 
+def test_a_stop_does_not_wait_for_ever_for_an_on_stop_that_does_not_return(broker: StubBroker) -> None:
+    go_on = threading.Event()
+
+    def on_stop() -> None:
+        assert go_on.wait(SECONDS)
+
+    worker = Worker(broker.endpoint, "q", lambda _job: None, on_stop=on_stop)
+    worker.start()
+    broker.wait_for(wire.READY)
+    assert worker.stop(0.1)
+    assert broker.wait_for(wire.BYE)
+    go_on.set()
+
+
 def test_on_stop_may_stop_the_worker_once_more(broker: StubBroker) -> None:
     def on_stop() -> None:
         worker.stop()

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from sluicemq import tracing, wire
 from sluicemq.arguments import escaped
 from sluicemq.errors import BadFrames, LeaseLost, SluiceError, Unavailable, from_code
-from sluicemq.job import Job, clock_ahead
+from sluicemq.job import BEGIN_WITHIN, BEGUN_LATE, Job, clock_ahead
 from sluicemq.transport import native
 from sluicemq.transport.connection import Connection
 from sluicemq.transport.questions import Questions
@@ -65,6 +65,9 @@ class Assignment:
         self._ask_at = self._look_at = inf
         self.inbox: deque[Job] = deque()
         """Jobs that have come and that no handler has begun; any thread takes from it."""
+        self.late_from = inf
+        """No job begins late before this, on the monotonic clock."""
+        self._shortest = inf  # visibility timeout that has come
         self._at_work = at_work
         self._asked = 0  # the credit of the last READY
         self._stuck = False  # jobs were given back, and no handler has ended since
@@ -109,7 +112,11 @@ class Assignment:
     # ------------------------------------------------------------------ from a handler's thread
 
     def begin(self, job: Job) -> None:
-        """Let the time of a job begin anew with its handler, if much of it has passed in the inbox."""
+        """Let the time of a job begin anew with its handler, if much of it has passed in the inbox.
+
+        To be called from ``late_from`` on.
+        """
+        self.late_from = job.came + self._shortest * BEGUN_LATE  # those behind it have come later
         if job.begins_late:
             with suppress(SluiceError):
                 self._connection.call(self._renew, job)
@@ -165,7 +172,7 @@ class Assignment:
         jobs = self._read(message)
         if self._credit:
             self.inbox.extend(jobs)
-            self._look_at = min(self._look_at, *[job.begin_by for job in jobs])
+            self._await_begin(jobs)
             self._connection.post(self._taken, len(jobs))
         else:
             self.verdicts.extend(JobVerdict(job, wire.RELEASE) for job in jobs)
@@ -224,6 +231,13 @@ class Assignment:
             self._send([JobVerdict(job, wire.RELEASE) for job in late[start : start + MESSAGE_VERDICTS]])
         what = "%d jobs of queue %s go back to the broker: no handler could begin them in half their time"
         self._connection.post(native.log.warning, what, len(late), self._queue)
+
+    def _await_begin(self, jobs: list[Job]) -> None:
+        """Jobs have come: look in time whether a handler has begun them."""
+        self._shortest = min(self._shortest, *[job.visibility_timeout for job in jobs])
+        now = monotonic()
+        self.late_from = min(self.late_from, now + self._shortest * BEGUN_LATE)
+        self._look_at = min(self._look_at, now + self._shortest * BEGIN_WITHIN)
 
     def _renew(self, job: Job) -> None:
         if self._connection.greeted and job.epoch == self._connection.epoch:
