@@ -18,6 +18,8 @@ from sluicemq.errors import BadFrames, BadTopic
 
 #: Messages that are read in one go, at most: some 10 ms.
 MOST_MESSAGES: Final = 8192
+#: Frames of these behind the first two of a message, in all; a PUB socket's message has 65,536 at most.
+MOST_FRAMES: Final = 70_000
 #: Of a topic, so many bytes count where messages are chosen by it.
 LONGEST_TOPIC: Final = 255
 
@@ -48,6 +50,18 @@ def scan(packed: bytes, most: int = MOST_MESSAGES) -> tuple[list[int], list[byte
 
     Raises :class:`~sluicemq.errors.BadFrames` for what is not whole messages, or has more than ``most``.
     """
+    ends, topics, _frames = survey(packed, most, len(packed))
+    return ends, topics
+
+
+def survey(  # noqa: C901 - a call for each message would cost more than all the rest
+    packed: bytes, most: int = MOST_MESSAGES, most_frames: int = MOST_FRAMES
+) -> tuple[list[int], list[bytes], int]:
+    """As :func:`scan`, and how many frames there are behind the first of messages of three or more.
+
+    Raises :class:`~sluicemq.errors.BadFrames` also where these are more than ``most_frames``.
+    """
+    frames = 0
     ends: list[int] = []
     topics: list[bytes] = []
     at, size = 0, len(packed)
@@ -77,6 +91,9 @@ def scan(packed: bytes, most: int = MOST_MESSAGES) -> tuple[list[int], list[byte
             while flags & _MORE:
                 flags = packed[at]
                 seen |= flags
+                frames += 1
+                if frames > most_frames:
+                    raise BadFrames(f"these have more than {most_frames} frames: send less at once")
                 at += 9 + int.from_bytes(packed[at + 1 : at + 9]) if flags & _LONG else 2 + packed[at + 1]
             if seen > _FRAMING:
                 raise BadFrames(f"message {len(ends)} of these has a frame with flags {seen}")
@@ -85,7 +102,7 @@ def scan(packed: bytes, most: int = MOST_MESSAGES) -> tuple[list[int], list[byte
         at = -1
     if at != size:
         raise BadFrames(f"message {len(ends)} of these is not whole")
-    return ends, topics
+    return ends, topics, frames
 
 
 def _end_of_long(packed: bytes, at: int) -> int:

@@ -24,6 +24,7 @@ GROWTH = 150 * MIB
 DEVICE = {
     "kind": "forwarder", "stream": "prices", "frontend": ANY_PORT, "backend": ANY_PORT, "replay": ANY_PORT
 }  # fmt: skip
+LATEST = {"kind": "forwarder", "stream": "last", "frontend": ANY_PORT, "backend": ANY_PORT, "latest": True}
 RANDOM = Random(17)
 #: Different messages of one segment, each with a topic of its own.
 TOPICS = [b"a.a.a.a.a.a.a.a.%d" % at for at in range(wire.MOST_PUBLISHED)]
@@ -36,7 +37,7 @@ def packed(topics: list[bytes]) -> bytes:
 
 @pytest.fixture(scope="module")
 def shared(mongo_uri: str) -> Iterator[BrokerUnderTest]:
-    with serving(mongo_uri, [DEVICE]) as broker:
+    with serving(mongo_uri, [DEVICE, LATEST]) as broker:
         library = broker.smq()
         for _ in range(SEGMENTS):
             assert library.ask(wire.PUBLISH, "prices", packed(TOPICS), {}).verb == wire.OK
@@ -127,6 +128,50 @@ def test_a_reader_that_wants_little_is_not_kept_by_those_that_look_for_what_is_n
         assert first.fields[0]["rows"][0][3] == [0]
 
     assert not all(map(has_answer, crowd))  # they were first
+
+
+MANY_FRAMES = b"\x01\x01t" + b"\x01\x00" * (5 * MIB) + b"\x00\x00"
+
+
+def test_messages_of_very_many_frames_are_refused_where_they_are_published(broker: BrokerUnderTest) -> None:
+    library = broker.smq()
+
+    assert library.ask(wire.PUBLISH, "frames", MANY_FRAMES, {}).fields[0] == "BAD_FRAMES"
+    for _ in range(10):
+        part = b"\x01\x01t" + b"\x01\x00" * 60_000 + b"\x00\x00"
+        assert library.ask(wire.PUBLISH, "frames", part, {}).verb == wire.OK
+
+    asker = broker.socket(zmq.REQ, broker.process.devices[0]["replay"][0])
+    after = count = 0
+    while count < 10:
+        asker.send_multipart([b"frames", json.dumps({"after": after}).encode()])
+        about = json.loads(receive(asker)[0])
+        after, count = about["after"], count + about["count"]
+    assert after == 10
+
+
+def test_as_many_messages_as_one_answer_of_the_replay_door_has(broker: BrokerUnderTest) -> None:
+    asker = broker.socket(zmq.REQ, broker.process.devices[0]["replay"][0])
+    after = 0
+    while after < SEGMENTS * len(TOPICS):
+        asker.send_multipart([b"prices", json.dumps({"after": after, "limit": 10_000}).encode()])
+        about = json.loads(receive(asker)[0])
+        assert about["count"] == about["after"] - after > 0
+        after = about["after"]
+
+
+def test_very_many_subscriptions_to_the_latest_of_very_many_topics(broker: BrokerUnderTest) -> None:
+    library = broker.smq()
+    for part in range(10):
+        topics = [b"t%d.%d" % (part, at) for at in range(wire.MOST_PUBLISHED)]
+        assert library.ask(wire.PUBLISH, "last", packed(topics), {}).verb == wire.OK
+    late = broker.socket(zmq.SUB, broker.process.devices[1]["backend"][0], rcvhwm=0)
+
+    for at in range(2000):
+        late.subscribe(b"t%d" % (at % 10) + b"." * (at % 2) + b"9" * (at // 1000))
+        late.subscribe(b"nothing.%d" % at)
+
+    assert receive(late)[0].startswith(b"t")
 
 
 def has_answer(library: Smq) -> bool:

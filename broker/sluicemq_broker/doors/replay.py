@@ -26,6 +26,8 @@ from sluicemq_devices.doors import Lane, LaneDoor, Switchboard
 _LIMIT: Final = 1000
 _MOST: Final = 10_000
 _BYTES: Final = 1 << 20
+#: Frames of an answer, about: behind a segment with which it has more the answer ends.
+_FRAMES: Final = 20_000
 _LONGEST_QUESTION: Final = 256 * 1024
 #: Questions that are answered at once, over all who ask; each one who asks waits for its answer.
 _AT_ONCE: Final = 8
@@ -178,13 +180,19 @@ def _number(options: dict[str, Any], key: str, least: int, most: int, default: i
 
 
 def _frames(reading: Reading, gone: int) -> list[bytes]:
-    count = sum(each.count for each in reading.chosen)
-    about = {"count": count, "after": reading.first - 1, "gone": gone, "newest": reading.newest}
-    frames = [json.dumps(about).encode()]
+    frames: list[bytes] = []
+    count, after = 0, reading.first - 1
     for each in reading.chosen:
+        if len(frames) > _FRAMES:
+            break
+        if count:
+            gevent.sleep(_MOMENT)
         segment = each.segment
+        count += each.count
+        after = reading.first - 1 if each is reading.chosen[-1] else segment.next - 1
         places = range(segment.count) if each.places is None else each.places
         for place, message in zip(places, unpack(each.packed), strict=True):
             frames.append(b"%d %.3f %d" % (segment.first + place, segment.at, len(message)))
             frames += message
-    return frames
+    about = {"count": count, "after": after, "gone": gone, "newest": reading.newest}
+    return [json.dumps(about).encode(), *frames]

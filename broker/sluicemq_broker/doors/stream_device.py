@@ -6,8 +6,9 @@ so a message reaches a subscriber when it is durable, wherever it was published.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from time import thread_time
 from typing import Any, Final
 
 import gevent
@@ -24,7 +25,7 @@ from sluicemq_broker.runtime import Count
 from sluicemq_broker.store import Segment
 from sluicemq_broker.streams import Stored, Stream, Streams, read_batch
 from sluicemq_devices.doors import RawDoor, RawLane
-from sluicemq_devices.hub import Watermark
+from sluicemq_devices.hub import Watermark, in_turns
 from sluicemq_devices.relays import FanOut, Kind, Subscriber, Upstream
 
 #: Messages, and bytes, that make one batch on their way into the stream, at most.
@@ -37,6 +38,12 @@ _AT_ONCE: Final = 64
 _LOOK: Final = 5.0
 _PAUSE: Final = 0.5
 _MOMENT: Final = 1e-9
+#: Seconds of the hub for the last messages of one subscriber, before others have their turn; and messages
+#: after which the clock is looked at.
+_TURN: Final = 0.004
+_LOOKS: Final = 16
+#: Subscriptions that may wait for that, before those are left out that were given up.
+_MOST_LATE: Final = 10_000
 
 
 class StreamDevice:
@@ -50,6 +57,8 @@ class StreamDevice:
         self._latest = Latest(settings.hwm_bytes) if settings.latest else None
         self._loaded = self._latest is None
         self._early: list[tuple[Subscriber, bytes]] = []  # who subscribed before all was loaded
+        # Subscriptions whose last messages are being sent, and what is left of these.
+        self._late: dict[tuple[Subscriber, bytes], Iterator[bytes | None]] = {}
         self._mark = Watermark(settings.hwm, settings.hwm_bytes, self._pause, self._resume)
         self._upstream = Upstream()
         self._upstream.want(b"")  # all is kept, whoever subscribes
@@ -294,6 +303,34 @@ class StreamDevice:
     def _send_latest(self, subscriber: Subscriber, topic: bytes) -> None:
         if self._latest is None or topic not in subscriber.topics:
             return
-        messages = self._latest.of(topic, (each for each in subscriber.topics if each != topic))
-        if messages:
-            self._fan_out.send(subscriber, messages)
+        was_quiet = not self._late
+        if len(self._late) >= _MOST_LATE:  # some have come and gone
+            self._late = {key: each for key, each in self._late.items() if key[1] in key[0].topics}
+        self._late[subscriber, topic] = self._latest.of(topic, subscriber.topics)
+        if was_quiet:
+            in_turns(self._send_some)
+
+    def _send_some(self) -> bool:
+        """Send as many last messages as a turn of the hub has time for; True: there are more."""
+        until = thread_time() + _TURN
+        while self._late:
+            (subscriber, topic), messages = key, _ = next(iter(self._late.items()))
+            over = topic not in subscriber.topics or self._send_of(subscriber, messages, until)
+            if over:
+                self._late.pop(key, None)
+            if thread_time() > until:
+                break
+        return bool(self._late)
+
+    def _send_of(self, subscriber: Subscriber, messages: Iterator[bytes | None], until: float) -> bool:
+        """Send of these until that time; True: these were all."""
+        some, over = list[bytes](), True
+        for looks, message in enumerate(messages, 1):
+            if message is not None:
+                some.append(message)
+            if looks % _LOOKS == 0 and thread_time() > until:
+                over = False
+                break
+        if some:
+            self._fan_out.send(subscriber, some)
+        return over

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from sluicemq.errors import SluiceError
-from sluicemq.packed import scan, slices
+from sluicemq.packed import slices, survey
 
 
 class Stored(NamedTuple):
@@ -38,11 +38,13 @@ class Batch:
 
     ``key``: of the batch, so that it is stored once however often it comes; ``repeated``: it may have
     come before, here or to another broker. ``ids``: places of messages that have an id of their own.
+    ``frames``: those behind the first of messages that have three or more.
     """
 
     packed: bytes
     ends: list[int]
     topics: list[bytes]
+    frames: int
     done: Done
     key: str = ""
     repeated: bool = False
@@ -76,4 +78,4 @@ class Batch:
 
 def read_batch(packed: bytes, done: Done) -> Batch:
     """Messages as :mod:`sluicemq.packed` has them; raises BadFrames for what is none."""
-    return Batch(packed, *scan(packed), done)
+    return Batch(packed, *survey(packed), done)

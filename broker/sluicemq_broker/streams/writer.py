@@ -24,6 +24,8 @@ from sluicemq_broker.streams.context import StreamContext
 _SEGMENT: Final = 1 << 20
 #: Bytes that a message counts for beside its own, so that a segment has 4,096 at most, and a batch.
 _MESSAGE: Final = 256
+#: The same for each frame behind the second of a message: readers look at each.
+_FRAME: Final = 32
 
 
 class _Part(NamedTuple):
@@ -68,7 +70,7 @@ class Writer:
         self._batches: Batcher[Batch] = Batcher(
             self._write,
             size=_SEGMENT,
-            weigh=lambda each: len(each.packed) + _MESSAGE * each.count,
+            weigh=lambda each: len(each.packed) + _MESSAGE * each.count + _FRAME * each.frames,
             failed=self._failed,
             stays=True,
         )
