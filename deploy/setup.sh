@@ -64,10 +64,11 @@ apt_install() {
     DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$@" >/dev/null
 }
 
-# Say what the next minutes are for, if the virtual environment $1 is not there yet. $2: what it downloads.
+# Say what the next minutes are for, if the virtual environment $1 is not there yet; fails if it is.
+# $2: what it downloads.
 say_first_time() {
-    [ -e "$1/wanted.stamp" ] ||
-        say "SluiceMQ sets itself up in $PWD/$1; the first time that downloads about $2"
+    [ ! -e "$1/wanted.stamp" ] || return 1
+    say "SluiceMQ sets itself up in $PWD/$1; the first time that downloads about $2"
 }
 
 # Make the virtual environment $2 with the Python $1.
