@@ -20,7 +20,7 @@ MIB = 2**20
 
 @pytest.fixture(scope="module")
 def shared(mongo_uri: str) -> Iterator[BrokerUnderTest]:
-    with serving(mongo_uri, spare(ask=15, ack=8), queues=AT_ONCE) as broker:
+    with serving(mongo_uri, spare(ask=17, ack=8), queues=AT_ONCE) as broker:
         yield broker
 
 
@@ -78,6 +78,20 @@ def test_an_answer_that_cannot_be_read_rolls_back_with_that_reason(
     heard = receive(asker)
     assert (code(heard), expected in message(heard)) == ("DEAD", True)
     assert broker.counter("bad_verdicts") == before + 2
+
+
+@pytest.mark.parametrize("verb", [[b"FORWARD"], [b"FANOUT"]], ids=["FORWARD", "FANOUT"])
+def test_options_of_any_kind_for_a_job_that_goes_on_roll_it_back_with_their_names(
+    broker: BrokerUnderTest, verb: list[bytes]
+) -> None:
+    doors = broker.take("ask")
+    worker = broker.socket(zmq.REP, doors.back)
+    asker = broker.socket(zmq.REQ, doors.front)
+    asker.send_multipart([b"", b'{"max_attempts": 1}', b"work"])
+    receive(worker)
+    worker.send_multipart([*verb, b"elsewhere", b"", msgpack.packb({"x": 3, b"y": 4})])
+    assert "takes no" in broker.dead_letter(doors.queue)["reason"]
+    assert code(receive(asker)) == "DEAD"
 
 
 def test_an_answer_nobody_asked_for_is_counted_and_changes_nothing(broker: BrokerUnderTest) -> None:

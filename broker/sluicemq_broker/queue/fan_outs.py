@@ -104,7 +104,7 @@ class FanOuts(Moves[Fanning, _Ready]):
     def _child(self, said: Fanning, parent: Parent, number: int, born: dict[OtherQueue, list[Job]]) -> Child:
         onward = said.children[number]
         if unknown := onward.options.keys() - MOVE_OPTIONS:
-            raise BadHeaders(f"a child takes no {', '.join(map(repr, sorted(unknown)))}")
+            raise BadHeaders(f"a child takes no {', '.join(sorted(map(repr, unknown)))}")
         job_id = f"{parent.id}.{number + 1}"
         if len(job_id.encode()) > LONGEST_ID:
             raise BadHeaders(f"children of job {parent.id!r} would have an id that is too long")

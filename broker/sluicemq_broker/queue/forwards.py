@@ -78,7 +78,7 @@ class Forwards(Moves[Going, _Ready]):
     def _prepare(self, said: Going, now: float) -> _Ready:
         onward, delivery = said.onward, said.delivery
         if unknown := onward.options.keys() - MOVE_OPTIONS:
-            raise BadHeaders(f"a job that is forwarded takes no {', '.join(map(repr, sorted(unknown)))}")
+            raise BadHeaders(f"a job that is forwarded takes no {', '.join(sorted(map(repr, unknown)))}")
         job, worker = delivery.job, delivery.worker.name
         queue = self._elsewhere.for_push(onward.queue, by=worker, peer=delivery.worker.peer)
         payload = b"" if onward.payload is None else onward.payload
