@@ -14,7 +14,7 @@ from fakes import FakeStore, Held, go_on
 from jobs import NOW, a_job, finished
 from sluicemq.errors import Expired, NotFound, QueueFull, SluiceError, Unavailable, Uncertain
 from sluicemq_broker.context.retry import Retry
-from sluicemq_broker.doors.smq.results import MOST_ASKED, Results
+from sluicemq_broker.doors.smq.results import LOOKED_UP_AT_ONCE, MOST_ASKED, LookUps, Results
 from sluicemq_broker.queue.answers import Answers, Outcome, StoredResult
 from sluicemq_broker.store.connection import Refused
 from sluicemq_broker.store.outcomes import Found
@@ -319,11 +319,20 @@ def replies() -> list[tuple[int, Any]]:
 
 
 @pytest.fixture
-def results(rig: AnswersRig, replies: list[tuple[int, Any]]) -> Iterator[Results]:
+def look_ups() -> LookUps:
+    return LookUps()
+
+
+@pytest.fixture
+def results(rig: AnswersRig, look_ups: LookUps, replies: list[tuple[int, Any]]) -> Iterator[Results]:
     queues: Any = Queues(rig)
     nobody: Any = None
     results = Results(
-        queues, nobody, lambda number, outcome: replies.append((number, told(outcome))), time.monotonic
+        queues,
+        nobody,
+        lambda number, outcome: replies.append((number, told(outcome))),
+        time.monotonic,
+        look_ups,
     )
     yield results
     results.forget()
@@ -337,10 +346,39 @@ def test_a_session_has_so_many_questions_at_once_and_no_more(
         results.ask(number, "mail", "job", 60)
     with pytest.raises(QueueFull, match="ask again later"):
         results.ask(0, "mail", "job", 60)
+    while results.waiting:
+        go_on()
     go_on()
     rig.answers.committed("job", b"42")
     assert replies == [(number, b"42") for number in range(MOST_ASKED)]
     results.ask(1, "mail", "job", 60)
+
+
+def test_sessions_that_ask_thousands_leave_room_in_the_next_look_up_for_another(
+    rig: AnswersRig, results: Results, look_ups: LookUps, replies: list[tuple[int, Any]]
+) -> None:
+    # Given sessions with thousands of questions about jobs that nobody knows, and another with one
+    queues: Any = Queues(rig)
+    nobody: Any = None
+    of_crowd: list[int] = []
+    told_other: list[int] = []
+
+    def session(reply: Callable[[int, Any], None]) -> Results:
+        return Results(queues, nobody, reply, time.monotonic, look_ups)
+
+    crowd = [session(lambda number, _outcome: of_crowd.append(number)) for _ in range(20)]
+    other = session(lambda _number, _outcome: told_other.append(len(of_crowd)))
+    for number in range(300):
+        for at, each in enumerate(crowd):
+            each.ask(number, "mail", f"unknown-{at}-{number}", 0)
+    other.ask(1, "mail", "unknown", 0)
+    # When
+    while len(of_crowd) < 6000:
+        go_on()
+    # Then it was answered long before most of theirs, and nothing is kept
+    assert told_other[0] <= 3 * LOOKED_UP_AT_ONCE
+    assert look_ups.sessions == 0
+    assert replies == []
 
 
 def test_the_deadlines_of_questions_that_were_answered_are_not_kept(

@@ -42,7 +42,7 @@ from sluicemq_broker.doors.smq.fields import (
     take,
 )
 from sluicemq_broker.doors.smq.pushes import Pushes
-from sluicemq_broker.doors.smq.results import Results
+from sluicemq_broker.doors.smq.results import LookUps, Results
 from sluicemq_broker.doors.smq.stream_side import STREAM_LOOKS, STREAM_QUESTIONS, StreamSide
 from sluicemq_broker.doors.smq.subscriptions import HELD_BY_ONE, HOLDING
 from sluicemq_broker.doors.smq.verdicts import Verdicts
@@ -80,6 +80,7 @@ class SessionDoor:
         self._pulse = Pulse(settings.silence, self.now)
         self.sessions: set[Session] = set()
         self.places = Places(_ASKED_AT_ONCE)
+        self.look_ups = LookUps()
         self.sizes = AnswerSizes(settings.max_job_bytes)
         mark = Watermark(settings.hwm, settings.hwm_bytes, nothing, nothing)
         self.pushes = Pushes(context.queues, context.maker, context.counters, mark)
@@ -142,7 +143,9 @@ class Session:
         self._questions: Batcher[Callable[[], None]] = Batcher(lambda batch: batch[0](), size=1)
         self._guest = door.places.guest()
         self._holds = door.streams.holds(lambda: self.name, self.peer)
-        self._results = Results(door.queues, self._questions, self._resulted, door.now)
+        self._results = Results(
+            door.queues, self._questions, self._resulted, door.now, door.look_ups, self.read_on
+        )
         self._assignments = Assignments(self, door.queues, self._questions, self._answer)
         self._verdicts = Verdicts(self, self._assignments, partial(self.send, wire.OK))
         self._reads = door.streams.reads(lane, self._tell)
@@ -165,7 +168,7 @@ class Session:
 
     def read_on(self) -> None:
         """The reason to hold this client back may be over."""
-        if self._held_back and not (self._full or self._lane.backlog):
+        if self._held_back and not (self._full or self._lane.backlog or self._results.waiting):
             self._held_back = False
             self._heard = self._now()
             self._lane.resume()
@@ -291,6 +294,8 @@ class Session:
         if not 0 <= wait <= LONGEST_DELAY:
             raise BadFrames(f"{wait} is no number of seconds from 0 to ten years")
         self._results.ask(number, check_name(name), check_id(job_id), wait)
+        if self._results.waiting > MOST_UNREAD:
+            self._hold_back()
 
     def _publish(self, number: int, fields: Fields) -> None:
         self._door.streams.publish(self, number, fields)
