@@ -52,6 +52,27 @@ def test_one_too_many_is_refused_at_once() -> None:
     assert asked.order == ["first", "waits"]
 
 
+def test_who_leaves_while_it_waits_takes_no_turn_and_no_place_in_the_line() -> None:
+    line = Line(1, 1)
+    over, had = gevent.event.Event(), list[str]()
+
+    def ask(name: str) -> None:
+        with line.turn():
+            had.append(name)
+            over.wait()
+
+    first, waits = gevent.spawn(ask, "first"), gevent.spawn(ask, "waits")
+    come_to_rest()
+    waits.kill()
+    granted = gevent.spawn(ask, "granted")
+    come_to_rest()
+    over.set()
+    first.join()
+    granted.kill()  # as its turn comes
+    with line.turn():
+        assert had[0] == "first"
+
+
 def test_a_turn_that_fails_is_given_back() -> None:
     line = Line(1, 1)
     for _ in range(3):

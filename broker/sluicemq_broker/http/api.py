@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from contextlib import nullcontext
 from functools import partial
 from importlib import resources
 from typing import Any, Final
@@ -130,7 +129,9 @@ class _OneJob:
         had = request.env[HAD]
         with self._line.turn(had):
             size = self._reader.weigh_show(queue, job_id)
-        with self._room.for_large(size, had) if size > _LARGE else nullcontext(), self._line.turn(had):
+            if size <= _LARGE:
+                return dict(self._reader.show(queue, job_id))
+        with self._room.for_large(size, had), self._line.turn(had):
             return dict(self._reader.show(queue, job_id))
 
 

@@ -58,6 +58,8 @@ class Handler(WSGIHandler):  # type: ignore[misc] # gevent has no types
     _deadline: Any = None
     _greenlet: Any = None
     _body = b""
+    #: It waits for its turn or for news, and not inside MongoDB's client, where no greenlet may be ended.
+    _waits = False
     response_headers: list[tuple[bytes, bytes]]
     _corked: list[Any] | None = None
 
@@ -88,8 +90,8 @@ class Handler(WSGIHandler):  # type: ignore[misc] # gevent has no types
     def end(self) -> None:
         """Close the connection for others; its greenlet ends with it."""
         self._socket.close()
-        if self._place.doing is Doing.FOLLOWING and self._greenlet is not None:
-            self._greenlet.kill(block=False)  # it waits for news, and would not see that its socket is closed
+        if self._waits and self._greenlet is not None:
+            self._greenlet.kill(block=False)  # for it does not see that its socket is closed
 
     def handle(self) -> None:
         """Answer until the connection is to be closed."""
@@ -151,15 +153,18 @@ class Handler(WSGIHandler):  # type: ignore[misc] # gevent has no types
         if self.environ["PATH_INFO"] in HEALTH:
             super().handle_one_response()
             return
+        self._waits = True
         try:
             with self.server.line.turn(self._place.had):
                 self.server.pace.wait(self._place.had)
+                self._waits = False
                 if self._socket.closed:  # it was ended while it waited
                     self.close_connection = True
                     return
                 self._places.answer(self._place, time.monotonic())
                 super().handle_one_response()
         except Unavailable:
+            self._waits = False
             self.application = _busy
             super().handle_one_response()
 
@@ -168,6 +173,7 @@ class Handler(WSGIHandler):  # type: ignore[misc] # gevent has no types
         now = time.monotonic()
         if getattr(self.result, "endless", False):
             self._places.follow(self._place, now)
+            self._waits = True
         elif self._place.doing is Doing.ANSWERED:
             self._places.read(self._place, _held(self.result), now)
         super().process_result()

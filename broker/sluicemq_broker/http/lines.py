@@ -50,10 +50,13 @@ class Line:
         try:
             yield
         finally:
-            if self._waiting:
-                self._waiting.pop(0)[2].set()
-            else:
-                self._free += 1
+            self._give_on()
+
+    def _give_on(self) -> None:
+        if self._waiting:
+            self._waiting.pop(0)[2].set()
+        else:
+            self._free += 1
 
     def _wait(self, entry: _Waiting) -> None:
         if len(self._waiting) >= self._most_waiting:
@@ -63,6 +66,10 @@ class Line:
         try:
             while not entry[2].wait(_LOOK) and time.monotonic() < until:
                 self._meanwhile()
+        except BaseException:  # its peer has gone
+            if entry[2].is_set():
+                self._give_on()
+            raise
         finally:
             if not entry[2].is_set():
                 self._waiting.remove(entry)

@@ -56,9 +56,8 @@ class Rights:
         what = "a wrong token" if given else "no token"
         log.warning("%s %s from %s: %s", request.method, request.path, request.remote_addr, what)
         raise falcon.HTTPUnauthorized(
-            description="this token is wrong: it is not that of [broker] http_token"
-            if given
-            else "this needs the token of [broker] http_token",
+            description=("that token is wrong: " if given else "")
+            + "this needs the token of [broker] http_token",
             challenges=["Bearer"],
         )
 
