@@ -128,6 +128,17 @@ def _read_nothing(web: Web, over: threading.Event, path: str) -> None:
                 pass
 
 
+def test_nothing_is_made_for_those_who_have_left(broker: BrokerUnderTest, web: Web) -> None:
+    for number in range(60):
+        stranger = web.dial()
+        stranger.sendall(ASK.format(f"{V1}/queues/large/jobs/job").encode() * 5)
+        if number % 2:
+            reset(stranger)
+        else:
+            stranger.close()
+    assert web.get(f"{V1}/queues/large/jobs/job?payload=10").status == 200
+
+
 def test_event_streams_that_nobody_needs_keep_no_dashboard_out(broker: BrokerUnderTest, web: Web) -> None:
     with ExitStack() as crowd:
         idle = []

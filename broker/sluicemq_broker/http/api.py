@@ -16,7 +16,7 @@ import falcon
 from sluicemq.errors import BadFrames
 from sluicemq_broker.http.answers import Endless, write
 from sluicemq_broker.http.asked import cursor, letters, names, view
-from sluicemq_broker.http.handler import HAD
+from sluicemq_broker.http.handler import PLACE
 from sluicemq_broker.http.lines import Line
 from sluicemq_broker.http.live import LiveFeed
 from sluicemq_broker.http.reader import Reader
@@ -100,7 +100,7 @@ class _Answer:
         if self._line is None:
             write(response, self._answer(request, **parameters))
             return
-        with self._line.turn(request.env[HAD]):
+        with self._line.turn(request.env[PLACE].had):
             write(response, self._answer(request, **parameters))
 
 
@@ -126,12 +126,12 @@ class _OneJob:
 
     def read(self, request: falcon.Request, queue: str, job_id: str) -> dict[str, Any]:
         """All of it."""
-        had = request.env[HAD]
-        with self._line.turn(had):
+        place = request.env[PLACE]
+        with self._line.turn(place.had):
             size = self._reader.weigh_show(queue, job_id)
             if size <= _LARGE:
                 return dict(self._reader.show(queue, job_id))
-        with self._room.for_large(size, had), self._line.turn(had):
+        with self._room.for_large(size, place), self._line.turn(place.had):
             return dict(self._reader.show(queue, job_id))
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import select
 import socket
 import time
 from http.client import HTTPException
@@ -20,6 +21,7 @@ from typing import Any, Final
 from urllib.parse import quote, unquote_to_bytes
 
 import gevent
+from gevent import monkey
 from gevent.pywsgi import WSGIHandler
 
 from sluicemq.errors import Unavailable
@@ -39,14 +41,16 @@ MOST_HEADER_BYTES: Final = 32 * 1024
 MOST_BODY_BYTES: Final = 256 * 1024
 _LONGEST_LINE: Final = 8 * 1024
 _RECEIVED: Final = 16 * 1024
-#: In the environment of a request: how much its connection has had already.
-HAD: Final = "sluicemq.had"
+#: In the environment of a request: the place of its connection.
+PLACE: Final = "sluicemq.place"
 #: Bytes that are read, and passed over, before a connection is closed.
 _LEFT: Final = 256 * 1024
 _REFUSED: Final = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 _BUSY: Final = json.dumps(
     {"code": Unavailable.code, "message": "too many others are answered here: ask again in a moment"}
 ).encode()
+_RESET: Final = select.POLLERR | select.POLLHUP
+_poll: Final[Any] = monkey.get_original("select", "poll")  # that of the system, which waits for nothing here
 _NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _LENGTH: Final = re.compile(r"[0-9]{1,10}")
 _METHOD: Final = re.compile(r"[A-Z]{1,16}")
@@ -60,6 +64,7 @@ class Handler(WSGIHandler):  # type: ignore[misc] # gevent has no types
     _body = b""
     #: It waits for its turn or for news, and not inside MongoDB's client, where no greenlet may be ended.
     _waits = False
+    environ: Any
     response_headers: list[tuple[bytes, bytes]]
     _corked: list[Any] | None = None
 
@@ -69,6 +74,7 @@ class Handler(WSGIHandler):  # type: ignore[misc] # gevent has no types
         self._socket = sock
         self._places = server.places
         self._place = server.places.enter(str(address[0]), self.end, time.monotonic())
+        self._place.gone = self._is_left
 
     def run(self) -> None:
         """Answer its requests, one after the other, until one side has enough."""
@@ -113,6 +119,7 @@ class Handler(WSGIHandler):  # type: ignore[misc] # gevent has no types
             return None
         finally:
             self._deadline.close()
+            self.environ = None  # whose place refers to this connection
 
     def read_requestline(self) -> str:
         """The first line of a request, with empty ones before it."""
@@ -142,7 +149,7 @@ class Handler(WSGIHandler):  # type: ignore[misc] # gevent has no types
         a slash or a NUL inside a name is no slash, and the application reads names as they were meant.
         """
         environ = super().get_environ()
-        environ[HAD] = self._place.had
+        environ[PLACE] = self._place
         environ["PATH_INFO"] = _canonical(self.path.partition("?")[0])
         self.wsgi_input.rfile = BytesIO(self._body)
         return environ
@@ -158,7 +165,7 @@ class Handler(WSGIHandler):  # type: ignore[misc] # gevent has no types
             with self.server.line.turn(self._place.had):
                 self.server.pace.wait(self._place.had)
                 self._waits = False
-                if self._socket.closed:  # it was ended while it waited
+                if self._socket.closed or self._is_reset():  # while it waited
                     self.close_connection = True
                     return
                 self._places.answer(self._place, time.monotonic())
@@ -248,6 +255,21 @@ class Handler(WSGIHandler):  # type: ignore[misc] # gevent has no types
             self._socket.sendall(whole[first : first + _PIECE])
             self._places.took(self._place, time.monotonic())
         self.response_length += len(whole)
+
+    def _is_reset(self) -> bool:
+        return self._saw(_RESET)
+
+    def _is_left(self) -> bool:
+        """True if the peer has closed its side: it may read on, but where others wait it is passed over."""
+        return self._saw(_RESET | select.POLLRDHUP)
+
+    def _saw(self, events: int) -> bool:
+        try:
+            watch = _poll()
+            watch.register(self._socket, events)
+            return bool(watch.poll(0))
+        except (OSError, ValueError):  # it is closed
+            return True
 
     def _close(self) -> None:
         """Close the file; what has come and nobody read would take the last answer with it."""

@@ -38,14 +38,16 @@ class Doing(Enum):
 class Place:
     """One connection, from ``address``; ``end`` closes it at once.
 
-    ``unread``: bytes held for its answer; ``had``: questions and pieces of answers that it has had.
+    ``unread``: bytes held for its answer; ``had``: questions and pieces of answers that it has had; ``gone``
+    says whether the peer has left.
     """
 
-    __slots__ = ("address", "doing", "end", "had", "since", "unread")
+    __slots__ = ("address", "doing", "end", "gone", "had", "since", "unread")
 
     def __init__(self, address: str, end: Callable[[], None], now: float) -> None:
         self.address = address
         self.end = end
+        self.gone: Callable[[], bool] = bool
         self.doing = Doing.ASKING
         self.since = now
         self.unread = 0

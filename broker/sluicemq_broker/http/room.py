@@ -14,8 +14,9 @@ from typing import Final
 
 import gevent
 
+from sluicemq.errors import Unavailable
 from sluicemq_broker.http.lines import PATIENCE, Line, too_much
-from sluicemq_broker.http.places import Places
+from sluicemq_broker.http.places import Place, Places
 from sluicemq_devices.doors import Outgoing
 
 #: Bytes that may lie unread when an answer is begun: one that may be large, and any other.
@@ -41,10 +42,12 @@ class Room:
         self._wait(_MOST)
 
     @contextmanager
-    def for_large(self, size: int, had: int) -> Iterator[None]:
+    def for_large(self, size: int, place: Place) -> Iterator[None]:
         """Wait for room for a large answer, to be made inside; raises Unavailable without it."""
-        with self._large.turn(had):
+        with self._large.turn(place.had):
             self._wait(_MOST_OF_LARGE)
+            if place.gone():
+                raise Unavailable("nothing is read for a peer that has left")
             if not self._all.reserve(size, PATIENCE):
                 raise too_much()
             try:
