@@ -17,6 +17,7 @@ whose reply was lost, under the transaction's number; if that is not answered ei
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Sequence, Sized
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -50,8 +51,8 @@ _CONFLICTS: Final = 3
 #: How often a transaction is broken off, by conflicts or by a change of primary, until its caller hears of
 #: it: within some two seconds.
 _MOST_BROKEN: Final = 12
-#: Seconds: the first wait after a conflict, on average, and the longest.
-_FIRST_WAIT: Final = 0.002
+#: Seconds: the first wait after a conflict has at least so many, and the longest at most.
+_FIRST_WAIT: Final = 0.004
 _LONGEST_WAIT: Final = 0.5
 #: Statements of one transaction, at most, unless it has one item: 50 ms each are a fifth of the ten seconds
 #: that the server is advised to give it.
@@ -112,6 +113,7 @@ def transact(
     with translated():
         seen, overtaken, broken = look(), 0, 0
         while True:
+            began = time.monotonic()
             try:
                 return _carried_out(client, partial(apply, seen), who)
             except Overtaken:
@@ -123,7 +125,7 @@ def transact(
             except _Broken as error:
                 broken += 1
                 _give_up(error, broken, len(seen), who)
-                _wait(broken)
+                _wait(broken, time.monotonic() - began)
 
 
 def _give_up(error: _Broken, times: int, count: int, who: str) -> None:
@@ -138,9 +140,12 @@ def _give_up(error: _Broken, times: int, count: int, who: str) -> None:
         raise error.cause or Unclear(text)
 
 
-def _wait(times: int) -> None:
-    """Wait for a random time that doubles: who has met the conflict with us must not meet us again."""
-    longest = min(_FIRST_WAIT * 2**times, _LONGEST_WAIT)
+def _wait(times: int, took: float) -> None:
+    """Wait for a random part of a time that doubles: who was in conflict with us must not be so again.
+
+    It begins with how long the transaction took, which is how long the other one may take still.
+    """
+    longest = min(max(_FIRST_WAIT, took) * 2 ** (times - 1), _LONGEST_WAIT)
     gevent.sleep(random.uniform(0.0, longest))  # noqa: S311 - no secret
 
 
