@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher import TIMEOUT, BrokerProcess
-from sluicemq import Producer
+from launcher import TIMEOUT, BrokerProcess, wait_until
+from sluicemq import Client, Producer
 from sluicemq_broker.embedded import shortage
 from sluicemq_broker.embedded.mongod import why_it_ended
 
@@ -121,6 +121,9 @@ def test_a_disk_that_becomes_full_is_named_and_what_was_confirmed_is_there_when_
             # Then it says so
             broker.wait_log(f"the disk of {small_disk}/data is full: make room there")
             assert "Got signal" not in broker.log_text()
+            # To those who ask, too
+            with Client(broker.doors["smq"]) as client:
+                wait_until(lambda: "is full: make room there" in client.health()["store"])
             # And goes on when there is room again
             filler.unlink()
             receipt.wait(TIMEOUT)

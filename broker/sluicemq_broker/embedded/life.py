@@ -83,6 +83,8 @@ class EmbeddedMongo:
         self._timeout = stop_timeout
         self._former_timeout = former_timeout
         self._port = 0
+        self.trouble = ""
+        """Why mongod has ended by itself, until it is back; else empty."""
 
     @property
     def uri(self) -> str:
@@ -213,7 +215,8 @@ class EmbeddedMongo:
                 self._bound_log(process)
                 continue
             if not self._stopping.is_set():
-                self._log.error("%s; restarting it", mongod.why_it_ended(code, self._dir / "mongod.log"))
+                self.trouble = mongod.why_it_ended(code, self._dir / "mongod.log")
+                self._log.error("%s; restarting it", self.trouble)
                 self._restart()
 
     def _restart(self) -> None:
@@ -222,12 +225,13 @@ class EmbeddedMongo:
         while not self._stopping.is_set():
             try:
                 if self._came_up(self._launch()):
+                    self.trouble = ""
                     self._log.warning("MongoDB is back after %.1f s", time.monotonic() - began)
                     return
                 self._log.error("port %d, which MongoDB had, is taken by another program", self._port)
             except (Unavailable, OSError) as error:
-                why = refused(self._dir, error) if isinstance(error, OSError) else error
-                self._log.error("MongoDB does not come back: %s", why)
+                self.trouble = refused(self._dir, error) if isinstance(error, OSError) else str(error)
+                self._log.error("MongoDB does not come back: %s", self.trouble)
             self._stopping.wait(pause)
             pause = min(pause * 2, _LONGEST_BACKOFF)
 

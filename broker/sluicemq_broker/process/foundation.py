@@ -49,9 +49,18 @@ class Foundation:
     """What doors and queues stand on: MongoDB, the broker's lease, its clock, its counters, the event bus.
 
     ``lost`` is told of each id of this broker that another has declared dead. ``alone``: none can come.
+    ``why``: as in :class:`StoreState`.
     """
 
-    def __init__(self, config: Config, uri: str, lost: Callable[[str], None], *, alone: bool) -> None:
+    def __init__(
+        self,
+        config: Config,
+        uri: str,
+        lost: Callable[[str], None],
+        *,
+        alone: bool,
+        why: Callable[[], str] = lambda: "",
+    ) -> None:
         settings = config.broker
         self.settings = settings
         self._alone = alone
@@ -60,7 +69,7 @@ class Foundation:
         self.counters = Counters()
         self.turns = Turns(self.counters)
         self.clock = ServerClock()
-        self.store = StoreState()
+        self.store = StoreState(why=why)
         self._uri = uri
         self._mongo = connect(uri, self.counters.answered)
         self._mongo_for_leases = connect_for_leases(uri, settings.lease)

@@ -182,7 +182,10 @@ class _Process:
         address = uri.text if uri else self._embedded.start() if self._embedded else ""
         if self._asked.is_set():
             return None
-        self._server = Server(config, address, alone=self._embedded is not None)
+        embedded = self._embedded
+        self._server = Server(
+            config, address, alone=embedded is not None, why=lambda: embedded.trouble if embedded else ""
+        )
         self._server.start()
         gc.freeze()  # what it is made of stays, and need not be looked at again: 20 ms of one turn
         self._readiness.announce(self._server, self._embedded)

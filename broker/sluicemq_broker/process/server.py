@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any, Final
 
 import gevent
@@ -31,12 +32,15 @@ _LEAVING: Final = 1.0
 
 
 class Server:
-    """One broker on a MongoDB. ``alone``: no other broker can use it, so all leases there are void."""
+    """One broker on a MongoDB. ``alone``: no other broker can use it, so all leases there are void.
 
-    def __init__(self, config: Config, uri: str, *, alone: bool) -> None:
+    ``why``: what is known of a MongoDB of its own that does not answer.
+    """
+
+    def __init__(self, config: Config, uri: str, *, alone: bool, why: Callable[[], str] = lambda: "") -> None:
         self.config = config
         self._alone = alone
-        self._ground = Foundation(config, uri, self._drop, alone=alone)
+        self._ground = Foundation(config, uri, self._drop, alone=alone, why=why)
         self.counters = self._ground.counters
         self._duties = Duties(self.counters)
         maker = JobMaker(self._ground.clock, config.broker.max_job_bytes)

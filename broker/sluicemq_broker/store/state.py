@@ -30,8 +30,12 @@ class StoreState:
     question has had no answer, and not whether it has failed by now.
     """
 
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, now: Callable[[], float] = time.monotonic, why: Callable[[], str] = lambda: ""
+    ) -> None:
+        """``why``: what is known of a MongoDB of the broker's own, which says more than its silence."""
         self._now = now
+        self._why = why
         self._asked: float | None = None  # since when an answer is awaited
         self._failed = ""
         self._took: deque[float] = deque(maxlen=_ANSWERS)
@@ -53,8 +57,8 @@ class StoreState:
         """What is wrong, in a sentence; empty if it is reachable."""
         if self.reachable:
             return ""
-        why = f": {self._failed}" if self._failed else ""
-        return f"MongoDB has not answered for {self.silent:.1f} s{why}"
+        why = self._why() or self._failed
+        return f"MongoDB has not answered for {self.silent:.1f} s{': ' if why else ''}{why}"
 
     def on_return(self, tell: Callable[[float], None]) -> None:
         """Call this when it answers again after more than a moment, with how many seconds it was silent."""
