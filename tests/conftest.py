@@ -75,6 +75,8 @@ LONG = (
     "test_fair_queues.py",
     "test_aggregate.py",
     "test_under_gevent.py",
+    "test_bad_http.py",
+    "test_behind_proxies.py",
     "test_http_jobs.py",
     "test_stopping.py",
     "test_state_machine.py",
