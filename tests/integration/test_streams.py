@@ -318,6 +318,16 @@ class TestReading:
         with pytest.raises(BadTopic):
             Topics([topic])
 
+    def test_of_segments_with_very_many_topics_few_are_read_at_once(self, broker: StreamsRig) -> None:
+        topics = [f"t{at}" for at in range(4096)]
+        for _ in range(20):
+            broker.publish(*topics)
+
+        broker.stream.store.read(1, 4 << 20)
+
+        assert len(broker.stream.store.read(1, 4 << 20).segments) == 8
+        assert len(broker.read(1, most=10**6)) == 20 * 4096
+
     def test_reading_can_begin_and_end_inside_a_segment(self, filled: StreamsRig) -> None:
         assert filled.read(2, most=3) == [(2, "b"), (3, "a.y"), (4, "a")]
 

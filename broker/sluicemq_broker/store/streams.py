@@ -19,7 +19,7 @@ All reads are of what a majority has: nobody sees a number that an election take
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from enum import Enum, auto
 from typing import Final
@@ -56,6 +56,8 @@ _MOST_REMOVED: Final = 500
 _MOST_NEWER: Final = 1000
 #: What a segment is taken to weigh before one was seen, in bytes.
 _UNKNOWN_WEIGHT: Final = 256 * 1024
+#: Topics and ids of the segments that are read at once, about: each is an object, and 32,768 take 4 ms.
+_MOST_NAMES: Final = 32_768
 
 _PREFIX: Final = "stream."
 _IDS_INDEX: Final = "ids"
@@ -82,6 +84,7 @@ class StreamStore:
         self._segments = collection.with_options(read_concern=ReadConcern("majority"))
         self.weight = 0
         """Bytes of the largest segment that was read of late; 0: none was."""
+        self._names = 0  # topics and ids of that with most
         self.prepared = False
         """True if :meth:`prepare` has been done."""
         self._topics_indexed = False
@@ -104,7 +107,7 @@ class StreamStore:
         place is taken then, by it or by another, and nothing can come of an earlier copy.
         """
         if insert(self._database, _PREFIX + self.name, document_of(segment), "majority", stored):
-            self._weigh(segment.size)
+            self._weigh([segment])
             return Appended.STORED
         with translated():
             there = self._segments.find_one({"_id": segment.first}, {"mark": 1})
@@ -147,7 +150,8 @@ class StreamStore:
         One search of the index of ``_id`` where ``first`` begins a segment, two where it lies inside one.
         """
         first = max(1, first)
-        limit = max(1, min(_MOST_READ, most_bytes // max(1, self.weight or _UNKNOWN_WEIGHT)))
+        by_bytes, by_names = most_bytes // (self.weight or _UNKNOWN_WEIGHT), _MOST_NAMES // (self._names or 1)
+        limit = max(1, min(_MOST_READ, by_bytes, by_names))
         with translated():
             found = list(self._segments.find({"_id": {"$gte": first}}, sort=[("_id", 1)], limit=limit))
             more = len(found) == limit
@@ -158,7 +162,7 @@ class StreamStore:
         segments = joined([each for each in real if each.next > head.first])
         if not segments and head.first > first:  # a page of what is not kept, and not removed yet
             return self.read(head.first, most_bytes)
-        self._weigh(max((each.size for each in segments), default=0))
+        self._weigh(segments)
         return Page(segments, head.first, more or len(segments) < len(found))
 
     def _before(self, number: int) -> list[Document]:
@@ -297,9 +301,11 @@ class StreamStore:
                 found = self._segments.find_one({"_id": {"$gt": number}}, OUTLINE, sort=[("_id", 1)])
         return segment_of(found) if found else None
 
-    def _weigh(self, size: int) -> None:
+    def _weigh(self, segments: Sequence[Segment]) -> None:
         """What a segment weighs, for the next read: the largest of late."""
-        self.weight = max(size, self.weight * 7 // 8)
+        self.weight = max(self.weight * 7 // 8, *(each.size for each in segments), 0)
+        names = (len(each.topics) + 2 * len(each.ids) for each in segments)
+        self._names = max(self._names * 7 // 8, *names, 0)
 
 
 def stream_names(database: Documents) -> list[str]:
