@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import pytest
 import zmq
 
 from launcher import wait_until
-from plain_clients import BrokerUnderTest, receive, serving, spare
-from sluicemq import wire
+from plain_clients import ANY_PORT, BrokerUnderTest, receive, serving, spare
+from sluicemq import Publisher, wire
+
+REPLAYED = {
+    "kind": "forwarder",
+    "stream": "news",
+    "frontend": ANY_PORT,
+    "backend": ANY_PORT,
+    "replay": ANY_PORT,
+}
 
 
 @pytest.fixture(scope="module")
 def shared(mongo_uri: str) -> Iterator[BrokerUnderTest]:
-    with serving(mongo_uri, spare(ask=4)) as broker:
+    with serving(mongo_uri, [*spare(ask=4), REPLAYED]) as broker:
         yield broker
 
 
@@ -57,6 +66,20 @@ def test_a_probing_dealer_gets_its_answers_and_nothing_else(broker: BrokerUnderT
     worker.send(receive(worker)[0].upper())
 
     assert receive(asker) == [b"1", b"", b"QUESTION"]
+
+
+@pytest.mark.parametrize("kind", [zmq.REQ, zmq.DEALER])
+def test_each_answer_to_a_probing_asker_of_the_replay_door_is_that_of_its_own_question(
+    broker: BrokerUnderTest, kind: int
+) -> None:
+    with Publisher(broker.doors["smq"]) as publisher:
+        publisher.publish("news", b"topic", b"what was")
+    [replay] = [address for each in broker.process.devices for address in each.get("replay", ())]
+    asker = probing(broker, kind, replay)
+    for after in (100, 200):
+        asker.send_multipart([*([b""] if kind == zmq.DEALER else []), b"news", b'{"after": %d}' % after])
+        about = next(frame for frame in receive(asker) if frame)
+        assert json.loads(about)["after"] == after
 
 
 def test_a_probing_client_of_the_library_s_door_is_greeted(broker: BrokerUnderTest) -> None:

@@ -12,6 +12,7 @@ from sluicemq_broker.config import DeviceSettings
 from sluicemq_broker.doors.context import DoorContext
 from sluicemq_broker.doors.frontends import Frontend
 from sluicemq_broker.doors.large_results import tell_when_it_fits
+from sluicemq_broker.doors.probes import without_probes
 from sluicemq_broker.doors.refusals import MALFORMED, error_frames, refusal
 from sluicemq_broker.job import Job
 from sluicemq_broker.queue import Outcome, Push, Queue
@@ -54,7 +55,7 @@ class RequestFrontend(Frontend):
 
     def receive(self, asker: Asker, messages: list[list[bytes]]) -> None:
         """Take in questions; those that can't be read are answered at once."""
-        messages = self._questions(messages)
+        messages = without_probes(messages, self._counters)
         self._counters.add(Count.RECEIVED, len(messages))
         batches: dict[Queue, list[tuple[Question, Job]]] = {}
         for frames in messages:
@@ -106,18 +107,6 @@ class RequestFrontend(Frontend):
             max_frame=longest,
             heartbeat=None,  # one that is paused would not answer in time
         )
-
-    def _questions(self, messages: list[list[bytes]]) -> list[list[bytes]]:
-        """Without those that end with their envelope: nobody asks with these, so nobody awaits an answer.
-
-        A socket with ``ZMQ_PROBE_ROUTER`` begins with an empty one. To answer it would give the client's
-        first question this answer, the second the first one's, and so on.
-        """
-        if all(frames[-1] for frames in messages):
-            return messages
-        questions = [frames for frames in messages if frames[-1] or frames.index(b"", 1) < len(frames) - 1]
-        self._counters.add(Count.PROBES, len(messages) - len(questions))
-        return questions
 
     def _refuse(self, request: Question, error: SluiceError) -> None:
         self._counters.add(Count.UNREADABLE)

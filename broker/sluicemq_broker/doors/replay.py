@@ -17,10 +17,12 @@ import gevent
 from sluicemq.errors import BadFrames, BadTopic
 from sluicemq.packed import unpack
 from sluicemq_broker.config import DeviceSettings
+from sluicemq_broker.doors.context import DoorContext
+from sluicemq_broker.doors.probes import without_probes
 from sluicemq_broker.doors.refusals import error_frames, refusal
 from sluicemq_broker.runtime import Guest, Places, read_json
 from sluicemq_broker.streams import Reading, Streams, Topics, Usage, Wanted, check_stream
-from sluicemq_devices.doors import Lane, LaneDoor, Switchboard
+from sluicemq_devices.doors import Lane, LaneDoor
 
 #: Messages of one answer, by default and at most; and about how many bytes.
 _LIMIT: Final = 1000
@@ -39,12 +41,13 @@ _MOMENT: Final = 1e-9
 class ReplayDoors:
     """The replay doors of one device; they tell of all streams."""
 
-    def __init__(self, settings: DeviceSettings, board: Switchboard, streams: Streams) -> None:
+    def __init__(self, settings: DeviceSettings, context: DoorContext, streams: Streams) -> None:
         self._streams = streams
+        self._counters = context.counters
         self._default = settings.stream
         self._places = Places(_AT_ONCE)
         self._doors = [
-            LaneDoor(board, end, "ROUTER", self._came, max_frame=_LONGEST_QUESTION)
+            LaneDoor(context.board, end, "ROUTER", self._came, max_frame=_LONGEST_QUESTION)
             for end in settings.replays
         ]
 
@@ -74,8 +77,10 @@ class ReplayDoors:
 
     def _receive(self, asker: _Asker, questions: list[list[bytes]]) -> None:
         """Answer them one after the other; what this one asks meanwhile is not read."""
-        asker.lane.pause(self)
-        gevent.spawn(self._answer_all, asker, questions)
+        questions = without_probes(questions, self._counters)
+        if questions:
+            asker.lane.pause(self)
+            gevent.spawn(self._answer_all, asker, questions)
 
     def _answer_all(self, asker: _Asker, questions: list[list[bytes]]) -> None:
         lane = asker.lane
@@ -194,5 +199,6 @@ def _frames(reading: Reading, gone: int) -> list[bytes]:
         for place, message in zip(places, unpack(each.packed), strict=True):
             frames.append(b"%d %.3f %d" % (segment.first + place, segment.at, len(message)))
             frames += message
+        gevent.sleep(_MOMENT)  # a segment may have thousands
     about = {"count": count, "after": after, "gone": gone, "newest": reading.newest}
     return [json.dumps(about).encode(), *frames]

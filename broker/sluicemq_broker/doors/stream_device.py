@@ -74,7 +74,7 @@ class StreamDevice:
             RawDoor(context.board, end, "XSUB", self._publisher_came, max_frame=2 * self._longest)
             for end in settings.frontends
         ]
-        self._replay = ReplayDoors(settings, context.board, streams)
+        self._replay = ReplayDoors(settings, context, streams)
         self._over = Event()
         self._more = Event()
         self._through = Event()  # what was passed on has gone to all
