@@ -7,11 +7,11 @@ import ctypes
 from typing import Final
 
 _MMAP_THRESHOLD: Final = -3  # as glibc's malloc.h has it
-_LARGE: Final = 1 << 20
+_LARGE: Final = 128 << 10
 
 
 def give_back_large_memory() -> None:
-    """Have each piece of a MiB or more mapped alone.
+    """Have each piece of 128 KiB or more mapped alone.
 
     glibc raises its own bound to 32 MiB once such a piece was freed. Then jobs of many megabytes lie among
     small objects, and what they took stays with the process: 120 MB of 12 jobs. Other systems do as they do.

@@ -80,14 +80,19 @@ class FanOut:
             in_turns(self._pass_on)
 
     def send(self, subscriber: Subscriber, messages: list[bytes]) -> None:
-        """Send one subscriber what it wants; past its mark it has lost that."""
-        if subscriber.lane.held.is_full:
+        """Send one subscriber what it wants; past its mark, or its share of what is unread, it loses that."""
+        lane = subscriber.lane
+        if lane.held.is_full or lane.is_full:
+            if not subscriber.is_behind:
+                subscriber.is_behind = True
+                self._fell_behind(lane.peer)
             self.lost += len(messages)
             subscriber.lost += len(messages)
             self._board.count(Mishap.MESSAGES_LOST, len(messages))
         else:
+            subscriber.is_behind = False
             self.sent += len(messages)
-            subscriber.lane.post(messages)
+            lane.post(messages)
 
     def _send_all(self, deliveries: _Deliveries) -> bool:
         """True if that was all: if it takes long the rest is left."""
@@ -119,7 +124,7 @@ class FanOut:
             "XPUB",
             self._came,
             max_frame=hwm_bytes,
-            held=lambda peer: Watermark(hwm, hwm_bytes, partial(self._fell_behind, peer), nothing),
+            held=lambda _: Watermark(hwm, hwm_bytes, nothing, nothing),
         )
 
     def _came(self, lane: RawLane) -> None:

@@ -84,7 +84,7 @@ class Queue(HoldingDevice):
                 groups.setdefault(envelope, []).append(answer)
         for envelope, group in groups.items():
             asker = self._askers.get(envelope)
-            if asker and not asker.held.is_full:
+            if asker and not (asker.held.is_full or asker.is_full):
                 asker.post(group)
             else:
                 self._drop(len(group))

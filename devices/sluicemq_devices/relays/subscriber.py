@@ -117,6 +117,8 @@ class Subscriber:
         self.topics: set[bytes] = set()
         self.lost = 0
         """Messages that it has lost, as it read too slowly."""
+        self.is_behind = False
+        """It has lost the last one."""
         self._subscriptions = subscriptions
         self._refused = refused
         self._weight = 0

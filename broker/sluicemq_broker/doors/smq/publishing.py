@@ -64,7 +64,8 @@ class Publishing:
         if not 1 <= messages.count <= wire.MOST_PUBLISHED:
             raise BadFrames(f"a PUBLISH has 1 to {wire.MOST_PUBLISHED} messages, not {messages.count}")
         _apply(options, messages)
-        messages.done = partial(self._answer, publisher, number, stream, messages)
+        # Without the batch, which has this: in a cycle it would keep its bytes until that is found.
+        messages.done = partial(self._answer, publisher, number, stream, messages.count, len(packed))
         self._on_their_way.take(stream, publisher, messages.count, len(packed))
         stream.publish(messages)
 
@@ -73,7 +74,8 @@ class Publishing:
         publisher: Publisher,
         number: int,
         stream: Stream,
-        messages: Batch,
+        count: int,
+        size: int,
         outcome: Stored | SluiceError,
     ) -> None:
         if isinstance(outcome, Stored):
@@ -82,7 +84,7 @@ class Publishing:
         else:
             self._counters.add(Count.of(outcome))
             publisher.send(wire.ERROR, number, *error_fields(outcome))
-        self._on_their_way.give(stream, publisher, messages.count, len(messages.packed))
+        self._on_their_way.give(stream, publisher, count, size)
 
 
 def _apply(options: dict[Any, Any], messages: Batch) -> None:
