@@ -13,12 +13,13 @@ from types import TracebackType
 from typing import Any, Self, Unpack
 
 from sluicemq import arguments, forks, tracing, wire
+from sluicemq.complaints import log
 from sluicemq.errors import BadFrames, Forked, LeaseLost, Release, SluiceError, Unavailable, from_code
 from sluicemq.forward import Forward
 from sluicemq.headers import as_bytes
 from sluicemq.job import Job, clock_ahead
 from sluicemq.options import JobOptions, Seconds, in_seconds
-from sluicemq.transport import exits, native
+from sluicemq.transport import exits
 from sluicemq.transport.connection import Connection
 from sluicemq.transport.pop import never_extended, untold
 from sluicemq.transport.questions import Questions
@@ -181,7 +182,7 @@ class Claim:
         try:
             self.settle(self.unsettled, wire.ROLLBACK, arguments.said(error, named=True))
         except SluiceError as unsettled:
-            native.log.warning("while leaving a claim's block: %s", unsettled)
+            log.warning("while leaving a claim's block: %s", unsettled)
 
     def _made(self, row: Sequence[Any], epoch: int, ahead: float) -> ClaimedJob:
         return ClaimedJob.of(self, row, epoch, ahead)

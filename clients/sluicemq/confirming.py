@@ -11,9 +11,9 @@ from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from sluicemq import forks
 from sluicemq.arguments import checked
-from sluicemq.complaints import complain
+from sluicemq.complaints import complain, log
 from sluicemq.errors import SluiceError, Timeout
-from sluicemq.transport import exits, native
+from sluicemq.transport import exits
 from sluicemq.transport.connection import Connection
 
 _REFUSALS_KEPT = 1000
@@ -99,7 +99,7 @@ class Confirming(Generic[R]):
         except SluiceError as unkept:
             if error is None:
                 raise
-            native.log.error("while leaving a %s's block: %s", self._who, unkept)
+            log.error("while leaving a %s's block: %s", self._who, unkept)
 
     # --------------------------------------------------------- for the subclass
 
@@ -183,7 +183,7 @@ class Refusals(Generic[R]):
         """One was refused."""
         self.count += 1
         if self.count & (self.count - 1) == 0:  # 1, 2, 4, 8, ...: seen in the log, never flooding it
-            native.log.warning(
+            log.warning(
                 "%d %s refused, the last: %s: %s", self.count, self._things, self._named(receipt), error
             )
         if len(self._kept) < _REFUSALS_KEPT:

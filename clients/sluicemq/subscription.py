@@ -9,12 +9,11 @@ from typing import Any, Final, NamedTuple, Self, cast, overload
 
 from sluicemq import wire
 from sluicemq.arguments import checked, said
-from sluicemq.complaints import complain
+from sluicemq.complaints import complain, log
 from sluicemq.errors import BadStream, Gap, Held, LeaseLost, SluiceError, Timeout, Unavailable
 from sluicemq.handlers import check
 from sluicemq.message import Message
 from sluicemq.reader import Reader
-from sluicemq.transport import native
 from sluicemq.transport.connection import Connection
 from sluicemq.transport.questions import Questions
 
@@ -207,9 +206,7 @@ class Subscription:
         except BaseException as error:  # noqa: BLE001 - raised where somebody joins
             self._failure = error
             if not isinstance(error, SluiceError):
-                native.log.warning(
-                    "subscription %s of stream %s ended", self.name, self.stream, exc_info=True
-                )
+                log.warning("subscription %s of stream %s ended", self.name, self.stream, exc_info=True)
 
     # ------------------------------------------------------------ one hold
 
@@ -224,10 +221,10 @@ class Subscription:
             if ended or self._stop.is_set():
                 self._release(hold)
         except LeaseLost:
-            native.log.warning("subscription %s of stream %s: another has taken over", self.name, self.stream)
+            log.warning("subscription %s of stream %s: another has taken over", self.name, self.stream)
             return False
         except (Timeout, Unavailable) as error:
-            native.log.warning("subscription %s of stream %s: %s", self.name, self.stream, error)
+            log.warning("subscription %s of stream %s: %s", self.name, self.stream, error)
             self._stop.wait(_STANDBY)
             return False
         return ended
@@ -243,17 +240,17 @@ class Subscription:
             except Held as error:
                 if not self._waits or error.kind != self.kind:
                     raise
-                native.log.debug("standing by: %s", error)
+                log.debug("standing by: %s", error)
                 self._stop.wait(_STANDBY)
             except BadStream as error:  # the names and the kind are checked: it is not there yet
                 if not self._waits:
                     raise
                 if not missed:
-                    native.log.warning("%s. Subscription %s waits for it", error, self.name)
+                    log.warning("%s. Subscription %s waits for it", error, self.name)
                 missed = True
                 self._stop.wait(_STANDBY)
             except (Timeout, Unavailable) as error:
-                native.log.warning("subscription %s of stream %s: %s", self.name, self.stream, error)
+                log.warning("subscription %s of stream %s: %s", self.name, self.stream, error)
                 self._stop.wait(_STANDBY)
         return None
 
@@ -304,7 +301,7 @@ class Subscription:
             except (Timeout, Unavailable) as error:
                 if self._connection.epoch != epoch or not self._connection.greeted or self._stop.is_set():
                     raise
-                native.log.warning("subscription %s of stream %s: %s", self.name, self.stream, error)
+                log.warning("subscription %s of stream %s: %s", self.name, self.stream, error)
                 self._stop.wait(_STANDBY)
 
     def _release(self, hold: Hold) -> None:

@@ -11,13 +11,13 @@ from typing import Any, Final, Self
 
 from sluicemq import forks, handlers, tracing, wire
 from sluicemq.arguments import checked, delay_of, said
-from sluicemq.complaints import complain
+from sluicemq.complaints import complain, log
 from sluicemq.errors import Reject, Release, Rollback, SluiceError
 from sluicemq.forward import FanOut, Forward, as_sent
 from sluicemq.handlers import Handler
 from sluicemq.job import Job
 from sluicemq.stop_signals import StopSignals
-from sluicemq.transport import exits, native
+from sluicemq.transport import exits
 from sluicemq.transport.assignment import Assignment, JobVerdict
 from sluicemq.transport.connection import Connection
 from sluicemq.transport.pop import PopAssignment
@@ -267,7 +267,7 @@ class Worker:
     def _note_failed(self, count: int, what: str) -> None:
         with self._change:
             self._failed += count
-        native.log.warning("%s lost", what)
+        log.warning("%s lost", what)
 
     def _next_job(self) -> Job | None:
         try:
@@ -332,7 +332,7 @@ class Worker:
         with suppress(Exception):
             unfinished.close()  # or Python says that it was never awaited
         self._failure = handlers.not_plain(f"returned a {type(unfinished).__name__}")
-        native.log.error("worker of queue %s stops: %s", job.queue, self._failure)
+        log.error("worker of queue %s stops: %s", job.queue, self._failure)
         self.stop()
         return JobVerdict(job, wire.RELEASE)
 
@@ -420,9 +420,9 @@ class Worker:
             self._change.wait_for(lambda: not self._busy or self._signals.count > 1, timeout)
             busy = self._busy
         if busy == 1:
-            native.log.warning("1 handler still runs; its job is given back")
+            log.warning("1 handler still runs; its job is given back")
         elif busy:
-            native.log.warning("%d handlers still run; their jobs are given back", busy)
+            log.warning("%d handlers still run; their jobs are given back", busy)
 
     def _wait_for_verdicts(self) -> None:
         settled = threading.Event()

@@ -472,6 +472,27 @@ def test_a_log_that_fails_keeps_no_job(broker: StubBroker) -> None:
     assert broker.settled()[b"r-a"] == ["ROLLBACK", "ValueError: x", None]
 
 
+class Broken(logging.Handler):
+    """A handler of log lines that has lost its file."""
+
+    def emit(self, _record: logging.LogRecord) -> None:
+        raise OSError("no space left on device")
+
+
+def test_a_log_that_fails_keeps_no_producer_waiting(broker: StubBroker) -> None:
+    logger, broken = logging.getLogger("sluicemq"), Broken()
+    logger.disabled = False
+    logger.addHandler(broken)
+    broker.on[wire.PUSH] = lambda message: [[at, "TOO_LARGE", "no"] for at in range(len(message.fields[1]))]
+    try:
+        with Producer(broker.endpoint, window=1) as producer:
+            for _ in range(3):  # each refusal is logged, and makes room for the next
+                with pytest.raises(TooLarge):
+                    producer.push("q", b"x").wait(SECONDS)
+    finally:
+        logger.removeHandler(broken)
+
+
 # --------------------------------------------------------------------- claims
 
 

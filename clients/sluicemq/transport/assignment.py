@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 from sluicemq import tracing, wire
 from sluicemq.arguments import escaped
+from sluicemq.complaints import log
 from sluicemq.errors import BadFrames, LeaseLost, SluiceError, Unavailable, from_code
 from sluicemq.job import BEGIN_WITHIN, BEGUN_LATE, Job, clock_ahead
-from sluicemq.transport import native
 from sluicemq.transport.connection import Connection
 from sluicemq.transport.questions import Questions
 
@@ -230,7 +230,7 @@ class Assignment:
         for start in range(0, len(late), MESSAGE_VERDICTS):
             self._send([JobVerdict(job, wire.RELEASE) for job in late[start : start + MESSAGE_VERDICTS]])
         what = "%d jobs of queue %s go back to the broker: no handler could begin them in half their time"
-        self._connection.post(native.log.warning, what, len(late), self._queue)
+        self._connection.post(log.warning, what, len(late), self._queue)
 
     def _await_begin(self, jobs: list[Job]) -> None:
         """Jobs have come: look in time whether a handler has begun them."""
@@ -256,7 +256,7 @@ class Assignment:
 
     def _granted(self, value: Any, error: SluiceError | None) -> None:
         if error is None and value and self._credit:
-            self._connection.post(native.log.warning, "%s. It is waited for", value)
+            self._connection.post(log.warning, "%s. It is waited for", value)
         if error is None or error is self._connection.lost_error or not self._credit:
             return
         if isinstance(error, Unavailable):
@@ -332,7 +332,7 @@ class Assignment:
             verdict = batch[position]
             self._note_late(verdict)
             self._connection.post(
-                native.log.warning, "%s of job %s refused: %s %s", verdict.verb, verdict.job.id, code, text
+                log.warning, "%s of job %s refused: %s %s", verdict.verb, verdict.job.id, code, text
             )
 
     def _send_by_halves(self, batch: list[JobVerdict]) -> None:

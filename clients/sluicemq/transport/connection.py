@@ -29,6 +29,7 @@ import zmq
 
 from sluicemq import wire
 from sluicemq.arguments import escaped
+from sluicemq.complaints import log
 from sluicemq.errors import Forked, SluiceError, TooLarge, Unavailable, from_code
 from sluicemq.transport import endpoints, native
 from sluicemq.transport.link import Link
@@ -335,14 +336,14 @@ class Connection:
         if self.max_job_bytes is not None:
             self._most_bytes = 2 * self.max_job_bytes + _BESIDE_JOBS
         if self.epoch:
-            self.post(native.log.warning, "connection to %s is there again", self.endpoint)
+            self.post(log.warning, "connection to %s is there again", self.endpoint)
         self.greeted, self.epoch, self._pause = True, self.epoch + 1, 0.0
         self._obstacle, self._tell_at = None, 0.0
         self._role.connected()
 
     def _lose(self, why: str, obstacle: str | None = None) -> None:
         if self.greeted:
-            self.post(native.log.warning, "connection to %s lost: %s", self.endpoint, why)
+            self.post(log.warning, "connection to %s lost: %s", self.endpoint, why)
         else:
             self._obstacle = obstacle or self._strange()
             self._tell_unreached()
@@ -378,7 +379,7 @@ class Connection:
         if monotonic() >= self._tell_at:
             self._tell_at = monotonic() + _UNREACHED_AGAIN
             why = self._obstacle or f"can't reach {self.endpoint}: is a broker running there?"
-            self.post(native.log.warning, "%s", why)
+            self.post(log.warning, "%s", why)
 
     def _strange(self) -> str | None:
         if not self._link.met or self.greeted:

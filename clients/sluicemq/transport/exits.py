@@ -9,9 +9,8 @@ import sys
 import weakref
 from typing import Protocol
 
-from sluicemq.complaints import complain
+from sluicemq.complaints import complain, log
 from sluicemq.errors import SluiceError
-from sluicemq.transport import native
 
 _SECONDS = 5.0
 
@@ -36,7 +35,7 @@ def _close_all() -> None:
         try:
             part.close(_SECONDS)
         except SluiceError as error:
-            native.log.error("at the program's end: %s", error)
+            log.error("at the program's end: %s", error)
         except Exception:  # noqa: BLE001 - the others are closed all the same
             complain("at the program's end", level=logging.ERROR)
 

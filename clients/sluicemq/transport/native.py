@@ -26,8 +26,6 @@ from typing import Any, Protocol
 
 from sluicemq.complaints import complain
 
-log = logging.getLogger("sluicemq")
-
 _RING = b"\0"  # no signal has this number
 
 
