@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -237,6 +237,7 @@ def test_a_command_ends_with_a_work_that_is_killed_and_its_children_too(
         finally:
             process.kill()
             process.communicate()
+            _end(*map(_pid, tmp_path.glob("[a-z]*[a-z]")))
     assert broker.settled() == {}
 
 
@@ -259,22 +260,28 @@ def test_what_a_command_has_left_behind_on_purpose_outlives_a_work_that_is_kille
         process.communicate()
 
 
-def test_a_command_that_is_just_being_started_ends_too(tmp_path: Path) -> None:
+def test_a_command_that_is_just_being_started_ends_too() -> None:
     """It tells the watcher after the end of the process that forked it: the pipe is its own by then."""
-    code = f"""
+    code = """
 import subprocess, sys
 from sluicemq.cli.watcher import Watcher
 watcher = Watcher()
 watcher._telling = lambda told=watcher._telling: "read go; " + told()
-watcher.start("echo $$ > {tmp_path}/pid; exec sleep 1000", stdin=0)
+print(watcher.start("exec sleep 1000", stdin=0, stdout=subprocess.DEVNULL).pid)
 """
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) as parent:
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe) as parent:
         assert parent.stdin is not None
-        parent.wait(SECONDS)
-        parent.stdin.write(b"go\n")
-        parent.stdin.flush()
-        wait_until((tmp_path / "pid").exists)
-        wait_until(lambda: not _runs(_pid(tmp_path / "pid")), what="the end of the command")
+        assert parent.stdout is not None
+        command = int(parent.stdout.readline())
+        try:
+            parent.wait(SECONDS)
+            assert _runs(command)
+            parent.stdin.write(b"go\n")
+            parent.stdin.flush()
+            wait_until(lambda: not _runs(command), what="the end of the command")
+        finally:
+            _end(command)
 
 
 def test_a_watcher_that_is_gone_is_no_reason_for_a_job_to_fail(broker: StubBroker) -> None:
@@ -293,6 +300,13 @@ def test_a_watcher_that_is_gone_is_no_reason_for_a_job_to_fail(broker: StubBroke
 def _told(folder: Path, name: str) -> str:
     """A command that writes its number into a file, and goes on for long."""
     return f"sh -c 'echo $$ > {folder}/{name}.new; mv {folder}/{name}.new {folder}/{name}; exec sleep 1000'"
+
+
+def _end(*pids: int) -> None:
+    """What goes on where a test has failed."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _pid(file: Path) -> int:
