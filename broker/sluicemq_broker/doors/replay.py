@@ -199,6 +199,5 @@ def _frames(reading: Reading, gone: int) -> list[bytes]:
         for place, message in zip(places, unpack(each.packed), strict=True):
             frames.append(b"%d %.3f %d" % (segment.first + place, segment.at, len(message)))
             frames += message
-        gevent.sleep(_MOMENT)  # a segment may have thousands
     about = {"count": count, "after": after, "gone": gone, "newest": reading.newest}
     return [json.dumps(about).encode(), *frames]
