@@ -69,16 +69,17 @@ class Choosing:
     @contextmanager
     def counted(self, usage: Usage) -> Iterator[None]:
         """Count what a reader uses meanwhile."""
-        heavy = usage.of_late(self._now()) >= _LIGHT
-        began = thread_time()
+        began, at = thread_time(), self._now()
+        heavy = usage.of_late(at) >= _LIGHT
         try:
             yield
         finally:
             took = thread_time() - began
             usage.add(took)
             self._spend(took)
-            if heavy:
-                self._rests_until = self._now() + _REST * took
+            if heavy:  # by the clock: on a busy machine this process has to leave more to the jobs
+                now = self._now()
+                self._rests_until = now + _REST * (now - at)
 
     def wait(self, usage: Usage) -> None:
         """Block until it is this reader's turn."""
