@@ -417,6 +417,23 @@ def test_a_lease_lies_in_all_databases_with_queues_and_has_a_client_of_its_own()
 # ------------------------------------------------------------------ made by accident
 
 
+def test_all_who_ask_for_unknown_queues_at_once_share_a_look(
+    queues: Queues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, names = list[str](), Inspector.names
+
+    def counted(inspector: Inspector) -> list[str]:
+        looks.append("look")
+        gevent.idle()  # MongoDB answers a moment later
+        return names(inspector)
+
+    monkeypatch.setattr(Inspector, "names", counted)
+    asked = [gevent.spawn(queues.get, f"unknown-{number}") for number in range(50)]
+    gevent.joinall(asked)
+    assert all(isinstance(each.exception, NotFound) for each in asked)
+    assert 1 <= len(looks) <= 2 * len(queues.databases)
+
+
 def make_many(queues: Queues, count: int) -> None:
     for number in range(count):
         queues.for_plain_push(f"error-{number}", auto_create=None, by="a test")

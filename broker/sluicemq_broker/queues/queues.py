@@ -55,6 +55,8 @@ class Queues:
         #: Held by whoever removes a queue: another order finds it gone, or made again.
         self.one_removal = BoundedSemaphore()
         self._awaited: dict[str, dict[Callable[[Queue], None], None]] = {}
+        self._one_look = BoundedSemaphore()
+        self._looks_begun = self._looks_done = 0
         #: The names of all databases with queues, each once.
         self.databases = databases(config)
         self._pauses = Pauses(database, self.databases)
@@ -120,11 +122,21 @@ class Queues:
     def get(self, name: str) -> Queue:
         """The queue of this name, whoever made it; raises :class:`NotFound` if there is none."""
         if name not in self._open:
-            self.discover()
+            self._discover_together()
         queue = self._open.get(name)
         if queue is None:
             raise NotFound(f"{self._absent(check_name(name))}: the first push makes it, or [queues.{name}]")
         return queue
+
+    def _discover_together(self) -> None:
+        """As :meth:`discover`; all who ask while one look is under way share the next."""
+        asked = self._looks_begun
+        with self._one_look:
+            if self._looks_done > asked:  # it began after this was asked for
+                return
+            self._looks_begun = number = self._looks_begun + 1
+            self.discover()
+            self._looks_done = number
 
     def await_queue(self, name: str, came: Callable[[Queue], None]) -> None:
         """Call ``came`` once, when a queue of this name is there; it must not block."""
