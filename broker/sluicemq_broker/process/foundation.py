@@ -79,7 +79,7 @@ class Foundation:
             own, self.clock, self.name, settings.lease, leases, lost=lost, worked=self._worked
         )
         largest = max(settings.hwm_bytes, *(each.hwm_bytes for each in config.devices), 0)
-        self.memory = Memory(settings.hwm, settings.hwm_bytes, outgoing=Outgoing(2 * largest))
+        self.memory = Memory(settings.hwm, settings.hwm_bytes, outgoing=Outgoing(3 * largest // 2))
         self.context = Context(
             self.owners, self.clock, self.counters, memory=self.memory, names=NewNames(self.counters)
         )
