@@ -293,7 +293,7 @@ class Connection(Generic[M]):
     # --------------------------------------------------------------- reading
 
     def _readable(self) -> None:
-        if self._may_receive:
+        if not self._counted or self._may_receive:
             self._read_or_wait()
 
     def _read_or_wait(self) -> None:
@@ -304,7 +304,7 @@ class Connection(Generic[M]):
             self._watch()
             time.wait(self._its_turn, self._standing)
         else:
-            self._read()
+            self._timed(self._read)
 
     def _take_behind(self) -> list[M]:
         returned, self._returned = self._returned, []
@@ -322,7 +322,7 @@ class Connection(Generic[M]):
         if self._only_asks and self.leaves_much:
             self._left()
         elif self._is_read and (self._is_behind or self._may_receive):
-            self._read()
+            self._timed(self._read)
         self._watch()
 
     @property
@@ -330,11 +330,9 @@ class Connection(Generic[M]):
         """False if it holds a large message for whose rest there is no memory now."""
         return not (self._counted and self.reading and not self._unfinished.may_read(self))
 
-    def _read(self) -> None:
-        self._timed(self._receive_or_go_on)
-
-    def _receive_or_go_on(self) -> bool:
-        if not self._is_behind:
+    def _read(self) -> bool:
+        """Hand over what was read before, or read more; True if as much has come as is read at once."""
+        if not (self._zmtp.behind or self._returned):
             return self._receive()
         self._deliver(self._take_behind())
         return False
@@ -345,7 +343,7 @@ class Connection(Generic[M]):
         before, began = self.received, thread_time()
         more = read()
         took = thread_time() - began
-        self._standing.used(took, more=more or self._is_behind)
+        self._standing.used(took, more=more or zmtp.behind or bool(self._returned))
         if self.received != before or zmtp.idle:
             crowded = self._turn_time.is_crowded
             zmtp.pace(took, self._longest_turn / _CROWDED if crowded else self._longest_turn)

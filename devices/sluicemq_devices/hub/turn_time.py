@@ -37,17 +37,17 @@ class TurnTime:
         self._line = Line()
         self._began = 0.0  # when the first began to wait, in this thread's CPU time
         self._light_until = 0.0
-        self._timer: Any = None
+        self._timer: Any = None  # there is one while somebody waits
 
     @property
     def is_crowded(self) -> bool:
         """True if light peers wait for heavy ones again and again: pieces are to be short."""
-        return bool(self._line) and self._is_crowded(thread_time())
+        return self._timer is not None and self._is_crowded(thread_time())
 
     @property
     def is_over(self) -> bool:
         """True if this turn has been long enough, or others wait already: :meth:`wait` then."""
-        return bool(self._line) or time.time() - get_hub().loop.now() > _MOST
+        return self._timer is not None or time.time() - get_hub().loop.now() > _MOST
 
     def wait(self, turn: Turn, standing: Standing) -> None:
         """Call ``turn``, once, when it is its turn."""
