@@ -119,7 +119,8 @@ class Reads:
 class Read:
     """One READ: it reads until it has something, or has come to the end and waited there long enough.
 
-    Each page is read when there is room for its bytes, which are reserved until it is sent, or is empty.
+    Each page is read when there is room for its bytes, which are reserved until it is sent, or is empty: a
+    READ that looks through a long stream for nothing holds the room for one page at a time.
     """
 
     def __init__(self, reads: Reads, number: int, name: str, options: _Options) -> None:
@@ -214,15 +215,14 @@ class Read:
         self._first = reading.first
         if at_end:
             self._wait()
-        else:
-            gevent.spawn(self._shielded, self._soon)  # none of these is wanted: others have their turn
+        else:  # none of these is wanted: others have their turn, and the memory
+            self._give_back()
+            gevent.spawn(self._shielded, self._soon)
 
     def _soon(self) -> None:
         gevent.sleep(_MOMENT)
         if self in self._reads.under_way:
-            self._go_on()
-        else:
-            self._give_back()
+            self._read_on()
 
     def _wait(self) -> None:
         self._give_back()
