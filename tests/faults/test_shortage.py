@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import resource
 import subprocess
 from collections.abc import Iterator
@@ -63,21 +62,14 @@ def test_a_mongod_that_was_killed_blames_nothing_that_was_before(tmp_path: Path)
     assert "killed (signal 9)" in why_it_ended(-9, logged(tmp_path, FULL))
 
 
+@pytest.mark.parametrize(
+    ("free", "files", "told"),
+    [(1 << 35, 64_000, 0), (1 << 22, 64_000, 1), (1 << 35, 1024, 1), (1 << 22, 1024, 2)],
+)
 def test_little_room_and_few_files_are_told_before_they_are_missed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, free: int, files: int, told: int
 ) -> None:
-    plenty, little = (
-        os.statvfs_result((4096, 4096, 1 << 24, n, n, 0, 0, 0, 0, 255)) for n in (1 << 23, 1 << 10)
-    )
-    for space, files, told in (
-        (plenty, 64_000, 0),
-        (little, 64_000, 1),
-        (plenty, 1024, 1),
-        (little, 1024, 2),
-    ):
-        monkeypatch.setattr(os, "statvfs", lambda _path, space=space: space)
-        monkeypatch.setattr(resource, "getrlimit", lambda _which, files=files: (256, files))
-        assert len(list(shortage.shortages(tmp_path))) == told
+    assert len(list(shortage.shortages(tmp_path, free=free, files=files))) == told
 
 
 def test_a_broker_with_too_few_files_for_its_mongodb_names_them(tmp_path: Path) -> None:

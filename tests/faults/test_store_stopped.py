@@ -52,7 +52,8 @@ def test_a_store_that_stands_still_is_named_and_what_was_pushed_is_one_job(broke
     assert told["broker"]["store_silent"] > 0
     assert "mail" in [row["name"] for row in told["queues"]]
     listed = run(broker, "queues")
-    assert (listed.exit_code, "its store does not: MongoDB has not answered" in listed.stderr) == (4, True)
+    assert (listed.exit_code, "store: MongoDB has not answered" in listed.stderr) == (4, True)
+    assert "mail" in listed.stdout  # as it was counted last
     # And: so is who pushes, with the id that makes it one job however often it is pushed
     pushed = run(broker, "--timeout", "1", "push", "mail", "once")
     assert pushed.exit_code == 4

@@ -81,7 +81,10 @@ def test_a_file_that_is_not_valid_changes_nothing_and_all_that_is_wrong_is_told(
     assert told == [
         "broker.toml: [broker]: log_levl: unknown key; did you mean log_level?",
         "broker.toml: [broker] lease: expected seconds, more than 0, at most ten years; got -1",
-        "broker.toml: [queues.mail] ttl: expected seconds above 0, at most ten years; got 'soon'",
+        (
+            "broker.toml: [queues.mail] ttl: expected seconds above 0, at most ten years; "
+            "or a text such as 90s, 5m, 1h30m or 2d; got 'soon'"
+        ),
         "the configuration is not valid, the former one holds",
     ]
     assert broker.reload("[broker\n")[0].startswith("broker.toml: is not TOML: ")

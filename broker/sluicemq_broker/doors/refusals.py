@@ -24,9 +24,13 @@ log = logging.getLogger("broker.doors")
 
 
 def refusal(error: Exception) -> SluiceError:
-    """What to say of an error in reading a message; one that nobody foresaw is told to the log."""
+    """Return what to say of an error in reading a message; one that nobody foresaw goes to the log.
+
+    It has neither traceback nor cause: their frames would hold the message until cycles are looked for.
+    """
     if isinstance(error, SluiceError):
-        return error
+        error.__cause__ = error.__context__ = None
+        return error.with_traceback(None)
     log.error("a message could not be read", exc_info=error)
     return Unavailable("the broker failed on this; its log says why")
 

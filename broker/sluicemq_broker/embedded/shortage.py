@@ -40,15 +40,18 @@ _CURES: Final = {
 }
 
 
-def shortages(folder: Path) -> Iterator[str]:
-    """Sentences on what is scarce already: room on the disk of ``folder``, open files."""
-    free = shutil.disk_usage(folder).free
+def shortages(folder: Path, *, free: int | None = None, files: int | None = None) -> Iterator[str]:
+    """Yield sentences on what is scarce already: room on the disk of ``folder``, open files.
+
+    ``free`` bytes and ``files``: by default as the operating system says.
+    """
+    free = shutil.disk_usage(folder).free if free is None else free
     if free < _LITTLE_SPACE:
         yield (
             f"only {free >> 20} MiB are free on the disk of {folder}, and MongoDB ends when it is full: make "
             "room, or put the data elsewhere (--data-dir)"
         )
-    files = _most_files()
+    files = _most_files() if files is None else files
     if files < _FEW_FILES:
         yield (
             f"this process and its MongoDB may open {files} files each: that is little for many queues or "

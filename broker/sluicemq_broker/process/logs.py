@@ -10,7 +10,7 @@ from typing import Final
 import gevent
 
 from sluicemq.json_values import dumps
-from sluicemq_devices.hub import LONGEST_TRACEBACK, Notices, OneLine, shortened, unblock_stderr
+from sluicemq_devices.hub import LONGEST_TRACEBACK, Mishap, Notices, OneLine, shortened, unblock_stderr
 
 #: Characters that say which greenlet failed.
 _CONTEXT: Final = 200
@@ -28,7 +28,7 @@ def set_up(level: str, form: str) -> None:
     notices = Notices(logging.getLogger("broker"))
 
     def failed(context: object, _kind: object, error: BaseException, _trace: object) -> None:
-        notices.notice("greenlet_failed", f"{context}"[:_CONTEXT], error)
+        notices.notice(Mishap.CALLBACKS_FAILED, f"{context}"[:_CONTEXT], error)
 
     gevent.get_hub().print_exception = failed  # its own prints past the log, each time
 

@@ -113,8 +113,7 @@ class Pushes:
                 jobs.append(job)
                 positions.append(at)
             except Exception as error:  # noqa: BLE001 - the jobs around it must not be lost with it
-                # With its traceback it would be in a cycle, and hold the payload until that is found.
-                refused[at] = refusal(error).with_traceback(None)
+                refused[at] = refusal(error)
         return jobs, positions, refused
 
     def _cut(self, queue: Queue, jobs: list[Job], positions: list[int]) -> dict[int, SluiceError]:
