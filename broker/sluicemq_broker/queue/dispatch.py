@@ -83,7 +83,8 @@ class Dispatch:
         self._store = store
         self._staged = Staging(self._memory, order_of(store.defaults))
         self._takers = Takers(self.deliveries.recount)
-        self._sent = context.memory.outgoing.ration(None)
+        self._outgoing = context.memory.outgoing
+        self._sent = self._outgoing.ration(None)
         self._waits_for_room = False
         self._later = False  # the rest of what is staged is handed out in the next turn
 
@@ -165,7 +166,7 @@ class Dispatch:
             return
         if self._staged.soonest < math.inf:
             self._release(self._staged.take_expired(self._clock.now()))
-        while self._staged.suspects and self._has_room and (worker := self._next_idle()):
+        while self._staged.suspects and self._room() and (worker := self._next_idle()):
             self.deliveries.isolate(worker)
             self._give(worker, [self._staged.take_suspect()])
         self._hand_out_in_order()
@@ -174,7 +175,7 @@ class Dispatch:
     def _hand_out_in_order(self) -> None:
         """The next jobs to the next workers, as many at a time as make a good message."""
         room = TURN_BYTES
-        while len(self._staged) and self._has_room and (taker := self._takers.next()):
+        while len(self._staged) and (most := self._room()) and (taker := self._takers.next()):
             worker, free = taker
             if room <= 0:
                 self._takers.add(worker)
@@ -183,25 +184,23 @@ class Dispatch:
             least = min(SHARE, worker.prefetch // SHARE_OF_PREFETCH)
             share = max(1, least, len(self._staged) // (1 + len(self._takers)))
             before = self._staged.bytes
-            jobs = self._staged.take(
-                min(free, MESSAGE, share), min(room, MESSAGE_BYTES, self._memory.outgoing.room)
-            )
+            jobs = self._staged.take(min(free, MESSAGE, share), min(room, MESSAGE_BYTES, most))
             room -= before - self._staged.bytes
             self._give(worker, jobs)
             if free > len(jobs):
                 self._takers.add(worker)
 
-    @property
-    def _has_room(self) -> bool:
-        """True if what workers have not read leaves room for the next job; else it is waited for."""
+    def _room(self) -> int:
+        """Return the bytes that may go out beside what lies unread; 0: the next job waits for room."""
         if self._waits_for_room:
-            return False
-        if self._staged.bytes <= self._memory.outgoing.room or self._sent.fits(self._staged.first.size):
-            return True
+            return 0
+        room = self._outgoing.room
+        if self._staged.bytes <= room or self._sent.fits(self._staged.first.size):
+            return room
         self._waits_for_room = True
         size = self._staged.first.size
         self._sent.when_room(size, lambda _: self._room_came(size))
-        return False
+        return 0
 
     def _room_came(self, size: int) -> None:
         self._waits_for_room = False
