@@ -16,7 +16,7 @@ class SluiceError(Exception):
 
     code = "UNAVAILABLE"
     changes_nothing = False
-    """True of a question that only looks: nothing of it can be under way still."""
+    """True for a question that only looks: nothing of it can be under way still."""
 
     @property
     def detail(self) -> str:

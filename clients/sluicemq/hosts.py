@@ -22,7 +22,7 @@ _SCOPES: Final = {"00": 0, "10": 1, "20": 2}  # of the whole net, of this machin
 
 
 def problem_of_host(host: str) -> str:
-    """What is wrong with a host: a name, an IPv4 address, or an IPv6 address in brackets; empty: nothing."""
+    """Say what is wrong with a host: a name, an IPv4 address, an IPv6 address in brackets. Empty: nothing."""
     if host.startswith("[") and host.endswith("]"):
         return "" if _is_ipv6(host[1:-1]) else f"{host[:_LONGEST_NAME]} is no IPv6 address"
     if ":" in host:
@@ -36,7 +36,7 @@ def problem_of_host(host: str) -> str:
 
 
 def problem_of_source(source: str, target: str) -> str:
-    """What is wrong with a host to connect from: its family is not that of the one to connect to."""
+    """Say what is wrong with a host to connect from: its family is not that of the one to connect to."""
     kinds = {is_ipv6_literal(source), is_ipv6_literal(target)} - {None}
     return "it connects from an address of one family, IPv4 or IPv6, to the other" if len(kinds) > 1 else ""
 
@@ -49,7 +49,7 @@ def is_ipv6_literal(host: str) -> bool | None:
 
 
 def problem_of_path(path: str) -> str:
-    """What is wrong with the path of a unix socket, or its abstract name, which begins with @."""
+    """Say what is wrong with the path of a unix socket, or its abstract name, which begins with @."""
     try:
         size = len(path.encode())
     except UnicodeEncodeError:

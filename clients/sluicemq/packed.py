@@ -57,7 +57,7 @@ def scan(packed: bytes, most: int = MOST_MESSAGES) -> tuple[list[int], list[byte
 def survey(  # noqa: C901 - a call for each message would cost more than all the rest
     packed: bytes, most: int = MOST_MESSAGES, most_frames: int = MOST_FRAMES
 ) -> tuple[list[int], list[bytes], int]:
-    """As :func:`scan`, and how many frames there are behind the first of messages of three or more.
+    """Scan, and count the frames behind the first of messages of three or more.
 
     Raises :class:`~sluicemq.errors.BadFrames` also where these are more than ``most_frames``.
     """

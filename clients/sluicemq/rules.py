@@ -1,4 +1,4 @@
-"""What a value may be: options of jobs, settings of a broker, and what stands on a command line.
+"""Rules for values: options of jobs, settings of a broker, words on a command line.
 
 Each rule reads a value: it returns the value as it is used, or raises ValueError with the words that follow
 "expected". Values with types (headers, TOML, keywords) are read as they are. The environment and a command
@@ -37,7 +37,7 @@ _LAST_DATE = datetime(9999, 1, 1).timestamp()  # noqa: DTZ001 - a bound, to the 
 
 
 class Rule(NamedTuple):
-    """What is expected in words, how a value is read, its unit and bounds, and how a text is spelt."""
+    """One rule: its words, how a value is read, its unit and bounds, and how a text is spelt."""
 
     expected: str
     read: Callable[[Any], Any]

@@ -339,7 +339,7 @@ class Worker:
     # ------------------------------------------------------------------ from the mailbox
 
     def _taken(self, count: int) -> None:
-        """So many jobs have come."""
+        """Note that jobs have come."""
         if self._ending:
             self._release(self._rest())
         else:

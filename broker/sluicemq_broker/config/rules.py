@@ -1,4 +1,4 @@
-"""What a value in the configuration may be: rules as the options of jobs have them.
+"""Rules for values in the configuration, as the options of jobs have them.
 
 A value of TOML is read as it is: a number in quotes is a text. One of the environment, or of a flag, is a
 text that is spelt first.

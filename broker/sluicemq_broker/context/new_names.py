@@ -23,7 +23,7 @@ _REMEMBERED: Final = 10_000
 
 
 class NewNames:
-    """Who may make a name now: a peer, or the operator, for whom no rate holds.
+    """The account of a peer that makes names, or of the operator, for whom no rate holds.
 
     Each name is a collection in MongoDB, or a document for ever, and costs every broker something at rest. So
     a flood of names, of a typing error in a loop, is slowed down, and leaves room to all others.
@@ -66,7 +66,7 @@ class NewNames:
 
 
 class _Peer:
-    """What one peer has made."""
+    """Names that one peer has made."""
 
     __slots__ = ("bucket", "made")
 

@@ -1,4 +1,4 @@
-"""What a socket with ``ZMQ_PROBE_ROUTER`` begins with, at doors that give one answer to each message."""
+"""First messages of sockets with ``ZMQ_PROBE_ROUTER``, at doors that answer each message once."""
 
 from __future__ import annotations
 

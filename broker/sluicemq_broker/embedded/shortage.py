@@ -1,4 +1,4 @@
-"""What a mongod on this machine may lack: named before it is missed, and named as the cause where it was."""
+"""Disk space and open files of a mongod: named while they are scarce, and as the cause of its end."""
 
 from __future__ import annotations
 

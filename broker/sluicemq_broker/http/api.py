@@ -69,7 +69,7 @@ def routes(reader: Reader, snapshots: Snapshots, feed: LiveFeed, room: Room) -> 
 
 
 def _of_a_queue(reader: Reader, line: Line, room: Room) -> dict[str, object]:
-    """Of one queue and its jobs."""
+    """Paths of one queue and its jobs."""
     asking = partial(_Answer, line=line)
     queue, job = f"{BASE}/queues/{{queue}}", f"{BASE}/queues/{{queue}}/jobs/{{job_id}}"
     return {

@@ -78,7 +78,7 @@ def _line(sample: Sample) -> str:
 
 @lru_cache(10_000)
 def _labelled(label: str, text: str) -> str:
-    """Return ``label="text"``; the same queues have a line in each of some fifty families."""
+    """Return ``label="text"``; each queue has a line in some fifty families."""
     return f'{label}="{text.translate(_ESCAPED)}"'
 
 

@@ -129,7 +129,7 @@ class Handler(WSGIHandler):  # type: ignore[misc] # gevent has no types
         return line.decode("latin-1")
 
     def read_request(self, raw_requestline: str) -> Any:
-        """Its headers and its body; raises ValueError for what is no request."""
+        """Read headers and body; raises ValueError if they are no request."""
         words = raw_requestline.split()
         if len(words) != 3 or not _METHOD.fullmatch(words[0]):
             raise ValueError("no request line")
@@ -196,7 +196,7 @@ class Handler(WSGIHandler):  # type: ignore[misc] # gevent has no types
             self.response_headers = [*others, (b"Connection", b"close")]
 
     def log_error(self, msg: str, *args: Any) -> None:
-        """What a stranger has sent wrong is worth no more than a line."""
+        """Log one line for a bad request of a stranger."""
         log.debug("%s", msg % args if args else msg)
 
     def log_request(self) -> None:
@@ -213,7 +213,7 @@ class Handler(WSGIHandler):  # type: ignore[misc] # gevent has no types
             self._send_error_response_if_possible(500)
 
     def _handle_client_error(self, ex: Exception) -> Any:
-        """What is no request is refused, and the connection ended."""
+        """Refuse bytes that are no request, and end the connection."""
         if isinstance(ex, OSError):
             return None
         self.log_error("no request from %s: %s", self.client_address, ex)
@@ -283,7 +283,7 @@ class Handler(WSGIHandler):  # type: ignore[misc] # gevent has no types
 
 
 class _Received:
-    """What a connection sends, by line and by length; ``room``: bytes that its lines may have."""
+    """The input of a connection, by line and by length; ``room``: bytes that its lines may have."""
 
     closed = False
 
@@ -306,7 +306,7 @@ class _Received:
         return line
 
     def read(self, size: int) -> bytes:
-        """So many bytes; fewer at the end."""
+        """Read ``size`` bytes; fewer at the end."""
         while len(self._came) < size and self._more():
             pass
         return self._take(size)

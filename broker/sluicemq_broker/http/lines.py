@@ -109,5 +109,5 @@ class Pace:
 
 
 def too_much() -> Unavailable:
-    """What is said where there is no turn and no room in time."""
+    """Answer that there was no turn, or no room, in time."""
     return Unavailable("too much is asked at this door: ask again in a moment")

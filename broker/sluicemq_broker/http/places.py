@@ -27,7 +27,7 @@ _PATIENT: Final = 1.0
 
 
 class Doing(Enum):
-    """What a connection does."""
+    """States of a connection."""
 
     ASKING = auto()
     ANSWERED = auto()

@@ -196,7 +196,7 @@ def _check_fields(written: str, cron: str) -> None:
 
 
 def _check_zone(name: str) -> None:
-    """Raises ValueError for what is no zone, or not the same one on another broker's machine."""
+    """Return the zone of this name; raises ValueError if machines may differ about it."""
     if name not in _zones():
         raise ValueError(
             f"timezone is {name[:80]!r}, expected one of the tz database, like Europe/Berlin or UTC"

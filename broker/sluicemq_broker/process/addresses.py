@@ -31,7 +31,7 @@ def exposed(config: Config) -> list[str]:
 
 
 def _way_out(config: Config) -> str:
-    """What a second broker on this machine needs: other doors, and a folder for an embedded MongoDB."""
+    """Options that a second broker on this machine needs: other doors, and a folder for its MongoDB."""
     broker = config.broker
     ports = broker.ports + (_FURTHER if broker.ports < _HIGH else -_FURTHER)
     words = [f"--ports {ports}"]

@@ -264,7 +264,7 @@ class Answers:
                 self._may_expire(job_id, found[job_id])
 
     def _outcome(self, job_id: str, found: Found) -> Outcome | None:
-        """What to answer; None while the job is on its way."""
+        """Return the answer; None while the job is on its way."""
         if found.state is State.DONE:
             return StoredResult(found.large, partial(self._read, job_id)) if found.large else found.result
         if found.state is State.DEAD:

@@ -91,7 +91,7 @@ class Worker:
     def __init__(self, name: str, prefetch: int, peer: str = "") -> None:
         self.name = name
         self.peer = peer or name
-        """Its connection, whatever its name."""
+        """The worker's connection."""
         self.prefetch = prefetch
         self.in_flight: dict[bytes, Delivery] = {}
         self.overdue: dict[bytes, Delivery] = {}

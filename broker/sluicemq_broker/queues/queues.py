@@ -129,7 +129,7 @@ class Queues:
         return queue
 
     def _discover_together(self) -> None:
-        """As :meth:`discover`; all who ask while one look is under way share the next."""
+        """Discover queues; all who ask while one look is under way share the next."""
         asked = self._looks_begun
         with self._one_look:
             if self._looks_done > asked:  # it began after this was asked for

@@ -19,7 +19,7 @@ _PART: Final = 4
 
 
 class Places:
-    """So many questions are asked at once, over all peers; others wait.
+    """A fixed number of places for questions, over all peers; others wait.
 
     A light peer is next, and peers that ask without end share the time by what they use
     (:class:`~sluicemq_devices.hub.line.Line`). What counts is the time for which a peer has a place until
@@ -82,9 +82,9 @@ class Guest:
     def __init__(self, places: Places) -> None:
         self.standing = Standing(_LIGHT)
         self.places = 0
-        """Its questions that have a place, or are in the line for one."""
+        """Questions of the peer that have a place, or are in the line for one."""
         self.later: deque[Callable[[], None]] = deque()
-        """Its other questions."""
+        """Other questions of the peer."""
         self._places = places
 
     def place(self) -> AbstractContextManager[None]:

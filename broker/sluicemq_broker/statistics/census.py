@@ -52,7 +52,7 @@ class Mark(NamedTuple):
 
 
 class Tally(NamedTuple):
-    """What one count of a queue has found, and where the counters stood when it began.
+    """Figures of one count of a queue, and where the counters stood when it began.
 
     ``sampled``: states whose figures are estimates even so; ``oldest``: since when the oldest ready job is
     due, by the server's clock; ``error``: why there are no figures.

@@ -256,7 +256,7 @@ class _End:
     def _waiting(
         self, store: QueueStore, parents: Mapping[Parent, int], session: ClientSession
     ) -> Iterable[Document]:
-        """These parents, if they wait; with the results of those only that may end now."""
+        """Read these parents, if they wait, and the results of those that may end now."""
         waits = {
             "_id": {"$in": [each.id for each in parents]},
             "state": State.WAITING,

@@ -398,7 +398,7 @@ def brief(error: Exception) -> str:
 
 
 def _first_wrong(details: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Of a reply that tells of several errors the first one; else the reply."""
+    """Return the first error of a reply with several; else the reply."""
     for each in ("writeErrors", "writeConcernErrors"):
         if details.get(each):
             first: Mapping[str, Any] = details[each][0]

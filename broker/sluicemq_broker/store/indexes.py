@@ -93,7 +93,7 @@ def may_have(jobs: _Jobs, state: str) -> bool:
 
 
 def all_indexes(*, lines: bool, children: bool = False) -> list[IndexModel]:
-    """What a queue needs, in which jobs may wait or can't, and may be children or none is."""
+    """Return the indexes of a queue: with ``lines`` jobs may wait, with ``children`` some have parents."""
     return [*INDEXES, *(LINE_INDEXES if lines else ()), *(CHILD_INDEXES if children else ())]
 
 

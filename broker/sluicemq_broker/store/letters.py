@@ -99,7 +99,7 @@ def chosen(letters: DeadLetters, now: float) -> Document:
 
 
 def _indexed(letters: DeadLetters, now: float) -> Document:
-    """What of the choice an index knows."""
+    """Return the part of the choice that an index can answer."""
     when: Document = {"$lte": date(now)}
     if letters.since is not None:
         when["$gte"] = date(letters.since)
@@ -112,7 +112,7 @@ def _indexed(letters: DeadLetters, now: float) -> Document:
 
 
 def _conditions(letters: DeadLetters) -> list[Document]:
-    """What of the choice no index knows, as expressions that are all true of it."""
+    """Return the part of the choice that no index can answer, as expressions of which all must hold."""
     conditions: list[Document] = []
     if letters.unasked is not None:
         told = [{"$not": [_is_there("parent.id")]}, _is_there("parent.told")]

@@ -136,7 +136,7 @@ class _Search:
 
 
 def _waiting_still(store: QueueStore, those: Sequence[Family], session: ClientSession) -> list[Family]:
-    """As they are at the moment that this session shows from now on."""
+    """Read them as of the moment that this session shows from now on."""
     ids = {"_id": {"$in": [each.parent.id for each in those]}, "state": State.WAITING}
     wanted = {"seq": 1, "children": 1}
     found = {each["_id"]: each for each in store.jobs.find(ids, wanted, hint=BY_ID, session=session)}

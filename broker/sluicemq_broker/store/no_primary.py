@@ -39,7 +39,7 @@ def _hosts(text: str) -> list[str]:
 
 
 def _hello(uri: MongoUri, host: str) -> dict[str, Any] | None:
-    """What one host says of itself, which it tells everybody; None if it does not answer."""
+    """Return the ``hello`` of one host, which needs no login; None if it does not answer."""
     options = [f"{name}={value}" for name, value in uri.parts.options if name.lower() not in _OF_THE_WHOLE]
     alone = f"mongodb://{host}/?{'&'.join(['directConnection=true', *options])}"
     milliseconds = int(_PATIENCE * 1000)

@@ -33,7 +33,7 @@ NEWEST: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What somebody wants to hold. ``who``: shown to people; ``after``, ``born``: as in the store.
+    """A request to hold a subscription. ``who``: shown to people; ``after``, ``born``: as in the store.
 
     ``peer``: the connection, for which the rate of new names holds; None: the operator wants it.
     """

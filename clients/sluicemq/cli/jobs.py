@@ -116,7 +116,7 @@ def _counts(client: Client, queue: str) -> Mapping[str, int]:
 
 
 def _others(client: Client, queue: str, counts: Mapping[str, int]) -> str:
-    """What a queue has instead of what was looked for, and when the first of its delayed jobs is due."""
+    """Say which other jobs a queue has, and when the first of its delayed jobs is due."""
     told = [f"{count} {state}" for state, count in counts.items()]
     if ShownState.SCHEDULED in counts and (first := client.peek(queue, ShownState.SCHEDULED, 1)):
         at = told.index(f"{counts[ShownState.SCHEDULED]} {ShownState.SCHEDULED}")

@@ -84,7 +84,7 @@ class Invocation:
         click.echo(text)
 
     def write(self, data: bytes) -> None:
-        """These bytes to stdout, and no others; raises as :meth:`line` does."""
+        """Write these bytes, and no others, to stdout; raises as :meth:`line` does."""
         click.echo(data, nl=False)
 
     def table(self, title: str, rows: Sequence[Mapping[str, Any]]) -> None:

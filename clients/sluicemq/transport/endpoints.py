@@ -48,7 +48,7 @@ def checked(endpoint: str) -> str:
 
 
 def families(endpoint: str) -> tuple[bool, ...]:
-    """Whether to connect by IPv6, for each try in turn: a name may have an address of either family.
+    """Return for each try in turn if it is by IPv6: a name may have an address of either family.
 
     libzmq tries one address of one family: without this a name that has only IPv6, or one of both families
     whose broker listens at the IPv6 address, would never be reached.

@@ -95,7 +95,7 @@ class Connection(Generic[M]):
         """
         self.peer = peer
         self.is_full = False
-        """It leaves as much unread as it may: make no answer for it now."""
+        """True while the peer leaves as much unread as it may: make no answer for it."""
         self._on_receive: Callable[[list[M]], None] = _ignore
         self._on_closed: Callable[[], None] = nothing
         self._on_unblocked: Callable[[], None] = nothing
@@ -201,7 +201,7 @@ class Connection(Generic[M]):
 
     @property
     def ration(self) -> Ration:
-        """What it has of the budget for what goes out."""
+        """The account of the peer in the budget for what goes out."""
         if self._ration is None:
             self._ration = self._board.outgoing.ration(self)
             if self._ended:
@@ -214,13 +214,13 @@ class Connection(Generic[M]):
         return 0 if self._ended else self._outbox.written - outstanding(self._socket)
 
     def filled(self) -> None:
-        """It leaves as much unread as it may."""
+        """Stop reading: the peer leaves as much unread as it may."""
         self.is_full = True
         if self._answers:
             self.pause(_UNREAD)
 
     def drained(self) -> None:
-        """It has taken most of what it was sent."""
+        """Read on: the peer has taken most of what it was sent."""
         self.is_full = False
         if self._answers:
             self.resume(_UNREAD)

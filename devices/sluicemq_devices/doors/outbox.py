@@ -110,7 +110,7 @@ class Outbox:
         self._parts.clear()
 
     def drop(self) -> None:
-        """The same, and nothing is held."""
+        """Let go of what waits, and hold nothing."""
         self.forget()
         self.held.give(self.held.count, self.held.bytes)
 

@@ -1,4 +1,4 @@
-"""What peers were sent and have not taken, and what is being made for them: how much memory that may take."""
+"""The memory for what peers were sent and have not taken, and for answers that are being made."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ class Outgoing:
 
 
 class Ration:
-    """What one peer has of the budget: what lies unread, and what is reserved for answers to it."""
+    """The account of one peer: bytes that lie unread, and bytes reserved for answers to it."""
 
     __slots__ = ("_closed", "_outgoing", "_peer", "is_full", "line", "number", "place", "reserved", "unread")
 
@@ -173,11 +173,11 @@ class Ration:
         self.unread = 0
         self.reserved = 0
         self.is_full = False
-        """It holds all it may; until it holds less than half of that."""
+        """True from when the peer holds all it may until it holds less than half of that."""
         self.line: deque[tuple[int, Callable[[bool], object]]] = deque()
-        """What waits to be reserved, in order: bytes, and what is called then."""
+        """Reservations that wait, in order: bytes, and what is called then."""
         self.place: tuple[int, int] | None = None
-        """Its place among all that wait: what it would hold, and its number."""
+        """The place among all that wait: what the peer would hold, and its number."""
         self.number = 0
         self._outgoing = outgoing
         self._peer = peer
@@ -194,7 +194,7 @@ class Ration:
         return self._peer.taken if self._peer and not self._closed else 0
 
     def hold(self, unread: int) -> None:
-        """So many bytes lie unread now."""
+        """Note that ``unread`` bytes lie unread now."""
         if unread != self.unread and not self._closed:
             more = unread - self.unread
             self.unread = unread
@@ -235,7 +235,7 @@ class Ration:
         return None
 
     def release(self, size: int) -> None:
-        """What was reserved with this size is so no more."""
+        """End a reservation of this size."""
         size = self._outgoing.waited_for(size)
         self.reserved -= size
         self._outgoing.changed(self, -size)
@@ -248,13 +248,13 @@ class Ration:
         shielded(then, True)  # noqa: FBT003
 
     def fill(self) -> None:
-        """It holds all it may."""
+        """Note that the peer holds all it may."""
         self.is_full = True
         if self._peer:
             self._peer.filled()
 
     def drain(self) -> None:
-        """It holds less than half of what it may."""
+        """Note that the peer holds less than half of what it may."""
         self.is_full = False
         if self._peer:
             self._peer.drained()

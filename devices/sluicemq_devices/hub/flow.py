@@ -158,7 +158,7 @@ class Fillers(Generic[Key, Peer]):
                 self._wait(each, key)
 
     def give(self, key: Key, peer: Peer | None, count: int, size: int) -> None:
-        """What was taken with one :meth:`take` is held no more."""
+        """Give back what one :meth:`take` has taken."""
         fillers = self._fillers[key]
         was_full = self._shares.is_full(key)
         self._shares.give(key, count, size)

@@ -118,7 +118,7 @@ class Subscriber:
         self.lost = 0
         """Messages that it has lost, as it read too slowly."""
         self.is_behind = False
-        """It has lost the last one."""
+        """True if the subscriber has lost the last message."""
         self._subscriptions = subscriptions
         self._refused = refused
         self._weight = 0

@@ -64,7 +64,7 @@ class ReadBounds:
         self._topics.take(reads, 1, size)
 
     def give(self, reads: Reads, size: int) -> None:
-        """That READ has its answer."""
+        """Note that the READ has its answer."""
         if size >= _FEW_BYTES:
             self._topics.give(reads, 1, size)
 
@@ -87,7 +87,7 @@ class Reads:
 
     @property
     def ration(self) -> Ration:
-        """What the session has of the memory for answers."""
+        """The account of the session in the memory for answers."""
         return self._lane.ration
 
     def read(self, number: int, fields: Fields) -> None:

@@ -57,7 +57,7 @@ class StreamSide:
         self._publishing.refuse_all()
 
     def holds(self, who: Callable[[], str], peer: str) -> Holds:
-        """What one session, that people know as ``who()``, holds; ``peer``: its connection."""
+        """Return the holds of one session; ``who()``: its name for people, ``peer``: its connection."""
         return Holds(self._subscriptions, who, peer)
 
     def subscriptions(self) -> list[dict[str, Any]]:
