@@ -136,7 +136,9 @@ def test_nothing_is_made_for_those_who_have_left(broker: BrokerUnderTest, web: W
             reset(stranger)
         else:
             stranger.close()
-    assert web.get(f"{V1}/queues/large/jobs/job?payload=10").status == 200
+    wait_until(
+        lambda: web.get(f"{V1}/queues/large/jobs/job?payload=10").status == 200, what="the honest answer"
+    )
 
 
 def test_event_streams_that_nobody_needs_keep_no_dashboard_out(broker: BrokerUnderTest, web: Web) -> None:
