@@ -15,8 +15,8 @@ from sluicemq_broker.config import QueueSettings
 from sluicemq_broker.context.context import Context, Tell, nobody
 from sluicemq_broker.context.memory import Memory
 from sluicemq_broker.context.retry import Retry
-from sluicemq_broker.doors.frames import JobMaker
 from sluicemq_broker.job.job import NOT_HELD, Hold, Job, State
+from sluicemq_broker.queue import JobMaker
 from sluicemq_broker.queue.elsewhere import MakeJob
 from sluicemq_broker.queue.limits import Limits
 from sluicemq_broker.queue.worker import Delivery, Worker

@@ -18,8 +18,8 @@ from sluicemq_broker.config import Config
 from sluicemq_broker.context.context import Context
 from sluicemq_broker.context.owners import Owners
 from sluicemq_broker.context.retry import Retry
-from sluicemq_broker.doors.frames import JobMaker
 from sluicemq_broker.doors.smq.administration import Admin
+from sluicemq_broker.queue import JobMaker
 from sluicemq_broker.queues.on_dead import OnDead
 from sluicemq_broker.queues.queues import Queues
 from sluicemq_broker.queues.schedules import Schedules

@@ -22,8 +22,8 @@ from launcher import BrokerProcess, wait_until
 from own_queue import LONG, SECONDS, OwnQueue
 from sluicemq import BadHeaders, Client, NotFound
 from sluicemq_broker.config import Config, load
-from sluicemq_broker.doors.frames import JobMaker
 from sluicemq_broker.job import Misfire, Timetable
+from sluicemq_broker.queue import JobMaker
 from sluicemq_broker.queues.queues import Queues
 from sluicemq_broker.queues.schedules import Schedules, run_id
 from sluicemq_broker.runtime import Count, Counters

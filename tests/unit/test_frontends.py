@@ -11,10 +11,10 @@ from fakes import Clock
 from sluicemq import wire
 from sluicemq.errors import Paused, Unavailable
 from sluicemq_broker.config import BrokerSettings, DeviceSettings, QueueSettings
-from sluicemq_broker.doors.context import DoorContext
-from sluicemq_broker.doors.frames import JobMaker
 from sluicemq_broker.doors.frontends import PushFrontend
 from sluicemq_broker.doors.questions import MOST_UNREAD, Asker, RequestFrontend
+from sluicemq_broker.doors.services import Services
+from sluicemq_broker.queue import JobMaker
 from sluicemq_broker.queue.capacity import Capacity, Flow
 from sluicemq_broker.queue.intake import Push
 from sluicemq_broker.runtime.counters import Counters
@@ -146,8 +146,8 @@ class FrontendRig:
     def frontend(self, kind: Any) -> Any:
         queues: Any = self.queues
         board, maker = Switchboard(), JobMaker(Clock(), 1 << 20)
-        context = DoorContext(BrokerSettings(), self.counters, board, queues, maker, Timer())
-        return kind(self._settings, context)
+        services = Services(BrokerSettings(), self.counters, board, queues, maker, Timer())
+        return kind(self._settings, services)
 
     def asker(self, frontend: RequestFrontend) -> Lane:
         lane = Lane()

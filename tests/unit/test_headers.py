@@ -18,9 +18,10 @@ from jobs import NOW
 from sluicemq import wire
 from sluicemq.errors import BadFrames, BadHeaders, BadQueue, SluiceError, TooLarge
 from sluicemq_broker.config import QueueSettings
-from sluicemq_broker.doors.frames import JobMaker, PlainJob, split
+from sluicemq_broker.doors.frames import PlainJob, split
 from sluicemq_broker.job.backoff import Backoff
 from sluicemq_broker.job.job import Dedupe, Job
+from sluicemq_broker.queue import JobMaker
 from sluicemq_broker.queues.queues import check_name
 from sluicemq_broker.store.connection import ServerClock
 from sluicemq_broker.store.documents import QueueDefaults, date, document, job
@@ -193,7 +194,7 @@ def test_ids_that_the_broker_gives_are_all_different_and_sort_by_time() -> None:
         ({"dedupe_id": "ä" * 65}, "'dedupe_id'"),
         ({"dedupe_id": 7}, "'dedupe_id'"),
         ({"dedupe_id": "a", "dedupe_window": 0}, "seconds from 0.1"),
-        ({"dedupe_window": 9}, "without a 'dedupe_id'"),
+        ({"dedupe_window": 9}, "needs a 'dedupe_id'"),
         ({"backoff": "expo"}, "'exponential', 'linear', 'fixed' or 'none'"),
         ({"backoff": {"kind": None}}, "'backoff'"),
         ({"backoff": {"kind": []}}, "'backoff'"),

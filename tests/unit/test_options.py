@@ -18,8 +18,8 @@ from sluicemq import Client, Producer
 from sluicemq.cli.app import app
 from sluicemq.options import KEYWORDS, OPTIONS, JobOptions, Option
 from sluicemq_broker.config import QueueSettings
-from sluicemq_broker.doors.frames import JobMaker, check_headers
 from sluicemq_broker.job.job import ATTRIBUTES, Hold, Job, Parent
+from sluicemq_broker.queue import JobMaker, check_headers
 from sluicemq_broker.store.documents import HANDED_OUT, HANDED_OUT_FAIRLY, QueueDefaults, date, document
 from sluicemq_broker.store.documents import job as loaded
 

@@ -27,8 +27,8 @@ from sluicemq_broker.config import (
     load,
     settings_of,
 )
-from sluicemq_broker.doors.frames import check_headers
 from sluicemq_broker.doors.worker_frames import commit_frames
+from sluicemq_broker.queue import check_headers
 
 #: Where there are texts only, as on a command line, a number alone is seconds.
 NUMBERS = {"0": 0.0, "10": 10.0, "1.5": 1.5, ".5": 0.5, "1e3": 1000.0, " 7 ": 7.0}

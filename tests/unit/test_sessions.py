@@ -11,12 +11,12 @@ import pytest
 from fakes import Clock
 from sluicemq import wire
 from sluicemq_broker.config import BrokerSettings, QueueSettings
-from sluicemq_broker.doors.context import DoorContext
-from sluicemq_broker.doors.frames import JobMaker
+from sluicemq_broker.doors.services import Services
 from sluicemq_broker.doors.smq.sessions import Session, SessionDoor
 from sluicemq_broker.doors.smq.verdicts import MOST_AT_ONCE
 from sluicemq_broker.doors.smq.workers import MOST_BYTES, PoppingWorker, SessionWorker
 from sluicemq_broker.job.job import Job
+from sluicemq_broker.queue import JobMaker
 from sluicemq_broker.queue.capacity import Capacity, Flow
 from sluicemq_broker.queue.intake import Push
 from sluicemq_broker.queue.worker import Delivery, DeliveryState, Worker
@@ -145,8 +145,8 @@ def session(lane: Lane, time: VirtualTime) -> Session:
     nobody: Any = None
     queues: Any = Broken()
     settings, maker = BrokerSettings(), JobMaker(Clock(), 1 << 20)
-    context = DoorContext(settings, Counters(), Switchboard(), queues, maker, time)
-    door = SessionDoor(context, nobody, NO_STREAMS)
+    services = Services(settings, Counters(), Switchboard(), queues, maker, time)
+    door = SessionDoor(services, nobody, NO_STREAMS)
     client: Any = lane
     return Session(door, client)
 
@@ -313,8 +313,8 @@ def test_a_queue_that_stores_nothing_holds_back_those_who_push_to_it_and_nobody_
     nobody: Any = None
     queues: Any = ManyQueues()
     settings, maker = BrokerSettings(hwm=10_000), JobMaker(Clock(), 1 << 20)
-    context = DoorContext(settings, Counters(), Switchboard(), queues, maker, VirtualTime())
-    door = SessionDoor(context, nobody, NO_STREAMS)
+    services = Services(settings, Counters(), Switchboard(), queues, maker, VirtualTime())
+    door = SessionDoor(services, nobody, NO_STREAMS)
     lanes = [Lane() for _ in range(9)]
     for each in lanes:
         client: Any = each
@@ -347,7 +347,7 @@ def test_who_has_nothing_on_its_way_to_a_queue_that_stores_nothing_is_read() -> 
     queues: Any = ManyQueues()
     settings, maker = BrokerSettings(hwm=10_000), JobMaker(Clock(), 1 << 20)
     door = SessionDoor(
-        DoorContext(settings, Counters(), Switchboard(), queues, maker, VirtualTime()), nobody, NO_STREAMS
+        Services(settings, Counters(), Switchboard(), queues, maker, VirtualTime()), nobody, NO_STREAMS
     )
     honest, sick = Lane(), Lane()
     for each in (honest, sick):

@@ -1,9 +1,7 @@
 """What comes in and goes out: plain frames, SMQ/1, REP, PULL and PUSH doors."""
 
-from sluicemq_broker.doors.context import DoorContext
 from sluicemq_broker.doors.device import Device, ForwarderDevice, QueueDevice
-from sluicemq_broker.doors.frames import JobMaker
-from sluicemq_broker.doors.route import Route
+from sluicemq_broker.doors.services import Services
 from sluicemq_broker.doors.smq.administration import Admin
 from sluicemq_broker.doors.smq.sessions import SessionDoor
 from sluicemq_broker.doors.smq.stream_side import StreamSide
@@ -12,11 +10,9 @@ from sluicemq_broker.doors.stream_device import StreamDevice
 __all__ = [
     "Admin",
     "Device",
-    "DoorContext",
     "ForwarderDevice",
-    "JobMaker",
     "QueueDevice",
-    "Route",
+    "Services",
     "SessionDoor",
     "StreamDevice",
     "StreamSide",

@@ -12,9 +12,9 @@ from typing import Final
 
 from sluicemq.errors import SluiceError
 from sluicemq_broker.config import Ack, DeviceSettings
-from sluicemq_broker.doors.context import DoorContext
 from sluicemq_broker.doors.frontends import FRAME_FACTOR
 from sluicemq_broker.doors.lane_workers import ArrivalWorker, LaneWorker, PopWorker, PullWorker, RepWorker
+from sluicemq_broker.doors.services import Services
 from sluicemq_broker.doors.worker_frames import commit_frames, unreadable
 from sluicemq_broker.queue import Delivery, Settlement, Verdict, Worker
 from sluicemq_broker.runtime import Count
@@ -37,17 +37,17 @@ class Backend:
 
     kind: str
 
-    def __init__(self, settings: DeviceSettings, context: DoorContext) -> None:
-        self.queue = context.queues.open(settings.queue)
+    def __init__(self, settings: DeviceSettings, services: Services) -> None:
+        self.queue = services.queues.open(settings.queue)
         self.settings = settings
-        self.counters = context.counters
-        self.now = context.timer.now
+        self.counters = services.counters
+        self.now = services.timer.now
         self.sent = 0
         self.unsettled = 0
         self.unsettled_bytes = 0
         self._workers: set[LaneWorker] = set()
-        self.max_frame = FRAME_FACTOR * context.settings.max_job_bytes
-        self._context = context
+        self.max_frame = FRAME_FACTOR * services.settings.max_job_bytes
+        self._services = services
         self.commit_doors: list[LaneDoor] = []
         self.doors = [self._lanes(endpoint) for endpoint in settings.backends]
 
@@ -117,13 +117,13 @@ class Backend:
 
     def _lanes(self, endpoint: Endpoint) -> LaneDoor:
         return LaneDoor(
-            self._context.board,
+            self._services.board,
             endpoint,
             self.kind,
             lambda lane: self.queue.attach(self._worker(lane)),
             max_frame=self.max_frame,
-            heartbeat=self._context.settings.heartbeat if self.beats else None,
-            silence=self._context.settings.silence if self.beats else None,
+            heartbeat=self._services.settings.heartbeat if self.beats else None,
+            silence=self._services.settings.silence if self.beats else None,
         )
 
     def _worker(self, lane: Lane) -> Worker:
@@ -145,10 +145,10 @@ class PullBackend(Backend):
 
     kind = "PUSH"
 
-    def __init__(self, settings: DeviceSettings, context: DoorContext) -> None:
-        super().__init__(settings, context)
+    def __init__(self, settings: DeviceSettings, services: Services) -> None:
+        super().__init__(settings, services)
         self.commit_doors = [
-            LaneDoor(context.board, endpoint, "PULL", self._listen, max_frame=self.max_frame)
+            LaneDoor(services.board, endpoint, "PULL", self._listen, max_frame=self.max_frame)
             for endpoint in settings.commits
         ]
         self._mark = Watermark(settings.hwm, settings.hwm_bytes, self._close_gates, self._open_gates)

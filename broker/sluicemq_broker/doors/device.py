@@ -6,10 +6,10 @@ from typing import Any
 
 from sluicemq_broker.config import DeviceSettings
 from sluicemq_broker.doors.backends import Backend, PullBackend, RepBackend
-from sluicemq_broker.doors.context import DoorContext
 from sluicemq_broker.doors.counted import of_device, paused
 from sluicemq_broker.doors.frontends import Frontend, PushFrontend
 from sluicemq_broker.doors.questions import RequestFrontend
+from sluicemq_broker.doors.services import Services
 from sluicemq_broker.doors.stream_device import StreamDevice
 from sluicemq_devices.doors import Switchboard
 from sluicemq_devices.relays import Forwarder, Kind
@@ -23,11 +23,11 @@ _ENDS: dict[str, tuple[type[Frontend], type[Backend]]] = {
 class QueueDevice:
     """A STREAMER or a QUEUE: producers, a durable queue, workers."""
 
-    def __init__(self, settings: DeviceSettings, context: DoorContext) -> None:
+    def __init__(self, settings: DeviceSettings, services: Services) -> None:
         frontend, backend = _ENDS[settings.kind]
         self._settings = settings
-        self.frontend = frontend(settings, context)
-        self.backend = backend(settings, context)
+        self.frontend = frontend(settings, services)
+        self.backend = backend(settings, services)
 
     @property
     def name(self) -> str:

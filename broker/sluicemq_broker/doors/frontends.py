@@ -20,9 +20,9 @@ from sluicemq.errors import (
     TooLarge,
 )
 from sluicemq_broker.config import DeviceSettings
-from sluicemq_broker.doors.context import DoorContext
 from sluicemq_broker.doors.frames import split
 from sluicemq_broker.doors.refusals import MALFORMED, refusal
+from sluicemq_broker.doors.services import Services
 from sluicemq_broker.job import Job
 from sluicemq_broker.queue import Push, Queue
 from sluicemq_broker.runtime import Count
@@ -44,12 +44,12 @@ class Frontend:
 
     _answers = True  # who pushes can be told that a queue is full
 
-    def __init__(self, settings: DeviceSettings, context: DoorContext) -> None:
-        self._queue = context.queues.open(settings.queue)
-        self._queues = context.queues
+    def __init__(self, settings: DeviceSettings, services: Services) -> None:
+        self._queue = services.queues.open(settings.queue)
+        self._queues = services.queues
         self._auto_create = settings.auto_create
-        self._maker = context.maker
-        self._counters = context.counters
+        self._maker = services.maker
+        self._counters = services.counters
         self._closing = False
         self.lost = 0
         """Jobs that were not stored, of which nobody but the log was told."""
@@ -57,8 +57,8 @@ class Frontend:
         self._on_their_way: Fillers[Queue, Lane] = Fillers(
             mark, lambda lane, queue: lane.pause(queue), lambda lane, queue: lane.resume(queue)
         )
-        longest = FRAME_FACTOR * context.settings.max_job_bytes
-        self.doors = [self._door(context.board, endpoint, longest) for endpoint in settings.frontends]
+        longest = FRAME_FACTOR * services.settings.max_job_bytes
+        self.doors = [self._door(services.board, endpoint, longest) for endpoint in settings.frontends]
 
     @property
     def received(self) -> int:

@@ -9,11 +9,11 @@ from typing import Any, ClassVar, Final
 from sluicemq.errors import BadFrames, Paused, QueueFull, SluiceError
 from sluicemq.options import ACCEPTED, RESULT
 from sluicemq_broker.config import DeviceSettings
-from sluicemq_broker.doors.context import DoorContext
 from sluicemq_broker.doors.frontends import Frontend
 from sluicemq_broker.doors.large_results import tell_when_it_fits
 from sluicemq_broker.doors.probes import without_probes
 from sluicemq_broker.doors.refusals import MALFORMED, error_frames, refusal
+from sluicemq_broker.doors.services import Services
 from sluicemq_broker.job import Job
 from sluicemq_broker.queue import Outcome, Push, Queue
 from sluicemq_broker.runtime import Count
@@ -43,8 +43,8 @@ class RequestFrontend(Frontend):
 
     most_waiting: ClassVar[int] = MOST_WAITING
 
-    def __init__(self, settings: DeviceSettings, context: DoorContext) -> None:
-        super().__init__(settings, context)
+    def __init__(self, settings: DeviceSettings, services: Services) -> None:
+        super().__init__(settings, services)
         mark = Watermark(self.most_waiting, MOST_WAITING_BYTES, nothing, nothing)
         self._waiting: Shares[Asker] = Shares(mark, lambda asker: asker.read_on(), WAITING_PART)
 

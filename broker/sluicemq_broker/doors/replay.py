@@ -17,9 +17,9 @@ import gevent
 from sluicemq.errors import BadFrames, BadTopic
 from sluicemq.packed import unpack
 from sluicemq_broker.config import DeviceSettings
-from sluicemq_broker.doors.context import DoorContext
 from sluicemq_broker.doors.probes import without_probes
 from sluicemq_broker.doors.refusals import error_frames, refusal
+from sluicemq_broker.doors.services import Services
 from sluicemq_broker.runtime import Guest, Places, read_json
 from sluicemq_broker.streams import Reading, Streams, Topics, Usage, Wanted, check_stream
 from sluicemq_devices.doors import Lane, LaneDoor
@@ -41,13 +41,13 @@ _MOMENT: Final = 1e-9
 class ReplayDoors:
     """The replay doors of one device; they tell of all streams."""
 
-    def __init__(self, settings: DeviceSettings, context: DoorContext, streams: Streams) -> None:
+    def __init__(self, settings: DeviceSettings, services: Services, streams: Streams) -> None:
         self._streams = streams
-        self._counters = context.counters
+        self._counters = services.counters
         self._default = settings.stream
         self._places = Places(_AT_ONCE)
         self._doors = [
-            LaneDoor(context.board, end, "ROUTER", self._came, max_frame=_LONGEST_QUESTION)
+            LaneDoor(services.board, end, "ROUTER", self._came, max_frame=_LONGEST_QUESTION)
             for end in settings.replays
         ]
 

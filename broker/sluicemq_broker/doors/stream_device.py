@@ -17,10 +17,10 @@ from gevent.event import Event
 from sluicemq.errors import SluiceError, TooLarge
 from sluicemq.packed import extended, scan, slices
 from sluicemq_broker.config import DeviceSettings, Envelope
-from sluicemq_broker.doors.context import DoorContext
 from sluicemq_broker.doors.counted import of_device, paused
 from sluicemq_broker.doors.latest import Latest
 from sluicemq_broker.doors.replay import ReplayDoors
+from sluicemq_broker.doors.services import Services
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.store import Segment
 from sluicemq_broker.streams import Stored, Stream, Streams, read_batch
@@ -49,10 +49,10 @@ _MOST_LATE: Final = 10_000
 class StreamDevice:
     """Publishers, a stream, subscribers, and those who ask for what was."""
 
-    def __init__(self, settings: DeviceSettings, stream: str, streams: Streams, context: DoorContext) -> None:
+    def __init__(self, settings: DeviceSettings, stream: str, streams: Streams, services: Services) -> None:
         self._settings = settings
-        self._counters = context.counters
-        self._longest = context.settings.max_job_bytes
+        self._counters = services.counters
+        self._longest = services.settings.max_job_bytes
         self._stream: Stream = streams.for_publish(stream)
         self._latest = Latest(settings.hwm_bytes) if settings.latest else None
         self._loaded = self._latest is None
@@ -63,7 +63,7 @@ class StreamDevice:
         self._upstream = Upstream()
         self._upstream.want(b"")  # all is kept, whoever subscribes
         self._fan_out = FanOut(
-            context.board,
+            services.board,
             settings.backends,
             Upstream(),
             hwm=settings.hwm,
@@ -71,10 +71,10 @@ class StreamDevice:
             subscribed=self._subscribed if self._latest else None,
         )
         self.frontend_doors = [
-            RawDoor(context.board, end, "XSUB", self._publisher_came, max_frame=2 * self._longest)
+            RawDoor(services.board, end, "XSUB", self._publisher_came, max_frame=2 * self._longest)
             for end in settings.frontends
         ]
-        self._replay = ReplayDoors(settings, context, streams)
+        self._replay = ReplayDoors(settings, services, streams)
         self._over = Event()
         self._more = Event()
         self._through = Event()  # what was passed on has gone to all

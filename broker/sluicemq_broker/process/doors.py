@@ -13,11 +13,9 @@ from sluicemq_broker.config import Config, DeviceSettings
 from sluicemq_broker.doors import (
     Admin,
     Device,
-    DoorContext,
     ForwarderDevice,
-    JobMaker,
     QueueDevice,
-    Route,
+    Services,
     SessionDoor,
     StreamDevice,
     StreamSide,
@@ -25,8 +23,9 @@ from sluicemq_broker.doors import (
 from sluicemq_broker.process.duties import Duty, poll
 from sluicemq_broker.process.foundation import Foundation
 from sluicemq_broker.process.jobs import Jobs
+from sluicemq_broker.queue import JobMaker
 from sluicemq_broker.store import SubscriptionStore
-from sluicemq_broker.streams import Lags, Stream, StreamContext, Streams, Subscriptions
+from sluicemq_broker.streams import Lags, Route, Stream, StreamContext, Streams, Subscriptions
 from sluicemq_devices.doors import Switchboard
 from sluicemq_devices.relays import Kind
 
@@ -55,7 +54,7 @@ class Doors:
             unfinished_bytes=settings.hwm_bytes // 2,
             outgoing=ground.memory.outgoing,
         )
-        self._context = DoorContext(settings, counters, self._board, jobs.queues, maker, ground.context.timer)
+        self._services = Services(settings, counters, self._board, jobs.queues, maker, ground.context.timer)
         ground.memory.follow(self._follow_memory)
         context = ground.context
         streaming = StreamContext(
@@ -81,7 +80,7 @@ class Doors:
         ]
         admin = self._admin()
         side = StreamSide(settings, self._streams, subscriptions, counters)
-        self._sessions = SessionDoor(self._context, admin, side)
+        self._sessions = SessionDoor(self._services, admin, side)
         self._http = self._http_door(admin, side, ready) if settings.http else None
 
     def start_http(self) -> None:
@@ -155,10 +154,10 @@ class Doors:
 
     def _device(self, settings: DeviceSettings) -> Device:
         if settings.kind != Kind.FORWARDER:
-            return QueueDevice(settings, self._context)
+            return QueueDevice(settings, self._services)
         if settings.stream is None:
             return ForwarderDevice(settings, self._board)
-        return StreamDevice(settings, settings.stream, self._streams, self._context)
+        return StreamDevice(settings, settings.stream, self._streams, self._services)
 
     def _of_streams(self) -> Iterator[tuple[str, Mapping[str, int]]]:
         return ((each.name, each.counters.values) for each in self._streams)

@@ -10,9 +10,9 @@ from typing import Final
 from sluicemq.errors import SluiceError
 from sluicemq_broker.bus import BusKind
 from sluicemq_broker.config import Config
-from sluicemq_broker.doors import JobMaker
 from sluicemq_broker.process.duties import Duties, Duty, poll
 from sluicemq_broker.process.foundation import Foundation, retried
+from sluicemq_broker.queue import JobMaker
 from sluicemq_broker.queues import LostChildren, OnDead, Queues, Schedules, Sweeper, Tasks
 from sluicemq_broker.statistics import Census, History, Incidents
 from sluicemq_broker.store import Inspector, LeaseStore, ScheduleStore

@@ -9,12 +9,12 @@ from typing import Any, Final
 import gevent
 
 from sluicemq_broker.config import Config
-from sluicemq_broker.doors import JobMaker
 from sluicemq_broker.process.deadline import Deadline
 from sluicemq_broker.process.doors import Doors
 from sluicemq_broker.process.duties import Duties
 from sluicemq_broker.process.foundation import Foundation
 from sluicemq_broker.process.jobs import Jobs
+from sluicemq_broker.queue import JobMaker
 from sluicemq_broker.runtime import BALANCES
 
 log = logging.getLogger("broker")

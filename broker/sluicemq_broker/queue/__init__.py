@@ -4,6 +4,7 @@ from sluicemq_broker.queue.answers import Outcome, StoredResult
 from sluicemq_broker.queue.capacity import Counted
 from sluicemq_broker.queue.elsewhere import MakeJob
 from sluicemq_broker.queue.intake import Push
+from sluicemq_broker.queue.job_maker import JobMaker, check_headers
 from sluicemq_broker.queue.queue import Queue
 from sluicemq_broker.queue.verdict import PLAIN, Onward, Settlement, Verdict, read_verdict
 from sluicemq_broker.queue.worker import Delivery, Takes, Worker
@@ -12,6 +13,7 @@ __all__ = [
     "PLAIN",
     "Counted",
     "Delivery",
+    "JobMaker",
     "MakeJob",
     "Onward",
     "Outcome",
@@ -22,5 +24,6 @@ __all__ = [
     "Takes",
     "Verdict",
     "Worker",
+    "check_headers",
     "read_verdict",
 ]

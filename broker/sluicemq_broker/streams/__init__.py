@@ -4,6 +4,7 @@ from sluicemq_broker.streams.batch import Batch, Expected, Stored, read_batch
 from sluicemq_broker.streams.choosing import Usage
 from sluicemq_broker.streams.context import StreamContext
 from sluicemq_broker.streams.lags import Lags
+from sluicemq_broker.streams.route import Route
 from sluicemq_broker.streams.segments import Chosen
 from sluicemq_broker.streams.stream import MOST_BYTES, Reading, Stream, Wanted
 from sluicemq_broker.streams.streams import Streams, check_stream, summary
@@ -18,6 +19,7 @@ __all__ = [
     "Expected",
     "Lags",
     "Reading",
+    "Route",
     "Stored",
     "Stream",
     "StreamContext",

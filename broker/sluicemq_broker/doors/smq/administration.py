@@ -12,11 +12,10 @@ from sluicemq.errors import BadFrames, Unavailable
 from sluicemq.options import OPTIONS
 from sluicemq_broker import __version__
 from sluicemq_broker.context import Context
-from sluicemq_broker.doors.frames import check_headers
 from sluicemq_broker.doors.smq.schedules import ScheduleOrders
 from sluicemq_broker.doors.smq.shared_answer import SharedAnswer
 from sluicemq_broker.job import State
-from sluicemq_broker.queue import Queue
+from sluicemq_broker.queue import Queue, check_headers
 from sluicemq_broker.queues import (
     Delete,
     Discard,

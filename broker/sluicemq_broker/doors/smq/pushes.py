@@ -9,11 +9,10 @@ from typing import Any, Final, Protocol
 from sluicemq import wire
 from sluicemq.errors import BadFrames, SluiceError, Unavailable
 from sluicemq.options import RESULT
-from sluicemq_broker.doors.frames import JobMaker
 from sluicemq_broker.doors.refusals import refusal
 from sluicemq_broker.doors.smq.fields import Fields, job_entry, listed, take
 from sluicemq_broker.job import Job
-from sluicemq_broker.queue import Push, Queue
+from sluicemq_broker.queue import JobMaker, Push, Queue
 from sluicemq_broker.queues import Queues
 from sluicemq_broker.runtime import Count, Counters
 from sluicemq_devices.hub import Fillers, Watermark

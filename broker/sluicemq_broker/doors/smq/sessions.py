@@ -17,11 +17,11 @@ import gevent
 from sluicemq import wire
 from sluicemq.errors import BadFrames, BadVerb, BadVersion, SluiceError, Unavailable
 from sluicemq_broker import __version__
-from sluicemq_broker.doors.context import DoorContext
 from sluicemq_broker.doors.frontends import FRAME_FACTOR, PROBE
 from sluicemq_broker.doors.large_results import tell_when_it_fits
 from sluicemq_broker.doors.questions import MOST_UNREAD
 from sluicemq_broker.doors.refusals import MALFORMED, refusal
+from sluicemq_broker.doors.services import Services
 from sluicemq_broker.doors.smq.administration import (
     LOOKS,
     ORDERS,
@@ -69,24 +69,24 @@ log = logging.getLogger("broker.sessions")
 class SessionDoor:
     """The SMQ/1 door and its sessions."""
 
-    def __init__(self, context: DoorContext, admin: Admin, streams: StreamSide) -> None:
-        settings = context.settings
+    def __init__(self, services: Services, admin: Admin, streams: StreamSide) -> None:
+        settings = services.settings
         self.settings = settings
         self.streams = streams
-        self.queues = context.queues
+        self.queues = services.queues
         self.admin = admin
-        self.counters = context.counters
-        self.now = context.timer.now
+        self.counters = services.counters
+        self.now = services.timer.now
         self._pulse = Pulse(settings.silence, self.now)
         self.sessions: set[Session] = set()
         self.places = Places(_ASKED_AT_ONCE)
         self.look_ups = LookUps()
         self.sizes = AnswerSizes(settings.max_job_bytes)
         mark = Watermark(settings.hwm, settings.hwm_bytes, nothing, nothing)
-        self.pushes = Pushes(context.queues, context.maker, context.counters, mark)
+        self.pushes = Pushes(services.queues, services.maker, services.counters, mark)
         # No ZMTP heartbeats: a session that is not read for a while would not answer them in time.
         self.door = LaneDoor(
-            context.board,
+            services.board,
             settings.endpoint,
             "DEALER",
             lambda lane: self.sessions.add(Session(self, lane)),

@@ -1,18 +1,18 @@
-"""What every door of the broker needs, beside its own settings."""
+"""What all doors of the broker use, beside settings of their own."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 from sluicemq_broker.config import BrokerSettings
-from sluicemq_broker.doors.frames import JobMaker
+from sluicemq_broker.queue import JobMaker
 from sluicemq_broker.queues import Queues
 from sluicemq_broker.runtime import Counters, Timer
 from sluicemq_devices.doors import Switchboard
 
 
-class DoorContext(NamedTuple):
-    """The broker's settings and counters, its switchboard, its queues, who makes jobs for them, the time."""
+class Services(NamedTuple):
+    """The broker's settings, counters, switchboard, queues, maker of jobs, and timer."""
 
     settings: BrokerSettings
     counters: Counters

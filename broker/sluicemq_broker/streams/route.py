@@ -22,21 +22,15 @@ from gevent.event import Event
 from sluicemq import packed
 from sluicemq.errors import Held, LeaseLost, SluiceError, Unavailable
 from sluicemq_broker.config import RouteSettings
-from sluicemq_broker.doors.frames import JobMaker
 from sluicemq_broker.job import Job
-from sluicemq_broker.queue import Queue
+from sluicemq_broker.queue import JobMaker, Queue
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.store import Portions, Refused, RouteStore, Subscription
-from sluicemq_broker.streams import (
-    Chosen,
-    Reading,
-    Stream,
-    StreamContext,
-    Subscriptions,
-    Topics,
-    Wanted,
-    Wish,
-)
+from sluicemq_broker.streams.context import StreamContext
+from sluicemq_broker.streams.segments import Chosen
+from sluicemq_broker.streams.stream import Reading, Stream, Wanted
+from sluicemq_broker.streams.subscriptions import Subscriptions, Wish
+from sluicemq_broker.streams.topics import Topics
 
 log = logging.getLogger("broker.routes")
 
