@@ -22,12 +22,12 @@ from sluicemq_broker.queue.limits import Limits
 from sluicemq_broker.queue.worker import Delivery, Worker
 from sluicemq_broker.runtime.counters import Counters
 from sluicemq_broker.runtime.timer import Timer
-from sluicemq_broker.store.claims import Claim
-from sluicemq_broker.store.connection import ServerClock
-from sluicemq_broker.store.documents import QueueDefaults
-from sluicemq_broker.store.groups import Promoted
-from sluicemq_broker.store.inserts import Pushed
-from sluicemq_broker.store.outcomes import Completed, Found, RolledBack
+from sluicemq_broker.store.clock import ServerClock
+from sluicemq_broker.store.jobs.claims import Claim
+from sluicemq_broker.store.jobs.documents import QueueDefaults
+from sluicemq_broker.store.jobs.groups import Promoted
+from sluicemq_broker.store.jobs.outcomes import Completed, Found, RolledBack
+from sluicemq_broker.store.write_results import Pushed
 
 
 class Clock(ServerClock):

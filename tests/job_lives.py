@@ -17,7 +17,7 @@ from sluicemq_broker.job.job import ERRORS_KEPT, Job
 from sluicemq_broker.queue.intake import Push
 from sluicemq_broker.queue.verdict import Settlement, Verdict
 from sluicemq_broker.queue.worker import Delivery
-from sluicemq_broker.store.documents import seconds as seconds_of
+from sluicemq_broker.store.values import seconds as seconds_of
 from small_broker import MAX_LOSSES, SmallBroker
 from two_brokers import VISIBILITY, Fate, Hand, ModelWorker
 from virtual_time import come_to_rest

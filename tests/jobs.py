@@ -7,13 +7,13 @@ from typing import Any
 
 from sluicemq.errors import Duplicate
 from sluicemq_broker.job.job import Hold, Job
-from sluicemq_broker.store.changes import Changes
-from sluicemq_broker.store.inserts import Pushed
-from sluicemq_broker.store.letters import DeadLetters
-from sluicemq_broker.store.outcomes import Completed
-from sluicemq_broker.store.queue_store import QueueStore
-from sluicemq_broker.store.redrives import Redriven, Redrives
-from sluicemq_broker.store.removals import Removals
+from sluicemq_broker.store.admin.changes import Changes
+from sluicemq_broker.store.admin.dead_letters import DeadLetters
+from sluicemq_broker.store.admin.redrives import Redriven, Redrives
+from sluicemq_broker.store.admin.removals import Removals
+from sluicemq_broker.store.jobs.outcomes import Completed
+from sluicemq_broker.store.jobs.queue_store import QueueStore
+from sluicemq_broker.store.write_results import Pushed
 
 #: The present of the tests, far ahead: MongoDB removes by its own clock what has a ``remove_at`` behind it.
 NOW = 4_000_000_000.0

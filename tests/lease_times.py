@@ -9,8 +9,8 @@ from pymongo.database import Database
 from sluicemq.errors import Unavailable
 from sluicemq_broker.context.owners import Owners
 from sluicemq_broker.runtime.timer import Timer
-from sluicemq_broker.store.connection import ServerClock
-from sluicemq_broker.store.leases import LeaseStore
+from sluicemq_broker.store.clock import ServerClock
+from sluicemq_broker.store.cluster.leases import LeaseStore
 
 LEASE = 15.0
 BEAT = LEASE / 5

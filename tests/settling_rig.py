@@ -17,7 +17,7 @@ from sluicemq_broker.queue.settling import _DEFAULT_BACKOFF, Settling
 from sluicemq_broker.queue.verdict import Settlement, Verdict
 from sluicemq_broker.queue.worker import Delivery, Worker
 from sluicemq_broker.runtime.counters import Counters
-from sluicemq_broker.store.outcomes import Completed, RolledBack
+from sluicemq_broker.store.jobs.outcomes import Completed, RolledBack
 from sluicemq_devices.hub.callbacks import nothing
 
 

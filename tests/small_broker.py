@@ -29,10 +29,10 @@ from sluicemq_broker.runtime.counters import Counters
 from sluicemq_broker.runtime.turns import Turns
 from sluicemq_broker.statistics.census import Census
 from sluicemq_broker.statistics.history import History
-from sluicemq_broker.store.connection import ServerClock
-from sluicemq_broker.store.leases import LeaseStore
-from sluicemq_broker.store.schedules import ScheduleStore
-from sluicemq_broker.store.state import StoreState
+from sluicemq_broker.store.availability import StoreState
+from sluicemq_broker.store.clock import ServerClock
+from sluicemq_broker.store.cluster.leases import LeaseStore
+from sluicemq_broker.store.jobs.schedules import ScheduleStore
 from sluicemq_devices.doors.switchboard import Switchboard
 from virtual_time import VirtualTime, come_to_rest
 

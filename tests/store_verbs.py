@@ -10,10 +10,10 @@ import pytest
 
 from jobs import NOW, a_job
 from sluicemq_broker.job.job import Job
-from sluicemq_broker.store.claims import Claim, Claims
-from sluicemq_broker.store.documents import date
-from sluicemq_broker.store.outcomes import RolledBack
-from sluicemq_broker.store.queue_store import QueueStore
+from sluicemq_broker.store.jobs.claims import Claim, Claims
+from sluicemq_broker.store.jobs.outcomes import RolledBack
+from sluicemq_broker.store.jobs.queue_store import QueueStore
+from sluicemq_broker.store.values import date
 
 ME, OTHER = "me", "other"
 

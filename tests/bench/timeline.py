@@ -104,7 +104,7 @@ def serve(arguments: list[str]) -> None:
     import pymongo.synchronous.pool
 
     from sluicemq_broker.process.serve import main as serve_broker
-    from sluicemq_broker.store.numbered import Insert
+    from sluicemq_broker.store.jobs.numbered_inserts import Insert
     from sluicemq_devices.doors.connection import Connection
     from sluicemq_devices.doors.outbox import Outbox
 

@@ -11,7 +11,7 @@ import pytest
 
 from launcher import BrokerProcess, wait_until
 from sluicemq import Client, Producer
-from sluicemq_broker.store.state import EVERY, SILENCE
+from sluicemq_broker.store.availability import EVERY, SILENCE
 from web import Web
 
 

@@ -10,12 +10,13 @@ import pytest
 
 from faults.mongo_proxy import CuttingProxy
 from jobs import NOW, ChangesAtOnce, a_job, everything, ids, some_jobs
-from sluicemq_broker.store.connection import Unclear, connect
-from sluicemq_broker.store.inspect import collection
-from sluicemq_broker.store.letters import DeadLetters
-from sluicemq_broker.store.outcomes import RolledBack
-from sluicemq_broker.store.pauses import PauseStore
-from sluicemq_broker.store.queue_store import QueueStore
+from sluicemq_broker.store.admin.dead_letters import DeadLetters
+from sluicemq_broker.store.cluster.pauses import PauseStore
+from sluicemq_broker.store.connection import connect
+from sluicemq_broker.store.errors import Unclear
+from sluicemq_broker.store.jobs.documents import collection
+from sluicemq_broker.store.jobs.outcomes import RolledBack
+from sluicemq_broker.store.jobs.queue_store import QueueStore
 
 LATER = NOW + 9
 

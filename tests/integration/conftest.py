@@ -13,9 +13,10 @@ from pymongo.database import Database
 from jobs import ChangesAtOnce
 from own_queue import OwnQueue, own_queue, quick_broker
 from plain_clients import BrokerUnderTest
+from sluicemq_broker.store.admin.inspector import Inspector
 from sluicemq_broker.store.connection import connect
-from sluicemq_broker.store.inspect import Inspector, collection
-from sluicemq_broker.store.queue_store import QueueStore
+from sluicemq_broker.store.jobs.documents import collection
+from sluicemq_broker.store.jobs.queue_store import QueueStore
 
 
 @pytest.fixture(scope="session")

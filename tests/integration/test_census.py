@@ -18,9 +18,9 @@ from sluicemq_broker.queue.queue import Queue
 from sluicemq_broker.queues.queues import Queues
 from sluicemq_broker.statistics import census as census_module
 from sluicemq_broker.statistics.census import Census
-from sluicemq_broker.store.connection import Unclear
-from sluicemq_broker.store.inspect import Inspector
-from sluicemq_broker.store.shown import SHOWN_STATES
+from sluicemq_broker.store.admin.inspector import Inspector
+from sluicemq_broker.store.admin.job_view import SHOWN_STATES
+from sluicemq_broker.store.errors import Unclear
 from virtual_time import VirtualTime, come_to_rest
 
 ALL = sorted(SHOWN_STATES)

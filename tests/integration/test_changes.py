@@ -10,18 +10,19 @@ from pymongo.errors import AutoReconnect, OperationFailure
 
 from jobs import NOW, ChangesAtOnce, a_job, everything, finished, ids, some_jobs, stored
 from sluicemq.errors import DifferentStore, NotFound, Unavailable
-from sluicemq_broker.store import changes as store_changes
-from sluicemq_broker.store import redrives
-from sluicemq_broker.store.connection import Unclear
-from sluicemq_broker.store.documents import date, seconds
-from sluicemq_broker.store.inspect import Inspector, collection
-from sluicemq_broker.store.letters import DeadLetters
-from sluicemq_broker.store.outcomes import RolledBack
-from sluicemq_broker.store.paging import pages
-from sluicemq_broker.store.queue_store import QueueStore
-from sluicemq_broker.store.redrives import Redriven, Redrives
-from sluicemq_broker.store.removals import Removals
-from sluicemq_broker.store.transactions import Overtaken
+from sluicemq_broker.store.admin import changes as store_changes
+from sluicemq_broker.store.admin import redrives
+from sluicemq_broker.store.admin.batches import pages
+from sluicemq_broker.store.admin.dead_letters import DeadLetters
+from sluicemq_broker.store.admin.inspector import Inspector
+from sluicemq_broker.store.admin.redrives import Redriven, Redrives
+from sluicemq_broker.store.admin.removals import Removals
+from sluicemq_broker.store.errors import Unclear
+from sluicemq_broker.store.jobs.documents import collection
+from sluicemq_broker.store.jobs.outcomes import RolledBack
+from sluicemq_broker.store.jobs.queue_store import QueueStore
+from sluicemq_broker.store.jobs.transactions import Overtaken
+from sluicemq_broker.store.values import date, seconds
 
 ME = "me"
 LATER = NOW + 100

@@ -13,13 +13,14 @@ from pymongo.database import Database
 
 from jobs import NOW, ChangesAtOnce, a_job, everything, finished, firsts, stored
 from sluicemq_broker.job.job import Dedupe, Job
-from sluicemq_broker.store.documents import seconds
-from sluicemq_broker.store.index_models import DEDUPE_INDEX, REMOVAL_INDEX
-from sluicemq_broker.store.inserts import Pushed, judge
-from sluicemq_broker.store.inspect import collection
-from sluicemq_broker.store.letters import DeadLetters
-from sluicemq_broker.store.outcomes import RolledBack
-from sluicemq_broker.store.queue_store import QueueStore
+from sluicemq_broker.store.admin.dead_letters import DeadLetters
+from sluicemq_broker.store.jobs.documents import collection
+from sluicemq_broker.store.jobs.index_models import DEDUPE_INDEX, REMOVAL_INDEX
+from sluicemq_broker.store.jobs.inserts import judge
+from sluicemq_broker.store.jobs.outcomes import RolledBack
+from sluicemq_broker.store.jobs.queue_store import QueueStore
+from sluicemq_broker.store.values import seconds
+from sluicemq_broker.store.write_results import Pushed
 
 ME = "me"
 WINDOW = 10.0

@@ -18,11 +18,11 @@ from jobs import NOW, ChangesAtOnce, a_job, everything, finished, firsts
 from model_runs import check
 from sluicemq.errors import SluiceError
 from sluicemq_broker.job.job import Dedupe, Job
-from sluicemq_broker.store.connection import Unclear
-from sluicemq_broker.store.documents import seconds
-from sluicemq_broker.store.inserts import Pushed
-from sluicemq_broker.store.outcomes import RolledBack
-from sluicemq_broker.store.queue_store import QueueStore
+from sluicemq_broker.store.errors import Unclear
+from sluicemq_broker.store.jobs.outcomes import RolledBack
+from sluicemq_broker.store.jobs.queue_store import QueueStore
+from sluicemq_broker.store.values import seconds
+from sluicemq_broker.store.write_results import Pushed
 
 ME = "me"
 

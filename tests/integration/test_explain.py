@@ -17,15 +17,16 @@ from explainer import Explainer
 from jobs import NOW, ChangesAtOnce, a_job, finished
 from long_forms import long
 from sluicemq_broker.job.job import Dedupe, State
-from sluicemq_broker.store import survey
-from sluicemq_broker.store.counting import COUNTED_EXACTLY, _counting, _over
-from sluicemq_broker.store.documents import QueueDefaults, date, document
-from sluicemq_broker.store.index_models import INDEXES, REMOVAL_INDEX
-from sluicemq_broker.store.inspect import Inspector, collection
-from sluicemq_broker.store.letters import DeadLetters
-from sluicemq_broker.store.listing import Listing
-from sluicemq_broker.store.queue_store import QueueStore
-from sluicemq_broker.store.shown import SHOWN_STATES, selects
+from sluicemq_broker.store.admin.counting import COUNTED_EXACTLY, _counting, _over
+from sluicemq_broker.store.admin.dead_letters import DeadLetters
+from sluicemq_broker.store.admin.inspector import Inspector
+from sluicemq_broker.store.admin.job_view import SHOWN_STATES, selects
+from sluicemq_broker.store.admin.listing import Listing
+from sluicemq_broker.store.jobs import survey
+from sluicemq_broker.store.jobs.documents import QueueDefaults, collection, document
+from sluicemq_broker.store.jobs.index_models import INDEXES, REMOVAL_INDEX
+from sluicemq_broker.store.jobs.queue_store import QueueStore
+from sluicemq_broker.store.values import date
 
 PRIORITIES, RESERVED, ENDED = 10, 1_500, 2_000
 OWNERS = ("one", "two", "three")

@@ -12,10 +12,11 @@ from pymongo.write_concern import WriteConcern
 
 from explainer import Explainer, Plan
 from jobs import NOW, a_job
-from sluicemq_broker.store.documents import HANDED_OUT_FAIRLY, QueueDefaults, date, document
-from sluicemq_broker.store.fair import FEW
-from sluicemq_broker.store.inspect import Inspector, collection
-from sluicemq_broker.store.queue_store import QueueStore
+from sluicemq_broker.store.admin.inspector import Inspector
+from sluicemq_broker.store.jobs.documents import HANDED_OUT_FAIRLY, QueueDefaults, collection, document
+from sluicemq_broker.store.jobs.fair_claims import FEW
+from sluicemq_broker.store.jobs.queue_store import QueueStore
+from sluicemq_broker.store.values import date
 
 FAIR = QueueDefaults(fair=True)
 FLOOD, LATER, PRIORITIES = 40, 10, 3  # parts of all jobs

@@ -29,8 +29,9 @@ from sluicemq_broker.store import (
     forward,
     told_parents,
 )
-from sluicemq_broker.store.documents import QueueDefaults, date, document
-from sluicemq_broker.store.outcomes import RolledBack
+from sluicemq_broker.store.jobs.documents import QueueDefaults, document
+from sluicemq_broker.store.jobs.outcomes import RolledBack
+from sluicemq_broker.store.values import date
 
 FEW = 10
 

@@ -12,11 +12,12 @@ from pymongo.write_concern import WriteConcern
 
 from explainer import Explainer
 from jobs import NOW, ChangesAtOnce, a_job
-from sluicemq_broker.store.counting import COUNTED_EXACTLY
-from sluicemq_broker.store.documents import QueueDefaults, date, document
-from sluicemq_broker.store.inspect import Inspector, collection
-from sluicemq_broker.store.letters import DeadLetters
-from sluicemq_broker.store.queue_store import QueueStore
+from sluicemq_broker.store.admin.counting import COUNTED_EXACTLY
+from sluicemq_broker.store.admin.dead_letters import DeadLetters
+from sluicemq_broker.store.admin.inspector import Inspector
+from sluicemq_broker.store.jobs.documents import QueueDefaults, collection, document
+from sluicemq_broker.store.jobs.queue_store import QueueStore
+from sluicemq_broker.store.values import date
 
 #: Jobs of one group, the first of which is its head; every fiftieth group has none.
 EACH, HEADLESS = 10, 50

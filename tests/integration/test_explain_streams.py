@@ -14,8 +14,8 @@ from pymongo.write_concern import WriteConcern
 
 from explainer import Explainer, Plan
 from jobs import NOW
-from sluicemq_broker.store.documents import date
-from sluicemq_broker.store.streams import StreamStore
+from sluicemq_broker.store.streams.stream_store import StreamStore
+from sluicemq_broker.store.values import date
 
 MESSAGES = 10_000_000
 #: Messages a second, as their times say.

@@ -12,9 +12,9 @@ from pymongo.write_concern import WriteConcern
 
 from explainer import Explainer
 from jobs import NOW, a_job
-from sluicemq_broker.store.documents import QueueDefaults, date, document
-from sluicemq_broker.store.inspect import collection
-from sluicemq_broker.store.queue_store import QueueStore
+from sluicemq_broker.store.jobs.documents import QueueDefaults, collection, document
+from sluicemq_broker.store.jobs.queue_store import QueueStore
+from sluicemq_broker.store.values import date
 
 MOST = 8
 LIMITED = QueueDefaults(fair=True, tenant_max_running=MOST, tenant_rate=1000.0)

@@ -10,15 +10,14 @@ from pymongo.database import Database
 
 from jobs import NOW, ChangesAtOnce, a_job, ids, some_jobs, stored
 from sluicemq_broker.job.job import Job
-from sluicemq_broker.store.claims import Claim
-from sluicemq_broker.store.connection import Refused
-from sluicemq_broker.store.documents import QueueDefaults
-from sluicemq_broker.store.fair import FEW
-from sluicemq_broker.store.index_models import FAIR_INDEX
-from sluicemq_broker.store.inspect import collection
-from sluicemq_broker.store.letters import DeadLetters
-from sluicemq_broker.store.outcomes import RolledBack
-from sluicemq_broker.store.queue_store import QueueStore
+from sluicemq_broker.store.admin.dead_letters import DeadLetters
+from sluicemq_broker.store.errors import Refused
+from sluicemq_broker.store.jobs.claims import Claim
+from sluicemq_broker.store.jobs.documents import QueueDefaults, collection
+from sluicemq_broker.store.jobs.fair_claims import FEW
+from sluicemq_broker.store.jobs.index_models import FAIR_INDEX
+from sluicemq_broker.store.jobs.outcomes import RolledBack
+from sluicemq_broker.store.jobs.queue_store import QueueStore
 
 FAIR = QueueDefaults(fair=True)
 

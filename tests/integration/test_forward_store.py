@@ -14,9 +14,9 @@ from jobs import NOW, a_job, everything, some_jobs, stored
 from sluicemq.errors import BadFrames, Duplicate, LeaseLost, Uncertain
 from sluicemq_broker.job import Job
 from sluicemq_broker.store import QueueDefaults, QueueStore, RolledBack
-from sluicemq_broker.store.connection import Unclear
-from sluicemq_broker.store.documents import PASSED_KEPT
-from sluicemq_broker.store.forwards import Forward, forward
+from sluicemq_broker.store.errors import Unclear
+from sluicemq_broker.store.jobs.documents import PASSED_KEPT
+from sluicemq_broker.store.jobs.forwards import Forward, forward
 
 LATER = NOW + 10
 

@@ -12,14 +12,15 @@ from pymongo.errors import DuplicateKeyError
 from jobs import NOW, ChangesAtOnce, a_job, everything, finished, ids, stored
 from sluicemq.errors import BadFrames
 from sluicemq_broker.job.job import Job
-from sluicemq_broker.store.documents import date
-from sluicemq_broker.store.expiry import ExpiredJobs
-from sluicemq_broker.store.groups import GroupStore, Promoted
-from sluicemq_broker.store.inspect import Inspector, collection
-from sluicemq_broker.store.letters import DeadLetters
-from sluicemq_broker.store.listing import Listing
-from sluicemq_broker.store.outcomes import RolledBack
-from sluicemq_broker.store.queue_store import QueueStore
+from sluicemq_broker.store.admin.dead_letters import DeadLetters
+from sluicemq_broker.store.admin.inspector import Inspector
+from sluicemq_broker.store.admin.listing import Listing
+from sluicemq_broker.store.jobs.documents import collection
+from sluicemq_broker.store.jobs.expiry import ExpiredJobs
+from sluicemq_broker.store.jobs.groups import GroupStore, Promoted
+from sluicemq_broker.store.jobs.outcomes import RolledBack
+from sluicemq_broker.store.jobs.queue_store import QueueStore
+from sluicemq_broker.store.values import date
 
 ME, OTHER = "me", "other"
 

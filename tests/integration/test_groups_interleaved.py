@@ -16,10 +16,10 @@ from jobs import NOW, ChangesAtOnce, a_job, finished
 from long_forms import short_where
 from sluicemq.errors import NotFound
 from sluicemq_broker.job.job import Job
-from sluicemq_broker.store.inspect import collection
-from sluicemq_broker.store.letters import DeadLetters
-from sluicemq_broker.store.outcomes import RolledBack
-from sluicemq_broker.store.queue_store import QueueStore
+from sluicemq_broker.store.admin.dead_letters import DeadLetters
+from sluicemq_broker.store.jobs.documents import collection
+from sluicemq_broker.store.jobs.outcomes import RolledBack
+from sluicemq_broker.store.jobs.queue_store import QueueStore
 
 #: No verb has more statements.
 MOST = 12

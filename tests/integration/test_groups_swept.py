@@ -16,7 +16,7 @@ from sluicemq import wire
 from sluicemq_broker.queue.groups import LOOK
 from sluicemq_broker.queue.intake import Push
 from sluicemq_broker.queue.verdict import Settlement, Verdict
-from sluicemq_broker.store.queue_store import QueueStore
+from sluicemq_broker.store.jobs.queue_store import QueueStore
 from small_broker import BEAT, LEASE, SmallBroker, VirtualClock
 from virtual_time import VirtualTime, come_to_rest
 

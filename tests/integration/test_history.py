@@ -19,7 +19,14 @@ from sluicemq_broker.queues.queues import Queues
 from sluicemq_broker.runtime.counts import Count
 from sluicemq_broker.statistics.census import Census
 from sluicemq_broker.statistics.history import ALL, FLUSH, History
-from sluicemq_broker.store.history import DAYS_KEPT, MINUTES_KEPT, HistoryStore, MinuteCounts, Subject, day_of
+from sluicemq_broker.store.admin.history import (
+    DAYS_KEPT,
+    MINUTES_KEPT,
+    HistoryStore,
+    MinuteCounts,
+    Subject,
+    day_of,
+)
 from virtual_time import VirtualTime
 from web import Web
 

@@ -17,7 +17,7 @@ from sluicemq_broker.context import Owners
 from sluicemq_broker.context.retry import Retry
 from sluicemq_broker.runtime.counters import Counters
 from sluicemq_broker.store import LeaseStore, Subscription, SubscriptionStore
-from sluicemq_broker.store.connection import ServerClock
+from sluicemq_broker.store.clock import ServerClock
 from sluicemq_broker.streams import NEWEST, StreamContext, Streams, Subscriptions, Wish, read_batch
 
 

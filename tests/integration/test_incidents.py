@@ -14,8 +14,8 @@ from sluicemq.errors import BadFrames, Unavailable
 from sluicemq_broker.config import Config
 from sluicemq_broker.queues.queues import Queues
 from sluicemq_broker.statistics.incidents import FLUSH, GAP, LONG, Incidents
-from sluicemq_broker.store.incidents import IncidentStore
-from sluicemq_broker.store.leases import Seen
+from sluicemq_broker.store.admin.incidents import IncidentStore
+from sluicemq_broker.store.cluster.leases import Seen
 from virtual_time import VirtualTime
 
 

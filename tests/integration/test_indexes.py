@@ -14,10 +14,10 @@ from launcher import wait_until
 from plain_clients import BrokerUnderTest, serving
 from sluicemq import Client, Duplicate, Producer, Worker
 from sluicemq_broker.job.job import Dedupe
-from sluicemq_broker.store.documents import date
-from sluicemq_broker.store.index_models import DEDUPE_INDEX, INDEXES, LINE_INDEXES
-from sluicemq_broker.store.inspect import Inspector
-from sluicemq_broker.store.queue_store import QueueStore
+from sluicemq_broker.store.admin.inspector import Inspector
+from sluicemq_broker.store.jobs.index_models import DEDUPE_INDEX, INDEXES, LINE_INDEXES
+from sluicemq_broker.store.jobs.queue_store import QueueStore
+from sluicemq_broker.store.values import date
 
 ME = "me"
 NAMES = {str(each.document["name"]) for each in INDEXES}

@@ -11,11 +11,12 @@ from pymongo.monitoring import CommandListener, CommandStartedEvent
 
 from jobs import NOW, a_job, everything, finished, ids, some_jobs
 from sluicemq.errors import NotFound
-from sluicemq_broker.store.documents import SCHEMA, date
-from sluicemq_broker.store.inspect import Inspector, NewerSchema, collection
-from sluicemq_broker.store.outcomes import RolledBack
-from sluicemq_broker.store.queue_store import QueueStore
-from sluicemq_broker.store.shown import SHOWN_STATES
+from sluicemq_broker.store.admin.inspector import Inspector, NewerSchema
+from sluicemq_broker.store.admin.job_view import SHOWN_STATES
+from sluicemq_broker.store.jobs.documents import SCHEMA, collection
+from sluicemq_broker.store.jobs.outcomes import RolledBack
+from sluicemq_broker.store.jobs.queue_store import QueueStore
+from sluicemq_broker.store.values import date
 
 ME = "me"
 LIMIT, BYTES = 100, 1_000_000

@@ -14,8 +14,8 @@ from fakes import Held, go_on
 from jobs import NOW
 from lease_times import LEASE, TIME, LeaseTime, a_broker, beats, document, owners, refused
 from sluicemq.errors import Unavailable
-from sluicemq_broker.store.connection import Unclear
-from sluicemq_broker.store.leases import LeaseStore, Seen
+from sluicemq_broker.store.cluster.leases import LeaseStore, Seen
+from sluicemq_broker.store.errors import Unclear
 
 
 @pytest.fixture

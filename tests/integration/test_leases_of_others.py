@@ -10,8 +10,9 @@ from pymongo.database import Database
 
 from lease_times import BEAT, TIME, LeaseTime, a_broker, beats, document, owners, refused
 from sluicemq.errors import Unavailable
-from sluicemq_broker.store.connection import ServerClock, Unclear
-from sluicemq_broker.store.leases import LeaseStore, Seen
+from sluicemq_broker.store.clock import ServerClock
+from sluicemq_broker.store.cluster.leases import LeaseStore, Seen
+from sluicemq_broker.store.errors import Unclear
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pymongo.database import Database
 
 from jobs import NOW
-from sluicemq_broker.store.limits import LimitStore, Tokens
+from sluicemq_broker.store.cluster.limits import LimitStore, Tokens
 
 MOST = 10
 

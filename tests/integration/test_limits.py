@@ -16,8 +16,8 @@ from sluicemq import wire
 from sluicemq_broker.bus import BusEvent, BusKind
 from sluicemq_broker.queue.intake import Push
 from sluicemq_broker.queue.verdict import Settlement, Verdict
-from sluicemq_broker.store.limits import LimitStore
-from sluicemq_broker.store.queue_store import QueueStore
+from sluicemq_broker.store.cluster.limits import LimitStore
+from sluicemq_broker.store.jobs.queue_store import QueueStore
 from small_broker import BEAT, LEASE, SmallBroker, VirtualClock
 from virtual_time import VirtualTime, come_to_rest
 

@@ -23,7 +23,7 @@ from sluicemq_broker.http.metrics import MOST_QUEUES, OTHERS, name_of
 from sluicemq_broker.runtime.counters import MOST_TIMED, Counters, QueueCounters
 from sluicemq_broker.runtime.counts import Count, Gauge, Timing
 from sluicemq_broker.runtime.histogram import Histogram
-from sluicemq_broker.store.shown import SHOWN_STATES
+from sluicemq_broker.store.admin.job_view import SHOWN_STATES
 from sluicemq_devices.hub.counts import DeviceCount, Mishap
 from web import Web
 

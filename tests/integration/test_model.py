@@ -20,12 +20,12 @@ from jobs import NOW, ChangesAtOnce, a_job, everything, finished
 from model_runs import check
 from sluicemq.errors import Duplicate, LeaseLost, NotFound, SluiceError, Uncertain
 from sluicemq_broker.job.job import Job
-from sluicemq_broker.store.documents import seconds as seconds_of
-from sluicemq_broker.store.forwards import Forward, forward
-from sluicemq_broker.store.letters import DeadLetters
-from sluicemq_broker.store.outcomes import RolledBack
-from sluicemq_broker.store.queue_store import QueueStore
-from sluicemq_broker.store.redrives import Redriven
+from sluicemq_broker.store.admin.dead_letters import DeadLetters
+from sluicemq_broker.store.admin.redrives import Redriven
+from sluicemq_broker.store.jobs.forwards import Forward, forward
+from sluicemq_broker.store.jobs.outcomes import RolledBack
+from sluicemq_broker.store.jobs.queue_store import QueueStore
+from sluicemq_broker.store.values import seconds as seconds_of
 
 OWNERS = ("one", "two")
 MAX_LOSSES, MAX_ATTEMPTS = 3, 4

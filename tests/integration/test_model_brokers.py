@@ -22,7 +22,7 @@ from job_lives import Lives
 from model_runs import check, run_alone, surrounded
 from sluicemq import wire
 from sluicemq_broker.job.job import Dedupe, Job
-from sluicemq_broker.store.queue_store import QueueStore
+from sluicemq_broker.store.jobs.queue_store import QueueStore
 from small_broker import BEAT, SmallBroker
 from two_brokers import VISIBILITY, WORK, seats, slots, unanswered
 from virtual_time import come_to_rest

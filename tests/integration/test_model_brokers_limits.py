@@ -18,7 +18,7 @@ from integration.test_model_brokers import TwoBrokers, two_brokers
 from job_lives import LifeHand
 from model_runs import check
 from sluicemq_broker.queue.worker import Delivery
-from sluicemq_broker.store.limits import LimitStore
+from sluicemq_broker.store.cluster.limits import LimitStore
 from two_brokers import ModelWorker
 
 __all__ = ["two_brokers"]  # a fixture

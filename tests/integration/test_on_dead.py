@@ -25,7 +25,7 @@ from sluicemq_broker.queues import Queues, check_name
 from sluicemq_broker.queues.on_dead import OnDead
 from sluicemq_broker.runtime import Counters
 from sluicemq_broker.store import DeadLetters, QueueStore, Redriven, RolledBack
-from sluicemq_broker.store.documents import date
+from sluicemq_broker.store.values import date
 from small_broker import SmallBroker, VirtualClock
 from virtual_time import VirtualTime
 

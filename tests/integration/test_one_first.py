@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from jobs import NOW, a_job, ids, some_jobs, stored
-from sluicemq_broker.store.claims import Claim
-from sluicemq_broker.store.documents import date
-from sluicemq_broker.store.queue_store import QueueStore
+from sluicemq_broker.store.jobs.claims import Claim
+from sluicemq_broker.store.jobs.queue_store import QueueStore
+from sluicemq_broker.store.values import date
 
 
 def one_first(store: QueueStore) -> Claim:

@@ -10,8 +10,8 @@ from pymongo.errors import ServerSelectionTimeoutError
 
 from jobs import NOW, a_job, everything, some_jobs
 from sluicemq_broker.job.job import Dedupe
-from sluicemq_broker.store.connection import Unclear
-from sluicemq_broker.store.queue_store import QueueStore
+from sluicemq_broker.store.errors import Unclear
+from sluicemq_broker.store.jobs.queue_store import QueueStore
 
 ME = "me"
 

@@ -28,11 +28,13 @@ from sluicemq_broker.queues.orders import Delete
 from sluicemq_broker.queues.queues import Queues
 from sluicemq_broker.runtime.counters import Counters
 from sluicemq_broker.statistics.census import Census
-from sluicemq_broker.store.connection import Refused, Unclear
-from sluicemq_broker.store.index_models import DEDUPE_INDEX, READY_INDEX
-from sluicemq_broker.store.inserts import Insertion, Pushed
-from sluicemq_broker.store.inspect import Inspector, collection
-from sluicemq_broker.store.removals import Removals
+from sluicemq_broker.store.admin.inspector import Inspector
+from sluicemq_broker.store.admin.removals import Removals
+from sluicemq_broker.store.errors import Refused, Unclear
+from sluicemq_broker.store.jobs.documents import collection
+from sluicemq_broker.store.jobs.index_models import DEDUPE_INDEX, READY_INDEX
+from sluicemq_broker.store.jobs.inserts import Insertion
+from sluicemq_broker.store.write_results import Pushed
 from sluicemq_devices.hub.flow import boundless
 
 FEW_QUEUES = BrokerSettings(max_queues=20)

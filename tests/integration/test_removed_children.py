@@ -31,8 +31,8 @@ from sluicemq_broker.store import (
     told_parents,
 )
 from sluicemq_broker.store import FanOut as StoredFanOut
-from sluicemq_broker.store.connection import Unclear
-from sluicemq_broker.store.letters import DeadLetters
+from sluicemq_broker.store.admin.dead_letters import DeadLetters
+from sluicemq_broker.store.errors import Unclear
 
 LATER = NOW + 10
 

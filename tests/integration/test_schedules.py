@@ -28,8 +28,8 @@ from sluicemq_broker.queues.queues import Queues
 from sluicemq_broker.queues.schedules import Schedules, run_id
 from sluicemq_broker.runtime import Count, Counters
 from sluicemq_broker.store.connection import connect
-from sluicemq_broker.store.queue_store import QueueStore
-from sluicemq_broker.store.schedules import Schedule, ScheduleStore
+from sluicemq_broker.store.jobs.queue_store import QueueStore
+from sluicemq_broker.store.jobs.schedules import Schedule, ScheduleStore
 
 HOUR = 3600.0
 #: The first hour after the present of these tests.

@@ -14,11 +14,11 @@ from jobs import NOW, ChangesAtOnce, a_job, everything, finished
 from launcher import wait_until
 from sluicemq.errors import NotFound
 from sluicemq_broker.job.job import Job, State
-from sluicemq_broker.store.documents import QueueDefaults, date
-from sluicemq_broker.store.inspect import collection
-from sluicemq_broker.store.letters import DeadLetters
-from sluicemq_broker.store.outcomes import RolledBack
-from sluicemq_broker.store.queue_store import QueueStore
+from sluicemq_broker.store.admin.dead_letters import DeadLetters
+from sluicemq_broker.store.jobs.documents import QueueDefaults, collection
+from sluicemq_broker.store.jobs.outcomes import RolledBack
+from sluicemq_broker.store.jobs.queue_store import QueueStore
+from sluicemq_broker.store.values import date
 
 ME, OTHER = "me", "other"
 LOSSES = 3

@@ -11,12 +11,12 @@ from pymongo.errors import AutoReconnect, ServerSelectionTimeoutError
 from jobs import NOW, a_job, everything, finished, ids, some_jobs, stored
 from sluicemq.errors import LeaseLost, Unavailable
 from sluicemq_broker.job.job import Dedupe, State
-from sluicemq_broker.store.connection import Unclear, translated
-from sluicemq_broker.store.documents import QueueDefaults
-from sluicemq_broker.store.expiry import Expiry
-from sluicemq_broker.store.index_models import INDEXES
-from sluicemq_broker.store.outcomes import Found
-from sluicemq_broker.store.queue_store import QueueStore
+from sluicemq_broker.store.errors import Unclear, translated
+from sluicemq_broker.store.jobs.documents import QueueDefaults
+from sluicemq_broker.store.jobs.expiry import Expiry
+from sluicemq_broker.store.jobs.index_models import INDEXES
+from sluicemq_broker.store.jobs.outcomes import Found
+from sluicemq_broker.store.jobs.queue_store import QueueStore
 from store_verbs import ME, OTHER, claim, pushed, release, rolled_back
 
 # ----------------------------------------------------------- expire, held, find

@@ -10,9 +10,9 @@ import pytest
 from jobs import NOW, a_job, everything, finished, ids, some_jobs, stored
 from sluicemq.errors import LeaseLost, TooLarge, Uncertain
 from sluicemq_broker.job.job import Job, State
-from sluicemq_broker.store.documents import date
-from sluicemq_broker.store.outcomes import Completed
-from sluicemq_broker.store.queue_store import QueueStore
+from sluicemq_broker.store.jobs.outcomes import Completed
+from sluicemq_broker.store.jobs.queue_store import QueueStore
+from sluicemq_broker.store.values import date
 from store_verbs import ME, OTHER, at, claim, pushed, release, rolled_back
 
 # ----------------------------------------------------------------------- commit

@@ -13,12 +13,12 @@ from fakes import FakePauses, FakeStore
 from jobs import NOW, a_job, finished, ids, some_jobs
 from sluicemq.errors import LeaseLost, SluiceError, Uncertain
 from sluicemq_broker.job.job import Job, State
-from sluicemq_broker.store.claims import Claim
-from sluicemq_broker.store.inserts import Pushed
-from sluicemq_broker.store.inspect import collection
-from sluicemq_broker.store.outcomes import Completed, Found, RolledBack
-from sluicemq_broker.store.pauses import PauseStore
-from sluicemq_broker.store.queue_store import QueueStore
+from sluicemq_broker.store.cluster.pauses import PauseStore
+from sluicemq_broker.store.jobs.claims import Claim
+from sluicemq_broker.store.jobs.documents import collection
+from sluicemq_broker.store.jobs.outcomes import Completed, Found, RolledBack
+from sluicemq_broker.store.jobs.queue_store import QueueStore
+from sluicemq_broker.store.write_results import Pushed
 
 ME, OTHER = "me", "other"
 LATER = NOW + 100

@@ -14,12 +14,13 @@ from jobs import NOW, a_job, everything, finished, ids, some_jobs, stored
 from sluicemq.errors import TooLarge
 from sluicemq_broker.job.backoff import Backoff
 from sluicemq_broker.job.job import ATTRIBUTES, Hold, State
-from sluicemq_broker.store.claims import Claims
-from sluicemq_broker.store.connection import Doubtful, Refused, Unclear
-from sluicemq_broker.store.inserts import MOST_DOUBTS, Insertion, Pushed, refusals
-from sluicemq_broker.store.numbered import Insert, Sessions, sessions_of
-from sluicemq_broker.store.outcomes import Found
-from sluicemq_broker.store.queue_store import QueueStore
+from sluicemq_broker.store.errors import Doubtful, Refused, Unclear
+from sluicemq_broker.store.jobs.claims import Claims
+from sluicemq_broker.store.jobs.inserts import MOST_DOUBTS, Insertion
+from sluicemq_broker.store.jobs.numbered_inserts import Insert, Sessions, sessions_of
+from sluicemq_broker.store.jobs.outcomes import Found
+from sluicemq_broker.store.jobs.queue_store import QueueStore
+from sluicemq_broker.store.write_results import Pushed, refusals
 from store_verbs import ME, OTHER, between_read_and_update, claim, pushed
 
 

@@ -6,9 +6,9 @@ import pytest
 
 from jobs import NOW, a_job, ids, some_jobs, stored
 from sluicemq_broker.job.job import State
-from sluicemq_broker.store.claims import Claim
-from sluicemq_broker.store.outcomes import Found
-from sluicemq_broker.store.queue_store import QueueStore
+from sluicemq_broker.store.jobs.claims import Claim
+from sluicemq_broker.store.jobs.outcomes import Found
+from sluicemq_broker.store.jobs.queue_store import QueueStore
 from store_verbs import ME, OTHER, between_read_and_update, claim, pushed, release, rolled_back
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from jobs import NOW, a_job, everything, ids, some_jobs, stored
 from sluicemq_broker.job.job import ERRORS_KEPT, State
-from sluicemq_broker.store.documents import date
-from sluicemq_broker.store.outcomes import Found
-from sluicemq_broker.store.queue_store import QueueStore
+from sluicemq_broker.store.jobs.outcomes import Found
+from sluicemq_broker.store.jobs.queue_store import QueueStore
+from sluicemq_broker.store.values import date
 from store_verbs import ME, OTHER, claim, pushed, release, rolled_back
 
 # -------------------------------------------------------------------- give back

@@ -21,11 +21,12 @@ from plain_clients import BrokerUnderTest, serving
 from sluicemq import Client, NotFound, Producer, Worker, wire
 from sluicemq_broker.job.job import Dedupe
 from sluicemq_broker.job.job import Job as StoredJob
-from sluicemq_broker.store.documents import HANDED_OUT, QueueDefaults, date, document
-from sluicemq_broker.store.inspect import Inspector
-from sluicemq_broker.store.letters import DeadLetters
-from sluicemq_broker.store.queue_store import QueueStore
-from sluicemq_broker.store.shown import SHOWN_STATES
+from sluicemq_broker.store.admin.dead_letters import DeadLetters
+from sluicemq_broker.store.admin.inspector import Inspector
+from sluicemq_broker.store.admin.job_view import SHOWN_STATES
+from sluicemq_broker.store.jobs.documents import HANDED_OUT, QueueDefaults, document
+from sluicemq_broker.store.jobs.queue_store import QueueStore
+from sluicemq_broker.store.values import date
 
 ME = "me"
 FAR = DatetimeMS(2**61)

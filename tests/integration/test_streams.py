@@ -20,7 +20,8 @@ from sluicemq_broker.config import Config, DeviceSettings, StreamSettings
 from sluicemq_broker.context.retry import Retry
 from sluicemq_broker.runtime.counters import Counters
 from sluicemq_broker.runtime.counts import Count
-from sluicemq_broker.store.connection import ServerClock, connect
+from sluicemq_broker.store.clock import ServerClock
+from sluicemq_broker.store.connection import connect
 from sluicemq_broker.streams import (
     Expected,
     Stored,

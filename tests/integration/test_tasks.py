@@ -16,8 +16,8 @@ from sluicemq.errors import NotFound, Paused, QueueFull, Unavailable
 from sluicemq.wire import INTAKE
 from sluicemq_broker.queues.orders import PAGE
 from sluicemq_broker.queues.tasks import Task, Tasks
-from sluicemq_broker.store.outcomes import RolledBack
-from sluicemq_broker.store.queue_store import QueueStore
+from sluicemq_broker.store.jobs.outcomes import RolledBack
+from sluicemq_broker.store.jobs.queue_store import QueueStore
 from small_broker import BEAT, LEASE, SmallBroker, VirtualClock
 from virtual_time import VirtualTime, come_to_rest
 

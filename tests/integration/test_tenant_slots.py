@@ -11,16 +11,16 @@ from pymongo.database import Database
 
 from jobs import NOW, a_job, finished, some_jobs, stored
 from sluicemq_broker.job.job import Job, Parent
-from sluicemq_broker.store.children import Child, FanOut, fan_out
-from sluicemq_broker.store.claims import Claim
-from sluicemq_broker.store.connection import Refused
-from sluicemq_broker.store.documents import QueueDefaults, date
-from sluicemq_broker.store.fair import FEW
-from sluicemq_broker.store.forwards import Forward, forward
-from sluicemq_broker.store.index_models import SLOT_INDEX
-from sluicemq_broker.store.inspect import collection
-from sluicemq_broker.store.outcomes import RolledBack
-from sluicemq_broker.store.queue_store import QueueStore
+from sluicemq_broker.store.errors import Refused
+from sluicemq_broker.store.jobs.children import Child, FanOut, fan_out
+from sluicemq_broker.store.jobs.claims import Claim
+from sluicemq_broker.store.jobs.documents import QueueDefaults, collection
+from sluicemq_broker.store.jobs.fair_claims import FEW
+from sluicemq_broker.store.jobs.forwards import Forward, forward
+from sluicemq_broker.store.jobs.index_models import SLOT_INDEX
+from sluicemq_broker.store.jobs.outcomes import RolledBack
+from sluicemq_broker.store.jobs.queue_store import QueueStore
+from sluicemq_broker.store.values import date
 
 MOST = QueueDefaults(fair=True, tenant_max_running=3)
 RATE = QueueDefaults(fair=True, tenant_rate=2.0, tenant_burst=3)

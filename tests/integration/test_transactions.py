@@ -27,9 +27,9 @@ from sluicemq_broker.store import (
     fan_out,
     forward,
 )
-from sluicemq_broker.store.letters import DeadLetters
-from sluicemq_broker.store.outcomes import RolledBack
-from sluicemq_broker.store.transactions import Aborted
+from sluicemq_broker.store.admin.dead_letters import DeadLetters
+from sluicemq_broker.store.jobs.outcomes import RolledBack
+from sluicemq_broker.store.jobs.transactions import Aborted
 
 LATER = NOW + 10
 #: The server's codes.

@@ -15,7 +15,8 @@ from launcher import BrokerProcess, wait_until
 from sluicemq import Producer
 from sluicemq.errors import Duplicate, Unavailable
 from sluicemq_broker.embedded import mongod
-from sluicemq_broker.store.connection import UnsafeStore, connect, require_safe
+from sluicemq_broker.store.connection import connect, require_safe
+from sluicemq_broker.store.errors import UnsafeStore
 from sluicemq_broker.store.no_primary import why_no_primary
 
 

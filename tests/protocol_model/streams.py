@@ -1,9 +1,10 @@
 """The log of a stream in every order of events: two brokers, lost answers, late writes, removal.
 
-What is modelled is :mod:`sluicemq_broker.store.streams` and the writer above it, one message a segment: an
-insert is sent, copies of it land at any later time or never, an answer comes or is lost, the broker gives
-up waiting and sends the same again; brokers read the tail, stand still for longer than the guard, and are
-killed; a publisher that heard nothing repeats its message at the other broker; the oldest is removed.
+What is modelled is :mod:`sluicemq_broker.store.streams.stream_store` and the writer above it, one message a
+segment: an insert is sent, copies of it land at any later time or never, an answer comes or is lost, the
+broker gives up waiting and sends the same again; brokers read the tail, stand still for longer than the
+guard, and are killed; a publisher that heard nothing repeats its message at the other broker; the oldest is
+removed.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ from sluicemq.errors import Expired, NotFound, QueueFull, SluiceError, Unavailab
 from sluicemq_broker.context.retry import Retry
 from sluicemq_broker.doors.smq.results import LOOKED_UP_AT_ONCE, MOST_ASKED, LookUps, Results
 from sluicemq_broker.queue.answers import Answers, Outcome, StoredResult
-from sluicemq_broker.store.connection import Refused
-from sluicemq_broker.store.outcomes import Found
+from sluicemq_broker.store.errors import Refused
+from sluicemq_broker.store.jobs.outcomes import Found
 
 OTHER = "other"
 

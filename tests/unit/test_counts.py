@@ -15,7 +15,7 @@ import sluicemq_devices
 from sluicemq.errors import SluiceError
 from sluicemq_broker.runtime.counters import Counters
 from sluicemq_broker.runtime.counts import Count, Gauge, Timing
-from sluicemq_broker.store.shown import SHOWN_STATES
+from sluicemq_broker.store.admin.job_view import SHOWN_STATES
 from sluicemq_devices.hub.counts import DeviceCount, Metric, Mishap
 
 ROOMS = [Path(package.__file__ or "").parent for package in (sluicemq_broker, sluicemq_devices)]

@@ -12,7 +12,7 @@ from jobs import NOW, a_job, ids, some_jobs
 from launcher import wait_until
 from sluicemq_broker.job.job import Job
 from sluicemq_broker.queue.dispatch import MESSAGE, MESSAGE_BYTES
-from sluicemq_broker.store.connection import Unclear
+from sluicemq_broker.store.errors import Unclear
 from sluicemq_devices.doors import SMALL
 from virtual_time import VirtualTime
 

@@ -207,7 +207,7 @@ def test_every_collection_is_told() -> None:
     told = set(
         re.findall(r"`([a-z_]+)(?:\.NAME[^`]*)?`", "".join(r.split("|")[1] for r in table.splitlines()[2:]))
     )
-    code = "".join(each.read_text() for each in sorted((ROOT / "broker/sluicemq_broker/store").glob("*.py")))
+    code = "".join(each.read_text() for each in sorted((ROOT / "broker/sluicemq_broker/store").rglob("*.py")))
     named = re.findall(r'atabase\)?\[f?"([a-z_]+)', code)
     constants = "COLLECTION|_PLACES|_PREFIX|QUEUE_PREFIX|_RING|PUT_ASIDE|_EMPTY"
     named += re.findall(rf'^(?:{constants}): Final = "([a-z_]+)', code, re.MULTILINE)

@@ -14,7 +14,7 @@ from sluicemq_broker.context.memory import MOST_EXPIRIES, Memory
 from sluicemq_broker.job.job import Job
 from sluicemq_broker.queue.dispatch import Dispatch
 from sluicemq_broker.queue.expiries import SOON, TICK, Expiries
-from sluicemq_broker.store.connection import ServerClock
+from sluicemq_broker.store.clock import ServerClock
 from virtual_time import VirtualTime
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicemq_broker.store.tenants import free_slots
+from sluicemq_broker.store.jobs.tenant_limits import free_slots
 
 
 def free(taken: set[int], most: int, start: int = 0) -> list[int]:

@@ -23,8 +23,9 @@ from sluicemq_broker.job.backoff import Backoff
 from sluicemq_broker.job.job import Dedupe, Job
 from sluicemq_broker.queue import JobMaker
 from sluicemq_broker.queues.queues import check_name
-from sluicemq_broker.store.connection import ServerClock
-from sluicemq_broker.store.documents import QueueDefaults, date, document, job
+from sluicemq_broker.store.clock import ServerClock
+from sluicemq_broker.store.jobs.documents import QueueDefaults, document, job
+from sluicemq_broker.store.values import date
 
 MOST = 1000
 

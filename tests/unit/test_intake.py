@@ -9,8 +9,8 @@ from intake_rig import IntakeRig
 from jobs import NOW, a_job, ids, some_jobs
 from sluicemq.errors import Duplicate, TooLarge
 from sluicemq_broker.queue.intake import INSERT, INSERTS_AT_ONCE
-from sluicemq_broker.store.connection import Unclear
-from sluicemq_broker.store.inserts import Pushed
+from sluicemq_broker.store.errors import Unclear
+from sluicemq_broker.store.write_results import Pushed
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from sluicemq.errors import SluiceError, Unavailable
 from sluicemq_broker.job.job import Job
 from sluicemq_broker.queue.intake import INSERT, INSERT_BYTES, INSERTS_AT_ONCE, Push
 from sluicemq_broker.queue.ledger import IN_ORDER
-from sluicemq_broker.store.connection import Refused, Unclear
+from sluicemq_broker.store.errors import Refused, Unclear
 from virtual_time import VirtualTime
 
 

@@ -10,18 +10,9 @@ from pymongo import ReadPreference
 from pymongo.errors import BulkWriteError, DocumentTooLarge, InvalidName, OperationFailure
 
 from sluicemq.errors import Unavailable
-from sluicemq_broker.store.connection import (
-    REPLY_TIMEOUT,
-    Doubtful,
-    Refused,
-    Unclear,
-    brief,
-    connect,
-    connect_for_leases,
-    promised,
-    translated,
-)
-from sluicemq_broker.store.inserts import refusals
+from sluicemq_broker.store.connection import REPLY_TIMEOUT, connect, connect_for_leases, promised
+from sluicemq_broker.store.errors import Doubtful, Refused, Unclear, brief, translated
+from sluicemq_broker.store.write_results import refusals
 
 UNSURE = {"writeConcernError": {"code": 64}}
 

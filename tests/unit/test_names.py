@@ -15,7 +15,7 @@ from sluicemq import wire
 from sluicemq.cli import history, queue_table, top
 from sluicemq_broker.job.job import ATTRIBUTES, SCHEDULED, State
 from sluicemq_broker.runtime import Count, Gauge
-from sluicemq_broker.store.shown import SHOWN_STATES
+from sluicemq_broker.store.admin.job_view import SHOWN_STATES
 from sluicemq_devices.hub.counts import DeviceCount
 from sluicemq_devices.relays.device import Kind
 

@@ -20,8 +20,9 @@ from sluicemq.options import KEYWORDS, OPTIONS, JobOptions, Option
 from sluicemq_broker.config import QueueSettings
 from sluicemq_broker.job.job import ATTRIBUTES, Hold, Job, Parent
 from sluicemq_broker.queue import JobMaker, check_headers
-from sluicemq_broker.store.documents import HANDED_OUT, HANDED_OUT_FAIRLY, QueueDefaults, date, document
-from sluicemq_broker.store.documents import job as loaded
+from sluicemq_broker.store.jobs.documents import HANDED_OUT, HANDED_OUT_FAIRLY, QueueDefaults, document
+from sluicemq_broker.store.jobs.documents import job as loaded
+from sluicemq_broker.store.values import date
 
 ALL = list(OPTIONS.values())
 OF_JOBS = [each for each in ALL if each.name != "reply"]

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from sluicemq_broker.store.connection import Refused
-from sluicemq_broker.store.portions import Portions
-from sluicemq_broker.store.transactions import Aborted
+from sluicemq_broker.store.errors import Refused
+from sluicemq_broker.store.jobs.portions import Portions
+from sluicemq_broker.store.jobs.transactions import Aborted
 
 ITEMS = range(100)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sluicemq_broker.config.settings import QueueSettings
-from sluicemq_broker.store.documents import MOVING, QueueDefaults
+from sluicemq_broker.store.jobs.documents import MOVING, QueueDefaults
 
 BRIEF, LONG = 30.0, 10 * MOVING
 

@@ -10,7 +10,7 @@ from gevent.event import Event
 
 from sluicemq.errors import TooLarge, Unavailable
 from sluicemq_broker.context.retry import Retry
-from sluicemq_broker.store.connection import Doubtful, Refused, Unclear
+from sluicemq_broker.store.errors import Doubtful, Refused, Unclear
 
 
 def at_once() -> Retry:

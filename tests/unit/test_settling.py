@@ -15,7 +15,7 @@ from sluicemq.errors import SluiceError, Unavailable, Uncertain
 from sluicemq_broker.context.memory import Memory
 from sluicemq_broker.job.job import Job
 from sluicemq_broker.queue.verdict import Settlement, Verdict
-from sluicemq_broker.store.connection import Unclear
+from sluicemq_broker.store.errors import Unclear
 
 
 def test_nothing_is_handed_out_while_too_many_verdicts_have_no_answer() -> None:

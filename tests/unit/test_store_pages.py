@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jobs import a_job, some_jobs
-from sluicemq_broker.store.pages import Pages
+from sluicemq_broker.store.jobs.reply_sizes import Pages
 
 MIB = 2**20
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pymongo.errors import AutoReconnect, NotPrimaryError
 
-from sluicemq_broker.store.state import SILENCE, StoreState
+from sluicemq_broker.store.availability import SILENCE, StoreState
 
 
 class Server:

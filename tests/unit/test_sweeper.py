@@ -15,8 +15,8 @@ from sluicemq_broker.job.job import Job
 from sluicemq_broker.queue.holdings import Holdings
 from sluicemq_broker.queues.sweeper import Sweeper
 from sluicemq_broker.runtime.counters import Counters
-from sluicemq_broker.store.connection import Unclear
-from sluicemq_broker.store.survey import Surveyed
+from sluicemq_broker.store.errors import Unclear
+from sluicemq_broker.store.jobs.survey import Surveyed
 
 
 class SweptStore(FakeStore):

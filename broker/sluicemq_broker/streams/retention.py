@@ -14,7 +14,7 @@ class Retention:
 
     ``unread()``: the oldest number that somebody still has to read, or None; it is kept, up to the hard
     bound. ``kept_from`` is told the first number that is kept. ``guard``: seconds; see
-    :mod:`sluicemq_broker.store.streams`.
+    :mod:`sluicemq_broker.store.streams.stream_store`.
     """
 
     def __init__(

@@ -1,0 +1,86 @@
+"""What people order for one job that waits; and what all orders for jobs have in common.
+
+Each is one guarded statement on one document, so that a job which a worker has, or which has ended, is never
+touched. A lost reply raises :class:`~sluicemq_broker.store.errors.Unclear`; what repeating the order then
+does is said at each.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pymongo.collection import Collection
+
+from sluicemq.errors import NotFound
+from sluicemq_broker.job import State
+from sluicemq_broker.store.connection import Documents, durable
+from sluicemq_broker.store.errors import translated
+from sluicemq_broker.store.jobs.documents import collection
+from sluicemq_broker.store.jobs.indexes import Notice
+from sluicemq_broker.store.values import Document, date, seconds
+
+#: The states of a job that no broker has, and that has not ended.
+WAITS: Final = [State.READY, State.WAITING]
+
+Jobs = Collection[dict[str, Any]]
+
+
+class Orders:
+    """Orders for the queue collections of one database.
+
+    ``notice`` hears of transactions that MongoDB has aborted; None: the log does.
+    """
+
+    def __init__(self, database: Documents, notice: Notice | None = None) -> None:
+        self._database = durable(database)
+        self._notice = notice
+
+    def _jobs(self, queue: str) -> Jobs:
+        return self._database[collection(queue)]
+
+
+class Changes(Orders):
+    """Orders for one job that waits: run it now, change its priority, delay or time to live."""
+
+    def promote(self, queue: str, job_id: str, now: float) -> None:
+        """Make a delayed job due now; one that is due already keeps its place.
+
+        Raises :class:`NotFound` if no such job waits. Repeating it after a lost reply changes nothing.
+        """
+        self._change(queue, job_id, now, {"$min": {"eligible_at": date(now)}}, "promoted")
+
+    def change(
+        self, queue: str, job_id: str, now: float, *, priority: int | None = None, due: float | None = None
+    ) -> None:
+        """Give a waiting job another priority, or another time at which it is due, or both.
+
+        Raises :class:`NotFound` if no such job waits. Repeating it after a lost reply is harmless.
+        """
+        fields: Document = {} if priority is None else {"priority": priority}
+        if due is not None:
+            fields["eligible_at"] = date(due)
+        self._change(queue, job_id, now, {"$set": fields}, "changed")
+
+    def _change(self, queue: str, job_id: str, now: float, update: Document, done: str) -> None:
+        waits = {"_id": job_id, "state": {"$in": WAITS}, "expires_at": {"$not": {"$lte": date(now)}}}
+        with translated():
+            jobs = self._jobs(queue)
+            if not jobs.update_one(waits, update).matched_count:
+                raise missing(jobs, queue, job_id, done, now)
+
+
+def missing(jobs: Jobs, queue: str, job_id: str, done: str, now: float = 0.0) -> NotFound:
+    """What a job is that does not wait."""
+    found = jobs.find_one({"_id": job_id}, {"state": 1, "expires_at": 1}) or {}
+    state = found.get("state")
+    if state == State.READY and "expires_at" in found and seconds(found["expires_at"]) <= now:
+        state = "expired"
+    elif state == State.READY:
+        state = "ready only since this moment: a worker, or a broker for one, had it. Try again"
+    return refusal(job_id, queue, state, f"a job that waits can be {done}")
+
+
+def refusal(job_id: str, queue: str, state: str | None, rule: str) -> NotFound:
+    """What somebody hears who has named a job that is not as the rule says."""
+    what = f"is {state}" if state else "is not there"
+    return NotFound(f"job {job_id!r} {what} in queue {queue!r}: only {rule}")

@@ -1,0 +1,249 @@
+"""How many jobs of each state a queue has: counted where they are few, estimated where they are many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+import gevent
+from gevent.event import AsyncResult
+from pymongo.collection import Collection
+from pymongo.errors import ExecutionTimeout
+
+from sluicemq_broker.job import SCHEDULED, State
+from sluicemq_broker.store.admin.job_view import SHOWN_STATES, alive, plain, selects
+from sluicemq_broker.store.connection import Documents
+from sluicemq_broker.store.jobs.documents import ORDER
+from sluicemq_broker.store.jobs.index_models import (
+    ENDED_INDEX,
+    EXPIRY_INDEX,
+    LINE_EXPIRY_INDEX,
+    LINE_INDEX,
+    READY_INDEX,
+    RESERVED_INDEX,
+)
+from sluicemq_broker.store.jobs.indexes import has_lines, may_have
+from sluicemq_broker.store.jobs.many_queues import ask_together
+from sluicemq_broker.store.jobs.outcomes import EXPIRED
+from sluicemq_broker.store.values import Document, date
+
+#: Up to so many jobs of a state are counted one by one; above, the figure is an estimate.
+COUNTED_EXACTLY: Final = 10_000
+#: With so many in all, a sample tells first which states are not worth counting.
+SURELY_MANY: Final = 100_000
+#: Documents of a random sample; MongoDB draws it without a scan while it is under 5 % of all.
+_SAMPLE: Final = 900
+#: Priorities among which the oldest ready job is looked for, and milliseconds for each.
+_PRIORITIES: Final = 32
+_MOST_MS: Final = 50
+_INDEX_OF: Final = {
+    State.READY: READY_INDEX,
+    SCHEDULED: READY_INDEX,
+    State.WAITING: LINE_INDEX,
+    State.RESERVED: RESERVED_INDEX,
+}
+
+#: States that each queue has an index for; for those that wait a queue has one once any job has waited.
+_INDEXED: Final = tuple(each for each in SHOWN_STATES if each != State.WAITING)
+#: How many documents there are, as MongoDB keeps count.
+_TOTAL: Final[list[Document]] = [{"$collStats": {"count": {}}}, {"$project": {"count": 1}}]
+#: Queues of which one statement asks for the total, and which it counts: 1,000 took MongoDB 30 ms of CPU and
+#: 320; 560 with five counted at once.
+_TOTALS_TOGETHER, _TOGETHER = 100, 25
+
+_Jobs = Collection[dict[str, Any]]
+
+
+class Counting:
+    """The counts of one queue at one moment. Raises what the driver does.
+
+    ``exactly``: up to so many jobs of a state are counted; ``surely_many``: with so many in all, a sample
+    tells first which states are not worth counting.
+    """
+
+    def __init__(
+        self, jobs: _Jobs, now: float, *, exactly: int = COUNTED_EXACTLY, surely_many: int = SURELY_MANY
+    ) -> None:
+        self._jobs = jobs
+        self._now = now
+        self._exactly = exactly
+        self._surely_many = surely_many
+
+    def counts(self) -> dict[str, Any]:
+        """``{ready, scheduled, waiting, reserved, done, dead, exact, oldest}``, in a few ms, however many.
+
+        ``oldest``: since when the ready job is due that has been due longest, None without one.
+        States with less than ``exactly`` jobs are counted; above, ``exact`` is False and the
+        figure an estimate: what is left of all documents, split between several such states as a
+        random sample is (within some 5 % of all, which MongoDB counts itself). What has expired counts as
+        nothing, though the sweep may not have come to it.
+        """
+        total = self._jobs.estimated_document_count()  # of no use alone after a crash of MongoDB
+        if total < self._surely_many and (found := self._all_at_once()):
+            return found
+        shares = self._sampled() if total >= self._surely_many else {}
+        few = [each for each in SHOWN_STATES if shares.get(each, 0.0) * total < 3 * self._exactly]
+        over = self._expired()
+        counts = dict(zip(few, _together([partial(self._counted, state) for state in few]), strict=True))
+        many = [each for each in SHOWN_STATES if counts.get(each, self._exactly) >= self._exactly]
+        if over.get(State.READY, 0) + over.get(SCHEDULED, 0) >= self._exactly:  # maybe more: see the sample
+            many = [*dict.fromkeys([*many, State.READY, SCHEDULED]), EXPIRED]
+            over = {State.WAITING: over[State.WAITING]}
+        if len(many) > 1:
+            shares = shares or self._sampled()
+        rest = total - sum(count for state, count in counts.items() if state not in many)
+        counts |= self._shared_out(rest, many, shares)
+        counts |= {state: max(0, counts[state] - count) for state, count in over.items()}
+        oldest = self.oldest_ready() if counts[State.READY] else None
+        return {**{state: counts[state] for state in SHOWN_STATES}, "exact": not many, "oldest": oldest}
+
+    def oldest_ready(self) -> float | None:
+        """Since when the job is due that has been due longest; None: no job is ready.
+
+        One step in the index for each priority in use, of the ``_PRIORITIES`` highest: more are rare. None,
+        too, while so many have expired and are not ended yet that the first other takes too long to find.
+        """
+        due, below = list[float](), float(2**31)
+        for _ in range(_PRIORITIES):
+            line = {
+                "state": State.READY,
+                "priority": {"$gte": -(2**31), "$lt": below},
+                "eligible_at": {"$gte": date(0)},
+                **alive(self._now),
+            }
+            try:
+                first = self._jobs.find_one(
+                    line, {"priority": 1, "eligible_at": 1}, sort=ORDER, max_time_ms=_MOST_MS
+                )
+            except ExecutionTimeout:  # it would pass over a million that have expired
+                return None
+            if first is None or not isinstance(first["priority"], int | float):
+                break
+            below = first["priority"]
+            due.append(plain(first["eligible_at"]))
+        return min((each for each in due if each <= self._now), default=None)
+
+    def _all_at_once(self) -> dict[str, Any] | None:
+        """What :meth:`counts` tells, by one statement; None if it takes more.
+
+        Six statements of their own, and those for the oldest job, took broker and MongoDB 10 ms of CPU. It
+        takes more where a state has too many jobs, or something has expired.
+        """
+        lines = has_lines(self._jobs)
+        states = [each for each in SHOWN_STATES if lines or each != State.WAITING]
+        over = [_over(self._now), *([_over_in_line(self._now)] if lines else [])]
+        first, *others = (
+            *(_counting(state, selects(state, self._now), self._exactly) for state in states),
+            *(_counting(EXPIRED, each, self._exactly) for each in over),
+        )
+        branches = [{"$unionWith": {"coll": self._jobs.name, "pipeline": each}} for each in others]
+        found = {each["_id"]: each for each in self._jobs.aggregate([*first, *branches], hint=READY_INDEX)}
+        if EXPIRED in found or any(each["count"] >= self._exactly for each in found.values()):
+            return None
+        return _figures(found)
+
+    def _counted(self, state: str) -> int:
+        """Jobs of a state, counted up to ``exactly``."""
+        if not may_have(self._jobs, state):
+            return 0
+        return self._jobs.count_documents(
+            selects(state, self._now), hint=_INDEX_OF.get(state, ENDED_INDEX), limit=self._exactly
+        )
+
+    def _expired(self) -> dict[str, int]:
+        """How many that would count as ready, or as scheduled, have expired: few, but for one moment's."""
+        over = _over(self._now)
+        count = partial(self._jobs.count_documents, limit=self._exactly)
+        in_line = 0
+        if has_lines(self._jobs):
+            in_line = count(_over_in_line(self._now), hint=LINE_EXPIRY_INDEX)
+        # Both from the same few, or a million would be read to find out that none of them is due later.
+        later = {"$cond": [{"$gt": ["$eligible_at", date(self._now)]}, SCHEDULED, State.READY]}
+        found = self._jobs.aggregate(
+            [{"$match": over}, {"$limit": self._exactly}, {"$group": {"_id": later, "count": {"$sum": 1}}}],
+            hint=EXPIRY_INDEX,
+        )
+        return {State.WAITING: in_line, **{each["_id"]: each["count"] for each in found}}
+
+    def _sampled(self) -> dict[str, float]:
+        """Which part of all jobs is in which state, as in a random sample."""
+        ready, over = {"$eq": ["$state", State.READY]}, {"$lte": ["$expires_at", date(self._now)]}
+        expired = {"$and": [ready, {"$eq": [{"$type": "$expires_at"}, "date"]}, over]}
+        later = {"$and": [ready, {"$gt": ["$eligible_at", date(self._now)]}]}
+        state = {"$cond": [expired, EXPIRED, {"$cond": [later, SCHEDULED, "$state"]}]}
+        by_state = {"_id": state, "count": {"$sum": 1}}
+        sample = self._jobs.aggregate([{"$sample": {"size": _SAMPLE}}, {"$group": by_state}])
+        found = {each["_id"]: each["count"] for each in sample}
+        return {state: count / sum(found.values()) for state, count in found.items()}
+
+    def _shared_out(self, rest: int, states: list[str], shares: dict[str, float]) -> dict[str, int]:
+        """How many of the rest are in each of these states, of which each has ``exactly`` at least.
+
+        With the expired ones among them there may be fewer: all may be expired that would count as ready.
+        """
+        least = 0 if EXPIRED in states else self._exactly
+        if len(states) == 1:
+            return {states[0]: max(least, rest)}
+        whole = sum(shares.get(state, 0.0) for state in states) or 1.0
+        return {state: max(least, int(rest * shares.get(state, 0.0) / whole)) for state in states}
+
+
+def small_counts(database: Documents, queues: Sequence[str], now: float) -> dict[str, dict[str, Any]]:
+    """Return what :meth:`Counting.counts` does, of queues with few documents, asking 25 with one statement.
+
+    A queue is left out if it has more than :data:`COUNTED_EXACTLY`, or its states don't sum up to all of
+    them: some jobs wait in groups, or have expired, or MongoDB's own total is wrong after a crash of it. Such
+    few are read quickly even without an index. Raises :class:`~sluicemq.errors.Unavailable`.
+    """
+    totals = {
+        queue: rows[0]["count"]
+        for queue, rows in ask_together(database, queues, (_TOTAL,), _TOTALS_TOGETHER).items()
+        if rows and rows[0]["count"] <= COUNTED_EXACTLY
+    }
+    branches = [_counting(state, selects(state, now), COUNTED_EXACTLY) for state in _INDEXED]
+    branches.append(_counting(EXPIRED, _over(now), 1))
+    counts: dict[str, dict[str, Any]] = {}
+    for queue, rows in ask_together(database, list(totals), branches, _TOGETHER).items():
+        found = {row["_id"]: row for row in rows}
+        if EXPIRED not in found and sum(row["count"] for row in rows) == totals[queue]:
+            counts[queue] = _figures(found)
+    return counts
+
+
+def _figures(by_state: Mapping[str, Document]) -> dict[str, Any]:
+    """Return exact counts from a row for each state in which there are jobs."""
+    counts = {state: by_state[state]["count"] if state in by_state else 0 for state in SHOWN_STATES}
+    ready = by_state.get(State.READY)
+    return {**counts, "exact": True, "oldest": None if ready is None else plain(ready["oldest"])}
+
+
+def _counting(name: str, these: Document, most: int) -> list[Document]:
+    """Return a pipeline that counts these jobs, up to ``most``, in a row with this name."""
+    whole: Document = {"_id": {"$literal": name}, "count": {"$sum": 1}}
+    if name == State.READY:
+        whole["oldest"] = {"$min": "$eligible_at"}
+    return [{"$match": these}, {"$limit": most}, {"$group": whole}]
+
+
+def _over(now: float) -> Document:
+    return {"state": State.READY, "expires_at": {"$gte": date(0), "$lte": date(now)}}
+
+
+def _over_in_line(now: float) -> Document:
+    return {"wait.expires_at": {"$gte": date(0), "$lte": date(now)}}
+
+
+def _together(questions: Sequence[Callable[[], int]]) -> list[int]:
+    """The answers to questions that are asked at once: one after the other takes as long as all of them."""
+    answers: list[AsyncResult[int]] = [AsyncResult() for _ in questions]
+    for answer, question in zip(answers, questions, strict=True):
+        gevent.spawn(_answer, answer, question)
+    return [answer.get() for answer in answers]
+
+
+def _answer(answer: AsyncResult[int], question: Callable[[], int]) -> None:
+    try:
+        answer.set(question())
+    except Exception as error:  # noqa: BLE001 - whoever asked hears of it
+        answer.set_exception(error)

@@ -1,0 +1,275 @@
+"""What was counted in each minute, hour and day, in MongoDB: one document for a subject and a day.
+
+::
+
+    history: {_id: "queue/mail/2026-11-22", subject, name, day, remove_at,
+              total: {pushed: 17, ...},
+              hours: {"13": {total: {...}, minutes: {"07": {pushed: 2, ...}, ...}}, ...},
+              flushes: {writer: number}, minutes_removed?, rolled_up?}
+    history_months: {_id: "queue/mail/2026-11", subject, name, month, remove_at, total?, days: {"22": {...}}}
+
+Minutes are nested under hours, since an update looks for a field from the first one on: past 23 hours and
+59 minutes at most, not past 1,439. So the last minute of a day costs about what the first did, where that of
+a flat list costs twice as much (``tests/bench/history.py``). A document is made with its hours, in their
+order; minutes and counters are added where something is counted. To make the minutes ahead too, at 0, takes
+100 KB for each queue that is used once a day, and makes no minute cheaper.
+
+All brokers add to one document. Each addition has its writer's name and a number, and says so in ``flushes``:
+one that is sent again, since its answer was lost, is carried out once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, NamedTuple
+
+from pymongo import IndexModel, UpdateOne
+from pymongo.errors import DuplicateKeyError
+
+from sluicemq_broker.job import State
+from sluicemq_broker.store.connection import Documents, durable
+from sluicemq_broker.store.errors import translated
+from sluicemq_broker.store.values import Document
+
+#: Days for which minutes are kept, hours and days, and months.
+MINUTES_KEPT, DAYS_KEPT, MONTHS_KEPT = 8, 400, 5 * 366
+_HOURS: Final = [f"{hour:02}" for hour in range(24)]
+#: Documents in one statement, so that the driver writes none down for long; and in one roll-up.
+_AT_ONCE: Final = 50
+_ROLLED_UP_AT_ONCE: Final = 20
+_DAY: Final = 86400
+
+
+class Subject(NamedTuple):
+    """Of whom something was counted: ``queue``, ``stream`` or ``device`` and its name, ``broker`` and a host.
+
+    ``broker`` and ``*`` is all brokers together. No name has a ``/``.
+    """
+
+    kind: str
+    name: str
+
+
+class MinuteCounts(NamedTuple):
+    """What a subject has counted in one minute: ``added`` to what is there, ``most`` if it is more."""
+
+    subject: Subject
+    minute: int
+    """Minutes since 1970."""
+    added: Mapping[str, int]
+    most: Mapping[str, int]
+
+
+class HistoryStore:
+    """The history that lies in one database."""
+
+    def __init__(self, database: Documents) -> None:
+        self._days = durable(database)["history"]
+        self._months = durable(database)["history_months"]
+
+    def prepare(self) -> None:
+        """Make the indexes: for what is over, and for reading many days."""
+        over = IndexModel([("remove_at", 1)], expireAfterSeconds=0)
+        with translated():
+            self._days.create_indexes([over, IndexModel([("subject", 1), ("name", 1), ("day", 1)])])
+            self._months.create_indexes([over, IndexModel([("subject", 1), ("name", 1), ("month", 1)])])
+
+    # ------------------------------------------------------------------ write
+
+    def add(self, writer: str, number: int, counted: Iterable[MinuteCounts]) -> None:
+        """Add these to their days; ``number`` rises with each call of this ``writer``.
+
+        Crash before or in between: of some nothing is added, nor ever will be. Lost reply: repeating it with
+        the same number adds what is not added yet.
+        """
+        updates = _updates(writer, number, counted)
+        documents = list(updates)
+        with translated():
+            for at in range(0, len(documents), _AT_ONCE):
+                self._add({each: updates[each] for each in documents[at : at + _AT_ONCE]})
+
+    def _add(self, updates: dict[str, UpdateOne]) -> None:
+        if self._days.bulk_write(list(updates.values()), ordered=False).matched_count == len(updates):
+            return
+        there = {each["_id"] for each in self._days.find({"_id": {"$in": list(updates)}}, {"_id": 1})}
+        missing = [each for each in updates if each not in there]  # the others were added by an earlier copy
+        for each in missing:
+            self._make(each)
+        if missing:
+            self._days.bulk_write([updates[each] for each in missing], ordered=False)
+
+    def make(self, subject: Subject, day: datetime) -> None:
+        """Make the document of a day, if it is not there: whoever writes first in it finds it."""
+        with translated():
+            self._make(_id(subject, day))
+
+    def _make(self, document: str) -> None:
+        kind, name, day = document.split("/")
+        began = datetime.fromisoformat(day)
+        with suppress(DuplicateKeyError):  # another broker has made it
+            self._days.insert_one(
+                {
+                    "_id": document,
+                    "subject": kind,
+                    "name": name,
+                    "day": began,
+                    "remove_at": began + timedelta(days=DAYS_KEPT),
+                    "total": {},
+                    "hours": {hour: {"total": {}, "minutes": {}} for hour in _HOURS},
+                }
+            )
+
+    # ------------------------------------------------------------------- read
+
+    def minutes(self, subject: Subject, day: datetime) -> dict[datetime, Document]:
+        """What was counted in each minute of a day; those without anything are left out."""
+        with translated():
+            found = self._days.find_one({"_id": _id(subject, day)}, {"hours": 1}) or {}
+        return _minutes({**found, "day": day})
+
+    def minutes_of(
+        self, subjects: Iterable[Subject], first: datetime, since: float, until: float
+    ) -> dict[str, dict[datetime, Document]]:
+        """By name, what was counted in each minute between two times, less than a day apart.
+
+        ``first``: the day of ``since``. Of each day only the hours that are asked for are read.
+        """
+        hours = range(int(since) // 3600, int(until) // 3600 + 1)
+        wanted = {"name": 1, "day": 1, **{f"hours.{hour % 24:02}.minutes": 1 for hour in hours}}
+        days = {first, day_of(until)}
+        ids = [_id(subject, day) for subject in subjects for day in days]
+        found: dict[str, dict[datetime, Document]] = {}
+        with translated():
+            for each in self._days.find({"_id": {"$in": ids}}, wanted):
+                found.setdefault(each["name"], {}).update(_minutes(each))
+        return found
+
+    def hours(self, subject: Subject, first: datetime, last: datetime) -> dict[datetime, Document]:
+        """What was counted in each hour of these days."""
+        wanted = {"day": 1, **{f"hours.{hour}.total": 1 for hour in _HOURS}}
+        return {
+            each["day"] + timedelta(hours=int(hour)): counted
+            for each in self._between(subject, first, last, wanted)
+            for hour, there in sorted(each.get("hours", {}).items())
+            if (counted := _plain(there.get("total", {})))
+        }
+
+    def days(self, subject: Subject, first: datetime, last: datetime) -> dict[datetime, Document]:
+        """What was counted in each of these days."""
+        found = self._between(subject, first, last, {"day": 1, "total": 1})
+        return {each["day"]: counted for each in found if (counted := _plain(each["total"]))}
+
+    def months(self, subject: Subject) -> dict[datetime, Document]:
+        """What was counted in each month that is kept, but for the last two days."""
+        with translated():
+            found = list(self._months.find({"subject": subject.kind, "name": subject.name}).sort("month", 1))
+        return {each["month"]: counted for each in found if (counted := _sum(each["days"].values()))}
+
+    def _between(self, subject: Subject, first: datetime, last: datetime, wanted: Document) -> list[Document]:
+        these = {"subject": subject.kind, "name": subject.name, "day": {"$gte": first, "$lte": last}}
+        with translated():
+            return list(self._days.find(these, wanted).sort("day", 1))
+
+    # --------------------------------------------------------------- retention
+
+    def roll_up(self, today: datetime) -> int:
+        """Put days that are over into their months, and remove minutes that are old; returns how many were.
+
+        A day is over when yesterday's brokers have written their last of it. Each step sets what it reads, so
+        brokers may do it at once, and a crash in between is of no consequence.
+        """
+        over = {"day": {"$lt": today - timedelta(days=1)}, "rolled_up": {"$exists": False}}
+        wanted = {"subject": 1, "name": 1, "day": 1, "total": 1}
+        with translated():
+            found = list(self._days.find(over, wanted).limit(_ROLLED_UP_AT_ONCE))
+            for each in found:
+                self._into_month(each)
+            return len(found) + self._remove_minutes(today)
+
+    def _into_month(self, day: Document) -> None:
+        began: datetime = day["day"]
+        month = began.replace(day=1)
+        born = {
+            "subject": day["subject"],
+            "name": day["name"],
+            "month": month,
+            "remove_at": month + timedelta(days=MONTHS_KEPT),
+        }
+        self._months.update_one(
+            {"_id": f"{day['subject']}/{day['name']}/{month:%Y-%m}"},
+            {"$setOnInsert": born, "$set": {f"days.{began:%d}": _plain(day["total"])}},
+            upsert=True,
+        )
+        self._days.update_one({"_id": day["_id"]}, {"$set": {"rolled_up": True}})
+
+    def _remove_minutes(self, today: datetime) -> int:
+        old = {"day": {"$lt": today - timedelta(days=MINUTES_KEPT)}, "minutes_removed": {"$exists": False}}
+        found = [each["_id"] for each in self._days.find(old, {"_id": 1}).limit(_ROLLED_UP_AT_ONCE)]
+        if found:
+            gone = {f"hours.{hour}.minutes": "" for hour in _HOURS}
+            removed = {"$unset": gone, "$set": {"minutes_removed": True}}
+            self._days.update_many({"_id": {"$in": found}}, removed)
+        return len(found)
+
+
+def day_of(seconds: float) -> datetime:
+    """The day of a time, in UTC, as MongoDB keeps it."""
+    return datetime.fromtimestamp(seconds // _DAY * _DAY, UTC).replace(tzinfo=None)
+
+
+def _id(subject: Subject, day: datetime) -> str:
+    return f"{subject.kind}/{subject.name}/{day:%Y-%m-%d}"
+
+
+def _minutes(stored: Document) -> dict[datetime, Document]:
+    day: datetime = stored["day"]
+    return {
+        day + timedelta(hours=int(hour), minutes=int(minute)): counted
+        for hour, each in sorted(stored.get("hours", {}).items())
+        for minute, counts in sorted(each.get("minutes", {}).items())
+        if (counted := _plain(counts))
+    }
+
+
+def _updates(writer: str, number: int, counted: Iterable[MinuteCounts]) -> dict[str, UpdateOne]:
+    """One update for each document, that adds nothing if it was carried out before."""
+    added: dict[str, dict[str, int]] = {}
+    most: dict[str, dict[str, int]] = {}
+    for each in counted:
+        when = datetime.fromtimestamp(each.minute * 60, UTC).replace(tzinfo=None)
+        document = _id(each.subject, when)
+        hour = f"hours.{when:%H}"
+        sums, highest = added.setdefault(document, {}), most.setdefault(document, {})
+        for place in ("total", f"{hour}.total", f"{hour}.minutes.{when:%M}"):
+            for name, count in each.added.items():
+                sums[f"{place}.{name}"] = sums.get(f"{place}.{name}", 0) + count
+            for name, count in each.most.items():
+                highest[f"{place}.{name}"] = max(highest.get(f"{place}.{name}", 0), count)
+    return {
+        document: UpdateOne(
+            {"_id": document, f"flushes.{writer}": {"$not": {"$gte": number}}},
+            {
+                **({"$inc": added[document]} if added[document] else {}),
+                **({"$max": most[document]} if most[document] else {}),
+                "$set": {f"flushes.{writer}": number},
+            },
+        )
+        for document in added
+    }
+
+
+def _plain(counts: Mapping[str, Any]) -> dict[str, int]:
+    """What is not 0, as plain numbers."""
+    return {name: int(count) for name, count in counts.items() if count}
+
+
+def _sum(days: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for day in days:
+        for name, count in day.items():
+            total[name] = (
+                max(total.get(name, 0), count) if name == State.READY else total.get(name, 0) + count
+            )
+    return total

@@ -1,0 +1,88 @@
+"""How jobs are shown: in which state, in which order, with which values."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Final
+
+from bson.datetime_ms import DatetimeMS
+
+from sluicemq.wire import ShownState
+from sluicemq_broker.job import SCHEDULED, State
+from sluicemq_broker.store.jobs.documents import ANY_PRIORITY, ORDER
+from sluicemq_broker.store.jobs.outcomes import EXPIRED
+from sluicemq_broker.store.values import Document, date, seconds
+
+#: The states that can be asked for; ``scheduled`` is a ``ready`` job that is not due yet.
+SHOWN_STATES: Final[tuple[str, ...]] = tuple(ShownState)
+
+
+def stored_state(state: str) -> str:
+    """The state that a shown one is stored as."""
+    return State.READY if state == SCHEDULED else state
+
+
+def selects(state: str, now: float) -> Document:
+    """The jobs of a state, in words that MongoDB can answer from the state's own index."""
+    if state in (State.DONE, State.DEAD):
+        return {"state": state, "ended_at": {"$gte": date(0)}}  # not $exists, for which it reads documents
+    if state == State.WAITING:
+        return {"wait.group": {"$type": ["number", "string"]}}  # in no other state has it one: parents, lines
+    when = {State.READY: {"$lte": date(now)}, SCHEDULED: {"$gt": date(now)}}.get(state)
+    return {"state": stored_state(state)} | ({**ANY_PRIORITY, "eligible_at": when} if when else {})
+
+
+def alive(now: float) -> Document:
+    """The filter for jobs whose time to live is not over."""
+    return {"expires_at": {"$not": {"$lte": date(now)}}}
+
+
+def order_of(state: str) -> list[tuple[str, int]]:
+    """How the jobs of a state are sorted as they are shown."""
+    if state == State.WAITING:
+        return [("wait.group", 1), ("wait.place", 1)]
+    return [("ended_at", 1)] if state in (State.DONE, State.DEAD) else ORDER
+
+
+def state_at(stored: Document, now: float) -> Any:
+    """The state in which a job is shown at this moment."""
+    state, due, over = (
+        plain(stored.get("state")),
+        plain(stored.get("eligible_at")),
+        stored.get("expires_at"),
+    )
+    if state not in (State.READY, State.WAITING):
+        return state
+    if isinstance(over, datetime) and seconds(over) <= now:
+        return EXPIRED
+    later = state == State.READY and isinstance(due, int | float) and due > now
+    return SCHEDULED if later else state
+
+
+def shown(stored: Document, state: str) -> Document:
+    """A job as it is shown: times as Unix seconds, and nothing but what msgpack and JSON know."""
+    row = {key: plain(value) for key, value in stored.items() if key != "_id"}
+    if "children" in row:  # it has no place in any line
+        row.pop("wait", None)
+    if "payload" in row and not isinstance(row["payload"], bytes):
+        row["payload"] = str(row["payload"]).encode()  # it is no job: so it is shown all the same
+    return {
+        "id": stored["_id"] if isinstance(stored["_id"], str) else str(stored["_id"]),
+        **row,
+        "state": state,
+    }
+
+
+def plain(value: Any) -> Any:
+    """What msgpack and JSON know: dates as Unix seconds, also inside lists and maps; all else as its text."""
+    if value is None or isinstance(value, bool | int | float | str | bytes):
+        return value
+    if isinstance(value, datetime):
+        return seconds(value)
+    if isinstance(value, DatetimeMS):  # before the year 1 or after 9999
+        return int(value) / 1000
+    if isinstance(value, list):
+        return [plain(each) for each in value]
+    if isinstance(value, dict):
+        return {str(key): plain(each) for key, each in value.items()}
+    return str(value)

@@ -1,0 +1,84 @@
+"""Long orders in MongoDB, so that they are seen by all brokers and go on when theirs has died.
+
+One document each, in the database of their queue: ``tasks: {_id, kind, queue, order, now, state, done,
+total, owner, broker, started_at, changed_at, ended_at?, error?, answer?, cancel?}``. ``order`` is what was
+asked for, ``now`` when, in Unix seconds. ``owner`` is the id of the broker that carries it out, or "" if that
+has stopped. Those that have ended stay a day to be looked at.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, Final
+
+from pymongo import IndexModel, ReturnDocument
+
+from sluicemq.wire import TaskState
+from sluicemq_broker.store.connection import Documents, durable
+from sluicemq_broker.store.errors import translated
+from sluicemq_broker.store.values import Document, date
+
+_KEPT: Final = timedelta(days=1).total_seconds()
+#: Tasks that are told of at once, at most: the latest.
+_MOST: Final = 200
+
+
+class TaskStore:
+    """The tasks of one database; repeating any of these after a lost reply is harmless."""
+
+    def __init__(self, database: Documents) -> None:
+        self._tasks = durable(database)["tasks"]
+
+    def prepare(self) -> None:
+        """Make the index that removes ended tasks after a day."""
+        with translated():
+            self._tasks.create_indexes([IndexModel([("ended_at", 1)], expireAfterSeconds=int(_KEPT))])
+
+    def begin(self, task_id: str, task: Document) -> None:
+        """Note a task that has begun."""
+        with translated():
+            self._tasks.update_one({"_id": task_id}, {"$setOnInsert": task}, upsert=True)
+
+    def go_on(self, task_id: str, owner: str, progress: Document) -> bool | None:
+        """Note how far it is; whether somebody has cancelled it, None if it is another broker's by now."""
+        mine = {"_id": task_id, "owner": owner, "state": TaskState.RUNNING}
+        with translated():
+            found = self._tasks.find_one_and_update(
+                mine, {"$set": progress}, projection={"cancel": 1}, return_document=ReturnDocument.AFTER
+            )
+        return None if found is None else bool(found.get("cancel"))
+
+    def end(self, task_id: str, owner: str, now: float, what: Document) -> None:
+        """Note what has become of it."""
+        mine = {"_id": task_id, "owner": owner, "state": TaskState.RUNNING}
+        with translated():
+            self._tasks.update_one(mine, {"$set": {**what, "ended_at": date(now)}})
+
+    def cancel(self, task_id: str) -> bool:
+        """Ask whoever carries it out to end it; False if it is not there, or has ended."""
+        with translated():
+            running = {"_id": task_id, "state": TaskState.RUNNING}
+            return self._tasks.update_one(running, {"$set": {"cancel": True}}).matched_count == 1
+
+    def take(self, task_id: str, former: str, owner: str, broker: str) -> bool:
+        """Make it ours, if nobody else was first."""
+        orphan = {"_id": task_id, "owner": former, "state": TaskState.RUNNING}
+        with translated():
+            taken = self._tasks.update_one(orphan, {"$set": {"owner": owner, "broker": broker}})
+        return taken.modified_count == 1
+
+    def find(self, task_id: str) -> Document | None:
+        """One of them."""
+        with translated():
+            return self._tasks.find_one({"_id": task_id})
+
+    def running(self) -> list[Document]:
+        """Those that have not ended."""
+        with translated():
+            return list(self._tasks.find({"state": TaskState.RUNNING}))
+
+    def latest(self) -> list[Document]:
+        """Those that were begun last, the latest first, without the answers and the ids that they name."""
+        left_out: dict[str, Any] = {"answer": 0, "order.ids": 0}
+        with translated():
+            return list(self._tasks.find({}, left_out).sort("started_at", -1).limit(_MOST))

@@ -1,0 +1,110 @@
+"""The MongoDB server's time, which all brokers use for when jobs are due and expire."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Final
+
+from sluicemq.errors import Unavailable
+from sluicemq_broker.runtime import Measure, better
+from sluicemq_broker.store.connection import Client
+from sluicemq_broker.store.errors import translated
+
+log = logging.getLogger("broker.mongo")
+
+#: With less error than this the server's time is not asked for again at the start; with more than that
+#: it is worth a warning.
+_CLOSE_ENOUGH: Final = 0.025
+
+
+_TOLERATED: Final = 0.25
+
+
+#: Seconds by which the server's clock is set at once so that people hear of it.
+_JUMP: Final = 1.0
+
+
+#: The time stands still for so many seconds, at most, rather than go back.
+_STANDS_STILL: Final = 10.0
+
+
+class ServerClock:
+    """The MongoDB server's time, measured by :meth:`measure` and carried on by a monotonic clock.
+
+    All brokers use the server's time for ``eligible_at`` and ``expires_at``, so that no machine's
+    own clock, nor a step in it, decides when a job is due. It does not go back: after a better measure
+    it stands still until it is right; only a server whose clock was set back by more is followed.
+    """
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._ahead = time.time() - monotonic()
+        self._best: Measure | None = None
+        self._latest = 0.0
+        self._on_jump: Callable[[float], None] = lambda _seconds: None
+
+    def on_jump(self, act: Callable[[float], None]) -> None:
+        """Call ``act`` with the seconds by which the server's clock was set, forward or (negative) back."""
+        self._on_jump = act
+
+    def now(self) -> float:
+        """The server's time in Unix seconds, whole milliseconds as MongoDB keeps them."""
+        now = int((self._monotonic() + self._ahead) * 1000) / 1000
+        self._latest = max(self._latest, now)
+        return self._latest
+
+    @property
+    def error(self) -> float:
+        """Seconds by which it may be wrong."""
+        return self._best.error_at(self._monotonic()) if self._best else float("inf")
+
+    def set(self, client: Client, tries: int = 8) -> None:
+        """Measure it at the start, again if the answer was slow; raises :class:`Unavailable` without any."""
+        for left in reversed(range(tries)):
+            try:
+                self.measure(client)
+            except Unavailable:
+                if not left and self._best is None:
+                    raise
+            if self.error <= _CLOSE_ENOUGH:
+                return
+        if self.error > _TOLERATED:
+            log.warning("the MongoDB server's time is known to %.2f s only: its answers are slow", self.error)
+
+    def measure(self, client: Client) -> None:
+        """Ask the server for its time; the best of the answers so far holds."""
+        sent = self._monotonic()
+        with translated():
+            hello = client.admin.command("hello")
+        self.learn(Measure.of(sent, self._monotonic(), _unix(hello["localTime"])))
+
+    def learn(self, measure: Measure) -> None:
+        """The server's time was asked for."""
+        known = self._best
+        first = known is None
+        self._best = better(known, measure)
+        self._ahead = self._best.ahead
+        if known is not None and not known.agrees(measure):
+            self._look_at_jump(measure.ahead - known.ahead)
+        back = self._latest - self._monotonic() - self._ahead
+        if first or back > _STANDS_STILL:  # until here it was this machine's own; or the server's was set
+            self._latest = 0.0
+
+    def _look_at_jump(self, seconds: float) -> None:
+        if abs(seconds) < _JUMP:
+            return
+        log.warning(
+            "the MongoDB server's clock was set %s by %.1f s: jobs and schedules that were planned by its "
+            'former time come %s than meant (docs/operations.md, "MongoDB\'s clock was wrong")',
+            "forward" if seconds > 0 else "back",
+            abs(seconds),
+            "sooner" if seconds > 0 else "later",
+        )
+        self._on_jump(seconds)
+
+
+def _unix(when: datetime) -> float:
+    return when.replace(tzinfo=UTC).timestamp()

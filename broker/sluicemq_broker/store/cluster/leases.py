@@ -1,0 +1,143 @@
+"""The brokers' leases in MongoDB: who may hold jobs, told by a counter and never by a clock.
+
+A lease lies where the queues lie: in every database in which its broker has some, so that whoever
+shares one of them finds it there. One document an owner id: ``{_id, state: live|dead, beat, lease,
+name, started_at, seen_at, worked?, ended_at?}``. It is written, durably, before the first job is
+reserved under that id. A dead one stays a day to be looked at; an owner without a document counts as dead.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+from pymongo import IndexModel, ReturnDocument
+from pymongo.errors import OperationFailure
+from pymongo.read_concern import ReadConcern
+
+from sluicemq_broker.store.connection import Documents, durable
+from sluicemq_broker.store.errors import translated
+from sluicemq_broker.store.values import date, seconds
+
+_KEPT: Final = timedelta(days=1).total_seconds()
+
+#: The server's codes where there is no replica set, or nothing like it, to make sure of a read.
+_NOT_LINEARIZABLE: Final = (
+    20,  # IllegalOperation
+    72,  # InvalidOptions
+    115,  # CommandNotSupported
+    123,  # NotAReplicaSet
+    148,  # ReadConcernMajorityNotEnabled
+)
+#: Milliseconds in which a primary must have made sure that it is still one.
+_SURE_WITHIN: Final = 5000
+
+
+class Seen(NamedTuple):
+    """A broker by its name, since when it is there, when it was seen last; ``ended``: it fell silent then."""
+
+    name: str
+    since: float
+    seen: float
+    ended: float | None
+
+
+class Lease(NamedTuple):
+    """The counter of a live lease, how many seconds it may stand still, and what its broker has worked.
+
+    ``worked``: jobs from push to commit, as of the last heartbeat; None: it does not say (an older version).
+    """
+
+    beat: int
+    seconds: float
+    worked: float | None
+
+
+class _Lease(StrEnum):
+    """The states of a lease."""
+
+    LIVE = "live"
+    DEAD = "dead"
+
+
+class LeaseStore:
+    """All leases of one database."""
+
+    def __init__(self, database: Documents) -> None:
+        self._leases = durable(database)["owners"]
+
+    def prepare(self) -> None:
+        """Make the index that removes dead leases after a day."""
+        with translated():
+            self._leases.create_indexes([IndexModel([("ended_at", 1)], expireAfterSeconds=int(_KEPT))])
+
+    def begin(self, owner: str, name: str, lease: float, now: float) -> None:
+        """Write the lease of a new owner id; repeating it after a lost reply is harmless."""
+        born = {"state": _Lease.LIVE, "beat": 0, "lease": lease, "name": name}
+        born |= {"started_at": date(now), "seen_at": date(now)}
+        with translated():
+            self._leases.update_one({"_id": owner}, {"$setOnInsert": born}, upsert=True)
+
+    def beat(self, owners: list[str], now: float, worked: float = 0.0) -> int:
+        """Raise the counters of these leases that are not dead; returns how many there were.
+
+        ``worked``: jobs that their broker has worked so far, for the others to see whether it is busy.
+        """
+        with translated():
+            live = {"_id": {"$in": owners}, "state": _Lease.LIVE}
+            beat = {"$inc": {"beat": 1}, "$set": {"seen_at": date(now), "worked": worked}}
+            return self._leases.update_many(live, beat).matched_count
+
+    def live(self) -> dict[str, tuple[int, float]]:
+        """The counter of every live lease, and how many seconds it may stand still."""
+        return {owner: (lease.beat, lease.seconds) for owner, lease in self.leases().items()}
+
+    def leases(self) -> dict[str, Lease]:
+        """Every live lease by its owner."""
+        with translated():
+            found = self._leases.find({"state": _Lease.LIVE}, {"beat": 1, "lease": 1, "worked": 1})
+            return {each["_id"]: Lease(each["beat"], each["lease"], each.get("worked")) for each in found}
+
+    def brokers(self) -> list[Seen]:
+        """Brokers with a live lease, and those of the last day that fell silent; the eldest first."""
+        these = {"$or": [{"state": _Lease.LIVE}, {"silent": True}]}
+        with translated():
+            return [_seen(each) for each in self._leases.find(these).sort("started_at", 1)]
+
+    def is_live(self, owner: str) -> bool:
+        """True if this lease is live for certain: never what a former primary still believes.
+
+        A read of the leases and one of the jobs may be answered by two that take themselves for the
+        primary; or a lease was ended by a write that no majority has seen, and that is undone.
+        """
+        sure = self._leases.with_options(read_concern=ReadConcern("linearizable"))
+        with translated():
+            try:
+                found = sure.find_one({"_id": owner}, {"state": 1}, max_time_ms=_SURE_WITHIN)
+            except OperationFailure as error:
+                if error.code not in _NOT_LINEARIZABLE:
+                    raise
+                found = self._leases.find_one({"_id": owner}, {"state": 1})
+        return found is not None and found["state"] == _Lease.LIVE
+
+    def end(self, owner: str, now: float, *, beat: int | None = None, silent: bool = False) -> Seen | None:
+        """Mark a lease dead; with ``beat`` only if its counter still stands there. Whose it was, or None.
+
+        From then on no heartbeat matches it. ``silent``: its broker did not stop, but was heard no more. None
+        means that it was not this call that did it.
+        """
+        lease = {"_id": owner, "state": _Lease.LIVE} | ({} if beat is None else {"beat": beat})
+        ended = {"state": _Lease.DEAD, "ended_at": date(now)} | ({"silent": True} if silent else {})
+        with translated():
+            found = self._leases.find_one_and_update(
+                lease, {"$set": ended}, return_document=ReturnDocument.AFTER
+            )
+        return None if found is None else _seen(found)
+
+
+def _seen(lease: dict[str, Any]) -> Seen:
+    since = seconds(lease["started_at"])
+    seen = seconds(lease["seen_at"]) if "seen_at" in lease else since  # an older version's has none
+    ended = seconds(lease["ended_at"]) if lease["state"] == _Lease.DEAD else None
+    return Seen(lease["name"], since, seen, ended)

@@ -1,0 +1,177 @@
+"""What the brokers of a queue share of its limits: who has how many permits, and what is left of the rate.
+
+One document for each queue that is limited so, beside the queues in their database::
+
+    limits: {_id: queue,
+             running: {owner: {permits, order}, ...},     of max_running
+             tokens, refilled_at, taken}                  of rate
+
+and one for each tenant that has a rate of its own, until its bucket is full again::
+
+            {_id: queue/tenant, tokens, refilled_at, taken: [{owner, order, count}, ...], remove_at}
+
+Permits are taken and given back by saying how many an owner is to have from now on: so a repetition is
+harmless. ``order`` numbers what an owner says, and nothing that it said before lands after it. Tokens are
+taken once and for all; a lost reply loses some, and the rate is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from pymongo import IndexModel, ReturnDocument, UpdateOne
+
+from sluicemq_broker.store.connection import Documents, durable
+from sluicemq_broker.store.errors import applied, translated
+from sluicemq_broker.store.values import Document, date, seconds
+
+COLLECTION: Final = "limits"
+
+#: How many takings a tenant's document tells of, so that each broker finds its own: more than brokers that
+#: take some of one tenant at a time.
+_TAKINGS: Final = 16
+#: Seconds for which a full bucket is kept, so that nobody misses what it has just taken.
+_KEPT: Final = 60
+_REMOVAL: Final = IndexModel([("remove_at", 1)], name="removal", expireAfterSeconds=0, sparse=True)
+_BY_ID: Final = "_id_"
+
+
+class Tokens(NamedTuple):
+    """How many jobs may begin now, and the seconds until one more may (0: there are some left)."""
+
+    taken: int
+    wait: float
+
+
+class TenantBucket(NamedTuple):
+    """How many tokens of a tenant were taken, and what was left then, of the server's time ``at``."""
+
+    taken: int
+    left: float
+    at: float
+
+
+class LimitStore:
+    """The limits of one queue."""
+
+    def __init__(self, database: Documents, queue: str) -> None:
+        self._queue = {"_id": queue}
+        self._limits = durable(database)[COLLECTION]
+        self._indexed = False  # what removes the full buckets of tenants
+
+    def permit(self, owner: str, wanted: int, most: int, order: int) -> int:
+        """Have ``wanted`` permits under this owner id, or as many as the others leave of ``most``; how many.
+
+        Nobody loses what it has but by its own word. Crash after it: the permits are the owner's until its
+        lease has run out, and :meth:`forget` was called.
+        """
+        at = f"running.{owner}"
+        said = {"$ifNull": [f"${at}.order", 0]}
+        mine = {"$ifNull": [f"${at}.permits", 0]}
+        left = {"$subtract": [most, {"$subtract": [_all_permits(), mine]}]}
+        permits = {"permits": {"$min": [wanted, {"$max": [left, mine]}]}, "order": order}
+        answer = self._change([{"$set": {at: {"$cond": [{"$gte": [said, order]}, f"${at}", permits]}}}])
+        return int(answer["running"][owner]["permits"])
+
+    def holders(self) -> dict[str, int]:
+        """Who has how many permits."""
+        with translated():
+            found = self._limits.find_one(self._queue, {"running": 1}) or {}
+        return {owner: about["permits"] for owner, about in found.get("running", {}).items()}
+
+    def forget(self, owner: str) -> None:
+        """An owner is gone, and its jobs are given back: so are its permits; again is harmless."""
+        with translated():
+            self._limits.update_one(self._queue, {"$unset": {f"running.{owner}": ""}})
+
+    def take(self, wanted: int, rate: float, burst: int, now: float) -> Tokens:
+        """Take up to ``wanted`` of the tokens, of which ``rate`` come each second, up to ``burst``."""
+        answer = self._change(
+            [
+                _refill(rate, burst, now),
+                {"$set": {"taken": {"$min": [wanted, {"$floor": "$tokens"}]}}},
+                {"$set": {"tokens": {"$subtract": ["$tokens", "$taken"]}}},
+            ]
+        )
+        return Tokens(int(answer["taken"]), max(0.0, (1 - answer["tokens"]) / rate))
+
+    def take_each(
+        self, wanted: Mapping[str, int], rate: float, burst: int, now: float, owner: str, order: int
+    ) -> dict[str, TenantBucket]:
+        """The same of the own tokens of each of these tenants; ``order``: no other of this owner has it.
+
+        One statement for all, of which each document is atomic, and a read of what was taken: between them
+        others may take some, too. Of a tenant that many others took from meanwhile nothing is told: its
+        tokens are lost, as those of a lost reply.
+        """
+        steps = {each: _taking(number, rate, burst, now, owner, order) for each, number in wanted.items()}
+        with translated():
+            if not self._indexed:
+                self._limits.create_indexes([_REMOVAL])
+                self._indexed = True
+            writes = [UpdateOne({"_id": self._of(each)}, step, upsert=True) for each, step in steps.items()]
+            self._limits.bulk_write(writes, ordered=False)
+            with applied():
+                return self._buckets(wanted, owner, order)
+
+    def buckets(self, tenants: Iterable[str]) -> dict[str, TenantBucket]:
+        """What is left of each; those that are not in the answer are full."""
+        with translated():
+            return self._buckets(tenants)
+
+    @staticmethod
+    def leave(database: Documents, owner: str) -> None:
+        """An owner has given back its jobs in all queues of this database: so are its permits."""
+        held = f"running.{owner}"
+        with translated():
+            durable(database)[COLLECTION].update_many({held: {"$exists": True}}, {"$unset": {held: ""}})
+
+    def _of(self, tenant: str) -> str:
+        return f"{self._queue['_id']}/{tenant}"
+
+    def _buckets(self, tenants: Iterable[str], owner: str = "", order: int = 0) -> dict[str, TenantBucket]:
+        ids = {self._of(each): each for each in tenants}
+        found = self._limits.find({"_id": {"$in": list(ids)}}, hint=_BY_ID)
+        return {ids[each["_id"]]: _bucket(each, owner, order) for each in found}
+
+    def _change(self, steps: list[Document]) -> Document:
+        """One statement, atomic as any on one document; the document as it is then."""
+        with translated():
+            changed = self._limits.find_one_and_update(
+                self._queue, steps, upsert=True, return_document=ReturnDocument.AFTER
+            )
+        return changed or {}
+
+
+def _all_permits() -> Document:
+    holders = {"$objectToArray": {"$ifNull": ["$running", {}]}}
+    return {"$sum": {"$map": {"input": holders, "as": "each", "in": "$$each.v.permits"}}}
+
+
+def _refill(rate: float, burst: int, now: float) -> Document:
+    """What time has brought since somebody asked last."""
+    moment = date(now)
+    since = {"$max": [0, {"$subtract": [moment, {"$ifNull": ["$refilled_at", moment]}]}]}
+    come = {"$multiply": [rate / 1000, since]}  # a difference of dates is in milliseconds
+    filled = {"$min": [burst, {"$add": [{"$ifNull": ["$tokens", burst]}, come]}]}
+    return {"$set": {"tokens": filled, "refilled_at": {"$max": ["$refilled_at", moment]}}}
+
+
+def _taking(wanted: int, rate: float, burst: int, now: float, owner: str, order: int) -> list[Document]:
+    """The update of a tenant's tokens, which tells what was taken under this order."""
+    mine = {"owner": owner, "order": order, "count": {"$min": [wanted, {"$floor": "$tokens"}]}}
+    former = {"$ifNull": ["$taken", []]}
+    left = {"$subtract": ["$tokens", {"$last": "$taken.count"}]}
+    full = {"$multiply": [1000, {"$add": [_KEPT, {"$divide": [{"$subtract": [burst, "$tokens"]}, rate]}]}]}
+    return [
+        _refill(rate, burst, now),
+        {"$set": {"taken": {"$slice": [{"$concatArrays": [former, [mine]]}, -_TAKINGS]}}},
+        {"$set": {"tokens": left}},
+        {"$set": {"remove_at": {"$add": ["$refilled_at", {"$toLong": full}]}}},
+    ]
+
+
+def _bucket(stored: Document, owner: str, order: int) -> TenantBucket:
+    mine = [each["count"] for each in stored["taken"] if (each["owner"], each["order"]) == (owner, order)]
+    return TenantBucket(int(mine[-1]) if mine else 0, stored["tokens"], seconds(stored["refilled_at"]))

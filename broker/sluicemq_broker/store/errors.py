@@ -1,0 +1,128 @@
+"""Errors of the store, and the driver's errors translated into them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+from bson.errors import BSONError
+from pymongo import errors as mongo_errors
+
+from sluicemq.errors import TooLarge, Unavailable
+
+#: The server's codes for a statement, or a document, that is itself at fault: repeating it is of no use.
+AT_FAULT: Final = {
+    2,  # BadValue
+    9,  # FailedToParse
+    14,  # TypeMismatch
+    15,  # Overflow: nested too deep
+    22,  # InvalidBSON
+    52,  # DollarPrefixedFieldName
+    73,  # InvalidNamespace
+    121,  # DocumentValidationFailure
+    10334,  # BSONObjectTooLarge
+    17419,  # a document that an update makes too large
+    17420,  # the same, of an upsert
+    *(171, 16755, 16766, 17261, 17262, 17280),  # one that an index which somebody made can't take
+}
+
+
+#: The server's codes for its own trouble: what it refused then, it may take later.
+TROUBLE: Final = {
+    *(6, 7, 89, 9001),  # a host, or the network
+    *(91, 189, 10058, 10107, 11600, 11602, 13435, 13436),  # shutting down, stepping down, no primary
+    *(13, 18, 8000),  # rights that somebody is changing
+    *(24, 46, 50, 112, 202, 225, 237, 251, 262, 290),  # locks, time, conflicts, cursors, transactions
+    *(63, 70, 133, 134, 150, 234, 249, 279, 13388),  # shards
+    *(64, 79, 100, 238, 263),  # durability
+    *(14031, 39, 76, 96, 117, 146, 159, 175, 216, 276, 320, 365, 462),  # disk, memory, builds, queues
+}
+
+
+_DISK_FULL: Final = 14031
+
+
+#: Where the settings of a driver, or the JSON of a reply, begin in the words of an error.
+_SETTINGS: Final = (", Timeout:", " (configured timeouts:", ", full error:")
+
+
+class Unclear(Unavailable):
+    """A write may or may not have happened: its reply was lost or its durability is not known."""
+
+
+class Doubtful(Unclear):
+    """The server refused it with a code that is listed nowhere: the document's fault, or its own."""
+
+
+class Refused(TooLarge):
+    """The statement itself is at fault, so waiting can't cure it: with checked jobs, only by their size."""
+
+
+class UnsafeStore(Unavailable):
+    """The MongoDB can't keep the promise that a confirmed job survives."""
+
+
+@contextmanager
+def applied() -> Iterator[None]:
+    """What follows a write in the same verb: that this was not sent does not mean that nothing was."""
+    try:
+        yield
+    except mongo_errors.ServerSelectionTimeoutError as error:
+        raise Unclear(f"no MongoDB primary any more: {brief(error)}") from error
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Raise this package's errors for the driver's, with the cause kept.
+
+    :class:`Unavailable`: the statement was not sent. :class:`Unclear`: it may have been applied.
+    :class:`Refused`: repeating it is of no use.
+    """
+    try:
+        yield
+    except mongo_errors.ServerSelectionTimeoutError as error:
+        raise Unavailable(f"no MongoDB primary: {brief(error)}") from error
+    except (BSONError, OverflowError, mongo_errors.InvalidName) as error:  # the driver could not write it
+        raise Refused(f"MongoDB can't take it: {brief(error)}") from error
+    except mongo_errors.PyMongoError as error:
+        kind = Refused if isinstance(error, mongo_errors.OperationFailure) and _definite(error) else Unclear
+        raise kind(f"{type(error).__name__}: {brief(error)}") from error
+
+
+def _definite(error: mongo_errors.OperationFailure) -> bool:
+    details = error.details or {}
+    if details.get("writeConcernError") or details.get("writeConcernErrors"):
+        return False
+    codes = {each.get("code") for each in details.get("writeErrors", ())} or {error.code}
+    return codes <= AT_FAULT
+
+
+def in_trouble(error: mongo_errors.OperationFailure) -> bool:
+    """True if the server, or the way to it, is to blame: not the statement."""
+    return error.code in TROUBLE or error.has_error_label("RetryableWriteError")
+
+
+def brief(error: Exception) -> str:
+    """The first 200 characters of a driver error, which can run to pages, without its settings and its JSON.
+
+    A full disk is named as such.
+    """
+    code, text = getattr(error, "code", None), str(error)
+    if isinstance(error, mongo_errors.OperationFailure) and error.details:
+        wrong = _first_wrong(error.details)
+        code, text = wrong.get("code", code), str(wrong.get("errmsg") or text)
+    for mark in _SETTINGS:
+        text = text.split(mark)[0]
+    full = "the disk of MongoDB is full, make room there: " if code == _DISK_FULL else ""
+    return f"{full}{text}"[:200]
+
+
+def _first_wrong(details: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the first error of a reply with several; else the reply."""
+    for each in ("writeErrors", "writeConcernErrors"):
+        if details.get(each):
+            first: Mapping[str, Any] = details[each][0]
+            return first
+    wrong: Mapping[str, Any] = details.get("writeConcernError") or details
+    return wrong

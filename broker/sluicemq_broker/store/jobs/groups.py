@@ -1,0 +1,261 @@
+"""The groups of one queue in MongoDB: each has a line of jobs that wait, and one that is out of it, the head.
+
+::
+
+    push ──▶ waiting (wait: {group, place}) ── promote ──▶ head (head: its group): ready, reserved, ready, …
+                                                             │
+              the next of its group may be promoted ◀── done, dead, cancelled, expired
+
+Whoever pushes inserts, **then** promotes; whoever ends a head does so durably, **then** promotes. The unique
+index on ``head`` refuses a second one, which means that there is a head already, and that whoever ends it
+will promote. So of a push and an end at the same moment, at any two brokers, at least one promotes, and no
+more than one is carried out. What is killed between the two leaves a group without a head: :meth:`headless`
+finds it.
+
+The indexes are made before the first job waits, so a queue without groups pays nothing for them; both reads
+take two keys for each group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from datetime import datetime
+from itertools import islice
+from typing import Any, Final, NamedTuple
+
+from pymongo import IndexModel, ReturnDocument, UpdateOne
+from pymongo.collection import Collection as Jobs
+from pymongo.errors import BulkWriteError, DuplicateKeyError
+from pymongo.write_concern import WriteConcern
+
+from sluicemq_broker.job import State
+from sluicemq_broker.store.connection import Documents
+from sluicemq_broker.store.errors import translated
+from sluicemq_broker.store.jobs.index_models import CHILD_INDEXES, LINE_INDEXES
+from sluicemq_broker.store.jobs.indexes import Notice, all_indexes, has_lines, make_indexes
+from sluicemq_broker.store.values import Document, date, seconds
+from sluicemq_broker.store.write_results import refusals
+
+#: One document for each queue that ever had a group, or a child of some job:
+#: ``{_id: its collection, last?: the highest place, children?: true}``. It outlives the queue.
+_PLACES: Final = "places"
+#: How often it is looked again which are first, as somebody else was faster.
+_TRIES: Final = 5
+#: Groups that are looked at together.
+_PAGE: Final = 1000
+_IN_LINE: Final = {"wait.group": 1, "wait.place": 1}
+_HIGHEST: Final = 255  # priority
+_BY_ID: Final = "_id_"
+#: ``waiting`` to ``ready``: its group has a head.
+_HEAD: Final[list[Document]] = [
+    {"$set": {"state": State.READY.value, "head": "$wait.group"}},
+    {"$unset": "wait"},
+]
+
+
+class NewHead(NamedTuple):
+    """A job that is ``ready`` now: its number, and when it is due, as the server's time."""
+
+    priority: int
+    due: float
+    seq: int
+
+
+class Promoted(NamedTuple):
+    """Jobs that are ``ready`` now.
+
+    ``expired``: ids of those that were first, and whose time to live is over: they are to be ended, and keep
+    their groups waiting until then.
+    """
+
+    ready: list[NewHead]
+    expired: list[str]
+
+
+class GroupStore:
+    """The lines of one queue; ``notice`` is told of what keeps an index from being made."""
+
+    def __init__(self, database: Documents, jobs: Jobs[Document], notice: Notice | None = None) -> None:
+        self._jobs = jobs
+        self._notice = notice or (lambda _kind, _text: None)
+        self._prepared = False
+        self._prepared_for_children = False
+        #: True if any job ever had to wait here, as far as is known.
+        self.ever_waited = False
+        # Not of a majority: whatever is inserted at a place comes later in the same log, and is.
+        self._places = database[_PLACES].with_options(write_concern=WriteConcern(w=1))
+
+    def prepare(self) -> None:
+        """Let jobs wait here from now on; only the first call asks MongoDB.
+
+        Crash in between: whoever comes next finds that it is wanted (:meth:`wanted`), and makes the indexes.
+        """
+        if not self._prepared:
+            with translated():
+                none_yet = {"$setOnInsert": {"last": 0}}
+                self._places.update_one({"_id": self._jobs.name}, none_yet, upsert=True)
+                make_indexes(self._jobs, self._notice, LINE_INDEXES)
+            self._prepared = self.ever_waited = True
+
+    def prepare_for_children(self) -> None:
+        """Let children lie here from now on; only the first call asks MongoDB.
+
+        Whoever removes the queue puts it aside first, and looks for this mark then: so of a transaction that
+        has inserted children before, the mark is seen. Crash in between: as :meth:`prepare`.
+        """
+        if not self._prepared_for_children:
+            with translated():
+                mark = {"$set": {"children": True}}
+                durable = self._places.with_options(write_concern=WriteConcern("majority"))
+                durable.update_one({"_id": self._jobs.name}, mark, upsert=True)
+                make_indexes(self._jobs, self._notice, CHILD_INDEXES)
+            self._prepared_for_children = True
+
+    def wanted(self) -> list[IndexModel]:
+        """The indexes that the queue needs, whatever it has; raises the driver's errors."""
+        mark = self._places.find_one({"_id": self._jobs.name}) or {}
+        self.ever_waited = self.ever_waited or "last" in mark
+        return all_indexes(lines="last" in mark, children=bool(mark.get("children")))
+
+    def may_have_children(self) -> bool:
+        """True if any job here ever was a child; raises the driver's errors."""
+        these = {"_id": self._jobs.name, "children": True}
+        return self._places.find_one(these, {"_id": 1}) is not None
+
+    def dropped(self) -> None:
+        """The collection was removed: the next :meth:`prepare` makes it again."""
+        self._prepared = self._prepared_for_children = False
+
+    def places(self, count: int) -> int:
+        """The first of so many places that nobody else has, and that are behind all given before.
+
+        Clocks would not do: those of two brokers differ. Lost reply: that many places are nobody's. They
+        are kept when the queue is deleted, as another broker may be about to use the last.
+        """
+        self.prepare()
+        with translated():
+            found = self._places.find_one_and_update(
+                {"_id": self._jobs.name},
+                {"$inc": {"last": count}},
+                upsert=True,
+                return_document=ReturnDocument.AFTER,
+            )
+        last: int = (found or {})["last"]
+        return last - count + 1
+
+    def promote(self, groups: Collection[str], now: float) -> Promoted:
+        """Make the first job of each line ``ready``, and the head of its group, where there is none.
+
+        Each is the document that was read, in its place still. One update for all, which takes half the time
+        of single ones, but stops at the first group that has a head by now: then single ones, which don't.
+        Crash or lost reply: each is promoted or not; repeating it promotes the others.
+        """
+        promoted = Promoted([], [])
+        left = set(groups)
+        with translated():
+            for _ in range(_TRIES):
+                left -= self._with_heads(left)
+                first = self._first(left) if left else []
+                over = [each for each in first if _is_over(each, now)]
+                promoted.expired.extend(each["_id"] for each in over)
+                first = [each for each in first if each not in over]
+                left = {each["wait"]["group"] for each in first}
+                if not first or self._make_heads(first, promoted):
+                    break
+        return promoted
+
+    def headless(self) -> Iterator[list[str]]:
+        """The groups that wait and have no head, in parts; one may be about to have one."""
+        lines: list[Document] = [
+            {"$match": {"wait.group": {"$gte": ""}}},
+            {"$sort": _IN_LINE},
+            {"$group": {"_id": "$wait.group", "place": {"$first": "$wait.place"}}},
+        ]
+        with translated():
+            if not has_lines(self._jobs):
+                return
+            found = self._jobs.aggregate(lines, batchSize=_PAGE)
+            for page in _pages(each["_id"] for each in found):
+                heads = self._with_heads(page)
+                if left := [each for each in page if each not in heads]:
+                    yield left
+
+    def _with_heads(self, groups: Collection[str]) -> set[str]:
+        wanted = {"head": {"$in": list(groups)}}
+        return {each["head"] for each in self._jobs.find(wanted, {"head": 1, "_id": 0})}
+
+    def _first(self, groups: Collection[str]) -> list[Document]:
+        """The first of each line: id, number, place, priority, when it is due and when it expires."""
+        wanted = ("wait", "priority", "eligible_at", "seq")
+        lines: list[Document] = [
+            {"$match": {"wait.group": {"$in": list(groups)}}},
+            {"$sort": _IN_LINE},
+            {
+                "$group": {
+                    "_id": "$wait.group",
+                    "id": {"$first": "$_id"},
+                    **{each: {"$first": f"${each}"} for each in wanted},
+                }
+            },
+        ]
+        found = self._jobs.aggregate(lines)
+        # What somebody wrote by hand may have an array there.
+        return [
+            {**each, "_id": each["id"]}
+            for each in found
+            if isinstance(each["_id"], str) and isinstance(each["wait"], dict)
+        ]
+
+    def _make_heads(self, first: list[Document], promoted: Promoted) -> bool:
+        """Promote these; False if one of them is not first any more, so that its group is to be looked at."""
+        # By their places too: no other job will ever have one of these.
+        these = {
+            "_id": {"$in": [each["_id"] for each in first]},
+            "state": State.WAITING,
+            "wait.place": {"$in": [each["wait"].get("place") for each in first]},
+        }
+        try:
+            matched = self._jobs.update_many(these, _HEAD, hint=_BY_ID).matched_count
+        except DuplicateKeyError:
+            return self._make_heads_singly(first, promoted)
+        promoted.ready.extend(map(_hint, first))
+        return bool(matched == len(first))
+
+    def _make_heads_singly(self, first: list[Document], promoted: Promoted) -> bool:
+        writes = [
+            UpdateOne(
+                {"_id": each["_id"], "state": State.WAITING, "wait.place": each["wait"].get("place")}, _HEAD
+            )
+            for each in first
+        ]
+        refused: set[int] = set()
+        try:
+            matched = self._jobs.bulk_write(writes, ordered=False).matched_count
+        except BulkWriteError as error:
+            refusals(error)  # durability first
+            refused = {each["index"] for each in error.details["writeErrors"]}
+            matched = error.details["nMatched"]
+        promoted.ready.extend(_hint(each) for at, each in enumerate(first) if at not in refused)
+        # Those that the update before had promoted don't match: another look tells of them.
+        return bool(matched + len(refused) >= len(first))
+
+
+def _is_over(waiting: Document, now: float) -> bool:
+    expires_at = waiting["wait"].get("expires_at")
+    return isinstance(expires_at, datetime) and expires_at <= date(now)
+
+
+def _hint(promoted: Document) -> NewHead:
+    """What is known of it; what is no job is claimed as well, and set aside."""
+    priority, due, seq = promoted["priority"], promoted["eligible_at"], promoted.get("seq")
+    return NewHead(
+        priority if isinstance(priority, int) else _HIGHEST,
+        seconds(due) if isinstance(due, datetime) else 0.0,
+        seq if isinstance(seq, int) else 0,
+    )
+
+
+def _pages(groups: Iterable[Any]) -> Iterator[list[str]]:
+    names = (each for each in groups if isinstance(each, str))
+    while page := list(islice(names, _PAGE)):
+        yield page

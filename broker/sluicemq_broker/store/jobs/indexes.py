@@ -1,0 +1,161 @@
+"""The indexes of a queue's collection: made again and again, each by itself if they can't be made together.
+
+What keeps one from being made is put right where that can be done, and named. Without an index jobs
+come slowly, or a ``dedupe_id`` is not kept; without this care they would not come at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from pymongo import IndexModel
+from pymongo.collection import Collection
+from pymongo.errors import OperationFailure
+
+from sluicemq_broker.job import State
+from sluicemq_broker.runtime import Count
+from sluicemq_broker.store.errors import brief, in_trouble
+from sluicemq_broker.store.jobs.documents import QueueDefaults
+from sluicemq_broker.store.jobs.index_models import (
+    CHILD_INDEXES,
+    FAIR,
+    INDEXES,
+    LINE_INDEX,
+    LINE_INDEXES,
+    SLOT_INDEX,
+    SLOTS,
+)
+from sluicemq_broker.store.values import Document
+
+#: The server's codes for an index of this name, or of these fields, with other options.
+_MADE_OTHERWISE: Final = (85, 86)
+_DUPLICATE_KEY: Final = 11000
+#: How often what is in the way is put away before the next sweep tries again.
+_TRIES: Final = 3
+_AT_ONCE: Final = 1000
+
+_Jobs = Collection[dict[str, Any]]
+#: Told what was found: its kind, and a text for the log.
+Notice = Callable[[str, str], None]
+
+
+def make_indexes(jobs: _Jobs, notice: Notice, wanted: Sequence[IndexModel] = INDEXES) -> None:
+    """Make what indexes are missing, and anew those that were made otherwise.
+
+    Crash in between: the next call makes what is missing then.
+    """
+    try:
+        jobs.create_indexes(wanted)
+    except OperationFailure as error:
+        if in_trouble(error):
+            raise
+        for index in wanted:
+            _make(jobs, index, notice)
+
+
+def mend_indexes(jobs: _Jobs, notice: Notice, wanted: Sequence[IndexModel], defaults: QueueDefaults) -> None:
+    """Make what is missing in a collection that is there.
+
+    Remove that of a queue that is fair no more, and that of slots where none are given and no job has one.
+    """
+    there = jobs.index_information()
+    if there and not {_name(each) for each in wanted} <= there.keys():
+        make_indexes(jobs, notice, wanted)
+    if _name(FAIR) in there and not defaults.fair:
+        jobs.drop_index(_name(FAIR))
+    if SLOT_INDEX in there and not defaults.gives_slots and not _some_have_slots(jobs):
+        jobs.drop_index(SLOT_INDEX)
+
+
+def wanted_while_empty(jobs: _Jobs, defaults: QueueDefaults) -> list[IndexModel]:
+    """What is made at once where it takes no time: that of a fair queue, else made by its first claim."""
+    return [FAIR] if defaults.fair and jobs.find_one({}, {"_id": 1}) is None else []
+
+
+def make_fair_index(jobs: _Jobs, notice: Notice) -> None:
+    """Make that of a fair queue, if it is not there: over what waits, so that takes its time."""
+    _make(jobs, FAIR, notice)
+
+
+def make_slot_index(jobs: _Jobs, notice: Notice) -> None:
+    """Make that of the slots of tenants, if it is not there."""
+    _make(jobs, SLOTS, notice)
+
+
+def has_lines(jobs: _Jobs) -> bool:
+    """True if a job may wait there, for its turn or for its children; none ever did without this index."""
+    return LINE_INDEX in jobs.index_information()
+
+
+def may_have(jobs: _Jobs, state: str) -> bool:
+    """False if no job there can be in this state: then nobody should look, for want of an index."""
+    return state != State.WAITING or has_lines(jobs)
+
+
+def all_indexes(*, lines: bool, children: bool = False) -> list[IndexModel]:
+    """Return the indexes of a queue: with ``lines`` jobs may wait, with ``children`` some have parents."""
+    return [*INDEXES, *(LINE_INDEXES if lines else ()), *(CHILD_INDEXES if children else ())]
+
+
+def _make(jobs: _Jobs, index: IndexModel, notice: Notice) -> None:
+    problem = ""
+    for _ in range(_TRIES):
+        try:
+            jobs.create_indexes([index])
+        except OperationFailure as error:
+            if in_trouble(error):
+                raise
+            problem = brief(error)
+            if error.code in _MADE_OTHERWISE:
+                _drop_the_other(jobs, index, notice)
+            elif error.code == _DUPLICATE_KEY and _name(index) == SLOT_INDEX:
+                jobs.update_many({"slot": {"$exists": True}}, {"$unset": {"slot": ""}})
+            elif error.code == _DUPLICATE_KEY:
+                _free_dedupe_ids(jobs, notice)
+            else:
+                break
+        else:
+            return
+    notice(Count.UNINDEXED, f"{jobs.name}: index {_name(index)} can't be made: {problem}")
+
+
+def _some_have_slots(jobs: _Jobs) -> bool:
+    return jobs.find_one({"slot.tenant": {"$gte": ""}}, {"_id": 1}, hint=SLOT_INDEX) is not None
+
+
+def _drop_the_other(jobs: _Jobs, index: IndexModel, notice: Notice) -> None:
+    keys = list(index.document["key"].items())
+    for name, other in jobs.index_information().items():
+        if name == _name(index) or other["key"] == keys:
+            notice(Count.INDEXES_REMADE, f"{jobs.name}: index {name} was made otherwise")
+            jobs.drop_index(name)
+
+
+def _free_dedupe_ids(jobs: _Jobs, notice: Notice) -> None:
+    """Leave each ``dedupe_id`` to the first job that has it: the others came in while no index kept them out.
+
+    They are jobs like others then. An array would be many ids at once, and is none.
+    """
+    free: Document = {"$unset": {"dedupe_id": "", "dedupe_until": ""}}
+    jobs.update_many({"dedupe_id": {"$type": "array"}}, free)
+    shared: list[Document] = [
+        {"$match": {"dedupe_id": {"$exists": True}}},
+        {"$sort": {"seq": 1, "created_at": 1}},
+        {"$group": {"_id": "$dedupe_id", "holders": {"$push": "$_id"}}},
+        {"$match": {"holders.1": {"$exists": True}}},
+    ]
+    for each in jobs.aggregate(shared, allowDiskUse=True):
+        first, *others = each["holders"]
+        for at in range(0, len(others), _AT_ONCE):
+            these = {"_id": {"$in": others[at : at + _AT_ONCE]}, "dedupe_id": each["_id"]}
+            jobs.update_many(these, free)
+        notice(
+            Count.DEDUPE_IDS_SHARED,
+            f"{jobs.name}: {len(others)} jobs beside {str(first)[:128]!r} had its dedupe_id "
+            f"{str(each['_id'])[:128]!r}, first {str(others[0])[:128]!r}: they are kept without it",
+        )
+
+
+def _name(index: IndexModel) -> str:
+    return str(index.document["name"])

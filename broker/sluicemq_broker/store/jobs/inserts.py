@@ -1,0 +1,180 @@
+"""How jobs get into a queue's collection, and who holds which ``dedupe_id``.
+
+The document of a job holds its ``dedupe_id`` itself, until its window is over (``dedupe_until``),
+in whatever state it is; the unique index makes it one document, over all brokers. Nothing is
+swept: the next push with this id that finds the window over takes the id away from its holder.
+Where the holder's document is gone (cancelled, purged, expired), so is its hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from pymongo.collection import Collection
+from pymongo.read_concern import ReadConcern
+
+from sluicemq.errors import Duplicate
+from sluicemq_broker.job import Job
+from sluicemq_broker.store.errors import (
+    Doubtful,
+    Refused,
+    applied,
+    translated,
+)
+from sluicemq_broker.store.jobs.documents import QueueDefaults, document
+from sluicemq_broker.store.jobs.index_models import DEDUPE_INDEX
+from sluicemq_broker.store.jobs.numbered_inserts import Insert
+from sluicemq_broker.store.values import Document, date, seconds
+from sluicemq_broker.store.write_results import Pushed, outcome
+
+#: So often a job is tried that MongoDB refuses with a code that is listed nowhere: for some five seconds.
+MOST_DOUBTS = 9
+
+
+_Jobs = Collection[dict[str, Any]]
+
+
+_ALL_STORED = Pushed()
+
+
+class Insertion:
+    """Jobs on their way into a collection: sent again and again, until it is known what became of each.
+
+    Whatever is sent again is the same statement (``numbered``), so a job that was stored,
+    done and removed meanwhile is not stored anew.
+    """
+
+    def __init__(
+        self,
+        new_statement: Callable[[], Insert],
+        jobs: _Jobs,
+        accepted: Sequence[Job],
+        now: float,
+        defaults: QueueDefaults,
+    ) -> None:
+        """``accepted``: what goes into the collection ``jobs``, ``now``: since when."""
+        self._collection = jobs
+        self._new_statement = new_statement
+        self._jobs = accepted
+        self._stamp = date(now)
+        self._defaults = defaults
+        self._left: Sequence[int] = range(len(accepted))  # positions in the statement under way
+        self._statement = new_statement()
+        self._part: Pushed | None = None  # what became of those
+        self._doubts = 0
+        self._pushed = Pushed()
+
+    def send(self, at: float) -> Pushed:
+        """Go on from where the last call was left by an error; ``at``: now, from which dedupe windows count.
+
+        Raises as every statement does; call it again after :class:`~sluicemq.errors.Unavailable`.
+        """
+        try:
+            with translated():
+                return self._send(at)
+        except Refused:
+            self._statement.drop()
+            raise
+
+    def _send(self, at: float) -> Pushed:
+        while True:
+            if self._left:
+                self._pushed.add(self._insert(at), self._left)
+                self._left, self._statement = (), self._new_statement()
+            taken = self._pushed.taken
+            if not taken:
+                return self._pushed
+            with applied():
+                judged = judge(self._collection, [self._jobs[each] for each in taken], at)
+            self._pushed.taken = []
+            self._pushed.add(judged, taken)
+            self._left, self._pushed.taken = self._pushed.taken, []
+
+    def _insert(self, at: float) -> Pushed:
+        if self._part is None:
+            jobs = [self._jobs[each] for each in self._left]
+            open_windows(jobs, at)
+            answer = self._statement.send([document(each, self._stamp, self._defaults) for each in jobs])
+            self._part = self._outcome(answer)
+        self._statement.end(all_stored=self._part == _ALL_STORED)
+        part, self._part = self._part, None
+        return part
+
+    def _outcome(self, answer: Document) -> Pushed:
+        """What became of each; what a code that is not known is said of is the job's fault in the end."""
+        try:
+            return outcome(answer)
+        except Doubtful:
+            self._doubts += 1
+            if self._doubts < MOST_DOUBTS:
+                raise
+            return outcome(answer, repeatable=False)
+
+
+def open_windows(jobs: Iterable[Job], at: float) -> None:
+    """A job's window counts from the statement that stores it: nobody can know of it before."""
+    for job in jobs:
+        if job.dedupe:
+            job.take_name(at + job.dedupe.window)
+
+
+def judge(collection: _Jobs, jobs: Sequence[Job], at: float) -> Pushed:
+    """What is to be said of jobs whose ``dedupe_id`` was another's; ``taken`` are those to insert again.
+
+    ``existing``: the job itself is there, whichever index MongoDB has named, and whoever holds its
+    ``dedupe_id`` by now. ``refused``: the holder's window is open. Else the ``dedupe_id`` is free, or
+    is freed here; the guard on ``dedupe_until`` spares a holder that has come in the meantime. Crash
+    or lost reply: a document has lost a ``dedupe_id`` whose window was over, which nobody misses.
+    """
+    # What is said here must outlive a change of primary.
+    known = collection.with_options(read_concern=ReadConcern("majority"))
+    stored = {each["_id"] for each in known.find({"_id": {"$in": [job.id for job in jobs]}}, {"_id": 1})}
+    held = _holders(known, {job.dedupe.id for job in jobs if job.dedupe})
+    holders = {each["dedupe_id"]: each for each in held if _is_open(each, at)}
+    over = [each["_id"] for each in held if not _is_open(each, at)]
+    if over:
+        collection.update_many(
+            {"_id": {"$in": over}, "$or": [{"dedupe_until": {"$not": {"$gt": date(at)}}}, *_STRANGE]},
+            {"$unset": {"dedupe_id": "", "dedupe_until": ""}},
+            hint="_id_",
+        )
+    judged = Pushed()
+    for position, job in enumerate(jobs):
+        holder = holders.get(job.dedupe.id) if job.dedupe else None
+        if job.id in stored:
+            judged.existing.append(position)
+        elif holder:
+            judged.refused[position] = _duplicate(holder, at)
+        else:
+            judged.taken.append(position)
+    return judged
+
+
+#: Held by what somebody wrote by hand: else a push would find it taken, and free, and taken, for ever.
+_STRANGE: Final[list[Document]] = [
+    {"dedupe_id": {"$type": "array"}},
+    {"dedupe_until": {"$type": "array"}},
+    {"dedupe_until": {"$gt": datetime.max}},  # noqa: DTZ901 - as dates are read
+]
+
+
+def _holders(collection: _Jobs, names: set[str]) -> list[Document]:
+    wanted = {"dedupe_id": 1, "dedupe_until": 1}
+    return list(collection.find({"dedupe_id": {"$in": list(names)}}, wanted, hint=DEDUPE_INDEX))
+
+
+def _is_open(holder: Document, at: float) -> bool:
+    """True while nobody else may have its ``dedupe_id``; what somebody wrote by hand keeps it from nobody."""
+    until = holder.get("dedupe_until")
+    return isinstance(holder["dedupe_id"], str) and isinstance(until, datetime) and seconds(until) > at
+
+
+def _duplicate(holder: Document, at: float) -> Duplicate:
+    first, left = str(holder["_id"]), seconds(holder["dedupe_until"]) - at
+    return Duplicate(
+        f"not stored: job {first} has dedupe_id {holder['dedupe_id']!r} for {left:.1f} s more; "
+        "push it after that, or with another dedupe_id",
+        first,
+    )

@@ -1,0 +1,404 @@
+"""One queue in MongoDB: its verbs are the queue's verbs, each one statement that is atomic per job.
+
+Every statement that settles a job names the owner that holds it, so that a late one changes
+nothing. Several documents in one statement are never a transaction: each document is moved or
+not, and the caller learns which. What a lost reply leaves behind is said at each verb.
+
+All methods block the calling greenlet, and raise Unavailable (nothing was
+sent), Unclear (it may have been applied) or Refused (repeating it is of no use).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from pymongo.client_session import ClientSession
+from pymongo.errors import BulkWriteError
+
+from sluicemq.errors import SluiceError
+from sluicemq_broker.job import Job, State
+from sluicemq_broker.runtime import Count
+from sluicemq_broker.store.connection import Documents, durable
+from sluicemq_broker.store.creation import one_of_few
+from sluicemq_broker.store.errors import applied, translated
+from sluicemq_broker.store.jobs.claims import CLAIM_BYTES, Claim, Claims
+from sluicemq_broker.store.jobs.documents import QueueDefaults, document
+from sluicemq_broker.store.jobs.expiry import ExpiredJobs, Expiry
+from sluicemq_broker.store.jobs.groups import GroupStore
+from sluicemq_broker.store.jobs.index_models import ENDED_INDEX
+from sluicemq_broker.store.jobs.indexes import Notice, make_indexes, mend_indexes, wanted_while_empty
+from sluicemq_broker.store.jobs.inserts import Insertion
+from sluicemq_broker.store.jobs.numbered_inserts import Insert, sessions_of
+from sluicemq_broker.store.jobs.outcomes import (
+    FOUND,
+    FREED,
+    Completed,
+    Found,
+    Progressed,
+    RolledBack,
+    all_held,
+    death,
+    done,
+    done_alike,
+    found,
+    letter,
+    lost,
+    not_done,
+    progressed,
+    reclaimed,
+    result_of,
+    rolled_back,
+    uncertain,
+)
+from sluicemq_broker.store.jobs.strange_documents import Strange, set_aside, set_ownerless_aside
+from sluicemq_broker.store.values import BY_ID, Document, date
+from sluicemq_broker.store.write_results import Pushed, outcome, refusals
+
+_NONE_SET = QueueDefaults()
+_STATES = frozenset(State)
+
+
+def _ignore(_kind: str, _text: str) -> None:
+    """Nobody wants to hear of it."""
+
+
+class QueueStore:
+    """The verbs of one queue; ``collection`` is made with its indexes by :meth:`prepare`.
+
+    ``notice`` is told of what was found there that should not be: its kind, and a text for the log.
+    ``groups``: the lines of jobs that go one after the other.
+    """
+
+    def __init__(
+        self,
+        database: Documents,
+        collection: str,
+        defaults: QueueDefaults = _NONE_SET,
+        notice: Notice = _ignore,
+    ) -> None:
+        self.name = collection
+        self._defaults = defaults
+        self._sessions = sessions_of(database.client)
+        self._database = durable(database)
+        self.jobs = self._database[collection]
+        self._notice = notice
+        self._prepared = False
+        #: The collection was removed here, and nobody has made it anew; another broker may have.
+        self.removed = False
+        self._claims = Claims(self.jobs, defaults, self._set_aside, notice)
+        self._expiry = Expiry(self.jobs, defaults)
+        self.groups = GroupStore(self._database, self.jobs, notice)
+
+    @property
+    def defaults(self) -> QueueDefaults:
+        """The queue's settings, which its jobs don't repeat."""
+        return self._defaults
+
+    def reconfigure(self, defaults: QueueDefaults) -> None:
+        """Let the queue's settings be these from the next statement on."""
+        self._defaults = defaults
+        self._claims.reconfigure(defaults)
+        self._expiry.reconfigure(defaults)
+
+    def prepare(self, *, anew: bool = False) -> None:
+        """Make the collection and its indexes if they are not there; only the first call asks MongoDB.
+
+        One that was removed is made ``anew`` for new jobs, or where it is used still; else nobody makes it.
+        """
+        if not self._prepared and (anew or not self.removed):
+            with one_of_few(), translated():
+                if self._prepared:
+                    return  # meanwhile
+                wanted = [*self.groups.wanted(), *wanted_while_empty(self.jobs, self._defaults)]
+                make_indexes(self.jobs, self._notice, wanted)
+                self._prepared, self.removed = True, False
+
+    def mend(self) -> None:
+        """Make the indexes anew if they are missing.
+
+        Another broker may have removed the queue, and a push of ours made the collection again, without.
+        """
+        with translated():
+            mend_indexes(self.jobs, self._notice, self.groups.wanted(), self._defaults)
+
+    def dropped(self) -> None:
+        """The collection is removed, or about to be: whoever has new jobs looks for its indexes anew."""
+        self._prepared, self.removed = False, True
+        self.groups.dropped()
+        self._claims.dropped()
+
+    def kept(self) -> None:
+        """The removal that :meth:`dropped` told of failed, or nobody knows: it is a queue as before."""
+        self.removed = False
+
+    # ------------------------------------------------------------------ push
+
+    def which_exist(self, ids: Sequence[str]) -> set[str]:
+        """Those of these ids under which there is a job, in whatever state; raises the driver's errors."""
+        return {each["_id"] for each in self.jobs.find({"_id": {"$in": list(ids)}}, {"_id": 1}, hint=BY_ID)}
+
+    def insert_within(self, session: ClientSession, jobs: Sequence[Job], now: float) -> None:
+        """Insert jobs that are ready, as a part of a transaction; raises the driver's errors."""
+        self._claims.pushed(jobs)
+        stamp = date(now)
+        self.jobs.insert_many([document(each, stamp, self._defaults) for each in jobs], session=session)
+
+    def push(self, jobs: Sequence[Job], now: float, at: float | None = None) -> Pushed:
+        """Insert jobs, each ``reserved`` if it has an owner, else ``ready``.
+
+        ``now`` is when they were accepted, ``at`` when this statement is sent (None: the same), from
+        which their dedupe windows count; whoever has a ``dedupe_id`` that is another's is refused as
+        :class:`~sluicemq.errors.Duplicate`. Of several in one push the first has it.
+
+        Crash or lost reply: each job is stored or not. Repeating the push as another one finds the ids of
+        those that are still there as ``existing``, also where their ``dedupe_id`` has been found first;
+        :meth:`insertion` can be repeated without storing what is done by now.
+        """
+        return self.insertion(jobs, now).send(now if at is None else at)
+
+    def insertion(self, jobs: Sequence[Job], now: float) -> Insertion:
+        """The same, to be sent until it is answered; the jobs come to 16 MiB at most, or are one."""
+        self._claims.pushed(jobs)
+        return Insertion(self._insert, self.jobs, jobs, now, self._defaults)
+
+    def _insert(self) -> Insert:
+        return Insert(self._sessions, self._database, self.name)
+
+    def keep_unreadable(self, unreadable: Iterable[Document], now: float) -> None:
+        """Insert dead letters for messages that never became jobs.
+
+        Each is ``{_id, payload, raw_headers, reason, size}``. Repeating it after a lost reply finds
+        them there.
+        """
+        letters = [letter(each, date(now), self._defaults) for each in unreadable]
+        with translated():
+            statement = self._insert()
+            outcome(statement.send(letters))
+            statement.end(all_stored=True)  # that one lands late and is there twice would do no harm
+
+    # --------------------------------------------------------------- reserve
+
+    def reserve(
+        self,
+        limit: int,
+        now: float,
+        owner: str,
+        hold: int = 0,
+        *,
+        before: int | None = None,
+        brokers: int = 1,
+        most_bytes: int = CLAIM_BYTES,
+        one_first: bool = False,
+    ) -> Claim:
+        """Claim up to ``limit`` due jobs for ``owner``, in order; ``attempts`` counts this delivery.
+
+        ``hold`` numbers the reservation; no other under this owner has that number. The update's filter
+        repeats the whole filter of the read with its ``now``: a guard on id and state alone would also
+        catch a job that was claimed, given back with a delay and so is not due. Lost reply: whatever
+        was reserved lies under ``owner`` and ``hold``, where :meth:`claimed` finds it; what lands there
+        later the audit finds. ``before`` leaves out jobs from this ``seq`` on. Several ``brokers`` each
+        take a random page, so that they don't fight for the same one. ``most_bytes``: of all its jobs,
+        unless the first alone has more. ``one_first``: one, by one statement, if that is possible: who has
+        just heard of a job has it sooner.
+        """
+        return self._claims.reserve(
+            limit,
+            now,
+            owner,
+            hold,
+            before=before,
+            brokers=brokers,
+            most_bytes=most_bytes,
+            one_first=one_first,
+        )
+
+    def some_ready(self, *, amidst: bool) -> None:
+        """Jobs have become ready: claims look anew whose come first; ``amidst`` those read ahead, perhaps."""
+        self._claims.some_ready(amidst=amidst)
+
+    def tick(self, now: float) -> None:
+        """Every second or so: let go of what is kept for claims that don't come."""
+        self._claims.tick(now)
+
+    def claimed(self, owner: str, hold: int) -> list[Job]:
+        """The jobs that lie under one reservation, in order: what a claim without an answer has brought."""
+        return self._claims.claimed(owner, hold)
+
+    # ---------------------------------------------------------------- settle
+
+    def commit(self, jobs: Sequence[Job]) -> dict[str, SluiceError]:
+        """Remove completed jobs of one owner; returns the ids that it did not remove, and why.
+
+        Lost reply: each is removed or still held; repeating it says :class:`Uncertain` for those
+        that are gone, since another verdict could have been the one that removed them.
+        """
+        with translated():
+            removed = self.jobs.delete_many(all_held(jobs)).deleted_count
+            if removed == len(jobs):
+                return {}
+            with applied():
+                left = self._there(jobs)
+        gone = [each.id for each in jobs if each.id not in left]
+        problems: dict[str, SluiceError] = {each: lost(each) for each in left}
+        if len(gone) > removed:
+            problems.update({each: uncertain(each) for each in gone})
+        return problems
+
+    def _there(self, jobs: Sequence[Job]) -> set[str]:
+        """The ids of those that are there still; a job that was pushed anew under one is another."""
+        births = {each.id: each.seq for each in jobs}
+        found = self.jobs.find({"_id": {"$in": list(births)}}, {"seq": 1})
+        return {each["_id"] for each in found if births[each["_id"]] == each.get("seq")}
+
+    def complete(self, completed: Sequence[Completed], now: float) -> dict[str, SluiceError]:
+        """Commit jobs that are kept: ``done`` with their result, in their own document.
+
+        Returns the ids that it did not commit, and why. Crash or lost reply: each is done or still
+        held; repeating it is harmless.
+        """
+        too_long: dict[str, SluiceError] = {}
+        with translated():
+            try:
+                written = self.jobs.bulk_write(done_alike(completed, now), ordered=False)
+                if written.matched_count == len(completed):
+                    return {}
+            except BulkWriteError as error:
+                refusals(error)  # durability first
+                too_long = self._complete_each(completed, now)
+            ids = [each.job.id for each in completed if each.job.id not in too_long]
+            wanted = {"done_by": 1, "hold": 1}
+            there = {each["_id"]: each for each in self.jobs.find({"_id": {"$in": ids}}, wanted)}
+        missed: dict[str, SluiceError] = {}
+        for each in (one.job for one in completed):
+            found = there.get(each.id)
+            if not found or (found.get("done_by"), found.get("hold")) != (each.owner, each.hold):
+                missed[each.id] = lost(each.id) if found else uncertain(each.id)
+        return missed | too_long
+
+    def _complete_each(self, completed: Sequence[Completed], now: float) -> dict[str, SluiceError]:
+        """One by one, so that a job whose document would come to over 16 MiB takes no other with it."""
+        try:
+            self.jobs.bulk_write([done(each, now) for each in completed], ordered=False)
+        except BulkWriteError as error:
+            return {completed[at].job.id: why for at, why in refusals(error).refused.items()}
+        return {}
+
+    def undo_pop(self, jobs: Sequence[Job]) -> int:
+        """Make jobs ready again that were popped, are kept as done and could not be sent; returns how many.
+
+        Crash before: they stay done, unsent; at most once allows that. Repeating it after a lost
+        reply finds them done no longer, and changes nothing.
+        """
+        with translated():
+            return self.jobs.bulk_write([not_done(each) for each in jobs], ordered=False).matched_count
+
+    def roll_back(self, entries: Sequence[RolledBack], now: float) -> int:
+        """Roll back or reject jobs, each with its history; returns how many were ours.
+
+        Lost reply: repeating it finds those moved no longer under their hold and leaves them, also
+        where we have reserved them again in the meantime.
+        """
+        writes = [rolled_back(entry, now, self._defaults) for entry in entries]
+        with translated():
+            return self.jobs.bulk_write(writes, ordered=False).matched_count
+
+    def note_progress(self, told: Sequence[Progressed]) -> int:
+        """Note how far jobs are; returns how many are reserved still as they were.
+
+        Lost reply: it is noted or not. Landing late it may tell what was before; a job that is settled, or
+        reserved anew, stays as it is.
+        """
+        with translated():
+            return self.jobs.bulk_write([progressed(each) for each in told], ordered=False).matched_count
+
+    def release(self, jobs: Sequence[Job]) -> int:
+        """Give back jobs of one owner that no worker has started; returns how many were held still.
+
+        The attempt is not counted, the place is kept. Lost reply: repeating it, or its landing late,
+        leaves what is held anew, which has another ``hold``.
+        """
+        return self._free(all_held(jobs))
+
+    def free(self, job_id: str, owner: str, hold: int) -> int:
+        """The same of one reservation that nobody remembers: returns 1 if it was there."""
+        return self._free({"_id": job_id, "owner": owner, "hold": hold})
+
+    def _free(self, held: Document) -> int:
+        with translated():
+            return self.jobs.update_many({**held, "state": State.RESERVED}, FREED, hint=BY_ID).modified_count
+
+    # ------------------------------------------------------ owners and sweeps
+
+    def _set_aside(self, strange: list[Strange], now: float) -> int:
+        moved = set_aside(self.jobs, strange, now, self._defaults)
+        for each in moved:
+            self._notice(Count.UNREADABLE_DOCUMENTS, str(each))
+        return len(moved)
+
+    def owners(self) -> set[str]:
+        """The owners of all reserved jobs; one step in the index for each."""
+        with translated():
+            found = self.jobs.distinct("owner", {"state": State.RESERVED})
+            return {each for each in found if isinstance(each, str)}
+
+    def mend_ownerless(self, now: float) -> None:
+        """Set aside what is reserved by nobody: documents that were never ours."""
+        with translated():
+            strange = set_ownerless_aside(self.jobs, now, self._defaults)
+        for each in strange:
+            self._notice(Count.UNREADABLE_DOCUMENTS, str(each))
+
+    def reclaim(self, owner: str, max_losses: int, now: float) -> tuple[int, int]:
+        """Give back every job of an owner without a live lease; returns how many (ready, dead).
+
+        Nobody knows which of them a worker had, so none is charged an attempt: each counts a loss
+        instead, and dies of ``max_losses``. Crash between the two statements: the next sweep ends it.
+        """
+        held = {"state": State.RESERVED, "owner": owner}
+        with translated():
+            # A job that was never lost has no such field.
+            doomed = {**held, "losses": {"$gte": max_losses - 1}} if max_losses > 1 else held
+            dead = self.jobs.update_many(
+                doomed, death(now, "lost with its broker too often", self._defaults, losses=1)
+            )
+            ready = self.jobs.update_many(held, reclaimed())
+        return ready.modified_count, dead.modified_count
+
+    def reservations(self, owner: str) -> set[tuple[str, int]]:
+        """Id and hold of all jobs reserved under ``owner``, for the audit against memory."""
+        with translated():
+            found = self.jobs.find({"state": State.RESERVED, "owner": owner}, {"hold": 1})
+            return {(each["_id"], each.get("hold", 0)) for each in found if isinstance(each["_id"], str)}
+
+    def expire(self, now: float, limit: int = 1000, ids: Sequence[str] | None = None) -> ExpiredJobs:
+        """End jobs that wait and whose time to live is over, at most ``limit`` (of these ids).
+
+        They are removed, or dead letters if the queue's ``on_expiry`` says so. What has been claimed
+        since it was found stays as it is. Crash or lost reply: each is ended or not, and the next
+        sweep ends the others.
+        """
+        return self._expiry.end(now, limit, ids)
+
+    def will_expire(self) -> bool:
+        """True if any job that waits has an end of its time to live."""
+        return self._expiry.will_come()
+
+    # ------------------------------------------------------------------ find
+
+    def ended(self, since: float, limit: int) -> list[str]:
+        """The ids of jobs that are done or dead since then and still there, at most ``limit``."""
+        these = {"state": {"$in": [State.DONE, State.DEAD]}, "ended_at": {"$gte": date(since)}}
+        with translated():
+            return [each["_id"] for each in self.jobs.find(these, {"_id": 1}, limit=limit, hint=ENDED_INDEX)]
+
+    def find(self, ids: Sequence[str]) -> dict[str, Found]:
+        """What became of these jobs; an id that is not there is not in the answer."""
+        with translated():
+            stored = list(self.jobs.find({"_id": {"$in": list(ids)}}, FOUND))
+        return {each["_id"]: found(each) for each in stored if each.get("state") in _STATES}
+
+    def result(self, job_id: str) -> bytes | None:
+        """The result of a job, however large; None: the job is not there."""
+        with translated():
+            stored = self.jobs.find_one({"_id": job_id}, {"result": 1})
+        return result_of(stored) if stored else None

@@ -1,0 +1,82 @@
+"""Documents that are no jobs: written by hand, by another program or by a newer version.
+
+One of them must not keep the others from their workers. Whoever comes upon one sets it aside, among
+the dead letters, with what is wrong in its history; ``unreadable`` says the same and keeps it there,
+until somebody has put it right, taken that field away and redriven it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+from pymongo.collection import Collection
+
+from sluicemq_broker.job import ERRORS_KEPT, Job, State
+from sluicemq_broker.store.jobs.documents import QueueDefaults, Unreadable, job
+from sluicemq_broker.store.values import Document, date
+
+_BY_ID: Final = "_id_"
+#: Reserved by nobody: an owner is a string (not said by $type, for which all keys would be read).
+_OWNERLESS: Final[Document] = {"state": State.RESERVED, "owner": {"$not": {"$gte": ""}}}
+_AT_ONCE: Final = 1000
+
+
+class Strange(NamedTuple):
+    """A document that is no job: its id, of whatever type, and what is wrong with it."""
+
+    id: Any
+    reason: str
+
+    def __str__(self) -> str:
+        return f"document {str(self.id)[:128]!r} is no job and is set aside: {self.reason}"
+
+
+def read(stored: Document, defaults: QueueDefaults) -> Job | Strange:
+    """The job of a document, or what is wrong with it."""
+    try:
+        return job(stored, defaults)
+    except Unreadable as error:
+        return Strange(stored["_id"], str(error)[:1000])
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
+        return Strange(stored["_id"], f"{type(error).__name__}: {error}"[:1000])
+
+
+def set_aside(
+    collection: Collection[Document], strange: Iterable[Strange], now: float, defaults: QueueDefaults
+) -> list[Strange]:
+    """Make dead letters of documents that are ``ready``; returns those that were not another broker's.
+
+    One statement each, as each has its own reason; there are few. Repeating it changes nothing.
+    """
+    return [
+        each
+        for each in strange
+        if collection.update_one(
+            {"_id": {"$in": [each.id]}, "state": State.READY}, _aside(each.reason, now, defaults), hint=_BY_ID
+        ).modified_count
+    ]
+
+
+def set_ownerless_aside(
+    collection: Collection[Document], now: float, defaults: QueueDefaults
+) -> list[Strange]:
+    """Make dead letters of documents that are reserved by nobody: no lease of theirs will ever end."""
+    reason = "reserved, and its owner is no string"
+    found = collection.find(_OWNERLESS, {"_id": 1}).limit(_AT_ONCE)
+    strange = [Strange(each["_id"], reason) for each in found]
+    these = {"_id": {"$in": [each.id for each in strange]}, **_OWNERLESS}
+    if strange:
+        collection.update_many(these, _aside(reason, now, defaults), hint=_BY_ID)
+    return strange
+
+
+def _aside(reason: str, now: float, defaults: QueueDefaults) -> list[Document]:
+    """An update that can't fail, whatever the document's fields are."""
+    entry = {"at": date(now), "attempt": 0, "reason": {"$literal": reason}, "worker": ""}
+    history = {"$cond": [{"$isArray": "$errors"}, "$errors", []]}
+    ended: Document = {"state": State.DEAD, "ended_at": date(now), "unreadable": {"$literal": reason}}
+    if defaults.dead_retention is not None:
+        ended["remove_at"] = date(now + defaults.dead_retention)
+    ended["errors"] = {"$slice": [{"$concatArrays": [history, [entry]]}, -ERRORS_KEPT]}
+    return [{"$set": ended}, {"$unset": ["owner", "reserved_at", "slot", "head", "wait"]}]

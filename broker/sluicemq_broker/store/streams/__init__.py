@@ -1,0 +1,1 @@
+"""Streams in MongoDB: segments, subscriptions, and routes into queues."""

@@ -1,0 +1,79 @@
+"""Reads the answers to writes of many documents: which were stored, and which were refused and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pymongo.errors import BulkWriteError
+
+from sluicemq.errors import SluiceError, TooLarge
+from sluicemq_broker.store.errors import (
+    AT_FAULT,
+    TROUBLE,
+    Doubtful,
+    Unclear,
+    brief,
+)
+from sluicemq_broker.store.values import Document
+
+_DUPLICATE_KEY = 11000
+
+
+@dataclass(slots=True)
+class Pushed:
+    """What a push did: positions whose id was there before, and positions refused with the reason.
+
+    ``taken``: positions whose ``dedupe_id`` lies with another document, to be judged still.
+    """
+
+    existing: list[int] = field(default_factory=list)
+    refused: dict[int, SluiceError] = field(default_factory=dict)
+    taken: list[int] = field(default_factory=list)
+
+    def add(self, part: Pushed, positions: Sequence[int]) -> None:
+        """Take in what became of some: ``part`` counts as ``positions`` does, which are positions here."""
+        self.existing = sorted([*self.existing, *(positions[at] for at in part.existing)])
+        self.refused |= {positions[at]: error for at, error in part.refused.items()}
+        self.taken += [positions[at] for at in part.taken]
+
+
+def outcome(answer: Document, *, repeatable: bool = True) -> Pushed:
+    """Read the answer to an insert; ``repeatable``: it can be sent again.
+
+    A duplicate key means "stored" only if it is that of ``_id`` and no durability is in doubt; of an
+    index that somebody made it is the job's fault, like all that only this one document can be to blame
+    for. A server in trouble makes it :class:`Unclear`, for it may take the job later; a code
+    that is not known, :class:`Doubtful`.
+    """
+    if "writeConcernError" in answer:
+        raise Unclear(f"durability is not known: {str(answer['writeConcernError'])[:200]}")
+    return read_errors(answer["writeErrors"], repeatable=repeatable) if "writeErrors" in answer else Pushed()
+
+
+def refusals(error: BulkWriteError) -> Pushed:
+    """The same of other unordered writes."""
+    if error.details.get("writeConcernErrors"):
+        raise Unclear(f"durability is not known: {brief(error)}") from error
+    return read_errors(error.details["writeErrors"])
+
+
+def read_errors(errors: Sequence[Mapping[str, Any]], *, repeatable: bool = True) -> Pushed:
+    """What became of the documents that a write names as not written; ``repeatable``: it can be repeated."""
+    pushed = Pushed()
+    codes = {each.get("code") for each in errors}
+    if codes & TROUBLE:
+        raise Unclear(f"MongoDB has not taken all: {str(errors)[:200]}")
+    if repeatable and codes - {_DUPLICATE_KEY} - AT_FAULT:
+        raise Doubtful(f"MongoDB has not taken all: {str(errors)[:200]}")
+    for each in errors:
+        at = each["index"]
+        key = each.get("keyPattern", {"_id": 1}) if each.get("code") == _DUPLICATE_KEY else None
+        if key == {"_id": 1}:
+            pushed.existing.append(at)
+        elif key == {"dedupe_id": 1}:
+            pushed.taken.append(at)
+        else:
+            pushed.refused[at] = TooLarge(f"MongoDB refused it: {str(each.get('errmsg'))[:200]}")
+    return pushed
