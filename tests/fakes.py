@@ -17,8 +17,8 @@ from sluicemq_broker.context.memory import Memory
 from sluicemq_broker.context.retry import Retry
 from sluicemq_broker.job.job import NOT_HELD, Hold, Job, State
 from sluicemq_broker.queue import JobMaker
-from sluicemq_broker.queue.elsewhere import MakeJob
 from sluicemq_broker.queue.limits import Limits
+from sluicemq_broker.queue.other_queues import MakeJob
 from sluicemq_broker.queue.worker import Delivery, Worker
 from sluicemq_broker.runtime.counters import Counters
 from sluicemq_broker.runtime.timer import Timer

@@ -13,7 +13,7 @@ from sluicemq_broker.context.retry import Retry
 from sluicemq_broker.job.backoff import Backoff
 from sluicemq_broker.job.job import Job
 from sluicemq_broker.queue.dispatch import Dispatch
-from sluicemq_broker.queue.settling import _DEFAULT_BACKOFF, Settling
+from sluicemq_broker.queue.settler import _DEFAULT_BACKOFF, Settler
 from sluicemq_broker.queue.verdict import Settlement, Verdict
 from sluicemq_broker.queue.worker import Delivery, Worker
 from sluicemq_broker.runtime.counters import Counters
@@ -50,7 +50,7 @@ class SettleStore(FakeStore):
         return super().complete(completed, now)
 
 
-class AnswersThatFail:
+class WaitersThatFail:
     """Askers who fail on every answer; nobody asks here."""
 
     def __contains__(self, job_id: str) -> bool:
@@ -84,10 +84,10 @@ class SettlingRig:
         self.memory = memory or Memory()
         context = a_context(self.owners, counters=self.counters, retry=self.retry, memory=self.memory)
         store: Any = self.store
-        answers: Any = AnswersThatFail()
+        waiters: Any = WaitersThatFail()
         self.dispatch = Dispatch(store, context, self, no_limits(context))
         nowhere: Any = None
-        self.settle = Settling("mail", store, context, self.dispatch, answers, nowhere, backoff)
+        self.settle = Settler("mail", store, context, self.dispatch, waiters, nowhere, backoff)
         self.heard: list[dict[int, SluiceError]] = []
         self.store.ready += some_jobs(count, max_attempts=max_attempts, **settings)
         for job in self.store.ready:

@@ -168,7 +168,7 @@ def test_what_somebody_may_ask_for_elsewhere_waits_a_while(
 ) -> None:
     other = QueueStore(documents, "queue.letters")
     asked = a_job("asked")
-    asked.is_asked_for()
+    asked.want_result()
     store.push([asked, a_job("other")], NOW)
     jobs = store.reserve(2, NOW, "worker").jobs
     store.roll_back([RolledBack(job, "no", "", dead=True) for job in jobs], NOW)

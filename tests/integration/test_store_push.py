@@ -31,7 +31,7 @@ def test_a_pushed_job_comes_back_from_a_claim_as_it_was(store: QueueStore) -> No
         max_attempts=3, visibility_timeout=12.5, remember=60.0, keep_done=5.0,
         backoff=Backoff("fixed", base=3.0),
     )  # fmt: skip
-    job.is_asked_for()
+    job.want_result()
     # When
     answer = store.push([job], NOW)
     [claimed] = claim(store).jobs

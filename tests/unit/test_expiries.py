@@ -52,7 +52,7 @@ def rig() -> ExpiriesRig:
 def with_ttl(ttl: float, job_id: str | None = None, *, asked: bool = False) -> Job:
     job = a_job(job_id, expires_at=NOW + ttl)
     if asked:
-        job.is_asked_for()
+        job.want_result()
     return job
 
 

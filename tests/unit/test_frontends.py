@@ -57,10 +57,10 @@ class KeepingQueue:
         self.unreadable.append(unreadable)
         mark.take(1, size)
 
-    def wait(self, job_id: str, answer: Callable[..., None]) -> None:
+    def wait_for_result(self, job_id: str, answer: Callable[..., None]) -> None:
         self.waiting[job_id] = answer
 
-    def forget(self, job_id: str, answer: Callable[..., None]) -> None:
+    def stop_waiting(self, job_id: str, answer: Callable[..., None]) -> None:
         assert self.waiting.pop(job_id) == answer
 
     def durable(self, ids: object, existing: object) -> None:
@@ -222,7 +222,7 @@ def test_who_waits_for_a_result_is_noted_in_the_job_for_other_brokers() -> None:
     rig = FrontendRig()
     lane = rig.asker(rig.frontend(RequestFrontend))
     lane.receive([ask(1, b"a"), ask(2, b"", b'{"reply": "accepted"}', b"b")])
-    assert [job.asked for push in rig.queue.pushes for job in push.jobs] == [True, False]
+    assert [job.result_wanted for push in rig.queue.pushes for job in push.jobs] == [True, False]
 
 
 def test_a_push_socket_that_fills_a_queue_is_not_read_until_there_is_room() -> None:

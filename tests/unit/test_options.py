@@ -32,6 +32,8 @@ BESIDE = {"dedupe_id": "d"}
 USUAL = QueueDefaults()
 #: What a job that is handed out is no longer asked for, and what a claim or its history has in its place.
 NOT_READ = {"created_at", "dedupe", "eligible_at", "held", "place", "story"}
+#: Attributes that are stored under another name.
+ATTRIBUTE_OF = {"asked": "result_wanted"}
 
 
 def made(headers: dict[str, Any], **queue: Any) -> Job:
@@ -169,15 +171,15 @@ def test_of_a_job_that_has_everything_all_is_read_that_a_broker_asks_for_later()
 
 
 def test_what_is_read_of_a_job_is_what_a_job_has() -> None:
-    assert HANDED_OUT.keys() <= {*dir(Job)}
+    assert {ATTRIBUTE_OF.get(each, each) for each in HANDED_OUT} <= {*dir(Job)}
 
 
 def test_a_result_that_is_wanted_is_stored_and_read() -> None:
     pushed = made({})
-    pushed.remember, pushed.asked = 60.0, True
+    pushed.remember, pushed.result_wanted = 60.0, True
     assert stored(pushed).keys() - stored(made({})).keys() == set(OPTIONS["reply"].stored)
     read = handed_out(stored(pushed))
-    assert (read.remember, read.asked) == (60.0, True)
+    assert (read.remember, read.result_wanted) == (60.0, True)
 
 
 def test_of_what_a_jobs_queue_says_anyway_nothing_is_stored() -> None:
@@ -209,7 +211,7 @@ def with_everything() -> Job:
     job.succeed(former, {*OPTIONS, "payload"}, None, {"passed": [{"queue": "first"}]})
     job.reserve(Hold("me", 3))
     parent = Parent("mail", "parent", 5, "them/1")
-    job.recall(losses=2, suspect=True, asked=True, dedupe_until=NOW + 5, parent=parent)
+    job.recall(losses=2, suspect=True, result_wanted=True, dedupe_until=NOW + 5, parent=parent)
     job.line_up(1)
     return job
 

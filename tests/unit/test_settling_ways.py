@@ -12,8 +12,8 @@ from sluicemq import wire
 from sluicemq.errors import TooLarge
 from sluicemq_broker.config import MAX_JOB_BYTES
 from sluicemq_broker.job.backoff import Backoff
-from sluicemq_broker.job.job import ASKED
-from sluicemq_broker.queue.settling import DIED, NOT_ARRIVED, NOT_BEGUN, TIMED_OUT
+from sluicemq_broker.job.job import RESULT_WANTED_FOR
+from sluicemq_broker.queue.settler import DIED, NOT_ARRIVED, NOT_BEGUN, TIMED_OUT
 
 # --------------------------------------------------------------------- back-off
 
@@ -178,11 +178,11 @@ def test_a_kept_job_is_finished_with_the_worker_that_did_it_and_when_it_got_it(
 
 def test_a_job_that_somebody_waits_for_at_another_broker_is_kept_for_a_while() -> None:
     rig = SettlingRig(1)
-    rig.store.ready[0].asked = True
+    rig.store.ready[0].result_wanted = True
     rig.hire()
     rig.verdict(wire.COMMIT)
     [one] = rig.store.finished
-    assert one.job.remember == ASKED
+    assert one.job.remember == RESULT_WANTED_FOR
 
 
 @pytest.mark.parametrize(

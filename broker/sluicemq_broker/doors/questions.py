@@ -133,8 +133,8 @@ class RequestFrontend(Frontend):
     def _push(self, queue: Queue, requests: list[Question], jobs: list[Job]) -> None:
         for request in requests:
             if request.wants_result:
-                queue.wait(request.job_id, request.answer)
-                request.forget = partial(queue.forget, request.job_id, request.answer)
+                queue.wait_for_result(request.job_id, request.answer)
+                request.forget = partial(queue.stop_waiting, request.job_id, request.answer)
         size = sum(job.size for job in jobs)
         push = Push(jobs, partial(self._stored, queue, requests, size))
         self._push_to(queue, push, size, requests[0].asker.lane)
@@ -225,7 +225,7 @@ class Question:
         queue, job, headers = reader(frames[body:], self.asker.lane)
         self.wants_result = headers.get("reply", RESULT) != ACCEPTED
         if self.wants_result:
-            job.is_asked_for()
+            job.want_result()
         if "id" in headers and self.wants_result:
             job.keep_result(queue.settings.remember)
         self.job_id = job.id

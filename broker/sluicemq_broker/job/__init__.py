@@ -2,9 +2,9 @@
 
 from sluicemq_broker.job.backoff import BOUNDS, KINDS, Backoff
 from sluicemq_broker.job.job import (
-    ASKED,
     ERRORS_KEPT,
     FIRST,
+    RESULT_WANTED_FOR,
     SCHEDULED,
     Dedupe,
     Hold,
@@ -17,12 +17,12 @@ from sluicemq_broker.job.rounds import Rounds
 from sluicemq_broker.job.timetable import MOST_RUNS, Misfire, Plan, Timetable, plan
 
 __all__ = [
-    "ASKED",
     "BOUNDS",
     "ERRORS_KEPT",
     "FIRST",
     "KINDS",
     "MOST_RUNS",
+    "RESULT_WANTED_FOR",
     "SCHEDULED",
     "Backoff",
     "Dedupe",

@@ -76,7 +76,7 @@ ERRORS_KEPT: Final = 10
 
 
 #: Seconds for which a result stays that somebody waits for at another broker, which looks every second.
-ASKED: Final = 60.0
+RESULT_WANTED_FOR: Final = 60.0
 
 
 class Dedupe(NamedTuple):
@@ -127,9 +127,10 @@ class Job:
     ``dedupe_until`` is when another job may have its ``dedupe_id`` (0: it has none); ``dedupe`` itself
     is only known where the job was pushed. ``group``: of the jobs of one, one at a time goes out, in the
     order of their ``place``, which is only known there, too. ``tenant``: whose job it is, which is only known
-    where it was pushed and in fair queues. ``asked``: somebody waits for its result at
-    the broker that took it in; a broker at which nobody does keeps it for a while (:data:`ASKED`). ``size``
-    is what it takes in memory and on the wire: payload and headers. ``story``: fields of its document that
+    where it was pushed and in fair queues.
+    ``result_wanted``: a client waits for its result at the broker that took the job in; every other broker
+    keeps the result for :data:`RESULT_WANTED_FOR`. ``size`` is what it takes in memory and on the wire:
+    payload and headers. ``story``: fields of its document that
     tell of its life in other queues, of a job that comes from one. ``parent`` waits for it to be done.
     """
 
@@ -160,7 +161,7 @@ class Job:
     group: str | None = None
     tenant: str | None = None
     place: int | None = None
-    asked: bool = False
+    result_wanted: bool = False
     losses: int = 0
     suspect: bool = False
     story: Mapping[str, Any] | None = None
@@ -253,12 +254,12 @@ class Job:
         self.attempts = attempts
 
     def recall(
-        self, *, losses: int, suspect: bool, asked: bool, dedupe_until: float, parent: Parent | None
+        self, *, losses: int, suspect: bool, result_wanted: bool, dedupe_until: float, parent: Parent | None
     ) -> None:
         """So it is stored: what only few jobs have that were pushed."""
         self.losses = losses
         self.suspect = suspect
-        self.asked = asked
+        self.result_wanted = result_wanted
         self.dedupe_until = dedupe_until
         self.parent = parent
 
@@ -294,7 +295,7 @@ class Job:
                 setattr(self, option, getattr(former, option))
         if "ttl" not in said and ttl is not None:
             self.expires_at = self.created_at + ttl
-        self.remember, self.asked, self.story = former.remember, former.asked, story
+        self.remember, self.result_wanted, self.story = former.remember, former.result_wanted, story
         self.parent = former.parent
         self.size = len(self.payload) + own
 
@@ -315,9 +316,9 @@ class Job:
         """Its result is wanted for so long, at least."""
         self.remember = max(self.remember or 0.0, seconds)
 
-    def is_asked_for(self) -> None:
+    def want_result(self) -> None:
         """Somebody waits for its result."""
-        self.asked = True
+        self.result_wanted = True
 
     def drop_payload(self) -> None:
         """It lies in MongoDB, should it be needed again, and takes no memory here meanwhile."""

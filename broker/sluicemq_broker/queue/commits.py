@@ -15,10 +15,10 @@ from typing import Any, Final, NamedTuple
 from sluicemq.errors import SluiceError, TooLarge, Uncertain
 from sluicemq_broker.bus import BusKind
 from sluicemq_broker.context import Context
-from sluicemq_broker.job import ASKED, Job
-from sluicemq_broker.queue.answers import Answers
+from sluicemq_broker.job import RESULT_WANTED_FOR, Job
 from sluicemq_broker.queue.dispatch import Dispatch
 from sluicemq_broker.queue.fan_outs import Children
+from sluicemq_broker.queue.result_waiters import ResultWaiters
 from sluicemq_broker.queue.verdict import Settlement, not_durable
 from sluicemq_broker.queue.worker import Delivery, Worker
 from sluicemq_broker.runtime import Batcher, Count, shielded
@@ -66,7 +66,7 @@ class Commits:
         store: QueueStore,
         context: Context,
         dispatch: Dispatch,
-        answers: Answers,
+        waiters: ResultWaiters,
         unkept: Callable[[Commit, TooLarge], None],
         children: Children,
     ) -> None:
@@ -74,7 +74,7 @@ class Commits:
         self._dispatch = dispatch
         self._groups = dispatch.groups
         self._supply = dispatch.supply
-        self._answers = answers
+        self._waiters = waiters
         self._unkept = unkept
         self._children = children
         self._owners = context.owners
@@ -152,8 +152,8 @@ class Commits:
         ends = _Ends([], [], [], set())
         for each in commits:
             job = each.delivery.job
-            if job.asked and job.id not in self._answers:  # it is another broker where somebody waits
-                job.keep_result(ASKED)
+            if job.result_wanted and job.id not in self._waiters:  # it is another broker where somebody waits
+                job.keep_result(RESULT_WANTED_FOR)
                 ends.awaited = True
             if job.group is not None:
                 ends.groups.add(job.group)
@@ -175,7 +175,7 @@ class Commits:
 
     def _settle(self, commits: list[Commit], problems: dict[str, SluiceError]) -> None:
         """Tell whoever waits for these verdicts, or for these jobs."""
-        if not problems and not self._answers:
+        if not problems and not self._waiters:
             for settlement, count in Counter([each.settlement for each in commits]).items():
                 settlement.close(count)
             return
@@ -185,8 +185,8 @@ class Commits:
                 self._not_committed(each, problem)
             else:
                 each.settlement.settled(each.position)
-                if each.delivery.job.id in self._answers:
-                    shielded(self._answers.committed, each.delivery.job.id, each.result)
+                if each.delivery.job.id in self._waiters:
+                    shielded(self._waiters.committed, each.delivery.job.id, each.result)
 
     def _ended(self, count: Count, number: int) -> None:
         self._counters.add(count, number)
@@ -199,7 +199,7 @@ class Commits:
             return
         commit.settlement.settled(commit.position, problem)
         self._counters.notice(Count.UNCOMMITTED, str(problem))
-        shielded(self._answers.failed, commit.delivery.job.id, problem)
+        shielded(self._waiters.failed, commit.delivery.job.id, problem)
 
     def _remove(self, jobs: list[Job]) -> dict[str, SluiceError]:
         problems: dict[str, SluiceError] = {}

@@ -53,7 +53,7 @@ class Expiries:
         now = self._clock.now()
         for job in mortal:
             expires_at = job.expires_at or 0.0
-            if job.asked or expires_at < now + SOON:
+            if job.result_wanted or expires_at < now + SOON:
                 self._add(job.id, expires_at)
         self._go_on()
 

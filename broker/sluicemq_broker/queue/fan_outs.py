@@ -12,10 +12,10 @@ from sluicemq.errors import BadFrames, BadHeaders, SluiceError, TooLarge
 from sluicemq.options import LONGEST_ID, MOVE_OPTIONS
 from sluicemq_broker.context import Context
 from sluicemq_broker.job import Job, Parent
-from sluicemq_broker.queue.answers import Answers
 from sluicemq_broker.queue.dispatch import Dispatch
-from sluicemq_broker.queue.elsewhere import Elsewhere, OtherQueue
 from sluicemq_broker.queue.moves import Moves, carried_out
+from sluicemq_broker.queue.other_queues import OtherQueue, OtherQueues
+from sluicemq_broker.queue.result_waiters import ResultWaiters
 from sluicemq_broker.queue.verdict import Onward, Settlement
 from sluicemq_broker.queue.worker import Delivery
 from sluicemq_broker.runtime import Count
@@ -76,14 +76,14 @@ class FanOuts(Moves[Fanning, _Ready]):
         store: QueueStore,
         context: Context,
         dispatch: Dispatch,
-        answers: Answers,
-        elsewhere: Elsewhere,
+        waiters: ResultWaiters,
+        others: OtherQueues,
         refuse: Callable[[Fanning, SluiceError], None],
     ) -> None:
-        super().__init__(context, dispatch, answers, refuse, size=_AT_ONCE)
+        super().__init__(context, dispatch, waiters, refuse, size=_AT_ONCE)
         self._name = name
         self._store = store
-        self._elsewhere = elsewhere
+        self._others = others
 
     def _weigh(self, said: Fanning) -> int:
         return len(said.children) + (said.size + said.inherited) * _AT_ONCE // _BYTES
@@ -109,9 +109,9 @@ class FanOuts(Moves[Fanning, _Ready]):
         if len(job_id.encode()) > LONGEST_ID:
             raise BadHeaders(f"children of job {parent.id!r} would have an id that is too long")
         worker = said.delivery.worker
-        queue = self._elsewhere.for_push(onward.queue, by=worker.name, peer=worker.peer)
+        queue = self._others.for_push(onward.queue, by=worker.name, peer=worker.peer)
         payload = b"" if onward.payload is None else onward.payload
-        job = self._elsewhere.make(queue.settings, payload, onward.options, job_id)
+        job = self._others.make(queue.settings, payload, onward.options, job_id)
         job.is_child_of(parent)
         born[queue].append(job)
         return Child(queue.store, job, inherits=onward.payload is None)
@@ -140,9 +140,9 @@ class FanOuts(Moves[Fanning, _Ready]):
 class Children:
     """The children among the jobs of one queue that are done: each is counted at its parent with its end."""
 
-    def __init__(self, store: QueueStore, context: Context, elsewhere: Elsewhere) -> None:
+    def __init__(self, store: QueueStore, context: Context, others: OtherQueues) -> None:
         self._store = store
-        self._elsewhere = elsewhere
+        self._others = others
         self._context = context
         self._clock = context.clock
         self._portions = Portions(_ENDS, context.counters.notice)
@@ -165,13 +165,13 @@ class Children:
         now = self._clock.now()
         problems, ended = end_children(self._store, completed, now, self._store_of)
         for each in ended:
-            queue = self._elsewhere.open(each.queue)
+            queue = self._others.open(each.queue)
             queue.parent_ended(each.id, each.result)
             queue.freed([each.group] if each.group else [])
         return problems
 
     def _store_of(self, name: str) -> QueueStore:
-        return self._elsewhere.open(name).store
+        return self._others.open(name).store
 
 
 def _parent(child: Completed) -> tuple[str, str]:

@@ -10,11 +10,11 @@ from sluicemq.errors import BadHeaders, SluiceError
 from sluicemq.options import MOVE_OPTIONS
 from sluicemq_broker.bus import BusKind
 from sluicemq_broker.context import Context
-from sluicemq_broker.job import ASKED, Job
-from sluicemq_broker.queue.answers import Answers
+from sluicemq_broker.job import RESULT_WANTED_FOR, Job
 from sluicemq_broker.queue.dispatch import Dispatch
-from sluicemq_broker.queue.elsewhere import Elsewhere, OtherQueue
 from sluicemq_broker.queue.moves import Moves
+from sluicemq_broker.queue.other_queues import OtherQueue, OtherQueues
+from sluicemq_broker.queue.result_waiters import ResultWaiters
 from sluicemq_broker.queue.verdict import Onward, Settlement
 from sluicemq_broker.queue.worker import Delivery
 from sluicemq_broker.runtime import Count, shielded
@@ -61,14 +61,14 @@ class Forwards(Moves[Going, _Ready]):
         store: QueueStore,
         context: Context,
         dispatch: Dispatch,
-        answers: Answers,
-        elsewhere: Elsewhere,
+        waiters: ResultWaiters,
+        others: OtherQueues,
         refuse: Callable[[Going, SluiceError], None],
     ) -> None:
-        super().__init__(context, dispatch, answers, refuse, size=FORWARD, in_flight=FORWARDS_AT_ONCE)
+        super().__init__(context, dispatch, waiters, refuse, size=FORWARD, in_flight=FORWARDS_AT_ONCE)
         self._store = store
         self._groups = dispatch.groups
-        self._elsewhere = elsewhere
+        self._others = others
         self._timer = context.timer
         self._tell = context.tell
 
@@ -80,13 +80,13 @@ class Forwards(Moves[Going, _Ready]):
         if unknown := onward.options.keys() - MOVE_OPTIONS:
             raise BadHeaders(f"a job that is forwarded takes no {', '.join(sorted(map(repr, unknown)))}")
         job, worker = delivery.job, delivery.worker.name
-        queue = self._elsewhere.for_push(onward.queue, by=worker, peer=delivery.worker.peer)
+        queue = self._others.for_push(onward.queue, by=worker, peer=delivery.worker.peer)
         payload = b"" if onward.payload is None else onward.payload
-        on = self._elsewhere.make(queue.settings, payload, onward.options, job.id)
+        on = self._others.make(queue.settings, payload, onward.options, job.id)
         if on.group is None:
             on.join(job.group)
-        if job.asked and job.id not in self._answers:  # it is another broker where somebody waits
-            job.keep_result(ASKED)
+        if job.result_wanted and job.id not in self._waiters:  # it is another broker where somebody waits
+            job.keep_result(RESULT_WANTED_FOR)
         anew = frozenset(onward.options) | ({"payload"} if onward.payload is not None else frozenset())
         began = now - self._timer.now() + delivery.handed_at
         kept = job.kept_until(now)
@@ -105,9 +105,9 @@ class Forwards(Moves[Going, _Ready]):
     def _moved(self, ready: Sequence[_Ready]) -> None:
         self._counters.add(Count.FORWARDED, len(ready))
         for each in ready:
-            if each.job.id in self._answers:
-                shielded(self._answers.follow, each.job.id, each.queue)
-        if any(each.job.asked and each.entry.kept_until for each in ready):
+            if each.job.id in self._waiters:
+                shielded(self._waiters.follow, each.job.id, each.queue)
+        if any(each.job.result_wanted and each.entry.kept_until for each in ready):
             self._tell(BusKind.ENDED, 0)  # somebody may wait for it at another broker
         self._events.tell(Count.FORWARDED, self._clock.now(), map(_told, ready))
         self._groups.may_go_on([each.job for each in ready])

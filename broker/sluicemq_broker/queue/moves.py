@@ -13,8 +13,8 @@ from typing import Any, Generic, Protocol, TypeVar
 from sluicemq.errors import DifferentStore, LeaseLost, SluiceError, Uncertain
 from sluicemq_broker.context import Context
 from sluicemq_broker.job import Job
-from sluicemq_broker.queue.answers import Answers
 from sluicemq_broker.queue.dispatch import Dispatch
+from sluicemq_broker.queue.result_waiters import ResultWaiters
 from sluicemq_broker.queue.verdict import Settlement, not_durable
 from sluicemq_broker.queue.worker import Delivery
 from sluicemq_broker.runtime import Batcher, Count
@@ -63,7 +63,7 @@ class Moves(Generic[S, R]):
         self,
         context: Context,
         dispatch: Dispatch,
-        answers: Answers,
+        waiters: ResultWaiters,
         refuse: Callable[[S, SluiceError], None],
         *,
         size: int,
@@ -71,7 +71,7 @@ class Moves(Generic[S, R]):
     ) -> None:
         self._context = context
         self._dispatch = dispatch
-        self._answers = answers
+        self._waiters = waiters
         self._refuse = refuse
         self._clock = context.clock
         self._counters = context.counters
@@ -157,7 +157,7 @@ class Moves(Generic[S, R]):
         self._dispatch.forget([said.delivery.job])
         said.settlement.settled(said.position, problem)
         self._counters.notice(Count.UNCOMMITTED, str(problem))
-        self._answers.check([said.delivery.job.id])
+        self._waiters.check([said.delivery.job.id])
 
     def _send_back(self, said: S, problem: SluiceError) -> None:
         """It can't be carried out, and is held still."""

@@ -17,16 +17,16 @@ from sluicemq_broker.config import QueueSettings
 from sluicemq_broker.context import Context
 from sluicemq_broker.job import Job
 from sluicemq_broker.queue.admission import Admission
-from sluicemq_broker.queue.answers import Answer, Answers, OnItsWay
 from sluicemq_broker.queue.capacity import Capacity, Flow
 from sluicemq_broker.queue.dispatch import Dispatch
-from sluicemq_broker.queue.elsewhere import Elsewhere
 from sluicemq_broker.queue.endings import Endings
 from sluicemq_broker.queue.intake import Intake, Push
 from sluicemq_broker.queue.ledger import HIGHEST
 from sluicemq_broker.queue.limits import Limits
+from sluicemq_broker.queue.other_queues import OtherQueues
 from sluicemq_broker.queue.progress import JobsProgress
-from sluicemq_broker.queue.settling import Settling
+from sluicemq_broker.queue.result_waiters import OnOutcome, OnPending, ResultWaiters
+from sluicemq_broker.queue.settler import Settler
 from sluicemq_broker.queue.unreadable import UnreadableMessages
 from sluicemq_broker.queue.verdict import Settlement, Verdict
 from sluicemq_broker.queue.worker import Delivery, Worker
@@ -42,7 +42,7 @@ class Queue:
     """One queue and its verbs. ``store`` is it in MongoDB, for those that look after what lies there."""
 
     def __init__(
-        self, name: str, settings: QueueSettings, database: Documents, context: Context, elsewhere: Elsewhere
+        self, name: str, settings: QueueSettings, database: Documents, context: Context, others: OtherQueues
     ) -> None:
         self.name = name
         self.settings = settings
@@ -63,15 +63,13 @@ class Queue:
         self._held = dispatch.held
         self._groups = dispatch.groups
         mortal = dispatch.expiries.watch_one
-        self._answers = Answers(self.store, mine.retry, self._held, mortal, elsewhere.open)
+        self._waiters = ResultWaiters(self.store, mine.retry, self._held, mortal, others.open)
         self._intake = Intake(self.store, mine, self._supply, dispatch.expiries, self._groups)
-        self._settling = Settling(
-            name, self.store, mine, dispatch, self._answers, elsewhere, settings.retries
-        )
-        self._commits, self._returns = self._settling.commits, self._settling.returns
+        self._settler = Settler(name, self.store, mine, dispatch, self._waiters, others, settings.retries)
+        self._commits, self._returns = self._settler.commits, self._settler.returns
         self._progress = JobsProgress(self.store, mine, dispatch)
         self._unreadable = UnreadableMessages(self.store, mine)
-        self._endings = Endings(self.store, mine, self.counters, self._answers, self._groups)
+        self._endings = Endings(self.store, mine, self.counters, self._waiters, self._groups)
         self._ticks_at_rest = 0
 
     def reconfigure(self, settings: QueueSettings) -> None:
@@ -79,7 +77,7 @@ class Queue:
         order_changes = settings.turns != self.settings.turns
         self.settings = settings
         self.store.reconfigure(QueueDefaults.of(settings, self.name))
-        self._settling.reconfigure(settings.retries)
+        self._settler.reconfigure(settings.retries)
         self.capacity.reconfigure(settings)
         # Of what is held ahead, not limited so far, less may begin; or it was claimed in another order.
         if settings.max_running or settings.rate or order_changes:
@@ -174,7 +172,7 @@ class Queue:
     @property
     def committing(self) -> int:
         """How many commits, pops and forwards are being written."""
-        return self._settling.under_way
+        return self._settler.under_way
 
     @property
     def held(self) -> int:
@@ -203,11 +201,11 @@ class Queue:
 
         One that pops has nothing that could go to others.
         """
-        self._settling.worker_gone(worker, died=died)
+        self._settler.worker_gone(worker, died=died)
 
     def settle(self, verdicts: Sequence[Verdict], settlement: Settlement) -> None:
         """End the deliveries that these verdicts name; each void receipt is refused and counted."""
-        self._settling.settle(verdicts, settlement)
+        self._settler.settle(verdicts, settlement)
 
     def extend(self, receipt: bytes, worker: Worker, seconds: float) -> bool:
         """Give a delivery more time, from now; False if this worker does not have it (any more)."""
@@ -268,21 +266,21 @@ class Queue:
 
     # ---------------------------------------------------------------- askers
 
-    def wait(self, job_id: str, answer: Answer) -> None:
-        """Call ``answer`` when this job, which is pushed here, has ended, whoever ends it."""
-        self._answers.wait(job_id, answer)
+    def wait_for_result(self, job_id: str, on_outcome: OnOutcome) -> None:
+        """Call ``on_outcome`` when this job, which is pushed here, has ended, whoever ends it."""
+        self._waiters.wait(job_id, on_outcome)
 
-    def ask(self, job_id: str, answer: Answer, on_its_way: OnItsWay) -> None:
-        """Call ``answer`` with what became of this job; ``on_its_way`` first if it has not ended yet."""
-        self._answers.ask(job_id, answer, on_its_way)
+    def find_result(self, job_id: str, on_outcome: OnOutcome, on_pending: OnPending) -> None:
+        """Call ``on_outcome`` with what became of this job; ``on_pending`` first if it has not ended yet."""
+        self._waiters.find(job_id, on_outcome, on_pending)
 
-    def forget(self, job_id: str, answer: Answer) -> None:
-        """Whoever gave this to :meth:`wait` or :meth:`ask` has gone."""
-        self._answers.forget(job_id, answer)
+    def stop_waiting(self, job_id: str, on_outcome: OnOutcome) -> None:
+        """Whoever gave this to :meth:`wait_for_result` or :meth:`find_result` has gone."""
+        self._waiters.stop(job_id, on_outcome)
 
     def no_result(self, job_id: str, error: SluiceError) -> None:
         """There will be no result of this job: tell those who wait for it."""
-        self._answers.failed(job_id, error)
+        self._waiters.failed(job_id, error)
 
     def cancelled(self, job_id: str, group: str | None) -> None:
         """A job that waited was removed, the first of this group if it had one; whoever asks hears of it."""
@@ -297,15 +295,15 @@ class Queue:
 
     def durable(self, ids: Iterable[str], existing: Iterable[str]) -> None:
         """Jobs somebody waits for are stored; those that existed may have ended before they were asked."""
-        self._answers.durable(ids, existing)
+        self._waiters.durable(ids, existing)
 
-    def told_ended(self) -> None:
+    def on_ended(self) -> None:
         """Another broker has ended jobs that somebody waits for here, perhaps."""
-        self._answers.ended_elsewhere()
+        self._waiters.on_ended_at_others()
 
-    def look_up(self) -> None:
+    def check_results(self) -> None:
         """Jobs somebody waits for may have ended without a word: look whether they have."""
-        self._answers.check()
+        self._waiters.check()
 
     # ----------------------------------------------------------------- pauses
 
@@ -333,7 +331,7 @@ class Queue:
     @property
     def busy(self) -> bool:
         """True if anything is on its way to MongoDB."""
-        parts = (self._intake, self._settling, self._groups, self._unreadable, self._endings)
+        parts = (self._intake, self._settler, self._groups, self._unreadable, self._endings)
         return any(each.busy for each in parts)
 
     @property
@@ -344,7 +342,7 @@ class Queue:
     @property
     def working(self) -> bool:
         """True if jobs are at workers, or what became of them is not durable yet."""
-        return self.in_flight > 0 or self._settling.busy
+        return self.in_flight > 0 or self._settler.busy
 
     def take_deaths(self) -> bool:
         """True if jobs may have become dead letters here since somebody asked last."""
@@ -356,8 +354,8 @@ class Queue:
         self._ticks_at_rest = 0 if self._has_work else self._ticks_at_rest + 1
         if self._ticks_at_rest > _LAST_TICKS:
             return
-        self._settling.time_out()
-        self._answers.look_elsewhere(self._clock.now(), alone=not self._owners.others)
+        self._settler.time_out()
+        self._waiters.poll_others(self._clock.now(), alone=not self._owners.others)
         self._dispatch.tick()
 
     @property
@@ -394,8 +392,8 @@ class Queue:
     def release_all(self) -> None:
         """The broker stops: give back all that is held, uncharged; refuse those who wait for results."""
         self.release(self._dispatch.withdraw())
-        self._settling.withdraw(self._deliveries.withdraw(self._timer.now()))
-        self._answers.refuse_all()
+        self._settler.withdraw(self._deliveries.withdraw(self._timer.now()))
+        self._waiters.refuse_all()
 
     def removed(self, timeout: float) -> None:
         """The queue was removed from MongoDB: tell those who wait for its jobs.
@@ -405,7 +403,7 @@ class Queue:
         """
         self.store.dropped()
         self.release(self._dispatch.withdraw())
-        self._answers.removed()
+        self._waiters.removed()
         self._returns.await_releases(timeout)
 
     # ---------------------------------------------------------------- helpers
@@ -417,4 +415,4 @@ class Queue:
 
     @property
     def _has_work(self) -> bool:
-        return bool(self.workers or self.in_flight or self.held or len(self._answers))
+        return bool(self.workers or self.in_flight or self.held or len(self._waiters))

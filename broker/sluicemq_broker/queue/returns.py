@@ -13,9 +13,9 @@ from sluicemq.errors import Dead
 from sluicemq_broker.bus import BusKind
 from sluicemq_broker.context import Context
 from sluicemq_broker.job import Job
-from sluicemq_broker.queue.answers import Answers
 from sluicemq_broker.queue.commits import by_owner
 from sluicemq_broker.queue.dispatch import Dispatch
+from sluicemq_broker.queue.result_waiters import ResultWaiters
 from sluicemq_broker.queue.verdict import Settlement, not_durable
 from sluicemq_broker.runtime import Batcher, Count, shielded
 from sluicemq_broker.store import QueueStore, RolledBack
@@ -36,13 +36,15 @@ class Return(NamedTuple):
 class Returns:
     """What goes back in one queue, merged into one statement each."""
 
-    def __init__(self, store: QueueStore, context: Context, dispatch: Dispatch, answers: Answers) -> None:
+    def __init__(
+        self, store: QueueStore, context: Context, dispatch: Dispatch, waiters: ResultWaiters
+    ) -> None:
         self._store = store
         self._dispatch = dispatch
         self._supply = dispatch.supply
         self._groups = dispatch.groups
         self._expiries = dispatch.expiries
-        self._answers = answers
+        self._waiters = waiters
         self._clock = context.clock
         self._retry = context.retry
         self._counters = context.counters
@@ -104,8 +106,8 @@ class Returns:
                 text = f"job {entry.job.id} is dead after {entry.reason!r}"
                 self._counters.notice(Count.DEAD, text, about=_told(entry))
                 why = Dead(f"job {entry.job.id} is dead: {entry.reason}")
-                shielded(self._answers.failed, entry.job.id, why)
-        if any(entry.dead and entry.job.asked for entry in entries):
+                shielded(self._waiters.failed, entry.job.id, why)
+        if any(entry.dead and entry.job.result_wanted for entry in entries):
             self._tell(BusKind.ENDED, 0)
         self._groups.may_go_on([entry.job for entry in entries if entry.dead])
         alive = [entry for entry in entries if not entry.dead]

@@ -16,7 +16,7 @@ from typing import Final
 
 from sluicemq.errors import BadQueue, SluiceError, Unavailable
 from sluicemq_broker.context import Context
-from sluicemq_broker.job import ASKED, Parent
+from sluicemq_broker.job import RESULT_WANTED_FOR, Parent
 from sluicemq_broker.queue import Queue
 from sluicemq_broker.queues.families import Families
 from sluicemq_broker.queues.queues import Queues
@@ -83,7 +83,7 @@ class OnDead:
 
         What somebody may still ask for at another broker goes a minute after it died, so look so far back.
         """
-        since = self._clock.now() - ASKED - 3 * seconds - _MARGIN
+        since = self._clock.now() - RESULT_WANTED_FOR - 3 * seconds - _MARGIN
         self._rounds += 1
         self._forget_those_gone()
         self._resume_drops()
@@ -186,7 +186,7 @@ class OnDead:
         target = self._queues.for_push(_goes_to(queue), by=f"on_dead of queue {queue.name}")
         target.prepare(anew=True)
         now = self._clock.now()
-        letters = DeadLetters(since=since, until=until, unasked=now - ASKED)
+        letters = DeadLetters(since=since, until=until, unasked=now - RESULT_WANTED_FOR)
         redrives = Redrives(self._queues.database_of(queue), self._counters.notice)
         into, redriven = target.store, Redriven()
         for moved in redrives.redriving(

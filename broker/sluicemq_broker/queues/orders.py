@@ -89,7 +89,7 @@ class Purge(BulkOrder):
                 yield removed
             self.queue.look_for_headless(now=True)  # whoever ends it sooner leaves that to the sweep
         finally:
-            self.queue.look_up()
+            self.queue.check_results()
 
 
 class _OfDeadLetters(BulkOrder):

@@ -264,7 +264,7 @@ class Queues:
     def told_ended(self, event: BusEvent) -> None:
         """Another broker has ended jobs of a queue that somebody waits for."""
         for queue in self._meant(event):
-            queue.told_ended()
+            queue.on_ended()
 
     def told_freed(self, event: BusEvent) -> None:
         """At another broker less is running of a queue that is limited."""

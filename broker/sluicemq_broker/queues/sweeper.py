@@ -160,7 +160,7 @@ class Sweeper:
         queue.capacity.recount()
         queue.limits.forget(owner)  # not before its jobs are given back, or too many could run
         if dead:
-            queue.look_up()
+            queue.check_results()
         queue.jobs_ready()
 
 

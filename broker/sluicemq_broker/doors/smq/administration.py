@@ -240,7 +240,7 @@ class Admin:
         queue = self._queues.get(name)
         if self._removals(queue).remove_ended(name, job_id, self._clock.now()):
             self._counters.add(Count.PURGED)
-            queue.look_up()
+            queue.check_results()
         else:
             self.cancel(name, job_id)
 

@@ -23,7 +23,7 @@ from pymongo import DeleteOne, UpdateMany, UpdateOne
 from pymongo.client_session import ClientSession
 
 from sluicemq.errors import Duplicate, SluiceError
-from sluicemq_broker.job import ASKED, Job, Parent, State
+from sluicemq_broker.job import RESULT_WANTED_FOR, Job, Parent, State
 from sluicemq_broker.store.jobs import documents
 from sluicemq_broker.store.jobs.documents import FOR_CHILDREN, HANDED_OUT
 from sluicemq_broker.store.jobs.failed_children import is_parent
@@ -269,8 +269,8 @@ class _End:
 
     def _ending(self, store: QueueStore, stored: Document) -> UpdateOne | DeleteOne:
         job = documents.job(stored, store.defaults)
-        if job.asked:  # who asks at another broker looks for it
-            job.keep_result(ASKED)
+        if job.result_wanted:  # who asks at another broker looks for it
+            job.keep_result(RESULT_WANTED_FOR)
         until, this = job.kept_until(self._now), {"_id": job.id, "seq": job.seq}
         if until is None:
             return DeleteOne(this, hint=BY_ID)

@@ -187,7 +187,7 @@ def document(job: Job, now: datetime, defaults: QueueDefaults) -> Document:
         born["headers"] = job.headers
     if job.expires_at is not None:
         born["expires_at"] = date(job.expires_at)
-    if job.remember is not None or job.asked or job.story or job.parent:
+    if job.remember is not None or job.result_wanted or job.story or job.parent:
         born |= _beside(job)
     if job.dedupe or job.group is not None or job.tenant is not None:
         born |= _named(job, fair=defaults.fair)
@@ -209,7 +209,7 @@ def _beside(job: Job) -> Document:
         told["parent"] = job.parent._asdict()
     if job.remember is not None:
         told["remember"] = job.remember
-    return {**told, "asked": True} if job.asked else told
+    return {**told, "asked": True} if job.result_wanted else told
 
 
 def parent_of(stored: Mapping[str, Any]) -> Parent | None:
@@ -297,7 +297,7 @@ def _special(stored: Document, payload: bytes, defaults: QueueDefaults) -> Job:
         loaded.recall(
             losses=stored.get("losses", 0),
             suspect=bool(stored.get("suspect")),
-            asked=bool(stored.get("asked")),
+            result_wanted=bool(stored.get("asked")),
             dedupe_until=0.0 if until is None else seconds(until),
             parent=parent_of(stored),
         )

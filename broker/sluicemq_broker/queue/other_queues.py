@@ -8,14 +8,14 @@ from typing import Any, Protocol
 from sluicemq.errors import SluiceError
 from sluicemq_broker.config import QueueSettings
 from sluicemq_broker.job import Job
-from sluicemq_broker.queue.answers import Asked
+from sluicemq_broker.queue.result_waiters import ResultSource
 from sluicemq_broker.store import QueueStore
 
 #: Makes a job of its queue's settings, payload, options and id; raises what is wrong with them.
 MakeJob = Callable[[QueueSettings, bytes, Mapping[str, Any], str], Job]
 
 
-class OtherQueue(Asked, Protocol):
+class OtherQueue(ResultSource, Protocol):
     """Another queue: jobs can be put into it, and the ends of their children be told to it."""
 
     @property
@@ -38,7 +38,7 @@ class OtherQueue(Asked, Protocol):
         """The first job of each of these groups may have gone: the next may follow."""
 
 
-class Elsewhere(Protocol):
+class OtherQueues(Protocol):
     """The queues of this broker, by name, into which a job can go on."""
 
     def for_push(self, name: str, *, by: str, peer: str | None) -> OtherQueue:

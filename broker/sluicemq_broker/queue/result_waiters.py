@@ -26,9 +26,9 @@ class StoredResult(NamedTuple):
 #: What became of a job: its result, that there is a large one, or why there is none.
 Outcome = bytes | StoredResult | SluiceError
 #: Told it, once.
-Answer = Callable[[Outcome], None]
+OnOutcome = Callable[[Outcome], None]
 #: Told how far its worker is with a job that has not ended, in words, where that is known.
-OnItsWay = Callable[[str], None]
+OnPending = Callable[[str], None]
 
 _LOOKED_UP_AT_ONCE: Final = 1000
 #: Jobs that have expired here of late: who pushes with a short time to live may ask when they are gone.
@@ -46,32 +46,32 @@ _MARGIN: Final = 3.0
 _MOST_ENDED: Final = 10_000  # at one look
 
 
-class Asked(Protocol):
+class ResultSource(Protocol):
     """Another queue, that can be asked for a job."""
 
-    def ask(self, job_id: str, answer: Answer, on_its_way: OnItsWay) -> None:
+    def find_result(self, job_id: str, answer: OnOutcome, on_pending: OnPending) -> None:
         """Call ``answer`` with what became of this job."""
 
-    def forget(self, job_id: str, answer: Answer) -> None:
-        """Whoever gave this to :meth:`ask` does not want it any more."""
+    def stop_waiting(self, job_id: str, answer: OnOutcome) -> None:
+        """Whoever gave this to :meth:`find_result` does not want it any more."""
 
 
 class _Question(NamedTuple):
     """Someone asks by the id alone, who can't know that there is such a job."""
 
-    answer: Answer
-    on_its_way: OnItsWay
+    answer: OnOutcome
+    on_pending: OnPending
 
 
-class Answers:
+class ResultWaiters:
     """The askers of one queue. A crash forgets them: they ask again with the same id and wait on.
 
     What ends at this broker it hears itself, so while it is alone waiting costs next to nothing. With
     other brokers there it asks MongoDB, once a second, for what has ended, not for who waits: a job
-    that somebody waits for elsewhere is kept with its result for a while (``Job.asked``).
+    that somebody waits for elsewhere is kept with its result for a while (``Job.result_wanted``).
 
     ``held``: the ids of the jobs that this broker holds; ``mortal`` is told which of those that were looked
-    up expire, and when; ``elsewhere`` gives another queue, to which a job has gone on.
+    up expire, and when; ``others`` gives another queue, to which a job has gone on.
     """
 
     def __init__(
@@ -80,16 +80,16 @@ class Answers:
         retry: Retry,
         held: Container[str] = (),
         mortal: Callable[[str, float], None] = lambda _job_id, _expires_at: None,
-        elsewhere: Callable[[str], Asked] | None = None,
+        others: Callable[[str], ResultSource] | None = None,
     ) -> None:
         self._store = store
         self._retry = retry
         self._held = held
         self._mortal = mortal
-        self._elsewhere = elsewhere
-        self._followed: dict[str, list[tuple[Asked, Answer]]] = {}
+        self._others = others
+        self._followed: dict[str, list[tuple[ResultSource, OnOutcome]]] = {}
         self._questions: dict[str, list[_Question]] = {}
-        self._askers: dict[str, dict[Answer, None]] = {}
+        self._askers: dict[str, dict[OnOutcome, None]] = {}
         self._durable: dict[str, None] = {}  # stored, in the order in which they are looked at next
         self._watchful_until = 0.0
         self._looked = math.inf
@@ -107,21 +107,21 @@ class Answers:
         """True if somebody waits for this job."""
         return job_id in self._askers
 
-    def wait(self, job_id: str, answer: Answer) -> None:
+    def wait(self, job_id: str, answer: OnOutcome) -> None:
         """Call ``answer`` when this job has ended, whoever ends it."""
         self._askers.setdefault(job_id, {})[answer] = None
 
-    def ask(self, job_id: str, answer: Answer, on_its_way: OnItsWay) -> None:
-        """Call ``answer`` with what became of this job; ``on_its_way`` first if it has not ended yet.
+    def find(self, job_id: str, answer: OnOutcome, on_pending: OnPending) -> None:
+        """Call ``answer`` with what became of this job; ``on_pending`` first if it has not ended yet.
 
         A job that is not there answers :class:`~sluicemq.errors.NotFound`.
         """
         self.wait(job_id, answer)
-        self._questions.setdefault(job_id, []).append(_Question(answer, on_its_way))
+        self._questions.setdefault(job_id, []).append(_Question(answer, on_pending))
         self._look_ups.add(job_id)
 
-    def forget(self, job_id: str, answer: Answer) -> None:
-        """Whoever gave this to :meth:`wait` or :meth:`ask` has gone."""
+    def stop(self, job_id: str, answer: OnOutcome) -> None:
+        """Whoever gave this to :meth:`wait` or :meth:`find` has gone."""
         waiting = self._askers.get(job_id, {})
         waiting.pop(answer, None)
         if job_id in self._askers and not waiting:
@@ -134,14 +134,14 @@ class Answers:
         self._durable.update({job_id: None for job_id in ids if job_id in self._askers})
         self._look_ups.extend(existing)
 
-    def follow(self, job_id: str, queue: Asked, on_its_way: OnItsWay | None = None) -> None:
+    def follow(self, job_id: str, queue: ResultSource, on_pending: OnPending | None = None) -> None:
         """The job has gone on to this queue: whoever waits for it here hears what becomes of it there."""
         self._forget(job_id)
         hears = partial(self._tell, job_id)
         self._followed.setdefault(job_id, []).append((queue, hears))
-        queue.ask(job_id, hears, on_its_way or _nobody)
+        queue.find_result(job_id, hears, on_pending or _nobody)
 
-    def look_elsewhere(self, now: float, *, alone: bool) -> None:
+    def poll_others(self, now: float, *, alone: bool) -> None:
         """Every second or so: look for jobs that other brokers have ended; ``now`` is the server's time."""
         if not alone:
             self._watchful_until = now + _GRACE
@@ -156,7 +156,7 @@ class Answers:
             since, self._looked = min(self._looked, now - _MARGIN), now - _MARGIN
             self._looks.add(since)
 
-    def ended_elsewhere(self) -> None:
+    def on_ended_at_others(self) -> None:
         """Another broker has ended jobs that somebody waits for: look at some, the others have their turn."""
         self._look_at_next(_SOON)
 
@@ -213,7 +213,7 @@ class Answers:
 
     def _follow_no_more(self, job_id: str) -> None:
         for queue, hears in self._followed.pop(job_id, ()):
-            queue.forget(job_id, hears)
+            queue.stop_waiting(job_id, hears)
 
     def _look_at_next(self, count: int) -> None:
         """Look up so many that were not looked at for longest, and those that were not found just now."""
@@ -282,13 +282,13 @@ class Answers:
     def _goes_on(self, job_id: str, queue: str, asked: Sequence[_Question]) -> None:
         """It is in another queue by now; whoever has asked by its id hears from there if it has not ended."""
 
-        def on_its_way(progress: str) -> None:
+        def on_pending(progress: str) -> None:
             for each in asked:
                 if self._waits(job_id, each.answer):
-                    each.on_its_way(progress)
+                    each.on_pending(progress)
 
-        if self._elsewhere and job_id in self and (asked or job_id not in self._followed):
-            self.follow(job_id, self._elsewhere(queue), on_its_way)
+        if self._others and job_id in self and (asked or job_id not in self._followed):
+            self.follow(job_id, self._others(queue), on_pending)
 
     def _may_expire(self, job_id: str, found: Found) -> None:
         """It waits for a worker, and somebody for it."""
@@ -304,7 +304,7 @@ class Answers:
                 continue
             for each in questions:
                 if self._waits(job_id, each.answer):
-                    self.forget(job_id, each.answer)
+                    self.stop(job_id, each.answer)
                     each.answer(why)
 
     def _wait_on(self, job_id: str, asked: Iterable[_Question], progress: str = "") -> None:
@@ -312,9 +312,9 @@ class Answers:
         for each in asked:
             if self._waits(job_id, each.answer):
                 self._durable[job_id] = None
-                each.on_its_way(progress)
+                each.on_pending(progress)
 
-    def _waits(self, job_id: str, answer: Answer) -> bool:
+    def _waits(self, job_id: str, answer: OnOutcome) -> bool:
         return answer in self._askers.get(job_id, ())
 
     def _not_there(self, job_id: str, asked: Iterable[_Question]) -> None:
@@ -333,7 +333,7 @@ class Answers:
     def _answer_unknown(self, job_id: str, asked: Iterable[_Question]) -> None:
         for each in asked:
             if self._waits(job_id, each.answer):
-                self.forget(job_id, each.answer)
+                self.stop(job_id, each.answer)
                 each.answer(self._unknown(job_id))
 
     def _unknown(self, job_id: str) -> SluiceError:

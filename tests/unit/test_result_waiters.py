@@ -15,7 +15,7 @@ from jobs import NOW, a_job, finished
 from sluicemq.errors import Expired, NotFound, QueueFull, SluiceError, Unavailable, Uncertain
 from sluicemq_broker.context.retry import Retry
 from sluicemq_broker.doors.smq.results import LOOKED_UP_AT_ONCE, MOST_ASKED, LookUps, Results
-from sluicemq_broker.queue.answers import Answers, Outcome, StoredResult
+from sluicemq_broker.queue.result_waiters import Outcome, ResultWaiters, StoredResult
 from sluicemq_broker.store.errors import Refused
 from sluicemq_broker.store.jobs.outcomes import Found
 
@@ -46,14 +46,14 @@ class AskedStore(FakeStore):
         return {each: replace(found[each], large=9) if each in self.large else found[each] for each in found}
 
 
-class AnswersRig:
+class WaitersRig:
     """The answers of one queue over that store, and what an asker hears; another broker has its jobs."""
 
     def __init__(self) -> None:
         self.store = AskedStore()
         self.held: set[str] = set()
         store: Any = self.store
-        self.answers = Answers(store, Retry(), self.held)
+        self.waiters = ResultWaiters(store, Retry(), self.held)
         self.heard: list[Any] = []
 
     def begin(self, *ids: str) -> None:
@@ -68,7 +68,7 @@ class AnswersRig:
         self.store.commit([a_job(job_id, owner=OTHER, hold=1) for job_id in ids])
 
     def ask(self, name: str = "asker", job_id: str = "job") -> None:
-        self.answers.ask(
+        self.waiters.find(
             job_id,
             lambda outcome: self.heard.append((name, told(outcome))),
             lambda _progress: self.heard.append((name, "on its way")),
@@ -76,7 +76,7 @@ class AnswersRig:
 
     def wait(self, job_id: str) -> None:
         """As one who has pushed the job; what it hears is under the job's id."""
-        self.answers.wait(job_id, lambda outcome: self.heard.append((job_id, told(outcome))))
+        self.waiters.wait(job_id, lambda outcome: self.heard.append((job_id, told(outcome))))
 
 
 def settle(condition: Callable[[], Any]) -> None:
@@ -93,28 +93,28 @@ def told(outcome: Outcome) -> Any:
 
 
 @pytest.fixture
-def rig() -> AnswersRig:
-    return AnswersRig()
+def rig() -> WaitersRig:
+    return WaitersRig()
 
 
-def test_a_job_that_has_ended_is_answered_without_waiting(rig: AnswersRig) -> None:
+def test_a_job_that_has_ended_is_answered_without_waiting(rig: WaitersRig) -> None:
     rig.begin("job")
     rig.end("job")
     rig.ask()
     go_on()
     assert rig.heard == [("asker", b"42")]
-    assert not len(rig.answers)
+    assert not len(rig.waiters)
 
 
-def test_a_job_on_its_way_is_waited_for(rig: AnswersRig) -> None:
+def test_a_job_on_its_way_is_waited_for(rig: WaitersRig) -> None:
     rig.begin("job")
     rig.ask()
     go_on()
-    rig.answers.committed("job", b"42")
+    rig.waiters.committed("job", b"42")
     assert rig.heard == [("asker", "on its way"), ("asker", b"42")]
 
 
-def test_many_who_ask_at_once_cost_one_read_and_are_all_told(rig: AnswersRig) -> None:
+def test_many_who_ask_at_once_cost_one_read_and_are_all_told(rig: WaitersRig) -> None:
     rig.begin("job")
     for name in "abc":
         rig.ask(name)
@@ -123,38 +123,38 @@ def test_many_who_ask_at_once_cost_one_read_and_are_all_told(rig: AnswersRig) ->
     assert rig.heard == [(name, "on its way") for name in "abc"]
 
 
-def test_a_job_that_is_not_there_is_not_found(rig: AnswersRig) -> None:
+def test_a_job_that_is_not_there_is_not_found(rig: WaitersRig) -> None:
     rig.ask()
     go_on()
     assert rig.heard == [("asker", NotFound)]
-    assert not len(rig.answers)
+    assert not len(rig.waiters)
 
 
 def test_a_job_that_has_just_expired_here_is_known_as_such_and_those_long_gone_are_not(
-    rig: AnswersRig,
+    rig: WaitersRig,
 ) -> None:
-    rig.answers.expired(["job"])
+    rig.waiters.expired(["job"])
     rig.ask()
     go_on()
-    rig.answers.expired([f"other {number}" for number in range(1000)])
+    rig.waiters.expired([f"other {number}" for number in range(1000)])
     rig.ask()
     go_on()
     assert rig.heard == [("asker", Expired), ("asker", NotFound)]
 
 
-def test_a_job_that_ends_here_while_it_is_looked_for_is_not_taken_for_unknown(rig: AnswersRig) -> None:
+def test_a_job_that_ends_here_while_it_is_looked_for_is_not_taken_for_unknown(rig: WaitersRig) -> None:
     # Given a job that this broker has just removed, before it was told so
     rig.held.add("job")
     rig.ask()
     go_on()
     assert rig.heard == [("asker", "on its way")]
     # When it is told
-    rig.answers.committed("job", b"42")
+    rig.waiters.committed("job", b"42")
     # Then so is the asker
     assert rig.heard[1:] == [("asker", b"42")]
 
 
-def test_a_job_stored_while_another_looks_for_it_in_vain_is_not_taken_for_unknown(rig: AnswersRig) -> None:
+def test_a_job_stored_while_another_looks_for_it_in_vain_is_not_taken_for_unknown(rig: WaitersRig) -> None:
     # Given somebody who asks too early, and a look that does not find it
     rig.store.before_answer = hold = Held()
     rig.ask("early")
@@ -170,27 +170,27 @@ def test_a_job_stored_while_another_looks_for_it_in_vain_is_not_taken_for_unknow
     assert rig.heard == [("early", NotFound), ("later", "on its way")]
 
 
-def test_who_pushed_the_job_is_not_told_that_it_is_unknown(rig: AnswersRig) -> None:
+def test_who_pushed_the_job_is_not_told_that_it_is_unknown(rig: WaitersRig) -> None:
     # Given a REQ client whose job is on its way into MongoDB
-    rig.answers.wait("job", lambda outcome: rig.heard.append(("pusher", told(outcome))))
+    rig.waiters.wait("job", lambda outcome: rig.heard.append(("pusher", told(outcome))))
     rig.ask()
     go_on()
     assert rig.heard == [("asker", NotFound)]
-    assert len(rig.answers) == 1
+    assert len(rig.waiters) == 1
 
 
-def test_who_has_gone_before_the_job_was_looked_for_is_told_nothing(rig: AnswersRig) -> None:
+def test_who_has_gone_before_the_job_was_looked_for_is_told_nothing(rig: WaitersRig) -> None:
     def answer(outcome: Outcome) -> None:
         rig.heard.append(outcome)
 
-    rig.answers.ask("job", answer, lambda _progress: rig.heard.append("on its way"))
-    rig.answers.forget("job", answer)
+    rig.waiters.find("job", answer, lambda _progress: rig.heard.append("on its way"))
+    rig.waiters.stop("job", answer)
     go_on()
     assert rig.store.reads == []
     assert rig.heard == []
 
 
-def test_a_large_result_is_not_read_before_who_asks_has_room_for_it(rig: AnswersRig) -> None:
+def test_a_large_result_is_not_read_before_who_asks_has_room_for_it(rig: WaitersRig) -> None:
     rig.begin("job")
     rig.end("job")
     rig.store.large = {"job"}
@@ -204,31 +204,31 @@ def test_a_large_result_is_not_read_before_who_asks_has_room_for_it(rig: Answers
         stored.read()
 
 
-def test_a_job_that_was_there_and_ends_elsewhere_unremembered_is_uncertain(rig: AnswersRig) -> None:
+def test_a_job_that_was_there_and_ends_elsewhere_unremembered_is_uncertain(rig: WaitersRig) -> None:
     rig.begin("job")
     rig.ask()
     go_on()
     rig.remove("job")
     for _ in range(2):
-        rig.answers.look_elsewhere(NOW, alone=False)
+        rig.waiters.poll_others(NOW, alone=False)
         go_on()
     assert rig.heard[1:] == [("asker", Uncertain)]
 
 
-def test_a_job_that_is_gone_while_some_expire_is_waited_for_until_it_is_known_which(rig: AnswersRig) -> None:
+def test_a_job_that_is_gone_while_some_expire_is_waited_for_until_it_is_known_which(rig: WaitersRig) -> None:
     # Given a job that MongoDB has removed with others whose time is over, and has not answered yet
     rig.begin("job")
     rig.ask()
     go_on()
     rig.remove("job")
     # When it is looked for again and again
-    with rig.answers.ending():
+    with rig.waiters.ending():
         for _ in range(3):
-            rig.answers.look_elsewhere(NOW, alone=False)
+            rig.waiters.poll_others(NOW, alone=False)
             go_on()
         rig.ask("another")
         go_on()
-        rig.answers.expired(["job"])
+        rig.waiters.expired(["job"])
     # Then
     assert rig.heard[1:] == [("another", "on its way"), ("asker", Expired), ("another", Expired)]
 
@@ -236,44 +236,44 @@ def test_a_job_that_is_gone_while_some_expire_is_waited_for_until_it_is_known_wh
 # ------------------------------------------------------------ alone, and with other brokers
 
 
-def waiting(rig: AnswersRig, count: int) -> None:
+def waiting(rig: WaitersRig, count: int) -> None:
     """So many askers whose jobs are stored, and nobody works on them."""
     ids = [f"job-{number}" for number in range(count)]
     rig.begin(*ids)
     for job_id in ids:
         rig.wait(job_id)
-    rig.answers.durable(ids, [])
+    rig.waiters.durable(ids, [])
 
 
-def seconds_pass(rig: AnswersRig, count: int, *, alone: bool, since: float = NOW) -> None:
+def seconds_pass(rig: WaitersRig, count: int, *, alone: bool, since: float = NOW) -> None:
     for number in range(count):
-        rig.answers.look_elsewhere(since + number, alone=alone)
+        rig.waiters.poll_others(since + number, alone=alone)
         for _ in range(20):
             go_on()
 
 
-def test_while_a_broker_is_alone_waiting_costs_next_to_nothing(rig: AnswersRig) -> None:
+def test_while_a_broker_is_alone_waiting_costs_next_to_nothing(rig: WaitersRig) -> None:
     waiting(rig, 10_000)
     seconds_pass(rig, 10, alone=True)
     assert sum(map(len, rig.store.reads)) <= 2000
     assert rig.store.since == []
 
 
-def test_a_broker_alone_still_finds_in_time_what_ended_without_a_word(rig: AnswersRig) -> None:
+def test_a_broker_alone_still_finds_in_time_what_ended_without_a_word(rig: WaitersRig) -> None:
     waiting(rig, 300)
     rig.end("job-299")
     seconds_pass(rig, 31, alone=True)
     assert rig.heard == [("job-299", b"42")]
 
 
-def test_with_others_there_few_who_wait_are_looked_up_each_second(rig: AnswersRig) -> None:
+def test_with_others_there_few_who_wait_are_looked_up_each_second(rig: WaitersRig) -> None:
     waiting(rig, 1000)
     rig.end("job-999")
     seconds_pass(rig, 1, alone=False)
     assert rig.heard == [("job-999", b"42")]
 
 
-def test_with_others_there_and_many_who_wait_it_asks_for_what_has_ended(rig: AnswersRig) -> None:
+def test_with_others_there_and_many_who_wait_it_asks_for_what_has_ended(rig: WaitersRig) -> None:
     waiting(rig, 20_000)
     rig.begin("of somebody else")
     rig.end("job-19999", "of somebody else")
@@ -284,7 +284,7 @@ def test_with_others_there_and_many_who_wait_it_asks_for_what_has_ended(rig: Ans
     assert rig.store.since == [NOW - 3.0, NOW - 3.0]
 
 
-def test_what_others_ended_is_looked_for_a_while_after_they_have_gone(rig: AnswersRig) -> None:
+def test_what_others_ended_is_looked_for_a_while_after_they_have_gone(rig: WaitersRig) -> None:
     waiting(rig, 1000)
     seconds_pass(rig, 1, alone=False)
     rig.end("job-999")
@@ -292,10 +292,10 @@ def test_what_others_ended_is_looked_for_a_while_after_they_have_gone(rig: Answe
     assert rig.heard == [("job-999", b"42")]
 
 
-def test_all_who_wait_are_looked_up_when_jobs_may_have_ended_without_a_word(rig: AnswersRig) -> None:
+def test_all_who_wait_are_looked_up_when_jobs_may_have_ended_without_a_word(rig: WaitersRig) -> None:
     waiting(rig, 3000)
     rig.remove("job-0", "job-1500", "job-2999")
-    rig.answers.check()
+    rig.waiters.check()
     for _ in range(20):
         go_on()
     seconds_pass(rig, 1, alone=True)
@@ -306,8 +306,8 @@ def test_all_who_wait_are_looked_up_when_jobs_may_have_ended_without_a_word(rig:
 
 
 class Queues:
-    def __init__(self, rig: AnswersRig) -> None:
-        self._queue = SimpleNamespace(ask=rig.answers.ask, forget=rig.answers.forget)
+    def __init__(self, rig: WaitersRig) -> None:
+        self._queue = SimpleNamespace(find_result=rig.waiters.find, stop_waiting=rig.waiters.stop)
 
     def known(self, name: str) -> Any:
         return self._queue
@@ -324,7 +324,7 @@ def look_ups() -> LookUps:
 
 
 @pytest.fixture
-def results(rig: AnswersRig, look_ups: LookUps, replies: list[tuple[int, Any]]) -> Iterator[Results]:
+def results(rig: WaitersRig, look_ups: LookUps, replies: list[tuple[int, Any]]) -> Iterator[Results]:
     queues: Any = Queues(rig)
     nobody: Any = None
     results = Results(
@@ -339,7 +339,7 @@ def results(rig: AnswersRig, look_ups: LookUps, replies: list[tuple[int, Any]]) 
 
 
 def test_a_session_has_so_many_questions_at_once_and_no_more(
-    rig: AnswersRig, results: Results, replies: list[tuple[int, Any]]
+    rig: WaitersRig, results: Results, replies: list[tuple[int, Any]]
 ) -> None:
     rig.begin("job")
     for number in range(MOST_ASKED):
@@ -349,13 +349,13 @@ def test_a_session_has_so_many_questions_at_once_and_no_more(
     while results.waiting:
         go_on()
     go_on()
-    rig.answers.committed("job", b"42")
+    rig.waiters.committed("job", b"42")
     assert replies == [(number, b"42") for number in range(MOST_ASKED)]
     results.ask(1, "mail", "job", 60)
 
 
 def test_sessions_that_ask_thousands_leave_room_in_the_next_look_up_for_another(
-    rig: AnswersRig, results: Results, look_ups: LookUps, replies: list[tuple[int, Any]]
+    rig: WaitersRig, results: Results, look_ups: LookUps, replies: list[tuple[int, Any]]
 ) -> None:
     # Given sessions with thousands of questions about jobs that nobody knows, and another with one
     queues: Any = Queues(rig)
@@ -382,7 +382,7 @@ def test_sessions_that_ask_thousands_leave_room_in_the_next_look_up_for_another(
 
 
 def test_the_deadlines_of_questions_that_were_answered_are_not_kept(
-    rig: AnswersRig, results: Results
+    rig: WaitersRig, results: Results
 ) -> None:
     rig.begin(*(f"job-{number}" for number in range(5000)))
     for number in range(5000):
@@ -390,20 +390,20 @@ def test_the_deadlines_of_questions_that_were_answered_are_not_kept(
         if number % 100 == 99:
             go_on()
             for each in range(number - 99, number + 1):
-                rig.answers.committed(f"job-{each}", b"")
+                rig.waiters.committed(f"job-{each}", b"")
     assert len(results._deadlines) < 1500
 
 
 def test_a_session_that_goes_leaves_no_question_behind(
-    rig: AnswersRig, results: Results, replies: list[tuple[int, Any]]
+    rig: WaitersRig, results: Results, replies: list[tuple[int, Any]]
 ) -> None:
     rig.begin("job")
     results.ask(1, "mail", "job", 60)
     go_on()
     results.forget()
-    assert not len(rig.answers)
+    assert not len(rig.waiters)
     assert results._timer is None
-    rig.answers.committed("job", b"42")
+    rig.waiters.committed("job", b"42")
     assert replies == []
 
 
@@ -411,7 +411,7 @@ def test_a_session_that_goes_leaves_no_question_behind(
     ("fault", "others"), [(Refused("too large"), [b"42"]), (ValueError("a mistake"), [Unavailable])]
 )
 def test_a_look_up_that_is_refused_is_answered_and_costs_no_other_its_answer(
-    rig: AnswersRig, fault: Exception, others: list[Any]
+    rig: WaitersRig, fault: Exception, others: list[Any]
 ) -> None:
     # Given
     done = [f"job-{number}" for number in range(20)]
@@ -428,32 +428,32 @@ def test_a_look_up_that_is_refused_is_answered_and_costs_no_other_its_answer(
     assert [type(fault) if isinstance(fault, Refused) else Unavailable] == [
         heard for name, heard in rig.heard if name == "bad"
     ]
-    assert not len(rig.answers)
+    assert not len(rig.waiters)
 
 
-def test_a_job_known_to_be_stored_is_looked_up_again_after_a_look_up_that_failed(rig: AnswersRig) -> None:
+def test_a_job_known_to_be_stored_is_looked_up_again_after_a_look_up_that_failed(rig: WaitersRig) -> None:
     # Given one who pushed it and waits
-    rig.answers.wait("refused", lambda outcome: rig.heard.append(("waits", told(outcome))))
-    rig.answers.durable(["refused"], [])
+    rig.waiters.wait("refused", lambda outcome: rig.heard.append(("waits", told(outcome))))
+    rig.waiters.durable(["refused"], [])
     rig.store.fault = ValueError("a mistake")
     # When
-    rig.answers.look_elsewhere(NOW, alone=False)
+    rig.waiters.poll_others(NOW, alone=False)
     settle(lambda: len(rig.store.reads) == 1)
     rig.store.fault = None
     rig.begin("refused")
     rig.end("refused")
-    settle(lambda: rig.answers.look_elsewhere(NOW, alone=False) or rig.heard)
+    settle(lambda: rig.waiters.poll_others(NOW, alone=False) or rig.heard)
     # Then
     assert rig.heard == [("waits", b"42")]
 
 
-def test_a_job_committed_here_while_it_is_looked_for_elsewhere_answers_its_result(rig: AnswersRig) -> None:
-    rig.answers.wait("job", lambda outcome: rig.heard.append(told(outcome)))
-    rig.answers.durable(["job"], ())
+def test_a_job_committed_here_while_it_is_looked_for_elsewhere_answers_its_result(rig: WaitersRig) -> None:
+    rig.waiters.wait("job", lambda outcome: rig.heard.append(told(outcome)))
+    rig.waiters.durable(["job"], ())
 
-    rig.answers.look_elsewhere(NOW, alone=False)
+    rig.waiters.poll_others(NOW, alone=False)
     settle(lambda: rig.store.reads)
     assert rig.heard == []  # gone, but for the first time
 
-    rig.answers.committed("job", b"42")
+    rig.waiters.committed("job", b"42")
     assert rig.heard == [b"42"]

@@ -10,12 +10,12 @@ from sluicemq.errors import LeaseLost, SluiceError, TooLarge
 from sluicemq_broker.config import MAX_JOB_BYTES
 from sluicemq_broker.context import Context
 from sluicemq_broker.job import Backoff, Job
-from sluicemq_broker.queue.answers import Answers
 from sluicemq_broker.queue.commits import Commit, Commits
 from sluicemq_broker.queue.dispatch import Dispatch
-from sluicemq_broker.queue.elsewhere import Elsewhere
 from sluicemq_broker.queue.fan_outs import Children, Fanning, FanOuts
 from sluicemq_broker.queue.forwards import Forwards, Going
+from sluicemq_broker.queue.other_queues import OtherQueues
+from sluicemq_broker.queue.result_waiters import ResultWaiters
 from sluicemq_broker.queue.returns import Return, Returns
 from sluicemq_broker.queue.verdict import Settlement, Verdict
 from sluicemq_broker.queue.worker import Delivery, Worker
@@ -30,7 +30,7 @@ TIMED_OUT: Final = "visibility_timeout passed without a verdict"
 _DEFAULT_BACKOFF: Final = Backoff()
 
 
-class Settling:
+class Settler:
     """The verdicts of one queue. ``commits`` and ``returns`` write what they say into MongoDB.
 
     ``backoff``: how long a job of this queue waits that failed and says nothing of it itself.
@@ -42,15 +42,15 @@ class Settling:
         store: QueueStore,
         context: Context,
         dispatch: Dispatch,
-        answers: Answers,
-        elsewhere: Elsewhere,
+        waiters: ResultWaiters,
+        others: OtherQueues,
         backoff: Backoff = _DEFAULT_BACKOFF,
     ) -> None:
-        children = Children(store, context, elsewhere)
-        self.commits = Commits(store, context, dispatch, answers, self._unkept, children)
-        self.forwards = Forwards(store, context, dispatch, answers, elsewhere, self._refused)
-        self.fan_outs = FanOuts(name, store, context, dispatch, answers, elsewhere, self._refused)
-        self.returns = Returns(store, context, dispatch, answers)
+        children = Children(store, context, others)
+        self.commits = Commits(store, context, dispatch, waiters, self._unkept, children)
+        self.forwards = Forwards(store, context, dispatch, waiters, others, self._refused)
+        self.fan_outs = FanOuts(name, store, context, dispatch, waiters, others, self._refused)
+        self.returns = Returns(store, context, dispatch, waiters)
         self._dispatch = dispatch
         self._pace = dispatch.pace
         self._clock = context.clock
