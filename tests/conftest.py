@@ -15,14 +15,15 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from pymongo import MongoClient
 
-import launcher
-from long_forms import longer
-from redis_server import RedisServer
-from session_mongodb import GIVEN, session_mongodb
 from sluicemq import Client, Subscription
+from support import ports
+from support.long_forms import longer
+from support.redis_server import RedisServer
+from support.session_mongodb import GIVEN, session_mongodb
+from support.waiting import TIMEOUT
 
 if TYPE_CHECKING:
-    from plain_clients import BrokerUnderTest
+    from support.broker_under_test import BrokerUnderTest
 
 #: What the process that has others run the tests keeps open.
 _FOR_ALL = ExitStack()
@@ -45,7 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)  # else no program of a test hears Ctrl-C
     for kind in (Client, Subscription):  # a machine may stand still for longer than users want to wait
         defaults: Any = kind.__init__
-        defaults.__kwdefaults__["timeout"] = launcher.TIMEOUT
+        defaults.__kwdefaults__["timeout"] = TIMEOUT
     examples = 100 * longer(config) if config.getoption("--full") else 50
     slow = [HealthCheck.too_slow]
     found_first = config.getoption("--first-example")
@@ -202,4 +203,4 @@ def queue() -> str:
 @pytest.fixture
 def free_port() -> Callable[[], int]:
     """A function that gives ports on 127.0.0.1 that are free, another one at each call."""
-    return launcher.free_port
+    return ports.free_port

@@ -27,9 +27,9 @@ import psutil
 import zmq
 from pymongo import MongoClient, WriteConcern
 
-from launcher import BrokerProcess
 from sluicemq import Producer, Worker
 from sluicemq_broker.embedded import EmbeddedMongo
+from support.broker_process import BrokerProcess
 
 ANY_PORT = "tcp://127.0.0.1:0"
 PAYLOAD = secrets.token_bytes(200)

@@ -22,9 +22,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from faults.mongo_proxy import CuttingProxy
-from launcher import BrokerProcess, wait_until
 from sluicemq import Client, FanOut, Forward, Job, Producer, Worker
 from sluicemq_broker.embedded import EmbeddedMongo
+from support.broker_process import BrokerProcess
+from support.waiting import wait_until
 
 LONGEST = 300.0  # seconds
 CONFIG = {"devices": [], "queues": {"parents": {}, "children": {}}}

@@ -27,10 +27,11 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from by_hand import hear_handshake
-from launcher import BrokerProcess, tcp
-from plain_clients import GREETING
 from sluicemq import Client, Producer, wire
+from support.broker_process import BrokerProcess
+from support.ports import tcp
+from support.raw_sockets import GREETING
+from support.raw_zmtp import hear_handshake
 
 _CHUNK = 65_536  # bytes that a connection sends at once
 _IDLE, _PAUSE = 2.0, 0.005  # seconds of a measurement at rest, and between two honest requests

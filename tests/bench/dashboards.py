@@ -32,8 +32,8 @@ from pymongo import MongoClient
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from bench.seeing import cpu_seconds
-from launcher import BrokerProcess
 from sluicemq import Client, Producer, Worker
+from support.broker_process import BrokerProcess
 
 TIMES, DASHBOARDS, ROUNDS = 10, 10, 3
 PARTS = ("pages", "flow", "idle")

@@ -20,8 +20,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from bench.worked import Book, Made, push, push_and_work, work
-from launcher import BrokerProcess
 from sluicemq import Job, Producer, Worker
+from support.broker_process import BrokerProcess
 
 #: Seconds between two single jobs behind the flood.
 PAUSE = 0.05

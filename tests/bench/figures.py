@@ -27,7 +27,7 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from launcher import BrokerProcess
+from support.broker_process import BrokerProcess
 
 Found = dict[str, Any]
 

@@ -19,8 +19,9 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from launcher import BrokerProcess, wait_until
 from sluicemq import Client, Forward, Producer, Worker
+from support.broker_process import BrokerProcess
+from support.waiting import wait_until
 
 LEAST = 3000.0
 LONGEST = 600.0  # seconds

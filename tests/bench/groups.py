@@ -17,8 +17,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from bench.worked import Book, Made, push, push_and_work, work
-from launcher import BrokerProcess
 from sluicemq import Job
+from support.broker_process import BrokerProcess
 
 
 class InOrder(Book):

@@ -29,8 +29,8 @@ import pymongo
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from launcher import BrokerProcess
 from sluicemq import Client, Producer, Unfinished, Worker
+from support.broker_process import BrokerProcess
 
 FULL, LOADED = "full", "load"
 STEP = 0.5  # seconds

@@ -38,7 +38,7 @@ sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).with_name("pe
 
 from servers import PEERS, Tools, served  # noqa: E402 - the folder of the drivers
 
-from launcher import BrokerProcess  # noqa: E402 - the folder of the tests
+from support.broker_process import BrokerProcess  # noqa: E402 - the folder of the tests
 
 OURS = "sluicemq"
 TIMEOUT = 120.0

@@ -32,7 +32,6 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from launcher import BrokerProcess
 from sluicemq.bench.crew import BenchFailed
 from sluicemq.bench.measure import Watch
 from sluicemq.bench.outcome import Outcome
@@ -43,6 +42,7 @@ from sluicemq.cli.bench import ended_by_sigterm, progress
 from sluicemq.client import Client
 from sluicemq.errors import SluiceError
 from sluicemq.producer import Producer
+from support.broker_process import BrokerProcess
 
 LEAST = 0.9  # of the rate with nothing behind or beside
 _LATER = 86_400.0  # seconds

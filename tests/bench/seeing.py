@@ -20,8 +20,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from launcher import BrokerProcess
 from sluicemq import Client, Producer
+from support.broker_process import BrokerProcess
 
 TIMES = 20
 PROCESSES = ("CPU of broker", "of mongod")

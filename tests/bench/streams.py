@@ -35,8 +35,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from bench.brokers import ANY_PORT, PAYLOAD, Way, insert, mongod
 from bench.peers import PEERS, Sluice, System, Tools, served  # type: ignore[attr-defined] # not the folder
-from launcher import BrokerProcess
 from sluicemq_broker.store import StreamStore
+from support.broker_process import BrokerProcess
 
 #: Ten million messages, so many a segment.
 NUMBERS, SEGMENT = 10_000_000, 64

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from launcher import BrokerProcess
 from sluicemq import Job, Producer, Worker
+from support.broker_process import BrokerProcess
 
 #: Seconds for all of a bench's jobs.
 WAIT = 600.0

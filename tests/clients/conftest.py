@@ -5,20 +5,20 @@ from collections.abc import Iterator
 import pytest
 from click.testing import CliRunner, Result
 
-from cli_runs import Run
+from clients.cli_runs import Run
+from clients.scripted_broker import ScriptedBroker
 from sluicemq.cli.app import app
-from stub_broker import StubBroker
 
 
 @pytest.fixture
-def broker() -> Iterator[StubBroker]:
-    stub = StubBroker().start()
+def broker() -> Iterator[ScriptedBroker]:
+    stub = ScriptedBroker().start()
     yield stub
     stub.stop()
 
 
 @pytest.fixture
-def run(broker: StubBroker) -> Run:
+def run(broker: ScriptedBroker) -> Run:
     """Run a command against the stub."""
 
     def run(*arguments: str, stdin: bytes | None = None) -> Result:

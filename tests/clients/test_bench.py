@@ -15,13 +15,15 @@ import psutil
 import pytest
 from click.testing import CliRunner, Result
 
-from cli_runs import run_without
-from launcher import BrokerProcess, tcp, wait_until
-from long_forms import first_of
+from clients.cli_runs import run_without
 from sluicemq import Client, Producer
 from sluicemq.bench.plan import ENDLESS, planned
 from sluicemq.bench.schedule import SECOND, Payloads, Times, merged, stamp_of, stamps
 from sluicemq.cli.app import app
+from support.broker_process import BrokerProcess
+from support.long_forms import first_of
+from support.ports import tcp
+from support.waiting import wait_until
 
 Measured = Callable[..., dict[str, Any]]
 

@@ -7,8 +7,8 @@ from multiprocessing import Pipe
 
 import zmq
 
-from launcher import TIMEOUT, wait_until
 from sluicemq.bench.subscribers import listen
+from support.waiting import TIMEOUT, wait_until
 
 #: Seconds in which a test that has sent a probe sends what is counted, on a machine that is busy.
 _SILENCE = 3.0

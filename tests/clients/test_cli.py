@@ -17,10 +17,10 @@ import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
-from cli_runs import Run, nobody, run_process, run_without
+from clients.cli_runs import Run, nobody, run_process, run_without
+from clients.scripted_broker import SECONDS, SILENCE, ScriptedBroker
 from sluicemq import wire
 from sluicemq.cli.app import app
-from stub_broker import SECONDS, SILENCE, StubBroker
 
 
 @pytest.mark.parametrize("flag", ["-V", "--version"])
@@ -65,7 +65,7 @@ def test_a_mistyped_command_is_answered_with_the_one_that_may_be_meant(
     ids=lambda arguments: " ".join(arguments).encode(errors="backslashreplace").decode(),
 )
 def test_an_argument_that_is_no_utf_8_is_a_usage_error(
-    run: Run, broker: StubBroker, arguments: list[str]
+    run: Run, broker: ScriptedBroker, arguments: list[str]
 ) -> None:
     result = run(*arguments)
     assert result.exit_code == 2, result.exception
@@ -76,14 +76,14 @@ def test_an_argument_that_is_no_utf_8_is_a_usage_error(
 # --------------------------------------------------- a broker without its store
 
 
-def silent_store(broker: StubBroker) -> None:
+def silent_store(broker: ScriptedBroker) -> None:
     """It answers what it can without MongoDB."""
     health = {"store": "MongoDB has not answered for 4.2 s", "store_silent": 4.2}
     broker.on[wire.PING] = lambda message: health if message.fields == [True] else None
 
 
 def test_a_push_that_only_the_store_has_not_confirmed_says_so_and_how_to_repeat_it(
-    broker: StubBroker, run: Run
+    broker: ScriptedBroker, run: Run
 ) -> None:
     silent_store(broker)
     broker.on[wire.PUSH] = lambda _message: SILENCE
@@ -100,7 +100,7 @@ def test_a_push_that_only_the_store_has_not_confirmed_says_so_and_how_to_repeat_
     "command", [["purge", "mail", "--yes"], ["call", "mail", "x"], ["result", "mail", "x"]]
 )
 def test_every_command_tells_a_silent_store_from_a_silent_broker(
-    broker: StubBroker, run: Run, command: list[str]
+    broker: ScriptedBroker, run: Run, command: list[str]
 ) -> None:
     # Given
     for verb in (wire.PURGE, wire.RESULT):
@@ -115,7 +115,7 @@ def test_every_command_tells_a_silent_store_from_a_silent_broker(
     assert json.loads(silent.stdout)["error"]["code"] == "TIMEOUT"
 
 
-def test_a_ping_tells_of_the_store(broker: StubBroker, run: Run) -> None:
+def test_a_ping_tells_of_the_store(broker: ScriptedBroker, run: Run) -> None:
     assert run("ping").exit_code == 0  # of an older broker, which tells nothing of it
     silent_store(broker)
     result = run("ping", "--json")
@@ -134,7 +134,7 @@ def completed(*line: str) -> list[str]:
     return [each.value for each in shell.get_completions(list(line[:-1]), line[-1])]
 
 
-def test_the_names_of_queues_are_completed_wherever_one_is_wanted(broker: StubBroker) -> None:
+def test_the_names_of_queues_are_completed_wherever_one_is_wanted(broker: ScriptedBroker) -> None:
     broker.on[wire.QUEUES] = lambda _message: [{"name": name} for name in ("mail", "mails.old", "other")]
     before, after = ["--endpoint", broker.endpoint], ["--endpoint", broker.endpoint]
     assert completed(*before, "peek", "ma") == ["mail", "mails.old"]
@@ -157,12 +157,12 @@ def test_what_a_shell_needs_to_complete_is_printed(run: Run, shell: str) -> None
 # -------------------------------------------------------------- ping, no broker
 
 
-def test_ping_tells_how_long_it_took(broker: StubBroker, run: Run) -> None:
+def test_ping_tells_how_long_it_took(broker: ScriptedBroker, run: Run) -> None:
     assert f"{broker.endpoint} answers in" in run("ping").stdout
     assert json.loads(run("--json", "ping").stdout)["seconds"] > 0
 
 
-def test_ping_waits_for_a_broker_that_comes_up(broker: StubBroker) -> None:
+def test_ping_waits_for_a_broker_that_comes_up(broker: ScriptedBroker) -> None:
     # Given
     broker.stop()
     environment = os.environ | {"SLUICEMQ_ENDPOINT": broker.endpoint}

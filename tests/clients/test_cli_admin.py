@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from clients.scripted_broker import ScriptedBroker
 from sluicemq import Client, NotFound, wire
 from sluicemq.cli.app import app
-from stub_broker import StubBroker
 
 Run = Callable[..., Result]
 
 
 @pytest.fixture
-def run(broker: StubBroker) -> Run:
+def run(broker: ScriptedBroker) -> Run:
     """Run a command against the stub."""
 
     def run(*arguments: str, stdin: bytes | None = None) -> Result:
@@ -40,7 +40,7 @@ def a_job(**fields: Any) -> dict[str, Any]:
 # --------------------------------------------------------------------- single jobs
 
 
-def test_show_tells_a_job_with_its_times_and_its_history(broker: StubBroker, run: Run) -> None:
+def test_show_tells_a_job_with_its_times_and_its_history(broker: ScriptedBroker, run: Run) -> None:
     # Given
     broker.on[wire.SHOW] = lambda _message: a_job()
     # When
@@ -55,7 +55,7 @@ def test_show_tells_a_job_with_its_times_and_its_history(broker: StubBroker, run
     assert next(line for line in lines if line[-1:] == ["timeout"])[2:4] == ["1", "w1"]
 
 
-def test_show_shows_the_payload_only_if_asked(broker: StubBroker, run: Run) -> None:
+def test_show_shows_the_payload_only_if_asked(broker: ScriptedBroker, run: Run) -> None:
     # Given
     broker.on[wire.SHOW] = lambda message: a_job(state="done" if message.fields[1] == "two" else "dead")
     # When
@@ -71,7 +71,7 @@ def test_show_shows_the_payload_only_if_asked(broker: StubBroker, run: Run) -> N
         assert "payload: pay\\x1bload" in asked
 
 
-def test_show_as_json_is_the_whole_job_with_its_payload_if_asked(broker: StubBroker, run: Run) -> None:
+def test_show_as_json_is_the_whole_job_with_its_payload_if_asked(broker: ScriptedBroker, run: Run) -> None:
     broker.on[wire.SHOW] = lambda _message: a_job(payload=b"x" * 10_000)
     shown = json.loads(run("show", "mail", "one", "--json", "--payload").stdout)
     assert (shown["queue"], len(shown["job"]["payload"])) == ("mail", 10_000)
@@ -79,7 +79,7 @@ def test_show_as_json_is_the_whole_job_with_its_payload_if_asked(broker: StubBro
     assert (without.get("payload"), without["payload_bytes"]) == (None, 10_000)
 
 
-def test_show_cuts_a_long_payload_and_says_so(broker: StubBroker, run: Run) -> None:
+def test_show_cuts_a_long_payload_and_says_so(broker: ScriptedBroker, run: Run) -> None:
     broker.on[wire.SHOW] = lambda _message: a_job(payload=b"x" * 10_000)
     shown = run("show", "mail", "one", "--payload").stdout
     assert len(shown) < 4000
@@ -105,14 +105,14 @@ def test_show_cuts_a_long_payload_and_says_so(broker: StubBroker, run: Run) -> N
     ],
 )
 def test_a_job_that_waits_is_promoted_or_changed(
-    broker: StubBroker, run: Run, command: list[str], verb: bytes, fields: list[Any], said: str
+    broker: ScriptedBroker, run: Run, command: list[str], verb: bytes, fields: list[Any], said: str
 ) -> None:
     assert run(*command).stdout == said
     assert broker.of(verb)[0].fields == fields
     assert json.loads(run(*command, "--json").stdout) == {"queue": "mail", "id": "one"}
 
 
-def test_a_refused_change_ends_with_1(broker: StubBroker, run: Run) -> None:
+def test_a_refused_change_ends_with_1(broker: ScriptedBroker, run: Run) -> None:
     broker.on[wire.CHANGE] = lambda _message: NotFound("job 'one' is reserved")
     result = run("change", "mail", "one", "--delay", "1")
     assert (result.exit_code, result.stderr) == (1, "sluicemq: job 'one' is reserved\n")
@@ -142,7 +142,7 @@ def test_wrong_usage_ends_with_2(run: Run, arguments: list[str]) -> None:
 
 
 @pytest.mark.parametrize("state", ["dead", "done"])
-def test_what_has_ended_is_listed_with_its_end(broker: StubBroker, run: Run, state: str) -> None:
+def test_what_has_ended_is_listed_with_its_end(broker: ScriptedBroker, run: Run, state: str) -> None:
     broker.on[wire.PEEK] = lambda _message: [a_job(state=state, result=b"ok")]
     lines = run(state, "list", "mail", "--limit", "3").stdout.splitlines()
     assert broker.of(wire.PEEK)[0].fields == ["mail", state, 3]
@@ -163,7 +163,7 @@ def test_what_has_ended_is_listed_with_its_end(broker: StubBroker, run: Run, sta
 
 @pytest.mark.parametrize(("state", "other"), [("dead", "done"), ("done", "dead")])
 def test_what_has_ended_is_shown_by_the_command_of_its_state_only(
-    broker: StubBroker, run: Run, state: str, other: str
+    broker: ScriptedBroker, run: Run, state: str, other: str
 ) -> None:
     broker.on[wire.SHOW] = lambda _message: a_job(state=state)
     assert run(state, "show", "mail", "one").exit_code == 0
@@ -184,7 +184,7 @@ def test_what_has_ended_is_shown_by_the_command_of_its_state_only(
     ],
 )
 def test_redrive_sends_which_and_where_to(
-    broker: StubBroker, run: Run, arguments: list[str], fields: list[Any]
+    broker: ScriptedBroker, run: Run, arguments: list[str], fields: list[Any]
 ) -> None:
     broker.on[wire.REDRIVE] = lambda _message: {"moved": 0, "left": 3, "refused": []}
     result = run("dead", "redrive", "mail", *arguments)
@@ -194,7 +194,7 @@ def test_redrive_sends_which_and_where_to(
     assert broker.of(wire.REDRIVE)[0].fields[:3] == fields
 
 
-def test_an_id_that_can_not_be_redriven_is_told_and_ends_with_1(broker: StubBroker, run: Run) -> None:
+def test_an_id_that_can_not_be_redriven_is_told_and_ends_with_1(broker: ScriptedBroker, run: Run) -> None:
     refused = [["two", "NOT_FOUND", "job 'two' is ready"]]
     broker.on[wire.REDRIVE] = lambda _message: {"moved": 1, "left": 0, "refused": refused}
     result = run("dead", "redrive", "mail", "one", "two", "--json")
@@ -215,7 +215,7 @@ def test_an_id_that_can_not_be_redriven_is_told_and_ends_with_1(broker: StubBrok
     ],
 )
 def test_dead_purge_asks_first_and_sends_which(
-    broker: StubBroker, run: Run, arguments: list[str], question: str, which: dict[str, Any]
+    broker: ScriptedBroker, run: Run, arguments: list[str], question: str, which: dict[str, Any]
 ) -> None:
     broker.on[wire.DISCARD] = lambda _message: 7
     asked = run("dead", "purge", "mail", *arguments, stdin=b"n\n")
@@ -227,7 +227,7 @@ def test_dead_purge_asks_first_and_sends_which(
 
 
 @pytest.mark.parametrize("verb", [wire.REDRIVE, wire.DISCARD])
-def test_dead_letters_are_chosen_by_when_they_died(broker: StubBroker, run: Run, verb: bytes) -> None:
+def test_dead_letters_are_chosen_by_when_they_died(broker: ScriptedBroker, run: Run, verb: bytes) -> None:
     command = ["redrive", "mail"] if verb == wire.REDRIVE else ["purge", "mail", "--yes"]
     broker.on[wire.REDRIVE] = lambda _message: {"moved": 0, "left": 0, "refused": []}
     broker.on[wire.DISCARD] = lambda _message: 0
@@ -245,7 +245,9 @@ def test_dead_letters_are_chosen_by_when_they_died(broker: StubBroker, run: Run,
     ("flags", "whats"),
     [([], ["delivery"]), (["--intake"], ["intake"]), (["--intake", "--delivery"], ["delivery", "intake"])],
 )
-def test_pause_and_resume_send_what(broker: StubBroker, run: Run, flags: list[str], whats: list[str]) -> None:
+def test_pause_and_resume_send_what(
+    broker: ScriptedBroker, run: Run, flags: list[str], whats: list[str]
+) -> None:
     broker.on[wire.PAUSE] = lambda message: ["delivery", "intake"][: 1 + (message.fields[1] == "intake")]
     broker.on[wire.RESUME] = lambda _message: ["intake"]
     assert run("pause", "mail", *flags).stdout.startswith("paused in mail: delivery")
@@ -257,7 +259,7 @@ def test_pause_and_resume_send_what(broker: StubBroker, run: Run, flags: list[st
 
 
 def test_queues_mark_estimates_and_tell_the_age_the_rates_and_what_is_paused(
-    broker: StubBroker, run: Run
+    broker: ScriptedBroker, run: Run
 ) -> None:
     # Given
     counts = {"ready": 48_000, "scheduled": 9_999, "reserved": 0, "done": 0, "dead": 10_000}
@@ -284,14 +286,14 @@ def test_queues_mark_estimates_and_tell_the_age_the_rates_and_what_is_paused(
 # ----------------------------------------------------------------------- the library
 
 
-def test_the_library_says_when_dead_letters_died_in_unix_seconds(broker: StubBroker) -> None:
+def test_the_library_says_when_dead_letters_died_in_unix_seconds(broker: ScriptedBroker) -> None:
     broker.on[wire.DISCARD] = lambda _message: 3
     with Client(broker.endpoint, timeout=60) as client:
         assert client.discard("mail", since=datetime.fromtimestamp(5, UTC), until=7.5, reason=None) == 3
     assert broker.of(wire.DISCARD)[0].fields[:2] == ["mail", {"since": 5.0, "until": 7.5}]
 
 
-def test_the_library_redrives_ids_in_one_request(broker: StubBroker) -> None:
+def test_the_library_redrives_ids_in_one_request(broker: ScriptedBroker) -> None:
     broker.on[wire.REDRIVE] = lambda _message: {"moved": 1, "left": 0, "refused": []}
     with Client(broker.endpoint) as client:
         client.redrive("mail", ("one",), to="late")

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from clients.scripted_broker import ScriptedBroker
 from sluicemq import wire
 from sluicemq.cli.app import app
-from stub_broker import StubBroker
 
 Run = Callable[..., Result]
 
 
 @pytest.fixture
-def run(broker: StubBroker) -> Run:
+def run(broker: ScriptedBroker) -> Run:
     """Run a command against the stub."""
     return lambda *arguments: CliRunner().invoke(app, ["--endpoint", broker.endpoint, *arguments])
 
@@ -30,7 +30,7 @@ POINTS = [
 TOLD: dict[str, Any] = {"subject": "queue", "name": "mail", "span": "minute", "total": {}, "points": POINTS}
 
 
-def test_the_last_hour_is_shown_by_minute(broker: StubBroker, run: Run) -> None:
+def test_the_last_hour_is_shown_by_minute(broker: ScriptedBroker, run: Run) -> None:
     broker.on[wire.HISTORY] = lambda _message: TOLD
     head, *lines = run("history", "mail").stdout.splitlines()
     assert head.split()[:4] == ["minute", "pushed", "delivered", "committed"]
@@ -39,7 +39,7 @@ def test_the_last_hour_is_shown_by_minute(broker: StubBroker, run: Run) -> None:
     assert broker.of(wire.HISTORY)[-1].fields == ["queue", "mail", None, "minute"]
 
 
-def test_other_spans_and_days_are_asked_for_and_shown_whole(broker: StubBroker, run: Run) -> None:
+def test_other_spans_and_days_are_asked_for_and_shown_whole(broker: ScriptedBroker, run: Run) -> None:
     broker.on[wire.HISTORY] = lambda message: {**TOLD, "span": message.fields[3]}
     for flag, shown in (("--hour", "11-14 23:00"), ("--day", "2023-11-14"), ("--month", "2023-11")):
         lines = run("history", "mail", flag, "--on", "2023-11-14").stdout.splitlines()
@@ -48,18 +48,18 @@ def test_other_spans_and_days_are_asked_for_and_shown_whole(broker: StubBroker, 
         assert broker.of(wire.HISTORY)[-1].fields == ["queue", "mail", "2023-11-14", flag[2:]]
 
 
-def test_as_json_it_is_what_the_broker_told(broker: StubBroker, run: Run) -> None:
+def test_as_json_it_is_what_the_broker_told(broker: ScriptedBroker, run: Run) -> None:
     broker.on[wire.HISTORY] = lambda _message: TOLD
     assert json.loads(run("history", "mail", "--json").stdout) == TOLD
 
 
-def test_a_queue_without_history_says_so(broker: StubBroker, run: Run) -> None:
+def test_a_queue_without_history_says_so(broker: ScriptedBroker, run: Run) -> None:
     broker.on[wire.HISTORY] = lambda _message: {**TOLD, "points": []}
     assert run("history", "mail").stderr == "nothing was counted in mail\n"
 
 
 @pytest.mark.parametrize("kind", ["queue", "stream", "device", "broker"])
-def test_it_can_be_drawn(broker: StubBroker, run: Run, tmp_path: Path, kind: str) -> None:
+def test_it_can_be_drawn(broker: ScriptedBroker, run: Run, tmp_path: Path, kind: str) -> None:
     broker.on[wire.HISTORY] = lambda _message: {**TOLD, "subject": kind}
     assert run("history", "mail", "--plot", str(tmp_path / "mail.svg")).exit_code == 0
     assert "<svg" in (tmp_path / "mail.svg").read_text()
@@ -67,7 +67,7 @@ def test_it_can_be_drawn(broker: StubBroker, run: Run, tmp_path: Path, kind: str
 
 @pytest.mark.parametrize("file", ["mail.txt", "no/such/folder/mail.svg"])
 def test_what_it_can_not_be_drawn_into_is_said(
-    broker: StubBroker, run: Run, tmp_path: Path, file: str
+    broker: ScriptedBroker, run: Run, tmp_path: Path, file: str
 ) -> None:
     broker.on[wire.HISTORY] = lambda _message: TOLD
     refused = run("history", "mail", "--plot", str(tmp_path / file))
@@ -75,7 +75,7 @@ def test_what_it_can_not_be_drawn_into_is_said(
     assert refused.stderr.startswith(f"Error: can't draw {tmp_path / file}: ")
 
 
-def test_streams_and_devices_have_columns_of_their_own(broker: StubBroker, run: Run) -> None:
+def test_streams_and_devices_have_columns_of_their_own(broker: ScriptedBroker, run: Run) -> None:
     counted = {
         "published": 5, "published_bytes": 900, "messages_read": 7, "read_bytes": 1000,
         "received": 4, "sent": 3, "lost": 1, "paused": 2000,

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from cli_runs import Run
+from clients.cli_runs import Run
+from clients.scripted_broker import SECONDS, ScriptedBroker
 from sluicemq import wire
-from stub_broker import SECONDS, StubBroker
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ from stub_broker import SECONDS, StubBroker
     ],
 )
 def test_a_priority_that_no_job_may_have_is_a_usage_error_everywhere(
-    broker: StubBroker, run: Run, command: list[str]
+    broker: ScriptedBroker, run: Run, command: list[str]
 ) -> None:
     result = run(*command, stdin=b"x\n")
     assert (result.exit_code, "from 0 to 255" in result.stderr) == (2, True)
@@ -38,18 +38,20 @@ def test_a_priority_that_no_job_may_have_is_a_usage_error_in_a_configuration_too
     assert (done.returncode, b"from 0 to 255" in done.stderr) == (2, True)
 
 
-def test_what_only_the_broker_finds_wrong_in_a_job_is_a_usage_error_too(broker: StubBroker, run: Run) -> None:
+def test_what_only_the_broker_finds_wrong_in_a_job_is_a_usage_error_too(
+    broker: ScriptedBroker, run: Run
+) -> None:
     broker.on[wire.PUSH] = lambda _message: [[0, "BAD_HEADERS", "header 'priority' is 200, expected less"]]
     assert run("push", "mail", "x", "--priority", "200").exit_code == 2
 
 
-def test_push_prints_the_id_of_the_stored_job(broker: StubBroker, run: Run) -> None:
+def test_push_prints_the_id_of_the_stored_job(broker: ScriptedBroker, run: Run) -> None:
     result = run("push", "mail", "hello")
     assert result.exit_code == 0
     assert broker.pushed() == [(result.stdout.strip(), b"hello")]
 
 
-def test_push_sends_its_options(broker: StubBroker, run: Run) -> None:
+def test_push_sends_its_options(broker: ScriptedBroker, run: Run) -> None:
     options = ["--priority", "3", "--delay", "1.5", "--ttl", "60", "--id", "mine"]
     result = run("--json", "push", "mail", "x", *options, "--header", "a=1", "--header", "b=x=y")
     assert json.loads(result.stdout) == {"queue": "mail", "id": "mine", "pushed": 1, "refused": 0}
@@ -58,14 +60,16 @@ def test_push_sends_its_options(broker: StubBroker, run: Run) -> None:
 
 
 @pytest.mark.parametrize("dash", [[], ["-"]])
-def test_push_makes_a_job_of_every_line(broker: StubBroker, run: Run, dash: list[str]) -> None:
+def test_push_makes_a_job_of_every_line(broker: ScriptedBroker, run: Run, dash: list[str]) -> None:
     result = run("push", "mail", "--lines", *dash, stdin=b"one\r\n\ntwo\xff\nthree")
     assert result.exit_code == 0
     assert result.stderr == "4 jobs pushed to mail, 0 refused\n"
     assert [payload for _id, payload in broker.pushed()] == [b"one", b"", b"two\xff", b"three"]
 
 
-def test_push_makes_a_job_of_every_file_and_of_stdin(broker: StubBroker, run: Run, tmp_path: Path) -> None:
+def test_push_makes_a_job_of_every_file_and_of_stdin(
+    broker: ScriptedBroker, run: Run, tmp_path: Path
+) -> None:
     (tmp_path / "a").write_bytes(b"\x00a\n")
     result = run("--json", "push", "mail", "--file", str(tmp_path / "a"), "--file", "-", stdin=b"b\nc\n")
     ids = [job_id for job_id, _payload in broker.pushed()]
@@ -73,20 +77,20 @@ def test_push_makes_a_job_of_every_file_and_of_stdin(broker: StubBroker, run: Ru
     assert [payload for _id, payload in broker.pushed()] == [b"\x00a\n", b"b\nc\n"]
 
 
-def test_files_may_follow_one_option(broker: StubBroker, run: Run, tmp_path: Path) -> None:
+def test_files_may_follow_one_option(broker: ScriptedBroker, run: Run, tmp_path: Path) -> None:
     for name in ("a", "b", "c"):
         (tmp_path / name).write_text(name)
     assert run("push", "mail", "--file", *(str(tmp_path / name) for name in "abc")).exit_code == 0
     assert [payload for _id, payload in broker.pushed()] == [b"a", b"b", b"c"]
 
 
-def test_push_of_a_dash_is_stdin_as_one_job(broker: StubBroker, run: Run) -> None:
+def test_push_of_a_dash_is_stdin_as_one_job(broker: ScriptedBroker, run: Run) -> None:
     assert run("push", "mail", "-", stdin=b"a\nb\n").exit_code == 0
     assert [payload for _id, payload in broker.pushed()] == [b"a\nb\n"]
 
 
 @pytest.mark.parametrize(("moment", "sent"), [("12.5", 12.5), ("2030-01-31T12:00:00Z",) * 2])
-def test_push_sends_the_rules_of_delivery(broker: StubBroker, run: Run, moment: str, sent: Any) -> None:
+def test_push_sends_the_rules_of_delivery(broker: ScriptedBroker, run: Run, moment: str, sent: Any) -> None:
     run(
         "push", "mail", "x", "--max-attempts", "3", "--not-before", moment, "--visibility-timeout", "9",
         "--backoff", "linear", "--keep-done", "60", "--priority", "0", "--delay", "0", "--ttl", "5",
@@ -97,19 +101,19 @@ def test_push_sends_the_rules_of_delivery(broker: StubBroker, run: Run, moment: 
     }  # fmt: skip
 
 
-def test_push_ends_with_1_and_the_reason_when_the_job_is_refused(broker: StubBroker, run: Run) -> None:
+def test_push_ends_with_1_and_the_reason_when_the_job_is_refused(broker: ScriptedBroker, run: Run) -> None:
     broker.on[wire.PUSH] = lambda _message: [[0, "QUEUE_FULL", "1000 queues are enough"]]
     result = run("push", "mail", "x")
     assert result.exit_code == 1
     assert result.stderr.splitlines()[-1] == "sluicemq: 1000 queues are enough"
 
 
-def test_push_sends_its_dedupe_id_and_window(broker: StubBroker, run: Run) -> None:
+def test_push_sends_its_dedupe_id_and_window(broker: ScriptedBroker, run: Run) -> None:
     run("push", "mail", "x", "--dedupe-id", "order-7", "--dedupe-window", "60")
     assert broker.of(wire.PUSH)[0].fields[1][0][2] == {"dedupe_id": "order-7", "dedupe_window": 60.0}
 
 
-def test_push_of_a_duplicate_ends_with_1_and_names_the_first_job(broker: StubBroker, run: Run) -> None:
+def test_push_of_a_duplicate_ends_with_1_and_names_the_first_job(broker: ScriptedBroker, run: Run) -> None:
     broker.on[wire.PUSH] = lambda _message: [[0, "DUPLICATE", "not stored", "first"]]
     result = run("--json", "push", "mail", "x", "--dedupe-id", "order-7")
     assert result.exit_code == 1
@@ -118,7 +122,7 @@ def test_push_of_a_duplicate_ends_with_1_and_names_the_first_job(broker: StubBro
     }
 
 
-def test_push_of_many_counts_what_is_refused_and_ends_with_1(broker: StubBroker, run: Run) -> None:
+def test_push_of_many_counts_what_is_refused_and_ends_with_1(broker: ScriptedBroker, run: Run) -> None:
     def refuse_evens(message: Any) -> Any:
         return [[at, "TOO_LARGE", "no"] for at, row in enumerate(message.fields[1]) if int(row[1]) % 2 == 0]
 

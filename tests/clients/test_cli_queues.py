@@ -10,10 +10,10 @@ from time import time
 import pytest
 from click.testing import CliRunner
 
-from cli_runs import Run, nobody
+from clients.cli_runs import Run, nobody
+from clients.scripted_broker import ScriptedBroker
 from sluicemq import BadQueue, NotFound, Unavailable, wire
 from sluicemq.cli.app import app
-from stub_broker import StubBroker
 
 COUNTS = {"scheduled": 1, "reserved": 0, "done": 0, "dead": 2}
 
@@ -24,7 +24,7 @@ QUEUES = [
 ]
 
 
-def test_queues_are_shown_as_a_table_of_whatever_the_broker_tells(broker: StubBroker, run: Run) -> None:
+def test_queues_are_shown_as_a_table_of_whatever_the_broker_tells(broker: ScriptedBroker, run: Run) -> None:
     broker.on[wire.QUEUES] = lambda _message: QUEUES
     lines = run("queues").stdout.splitlines()
     assert lines[0].split() == ["name", "ready", "sched", "resv", "dead", "workers"]
@@ -32,12 +32,12 @@ def test_queues_are_shown_as_a_table_of_whatever_the_broker_tells(broker: StubBr
     assert lines[2].split()[0] == "thumbs"
 
 
-def test_queues_as_json_are_one_object(broker: StubBroker, run: Run) -> None:
+def test_queues_as_json_are_one_object(broker: ScriptedBroker, run: Run) -> None:
     broker.on[wire.QUEUES] = lambda _message: QUEUES
     assert json.loads(run("--json", "queues").stdout) == {"queues": QUEUES}
 
 
-def test_stats_show_the_broker_its_counters_and_its_queues(broker: StubBroker, run: Run) -> None:
+def test_stats_show_the_broker_its_counters_and_its_queues(broker: ScriptedBroker, run: Run) -> None:
     stats = {"broker": {"id": "b1"}, "counters": {"pushed": 7, "replies_dropped": 0}, "queues": QUEUES}
     broker.on[wire.STATS] = lambda _message: stats
     shown = run("stats").stdout
@@ -46,7 +46,7 @@ def test_stats_show_the_broker_its_counters_and_its_queues(broker: StubBroker, r
     assert json.loads(run("--json", "stats").stdout) == stats
 
 
-def test_peek_shows_jobs_with_times_and_the_beginning_of_payloads(broker: StubBroker, run: Run) -> None:
+def test_peek_shows_jobs_with_times_and_the_beginning_of_payloads(broker: ScriptedBroker, run: Run) -> None:
     # Given
     job = {
         "id": "one", "state": "dead", "payload": b"\xffx" + b"y" * 100, "headers": {"a": 1}, "priority": 0,
@@ -66,7 +66,7 @@ def test_peek_shows_jobs_with_times_and_the_beginning_of_payloads(broker: StubBr
 
 
 def test_peek_shows_when_a_job_is_due_and_the_reason_of_its_last_failure(
-    broker: StubBroker, run: Run
+    broker: ScriptedBroker, run: Run
 ) -> None:
     reasons = [{"reason": "first", "attempt": 1}, {"reason": "disk full", "attempt": 2}]
     job = {"id": "one", "state": "ready", "eligible_at": time() + 3 * 3600 + 60, "errors": reasons}
@@ -77,7 +77,7 @@ def test_peek_shows_when_a_job_is_due_and_the_reason_of_its_last_failure(
 
 
 def test_peek_in_a_narrow_terminal_shows_ids_whole(
-    broker: StubBroker, run: Run, monkeypatch: pytest.MonkeyPatch
+    broker: ScriptedBroker, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")  # as in a terminal
     monkeypatch.setenv("COLUMNS", "30")
@@ -86,7 +86,7 @@ def test_peek_in_a_narrow_terminal_shows_ids_whole(
     assert "i" * 50 in run("peek", "mail").stdout
 
 
-def test_nothing_shown_can_command_the_terminal(broker: StubBroker, run: Run) -> None:
+def test_nothing_shown_can_command_the_terminal(broker: ScriptedBroker, run: Run) -> None:
     evil = "\x1b[2J\x9b2J\r\u202e"
     job = {"id": evil, "payload": evil.encode(), "headers": {evil: evil}, "errors": [{"reason": evil}]}
     broker.on[wire.PEEK] = lambda _message: [job]
@@ -101,7 +101,7 @@ def test_nothing_shown_can_command_the_terminal(broker: StubBroker, run: Run) ->
     assert as_json["jobs"][0]["id"] == evil
 
 
-def test_queues_asks_for_one_queue_alone(broker: StubBroker, run: Run) -> None:
+def test_queues_asks_for_one_queue_alone(broker: ScriptedBroker, run: Run) -> None:
     # Given
     no_queue = BadQueue("there is no queue 'nosuch'")
     broker.on[wire.QUEUE] = lambda message: QUEUES[1] if message.fields == ["thumbs"] else no_queue
@@ -113,25 +113,27 @@ def test_queues_asks_for_one_queue_alone(broker: StubBroker, run: Run) -> None:
     assert broker.of(wire.QUEUES) == []
 
 
-def test_the_shared_options_may_follow_the_command(broker: StubBroker) -> None:
+def test_the_shared_options_may_follow_the_command(broker: ScriptedBroker) -> None:
     arguments = ["--endpoint", nobody(), "ping", "--endpoint", broker.endpoint, "--timeout", "60", "--json"]
     result = CliRunner().invoke(app, arguments)
     assert json.loads(result.stdout)["endpoint"] == broker.endpoint
 
 
-def test_an_error_is_told_as_json_when_the_option_follows_the_command(broker: StubBroker, run: Run) -> None:
+def test_an_error_is_told_as_json_when_the_option_follows_the_command(
+    broker: ScriptedBroker, run: Run
+) -> None:
     broker.on[wire.CANCEL] = lambda _message: NotFound("no job")
     assert json.loads(run("cancel", "q", "x", "--json").stdout)["error"]["code"] == "NOT_FOUND"
 
 
-def test_purge_asks_first_and_a_no_ends_with_1(broker: StubBroker, run: Run) -> None:
+def test_purge_asks_first_and_a_no_ends_with_1(broker: ScriptedBroker, run: Run) -> None:
     result = run("purge", "mail", stdin=b"n\n")
     assert result.exit_code == 1
     assert "Remove all ready jobs of queue mail?" in result.stderr
     assert broker.of(wire.PURGE) == []
 
 
-def test_purge_and_delete_do_it_after_a_yes(broker: StubBroker, run: Run) -> None:
+def test_purge_and_delete_do_it_after_a_yes(broker: ScriptedBroker, run: Run) -> None:
     broker.on[wire.PURGE] = broker.on[wire.DELETE] = lambda _message: 12
     assert run("purge", "mail", stdin=b"y\n").stdout == "removed 12 ready jobs of mail\n"
     assert run("purge", "mail", "--state", "dead", "--yes").stdout == "removed 12 dead jobs of mail\n"
@@ -140,12 +142,12 @@ def test_purge_and_delete_do_it_after_a_yes(broker: StubBroker, run: Run) -> Non
     assert broker.of(wire.DELETE)[0].fields[:1] == ["mail"]
 
 
-def test_cancel_names_the_job(broker: StubBroker, run: Run) -> None:
+def test_cancel_names_the_job(broker: ScriptedBroker, run: Run) -> None:
     assert json.loads(run("--json", "cancel", "mail", "one").stdout) == {"queue": "mail", "id": "one"}
     assert broker.of(wire.CANCEL)[0].fields == ["mail", "one"]
 
 
-def test_a_refusal_is_one_line_and_with_json_also_an_object(broker: StubBroker, run: Run) -> None:
+def test_a_refusal_is_one_line_and_with_json_also_an_object(broker: ScriptedBroker, run: Run) -> None:
     broker.on[wire.CANCEL] = lambda _message: NotFound("no job 'one' in mail")
     result = run("--json", "cancel", "mail", "one")
     assert result.exit_code == 1
@@ -153,7 +155,7 @@ def test_a_refusal_is_one_line_and_with_json_also_an_object(broker: StubBroker, 
     assert json.loads(result.stdout) == {"error": {"code": "NOT_FOUND", "message": "no job 'one' in mail"}}
 
 
-def test_peek_says_that_there_are_more_and_why_they_are_not_shown(broker: StubBroker, run: Run) -> None:
+def test_peek_says_that_there_are_more_and_why_they_are_not_shown(broker: ScriptedBroker, run: Run) -> None:
     broker.on[wire.PEEK] = lambda _message: [{"id": "one"}, {"id": "two"}]
     broker.on[wire.QUEUE] = lambda _message: {"name": "q", "ready": 37}
     assert run("peek", "q", "--limit", "2").stderr == "2 of 37: --limit shows more\n"
@@ -163,7 +165,9 @@ def test_peek_says_that_there_are_more_and_why_they_are_not_shown(broker: StubBr
     assert run("peek", "q").stderr == ""
 
 
-def test_peek_at_nothing_says_what_there_is_and_when_the_next_is_due(broker: StubBroker, run: Run) -> None:
+def test_peek_at_nothing_says_what_there_is_and_when_the_next_is_due(
+    broker: ScriptedBroker, run: Run
+) -> None:
     due = time() + 600
     broker.on[wire.PEEK] = lambda message: (
         [{"id": "one", "eligible_at": due}] if message.fields[1] == "scheduled" else []
@@ -175,7 +179,9 @@ def test_peek_at_nothing_says_what_there_is_and_when_the_next_is_due(broker: Stu
 
 
 @pytest.mark.parametrize("arguments", [["peek", "q", "--newest"], ["dead", "list", "q", "--newest"]])
-def test_the_last_ones_are_asked_for_from_the_end(broker: StubBroker, run: Run, arguments: list[str]) -> None:
+def test_the_last_ones_are_asked_for_from_the_end(
+    broker: ScriptedBroker, run: Run, arguments: list[str]
+) -> None:
     run(*arguments)
     assert broker.of(wire.PEEK)[0].fields[2] == -10
 
@@ -184,7 +190,7 @@ def test_the_last_ones_are_asked_for_from_the_end(broker: StubBroker, run: Run, 
     "arguments", [["queues"], ["queues", "mail"], ["top", "--once"], ["top", "mail", "--once"]]
 )
 def test_queues_are_shown_as_they_were_counted_while_mongodb_is_away(
-    broker: StubBroker, run: Run, arguments: list[str]
+    broker: ScriptedBroker, run: Run, arguments: list[str]
 ) -> None:
     # Given a broker whose MongoDB does not answer
     away = "MongoDB has not answered for 9.1 s"
@@ -218,7 +224,7 @@ def test_queues_are_shown_as_they_were_counted_while_mongodb_is_away(
     ],
 )
 def test_only_of_an_order_it_is_said_that_it_may_still_be_carried_out(
-    broker: StubBroker, run: Run, arguments: list[str], *, ordered: bool
+    broker: ScriptedBroker, run: Run, arguments: list[str], *, ordered: bool
 ) -> None:
     away = "MongoDB has not answered for 9.1 s"
     health = {"store": away, "store_silent": 9.1}

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from clients.scripted_broker import SILENCE, Received, ScriptedBroker
 from sluicemq import Dead, NotFound, Timeout, wire
 from sluicemq.cli.app import app
-from stub_broker import SILENCE, Received, StubBroker
 
 Run = Callable[..., Result]
 
 
 @pytest.fixture
-def run(broker: StubBroker) -> Run:
+def run(broker: ScriptedBroker) -> Run:
     def run(*arguments: str, stdin: bytes | None = None) -> Result:
         return CliRunner().invoke(app, ["--endpoint", broker.endpoint, *arguments], input=stdin)
 
@@ -25,12 +25,12 @@ def run(broker: StubBroker) -> Run:
 
 
 def nobody() -> str:
-    gone = StubBroker().start()
+    gone = ScriptedBroker().start()
     gone.stop()
     return gone.endpoint
 
 
-def test_call_prints_the_bytes_of_the_result_and_no_others(broker: StubBroker, run: Run) -> None:
+def test_call_prints_the_bytes_of_the_result_and_no_others(broker: ScriptedBroker, run: Run) -> None:
     broker.on[wire.RESULT] = lambda _message: b"\xff\x00\n\n"
     result = run("call", "mail", "hello")
     assert result.exit_code == 0
@@ -38,7 +38,7 @@ def test_call_prints_the_bytes_of_the_result_and_no_others(broker: StubBroker, r
     assert [payload for _id, payload in broker.pushed()] == [b"hello"]
 
 
-def test_call_of_a_dash_pushes_stdin_and_tells_in_json(broker: StubBroker, run: Run) -> None:
+def test_call_of_a_dash_pushes_stdin_and_tells_in_json(broker: ScriptedBroker, run: Run) -> None:
     broker.on[wire.RESULT] = lambda _message: b"42"
     result = run("--json", "call", "mail", "-", "--id", "mine", stdin=b"a\nb")
     assert json.loads(result.stdout) == {"queue": "mail", "id": "mine", "result": "42"}
@@ -46,7 +46,7 @@ def test_call_of_a_dash_pushes_stdin_and_tells_in_json(broker: StubBroker, run: 
 
 
 def test_call_without_a_result_in_time_ends_with_1_and_says_how_to_ask_again(
-    broker: StubBroker, run: Run
+    broker: ScriptedBroker, run: Run
 ) -> None:
     broker.on[wire.RESULT] = lambda _message: SILENCE
     result = run("call", "mail", "x", "--id", "mine", "--timeout", "0.3")
@@ -55,19 +55,19 @@ def test_call_without_a_result_in_time_ends_with_1_and_says_how_to_ask_again(
 
 
 @pytest.mark.parametrize("command", [["call", "mail", "x"], ["result", "mail", "mine"]])
-def test_the_error_of_a_dead_job_ends_with_1(broker: StubBroker, run: Run, command: list[str]) -> None:
+def test_the_error_of_a_dead_job_ends_with_1(broker: ScriptedBroker, run: Run, command: list[str]) -> None:
     broker.on[wire.RESULT] = lambda _message: Dead("no cat")
     result = run(*command)
     assert (result.exit_code, result.stdout, result.stderr) == (1, "", "sluicemq: no cat\n")
 
 
-def test_a_refused_call_ends_with_1(broker: StubBroker, run: Run) -> None:
+def test_a_refused_call_ends_with_1(broker: ScriptedBroker, run: Run) -> None:
     broker.on[wire.PUSH] = lambda _message: [[0, "TOO_LARGE", "too much"]]
     result = run("call", "mail", "x")
     assert (result.exit_code, result.stderr) == (1, "sluicemq: too much\n")
 
 
-def test_result_prints_it_and_waits_as_long_as_it_is_told(broker: StubBroker, run: Run) -> None:
+def test_result_prints_it_and_waits_as_long_as_it_is_told(broker: ScriptedBroker, run: Run) -> None:
     broker.on[wire.RESULT] = lambda _message: b"42"
     assert run("result", "mail", "mine", "--wait", "2.5").stdout_bytes == b"42"
     assert broker.of(wire.RESULT)[0].fields == ["mail", "mine", 2.5]
@@ -75,7 +75,7 @@ def test_result_prints_it_and_waits_as_long_as_it_is_told(broker: StubBroker, ru
 
 @pytest.mark.parametrize("error", [NotFound("no job mine"), Timeout("job mine has not ended")])
 def test_no_result_ends_with_1_as_long_as_the_broker_is_there(
-    broker: StubBroker, run: Run, error: Exception
+    broker: ScriptedBroker, run: Run, error: Exception
 ) -> None:
     broker.on[wire.RESULT] = lambda _message: error
     result = run("result", "mail", "mine")
@@ -89,7 +89,7 @@ def test_without_a_broker_they_end_with_3(command: list[str]) -> None:
     assert "no broker answers" in result.stderr
 
 
-def deliver(broker: StubBroker, payloads: list[bytes]) -> None:
+def deliver(broker: ScriptedBroker, payloads: list[bytes]) -> None:
     """To the first who wants work, and to nobody after it."""
 
     def ready(message: Received) -> None:
@@ -99,7 +99,7 @@ def deliver(broker: StubBroker, payloads: list[bytes]) -> None:
     broker.on[wire.READY] = ready
 
 
-def test_pop_prints_a_payload_on_a_line(broker: StubBroker, run: Run) -> None:
+def test_pop_prints_a_payload_on_a_line(broker: ScriptedBroker, run: Run) -> None:
     deliver(broker, ["ä".encode(), b"b"])
     result = run("pop", "mail", "--count", "2", "--wait", "60")
     assert (result.exit_code, result.stdout_bytes) == (0, "ä\nb\n".encode())
@@ -112,7 +112,7 @@ def test_pop_of_an_empty_queue_says_so(run: Run) -> None:
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "no job is ready in mail\n")
 
 
-def test_work_may_pop(broker: StubBroker, run: Run) -> None:
+def test_work_may_pop(broker: ScriptedBroker, run: Run) -> None:
     deliver(broker, [b"a"])
     broker.on[wire.QUEUE] = lambda _message: {"name": "mail", "ready": 0}
     result = run("work", "mail", "--print", "--pop", "--drain")
@@ -128,13 +128,15 @@ def test_work_that_pops_takes_no_count(run: Run) -> None:
     assert "sluicemq pop QUEUE --count N" in result.stderr
 
 
-def refuse_bad(broker: StubBroker) -> None:
+def refuse_bad(broker: ScriptedBroker) -> None:
     broker.on[wire.PUSH] = lambda message: [
         [at, "BAD_HEADERS", "no"] for at, row in enumerate(message.fields[1]) if row[1] == b"bad"
     ]
 
 
-def test_push_names_the_lines_that_are_refused_and_stores_the_others(broker: StubBroker, run: Run) -> None:
+def test_push_names_the_lines_that_are_refused_and_stores_the_others(
+    broker: ScriptedBroker, run: Run
+) -> None:
     refuse_bad(broker)
     result = run("--json", "push", "mail", "--lines", stdin=b"one\nbad\nthree\nbad\n")
     assert result.exit_code == 1
@@ -145,7 +147,7 @@ def test_push_names_the_lines_that_are_refused_and_stores_the_others(broker: Stu
         assert line in result.stderr
 
 
-def test_push_names_the_files_that_are_refused(broker: StubBroker, run: Run, tmp_path: Path) -> None:
+def test_push_names_the_files_that_are_refused(broker: ScriptedBroker, run: Run, tmp_path: Path) -> None:
     refuse_bad(broker)
     for name in ("good", "bad"):
         (tmp_path / name).write_text(name)

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from clients.scripted_broker import ScriptedBroker
 from sluicemq import NotFound, wire
 from sluicemq.cli.app import app
-from stub_broker import StubBroker
 
 Run = Callable[..., Result]
 ROW: dict[str, Any] = {
@@ -31,7 +31,7 @@ ROW: dict[str, Any] = {
 
 
 @pytest.fixture
-def run(broker: StubBroker) -> Run:
+def run(broker: ScriptedBroker) -> Run:
     """Run a command against the stub."""
 
     def run(*arguments: str, stdin: bytes | None = None) -> Result:
@@ -40,7 +40,7 @@ def run(broker: StubBroker) -> Run:
     return run
 
 
-def test_add_sends_when_and_what_and_tells_the_first_run(broker: StubBroker, run: Run) -> None:
+def test_add_sends_when_and_what_and_tells_the_first_run(broker: ScriptedBroker, run: Run) -> None:
     broker.on[wire.SCHEDULE] = lambda _message: ROW
     told = run("add", "nightly", "mail", "-", "--cron", "0 3 * * *", "--timezone", "Europe/Berlin",
                "--priority", "5", stdin=b"go")  # fmt: skip
@@ -62,7 +62,7 @@ def test_add_sends_when_and_what_and_tells_the_first_run(broker: StubBroker, run
     ]
 
 
-def test_an_interval_is_sent_without_a_time_zone(broker: StubBroker, run: Run) -> None:
+def test_an_interval_is_sent_without_a_time_zone(broker: ScriptedBroker, run: Run) -> None:
     broker.on[wire.SCHEDULE] = lambda _message: ROW
     assert run("add", "pulse", "mail", "x", "--every", "10", "--misfire", "skip").exit_code == 0
     about = broker.of(wire.SCHEDULE)[0].fields[1]
@@ -77,7 +77,7 @@ def test_when_is_one_of_two(run: Run, flags: list[str]) -> None:
     assert run("add", "pulse", "mail", "x", *flags).exit_code == 2
 
 
-def test_list_shows_a_line_of_each(broker: StubBroker, run: Run) -> None:
+def test_list_shows_a_line_of_each(broker: ScriptedBroker, run: Run) -> None:
     broker.on[wire.SCHEDULE] = lambda _message: [ROW, {**ROW, "name": "pulse", "every": 10.0}]
     shown = run("list").stdout
     assert "0 3 * * * Europe/Berlin" in shown
@@ -90,7 +90,7 @@ def test_list_shows_a_line_of_each(broker: StubBroker, run: Run) -> None:
     [("remove", wire.REMOVE), ("pause", wire.SUSPEND), ("resume", wire.GO_ON), ("run-now", wire.RUN)],
 )
 def test_each_order_names_its_schedule_and_an_unknown_one_is_refused(
-    broker: StubBroker, run: Run, command: str, action: str
+    broker: ScriptedBroker, run: Run, command: str, action: str
 ) -> None:
     broker.on[wire.SCHEDULE] = lambda _message: ROW
     assert run(command, "nightly").exit_code == 0

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from own_queue import quick_broker
 from sluicemq.cli.app import app
+from support.own_queue import quick_broker
 
 
 @pytest.fixture(scope="module")

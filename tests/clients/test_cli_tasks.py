@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from clients.scripted_broker import ScriptedBroker
 from sluicemq import BadQueue, Client, Unfinished, wire
 from sluicemq.cli.app import app
-from stub_broker import StubBroker
 
 Run = Callable[..., Result]
 
@@ -31,7 +31,7 @@ DONE = {**TASK, "state": "done", "done": 3000, "answer": 3000, "ended_at": 1e9 +
 
 
 @pytest.fixture
-def run(broker: StubBroker) -> Run:
+def run(broker: ScriptedBroker) -> Run:
     """Run a command against the stub."""
 
     def run(*arguments: str) -> Result:
@@ -41,11 +41,11 @@ def run(broker: StubBroker) -> Run:
 
 
 @pytest.fixture
-def client(broker: StubBroker) -> Client:
+def client(broker: ScriptedBroker) -> Client:
     return Client(broker.endpoint)
 
 
-def goes_on(broker: StubBroker, verb: bytes, *looks: dict[str, Any]) -> None:
+def goes_on(broker: ScriptedBroker, verb: bytes, *looks: dict[str, Any]) -> None:
     """An order goes on, and is seen like this each time that somebody looks."""
     broker.on[verb] = lambda _message: GOES_ON
     seen = iter(looks)
@@ -54,7 +54,7 @@ def goes_on(broker: StubBroker, verb: bytes, *looks: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("command", [["purge", "mail"], ["delete", "mail"], ["dead", "purge", "mail"]])
 def test_a_command_whose_order_takes_long_follows_it_to_its_end(
-    broker: StubBroker, run: Run, command: list[str]
+    broker: ScriptedBroker, run: Run, command: list[str]
 ) -> None:
     verb = {"delete": wire.DELETE, "dead": wire.DISCARD}.get(command[0], wire.PURGE)
     goes_on(broker, verb, TASK, DONE)
@@ -63,7 +63,9 @@ def test_a_command_whose_order_takes_long_follows_it_to_its_end(
     assert [message.fields for message in broker.of(wire.TASK)] == [["a1b2"], ["a1b2"]]
 
 
-def test_a_redrive_that_takes_long_tells_at_its_end_what_could_not_go(broker: StubBroker, run: Run) -> None:
+def test_a_redrive_that_takes_long_tells_at_its_end_what_could_not_go(
+    broker: ScriptedBroker, run: Run
+) -> None:
     answer = {"moved": 2999, "left": 1, "refused": [["one", "BAD_FRAMES", "no job"]]}
     goes_on(broker, wire.REDRIVE, {**DONE, "answer": answer})
     result = run("dead", "redrive", "mail", "--all")
@@ -72,7 +74,7 @@ def test_a_redrive_that_takes_long_tells_at_its_end_what_could_not_go(broker: St
 
 
 def test_an_order_waits_a_second_at_the_broker_and_less_where_answers_are_not_waited_for_so_long(
-    broker: StubBroker, run: Run
+    broker: ScriptedBroker, run: Run
 ) -> None:
     run("purge", "mail", "--yes")
     run("--timeout", "0.5", "purge", "mail", "--yes")
@@ -80,7 +82,7 @@ def test_an_order_waits_a_second_at_the_broker_and_less_where_answers_are_not_wa
 
 
 def test_ctrl_c_leaves_the_order_to_the_broker_and_says_how_to_end_it(
-    broker: StubBroker, run: Run, monkeypatch: pytest.MonkeyPatch
+    broker: ScriptedBroker, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_arguments: object) -> None:
         raise KeyboardInterrupt
@@ -93,14 +95,14 @@ def test_ctrl_c_leaves_the_order_to_the_broker_and_says_how_to_end_it(
     assert broker.of(wire.TCANCEL) == []
 
 
-def test_a_cancelled_order_is_told_and_ends_with_3(broker: StubBroker, run: Run) -> None:
+def test_a_cancelled_order_is_told_and_ends_with_3(broker: ScriptedBroker, run: Run) -> None:
     goes_on(broker, wire.PURGE, {**TASK, "state": "cancelled", "ended_at": 1e9})
     result = run("purge", "mail", "--yes")
     assert result.exit_code != 0
     assert "task a1b2 was cancelled" in result.stderr
 
 
-def test_tasks_are_listed_shown_and_cancelled(broker: StubBroker, run: Run) -> None:
+def test_tasks_are_listed_shown_and_cancelled(broker: ScriptedBroker, run: Run) -> None:
     broker.on[wire.TASKS] = lambda _message: [TASK]
     broker.on[wire.TASK] = lambda _message: DONE
     broker.on[wire.TCANCEL] = lambda _message: None
@@ -115,7 +117,7 @@ def test_tasks_are_listed_shown_and_cancelled(broker: StubBroker, run: Run) -> N
 
 
 def test_the_library_tells_that_the_broker_goes_on_and_how_far_it_is(
-    broker: StubBroker, client: Client
+    broker: ScriptedBroker, client: Client
 ) -> None:
     goes_on(broker, wire.PURGE, TASK, DONE)
     with client:
@@ -128,7 +130,7 @@ def test_the_library_tells_that_the_broker_goes_on_and_how_far_it_is(
         assert seen == [500, 3000]
 
 
-def test_following_a_task_that_has_failed_raises_why(broker: StubBroker, client: Client) -> None:
+def test_following_a_task_that_has_failed_raises_why(broker: ScriptedBroker, client: Client) -> None:
     why = {"code": "BAD_QUEUE", "message": "it has workers"}
     broker.on[wire.TASK] = lambda _message: {**TASK, "state": "failed", "error": why, "ended_at": 1e9}
     with client, pytest.raises(BadQueue, match="it has workers"):

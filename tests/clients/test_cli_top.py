@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from launcher import TIMEOUT
+from clients.scripted_broker import ScriptedBroker
 from sluicemq import wire
 from sluicemq.cli.app import app
-from stub_broker import StubBroker
+from support.waiting import TIMEOUT
 
 Run = Callable[..., Result]
 
@@ -51,7 +51,7 @@ WORKER = {
 
 
 @pytest.fixture
-def run(broker: StubBroker) -> Run:
+def run(broker: ScriptedBroker) -> Run:
     broker.on[wire.QUEUES] = lambda _message: QUEUES
     broker.on[wire.QUEUE] = lambda message: row(message.fields[0], dead=1)
     broker.on[wire.COUNTERS] = lambda _message: {"broker": BROKER, "counters": {}}
@@ -86,19 +86,19 @@ def test_top_tells_of_the_broker_and_of_all_queues_together(run: Run) -> None:
 
 
 @pytest.mark.parametrize("named", [["mail"], ["--queue", "mail"]])
-def test_top_looks_into_one_queue(run: Run, broker: StubBroker, named: list[str]) -> None:
+def test_top_looks_into_one_queue(run: Run, broker: ScriptedBroker, named: list[str]) -> None:
     shown = run("top", "--once", *named).stdout
     for words in ("mailer web-1.example.net:4711", "2/100", "1 min", "d1", "no disk"):
         assert words in shown
     assert broker.of(wire.WORKERS)[0].fields == ["mail"]
 
 
-def test_a_store_that_does_not_answer_stands_first(run: Run, broker: StubBroker) -> None:
+def test_a_store_that_does_not_answer_stands_first(run: Run, broker: ScriptedBroker) -> None:
     broker.on[wire.COUNTERS] = lambda _message: {"broker": {**BROKER, "store": "no primary"}, "counters": {}}
     assert "store: no primary" in run("top", "--once").stdout.splitlines()[0]
 
 
-def test_workers_are_told_by_who_they_are_and_what_they_have(run: Run, broker: StubBroker) -> None:
+def test_workers_are_told_by_who_they_are_and_what_they_have(run: Run, broker: ScriptedBroker) -> None:
     head, line = run("workers").stdout.splitlines()
     assert head.split() == ["queue", "worker", "door", "since", "has", "longest"]
     assert line.split() == [
@@ -114,7 +114,7 @@ def test_a_queue_is_named_once(run: Run) -> None:
         assert (refused.exit_code, "give one of QUEUE and --queue" in refused.stderr) == (2, True)
 
 
-def test_events_stand_in_the_order_in_which_they_happened(run: Run, broker: StubBroker) -> None:
+def test_events_stand_in_the_order_in_which_they_happened(run: Run, broker: ScriptedBroker) -> None:
     told = [{"at": 2.0, "event": "delivered"}, {"at": 1.5, "event": "pushed"}]
     answers = [{"after": 0, "missed": 0, "events": []}, {"after": 2, "missed": 0, "events": told}]
     empty = {"after": 2, "missed": 0, "events": []}
@@ -125,7 +125,7 @@ def test_events_stand_in_the_order_in_which_they_happened(run: Run, broker: Stub
 
 
 @contextmanager
-def in_a_terminal(broker: StubBroker, *command: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+def in_a_terminal(broker: ScriptedBroker, *command: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """A command with a terminal of its own, 80 by 24."""
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "24"}
@@ -150,7 +150,7 @@ def read_until(terminal: int, words: str) -> str:
     return seen
 
 
-def test_top_is_live_and_obeys_its_keys(broker: StubBroker, run: Run) -> None:
+def test_top_is_live_and_obeys_its_keys(broker: ScriptedBroker, run: Run) -> None:
     with in_a_terminal(broker, "top", "--interval", "0.2") as (process, terminal):
         read_until(terminal, "by ready")
         os.write(terminal, b"s")
@@ -164,7 +164,7 @@ def test_top_is_live_and_obeys_its_keys(broker: StubBroker, run: Run) -> None:
         assert process.wait(TIMEOUT) == 0
 
 
-def test_where_a_name_is_long_top_cuts_that_and_no_number(broker: StubBroker, run: Run) -> None:
+def test_where_a_name_is_long_top_cuts_that_and_no_number(broker: ScriptedBroker, run: Run) -> None:
     broker.on[wire.QUEUES] = lambda _message: [*QUEUES, row("of-a-long-name" * 4, ready=7)]
     with in_a_terminal(broker, "top") as (_process, terminal):
         seen = re.sub("\x1b\\[[0-9;?]*[a-zA-Z]", "", read_until(terminal, "Esc leaves it"))
@@ -172,7 +172,7 @@ def test_where_a_name_is_long_top_cuts_that_and_no_number(broker: StubBroker, ru
             assert words in seen
 
 
-def test_queues_are_watched_until_ctrl_c(broker: StubBroker, run: Run) -> None:
+def test_queues_are_watched_until_ctrl_c(broker: ScriptedBroker, run: Run) -> None:
     with in_a_terminal(broker, "queues", "--watch", "--interval", "0.2") as (process, terminal):
         read_until(terminal, "thumbs")
         broker.on[wire.QUEUES] = lambda _message: [row("another")]

@@ -15,13 +15,13 @@ from typing import Any
 import psutil
 import pytest
 
-from launcher import wait_until
+from clients.scripted_broker import SECONDS, ScriptedBroker
 from sluicemq import BadQueue, wire
-from stub_broker import SECONDS, StubBroker
+from support.waiting import wait_until
 
 
 def start_work(
-    broker: StubBroker, *arguments: str, files: Sequence[int] = ()
+    broker: ScriptedBroker, *arguments: str, files: Sequence[int] = ()
 ) -> tuple[subprocess.Popen[str], bytes]:
     """Start the command; ``files`` are open in it, too."""
     command = [sys.executable, "-m", "sluicemq.cli", "--endpoint", broker.endpoint, *arguments]
@@ -49,7 +49,7 @@ def end_work(process: subprocess.Popen[str]) -> tuple[str, str]:
     ],
 )
 def test_the_commands_exit_status_is_the_verdict(
-    broker: StubBroker, command: str, verdict: list[Any]
+    broker: ScriptedBroker, command: str, verdict: list[Any]
 ) -> None:
     process, peer = start_work(broker, "work", "q", "--exec", command)
     try:
@@ -61,7 +61,7 @@ def test_the_commands_exit_status_is_the_verdict(
     assert process.returncode == 0
 
 
-def test_a_command_is_told_of_the_trace_of_its_job(broker: StubBroker) -> None:
+def test_a_command_is_told_of_the_trace_of_its_job(broker: ScriptedBroker) -> None:
     # Given: what is no context is told to nobody
     process, peer = start_work(broker, "work", "q", "--exec", 'printf "$TRACEPARENT/$TRACESTATE"')
     headers = {"traceparent": "00-ab-cd-01", "tracestate": "a\nb"}
@@ -76,7 +76,7 @@ def test_a_command_is_told_of_the_trace_of_its_job(broker: StubBroker) -> None:
     assert broker.settled() == {b"r-x": ["COMMIT", b"00-ab-cd-01/", None]}
 
 
-def test_a_command_lets_its_jobs_go_on_to_another_queue(broker: StubBroker) -> None:
+def test_a_command_lets_its_jobs_go_on_to_another_queue(broker: ScriptedBroker) -> None:
     process, peer = start_work(
         broker, "--json", "work", "q", "--exec", "printf on-; cat", "--forward", "next"
     )
@@ -89,7 +89,7 @@ def test_a_command_lets_its_jobs_go_on_to_another_queue(broker: StubBroker) -> N
     assert json.loads(said)["forwarded"] == 1
 
 
-def test_work_tells_at_its_end_what_it_has_done(broker: StubBroker) -> None:
+def test_work_tells_at_its_end_what_it_has_done(broker: ScriptedBroker) -> None:
     process, peer = start_work(broker, "--json", "work", "q", "--exec", "grep -q good", "--prefetch", "3")
     broker.deliver(peer, "q", [b"good", b"bad", b"good too"])
     broker.wait_until(lambda: len(broker.settled()) == 3)
@@ -98,7 +98,7 @@ def test_work_tells_at_its_end_what_it_has_done(broker: StubBroker) -> None:
     assert errors.endswith("2 committed, 0 rejected, 1 rolled back\n")
 
 
-def test_work_prints_payloads_and_commits_them(broker: StubBroker) -> None:
+def test_work_prints_payloads_and_commits_them(broker: ScriptedBroker) -> None:
     process, peer = start_work(broker, "work", "q", "--print", "--prefetch", "2")
     broker.deliver(peer, "q", [b"one", b"two"])
     broker.wait_until(lambda: len(broker.settled()) == 2)
@@ -106,7 +106,9 @@ def test_work_prints_payloads_and_commits_them(broker: StubBroker) -> None:
     assert process.returncode == 0
 
 
-def test_work_whose_reader_has_gone_gives_the_jobs_back_and_ends_quietly_with_1(broker: StubBroker) -> None:
+def test_work_whose_reader_has_gone_gives_the_jobs_back_and_ends_quietly_with_1(
+    broker: ScriptedBroker,
+) -> None:
     # Given
     process, peer = start_work(broker, "work", "q", "--print", "--prefetch", "5")
     assert process.stdout
@@ -122,7 +124,7 @@ def test_work_whose_reader_has_gone_gives_the_jobs_back_and_ends_quietly_with_1(
     assert len(broker.settled()) == 5
 
 
-def test_work_on_a_full_disk_gives_the_job_back_and_says_why(broker: StubBroker) -> None:
+def test_work_on_a_full_disk_gives_the_job_back_and_says_why(broker: ScriptedBroker) -> None:
     command = [sys.executable, "-m", "sluicemq.cli", "--endpoint", broker.endpoint, "work", "q", "--print"]
     with Path("/dev/full").open("w") as full, subprocess.Popen(
         command, stdout=full, stderr=subprocess.PIPE, text=True
@@ -136,7 +138,7 @@ def test_work_on_a_full_disk_gives_the_job_back_and_says_why(broker: StubBroker)
 
 
 @pytest.mark.parametrize("arguments", [["peek", "q"], ["--json", "queues"], ["ping"]])
-def test_a_result_that_can_not_be_written_is_one_line(broker: StubBroker, arguments: list[str]) -> None:
+def test_a_result_that_can_not_be_written_is_one_line(broker: ScriptedBroker, arguments: list[str]) -> None:
     broker.on[wire.PEEK] = broker.on[wire.QUEUES] = lambda _message: [{"id": "one", "name": "q"}]
     command = [sys.executable, "-m", "sluicemq.cli", "--endpoint", broker.endpoint, *arguments]
     with Path("/dev/full").open("w") as full:
@@ -149,7 +151,7 @@ def test_a_result_that_can_not_be_written_is_one_line(broker: StubBroker, argume
 
 @pytest.mark.parametrize(("command", "status"), [("nosuchprogram", "127"), ("/dev/null", "126")])
 def test_a_command_that_can_not_be_run_ends_the_work_and_harms_no_job(
-    broker: StubBroker, command: str, status: str
+    broker: ScriptedBroker, command: str, status: str
 ) -> None:
     process, peer = start_work(broker, "work", "q", "--exec", command)
     broker.deliver(peer, "q", [b"x"])
@@ -160,7 +162,7 @@ def test_a_command_that_can_not_be_run_ends_the_work_and_harms_no_job(
     assert broker.settled() == {b"r-x": ["RELEASE", None, None]}
 
 
-def test_work_whose_errors_nobody_reads_still_does_its_jobs(broker: StubBroker) -> None:
+def test_work_whose_errors_nobody_reads_still_does_its_jobs(broker: ScriptedBroker) -> None:
     process, peer = start_work(broker, "work", "q", "--exec", "echo trouble >&2")
     assert process.stderr
     process.stderr.close()
@@ -172,7 +174,7 @@ def test_work_whose_errors_nobody_reads_still_does_its_jobs(broker: StubBroker) 
     assert broker.settled() == {b"r-x": ["COMMIT", b"", None]}
 
 
-def test_work_does_not_count_what_came_too_late(broker: StubBroker) -> None:
+def test_work_does_not_count_what_came_too_late(broker: ScriptedBroker) -> None:
     late = [0, "LEASE_LOST", "given to another"]
     broker.on[wire.SETTLE] = lambda message: [late] if message.fields[0][0][0] == b"r-1" else []
     process, peer = start_work(broker, "work", "q", "--exec", "true", "--json")
@@ -186,7 +188,7 @@ def test_work_does_not_count_what_came_too_late(broker: StubBroker) -> None:
     assert errors.endswith("2 committed, 0 rejected, 0 rolled back, 1 too late\n")
 
 
-def test_work_stops_after_a_count_of_jobs_and_gives_back_the_rest(broker: StubBroker) -> None:
+def test_work_stops_after_a_count_of_jobs_and_gives_back_the_rest(broker: ScriptedBroker) -> None:
     process, peer = start_work(broker, "work", "q", "--print", "--prefetch", "3", "--count", "2")
     broker.deliver(peer, "q", [b"1", b"2", b"3"])
     assert process.communicate(timeout=SECONDS)[0] == "1\n2\n"
@@ -195,7 +197,7 @@ def test_work_stops_after_a_count_of_jobs_and_gives_back_the_rest(broker: StubBr
     assert broker.settled()[b"r-3"] == ["RELEASE", None, None]
 
 
-def test_work_stops_when_the_queue_is_empty(broker: StubBroker) -> None:
+def test_work_stops_when_the_queue_is_empty(broker: ScriptedBroker) -> None:
     # Given: a queue that is said to hold one more until that was delivered
     holds = iter([1, 0])
     broker.on[wire.QUEUE] = lambda _message: {"name": "q", "ready": next(holds)}
@@ -210,7 +212,7 @@ def test_work_stops_when_the_queue_is_empty(broker: StubBroker) -> None:
     assert len(broker.of(wire.QUEUE)) == 2
 
 
-def test_work_that_is_refused_ends_with_1(broker: StubBroker) -> None:
+def test_work_that_is_refused_ends_with_1(broker: ScriptedBroker) -> None:
     broker.on[wire.READY] = lambda message: BadQueue("no such queue") if message.fields[1] else None
     process, _peer = start_work(broker, "work", "q", "--exec", "cat")
     assert process.wait(SECONDS) == 1
@@ -219,7 +221,7 @@ def test_work_that_is_refused_ends_with_1(broker: StubBroker) -> None:
 
 @pytest.mark.parametrize("others", [0, 20], ids=["few files", "many files"])
 def test_a_command_ends_with_a_work_that_is_killed_and_its_children_too(
-    broker: StubBroker, tmp_path: Path, others: int
+    broker: ScriptedBroker, tmp_path: Path, others: int
 ) -> None:
     # Given: a shell with a child in the background and one that it waits for
     command = f"{_told(tmp_path, 'child')} & {_told(tmp_path, 'other')}; exit 0"
@@ -242,7 +244,7 @@ def test_a_command_ends_with_a_work_that_is_killed_and_its_children_too(
 
 
 def test_what_a_command_has_left_behind_on_purpose_outlives_a_work_that_is_killed(
-    broker: StubBroker, tmp_path: Path
+    broker: ScriptedBroker, tmp_path: Path
 ) -> None:
     command = f"{_told(tmp_path, 'daemon')} >/dev/null 2>&1 </dev/null &"
     process, peer = start_work(broker, "work", "q", "--exec", command)
@@ -284,7 +286,7 @@ print(watcher.start("exec sleep 1000", stdin=0, stdout=subprocess.DEVNULL).pid)
             _end(command)
 
 
-def test_a_watcher_that_is_gone_is_no_reason_for_a_job_to_fail(broker: StubBroker) -> None:
+def test_a_watcher_that_is_gone_is_no_reason_for_a_job_to_fail(broker: ScriptedBroker) -> None:
     process, peer = start_work(broker, "work", "q", "--exec", "cat")
     try:
         watcher = next(each for each in psutil.Process(process.pid).children() if each.name() == "sh")

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher import free_port, wait_until
+from clients.scripted_broker import SECONDS, SILENCE, Received, Script, ScriptedBroker
 from sluicemq import wire
-from stub_broker import SECONDS, SILENCE, Received, Script, StubBroker
+from support.ports import free_port
+from support.waiting import wait_until
 
 BEGINNING = """
 import sys
@@ -64,7 +65,7 @@ def run(program: str, endpoint: str, mode: str) -> list[str]:
         return output.splitlines()
 
 
-def gives_one_job(broker: StubBroker) -> Script:
+def gives_one_job(broker: ScriptedBroker) -> Script:
     """Whoever asks for work gets a job."""
 
     def ready(message: Received) -> None:
@@ -75,7 +76,7 @@ def gives_one_job(broker: StubBroker) -> Script:
 
 
 @MODES
-def test_a_producer_pushes_in_the_child_and_goes_on_in_the_parent(broker: StubBroker, mode: str) -> None:
+def test_a_producer_pushes_in_the_child_and_goes_on_in_the_parent(broker: ScriptedBroker, mode: str) -> None:
     printed = run(
         """
 producer = Producer(endpoint)
@@ -103,7 +104,7 @@ print(producer.unconfirmed)
 
 
 @MODES
-def test_what_the_parent_has_not_confirmed_is_not_the_childs(broker: StubBroker, mode: str) -> None:
+def test_what_the_parent_has_not_confirmed_is_not_the_childs(broker: ScriptedBroker, mode: str) -> None:
     """Its receipts say so at once, its futures too; and the child pushes none of it."""
 
     def withheld(message: Received) -> object:
@@ -135,7 +136,7 @@ print(in_child(child), producer.unconfirmed)
     assert len([1 for payload in pushed if payload == b"withheld"]) == 2
 
 
-def test_a_child_of_multiprocessing_pushes_what_it_has_before_it_ends(broker: StubBroker) -> None:
+def test_a_child_of_multiprocessing_pushes_what_it_has_before_it_ends(broker: ScriptedBroker) -> None:
     """It ends with ``os._exit``: without a finalizer of its own nothing would be flushed."""
     run(
         """
@@ -153,7 +154,7 @@ process.join()
     assert {payload for _id, payload in broker.pushed()} == {b"inherited", b"own"}
 
 
-def test_a_child_that_uses_nothing_connects_nowhere(broker: StubBroker) -> None:
+def test_a_child_that_uses_nothing_connects_nowhere(broker: ScriptedBroker) -> None:
     run(
         """
 with Producer(endpoint) as producer, Client(endpoint) as client:
@@ -168,7 +169,7 @@ with Producer(endpoint) as producer, Client(endpoint) as client:
     assert len(broker.of(wire.HELLO)) == 2
 
 
-def test_the_child_keeps_no_connection_of_the_parent_open(broker: StubBroker) -> None:
+def test_the_child_keeps_no_connection_of_the_parent_open(broker: ScriptedBroker) -> None:
     """Or a broker would notice only by its silence that the parent was killed."""
     printed = run(
         """
@@ -200,7 +201,7 @@ client.close()
 
 
 @MODES
-def test_a_client_asks_in_both(broker: StubBroker, mode: str) -> None:
+def test_a_client_asks_in_both(broker: ScriptedBroker, mode: str) -> None:
     broker.on[wire.STATS] = lambda _message: {"counters": {}}
     printed = run(
         """
@@ -223,7 +224,7 @@ client.close()
 
 
 @MODES
-def test_a_worker_that_was_started_is_refused_in_the_child(broker: StubBroker, mode: str) -> None:
+def test_a_worker_that_was_started_is_refused_in_the_child(broker: ScriptedBroker, mode: str) -> None:
     """A handler may fork: the child takes no job and gives none back, a signal to it is its own."""
     # Given
     broker.on[wire.READY] = gives_one_job(broker)
@@ -256,7 +257,7 @@ worker.run()
     assert broker.settled() == {b"r-one": ["COMMIT", b"done", None]}
 
 
-def test_a_thread_that_forked_in_a_handler_ends_in_the_child(broker: StubBroker) -> None:
+def test_a_thread_that_forked_in_a_handler_ends_in_the_child(broker: ScriptedBroker) -> None:
     broker.on[wire.READY] = gives_one_job(broker)
     printed = run(
         """
@@ -277,7 +278,7 @@ worker.run()
 
 
 @MODES
-def test_a_worker_that_was_not_started_works_in_every_child(broker: StubBroker, mode: str) -> None:
+def test_a_worker_that_was_not_started_works_in_every_child(broker: ScriptedBroker, mode: str) -> None:
     broker.on[wire.READY] = gives_one_job(broker)
     printed = run(
         """
@@ -295,7 +296,7 @@ worker.run()
     assert verdicts == ["COMMIT"] * 3
 
 
-def test_a_claim_stays_the_parents(broker: StubBroker) -> None:
+def test_a_claim_stays_the_parents(broker: ScriptedBroker) -> None:
     broker.on[wire.READY] = gives_one_job(broker)
     printed = run(
         """
@@ -331,7 +332,7 @@ def application(environ, start_response):
 
 
 @contextmanager
-def gunicorn(broker: StubBroker, folder: Path, kind: str) -> Iterator[int]:
+def gunicorn(broker: ScriptedBroker, folder: Path, kind: str) -> Iterator[int]:
     """A server of two processes that has loaded the application before it forked; its port."""
     (folder / "application.py").write_text(APPLICATION)
     port = free_port()
@@ -360,7 +361,7 @@ def visit(port: int, path: str) -> int:
 
 @pytest.mark.parametrize("kind", ["sync", "gevent"])
 def test_a_prefork_server_pushes_from_each_of_its_processes(
-    broker: StubBroker, tmp_path: Path, kind: str
+    broker: ScriptedBroker, tmp_path: Path, kind: str
 ) -> None:
     # Given
     served: list[int] = []

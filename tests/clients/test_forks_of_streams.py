@@ -8,8 +8,8 @@ from secrets import token_hex
 import pytest
 
 from clients.test_forks import MODES, run
-from own_queue import quick_broker
 from sluicemq import Publisher, Reader
+from support.own_queue import quick_broker
 
 IMPORTS = """
 from sluicemq import Publisher, Reader

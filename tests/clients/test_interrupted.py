@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
-from launcher import wait_until
+from clients.scripted_broker import SECONDS, SILENCE, ScriptedBroker
 from sluicemq import wire
-from stub_broker import SECONDS, SILENCE, StubBroker
+from support.waiting import wait_until
 
 
 @contextmanager
-def command(broker: StubBroker, *words: str, **streams: Any) -> Iterator[subprocess.Popen[bytes]]:
+def command(broker: ScriptedBroker, *words: str, **streams: Any) -> Iterator[subprocess.Popen[bytes]]:
     program = [sys.executable, "-m", "sluicemq.cli", "--endpoint", broker.endpoint, *words]
     pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams}
     with subprocess.Popen(program, **pipes) as process:
@@ -43,7 +43,7 @@ def end(process: subprocess.Popen[bytes]) -> tuple[dict[str, Any], str]:
     return json.loads(output), errors.decode()
 
 
-def test_push_of_lines_says_what_is_stored_and_goes_on_with_the_next(broker: StubBroker) -> None:
+def test_push_of_lines_says_what_is_stored_and_goes_on_with_the_next(broker: ScriptedBroker) -> None:
     with command(broker, "--json", "push", "mail", "--lines") as process:
         write_lines(process, [b"1", b"2", b"3"])
         broker.wait_until(lambda: len(broker.pushed()) == 3)
@@ -64,7 +64,7 @@ def test_push_of_lines_says_what_is_stored_and_goes_on_with_the_next(broker: Stu
 
 
 @pytest.mark.parametrize("signals", [1, 2], ids=["in its time", "at once"])
-def test_push_tells_what_is_not_confirmed(broker: StubBroker, signals: int) -> None:
+def test_push_tells_what_is_not_confirmed(broker: ScriptedBroker, signals: int) -> None:
     broker.on[wire.PUSH] = lambda message: SILENCE if b"2" in message.fields[1][0][1] else []
     timeout = "0.5" if signals == 1 else "600"
     with command(broker, "--timeout", timeout, "--json", "push", "mail", "--lines") as process:
@@ -90,7 +90,7 @@ def test_push_tells_what_is_not_confirmed(broker: StubBroker, signals: int) -> N
     )
 
 
-def test_push_that_waits_for_room_hears_it(broker: StubBroker, tmp_path: Path) -> None:
+def test_push_that_waits_for_room_hears_it(broker: ScriptedBroker, tmp_path: Path) -> None:
     broker.on[wire.PUSH] = lambda _message: SILENCE
     (tmp_path / "lines").write_bytes((b"x" * 8_000_000 + b"\n") * 20)  # more than the window
     with (tmp_path / "lines").open() as lines, command(
@@ -104,7 +104,7 @@ def test_push_that_waits_for_room_hears_it(broker: StubBroker, tmp_path: Path) -
 
 
 def test_push_of_a_file_as_stdin_shows_how_much_of_it_how_many_and_how_fast(
-    broker: StubBroker, tmp_path: Path
+    broker: ScriptedBroker, tmp_path: Path
 ) -> None:
     (tmp_path / "lines").write_text("".join(f"{number}\n" for number in range(2000)))
     terminal, end_of_command = pty.openpty()
@@ -118,7 +118,7 @@ def test_push_of_a_file_as_stdin_shows_how_much_of_it_how_many_and_how_fast(
     assert re.search(r"2,000 jobs, [\d,]+/s", shown)
 
 
-def test_work_says_what_it_waits_for(broker: StubBroker, tmp_path: Path) -> None:
+def test_work_says_what_it_waits_for(broker: ScriptedBroker, tmp_path: Path) -> None:
     go = tmp_path / "go"
     task = f"touch {tmp_path}/begun; while [ ! -e {go} ]; do sleep 0.02; done"
     with command(broker, "--json", "work", "q", "--exec", task) as process:

@@ -15,10 +15,11 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from launcher import BrokerProcess, tcp
-from long_forms import long
 from sluicemq import Client, Producer
 from sluicemq.cli.app import app
+from support.broker_process import BrokerProcess
+from support.long_forms import long
+from support.ports import tcp
 
 #: How a command is called on a queue of its own, where that is not with its arguments alone; ID is a job that
 #: lies ready there. One that would ask, or need more, or last, stands here.

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from clients.scripted_broker import SECONDS, SILENCE, Received, ScriptedBroker
 from sluicemq import (
     BadFrames,
     BadHeaders,
@@ -23,14 +24,13 @@ from sluicemq import (
     Unavailable,
     wire,
 )
-from stub_broker import SECONDS, SILENCE, Received, StubBroker
 
 
 def rows(message: Received) -> list[list[Any]]:
     return message.fields[1]  # type: ignore[no-any-return]
 
 
-def test_a_confirmed_push_is_done_and_has_sent_what_was_given(broker: StubBroker) -> None:
+def test_a_confirmed_push_is_done_and_has_sent_what_was_given(broker: ScriptedBroker) -> None:
     # Given
     with Producer(broker.endpoint) as producer:
         # When
@@ -42,7 +42,7 @@ def test_a_confirmed_push_is_done_and_has_sent_what_was_given(broker: StubBroker
     assert broker.of(wire.PUSH)[0].fields == ["mail", [["mine", b"hello", None]]]
 
 
-def test_times_of_python_are_times(broker: StubBroker) -> None:
+def test_times_of_python_are_times(broker: ScriptedBroker) -> None:
     then = datetime(2030, 1, 1, tzinfo=UTC)
     minute = timedelta(minutes=1)
     with Producer(broker.endpoint) as producer:
@@ -67,7 +67,7 @@ def test_times_of_python_are_times(broker: StubBroker) -> None:
     ],
 )
 def test_what_no_job_may_have_is_refused_at_once_as_a_value_error(
-    broker: StubBroker, options: Any, why: str
+    broker: ScriptedBroker, options: Any, why: str
 ) -> None:
     with Producer(broker.endpoint) as producer:
         with pytest.raises(BadHeaders, match=why):
@@ -79,7 +79,7 @@ def test_what_no_job_may_have_is_refused_at_once_as_a_value_error(
     assert broker.pushed() == []
 
 
-def test_only_options_that_are_set_are_sent(broker: StubBroker) -> None:
+def test_only_options_that_are_set_are_sent(broker: ScriptedBroker) -> None:
     with Producer(broker.endpoint) as producer:
         producer.push("q", b"", priority=3, ttl=1.5, headers={"user": 1}).wait(SECONDS)
         producer.push(
@@ -96,7 +96,7 @@ def test_only_options_that_are_set_are_sent(broker: StubBroker) -> None:
     assert third == {"dedupe_id": "d", "dedupe_window": 0.5}
 
 
-def test_headers_are_sent_as_they_were_when_pushed(broker: StubBroker) -> None:
+def test_headers_are_sent_as_they_were_when_pushed(broker: ScriptedBroker) -> None:
     # Given
     headers = {"step": 1}
     with Producer(broker.endpoint) as producer:
@@ -107,7 +107,7 @@ def test_headers_are_sent_as_they_were_when_pushed(broker: StubBroker) -> None:
     assert broker.of(wire.PUSH)[0].fields[1][0][2] == {"headers": {"step": 1}}
 
 
-def test_ids_of_the_library_are_unique_and_sort_in_the_order_of_the_pushes(broker: StubBroker) -> None:
+def test_ids_of_the_library_are_unique_and_sort_in_the_order_of_the_pushes(broker: ScriptedBroker) -> None:
     with Producer(broker.endpoint) as producer, Producer(broker.endpoint) as other:
         ids = [producer.push("q", b"").id for _ in range(3000)]
         others = [other.push("q", b"").id for _ in range(3000)]
@@ -115,7 +115,9 @@ def test_ids_of_the_library_are_unique_and_sort_in_the_order_of_the_pushes(broke
     assert len({*ids, *others}) == 6000
 
 
-def test_the_first_push_goes_alone_and_those_behind_it_travel_in_full_messages(broker: StubBroker) -> None:
+def test_the_first_push_goes_alone_and_those_behind_it_travel_in_full_messages(
+    broker: ScriptedBroker,
+) -> None:
     # Given: a broker that holds back its answers
     broker.on[wire.PUSH] = lambda _message: SILENCE
     with Producer(broker.endpoint) as producer:
@@ -136,7 +138,7 @@ def test_the_first_push_goes_alone_and_those_behind_it_travel_in_full_messages(b
         broker.answer(first, [])
 
 
-def test_no_more_than_eight_messages_are_in_flight(broker: StubBroker) -> None:
+def test_no_more_than_eight_messages_are_in_flight(broker: ScriptedBroker) -> None:
     # Given
     broker.on[wire.PUSH] = lambda _message: SILENCE
     with Producer(broker.endpoint) as producer:
@@ -152,7 +154,7 @@ def test_no_more_than_eight_messages_are_in_flight(broker: StubBroker) -> None:
             broker.answer(message, [])
 
 
-def test_a_message_holds_one_queue_and_at_most_a_mebibyte(broker: StubBroker) -> None:
+def test_a_message_holds_one_queue_and_at_most_a_mebibyte(broker: ScriptedBroker) -> None:
     with Producer(broker.endpoint) as producer:
         for number in range(20):
             producer.push("a" if number % 2 else "b", bytes(300_000))
@@ -162,7 +164,7 @@ def test_a_message_holds_one_queue_and_at_most_a_mebibyte(broker: StubBroker) ->
     assert {message.fields[0] for message in broker.of(wire.PUSH)} == {"a", "b"}
 
 
-def test_a_refusal_hits_the_job_at_its_position_and_no_other(broker: StubBroker) -> None:
+def test_a_refusal_hits_the_job_at_its_position_and_no_other(broker: ScriptedBroker) -> None:
     # Given
     def script(message: Received) -> Any:
         return [[at, "TOO_LARGE", "too big"] for at, row in enumerate(rows(message)) if row[1] == b"big"]
@@ -179,7 +181,7 @@ def test_a_refusal_hits_the_job_at_its_position_and_no_other(broker: StubBroker)
         assert producer.refused == 1
 
 
-def test_an_error_for_the_whole_message_refuses_all_its_jobs(broker: StubBroker) -> None:
+def test_an_error_for_the_whole_message_refuses_all_its_jobs(broker: ScriptedBroker) -> None:
     broker.on[wire.PUSH] = lambda _message: QueueFull("1000 queues are enough")
     producer = Producer(broker.endpoint)
     with pytest.raises(QueueFull, match="enough"):
@@ -187,7 +189,7 @@ def test_an_error_for_the_whole_message_refuses_all_its_jobs(broker: StubBroker)
     producer.close()
 
 
-def test_a_refusal_that_nobody_waited_for_is_raised_at_the_end_of_the_block(broker: StubBroker) -> None:
+def test_a_refusal_that_nobody_waited_for_is_raised_at_the_end_of_the_block(broker: ScriptedBroker) -> None:
     # Given
     broker.on[wire.PUSH] = lambda _message: [[0, "QUEUE_FULL", "full"]]
 
@@ -202,7 +204,7 @@ def test_a_refusal_that_nobody_waited_for_is_raised_at_the_end_of_the_block(brok
         push_two()
 
 
-def test_a_refusal_that_was_heard_is_not_raised_again(broker: StubBroker) -> None:
+def test_a_refusal_that_was_heard_is_not_raised_again(broker: ScriptedBroker) -> None:
     # Given
     broker.on[wire.PUSH] = lambda message: [[0, "QUEUE_FULL", "full"]]
     heard: list[tuple[Receipt, SluiceError]] = []
@@ -217,7 +219,7 @@ def test_a_refusal_that_was_heard_is_not_raised_again(broker: StubBroker) -> Non
     assert [(refused, type(error)) for refused, error in heard] == [(receipt, QueueFull)]
 
 
-def test_a_broker_that_is_unavailable_for_a_moment_is_asked_again(broker: StubBroker) -> None:
+def test_a_broker_that_is_unavailable_for_a_moment_is_asked_again(broker: ScriptedBroker) -> None:
     # Given: it can't store the first message, nor the second job of the next one
     answers = iter([Unavailable("no MongoDB"), [[0, "UNCERTAIN", "who knows"]], []])
     broker.on[wire.PUSH] = lambda _message: next(answers)
@@ -228,7 +230,7 @@ def test_a_broker_that_is_unavailable_for_a_moment_is_asked_again(broker: StubBr
     assert [id_ for id_, _payload in broker.pushed()] == ["one"] * 3
 
 
-def test_push_blocks_at_the_window_until_confirmations_make_room(broker: StubBroker) -> None:
+def test_push_blocks_at_the_window_until_confirmations_make_room(broker: ScriptedBroker) -> None:
     # Given
     broker.on[wire.PUSH] = lambda _message: SILENCE
     through = threading.Event()
@@ -256,7 +258,7 @@ def test_push_blocks_at_the_window_until_confirmations_make_room(broker: StubBro
     assert broker.pushed()[-1][1] == b"last"
 
 
-def test_push_gives_up_after_its_time_out_when_there_is_no_room(broker: StubBroker) -> None:
+def test_push_gives_up_after_its_time_out_when_there_is_no_room(broker: ScriptedBroker) -> None:
     broker.on[wire.PUSH] = lambda _message: SILENCE
     producer = Producer(broker.endpoint, window_bytes=1000, push_timeout=0.05)
     producer.push("q", bytes(900))
@@ -266,12 +268,12 @@ def test_push_gives_up_after_its_time_out_when_there_is_no_room(broker: StubBrok
         producer.close(0.05)
 
 
-def test_a_job_larger_than_the_window_is_pushed_alone(broker: StubBroker) -> None:
+def test_a_job_larger_than_the_window_is_pushed_alone(broker: ScriptedBroker) -> None:
     with Producer(broker.endpoint, window_bytes=1000) as producer:
         producer.push("q", bytes(5000)).wait(SECONDS)
 
 
-def test_the_end_of_the_block_waits_for_every_confirmation(broker: StubBroker) -> None:
+def test_the_end_of_the_block_waits_for_every_confirmation(broker: ScriptedBroker) -> None:
     with Producer(broker.endpoint) as producer:
         receipts = [producer.push("q", b"%d" % number) for number in range(5000)]
     assert all(receipt.done for receipt in receipts)
@@ -279,7 +281,7 @@ def test_the_end_of_the_block_waits_for_every_confirmation(broker: StubBroker) -
     assert broker.wait_for(wire.BYE)
 
 
-def test_an_end_without_confirmations_names_how_many_are_missing(broker: StubBroker) -> None:
+def test_an_end_without_confirmations_names_how_many_are_missing(broker: ScriptedBroker) -> None:
     broker.on[wire.PUSH] = lambda _message: SILENCE
     with (
         pytest.raises(Timeout, match="3 jobs are not confirmed"),
@@ -290,7 +292,7 @@ def test_an_end_without_confirmations_names_how_many_are_missing(broker: StubBro
         receipts[0].wait(SECONDS)
 
 
-def test_a_program_that_just_ends_has_its_pushes_stored(broker: StubBroker) -> None:
+def test_a_program_that_just_ends_has_its_pushes_stored(broker: ScriptedBroker) -> None:
     program = f"import sluicemq; sluicemq.Producer('{broker.endpoint}').push('q', b'from a script')"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=SECONDS)
     assert [payload for _id, payload in broker.pushed()] == [b"from a script"]
@@ -298,7 +300,7 @@ def test_a_program_that_just_ends_has_its_pushes_stored(broker: StubBroker) -> N
 
 def test_what_the_broker_would_refuse_for_its_size_is_refused_at_once() -> None:
     # Given
-    broker = StubBroker(limit=100).start()
+    broker = ScriptedBroker(limit=100).start()
     try:
         with Producer(broker.endpoint) as producer:
             producer.push("q", bytes(100)).wait(SECONDS)
@@ -329,7 +331,7 @@ def test_what_the_broker_would_refuse_for_its_size_is_refused_at_once() -> None:
     ],
 )
 def test_what_is_no_job_is_refused_at_once(
-    broker: StubBroker, error: type[Exception], queue: str, payload: Any, options: dict[str, Any]
+    broker: ScriptedBroker, error: type[Exception], queue: str, payload: Any, options: dict[str, Any]
 ) -> None:
     with Producer(broker.endpoint) as producer, pytest.raises(error):
         producer.push(queue, payload, **options)
@@ -337,7 +339,7 @@ def test_what_is_no_job_is_refused_at_once(
 
 
 @pytest.mark.parametrize("option", ["prority", "reply", "position"])
-def test_an_option_that_there_is_not_is_refused_at_once(broker: StubBroker, option: str) -> None:
+def test_an_option_that_there_is_not_is_refused_at_once(broker: ScriptedBroker, option: str) -> None:
     with Producer(broker.endpoint) as producer:
         with pytest.raises(TypeError, match=f"unexpected keyword argument '{option}'"):
             producer.push("q", b"", **{option: None})
@@ -345,7 +347,7 @@ def test_an_option_that_there_is_not_is_refused_at_once(broker: StubBroker, opti
             producer.submit("q", b"", **{option: None})
 
 
-def test_a_job_of_many_that_is_no_job_is_refused_at_its_position(broker: StubBroker) -> None:
+def test_a_job_of_many_that_is_no_job_is_refused_at_its_position(broker: ScriptedBroker) -> None:
     jobs: list[Any] = [
         {"payload": b"", "prority": 1},
         {"payload": b""},
@@ -360,14 +362,14 @@ def test_a_job_of_many_that_is_no_job_is_refused_at_its_position(broker: StubBro
     assert [first.position, third.position, third.id] == [0, 2, "mine"]
 
 
-def test_bytes_in_another_wrapping_are_taken(broker: StubBroker) -> None:
+def test_bytes_in_another_wrapping_are_taken(broker: ScriptedBroker) -> None:
     with Producer(broker.endpoint) as producer:
         producer.push("q", bytearray(b"a"))  # type: ignore[arg-type]
         producer.push("q", memoryview(b"b"))  # type: ignore[arg-type]
     assert [payload for _id, payload in broker.pushed()] == [b"a", b"b"]
 
 
-def test_a_closed_producer_takes_nothing_and_closes_again(broker: StubBroker) -> None:
+def test_a_closed_producer_takes_nothing_and_closes_again(broker: ScriptedBroker) -> None:
     producer = Producer(broker.endpoint)
     producer.close()
     producer.close()
@@ -375,7 +377,7 @@ def test_a_closed_producer_takes_nothing_and_closes_again(broker: StubBroker) ->
         producer.push("q", b"")
 
 
-def test_many_threads_push_through_one_producer(broker: StubBroker) -> None:
+def test_many_threads_push_through_one_producer(broker: ScriptedBroker) -> None:
     # Given
     with Producer(broker.endpoint, window=500) as producer:
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from launcher import TIMEOUT, wait_until
-from own_queue import quick_broker
-from plain_clients import BrokerUnderTest
 from sluicemq import BadStream, BadTopic, Client, Conflict, Gap, Message, Publisher, Reader, TooLarge, wire
+from support.broker_under_test import BrokerUnderTest
+from support.own_queue import quick_broker
+from support.waiting import TIMEOUT, wait_until
 
 
 @pytest.fixture(scope="module")

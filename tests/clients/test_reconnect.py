@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 import zmq
 
-from launcher import wait_until
+from clients.scripted_broker import SECONDS, SILENCE, ScriptedBroker
 from sluicemq import BadVersion, Client, Job, LeaseLost, Producer, Timeout, Unavailable, Worker, wire
 from sluicemq.transport.link import Link
 from sluicemq.transport.native import Wakeup
-from stub_broker import SECONDS, SILENCE, StubBroker
-from traced import traced
+from support.traces import traced
+from support.waiting import wait_until
 
 
 def test_unconfirmed_pushes_are_repeated_by_id_and_in_order_when_the_broker_comes_back(
-    broker: StubBroker,
+    broker: ScriptedBroker,
 ) -> None:
     # Given: messages on their way, none confirmed
     broker.on[wire.PUSH] = lambda _message: SILENCE
@@ -38,7 +38,7 @@ def test_unconfirmed_pushes_are_repeated_by_id_and_in_order_when_the_broker_come
     assert [row[0] for row in before] == [receipt.id for receipt in first[: len(before)]]
 
 
-def test_hello_comes_first_on_every_connection(broker: StubBroker) -> None:
+def test_hello_comes_first_on_every_connection(broker: ScriptedBroker) -> None:
     with Client(broker.endpoint) as client:
         client.ping(SECONDS)
         broker.stop()
@@ -53,7 +53,7 @@ def test_hello_comes_first_on_every_connection(broker: StubBroker) -> None:
 
 def test_a_restart_is_noticed_by_the_cut_connection_not_only_by_silence() -> None:
     # Given: a broker that would have to be silent for a minute
-    broker = StubBroker(silence=60.0).start()
+    broker = ScriptedBroker(silence=60.0).start()
     try:
         with Client(broker.endpoint) as client:
             client.ping(SECONDS)
@@ -66,7 +66,7 @@ def test_a_restart_is_noticed_by_the_cut_connection_not_only_by_silence() -> Non
         broker.stop()
 
 
-def test_a_broker_that_falls_silent_is_left_and_greeted_anew(broker: StubBroker) -> None:
+def test_a_broker_that_falls_silent_is_left_and_greeted_anew(broker: ScriptedBroker) -> None:
     # Given
     broker.hello |= {"heartbeat": 60.0, "silence": 2.0}
     with Producer(broker.endpoint) as producer:
@@ -80,13 +80,15 @@ def test_a_broker_that_falls_silent_is_left_and_greeted_anew(broker: StubBroker)
     assert len(repeats) == len(set(repeats)) == 2
 
 
-def test_a_client_with_nothing_to_say_sends_a_ping_every_heartbeat(broker: StubBroker) -> None:
+def test_a_client_with_nothing_to_say_sends_a_ping_every_heartbeat(broker: ScriptedBroker) -> None:
     with Client(broker.endpoint):
         broker.wait_for(wire.PING, 3)
     assert len(broker.of(wire.HELLO)) == 1
 
 
-def test_questions_asked_while_there_is_no_broker_are_answered_when_there_is_one(broker: StubBroker) -> None:
+def test_questions_asked_while_there_is_no_broker_are_answered_when_there_is_one(
+    broker: ScriptedBroker,
+) -> None:
     # Given
     broker.stop()
     broker.on[wire.STATS] = lambda _message: {"broker": {"id": "b"}}
@@ -101,7 +103,7 @@ def test_questions_asked_while_there_is_no_broker_are_answered_when_there_is_one
         assert answers == [{"broker": {"id": "b"}}]
 
 
-def test_a_read_is_asked_again_after_a_lost_connection_but_a_removal_is_not(broker: StubBroker) -> None:
+def test_a_read_is_asked_again_after_a_lost_connection_but_a_removal_is_not(broker: ScriptedBroker) -> None:
     # Given
     broker.on[wire.QUEUES] = broker.on[wire.PURGE] = lambda _message: SILENCE
     results: dict[str, Any] = {}
@@ -132,14 +134,14 @@ def test_a_read_is_asked_again_after_a_lost_connection_but_a_removal_is_not(brok
 
 
 def test_no_broker_is_a_time_out_that_says_so() -> None:
-    nobody = StubBroker().start()
+    nobody = ScriptedBroker().start()
     nobody.stop()
     with Client(nobody.endpoint) as client, pytest.raises(Timeout, match="no broker answers at tcp://127"):
         client.ping(0.1)
 
 
 def test_a_client_without_patience_raises_at_once_where_nobody_listens() -> None:
-    nobody = StubBroker().start()
+    nobody = ScriptedBroker().start()
     nobody.stop()
     with (
         Client(nobody.endpoint, patient=False) as client,
@@ -148,7 +150,7 @@ def test_a_client_without_patience_raises_at_once_where_nobody_listens() -> None
         client.ping(SECONDS)
 
 
-def test_a_client_without_patience_comes_back_to_a_broker_that_was_there(broker: StubBroker) -> None:
+def test_a_client_without_patience_comes_back_to_a_broker_that_was_there(broker: ScriptedBroker) -> None:
     with Client(broker.endpoint, patient=False) as client:
         client.ping(SECONDS)
         broker.stop()
@@ -162,7 +164,7 @@ def test_that_there_is_no_broker_is_told_once_and_not_as_a_loss(caplog: pytest.L
     # Given
     told = threading.Event()
     caplog.handler.addFilter(lambda _record: told.set() or True)
-    nobody = StubBroker().start()
+    nobody = ScriptedBroker().start()
     nobody.stop()
     # When: many tries, of which the library hears through its monitor
     with Client(nobody.endpoint) as client:
@@ -205,7 +207,9 @@ def why(client: Client) -> str:
     return str(error.value)
 
 
-def test_a_broker_that_does_not_answer_one_question_is_a_time_out_that_says_so(broker: StubBroker) -> None:
+def test_a_broker_that_does_not_answer_one_question_is_a_time_out_that_says_so(
+    broker: ScriptedBroker,
+) -> None:
     broker.on[wire.STATS] = lambda _message: SILENCE
     with Client(broker.endpoint, timeout=0.3) as client:
         client.ping(SECONDS)
@@ -213,7 +217,7 @@ def test_a_broker_that_does_not_answer_one_question_is_a_time_out_that_says_so(b
             client.stats()
 
 
-def test_a_broker_of_another_version_ends_everything_with_its_error(broker: StubBroker) -> None:
+def test_a_broker_of_another_version_ends_everything_with_its_error(broker: ScriptedBroker) -> None:
     # Given
     broker.on[wire.HELLO] = lambda _message: BadVersion("I speak SMQ/2")
     # When, Then
@@ -229,7 +233,7 @@ def test_a_broker_of_another_version_ends_everything_with_its_error(broker: Stub
         Worker(broker.endpoint, "q", lambda _job: None).run()
 
 
-def test_a_broker_that_is_still_starting_is_greeted_again(broker: StubBroker) -> None:
+def test_a_broker_that_is_still_starting_is_greeted_again(broker: ScriptedBroker) -> None:
     answers = iter([Unavailable("starting"), Unavailable("starting"), broker.hello])
     broker.on[wire.HELLO] = lambda _message: next(answers)
     with Client(broker.endpoint) as client:
@@ -237,7 +241,7 @@ def test_a_broker_that_is_still_starting_is_greeted_again(broker: StubBroker) ->
     assert len(broker.of(wire.HELLO)) == 3
 
 
-def test_a_peer_that_sends_garbage_is_left_and_tried_again(broker: StubBroker) -> None:
+def test_a_peer_that_sends_garbage_is_left_and_tried_again(broker: ScriptedBroker) -> None:
     with Client(broker.endpoint) as client:
         client.ping(SECONDS)
         broker.send(broker.received[0].peer, [b"garbage"])
@@ -252,7 +256,7 @@ def test_what_is_no_endpoint_is_refused_with_what_to_write(endpoint: str) -> Non
 
 
 def test_a_worker_asks_for_work_again_and_drops_what_the_lost_connection_delivered(
-    broker: StubBroker,
+    broker: ScriptedBroker,
 ) -> None:
     # Given: one job running, one more in the worker's hands
     started, go_on = threading.Event(), threading.Event()
@@ -284,7 +288,7 @@ def test_a_worker_asks_for_work_again_and_drops_what_the_lost_connection_deliver
 
 
 def test_verdicts_of_a_lost_connection_have_failed_in_their_trace(
-    broker: StubBroker, monkeypatch: pytest.MonkeyPatch
+    broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Given: one verdict that is not answered, and one that is not even sent
     started, go_on = threading.Event(), threading.Event()
@@ -312,7 +316,7 @@ def test_verdicts_of_a_lost_connection_have_failed_in_their_trace(
         assert {(span.attributes or {})["error.type"] for span in ended.values()} == {"UNAVAILABLE"}
 
 
-def test_a_job_of_a_lost_connection_can_not_be_extended(broker: StubBroker) -> None:
+def test_a_job_of_a_lost_connection_can_not_be_extended(broker: ScriptedBroker) -> None:
     # Given
     started, restarted = threading.Event(), threading.Event()
     results: list[BaseException] = []
@@ -352,7 +356,7 @@ def test_what_finds_no_peer_any_more_is_lost_with_the_connection_and_not_an_end_
 
 
 def test_a_connection_that_is_lost_is_said_and_so_is_that_it_is_there_again(
-    broker: StubBroker, caplog: pytest.LogCaptureFixture
+    broker: ScriptedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     def said(words: str) -> bool:
         return any(words in each.getMessage() for each in caplog.records)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from clients.scripted_broker import SECONDS, SILENCE, Received, ScriptedBroker
 from sluicemq import (
     BadFrames,
     BadHeaders,
@@ -23,7 +24,6 @@ from sluicemq import (
     wire,
 )
 from sluicemq.transport.replies import ASKED_AT_ONCE
-from stub_broker import SECONDS, SILENCE, Received, StubBroker
 
 
 def scripted(answers: list[Any]) -> Any:
@@ -34,7 +34,7 @@ def scripted(answers: list[Any]) -> Any:
 # -------------------------------------------------------------------- results
 
 
-def test_a_result_is_asked_for_once_its_push_is_confirmed(broker: StubBroker) -> None:
+def test_a_result_is_asked_for_once_its_push_is_confirmed(broker: ScriptedBroker) -> None:
     broker.on[wire.RESULT] = lambda _message: b"42"
     with Producer(broker.endpoint) as producer:
         assert producer.call("mail", b"x", SECONDS, id="mine", priority=3) == b"42"
@@ -45,14 +45,14 @@ def test_a_result_is_asked_for_once_its_push_is_confirmed(broker: StubBroker) ->
 
 
 @pytest.mark.parametrize("not_yet", [Timeout("it runs"), Unavailable("the broker stops")])
-def test_a_result_that_is_not_there_yet_is_asked_for_again(broker: StubBroker, not_yet: Any) -> None:
+def test_a_result_that_is_not_there_yet_is_asked_for_again(broker: ScriptedBroker, not_yet: Any) -> None:
     broker.on[wire.RESULT] = scripted([not_yet, not_yet, b"42"])
     with Producer(broker.endpoint) as producer:
         assert producer.call("mail", b"x", SECONDS) == b"42"
     assert len(broker.of(wire.RESULT)) == 3
 
 
-def test_outstanding_questions_are_asked_again_by_id_after_a_reconnect(broker: StubBroker) -> None:
+def test_outstanding_questions_are_asked_again_by_id_after_a_reconnect(broker: ScriptedBroker) -> None:
     # Given questions that a broker has not answered when it vanishes
     broker.on[wire.RESULT] = lambda _message: SILENCE
     with Producer(broker.endpoint) as producer:
@@ -67,7 +67,7 @@ def test_outstanding_questions_are_asked_again_by_id_after_a_reconnect(broker: S
     assert len(broker.pushed()) == 3
 
 
-def test_no_more_questions_are_out_than_a_broker_takes(broker: StubBroker) -> None:
+def test_no_more_questions_are_out_than_a_broker_takes(broker: ScriptedBroker) -> None:
     broker.on[wire.RESULT] = lambda _message: SILENCE
     with Producer(broker.endpoint) as producer:
         replies = [producer.submit("mail", b"") for _ in range(ASKED_AT_ONCE + 5)]
@@ -80,13 +80,13 @@ def test_no_more_questions_are_out_than_a_broker_takes(broker: StubBroker) -> No
         assert [reply.result(SECONDS) for reply in replies] == [b"early"] * ASKED_AT_ONCE + [b"late"] * 5
 
 
-def test_a_call_without_a_result_in_time_says_which_job_that_is(broker: StubBroker) -> None:
+def test_a_call_without_a_result_in_time_says_which_job_that_is(broker: ScriptedBroker) -> None:
     broker.on[wire.RESULT] = lambda _message: SILENCE
     with Producer(broker.endpoint) as producer, pytest.raises(Timeout, match=r"job mine .* after 0.05 s"):
         producer.call("mail", b"x", 0.05, id="mine")
 
 
-def test_who_cancels_is_asked_for_no_more(broker: StubBroker) -> None:
+def test_who_cancels_is_asked_for_no_more(broker: ScriptedBroker) -> None:
     broker.on[wire.RESULT] = lambda _message: SILENCE
     with Producer(broker.endpoint) as producer:
         reply = producer.submit("mail", b"x", id="cancelled")
@@ -98,20 +98,20 @@ def test_who_cancels_is_asked_for_no_more(broker: StubBroker) -> None:
     assert [message.fields[1] for message in broker.of(wire.RESULT)] == ["cancelled", "other"]
 
 
-def test_a_failed_job_raises_its_error(broker: StubBroker) -> None:
+def test_a_failed_job_raises_its_error(broker: ScriptedBroker) -> None:
     broker.on[wire.RESULT] = lambda _message: Dead("no cat")
     with Producer(broker.endpoint) as producer, pytest.raises(Dead, match="no cat"):
         producer.call("mail", b"x", SECONDS)
 
 
-def test_a_refused_push_fails_its_future_and_is_not_said_again_by_close(broker: StubBroker) -> None:
+def test_a_refused_push_fails_its_future_and_is_not_said_again_by_close(broker: ScriptedBroker) -> None:
     broker.on[wire.PUSH] = lambda _message: [[0, "TOO_LARGE", "no"]]
     with Producer(broker.endpoint) as producer, pytest.raises(TooLarge):
         producer.call("mail", b"x", SECONDS)
     assert broker.of(wire.RESULT) == []
 
 
-def test_closing_ends_the_futures_that_have_no_result(broker: StubBroker) -> None:
+def test_closing_ends_the_futures_that_have_no_result(broker: ScriptedBroker) -> None:
     broker.on[wire.RESULT] = lambda _message: SILENCE
     with Producer(broker.endpoint) as producer:
         reply = producer.submit("mail", b"x")
@@ -124,7 +124,7 @@ def test_closing_ends_the_futures_that_have_no_result(broker: StubBroker) -> Non
 
 
 def test_a_receipt_says_whether_the_job_was_there_before() -> None:
-    broker = StubBroker()
+    broker = ScriptedBroker()
     broker._answer = lambda message, value: broker._send(  # type: ignore[method-assign]
         message.peer,
         wire.encode(wire.OK, message.number, value, *([[1]] if message.verb == wire.PUSH else [])),
@@ -143,7 +143,7 @@ def test_a_receipt_says_whether_the_job_was_there_before() -> None:
     assert {receipt.id for receipt in receipts if receipt.existed} == seconds
 
 
-def test_of_many_only_what_is_wrong_is_refused_by_its_position(broker: StubBroker) -> None:
+def test_of_many_only_what_is_wrong_is_refused_by_its_position(broker: ScriptedBroker) -> None:
     def refuse_fours(message: Received) -> Any:
         return [[at, "BAD_HEADERS", "four"] for at, row in enumerate(message.fields[1]) if row[1] == b"4"]
 
@@ -171,7 +171,7 @@ def test_of_many_only_what_is_wrong_is_refused_by_its_position(broker: StubBroke
 
 
 def test_what_nobody_has_heard_of_a_batch_is_raised_by_the_flush_and_names_the_position(
-    broker: StubBroker,
+    broker: ScriptedBroker,
 ) -> None:
     with Producer(broker.endpoint) as producer:
         producer.push_many("mail", [b"fine", 7])  # type: ignore[list-item]
@@ -179,7 +179,7 @@ def test_what_nobody_has_heard_of_a_batch_is_raised_by_the_flush_and_names_the_p
             producer.flush(SECONDS)
 
 
-def test_a_bad_queue_is_wrong_of_all_of_a_batch(broker: StubBroker) -> None:
+def test_a_bad_queue_is_wrong_of_all_of_a_batch(broker: ScriptedBroker) -> None:
     with Producer(broker.endpoint) as producer, pytest.raises(BadQueue):
         producer.push_many("no queue", [b""])
 
@@ -187,7 +187,7 @@ def test_a_bad_queue_is_wrong_of_all_of_a_batch(broker: StubBroker) -> None:
 # --------------------------------------------------------------------- claims
 
 
-def deliver_on_ready(broker: StubBroker, payloads: list[bytes], *, pop: bool = False) -> None:
+def deliver_on_ready(broker: ScriptedBroker, payloads: list[bytes], *, pop: bool = False) -> None:
     def ready(message: Received) -> None:
         if message.fields[1]:
             broker.deliver(message.peer, message.fields[0], payloads)
@@ -195,7 +195,7 @@ def deliver_on_ready(broker: StubBroker, payloads: list[bytes], *, pop: bool = F
     broker.on[wire.READY] = ready
 
 
-def test_a_claim_renews_with_one_message_and_withdraws_its_credit(broker: StubBroker) -> None:
+def test_a_claim_renews_with_one_message_and_withdraws_its_credit(broker: ScriptedBroker) -> None:
     deliver_on_ready(broker, [b"a", b"b"])
     with Client(broker.endpoint) as client, client.reserve("mail", 2, wait=SECONDS) as claim:
         claim.extend(30)
@@ -206,7 +206,7 @@ def test_a_claim_renews_with_one_message_and_withdraws_its_credit(broker: StubBr
     assert broker.settled() == {b"r-a": ["COMMIT", None, None], b"r-b": ["COMMIT", None, None]}
 
 
-def test_jobs_beyond_the_limit_of_a_claim_are_released(broker: StubBroker) -> None:
+def test_jobs_beyond_the_limit_of_a_claim_are_released(broker: ScriptedBroker) -> None:
     deliver_on_ready(broker, [b"a", b"b", b"c"])
     with Client(broker.endpoint) as client, client.reserve("mail", 2, wait=SECONDS) as claim:
         assert [job.payload for job in claim] == [b"a", b"b"]
@@ -214,7 +214,7 @@ def test_jobs_beyond_the_limit_of_a_claim_are_released(broker: StubBroker) -> No
         assert broker.settled() == {b"r-c": ["RELEASE", None, None]}
 
 
-def test_a_job_that_comes_after_the_claim_was_over_is_released(broker: StubBroker) -> None:
+def test_a_job_that_comes_after_the_claim_was_over_is_released(broker: ScriptedBroker) -> None:
     deliver_on_ready(broker, [b"a"])
     with Client(broker.endpoint) as client, client.reserve("mail", 3, wait=1.0) as claim:
         broker.deliver(broker.of(wire.READY)[0].peer, "mail", [b"late"])
@@ -223,7 +223,9 @@ def test_a_job_that_comes_after_the_claim_was_over_is_released(broker: StubBroke
     assert broker.settled() == {b"r-late": ["RELEASE", None, None]}
 
 
-def test_a_claim_that_waits_when_the_broker_vanishes_asks_the_one_that_comes_back(broker: StubBroker) -> None:
+def test_a_claim_that_waits_when_the_broker_vanishes_asks_the_one_that_comes_back(
+    broker: ScriptedBroker,
+) -> None:
     # Given a claim that has one of two jobs
     deliver_on_ready(broker, [b"a"])
     claims: list[Any] = []
@@ -244,7 +246,7 @@ def test_a_claim_that_waits_when_the_broker_vanishes_asks_the_one_that_comes_bac
             assert [job.payload for job in claim] == [b"b", b"c"]
 
 
-def test_jobs_that_a_renewal_does_not_find_are_lost_and_the_others_are_not(broker: StubBroker) -> None:
+def test_jobs_that_a_renewal_does_not_find_are_lost_and_the_others_are_not(broker: ScriptedBroker) -> None:
     deliver_on_ready(broker, [b"a", b"b"])
     broker.on[wire.EXTEND] = lambda _message: [[0, "LEASE_LOST", "given to another"]]
     with Client(broker.endpoint) as client, client.reserve("mail", 2, wait=SECONDS) as claim:
@@ -254,7 +256,7 @@ def test_jobs_that_a_renewal_does_not_find_are_lost_and_the_others_are_not(broke
 
 
 def test_what_was_popped_before_the_broker_vanished_is_kept_and_only_the_rest_asked_for(
-    broker: StubBroker,
+    broker: ScriptedBroker,
 ) -> None:
     deliver_on_ready(broker, [b"a"])
     popped: list[Any] = []
@@ -272,7 +274,7 @@ def test_what_was_popped_before_the_broker_vanished_is_kept_and_only_the_rest_as
     assert {message.fields[2]["pop"] for message in broker.of(wire.READY)} == {True}
 
 
-def test_a_worker_that_pops_asks_for_as_many_as_it_has_room_for(broker: StubBroker) -> None:
+def test_a_worker_that_pops_asks_for_as_many_as_it_has_room_for(broker: ScriptedBroker) -> None:
     # Given a worker with room for four, that has two
     go_on = threading.Semaphore(0)
 

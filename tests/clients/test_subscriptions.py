@@ -9,12 +9,12 @@ from typing import Any, Self
 
 import pytest
 
-from launcher import TIMEOUT, wait_until
-from own_queue import quick_broker
-from plain_clients import BrokerUnderTest
 from sluicemq import BadStream, Batch, Client, Gap, Held, LeaseLost, Publisher, Subscription, Timeout, wire
 from sluicemq.transport.connection import Connection
 from sluicemq.transport.questions import Questions
+from support.broker_under_test import BrokerUnderTest
+from support.own_queue import quick_broker
+from support.waiting import TIMEOUT, wait_until
 
 
 @pytest.fixture(scope="module")

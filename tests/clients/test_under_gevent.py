@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
+from clients.scripted_broker import SECONDS, SILENCE, Received, ScriptedBroker
 from sluicemq import wire
-from stub_broker import SECONDS, SILENCE, Received, StubBroker
 
 PATCHED = """
 from gevent import monkey
@@ -44,7 +44,7 @@ def finish(process: subprocess.Popen[str]) -> list[str]:
         process.kill()
 
 
-def test_other_greenlets_go_on_while_one_waits_for_a_confirmation(broker: StubBroker) -> None:
+def test_other_greenlets_go_on_while_one_waits_for_a_confirmation(broker: ScriptedBroker) -> None:
     # Given: a broker that answers only when it has heard three heartbeats
     broker.on[wire.PUSH] = lambda _message: SILENCE
     process = run_patched(
@@ -66,7 +66,7 @@ with Producer(sys.argv[1]) as producer:
 
 
 def test_spans_end_where_greenlets_run_and_not_in_the_thread_that_gevent_does_not_know(
-    broker: StubBroker,
+    broker: ScriptedBroker,
 ) -> None:
     # Given: an exporter that waits on what gevent has patched
     process = run_patched(
@@ -98,7 +98,7 @@ print(*sorted(span.name for span in exporter.get_finished_spans()), sep=",")
     assert finish(process) == ["commit q,process q,send q"]
 
 
-def test_heartbeats_go_on_while_the_whole_hub_is_blocked(broker: StubBroker) -> None:
+def test_heartbeats_go_on_while_the_whole_hub_is_blocked(broker: ScriptedBroker) -> None:
     # Given: code that blocks the hub until it is told to go on, without any greenlet running
     process = run_patched(
         """
@@ -123,7 +123,7 @@ client.close()
     assert len(broker.of(wire.HELLO)) == 1
 
 
-def test_many_greenlets_push_and_wait_each_for_its_own(broker: StubBroker) -> None:
+def test_many_greenlets_push_and_wait_each_for_its_own(broker: ScriptedBroker) -> None:
     process = run_patched(
         """
 with Producer(sys.argv[1], window=50) as producer:
@@ -138,7 +138,7 @@ print("all", ticks > 0)
     assert sorted(int(payload) for _id, payload in broker.pushed()) == list(range(500))
 
 
-def test_a_wait_without_an_answer_times_out_in_its_greenlet(broker: StubBroker) -> None:
+def test_a_wait_without_an_answer_times_out_in_its_greenlet(broker: ScriptedBroker) -> None:
     broker.on[wire.STATS] = lambda _message: SILENCE
     process = run_patched(
         """
@@ -155,7 +155,7 @@ with Client(sys.argv[1], timeout=1.0) as client:
     assert finish(process) == ["timeout True"]
 
 
-def test_handlers_are_greenlets_and_run_at_once(broker: StubBroker) -> None:
+def test_handlers_are_greenlets_and_run_at_once(broker: ScriptedBroker) -> None:
     # Given
     process = run_patched(
         """
@@ -176,7 +176,7 @@ with Worker(sys.argv[1], "q", handler, concurrency=4):
     assert {row[0] for row in broker.settled().values()} == {"COMMIT"}
 
 
-def test_jobs_go_back_while_a_handler_blocks_the_whole_hub(broker: StubBroker) -> None:
+def test_jobs_go_back_while_a_handler_blocks_the_whole_hub(broker: ScriptedBroker) -> None:
     # Given: a handler that lets no greenlet run until it is told to go on
     process = run_patched(
         """
@@ -204,7 +204,7 @@ worker.run()
     assert broker.settled()[b"r-runs"][0] == "COMMIT"
 
 
-def test_a_lost_broker_is_found_again(broker: StubBroker) -> None:
+def test_a_lost_broker_is_found_again(broker: ScriptedBroker) -> None:
     # Given
     process = run_patched(
         """
@@ -253,7 +253,7 @@ def imports(name: str, other: str) -> bool:
     return done.stdout == "True\n"
 
 
-def test_many_greenlets_call_and_claim_while_the_others_go_on(broker: StubBroker) -> None:
+def test_many_greenlets_call_and_claim_while_the_others_go_on(broker: ScriptedBroker) -> None:
     broker.on[wire.RESULT] = lambda message: message.fields[1].encode()
 
     def ready(message: Received) -> None:

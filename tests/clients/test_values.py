@@ -14,6 +14,7 @@ from uuid import UUID
 import msgpack
 import pytest
 
+from clients.scripted_broker import SECONDS, ScriptedBroker
 from sluicemq import (
     BadFrames,
     BadHeaders,
@@ -38,7 +39,6 @@ from sluicemq import (
 )
 from sluicemq.transport.connection import Connection
 from sluicemq.transport.questions import Questions
-from stub_broker import SECONDS, StubBroker
 
 SURROGATE = "a\udcff"
 UUID_ = UUID(int=7)
@@ -106,7 +106,7 @@ def with_one_bad(function: Callable[..., Any], name: str, value: Any) -> dict[st
     return {**needed, name: value}
 
 
-def test_every_argument_of_every_method_is_checked_in_the_callers_thread(broker: StubBroker) -> None:
+def test_every_argument_of_every_method_is_checked_in_the_callers_thread(broker: ScriptedBroker) -> None:
     cases = hostile_arguments()
     assert len(cases) > 400
     unchecked = []
@@ -162,7 +162,7 @@ def test_every_argument_of_every_method_is_checked_in_the_callers_thread(broker:
 )
 @pytest.mark.parametrize("way", ["push", "submit", "call", "push_many"])
 def test_a_push_of_what_can_not_be_sent_is_refused_and_the_others_go_on(
-    broker: StubBroker, way: str, error: type[Exception], arguments: dict[str, Any]
+    broker: ScriptedBroker, way: str, error: type[Exception], arguments: dict[str, Any]
 ) -> None:
     given: Any = {"queue": "q", "payload": b"x", **arguments}
 
@@ -196,7 +196,7 @@ def test_a_push_of_what_can_not_be_sent_is_refused_and_the_others_go_on(
     ],
 )
 def test_a_publish_of_what_can_not_be_sent_is_refused_and_the_others_go_on(
-    broker: StubBroker, error: type[Exception], arguments: dict[str, Any]
+    broker: ScriptedBroker, error: type[Exception], arguments: dict[str, Any]
 ) -> None:
     broker.on[wire.PUBLISH] = lambda _message: 1
     given = {"stream": "s", "topic": "t", "payload": b"x", **arguments}
@@ -206,7 +206,7 @@ def test_a_publish_of_what_can_not_be_sent_is_refused_and_the_others_go_on(
         assert publisher.publish("s", b"\xff", b"x").wait(SECONDS) == 1
 
 
-def test_topics_of_a_reader_and_ids_of_letters_are_checked_one_by_one(broker: StubBroker) -> None:
+def test_topics_of_a_reader_and_ids_of_letters_are_checked_one_by_one(broker: ScriptedBroker) -> None:
     with pytest.raises(BadTopic, match="topic"):
         Reader(broker.endpoint, "s", topics=["\ud800"])
     with pytest.raises(TypeError):
@@ -241,13 +241,13 @@ class Bytes(bytes):
     __len__ = __bytes__ = __eq__ = __hash__ = __getitem__ = fail
 
 
-def test_subclasses_of_text_and_bytes_are_sent_as_what_they_hold(broker: StubBroker) -> None:
+def test_subclasses_of_text_and_bytes_are_sent_as_what_they_hold(broker: ScriptedBroker) -> None:
     with Producer(broker.endpoint) as producer:
         producer.push("q", Bytes(b"x"), id=Name("id")).wait(SECONDS)
     assert broker.pushed() == [("id", b"x")]
 
 
-def test_a_request_that_can_not_be_packed_ends_alone(broker: StubBroker) -> None:
+def test_a_request_that_can_not_be_packed_ends_alone(broker: ScriptedBroker) -> None:
     """Whatever gets past the checks: the connection and its other requests go on."""
     answers: list[Any] = []
     role = Questions()
@@ -275,7 +275,7 @@ def test_a_request_that_can_not_be_packed_ends_alone(broker: StubBroker) -> None
 
 
 def test_more_than_the_broker_reads_is_refused_here_for_it_would_cut_the_connection() -> None:
-    small = StubBroker(limit=100).start()
+    small = ScriptedBroker(limit=100).start()
     most = 2 * 100 + (2 << 20)
     try:
         with Client(small.endpoint) as client:
@@ -404,7 +404,7 @@ def returning(make: Callable[[], Any]) -> Callable[[Job], Any]:
     ],
 )
 def test_whatever_a_handler_does_its_job_ends_and_the_next_is_taken(
-    broker: StubBroker, handler: Callable[[Job], Any], verb: str, reason: str | bytes
+    broker: ScriptedBroker, handler: Callable[[Job], Any], verb: str, reason: str | bytes
 ) -> None:
     def either(job: Job) -> Any:
         return handler(job) if job.payload == b"bad" else b"good"
@@ -420,7 +420,7 @@ def test_whatever_a_handler_does_its_job_ends_and_the_next_is_taken(
     assert len(broker.of(wire.HELLO)) == 1
 
 
-def test_a_delay_that_has_just_passed_is_none(broker: StubBroker) -> None:
+def test_a_delay_that_has_just_passed_is_none(broker: ScriptedBroker) -> None:
     def handler(_job: Job) -> None:
         raise Rollback("later", -0.001)
 
@@ -430,7 +430,7 @@ def test_a_delay_that_has_just_passed_is_none(broker: StubBroker) -> None:
     assert broker.settled() == {b"r-a": ["ROLLBACK", "later", 0.0]}
 
 
-def test_a_note_that_is_no_utf_8_is_escaped(broker: StubBroker) -> None:
+def test_a_note_that_is_no_utf_8_is_escaped(broker: ScriptedBroker) -> None:
     told = threading.Event()
 
     def handler(job: Job) -> None:
@@ -444,7 +444,7 @@ def test_a_note_that_is_no_utf_8_is_escaped(broker: StubBroker) -> None:
     assert progress[0].fields == [[[b"r-a", 1, 2, "a\\udcff"]]]
 
 
-def test_a_coroutine_that_does_not_close_ends_the_worker_all_the_same(broker: StubBroker) -> None:
+def test_a_coroutine_that_does_not_close_ends_the_worker_all_the_same(broker: ScriptedBroker) -> None:
     worker = Worker(broker.endpoint, "q", returning(ClosesBadly))
     worker.start()
     broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"a"])
@@ -459,7 +459,7 @@ class Full(logging.Handler):
         raise SystemExit
 
 
-def test_a_log_that_fails_keeps_no_job(broker: StubBroker) -> None:
+def test_a_log_that_fails_keeps_no_job(broker: ScriptedBroker) -> None:
     logger, full = logging.getLogger("sluicemq"), Full()
     logger.disabled = False
     logger.addHandler(full)
@@ -479,7 +479,7 @@ class Broken(logging.Handler):
         raise OSError("no space left on device")
 
 
-def test_a_log_that_fails_keeps_no_producer_waiting(broker: StubBroker) -> None:
+def test_a_log_that_fails_keeps_no_producer_waiting(broker: ScriptedBroker) -> None:
     logger, broken = logging.getLogger("sluicemq"), Broken()
     logger.disabled = False
     logger.addHandler(broken)
@@ -496,7 +496,7 @@ def test_a_log_that_fails_keeps_no_producer_waiting(broker: StubBroker) -> None:
 # --------------------------------------------------------------------- claims
 
 
-def test_what_a_claim_is_told_is_checked_and_its_job_stays_to_be_settled(broker: StubBroker) -> None:
+def test_what_a_claim_is_told_is_checked_and_its_job_stays_to_be_settled(broker: ScriptedBroker) -> None:
     def deliver(message: Any) -> None:
         if message.fields[1]:
             broker.deliver(message.peer, "q", [b"a"])
@@ -522,7 +522,7 @@ def test_what_a_claim_is_told_is_checked_and_its_job_stays_to_be_settled(broker:
     assert broker.settled() == {b"r-a": ["ROLLBACK", "a\\udcff", 0.0]}
 
 
-def test_a_claim_that_is_left_by_an_exception_without_text_is_rolled_back(broker: StubBroker) -> None:
+def test_a_claim_that_is_left_by_an_exception_without_text_is_rolled_back(broker: ScriptedBroker) -> None:
     def deliver(message: Any) -> None:
         if message.fields[1]:
             broker.deliver(message.peer, "q", [b"a"])
@@ -536,7 +536,7 @@ def test_a_claim_that_is_left_by_an_exception_without_text_is_rolled_back(broker
 # ------------------------------------------------------------------ callbacks
 
 
-def test_a_callback_that_ends_the_thread_keeps_nobody_else_from_being_told(broker: StubBroker) -> None:
+def test_a_callback_that_ends_the_thread_keeps_nobody_else_from_being_told(broker: ScriptedBroker) -> None:
     broker.on[wire.RESULT] = lambda _message: b"42"
     refused: list[Receipt] = []
 

@@ -13,10 +13,10 @@ from secrets import token_hex
 import pytest
 from click.testing import CliRunner
 
+from clients.scripted_broker import SECONDS, ScriptedBroker
 from sluicemq import Client, Producer, Worker
 from sluicemq.cli.app import app
 from sluicemq.transport import endpoints
-from stub_broker import SECONDS, StubBroker
 
 
 @pytest.fixture(autouse=True)
@@ -114,7 +114,7 @@ def test_the_variable_may_say_it_as_the_broker_needs_it(
 
 
 def test_library_and_commands_read_the_same_variable(
-    monkeypatch: pytest.MonkeyPatch, broker: StubBroker
+    monkeypatch: pytest.MonkeyPatch, broker: ScriptedBroker
 ) -> None:
     monkeypatch.setenv("SLUICEMQ_ENDPOINT", f"@{broker.endpoint}")
     with Client() as client, Producer() as producer:
@@ -147,7 +147,7 @@ def test_a_wrong_variable_and_its_former_name_are_refused_by_name(monkeypatch: p
         *("tcp://lo:0;127.0.0.1:{port}", "tcp://lo:{port}", "tcp://lo:0;lo:{port}"),
     ],
 )
-def test_a_broker_at_an_ipv4_address_is_reached(broker: StubBroker, form: str) -> None:
+def test_a_broker_at_an_ipv4_address_is_reached(broker: ScriptedBroker, form: str) -> None:
     _reach(form.format(port=broker.port))
 
 
@@ -160,7 +160,7 @@ def test_a_broker_at_an_ipv4_address_is_reached(broker: StubBroker, form: str) -
     ],
 )
 def test_a_broker_at_an_ipv6_address_is_reached(form: str) -> None:
-    broker = StubBroker(host="[::1]").start()
+    broker = ScriptedBroker(host="[::1]").start()
     try:
         _reach(form.format(port=broker.port))
     finally:
@@ -172,7 +172,7 @@ def test_a_broker_at_a_unix_socket_is_reached(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    broker = StubBroker(host=form.format(folder=tmp_path, name=token_hex(8))).start()
+    broker = ScriptedBroker(host=form.format(folder=tmp_path, name=token_hex(8))).start()
     try:
         _reach(broker.endpoint)
     finally:
@@ -180,7 +180,7 @@ def test_a_broker_at_a_unix_socket_is_reached(
 
 
 def test_an_interface_in_the_variable_is_the_address_where_its_door_is(
-    monkeypatch: pytest.MonkeyPatch, broker: StubBroker
+    monkeypatch: pytest.MonkeyPatch, broker: ScriptedBroker
 ) -> None:
     monkeypatch.setenv("SLUICEMQ_ENDPOINT", f"@tcp://lo:{broker.port}")
     with Client() as client:
@@ -190,11 +190,11 @@ def test_an_interface_in_the_variable_is_the_address_where_its_door_is(
 _BY_NAME = """
 import json, sys
 from sluicemq import Client, Unavailable
-from stub_broker import StubBroker
+from clients.scripted_broker import ScriptedBroker
 
 told = {}
 for host in ("127.0.0.1", "[::1]"):
-    broker = StubBroker(host=host).start()
+    broker = ScriptedBroker(host=host).start()
     for name in ("both", "six"):
         try:
             with Client(f"tcp://{name}:{broker.port}", patient=name == "both") as client:

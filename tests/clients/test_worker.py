@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
+from clients.scripted_broker import SECONDS, ScriptedBroker
 from sluicemq import BadFrames, BadQueue, Job, LeaseLost, Reject, Release, Rollback, Unavailable, Worker, wire
-from stub_broker import SECONDS, StubBroker
 
 
-def test_a_handler_sees_the_job_and_its_bytes_are_the_result(broker: StubBroker) -> None:
+def test_a_handler_sees_the_job_and_its_bytes_are_the_result(broker: ScriptedBroker) -> None:
     # Given
     seen: list[Any] = []
 
@@ -35,7 +35,7 @@ def test_a_handler_sees_the_job_and_its_bytes_are_the_result(broker: StubBroker)
     assert broker.settled() == {b"r-a": ["COMMIT", b"A", None]}
 
 
-def test_a_handler_is_told_of_priority_age_and_attempts(broker: StubBroker) -> None:
+def test_a_handler_is_told_of_priority_age_and_attempts(broker: ScriptedBroker) -> None:
     # Given
     seen: list[Job] = []
     # When: a broker tells them, and one of an older version does not
@@ -91,7 +91,9 @@ NO_RESULT = "the handler returned int, expected bytes, a Forward or None"
         (b"number", ["ROLLBACK", f"TypeError: {NO_RESULT}", None]),
     ],
 )
-def test_what_the_handler_does_is_the_verdict(broker: StubBroker, payload: bytes, verdict: list[Any]) -> None:
+def test_what_the_handler_does_is_the_verdict(
+    broker: ScriptedBroker, payload: bytes, verdict: list[Any]
+) -> None:
     with Worker(broker.endpoint, "q", failing):
         broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [payload])
         broker.wait_for(wire.SETTLE)
@@ -100,13 +102,13 @@ def test_what_the_handler_does_is_the_verdict(broker: StubBroker, payload: bytes
 
 @pytest.mark.parametrize(("prefetch", "concurrency", "credit"), [(1, 1, 1), (50, 2, 50), (1, 4, 4)])
 def test_the_credit_is_the_prefetch_and_at_least_a_job_per_thread(
-    broker: StubBroker, prefetch: int, concurrency: int, credit: int
+    broker: ScriptedBroker, prefetch: int, concurrency: int, credit: int
 ) -> None:
     with Worker(broker.endpoint, "q", lambda _job: None, prefetch=prefetch, concurrency=concurrency):
         assert broker.wait_for(wire.READY)[0].fields == ["q", credit, {"wait": True}]
 
 
-def test_as_many_handlers_run_at_once_as_concurrency_says(broker: StubBroker) -> None:
+def test_as_many_handlers_run_at_once_as_concurrency_says(broker: ScriptedBroker) -> None:
     # Given: handlers that end only when all four run
     together = threading.Barrier(4, timeout=SECONDS)
 
@@ -121,7 +123,7 @@ def test_as_many_handlers_run_at_once_as_concurrency_says(broker: StubBroker) ->
     assert {row[0] for row in broker.settled().values()} == {"COMMIT"}
 
 
-def test_verdicts_of_short_jobs_travel_together(broker: StubBroker) -> None:
+def test_verdicts_of_short_jobs_travel_together(broker: ScriptedBroker) -> None:
     with Worker(broker.endpoint, "q", lambda _job: None, prefetch=5000):
         peer = broker.wait_for(wire.READY)[0].peer
         broker.deliver(peer, "q", [b"%d" % number for number in range(5000)])
@@ -129,7 +131,7 @@ def test_verdicts_of_short_jobs_travel_together(broker: StubBroker) -> None:
     assert len(broker.of(wire.SETTLE)) < 1000
 
 
-def test_heartbeats_go_on_while_a_handler_blocks(broker: StubBroker) -> None:
+def test_heartbeats_go_on_while_a_handler_blocks(broker: ScriptedBroker) -> None:
     # Given
     started, go_on = threading.Event(), threading.Event()
 
@@ -149,7 +151,7 @@ def test_heartbeats_go_on_while_a_handler_blocks(broker: StubBroker) -> None:
     assert len(broker.of(wire.HELLO)) == 1
 
 
-def test_a_job_is_extended_from_its_handler(broker: StubBroker) -> None:
+def test_a_job_is_extended_from_its_handler(broker: ScriptedBroker) -> None:
     with Worker(broker.endpoint, "q", lambda job: job.extend(30)):
         broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"a"])
         broker.wait_for(wire.SETTLE)
@@ -157,7 +159,7 @@ def test_a_job_is_extended_from_its_handler(broker: StubBroker) -> None:
     assert broker.settled()[b"r-a"][0] == "COMMIT"
 
 
-def test_a_job_that_is_no_longer_held_can_not_be_extended(broker: StubBroker) -> None:
+def test_a_job_that_is_no_longer_held_can_not_be_extended(broker: ScriptedBroker) -> None:
     broker.on[wire.EXTEND] = lambda _message: [[0, "LEASE_LOST", "given to another"]]
     seen: list[str] = []
 
@@ -173,7 +175,7 @@ def test_a_job_that_is_no_longer_held_can_not_be_extended(broker: StubBroker) ->
 
 
 def test_verdicts_that_come_too_late_are_counted_and_logged(
-    broker: StubBroker, caplog: pytest.LogCaptureFixture
+    broker: ScriptedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker.on[wire.SETTLE] = lambda _message: [[0, "LEASE_LOST", "given to another"]]
     with Worker(broker.endpoint, "q", lambda _job: None) as worker:
@@ -184,7 +186,7 @@ def test_verdicts_that_come_too_late_are_counted_and_logged(
     assert "COMMIT of job id-a refused: LEASE_LOST given to another" in caplog.text
 
 
-def test_stopping_finishes_what_runs_and_gives_back_what_had_not_started(broker: StubBroker) -> None:
+def test_stopping_finishes_what_runs_and_gives_back_what_had_not_started(broker: ScriptedBroker) -> None:
     # Given: one job running, two waiting
     started, go_on = threading.Event(), threading.Event()
 
@@ -217,7 +219,7 @@ def test_stopping_finishes_what_runs_and_gives_back_what_had_not_started(broker:
     assert [message.verb for message in broker.received if message.verb != wire.PING][-1] == wire.BYE
 
 
-def test_a_handler_that_outlives_the_deadline_does_not_hold_up_the_stop(broker: StubBroker) -> None:
+def test_a_handler_that_outlives_the_deadline_does_not_hold_up_the_stop(broker: ScriptedBroker) -> None:
     # Given
     started, go_on = threading.Event(), threading.Event()
 
@@ -239,7 +241,7 @@ def test_a_handler_that_outlives_the_deadline_does_not_hold_up_the_stop(broker: 
 
 
 def test_only_handlers_that_hold_a_job_are_said_to_still_run(
-    broker: StubBroker, caplog: pytest.LogCaptureFixture
+    broker: ScriptedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     # Given: three threads, of which one has a job
     started, go_on = threading.Event(), threading.Event()
@@ -260,7 +262,7 @@ def test_only_handlers_that_hold_a_job_are_said_to_still_run(
 
 
 def test_stopping_an_idle_worker_at_once_mentions_no_handlers(
-    broker: StubBroker, caplog: pytest.LogCaptureFixture
+    broker: ScriptedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     worker = Worker(broker.endpoint, "q", lambda _job: None, concurrency=20)
     worker.start()
@@ -269,7 +271,7 @@ def test_stopping_an_idle_worker_at_once_mentions_no_handlers(
     assert "still" not in caplog.text
 
 
-def test_a_worker_that_its_handler_stops_begins_no_other_job(broker: StubBroker) -> None:
+def test_a_worker_that_its_handler_stops_begins_no_other_job(broker: ScriptedBroker) -> None:
     # Given
     seen: list[bytes] = []
 
@@ -288,7 +290,7 @@ def test_a_worker_that_its_handler_stops_begins_no_other_job(broker: StubBroker)
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no"), SystemExit(), KeyboardInterrupt()])
-def test_a_stop_goes_on_whatever_on_stop_raises(broker: StubBroker, error: BaseException) -> None:
+def test_a_stop_goes_on_whatever_on_stop_raises(broker: ScriptedBroker, error: BaseException) -> None:
     # Given
     started, go_on = threading.Event(), threading.Event()
 
@@ -314,7 +316,7 @@ def test_a_stop_goes_on_whatever_on_stop_raises(broker: StubBroker, error: BaseE
     assert broker.settled()[b"r-waits"][0] in ("COMMIT", "RELEASE")
 
 
-def test_a_stop_does_not_wait_for_ever_for_an_on_stop_that_does_not_return(broker: StubBroker) -> None:
+def test_a_stop_does_not_wait_for_ever_for_an_on_stop_that_does_not_return(broker: ScriptedBroker) -> None:
     go_on = threading.Event()
 
     def on_stop() -> None:
@@ -328,7 +330,7 @@ def test_a_stop_does_not_wait_for_ever_for_an_on_stop_that_does_not_return(broke
     go_on.set()
 
 
-def test_on_stop_may_stop_the_worker_once_more(broker: StubBroker) -> None:
+def test_on_stop_may_stop_the_worker_once_more(broker: ScriptedBroker) -> None:
     def on_stop() -> None:
         worker.stop()
 
@@ -342,7 +344,7 @@ def test_on_stop_may_stop_the_worker_once_more(broker: StubBroker) -> None:
     assert broker.wait_for(wire.BYE)
 
 
-def test_a_handler_may_stop_its_worker_twice_and_raise(broker: StubBroker) -> None:
+def test_a_handler_may_stop_its_worker_twice_and_raise(broker: ScriptedBroker) -> None:
     def handler(_job: Job) -> None:
         worker.stop()
         worker.stop()
@@ -359,7 +361,7 @@ def test_a_handler_may_stop_its_worker_twice_and_raise(broker: StubBroker) -> No
 
 
 def test_of_verdicts_that_are_refused_together_only_the_one_at_fault_is_rolled_back(
-    broker: StubBroker,
+    broker: ScriptedBroker,
 ) -> None:
     # Given: a broker that can't read messages with this result in them
     def settle(message: Any) -> Any:
@@ -384,7 +386,7 @@ def test_of_verdicts_that_are_refused_together_only_the_one_at_fault_is_rolled_b
 
 
 def test_a_result_beyond_what_the_broker_reads_is_no_result_and_the_connection_stays() -> None:
-    small = StubBroker(limit=100).start()
+    small = ScriptedBroker(limit=100).start()
     try:
         with Worker(small.endpoint, "q", lambda job: bytes(3 << 20) if job.payload == b"big" else b""):
             peer = small.wait_for(wire.READY)[0].peer
@@ -399,7 +401,7 @@ def test_a_result_beyond_what_the_broker_reads_is_no_result_and_the_connection_s
         small.stop()
 
 
-def test_stopping_before_the_start_and_twice_is_harmless(broker: StubBroker) -> None:
+def test_stopping_before_the_start_and_twice_is_harmless(broker: ScriptedBroker) -> None:
     worker = Worker(broker.endpoint, "q", lambda _job: None)
     assert worker.stop()
     worker.start()
@@ -407,13 +409,13 @@ def test_stopping_before_the_start_and_twice_is_harmless(broker: StubBroker) -> 
     assert worker.stop()
 
 
-def test_a_worker_whose_queue_is_refused_ends_with_that_error(broker: StubBroker) -> None:
+def test_a_worker_whose_queue_is_refused_ends_with_that_error(broker: ScriptedBroker) -> None:
     broker.on[wire.READY] = lambda message: BadQueue("no such queue") if message.fields[1] else None
     with pytest.raises(BadQueue, match="no such queue"):
         Worker(broker.endpoint, "q", lambda _job: None).run()
 
 
-def test_a_broker_that_can_not_grant_work_just_now_is_asked_again(broker: StubBroker) -> None:
+def test_a_broker_that_can_not_grant_work_just_now_is_asked_again(broker: ScriptedBroker) -> None:
     answers = iter([Unavailable("no MongoDB"), None, None])
     broker.on[wire.READY] = lambda _message: next(answers)
     with Worker(broker.endpoint, "q", lambda _job: None, prefetch=7):
@@ -421,7 +423,7 @@ def test_a_broker_that_can_not_grant_work_just_now_is_asked_again(broker: StubBr
     assert [message.fields[:2] for message in ready[:2]] == [["q", 7], ["q", 7]]
 
 
-def test_run_returns_when_another_thread_stops_the_worker(broker: StubBroker) -> None:
+def test_run_returns_when_another_thread_stops_the_worker(broker: ScriptedBroker) -> None:
     worker = Worker(broker.endpoint, "q", lambda _job: None)
     runner = threading.Thread(target=worker.run)
     runner.start()
@@ -474,7 +476,7 @@ def test_a_handler_that_would_do_nothing_is_refused_at_once(handler: Any, what: 
 
 
 def test_a_handler_that_turns_out_to_do_nothing_ends_the_worker_and_costs_no_attempt(
-    broker: StubBroker,
+    broker: ScriptedBroker,
 ) -> None:
     # Given: what nobody can see before it is called
     worker = Worker(broker.endpoint, "q", lambda job: coroutine(job) if job else None)  # type: ignore[arg-type, return-value]
@@ -531,7 +533,7 @@ def program(*arguments: str) -> Iterator[subprocess.Popen[str]]:
 @pytest.mark.parametrize("mode", ["threads", "gevent"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_lets_the_running_handler_finish_and_gives_back_the_rest(
-    broker: StubBroker, mode: str, number: signal.Signals
+    broker: ScriptedBroker, mode: str, number: signal.Signals
 ) -> None:
     with program(broker.endpoint, "30", mode) as process:
         # Given
@@ -551,7 +553,7 @@ def test_a_signal_lets_the_running_handler_finish_and_gives_back_the_rest(
     assert broker.of(wire.BYE)
 
 
-def test_a_second_signal_stops_at_once(broker: StubBroker) -> None:
+def test_a_second_signal_stops_at_once(broker: ScriptedBroker) -> None:
     with program(broker.endpoint, "30", "threads") as process:
         # Given
         assert process.stdout
@@ -594,13 +596,13 @@ class Gate:
         self._may.release(times)
 
 
-def ready(broker: StubBroker) -> list[int]:
+def ready(broker: ScriptedBroker) -> list[int]:
     """The credit of each READY."""
     return [message.fields[1] for message in broker.of(wire.READY)]
 
 
 def test_jobs_that_no_handler_can_begin_in_half_their_time_go_back_uncounted_and_no_more_is_asked_for(
-    broker: StubBroker, caplog: pytest.LogCaptureFixture
+    broker: ScriptedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     # Given: one job in its only thread, two behind it
     gate = Gate()
@@ -628,7 +630,7 @@ def test_jobs_that_no_handler_can_begin_in_half_their_time_go_back_uncounted_and
     assert "2 jobs of queue q go back to the broker" in caplog.text
 
 
-def test_jobs_with_time_left_stay_where_others_go_back(broker: StubBroker) -> None:
+def test_jobs_with_time_left_stay_where_others_go_back(broker: ScriptedBroker) -> None:
     gate = Gate()
     with Worker(broker.endpoint, "q", gate, prefetch=3):
         peer = broker.wait_for(wire.READY)[0].peer
@@ -643,7 +645,7 @@ def test_jobs_with_time_left_stay_where_others_go_back(broker: StubBroker) -> No
     assert gate.begun == [b"runs", b"patient"]
 
 
-def test_the_time_of_a_job_begins_anew_with_its_handler(broker: StubBroker) -> None:
+def test_the_time_of_a_job_begins_anew_with_its_handler(broker: ScriptedBroker) -> None:
     # Given: a job that has waited for a part of its time
     gate = Gate()
     with Worker(broker.endpoint, "q", gate, prefetch=2):
@@ -661,7 +663,7 @@ def test_the_time_of_a_job_begins_anew_with_its_handler(broker: StubBroker) -> N
     assert [message.fields for message in extended] == [[[b"r-second"], 8.0]]
 
 
-def test_a_job_that_is_begun_at_once_is_not_extended(broker: StubBroker) -> None:
+def test_a_job_that_is_begun_at_once_is_not_extended(broker: ScriptedBroker) -> None:
     with Worker(broker.endpoint, "q", lambda _job: None, prefetch=100):
         peer = broker.wait_for(wire.READY)[0].peer
         broker.deliver(peer, "q", [b"%d" % number for number in range(100)], within=600.0)
@@ -670,7 +672,9 @@ def test_a_job_that_is_begun_at_once_is_not_extended(broker: StubBroker) -> None
     assert {row[0] for row in broker.settled().values()} == {"COMMIT"}
 
 
-def test_after_a_lost_connection_jobs_are_asked_for_by_the_threads_that_are_free(broker: StubBroker) -> None:
+def test_after_a_lost_connection_jobs_are_asked_for_by_the_threads_that_are_free(
+    broker: ScriptedBroker,
+) -> None:
     # Given: two of three threads at work
     gate = Gate()
     with Worker(broker.endpoint, "q", gate, prefetch=10, concurrency=3):
@@ -689,7 +693,7 @@ def test_after_a_lost_connection_jobs_are_asked_for_by_the_threads_that_are_free
         assert ready(broker) == [10, 8, 9, 10]
 
 
-def test_an_older_broker_that_tells_no_timeout_has_nothing_given_back(broker: StubBroker) -> None:
+def test_an_older_broker_that_tells_no_timeout_has_nothing_given_back(broker: ScriptedBroker) -> None:
     gate = Gate()
     with Worker(broker.endpoint, "q", gate, prefetch=2):
         broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"a", b"b"])

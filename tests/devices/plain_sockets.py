@@ -15,12 +15,12 @@ import psutil
 import zmq
 from gevent import socket as sockets
 
-from by_hand import hear_handshake
-from launcher import TIMEOUT
 from sluicemq_devices.doors.doors import Lane, LaneDoor
 from sluicemq_devices.doors.endpoints import Endpoint, host_and_port, parse
 from sluicemq_devices.doors.switchboard import Switchboard
 from sluicemq_devices.zmtp.frames import Message
+from support.raw_zmtp import hear_handshake
+from support.waiting import TIMEOUT
 
 ANY_PORT = parse("tcp://127.0.0.1:0")
 

@@ -13,7 +13,7 @@ from devices.plain_sockets import ANY_PORT, Clients, Notices, eventually, receiv
 from sluicemq_devices.doors.switchboard import Switchboard
 from sluicemq_devices.relays.queue import Queue
 from sluicemq_devices.zmtp.frames import encode
-from virtual_time import VirtualTime
+from support.virtual_time import VirtualTime
 
 Started = Callable[[Any], Any]
 

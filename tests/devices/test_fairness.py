@@ -18,7 +18,7 @@ from sluicemq_devices.doors.switchboard import Switchboard
 from sluicemq_devices.hub.line import Line
 from sluicemq_devices.hub.spare_time import SpareTime
 from sluicemq_devices.hub.standing import HEAVY, Standing
-from virtual_time import VirtualTime
+from support.virtual_time import VirtualTime
 
 Started = Callable[[Any], Any]
 

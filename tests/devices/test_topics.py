@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from long_forms import first_of
 from sluicemq_devices.relays import beginnings
 from sluicemq_devices.relays.bounds import TOPIC_BOUNDS, TopicBounds
 from sluicemq_devices.relays.topics import Topics
 from sluicemq_devices.zmtp.frames import LONG, encode
+from support.long_forms import first_of
 
 TOPICS = st.builds(
     lambda same, data: bytes(same) + bytes((0, 1, 255)[byte % 3] for byte in data),

@@ -24,9 +24,9 @@ from typing import Any, Final
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from faults.replica_set import ReplicaSet
-from launcher import BrokerProcess
 from sluicemq import Job, Producer, Worker
 from sluicemq.errors import SluiceError
+from support.broker_process import BrokerProcess
 
 #: Hours of the day, and how many of its seconds pass in one.
 HOURS, SPEED = 12.0, 120.0
@@ -175,7 +175,7 @@ def main() -> int:
 def _take_pictures(address: str, folder: Path) -> None:
     from playwright.sync_api import sync_playwright  # noqa: PLC0415 - only where it is asked for
 
-    from browser import chromium  # noqa: PLC0415
+    from support.browser import chromium  # noqa: PLC0415
 
     folder.mkdir(parents=True, exist_ok=True)
     with sync_playwright() as playwright:

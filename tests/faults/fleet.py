@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 from typing import Self
 
-from launcher import TIMEOUT, wait_until
+from support.waiting import TIMEOUT, wait_until
 
 _PROGRAMS = Path(__file__).parent / "programs"
 _INTEROP = Path(__file__).parents[1] / "interop"

@@ -10,8 +10,9 @@ from typing import Any, Self
 from pymongo.collection import Collection
 
 from faults.proxied import RawClient
-from launcher import BrokerProcess, wait_until
 from sluicemq import Producer, wire
+from support.broker_process import BrokerProcess
+from support.waiting import wait_until
 
 _AT_ONCE = 100
 

@@ -22,7 +22,7 @@ from typing import Any, Generic, Self, TypeVar
 from urllib.parse import urlsplit
 
 from faults.mongo_messages import OP_MSG, Command, header, read_message
-from launcher import TIMEOUT, wait_until
+from support.waiting import TIMEOUT, wait_until
 
 Chosen = Callable[[Command], bool]
 

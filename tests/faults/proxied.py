@@ -17,8 +17,9 @@ from pymongo import MongoClient
 
 from faults.mongo_messages import Command
 from faults.mongo_proxy import Chosen, CuttingProxy
-from launcher import TIMEOUT, BrokerProcess, wait_until
 from sluicemq import Client, Job, Worker, wire
+from support.broker_process import BrokerProcess
+from support.waiting import TIMEOUT, wait_until
 
 #: The clients here send no signs of life; leases outlast whatever a test holds back; brokers look often.
 SETTINGS: Mapping[str, Any] = MappingProxyType(

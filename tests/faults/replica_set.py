@@ -13,8 +13,9 @@ from bson.timestamp import Timestamp
 from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
-from launcher import free_port, wait_until
 from sluicemq_broker.embedded import mongod
+from support.ports import free_port
+from support.waiting import wait_until
 
 _NAME = "chaos"
 _AT_WORK = (1, 2)  # PRIMARY, SECONDARY

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from faults.replica_set import ReplicaSet
-from launcher import BrokerProcess, wait_until
-from own_queue import SECONDS
 from sluicemq import Client, FanOut, Forward, Job, Producer, Publisher, Reject, Worker
+from support.broker_process import BrokerProcess
+from support.own_queue import SECONDS
+from support.waiting import wait_until
 
 DATABASE = "aborted"
 ROUTE = {"stream": "orders", "queue": "invoices"}

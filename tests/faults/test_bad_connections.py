@@ -16,19 +16,11 @@ import psutil
 import pytest
 import zmq
 
-from launcher import BrokerProcess, wait_until
-from plain_clients import (
-    ANY_PORT,
-    GREETING,
-    BrokerUnderTest,
-    dial,
-    hung_up,
-    receive,
-    serving,
-    shake_hands,
-    spare,
-)
 from sluicemq import Client
+from support.broker_process import BrokerProcess
+from support.broker_under_test import ANY_PORT, BrokerUnderTest, serving, spare
+from support.raw_sockets import GREETING, dial, hung_up, receive, shake_hands
+from support.waiting import wait_until
 
 LIMIT = 64 * 1024
 

@@ -16,13 +16,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from launcher import wait_until
-from own_queue import TOKEN
-from plain_clients import BrokerUnderTest, serving
 from sluicemq import Producer
 from sluicemq_broker.http import api
 from sluicemq_broker.http.door import MOST_CONNECTIONS
-from web import Web, all_of
+from support.broker_under_test import BrokerUnderTest, serving
+from support.http_reader import Web, all_of
+from support.own_queue import TOKEN
+from support.waiting import wait_until
 
 V1 = api.BASE
 MIB = 1 << 20

@@ -16,8 +16,9 @@ import msgpack
 import pytest
 import zmq
 
-from launcher import wait_until
-from plain_clients import BrokerUnderTest, Doors, code, message, receive, serving, spare
+from support.broker_under_test import BrokerUnderTest, Doors, serving, spare
+from support.raw_sockets import code, message, receive
+from support.waiting import wait_until
 
 LIMIT = 64 * 1024
 MIB = 2**20

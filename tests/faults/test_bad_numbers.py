@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 import zmq
 
-from launcher import wait_until
-from own_queue import TOKEN
-from plain_clients import BrokerUnderTest, Smq, receive, serving, spare
 from sluicemq import wire
 from sluicemq.options import OPTIONS
-from web import Web
+from support.broker_under_test import BrokerUnderTest, serving, spare
+from support.http_reader import Web
+from support.own_queue import TOKEN
+from support.raw_sockets import Smq, receive
+from support.waiting import wait_until
 
 QUEUE, STREAM = "numbers", "numbered"
 #: No place of a number takes one of these, whatever its bounds are.

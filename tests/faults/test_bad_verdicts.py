@@ -11,9 +11,10 @@ import msgpack
 import pytest
 import zmq
 
-from launcher import wait_until
-from plain_clients import AT_ONCE, BrokerUnderTest, Doors, Smq, code, message, receive, serving, spare
 from sluicemq import wire
+from support.broker_under_test import AT_ONCE, BrokerUnderTest, Doors, serving, spare
+from support.raw_sockets import Smq, code, message, receive
+from support.waiting import wait_until
 
 MIB = 2**20
 

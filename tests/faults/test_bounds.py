@@ -14,8 +14,9 @@ import pytest
 
 from faults.proxied import ProxiedBroker, RawClient, SharedQueue, shared_queue, wait_quiet
 from faults.replica_set import ReplicaSet
-from launcher import BrokerProcess, wait_until
 from sluicemq import Producer, wire
+from support.broker_process import BrokerProcess
+from support.waiting import wait_until
 
 MIB = 2**20
 full = pytest.mark.full

@@ -13,9 +13,10 @@ import pytest
 from pymongo import MongoClient
 
 from faults.fleet import Fleet
-from launcher import BrokerProcess, wait_until
-from long_forms import long
 from sluicemq import Client, Job, Producer, Worker
+from support.broker_process import BrokerProcess
+from support.long_forms import long
+from support.waiting import wait_until
 
 QUEUED, RUNNING = 20_000, 50  # 20,000 take the library longer to push than a kill takes to come
 #: Silence is long, so that a connection outlives its broker's being frozen.

@@ -6,10 +6,10 @@ import pytest
 from pymongo.errors import PyMongoError
 
 from faults.replica_set import ReplicaSet
-from launcher import wait_until
 from sluicemq.errors import Unavailable
 from sluicemq_broker.store import EventRing
 from sluicemq_broker.store.connection import connect
+from support.waiting import wait_until
 
 full = pytest.mark.full
 

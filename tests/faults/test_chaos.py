@@ -20,9 +20,11 @@ from faults.mongo_messages import Command
 from faults.mongo_proxy import Chosen, Fault
 from faults.proxied import RawClient, shared_queue
 from faults.replica_set import ReplicaSet
-from launcher import BrokerProcess, wait_until
-from plain_clients import BrokerUnderTest, serving, shake_hands, spare
 from sluicemq import Duplicate, Producer, wire
+from support.broker_process import BrokerProcess
+from support.broker_under_test import BrokerUnderTest, serving, spare
+from support.raw_sockets import shake_hands
+from support.waiting import wait_until
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]
 

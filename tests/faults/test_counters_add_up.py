@@ -1,6 +1,6 @@
 """Whatever comes in, and whatever becomes of a delivery, is counted once: the counters add up at any moment.
 
-That they do when a broker stops, whatever befell it, :class:`launcher.BrokerProcess` checks after every test.
+:class:`support.broker_process.BrokerProcess` checks after every test that they do when a broker stops.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 import zmq
 
-from launcher import check_balance, wait_until
-from plain_clients import AT_ONCE, BrokerUnderTest, Doors, Smq, serving, spare
 from sluicemq import Client, Producer, wire
+from support.broker_process import check_balance
+from support.broker_under_test import AT_ONCE, BrokerUnderTest, Doors, serving, spare
+from support.raw_sockets import Smq
+from support.waiting import wait_until
 
 TWICE: list[Any] = [["a", b"x", None], ["a", b"x", None]]
 

@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 import zmq
 
-from launcher import BrokerProcess, tcp, wait_until
-from plain_clients import ANY_PORT, BrokerUnderTest, receive, serving, spare
 from sluicemq import Client, Publisher, wire
 from sluicemq_broker.doors.questions import MOST_WAITING, WAITING_PART
+from support.broker_process import BrokerProcess
+from support.broker_under_test import ANY_PORT, BrokerUnderTest, serving, spare
+from support.ports import tcp
+from support.raw_sockets import receive
+from support.waiting import wait_until
 
 MANY = 12_000  # questions, more than the high-water mark of a device
 #: Questions that wait of one asker alone, before it is read no more: a part of what they leave free, 990.

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from faults.day import AWAY, BACK, FLOOD, FLOODED, KILLED, POISON, POISONED, POISONOUS, Day, day
-from launcher import wait_until
-from web import Web
+from support.http_reader import Web
+from support.waiting import wait_until
 
 #: Seconds of the day by which something may be told early or late: a poll and a count take minutes of it.
 NEAR = 1200.0

@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 import pytest
 
 from faults.turns import LONGEST, slowness
-from long_forms import long
-from own_queue import SECONDS, working
-from plain_clients import ANY_PORT, BrokerUnderTest, serving, shake_hands, spare
 from sluicemq import Client, Producer, Publisher, wire
 from sluicemq_devices.zmtp.frames import encode
+from support.broker_under_test import ANY_PORT, BrokerUnderTest, serving, spare
+from support.long_forms import long
+from support.own_queue import SECONDS, working
+from support.raw_sockets import shake_hands
 
 MIB = 2**20
 LARGE = 11 * MIB

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import zmq
 
-from plain_clients import BrokerUnderTest, Smq, code, receive, serving, spare
 from sluicemq import wire
 from sluicemq.packed import pack
+from support.broker_under_test import BrokerUnderTest, serving, spare
+from support.raw_sockets import Smq, code, receive
 
 FLOOD = 1000
 #: Names that one peer makes at once, and those that come into being while a slow machine makes these.

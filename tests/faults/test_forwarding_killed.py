@@ -12,8 +12,8 @@ from pymongo import MongoClient
 
 from faults.mongo_messages import Command
 from faults.proxied import Delivered, RawClient, SharedQueue, shared_queue
-from launcher import wait_until
 from sluicemq import Client, Producer, SluiceError, wire
+from support.waiting import wait_until
 
 NEXT = "next"
 #: A transaction that a killed broker has left open keeps its jobs for so long.

@@ -10,8 +10,9 @@ from itertools import groupby, pairwise
 import pytest
 from pymongo import MongoClient
 
-from launcher import BrokerProcess, wait_until
 from sluicemq import Job, Producer, Worker
+from support.broker_process import BrokerProcess
+from support.waiting import wait_until
 
 GROUPS, QUEUE = 12, "lines"
 #: ``keep_done``: an id that is pushed again, since nobody had confirmed it, is known however far its job is.

@@ -9,10 +9,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from launcher import BrokerProcess, wait_until
 from sluicemq import Client, Producer
 from sluicemq_broker.store.availability import EVERY, SILENCE
-from web import Web
+from support.broker_process import BrokerProcess
+from support.http_reader import Web
+from support.waiting import wait_until
 
 
 @pytest.fixture(scope="module")

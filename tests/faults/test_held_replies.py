@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from faults.proxied import RawClient, SharedQueue, shared_queue
-from launcher import wait_until
 from sluicemq import Client, wire
+from support.waiting import wait_until
 
 full = pytest.mark.full
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from launcher import BrokerProcess, wait_until
 from sluicemq import Client, Producer, Worker
+from support.broker_process import BrokerProcess
+from support.waiting import wait_until
 
 BATCH = 200
 

@@ -13,8 +13,10 @@ from pymongo import MongoClient
 
 from faults.mongo_messages import Command
 from faults.mongo_proxy import CuttingProxy
-from launcher import BrokerProcess, tcp, wait_until
 from sluicemq import Job, Producer, Worker
+from support.broker_process import BrokerProcess
+from support.ports import tcp
+from support.waiting import wait_until
 
 LEASE = 4.0
 BEATS = 5  # in one lease

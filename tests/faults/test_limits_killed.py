@@ -8,8 +8,9 @@ import pytest
 from pymongo import MongoClient
 
 from faults.fleet import Fleet
-from launcher import BrokerProcess, wait_until
 from sluicemq import Producer
+from support.broker_process import BrokerProcess
+from support.waiting import wait_until
 
 MOST, JOBS = 3, 12
 CONFIG = {

@@ -10,9 +10,10 @@ import pytest
 from pymongo import MongoClient
 
 from faults.mongo_proxy import CuttingProxy
-from launcher import TIMEOUT, BrokerProcess, wait_until
 from sluicemq import Client, Producer, Unfinished
 from sluicemq_broker.queues.tasks import AT_ONCE
+from support.broker_process import BrokerProcess
+from support.waiting import TIMEOUT, wait_until
 
 JOBS = 1800
 #: Removed pages take so long that an order has several after its first half second.

@@ -18,10 +18,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from faults.turns import LONGEST, slowness
-from launcher import wait_until
-from long_forms import long, very_long
-from plain_clients import BrokerUnderTest, Smq, code, receive, serving, spare
 from sluicemq import wire
+from support.broker_under_test import BrokerUnderTest, serving, spare
+from support.long_forms import long, very_long
+from support.raw_sockets import Smq, code, receive
+from support.waiting import wait_until
 
 KIB, MIB = 2**10, 2**20
 #: What is sent may come to so much more memory, while it is looked at.

@@ -16,7 +16,7 @@ import pytest
 import zmq
 
 from faults.turns import slowness
-from launcher import TIMEOUT
+from support.waiting import TIMEOUT
 
 WATCHED = """
 import sys

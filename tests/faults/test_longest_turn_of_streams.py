@@ -14,10 +14,11 @@ import pytest
 import zmq
 
 from faults.turns import LONGEST, slowness
-from long_forms import long
-from plain_clients import ANY_PORT, BrokerUnderTest, Smq, receive, serving
 from sluicemq import wire
 from sluicemq.packed import pack
+from support.broker_under_test import ANY_PORT, BrokerUnderTest, serving
+from support.long_forms import long
+from support.raw_sockets import Smq, receive
 
 MIB = 2**20
 #: What is sent may come to so much more memory, while it is looked at.

@@ -15,8 +15,10 @@ from pymongo import MongoClient
 
 from faults.mongo_messages import Command
 from faults.mongo_proxy import CuttingProxy, Fault, Held, Watched
-from launcher import BrokerProcess, tcp, wait_until
 from sluicemq import Client, Duplicate, Expired, Job, Producer, Receipt, Rollback, Worker
+from support.broker_process import BrokerProcess
+from support.ports import tcp
+from support.waiting import wait_until
 
 LEASE = 2.0
 DEVICES = [

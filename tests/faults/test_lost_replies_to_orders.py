@@ -9,7 +9,6 @@ from secrets import token_hex
 import pytest
 
 from faults.mongo_proxy import CuttingProxy
-from jobs import NOW, ChangesAtOnce, a_job, everything, ids, some_jobs
 from sluicemq_broker.store.admin.dead_letters import DeadLetters
 from sluicemq_broker.store.cluster.pauses import PauseStore
 from sluicemq_broker.store.connection import connect
@@ -17,6 +16,7 @@ from sluicemq_broker.store.errors import Unclear
 from sluicemq_broker.store.jobs.documents import collection
 from sluicemq_broker.store.jobs.outcomes import RolledBack
 from sluicemq_broker.store.jobs.queue_store import QueueStore
+from support.jobs import NOW, ChangesAtOnce, a_job, everything, ids, some_jobs
 
 LATER = NOW + 9
 

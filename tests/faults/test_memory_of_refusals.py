@@ -9,8 +9,9 @@ import psutil
 import pytest
 import zmq
 
-from plain_clients import BrokerUnderTest, code, receive, serving, shake_hands, spare
 from sluicemq import wire
+from support.broker_under_test import BrokerUnderTest, serving, spare
+from support.raw_sockets import code, receive, shake_hands
 
 MIB = 2**20
 CLIENTS, EACH = 3, 50  # so many MiB are sent, and may not be kept; one that errs 100 times is cut

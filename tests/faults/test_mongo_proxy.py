@@ -11,7 +11,7 @@ from pymongo.errors import AutoReconnect
 
 from faults.mongo_messages import Command
 from faults.mongo_proxy import CuttingProxy
-from launcher import wait_until
+from support.waiting import wait_until
 
 Client = MongoClient[dict[str, object]]
 

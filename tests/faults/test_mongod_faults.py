@@ -15,8 +15,10 @@ import pytest
 from pymongo import MongoClient
 
 from faults.fleet import Fleet
-from launcher import BrokerProcess, tcp, wait_until
 from sluicemq import Client, Job, Producer, Worker
+from support.broker_process import BrokerProcess
+from support.ports import tcp
+from support.waiting import wait_until
 
 MIB = 2**20
 HWM, PAYLOAD = 5_000, 1_000

@@ -7,8 +7,9 @@ import pytest
 from pymongo import MongoClient
 
 from faults.fleet import Fleet
-from launcher import TIMEOUT, BrokerProcess, wait_until
-from long_forms import long
+from support.broker_process import BrokerProcess
+from support.long_forms import long
+from support.waiting import TIMEOUT, wait_until
 
 MIB = 2**20
 

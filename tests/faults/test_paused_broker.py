@@ -6,8 +6,9 @@ import signal
 import threading
 import time
 
-from launcher import TIMEOUT, BrokerProcess, wait_until
 from sluicemq import Client, Job, Producer, Worker
+from support.broker_process import BrokerProcess
+from support.waiting import TIMEOUT, wait_until
 
 SILENCE = 4.0
 CONFIG = {"broker": {"lease": 60.0, "poll": 0.2, "heartbeat": 0.4, "silence": SILENCE}, "devices": []}

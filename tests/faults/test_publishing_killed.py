@@ -12,9 +12,11 @@ import pytest
 from faults.mongo_messages import Command
 from faults.mongo_proxy import CuttingProxy
 from faults.replica_set import ReplicaSet
-from launcher import TIMEOUT, BrokerProcess, tcp, wait_until
-from plain_clients import shake_hands
 from sluicemq import Client, Message, Producer, Published, Publisher, Reader
+from support.broker_process import BrokerProcess
+from support.ports import tcp
+from support.raw_sockets import shake_hands
+from support.waiting import TIMEOUT, wait_until
 
 STREAM = "orders"
 _STORED = (f"stream.{STREAM}", "queue.mail")

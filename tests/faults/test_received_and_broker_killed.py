@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from faults.proxied import SharedQueue, shared_queue
-from launcher import wait_until
-from pull_peer import pull_peer
 from sluicemq import Producer
+from support.pull_peer import pull_peer
+from support.waiting import wait_until
 
 GONE = None
 

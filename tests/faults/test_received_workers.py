@@ -12,9 +12,11 @@ from pymongo import MongoClient
 from pymongo.collection import Collection
 
 from faults.fleet import Fleet, Program
-from launcher import BrokerProcess, wait_until
-from plain_clients import AT_ONCE, BrokerUnderTest, Doors, receive, serving, spare
 from sluicemq import Producer
+from support.broker_process import BrokerProcess
+from support.broker_under_test import AT_ONCE, BrokerUnderTest, Doors, serving, spare
+from support.raw_sockets import receive
+from support.waiting import wait_until
 
 TAKEN = 10
 #: Jobs on the way to one worker, at most.

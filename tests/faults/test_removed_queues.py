@@ -12,8 +12,9 @@ from pymongo import MongoClient
 from faults.mongo_messages import Command
 from faults.mongo_proxy import CuttingProxy
 from faults.proxied import RawClient
-from launcher import BrokerProcess, wait_until
 from sluicemq import Client, NotFound, Producer, wire
+from support.broker_process import BrokerProcess
+from support.waiting import wait_until
 
 
 class OwnBroker:

@@ -14,7 +14,7 @@ from pymongo import MongoClient
 from faults.mongo_proxy import Fault, Held, Late
 from faults.proxied import ProxiedBroker, SharedQueue, proxied_brokers
 from faults.replica_set import ReplicaSet
-from launcher import wait_until
+from support.waiting import wait_until
 
 full = pytest.mark.full
 JOBS = [b"%d" % number for number in range(20)]

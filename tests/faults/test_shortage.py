@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from launcher import TIMEOUT, BrokerProcess, wait_until
 from sluicemq import Client, Producer
 from sluicemq_broker.embedded import shortage
 from sluicemq_broker.embedded.mongod import why_it_ended
+from support.broker_process import BrokerProcess
+from support.waiting import TIMEOUT, wait_until
 
 #: What mongod 6 wrote as it ended on a full disk, and when its limit of open files was reached.
 FULL = ("E", "WiredTiger error message", {"error": 28, "message": {"msg": "handle-write: pwrite: failed"}})

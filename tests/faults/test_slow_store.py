@@ -18,8 +18,6 @@ from pymongo import MongoClient
 
 from faults.mongo_messages import Command
 from faults.mongo_proxy import CuttingProxy, Fault, Slow
-from launcher import BrokerProcess, wait_until
-from long_forms import long
 from sluicemq import (
     Batch,
     Client,
@@ -33,6 +31,9 @@ from sluicemq import (
     Subscription,
     Worker,
 )
+from support.broker_process import BrokerProcess
+from support.long_forms import long
+from support.waiting import wait_until
 
 #: Seconds for a statement; and for what a test waits.
 SLOWLY, LONGEST = 0.05, 150.0

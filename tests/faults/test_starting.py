@@ -14,10 +14,12 @@ import pytest
 from faults.mongo_messages import Command
 from faults.mongo_proxy import CuttingProxy
 from faults.replica_set import ReplicaSet
-from launcher import BrokerProcess, tcp, wait_until
-from long_forms import long
 from sluicemq import Client
 from sluicemq_broker.process.serve import stop
+from support.broker_process import BrokerProcess
+from support.long_forms import long
+from support.ports import tcp
+from support.waiting import wait_until
 
 
 def refusal(broker: BrokerProcess, code: int = 1) -> list[str]:

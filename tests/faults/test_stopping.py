@@ -15,8 +15,9 @@ from pymongo.collection import Collection
 
 from faults.fleet import Fleet
 from faults.mongo_proxy import CuttingProxy
-from launcher import BrokerProcess, wait_until
 from sluicemq import Client, Job, Producer, Worker
+from support.broker_process import BrokerProcess
+from support.waiting import wait_until
 
 CONFIG = {"broker": {"stop_timeout": 4.0}}
 PATIENT = {"broker": {"stop_timeout": 1000.0}}

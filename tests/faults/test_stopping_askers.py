@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import pytest
 import zmq
 
-from launcher import TIMEOUT, BrokerProcess, wait_until
 from sluicemq import Client
+from support.broker_process import BrokerProcess
+from support.waiting import TIMEOUT, wait_until
 
 
 @pytest.fixture

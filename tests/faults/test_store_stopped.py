@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from launcher import BrokerProcess, wait_until
 from sluicemq import Client, Producer
 from sluicemq.cli.app import app
+from support.broker_process import BrokerProcess
+from support.waiting import wait_until
 
 
 @pytest.fixture(scope="module")

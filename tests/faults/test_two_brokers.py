@@ -16,10 +16,12 @@ from pymongo import MongoClient
 
 from faults.proxied import ProxiedBroker, RawClient, SharedQueue, shared_queue, wait_quiet
 from faults.replica_set import ReplicaSet
-from launcher import TIMEOUT, BrokerProcess, wait_until
-from long_forms import long
-from plain_clients import ANY_PORT, shake_hands
 from sluicemq import Client, Producer
+from support.broker_process import BrokerProcess
+from support.broker_under_test import ANY_PORT
+from support.long_forms import long
+from support.raw_sockets import shake_hands
+from support.waiting import TIMEOUT, wait_until
 
 full = pytest.mark.full
 LARGE, JOBS, DEAF = 48 * 2**10, 600, 2

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import zmq
 
-from launcher import BrokerProcess
+from support.broker_process import BrokerProcess
 
 
 class Unheard(BrokerProcess):

@@ -11,9 +11,10 @@ import pytest
 from pymongo import MongoClient
 
 from faults.fleet import Fleet, Program
-from launcher import TIMEOUT, BrokerProcess, wait_until
-from plain_clients import ANY_PORT
 from sluicemq import Client, Producer
+from support.broker_process import BrokerProcess
+from support.broker_under_test import ANY_PORT
+from support.waiting import TIMEOUT, wait_until
 
 KINDS = ["rep", "pull", "library"]
 BEATS = {"heartbeat": 0.5, "silence": 3.0}

@@ -10,13 +10,13 @@ import pytest
 from pymongo import MongoClient
 from pymongo.database import Database
 
-from jobs import ChangesAtOnce
-from own_queue import OwnQueue, own_queue, quick_broker
-from plain_clients import BrokerUnderTest
 from sluicemq_broker.store.admin.inspector import Inspector
 from sluicemq_broker.store.connection import connect
 from sluicemq_broker.store.jobs.documents import collection
 from sluicemq_broker.store.jobs.queue_store import QueueStore
+from support.broker_under_test import BrokerUnderTest
+from support.jobs import ChangesAtOnce
+from support.own_queue import OwnQueue, own_queue, quick_broker
 
 
 @pytest.fixture(scope="session")

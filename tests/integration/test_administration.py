@@ -13,7 +13,6 @@ import pytest
 import zmq
 from pymongo import MongoClient
 
-from launcher import BrokerProcess, wait_until
 from sluicemq import (
     BadFrames,
     BadHeaders,
@@ -27,6 +26,8 @@ from sluicemq import (
     Worker,
     wire,
 )
+from support.broker_process import BrokerProcess
+from support.waiting import wait_until
 
 CONFIG = {"broker": {"poll": 0.2, "lease": 6.0}}
 

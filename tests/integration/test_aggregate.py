@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 from pymongo import MongoClient
 
-from launcher import TIMEOUT, BrokerProcess, wait_until
 from sluicemq import Client
+from support.broker_process import BrokerProcess
+from support.waiting import TIMEOUT, wait_until
 
 PROGRAM = Path(__file__).parents[2] / "examples" / "aggregate" / "aggregate.py"
 #: How many documents and tags; changes are a tenth of the documents.

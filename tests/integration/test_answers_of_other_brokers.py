@@ -7,9 +7,11 @@ from collections.abc import Iterator
 import pytest
 import zmq
 
-from launcher import BrokerProcess, wait_until
-from plain_clients import ANY_PORT, receive
 from sluicemq import Client
+from support.broker_process import BrokerProcess
+from support.broker_under_test import ANY_PORT
+from support.raw_sockets import receive
+from support.waiting import wait_until
 
 DEVICES = [
     {"kind": "queue", "queue": "ask", "frontend": ANY_PORT, "backend": ANY_PORT},

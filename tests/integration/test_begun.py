@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from launcher import BrokerProcess, wait_until
-from plain_clients import BrokerUnderTest, serving
 from sluicemq import Client, Job, Producer, Worker, wire
+from support.broker_process import BrokerProcess
+from support.broker_under_test import BrokerUnderTest, serving
+from support.waiting import wait_until
 
 SECONDS = 60.0
 

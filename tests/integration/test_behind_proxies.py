@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect, sync_playwright
 
-from browser import chromium, path_of_chromium
+from integration.reverse_proxies import HOST, caddy, nginx
 from integration.test_readme import block
-from launcher import free_port
-from own_queue import TOKEN
-from plain_clients import BrokerUnderTest, serving
-from proxies import HOST, caddy, nginx
 from sluicemq import Producer
-from web import Answer, Web
+from support.broker_under_test import BrokerUnderTest, serving
+from support.browser import chromium, path_of_chromium
+from support.http_reader import Answer, Web
+from support.own_queue import TOKEN
+from support.ports import free_port
 
 ID = "a/b c%2Fd"
 IN_PATH = "a%2Fb%20c%252Fd"

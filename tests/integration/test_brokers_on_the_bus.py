@@ -11,10 +11,12 @@ import pytest
 import zmq
 from pymongo import MongoClient
 
-from launcher import TIMEOUT, BrokerProcess, wait_until
-from plain_clients import ANY_PORT, receive
 from sluicemq import Client, Producer, Publisher, Reader, Worker
 from sluicemq.errors import Paused
+from support.broker_process import BrokerProcess
+from support.broker_under_test import ANY_PORT
+from support.raw_sockets import receive
+from support.waiting import TIMEOUT, wait_until
 
 NEVER = {"poll": 600.0}
 DEVICES = [

@@ -10,11 +10,11 @@ import pytest
 from pymongo.database import Database
 from redis import Redis
 
-from launcher import wait_until
-from redis_server import RedisServer
 from sluicemq.errors import Unavailable
 from sluicemq_broker.bus import Feed, LocalTransport, RedisTransport, Transport
 from sluicemq_broker.store import EventRing
+from support.redis_server import RedisServer
+from support.waiting import wait_until
 
 HELLO = ["hello  0"]
 #: Makes a broker's way to the others.

@@ -7,9 +7,6 @@ from typing import Any
 import pytest
 from pymongo.database import Database
 
-from fakes import FakeOwners, FakeWorker, a_context, a_maker
-from jobs import NOW, a_job, some_jobs
-from launcher import wait_until
 from sluicemq.errors import NotFound, Unavailable
 from sluicemq_broker.config import Config
 from sluicemq_broker.job.job import Job
@@ -21,7 +18,10 @@ from sluicemq_broker.statistics.census import Census
 from sluicemq_broker.store.admin.inspector import Inspector
 from sluicemq_broker.store.admin.job_view import SHOWN_STATES
 from sluicemq_broker.store.errors import Unclear
-from virtual_time import VirtualTime, come_to_rest
+from support.fakes import FakeOwners, FakeWorker, a_context, a_maker
+from support.jobs import NOW, a_job, some_jobs
+from support.virtual_time import VirtualTime, come_to_rest
+from support.waiting import wait_until
 
 ALL = sorted(SHOWN_STATES)
 

@@ -8,7 +8,6 @@ import pytest
 from pymongo.database import Database
 from pymongo.errors import AutoReconnect, OperationFailure
 
-from jobs import NOW, ChangesAtOnce, a_job, everything, finished, ids, some_jobs, stored
 from sluicemq.errors import DifferentStore, NotFound, Unavailable
 from sluicemq_broker.store.admin import changes as store_changes
 from sluicemq_broker.store.admin import redrives
@@ -23,6 +22,7 @@ from sluicemq_broker.store.jobs.outcomes import RolledBack
 from sluicemq_broker.store.jobs.queue_store import QueueStore
 from sluicemq_broker.store.jobs.transactions import Overtaken
 from sluicemq_broker.store.values import date, seconds
+from support.jobs import NOW, ChangesAtOnce, a_job, everything, finished, ids, some_jobs, stored
 
 ME = "me"
 LATER = NOW + 100

@@ -13,10 +13,6 @@ from pymongo.collection import Collection
 from pymongo.database import Database
 from pymongo.errors import AutoReconnect
 
-from jobs import NOW, a_job, everything, some_jobs, stored
-from launcher import wait_until
-from own_queue import SECONDS, working
-from plain_clients import AT_ONCE, BrokerUnderTest, receive, serving, spare
 from sluicemq import Client, Dead, FanOut, Forward, Job, Producer, Reject
 from sluicemq.errors import Duplicate, LeaseLost, Uncertain
 from sluicemq_broker.job.job import Job as StoredJob
@@ -34,6 +30,11 @@ from sluicemq_broker.store import (
 )
 from sluicemq_broker.store import FanOut as StoredFanOut
 from sluicemq_broker.store.errors import Unclear
+from support.broker_under_test import AT_ONCE, BrokerUnderTest, serving, spare
+from support.jobs import NOW, a_job, everything, some_jobs, stored
+from support.own_queue import SECONDS, working
+from support.raw_sockets import receive
+from support.waiting import wait_until
 
 LATER = NOW + 10
 

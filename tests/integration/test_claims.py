@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from launcher import wait_until
-from plain_clients import BrokerUnderTest, serving, spare
 from sluicemq import Client, Job, LeaseLost, Producer, Worker, wire
+from support.broker_under_test import BrokerUnderTest, serving, spare
+from support.waiting import wait_until
 
 SECONDS = 60.0
 

@@ -11,11 +11,13 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from browser import chromium, path_of_chromium
-from launcher import BrokerProcess, free_port, wait_until
-from own_queue import TOKEN, OwnQueue
-from plain_clients import BrokerUnderTest
 from sluicemq import Client, Publisher, Reject, Worker
+from support.broker_process import BrokerProcess
+from support.broker_under_test import BrokerUnderTest
+from support.browser import chromium, path_of_chromium
+from support.own_queue import TOKEN, OwnQueue
+from support.ports import free_port
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(path_of_chromium() is None, reason="no Chromium: apt-get install chromium")
 

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 import zmq
 
-from launcher import TIMEOUT, BrokerProcess
-from plain_clients import ANY_PORT
 from sluicemq import Client, Producer
-from web import Web
+from support.broker_process import BrokerProcess
+from support.broker_under_test import ANY_PORT
+from support.http_reader import Web
+from support.waiting import TIMEOUT
 
 SAID = "a decoy was run"
 DECOY = f"raise SystemExit('{SAID}')\n"

@@ -11,7 +11,6 @@ import pytest
 from pymongo.collection import Collection
 from pymongo.database import Database
 
-from jobs import NOW, ChangesAtOnce, a_job, everything, finished, firsts, stored
 from sluicemq_broker.job.job import Dedupe, Job
 from sluicemq_broker.store.admin.dead_letters import DeadLetters
 from sluicemq_broker.store.jobs.documents import collection
@@ -21,6 +20,7 @@ from sluicemq_broker.store.jobs.outcomes import RolledBack
 from sluicemq_broker.store.jobs.queue_store import QueueStore
 from sluicemq_broker.store.values import seconds
 from sluicemq_broker.store.write_results import Pushed
+from support.jobs import NOW, ChangesAtOnce, a_job, everything, finished, firsts, stored
 
 ME = "me"
 WINDOW = 10.0

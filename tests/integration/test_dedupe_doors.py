@@ -13,8 +13,9 @@ import pytest
 import zmq
 from pymongo import MongoClient
 
-from launcher import BrokerProcess, wait_until
 from sluicemq import Client, Duplicate, Job, Producer, Reject, Worker
+from support.broker_process import BrokerProcess
+from support.waiting import wait_until
 
 SECONDS = 60.0
 CONFIG = {"broker": {"poll": 0.2, "stop_timeout": 3}, "queues": {"*": {"dedupe_window": 60.0}}}

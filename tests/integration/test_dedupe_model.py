@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from pymongo.errors import AutoReconnect
 
-from jobs import NOW, ChangesAtOnce, a_job, everything, finished, firsts
-from model_runs import check
+from integration.model_runs import check
 from sluicemq.errors import SluiceError
 from sluicemq_broker.job.job import Dedupe, Job
 from sluicemq_broker.store.errors import Unclear
@@ -23,6 +22,7 @@ from sluicemq_broker.store.jobs.outcomes import RolledBack
 from sluicemq_broker.store.jobs.queue_store import QueueStore
 from sluicemq_broker.store.values import seconds
 from sluicemq_broker.store.write_results import Pushed
+from support.jobs import NOW, ChangesAtOnce, a_job, everything, finished, firsts
 
 ME = "me"
 

@@ -6,9 +6,9 @@ from time import monotonic
 
 import pytest
 
-from launcher import wait_until
-from own_queue import LONG, SECONDS, SHORT, OwnQueue, passed
 from sluicemq import Producer
+from support.own_queue import LONG, SECONDS, SHORT, OwnQueue, passed
+from support.waiting import wait_until
 
 
 def test_a_delayed_job_is_ready_when_its_delay_is_over(jobs: OwnQueue) -> None:

@@ -16,11 +16,11 @@ import pytest
 from pymongo import MongoClient, WriteConcern
 from pymongo.errors import AutoReconnect
 
-from launcher import wait_until
-from long_forms import first_of, long
 from sluicemq.errors import Unavailable
 from sluicemq_broker.embedded import mongod
 from sluicemq_broker.embedded.life import EmbeddedMongo
+from support.long_forms import first_of, long
+from support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 import pytest
 import zmq
 
-from launcher import wait_until
-from own_queue import LONG, SECONDS, SHORT, OwnQueue, own_queue
-from plain_clients import BrokerUnderTest, receive, serving, spare
 from sluicemq import Expired, Worker
+from support.broker_under_test import BrokerUnderTest, serving, spare
+from support.own_queue import LONG, SECONDS, SHORT, OwnQueue, own_queue
+from support.raw_sockets import receive
+from support.waiting import wait_until
 
 #: The sweep comes once in a lease: never, as far as these tests go.
 NO_SWEEP = 10_000.0

@@ -13,9 +13,7 @@ import pytest
 from pymongo import MongoClient
 from pymongo.write_concern import WriteConcern
 
-from explainer import Explainer
-from jobs import NOW, ChangesAtOnce, a_job, finished
-from long_forms import long
+from integration.explained_plans import Explainer
 from sluicemq_broker.job.job import Dedupe, State
 from sluicemq_broker.store.admin.counting import COUNTED_EXACTLY, _counting, _over
 from sluicemq_broker.store.admin.dead_letters import DeadLetters
@@ -27,6 +25,8 @@ from sluicemq_broker.store.jobs.documents import QueueDefaults, collection, docu
 from sluicemq_broker.store.jobs.index_models import INDEXES, REMOVAL_INDEX
 from sluicemq_broker.store.jobs.queue_store import QueueStore
 from sluicemq_broker.store.values import date
+from support.jobs import NOW, ChangesAtOnce, a_job, finished
+from support.long_forms import long
 
 PRIORITIES, RESERVED, ENDED = 10, 1_500, 2_000
 OWNERS = ("one", "two", "three")

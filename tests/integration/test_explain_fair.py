@@ -10,13 +10,13 @@ import pytest
 from pymongo import MongoClient
 from pymongo.write_concern import WriteConcern
 
-from explainer import Explainer, Plan
-from jobs import NOW, a_job
+from integration.explained_plans import Explainer, Plan
 from sluicemq_broker.store.admin.inspector import Inspector
 from sluicemq_broker.store.jobs.documents import HANDED_OUT_FAIRLY, QueueDefaults, collection, document
 from sluicemq_broker.store.jobs.fair_claims import FEW
 from sluicemq_broker.store.jobs.queue_store import QueueStore
 from sluicemq_broker.store.values import date
+from support.jobs import NOW, a_job
 
 FAIR = QueueDefaults(fair=True)
 FLOOD, LATER, PRIORITIES = 40, 10, 3  # parts of all jobs

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from pymongo import MongoClient
 
-from explainer import Explainer, Plan
-from jobs import NOW, a_job, some_jobs
+from integration.explained_plans import Explainer, Plan
 from sluicemq_broker.job.job import Job, Parent
 from sluicemq_broker.store import (
     Child,
@@ -32,6 +31,7 @@ from sluicemq_broker.store import (
 from sluicemq_broker.store.jobs.documents import QueueDefaults, document
 from sluicemq_broker.store.jobs.outcomes import RolledBack
 from sluicemq_broker.store.values import date
+from support.jobs import NOW, a_job, some_jobs
 
 FEW = 10
 

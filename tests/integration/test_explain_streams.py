@@ -12,10 +12,10 @@ from bson.int64 import Int64
 from pymongo import MongoClient
 from pymongo.write_concern import WriteConcern
 
-from explainer import Explainer, Plan
-from jobs import NOW
+from integration.explained_plans import Explainer, Plan
 from sluicemq_broker.store.streams.stream_store import StreamStore
 from sluicemq_broker.store.values import date
+from support.jobs import NOW
 
 MESSAGES = 10_000_000
 #: Messages a second, as their times say.

@@ -10,11 +10,11 @@ import pytest
 from pymongo import MongoClient
 from pymongo.write_concern import WriteConcern
 
-from explainer import Explainer
-from jobs import NOW, a_job
+from integration.explained_plans import Explainer
 from sluicemq_broker.store.jobs.documents import QueueDefaults, collection, document
 from sluicemq_broker.store.jobs.queue_store import QueueStore
 from sluicemq_broker.store.values import date
+from support.jobs import NOW, a_job
 
 MOST = 8
 LIMITED = QueueDefaults(fair=True, tenant_max_running=MOST, tenant_rate=1000.0)

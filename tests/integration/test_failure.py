@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 import zmq
 
-from launcher import wait_until
-from plain_clients import ANY_PORT, BrokerUnderTest, Doors, code, receive, serving, spare
 from sluicemq import Client, Job, Producer, Rollback, Worker
+from support.broker_under_test import ANY_PORT, BrokerUnderTest, Doors, serving, spare
+from support.raw_sockets import code, receive
+from support.waiting import wait_until
 
 WAIT = 0.6
 #: What a queue's own settings are here, unless a header says otherwise.

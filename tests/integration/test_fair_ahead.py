@@ -11,12 +11,12 @@ from pymongo.database import Database
 from pymongo.monitoring import CommandListener, CommandStartedEvent
 
 from integration.test_fair_claims import FAIR, claimed, push, turns
-from jobs import NOW, a_job, ids
 from sluicemq_broker.store.jobs.documents import collection
 from sluicemq_broker.store.jobs.fair_claims import FairPage, FairPages
 from sluicemq_broker.store.jobs.outcomes import RolledBack
 from sluicemq_broker.store.jobs.queue_store import QueueStore
 from sluicemq_broker.store.jobs.read_ahead import AHEAD, FEW_JOBS
+from support.jobs import NOW, a_job, ids
 
 TENANTS = ("acme", "bolt", "cube", "dial")
 

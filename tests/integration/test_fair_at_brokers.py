@@ -8,12 +8,12 @@ from typing import Any
 import gevent
 from pymongo.database import Database
 
-from fakes import FakeWorker
 from integration.test_limits import LimitsRig
-from jobs import some_jobs
 from sluicemq_broker.queue.intake import Push
-from small_broker import SmallBroker
-from virtual_time import come_to_rest
+from support.fakes import FakeWorker
+from support.jobs import some_jobs
+from support.small_broker import SmallBroker
+from support.virtual_time import come_to_rest
 
 FAIR = {"fair": True}
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from pymongo.database import Database
 
-from jobs import NOW, ChangesAtOnce, a_job, ids, some_jobs, stored
 from sluicemq_broker.job.job import Job
 from sluicemq_broker.store.admin.dead_letters import DeadLetters
 from sluicemq_broker.store.errors import Refused
@@ -18,6 +17,7 @@ from sluicemq_broker.store.jobs.fair_claims import FEW
 from sluicemq_broker.store.jobs.index_models import FAIR_INDEX
 from sluicemq_broker.store.jobs.outcomes import RolledBack
 from sluicemq_broker.store.jobs.queue_store import QueueStore
+from support.jobs import NOW, ChangesAtOnce, a_job, ids, some_jobs, stored
 
 FAIR = QueueDefaults(fair=True)
 

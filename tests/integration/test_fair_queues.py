@@ -14,12 +14,13 @@ import tomli_w
 from click.testing import CliRunner
 from pymongo import MongoClient
 
-from launcher import TIMEOUT, BrokerProcess, wait_until
-from long_forms import first_of
-from own_queue import OwnQueue, own_queue
-from plain_clients import BrokerUnderTest, serving, spare
 from sluicemq import Client, Forward, Job, Producer, Worker
 from sluicemq.cli.app import app
+from support.broker_process import BrokerProcess
+from support.broker_under_test import BrokerUnderTest, serving, spare
+from support.long_forms import first_of
+from support.own_queue import OwnQueue, own_queue
+from support.waiting import TIMEOUT, wait_until
 
 FLOOD = 3000
 #: Jobs of the flood that a broker may hold for one worker that takes one at a time, and the one it has: what

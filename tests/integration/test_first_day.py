@@ -17,7 +17,8 @@ from typing import Self
 
 import pytest
 
-from launcher import TIMEOUT, free_port, is_free, wait_until
+from support.ports import free_port, is_free
+from support.waiting import TIMEOUT, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCKS = re.compile(r"^```sh\n(.*?)^```", re.DOTALL | re.MULTILINE)

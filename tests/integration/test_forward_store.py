@@ -10,13 +10,13 @@ from pymongo.collection import Collection
 from pymongo.database import Database
 from pymongo.errors import AutoReconnect
 
-from jobs import NOW, a_job, everything, some_jobs, stored
 from sluicemq.errors import BadFrames, Duplicate, LeaseLost, Uncertain
 from sluicemq_broker.job import Job
 from sluicemq_broker.store import QueueDefaults, QueueStore, RolledBack
 from sluicemq_broker.store.errors import Unclear
 from sluicemq_broker.store.jobs.documents import PASSED_KEPT
 from sluicemq_broker.store.jobs.forwards import Forward, forward
+from support.jobs import NOW, a_job, everything, some_jobs, stored
 
 LATER = NOW + 10
 

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 import zmq
 
-from launcher import BrokerProcess, wait_until
-from own_queue import SECONDS, working
-from plain_clients import AT_ONCE, BrokerUnderTest, receive, serving, spare
 from sluicemq import BadHeaders, BadQueue, Client, Duplicate, Forward, Job, Producer, Reply, wire
+from support.broker_process import BrokerProcess
+from support.broker_under_test import AT_ONCE, BrokerUnderTest, serving, spare
+from support.own_queue import SECONDS, working
+from support.raw_sockets import receive
+from support.waiting import wait_until
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,9 @@ import msgpack
 import pytest
 import zmq
 
-from launcher import wait_until
-from plain_clients import AT_ONCE, BrokerUnderTest, receive, serving, spare
+from support.broker_under_test import AT_ONCE, BrokerUnderTest, serving, spare
+from support.raw_sockets import receive
+from support.waiting import wait_until
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 import zmq
 
-from launcher import BrokerProcess, wait_until
-from plain_clients import ANY_PORT, AT_ONCE, BrokerUnderTest, Smq, code, message, receive, serving, spare
+from support.broker_process import BrokerProcess
+from support.broker_under_test import ANY_PORT, AT_ONCE, BrokerUnderTest, serving, spare
+from support.raw_sockets import Smq, code, message, receive
+from support.waiting import wait_until
 
 #: A queue with doors of every kind: asked for at a QUEUE, worked on at two STREAMERS.
 MIXED = [

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 import zmq
 
-from launcher import tcp, wait_until
-from plain_clients import ANY_PORT, BrokerUnderTest, receive, serving
+from support.broker_under_test import ANY_PORT, BrokerUnderTest, serving
+from support.ports import tcp
+from support.raw_sockets import receive
+from support.waiting import wait_until
 
 PRODUCER, WORKER, COMMITS, ASKER, ANSWERER = (tcp() for _ in range(5))
 

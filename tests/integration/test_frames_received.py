@@ -9,9 +9,10 @@ from functools import partial
 import pytest
 import zmq
 
-from launcher import wait_until
-from plain_clients import AT_ONCE, BrokerUnderTest, receive, serving, spare
-from pull_peer import PullPeer, pull_peer
+from support.broker_under_test import AT_ONCE, BrokerUnderTest, serving, spare
+from support.pull_peer import PullPeer, pull_peer
+from support.raw_sockets import receive
+from support.waiting import wait_until
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 import pytest
 import zmq
 
-from launcher import wait_until
-from plain_clients import AT_ONCE, BrokerUnderTest, Doors, code, message, receive, serving, shake_hands, spare
+from support.broker_under_test import AT_ONCE, BrokerUnderTest, Doors, serving, spare
+from support.raw_sockets import code, message, receive, shake_hands
+from support.waiting import wait_until
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 import zmq
 
-from launcher import TIMEOUT, wait_until
-from plain_clients import ANY_PORT, BrokerUnderTest, code, receive, serving
 from sluicemq import Producer, Worker
 from sluicemq.errors import QueueFull, Timeout
+from support.broker_under_test import ANY_PORT, BrokerUnderTest, serving
+from support.raw_sockets import code, receive
+from support.waiting import TIMEOUT, wait_until
 
 MOST = 5
 #: More than one read of a connection brings, and than the kernel keeps for it.

@@ -9,7 +9,6 @@ import pytest
 from pymongo.database import Database
 from pymongo.errors import DuplicateKeyError
 
-from jobs import NOW, ChangesAtOnce, a_job, everything, finished, ids, stored
 from sluicemq.errors import BadFrames
 from sluicemq_broker.job.job import Job
 from sluicemq_broker.store.admin.dead_letters import DeadLetters
@@ -21,6 +20,7 @@ from sluicemq_broker.store.jobs.groups import GroupStore, Promoted
 from sluicemq_broker.store.jobs.outcomes import RolledBack
 from sluicemq_broker.store.jobs.queue_store import QueueStore
 from sluicemq_broker.store.values import date
+from support.jobs import NOW, ChangesAtOnce, a_job, everything, finished, ids, stored
 
 ME, OTHER = "me", "other"
 

@@ -11,10 +11,11 @@ from collections.abc import Iterator
 import pytest
 import zmq
 
-from launcher import wait_until
-from own_queue import LONG, SECONDS, OwnQueue
-from plain_clients import AT_ONCE, BrokerUnderTest, receive, serving, spare
 from sluicemq import Dead, Expired, Job, NotFound, Producer, Rollback, Worker
+from support.broker_under_test import AT_ONCE, BrokerUnderTest, serving, spare
+from support.own_queue import LONG, SECONDS, OwnQueue
+from support.raw_sockets import receive
+from support.waiting import wait_until
 
 #: Jobs of a group in one test, and groups.
 MANY, GROUPS = 30, 4

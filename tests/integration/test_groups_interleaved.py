@@ -11,15 +11,15 @@ from typing import Any, NamedTuple
 import pytest
 from pymongo.database import Database
 
-from faulty_mongo import Fault, FaultyDatabase, Kind, Line
-from jobs import NOW, ChangesAtOnce, a_job, finished
-from long_forms import short_where
 from sluicemq.errors import NotFound
 from sluicemq_broker.job.job import Job
 from sluicemq_broker.store.admin.dead_letters import DeadLetters
 from sluicemq_broker.store.jobs.documents import collection
 from sluicemq_broker.store.jobs.outcomes import RolledBack
 from sluicemq_broker.store.jobs.queue_store import QueueStore
+from support.faulty_mongo import Fault, FaultyDatabase, Kind, Line
+from support.jobs import NOW, ChangesAtOnce, a_job, finished
+from support.long_forms import short_where
 
 #: No verb has more statements.
 MOST = 12

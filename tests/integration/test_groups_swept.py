@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 from pymongo.database import Database
 
-from fakes import FakeWorker
-from faulty_mongo import Fault, Kind, Line
-from jobs import a_job, everything
 from sluicemq import wire
 from sluicemq_broker.queue.groups import LOOK
 from sluicemq_broker.queue.intake import Push
 from sluicemq_broker.queue.verdict import Settlement, Verdict
 from sluicemq_broker.store.jobs.queue_store import QueueStore
-from small_broker import BEAT, LEASE, SmallBroker, VirtualClock
-from virtual_time import VirtualTime, come_to_rest
+from support.fakes import FakeWorker
+from support.faulty_mongo import Fault, Kind, Line
+from support.jobs import a_job, everything
+from support.small_broker import BEAT, LEASE, SmallBroker, VirtualClock
+from support.virtual_time import VirtualTime, come_to_rest
 
 
 class SweptGroupsRig:

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 import zmq
 
-from launcher import BrokerProcess, wait_until
-from plain_clients import ANY_PORT, BrokerUnderTest, receive, serving
 from sluicemq import BadFrames, BadStream, Client, Publisher, Reader
-from web import Web
+from support.broker_process import BrokerProcess
+from support.broker_under_test import ANY_PORT, BrokerUnderTest, serving
+from support.http_reader import Web
+from support.raw_sockets import receive
+from support.waiting import wait_until
 
 STREAMER = {"kind": "streamer", "queue": "mail", "frontend": ANY_PORT, "backend": ANY_PORT}
 POPS = {"kind": "streamer", "queue": "pops", "ack": "auto", "frontend": ANY_PORT, "backend": ANY_PORT}

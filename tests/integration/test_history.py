@@ -8,11 +8,6 @@ from typing import Any
 import pytest
 from pymongo.database import Database
 
-from fakes import Clock, FakeOwners, a_context, a_maker
-from jobs import NOW
-from launcher import wait_until
-from own_queue import OwnQueue
-from plain_clients import BrokerUnderTest
 from sluicemq.errors import BadFrames, Unavailable
 from sluicemq_broker.config import Config
 from sluicemq_broker.queues.queues import Queues
@@ -27,8 +22,13 @@ from sluicemq_broker.store.admin.history import (
     Subject,
     day_of,
 )
-from virtual_time import VirtualTime
-from web import Web
+from support.broker_under_test import BrokerUnderTest
+from support.fakes import Clock, FakeOwners, a_context, a_maker
+from support.http_reader import Web
+from support.jobs import NOW
+from support.own_queue import OwnQueue
+from support.virtual_time import VirtualTime
+from support.waiting import wait_until
 
 MAIL = Subject("queue", "mail")
 DAY = day_of(NOW)

@@ -8,8 +8,6 @@ import gevent
 import pytest
 from pymongo.database import Database
 
-from jobs import NOW
-from launcher import TIMEOUT
 from sluicemq.errors import BadStream, Held, LeaseLost, NotFound
 from sluicemq.packed import pack
 from sluicemq_broker.config import Config
@@ -19,6 +17,8 @@ from sluicemq_broker.runtime.counters import Counters
 from sluicemq_broker.store import LeaseStore, Subscription, SubscriptionStore
 from sluicemq_broker.store.clock import ServerClock
 from sluicemq_broker.streams import NEWEST, StreamContext, Streams, Subscriptions, Wish, read_batch
+from support.jobs import NOW
+from support.waiting import TIMEOUT
 
 
 class SubscriptionsRig:

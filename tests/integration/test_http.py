@@ -10,14 +10,14 @@ from urllib.parse import quote
 import pytest
 from jsonschema import Draft202012Validator
 
-from launcher import wait_until
-from own_queue import TOKEN, OwnQueue
-from plain_clients import BrokerUnderTest
 from sluicemq import Worker
 from sluicemq_broker.http import actions, api
 from sluicemq_broker.http.door import MOST_CONNECTIONS
 from sluicemq_broker.http.handler import MOST_HEADER_BYTES
-from web import Answer, Web, all_of
+from support.broker_under_test import BrokerUnderTest
+from support.http_reader import Answer, Web, all_of
+from support.own_queue import TOKEN, OwnQueue
+from support.waiting import wait_until
 
 DOCUMENT = api.document()
 V1 = api.BASE

@@ -10,13 +10,13 @@ from urllib.parse import quote
 import pytest
 from jsonschema import Draft202012Validator
 
-from launcher import wait_until
-from own_queue import TOKEN, OwnQueue
-from plain_clients import BrokerUnderTest, serving
 from sluicemq import Reject, Worker
 from sluicemq_broker.http import api
 from sluicemq_broker.http.handler import MOST_BODY_BYTES
-from web import Answer, Web
+from support.broker_under_test import BrokerUnderTest, serving
+from support.http_reader import Answer, Web
+from support.own_queue import TOKEN, OwnQueue
+from support.waiting import wait_until
 
 DOCUMENT = api.document()
 V1 = api.BASE

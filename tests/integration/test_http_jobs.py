@@ -9,13 +9,13 @@ from urllib.parse import quote, urlencode
 import pytest
 from jsonschema import Draft202012Validator
 
-from launcher import wait_until
-from own_queue import OwnQueue
-from plain_clients import BrokerUnderTest
 from sluicemq import Reject, Worker
 from sluicemq_broker.http import api
 from sluicemq_broker.http.door import MOST_CONNECTIONS
-from web import Web, all_of
+from support.broker_under_test import BrokerUnderTest
+from support.http_reader import Web, all_of
+from support.own_queue import OwnQueue
+from support.waiting import wait_until
 
 DOCUMENT = api.document()
 V1 = api.BASE

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from pymongo.database import Database
 
-from fakes import Clock, FakeOwners, a_context, a_maker
-from jobs import NOW
 from sluicemq.errors import BadFrames, Unavailable
 from sluicemq_broker.config import Config
 from sluicemq_broker.queues.queues import Queues
 from sluicemq_broker.statistics.incidents import FLUSH, GAP, LONG, Incidents
 from sluicemq_broker.store.admin.incidents import IncidentStore
 from sluicemq_broker.store.cluster.leases import Seen
-from virtual_time import VirtualTime
+from support.fakes import Clock, FakeOwners, a_context, a_maker
+from support.jobs import NOW
+from support.virtual_time import VirtualTime
 
 
 class Waits:

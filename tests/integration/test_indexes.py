@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from pymongo.database import Database
 
-from jobs import NOW, ChangesAtOnce, a_job, everything, ids
-from launcher import wait_until
-from plain_clients import BrokerUnderTest, serving
 from sluicemq import Client, Duplicate, Producer, Worker
 from sluicemq_broker.job.job import Dedupe
 from sluicemq_broker.store.admin.inspector import Inspector
 from sluicemq_broker.store.jobs.index_models import DEDUPE_INDEX, INDEXES, LINE_INDEXES
 from sluicemq_broker.store.jobs.queue_store import QueueStore
 from sluicemq_broker.store.values import date
+from support.broker_under_test import BrokerUnderTest, serving
+from support.jobs import NOW, ChangesAtOnce, a_job, everything, ids
+from support.waiting import wait_until
 
 ME = "me"
 NAMES = {str(each.document["name"]) for each in INDEXES}

@@ -9,7 +9,6 @@ from pymongo import MongoClient
 from pymongo.database import Database
 from pymongo.monitoring import CommandListener, CommandStartedEvent
 
-from jobs import NOW, a_job, everything, finished, ids, some_jobs
 from sluicemq.errors import NotFound
 from sluicemq_broker.store.admin.inspector import Inspector, NewerSchema
 from sluicemq_broker.store.admin.job_view import SHOWN_STATES
@@ -17,6 +16,7 @@ from sluicemq_broker.store.jobs.documents import SCHEMA, collection
 from sluicemq_broker.store.jobs.outcomes import RolledBack
 from sluicemq_broker.store.jobs.queue_store import QueueStore
 from sluicemq_broker.store.values import date
+from support.jobs import NOW, a_job, everything, finished, ids, some_jobs
 
 ME = "me"
 LIMIT, BYTES = 100, 1_000_000

@@ -12,10 +12,12 @@ from collections.abc import Iterator
 import pytest
 import zmq
 
-from launcher import TIMEOUT, BrokerProcess, free_port
-from own_queue import TOKEN
 from sluicemq import Client, Producer, Worker
-from web import Web
+from support.broker_process import BrokerProcess
+from support.http_reader import Web
+from support.own_queue import TOKEN
+from support.ports import free_port
+from support.waiting import TIMEOUT
 
 
 def _has_ipv6() -> bool:

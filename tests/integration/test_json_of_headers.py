@@ -15,12 +15,13 @@ import msgpack
 import pytest
 import zmq
 
-from launcher import TIMEOUT
-from own_queue import TOKEN, OwnQueue
-from plain_clients import BrokerUnderTest, receive, serving, spare
 from sluicemq import BadHeaders
 from sluicemq.json_values import dumps
-from web import Web
+from support.broker_under_test import BrokerUnderTest, serving, spare
+from support.http_reader import Web
+from support.own_queue import TOKEN, OwnQueue
+from support.raw_sockets import receive
+from support.waiting import TIMEOUT
 
 #: What a producer gives, and how it stands in JSON.
 OWN: dict[str, Any] = {

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pymongo.database import Database
 
-from lease_times import BEAT, TIME, LeaseTime, a_broker, beats, document, owners, refused
+from integration.lease_times import BEAT, TIME, LeaseTime, a_broker, beats, document, owners, refused
 from sluicemq.errors import Unavailable
 from sluicemq_broker.store.clock import ServerClock
 from sluicemq_broker.store.cluster.leases import LeaseStore, Seen

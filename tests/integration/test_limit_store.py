@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pymongo.database import Database
 
-from jobs import NOW
 from sluicemq_broker.store.cluster.limits import LimitStore, Tokens
+from support.jobs import NOW
 
 MOST = 10
 

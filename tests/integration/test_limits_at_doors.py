@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import zmq
 
-from launcher import TIMEOUT, wait_until
-from plain_clients import BrokerUnderTest, Doors, receive, serving, spare
 from sluicemq import Client, Producer, Worker, wire
+from support.broker_under_test import BrokerUnderTest, Doors, serving, spare
+from support.raw_sockets import receive
+from support.waiting import TIMEOUT, wait_until
 
 MOST, JOBS = 2, 7
 RATE = 50.0

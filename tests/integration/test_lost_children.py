@@ -8,10 +8,7 @@ import pytest
 from pymongo import MongoClient
 from pymongo.database import Database
 
-from explainer import Explainer
-from jobs import NOW, a_job, everything
-from launcher import wait_until
-from own_queue import SECONDS, OwnQueue
+from integration.explained_plans import Explainer
 from sluicemq import Dead, FanOut, Forward, Worker
 from sluicemq_broker.job.job import Job, Parent
 from sluicemq_broker.store import (
@@ -29,6 +26,9 @@ from sluicemq_broker.store import (
 )
 from sluicemq_broker.store import FanOut as StoredFanOut
 from sluicemq_broker.store import Forward as StoredForward
+from support.jobs import NOW, a_job, everything
+from support.own_queue import SECONDS, OwnQueue
+from support.waiting import wait_until
 
 LATER = NOW + 10
 

@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
-from launcher import wait_until
-from own_queue import LONG, SECONDS, OwnQueue, written
 from sluicemq import Client, NotFound, Worker
+from support.own_queue import LONG, SECONDS, OwnQueue, written
+from support.waiting import wait_until
 
 
 def test_jobs_that_nobody_holds_can_be_removed(jobs: OwnQueue) -> None:

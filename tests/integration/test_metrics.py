@@ -13,9 +13,6 @@ from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import CollectorRegistry
 
-from launcher import wait_until
-from own_queue import OwnQueue
-from plain_clients import BrokerUnderTest
 from sluicemq import Publisher, Worker
 from sluicemq_broker.http import metrics
 from sluicemq_broker.http.exposition import form_for, written
@@ -25,7 +22,10 @@ from sluicemq_broker.runtime.counts import Count, Gauge, Timing
 from sluicemq_broker.runtime.histogram import Histogram
 from sluicemq_broker.store.admin.job_view import SHOWN_STATES
 from sluicemq_devices.hub.counts import DeviceCount, Mishap
-from web import Web
+from support.broker_under_test import BrokerUnderTest
+from support.http_reader import Web
+from support.own_queue import OwnQueue
+from support.waiting import wait_until
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 

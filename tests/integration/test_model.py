@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from pymongo.database import Database
 
-from jobs import NOW, ChangesAtOnce, a_job, everything, finished
-from model_runs import check
+from integration.model_runs import check
 from sluicemq.errors import Duplicate, LeaseLost, NotFound, SluiceError, Uncertain
 from sluicemq_broker.job.job import Job
 from sluicemq_broker.store.admin.dead_letters import DeadLetters
@@ -26,6 +25,7 @@ from sluicemq_broker.store.jobs.forwards import Forward, forward
 from sluicemq_broker.store.jobs.outcomes import RolledBack
 from sluicemq_broker.store.jobs.queue_store import QueueStore
 from sluicemq_broker.store.values import seconds as seconds_of
+from support.jobs import NOW, ChangesAtOnce, a_job, everything, finished
 
 OWNERS = ("one", "two")
 MAX_LOSSES, MAX_ATTEMPTS = 3, 4

@@ -17,15 +17,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 from pymongo.database import Database
 
-from faulty_mongo import Fault, Kind
-from job_lives import Lives
-from model_runs import check, run_alone, surrounded
+from integration.model_of_jobs import Lives
+from integration.model_of_two_brokers import VISIBILITY, WORK, seats, slots, unanswered
+from integration.model_runs import check, run_alone, surrounded
 from sluicemq import wire
 from sluicemq_broker.job.job import Dedupe, Job
 from sluicemq_broker.store.jobs.queue_store import QueueStore
-from small_broker import BEAT, SmallBroker
-from two_brokers import VISIBILITY, WORK, seats, slots, unanswered
-from virtual_time import come_to_rest
+from support.faulty_mongo import Fault, Kind
+from support.small_broker import BEAT, SmallBroker
+from support.virtual_time import come_to_rest
 
 #: After so many heartbeats everything has come to its end, if all are well.
 _LONG: Final = 200

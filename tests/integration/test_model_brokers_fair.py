@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from pymongo.database import Database
 
+from integration.model_runs import check
 from integration.test_model_brokers import TwoBrokers, two_brokers
-from model_runs import check
 from sluicemq_broker.job.job import Job
 
 __all__ = ["two_brokers"]  # a fixture

@@ -14,12 +14,12 @@ import pytest
 from hypothesis.stateful import invariant
 from pymongo.database import Database
 
+from integration.model_of_jobs import LifeHand
+from integration.model_of_two_brokers import ModelWorker
+from integration.model_runs import check
 from integration.test_model_brokers import TwoBrokers, two_brokers
-from job_lives import LifeHand
-from model_runs import check
 from sluicemq_broker.queue.worker import Delivery
 from sluicemq_broker.store.cluster.limits import LimitStore
-from two_brokers import ModelWorker
 
 __all__ = ["two_brokers"]  # a fixture
 

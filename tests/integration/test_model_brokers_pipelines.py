@@ -19,18 +19,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 from pymongo.database import Database
 
-from faulty_mongo import Fault, Kind
-from job_stories import EVERY, QUEUES, JobHand, Stories
-from long_forms import short_where
-from model_runs import check, run_alone, surrounded
+from integration.model_of_pipelines import EVERY, QUEUES, JobHand, Stories
+from integration.model_of_two_brokers import VISIBILITY, WORK, seats, slots
+from integration.model_runs import check, run_alone, surrounded
 from sluicemq import wire
 from sluicemq.errors import SluiceError
 from sluicemq_broker.job import Job, Misfire, Timetable
 from sluicemq_broker.queue import Onward, Push, Settlement, Verdict
 from sluicemq_broker.store import QueueStore, Schedule
-from small_broker import BEAT, SmallBroker
-from two_brokers import VISIBILITY, WORK, seats, slots
-from virtual_time import come_to_rest
+from support.faulty_mongo import Fault, Kind
+from support.long_forms import short_where
+from support.small_broker import BEAT, SmallBroker
+from support.virtual_time import come_to_rest
 
 #: Seconds for which jobs are kept when they are done: for ever.
 KEPT: Final = 10.0**6

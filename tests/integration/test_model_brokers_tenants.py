@@ -14,9 +14,9 @@ import pytest
 from hypothesis.stateful import invariant
 from pymongo.database import Database
 
+from integration.model_runs import check
 from integration.test_model_brokers import TwoBrokers, two_brokers
 from integration.test_model_brokers_fair import TwoFairBrokers
-from model_runs import check
 
 __all__ = ["two_brokers"]  # a fixture
 

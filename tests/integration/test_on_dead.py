@@ -12,11 +12,6 @@ from typing import Any, cast
 import pytest
 import tomli_w
 
-from faulty_mongo import Fault, Kind, Line
-from jobs import NOW, ChangesAtOnce, a_job, stored
-from launcher import wait_until
-from own_queue import SECONDS
-from plain_clients import BrokerUnderTest, serving
 from sluicemq import Client, Dead, NotFound, Producer
 from sluicemq_broker.config import QueueSettings, load
 from sluicemq_broker.config.loading import ConfigError
@@ -26,8 +21,13 @@ from sluicemq_broker.queues.on_dead import OnDead
 from sluicemq_broker.runtime import Counters
 from sluicemq_broker.store import DeadLetters, QueueStore, Redriven, RolledBack
 from sluicemq_broker.store.values import date
-from small_broker import SmallBroker, VirtualClock
-from virtual_time import VirtualTime
+from support.broker_under_test import BrokerUnderTest, serving
+from support.faulty_mongo import Fault, Kind, Line
+from support.jobs import NOW, ChangesAtOnce, a_job, stored
+from support.own_queue import SECONDS
+from support.small_broker import SmallBroker, VirtualClock
+from support.virtual_time import VirtualTime
+from support.waiting import wait_until
 
 QUEUES: dict[str, Any] = {
     "risky": {"on_dead": "letters", "max_attempts": 1},

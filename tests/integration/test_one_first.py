@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from jobs import NOW, a_job, ids, some_jobs, stored
 from sluicemq_broker.store.jobs.claims import Claim
 from sluicemq_broker.store.jobs.queue_store import QueueStore
 from sluicemq_broker.store.values import date
+from support.jobs import NOW, a_job, ids, some_jobs, stored
 
 
 def one_first(store: QueueStore) -> Claim:

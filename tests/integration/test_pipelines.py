@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher import TIMEOUT, BrokerProcess
+from support.broker_process import BrokerProcess
+from support.waiting import TIMEOUT
 
 PROGRAM = Path(__file__).parents[2] / "examples" / "pipelines" / "pipelines.py"
 

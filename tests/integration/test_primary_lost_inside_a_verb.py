@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from pymongo.errors import ServerSelectionTimeoutError
 
-from jobs import NOW, a_job, everything, some_jobs
 from sluicemq_broker.job.job import Dedupe
 from sluicemq_broker.store.errors import Unclear
 from sluicemq_broker.store.jobs.queue_store import QueueStore
+from support.jobs import NOW, a_job, everything, some_jobs
 
 ME = "me"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from own_queue import OwnQueue
+from support.own_queue import OwnQueue
 
 
 def test_the_highest_priority_comes_first_and_in_a_priority_the_oldest(jobs: OwnQueue) -> None:

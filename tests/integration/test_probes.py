@@ -8,9 +8,10 @@ from collections.abc import Iterator
 import pytest
 import zmq
 
-from launcher import wait_until
-from plain_clients import ANY_PORT, BrokerUnderTest, receive, serving, spare
 from sluicemq import Publisher, wire
+from support.broker_under_test import ANY_PORT, BrokerUnderTest, serving, spare
+from support.raw_sockets import receive
+from support.waiting import wait_until
 
 REPLAYED = {
     "kind": "forwarder",

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from jobs import NOW, a_job, stored
-from launcher import wait_until
-from own_queue import SECONDS, OwnQueue, written
 from sluicemq import Job, Timeout, Worker, wire
 from sluicemq_broker.store import Progressed, QueueStore
+from support.jobs import NOW, a_job, stored
+from support.own_queue import SECONDS, OwnQueue, written
+from support.waiting import wait_until
 
 
 def progress(jobs: OwnQueue, job_id: str) -> Any:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from pymongo import WriteConcern
 
-from launcher import wait_until
-from own_queue import SECONDS, OwnQueue
 from sluicemq import BadHeaders, Duplicate
 from sluicemq_broker.store.connection import durable
+from support.own_queue import SECONDS, OwnQueue
+from support.waiting import wait_until
 
 
 def test_a_queue_is_made_when_something_is_first_pushed(jobs: OwnQueue) -> None:

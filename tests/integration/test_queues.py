@@ -13,8 +13,6 @@ import gevent
 import pytest
 from pymongo.database import Database
 
-from fakes import FakeWorker, Held, a_context, a_maker, go_on
-from jobs import NOW, a_job
 from sluicemq import wire
 from sluicemq.errors import BadQueue, NotFound, Paused, QueueFull, Unavailable
 from sluicemq_broker.config import BrokerSettings, Config, QueueSettings
@@ -36,6 +34,8 @@ from sluicemq_broker.store.jobs.index_models import DEDUPE_INDEX, READY_INDEX
 from sluicemq_broker.store.jobs.inserts import Insertion
 from sluicemq_broker.store.write_results import Pushed
 from sluicemq_devices.hub.flow import boundless
+from support.fakes import FakeWorker, Held, a_context, a_maker, go_on
+from support.jobs import NOW, a_job
 
 FEW_QUEUES = BrokerSettings(max_queues=20)
 

@@ -15,11 +15,13 @@ from typing import Any
 import pytest
 import zmq
 
-from launcher import BrokerProcess, free_port, wait_until
-from plain_clients import receive
 from sluicemq import Client, Dead, Producer, Publisher, wire
 from sluicemq_broker.config import load
 from sluicemq_broker.job.job import State
+from support.broker_process import BrokerProcess
+from support.ports import free_port
+from support.raw_sockets import receive
+from support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

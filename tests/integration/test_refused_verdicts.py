@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from launcher import wait_until
-from plain_clients import BrokerUnderTest, serving
 from sluicemq import Client, FanOut, Forward, Job, Producer, Rollback, Worker
+from support.broker_under_test import BrokerUnderTest, serving
+from support.waiting import wait_until
 
 MIB = 2**20
 

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 import tomli_w
 
-from launcher import TIMEOUT, BrokerProcess, wait_until
 from sluicemq import Client, Producer
+from support.broker_process import BrokerProcess
+from support.waiting import TIMEOUT, wait_until
 
 
 class Reloaded(BrokerProcess):

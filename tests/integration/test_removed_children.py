@@ -11,9 +11,6 @@ from pymongo.collection import Collection
 from pymongo.database import Database
 from pymongo.errors import AutoReconnect, OperationFailure
 
-from jobs import NOW, ChangesAtOnce, a_job, everything, some_jobs, stored
-from launcher import wait_until
-from own_queue import SECONDS, OwnQueue
 from sluicemq import Dead, FanOut, Forward, Worker
 from sluicemq.errors import NotFound
 from sluicemq_broker.job.job import Job, Parent
@@ -33,6 +30,9 @@ from sluicemq_broker.store import (
 from sluicemq_broker.store import FanOut as StoredFanOut
 from sluicemq_broker.store.admin.dead_letters import DeadLetters
 from sluicemq_broker.store.errors import Unclear
+from support.jobs import NOW, ChangesAtOnce, a_job, everything, some_jobs, stored
+from support.own_queue import SECONDS, OwnQueue
+from support.waiting import wait_until
 
 LATER = NOW + 10
 

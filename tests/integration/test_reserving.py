@@ -7,9 +7,9 @@ from time import monotonic
 
 import pytest
 
-from launcher import wait_until
-from own_queue import LONG, SECONDS, OwnQueue, passed
 from sluicemq import NotFound
+from support.own_queue import LONG, SECONDS, OwnQueue, passed
+from support.waiting import wait_until
 
 
 def test_a_reserve_waits_for_a_job_and_others_do_not_see_what_is_reserved(jobs: OwnQueue) -> None:

@@ -10,9 +10,6 @@ from contextlib import contextmanager
 import pytest
 import zmq
 
-from launcher import BrokerProcess, wait_until
-from own_queue import SECONDS, working
-from plain_clients import BrokerUnderTest, receive, serving, spare
 from sluicemq import (
     BadHeaders,
     Client,
@@ -26,6 +23,11 @@ from sluicemq import (
     Timeout,
     wire,
 )
+from support.broker_process import BrokerProcess
+from support.broker_under_test import BrokerUnderTest, serving, spare
+from support.own_queue import SECONDS, working
+from support.raw_sockets import receive
+from support.waiting import wait_until
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,8 @@ from time import monotonic
 
 import pytest
 
-from launcher import wait_until
-from own_queue import LONG, SECONDS, SHORT, OwnQueue, passed, written
+from support.own_queue import LONG, SECONDS, SHORT, OwnQueue, passed, written
+from support.waiting import wait_until
 
 
 def test_a_job_that_is_rolled_back_comes_again_after_the_delay_that_was_asked_for(jobs: OwnQueue) -> None:

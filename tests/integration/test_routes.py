@@ -11,8 +11,9 @@ import pytest
 from pymongo import MongoClient
 from pymongo.collection import Collection
 
-from launcher import TIMEOUT, BrokerProcess, wait_until
 from sluicemq import Client, Publisher
+from support.broker_process import BrokerProcess
+from support.waiting import TIMEOUT, wait_until
 
 ROUTES: list[dict[str, Any]] = [
     {"stream": "orders", "queue": "invoices", "topics": ["orders.*.paid"], "headers": {"priority": 5}},

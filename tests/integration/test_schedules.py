@@ -16,10 +16,6 @@ from pymongo.collection import Collection
 from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
-from fakes import Clock, a_context
-from jobs import NOW, a_job, everything
-from launcher import BrokerProcess, wait_until
-from own_queue import LONG, SECONDS, OwnQueue
 from sluicemq import BadHeaders, Client, NotFound
 from sluicemq_broker.config import Config, load
 from sluicemq_broker.job import Misfire, Timetable
@@ -30,6 +26,11 @@ from sluicemq_broker.runtime import Count, Counters
 from sluicemq_broker.store.connection import connect
 from sluicemq_broker.store.jobs.queue_store import QueueStore
 from sluicemq_broker.store.jobs.schedules import Schedule, ScheduleStore
+from support.broker_process import BrokerProcess
+from support.fakes import Clock, a_context
+from support.jobs import NOW, a_job, everything
+from support.own_queue import LONG, SECONDS, OwnQueue
+from support.waiting import wait_until
 
 HOUR = 3600.0
 #: The first hour after the present of these tests.

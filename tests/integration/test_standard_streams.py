@@ -13,10 +13,12 @@ from pathlib import Path
 import click
 import pytest
 
-from launcher import TIMEOUT, BrokerProcess, free_port, tcp, wait_until
 from sluicemq import Client, Producer
 from sluicemq.cli.app import app
 from sluicemq.wire import ShownState
+from support.broker_process import BrokerProcess
+from support.ports import free_port, tcp
+from support.waiting import TIMEOUT, wait_until
 
 #: How the shell is told, and what the command then says on stderr.
 STDOUTS = {

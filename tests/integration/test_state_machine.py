@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 from pymongo.database import Database
 
-from jobs import NOW, ChangesAtOnce, a_job, everything, finished
-from launcher import wait_until
 from sluicemq.errors import NotFound
 from sluicemq_broker.job.job import Job, State
 from sluicemq_broker.store.admin.dead_letters import DeadLetters
@@ -19,6 +17,8 @@ from sluicemq_broker.store.jobs.documents import QueueDefaults, collection
 from sluicemq_broker.store.jobs.outcomes import RolledBack
 from sluicemq_broker.store.jobs.queue_store import QueueStore
 from sluicemq_broker.store.values import date
+from support.jobs import NOW, ChangesAtOnce, a_job, everything, finished
+from support.waiting import wait_until
 
 ME, OTHER = "me", "other"
 LOSSES = 3

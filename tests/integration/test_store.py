@@ -8,7 +8,7 @@ import pytest
 from pymongo.database import Database
 from pymongo.errors import AutoReconnect, ServerSelectionTimeoutError
 
-from jobs import NOW, a_job, everything, finished, ids, some_jobs, stored
+from integration.store_verbs import ME, OTHER, claim, pushed, release, rolled_back
 from sluicemq.errors import LeaseLost, Unavailable
 from sluicemq_broker.job.job import Dedupe, State
 from sluicemq_broker.store.errors import Unclear, translated
@@ -17,7 +17,7 @@ from sluicemq_broker.store.jobs.expiry import Expiry
 from sluicemq_broker.store.jobs.index_models import INDEXES
 from sluicemq_broker.store.jobs.outcomes import Found
 from sluicemq_broker.store.jobs.queue_store import QueueStore
-from store_verbs import ME, OTHER, claim, pushed, release, rolled_back
+from support.jobs import NOW, a_job, everything, finished, ids, some_jobs, stored
 
 # ----------------------------------------------------------- expire, held, find
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from jobs import NOW, a_job, everything, finished, ids, some_jobs, stored
+from integration.store_verbs import ME, OTHER, at, claim, pushed, release, rolled_back
 from sluicemq.errors import LeaseLost, TooLarge, Uncertain
 from sluicemq_broker.job.job import Job, State
 from sluicemq_broker.store.jobs.outcomes import Completed
 from sluicemq_broker.store.jobs.queue_store import QueueStore
 from sluicemq_broker.store.values import date
-from store_verbs import ME, OTHER, at, claim, pushed, release, rolled_back
+from support.jobs import NOW, a_job, everything, finished, ids, some_jobs, stored
 
 # ----------------------------------------------------------------------- commit
 

@@ -9,8 +9,6 @@ from typing import Protocol
 import pytest
 from pymongo.database import Database
 
-from fakes import FakePauses, FakeStore
-from jobs import NOW, a_job, finished, ids, some_jobs
 from sluicemq.errors import LeaseLost, SluiceError, Uncertain
 from sluicemq_broker.job.job import Job, State
 from sluicemq_broker.store.cluster.pauses import PauseStore
@@ -19,6 +17,8 @@ from sluicemq_broker.store.jobs.documents import collection
 from sluicemq_broker.store.jobs.outcomes import Completed, Found, RolledBack
 from sluicemq_broker.store.jobs.queue_store import QueueStore
 from sluicemq_broker.store.write_results import Pushed
+from support.fakes import FakePauses, FakeStore
+from support.jobs import NOW, a_job, finished, ids, some_jobs
 
 ME, OTHER = "me", "other"
 LATER = NOW + 100

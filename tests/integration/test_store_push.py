@@ -10,7 +10,7 @@ import pytest
 from pymongo.database import Database
 from pymongo.errors import AutoReconnect, BulkWriteError, OperationFailure
 
-from jobs import NOW, a_job, everything, finished, ids, some_jobs, stored
+from integration.store_verbs import ME, OTHER, between_read_and_update, claim, pushed
 from sluicemq.errors import TooLarge
 from sluicemq_broker.job.backoff import Backoff
 from sluicemq_broker.job.job import ATTRIBUTES, Hold, State
@@ -21,7 +21,7 @@ from sluicemq_broker.store.jobs.numbered_inserts import Insert, Sessions, sessio
 from sluicemq_broker.store.jobs.outcomes import Found
 from sluicemq_broker.store.jobs.queue_store import QueueStore
 from sluicemq_broker.store.write_results import Pushed, refusals
-from store_verbs import ME, OTHER, between_read_and_update, claim, pushed
+from support.jobs import NOW, a_job, everything, finished, ids, some_jobs, stored
 
 
 def test_a_pushed_job_comes_back_from_a_claim_as_it_was(store: QueueStore) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from jobs import NOW, a_job, ids, some_jobs, stored
+from integration.store_verbs import ME, OTHER, between_read_and_update, claim, pushed, release, rolled_back
 from sluicemq_broker.job.job import State
 from sluicemq_broker.store.jobs.claims import Claim
 from sluicemq_broker.store.jobs.outcomes import Found
 from sluicemq_broker.store.jobs.queue_store import QueueStore
-from store_verbs import ME, OTHER, between_read_and_update, claim, pushed, release, rolled_back
+from support.jobs import NOW, a_job, ids, some_jobs, stored
 
 
 def test_jobs_are_claimed_by_priority_then_time_then_acceptance(store: QueueStore) -> None:

@@ -15,9 +15,6 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pymongo.errors import WriteError
 
-from jobs import NOW, ChangesAtOnce, a_job, everything, ids, some_jobs
-from launcher import wait_until
-from plain_clients import BrokerUnderTest, serving
 from sluicemq import Client, NotFound, Producer, Worker, wire
 from sluicemq_broker.job.job import Dedupe
 from sluicemq_broker.job.job import Job as StoredJob
@@ -27,6 +24,9 @@ from sluicemq_broker.store.admin.job_view import SHOWN_STATES
 from sluicemq_broker.store.jobs.documents import HANDED_OUT, QueueDefaults, document
 from sluicemq_broker.store.jobs.queue_store import QueueStore
 from sluicemq_broker.store.values import date
+from support.broker_under_test import BrokerUnderTest, serving
+from support.jobs import NOW, ChangesAtOnce, a_job, everything, ids, some_jobs
+from support.waiting import wait_until
 
 ME = "me"
 FAR = DatetimeMS(2**61)

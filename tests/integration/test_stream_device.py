@@ -14,9 +14,10 @@ import pytest
 import zmq
 
 from integration.test_readme import CLONE, block
-from launcher import TIMEOUT, wait_until
-from plain_clients import ANY_PORT, BrokerUnderTest, receive, serving
 from sluicemq import Client, Message, Publisher, Reader
+from support.broker_under_test import ANY_PORT, BrokerUnderTest, serving
+from support.raw_sockets import receive
+from support.waiting import TIMEOUT, wait_until
 
 PRICES = {
     "kind": "forwarder",

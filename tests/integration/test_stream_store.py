@@ -9,8 +9,8 @@ import pytest
 from pymongo.collection import Collection
 from pymongo.database import Database
 
-from jobs import NOW
 from sluicemq_broker.store import Appended, Segment, StreamStore, Tail, connect, stream_names
+from support.jobs import NOW
 
 
 @pytest.fixture

@@ -10,9 +10,6 @@ import gevent
 import pytest
 from pymongo.database import Database
 
-from faulty_mongo import Fault, FaultyDatabase, Kind, Line
-from jobs import NOW
-from launcher import TIMEOUT
 from sluicemq.errors import BadStream, BadTopic, Conflict, SluiceError
 from sluicemq.packed import pack, scan, unpack
 from sluicemq_broker.bus import BusEvent, BusKind
@@ -33,6 +30,9 @@ from sluicemq_broker.streams import (
     read_batch,
 )
 from sluicemq_broker.streams.carried import carried
+from support.faulty_mongo import Fault, FaultyDatabase, Kind, Line
+from support.jobs import NOW
+from support.waiting import TIMEOUT
 
 
 def eventually(condition: Callable[[], bool]) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from pymongo.database import Database
 
-from jobs import NOW
 from sluicemq_broker.store import Holder, Subscription, SubscriptionStore
+from support.jobs import NOW
 
 STREAM, NAME = "prices", "sums"
 

@@ -10,16 +10,16 @@ import pytest
 from gevent.event import Event
 from pymongo.database import Database
 
-from faulty_mongo import Fault, Kind, Line
-from jobs import NOW, a_job, some_jobs, stored
 from sluicemq.errors import NotFound, Paused, QueueFull, Unavailable
 from sluicemq.wire import INTAKE
 from sluicemq_broker.queues.orders import PAGE
 from sluicemq_broker.queues.tasks import Task, Tasks
 from sluicemq_broker.store.jobs.outcomes import RolledBack
 from sluicemq_broker.store.jobs.queue_store import QueueStore
-from small_broker import BEAT, LEASE, SmallBroker, VirtualClock
-from virtual_time import VirtualTime, come_to_rest
+from support.faulty_mongo import Fault, Kind, Line
+from support.jobs import NOW, a_job, some_jobs, stored
+from support.small_broker import BEAT, LEASE, SmallBroker, VirtualClock
+from support.virtual_time import VirtualTime, come_to_rest
 
 JOBS = 6 * PAGE
 

@@ -11,13 +11,13 @@ import gevent
 import pytest
 from pymongo.database import Database
 
-from fakes import FakeWorker
-from faulty_mongo import Fault, Kind
 from integration.test_fair_at_brokers import FairRig
 from integration.test_limits import LimitsRig, Setting
 from sluicemq import wire
-from small_broker import BEAT, LEASE, SmallBroker
-from virtual_time import come_to_rest
+from support.fakes import FakeWorker
+from support.faulty_mongo import Fault, Kind
+from support.small_broker import BEAT, LEASE, SmallBroker
+from support.virtual_time import come_to_rest
 
 MOST = {"fair": True, "tenant_max_running": 2}
 RATE = {"fair": True, "tenant_rate": 2.0, "tenant_burst": 3}

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from pymongo.database import Database
 
-from jobs import NOW, a_job, finished, some_jobs, stored
 from sluicemq_broker.job.job import Job, Parent
 from sluicemq_broker.store.errors import Refused
 from sluicemq_broker.store.jobs.children import Child, FanOut, fan_out
@@ -21,6 +20,7 @@ from sluicemq_broker.store.jobs.index_models import SLOT_INDEX
 from sluicemq_broker.store.jobs.outcomes import RolledBack
 from sluicemq_broker.store.jobs.queue_store import QueueStore
 from sluicemq_broker.store.values import date
+from support.jobs import NOW, a_job, finished, some_jobs, stored
 
 MOST = QueueDefaults(fair=True, tenant_max_running=3)
 RATE = QueueDefaults(fair=True, tenant_rate=2.0, tenant_burst=3)

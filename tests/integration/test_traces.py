@@ -15,12 +15,13 @@ import zmq
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind, StatusCode
 
-from launcher import wait_until
-from own_queue import SECONDS, OwnQueue
-from plain_clients import AT_ONCE, BrokerUnderTest, receive, serving, spare
 from sluicemq import FanOut, Forward, Job, LeaseLost, Producer, Reject, Release, Rollback, TooLarge, Worker
 from sluicemq.handlers import Handler
-from traced import Traced, id_of, parent_of, traced
+from support.broker_under_test import AT_ONCE, BrokerUnderTest, serving, spare
+from support.own_queue import SECONDS, OwnQueue
+from support.raw_sockets import receive
+from support.traces import Traced, id_of, parent_of, traced
+from support.waiting import wait_until
 
 #: A context of somebody else's.
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"

@@ -12,7 +12,6 @@ from pymongo.database import Database
 from pymongo.errors import OperationFailure
 from pymongo.monitoring import CommandListener, CommandStartedEvent
 
-from jobs import NOW, ChangesAtOnce, a_job, everything
 from sluicemq_broker.job.job import Job, Parent
 from sluicemq_broker.store import (
     Child,
@@ -30,6 +29,7 @@ from sluicemq_broker.store import (
 from sluicemq_broker.store.admin.dead_letters import DeadLetters
 from sluicemq_broker.store.jobs.outcomes import RolledBack
 from sluicemq_broker.store.jobs.transactions import Aborted
+from support.jobs import NOW, ChangesAtOnce, a_job, everything
 
 LATER = NOW + 10
 #: The server's codes.

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from launcher import wait_until
-from own_queue import SECONDS, OwnQueue
-from plain_clients import BrokerUnderTest
 from sluicemq import Client, NotFound, Worker
 from sluicemq.cli.app import app
+from support.broker_under_test import BrokerUnderTest
+from support.own_queue import SECONDS, OwnQueue
+from support.waiting import wait_until
 
 LOOKS: list[Callable[[Client, str], Any]] = [
     lambda client, name: client.peek(name),

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 from pymongo import MongoClient
 
-from launcher import BrokerProcess, wait_until
 from sluicemq import Producer
 from sluicemq.errors import Duplicate, Unavailable
 from sluicemq_broker.embedded import mongod
 from sluicemq_broker.store.connection import connect, require_safe
 from sluicemq_broker.store.errors import UnsafeStore
 from sluicemq_broker.store.no_primary import why_no_primary
+from support.broker_process import BrokerProcess
+from support.waiting import wait_until
 
 
 @pytest.fixture(scope="module")

@@ -6,9 +6,9 @@ from time import monotonic
 
 import pytest
 
-from launcher import wait_until
-from own_queue import LONG, SHORT, OwnQueue, passed
 from sluicemq import LeaseLost, wire
+from support.own_queue import LONG, SHORT, OwnQueue, passed
+from support.waiting import wait_until
 
 
 def test_a_job_that_is_not_settled_in_its_time_comes_again(jobs: OwnQueue) -> None:

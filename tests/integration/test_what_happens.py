@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from launcher import TIMEOUT, wait_until
-from own_queue import OwnQueue
 from sluicemq import NotFound, Reject, Worker
+from support.own_queue import OwnQueue
+from support.waiting import TIMEOUT, wait_until
 
 
 class Listener:

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from launcher import TIMEOUT, BrokerProcess, wait_until
 from sluicemq import Client, Job, Producer, Reject, Worker
+from support.broker_process import BrokerProcess
+from support.waiting import TIMEOUT, wait_until
 
 HERE = f"{socket.gethostname()}:{os.getpid()}"
 

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 import pytest
 import zmq
 
-from launcher import BrokerProcess, tcp, wait_until
 from sluicemq import Client, Producer, Worker
+from support.broker_process import BrokerProcess
+from support.ports import tcp
+from support.waiting import wait_until
 
 DEVICE = {"kind": "streamer", "ack": "explicit", "hwm": 2}
 

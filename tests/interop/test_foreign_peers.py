@@ -13,9 +13,12 @@ from typing import Any
 import pytest
 import zmq
 
-from launcher import BrokerProcess, free_port, wait_until
-from plain_clients import ANY_PORT, GREETING, dial, hung_up, shake_hands
 from sluicemq import Client
+from support.broker_process import BrokerProcess
+from support.broker_under_test import ANY_PORT
+from support.ports import free_port
+from support.raw_sockets import GREETING, dial, hung_up, shake_hands
+from support.waiting import wait_until
 
 HERE = Path(__file__).parent
 VENV = HERE.parents[1] / ".venv-test"

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from launcher import TIMEOUT, BrokerProcess, free_port, tcp, wait_until
 from sluicemq import Client, Publisher
+from support.broker_process import BrokerProcess
+from support.ports import free_port, tcp
+from support.waiting import TIMEOUT, wait_until
 
 HERE = Path(__file__).parent
 CLIENTS = HERE.parents[1] / "clients"

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import tomli_w
 
-from launcher import tcp
 from sluicemq.errors import Unavailable
 from sluicemq_broker.config import Config, load
 from sluicemq_broker.process import addresses
+from support.ports import tcp
 
 
 def config(folder: Path, endpoint: str, **ends: str) -> Config:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch_rig import SMALLEST, DispatchRig
-from fakes import Held, go_on
-from jobs import NOW, a_job, ids, some_jobs
 from sluicemq_broker.queue.ledger import IN_ORDER, NOTHING
-from virtual_time import VirtualTime
+from support.fakes import Held, go_on
+from support.jobs import NOW, a_job, ids, some_jobs
+from support.virtual_time import VirtualTime
+from unit.dispatch_rig import SMALLEST, DispatchRig
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from sluicemq_broker.process.logs import FIELDS, _Json
 from sluicemq_broker.runtime.counters import Counters, QueueCounters
 from sluicemq_broker.runtime.counts import Count
-from virtual_time import VirtualTime
+from support.virtual_time import VirtualTime
 
 
 @pytest.fixture

@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
-from fakes import FakeWorker
-from jobs import a_job, some_jobs
 from sluicemq_broker.job.job import Hold
 from sluicemq_broker.queue.deliveries import Deliveries
 from sluicemq_broker.queue.worker import Delivery, DeliveryState
+from support.fakes import FakeWorker
+from support.jobs import a_job, some_jobs
 
 ENDED = {DeliveryState.SETTLED, DeliveryState.VOID}
 LASTS = 10.0  # seconds, the visibility timeout of every job

@@ -6,15 +6,15 @@ from collections.abc import Callable
 
 import pytest
 
-from dispatch_rig import SMALLEST, DispatchRig
-from fakes import FakeWorker, Held, go_on
-from jobs import NOW, a_job, ids, some_jobs
-from launcher import wait_until
 from sluicemq_broker.job.job import Job
 from sluicemq_broker.queue.dispatch import MESSAGE, MESSAGE_BYTES
 from sluicemq_broker.store.errors import Unclear
 from sluicemq_devices.doors import SMALL
-from virtual_time import VirtualTime
+from support.fakes import FakeWorker, Held, go_on
+from support.jobs import NOW, a_job, ids, some_jobs
+from support.virtual_time import VirtualTime
+from support.waiting import wait_until
+from unit.dispatch_rig import SMALLEST, DispatchRig
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from gevent.queue import Queue
 from sluicemq.errors import Unavailable
 from sluicemq_broker.bus import BusEvent, BusKind, Channel, EventBus, silent
 from sluicemq_broker.runtime import Count, Counters
-from virtual_time import VirtualTime, come_to_rest
+from support.virtual_time import VirtualTime, come_to_rest
 
 MAIL = BusEvent(BusKind.READY, "mail", 7)
 WINDOW = BusKind.READY.window

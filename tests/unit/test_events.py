@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sluicemq_broker.runtime import Events
 from sluicemq_broker.runtime.events import HELD, LISTENING
-from virtual_time import VirtualTime
+from support.virtual_time import VirtualTime
 
 
 def ids(told: dict[str, list[dict[str, str]]]) -> list[str]:

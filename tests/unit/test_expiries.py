@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fakes import FakeOutlet, FakeStore, FakeWorker, a_context, go_on, no_limits
-from jobs import NOW, a_job, ids, some_jobs
 from sluicemq_broker.context.memory import MOST_EXPIRIES, Memory
 from sluicemq_broker.job.job import Job
 from sluicemq_broker.queue.dispatch import Dispatch
 from sluicemq_broker.queue.expiries import SOON, TICK, Expiries
 from sluicemq_broker.store.clock import ServerClock
-from virtual_time import VirtualTime
+from support.fakes import FakeOutlet, FakeStore, FakeWorker, a_context, go_on, no_limits
+from support.jobs import NOW, a_job, ids, some_jobs
+from support.virtual_time import VirtualTime
 
 
 class SetClock(ServerClock):

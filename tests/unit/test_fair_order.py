@@ -8,10 +8,10 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs import a_job, ids
 from sluicemq_broker.job import Job, Rounds
 from sluicemq_broker.queue.order import FairOrder, PriorityOrder, order_of
 from sluicemq_broker.store import QueueDefaults
+from support.jobs import a_job, ids
 
 names = st.sampled_from(["", "acme", "bolt", "cube"])
 weights = st.dictionaries(st.sampled_from(["acme", "bolt"]), st.integers(1, 4))

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from fakes import Clock
 from sluicemq import wire
 from sluicemq.errors import Paused, Unavailable
 from sluicemq_broker.config import BrokerSettings, DeviceSettings, QueueSettings
@@ -22,6 +21,7 @@ from sluicemq_broker.runtime.timer import Timer
 from sluicemq_devices.doors.outgoing import Outgoing
 from sluicemq_devices.doors.switchboard import Switchboard
 from sluicemq_devices.hub.flow import Watermark, boundless
+from support.fakes import Clock
 
 
 class KeepingQueue:

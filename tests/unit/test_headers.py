@@ -13,8 +13,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fakes import Clock
-from jobs import NOW
 from sluicemq import wire
 from sluicemq.errors import BadFrames, BadHeaders, BadQueue, SluiceError, TooLarge
 from sluicemq_broker.config import QueueSettings
@@ -26,6 +24,8 @@ from sluicemq_broker.queues.queues import check_name
 from sluicemq_broker.store.clock import ServerClock
 from sluicemq_broker.store.jobs.documents import QueueDefaults, document, job
 from sluicemq_broker.store.values import date
+from support.fakes import Clock
+from support.jobs import NOW
 
 MOST = 1000
 

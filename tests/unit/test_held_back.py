@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from jobs import a_job
 from sluicemq_broker.queue.held_back import HeldBack
-from virtual_time import VirtualTime
+from support.jobs import a_job
+from support.virtual_time import VirtualTime
 
 FOR_A_SLOT = {"acme": math.inf}
 

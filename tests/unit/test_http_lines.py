@@ -7,7 +7,7 @@ import pytest
 
 from sluicemq.errors import Unavailable
 from sluicemq_broker.http.lines import Line, Pace
-from virtual_time import come_to_rest
+from support.virtual_time import come_to_rest
 
 
 class Asked:

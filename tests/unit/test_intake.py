@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from fakes import Held, go_on
-from intake_rig import IntakeRig
-from jobs import NOW, a_job, ids, some_jobs
 from sluicemq.errors import Duplicate, TooLarge
 from sluicemq_broker.queue.intake import INSERT, INSERTS_AT_ONCE
 from sluicemq_broker.store.errors import Unclear
 from sluicemq_broker.store.write_results import Pushed
+from support.fakes import Held, go_on
+from support.jobs import NOW, a_job, ids, some_jobs
+from unit.intake_rig import IntakeRig
 
 
 @pytest.fixture

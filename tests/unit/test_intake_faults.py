@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 import pytest
 
-from fakes import Held, go_on
-from intake_rig import IntakeRig
-from jobs import a_job, ids, some_jobs
 from sluicemq.errors import SluiceError, Unavailable
 from sluicemq_broker.job.job import Job
 from sluicemq_broker.queue.intake import INSERT, INSERT_BYTES, INSERTS_AT_ONCE, Push
 from sluicemq_broker.queue.ledger import IN_ORDER
 from sluicemq_broker.store.errors import Refused, Unclear
-from virtual_time import VirtualTime
+from support.fakes import Held, go_on
+from support.jobs import a_job, ids, some_jobs
+from support.virtual_time import VirtualTime
+from unit.intake_rig import IntakeRig
 
 
 @pytest.fixture

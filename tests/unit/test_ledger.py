@@ -9,9 +9,9 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from jobs import NOW, a_job
 from sluicemq_broker.job.job import Hold, Job
 from sluicemq_broker.queue.ledger import IN_ORDER, NOTHING, Arrival, Bound, Claiming, Ledger
+from support.jobs import NOW, a_job
 
 PRIORITIES = st.integers(0, 2)
 

@@ -11,7 +11,7 @@ import pytest
 from sluicemq.errors import Unavailable
 from sluicemq_broker.http.live import INTERVAL, LiveFeed
 from sluicemq_broker.http.snapshots import Snapshot, Snapshots, View
-from virtual_time import VirtualTime, come_to_rest
+from support.virtual_time import VirtualTime, come_to_rest
 
 LOOK = View()
 

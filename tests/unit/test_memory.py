@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from jobs import some_jobs
 from sluicemq_broker.context.memory import LEAST_CLAIM, Memory
 from sluicemq_broker.queue.staging import Staging
+from support.jobs import some_jobs
 
 MIB = 2**20
 

@@ -12,8 +12,6 @@ from typing import Any
 import click
 import pytest
 
-from fakes import Clock
-from jobs import NOW
 from sluicemq import Client, Producer
 from sluicemq.cli.app import app
 from sluicemq.options import KEYWORDS, OPTIONS, JobOptions, Option
@@ -23,6 +21,8 @@ from sluicemq_broker.queue import JobMaker, check_headers
 from sluicemq_broker.store.jobs.documents import HANDED_OUT, HANDED_OUT_FAIRLY, QueueDefaults, document
 from sluicemq_broker.store.jobs.documents import job as loaded
 from sluicemq_broker.store.values import date
+from support.fakes import Clock
+from support.jobs import NOW
 
 ALL = list(OPTIONS.values())
 OF_JOBS = [each for each in ALL if each.name != "reply"]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from fakes import FakeOutlet, FakeStore, FakeWorker, a_context, go_on, no_limits
-from jobs import NOW, a_job
 from sluicemq_broker.job.job import Job
 from sluicemq_broker.queue.dispatch import Dispatch
+from support.fakes import FakeOutlet, FakeStore, FakeWorker, a_context, go_on, no_limits
+from support.jobs import NOW, a_job
 
 
 def numbered(job_id: str, seq: int) -> Job:

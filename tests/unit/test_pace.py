@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sluicemq_broker.queue.pace import LARGEST, Pace
-from virtual_time import VirtualTime
+from support.virtual_time import VirtualTime
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 TESTS = Path(__file__).parents[1]
 
 #: In OpenTelemetry's own words a provider is set once in a process, and then for all tests that come after.
-ALLOWED = {"traced.py: trace._TRACER_PROVIDER"}
+ALLOWED = {"support/traces.py: trace._TRACER_PROVIDER"}
 
 
 def patches(source: str) -> Iterator[str]:

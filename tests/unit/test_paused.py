@@ -8,14 +8,14 @@ from unittest.mock import MagicMock
 import gevent
 import pytest
 
-from dispatch_rig import DispatchRig
-from fakes import FakePauses, Held, a_context, go_on
-from jobs import NOW, a_job, ids, some_jobs
 from sluicemq import wire
 from sluicemq.errors import Paused, Unavailable
 from sluicemq_broker.config import Config
 from sluicemq_broker.queue.queue import Queue
 from sluicemq_broker.queues.pauses import Pauses
+from support.fakes import FakePauses, Held, a_context, go_on
+from support.jobs import NOW, a_job, ids, some_jobs
+from unit.dispatch_rig import DispatchRig
 
 
 @pytest.fixture

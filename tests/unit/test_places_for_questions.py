@@ -9,7 +9,7 @@ import pytest
 from gevent.event import Event
 
 from sluicemq_broker.runtime import Guest, Places
-from virtual_time import VirtualTime
+from support.virtual_time import VirtualTime
 
 LONG = 1.0  # seconds of a question that is heavy
 

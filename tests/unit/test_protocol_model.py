@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from long_forms import long
 from protocol_model.explore import Found, explore
 from protocol_model.world import Bounds, Rules
+from support.long_forms import long
 
 #: Pushes of x and of y, unclear outcomes, crashes, brokers without heartbeats, jobs given back.
 ORDINARY = [

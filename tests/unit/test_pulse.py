@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sluicemq_broker.runtime.pulse import Pulse
-from virtual_time import VirtualTime
+from support.virtual_time import VirtualTime
 
 
 def test_a_process_that_runs_did_not_stand_still() -> None:

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from fakes import FakeStore, Held, go_on
-from jobs import NOW, a_job, finished
 from sluicemq.errors import Expired, NotFound, QueueFull, SluiceError, Unavailable, Uncertain
 from sluicemq_broker.context.retry import Retry
 from sluicemq_broker.doors.smq.results import LOOKED_UP_AT_ONCE, MOST_ASKED, LookUps, Results
 from sluicemq_broker.queue.result_waiters import Outcome, ResultWaiters, StoredResult
 from sluicemq_broker.store.errors import Refused
 from sluicemq_broker.store.jobs.outcomes import Found
+from support.fakes import FakeStore, Held, go_on
+from support.jobs import NOW, a_job, finished
 
 OTHER = "other"
 

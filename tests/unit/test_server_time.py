@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from jobs import NOW
 from sluicemq.errors import Unavailable
 from sluicemq_broker.runtime.server_time import Measure
 from sluicemq_broker.store.clock import ServerClock
+from support.jobs import NOW
 
 #: The server's clock when this machine's monotonic one is 0.
 AHEAD = NOW

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from fakes import Clock
 from sluicemq import wire
 from sluicemq_broker.config import BrokerSettings, QueueSettings
 from sluicemq_broker.doors.services import Services
@@ -23,7 +22,8 @@ from sluicemq_broker.queue.worker import Delivery, DeliveryState, Worker
 from sluicemq_broker.runtime.counters import Counters
 from sluicemq_devices.doors.outgoing import Outgoing
 from sluicemq_devices.doors.switchboard import Switchboard
-from virtual_time import VirtualTime
+from support.fakes import Clock
+from support.virtual_time import VirtualTime
 
 
 class NoStreams:

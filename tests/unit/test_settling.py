@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from fakes import Held
-from jobs import NOW, some_jobs
-from settling_rig import SettlingRig
 from sluicemq import wire
 from sluicemq.errors import SluiceError, Unavailable, Uncertain
 from sluicemq_broker.context.memory import Memory
 from sluicemq_broker.job.job import Job
 from sluicemq_broker.queue.verdict import Settlement, Verdict
 from sluicemq_broker.store.errors import Unclear
+from support.fakes import Held
+from support.jobs import NOW, some_jobs
+from unit.settling_rig import SettlingRig
 
 
 def test_nothing_is_handed_out_while_too_many_verdicts_have_no_answer() -> None:

@@ -8,8 +8,8 @@ import gevent
 import pytest
 from gevent.event import Event
 
-from fakes import go_on
 from sluicemq_broker.doors.smq.shared_answer import SharedAnswer
+from support.fakes import go_on
 
 
 class Work:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from dispatch_rig import SMALLEST, DispatchRig, suspect
-from fakes import FakeWorker, go_on
-from jobs import a_job, some_jobs
 from sluicemq_broker.queue.worker import Delivery
+from support.fakes import FakeWorker, go_on
+from support.jobs import a_job, some_jobs
+from unit.dispatch_rig import SMALLEST, DispatchRig, suspect
 
 
 @pytest.fixture

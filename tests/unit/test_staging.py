@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs import a_job, ids
 from sluicemq_broker.context.memory import Memory
 from sluicemq_broker.job.job import Job
 from sluicemq_broker.queue.staging import Staging
+from support.jobs import a_job, ids
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from jobs import a_job, some_jobs
 from sluicemq_broker.store.jobs.reply_sizes import Pages
+from support.jobs import a_job, some_jobs
 
 MIB = 2**20
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from long_forms import very_long
 from protocol_model.streams import Bounds, Rules, explore
+from support.long_forms import very_long
 
 ORDINARY = [
     Bounds(messages=2, copies=3, repeats=0, removals=0),

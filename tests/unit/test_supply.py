@@ -8,12 +8,12 @@ import gevent
 import pytest
 from gevent.event import Event
 
-from fakes import FakeOutlet, FakeOwners, FakeStore, FakeWorker, Held, a_context, go_on, no_limits
-from jobs import NOW, some_jobs
 from sluicemq_broker.queue.dispatch import Dispatch
 from sluicemq_broker.queue.supply import ALONE, FAST, MOMENT, Supply
 from sluicemq_broker.runtime.timer import Timer
-from virtual_time import VirtualTime, come_to_rest
+from support.fakes import FakeOutlet, FakeOwners, FakeStore, FakeWorker, Held, a_context, go_on, no_limits
+from support.jobs import NOW, some_jobs
+from support.virtual_time import VirtualTime, come_to_rest
 
 Waits = Callable[[int], bool]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch_rig import DispatchRig, suspect
-from jobs import a_job, ids, some_jobs
+from support.jobs import a_job, ids, some_jobs
+from unit.dispatch_rig import DispatchRig, suspect
 
 
 @pytest.fixture

@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-from fakes import FakeOwners, FakeStore, a_context, go_on, no_limits
-from jobs import NOW, a_job, ids
 from sluicemq.errors import Unavailable
 from sluicemq_broker.job.job import Job
 from sluicemq_broker.queue.holdings import Holdings
@@ -17,6 +15,8 @@ from sluicemq_broker.queues.sweeper import Sweeper
 from sluicemq_broker.runtime.counters import Counters
 from sluicemq_broker.store.errors import Unclear
 from sluicemq_broker.store.jobs.survey import Surveyed
+from support.fakes import FakeOwners, FakeStore, a_context, go_on, no_limits
+from support.jobs import NOW, a_job, ids
 
 
 class SweptStore(FakeStore):

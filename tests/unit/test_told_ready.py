@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from fakes import FakeOutlet, FakeStore, FakeWorker, Held, a_context, go_on, no_limits
-from jobs import NOW, some_jobs
 from sluicemq_broker.bus import BusKind
 from sluicemq_broker.job.job import Job
 from sluicemq_broker.queue.dispatch import Dispatch
+from support.fakes import FakeOutlet, FakeStore, FakeWorker, Held, a_context, go_on, no_limits
+from support.jobs import NOW, some_jobs
 
 #: What other brokers were told: kind and number.
 Told = list[tuple[BusKind, int]]

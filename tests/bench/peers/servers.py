@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from launcher import free_port
+from support.ports import free_port
 
 _START_PATIENCE = 60.0
 _STOP_PATIENCE = 20.0

@@ -7,7 +7,8 @@ import subprocess
 from types import TracebackType
 from typing import Self
 
-from launcher import TIMEOUT, free_port, wait_until
+from support.ports import free_port
+from support.waiting import TIMEOUT, wait_until
 
 
 class RedisServer:

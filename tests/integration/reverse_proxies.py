@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from launcher import TIMEOUT, wait_until
-from web import Web
+from support.http_reader import Web
+from support.waiting import TIMEOUT, wait_until
 
 #: A name that leads to this machine in every browser.
 HOST = "mq.localhost"

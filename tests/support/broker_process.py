@@ -14,24 +14,21 @@ import re
 import resource
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
-import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from random import Random
 from typing import Any, Self
 
 import tomli_w
 
-from forked_broker import ForkedBroker
-from sluicemq import Unavailable
 from sluicemq_broker.runtime import BALANCES
+from support.forked_broker import ForkedBroker
+from support.ports import tcp
+from support.waiting import TIMEOUT, wait_until
 
 #: What a device's ends are called in ``BrokerProcess.doors``.
 _NAMES = {
@@ -40,62 +37,9 @@ _NAMES = {
     "forwarder": {"frontend": "pub", "backend": "sub"},
 }
 
-#: Seconds that a test waits for what must happen: a busy machine is slow, so only a failure takes them.
-TIMEOUT = 60.0
-
-_given: deque[int] = deque(maxlen=500)
-_random = Random(os.getpid())
-
-
-def _ports() -> range:
-    """Below those of outgoing connections (32768), so that none takes one before its door does.
-
-    Each of the processes that run the tests has some of its own: what one of them has found free another one
-    would, too.
-    """
-    all_of_them = range(10_000, 32_000)
-    count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    return all_of_them[number % count :: count]
-
-
-def free_port() -> int:
-    """A port on 127.0.0.1 that is free, another one at each call for a while."""
-    while True:
-        port = _random.choice(_ports())
-        if port not in _given and is_free(port):
-            _given.append(port)
-            return port
-
-
-def is_free(port: int) -> bool:
-    """Return whether nobody listens at a port of 127.0.0.1."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        return probe.connect_ex(("127.0.0.1", port)) != 0
-
-
-def wait_until(condition: Callable[[], Any], timeout: float = TIMEOUT, what: str = "it") -> Any:
-    """Poll ``condition`` until it is true and return its value; AssertionError after ``timeout`` s.
-
-    A broker that could count nothing, as its MongoDB did not answer for seconds, is asked again: on a busy
-    machine that happens.
-    """
-    deadline, why = time.monotonic() + timeout, ""
-    while True:
-        try:
-            if value := condition():
-                return value
-        except Unavailable as error:
-            if "nothing can be counted" not in str(error):
-                raise
-            why = f": {error}"
-        assert time.monotonic() < deadline, f"{what} did not happen within {timeout} s{why}"
-        time.sleep(0.01)
-
 
 class BrokerProcess:
-    """``python -m sluicemq_broker`` as a subprocess, or :mod:`forked <forked_broker>` as it would begin.
+    """``python -m sluicemq_broker`` as a subprocess, or :mod:`forked <support.forked_broker>`.
 
     It is started as users do where a test says something of its start: ``args``, ``env``, ``rlimits``, or
     the ``folder``.
@@ -270,11 +214,6 @@ def check_balance(figures: Mapping[str, int]) -> None:
     for balance in BALANCES:
         begun, became = (sum(figures.get(each, 0) for each in side) for side in balance)
         assert begun == became, f"{balance} does not hold: {begun} and {became}, {dict(figures)}"
-
-
-def tcp(port: int | None = None) -> str:
-    """An address on 127.0.0.1, by default on a free port."""
-    return f"tcp://127.0.0.1:{port or free_port()}"
 
 
 def _complete(

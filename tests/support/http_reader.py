@@ -7,7 +7,7 @@ import json
 import socket
 from typing import Any, NamedTuple
 
-from launcher import TIMEOUT
+from support.waiting import TIMEOUT
 
 
 class Answer(NamedTuple):

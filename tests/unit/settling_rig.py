@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from fakes import FakeOwners, FakeStore, FakeWorker, a_context, go_on, no_limits
-from jobs import some_jobs
 from sluicemq.errors import SluiceError
 from sluicemq_broker.context.memory import Memory
 from sluicemq_broker.context.retry import Retry
@@ -19,6 +17,8 @@ from sluicemq_broker.queue.worker import Delivery, Worker
 from sluicemq_broker.runtime.counters import Counters
 from sluicemq_broker.store.jobs.outcomes import Completed, RolledBack
 from sluicemq_devices.hub.callbacks import nothing
+from support.fakes import FakeOwners, FakeStore, FakeWorker, a_context, go_on, no_limits
+from support.jobs import some_jobs
 
 
 class SettleStore(FakeStore):

@@ -14,14 +14,14 @@ from typing import Any, ClassVar, Final
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from fakes import FakeWorker
-from faulty_mongo import WRITES, Fault, Kind, Line
-from model_runs import Surroundings
+from integration.model_runs import Surroundings
 from sluicemq.errors import SluiceError
 from sluicemq_broker.doors.smq.administration import Admin
 from sluicemq_broker.queue.worker import Delivery
-from small_broker import BEAT, DUTIES, NO_LIMITS, SmallBroker, VirtualClock
-from virtual_time import VirtualTime, come_to_rest
+from support.fakes import FakeWorker
+from support.faulty_mongo import WRITES, Fault, Kind, Line
+from support.small_broker import BEAT, DUTIES, NO_LIMITS, SmallBroker, VirtualClock
+from support.virtual_time import VirtualTime, come_to_rest
 
 VISIBILITY: Final = 20.0
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from fakes import Clock, FakeOutlet, FakeOwners, FakeStore, FakeWorker, a_context, go_on, no_limits
-from jobs import NOW, a_job
 from sluicemq_broker.job.job import Job
 from sluicemq_broker.queue import pace as pace_module
 from sluicemq_broker.queue.dispatch import Dispatch
 from sluicemq_broker.runtime.counters import Counters
 from sluicemq_broker.runtime.timer import Timer
+from support.fakes import Clock, FakeOutlet, FakeOwners, FakeStore, FakeWorker, a_context, go_on, no_limits
+from support.jobs import NOW, a_job
 
 SMALLEST = pace_module.UNKNOWN
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from hypothesis.stateful import invariant
 
+from integration.model_of_two_brokers import VISIBILITY, Fate, Hand, ModelWorker
 from sluicemq import wire
 from sluicemq.errors import Duplicate, SluiceError
 from sluicemq_broker.job.job import ERRORS_KEPT, Job
@@ -18,9 +19,8 @@ from sluicemq_broker.queue.intake import Push
 from sluicemq_broker.queue.verdict import Settlement, Verdict
 from sluicemq_broker.queue.worker import Delivery
 from sluicemq_broker.store.values import seconds as seconds_of
-from small_broker import MAX_LOSSES, SmallBroker
-from two_brokers import VISIBILITY, Fate, Hand, ModelWorker
-from virtual_time import come_to_rest
+from support.small_broker import MAX_LOSSES, SmallBroker
+from support.virtual_time import come_to_rest
 
 _UNFINISHED: Final = {"state": {"$in": ["ready", "waiting", "reserved"]}}
 

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, cast
 import gevent
 from gevent.event import Event
 
-from jobs import NOW, ids
 from sluicemq.errors import LeaseLost, SluiceError, Uncertain
 from sluicemq_broker.config import QueueSettings
 from sluicemq_broker.context.context import Context, Tell, nobody
@@ -28,6 +27,7 @@ from sluicemq_broker.store.jobs.documents import QueueDefaults
 from sluicemq_broker.store.jobs.groups import Promoted
 from sluicemq_broker.store.jobs.outcomes import Completed, Found, RolledBack
 from sluicemq_broker.store.write_results import Pushed
+from support.jobs import NOW, ids
 
 
 class Clock(ServerClock):

@@ -12,13 +12,13 @@ from subprocess import CompletedProcess
 
 from click.testing import Result
 
-from stub_broker import SECONDS, StubBroker
+from clients.scripted_broker import SECONDS, ScriptedBroker
 
 Run = Callable[..., Result]
 
 
 def nobody() -> str:
-    gone = StubBroker().start()
+    gone = ScriptedBroker().start()
     gone.stop()
     return gone.endpoint
 

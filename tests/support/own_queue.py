@@ -12,9 +12,10 @@ from typing import Any
 from pymongo.change_stream import ChangeStream
 from pymongo.collection import Collection
 
-from launcher import wait_until
-from plain_clients import AT_ONCE, BrokerUnderTest, Smq, serving
 from sluicemq import Claim, ClaimedJob, Client, Job, Producer, Worker, wire
+from support.broker_under_test import AT_ONCE, BrokerUnderTest, serving
+from support.raw_sockets import Smq
+from support.waiting import wait_until
 
 #: How long a test waits for what must come.
 SECONDS = 60.0

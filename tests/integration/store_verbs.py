@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from jobs import NOW, a_job
 from sluicemq_broker.job.job import Job
 from sluicemq_broker.store.jobs.claims import Claim, Claims
 from sluicemq_broker.store.jobs.outcomes import RolledBack
 from sluicemq_broker.store.jobs.queue_store import QueueStore
 from sluicemq_broker.store.values import date
+from support.jobs import NOW, a_job
 
 ME, OTHER = "me", "other"
 

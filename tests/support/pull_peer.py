@@ -9,8 +9,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from launcher import wait_until
-from plain_clients import shake_hands
+from support.raw_sockets import shake_hands
+from support.waiting import wait_until
 
 _MORE, _LONG, _COMMAND = 1, 2, 4
 

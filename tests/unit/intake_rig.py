@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fakes import Clock, FakeOutlet, FakeOwners, FakeStore, FakeWorker, a_context, go_on, no_limits
 from sluicemq.errors import SluiceError
 from sluicemq_broker.context.memory import Memory
 from sluicemq_broker.context.retry import Retry
@@ -14,6 +13,7 @@ from sluicemq_broker.queue.dispatch import Dispatch
 from sluicemq_broker.queue.intake import Intake, Push
 from sluicemq_broker.runtime.counters import Counters
 from sluicemq_broker.runtime.timer import Timer
+from support.fakes import Clock, FakeOutlet, FakeOwners, FakeStore, FakeWorker, a_context, go_on, no_limits
 
 
 class IntakeRig:

@@ -31,7 +31,7 @@ Script = Callable[[Received], Any]
 SILENCE = object()
 
 
-class StubBroker:
+class ScriptedBroker:
     """Answers everything kindly unless told otherwise by ``on[verb] = script``."""
 
     def __init__(
@@ -62,7 +62,7 @@ class StubBroker:
     def endpoint(self) -> str:
         return self.host if self.host.startswith("ipc://") else f"tcp://{self.host}:{self.port}"
 
-    def start(self) -> StubBroker:
+    def start(self) -> ScriptedBroker:
         self._over = False
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)

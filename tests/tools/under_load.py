@@ -2,9 +2,9 @@
 
 ::
 
-    .venv-test/bin/python tests/under_load.py                         # 10 runs beside 4 busy processes
-    .venv-test/bin/python tests/under_load.py --times 3 tests/devices # those tests only
-    .venv-test/bin/python tests/under_load.py -- -k heartbeat --full  # options of pytest behind --
+    .venv-test/bin/python tests/tools/under_load.py                         # 10 runs beside 4 busy processes
+    .venv-test/bin/python tests/tools/under_load.py --times 3 tests/devices # those tests only
+    .venv-test/bin/python tests/tools/under_load.py -- -k heartbeat --full  # options of pytest behind --
 
 Prints a table of passes and failures; exits with 1 if any test failed in any run. The busy processes
 end with this one, whatever ends it; pytest does but for SIGKILL.

@@ -18,7 +18,7 @@ from pymongo.errors import (
     ServerSelectionTimeoutError,
 )
 
-from virtual_time import VirtualTime
+from support.virtual_time import VirtualTime
 
 WRITES = (
     *("insert", "insert_one", "update_one", "update_many", "delete_one", "delete_many", "bulk_write"),

@@ -1,4 +1,4 @@
-"""The pictures of the dashboard in docs/images: ``python tests/screenshots.py [--folder FOLDER]``.
+"""The pictures of the dashboard in docs/images: ``python tests/tools/screenshots.py [--folder FOLDER]``.
 
 A broker with an embedded MongoDB is given a shop's queues, a month of made-up history, workers that work and
 jobs that fail; Chromium looks at its pages, in light and dark, 1,600 and 400 pixels wide.
@@ -23,14 +23,15 @@ from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
 from pymongo import MongoClient
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from browser import chromium
-from launcher import BrokerProcess, tcp
 from sluicemq import Client, Job, Producer, Publisher, Reject, Worker
 from sluicemq_broker.store import HistoryStore, Incident, IncidentStore, MinuteCounts, Subject, day_of
+from support.broker_process import BrokerProcess
+from support.browser import chromium
+from support.ports import tcp
 
-IMAGES = Path(__file__).parents[1] / "docs" / "images"
+IMAGES = Path(__file__).parents[2] / "docs" / "images"
 TOKEN = "a-token-for-pictures"  # noqa: S105 - of a broker that is gone with the pictures
 NAMES = (
     "orders",

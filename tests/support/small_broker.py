@@ -10,8 +10,6 @@ from typing import Any, Final
 
 import gevent
 
-from faulty_mongo import FaultyDatabase, Line
-from jobs import NOW
 from sluicemq.errors import SluiceError, Unavailable
 from sluicemq_broker.bus import BusEvent
 from sluicemq_broker.config import Config
@@ -34,7 +32,9 @@ from sluicemq_broker.store.clock import ServerClock
 from sluicemq_broker.store.cluster.leases import LeaseStore
 from sluicemq_broker.store.jobs.schedules import ScheduleStore
 from sluicemq_devices.doors.switchboard import Switchboard
-from virtual_time import VirtualTime, come_to_rest
+from support.faulty_mongo import FaultyDatabase, Line
+from support.jobs import NOW
+from support.virtual_time import VirtualTime, come_to_rest
 
 LEASE: Final = 15.0
 BEAT: Final = LEASE / 5

@@ -11,13 +11,13 @@ from typing import Any, ClassVar, Final
 
 from hypothesis.stateful import invariant
 
+from integration.model_of_two_brokers import VISIBILITY, Fate, Hand, ModelWorker
 from sluicemq import wire
 from sluicemq.errors import Duplicate, SluiceError
 from sluicemq_broker.queue.worker import Delivery
 from sluicemq_broker.store import seconds
-from small_broker import SmallBroker
-from two_brokers import VISIBILITY, Fate, Hand, ModelWorker
-from virtual_time import come_to_rest
+from support.small_broker import SmallBroker
+from support.virtual_time import come_to_rest
 
 QUEUES: Final = ("mail", "next", "letters")
 #: Seconds between two runs of the schedule.

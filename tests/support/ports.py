@@ -1,0 +1,44 @@
+"""Free ports of 127.0.0.1, and addresses on them."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections import deque
+from random import Random
+
+_given: deque[int] = deque(maxlen=500)
+_random = Random(os.getpid())
+
+
+def _ports() -> range:
+    """Below those of outgoing connections (32768), so that none takes one before its door does.
+
+    Each of the processes that run the tests has some of its own: what one of them has found free another one
+    would, too.
+    """
+    all_of_them = range(10_000, 32_000)
+    count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    return all_of_them[number % count :: count]
+
+
+def free_port() -> int:
+    """A port on 127.0.0.1 that is free, another one at each call for a while."""
+    while True:
+        port = _random.choice(_ports())
+        if port not in _given and is_free(port):
+            _given.append(port)
+            return port
+
+
+def is_free(port: int) -> bool:
+    """Return whether nobody listens at a port of 127.0.0.1."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        return probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+def tcp(port: int | None = None) -> str:
+    """An address on 127.0.0.1, by default on a free port."""
+    return f"tcp://127.0.0.1:{port or free_port()}"

@@ -1,0 +1,31 @@
+"""Wait for what a broker does, with a time-out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from sluicemq import Unavailable
+
+#: Seconds that a test waits for what must happen: a busy machine is slow, so only a failure takes them.
+TIMEOUT = 60.0
+
+
+def wait_until(condition: Callable[[], Any], timeout: float = TIMEOUT, what: str = "it") -> Any:
+    """Poll ``condition`` until it is true and return its value; AssertionError after ``timeout`` s.
+
+    A broker that could count nothing, as its MongoDB did not answer for seconds, is asked again: on a busy
+    machine that happens.
+    """
+    deadline, why = time.monotonic() + timeout, ""
+    while True:
+        try:
+            if value := condition():
+                return value
+        except Unavailable as error:
+            if "nothing can be counted" not in str(error):
+                raise
+            why = f": {error}"
+        assert time.monotonic() < deadline, f"{what} did not happen within {timeout} s{why}"
+        time.sleep(0.01)
