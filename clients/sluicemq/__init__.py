@@ -11,7 +11,11 @@ Works from threads, and from gevent's greenlets without being told. See :class:`
 
 from sluicemq.claim import Claim, ClaimedJob
 from sluicemq.client import Client
-from sluicemq.errors import (
+from sluicemq.forward import FanOut, Forward
+from sluicemq.job import Job
+from sluicemq.message import Message, Published
+from sluicemq.producer import Producer
+from sluicemq.protocol.errors import (
     BadFrames,
     BadHeaders,
     BadQueue,
@@ -41,11 +45,7 @@ from sluicemq.errors import (
     Uncertain,
     Unfinished,
 )
-from sluicemq.forward import FanOut, Forward
-from sluicemq.job import Job
-from sluicemq.message import Message, Published
-from sluicemq.options import JobOptions, NewJob, Seconds
-from sluicemq.producer import Producer
+from sluicemq.protocol.options import JobOptions, NewJob, Seconds
 from sluicemq.publisher import Publisher
 from sluicemq.reader import Reader
 from sluicemq.receipt import Receipt

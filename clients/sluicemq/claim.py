@@ -12,13 +12,24 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, Self, Unpack
 
-from sluicemq import arguments, forks, tracing, wire
+from sluicemq import arguments, forks, tracing
 from sluicemq.complaints import log
-from sluicemq.errors import BadFrames, Forked, LeaseLost, Release, SluiceError, Unavailable, from_code
 from sluicemq.forward import Forward
 from sluicemq.headers import as_bytes
 from sluicemq.job import Job, clock_ahead
-from sluicemq.options import JobOptions, Seconds, in_seconds
+from sluicemq.protocol import wire
+from sluicemq.protocol.durations import check_span, delay_of, in_seconds
+from sluicemq.protocol.errors import (
+    BadFrames,
+    Forked,
+    LeaseLost,
+    Release,
+    SluiceError,
+    Unavailable,
+    from_code,
+)
+from sluicemq.protocol.options import JobOptions, Seconds
+from sluicemq.protocol.readable import said
 from sluicemq.transport import exits
 from sluicemq.transport.connection import Connection
 from sluicemq.transport.pop import never_extended, untold
@@ -53,7 +64,7 @@ class ClaimedJob(Job):
 
     def rollback(self, reason: str = "", delay: Seconds | None = None) -> None:
         """Give it back, to be delivered again after ``delay`` (None: as the broker has it; past: at once)."""
-        why, wait = arguments.words("reason", reason), arguments.delay_of("delay", delay)
+        why, wait = arguments.words("reason", reason), delay_of("delay", delay)
         self._claim.settle([self], wire.ROLLBACK, why, wait)
 
     def reject(self, reason: str = "") -> None:
@@ -113,7 +124,7 @@ class Claim:
         Raises :class:`~sluicemq.LeaseLost` naming those that are no longer the claim's (they are not
         unsettled any more, the others are extended).
         """
-        arguments.span("seconds", seconds)
+        check_span("seconds", seconds)
         self._extend(self.unsettled, in_seconds(seconds))
 
     def commit(self) -> None:
@@ -180,7 +191,7 @@ class Claim:
 
     def _fail(self, error: Exception) -> None:
         try:
-            self.settle(self.unsettled, wire.ROLLBACK, arguments.said(error, named=True))
+            self.settle(self.unsettled, wire.ROLLBACK, said(error, named=True))
         except SluiceError as unsettled:
             log.warning("while leaving a claim's block: %s", unsettled)
 

@@ -7,18 +7,20 @@ from time import monotonic, sleep
 from types import TracebackType
 from typing import Any, Final, Self, Unpack
 
-from sluicemq import forks, wire
+from sluicemq import forks
 from sluicemq.arguments import checked
 from sluicemq.claim import Claim, pop
-from sluicemq.errors import Unfinished, from_code
 from sluicemq.headers import as_bytes, as_headers
 from sluicemq.job import Job
 from sluicemq.letters import Letters, described
-from sluicemq.options import JobOptions, Seconds, in_seconds
+from sluicemq.protocol import wire
+from sluicemq.protocol.durations import in_seconds
+from sluicemq.protocol.errors import Unfinished, from_code
+from sluicemq.protocol.options import JobOptions, Seconds
+from sluicemq.protocol.wire import TaskField
 from sluicemq.transport.connection import Connection
 from sluicemq.transport.endpoints import chosen
 from sluicemq.transport.questions import Questions
-from sluicemq.wire import TaskField
 
 #: Seconds between two looks at a task.
 _LOOK: Final = 0.25

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 from sluicemq import forks
 from sluicemq.arguments import checked
 from sluicemq.complaints import complain, log
-from sluicemq.errors import SluiceError, Timeout
+from sluicemq.protocol.errors import SluiceError, Timeout
 from sluicemq.transport import exits
 from sluicemq.transport.connection import Connection
 

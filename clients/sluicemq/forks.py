@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from sluicemq.errors import Forked
+from sluicemq.protocol.errors import Forked
 
 #: Forks between the program's first process and this one: another number in a child than in its parent.
 generation = 0

@@ -6,7 +6,7 @@ from typing import Any, Final, Unpack
 
 from sluicemq import arguments
 from sluicemq.headers import as_bytes, as_headers
-from sluicemq.options import KEYWORDS, MOVE_OPTIONS, JobOptions
+from sluicemq.protocol.options import KEYWORDS, MOVE_OPTIONS, JobOptions
 
 #: Children of one job, at most.
 MOST_CHILDREN: Final = 1000

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from sluicemq import arguments, wire
-from sluicemq.errors import BadHeaders
-from sluicemq.options import KEYWORDS, LONGEST_ID, OPTIONS, JobOptions
+from sluicemq import arguments
+from sluicemq.protocol import wire
+from sluicemq.protocol.errors import BadHeaders
+from sluicemq.protocol.options import KEYWORDS, OPTIONS, JobOptions
+from sluicemq.protocol.readable import brief, said
+from sluicemq.protocol.rules import LONGEST_ID
 
 Headers = dict[str, Any]
 
@@ -50,12 +53,12 @@ def _read(key: str, value: Any) -> Any:
     try:
         return OPTIONS[key].rule.read(value)
     except ValueError as error:
-        raise BadHeaders(f"header {key!r} is {arguments.brief(value)}, expected {error}") from error
+        raise BadHeaders(f"header {key!r} is {brief(value)}, expected {error}") from error
 
 
 def _frozen(given: Headers) -> tuple[Headers, int]:
     try:
         packed = wire.encode_headers(given)
     except Exception as error:
-        raise BadHeaders(f"headers can't be sent: {arguments.said(error)}") from error
+        raise BadHeaders(f"headers can't be sent: {said(error)}") from error
     return wire.thaw_headers(packed), len(packed)

@@ -7,8 +7,10 @@ from math import inf
 from time import monotonic
 from typing import Any, Final, Self
 
-from sluicemq import arguments, wire
-from sluicemq.options import OPTIONS, Seconds, in_seconds
+from sluicemq import arguments
+from sluicemq.protocol import wire
+from sluicemq.protocol.durations import check_span, in_seconds
+from sluicemq.protocol.options import OPTIONS, Seconds
 
 #: Takes ``[done, total, note]`` of a job.
 TellProgress = Callable[[Any, list[Any]], None]
@@ -123,7 +125,7 @@ class Job:
 
         Raises :class:`~sluicemq.LeaseLost` if the job is no longer this worker's.
         """
-        arguments.span("seconds", seconds)
+        check_span("seconds", seconds)
         self._extend(self, in_seconds(seconds))
 
     def progress(self, done: float, total: float | None = None, note: str = "") -> None:

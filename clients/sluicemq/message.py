@@ -6,7 +6,7 @@ import threading
 from typing import Any, NamedTuple
 
 from sluicemq import forks
-from sluicemq.errors import SluiceError, Timeout
+from sluicemq.protocol.errors import SluiceError, Timeout
 
 # Held only while an event is made, so one for all of them is enough.
 _making_an_event = threading.Lock()

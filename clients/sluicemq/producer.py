@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterable, Mapping
 from time import time_ns
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
-from sluicemq import tracing, wire
-from sluicemq.arguments import brief, checked, escaped, number, plain_text, said
+from sluicemq import tracing
+from sluicemq.arguments import checked, number, plain_text
 from sluicemq.confirming import Confirming
-from sluicemq.errors import BadFrames, BadQueue, SluiceError, Timeout, TooLarge, Unavailable
 from sluicemq.headers import Headers, as_bytes, as_headers, checked_id
-from sluicemq.options import RESULT, JobOptions, NewJob
+from sluicemq.protocol import wire
+from sluicemq.protocol.errors import BadFrames, BadQueue, SluiceError, Timeout, TooLarge, Unavailable
+from sluicemq.protocol.options import RESULT, JobOptions, NewJob
+from sluicemq.protocol.readable import brief, escaped, said
 from sluicemq.receipt import Receipt
 from sluicemq.reply import Reply
 from sluicemq.transport.replies import AskingReceipt

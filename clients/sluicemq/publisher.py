@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from sluicemq import arguments, wire
+from sluicemq import arguments
 from sluicemq.confirming import Confirming
-from sluicemq.errors import BadStream, BadTopic, SluiceError, TooLarge
 from sluicemq.headers import as_bytes, checked_id
 from sluicemq.message import Published
-from sluicemq.packed import LONGEST_TOPIC, pack, topic_bytes
+from sluicemq.protocol import wire
+from sluicemq.protocol.errors import BadStream, BadTopic, SluiceError, TooLarge
+from sluicemq.protocol.packed import LONGEST_TOPIC, pack, topic_bytes
+from sluicemq.protocol.readable import brief
 from sluicemq.transport.publishing import PublishBatch, Publishing
 
 #: Bytes that a message counts for beside its own, so that empty ones count too.
@@ -104,7 +106,7 @@ class Publisher(Confirming[Published]):
 
     def _check(self, stream: str) -> None:
         if not wire.is_queue_name(stream):
-            raise BadStream(f"{arguments.brief(stream)} is no name of a stream: {wire.QUEUE_NAME_RULE}")
+            raise BadStream(f"{brief(stream)} is no name of a stream: {wire.QUEUE_NAME_RULE}")
         self._names.add(arguments.plain_text(stream))
 
     def _enqueue(self, message: Published) -> None:

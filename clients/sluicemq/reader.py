@@ -9,12 +9,13 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, Final, Self
 
-from sluicemq import forks, wire
+from sluicemq import forks
 from sluicemq.arguments import checked
-from sluicemq.errors import BadStream, Forked, Gap, SluiceError
 from sluicemq.headers import as_bytes
 from sluicemq.message import Message
-from sluicemq.packed import topic_bytes, unpack
+from sluicemq.protocol import wire
+from sluicemq.protocol.errors import BadStream, Forked, Gap, SluiceError
+from sluicemq.protocol.packed import topic_bytes, unpack
 from sluicemq.transport.connection import Connection
 from sluicemq.transport.reading import Page, Reading
 

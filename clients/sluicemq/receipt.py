@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 from sluicemq import forks
-from sluicemq.errors import SluiceError, Timeout
+from sluicemq.protocol.errors import SluiceError, Timeout
 
 # Held only while an event is made, so one for all receipts is enough; another one in each process.
 _making_an_event = {forks.generation: threading.Lock()}

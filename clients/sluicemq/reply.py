@@ -10,7 +10,7 @@ from typing import Any
 
 from sluicemq import forks
 from sluicemq.complaints import complain
-from sluicemq.errors import SluiceError
+from sluicemq.protocol.errors import SluiceError
 from sluicemq.receipt import Receipt
 
 

@@ -28,11 +28,11 @@ from opentelemetry.context import Context
 from opentelemetry.propagators.textmap import Getter
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
 
-from sluicemq import wire
-from sluicemq.arguments import said
-from sluicemq.errors import Reject, Release, Rollback, SluiceError
 from sluicemq.job import Job
-from sluicemq.options import JobOptions
+from sluicemq.protocol import wire
+from sluicemq.protocol.errors import Reject, Release, Rollback, SluiceError
+from sluicemq.protocol.options import JobOptions
+from sluicemq.protocol.readable import said
 from sluicemq.receipt import Receipt
 from sluicemq.version import VERSION
 

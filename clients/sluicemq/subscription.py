@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, cast, overload
 
-from sluicemq import wire
-from sluicemq.arguments import checked, said
+from sluicemq.arguments import checked
 from sluicemq.complaints import complain, log
-from sluicemq.errors import BadStream, Gap, Held, LeaseLost, SluiceError, Timeout, Unavailable
 from sluicemq.handlers import check
 from sluicemq.message import Message
+from sluicemq.protocol import wire
+from sluicemq.protocol.errors import BadStream, Gap, Held, LeaseLost, SluiceError, Timeout, Unavailable
+from sluicemq.protocol.readable import said
 from sluicemq.reader import Reader
 from sluicemq.transport.connection import Connection
 from sluicemq.transport.questions import Questions

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sluicemq.errors import SluiceError
 from sluicemq.job import Job
+from sluicemq.protocol.errors import SluiceError
 
 if TYPE_CHECKING:
     from sluicemq.spans import Sending, Spans

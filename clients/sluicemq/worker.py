@@ -9,13 +9,16 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, Final, Self
 
-from sluicemq import forks, handlers, tracing, wire
-from sluicemq.arguments import checked, delay_of, said
+from sluicemq import forks, handlers, tracing
+from sluicemq.arguments import checked
 from sluicemq.complaints import complain, log
-from sluicemq.errors import Reject, Release, Rollback, SluiceError
 from sluicemq.forward import FanOut, Forward, as_sent
 from sluicemq.handlers import Handler
 from sluicemq.job import Job
+from sluicemq.protocol import wire
+from sluicemq.protocol.durations import delay_of
+from sluicemq.protocol.errors import Reject, Release, Rollback, SluiceError
+from sluicemq.protocol.readable import said
 from sluicemq.stop_signals import StopSignals
 from sluicemq.transport import exits
 from sluicemq.transport.assignment import Assignment, JobVerdict

@@ -27,7 +27,8 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from sluicemq import Client, Producer, wire
+from sluicemq import Client, Producer
+from sluicemq.protocol import wire
 from support.broker_process import BrokerProcess
 from support.ports import tcp
 from support.raw_sockets import GREETING

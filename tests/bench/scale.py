@@ -40,8 +40,8 @@ from sluicemq.bench.run import fill, make, measured, run
 from sluicemq.bench.task import Site
 from sluicemq.cli.bench import ended_by_sigterm, progress
 from sluicemq.client import Client
-from sluicemq.errors import SluiceError
 from sluicemq.producer import Producer
+from sluicemq.protocol.errors import SluiceError
 from support.broker_process import BrokerProcess
 
 LEAST = 0.9  # of the rate with nothing behind or beside

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import zmq
 
-from sluicemq import wire
-from sluicemq.errors import SluiceError
+from sluicemq.protocol import wire
+from sluicemq.protocol.errors import SluiceError
 from sluicemq.transport.native import Wakeup
 
 SECONDS = 60.0  # the longest that any test waits for anything

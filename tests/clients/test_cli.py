@@ -19,8 +19,8 @@ from click.testing import CliRunner
 
 from clients.cli_runs import Run, nobody, run_process, run_without
 from clients.scripted_broker import SECONDS, SILENCE, ScriptedBroker
-from sluicemq import wire
 from sluicemq.cli.app import app
+from sluicemq.protocol import wire
 
 
 @pytest.mark.parametrize("flag", ["-V", "--version"])

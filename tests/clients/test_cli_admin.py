@@ -12,8 +12,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from clients.scripted_broker import ScriptedBroker
-from sluicemq import Client, NotFound, wire
+from sluicemq import Client, NotFound
 from sluicemq.cli.app import app
+from sluicemq.protocol import wire
 
 Run = Callable[..., Result]
 

@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from clients.scripted_broker import ScriptedBroker
-from sluicemq import wire
 from sluicemq.cli.app import app
+from sluicemq.protocol import wire
 
 Run = Callable[..., Result]
 

@@ -12,7 +12,7 @@ import pytest
 
 from clients.cli_runs import Run
 from clients.scripted_broker import SECONDS, ScriptedBroker
-from sluicemq import wire
+from sluicemq.protocol import wire
 
 
 @pytest.mark.parametrize(

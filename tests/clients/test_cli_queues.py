@@ -12,8 +12,9 @@ from click.testing import CliRunner
 
 from clients.cli_runs import Run, nobody
 from clients.scripted_broker import ScriptedBroker
-from sluicemq import BadQueue, NotFound, Unavailable, wire
+from sluicemq import BadQueue, NotFound, Unavailable
 from sluicemq.cli.app import app
+from sluicemq.protocol import wire
 
 COUNTS = {"scheduled": 1, "reserved": 0, "done": 0, "dead": 2}
 

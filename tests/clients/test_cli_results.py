@@ -10,8 +10,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from clients.scripted_broker import SILENCE, Received, ScriptedBroker
-from sluicemq import Dead, NotFound, Timeout, wire
+from sluicemq import Dead, NotFound, Timeout
 from sluicemq.cli.app import app
+from sluicemq.protocol import wire
 
 Run = Callable[..., Result]
 

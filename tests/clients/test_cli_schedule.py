@@ -11,8 +11,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from clients.scripted_broker import ScriptedBroker
-from sluicemq import NotFound, wire
+from sluicemq import NotFound
 from sluicemq.cli.app import app
+from sluicemq.protocol import wire
 
 Run = Callable[..., Result]
 ROW: dict[str, Any] = {

@@ -10,8 +10,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from clients.scripted_broker import ScriptedBroker
-from sluicemq import BadQueue, Client, Unfinished, wire
+from sluicemq import BadQueue, Client, Unfinished
 from sluicemq.cli.app import app
+from sluicemq.protocol import wire
 
 Run = Callable[..., Result]
 

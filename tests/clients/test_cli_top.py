@@ -19,8 +19,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from clients.scripted_broker import ScriptedBroker
-from sluicemq import wire
 from sluicemq.cli.app import app
+from sluicemq.protocol import wire
 from support.waiting import TIMEOUT
 
 Run = Callable[..., Result]

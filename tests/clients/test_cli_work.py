@@ -16,7 +16,8 @@ import psutil
 import pytest
 
 from clients.scripted_broker import SECONDS, ScriptedBroker
-from sluicemq import BadQueue, wire
+from sluicemq import BadQueue
+from sluicemq.protocol import wire
 from support.waiting import wait_until
 
 

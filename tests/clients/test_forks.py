@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from clients.scripted_broker import SECONDS, SILENCE, Received, Script, ScriptedBroker
-from sluicemq import wire
+from sluicemq.protocol import wire
 from support.ports import free_port
 from support.waiting import wait_until
 

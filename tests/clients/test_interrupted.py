@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from clients.scripted_broker import SECONDS, SILENCE, ScriptedBroker
-from sluicemq import wire
+from sluicemq.protocol import wire
 from support.waiting import wait_until
 
 

@@ -22,8 +22,8 @@ from sluicemq import (
     Timeout,
     TooLarge,
     Unavailable,
-    wire,
 )
+from sluicemq.protocol import wire
 
 
 def rows(message: Received) -> list[list[Any]]:

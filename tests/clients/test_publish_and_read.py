@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from sluicemq import BadStream, BadTopic, Client, Conflict, Gap, Message, Publisher, Reader, TooLarge, wire
+from sluicemq import BadStream, BadTopic, Client, Conflict, Gap, Message, Publisher, Reader, TooLarge
+from sluicemq.protocol import wire
 from support.broker_under_test import BrokerUnderTest
 from support.own_queue import quick_broker
 from support.waiting import TIMEOUT, wait_until

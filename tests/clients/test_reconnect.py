@@ -10,7 +10,8 @@ import pytest
 import zmq
 
 from clients.scripted_broker import SECONDS, SILENCE, ScriptedBroker
-from sluicemq import BadVersion, Client, Job, LeaseLost, Producer, Timeout, Unavailable, Worker, wire
+from sluicemq import BadVersion, Client, Job, LeaseLost, Producer, Timeout, Unavailable, Worker
+from sluicemq.protocol import wire
 from sluicemq.transport.link import Link
 from sluicemq.transport.native import Wakeup
 from support.traces import traced

@@ -21,8 +21,8 @@ from sluicemq import (
     TooLarge,
     Unavailable,
     Worker,
-    wire,
 )
+from sluicemq.protocol import wire
 from sluicemq.transport.replies import ASKED_AT_ONCE
 
 

@@ -9,7 +9,8 @@ from typing import Any, Self
 
 import pytest
 
-from sluicemq import BadStream, Batch, Client, Gap, Held, LeaseLost, Publisher, Subscription, Timeout, wire
+from sluicemq import BadStream, Batch, Client, Gap, Held, LeaseLost, Publisher, Subscription, Timeout
+from sluicemq.protocol import wire
 from sluicemq.transport.connection import Connection
 from sluicemq.transport.questions import Questions
 from support.broker_under_test import BrokerUnderTest

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from clients.scripted_broker import SECONDS, SILENCE, Received, ScriptedBroker
-from sluicemq import wire
+from sluicemq.protocol import wire
 
 PATCHED = """
 from gevent import monkey

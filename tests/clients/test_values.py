@@ -35,8 +35,9 @@ from sluicemq import (
     Subscription,
     TooLarge,
     Worker,
-    wire,
 )
+from sluicemq.protocol import wire
+from sluicemq.protocol.readable import MOST_REASON
 from sluicemq.transport.connection import Connection
 from sluicemq.transport.questions import Questions
 
@@ -415,7 +416,7 @@ def test_whatever_a_handler_does_its_job_ends_and_the_next_is_taken(
     ended = broker.settled()[b"r-bad"]
     assert ended[0] == verb
     assert ended[1].startswith(reason), ended[1]
-    assert len(ended[1]) <= wire.MOST_REASON
+    assert len(ended[1]) <= MOST_REASON
     assert broker.settled()[b"r-next"] == ["COMMIT", b"good", None]
     assert len(broker.of(wire.HELLO)) == 1
 

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from clients.scripted_broker import SECONDS, ScriptedBroker
-from sluicemq import BadFrames, BadQueue, Job, LeaseLost, Reject, Release, Rollback, Unavailable, Worker, wire
+from sluicemq import BadFrames, BadQueue, Job, LeaseLost, Reject, Release, Rollback, Unavailable, Worker
+from sluicemq.protocol import wire
 
 
 def test_a_handler_sees_the_job_and_its_bytes_are_the_result(broker: ScriptedBroker) -> None:

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from faults.replica_set import ReplicaSet
 from sluicemq import Job, Producer, Worker
-from sluicemq.errors import SluiceError
+from sluicemq.protocol.errors import SluiceError
 from support.broker_process import BrokerProcess
 
 #: Hours of the day, and how many of its seconds pass in one.

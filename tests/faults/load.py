@@ -10,7 +10,8 @@ from typing import Any, Self
 from pymongo.collection import Collection
 
 from faults.proxied import RawClient
-from sluicemq import Producer, wire
+from sluicemq import Producer
+from sluicemq.protocol import wire
 from support.broker_process import BrokerProcess
 from support.waiting import wait_until
 

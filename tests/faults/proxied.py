@@ -17,7 +17,8 @@ from pymongo import MongoClient
 
 from faults.mongo_messages import Command
 from faults.mongo_proxy import Chosen, CuttingProxy
-from sluicemq import Client, Job, Worker, wire
+from sluicemq import Client, Job, Worker
+from sluicemq.protocol import wire
 from support.broker_process import BrokerProcess
 from support.waiting import TIMEOUT, wait_until
 

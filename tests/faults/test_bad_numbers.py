@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import zmq
 
-from sluicemq import wire
-from sluicemq.options import OPTIONS
+from sluicemq.protocol import wire
+from sluicemq.protocol.options import OPTIONS
 from support.broker_under_test import BrokerUnderTest, serving, spare
 from support.http_reader import Web
 from support.own_queue import TOKEN

@@ -11,7 +11,7 @@ import msgpack
 import pytest
 import zmq
 
-from sluicemq import wire
+from sluicemq.protocol import wire
 from support.broker_under_test import AT_ONCE, BrokerUnderTest, Doors, serving, spare
 from support.raw_sockets import Smq, code, message, receive
 from support.waiting import wait_until

@@ -14,7 +14,8 @@ import pytest
 
 from faults.proxied import ProxiedBroker, RawClient, SharedQueue, shared_queue, wait_quiet
 from faults.replica_set import ReplicaSet
-from sluicemq import Producer, wire
+from sluicemq import Producer
+from sluicemq.protocol import wire
 from support.broker_process import BrokerProcess
 from support.waiting import wait_until
 

@@ -6,7 +6,7 @@ import pytest
 from pymongo.errors import PyMongoError
 
 from faults.replica_set import ReplicaSet
-from sluicemq.errors import Unavailable
+from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker.store import EventRing
 from sluicemq_broker.store.connection import connect
 from support.waiting import wait_until

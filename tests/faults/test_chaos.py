@@ -20,7 +20,8 @@ from faults.mongo_messages import Command
 from faults.mongo_proxy import Chosen, Fault
 from faults.proxied import RawClient, shared_queue
 from faults.replica_set import ReplicaSet
-from sluicemq import Duplicate, Producer, wire
+from sluicemq import Duplicate, Producer
+from sluicemq.protocol import wire
 from support.broker_process import BrokerProcess
 from support.broker_under_test import BrokerUnderTest, serving, spare
 from support.raw_sockets import shake_hands

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import zmq
 
-from sluicemq import Client, Producer, wire
+from sluicemq import Client, Producer
+from sluicemq.protocol import wire
 from support.broker_process import check_balance
 from support.broker_under_test import AT_ONCE, BrokerUnderTest, Doors, serving, spare
 from support.raw_sockets import Smq

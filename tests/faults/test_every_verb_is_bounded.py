@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from faults.turns import LONGEST, slowness
-from sluicemq import Client, Producer, Publisher, wire
+from sluicemq import Client, Producer, Publisher
+from sluicemq.protocol import wire
 from sluicemq_devices.zmtp.frames import encode
 from support.broker_under_test import ANY_PORT, BrokerUnderTest, serving, spare
 from support.long_forms import long

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import zmq
 
-from sluicemq import wire
-from sluicemq.packed import pack
+from sluicemq.protocol import wire
+from sluicemq.protocol.packed import pack
 from support.broker_under_test import BrokerUnderTest, serving, spare
 from support.raw_sockets import Smq, code, receive
 

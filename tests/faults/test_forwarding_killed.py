@@ -12,7 +12,8 @@ from pymongo import MongoClient
 
 from faults.mongo_messages import Command
 from faults.proxied import Delivered, RawClient, SharedQueue, shared_queue
-from sluicemq import Client, Producer, SluiceError, wire
+from sluicemq import Client, Producer, SluiceError
+from sluicemq.protocol import wire
 from support.waiting import wait_until
 
 NEXT = "next"

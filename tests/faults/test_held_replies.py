@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from faults.proxied import RawClient, SharedQueue, shared_queue
-from sluicemq import Client, wire
+from sluicemq import Client
+from sluicemq.protocol import wire
 from support.waiting import wait_until
 
 full = pytest.mark.full

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from faults.proxied import Delivered, RawClient, SharedQueue
-from sluicemq import Client, wire
+from sluicemq import Client
+from sluicemq.protocol import wire
 
 
 def test_a_claim_does_not_take_a_later_job_of_an_id_that_it_has_read(shared: SharedQueue) -> None:

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from faults.turns import LONGEST, slowness
-from sluicemq import wire
+from sluicemq.protocol import wire
 from support.broker_under_test import BrokerUnderTest, serving, spare
 from support.long_forms import long, very_long
 from support.raw_sockets import Smq, code, receive

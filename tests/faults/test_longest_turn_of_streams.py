@@ -14,8 +14,8 @@ import pytest
 import zmq
 
 from faults.turns import LONGEST, slowness
-from sluicemq import wire
-from sluicemq.packed import pack
+from sluicemq.protocol import wire
+from sluicemq.protocol.packed import pack
 from support.broker_under_test import ANY_PORT, BrokerUnderTest, serving
 from support.long_forms import long
 from support.raw_sockets import Smq, receive

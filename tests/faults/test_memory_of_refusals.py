@@ -9,7 +9,7 @@ import psutil
 import pytest
 import zmq
 
-from sluicemq import wire
+from sluicemq.protocol import wire
 from support.broker_under_test import BrokerUnderTest, serving, spare
 from support.raw_sockets import code, receive, shake_hands
 

@@ -12,7 +12,8 @@ from pymongo import MongoClient
 from faults.mongo_messages import Command
 from faults.mongo_proxy import CuttingProxy
 from faults.proxied import RawClient
-from sluicemq import Client, NotFound, Producer, wire
+from sluicemq import Client, NotFound, Producer
+from sluicemq.protocol import wire
 from support.broker_process import BrokerProcess
 from support.waiting import wait_until
 

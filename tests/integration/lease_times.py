@@ -6,7 +6,7 @@ from typing import Any
 
 from pymongo.database import Database
 
-from sluicemq.errors import Unavailable
+from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker.context.owners import Owners
 from sluicemq_broker.runtime.timer import Timer
 from sluicemq_broker.store.clock import ServerClock

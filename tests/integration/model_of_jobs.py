@@ -12,8 +12,8 @@ from typing import Any, Final
 from hypothesis.stateful import invariant
 
 from integration.model_of_two_brokers import VISIBILITY, Fate, Hand, ModelWorker
-from sluicemq import wire
-from sluicemq.errors import Duplicate, SluiceError
+from sluicemq.protocol import wire
+from sluicemq.protocol.errors import Duplicate, SluiceError
 from sluicemq_broker.job.job import ERRORS_KEPT, Job
 from sluicemq_broker.queue.intake import Push
 from sluicemq_broker.queue.verdict import Settlement, Verdict

@@ -12,8 +12,8 @@ from typing import Any, ClassVar, Final
 from hypothesis.stateful import invariant
 
 from integration.model_of_two_brokers import VISIBILITY, Fate, Hand, ModelWorker
-from sluicemq import wire
-from sluicemq.errors import Duplicate, SluiceError
+from sluicemq.protocol import wire
+from sluicemq.protocol.errors import Duplicate, SluiceError
 from sluicemq_broker.queue.worker import Delivery
 from sluicemq_broker.store import seconds
 from support.small_broker import SmallBroker

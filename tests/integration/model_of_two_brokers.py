@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from integration.model_runs import Surroundings
-from sluicemq.errors import SluiceError
+from sluicemq.protocol.errors import SluiceError
 from sluicemq_broker.doors.smq.administration import Admin
 from sluicemq_broker.queue.worker import Delivery
 from support.fakes import FakeWorker

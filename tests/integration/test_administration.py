@@ -13,19 +13,8 @@ import pytest
 import zmq
 from pymongo import MongoClient
 
-from sluicemq import (
-    BadFrames,
-    BadHeaders,
-    BadQueue,
-    Client,
-    Job,
-    NotFound,
-    Paused,
-    Producer,
-    Reject,
-    Worker,
-    wire,
-)
+from sluicemq import BadFrames, BadHeaders, BadQueue, Client, Job, NotFound, Paused, Producer, Reject, Worker
+from sluicemq.protocol import wire
 from support.broker_process import BrokerProcess
 from support.waiting import wait_until
 

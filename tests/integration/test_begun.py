@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from sluicemq import Client, Job, Producer, Worker, wire
+from sluicemq import Client, Job, Producer, Worker
+from sluicemq.protocol import wire
 from support.broker_process import BrokerProcess
 from support.broker_under_test import BrokerUnderTest, serving
 from support.waiting import wait_until

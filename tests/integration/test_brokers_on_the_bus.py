@@ -12,7 +12,7 @@ import zmq
 from pymongo import MongoClient
 
 from sluicemq import Client, Producer, Publisher, Reader, Worker
-from sluicemq.errors import Paused
+from sluicemq.protocol.errors import Paused
 from support.broker_process import BrokerProcess
 from support.broker_under_test import ANY_PORT
 from support.raw_sockets import receive

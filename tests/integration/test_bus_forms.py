@@ -10,7 +10,7 @@ import pytest
 from pymongo.database import Database
 from redis import Redis
 
-from sluicemq.errors import Unavailable
+from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker.bus import Feed, LocalTransport, RedisTransport, Transport
 from sluicemq_broker.store import EventRing
 from support.redis_server import RedisServer

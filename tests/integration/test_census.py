@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pymongo.database import Database
 
-from sluicemq.errors import NotFound, Unavailable
+from sluicemq.protocol.errors import NotFound, Unavailable
 from sluicemq_broker.config import Config
 from sluicemq_broker.job.job import Job
 from sluicemq_broker.queue.intake import Push

@@ -8,7 +8,7 @@ import pytest
 from pymongo.database import Database
 from pymongo.errors import AutoReconnect, OperationFailure
 
-from sluicemq.errors import DifferentStore, NotFound, Unavailable
+from sluicemq.protocol.errors import DifferentStore, NotFound, Unavailable
 from sluicemq_broker.store.admin import changes as store_changes
 from sluicemq_broker.store.admin import redrives
 from sluicemq_broker.store.admin.batches import pages

@@ -14,7 +14,7 @@ from pymongo.database import Database
 from pymongo.errors import AutoReconnect
 
 from sluicemq import Client, Dead, FanOut, Forward, Job, Producer, Reject
-from sluicemq.errors import Duplicate, LeaseLost, Uncertain
+from sluicemq.protocol.errors import Duplicate, LeaseLost, Uncertain
 from sluicemq_broker.job.job import Job as StoredJob
 from sluicemq_broker.job.job import Parent
 from sluicemq_broker.store import (

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from sluicemq import Client, Job, LeaseLost, Producer, Worker, wire
+from sluicemq import Client, Job, LeaseLost, Producer, Worker
+from sluicemq.protocol import wire
 from support.broker_under_test import BrokerUnderTest, serving, spare
 from support.waiting import wait_until
 

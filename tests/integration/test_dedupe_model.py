@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from pymongo.errors import AutoReconnect
 
 from integration.model_runs import check
-from sluicemq.errors import SluiceError
+from sluicemq.protocol.errors import SluiceError
 from sluicemq_broker.job.job import Dedupe, Job
 from sluicemq_broker.store.errors import Unclear
 from sluicemq_broker.store.jobs.outcomes import RolledBack

@@ -16,7 +16,7 @@ import pytest
 from pymongo import MongoClient, WriteConcern
 from pymongo.errors import AutoReconnect
 
-from sluicemq.errors import Unavailable
+from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker.embedded import mongod
 from sluicemq_broker.embedded.life import EmbeddedMongo
 from support.long_forms import first_of, long

@@ -10,7 +10,7 @@ from pymongo.collection import Collection
 from pymongo.database import Database
 from pymongo.errors import AutoReconnect
 
-from sluicemq.errors import BadFrames, Duplicate, LeaseLost, Uncertain
+from sluicemq.protocol.errors import BadFrames, Duplicate, LeaseLost, Uncertain
 from sluicemq_broker.job import Job
 from sluicemq_broker.store import QueueDefaults, QueueStore, RolledBack
 from sluicemq_broker.store.errors import Unclear

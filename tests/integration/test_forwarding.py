@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import zmq
 
-from sluicemq import BadHeaders, BadQueue, Client, Duplicate, Forward, Job, Producer, Reply, wire
+from sluicemq import BadHeaders, BadQueue, Client, Duplicate, Forward, Job, Producer, Reply
+from sluicemq.protocol import wire
 from support.broker_process import BrokerProcess
 from support.broker_under_test import AT_ONCE, BrokerUnderTest, serving, spare
 from support.own_queue import SECONDS, working

@@ -11,7 +11,7 @@ import pytest
 import zmq
 
 from sluicemq import Producer, Worker
-from sluicemq.errors import QueueFull, Timeout
+from sluicemq.protocol.errors import QueueFull, Timeout
 from support.broker_under_test import ANY_PORT, BrokerUnderTest, serving
 from support.raw_sockets import code, receive
 from support.waiting import TIMEOUT, wait_until

@@ -9,7 +9,7 @@ import pytest
 from pymongo.database import Database
 from pymongo.errors import DuplicateKeyError
 
-from sluicemq.errors import BadFrames
+from sluicemq.protocol.errors import BadFrames
 from sluicemq_broker.job.job import Job
 from sluicemq_broker.store.admin.dead_letters import DeadLetters
 from sluicemq_broker.store.admin.inspector import Inspector

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 from pymongo.database import Database
 
-from sluicemq.errors import NotFound
+from sluicemq.protocol.errors import NotFound
 from sluicemq_broker.job.job import Job
 from sluicemq_broker.store.admin.dead_letters import DeadLetters
 from sluicemq_broker.store.jobs.documents import collection

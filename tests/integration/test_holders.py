@@ -8,8 +8,8 @@ import gevent
 import pytest
 from pymongo.database import Database
 
-from sluicemq.errors import BadStream, Held, LeaseLost, NotFound
-from sluicemq.packed import pack
+from sluicemq.protocol.errors import BadStream, Held, LeaseLost, NotFound
+from sluicemq.protocol.packed import pack
 from sluicemq_broker.config import Config
 from sluicemq_broker.context import Owners
 from sluicemq_broker.context.retry import Retry

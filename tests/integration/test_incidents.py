@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pymongo.database import Database
 
-from sluicemq.errors import BadFrames, Unavailable
+from sluicemq.protocol.errors import BadFrames, Unavailable
 from sluicemq_broker.config import Config
 from sluicemq_broker.queues.queues import Queues
 from sluicemq_broker.statistics.incidents import FLUSH, GAP, LONG, Incidents

@@ -9,7 +9,7 @@ from pymongo import MongoClient
 from pymongo.database import Database
 from pymongo.monitoring import CommandListener, CommandStartedEvent
 
-from sluicemq.errors import NotFound
+from sluicemq.protocol.errors import NotFound
 from sluicemq_broker.store.admin.inspector import Inspector, NewerSchema
 from sluicemq_broker.store.admin.job_view import SHOWN_STATES
 from sluicemq_broker.store.jobs.documents import SCHEMA, collection

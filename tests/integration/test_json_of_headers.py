@@ -16,7 +16,7 @@ import pytest
 import zmq
 
 from sluicemq import BadHeaders
-from sluicemq.json_values import dumps
+from sluicemq.protocol.json_values import dumps
 from support.broker_under_test import BrokerUnderTest, serving, spare
 from support.http_reader import Web
 from support.own_queue import TOKEN, OwnQueue

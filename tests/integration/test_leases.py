@@ -11,7 +11,7 @@ from pymongo.collection import Collection
 from pymongo.database import Database
 
 from integration.lease_times import LEASE, TIME, LeaseTime, a_broker, beats, document, owners, refused
-from sluicemq.errors import Unavailable
+from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker.store.cluster.leases import LeaseStore, Seen
 from sluicemq_broker.store.errors import Unclear
 from support.fakes import Held, go_on

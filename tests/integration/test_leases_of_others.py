@@ -9,7 +9,7 @@ import pytest
 from pymongo.database import Database
 
 from integration.lease_times import BEAT, TIME, LeaseTime, a_broker, beats, document, owners, refused
-from sluicemq.errors import Unavailable
+from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker.store.clock import ServerClock
 from sluicemq_broker.store.cluster.leases import LeaseStore, Seen
 from sluicemq_broker.store.errors import Unclear

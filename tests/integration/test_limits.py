@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pymongo.database import Database
 
-from sluicemq import wire
+from sluicemq.protocol import wire
 from sluicemq_broker.bus import BusEvent, BusKind
 from sluicemq_broker.queue.intake import Push
 from sluicemq_broker.queue.verdict import Settlement, Verdict

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import zmq
 
-from sluicemq import Client, Producer, Worker, wire
+from sluicemq import Client, Producer, Worker
+from sluicemq.protocol import wire
 from support.broker_under_test import BrokerUnderTest, Doors, serving, spare
 from support.raw_sockets import receive
 from support.waiting import TIMEOUT, wait_until

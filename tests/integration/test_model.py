@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from pymongo.database import Database
 
 from integration.model_runs import check
-from sluicemq.errors import Duplicate, LeaseLost, NotFound, SluiceError, Uncertain
+from sluicemq.protocol.errors import Duplicate, LeaseLost, NotFound, SluiceError, Uncertain
 from sluicemq_broker.job.job import Job
 from sluicemq_broker.store.admin.dead_letters import DeadLetters
 from sluicemq_broker.store.admin.redrives import Redriven

@@ -20,7 +20,7 @@ from pymongo.database import Database
 from integration.model_of_jobs import Lives
 from integration.model_of_two_brokers import VISIBILITY, WORK, seats, slots, unanswered
 from integration.model_runs import check, run_alone, surrounded
-from sluicemq import wire
+from sluicemq.protocol import wire
 from sluicemq_broker.job.job import Dedupe, Job
 from sluicemq_broker.store.jobs.queue_store import QueueStore
 from support.faulty_mongo import Fault, Kind

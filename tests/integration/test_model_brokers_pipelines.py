@@ -22,8 +22,8 @@ from pymongo.database import Database
 from integration.model_of_pipelines import EVERY, QUEUES, JobHand, Stories
 from integration.model_of_two_brokers import VISIBILITY, WORK, seats, slots
 from integration.model_runs import check, run_alone, surrounded
-from sluicemq import wire
-from sluicemq.errors import SluiceError
+from sluicemq.protocol import wire
+from sluicemq.protocol.errors import SluiceError
 from sluicemq_broker.job import Job, Misfire, Timetable
 from sluicemq_broker.queue import Onward, Push, Settlement, Verdict
 from sluicemq_broker.store import QueueStore, Schedule

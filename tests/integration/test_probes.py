@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 import zmq
 
-from sluicemq import Publisher, wire
+from sluicemq import Publisher
+from sluicemq.protocol import wire
 from support.broker_under_test import ANY_PORT, BrokerUnderTest, serving, spare
 from support.raw_sockets import receive
 from support.waiting import wait_until

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from sluicemq import Job, Timeout, Worker, wire
+from sluicemq import Job, Timeout, Worker
+from sluicemq.protocol import wire
 from sluicemq_broker.store import Progressed, QueueStore
 from support.jobs import NOW, a_job, stored
 from support.own_queue import SECONDS, OwnQueue, written

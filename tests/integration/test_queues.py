@@ -13,8 +13,8 @@ import gevent
 import pytest
 from pymongo.database import Database
 
-from sluicemq import wire
-from sluicemq.errors import BadQueue, NotFound, Paused, QueueFull, Unavailable
+from sluicemq.protocol import wire
+from sluicemq.protocol.errors import BadQueue, NotFound, Paused, QueueFull, Unavailable
 from sluicemq_broker.config import BrokerSettings, Config, QueueSettings
 from sluicemq_broker.doors.lane_workers import PopWorker
 from sluicemq_broker.job.job import Dedupe

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 import zmq
 
-from sluicemq import Client, Dead, Producer, Publisher, wire
+from sluicemq import Client, Dead, Producer, Publisher
+from sluicemq.protocol import wire
 from sluicemq_broker.config import load
 from sluicemq_broker.job.job import State
 from support.broker_process import BrokerProcess

@@ -12,7 +12,7 @@ from pymongo.database import Database
 from pymongo.errors import AutoReconnect, OperationFailure
 
 from sluicemq import Dead, FanOut, Forward, Worker
-from sluicemq.errors import NotFound
+from sluicemq.protocol.errors import NotFound
 from sluicemq_broker.job.job import Job, Parent
 from sluicemq_broker.store import (
     Child,

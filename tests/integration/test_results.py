@@ -10,19 +10,8 @@ from contextlib import contextmanager
 import pytest
 import zmq
 
-from sluicemq import (
-    BadHeaders,
-    Client,
-    Dead,
-    Expired,
-    Job,
-    NotFound,
-    Producer,
-    Reject,
-    Rollback,
-    Timeout,
-    wire,
-)
+from sluicemq import BadHeaders, Client, Dead, Expired, Job, NotFound, Producer, Reject, Rollback, Timeout
+from sluicemq.protocol import wire
 from support.broker_process import BrokerProcess
 from support.broker_under_test import BrokerUnderTest, serving, spare
 from support.own_queue import SECONDS, working

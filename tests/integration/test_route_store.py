@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pymongo.database import Database
 
-from sluicemq.errors import LeaseLost
+from sluicemq.protocol.errors import LeaseLost
 from sluicemq_broker.job import Job
 from sluicemq_broker.store import Holder, QueueStore, RouteStore, Subscription, SubscriptionStore
 from support.jobs import NOW

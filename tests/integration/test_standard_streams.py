@@ -15,7 +15,7 @@ import pytest
 
 from sluicemq import Client, Producer
 from sluicemq.cli.app import app
-from sluicemq.wire import ShownState
+from sluicemq.protocol.wire import ShownState
 from support.broker_process import BrokerProcess
 from support.ports import free_port, tcp
 from support.waiting import TIMEOUT, wait_until

@@ -9,7 +9,7 @@ from pymongo.database import Database
 from pymongo.errors import AutoReconnect, ServerSelectionTimeoutError
 
 from integration.store_verbs import ME, OTHER, claim, pushed, release, rolled_back
-from sluicemq.errors import LeaseLost, Unavailable
+from sluicemq.protocol.errors import LeaseLost, Unavailable
 from sluicemq_broker.job.job import Dedupe, State
 from sluicemq_broker.store.errors import Unclear, translated
 from sluicemq_broker.store.jobs.documents import QueueDefaults

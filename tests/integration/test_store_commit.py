@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from integration.store_verbs import ME, OTHER, at, claim, pushed, release, rolled_back
-from sluicemq.errors import LeaseLost, TooLarge, Uncertain
+from sluicemq.protocol.errors import LeaseLost, TooLarge, Uncertain
 from sluicemq_broker.job.job import Job, State
 from sluicemq_broker.store.jobs.outcomes import Completed
 from sluicemq_broker.store.jobs.queue_store import QueueStore

@@ -9,7 +9,7 @@ from typing import Protocol
 import pytest
 from pymongo.database import Database
 
-from sluicemq.errors import LeaseLost, SluiceError, Uncertain
+from sluicemq.protocol.errors import LeaseLost, SluiceError, Uncertain
 from sluicemq_broker.job.job import Job, State
 from sluicemq_broker.store.cluster.pauses import PauseStore
 from sluicemq_broker.store.jobs.claims import Claim

@@ -11,7 +11,7 @@ from pymongo.database import Database
 from pymongo.errors import AutoReconnect, BulkWriteError, OperationFailure
 
 from integration.store_verbs import ME, OTHER, between_read_and_update, claim, pushed
-from sluicemq.errors import TooLarge
+from sluicemq.protocol.errors import TooLarge
 from sluicemq_broker.job.backoff import Backoff
 from sluicemq_broker.job.job import ATTRIBUTES, Hold, State
 from sluicemq_broker.store.errors import Doubtful, Refused, Unclear

@@ -15,7 +15,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pymongo.errors import WriteError
 
-from sluicemq import Client, NotFound, Producer, Worker, wire
+from sluicemq import Client, NotFound, Producer, Worker
+from sluicemq.protocol import wire
 from sluicemq_broker.job.job import Dedupe
 from sluicemq_broker.job.job import Job as StoredJob
 from sluicemq_broker.store.admin.dead_letters import DeadLetters

@@ -10,8 +10,8 @@ import gevent
 import pytest
 from pymongo.database import Database
 
-from sluicemq.errors import BadStream, BadTopic, Conflict, SluiceError
-from sluicemq.packed import pack, scan, unpack
+from sluicemq.protocol.errors import BadStream, BadTopic, Conflict, SluiceError
+from sluicemq.protocol.packed import pack, scan, unpack
 from sluicemq_broker.bus import BusEvent, BusKind
 from sluicemq_broker.config import Config, DeviceSettings, StreamSettings
 from sluicemq_broker.context.retry import Retry

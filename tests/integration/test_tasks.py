@@ -10,8 +10,8 @@ import pytest
 from gevent.event import Event
 from pymongo.database import Database
 
-from sluicemq.errors import NotFound, Paused, QueueFull, Unavailable
-from sluicemq.wire import INTAKE
+from sluicemq.protocol.errors import NotFound, Paused, QueueFull, Unavailable
+from sluicemq.protocol.wire import INTAKE
 from sluicemq_broker.queues.orders import PAGE
 from sluicemq_broker.queues.tasks import Task, Tasks
 from sluicemq_broker.store.jobs.outcomes import RolledBack

@@ -13,7 +13,7 @@ from pymongo.database import Database
 
 from integration.test_fair_at_brokers import FairRig
 from integration.test_limits import LimitsRig, Setting
-from sluicemq import wire
+from sluicemq.protocol import wire
 from support.fakes import FakeWorker
 from support.faulty_mongo import Fault, Kind
 from support.small_broker import BEAT, LEASE, SmallBroker

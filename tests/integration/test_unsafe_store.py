@@ -12,7 +12,7 @@ import pytest
 from pymongo import MongoClient
 
 from sluicemq import Producer
-from sluicemq.errors import Duplicate, Unavailable
+from sluicemq.protocol.errors import Duplicate, Unavailable
 from sluicemq_broker.embedded import mongod
 from sluicemq_broker.store.connection import connect, require_safe
 from sluicemq_broker.store.errors import UnsafeStore

@@ -6,7 +6,8 @@ from time import monotonic
 
 import pytest
 
-from sluicemq import LeaseLost, wire
+from sluicemq import LeaseLost
+from sluicemq.protocol import wire
 from support.own_queue import LONG, SHORT, OwnQueue, passed
 from support.waiting import wait_until
 

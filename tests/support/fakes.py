@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 import gevent
 from gevent.event import Event
 
-from sluicemq.errors import LeaseLost, SluiceError, Uncertain
+from sluicemq.protocol.errors import LeaseLost, SluiceError, Uncertain
 from sluicemq_broker.config import QueueSettings
 from sluicemq_broker.context.context import Context, Tell, nobody
 from sluicemq_broker.context.memory import Memory

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from sluicemq.errors import Duplicate
+from sluicemq.protocol.errors import Duplicate
 from sluicemq_broker.job.job import Hold, Job
 from sluicemq_broker.store.admin.changes import Changes
 from sluicemq_broker.store.admin.dead_letters import DeadLetters

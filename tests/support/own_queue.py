@@ -12,7 +12,8 @@ from typing import Any
 from pymongo.change_stream import ChangeStream
 from pymongo.collection import Collection
 
-from sluicemq import Claim, ClaimedJob, Client, Job, Producer, Worker, wire
+from sluicemq import Claim, ClaimedJob, Client, Job, Producer, Worker
+from sluicemq.protocol import wire
 from support.broker_under_test import AT_ONCE, BrokerUnderTest, serving
 from support.raw_sockets import Smq
 from support.waiting import wait_until

@@ -10,7 +10,7 @@ from typing import Any
 
 import zmq
 
-from sluicemq import wire
+from sluicemq.protocol import wire
 from support.raw_zmtp import hear_handshake
 from support.waiting import TIMEOUT
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import gevent
 
-from sluicemq.errors import SluiceError, Unavailable
+from sluicemq.protocol.errors import SluiceError, Unavailable
 from sluicemq_broker.bus import BusEvent
 from sluicemq_broker.config import Config
 from sluicemq_broker.context.context import Context

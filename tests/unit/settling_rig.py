@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from sluicemq.errors import SluiceError
+from sluicemq.protocol.errors import SluiceError
 from sluicemq_broker.context.memory import Memory
 from sluicemq_broker.context.retry import Retry
 from sluicemq_broker.job.backoff import Backoff

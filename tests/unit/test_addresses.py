@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import tomli_w
 
-from sluicemq.errors import Unavailable
+from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker.config import Config, load
 from sluicemq_broker.process import addresses
 from support.ports import tcp

@@ -10,7 +10,7 @@ from gevent.event import Event
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluicemq.errors import Unavailable
+from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker.runtime.batcher import Batcher
 
 

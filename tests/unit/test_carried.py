@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicemq.packed import pack
+from sluicemq.protocol.packed import pack
 from sluicemq_broker.store import Segment
 from sluicemq_broker.streams.carried import MOST, carried, read_carried
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sluicemq.options import OPTIONS, Option
+from sluicemq.protocol.options import OPTIONS, Option
 from sluicemq_broker.config import (
     BrokerSettings,
     Config,

@@ -12,7 +12,7 @@ import pytest
 
 import sluicemq_broker
 import sluicemq_devices
-from sluicemq.errors import SluiceError
+from sluicemq.protocol.errors import SluiceError
 from sluicemq_broker.runtime.counters import Counters
 from sluicemq_broker.runtime.counts import Count, Gauge, Timing
 from sluicemq_broker.store.admin.job_view import SHOWN_STATES

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from sluicemq import Client, Worker, errors, wire
+from sluicemq import Client, Worker
 from sluicemq.installed import to_install
+from sluicemq.protocol import errors, wire
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluicemq import errors
+from sluicemq.protocol import errors
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 from gevent.queue import Queue
 
-from sluicemq.errors import Unavailable
+from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker.bus import BusEvent, BusKind, Channel, EventBus, silent
 from sluicemq_broker.runtime import Count, Counters
 from support.virtual_time import VirtualTime, come_to_rest

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from sluicemq import wire
-from sluicemq.errors import Paused, Unavailable
+from sluicemq.protocol import wire
+from sluicemq.protocol.errors import Paused, Unavailable
 from sluicemq_broker.config import BrokerSettings, DeviceSettings, QueueSettings
 from sluicemq_broker.doors.frontends import PushFrontend
 from sluicemq_broker.doors.questions import MOST_UNREAD, Asker, RequestFrontend

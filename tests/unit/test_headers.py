@@ -13,8 +13,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sluicemq import wire
-from sluicemq.errors import BadFrames, BadHeaders, BadQueue, SluiceError, TooLarge
+from sluicemq.protocol import wire
+from sluicemq.protocol.errors import BadFrames, BadHeaders, BadQueue, SluiceError, TooLarge
 from sluicemq_broker.config import QueueSettings
 from sluicemq_broker.doors.frames import PlainJob, split
 from sluicemq_broker.job.backoff import Backoff

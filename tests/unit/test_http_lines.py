@@ -5,7 +5,7 @@ from __future__ import annotations
 import gevent
 import pytest
 
-from sluicemq.errors import Unavailable
+from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker.http.lines import Line, Pace
 from support.virtual_time import come_to_rest
 

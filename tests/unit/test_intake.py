@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluicemq.errors import Duplicate, TooLarge
+from sluicemq.protocol.errors import Duplicate, TooLarge
 from sluicemq_broker.queue.intake import INSERT, INSERTS_AT_ONCE
 from sluicemq_broker.store.errors import Unclear
 from sluicemq_broker.store.write_results import Pushed

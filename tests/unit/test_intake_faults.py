@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from sluicemq.errors import SluiceError, Unavailable
+from sluicemq.protocol.errors import SluiceError, Unavailable
 from sluicemq_broker.job.job import Job
 from sluicemq_broker.queue.intake import INSERT, INSERT_BYTES, INSERTS_AT_ONCE, Push
 from sluicemq_broker.queue.ledger import IN_ORDER

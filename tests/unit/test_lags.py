@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sluicemq.errors import Unavailable
+from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker.streams.lags import Lags
 
 

@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterator
 import gevent
 import pytest
 
-from sluicemq.errors import Unavailable
+from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker.http.live import INTERVAL, LiveFeed
 from sluicemq_broker.http.snapshots import Snapshot, Snapshots, View
 from support.virtual_time import VirtualTime, come_to_rest

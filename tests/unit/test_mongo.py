@@ -9,7 +9,7 @@ from bson.errors import InvalidDocument
 from pymongo import ReadPreference
 from pymongo.errors import BulkWriteError, DocumentTooLarge, InvalidName, OperationFailure
 
-from sluicemq.errors import Unavailable
+from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker.store.connection import REPLY_TIMEOUT, connect, connect_for_leases, promised
 from sluicemq_broker.store.errors import Doubtful, Refused, Unclear, brief, translated
 from sluicemq_broker.store.write_results import refusals

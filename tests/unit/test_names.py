@@ -11,8 +11,8 @@ import pytest
 
 import sluicemq_broker
 import sluicemq_devices
-from sluicemq import wire
 from sluicemq.cli import history, queue_table, top
+from sluicemq.protocol import wire
 from sluicemq_broker.job.job import ATTRIBUTES, SCHEDULED, State
 from sluicemq_broker.runtime import Count, Gauge
 from sluicemq_broker.store.admin.job_view import SHOWN_STATES

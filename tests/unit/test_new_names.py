@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluicemq.errors import QueueFull
+from sluicemq.protocol.errors import QueueFull
 from sluicemq_broker.context.new_names import NewNames
 from sluicemq_broker.runtime.counters import Counters
 from sluicemq_broker.runtime.counts import Count

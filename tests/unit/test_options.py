@@ -14,7 +14,7 @@ import pytest
 
 from sluicemq import Client, Producer
 from sluicemq.cli.app import app
-from sluicemq.options import KEYWORDS, OPTIONS, JobOptions, Option
+from sluicemq.protocol.options import KEYWORDS, OPTIONS, JobOptions, Option
 from sluicemq_broker.config import QueueSettings
 from sluicemq_broker.job.job import ATTRIBUTES, Hold, Job, Parent
 from sluicemq_broker.queue import JobMaker, check_headers

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicemq.errors import BadFrames
-from sluicemq.packed import LONGEST_TOPIC, extended, frames, pack, scan, slices, unpack
+from sluicemq.protocol.errors import BadFrames
+from sluicemq.protocol.packed import LONGEST_TOPIC, extended, frames, pack, scan, slices, unpack
 from sluicemq_devices.zmtp import encode
 
 MESSAGES = st.lists(st.lists(st.binary(max_size=600), min_size=1, max_size=4), max_size=8)

@@ -8,8 +8,8 @@ from unittest.mock import MagicMock
 import gevent
 import pytest
 
-from sluicemq import wire
-from sluicemq.errors import Paused, Unavailable
+from sluicemq.protocol import wire
+from sluicemq.protocol.errors import Paused, Unavailable
 from sluicemq_broker.config import Config
 from sluicemq_broker.queue.queue import Queue
 from sluicemq_broker.queues.pauses import Pauses

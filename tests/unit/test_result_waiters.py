@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sluicemq.errors import Expired, NotFound, QueueFull, SluiceError, Unavailable, Uncertain
+from sluicemq.protocol.errors import Expired, NotFound, QueueFull, SluiceError, Unavailable, Uncertain
 from sluicemq_broker.context.retry import Retry
 from sluicemq_broker.doors.smq.results import LOOKED_UP_AT_ONCE, MOST_ASKED, LookUps, Results
 from sluicemq_broker.queue.result_waiters import Outcome, ResultWaiters, StoredResult

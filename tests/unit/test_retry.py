@@ -8,7 +8,7 @@ import gevent
 import pytest
 from gevent.event import Event
 
-from sluicemq.errors import TooLarge, Unavailable
+from sluicemq.protocol.errors import TooLarge, Unavailable
 from sluicemq_broker.context.retry import Retry
 from sluicemq_broker.store.errors import Doubtful, Refused, Unclear
 

@@ -15,10 +15,10 @@ import tomli_w
 from click.testing import CliRunner
 
 from sluicemq.cli.app import app
-from sluicemq.durations import in_seconds, seconds_of
-from sluicemq.errors import BadFrames, BadHeaders
-from sluicemq.options import OPTIONS
-from sluicemq.wire import decode_headers
+from sluicemq.protocol.durations import in_seconds, seconds_of
+from sluicemq.protocol.errors import BadFrames, BadHeaders
+from sluicemq.protocol.options import OPTIONS
+from sluicemq.protocol.wire import decode_headers
 from sluicemq_broker.config import (
     BrokerSettings,
     ConfigError,

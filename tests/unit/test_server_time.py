@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sluicemq.errors import Unavailable
+from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker.runtime.server_time import Measure
 from sluicemq_broker.store.clock import ServerClock
 from support.jobs import NOW

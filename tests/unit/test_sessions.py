@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sluicemq import wire
+from sluicemq.protocol import wire
 from sluicemq_broker.config import BrokerSettings, QueueSettings
 from sluicemq_broker.doors.services import Services
 from sluicemq_broker.doors.smq.sessions import Session, SessionDoor

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from sluicemq import wire
-from sluicemq.errors import SluiceError, Unavailable, Uncertain
+from sluicemq.protocol import wire
+from sluicemq.protocol.errors import SluiceError, Unavailable, Uncertain
 from sluicemq_broker.context.memory import Memory
 from sluicemq_broker.job.job import Job
 from sluicemq_broker.queue.verdict import Settlement, Verdict

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from sluicemq import wire
-from sluicemq.errors import TooLarge
+from sluicemq.protocol import wire
+from sluicemq.protocol.errors import TooLarge
 from sluicemq_broker.config import MAX_JOB_BYTES
 from sluicemq_broker.job.backoff import Backoff
 from sluicemq_broker.job.job import RESULT_WANTED_FOR

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sluicemq.errors import Unavailable
+from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker.job.job import Job
 from sluicemq_broker.queue.holdings import Holdings
 from sluicemq_broker.queues.sweeper import Sweeper

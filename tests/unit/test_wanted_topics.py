@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faults.turns import LONGEST, slowness
-from sluicemq.errors import BadTopic
-from sluicemq.packed import pack
+from sluicemq.protocol.errors import BadTopic
+from sluicemq.protocol.packed import pack
 from sluicemq_broker.store import Segment
 from sluicemq_broker.streams.choosing import TURN, Choosing, Usage
 from sluicemq_broker.streams.segments import choose

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluicemq import errors, wire
-from sluicemq.msgpack_count import within
+from sluicemq.protocol import errors, wire
+from sluicemq.protocol.msgpack_count import within
 
 JOB = ["id1", b"pay", {"priority": 3}]
 BARE_JOB = [None, b"", None]

@@ -15,7 +15,7 @@ from typing import Final
 import gevent
 from gevent.event import Event
 
-from sluicemq.errors import SluiceError
+from sluicemq.protocol.errors import SluiceError
 from sluicemq_broker.bus.event import BusEvent, BusKind
 from sluicemq_broker.bus.transport import Transport
 from sluicemq_broker.runtime import Batcher, Count, Counters, Timer, shielded

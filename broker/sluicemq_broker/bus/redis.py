@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-from sluicemq.errors import Unavailable
 from sluicemq.installed import to_install
+from sluicemq.protocol.errors import Unavailable
 
 #: Seconds after which a feed answers that nothing has come.
 _AWAIT: Final = 1.0

@@ -13,7 +13,7 @@ class Feed(Protocol):
     def next(self) -> Sequence[str]:
         """Some lines that others have sent, in their order, or none: it waits for a second or two.
 
-        Raises :class:`~sluicemq.errors.Unavailable` where some may have been missed.
+        Raises :class:`~sluicemq.Unavailable` where some may have been missed.
         """
 
 

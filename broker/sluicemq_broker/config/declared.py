@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import Field, field, fields
 from typing import Any
 
-from sluicemq.options import OPTIONS, Rule
+from sluicemq.protocol.options import OPTIONS
+from sluicemq.protocol.rules import Rule
 
 MIB = 2**20
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final
 
-from sluicemq.errors import QueueFull
+from sluicemq.protocol.errors import QueueFull
 from sluicemq_broker.runtime import Bucket, Count, Counters
 
 #: Names that one peer makes: so many a second, and so many at once after a rest.

@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 import gevent
 from gevent.lock import RLock
 
-from sluicemq.errors import Unavailable
+from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker.runtime import Timer
 from sluicemq_broker.store import LeaseStore, Seen, ServerClock
 

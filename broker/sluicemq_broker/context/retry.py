@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from gevent.event import Event
 
-from sluicemq.errors import Unavailable
+from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker.store import Aborted, Doubtful, Refused, Unclear
 
 log = logging.getLogger("broker.store")

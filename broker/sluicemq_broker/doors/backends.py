@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from sluicemq.errors import SluiceError
+from sluicemq.protocol.errors import SluiceError
 from sluicemq_broker.config import Ack, DeviceSettings
 from sluicemq_broker.doors.frontends import FRAME_FACTOR
 from sluicemq_broker.doors.lane_workers import ArrivalWorker, LaneWorker, PopWorker, PullWorker, RepWorker

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from sluicemq import wire
-from sluicemq.errors import BadFrames
+from sluicemq.protocol import wire
+from sluicemq.protocol.errors import BadFrames
 
 
 class PlainJob(NamedTuple):

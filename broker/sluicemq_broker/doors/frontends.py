@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
-from sluicemq import wire
-from sluicemq.errors import (
+from sluicemq.protocol import wire
+from sluicemq.protocol.errors import (
     BadHeaders,
     Duplicate,
     SluiceError,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 import gevent
 
-from sluicemq import wire
-from sluicemq.errors import SluiceError
+from sluicemq.protocol import wire
+from sluicemq.protocol.errors import SluiceError
 from sluicemq_broker.config import Envelope
 from sluicemq_broker.doors.frontends import PROBE
 from sluicemq_broker.doors.pops import push_anew

@@ -8,7 +8,7 @@ from typing import Final
 
 import gevent
 
-from sluicemq.errors import SluiceError, Unavailable
+from sluicemq.protocol.errors import SluiceError, Unavailable
 from sluicemq_broker.doors.refusals import refusal
 from sluicemq_broker.queue import Outcome, StoredResult
 from sluicemq_devices.doors import SMALL, Lane

@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Container, Iterable, Iterator
 from typing import Final
 
-from sluicemq.packed import LONGEST_TOPIC
+from sluicemq.protocol.packed import LONGEST_TOPIC
 
 #: Topics, and bytes of their messages, at most; of more the oldest are forgotten.
 MOST_TOPICS: Final = 100_000

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, ClassVar, Final
 
-from sluicemq.errors import BadFrames, Paused, QueueFull, SluiceError
-from sluicemq.options import ACCEPTED, RESULT
+from sluicemq.protocol.errors import BadFrames, Paused, QueueFull, SluiceError
+from sluicemq.protocol.options import ACCEPTED, RESULT
 from sluicemq_broker.config import DeviceSettings
 from sluicemq_broker.doors.frontends import Frontend
 from sluicemq_broker.doors.large_results import tell_when_it_fits

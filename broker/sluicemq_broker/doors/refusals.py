@@ -6,7 +6,7 @@ import json
 import logging
 from typing import Final
 
-from sluicemq.errors import (
+from sluicemq.protocol.errors import (
     BadFrames,
     BadHeaders,
     BadVerb,

@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple
 
 import gevent
 
-from sluicemq.errors import BadFrames, BadTopic
-from sluicemq.packed import unpack
+from sluicemq.protocol.errors import BadFrames, BadTopic
+from sluicemq.protocol.packed import unpack
 from sluicemq_broker.config import DeviceSettings
 from sluicemq_broker.doors.probes import without_probes
 from sluicemq_broker.doors.refusals import error_frames, refusal

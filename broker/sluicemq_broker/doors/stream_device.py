@@ -14,8 +14,8 @@ from typing import Any, Final
 import gevent
 from gevent.event import Event
 
-from sluicemq.errors import SluiceError, TooLarge
-from sluicemq.packed import extended, scan, slices
+from sluicemq.protocol.errors import SluiceError, TooLarge
+from sluicemq.protocol.packed import extended, scan, slices
 from sluicemq_broker.config import DeviceSettings, Envelope
 from sluicemq_broker.doors.counted import of_device, paused
 from sluicemq_broker.doors.latest import Latest

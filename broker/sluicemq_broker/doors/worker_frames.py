@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from sluicemq import wire
-from sluicemq.errors import BadFrames, SluiceError
-from sluicemq.json_values import dumps
-from sluicemq.options import OPTIONS
+from sluicemq.protocol import wire
+from sluicemq.protocol.errors import BadFrames, SluiceError
+from sluicemq.protocol.json_values import dumps
+from sluicemq.protocol.options import OPTIONS
 from sluicemq_broker.job import Job
 from sluicemq_broker.queue import PLAIN, Onward, Verdict, read_verdict
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 from pymongo import MongoClient
 from pymongo.errors import OperationFailure, PyMongoError
 
-from sluicemq.errors import Unavailable
+from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker.embedded import mongod
 from sluicemq_broker.embedded.shortage import refused, shortages
 

@@ -20,8 +20,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from sluicemq.errors import Unavailable
 from sluicemq.installed import to_install
+from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker.embedded.shortage import cause_of, tail
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import falcon
 
-from sluicemq import wire
-from sluicemq.errors import BadFrames
-from sluicemq.wire import TaskField
+from sluicemq.protocol import wire
+from sluicemq.protocol.errors import BadFrames
+from sluicemq.protocol.wire import TaskField
 from sluicemq_broker.doors import Admin
 from sluicemq_broker.http.answers import write
 from sluicemq_broker.http.api import BASE

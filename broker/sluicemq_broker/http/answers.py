@@ -14,7 +14,7 @@ from typing import Any, Final
 import falcon
 import gevent
 
-from sluicemq.json_values import dumps
+from sluicemq.protocol.json_values import dumps
 
 #: Bytes of one piece of an answer; and of a payload that are made text in one turn: each may become six.
 _PIECE: Final = 64 * 1024

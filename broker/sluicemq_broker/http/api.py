@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import falcon
 
-from sluicemq.errors import BadFrames
+from sluicemq.protocol.errors import BadFrames
 from sluicemq_broker.http.answers import Endless, write
 from sluicemq_broker.http.asked import cursor, letters, names, view
 from sluicemq_broker.http.handler import PLACE

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import falcon
 
-from sluicemq.errors import BadFrames
-from sluicemq.rules import number
+from sluicemq.protocol.errors import BadFrames
+from sluicemq.protocol.rules import number
 from sluicemq_broker.http.snapshots import View
 from sluicemq_broker.runtime import read_json
 from sluicemq_broker.store import DeadLetters

@@ -24,7 +24,7 @@ import gevent
 from gevent import monkey
 from gevent.pywsgi import WSGIHandler
 
-from sluicemq.errors import Unavailable
+from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker.http.health import PATHS as HEALTH
 from sluicemq_broker.http.places import Doing
 from sluicemq_broker.runtime import Count

@@ -16,7 +16,7 @@ from typing import Final
 import gevent
 from gevent.event import Event
 
-from sluicemq.errors import Unavailable
+from sluicemq.protocol.errors import Unavailable
 
 #: Seconds that anybody waits for a turn, and between two looks at what is done meanwhile.
 PATIENCE: Final = 5.0

@@ -14,7 +14,7 @@ from typing import Final
 import gevent
 from gevent.event import Event
 
-from sluicemq.errors import Unavailable
+from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker.http.lines import Pace
 from sluicemq_broker.http.snapshots import Snapshot, Snapshots, View
 from sluicemq_broker.runtime import Timer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sluicemq import wire
+from sluicemq.protocol import wire
 from sluicemq_broker.config import RouteSettings
 from sluicemq_broker.context import Context
 from sluicemq_broker.doors import Admin, Device, StreamSide

@@ -14,7 +14,7 @@ from typing import Final
 
 import gevent
 
-from sluicemq.errors import Unavailable
+from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker.http.lines import PATIENCE, Line, too_much
 from sluicemq_broker.http.places import Place, Places
 from sluicemq_devices.doors import Outgoing

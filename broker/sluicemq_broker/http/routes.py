@@ -9,8 +9,8 @@ from urllib.parse import unquote
 import falcon
 import falcon.media
 
-from sluicemq.errors import BadQueue, NotFound, SluiceError, Unavailable
-from sluicemq.json_values import dumps
+from sluicemq.protocol.errors import BadQueue, NotFound, SluiceError, Unavailable
+from sluicemq.protocol.json_values import dumps
 from sluicemq_broker.config import BrokerSettings
 from sluicemq_broker.doors import Admin
 from sluicemq_broker.http import actions, api, pages

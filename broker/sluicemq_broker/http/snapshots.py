@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from sluicemq.errors import BadFrames
-from sluicemq.json_values import dumps
+from sluicemq.protocol.errors import BadFrames
+from sluicemq.protocol.json_values import dumps
 from sluicemq_broker.job import State
 from sluicemq_broker.runtime import Count, Gauge
 from sluicemq_broker.store import SHOWN_STATES

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from sluicemq.options import BACKOFF_BOUNDS, BACKOFF_KINDS
+from sluicemq.protocol.rules import BACKOFF_BOUNDS, BACKOFF_KINDS
 
 KINDS: Final = BACKOFF_KINDS
 #: The least and the most of each number of a :class:`Backoff`; times at most ten years.

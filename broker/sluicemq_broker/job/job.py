@@ -6,7 +6,7 @@ from collections.abc import Container, Mapping
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
-from sluicemq.options import OPTIONS
+from sluicemq.protocol.options import OPTIONS
 from sluicemq_broker.job.backoff import Backoff
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from errno import EADDRINUSE
 from typing import Final
 
-from sluicemq.errors import Unavailable
+from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker.config import Config, default_devices
 from sluicemq_devices.doors import host_and_port, parse_endpoint, resolved, unix_path
 

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import gevent
 from gevent.event import Event
 
-from sluicemq.errors import Unavailable
+from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker.runtime import Count, Counters
 
 log = logging.getLogger("broker")

@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 import gevent
 
-from sluicemq.errors import SluiceError, Unavailable
+from sluicemq.protocol.errors import SluiceError, Unavailable
 from sluicemq_broker.bus import EventBus, LocalTransport, RedisTransport, Transport
 from sluicemq_broker.config import BusForm, Config, RedisUrl
 from sluicemq_broker.context import Context, Memory, NewNames, Owners

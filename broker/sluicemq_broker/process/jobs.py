@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from sluicemq.errors import SluiceError
+from sluicemq.protocol.errors import SluiceError
 from sluicemq_broker.bus import BusKind
 from sluicemq_broker.config import Config
 from sluicemq_broker.process.duties import Duties, Duty, poll

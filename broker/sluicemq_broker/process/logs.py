@@ -9,7 +9,7 @@ from typing import Final
 
 import gevent
 
-from sluicemq.json_values import dumps
+from sluicemq.protocol.json_values import dumps
 from sluicemq_devices.hub import LONGEST_TRACEBACK, Mishap, Notices, OneLine, shortened, unblock_stderr
 
 #: Characters that say which greenlet failed.

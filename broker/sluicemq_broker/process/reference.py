@@ -12,7 +12,7 @@ from dataclasses import MISSING, Field
 from pathlib import Path
 from typing import Any, Final
 
-from sluicemq.options import OPTIONS, Option
+from sluicemq.protocol.options import OPTIONS, Option
 from sluicemq_broker.config import (
     ENVIRONMENT,
     ONLY,

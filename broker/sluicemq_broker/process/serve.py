@@ -18,7 +18,7 @@ import click
 import gevent
 from gevent.event import Event
 
-from sluicemq.errors import SluiceError
+from sluicemq.protocol.errors import SluiceError
 from sluicemq_broker import __version__
 from sluicemq_broker.config import (
     ENVIRONMENT,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sluicemq.errors import Paused
+from sluicemq.protocol.errors import Paused
 from sluicemq_broker.queue.capacity import Capacity
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple, Protocol
 from weakref import WeakSet
 
-from sluicemq.errors import QueueFull
+from sluicemq.protocol.errors import QueueFull
 from sluicemq_broker.config import Overflow, QueueSettings
 from sluicemq_broker.runtime import Count
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from sluicemq.errors import SluiceError, TooLarge, Uncertain
+from sluicemq.protocol.errors import SluiceError, TooLarge, Uncertain
 from sluicemq_broker.bus import BusKind
 from sluicemq_broker.context import Context
 from sluicemq_broker.job import RESULT_WANTED_FOR, Job

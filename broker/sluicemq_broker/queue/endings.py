@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from sluicemq.errors import SluiceError
+from sluicemq.protocol.errors import SluiceError
 from sluicemq_broker.bus import BusKind
 from sluicemq_broker.context import Context
 from sluicemq_broker.queue.groups import Groups

@@ -8,8 +8,9 @@ from typing import Final, NamedTuple
 
 from gevent.lock import BoundedSemaphore
 
-from sluicemq.errors import BadFrames, BadHeaders, SluiceError, TooLarge
-from sluicemq.options import LONGEST_ID, MOVE_OPTIONS
+from sluicemq.protocol.errors import BadFrames, BadHeaders, SluiceError, TooLarge
+from sluicemq.protocol.options import MOVE_OPTIONS
+from sluicemq.protocol.rules import LONGEST_ID
 from sluicemq_broker.context import Context
 from sluicemq_broker.job import Job, Parent
 from sluicemq_broker.queue.dispatch import Dispatch

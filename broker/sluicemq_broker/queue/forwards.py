@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from sluicemq.errors import BadHeaders, SluiceError
-from sluicemq.options import MOVE_OPTIONS
+from sluicemq.protocol.errors import BadHeaders, SluiceError
+from sluicemq.protocol.options import MOVE_OPTIONS
 from sluicemq_broker.bus import BusKind
 from sluicemq_broker.context import Context
 from sluicemq_broker.job import RESULT_WANTED_FOR, Job

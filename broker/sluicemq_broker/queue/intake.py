@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from sluicemq.errors import Duplicate, SluiceError, Unavailable
+from sluicemq.protocol.errors import Duplicate, SluiceError, Unavailable
 from sluicemq_broker.context import Context
 from sluicemq_broker.job import Job
 from sluicemq_broker.queue.expiries import Expiries

@@ -8,9 +8,10 @@ import secrets
 from collections.abc import Mapping
 from typing import Any, Final
 
-from sluicemq import wire
-from sluicemq.errors import BadHeaders, TooLarge
-from sluicemq.options import OPTIONS, rfc3339
+from sluicemq.protocol import wire
+from sluicemq.protocol.errors import BadHeaders, TooLarge
+from sluicemq.protocol.options import OPTIONS
+from sluicemq.protocol.rules import rfc3339
 from sluicemq_broker.config import QueueSettings
 from sluicemq_broker.job import Backoff, Dedupe, Job
 from sluicemq_broker.store import ServerClock, stored_size

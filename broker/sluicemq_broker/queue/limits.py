@@ -18,7 +18,7 @@ from typing import Final
 
 from gevent.lock import BoundedSemaphore
 
-from sluicemq.errors import SluiceError, Unavailable
+from sluicemq.protocol.errors import SluiceError, Unavailable
 from sluicemq_broker.bus import BusKind
 from sluicemq_broker.config import QueueSettings
 from sluicemq_broker.context import Context

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
-from sluicemq.errors import DifferentStore, LeaseLost, SluiceError, Uncertain
+from sluicemq.protocol.errors import DifferentStore, LeaseLost, SluiceError, Uncertain
 from sluicemq_broker.context import Context
 from sluicemq_broker.job import Job
 from sluicemq_broker.queue.dispatch import Dispatch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from sluicemq.errors import SluiceError
+from sluicemq.protocol.errors import SluiceError
 from sluicemq_broker.config import QueueSettings
 from sluicemq_broker.job import Job
 from sluicemq_broker.queue.result_waiters import ResultSource

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sluicemq import wire
-from sluicemq.errors import NotFound, SluiceError
+from sluicemq.protocol import wire
+from sluicemq.protocol.errors import NotFound, SluiceError
 from sluicemq_broker.config import QueueSettings
 from sluicemq_broker.context import Context
 from sluicemq_broker.job import Job

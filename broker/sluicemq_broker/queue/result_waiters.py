@@ -9,7 +9,7 @@ from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
-from sluicemq.errors import Dead, Expired, NotFound, SluiceError, Unavailable, Uncertain
+from sluicemq.protocol.errors import Dead, Expired, NotFound, SluiceError, Unavailable, Uncertain
 from sluicemq_broker.context import Retry
 from sluicemq_broker.job import State
 from sluicemq_broker.runtime import Batcher
@@ -114,7 +114,7 @@ class ResultWaiters:
     def find(self, job_id: str, answer: OnOutcome, on_pending: OnPending) -> None:
         """Call ``answer`` with what became of this job; ``on_pending`` first if it has not ended yet.
 
-        A job that is not there answers :class:`~sluicemq.errors.NotFound`.
+        A job that is not there answers :class:`~sluicemq.NotFound`.
         """
         self.wait(job_id, answer)
         self._questions.setdefault(job_id, []).append(_Question(answer, on_pending))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from sluicemq.errors import Dead
+from sluicemq.protocol.errors import Dead
 from sluicemq_broker.bus import BusKind
 from sluicemq_broker.context import Context
 from sluicemq_broker.job import Job

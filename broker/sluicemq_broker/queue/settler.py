@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from sluicemq import wire
-from sluicemq.errors import LeaseLost, SluiceError, TooLarge
+from sluicemq.protocol import wire
+from sluicemq.protocol.errors import LeaseLost, SluiceError, TooLarge
 from sluicemq_broker.config import MAX_JOB_BYTES
 from sluicemq_broker.context import Context
 from sluicemq_broker.job import Backoff, Job

@@ -16,7 +16,7 @@ from typing import Final
 import gevent
 from gevent.event import Event
 
-from sluicemq.errors import SluiceError, Unavailable
+from sluicemq.protocol.errors import SluiceError, Unavailable
 from sluicemq_broker.bus import BusKind
 from sluicemq_broker.context import Context
 from sluicemq_broker.job import Hold, Job

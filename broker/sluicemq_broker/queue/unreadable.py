@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any, Final, NamedTuple
 
-from sluicemq.errors import SluiceError
+from sluicemq.protocol.errors import SluiceError
 from sluicemq_broker.context import Context
 from sluicemq_broker.runtime import Batcher
 from sluicemq_broker.store import QueueStore

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from sluicemq import wire
-from sluicemq.errors import BadFrames, SluiceError, Unavailable
+from sluicemq.protocol import wire
+from sluicemq.protocol.errors import BadFrames, SluiceError, Unavailable
 from sluicemq_broker.runtime import shielded
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sluicemq.errors import Dead
+from sluicemq.protocol.errors import Dead
 from sluicemq_broker.queues.queues import Queues
 from sluicemq_broker.store import Bereaved, QueueStore
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sluicemq.errors import SluiceError
+from sluicemq.protocol.errors import SluiceError
 from sluicemq_broker.context import Context
 from sluicemq_broker.queue import Queue
 from sluicemq_broker.queues.families import Families

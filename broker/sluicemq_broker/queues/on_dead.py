@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from itertools import takewhile
 from typing import Final
 
-from sluicemq.errors import BadQueue, SluiceError, Unavailable
+from sluicemq.protocol.errors import BadQueue, SluiceError, Unavailable
 from sluicemq_broker.context import Context
 from sluicemq_broker.job import RESULT_WANTED_FOR, Parent
 from sluicemq_broker.queue import Queue

@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterator
 from functools import partial
 from typing import Any, ClassVar, Final
 
-from sluicemq.errors import BadQueue, SluiceError
+from sluicemq.protocol.errors import BadQueue, SluiceError
 from sluicemq_broker.context import Context
 from sluicemq_broker.job import State
 from sluicemq_broker.queue import Queue

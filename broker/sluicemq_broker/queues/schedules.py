@@ -12,8 +12,8 @@ from typing import Final
 import gevent
 from gevent.event import AsyncResult
 
-from sluicemq.errors import BadHeaders, SluiceError, TooLarge, Unavailable
-from sluicemq.options import SCHEDULE_OPTIONS
+from sluicemq.protocol.errors import BadHeaders, SluiceError, TooLarge, Unavailable
+from sluicemq.protocol.options import SCHEDULE_OPTIONS
 from sluicemq_broker.config import ScheduleSettings
 from sluicemq_broker.context import Context
 from sluicemq_broker.job import MOST_RUNS, Misfire, Timetable, plan

@@ -13,7 +13,7 @@ from functools import cache
 from itertools import islice
 from typing import Final
 
-from sluicemq.errors import Unavailable
+from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker.context import Context
 from sluicemq_broker.queue import Queue
 from sluicemq_broker.queues.orders import PAGE

@@ -17,8 +17,8 @@ import gevent
 from gevent.event import Event
 from gevent.lock import BoundedSemaphore
 
-from sluicemq.errors import BadQueue, NotFound, QueueFull, SluiceError, Unavailable, from_code
-from sluicemq.wire import LOOKED, TaskField, TaskState
+from sluicemq.protocol.errors import BadQueue, NotFound, QueueFull, SluiceError, Unavailable, from_code
+from sluicemq.protocol.wire import LOOKED, TaskField, TaskState
 from sluicemq_broker.context import Context
 from sluicemq_broker.queues.orders import ORDERS, PAGE, BulkOrder, Expire, Pages
 from sluicemq_broker.queues.queues import Queues

@@ -12,7 +12,7 @@ from gevent import get_hub, getcurrent
 from gevent.event import Event
 from greenlet import greenlet
 
-from sluicemq.errors import Unavailable
+from sluicemq.protocol.errors import Unavailable
 
 log = logging.getLogger("broker")
 

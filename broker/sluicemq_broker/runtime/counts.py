@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from sluicemq.errors import SluiceError
+from sluicemq.protocol.errors import SluiceError
 from sluicemq_devices.hub import Metric
 
 #: Counted for each queue as well as for the whole broker, as far as the queue is known there.

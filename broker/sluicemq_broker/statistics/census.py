@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import gevent
 from gevent.event import AsyncResult
 
-from sluicemq.errors import Unavailable
+from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker.context import Context
 from sluicemq_broker.job import SCHEDULED, State
 from sluicemq_broker.queue import Counted, Queue
@@ -91,7 +91,7 @@ class Census:
     def all(self) -> list[dict[str, Any]]:
         """A line for each queue by name; those that have changed are counted now, as far as that goes.
 
-        Raises :class:`~sluicemq.errors.Unavailable` if MongoDB does not answer.
+        Raises :class:`~sluicemq.Unavailable` if MongoDB does not answer.
         """
         asked = self._timer.now()
         self._wait_for(self._look)

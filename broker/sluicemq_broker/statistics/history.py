@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 import gevent
 
-from sluicemq.errors import BadFrames
+from sluicemq.protocol.errors import BadFrames
 from sluicemq_broker.context import Context
 from sluicemq_broker.job import State
 from sluicemq_broker.queues import Queues, check_name

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import gevent
 
-from sluicemq.errors import BadFrames, SluiceError
+from sluicemq.protocol.errors import BadFrames, SluiceError
 from sluicemq_broker.context import Context
 from sluicemq_broker.job import State
 from sluicemq_broker.queue import Queue

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from sluicemq.errors import BadFrames
+from sluicemq.protocol.errors import BadFrames
 from sluicemq_broker.job import State
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.statistics.history import BROKER, QUEUE, History

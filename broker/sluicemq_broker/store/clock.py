@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 
-from sluicemq.errors import Unavailable
+from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker.runtime import Measure, better
 from sluicemq_broker.store.connection import Client
 from sluicemq_broker.store.errors import translated

@@ -22,7 +22,7 @@ from pymongo.monitoring import (
 from pymongo.uri_parser import parse_uri
 from pymongo.write_concern import WriteConcern
 
-from sluicemq.errors import Unavailable
+from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker.config import MongoUri
 from sluicemq_broker.store.errors import UnsafeStore, brief, translated
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 from bson.errors import BSONError
 from pymongo import errors as mongo_errors
 
-from sluicemq.errors import TooLarge, Unavailable
+from sluicemq.protocol.errors import TooLarge, Unavailable
 
 #: The server's codes for a statement, or a document, that is itself at fault: repeating it is of no use.
 AT_FAULT: Final = {

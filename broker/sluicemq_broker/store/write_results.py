@@ -8,7 +8,7 @@ from typing import Any
 
 from pymongo.errors import BulkWriteError
 
-from sluicemq.errors import SluiceError, TooLarge
+from sluicemq.protocol.errors import SluiceError, TooLarge
 from sluicemq_broker.store.errors import (
     AT_FAULT,
     TROUBLE,

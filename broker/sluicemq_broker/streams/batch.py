@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from sluicemq.errors import SluiceError
-from sluicemq.packed import slices, survey
+from sluicemq.protocol.errors import SluiceError
+from sluicemq.protocol.packed import slices, survey
 
 
 class Stored(NamedTuple):
@@ -77,5 +77,5 @@ class Batch:
 
 
 def read_batch(packed: bytes, done: Done) -> Batch:
-    """Messages as :mod:`sluicemq.packed` has them; raises BadFrames for what is none."""
+    """Messages as ``packed`` has them; raises BadFrames for what is none."""
     return Batch(packed, *survey(packed), done)

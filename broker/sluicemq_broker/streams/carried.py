@@ -11,8 +11,8 @@ import binascii
 from base64 import b64decode, b64encode
 from typing import Final
 
-from sluicemq.errors import BadFrames
-from sluicemq.packed import scan
+from sluicemq.protocol.errors import BadFrames
+from sluicemq.protocol.packed import scan
 from sluicemq_broker.store import Segment
 
 #: Bytes of messages that an event carries, at most: a ring of a MiB then holds those of some seconds.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sluicemq.errors import SluiceError
+from sluicemq.protocol.errors import SluiceError
 from sluicemq_broker.streams.subscriptions import Subscriptions
 
 

@@ -19,8 +19,8 @@ from typing import Final
 import gevent
 from gevent.event import Event
 
-from sluicemq import packed
-from sluicemq.errors import Held, LeaseLost, SluiceError, Unavailable
+from sluicemq.protocol import packed
+from sluicemq.protocol.errors import Held, LeaseLost, SluiceError, Unavailable
 from sluicemq_broker.config import RouteSettings
 from sluicemq_broker.job import Job
 from sluicemq_broker.queue import JobMaker, Queue

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-from sluicemq.packed import scan, slices
+from sluicemq.protocol.packed import scan, slices
 from sluicemq_broker.store import Segment
 from sluicemq_broker.streams.choosing import TURN
 from sluicemq_broker.streams.topics import Topics

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import gevent
 
-from sluicemq.errors import SluiceError
+from sluicemq.protocol.errors import SluiceError
 from sluicemq_broker.bus import BusEvent, BusKind, Channel
 from sluicemq_broker.config import StreamSettings
 from sluicemq_broker.runtime import Count, PartCounters, shielded

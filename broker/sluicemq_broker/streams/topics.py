@@ -21,8 +21,8 @@ from collections.abc import Collection, Iterable, Sequence
 from time import thread_time
 from typing import Final
 
-from sluicemq.errors import BadTopic
-from sluicemq.packed import LONGEST_TOPIC
+from sluicemq.protocol.errors import BadTopic
+from sluicemq.protocol.packed import LONGEST_TOPIC
 from sluicemq_broker.streams.choosing import Usage
 
 #: Topics in one filter, at most.

@@ -13,8 +13,8 @@ from functools import partial
 from secrets import token_hex
 from typing import Final, NamedTuple
 
-from sluicemq.errors import Conflict, SluiceError, Unavailable
-from sluicemq.packed import scan
+from sluicemq.protocol.errors import Conflict, SluiceError, Unavailable
+from sluicemq.protocol.packed import scan
 from sluicemq_broker.runtime import Batcher, Count, shielded
 from sluicemq_broker.store import Appended, Segment, StreamStore, Tail
 from sluicemq_broker.streams.batch import Batch, Expected, Stored

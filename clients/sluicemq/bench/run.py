@@ -14,10 +14,10 @@ from sluicemq.bench.plan import Plan
 from sluicemq.bench.task import Site, Task
 from sluicemq.bench.usage import pids_behind
 from sluicemq.client import Client
-from sluicemq.errors import NotFound, QueueFull, SluiceError
 from sluicemq.producer import Producer
+from sluicemq.protocol.errors import NotFound, QueueFull, SluiceError
+from sluicemq.protocol.wire import ShownState
 from sluicemq.receipt import Receipt
-from sluicemq.wire import ShownState
 
 _ATTACH_TIMEOUT = 30.0
 _LEAVE_TIMEOUT = 5.0

@@ -17,7 +17,7 @@ import zmq
 
 from sluicemq.bench.board import Board
 from sluicemq.bench.task import Task
-from sluicemq.errors import Release
+from sluicemq.protocol.errors import Release
 from sluicemq.worker import Worker
 
 Socket = zmq.Socket[bytes]

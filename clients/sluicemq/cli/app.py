@@ -14,12 +14,12 @@ from typing import Any
 
 import click
 
-from sluicemq.arguments import brief, is_utf8
 from sluicemq.cli import completion
 from sluicemq.cli.options import timespan
 from sluicemq.cli.output import Invocation
 from sluicemq.cli.reached import reached
-from sluicemq.errors import BadHeaders, SluiceError, Timeout, Unavailable
+from sluicemq.protocol.errors import BadHeaders, SluiceError, Timeout, Unavailable
+from sluicemq.protocol.readable import brief, is_utf8
 from sluicemq.transport.endpoints import DEFAULT_ENDPOINT, VARIABLE, checked
 
 REFUSED, USAGE = 1, 2

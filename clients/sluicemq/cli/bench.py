@@ -17,7 +17,7 @@ from sluicemq.bench.plan import ACKS, DEVICES, DOORS, SCENARIOS, Plan, planned
 from sluicemq.cli.options import Ruled, timespan
 from sluicemq.cli.output import Invocation
 from sluicemq.installed import to_install
-from sluicemq.rules import number
+from sluicemq.protocol.rules import number
 
 if TYPE_CHECKING:
     from rich.console import Console

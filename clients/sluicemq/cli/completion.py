@@ -9,7 +9,7 @@ from click.shell_completion import CompletionItem, get_completion_class
 
 from sluicemq.cli.output import Invocation
 from sluicemq.client import Client
-from sluicemq.errors import SluiceError
+from sluicemq.protocol.errors import SluiceError
 
 #: Where a context keeps the ``--endpoint`` that follows the command.
 ENDPOINT = "sluicemq.endpoint"

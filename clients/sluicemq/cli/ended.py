@@ -12,9 +12,9 @@ from sluicemq.cli.jobs import limit_option, list_jobs, newest_option, payload_op
 from sluicemq.cli.options import timespan
 from sluicemq.cli.output import Invocation
 from sluicemq.cli.tasks import carried_out
-from sluicemq.errors import NotFound
 from sluicemq.letters import Letters
-from sluicemq.wire import ShownState
+from sluicemq.protocol.errors import NotFound
+from sluicemq.protocol.wire import ShownState
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 

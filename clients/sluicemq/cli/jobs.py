@@ -11,8 +11,8 @@ import click
 from sluicemq.cli.options import flag, job_flags, of_change
 from sluicemq.cli.output import Invocation, shown, span
 from sluicemq.client import Client
-from sluicemq.errors import SluiceError
-from sluicemq.wire import ShownState
+from sluicemq.protocol.errors import SluiceError
+from sluicemq.protocol.wire import ShownState
 
 STATES = tuple(each.value for each in ShownState)  # click would take the names of an enum
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import click
 
 from sluicemq.cli.output import Invocation
-from sluicemq.errors import SluiceError, Timeout
 from sluicemq.producer import Producer
+from sluicemq.protocol.errors import SluiceError, Timeout
 from sluicemq.receipt import Receipt
 
 if TYPE_CHECKING:

@@ -7,8 +7,9 @@ from typing import Any, TypeVar
 
 import click
 
-from sluicemq.options import OPTIONS, TEN_YEARS, Option
-from sluicemq.rules import Rule, duration
+from sluicemq.protocol.durations import TEN_YEARS
+from sluicemq.protocol.options import OPTIONS, Option
+from sluicemq.protocol.rules import Rule, duration
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 

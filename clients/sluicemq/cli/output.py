@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sluicemq.client import Client
-from sluicemq.errors import Duplicate, SluiceError
-from sluicemq.json_values import dumps
+from sluicemq.protocol.errors import Duplicate, SluiceError
+from sluicemq.protocol.json_values import dumps
 from sluicemq.standard_streams import is_utf8
 from sluicemq.transport.endpoints import chosen
 
@@ -75,7 +75,7 @@ class Invocation:
             self.line(printable(text))
 
     def json(self, value: Any) -> None:
-        """One JSON value on one line of stdout, as :mod:`~sluicemq.json_values` has it."""
+        """One JSON value on one line of stdout, as ``json_values`` has it."""
         text = dumps(value, ascii=not is_utf8(sys.stdout))
         self.line(_escaped(text, lambda character: json.dumps(character)[1:-1]))
 

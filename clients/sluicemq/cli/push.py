@@ -12,8 +12,8 @@ from sluicemq.cli.many import Files, Lines, ManyPushes
 from sluicemq.cli.options import flag, job_flags, of_push
 from sluicemq.cli.output import Invocation
 from sluicemq.cli.reached import leave
-from sluicemq.errors import Timeout
 from sluicemq.producer import Producer
+from sluicemq.protocol.errors import Timeout
 from sluicemq.standard_streams import Unwritable
 
 _FILE = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from sluicemq.cli.output import span
-from sluicemq.wire import ShownState
+from sluicemq.protocol.wire import ShownState
 
 _COUNTS: Final = {
     ShownState.READY: "ready",

@@ -8,14 +8,14 @@ from typing import Any
 
 import click
 
-from sluicemq import wire
 from sluicemq.cli.jobs import STATES
 from sluicemq.cli.options import timespan
 from sluicemq.cli.output import Invocation
 from sluicemq.cli.queue_table import queue_rows
 from sluicemq.cli.reached import NO_STORE, last_counts, store_problem
 from sluicemq.cli.tasks import carried_out
-from sluicemq.errors import Timeout, Unavailable
+from sluicemq.protocol import wire
+from sluicemq.protocol.errors import Timeout, Unavailable
 
 _state = click.option(
     "--state", type=click.Choice(STATES), default=wire.ShownState.READY.value, show_default=True

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from sluicemq import wire
 from sluicemq.cli.output import Invocation
 from sluicemq.client import Client
-from sluicemq.errors import SluiceError, Timeout, Unavailable
 from sluicemq.producer import Producer
+from sluicemq.protocol import wire
+from sluicemq.protocol.errors import SluiceError, Timeout, Unavailable
 from sluicemq.transport.connection import NOBODY_ANSWERS
 
 #: Exit codes: no broker answers; one does, but its store (MongoDB) does not.

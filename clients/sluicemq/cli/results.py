@@ -10,9 +10,9 @@ import click
 from sluicemq.cli.options import job_flags, timespan
 from sluicemq.cli.output import Invocation, printable
 from sluicemq.cli.reached import leave, store_problem
-from sluicemq.errors import Timeout
-from sluicemq.options import OPTIONS
 from sluicemq.producer import Producer
+from sluicemq.protocol.errors import Timeout
+from sluicemq.protocol.options import OPTIONS
 
 _seconds = timespan()
 

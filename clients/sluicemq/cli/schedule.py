@@ -10,7 +10,7 @@ import click
 
 from sluicemq.cli.options import job_flags, of_push, timespan
 from sluicemq.cli.output import Invocation, shown, span
-from sluicemq.options import Option
+from sluicemq.protocol.options import Option
 
 
 def _of_runs() -> list[Option]:

@@ -6,12 +6,12 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 
-from sluicemq import wire
 from sluicemq.cli.output import Invocation
-from sluicemq.errors import Reject, Release, SluiceError
 from sluicemq.forward import Forward
 from sluicemq.job import Job
-from sluicemq.wire import ShownState
+from sluicemq.protocol import wire
+from sluicemq.protocol.errors import Reject, Release, SluiceError
+from sluicemq.protocol.wire import ShownState
 from sluicemq.worker import Worker
 
 _DRAINED = 1.0  # seconds without a job

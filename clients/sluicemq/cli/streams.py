@@ -11,8 +11,8 @@ import click
 
 from sluicemq.cli.options import timespan
 from sluicemq.cli.output import Invocation, shown, span
-from sluicemq.errors import Gap
 from sluicemq.message import Message
+from sluicemq.protocol.errors import Gap
 from sluicemq.publisher import Publisher
 from sluicemq.reader import Reader
 

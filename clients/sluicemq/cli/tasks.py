@@ -9,8 +9,8 @@ import click
 
 from sluicemq.cli.output import Invocation
 from sluicemq.client import Client
-from sluicemq.errors import Unfinished
-from sluicemq.wire import LOOKED, TaskField
+from sluicemq.protocol.errors import Unfinished
+from sluicemq.protocol.wire import LOOKED, TaskField
 
 #: Seconds after which a command shows how far its order is.
 AT_ONCE: Final = 1.0

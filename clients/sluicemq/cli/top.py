@@ -23,8 +23,8 @@ from sluicemq.cli.queue_table import KEYS, in_order, queue_rows
 from sluicemq.cli.reached import last_counts, store_problem
 from sluicemq.cli.workers import one_of, worker_row
 from sluicemq.client import Client
-from sluicemq.errors import Timeout, Unavailable
-from sluicemq.wire import ShownState
+from sluicemq.protocol.errors import Timeout, Unavailable
+from sluicemq.protocol.wire import ShownState
 
 try:
     import termios

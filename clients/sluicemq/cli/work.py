@@ -19,9 +19,9 @@ from sluicemq.cli.options import timespan
 from sluicemq.cli.output import Invocation, printable, span
 from sluicemq.cli.shift import Impossible, Shift
 from sluicemq.cli.watcher import Watcher
-from sluicemq.errors import Reject, Rollback
 from sluicemq.forward import Forward
 from sluicemq.job import Job
+from sluicemq.protocol.errors import Reject, Rollback
 from sluicemq.standard_streams import Unwritable, require_writable
 from sluicemq.worker import STOP_TIMEOUT
 

@@ -13,11 +13,12 @@ from math import inf
 from time import monotonic
 from typing import Any, NamedTuple
 
-from sluicemq import tracing, wire
-from sluicemq.arguments import escaped
+from sluicemq import tracing
 from sluicemq.complaints import log
-from sluicemq.errors import BadFrames, LeaseLost, SluiceError, Unavailable, from_code
 from sluicemq.job import BEGIN_WITHIN, BEGUN_LATE, Job, clock_ahead
+from sluicemq.protocol import wire
+from sluicemq.protocol.errors import BadFrames, LeaseLost, SluiceError, Unavailable, from_code
+from sluicemq.protocol.readable import escaped
 from sluicemq.transport.connection import Connection
 from sluicemq.transport.questions import Questions
 

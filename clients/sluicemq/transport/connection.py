@@ -27,10 +27,10 @@ from typing import Any, Protocol
 
 import zmq
 
-from sluicemq import wire
-from sluicemq.arguments import escaped
 from sluicemq.complaints import log
-from sluicemq.errors import Forked, SluiceError, TooLarge, Unavailable, from_code
+from sluicemq.protocol import wire
+from sluicemq.protocol.errors import Forked, SluiceError, TooLarge, Unavailable, from_code
+from sluicemq.protocol.readable import escaped
 from sluicemq.transport import endpoints, native
 from sluicemq.transport.link import Link
 from sluicemq.version import VERSION

@@ -6,8 +6,8 @@ import os
 import re
 from typing import Final
 
-from sluicemq import hosts
-from sluicemq.arguments import is_utf8
+from sluicemq.protocol import hosts
+from sluicemq.protocol.readable import is_utf8
 
 #: The broker binds what this names, everybody else connects to it.
 VARIABLE: Final = "SLUICEMQ_ENDPOINT"

@@ -10,7 +10,7 @@ import weakref
 from typing import Protocol
 
 from sluicemq.complaints import complain, log
-from sluicemq.errors import SluiceError
+from sluicemq.protocol.errors import SluiceError
 
 _SECONDS = 5.0
 

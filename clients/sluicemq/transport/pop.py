@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sluicemq import wire
-from sluicemq.errors import LeaseLost, SluiceError
 from sluicemq.job import Job
+from sluicemq.protocol import wire
+from sluicemq.protocol.errors import LeaseLost, SluiceError
 from sluicemq.transport.assignment import Assignment, JobVerdict
 
 

@@ -13,9 +13,9 @@ from math import inf
 from time import monotonic
 from typing import Any, Final
 
-from sluicemq import wire
-from sluicemq.errors import SluiceError, Unavailable
 from sluicemq.message import Published
+from sluicemq.protocol import wire
+from sluicemq.protocol.errors import SluiceError, Unavailable
 from sluicemq.transport.connection import Connection
 
 #: Messages, and bytes, of a full batch.

@@ -7,8 +7,8 @@ from collections import deque
 from math import inf
 from typing import Any
 
-from sluicemq import wire
-from sluicemq.errors import SluiceError, Timeout
+from sluicemq.protocol import wire
+from sluicemq.protocol.errors import SluiceError, Timeout
 from sluicemq.transport.connection import Connection
 
 

@@ -7,8 +7,8 @@ from math import inf
 from time import monotonic
 from typing import Any, Final
 
-from sluicemq import wire
-from sluicemq.errors import SluiceError, Unavailable
+from sluicemq.protocol import wire
+from sluicemq.protocol.errors import SluiceError, Unavailable
 from sluicemq.transport.connection import Connection
 
 _PUT_OFF: Final = 0.5  # seconds until the broker is asked again what it could not do just now

@@ -16,8 +16,8 @@ from math import inf
 from time import monotonic
 from typing import Any
 
-from sluicemq import wire
-from sluicemq.errors import SluiceError, Timeout, Unavailable
+from sluicemq.protocol import wire
+from sluicemq.protocol.errors import SluiceError, Timeout, Unavailable
 from sluicemq.receipt import Receipt
 from sluicemq.reply import Reply
 from sluicemq.transport.connection import Connection

@@ -18,8 +18,8 @@ from math import inf
 from time import monotonic
 from typing import Any
 
-from sluicemq import wire
-from sluicemq.errors import SluiceError, Unavailable, Uncertain, from_code
+from sluicemq.protocol import wire
+from sluicemq.protocol.errors import SluiceError, Unavailable, Uncertain, from_code
 from sluicemq.receipt import Receipt
 from sluicemq.transport.connection import Connection
 from sluicemq.transport.replies import Replies

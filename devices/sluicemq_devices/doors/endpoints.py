@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sluicemq import hosts
+from sluicemq.protocol import hosts
 
 _EXAMPLES = "write tcp://HOST:PORT or ipc:///PATH, with @ before it to bind or > to connect"
 _ANY_IPC = "ipc://*"

@@ -10,7 +10,7 @@ from typing import Any
 
 from gevent import socket as sockets
 
-from sluicemq.hosts import interface_addresses
+from sluicemq.protocol.hosts import interface_addresses
 from sluicemq_devices.doors.endpoints import host_and_port, source_of, tcp_address, unix_path
 
 _BACKLOG = 1024

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any, Final
 
-from sluicemq import wire
-from sluicemq.errors import BadFrames, Unavailable
-from sluicemq.options import OPTIONS
+from sluicemq.protocol import wire
+from sluicemq.protocol.errors import BadFrames, Unavailable
+from sluicemq.protocol.options import OPTIONS
 from sluicemq_broker import __version__
 from sluicemq_broker.context import Context
 from sluicemq_broker.doors.smq.schedules import ScheduleOrders

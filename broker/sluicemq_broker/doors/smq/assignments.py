@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from sluicemq import wire
-from sluicemq.errors import BadFrames, NotFound, QueueFull
+from sluicemq.protocol import wire
+from sluicemq.protocol.errors import BadFrames, NotFound, QueueFull
 from sluicemq_broker.doors.smq.workers import Connection, PoppingWorker, SessionWorker
 from sluicemq_broker.queue import Queue
 from sluicemq_broker.queues import Queues

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from sluicemq import wire
-from sluicemq.errors import BadFrames, SluiceError
-from sluicemq.options import LONGEST_ID, TEN_YEARS
+from sluicemq.protocol import wire
+from sluicemq.protocol.durations import TEN_YEARS
+from sluicemq.protocol.errors import BadFrames, SluiceError
+from sluicemq.protocol.rules import LONGEST_ID
 from sluicemq_broker.queue import Onward, Verdict
 
 Fields = list[Any]

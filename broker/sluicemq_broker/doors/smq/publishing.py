@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Final, Protocol
 
-from sluicemq import wire
-from sluicemq.errors import BadFrames, BadTopic, SluiceError, TooLarge, Unavailable
-from sluicemq.options import LONGEST_ID
-from sluicemq.packed import LONGEST_TOPIC
+from sluicemq.protocol import wire
+from sluicemq.protocol.errors import BadFrames, BadTopic, SluiceError, TooLarge, Unavailable
+from sluicemq.protocol.packed import LONGEST_TOPIC
+from sluicemq.protocol.rules import LONGEST_ID
 from sluicemq_broker.doors.smq.fields import Fields, error_fields, take
 from sluicemq_broker.runtime import Count, Counters
 from sluicemq_broker.streams import Batch, Expected, Stored, Stream, Streams, read_batch

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final, Protocol
 
-from sluicemq import wire
-from sluicemq.errors import BadFrames, SluiceError, Unavailable
-from sluicemq.options import RESULT
+from sluicemq.protocol import wire
+from sluicemq.protocol.errors import BadFrames, SluiceError, Unavailable
+from sluicemq.protocol.options import RESULT
 from sluicemq_broker.doors.refusals import refusal
 from sluicemq_broker.doors.smq.fields import Fields, job_entry, listed, take
 from sluicemq_broker.job import Job

@@ -11,8 +11,8 @@ from typing import Any, Final, NamedTuple
 
 import gevent
 
-from sluicemq import wire
-from sluicemq.errors import BadFrames, SluiceError, Unavailable
+from sluicemq.protocol import wire
+from sluicemq.protocol.errors import BadFrames, SluiceError, Unavailable
 from sluicemq_broker.doors.refusals import refusal
 from sluicemq_broker.doors.smq.fields import Fields, take
 from sluicemq_broker.runtime import Places

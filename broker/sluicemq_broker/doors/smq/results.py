@@ -10,7 +10,7 @@ from typing import Final
 
 import gevent
 
-from sluicemq.errors import QueueFull, Timeout
+from sluicemq.protocol.errors import QueueFull, Timeout
 from sluicemq_broker.doors.refusals import refusal
 from sluicemq_broker.queue import Outcome, Queue
 from sluicemq_broker.queues import Queues

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from sluicemq import wire
-from sluicemq.errors import BadFrames
+from sluicemq.protocol import wire
+from sluicemq.protocol.errors import BadFrames
 from sluicemq_broker.job import Misfire, Timetable
 from sluicemq_broker.queues import Schedules
 from sluicemq_broker.store import Schedule

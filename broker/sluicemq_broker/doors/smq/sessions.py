@@ -1,6 +1,6 @@
 """SMQ/1: the library's door. A session is one connection: it pushes, works, asks, and may vanish.
 
-The protocol is written down in ``sluicemq.wire``; here is one method per verb.
+The protocol is written down in ``wire.py``; here is one method per verb.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple
 
 import gevent
 
-from sluicemq import wire
-from sluicemq.errors import BadFrames, BadVerb, BadVersion, SluiceError, Unavailable
+from sluicemq.protocol import wire
+from sluicemq.protocol.errors import BadFrames, BadVerb, BadVersion, SluiceError, Unavailable
 from sluicemq_broker import __version__
 from sluicemq_broker.doors.frontends import FRAME_FACTOR, PROBE
 from sluicemq_broker.doors.large_results import tell_when_it_fits

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sluicemq.errors import BadFrames, BadStream
+from sluicemq.protocol.errors import BadFrames, BadStream
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.streams import Streams, summary
 

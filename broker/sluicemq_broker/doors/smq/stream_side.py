@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from sluicemq import wire
+from sluicemq.protocol import wire
 from sluicemq_broker.config import BrokerSettings
 from sluicemq_broker.doors.smq.fields import Fields
 from sluicemq_broker.doors.smq.publishing import Publisher, Publishing

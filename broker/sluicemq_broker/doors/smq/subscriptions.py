@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from sluicemq import wire
-from sluicemq.errors import BadFrames, QueueFull, Unavailable
+from sluicemq.protocol import wire
+from sluicemq.protocol.errors import BadFrames, QueueFull, Unavailable
 from sluicemq_broker.store import Subscription
 from sluicemq_broker.streams import NEWEST, Subscriptions, Wish
 

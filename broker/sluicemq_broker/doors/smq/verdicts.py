@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, Protocol
 
-from sluicemq.errors import BadFrames, LeaseLost, SluiceError
+from sluicemq.protocol.errors import BadFrames, LeaseLost, SluiceError
 from sluicemq_broker.doors.smq.assignments import Assignments
 from sluicemq_broker.doors.smq.fields import (
     LONGEST_DELAY,

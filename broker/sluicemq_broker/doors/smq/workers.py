@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 
 from gevent.event import Event
 
-from sluicemq import wire
+from sluicemq.protocol import wire
 from sluicemq_broker.doors.pops import push_anew
 from sluicemq_broker.queue import Delivery, Queue, Worker
 from sluicemq_broker.runtime import Counters

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from pymongo.collection import Collection
 
-from sluicemq.errors import NotFound
+from sluicemq.protocol.errors import NotFound
 from sluicemq_broker.job import State
 from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.errors import translated

@@ -194,7 +194,7 @@ def small_counts(database: Documents, queues: Sequence[str], now: float) -> dict
 
     A queue is left out if it has more than :data:`COUNTED_EXACTLY`, or its states don't sum up to all of
     them: some jobs wait in groups, or have expired, or MongoDB's own total is wrong after a crash of it. Such
-    few are read quickly even without an index. Raises :class:`~sluicemq.errors.Unavailable`.
+    few are read quickly even without an index. Raises :class:`~sluicemq.Unavailable`.
     """
     totals = {
         queue: rows[0]["count"]

@@ -8,7 +8,7 @@ from typing import Any, Final
 import bson
 import gevent
 
-from sluicemq.errors import NotFound, Unavailable
+from sluicemq.protocol.errors import NotFound, Unavailable
 from sluicemq_broker.job import State
 from sluicemq_broker.store.admin.counting import COUNTED_EXACTLY, SURELY_MANY, Counting, small_counts
 from sluicemq_broker.store.admin.job_view import alive, order_of, selects, shown, state_at, stored_state

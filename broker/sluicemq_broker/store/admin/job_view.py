@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from bson.datetime_ms import DatetimeMS
 
-from sluicemq.wire import ShownState
+from sluicemq.protocol.wire import ShownState
 from sluicemq_broker.job import SCHEDULED, State
 from sluicemq_broker.store.jobs.documents import ANY_PRIORITY, ORDER
 from sluicemq_broker.store.jobs.outcomes import EXPIRED

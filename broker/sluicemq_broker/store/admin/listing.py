@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 from pymongo.collection import Collection
 from pymongo.errors import ExecutionTimeout
 
-from sluicemq.errors import BadFrames
+from sluicemq.protocol.errors import BadFrames
 from sluicemq_broker.job import State
 from sluicemq_broker.store.admin.counting import COUNTED_EXACTLY
 from sluicemq_broker.store.admin.dead_letters import DeadLetters, chosen

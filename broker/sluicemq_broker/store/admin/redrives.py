@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from pymongo.client_session import ClientSession
 
-from sluicemq.errors import BadFrames, Duplicate, SluiceError
+from sluicemq.protocol.errors import BadFrames, Duplicate, SluiceError
 from sluicemq_broker.job import ERRORS_KEPT, State
 from sluicemq_broker.store.admin.batches import READ_AT_ONCE, PageSize, pages
 from sluicemq_broker.store.admin.changes import WAITS, Jobs, Orders, refusal

@@ -14,7 +14,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import Final
 
-from sluicemq.errors import SluiceError
+from sluicemq.protocol.errors import SluiceError
 from sluicemq_broker.job import State
 from sluicemq_broker.store.admin.batches import READ_AT_ONCE, PageSize, pages
 from sluicemq_broker.store.admin.changes import WAITS, Jobs, Orders, missing

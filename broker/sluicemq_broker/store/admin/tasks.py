@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from pymongo import IndexModel, ReturnDocument
 
-from sluicemq.wire import TaskState
+from sluicemq.protocol.wire import TaskState
 from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.errors import translated
 from sluicemq_broker.store.values import Document, date

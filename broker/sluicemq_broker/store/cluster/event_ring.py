@@ -20,7 +20,7 @@ from pymongo.collection import Collection
 from pymongo.cursor import Cursor
 from pymongo.errors import OperationFailure
 
-from sluicemq.errors import Unavailable
+from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker.store.connection import Documents
 from sluicemq_broker.store.errors import translated
 from sluicemq_broker.store.unnumbered_insert import insert

@@ -22,7 +22,7 @@ from bson.int64 import Int64
 from pymongo import DeleteOne, UpdateMany, UpdateOne
 from pymongo.client_session import ClientSession
 
-from sluicemq.errors import Duplicate, SluiceError
+from sluicemq.protocol.errors import Duplicate, SluiceError
 from sluicemq_broker.job import RESULT_WANTED_FOR, Job, Parent, State
 from sluicemq_broker.store.jobs import documents
 from sluicemq_broker.store.jobs.documents import FOR_CHILDREN, HANDED_OUT

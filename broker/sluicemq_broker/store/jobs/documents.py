@@ -41,8 +41,10 @@ from typing import Any, Final, NamedTuple
 import bson
 from bson.int64 import Int64
 
-from sluicemq import wire
-from sluicemq.options import OPTIONS, TEN_YEARS
+from sluicemq.protocol import wire
+from sluicemq.protocol.durations import TEN_YEARS
+from sluicemq.protocol.options import OPTIONS
+from sluicemq.protocol.readable import MOST_REASON
 from sluicemq_broker.job import BOUNDS, KINDS, Backoff, Job, OnExpiry, Parent, State
 from sluicemq_broker.store.values import Document, date, seconds
 
@@ -359,7 +361,7 @@ def _deliverable_size(headers: Any) -> int:
 
 def failure(job: Job, reason: str, worker: str, now: datetime) -> Document:
     """One entry of a job's history."""
-    return {"at": now, "attempt": job.attempts, "reason": reason[: wire.MOST_REASON], "worker": worker}
+    return {"at": now, "attempt": job.attempts, "reason": reason[:MOST_REASON], "worker": worker}
 
 
 def collection(queue: str) -> str:

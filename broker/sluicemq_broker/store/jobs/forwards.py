@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from pymongo import UpdateOne
 from pymongo.client_session import ClientSession
 
-from sluicemq.errors import BadFrames, Duplicate, SluiceError
+from sluicemq.protocol.errors import BadFrames, Duplicate, SluiceError
 from sluicemq_broker.job import Job
 from sluicemq_broker.store.jobs import documents
 from sluicemq_broker.store.jobs.documents import PASSED_KEPT, Unreadable

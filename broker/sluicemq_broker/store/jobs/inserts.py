@@ -15,7 +15,7 @@ from typing import Any, Final
 from pymongo.collection import Collection
 from pymongo.read_concern import ReadConcern
 
-from sluicemq.errors import Duplicate
+from sluicemq.protocol.errors import Duplicate
 from sluicemq_broker.job import Job
 from sluicemq_broker.store.errors import (
     Doubtful,
@@ -69,7 +69,7 @@ class Insertion:
     def send(self, at: float) -> Pushed:
         """Go on from where the last call was left by an error; ``at``: now, from which dedupe windows count.
 
-        Raises as every statement does; call it again after :class:`~sluicemq.errors.Unavailable`.
+        Raises as every statement does; call it again after :class:`~sluicemq.Unavailable`.
         """
         try:
             with translated():

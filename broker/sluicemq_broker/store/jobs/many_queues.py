@@ -20,7 +20,7 @@ def ask_together(
 ) -> dict[str, list[Document]]:
     """Return the rows that these branches yield in each queue, asking ``at_once`` queues with one statement.
 
-    A queue that MongoDB refuses to read is left out. Raises :class:`~sluicemq.errors.Unavailable`.
+    A queue that MongoDB refuses to read is left out. Raises :class:`~sluicemq.Unavailable`.
     """
     found: dict[str, list[Document]] = {}
     with translated():

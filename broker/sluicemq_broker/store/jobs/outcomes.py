@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from pymongo import UpdateMany, UpdateOne
 
-from sluicemq.errors import LeaseLost, Uncertain
+from sluicemq.protocol.errors import LeaseLost, Uncertain
 from sluicemq_broker.job import ERRORS_KEPT, FIRST, Job, State
 from sluicemq_broker.store.jobs.documents import QueueDefaults, document, failure, in_line
 from sluicemq_broker.store.values import Document, date, seconds

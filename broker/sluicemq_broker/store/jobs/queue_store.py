@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from pymongo.client_session import ClientSession
 from pymongo.errors import BulkWriteError
 
-from sluicemq.errors import SluiceError
+from sluicemq.protocol.errors import SluiceError
 from sluicemq_broker.job import Job, State
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.store.connection import Documents, durable
@@ -148,7 +148,7 @@ class QueueStore:
 
         ``now`` is when they were accepted, ``at`` when this statement is sent (None: the same), from
         which their dedupe windows count; whoever has a ``dedupe_id`` that is another's is refused as
-        :class:`~sluicemq.errors.Duplicate`. Of several in one push the first has it.
+        :class:`~sluicemq.Duplicate`. Of several in one push the first has it.
 
         Crash or lost reply: each job is stored or not. Repeating the push as another one finds the ids of
         those that are still there as ``existing``, also where their ``dedupe_id`` has been found first;

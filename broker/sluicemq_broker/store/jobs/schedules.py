@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from pymongo.client_session import ClientSession
 
-from sluicemq.errors import NotFound, QueueFull
+from sluicemq.protocol.errors import NotFound, QueueFull
 from sluicemq_broker.job import Job, Misfire, Timetable
 from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.errors import translated

@@ -40,7 +40,7 @@ def survey_queues(database: Documents, queues: Sequence[str]) -> dict[str, Surve
     """Survey these queues of one database; a queue that MongoDB can't survey is left out.
 
     MongoDB reads one key for each owner and one for the first expiry. Jobs that wait in a group are not seen.
-    Raises :class:`~sluicemq.errors.Unavailable`.
+    Raises :class:`~sluicemq.Unavailable`.
     """
     found = ask_together(database, queues, (OWNERS, FIRST_EXPIRY), _AT_ONCE)
     return {queue: _surveyed(rows) for queue, rows in found.items()}

@@ -29,7 +29,7 @@ from pymongo.errors import BulkWriteError, NetworkTimeout, OperationFailure, PyM
 from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
-from sluicemq.errors import DifferentStore, Unavailable
+from sluicemq.protocol.errors import DifferentStore, Unavailable
 from sluicemq_broker.job import Job
 from sluicemq_broker.store.errors import Doubtful, Unclear, brief, translated
 from sluicemq_broker.store.jobs.queue_store import QueueStore

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from pymongo.client_session import ClientSession
 
-from sluicemq.errors import LeaseLost
+from sluicemq.protocol.errors import LeaseLost
 from sluicemq_broker.job import Job
 from sluicemq_broker.store.jobs.queue_store import QueueStore
 from sluicemq_broker.store.jobs.transactions import insert_with

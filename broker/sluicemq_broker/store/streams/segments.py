@@ -9,7 +9,7 @@ A segment is one document with the messages of one batch; its ``_id`` is the num
 
 ``first``: the oldest message that is kept; ``removed``: no document before it is a segment of this stream.
 ``at``: server time, not before that of the segment before; ``packed``: the messages as ZMTP frames
-(``sluicemq.packed``), ``size`` bytes; ``total``: bytes of all messages that ever were, to the last in it;
+(``packed``), ``size`` bytes; ``total``: bytes of all messages that ever were, to the last in it;
 ``topics``: each topic in it once, of long ones the first 255 bytes; ``mark``: whose it is; ``ids``
 and ``places``: what can be found again, and at which place in the segment.
 """

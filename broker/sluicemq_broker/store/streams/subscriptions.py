@@ -28,7 +28,7 @@ from pymongo.client_session import ClientSession
 from pymongo.errors import DuplicateKeyError
 from pymongo.read_concern import ReadConcern
 
-from sluicemq.errors import Unavailable
+from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.errors import translated
 from sluicemq_broker.store.values import date, seconds

@@ -6,6 +6,10 @@ import re
 from datetime import timedelta
 from typing import Final
 
+from sluicemq.protocol.readable import brief
+
+#: No span of time is longer than ten years: dates beyond the year 9999 can't be stored.
+TEN_YEARS: Final = 10 * 366 * 86400.0
 EXAMPLES: Final = "90s, 5m, 1h30m or 2d"
 
 _UNITS: Final = {"w": 604_800.0, "d": 86_400.0, "h": 3_600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
@@ -28,3 +32,26 @@ def in_seconds(span: float | timedelta | str) -> float:
     if isinstance(span, str):
         return seconds_of(span)
     return span.total_seconds() if isinstance(span, timedelta) else span
+
+
+def check_span(name: str, value: object) -> None:
+    """Check that ``value`` is a span of time: seconds, a ``timedelta``, or a text such as 1h30m.
+
+    Raises TypeError or ValueError, which name the argument.
+    """
+    if not isinstance(value, int | float | timedelta | str):
+        raise TypeError(f"{name} is a number of seconds or a timedelta, not {type(value).__name__}")
+    try:
+        seconds = in_seconds(value)
+    except ValueError as error:
+        raise ValueError(f"{name} is {brief(value)}: expected {error}") from None
+    if not abs(seconds) <= TEN_YEARS:
+        raise ValueError(f"{name} is {brief(value)}: give seconds, at most ten years of them")
+
+
+def delay_of(name: str, value: float | timedelta | str | None) -> float | None:
+    """Return a delay in seconds, 0 for a negative one; raises as :func:`check_span` does."""
+    if value is None:
+        return None
+    check_span(name, value)
+    return max(0.0, in_seconds(value))

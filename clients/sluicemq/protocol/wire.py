@@ -151,9 +151,9 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
-from sluicemq import arguments
-from sluicemq.errors import BadFrames, BadHeaders, BadVersion, TooLarge
-from sluicemq.msgpack_values import first_of_array, pack, pack_array, unpack, unpack_bounded
+from sluicemq.protocol.errors import BadFrames, BadHeaders, BadVersion, TooLarge
+from sluicemq.protocol.msgpack_values import first_of_array, pack, pack_array, unpack, unpack_bounded
+from sluicemq.protocol.readable import MOST_REASON, said
 
 VERSION: Final = b"SMQ1"
 
@@ -283,9 +283,6 @@ MOST_READ: Final = 10_000
 MOST_READ_BYTES: Final = 4 << 20
 LONGEST_WAIT: Final = 60.0
 
-#: Characters of a reason that are kept.
-MOST_REASON: Final = arguments.MOST_REASON
-
 #: Characters of what is noted of a job's progress that are kept.
 MOST_NOTE: Final = 200
 
@@ -363,7 +360,7 @@ def encode_packed(verb: bytes, number: int, fields: Sequence[bytes]) -> list[byt
 
 def unsendable(verb: bytes, error: Exception) -> BadFrames:
     """Return the error for a request with a value that MessagePack can't hold."""
-    return BadFrames(f"{verb.decode()} can't be sent: {arguments.said(error, named=True)}")
+    return BadFrames(f"{verb.decode()} can't be sent: {said(error, named=True)}")
 
 
 def decode(frames: list[bytes]) -> Message:

@@ -13,29 +13,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, Required, TypedDict
 
-from sluicemq import rules
-from sluicemq.durations import in_seconds
-from sluicemq.rules import BACKOFF_BOUNDS, BACKOFF_KINDS, LONGEST_ID, TEN_YEARS, Rule, rfc3339
-
-__all__ = [
-    "ACCEPTED",
-    "BACKOFF_BOUNDS",
-    "BACKOFF_KINDS",
-    "KEYWORDS",
-    "LONGEST_ID",
-    "MOVE_OPTIONS",
-    "OPTIONS",
-    "RESULT",
-    "SCHEDULE_OPTIONS",
-    "TEN_YEARS",
-    "JobOptions",
-    "NewJob",
-    "Option",
-    "Rule",
-    "Seconds",
-    "in_seconds",
-    "rfc3339",
-]
+from sluicemq.protocol import rules
+from sluicemq.protocol.durations import TEN_YEARS
+from sluicemq.protocol.rules import Rule
 
 #: Values of ``reply``.
 RESULT: Final = "result"

@@ -13,8 +13,8 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
-from sluicemq.arguments import brief
-from sluicemq.errors import BadFrames, BadTopic
+from sluicemq.protocol.errors import BadFrames, BadTopic
+from sluicemq.protocol.readable import brief
 
 #: Messages that are read in one go, at most: some 10 ms.
 MOST_MESSAGES: Final = 8192
@@ -48,7 +48,7 @@ def pack(topic: bytes, payload: bytes) -> bytes:
 def scan(packed: bytes, most: int = MOST_MESSAGES) -> tuple[list[int], list[bytes]]:
     """Where each message ends, and each one's topic, of long ones the first 255 bytes.
 
-    Raises :class:`~sluicemq.errors.BadFrames` for what is not whole messages, or has more than ``most``.
+    Raises :class:`~sluicemq.BadFrames` for what is not whole messages, or has more than ``most``.
     """
     ends, topics, _frames = survey(packed, most, len(packed))
     return ends, topics
@@ -59,7 +59,7 @@ def survey(  # noqa: C901 - a call for each message would cost more than all the
 ) -> tuple[list[int], list[bytes], int]:
     """Scan, and count the frames behind the first of messages of three or more.
 
-    Raises :class:`~sluicemq.errors.BadFrames` also where these are more than ``most_frames``.
+    Raises :class:`~sluicemq.BadFrames` also where these are more than ``most_frames``.
     """
     frames = 0
     ends: list[int] = []

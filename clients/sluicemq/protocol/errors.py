@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from sluicemq.arguments import delay_of
+from sluicemq.protocol.durations import delay_of
 
 
 class SluiceError(Exception):

@@ -14,11 +14,12 @@ from datetime import datetime, timedelta
 from numbers import Integral, Real
 from typing import Any, Final, NamedTuple
 
-from sluicemq import arguments, wire
-from sluicemq.durations import EXAMPLES, seconds_of
+from sluicemq.protocol import wire
+from sluicemq.protocol.durations import EXAMPLES, TEN_YEARS, seconds_of
+from sluicemq.protocol.readable import is_utf8
 
-#: No time is longer than this.
-TEN_YEARS: Final = arguments.TEN_YEARS
+#: Numbers up to here are exact in every language.
+FARTHEST: Final = 2**53
 LONGEST_ID: Final = 128  # bytes
 
 BACKOFF_KINDS: Final = ("exponential", "linear", "fixed", "none")
@@ -70,7 +71,7 @@ def whole(least: int = 0, most: int | None = None, expected: str = "", unit: str
     """A whole number within bounds."""
     bounds = f" of at least {least}" if most is None else f", {least} to {most}"
     expected = expected or f"a whole number{bounds}"
-    largest = arguments.FARTHEST if most is None else most
+    largest = FARTHEST if most is None else most
 
     def read(value: Any) -> int:
         if type(value) is not int:
@@ -168,7 +169,7 @@ def _spelt_number(text: str) -> Any:
 def _is_id(value: Any) -> bool:
     if not isinstance(value, str) or not 1 <= len(value) <= LONGEST_ID:
         return False
-    return value.isascii() or (arguments.is_utf8(value) and len(value.encode()) <= LONGEST_ID)
+    return value.isascii() or (is_utf8(value) and len(value.encode()) <= LONGEST_ID)
 
 
 def _moment(value: Any) -> float | str:
@@ -237,12 +238,12 @@ def _is_storable_map(own: Any) -> bool:
 
 
 def _is_key(key: Any) -> bool:
-    return isinstance(key, str) and key[:1] != "$" and "\0" not in key and arguments.is_utf8(key)
+    return isinstance(key, str) and key[:1] != "$" and "\0" not in key and is_utf8(key)
 
 
 def _is_storable(value: Any) -> bool:
     if isinstance(value, str):
-        return arguments.is_utf8(value)
+        return is_utf8(value)
     if isinstance(value, int):
         return -(2**63) <= value < 2**63
     return value is None or isinstance(value, float | bytes)

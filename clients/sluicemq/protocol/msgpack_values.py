@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import msgpack
 
-from sluicemq.errors import BadFrames, BadHeaders
-from sluicemq.msgpack_count import within
+from sluicemq.protocol.errors import BadFrames, BadHeaders
+from sluicemq.protocol.msgpack_count import within
 
 #: Values that one text of a stranger may have, keys of maps included; and bytes that are not ``bin``.
 MOST_VALUES: Final = 20_000
