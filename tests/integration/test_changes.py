@@ -11,7 +11,7 @@ from pymongo.errors import AutoReconnect, OperationFailure
 from sluicemq.protocol.errors import DifferentStore, NotFound, Unavailable
 from sluicemq_broker.store.admin import changes as store_changes
 from sluicemq_broker.store.admin import redrives
-from sluicemq_broker.store.admin.batches import pages
+from sluicemq_broker.store.admin.batches import batches
 from sluicemq_broker.store.admin.dead_letters import DeadLetters
 from sluicemq_broker.store.admin.inspector import Inspector
 from sluicemq_broker.store.admin.redrives import Redriven, Redrives
@@ -274,7 +274,7 @@ def test_a_rare_reason_is_looked_for_in_windows(
 
 def test_large_letters_go_in_statements_of_some_mib() -> None:
     sizes = [(name, mib << 20) for name, mib in (("a", 3), ("b", 4), ("c", 3), ("d", 16), ("e", 1), ("f", 7))]
-    assert list(pages([sizes], lambda: 100)) == [
+    assert list(batches([sizes], lambda: 100)) == [
         ["a", "b"],
         ["c"],
         ["d"],

@@ -26,7 +26,7 @@ from sluicemq_broker.store import (
     end_children,
     fail_parents,
     fan_out,
-    told_parents,
+    mark_parents_notified,
 )
 from sluicemq_broker.store import FanOut as StoredFanOut
 from sluicemq_broker.store.errors import Unclear
@@ -304,7 +304,7 @@ def test_a_dead_child_is_told_of_until_that_is_noted_and_a_parent_that_is_gone_d
     parents = [each.parent for each in found if each.parent]
     assert fail_parents(store, dict.fromkeys(parents, "no ink"), LATER) == {parents[0]: []}
     assert stored(store, "a")["state"] == "dead"
-    told_parents(pages, found)
+    mark_parents_notified(pages, found)
     assert dead_children(pages, NOW, 10) == []
 
 

@@ -41,7 +41,7 @@ def flooded(mongo_uri: str, explainer: Explainer, request: pytest.FixtureRequest
             fast.insert_many([_job(at) for at in range(start, start + 10_000)], ordered=False)
         fast.insert_many([_of_few(at) for at in range(SMALL * PRIORITIES)], ordered=False)
         store.prepare()
-        store._claims._pages.measured(200)  # else its first claim would
+        store._claims._reply_sizes.measured(200)  # else its first claim would
         store.release(store.reserve(1, NOW, "first").jobs)  # makes the index
         yield store
         client.drop_database(name)

@@ -26,7 +26,7 @@ from sluicemq_broker.store import (
     fail_parents,
     fan_out,
     forward,
-    told_parents,
+    mark_parents_notified,
 )
 from sluicemq_broker.store.jobs.documents import QueueDefaults, document
 from sluicemq_broker.store.jobs.outcomes import RolledBack
@@ -51,7 +51,7 @@ def queues(mongo_uri: str, explainer: Explainer) -> Iterator[tuple[QueueStore, Q
         crowded = (QueueStore(client[name], "queue.mail"), QueueStore(client[name], "queue.next"))
         for store in crowded:
             store.prepare()
-            store._claims._pages.measured(200)
+            store._claims._reply_sizes.measured(200)
             documents = [document(job, date(NOW), QueueDefaults()) for job in some_jobs(25_000)]
             for each in documents[:5_000]:
                 each |= {"state": "dead", "ended_at": date(NOW)}
@@ -111,7 +111,7 @@ def test_fan_outs_children_and_progress_read_what_they_are_about(
         (dead,) = dead_children(other, NOW + 50, 10)
         assert dead.parent
         assert fail_parents(mail, {dead.parent: "no"}, NOW + 101) == {dead.parent: []}
-        told_parents(other, [dead])
+        mark_parents_notified(other, [dead])
         assert dead_children(other, NOW + 50, 10) == []
     check(plans, "find", "update")
 

@@ -16,13 +16,13 @@ from sluicemq_broker.store import (
     Completed,
     QueueStore,
     RolledBack,
-    bereft,
+    count_missing_children,
     dead_children,
     end_children,
-    families,
     fan_out,
     forward,
-    told_parents,
+    mark_parents_notified,
+    waiting_parents,
 )
 from sluicemq_broker.store import FanOut as StoredFanOut
 from sluicemq_broker.store import Forward as StoredForward
@@ -72,7 +72,7 @@ def lost(store: QueueStore, documents: Database[dict[str, Any]]) -> dict[str, in
     store.jobs.replace_one({"_id": "surely"}, SURELY, upsert=True)
 
     def look() -> dict[str, int]:
-        found = bereft(store, families(store, 0).these, [documents])
+        found = count_missing_children(store, waiting_parents(store, 0).these, [documents])
         return {parent.id: count for parent, count in found.items()}
 
     found: dict[str, int] = wait_until(lambda: seen if "surely" in (seen := look()) else None)
@@ -148,7 +148,7 @@ def test_a_dead_child_is_there_until_its_parent_has_heard(
     jobs = waiting(store, pages, "a")
     pages.roll_back([RolledBack(jobs[0], "no ink", "worker", dead=True)], LATER)
     if told:
-        told_parents(pages, dead_children(pages, NOW, 9))
+        mark_parents_notified(pages, dead_children(pages, NOW, 9))
     expected = {"a": 1} if told else {}
     wait_until(lambda: lost(store, documents) == expected, what="a look at this moment")
 
@@ -174,7 +174,7 @@ def test_parents_come_in_pages_of_their_index(mongo_uri: str, documents: Databas
             seen: list[str] = []
             with explainer.plans() as plans:
                 while after is not None:
-                    page = families(mail, after)
+                    page = waiting_parents(mail, after)
                     seen += [each.parent.id for each in page.these]
                     after = page.after
         assert seen == ids
@@ -185,9 +185,9 @@ def test_parents_come_in_pages_of_their_index(mongo_uri: str, documents: Databas
 
 def test_a_parent_with_many_children_has_a_page_for_itself(store: QueueStore, pages: QueueStore) -> None:
     waiting(store, pages, "a", "b", "c", count=900)
-    first = families(store, 0)
+    first = waiting_parents(store, 0)
     assert first.after is not None
-    second = families(store, first.after)
+    second = waiting_parents(store, first.after)
     assert [[each.parent.id for each in page.these] for page in (first, second)] == [["a", "b"], ["c"]]
 
 

@@ -25,7 +25,7 @@ from sluicemq_broker.store import (
     dead_children,
     end_children,
     fan_out,
-    told_parents,
+    mark_parents_notified,
 )
 from sluicemq_broker.store import FanOut as StoredFanOut
 from sluicemq_broker.store.admin.dead_letters import DeadLetters
@@ -390,7 +390,7 @@ def test_a_dead_child_stays_until_its_parent_has_heard_of_it_however_short_it_is
     waiting(store, brief)
     kill(brief, "no ink")
     assert "remove_at" not in stored(brief, "a.1")
-    told_parents(brief, dead_children(brief, NOW, 9))
+    mark_parents_notified(brief, dead_children(brief, NOW, 9))
     dead = stored(brief, "a.1")
     assert (dead["remove_at"] - dead["ended_at"]).total_seconds() == 1.0
 
@@ -402,7 +402,7 @@ def test_a_dead_child_that_is_redriven_is_one_still_if_its_parent_has_not_heard(
     waiting(store, pages)
     kill(pages, "no ink")
     if told:
-        told_parents(pages, dead_children(pages, NOW, 9))
+        mark_parents_notified(pages, dead_children(pages, NOW, 9))
     assert changes.redrive("pages", DeadLetters(), LATER, store).moved == 1
     assert ("parent" in stored(store, "a.1")) is not told
 

@@ -27,7 +27,7 @@ from sluicemq_broker.runtime.counters import Counters
 from sluicemq_broker.runtime.turns import Turns
 from sluicemq_broker.statistics.census import Census
 from sluicemq_broker.statistics.history import History
-from sluicemq_broker.store.availability import StoreState
+from sluicemq_broker.store.availability import StoreAvailability
 from sluicemq_broker.store.clock import ServerClock
 from sluicemq_broker.store.cluster.leases import LeaseStore
 from sluicemq_broker.store.jobs.schedules import ScheduleStore
@@ -116,7 +116,7 @@ class SmallBroker:
         self.schedules = schedules = Schedules(ScheduleStore(database), self.queues, context, maker.make)
         self._on_dead = OnDead(self.queues, context)
         turns, board = Turns(self.counters), Switchboard()
-        store = StoreState()
+        store = StoreAvailability()
         self.admin = Admin(
             *(self.queues, census, tasks, context, turns, board, store),
             history=history,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pymongo.errors import AutoReconnect, NotPrimaryError
 
-from sluicemq_broker.store.availability import SILENCE, StoreState
+from sluicemq_broker.store.availability import SILENCE, StoreAvailability
 
 
 class Server:
@@ -16,7 +16,7 @@ class Server:
 
     def __init__(self) -> None:
         self.now = 100.0
-        self.state = StoreState(lambda: self.now)
+        self.state = StoreAvailability(lambda: self.now)
         self.meanwhile: Callable[[], Any] = lambda: None
 
     @property

@@ -8,7 +8,7 @@ from typing import Any, Final
 import falcon
 
 from sluicemq_broker.context import Owners
-from sluicemq_broker.store import StoreState
+from sluicemq_broker.store import StoreAvailability
 
 #: Where health is asked for: answered whatever else there is, and by whatever name the broker is called.
 PATHS: Final = frozenset({"/healthz", "/readyz"})
@@ -21,7 +21,7 @@ class Health:
     ``doors``: whether they are open.
     """
 
-    def __init__(self, store: StoreState, owners: Owners, doors: Callable[[], bool]) -> None:
+    def __init__(self, store: StoreAvailability, owners: Owners, doors: Callable[[], bool]) -> None:
         self._store = store
         self._owners = owners
         self._doors = doors

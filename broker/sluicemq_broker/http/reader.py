@@ -15,7 +15,7 @@ from sluicemq_broker.http.snapshots import Snapshot
 from sluicemq_broker.queues import Queues
 from sluicemq_broker.runtime import Counters, Gauge, Histogram, Timing, Turns
 from sluicemq_broker.statistics import Census, History, Incidents, Series
-from sluicemq_broker.store import StoreState
+from sluicemq_broker.store import StoreAvailability
 from sluicemq_broker.streams import Lags
 
 
@@ -31,7 +31,7 @@ class Reader:
         devices: Sequence[Device],
         counters: Counters,
         turns: Turns,
-        store: StoreState,
+        store: StoreAvailability,
         health: Health,
         streams: StreamSide,
         lags: Lags,

@@ -26,7 +26,7 @@ from sluicemq_broker.store import (
     LeaseStore,
     NewerSchema,
     ServerClock,
-    StoreState,
+    StoreAvailability,
     Unclear,
     UnsafeStore,
     connect,
@@ -49,7 +49,7 @@ class Foundation:
     """What doors and queues stand on: MongoDB, the broker's lease, its clock, its counters, the event bus.
 
     ``lost`` is told of each id of this broker that another has declared dead. ``alone``: none can come.
-    ``why``: as in :class:`StoreState`.
+    ``why``: as in :class:`StoreAvailability`.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Foundation:
         self.counters = Counters()
         self.turns = Turns(self.counters)
         self.clock = ServerClock()
-        self.store = StoreState(why=why)
+        self.store = StoreAvailability(why=why)
         self._uri = uri
         self._mongo = connect(uri, self.counters.answered)
         self._mongo_for_leases = connect_for_leases(uri, settings.lease)

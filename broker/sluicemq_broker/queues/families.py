@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from sluicemq.protocol.errors import Dead
 from sluicemq_broker.queues.queues import Queues
-from sluicemq_broker.store import Bereaved, QueueStore
+from sluicemq_broker.store import FailedParent, QueueStore
 
 
 class Families:
@@ -23,7 +23,7 @@ class Families:
         """The queue of this name."""
         return self._queues.open(queue).store
 
-    def bereaved(self, parents: Sequence[Bereaved]) -> None:
+    def on_parents_failed(self, parents: Sequence[FailedParent]) -> None:
         """These are dead letters: their askers hear it, their groups go on."""
         for each in parents:
             queue = self._queues.open(each.queue)

@@ -10,7 +10,13 @@ from sluicemq_broker.queue import Queue
 from sluicemq_broker.queues.families import Families
 from sluicemq_broker.queues.queues import Queues
 from sluicemq_broker.runtime import Count
-from sluicemq_broker.store import Bereaved, FamilyPage, bereft, fail_parents, families
+from sluicemq_broker.store import (
+    FailedParent,
+    WaitingParents,
+    count_missing_children,
+    fail_parents,
+    waiting_parents,
+)
 
 #: Of the time, the part in which it looks, at most.
 _SHARE: Final = 1 / 20
@@ -58,7 +64,7 @@ class LostChildren:
     def _look(self, queue: Queue) -> bool:
         """Look at the next page of its parents; False: it has no more."""
         try:
-            page = families(queue.store, self._after)
+            page = waiting_parents(queue.store, self._after)
             self._fail(queue, page)
         except SluiceError:
             self._next()  # the others have their turn first
@@ -66,12 +72,12 @@ class LostChildren:
         self._after = page.after or 0
         return page.after is not None
 
-    def _fail(self, queue: Queue, page: FamilyPage) -> None:
-        lost = bereft(queue.store, page.these, self._queues.documents()) if page.these else {}
+    def _fail(self, queue: Queue, page: WaitingParents) -> None:
+        lost = count_missing_children(queue.store, page.these, self._queues.documents()) if page.these else {}
         reasons = {each: f"{count} of its children are in no queue any more" for each, count in lost.items()}
         failed = fail_parents(queue.store, reasons, self._clock.now())
-        self._families.bereaved(
-            [Bereaved(queue.name, each.id, reasons[each], groups) for each, groups in failed.items()]
+        self._families.on_parents_failed(
+            [FailedParent(queue.name, each.id, reasons[each], groups) for each, groups in failed.items()]
         )
         for each in failed:
             text = f"job {each.id} of queue {queue.name} is a dead letter: {reasons[each]}"

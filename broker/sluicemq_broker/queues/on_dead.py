@@ -22,8 +22,8 @@ from sluicemq_broker.queues.families import Families
 from sluicemq_broker.queues.queues import Queues
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.store import (
-    Bereaved,
     DeadLetters,
+    FailedParent,
     Redriven,
     Redrives,
     Removals,
@@ -31,7 +31,7 @@ from sluicemq_broker.store import (
     dead_children,
     death_after,
     fail_parents,
-    told_parents,
+    mark_parents_notified,
 )
 
 log = logging.getLogger("broker.on_dead")
@@ -168,7 +168,7 @@ class OnDead:
                 reasons[parent.queue][parent] = text
             for name, these in reasons.items():
                 self._fail(name, these, now)
-            told_parents(queue.store, children)
+            mark_parents_notified(queue.store, children)
             since = children[-1].died_at
 
     def _fail(self, queue: str, parents: dict[Parent, str], now: float) -> None:
@@ -177,8 +177,8 @@ class OnDead:
         except BadQueue:
             return  # a document that is no job: no queue can have that name
         failed = fail_parents(store, parents, now)
-        self._families.bereaved(
-            [Bereaved(queue, parent.id, parents[parent], groups) for parent, groups in failed.items()]
+        self._families.on_parents_failed(
+            [FailedParent(queue, parent.id, parents[parent], groups) for parent, groups in failed.items()]
         )
 
     def _move(self, queue: Queue, since: float, until: float | None = None) -> None:

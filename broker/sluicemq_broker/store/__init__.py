@@ -11,7 +11,7 @@ from sluicemq_broker.store.admin.listing import JobPage, Listing
 from sluicemq_broker.store.admin.redrives import Redriven, Redrives
 from sluicemq_broker.store.admin.removals import Removals
 from sluicemq_broker.store.admin.tasks import TaskStore
-from sluicemq_broker.store.availability import EVERY, StoreState
+from sluicemq_broker.store.availability import EVERY, StoreAvailability
 from sluicemq_broker.store.clock import ServerClock
 from sluicemq_broker.store.cluster.event_ring import EventRing
 from sluicemq_broker.store.cluster.leases import LeaseStore, Seen
@@ -24,16 +24,20 @@ from sluicemq_broker.store.jobs.claims import Claim
 from sluicemq_broker.store.jobs.documents import QueueDefaults, collection, stored_size
 from sluicemq_broker.store.jobs.expiry import ExpiredJobs
 from sluicemq_broker.store.jobs.failed_children import (
-    Bereaved,
     DeadChild,
+    FailedParent,
     dead_children,
     death_after,
     fail_parents,
-    told_parents,
+    mark_parents_notified,
 )
 from sluicemq_broker.store.jobs.forwards import Forward, forward
 from sluicemq_broker.store.jobs.groups import Promoted
-from sluicemq_broker.store.jobs.missing_children import FamilyPage, bereft, families
+from sluicemq_broker.store.jobs.missing_children import (
+    WaitingParents,
+    count_missing_children,
+    waiting_parents,
+)
 from sluicemq_broker.store.jobs.outcomes import Completed, Found, Progressed, RolledBack
 from sluicemq_broker.store.jobs.portions import Portions
 from sluicemq_broker.store.jobs.queue_store import QueueStore
@@ -56,7 +60,6 @@ __all__ = [
     "SHOWN_STATES",
     "Aborted",
     "Appended",
-    "Bereaved",
     "Changes",
     "Child",
     "Claim",
@@ -68,7 +71,7 @@ __all__ = [
     "Ended",
     "EventRing",
     "ExpiredJobs",
-    "FamilyPage",
+    "FailedParent",
     "FanOut",
     "Forward",
     "Found",
@@ -103,7 +106,7 @@ __all__ = [
     "Seen",
     "Segment",
     "ServerClock",
-    "StoreState",
+    "StoreAvailability",
     "StreamStore",
     "Subject",
     "Subscription",
@@ -113,24 +116,25 @@ __all__ = [
     "TaskStore",
     "Unclear",
     "UnsafeStore",
-    "bereft",
+    "WaitingParents",
     "collection",
     "connect",
     "connect_for_leases",
+    "count_missing_children",
     "date",
     "day_of",
     "dead_children",
     "death_after",
     "end_children",
     "fail_parents",
-    "families",
     "fan_out",
     "forward",
+    "mark_parents_notified",
     "require_safe",
     "seconds",
     "stored_size",
     "stream_names",
     "survey_queues",
-    "told_parents",
+    "waiting_parents",
     "why_no_primary",
 ]

@@ -24,7 +24,7 @@ _ANSWERS: Final = 6
 log = logging.getLogger("broker.store")
 
 
-class StoreState:
+class StoreAvailability:
     """What is known of MongoDB. :meth:`watch` asks; nothing else here waits.
 
     A MongoDB that is stopped refuses nothing: it does not answer. So what counts is for how long the last

@@ -30,7 +30,7 @@ from sluicemq_broker.queues import (
 )
 from sluicemq_broker.runtime import Count, Gauge, Turns
 from sluicemq_broker.statistics import Census, History
-from sluicemq_broker.store import SHOWN_STATES, Changes, Documents, Inspector, Removals, StoreState
+from sluicemq_broker.store import SHOWN_STATES, Changes, Documents, Inspector, Removals, StoreAvailability
 from sluicemq_devices.doors import Switchboard
 
 _CHANGEABLE: Final = frozenset(each.name for each in OPTIONS.values() if each.changeable)
@@ -58,7 +58,7 @@ class Admin:
         context: Context,
         turns: Turns,
         board: Switchboard,
-        store: StoreState,
+        store: StoreAvailability,
         *,
         history: History,
         schedules: Schedules,

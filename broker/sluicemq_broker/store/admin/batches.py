@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 #: How many jobs the next statement is to have, at most.
-PageSize = Callable[[], int]
+BatchSize = Callable[[], int]
 #: Ids that are read at once; the driver makes all of a reply in one turn of the hub.
 READ_AT_ONCE: Final = 1000
 #: Bytes of the jobs in one statement, at most, unless one alone has more.
 _BYTES_AT_ONCE: Final = 8 * 2**20
 
 
-def pages(windows: Iterable[Iterable[tuple[str, int]]], size: PageSize) -> Iterator[list[str]]:
+def batches(windows: Iterable[Iterable[tuple[str, int]]], size: BatchSize) -> Iterator[list[str]]:
     """Yield the ids of these jobs, given as (id, bytes), in parts that one statement takes.
 
     Of a window without jobs the part is empty: nothing was found there, and others have their turn.

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from pymongo.collection import Collection
 
 from sluicemq_broker.job import State
-from sluicemq_broker.store.admin.batches import PageSize
+from sluicemq_broker.store.admin.batches import BatchSize
 from sluicemq_broker.store.jobs.index_models import ENDED_INDEX
 from sluicemq_broker.store.values import BY_ID, Document, date
 
@@ -62,7 +62,7 @@ class Chosen(NamedTuple):
 
 
 def look_through(
-    jobs: Jobs, letters: DeadLetters, now: float, size: PageSize, looked: Looked
+    jobs: Jobs, letters: DeadLetters, now: float, size: BatchSize, looked: Looked
 ) -> Iterator[list[Chosen]]:
     """Yield these dead letters, whatever their limit, the oldest first, from one window after the other.
 

@@ -18,7 +18,7 @@ from pymongo.client_session import ClientSession
 
 from sluicemq.protocol.errors import BadFrames, Duplicate, SluiceError
 from sluicemq_broker.job import ERRORS_KEPT, State
-from sluicemq_broker.store.admin.batches import READ_AT_ONCE, PageSize, pages
+from sluicemq_broker.store.admin.batches import READ_AT_ONCE, BatchSize, batches
 from sluicemq_broker.store.admin.changes import WAITS, Jobs, Orders, refusal
 from sluicemq_broker.store.admin.dead_letters import (
     Chosen,
@@ -64,7 +64,7 @@ class Redrives(Orders):
         letters: DeadLetters,
         now: float,
         redriven: Redriven,
-        size: PageSize,
+        size: BatchSize,
         to: QueueStore | None = None,
         *,
         looked: Looked = lambda _count: None,
@@ -95,7 +95,7 @@ class Redrives(Orders):
                 step = _Move(jobs, to.jobs, now, portions, by_setting=by_setting)
             choice = _Choice(letters, redriven, look_through(jobs, letters, now, size, looked))
             these = chosen(letters, now)
-            for ids in pages(choice.windows(), size):
+            for ids in batches(choice.windows(), size):
                 before = redriven.moved
                 if ids:
                     step.run(ids, redriven)

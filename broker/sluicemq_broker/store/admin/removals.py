@@ -16,7 +16,7 @@ from typing import Final
 
 from sluicemq.protocol.errors import SluiceError
 from sluicemq_broker.job import State
-from sluicemq_broker.store.admin.batches import READ_AT_ONCE, PageSize, pages
+from sluicemq_broker.store.admin.batches import READ_AT_ONCE, BatchSize, batches
 from sluicemq_broker.store.admin.changes import WAITS, Jobs, Orders, missing
 from sluicemq_broker.store.admin.dead_letters import DeadLetters, Looked, look_through
 from sluicemq_broker.store.admin.job_view import selects, stored_state
@@ -26,8 +26,8 @@ from sluicemq_broker.store.jobs.documents import collection
 from sluicemq_broker.store.jobs.failed_children import (
     CHILDREN,
     NOT_AWAITED,
-    Bereaved,
-    Kin,
+    FailedParent,
+    ParentQueues,
     all_put_aside,
     drop_left_over,
     dropping_put_aside,
@@ -48,7 +48,9 @@ _CLOCKS_DIFFER: Final = 1.0
 class Removals(Orders):
     """Orders after which jobs are there no more. ``kin``: where their parents are; None: in this database."""
 
-    def __init__(self, database: Documents, kin: Kin | None = None, notice: Notice | None = None) -> None:
+    def __init__(
+        self, database: Documents, kin: ParentQueues | None = None, notice: Notice | None = None
+    ) -> None:
         super().__init__(database, notice)
         self._kin = kin or _OfThisDatabase(database)
         self._portions = Portions(READ_AT_ONCE, notice)
@@ -83,7 +85,7 @@ class Removals(Orders):
                 return True
             return bool(self._remove_children(self._jobs(queue), [job_id], ended, "was removed", now))
 
-    def purging(self, queue: str, state: str, now: float, size: PageSize) -> Iterator[int]:
+    def purging(self, queue: str, state: str, now: float, size: BatchSize) -> Iterator[int]:
         """Remove all jobs of a state, but never those that are reserved; yields how many, after each page.
 
         Lost reply: some are gone; repeating it removes the rest. What is accepted later than ``now`` stays,
@@ -95,7 +97,7 @@ class Removals(Orders):
                 # One read for all pages: another would pass over the removed ones in the index once more.
                 found = jobs.find({**selects(state, now), **by_now}, {"_id": 1}, batch_size=READ_AT_ONCE)
                 empty = True
-                for ids in pages([((each["_id"], 0) for each in found)], size):
+                for ids in batches([((each["_id"], 0) for each in found)], size):
                     if not ids:
                         break
                     empty = False
@@ -109,7 +111,7 @@ class Removals(Orders):
         queue: str,
         letters: DeadLetters,
         now: float,
-        size: PageSize,
+        size: BatchSize,
         looked: Looked = lambda _count: None,
     ) -> Iterator[int]:
         """Remove dead letters, the oldest first, at most ``letters.limit``; yields how many, after each page.
@@ -182,7 +184,7 @@ class _OfThisDatabase:
     def store(self, queue: str) -> QueueStore:
         return QueueStore(self._database, collection(queue))
 
-    def bereaved(self, parents: Sequence[Bereaved]) -> None:
+    def on_parents_failed(self, parents: Sequence[FailedParent]) -> None:
         """There is nobody to be told."""
 
 

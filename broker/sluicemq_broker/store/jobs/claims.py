@@ -26,7 +26,7 @@ from sluicemq_broker.store.jobs.documents import (
 from sluicemq_broker.store.jobs.fair_claims import FairPage, FairPages
 from sluicemq_broker.store.jobs.indexes import Notice, make_fair_index
 from sluicemq_broker.store.jobs.outcomes import FREED, death
-from sluicemq_broker.store.jobs.reply_sizes import MEASURED, Pages, replies
+from sluicemq_broker.store.jobs.reply_sizes import MEASURED, ReplySizes, replies
 from sluicemq_broker.store.jobs.strange_documents import Strange, read
 from sluicemq_broker.store.jobs.tenant_limits import Allowance, TenantLimits
 from sluicemq_broker.store.values import BY_ID, Document, date
@@ -74,7 +74,7 @@ class Claims:
         self.jobs = jobs
         self._set_aside = set_aside
         self._notice = notice
-        self._pages = Pages()
+        self._reply_sizes = ReplySizes()
         self._indexed = False  # that a queue is fair by
         self.reconfigure(defaults)
 
@@ -105,7 +105,7 @@ class Claims:
 
     def pushed(self, jobs: Sequence[Job]) -> None:
         """These come into the queue: their size says how many a reply can hold."""
-        self._pages.pushed(jobs)
+        self._reply_sizes.pushed(jobs)
 
     def reserve(
         self,
@@ -129,7 +129,7 @@ class Claims:
             allowance = None if self._tenants is None else self._tenants.allow(under, now, brokers)
             if (fair := self._fair) is not None:
                 at_once = self._at_once(due, limit, most_bytes)
-                most = self._pages.most(limit, most_bytes)
+                most = self._reply_sizes.most(limit, most_bytes)
                 page = self._page(lambda: fair.next(due, now, most, brokers, allowance))
                 found, more = self._first_fairly(page, at_once, now, most_bytes)
                 skip = 0
@@ -169,7 +169,7 @@ class Claims:
                 return None
             job = read(stored, self._defaults)
             if isinstance(job, Job) and not job.spent:
-                self._pages.claimed([job])
+                self._reply_sizes.claimed([job])
                 job.reserve(under)
                 return job
             with applied():
@@ -215,9 +215,9 @@ class Claims:
 
     def _at_once(self, due: Document, limit: int, room: int) -> int:
         """How many jobs to read in one reply."""
-        if not self._pages.known:
-            self._pages.measured(self._largest(due))
-        return self._pages.size(limit, room)
+        if not self._reply_sizes.known:
+            self._reply_sizes.measured(self._largest(due))
+        return self._reply_sizes.size(limit, room)
 
     def _read(
         self, page: Iterable[list[Document]], room: int
@@ -236,7 +236,7 @@ class Claims:
             if room <= 0:
                 last = stored
                 break
-        self._pages.claimed(found)
+        self._reply_sizes.claimed(found)
         return found, strange, last
 
     def _largest(self, due: Document) -> int:

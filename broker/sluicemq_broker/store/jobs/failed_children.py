@@ -77,7 +77,7 @@ class DeadChild(NamedTuple):
     died_at: float
 
 
-class Bereaved(NamedTuple):
+class FailedParent(NamedTuple):
     """A parent that is a dead letter, as a child of it was removed; the group that it has kept waiting."""
 
     queue: str
@@ -86,13 +86,13 @@ class Bereaved(NamedTuple):
     groups: list[str]
 
 
-class Kin(Protocol):
+class ParentQueues(Protocol):
     """The queues in which the parents of removed jobs are."""
 
     def store(self, queue: str) -> QueueStore:
         """The queue of this name."""
 
-    def bereaved(self, parents: Sequence[Bereaved]) -> None:
+    def on_parents_failed(self, parents: Sequence[FailedParent]) -> None:
         """Tell whoever waits for these, or behind them."""
 
 
@@ -172,7 +172,7 @@ def _fail(
     }
 
 
-def told_parents(store: QueueStore, children: Sequence[DeadChild]) -> None:
+def mark_parents_notified(store: QueueStore, children: Sequence[DeadChild]) -> None:
     """Their parents have been told: from now on they are kept as long as other dead letters."""
     told: list[Document] = [{"$set": {"parent.told": True}}]
     if (kept := store.defaults.dead_retention) is not None:
@@ -189,7 +189,13 @@ def told_parents(store: QueueStore, children: Sequence[DeadChild]) -> None:
 
 
 def remove_children(
-    jobs: _Jobs, ids: Sequence[str], these: Document, why: str, now: float, kin: Kin, portions: Portions
+    jobs: _Jobs,
+    ids: Sequence[str],
+    these: Document,
+    why: str,
+    now: float,
+    kin: ParentQueues,
+    portions: Portions,
 ) -> list[str | None]:
     """Remove those children of these ids that match ``these``, and of which their parents have not heard.
 
@@ -205,19 +211,19 @@ def remove_children(
 
 
 def _remove(
-    jobs: _Jobs, ids: Sequence[str], these: Document, why: str, now: float, kin: Kin
+    jobs: _Jobs, ids: Sequence[str], these: Document, why: str, now: float, kin: ParentQueues
 ) -> list[str | None]:
     step = _Removal(jobs, {**these, "_id": {"$in": list(ids)}, **_AWAITED}, why, now, kin)
     removed = transact(jobs.database.client, step.look, step.apply, "removals of children")
-    kin.bereaved(step.bereaved)
+    kin.on_parents_failed(step.bereaved)
     return removed
 
 
 class _Removal:
     """One transaction: these children are gone, and their parents dead."""
 
-    def __init__(self, jobs: _Jobs, these: Document, why: str, now: float, kin: Kin) -> None:
-        self.bereaved: list[Bereaved] = []
+    def __init__(self, jobs: _Jobs, these: Document, why: str, now: float, kin: ParentQueues) -> None:
+        self.bereaved: list[FailedParent] = []
         self._jobs = jobs
         self._these = these
         self._why = why
@@ -253,10 +259,12 @@ def _reasons(children: Iterable[Document], queue: str, why: str) -> _Reasons:
     return reasons
 
 
-def _bereave(reasons: _Reasons, now: float, kin: Kin, session: ClientSession | None = None) -> list[Bereaved]:
+def _bereave(
+    reasons: _Reasons, now: float, kin: ParentQueues, session: ClientSession | None = None
+) -> list[FailedParent]:
     """Make these parents dead letters; returns those that have waited till now."""
     return [
-        Bereaved(queue, parent.id, parents[parent], groups)
+        FailedParent(queue, parent.id, parents[parent], groups)
         for queue, parents in reasons.items()
         for parent, groups in _fail(kin.store(queue), parents, now, session).items()
     ]
@@ -307,7 +315,7 @@ def _rename(jobs: _Jobs, name: str, *, unless: set[int]) -> bool:
     return False
 
 
-def dropping_put_aside(aside: _Jobs, now: float, kin: Kin, size: int = CHILDREN) -> Iterator[int]:
+def dropping_put_aside(aside: _Jobs, now: float, kin: ParentQueues, size: int = CHILDREN) -> Iterator[int]:
     """Make the parents of what lies there dead letters, a page at a time, and remove it.
 
     Yields how many children were on each page. Crash before the end: doing it again goes on with those that
@@ -319,7 +327,7 @@ def dropping_put_aside(aside: _Jobs, now: float, kin: Kin, size: int = CHILDREN)
         these = {"parent.id": {"$gte": ""}, **_AWAITED}
         children = aside.find(these, {"parent": 1}, hint=PARENT_INDEX, batch_size=size)
         while page := list(islice(children, size)):
-            kin.bereaved(_bereave(_reasons(page, queue, "was removed with the queue"), now, kin))
+            kin.on_parents_failed(_bereave(_reasons(page, queue, "was removed with the queue"), now, kin))
             aside.delete_many({"_id": {"$in": [each["_id"] for each in page]}}, hint=BY_ID)
             yield len(page)
     aside.drop()

@@ -20,7 +20,7 @@ from pymongo.collection import Collection
 from sluicemq_broker.job import Rounds
 from sluicemq_broker.store.jobs.documents import HANDED_OUT_FAIRLY, ORDER
 from sluicemq_broker.store.jobs.index_models import FAIR_INDEX, JUST_READY, TURNS
-from sluicemq_broker.store.jobs.read_ahead import Ahead
+from sluicemq_broker.store.jobs.read_ahead import ReadAhead
 from sluicemq_broker.store.jobs.reply_sizes import replies
 from sluicemq_broker.store.jobs.tenant_limits import Allowance
 from sluicemq_broker.store.values import Document
@@ -73,7 +73,7 @@ class FairPages:
         # All tenants with jobs due, as of then; none: it is not known, or jobs have become ready since.
         self._names: Sequence[str] | None = None
         self._looked = 0.0
-        self.ahead = Ahead()
+        self.ahead = ReadAhead()
         """What is known of the jobs behind those of the last page, where this is the only broker."""
 
     def changed(self) -> None:
@@ -112,7 +112,7 @@ class FairPages:
             shares, skips, firsts, strange, left_out=left_out, limit=limit, allowance=allowance, now=now
         )
         if brokers > 1:
-            self.ahead = Ahead()  # others claim what is known here
+            self.ahead = ReadAhead()  # others claim what is known here
         return FairPage(self._jobs, due, self._rounds, plan, self.ahead)
 
     def _part(self, tenants: Sequence[str], limit: int, brokers: int) -> int:
@@ -186,7 +186,7 @@ class FairPage:
     """Jobs for one claim; read it once, then ask whether there are ``more``."""
 
     def __init__(
-        self, jobs: Collection[Document], due: Document, rounds: Rounds, plan: ClaimPlan, ahead: Ahead
+        self, jobs: Collection[Document], due: Document, rounds: Rounds, plan: ClaimPlan, ahead: ReadAhead
     ) -> None:
         self._jobs = jobs
         self._due = due

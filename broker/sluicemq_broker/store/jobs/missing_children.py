@@ -38,7 +38,7 @@ _NO_QUEUES: Final = {"admin", "config", "local"}
 _Jobs = Collection[dict[str, Any]]
 
 
-class Family(NamedTuple):
+class WaitingParent(NamedTuple):
     """A parent that waits, for how many of how many children, and into which queues these went first."""
 
     parent: Parent
@@ -51,22 +51,22 @@ class Family(NamedTuple):
         return (f"{self.parent.id}.{number}" for number in range(1, self.total + 1))
 
 
-class FamilyPage(NamedTuple):
+class WaitingParents(NamedTuple):
     """Some of the parents in one queue; ``after``: the place behind which the others are, None: no more."""
 
-    these: list[Family]
+    these: list[WaitingParent]
     after: int | None
 
 
-def families(store: QueueStore, after: int) -> FamilyPage:
+def waiting_parents(store: QueueStore, after: int) -> WaitingParents:
     """The first parents that wait in a queue behind this place, by its index of lines."""
     with translated():
         if not has_lines(store.jobs):
-            return FamilyPage([], None)
+            return WaitingParents([], None)
         behind = {"wait.group": FOR_CHILDREN, "wait.place": {"$gt": after}}
         wanted = {"seq": 1, "children": 1, "wait.place": 1}
         found = store.jobs.find(behind, wanted, hint=LINE_INDEX).sort([("wait.group", 1), ("wait.place", 1)])
-        these: list[Family] = []
+        these: list[WaitingParent] = []
         room, place = _CHILDREN, after
         for each in found.limit(_PARENTS):
             family = _family(each, store)
@@ -77,11 +77,13 @@ def families(store: QueueStore, after: int) -> FamilyPage:
                 these.append(family)
             place = each["wait"]["place"]
         else:
-            return FamilyPage(these, place if these and len(these) == _PARENTS else None)
-    return FamilyPage(these, place)
+            return WaitingParents(these, place if these and len(these) == _PARENTS else None)
+    return WaitingParents(these, place)
 
 
-def bereft(store: QueueStore, those: Sequence[Family], databases: Iterable[Documents]) -> dict[Parent, int]:
+def count_missing_children(
+    store: QueueStore, those: Sequence[WaitingParent], databases: Iterable[Documents]
+) -> dict[Parent, int]:
     """How many children of each of these parents are in no queue, of those of which some are.
 
     It looks into the queues where they went first, then into all others of these ``databases``, and then into
@@ -104,9 +106,9 @@ def bereft(store: QueueStore, those: Sequence[Family], databases: Iterable[Docum
 
 
 class _Search:
-    """Looks for the children of some families; ``missing``: how many of each it has not found yet."""
+    """Looks for the children of some waiting_parents; ``missing``: how many of each it has not found yet."""
 
-    def __init__(self, those: Sequence[Family], session: ClientSession) -> None:
+    def __init__(self, those: Sequence[WaitingParent], session: ClientSession) -> None:
         self._session = session
         self._those = {each.parent: each for each in those}
         self._parents = {each.id: each for each in self._those}
@@ -136,7 +138,9 @@ class _Search:
                 del self.missing[parent]
 
 
-def _waiting_still(store: QueueStore, those: Sequence[Family], session: ClientSession) -> list[Family]:
+def _waiting_still(
+    store: QueueStore, those: Sequence[WaitingParent], session: ClientSession
+) -> list[WaitingParent]:
     """Read them as of the moment that this session shows from now on."""
     ids = {"_id": {"$in": [each.parent.id for each in those]}, "state": State.WAITING}
     wanted = {"seq": 1, "children": 1}
@@ -149,13 +153,13 @@ def _waiting_still(store: QueueStore, those: Sequence[Family], session: ClientSe
     ]
 
 
-def _family(stored: Document, store: QueueStore) -> Family | None:
+def _family(stored: Document, store: QueueStore) -> WaitingParent | None:
     """None where it is none that this version has written."""
     children, seq = stored.get("children"), stored.get("seq")
     if not isinstance(children, dict) or not isinstance(seq, int) or not isinstance(stored["_id"], str):
         return None
     parent = Parent(queue_of(store.name), stored["_id"], seq, str(children.get("by", "")))
-    return Family(
+    return WaitingParent(
         parent, children.get("left", 0), children.get("total", 0), tuple(children.get("queues", ()))
     )
 

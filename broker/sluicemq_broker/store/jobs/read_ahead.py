@@ -33,7 +33,7 @@ class _Line(NamedTuple):
     read_at: float
 
 
-class Ahead:
+class ReadAhead:
     """The next jobs of each tenant, as far as they are known. No MongoDB; ``now`` is the server's time."""
 
     def __init__(self) -> None:

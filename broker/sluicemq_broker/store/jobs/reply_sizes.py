@@ -24,7 +24,7 @@ _MOMENT: Final = 1e-9  # seconds
 _Document = dict[str, Any]
 
 
-class Pages:
+class ReplySizes:
     """Reckons with the largest jobs, and the dearest headers, that have been pushed and claimed lately.
 
     Payloads take memory, headers take time: jobs that are small and without headers are read all at once.
