@@ -188,7 +188,7 @@ def test_one_held_insert_does_not_hide_later_confirmed_jobs(
 
 
 def warm_up(producer: RawClient, worker: RawClient) -> None:
-    """Until jobs are born reserved, as their worker is known and nothing else lies ready."""
+    """Until jobs are inserted reserved, as their worker is known and nothing else lies ready."""
     for _ in range(5):
         producer.push(b"warm")
         worker.commit(worker.take()[0])

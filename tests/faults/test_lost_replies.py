@@ -203,7 +203,7 @@ def test_jobs_born_reserved_whose_insert_was_not_answered_are_delivered(
 
 
 @pytest.mark.parametrize("times", [1, 2])
-@pytest.mark.parametrize("working", [False, True], ids=["ready", "born reserved"])
+@pytest.mark.parametrize("working", [False, True], ids=["ready", "inserted reserved"])
 def test_duplicates_in_a_push_that_was_not_answered_are_what_they_were(
     queue: ProxiedQueue, times: int, *, working: bool
 ) -> None:

@@ -154,7 +154,7 @@ def test_a_redriven_job_begins_anew_and_keeps_its_history(store: QueueStore, cha
     [job] = some_jobs(1, owner=ME, expires_at=NOW + 60, headers={"k": "v"}, priority=4, max_attempts=20)
     store.push([job], NOW)
     for _ in range(9):
-        store.roll_back([RolledBack(job, "again", "w", suspect=True)], NOW)
+        store.roll_back([RolledBack(job, "again", "w", isolated=True)], NOW)
         [job] = store.reserve(1, NOW, ME).jobs
     store.roll_back([RolledBack(job, "$bad", "w", dead=True)], NOW + 1)
     store.jobs.update_one({}, {"$set": {"remove_at": date(NOW + 9e6), "losses": 2}})
@@ -174,7 +174,7 @@ def test_a_redriven_job_begins_anew_and_keeps_its_history(store: QueueStore, cha
     assert history == before["errors"][1:]
     assert entry == {"at": after["eligible_at"], "attempt": 10, "reason": "redriven", "worker": ""}
     [again] = store.reserve(1, LATER, ME).jobs
-    assert (again.attempts, again.losses, again.suspect) == (1, 0, False)
+    assert (again.attempts, again.losses, again.isolated) == (1, 0, False)
 
 
 def test_redriven_jobs_come_after_what_is_due_in_their_old_order(

@@ -1,4 +1,4 @@
-"""Fair queues at brokers whose time a test tells: what is staged, born reserved, or was claimed before."""
+"""Fair queues at brokers with a virtual clock: what is staged, inserted reserved, or was claimed before."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_other_weights_hold_for_what_is_staged(documents: Database[dict[str, Any
     assert came.count("bolt") == 6
 
 
-def test_nothing_is_born_reserved_while_anything_lies_ready_whatever_its_priority(
+def test_nothing_is_inserted_reserved_while_anything_lies_ready_whatever_its_priority(
     documents: Database[dict[str, Any]],
 ) -> None:
     # Given a flood, more than a broker holds for its worker

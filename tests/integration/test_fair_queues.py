@@ -92,7 +92,7 @@ def test_a_single_job_that_comes_while_a_flood_is_worked_on_waits_for_what_is_he
 
 
 def test_a_flood_that_goes_straight_to_workers_holds_up_nobody_either(jobs: OwnQueue) -> None:
-    # Given jobs that are born reserved for a worker with room for many
+    # Given jobs that are inserted reserved for a worker with room for many
     with jobs.reserve(1, wait=0):
         pass
     handler = Paced()

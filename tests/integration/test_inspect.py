@@ -274,7 +274,7 @@ def test_the_jobs_of_schema_1_are_read(documents: Database[dict[str, Any]], stor
     [job] = store.reserve(1, NOW, ME).jobs
     # Then
     assert (ids([job]), job.payload, job.priority, job.headers) == (["old"], b"x", 2, {"a": 1})
-    assert (job.attempts, job.losses, job.suspect) == (2, 1, True)
+    assert (job.attempts, job.losses, job.isolated) == (2, 1, True)
     assert (job.max_attempts, job.visibility_timeout, job.remember) == (9, 3.0, 60.0)
 
 

@@ -284,7 +284,7 @@ def test_an_id_is_ours_while_nobody_can_have_declared_it_dead(leases: LeaseStore
 
 def test_no_two_reservations_have_one_number(leases: LeaseStore) -> None:
     broker = a_broker(leases)
-    assert len({broker.new_hold() for _ in range(100)}) == 100
+    assert len({broker.new_reservation() for _ in range(100)}) == 100
 
 
 def test_whether_a_lease_is_live_is_read_as_no_former_primary_can_answer(

@@ -82,7 +82,7 @@ class LimitsRig:
     def _tell(self, event: BusEvent) -> None:
         for broker in self.brokers:
             if event.kind is BusKind.FREED and not self.deaf:
-                broker.queues.told_freed(event)
+                broker.queues.on_freed(event)
 
     def reserved(self) -> int:
         return self.documents["queue.mail"].count_documents({"state": "reserved"})
@@ -173,7 +173,7 @@ def test_a_broker_that_is_told_of_jobs_and_gets_no_permit_asks_again_later(rig: 
     # When
     other.line.fault = fault = Fault(Kind.INSIDE_AFTER, "find_one_and_update", times=1000)
     for _ in range(100):
-        other.queue._dispatch.supply.told_ready(0)
+        other.queue._dispatch.supply.on_ready(0)
         come_to_rest()
     rig.passes(10.0)
     # Then
@@ -282,7 +282,7 @@ def test_permits_of_a_dead_broker_without_jobs_are_given_back_too(rig: LimitsRig
 
 
 def test_what_is_being_given_back_is_not_used_meanwhile(rig: LimitsRig) -> None:
-    # Given: nothing more lies ready, so that what comes would be born reserved
+    # Given: nothing more lies ready, so that what comes would be inserted reserved
     one, other = rig.broker(), rig.broker()
     worker = rig.worker(one)
     rig.passes(2 * BEAT)
@@ -320,7 +320,7 @@ def test_a_claim_that_goes_on_under_a_new_id_needs_new_permits(rig: LimitsRig) -
     assert rig.reserved() == 3
 
 
-def test_what_is_born_reserved_counts_before_it_is_durable(rig: LimitsRig) -> None:
+def test_what_is_inserted_reserved_counts_before_it_is_durable(rig: LimitsRig) -> None:
     # Given: all permits, and two inserts of which one has no answer yet
     broker = rig.broker()
     rig.push(broker, 3)
@@ -466,7 +466,7 @@ def test_a_killed_broker_takes_no_more_than_a_block_of_the_rate_with_it(rig: Lim
 
 @pytest.mark.usefixtures("slowly")
 def test_what_was_not_stored_takes_nothing_of_the_rate(rig: LimitsRig) -> None:
-    """Born reserved, and there already: the ids are those of jobs that wait."""
+    """Inserted reserved, and there already: the ids are those of jobs that wait."""
     broker = rig.broker()
     worker = rig.worker(broker)
     jobs = some_jobs(3, eligible_at=rig.clock.now())

@@ -58,7 +58,7 @@ def next_of(workers: list[zmq.Socket[bytes]]) -> tuple[zmq.Socket[bytes], list[b
 
 @pytest.mark.parametrize("first", ["workers", "jobs"])
 def test_rep_workers_have_so_many_jobs_together(broker: BrokerUnderTest, first: str) -> None:
-    """Jobs are born reserved where the workers are there first, and claimed where they are not."""
+    """Jobs are inserted reserved where the workers are there first, and claimed where they are not."""
     doors = broker.process.devices
     door = next(each["backend"][0] for each in doors if each["queue"] == "ask-0")
     if first == "jobs":

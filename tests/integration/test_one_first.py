@@ -25,7 +25,7 @@ def test_a_job_that_was_just_heard_of_is_claimed_alone_and_others_come_next(stor
     claim = one_first(store)
     # Then
     (job,) = claim.jobs
-    assert (job.id, job.attempts, job.owner, job.hold) == (urgent.id, 1, "me", 7)
+    assert (job.id, job.attempts, job.owner, job.reservation.number) == (urgent.id, 1, "me", 7)
     assert claim.more
     assert stored(store, job.id)["attempts"] == 1
     assert ids(store.claimed("me", 7)) == [urgent.id]

@@ -84,7 +84,7 @@ def test_a_job_that_came_while_its_queue_was_removed_is_held_until_its_worker_ha
     queues.forget("mail")
     # Then no audit gives it to another
     [delivery] = worker.deliveries
-    assert queue._dispatch.held.knows(delivery.job.id, delivery.job.hold)
+    assert queue._dispatch.held.knows(delivery.job.id, delivery.job.reservation.number)
     queue.settle([Verdict(delivery.receipt, wire.COMMIT)], Settlement(told.append))
     assert deadline.until(lambda: bool(told))
     assert told == [{}]

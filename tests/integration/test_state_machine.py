@@ -176,7 +176,7 @@ def roll_back(life: Life, **settings: Any) -> None:
 #: Every verb, as the holder ``me`` or a sweep of ``me`` says it.
 VERBS: dict[str, Callable[[Life], object]] = {
     "push": push,
-    "push, born reserved": lambda life: push(life, owner=ME),
+    "push, inserted reserved": lambda life: push(life, owner=ME),
     "keep_unreadable": lambda life: life.store.keep_unreadable(
         [{"_id": "a", "payload": b"", "raw_headers": b"", "reason": "unreadable", "size": 1}], NOW
     ),
@@ -186,7 +186,7 @@ VERBS: dict[str, Callable[[Life], object]] = {
     "commit": lambda life: life.store.commit([life.job]),
     "finish": lambda life: life.store.complete([finished(life.job, b"mine")], NOW),
     "rollback": roll_back,
-    "rollback with delay": lambda life: roll_back(life, due=NOW + 9, suspect=True),
+    "rollback with delay": lambda life: roll_back(life, due=NOW + 9, isolated=True),
     "reject": lambda life: roll_back(life, dead=True),
     "release": lambda life: life.store.release([a_job("a", owner=ME)]),
     "reclaim": lambda life: life.store.reclaim(ME, LOSSES, NOW),
@@ -210,7 +210,7 @@ VERBS: dict[str, Callable[[Life], object]] = {
 #: (from, verb): to. What is not here changes nothing.
 EDGES: dict[tuple[str, str], str] = {
     ("gone", "push"): "ready",
-    ("gone", "push, born reserved"): "reserved",
+    ("gone", "push, inserted reserved"): "reserved",
     ("gone", "keep_unreadable"): "dead",
     ("ready", "reserve"): "reserved",
     ("ready", "cancel"): "gone",

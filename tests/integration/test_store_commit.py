@@ -90,7 +90,7 @@ def test_what_a_claim_without_an_answer_has_reserved_is_found_under_its_number(s
     # When
     found = store.claimed(ME, 7)
     # Then
-    assert [(each.id, each.owner, each.hold, each.attempts) for each in found] == [
+    assert [(each.id, each.owner, each.reservation.number, each.attempts) for each in found] == [
         (each.id, ME, 7, 1) for each in claim.jobs
     ]
     assert store.claimed(ME, 8) == []

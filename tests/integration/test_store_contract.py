@@ -95,7 +95,7 @@ def kinds(problems: dict[str, SluiceError]) -> dict[str, type[SluiceError]]:
 def test_a_pushed_job_is_claimed_once_under_its_owner_and_hold(store: Store) -> None:
     pushed(store, a_job("a", b"work"))
     [job] = claimed(store, hold=7)
-    assert (job.id, job.payload, job.owner, job.hold, job.attempts) == ("a", b"work", ME, 7, 1)
+    assert (job.id, job.payload, job.owner, job.reservation.number, job.attempts) == ("a", b"work", ME, 7, 1)
     assert claimed(store, owner=OTHER) == []
 
 
@@ -221,7 +221,7 @@ def test_finishing_twice_is_harmless_and_under_another_hold_it_changes_nothing(s
     assert store.complete([finished(first)], NOW) == {}
     assert store.complete([finished(first)], NOW) == {}
     late = copy(second)
-    late.held = late.held._replace(number=99)
+    late.reservation = late.reservation._replace(number=99)
     assert kinds(store.complete([finished(late)], NOW)) == {"b": LeaseLost}
     assert ids(store.claimed(ME, 1)) == ["b"]
 

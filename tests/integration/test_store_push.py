@@ -13,7 +13,7 @@ from pymongo.errors import AutoReconnect, BulkWriteError, OperationFailure
 from integration.store_verbs import ME, OTHER, between_read_and_update, claim, pushed
 from sluicemq.protocol.errors import TooLarge
 from sluicemq_broker.job.backoff import Backoff
-from sluicemq_broker.job.job import ATTRIBUTES, Hold, State
+from sluicemq_broker.job.job import ATTRIBUTES, Reservation, State
 from sluicemq_broker.store.errors import Doubtful, Refused, Unclear
 from sluicemq_broker.store.jobs.claims import Claims
 from sluicemq_broker.store.jobs.inserts import MOST_DOUBTS, Insertion
@@ -38,7 +38,7 @@ def test_a_pushed_job_comes_back_from_a_claim_as_it_was(store: QueueStore) -> No
     # Then
     assert answer == Pushed()
     kept = ATTRIBUTES - {"created_at", "dedupe", "eligible_at", "seq", "size"}
-    expected = {name: getattr(job, name) for name in kept} | {"held": Hold(ME, 0), "attempts": 1}
+    expected = {name: getattr(job, name) for name in kept} | {"held": Reservation(ME, 0), "attempts": 1}
     assert {name: getattr(claimed, name) for name in kept} == expected
 
 

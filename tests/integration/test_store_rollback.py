@@ -62,18 +62,18 @@ def test_a_history_keeps_the_last_ten_failures_and_cuts_long_reasons(store: Queu
     assert not hasattr(again, "errors")
 
 
-def test_a_suspect_stays_one(store: QueueStore) -> None:
+def test_an_isolated_job_stays_one(store: QueueStore) -> None:
     # Given
     pushed(store, a_job("a"))
     [job] = claim(store).jobs
-    store.roll_back([rolled_back(job, suspect=True)], NOW)
+    store.roll_back([rolled_back(job, isolated=True)], NOW)
     # When
     [first] = claim(store).jobs
     store.roll_back([rolled_back(first)], NOW)
     [second] = claim(store).jobs
     # Then
-    assert first.suspect
-    assert second.suspect
+    assert first.isolated
+    assert second.isolated
 
 
 def test_a_rejected_job_is_dead_with_its_reason_and_is_not_handed_out(store: QueueStore) -> None:

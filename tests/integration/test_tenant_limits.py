@@ -80,7 +80,7 @@ def rig(documents: Database[dict[str, Any]], limits: Setting) -> Iterator[Tenant
 
 @pytest.mark.parametrize("first", ["worker", "jobs"])
 def test_a_tenant_at_its_limit_keeps_nobody_waiting(rig: TenantRig, first: str) -> None:
-    """Nothing is born reserved, whether anything lies ready or not."""
+    """Nothing is inserted reserved, whether anything lies ready or not."""
     broker = rig.broker()
     worker = rig.worker(broker) if first == "worker" else None
     rig.tenant(broker, "flood", 50)

@@ -80,7 +80,7 @@ def _pushes(moment: Moment, rules: Rules, bounds: Bounds) -> Iterator[Step]:
                 world = World(moment)
                 world.pushes[job][made] = (PENDING, b)
                 _insert(world, b, job, made, born=born)
-                how = "born reserved" if born else "as ready"
+                how = "inserted reserved" if born else "as ready"
                 words = f"push {made + 1} of {JOB_NAMES[job]} at {NAMES[b]}: an insert {how} is sent"
                 yield Step(words, world, rules, fault=True)
 

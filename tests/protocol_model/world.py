@@ -67,7 +67,7 @@ class Document(NamedTuple):
 class Entry(NamedTuple):
     """What a broker has in hand: one push, one reservation or one statement that ends it.
 
-    Phases: ``Q`` insert as ready, ``I`` insert born reserved, ``F`` using up the session's number, ``D``
+    Phases: ``Q`` insert as ready, ``I`` insert inserted reserved, ``F`` using up the session's number, ``D``
     durable and behind an earlier arrival (old rules), ``C`` claim, ``S`` staged, ``W`` at a worker, ``c``
     commit, ``b`` rollback, ``r`` release. ``doubt``: the statement was sent before, and no answer came;
     ``former``: the owner under which it was sent (old rules).

@@ -14,7 +14,7 @@ from sluicemq_broker.config import QueueSettings
 from sluicemq_broker.context.context import Context, Tell, nobody
 from sluicemq_broker.context.memory import Memory
 from sluicemq_broker.context.retry import Retry
-from sluicemq_broker.job.job import NOT_HELD, Hold, Job, State
+from sluicemq_broker.job.job import NOT_RESERVED, Job, Reservation, State
 from sluicemq_broker.queue import JobMaker
 from sluicemq_broker.queue.limits import Limits
 from sluicemq_broker.queue.other_queues import MakeJob
@@ -50,7 +50,7 @@ class FakeOwners:
         self._holds = itertools.count(1)
         self.use()
 
-    def new_hold(self) -> int:
+    def new_reservation(self) -> int:
         return next(self._holds)
 
     def use(self) -> str:
@@ -222,7 +222,7 @@ class FakeStore:
         spent, taken = [job for job in page if job.spent], [job for job in page if not job.spent]
         self._ended |= {job.id: _Ended.dead("no attempts left", now) for job in spent}
         for job in taken:
-            job.reserve(Hold(owner, hold))
+            job.reserve(Reservation(owner, hold))
             self._reserve(job)
         self.after_claim()
         return Claim(taken, owner, more=full or len(page) == limit, died=tuple(ids(spent)))
@@ -253,7 +253,7 @@ class FakeStore:
     def complete(self, completed: Sequence[Completed], now: float) -> dict[str, SluiceError]:
         problems = {}
         for job, result in ((each.job, each.result) for each in completed):
-            under = (job.owner, job.hold)
+            under = (job.owner, job.reservation.number)
             if job.id in self._ended and self._ended[job.id].under == under:
                 continue  # it is repeated
             if error := self._end(job):
@@ -323,10 +323,10 @@ class FakeStore:
 
     def _reserve(self, job: Job) -> None:
         self.reserved[job.id] = job.owner
-        self._held[job.id] = (job, job.owner, job.hold)
+        self._held[job.id] = (job, job.owner, job.reservation.number)
 
     def _make_ready(self, job: Job) -> None:
-        job.held = NOT_HELD
+        job.reservation = NOT_RESERVED
         self.ready.append(job)
 
     def _end(self, job: Job) -> SluiceError | None:
@@ -340,7 +340,7 @@ class FakeStore:
 
     def _holds(self, job: Job) -> bool:
         _, *under = self._held.get(job.id, (job, "", 0))
-        return job.id in self.reserved and under == [job.owner, job.hold]
+        return job.id in self.reserved and under == [job.owner, job.reservation.number]
 
     def _is_there(self, job_id: str) -> bool:
         return job_id in self.reserved or job_id in self._ended or job_id in ids(self.ready + self.waiting)

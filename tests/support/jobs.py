@@ -6,7 +6,7 @@ import itertools
 from typing import Any
 
 from sluicemq.protocol.errors import Duplicate
-from sluicemq_broker.job.job import Hold, Job
+from sluicemq_broker.job.job import Job, Reservation
 from sluicemq_broker.store.admin.changes import Changes
 from sluicemq_broker.store.admin.dead_letters import DeadLetters
 from sluicemq_broker.store.admin.redrives import Redriven, Redrives
@@ -27,14 +27,14 @@ _numbers = itertools.count(1)
 def a_job(
     job_id: str | None = None, payload: bytes = b"payload", *, owner: str = "", hold: int = 0, **settings: Any
 ) -> Job:
-    """A job that was accepted at :data:`NOW`, after those made before; with an owner it is born reserved."""
+    """A job accepted at :data:`NOW`, after those made before; with an owner it is inserted reserved."""
     number = next(_numbers)
     settings.setdefault("eligible_at", NOW)
     job = Job(job_id or f"job-{number}", payload, **settings)
     job.created_at = NOW
     job.seq = number
     if owner:
-        job.reserve(Hold(owner, hold))
+        job.reserve(Reservation(owner, hold))
     return job
 
 

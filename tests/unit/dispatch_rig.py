@@ -33,7 +33,7 @@ class DispatchRig(FakeOutlet):
     def release(self, jobs: list[Job]) -> None:
         super().release(jobs)
         if self._slow:
-            self.dispatch.supply.going_back(len(jobs))
+            self.dispatch.supply.returning(len(jobs))
         else:
             self.dispatch.forget(jobs)
             self.store.ready.extend(jobs)
@@ -61,12 +61,12 @@ class DispatchRig(FakeOutlet):
         go_on()
 
     def born(self, *jobs: Job) -> list[str]:
-        """Which of a push's jobs are born reserved."""
+        """Which of a push's jobs are inserted reserved."""
         self.dispatch.supply.expect(jobs, NOW)
         return [job.id for job in jobs if job.owner]
 
 
-def suspect(job_id: str, **settings: Any) -> Job:
+def isolated(job_id: str, **settings: Any) -> Job:
     job = a_job(job_id, **settings)
-    job.suspect = True
+    job.isolated = True
     return job

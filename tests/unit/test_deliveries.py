@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
-from sluicemq_broker.job.job import Hold
+from sluicemq_broker.job.job import Reservation
 from sluicemq_broker.queue.deliveries import Deliveries
 from sluicemq_broker.queue.worker import Delivery, DeliveryState
 from support.fakes import FakeWorker
@@ -53,7 +53,7 @@ class Table(RuleBasedStateMachine):
             return multiple()
         jobs = some_jobs(worker.free, visibility_timeout=LASTS)
         for job in jobs:
-            job.reserve(Hold(owner, 1))
+            job.reserve(Reservation(owner, 1))
         opened = self.table.open(worker, jobs, self.now)
         worker.flying += 0 if worker.pops else len(opened)
         self.all += opened

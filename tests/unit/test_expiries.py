@@ -146,7 +146,7 @@ class Hands(FakeOutlet):
         go_on()
 
     def born(self, *jobs: Job) -> None:
-        """A push whose jobs are born reserved."""
+        """A push whose jobs are inserted reserved."""
         arrival = self.dispatch.supply.expect(jobs, NOW)
         assert len(arrival.jobs) == len(jobs)
         self.dispatch.supply.arrived(arrival, list(jobs))

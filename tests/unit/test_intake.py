@@ -57,7 +57,7 @@ def test_of_pushes_with_groups_one_is_under_way(rig: IntakeRig) -> None:
     assert set().union(*rig.store.groups.freed) == {"g"}
 
 
-def test_no_job_of_a_group_is_born_reserved(rig: IntakeRig) -> None:
+def test_no_job_of_a_group_is_inserted_reserved(rig: IntakeRig) -> None:
     # Given
     worker = rig.worker(prefetch=10)
     # When

@@ -57,7 +57,7 @@ def test_an_insert_without_an_answer_is_sent_again_and_its_jobs_go_out_once(
     assert [(each.job.owner, each.job.attempts) for each in worker.deliveries] == [("owner-1", 1)] * 2
 
 
-def test_what_is_born_reserved_is_known_from_before_its_insert_is_sent(rig: IntakeRig) -> None:
+def test_what_is_inserted_reserved_is_known_from_before_its_insert_is_sent(rig: IntakeRig) -> None:
     # Given
     rig.worker(prefetch=5)
     rig.store.before_insert = held = Held()
@@ -68,10 +68,10 @@ def test_what_is_born_reserved_is_known_from_before_its_insert_is_sent(rig: Inta
     # Then
     assert rig.store.inserts
     assert job.owner == "owner-1"
-    assert rig.dispatch.held.knows("a", job.hold)
+    assert rig.dispatch.held.knows("a", job.reservation.number)
     held.set()
     rig.drain()
-    assert rig.dispatch.held.knows("a", job.hold)
+    assert rig.dispatch.held.knows("a", job.reservation.number)
 
 
 def test_large_jobs_are_inserted_in_parts_that_one_statement_takes(rig: IntakeRig) -> None:
@@ -98,7 +98,7 @@ def test_durable_jobs_that_wait_for_an_insert_before_them_are_known(rig: IntakeR
     # Then the audit does not take it for an orphan
     assert told.times == 1
     assert "later" not in rig.dispatch.held
-    assert rig.dispatch.held.knows("later", later.hold)
+    assert rig.dispatch.held.knows("later", later.reservation.number)
     held.set()
     rig.drain()
 

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from sluicemq_broker.job.job import Hold, Job
+from sluicemq_broker.job.job import Job, Reservation
 from sluicemq_broker.queue.ledger import IN_ORDER, NOTHING, Arrival, Bound, Claiming, Ledger
 from support.jobs import NOW, a_job
 
@@ -46,7 +46,7 @@ class Claim:
 class Order(RuleBasedStateMachine):
     """A MongoDB whose statements may be applied and answered late, and a worker that takes all.
 
-    A job is *chosen* when it is born reserved or claimed, and goes *out* when it is staged. Time stands
+    A job is *chosen* when it is inserted reserved or claimed, and goes *out* when it is staged. Time stands
     still, so nothing is waited for in vain.
     """
 
@@ -58,7 +58,7 @@ class Order(RuleBasedStateMachine):
         self.ready: list[Job] = []
         self.in_line: list[Job] = []  # of groups; any of them may be the next of its own
         self.claim: Claim | None = None
-        self.going_back: list[Job] = []
+        self.returning: list[Job] = []
         self.out: list[Job] = []
         self.chosen: list[Job] = []  # in this order, and not yet out
 
@@ -82,7 +82,7 @@ class Order(RuleBasedStateMachine):
         free = [job for job in jobs if job.group is None]
         born = [] if first is None else [job for job in free if job.priority > first][:room]
         for job in born:
-            job.reserve(Hold("me", 1))
+            job.reserve(Reservation("me", 1))
             self._choose(job, among=jobs)
         arrival = self.ledger.expect(jobs, born, self.seq, NOW, 0.0)
         self.inserts.append(Insert(arrival, jobs))
@@ -133,7 +133,7 @@ class Order(RuleBasedStateMachine):
     # ----------------------------------------------------------------- claims
 
     @precondition(
-        lambda self: self.claim is None and self.ledger.may_lie_ready and not self.ledger.older_come_back(0.0)
+        lambda self: self.claim is None and self.ledger.may_lie_ready and not self.ledger.older_returning(0.0)
     )
     @rule(limit=st.integers(1, 4))
     def begin_claim(self, limit: int) -> None:
@@ -170,19 +170,19 @@ class Order(RuleBasedStateMachine):
     def release(self, data: st.DataObject) -> None:
         job = data.draw(st.sampled_from(self.out))
         self.out.remove(job)
-        self.going_back.append(job)
+        self.returning.append(job)
         if self.claim:
             self.claim.late.add(job.id)
-        self.ledger.going_back(1, 0.0)
+        self.ledger.returning(1, 0.0)
 
-    @precondition(lambda self: self.going_back)
+    @precondition(lambda self: self.returning)
     @rule(data=st.data())
     def is_ready_again(self, data: st.DataObject) -> None:
-        job = data.draw(st.sampled_from(self.going_back))
-        self.going_back.remove(job)
+        job = data.draw(st.sampled_from(self.returning))
+        self.returning.remove(job)
         job.renew()
         self.ready.append(job)
-        self.ledger.came_back(1)
+        self.ledger.returned(1)
         self.ledger.some_ready(job.priority, 1)
 
     # ------------------------------------------------------------- what holds
@@ -204,7 +204,7 @@ class Order(RuleBasedStateMachine):
         """
         pushed = [each for insert in self.inserts for each in insert.jobs]
         on_their_way = [each for each in pushed if not each.owner and each.group is None]
-        for other in (*on_their_way, *self.ready, *self.going_back):
+        for other in (*on_their_way, *self.ready, *self.returning):
             before = other.priority == job.priority and other.seq < job.seq
             assert other in among or other.id in but or not before, f"{job.id} overtakes {other.id}"
         self.chosen.append(job)
@@ -226,7 +226,7 @@ TestOrder = Order.TestCase
 def pushed(ledger: Ledger, seq: int, now: float, *, born: bool) -> Arrival:
     job = numbered(seq)
     if born:
-        job.reserve(Hold("me", 1))
+        job.reserve(Reservation("me", 1))
     return ledger.expect([job], [job] if born else [], seq, NOW, now)
 
 
@@ -248,7 +248,7 @@ def test_a_claim_without_an_answer_is_waited_for_a_moment_only() -> None:
     assert (ledger.claims(IN_ORDER - 0.01), ledger.claims(IN_ORDER)) == (True, False)
 
 
-def test_a_look_keeps_nobody_from_being_born_reserved() -> None:
+def test_a_look_keeps_nobody_from_being_inserted_reserved() -> None:
     ledger = Ledger()
     bound = ledger.catch_up(NOW, 0.0)
     ledger.claimed(bound, [], more=False)
@@ -294,7 +294,7 @@ def known_to_be_empty() -> Ledger:
 
 
 def test_what_a_claim_passes_over_is_claimed_though_the_insert_before_it_was_through_first() -> None:
-    # Given an insert of a job born reserved, one of a job that is ready, and a claim beside the first
+    # Given an insert of a job inserted reserved, one of a job that is ready, and a claim beside the first
     ledger = known_to_be_empty()
     first = pushed(ledger, 1, 0.0, born=True)
     second = pushed(ledger, 2, 0.0, born=False)
@@ -320,7 +320,7 @@ def test_a_new_job_waits_for_one_of_its_priority_that_a_claim_had_to_pass_over()
     bound = ledger.catch_up(0.0, 0.0)
     ledger.claimed(bound, [], more=False)
     ledger.caught_up(bound)
-    # Then no new one of that priority is born reserved
+    # Then no new one of that priority is inserted reserved
     assert ledger.first_to_come(IN_ORDER) == bound.priority > NOTHING
 
 

@@ -16,7 +16,7 @@ from sluicemq import Client, Producer
 from sluicemq.cli.app import app
 from sluicemq.protocol.options import KEYWORDS, OPTIONS, JobOptions, Option
 from sluicemq_broker.config import QueueSettings
-from sluicemq_broker.job.job import ATTRIBUTES, Hold, Job, Parent
+from sluicemq_broker.job.job import ATTRIBUTES, Job, Parent, Reservation
 from sluicemq_broker.queue import JobMaker, check_headers
 from sluicemq_broker.store.jobs.documents import HANDED_OUT, HANDED_OUT_FAIRLY, QueueDefaults, document
 from sluicemq_broker.store.jobs.documents import job as loaded
@@ -31,9 +31,9 @@ OF_QUEUES = [each for each in ALL if each.setting]
 BESIDE = {"dedupe_id": "d"}
 USUAL = QueueDefaults()
 #: What a job that is handed out is no longer asked for, and what a claim or its history has in its place.
-NOT_READ = {"created_at", "dedupe", "eligible_at", "held", "place", "story"}
+NOT_READ = {"created_at", "dedupe", "eligible_at", "reservation", "place", "story"}
 #: Attributes that are stored under another name.
-ATTRIBUTE_OF = {"asked": "result_wanted"}
+ATTRIBUTE_OF = {"suspect": "isolated", "asked": "result_wanted"}
 
 
 def made(headers: dict[str, Any], **queue: Any) -> Job:
@@ -163,7 +163,7 @@ def test_of_a_job_that_has_everything_all_is_read_that_a_broker_asks_for_later()
     job, nobody = with_everything(), Job("", b"")
     assert {name for name in ATTRIBUTES if getattr(job, name) == getattr(nobody, name)} == set()
     # When it is stored, with what a sweep notes in its document, and read
-    document = stored(job) | {"losses": job.losses, "suspect": job.suspect}
+    document = stored(job) | {"losses": job.losses, "suspect": job.isolated}
     read = loaded({key: document[key] for key in ("_id", *HANDED_OUT_FAIRLY)}, USUAL)
     # Then
     kept = ATTRIBUTES - NOT_READ
@@ -209,9 +209,9 @@ def with_everything() -> Job:
     former.keep_result(60.0)
     job.accept(7, NOW)
     job.succeed(former, {*OPTIONS, "payload"}, None, {"passed": [{"queue": "first"}]})
-    job.reserve(Hold("me", 3))
+    job.reserve(Reservation("me", 3))
     parent = Parent("mail", "parent", 5, "them/1")
-    job.recall(losses=2, suspect=True, result_wanted=True, dedupe_until=NOW + 5, parent=parent)
+    job.recall(losses=2, isolated=True, result_wanted=True, dedupe_until=NOW + 5, parent=parent)
     job.line_up(1)
     return job
 

@@ -69,7 +69,7 @@ def test_what_a_claim_under_way_brings_after_the_pause_goes_back(rig: DispatchRi
     assert ids(rig.store.ready) == ["a"]
 
 
-def test_what_is_born_reserved_and_durable_only_after_the_pause_goes_back(rig: DispatchRig) -> None:
+def test_what_is_inserted_reserved_and_durable_only_after_the_pause_goes_back(rig: DispatchRig) -> None:
     # Given
     worker = rig.worker()
     [job] = jobs = [a_job("a")]

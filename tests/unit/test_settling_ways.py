@@ -58,33 +58,33 @@ def test_a_job_that_was_not_answered_in_time_comes_again_at_once_and_then_with_b
 
 
 @pytest.mark.parametrize(
-    ("attempts", "suspect", "wait"), [(1, False, None), (3, False, None), (2, True, 20), (4, True, 40)]
+    ("attempts", "isolated", "wait"), [(1, False, None), (3, False, None), (2, True, 20), (4, True, 40)]
 )
 def test_a_job_whose_worker_died_comes_again_at_once_and_if_another_dies_with_backoff(
-    attempts: int, *, suspect: bool, wait: float | None
+    attempts: int, *, isolated: bool, wait: float | None
 ) -> None:
     rig = SettlingRig(1, max_attempts=0, attempts=attempts - 1, backoff=LINEAR)
-    rig.store.ready[0].suspect = suspect
+    rig.store.ready[0].isolated = isolated
     rig.hire()
     rig.settle.worker_gone(rig.worker)
     rig.wait()
     assert failed(rig) == [(DIED, wait, False)]
-    assert rig.store.rolled_back[0].suspect
+    assert rig.store.rolled_back[0].isolated
 
 
-@pytest.mark.parametrize(("suspect", "wait", "dead"), [(False, None, False), (True, 10, True)])
+@pytest.mark.parametrize(("isolated", "wait", "dead"), [(False, None, False), (True, 10, True)])
 def test_a_job_on_its_way_when_its_connection_ended_is_charged_with_it_the_second_time(
-    wait: float | None, *, suspect: bool, dead: bool
+    wait: float | None, *, isolated: bool, dead: bool
 ) -> None:
     rig = SettlingRig(1, max_attempts=1, backoff=LINEAR)
-    rig.store.ready[0].suspect = suspect
+    rig.store.ready[0].isolated = isolated
     rig.worker.commits_on_arrival = True
     rig.hire()
     rig.settle.worker_gone(rig.worker)
     rig.wait()
     assert failed(rig) == [(NOT_ARRIVED, wait, dead)]
     [entry] = rig.store.rolled_back
-    assert (entry.suspect, entry.counted) == (True, suspect)
+    assert (entry.isolated, entry.counted) == (True, isolated)
 
 
 def test_a_job_on_its_way_for_its_visibility_timeout_is_released() -> None:
@@ -123,7 +123,7 @@ def test_a_worker_that_dies_is_charged_with_what_it_had_begun() -> None:
     # Then
     assert failed(rig) == [(DIED, None, False), (NOT_BEGUN, None, False), (NOT_BEGUN, None, False)]
     assert [each.counted for each in rig.store.rolled_back] == [True, False, False]
-    assert all(each.suspect for each in rig.store.rolled_back)
+    assert all(each.isolated for each in rig.store.rolled_back)
 
 
 def test_jobs_behind_one_that_times_out_are_released() -> None:

@@ -9,7 +9,7 @@ import pytest
 from sluicemq_broker.queue.worker import Delivery
 from support.fakes import FakeWorker, go_on
 from support.jobs import a_job, some_jobs
-from unit.dispatch_rig import SMALLEST, DispatchRig, suspect
+from unit.dispatch_rig import SMALLEST, DispatchRig, isolated
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def test_a_worker_that_has_gone_is_not_kept(rig: DispatchRig) -> None:
     assert len(rig.dispatch._takers) == 0
 
 
-def test_a_suspect_does_not_wait_for_a_worker_that_only_owes_an_answer(rig: DispatchRig) -> None:
+def test_an_isolated_job_does_not_wait_for_a_worker_that_only_owes_an_answer(rig: DispatchRig) -> None:
     # Given: one worker is stuck with a job whose time is over, another is always busy
     stuck = rig.worker(prefetch=1, name="stuck")
     rig.ready(a_job("late", visibility_timeout=0.0))
@@ -129,10 +129,10 @@ def test_a_suspect_does_not_wait_for_a_worker_that_only_owes_an_answer(rig: Disp
     busy = rig.worker(prefetch=5, name="busy")
     rig.ready(*some_jobs(20))
     # When
-    suspect = a_job("suspect", priority=9)
-    suspect.suspect = True
-    rig.ready(suspect)
-    # Then it gets the suspect once it has run empty
+    isolated = a_job("suspect", priority=9)
+    isolated.isolated = True
+    rig.ready(isolated)
+    # Then it gets the isolated job once it has run empty
     for _ in range(10):
         rig.commit(busy)
     assert stuck.overdue
@@ -140,9 +140,11 @@ def test_a_suspect_does_not_wait_for_a_worker_that_only_owes_an_answer(rig: Disp
 
 
 @pytest.mark.parametrize("how", ["overdue", "lost"])
-def test_a_worker_whose_time_with_a_suspect_was_up_gets_others_beside_it(rig: DispatchRig, how: str) -> None:
+def test_a_worker_whose_time_with_an_isolated_job_was_up_gets_others_beside_it(
+    rig: DispatchRig, how: str
+) -> None:
     # Given
-    rig.ready(suspect("bad", visibility_timeout=0.0))
+    rig.ready(isolated("bad", visibility_timeout=0.0))
     worker = rig.worker(prefetch=3)
     assert worker.jobs == ["bad"]
     # When
@@ -157,8 +159,8 @@ def test_a_worker_whose_time_with_a_suspect_was_up_gets_others_beside_it(rig: Di
     assert worker.jobs == ["bad", "next"]
 
 
-def test_nothing_is_held_beside_a_suspect_for_the_worker_that_has_it(rig: DispatchRig) -> None:
-    rig.ready(suspect("bad", priority=9))
+def test_nothing_is_held_beside_an_isolated_job_for_the_worker_that_has_it(rig: DispatchRig) -> None:
+    rig.ready(isolated("bad", priority=9))
     worker = rig.worker(prefetch=500)
     rig.ready(*some_jobs(500))
     rig.dispatch.tick()

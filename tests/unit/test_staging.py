@@ -17,9 +17,9 @@ def staging() -> Staging:
     return Staging(Memory())
 
 
-def suspect(job_id: str, owner: str = "") -> Job:
+def isolated(job_id: str, owner: str = "") -> Job:
     job = a_job(job_id, owner=owner)
-    job.suspect = True
+    job.isolated = True
     return job
 
 
@@ -45,10 +45,10 @@ def test_no_more_bytes_are_taken_than_asked_for_but_one_job_at_least(staging: St
 
 def test_what_is_held_is_measured_with_the_headers(staging: Staging) -> None:
     jobs = [a_job(payload=b"12", size=size) for size in (10, 20, 30)]
-    jobs[0].suspect = True
+    jobs[0].isolated = True
     staging.add(jobs)
     sizes = [staging.bytes]
-    staging.take_suspect()
+    staging.take_isolated()
     sizes.append(staging.bytes)
     staging.take(1)
     sizes.append(staging.bytes)
@@ -63,17 +63,17 @@ def test_a_priority_that_ran_empty_can_come_again(staging: Staging) -> None:
     assert ids(staging.take(2)) == ["c", "b"]
 
 
-def test_suspects_stand_apart(staging: Staging) -> None:
-    staging.add([suspect("bad"), a_job("good")])
+def test_isolated_jobs_stand_apart(staging: Staging) -> None:
+    staging.add([isolated("bad"), a_job("good")])
     assert len(staging) == 1
     assert ids(staging.take(5)) == ["good"]
-    assert ids(list(staging.suspects)) == ["bad"]
+    assert ids(list(staging.isolated)) == ["bad"]
 
 
-def test_all_can_be_taken_out_suspects_too(staging: Staging) -> None:
-    staging.add([a_job("a"), suspect("bad"), a_job("b", priority=1)])
+def test_all_can_be_taken_out_isolated_ones_too(staging: Staging) -> None:
+    staging.add([a_job("a"), isolated("bad"), a_job("b", priority=1)])
     assert sorted(ids(staging.clear())) == ["a", "b", "bad"]
-    assert (len(staging), len(staging.suspects)) == (0, 0)
+    assert (len(staging), len(staging.isolated)) == (0, 0)
 
 
 def test_what_is_held_under_one_owner_is_dropped_and_the_rest_keeps_its_order(staging: Staging) -> None:
@@ -83,15 +83,15 @@ def test_what_is_held_under_one_owner_is_dropped_and_the_rest_keeps_its_order(st
             a_job("a", owner="old"),
             a_job("b", owner="new"),
             a_job("c", owner="new", priority=1),
-            suspect("d", "old"),
-            suspect("e", "new"),
+            isolated("d", "old"),
+            isolated("e", "new"),
         ]
     )
     # When
     dropped = staging.drop("old")
     # Then
     assert sorted(ids(dropped)) == ["a", "d"]
-    assert ids(list(staging.suspects)) == ["e"]
+    assert ids(list(staging.isolated)) == ["e"]
     assert len(staging) == 2
     assert ids(staging.take(9)) == ["c", "b"]
 

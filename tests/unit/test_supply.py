@@ -1,4 +1,4 @@
-"""When a push waits for workers, so that its jobs are born reserved; and when it must not."""
+"""When a push waits for workers, so that its jobs are inserted reserved; and when it must not."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class SupplyRig(FakeOutlet):
         self.work(100)
 
     def work(self, count: int) -> None:
-        """Born reserved, durable, and with the worker or staged for it."""
+        """Inserted reserved, durable, and with the worker or staged for it."""
         jobs = some_jobs(count)
         arrival = self.supply.expect(jobs, NOW)
         self.supply.arrived(arrival, arrival.jobs)
@@ -82,7 +82,7 @@ def test_a_push_waits_until_the_few_jobs_before_it_are_claimed() -> None:
     go_on()
     assert not push.ready()
     held.set()
-    # Then: it is born reserved, behind them
+    # Then: it is inserted reserved, behind them
     push.join(60)
     assert push.ready()
     assert len(rig.supply.expect(some_jobs(100), NOW).jobs) == 100
@@ -158,7 +158,7 @@ def test_nothing_is_given_back_while_later_jobs_are_on_their_way_here_to_overtak
     # Given: far more is staged than a worker that has become slow will come to
     rig = SupplyRig(rate=0.0)
     rig.work(1000)
-    # When: a push that is born reserved is under way
+    # When: a push that is inserted reserved is under way
     rig.dispatch.pace.appetite = 2000
     arrival = rig.supply.expect(some_jobs(10), NOW)
     rig.dispatch.tick()
@@ -219,7 +219,7 @@ def test_who_hears_of_a_job_of_another_broker_claims_it_alone_first() -> None:
     looking = Looking(others=1)
     looking.store.ready = some_jobs(3)
     # When
-    looking.dispatch.supply.told_ready(0)
+    looking.dispatch.supply.on_ready(0)
     come_to_rest()
     # Then
     brought = [limit for limit, _ in looking.store.claims]

@@ -10,7 +10,7 @@ import pytest
 
 from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker.job.job import Job
-from sluicemq_broker.queue.holdings import Holdings
+from sluicemq_broker.queue.reservations import Reservations
 from sluicemq_broker.queues.sweeper import Sweeper
 from sluicemq_broker.runtime.counters import Counters
 from sluicemq_broker.store.errors import Unclear
@@ -66,7 +66,7 @@ class Owners(FakeOwners):
 
 
 def a_queue(name: str) -> Any:
-    held, store = Holdings(), SweptStore()
+    held, store = Reservations(), SweptStore()
     settings = SimpleNamespace(max_losses=3, database=None)
     return SimpleNamespace(
         name=name,

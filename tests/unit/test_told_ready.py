@@ -35,7 +35,7 @@ class IdleDispatcher(FakeOutlet):
         for at, job in enumerate(jobs):
             job.accept(int((NOW + ahead) * 1e6) + at, NOW + ahead)
         self.store.ready.extend(jobs)
-        self.supply.told_ready(jobs[-1].seq)
+        self.supply.on_ready(jobs[-1].seq)
         go_on()
         return jobs
 
@@ -63,7 +63,7 @@ def test_many_are_claimed_to_the_last(broker: IdleDispatcher) -> None:
 def test_what_is_told_while_it_looks_is_looked_for_afterwards(broker: IdleDispatcher) -> None:
     # Given: a look whose read is through, as it may be when the job is stored elsewhere
     broker.store.after_claim = held = Held()
-    broker.supply.told_ready(0)
+    broker.supply.on_ready(0)
     go_on()
     # When
     (job,) = broker.elsewhere()
@@ -109,13 +109,13 @@ def test_and_what_is_accepted_here_from_then_on_comes_after_it(broker: IdleDispa
 
 def test_a_number_far_ahead_of_all_clocks_changes_no_order(broker: IdleDispatcher) -> None:
     before = broker.supply.last_seq
-    broker.supply.told_ready(int((NOW + 3600) * 1e6))
+    broker.supply.on_ready(int((NOW + 3600) * 1e6))
     assert broker.supply.last_seq == before
 
 
 def test_one_look_is_enough_for_all_that_was_told_until_then(broker: IdleDispatcher) -> None:
     for _ in range(5):
-        broker.supply.told_ready(0)
+        broker.supply.on_ready(0)
     go_on()
     assert len(broker.store.claims) == 1
 
@@ -135,7 +135,7 @@ def test_others_are_told_of_what_no_worker_here_can_take_before_it_is_written() 
     jobs = some_jobs(3)
     for at, job in enumerate(jobs, 1):
         job.accept(int(NOW * 1e6) + at, NOW)
-    # Given those that a worker here can take, which are born reserved
+    # Given those that a worker here can take, which are inserted reserved
     broker.supply.expect(jobs[:2], NOW)
     assert broker.told == []
     # When one comes that none can

@@ -84,7 +84,7 @@ class Owners:
         """True if one of them has worked on jobs between its last two heartbeats, or does not say."""
         self._worked = worked
         self._work_of: dict[str, float | None] = {}  # of the others, as of the last look
-        self._holds = itertools.count(1)
+        self._reservations = itertools.count(1)
         self._changing = RLock()
         self._confirmed = float("-inf")
         self._reached = 0.0
@@ -140,9 +140,9 @@ class Owners:
                 self._begin()
             return self.current
 
-    def new_hold(self) -> int:
+    def new_reservation(self) -> int:
         """The number of a new reservation, which no other under any of our ids has."""
-        return next(self._holds)
+        return next(self._reservations)
 
     def keeps(self, owner: str) -> bool:
         """True if nobody can have taken what we hold under this id; asks MongoDB where that is not sure."""

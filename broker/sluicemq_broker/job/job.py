@@ -15,7 +15,7 @@ class State(StrEnum):
 
     ::
 
-        push                  push while a worker waits (born reserved)
+        push                  push while a worker waits (inserted reserved)
           │                                    │
           ▼             reserve                ▼
         ready ───────────────────────────▶ reserved ── commit ──▶ gone, or done if kept or remembered
@@ -86,7 +86,7 @@ class Dedupe(NamedTuple):
     window: float
 
 
-class Hold(NamedTuple):
+class Reservation(NamedTuple):
     """One reservation: the id under which a broker holds jobs, and a number that no other under it has.
 
     Together they name one hold of a job, so that a late statement can't mean another.
@@ -112,16 +112,16 @@ class Parent(NamedTuple):
 FIRST: Final = 0
 
 #: Of a job that nobody here holds.
-NOT_HELD: Final = Hold("", 0)
+NOT_RESERVED: Final = Reservation("", 0)
 
 
 class Job:
     """One job in the broker's memory; times are Unix seconds of the MongoDB server's clock.
 
     What it is does not change once it was accepted; who holds it does, and with that ``attempts``. Nobody
-    sets an attribute from outside: the methods say what may happen. ``held`` is the reservation under
+    sets an attribute from outside: the methods say what may happen. ``reservation`` is the one under
     which this broker has it. ``attempts`` is the
-    number of deliveries including the one under way, ``suspect`` whether a worker died with it:
+    number of deliveries including the one under way, ``isolated`` whether a worker died with it:
     then it is delivered alone. ``backoff`` is None where the queue's own holds. ``remember`` is for how
     long its result stays, ``keep_done`` for how long the whole job, once it is done (0: not at all).
     ``dedupe_until`` is when another job may have its ``dedupe_id`` (0: it has none); ``dedupe`` itself
@@ -140,12 +140,12 @@ class Job:
         "created_at",
         "eligible_at",
         "headers",
-        "held",
         "id",
         "keep_done",
         "max_attempts",
         "payload",
         "priority",
+        "reservation",
         "seq",
         "size",
         "visibility_timeout",
@@ -163,7 +163,7 @@ class Job:
     place: int | None = None
     result_wanted: bool = False
     losses: int = 0
-    suspect: bool = False
+    isolated: bool = False
     story: Mapping[str, Any] | None = None
     parent: Parent | None = None
 
@@ -198,7 +198,7 @@ class Job:
         self.created_at = 0.0
         self.seq = 0
         self.attempts = 0
-        self.held = NOT_HELD
+        self.reservation = NOT_RESERVED
         if expires_at is not None:
             self.expires_at = expires_at
         if backoff is not None:
@@ -215,17 +215,12 @@ class Job:
     @property
     def owner(self) -> str:
         """The id under which this broker holds it; empty: it does not."""
-        return self.held.owner
-
-    @property
-    def hold(self) -> int:
-        """The number of the reservation under which this broker holds it."""
-        return self.held.number
+        return self.reservation.owner
 
     @property
     def under(self) -> str:
         """Both in one, as it is told of what was moved under it."""
-        return f"{self.owner}/{self.hold}"
+        return f"{self.owner}/{self.reservation.number}"
 
     @property
     def turn(self) -> str:
@@ -238,14 +233,14 @@ class Job:
         self.created_at = now
         self.eligible_at = max(now, self.eligible_at)
 
-    def reserve(self, held: Hold) -> None:
+    def reserve(self, held: Reservation) -> None:
         """Reserved here, for its next delivery."""
-        self.held = held
+        self.reservation = held
         self.attempts += 1
 
-    def found(self, held: Hold) -> None:
+    def found(self, held: Reservation) -> None:
         """Reserved here, as it has turned out: its delivery was counted then."""
-        self.held = held
+        self.reservation = held
 
     def stands(self, priority: int, seq: int, attempts: int) -> None:
         """So it is stored: where in the order, and delivered how often."""
@@ -254,11 +249,11 @@ class Job:
         self.attempts = attempts
 
     def recall(
-        self, *, losses: int, suspect: bool, result_wanted: bool, dedupe_until: float, parent: Parent | None
+        self, *, losses: int, isolated: bool, result_wanted: bool, dedupe_until: float, parent: Parent | None
     ) -> None:
         """So it is stored: what only few jobs have that were pushed."""
         self.losses = losses
-        self.suspect = suspect
+        self.isolated = isolated
         self.result_wanted = result_wanted
         self.dedupe_until = dedupe_until
         self.parent = parent
@@ -268,7 +263,7 @@ class Job:
 
         Its parent has counted it as done: nobody waits for it any more.
         """
-        self.held = NOT_HELD
+        self.reservation = NOT_RESERVED
         self.attempts = 0
         self.parent = None
         self.place = FIRST

@@ -30,11 +30,11 @@ class Jobs:
     def __init__(self, config: Config, ground: Foundation, maker: JobMaker, duties: Duties) -> None:
         context, database = ground.context, ground.settings.database
         self.queues = Queues(config, context, ground.database, maker.make, ground.bus.channel)
-        ground.bus.on(BusKind.READY, self.queues.told_ready)
-        ground.bus.on(BusKind.COMING, self.queues.told_coming)
-        ground.bus.on(BusKind.ENDED, self.queues.told_ended)
-        ground.bus.on(BusKind.FREED, self.queues.told_freed)
-        ground.bus.on(BusKind.QUEUES, self.queues.told_orders)
+        ground.bus.on(BusKind.READY, self.queues.on_ready)
+        ground.bus.on(BusKind.COMING, self.queues.on_coming)
+        ground.bus.on(BusKind.ENDED, self.queues.on_ended)
+        ground.bus.on(BusKind.FREED, self.queues.on_freed)
+        ground.bus.on(BusKind.QUEUES, self.queues.on_orders)
         self.tasks = Tasks(self.queues, context, ground.database)
         self.census = Census(self.queues, context, trusted=lambda: ground.store.reachable)
         self.history = History(self.queues, self.census, context, ground.database, database, ground.host)

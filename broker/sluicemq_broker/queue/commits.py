@@ -268,7 +268,7 @@ def by_owner(jobs: Iterable[Job]) -> dict[str, list[Job]]:
     """The jobs under each owner id: a statement names one."""
     groups: dict[str, list[Job]] = defaultdict(list)
     for job in jobs:
-        groups[job.held.owner].append(job)
+        groups[job.reservation.owner].append(job)
     return groups
 
 

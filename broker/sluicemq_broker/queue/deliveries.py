@@ -37,12 +37,12 @@ class Deliveries:
         self.workers.add(worker)
 
     def isolate(self, worker: Worker) -> None:
-        """It gets a suspect, or runs empty for one: it takes nothing beside it."""
+        """It gets an isolated job, or runs empty for one: it takes nothing beside it."""
         worker.alone = True
         self.recount(worker)
 
     def offer(self, worker: Worker) -> None:
-        """It may take more than before; one that had a suspect, and nothing beside it, takes others again."""
+        """Recount what a worker takes; one that has nothing left is no longer isolated."""
         if not worker.in_flight:
             worker.alone = False
         self.recount(worker)
@@ -53,8 +53,8 @@ class Deliveries:
         opened: dict[bytes, Delivery] = {}
         owner, prefix = "", b""
         for job in jobs:
-            if job.held.owner != owner:
-                owner = job.held.owner
+            if job.reservation.owner != owner:
+                owner = job.reservation.owner
                 prefix = owner.encode()
             receipt = b"%s-%x" % (prefix, next(self._numbers))
             opened[receipt] = Delivery(job, receipt, worker, now, state)

@@ -12,10 +12,10 @@ from sluicemq_broker.queue.deliveries import Deliveries
 from sluicemq_broker.queue.expiries import Expiries
 from sluicemq_broker.queue.gate import Gate
 from sluicemq_broker.queue.groups import Groups
-from sluicemq_broker.queue.holdings import Holdings
 from sluicemq_broker.queue.limits import Limits
 from sluicemq_broker.queue.order import order_of
 from sluicemq_broker.queue.pace import UNKNOWN, Pace
+from sluicemq_broker.queue.reservations import Reservations
 from sluicemq_broker.queue.staging import Staging
 from sluicemq_broker.queue.supply import Supply
 from sluicemq_broker.queue.takers import Takers
@@ -72,7 +72,7 @@ class Dispatch:
         self._memory = context.memory
         self._timer = context.timer
         self._outlet = outlet
-        self.held = Holdings()
+        self.held = Reservations()
         self.deliveries = Deliveries()
         self.pace = Pace(context.timer)
         self.supply = Supply(store, context, self, self.held, limits)
@@ -166,9 +166,9 @@ class Dispatch:
             return
         if self._staged.soonest < math.inf:
             self._release(self._staged.take_expired(self._clock.now()))
-        while self._staged.suspects and self._room() and (worker := self._next_idle()):
+        while self._staged.isolated and self._room() and (worker := self._next_idle()):
             self.deliveries.isolate(worker)
-            self._give(worker, [self._staged.take_suspect()])
+            self._give(worker, [self._staged.take_isolated()])
         self._hand_out_in_order()
         self.supply.refill()
 

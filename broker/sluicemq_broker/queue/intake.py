@@ -264,7 +264,7 @@ def _parts(jobs: list[Job]) -> Iterator[list[Job]]:
 
 
 def _stored(arrival: Arrival, jobs: list[Job], pushed: Pushed) -> list[Job]:
-    """Those of the jobs born reserved that are; an id that was there before is another's."""
+    """Those of the jobs inserted reserved that are; an id that was there before is another's."""
     if not pushed.existing and not pushed.refused:
         return arrival.jobs
     absent = {*pushed.existing, *pushed.refused}

@@ -22,7 +22,7 @@ HIGHEST: Final = 255
 
 
 class Arrival:
-    """A push under way: those of its jobs that are born reserved go out once they are durable.
+    """A push under way: those of its jobs that are inserted reserved go out once they are durable.
 
     ``ready``: the highest priority of the others, which no claim finds before that; ``seq``: the
     first number of all; ``hold``: the number of their reservation.
@@ -76,21 +76,21 @@ class Ledger:
 
     ::
 
-        push ─┬─ expect ─ born reserved ── arrived ──▶ passed, in the order of acceptance ──▶ staged
+        push ─┬─ expect ─ inserted reserved ── arrived ──▶ passed, in the order of acceptance ──▶ staged
               └─ the others: ready from when they are durable ─┐
         rolled back, released: going back ── came back ────────┤
         the next of its group: waiting ── promoted ────────────┤
         other brokers' jobs: nobody tells ─────────────────────┴▶ ready ── claim ──▶ staged
 
     The rule is *first accepted, first out* within a priority, and no higher priority is kept waiting by a
-    lower one: a job is born reserved only if nothing that comes before it may lie ready, be on its way
+    lower one: a job is inserted reserved only if nothing that comes before it may lie ready, be on its way
     there, or be claimed at this moment; a claim takes nothing accepted after an insert that is under way.
     What has had no answer for :data:`IN_ORDER` seconds is waited for no longer.
     """
 
     def __init__(self) -> None:
         self.expected = 0
-        """Jobs born reserved that are on their way."""
+        """Jobs inserted reserved that are on their way."""
         self.backlog = math.inf
         """About how many jobs lie ready."""
         self.last_seq = 0
@@ -99,7 +99,7 @@ class Ledger:
         self._withheld = NOTHING  # priority of jobs that wait for earlier inserts to be through
         self._withheld_to = 0  # the highest number of those jobs
         self._arrivals: deque[Arrival] = deque()
-        self._going_back: deque[tuple[float, int]] = deque()  # since when how many are on their way back
+        self._returning: deque[tuple[float, int]] = deque()  # since when how many are on their way back
         self._claiming: set[Claiming] = set()
 
     # ---------------------------------------------------------------- pushes
@@ -123,20 +123,20 @@ class Ledger:
 
     def first_to_come(self, now: float) -> int | None:
         """A new job of a higher priority than this comes before all that lies ready; None: none does."""
-        if self.behind(now) or self.older_come_back(now):
+        if self.behind(now) or self.older_returning(now):
             return None
         waiting = [each.ready for each in self._arrivals if each.awaited(now)]
         return max([self._ready, self._withheld, *waiting])
 
     def arrived(self, arrival: Arrival, durable: list[Job]) -> None:
-        """A push was written: of those born reserved these are durable."""
+        """A push was written: of those inserted reserved these are durable."""
         self.expected -= len(arrival.jobs)
         arrival.jobs = durable
         arrival.finished = True
 
     @property
     def born(self) -> int:
-        """Jobs born reserved that are on their way, or wait for those before them."""
+        """Jobs inserted reserved that are on their way, or wait for those before them."""
         return sum([len(each.jobs) for each in self._arrivals])
 
     def passed(self, now: float) -> list[Arrival]:
@@ -183,22 +183,22 @@ class Ledger:
         """True if any job that lies ready, or is withheld, comes before a new one of the same priority."""
         return max(self._ready, self._withheld) > NOTHING
 
-    def going_back(self, count: int, now: float) -> None:
+    def returning(self, count: int, now: float) -> None:
         """So many jobs are on their way back to ``ready``: nothing newer goes out before them."""
         if count:
-            self._going_back.append((now, count))
+            self._returning.append((now, count))
 
-    def came_back(self, count: int) -> None:
+    def returned(self, count: int) -> None:
         """So many of them are ``ready`` again, or were not ours any more."""
-        while count and self._going_back:
-            since, waiting = self._going_back.popleft()
+        while count and self._returning:
+            since, waiting = self._returning.popleft()
             if waiting > count:
-                self._going_back.appendleft((since, waiting - count))
+                self._returning.appendleft((since, waiting - count))
             count -= min(count, waiting)
 
-    def older_come_back(self, now: float) -> bool:
+    def older_returning(self, now: float) -> bool:
         """True while jobs accepted before all that comes now are on their way back."""
-        return bool(self._going_back) and now - self._going_back[0][0] < IN_ORDER
+        return bool(self._returning) and now - self._returning[0][0] < IN_ORDER
 
     # ---------------------------------------------------------------- claims
 
@@ -225,7 +225,7 @@ class Ledger:
         return any(each.catches_up and each.awaited(now) for each in self._claiming)
 
     def under_way(self, now: float) -> bool:
-        """True if a claim, or a push that is born reserved, will bring jobs."""
+        """True if a claim, or a push that is inserted reserved, will bring jobs."""
         return self.expected > 0 or self.claims(now)
 
     def catch_up(self, due: float, now: float) -> Bound:

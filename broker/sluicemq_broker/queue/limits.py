@@ -129,7 +129,7 @@ class Limits:
             self._asks_again = -math.inf
             self._tell(BusKind.FREED, 0)
 
-    def told_freed(self) -> None:
+    def on_freed(self) -> None:
         """Another broker has given back permits: ask for those waited for here; time brings tokens."""
         if self._awaits_more and self._most is not None:
             self._wait, self._asks_again = _FIRST_WAIT, -math.inf
@@ -172,7 +172,7 @@ class Limits:
 
     def _say(self, permits: int, most: int) -> None:
         """Have so many permits; one order number, however often it is repeated."""
-        owner, order = self._owners.use(), self._owners.new_hold()
+        owner, order = self._owners.use(), self._owners.new_reservation()
         mine = self._retry.run(lambda: self._store.permit(owner, permits, most, order))
         self._owner, self._permits = owner, mine
 

@@ -136,14 +136,14 @@ class Queue:
         """So many jobs (by default nobody knows how many) of this priority or below may lie ready."""
         self._supply.some_ready(priority, count)
 
-    def told_ready(self, seq: int) -> None:
+    def on_ready(self, seq: int) -> None:
         """Another broker has jobs ready, none of a higher number (0: nobody knows)."""
-        self._supply.told_ready(seq)
+        self._supply.on_ready(seq)
 
-    def told_freed(self) -> None:
+    def on_freed(self) -> None:
         """At another broker less is running: what the limits hold back here may begin."""
-        self.limits.told_freed()
-        self._supply.told_freed()
+        self.limits.on_freed()
+        self._supply.on_freed()
 
     def jobs_due(self, times: Iterable[float]) -> None:
         """Jobs become ready at these times of the server's clock."""

@@ -59,7 +59,7 @@ class Returns:
     def send_back(self, returns: Sequence[Return]) -> None:
         """These jobs failed; each settlement is told when that is durable."""
         if returns:
-            self._supply.going_back(_awaited(returns))
+            self._supply.returning(_awaited(returns))
             self._verdicts.take(self._dispatch, len(returns), _bytes_of(returns))
             self._returns.extend(returns)
 
@@ -69,7 +69,7 @@ class Returns:
         for job in going:
             job.drop_payload()  # it may be long on its way
         if going:
-            self._supply.going_back(len(going))
+            self._supply.returning(len(going))
             self._verdicts.take(self._dispatch, len(going), 0)
             self._releases.extend(going)
 
@@ -92,7 +92,7 @@ class Returns:
         if ours < len(entries):
             self._counters.add(Count.GIVEN_BACK_BY_OTHERS, len(entries) - ours)
         self._dispatch.forget(each.job for each in entries)
-        self._supply.came_back(_awaited(returns))
+        self._supply.returned(_awaited(returns))
         for each in returns:
             each.settlement.settled(each.position)
         self._announce(entries, now)
@@ -122,7 +122,7 @@ class Returns:
     def _failed(self, returns: list[Return]) -> None:
         """What is forgotten and still reserved is found by the audit, and delivered again."""
         self._dispatch.forget(each.entry.job for each in returns)
-        self._supply.came_back(_awaited(returns))
+        self._supply.returned(_awaited(returns))
         for each in returns:
             each.settlement.settled(each.position, not_durable())
 
@@ -140,7 +140,7 @@ class Returns:
         self._dispatch.forget(jobs)
         self._counters.add(Count.RELEASED, len(jobs))
         self._events.tell(Count.RELEASED, self._clock.now(), ({"job": job.id} for job in jobs))
-        self._supply.came_back(len(jobs))
+        self._supply.returned(len(jobs))
         self._supply.some_ready(count=len(jobs))
         self._expiries.watch(jobs)
 
@@ -149,7 +149,7 @@ class Returns:
 
     def _release_failed(self, jobs: list[Job]) -> None:
         self._dispatch.forget(jobs)
-        self._supply.came_back(len(jobs))
+        self._supply.returned(len(jobs))
 
 
 def _told(entry: RolledBack) -> dict[str, Any]:

@@ -126,7 +126,7 @@ class Settler:
         if died:
             not_begun = NOT_ARRIVED if worker.commits_on_arrival else NOT_BEGUN
             for begun, reason in ((True, DIED), (False, not_begun)):
-                self._fail([each for each in left if each.begun == begun], reason, suspect=True)
+                self._fail([each for each in left if each.begun == begun], reason, isolated=True)
         else:
             self.withdraw(left)
 
@@ -140,7 +140,7 @@ class Settler:
         late = self._dispatch.time_out()
         if late:
             self._counters.add(Count.TIMED_OUT, len(late))
-            self._fail([each for each in late if each.begun], TIMED_OUT, suspect=False)
+            self._fail([each for each in late if each.begun], TIMED_OUT, isolated=False)
             self.withdraw([each for each in late if not each.begun])
 
     def _return(self, delivery: Delivery, verdict: Verdict, settlement: Settlement, position: int) -> None:
@@ -155,14 +155,14 @@ class Settler:
         self._counters.add(Count.REJECTED if verdict.kind == wire.REJECT else Count.ROLLED_BACK)
         self.returns.send_back([Return(entry, settlement, position)])
 
-    def _fail(self, deliveries: Iterable[Delivery], reason: str, *, suspect: bool) -> None:
+    def _fail(self, deliveries: Iterable[Delivery], reason: str, *, isolated: bool) -> None:
         settlement = Settlement()
         returns = []
         for at, each in enumerate(deliveries):
-            job, due = each.job, self._due_again(each.job, suspect=suspect)
-            counted = job.suspect or each.begun
+            job, due = each.job, self._due_again(each.job, isolated=isolated)
+            counted = job.isolated or each.begun
             dead = counted and job.spent
-            entry = RolledBack(job, reason, each.worker.name, due, suspect, dead, counted)
+            entry = RolledBack(job, reason, each.worker.name, due, isolated, dead, counted)
             returns.append(Return(entry, settlement, at, awaited=due is None and not dead))
         settlement.expect(len(returns))
         uncounted = sum(not each.entry.counted for each in returns)
@@ -176,9 +176,9 @@ class Settler:
         wait = (job.backoff or self._backoff).wait(job.attempts) if delay is None else delay
         return self._clock.now() + wait if wait else None
 
-    def _due_again(self, job: Job, *, suspect: bool) -> float | None:
+    def _due_again(self, job: Job, *, isolated: bool) -> float | None:
         """At once, the first time that a worker has died with it or not answered; then with back-off."""
-        return self._due(job, 0 if (not job.suspect if suspect else job.attempts == 1) else None)
+        return self._due(job, 0 if (not job.isolated if isolated else job.attempts == 1) else None)
 
     def _unkept(self, commit: Commit, problem: TooLarge) -> None:
         """A result that can't be kept is no result, also where that is found out late."""

@@ -12,30 +12,30 @@ from sluicemq_broker.queue.order import Order, PriorityOrder
 
 
 class Staging:
-    """Reserved jobs in memory, in the order that its rule says; suspects apart.
+    """Reserved jobs in memory, in the order that its rule says; isolated jobs apart.
 
     ``bytes`` is the sum of their sizes, which counts in the ``memory`` of the broker too.
 
-    A suspect is a job that a worker died with. It goes out alone, to a worker with nothing else in
+    An isolated job is a job that a worker died with. It goes out alone, to a worker with nothing else in
     flight, so that a poison job takes no other job with it.
     """
 
     def __init__(self, memory: Memory, order: Order | None = None) -> None:
         self._memory = memory
         self._order = PriorityOrder() if order is None else order
-        self.suspects: deque[Job] = deque()
+        self.isolated: deque[Job] = deque()
         self.bytes = 0
         self.soonest = math.inf
         """None of them expires before this time of the server's clock."""
 
     def __len__(self) -> int:
-        """Jobs that are staged, without the suspects."""
+        """Jobs that are staged, without the isolated jobs."""
         return len(self._order)
 
     @property
     def first(self) -> Job:
-        """The next job, a suspect if there is one; there must be one of either."""
-        return self.suspects[0] if self.suspects else self._order.first
+        """The next job, an isolated job if there is one; there must be one of either."""
+        return self.isolated[0] if self.isolated else self._order.first
 
     def follow(self, order: Order) -> None:
         """Another rule holds from now on, for what is staged too."""
@@ -45,9 +45,9 @@ class Staging:
 
     def add(self, jobs: list[Job]) -> None:
         """Put jobs in their order."""
-        suspects = [job for job in jobs if job.suspect]
-        self.suspects.extend(suspects)
-        self._order.add([job for job in jobs if not job.suspect] if suspects else jobs)
+        isolated = [job for job in jobs if job.isolated]
+        self.isolated.extend(isolated)
+        self._order.add([job for job in jobs if not job.isolated] if isolated else jobs)
         self._grow(sum([job.size for job in jobs]))
         if mortal := [job.expires_at for job in jobs if job.expires_at is not None]:
             self.soonest = min(self.soonest, *mortal)
@@ -56,18 +56,18 @@ class Staging:
         """Take out the next ``count`` jobs, fewer if these come to ``most_bytes``, but one at least."""
         return self._out(self._order.take(count, most_bytes))
 
-    def take_suspect(self) -> Job:
-        """Take out the first suspect."""
-        return self._out([self.suspects.popleft()])[0]
+    def take_isolated(self) -> Job:
+        """Take out the first isolated job."""
+        return self._out([self.isolated.popleft()])[0]
 
     def take_last(self, count: int) -> list[Job]:
         """Take out the last ``count`` jobs, which would go out last."""
         return self._out(self._order.take_last(count))
 
     def clear(self) -> list[Job]:
-        """Take out everything, suspects too."""
-        suspects = [self.take_suspect() for _ in range(len(self.suspects))]
-        return [*suspects, *self.take(len(self._order))]
+        """Take out everything, isolated jobs too."""
+        isolated = [self.take_isolated() for _ in range(len(self.isolated))]
+        return [*isolated, *self.take(len(self._order))]
 
     def drop(self, owner: str) -> list[Job]:
         """Take out what is held under one owner id."""

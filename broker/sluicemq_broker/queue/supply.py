@@ -1,6 +1,6 @@
-"""Where jobs come from: pushes that are born reserved, and claims of what lies ready in MongoDB.
+"""Where jobs come from: pushes that are inserted reserved, and claims of what lies ready in MongoDB.
 
-A job that is born reserved costs MongoDB an insert and a delete; one that lies ready first, a claim
+A job that is inserted reserved costs MongoDB an insert and a delete; one that lies ready first, a claim
 between them, which doubles that. So pushes wait for workers that are about to have room
 (:meth:`Supply.await_room`): both together do 45k jobs a second instead of 20k.
 """
@@ -19,13 +19,13 @@ from gevent.event import Event
 from sluicemq.protocol.errors import SluiceError, Unavailable
 from sluicemq_broker.bus import BusKind
 from sluicemq_broker.context import Context
-from sluicemq_broker.job import Hold, Job
+from sluicemq_broker.job import Job, Reservation
 from sluicemq_broker.queue.demand import Demand
 from sluicemq_broker.queue.due_times import DueTimes
 from sluicemq_broker.queue.held_back import HeldBack
-from sluicemq_broker.queue.holdings import Holdings
 from sluicemq_broker.queue.ledger import HIGHEST, NOTHING, Arrival, Bound, Claiming, Ledger
 from sluicemq_broker.queue.limits import Limits
+from sluicemq_broker.queue.reservations import Reservations
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.store import Claim, QueueStore
 
@@ -55,7 +55,7 @@ class Supply:
     """
 
     def __init__(
-        self, store: QueueStore, context: Context, demand: Demand, holdings: Holdings, limits: Limits
+        self, store: QueueStore, context: Context, demand: Demand, reservations: Reservations, limits: Limits
     ) -> None:
         self._store = store
         self._limits = limits
@@ -65,7 +65,7 @@ class Supply:
         self._timer = context.timer
         self._retry = context.retry
         self._counters = context.counters
-        self._holdings = holdings
+        self._reservations = reservations
         self._demand = demand
         self._tell = context.tell
         self._ledger = Ledger()
@@ -98,12 +98,12 @@ class Supply:
     def expect(self, jobs: Sequence[Job], due: float) -> Arrival:
         """Before a push is written: give an owner to those that can go straight to a free worker.
 
-        A job is born reserved if a worker can take it and nothing that comes before it lies ready:
+        A job is inserted reserved if a worker can take it and nothing that comes before it lies ready:
         no claim round trip. None of a group is. ``due``: the server's time. Call :meth:`arrived` with what
         became of it.
         """
         now = self._timer.now()
-        held = Hold(self._owners.current, self._owners.new_hold())
+        held = Reservation(self._owners.current, self._owners.new_reservation())
         born: list[Job] = []
         straight = self._demand.granting and not self._limits.of_tenants
         first = self._ledger.first_to_come(now) if straight else None
@@ -115,7 +115,7 @@ class Supply:
                     job.reserve(held)
                     born.append(job)
             self._limits.spend(len(born))
-        self._holdings.begin(held.number)
+        self._reservations.begin(held.number)
         arrival = self._ledger.expect(jobs, born, held.number, due, now)
         if arrival.ready > NOTHING:
             self._tell(BusKind.COMING, self._ledger.last_seq)
@@ -129,13 +129,13 @@ class Supply:
 
     # ------------------------------------------------------ what lies ready
 
-    def going_back(self, count: int) -> None:
+    def returning(self, count: int) -> None:
         """So many jobs are on their way back to ``ready``: nothing newer goes out before them."""
-        self._ledger.going_back(count, self._timer.now())
+        self._ledger.returning(count, self._timer.now())
 
-    def came_back(self, count: int) -> None:
+    def returned(self, count: int) -> None:
         """So many of them are ``ready`` again, or were not ours any more."""
-        self._ledger.came_back(count)
+        self._ledger.returned(count)
 
     def some_ready(self, priority: int = HIGHEST, count: float = math.inf) -> None:
         """So many jobs (by default nobody knows how many) of this priority or below may lie ready."""
@@ -151,12 +151,12 @@ class Supply:
         self._ledger.promoted(priority, count, seq, self._timer.now())
         self._tell_others()
 
-    def told_ready(self, seq: int) -> None:
+    def on_ready(self, seq: int) -> None:
         """Another broker has jobs ready, none of a higher number than this (0: nobody knows)."""
         self._told = max(self._told, self._clock.now(), self._has_number(seq))
         self.refill()
 
-    def told_freed(self) -> None:
+    def on_freed(self) -> None:
         """Jobs of tenants that are held back here have ended at another broker, perhaps."""
         self.held_back.ended_elsewhere()
 
@@ -205,7 +205,7 @@ class Supply:
 
     @property
     def under_way(self) -> bool:
-        """True if a claim or a push that is born reserved will bring jobs."""
+        """True if a claim or a push that is inserted reserved will bring jobs."""
         return self._ledger.under_way(self._timer.now())
 
     def at_rest(self, timeout: float) -> bool:
@@ -238,11 +238,11 @@ class Supply:
         mine = self._owners.mine()  # declared dead meanwhile: others have these jobs
         self._demand.stage([job for each in passed for job in each.jobs if job.owner in mine])
         for each in passed:
-            self._holdings.end(each.hold)
+            self._reservations.end(each.hold)
 
     def _look_around(self) -> None:
         """Claim a little, to see whether other brokers have left something ready."""
-        wanted = self._demand.granting and self._room() > 0 and not self._older_come_back
+        wanted = self._demand.granting and self._room() > 0 and not self._older_returning
         if wanted and (not self._limits.active or self._limits.may_grant):
             self._spawn_claims(self._look, catches_up=False)
 
@@ -263,18 +263,18 @@ class Supply:
 
     def _reserved(self) -> int:
         """How many jobs are reserved here, or may be by statements under way."""
-        return len(self._holdings) + self._ledger.born + self._claiming
+        return len(self._reservations) + self._ledger.born + self._claiming
 
     @property
-    def _older_come_back(self) -> bool:
-        return self._ledger.older_come_back(self._timer.now())
+    def _older_returning(self) -> bool:
+        return self._ledger.older_returning(self._timer.now())
 
     def _worth_waiting(self, count: int) -> bool:
         if not self._demand.granting or self._limits.active:
             return False
         room, behind = self._room(), self._ledger.behind(self._timer.now())
         if room >= count and not self._ledger.some_come_first and not behind:
-            return False  # they will be born reserved
+            return False  # they will be inserted reserved
         rate = self._demand.pace.rate
         if rate is None:
             return behind or self._demand.pace.working
@@ -284,7 +284,7 @@ class Supply:
         return (
             self._ledger.may_lie_ready
             and self._demand.granting
-            and not self._older_come_back
+            and not self._older_returning
             and self._room() > 0  # else the next tick would give back what is claimed
             and (self._is_low() or self._ledger.backlog <= self._room())
             and (not self._limits.active or self._limits.may_grant)
@@ -346,8 +346,8 @@ class Supply:
         self._claiming += limit
         self._limits.spend(limit)
         brought = 0
-        hold = self._owners.new_hold()
-        self._holdings.begin(hold)
+        hold = self._owners.new_reservation()
+        self._reservations.begin(hold)
         most_bytes = self._demand.room_bytes
         self._memory.stage(most_bytes)
         try:
@@ -365,7 +365,7 @@ class Supply:
             self._claiming -= limit
             self._limits.spend(brought - limit)
             self._memory.stage(-most_bytes)
-            self._holdings.end(hold)
+            self._reservations.end(hold)
             self._unanswered = {each for each in self._unanswered if each[1] != hold}
 
     def _take_in(self, claim: Claim, bound: Bound) -> None:

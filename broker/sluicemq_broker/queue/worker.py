@@ -78,8 +78,8 @@ class Worker:
     these. ``pops``: its jobs are removed before they are sent (at most once); ``commits_on_arrival``: it says
     nothing, and a job is committed when it has it, so what is in flight it has not started; ``begins``: how
     many jobs it works on at once, in the order in which it was given them; ``proven``: it has answered
-    before, so it is not still busy with a job from a former connection; ``alone``: it has a suspect, or runs
-    empty for one; ``waiting``: it stands in the line of those that can take more.
+    before, so it is not still busy with a job from a former connection; ``alone``: it has an isolated job, or
+    runs empty for one; ``waiting``: it stands in the line of those that can take more.
     """
 
     pops = False
@@ -107,7 +107,7 @@ class Worker:
 
     @property
     def free(self) -> int:
-        """How many jobs it can take now; one that has or awaits a suspect takes nothing beside it."""
+        """How many jobs it can take now; one that has or awaits an isolated job takes nothing beside it."""
         if self.gone or (self.alone and self.in_flight):
             return 0
         return max(0, self.prefetch - len(self.in_flight) - len(self.overdue))

@@ -249,29 +249,29 @@ class Queues:
 
     # ------------------------------------------------ told by other brokers
 
-    def told_ready(self, event: BusEvent) -> None:
+    def on_ready(self, event: BusEvent) -> None:
         """Another broker has jobs ready in a queue."""
         for queue in self._meant(event):
-            queue.told_ready(event.number)
+            queue.on_ready(event.number)
         if not event.name or event.name in self._awaited:
             self._made.add(None)
 
-    def told_coming(self, event: BusEvent) -> None:
+    def on_coming(self, event: BusEvent) -> None:
         """Another broker is about to have some; that it has them it tells, too."""
         if event.name:
-            self.told_ready(event)
+            self.on_ready(event)
 
-    def told_ended(self, event: BusEvent) -> None:
+    def on_ended(self, event: BusEvent) -> None:
         """Another broker has ended jobs of a queue that somebody waits for."""
         for queue in self._meant(event):
             queue.on_ended()
 
-    def told_freed(self, event: BusEvent) -> None:
+    def on_freed(self, event: BusEvent) -> None:
         """At another broker less is running of a queue that is limited."""
         for queue in self._meant(event):
-            queue.told_freed()
+            queue.on_freed()
 
-    def told_orders(self, _event: BusEvent) -> None:
+    def on_orders(self, _event: BusEvent) -> None:
         """Another broker was told to pause or resume a queue."""
         self._orders.add(None)
 

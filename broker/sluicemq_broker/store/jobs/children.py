@@ -106,7 +106,7 @@ class _FanOut:
             taken = [child for child in each.children if (child.to.name, child.job.id) in there]
             if stored.get("children", {}).get("by") == job.under:
                 continue  # it was carried out before its answer was lost
-            if (stored.get("owner"), stored.get("hold")) != (job.owner, job.hold):
+            if (stored.get("owner"), stored.get("hold")) != (job.owner, job.reservation.number):
                 self.problems[job.id] = lost(job.id) if stored else uncertain(job.id)
             elif taken:
                 name, job_id = documents.queue_of(taken[0].to.name), taken[0].job.id
@@ -187,9 +187,9 @@ class _End:
             job, stored = each.job, here.get(each.job.id)
             if stored is None:
                 self.problems[job.id] = uncertain(job.id)
-            elif (stored.get("owner"), stored.get("hold")) == (job.owner, job.hold):
+            elif (stored.get("owner"), stored.get("hold")) == (job.owner, job.reservation.number):
                 going.append(each)
-            elif (stored.get("done_by"), stored.get("hold")) != (job.owner, job.hold):
+            elif (stored.get("done_by"), stored.get("hold")) != (job.owner, job.reservation.number):
                 self.problems[job.id] = lost(job.id)
         return going
 

@@ -11,7 +11,7 @@ from pymongo import UpdateMany
 from pymongo.collection import Collection
 from pymongo.errors import BulkWriteError, OperationFailure
 
-from sluicemq_broker.job import Hold, Job, State
+from sluicemq_broker.job import Job, Reservation, State
 from sluicemq_broker.store.cluster.limits import LimitStore
 from sluicemq_broker.store.errors import applied, translated
 from sluicemq_broker.store.jobs.documents import (
@@ -122,7 +122,7 @@ class Claims:
         """As :meth:`QueueStore.reserve`, which says what it does."""
         due = _due(now, before)
         skip = randrange(brokers) * limit  # noqa: S311 - spreads load, keeps no secret
-        under, page = Hold(owner, hold), None
+        under, page = Reservation(owner, hold), None
         if one_first and self._fair is None and (one := self._one(due, now, under)):
             return Claim([one], owner, more=True)
         with translated():
@@ -152,7 +152,7 @@ class Claims:
             claimed, owner, more=more or skip > 0, died=died, freed=freed, held=page.held if page else {}
         )
 
-    def _one(self, due: Document, now: float, under: Hold) -> Job | None:
+    def _one(self, due: Document, now: float, under: Reservation) -> Job | None:
         """The first due job, reserved by one statement; None if there is none that can just be handed out.
 
         So is one without an attempt left, and what is no job: those are given back, and a claim sees to them.
@@ -245,7 +245,7 @@ class Claims:
         return max((each["size"] for each in sizes), default=0)
 
     def _hold(
-        self, wanted: list[Job], due: Document, now: float, under: Hold, allowance: Allowance | None
+        self, wanted: list[Job], due: Document, now: float, under: Reservation, allowance: Allowance | None
     ) -> list[Job]:
         ids = [each.id for each in wanted]
         owner, hold = under
@@ -302,7 +302,7 @@ class Claims:
             found = [read(each, self._defaults) for each in self.jobs.find(under, self._wanted).sort(ORDER)]
         jobs = [each for each in found if isinstance(each, Job) and not 0 < each.max_attempts < each.attempts]
         for each in jobs:
-            each.found(Hold(owner, hold))
+            each.found(Reservation(owner, hold))
         return jobs
 
     def _spent_to_dead(self, jobs: list[Job], now: float) -> tuple[str, ...]:
@@ -331,7 +331,7 @@ def _due(now: float, before: int | None) -> Document:
     return due
 
 
-def _held(under: Hold, now: float) -> Document:
+def _held(under: Reservation, now: float) -> Document:
     """What a job has that is reserved."""
     owner, hold = under
     return {"state": State.RESERVED, "owner": owner, "hold": hold, "reserved_at": date(now)}

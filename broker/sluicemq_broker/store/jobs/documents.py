@@ -162,7 +162,7 @@ def document(job: Job, now: datetime, defaults: QueueDefaults) -> Document:
 
     One of a group is ``waiting``, whatever else it is.
     """
-    owner = job.held.owner
+    owner = job.reservation.owner
     born: Document = {
         "_id": job.id,
         "state": _RESERVED if owner else _READY,
@@ -183,7 +183,7 @@ def document(job: Job, now: datetime, defaults: QueueDefaults) -> Document:
         born["backoff"] = job.backoff._asdict()
     if owner:
         born["owner"] = owner
-        born["hold"] = job.hold
+        born["hold"] = job.reservation.number
         born["reserved_at"] = now
     if job.headers:
         born["headers"] = job.headers
@@ -298,7 +298,7 @@ def _special(stored: Document, payload: bytes, defaults: QueueDefaults) -> Job:
         until = stored.get("dedupe_until")
         loaded.recall(
             losses=stored.get("losses", 0),
-            suspect=bool(stored.get("suspect")),
+            isolated=bool(stored.get("suspect")),
             result_wanted=bool(stored.get("asked")),
             dedupe_until=0.0 if until is None else seconds(until),
             parent=parent_of(stored),

@@ -138,7 +138,7 @@ class _Move:
         wanted = {"seq": 1, "owner": 1, "hold": 1}
         found = self._source.jobs.find({"_id": {"$in": list(births)}}, wanted, hint=BY_ID)
         return {
-            each["_id"]: (each.get("owner"), each.get("hold")) == (job.owner, job.hold)
+            each["_id"]: (each.get("owner"), each.get("hold")) == (job.owner, job.reservation.number)
             for each in found
             if (job := births[each["_id"]]).seq == each.get("seq")
         }

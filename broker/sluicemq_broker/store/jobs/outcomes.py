@@ -48,7 +48,7 @@ class RolledBack:
     reason: str
     worker: str
     due: float | None = None
-    suspect: bool = False
+    isolated: bool = False
     dead: bool = False
     counted: bool = True
 
@@ -88,7 +88,7 @@ class Found:
 
 def held(job: Job) -> Document:
     """The filter for this hold of a job: no later one, and no other job of the same id."""
-    return {"_id": job.id, "owner": job.owner, "hold": job.hold}
+    return {"_id": job.id, "owner": job.owner, "hold": job.reservation.number}
 
 
 def all_held(jobs: Sequence[Job]) -> Document:
@@ -100,7 +100,7 @@ def all_held(jobs: Sequence[Job]) -> Document:
     return {
         "_id": {"$in": [job.id for job in jobs]},
         "owner": jobs[0].owner,
-        "hold": {"$in": list({job.held.number for job in jobs})},
+        "hold": {"$in": list({job.reservation.number for job in jobs})},
     }
 
 
@@ -175,7 +175,9 @@ def not_done(job: Job) -> UpdateOne:
         "$unset": {**_OUTCOME, "parent": ""},
         "$inc": {"attempts": -1},
     }
-    return UpdateOne({"_id": job.id, "state": State.DONE, "done_by": job.owner, "hold": job.hold}, ready)
+    return UpdateOne(
+        {"_id": job.id, "state": State.DONE, "done_by": job.owner, "hold": job.reservation.number}, ready
+    )
 
 
 def progressed(told: Progressed) -> UpdateOne:
@@ -198,7 +200,7 @@ def rolled_back(entry: RolledBack, now: float, defaults: QueueDefaults) -> Updat
             changed["remove_at"] = max(changed["remove_at"], date(entry.job.dedupe_until))
     elif entry.due is not None:
         changed["eligible_at"] = date(max(entry.due, now))
-    if entry.suspect:
+    if entry.isolated:
         changed["suspect"] = True
     history = {"$each": [failure(entry.job, entry.reason, entry.worker, date(now))], "$slice": -ERRORS_KEPT}
     update: Document = {"$set": changed, "$unset": gone, "$push": {"errors": history}}

@@ -271,7 +271,7 @@ class QueueStore:
         missed: dict[str, SluiceError] = {}
         for each in (one.job for one in completed):
             found = there.get(each.id)
-            if not found or (found.get("done_by"), found.get("hold")) != (each.owner, each.hold):
+            if not found or (found.get("done_by"), found.get("hold")) != each.reservation:
                 missed[each.id] = lost(each.id) if found else uncertain(each.id)
         return missed | too_long
 

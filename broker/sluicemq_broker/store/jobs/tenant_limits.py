@@ -23,7 +23,7 @@ from typing import Final
 from pymongo.collection import Collection as Jobs
 from pymongo.errors import OperationFailure
 
-from sluicemq_broker.job import Hold, Job
+from sluicemq_broker.job import Job, Reservation
 from sluicemq_broker.store.cluster.limits import LimitStore, TenantBucket
 from sluicemq_broker.store.jobs.documents import QueueDefaults
 from sluicemq_broker.store.jobs.index_models import SLOT_INDEX
@@ -65,7 +65,7 @@ class TenantLimits:
         """The collection was removed, with all of its indexes."""
         self._indexed = False
 
-    def allow(self, held: Hold, now: float, brokers: int) -> Allowance:
+    def allow(self, held: Reservation, now: float, brokers: int) -> Allowance:
         """What a claim under this hold may take, with so many ``brokers``."""
         if self.rate is not None:
             old = [
@@ -112,7 +112,7 @@ class TenantLimits:
             raise
         return {each["_id"]: {n for n in each["taken"] if isinstance(n, int)} for each in found}
 
-    def take(self, wanted: Mapping[str, int], held: Hold, now: float) -> dict[str, int]:
+    def take(self, wanted: Mapping[str, int], held: Reservation, now: float) -> dict[str, int]:
         """Take tokens of these tenants, up to so many of each; how many."""
         had = {each: min(number, self._kept.get(each, 0)) for each, number in wanted.items()}
         self._kept = {
@@ -148,7 +148,7 @@ class Allowance:
     ``held``: whose jobs have to wait, and the seconds until one may begin; infinity: until another has ended.
     """
 
-    def __init__(self, limits: TenantLimits, held: Hold, now: float, brokers: int) -> None:
+    def __init__(self, limits: TenantLimits, held: Reservation, now: float, brokers: int) -> None:
         self.held: dict[str, float] = {}
         self.refused: set[str] = set()  # tenants of jobs that were read, and for which there was no token
         self._limits = limits

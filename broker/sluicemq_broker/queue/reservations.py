@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from sluicemq_broker.job import Job
 
 
-class Holdings:
+class Reservations:
     """Everything reserved under this broker's owner ids in one queue, by id and hold.
 
     ::
@@ -41,7 +41,7 @@ class Holdings:
         return len(self._jobs) + len(self._doubles)
 
     def begin(self, hold: int) -> None:
-        """A claim, or an insert of jobs that are born reserved, is about to be sent under this number."""
+        """A claim, or an insert of jobs that are inserted reserved, is about to be sent under this number."""
         self._being_made.add(hold)
 
     def end(self, hold: int) -> None:
@@ -53,7 +53,7 @@ class Holdings:
         held = self._jobs
         for job in jobs:
             if held.setdefault(job.id, job) is not job:
-                self._doubles[(job.id, job.hold)] = job
+                self._doubles[(job.id, job.reservation.number)] = job
 
     def remove(self, jobs: Iterable[Job]) -> None:
         """The last statement about these was answered; those that are not in here are passed over."""
@@ -64,14 +64,14 @@ class Holdings:
                 if self._doubles:
                     self._promote(job.id)
             else:
-                self._doubles.pop((job.id, job.hold), None)
+                self._doubles.pop((job.id, job.reservation.number), None)
 
     def knows(self, job_id: str, hold: int) -> bool:
         """True if this reservation is in here, or may be in a moment."""
         job = self._jobs.get(job_id)
         return (
             hold in self._being_made
-            or (job is not None and job.hold == hold)
+            or (job is not None and job.reservation.number == hold)
             or (job_id, hold) in self._doubles
         )
 

@@ -1,4 +1,4 @@
-"""Jobs that are born reserved: when they are, and that they overtake nobody."""
+"""Jobs that are inserted reserved: when they are, and that they overtake nobody."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def empty(rig: DispatchRig) -> DispatchRig:
     return rig
 
 
-# ---------------------------------------------------------------- born reserved
+# ---------------------------------------------------------------- inserted reserved
 
 
-def test_a_job_is_born_reserved_when_a_worker_waits_and_goes_out_when_it_is_durable(
+def test_a_job_is_inserted_reserved_when_a_worker_waits_and_goes_out_when_it_is_durable(
     empty: DispatchRig,
 ) -> None:
     # Given
@@ -58,7 +58,7 @@ def test_what_is_on_its_way_takes_up_room(empty: DispatchRig) -> None:
     assert len(born) <= 1 + 2 * SMALLEST
 
 
-def test_without_a_worker_nothing_is_born_reserved(rig: DispatchRig) -> None:
+def test_without_a_worker_nothing_is_inserted_reserved(rig: DispatchRig) -> None:
     rig.dispatch.supply._ledger._ready = -1
     assert rig.born(a_job()) == []
 
@@ -70,7 +70,7 @@ def test_a_job_is_not_born_reserved_before_older_ones_that_lie_ready(empty: Disp
     ]
 
 
-def test_a_job_that_is_not_due_is_not_born_reserved(empty: DispatchRig) -> None:
+def test_a_job_that_is_not_due_is_not_inserted_reserved(empty: DispatchRig) -> None:
     assert empty.born(a_job(eligible_at=NOW + 1)) == []
 
 
@@ -196,7 +196,7 @@ def test_a_new_job_does_not_overtake_those_that_are_on_their_way_back(slow: Disp
     assert (newer, len(slow.store.claims) - claims, second.jobs) == ([], 0, [])
     slow.dispatch.forget(staged)
     slow.store.ready[:0] = staged
-    slow.dispatch.supply.came_back(len(staged))
+    slow.dispatch.supply.returned(len(staged))
     slow.dispatch.supply.some_ready()
     go_on()
     assert second.jobs == [older[1].id]
@@ -231,10 +231,10 @@ def test_a_claim_without_an_answer_holds_up_the_others_for_a_moment_only() -> No
 def test_nobody_waits_for_long_for_jobs_whose_way_back_has_no_answer() -> None:
     time = VirtualTime()
     slow = DispatchRig(time, slow=True)
-    slow.dispatch.supply.going_back(11)
+    slow.dispatch.supply.returning(11)
     slow.worker()
     early = slow.born(a_job("early"))
     time.passes(IN_ORDER)
-    slow.dispatch.supply.going_back(1)  # which is behind them
+    slow.dispatch.supply.returning(1)  # which is behind them
     slow.dispatch.supply._ledger._ready = NOTHING
     assert (early, slow.born(a_job("late"))) == ([], ["late"])

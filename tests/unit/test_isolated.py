@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from support.jobs import a_job, ids, some_jobs
-from unit.dispatch_rig import DispatchRig, suspect
+from unit.dispatch_rig import DispatchRig, isolated
 
 
 @pytest.fixture
@@ -13,13 +13,13 @@ def rig() -> DispatchRig:
     return DispatchRig()
 
 
-# --------------------------------------------------------------------- suspects
+# --------------------------------------------------------------------- isolated jobs
 
 
-def test_a_suspect_goes_to_an_idle_worker_alone_and_nothing_is_put_beside_it(rig: DispatchRig) -> None:
+def test_an_isolated_job_goes_to_an_idle_worker_alone_and_nothing_is_put_beside_it(rig: DispatchRig) -> None:
     # Given
     worker = rig.worker(prefetch=10)
-    rig.ready(suspect("bad"), suspect("bad 2"), *some_jobs(5))
+    rig.ready(isolated("bad"), isolated("bad 2"), *some_jobs(5))
     # When
     beside = worker.jobs
     rig.commit(worker)
@@ -31,18 +31,18 @@ def test_a_suspect_goes_to_an_idle_worker_alone_and_nothing_is_put_beside_it(rig
     assert len(worker.jobs) == 7
 
 
-def test_other_workers_go_on_while_one_has_a_suspect(rig: DispatchRig) -> None:
+def test_other_workers_go_on_while_one_has_an_isolated_job(rig: DispatchRig) -> None:
     workers = [rig.worker(prefetch=5) for _ in range(2)]
-    rig.ready(suspect("bad"), *some_jobs(4))
+    rig.ready(isolated("bad"), *some_jobs(4))
     assert sorted(len(worker.jobs) for worker in workers) == [1, 4]
     assert ["bad"] in [worker.jobs for worker in workers]
 
 
-def test_when_all_workers_are_busy_one_is_let_run_empty_for_a_suspect(rig: DispatchRig) -> None:
+def test_when_all_workers_are_busy_one_is_let_run_empty_for_an_isolated_job(rig: DispatchRig) -> None:
     # Given
     rig.ready(*some_jobs(100))
     one, other = rig.worker(prefetch=4), rig.worker(prefetch=4)
-    rig.ready(suspect("bad"))
+    rig.ready(isolated("bad"))
     while "bad" not in rig.dispatch.held:
         rig.commit(other, next(iter(other.in_flight)))
     chosen = one if one.alone else other
@@ -54,12 +54,12 @@ def test_when_all_workers_are_busy_one_is_let_run_empty_for_a_suspect(rig: Dispa
     assert (one.alone, other.alone).count(True) == 1
 
 
-def test_a_suspect_does_not_wait_for_a_worker_that_takes_nothing(rig: DispatchRig) -> None:
+def test_an_isolated_job_does_not_wait_for_a_worker_that_takes_nothing(rig: DispatchRig) -> None:
     # Given
     resting = [rig.worker(prefetch=0) for _ in range(8)]
     busy = rig.worker(prefetch=2)
     rig.ready(*some_jobs(200))
-    rig.store.ready.append(suspect("bad", priority=9))
+    rig.store.ready.append(isolated("bad", priority=9))
     # When
     for _ in range(150):
         if "bad" not in busy.jobs:

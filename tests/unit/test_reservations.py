@@ -1,0 +1,54 @@
+"""The table of what is reserved under our owner ids: what the audit may take for an orphan."""
+
+from __future__ import annotations
+
+import pytest
+
+from sluicemq_broker.job.job import Job, Reservation
+from sluicemq_broker.queue.reservations import Reservations
+
+
+@pytest.fixture
+def reservations() -> Reservations:
+    return Reservations()
+
+
+def held(job_id: str, hold: int) -> Job:
+    job = Job(job_id, b"")
+    job.reserve(Reservation("me", hold))
+    return job
+
+
+def test_a_reservation_is_known_by_its_hold_and_not_by_the_id_alone(reservations: Reservations) -> None:
+    reservations.add([held("job", 2)])
+
+    assert reservations.knows("job", 2)
+    assert not reservations.knows("job", 1)  # a claim that has landed late: nobody has it
+    assert not reservations.knows("other", 2)
+
+
+def test_whatever_lies_under_the_number_of_a_claim_under_way_is_known_until_it_ends(
+    reservations: Reservations,
+) -> None:
+    reservations.begin(7)
+    assert reservations.knows("job", 7)
+
+    reservations.end(7)
+    assert not reservations.knows("job", 7)
+
+
+def test_two_lives_of_one_id_are_both_known_until_each_is_over(reservations: Reservations) -> None:
+    former, later = held("job", 1), held("job", 2)
+    reservations.add([former])
+    reservations.add([later])
+    assert reservations.knows("job", 1)
+    assert reservations.knows("job", 2)
+
+    reservations.remove([former])
+    assert not reservations.knows("job", 1)
+    assert reservations.knows("job", 2)
+    assert "job" in reservations
+
+    reservations.remove([later])
+    assert "job" not in reservations
+    assert len(reservations) == 0
