@@ -11,22 +11,19 @@ from collections.abc import Iterator
 from typing import Any
 
 import msgpack
-import psutil
 import pytest
 import zmq
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from faults.turns import LONGEST, slowness
+from faults.turns import MIB, attacked
 from sluicemq.protocol import wire
 from support.broker_under_test import BrokerUnderTest, serving, spare
 from support.long_forms import long, very_long
 from support.raw_sockets import Smq, code, receive
 from support.waiting import wait_until
 
-KIB, MIB = 2**10, 2**20
-#: What is sent may come to so much more memory, while it is looked at.
-GROWTH = 150 * MIB
+KIB = 2**10
 
 
 @pytest.fixture(scope="module")
@@ -37,16 +34,9 @@ def shared(mongo_uri: str) -> Iterator[BrokerUnderTest]:
 
 @pytest.fixture
 def broker(shared: BrokerUnderTest) -> Iterator[BrokerUnderTest]:
-    """A broker that serves others while a test attacks it, in turns that are not long, and grows little."""
-    before = memory(shared)
-    assert shared.serves()
-    longest_turn(shared)
-    yield shared
-    assert shared.serves()
-    assert longest_turn(shared) < LONGEST * slowness()
-    assert memory(shared) < before + GROWTH
-    assert "Traceback" not in shared.process.log_text()
-    shared.close_sockets()
+    """The broker that the tests of this file attack."""
+    with attacked(shared) as broker:
+        yield broker
 
 
 @pytest.fixture(scope="module")
@@ -59,17 +49,6 @@ def front(shared: BrokerUnderTest) -> str:
 def deaf(shared: BrokerUnderTest) -> str:
     """A PUSH door."""
     return shared.take("pop").front
-
-
-def longest_turn(broker: BrokerUnderTest) -> float:
-    """Seconds that the longest turn since the last call has computed."""
-    broker.ask_counters()
-    longest, broker.longest_turn_cpu = broker.longest_turn_cpu, 0.0
-    return longest
-
-
-def memory(broker: BrokerUnderTest) -> int:
-    return int(psutil.Process(broker.process.pid).memory_info().rss)
 
 
 PACKED = {

@@ -9,20 +9,16 @@ import json
 from collections.abc import Iterator
 from random import Random
 
-import psutil
 import pytest
 import zmq
 
-from faults.turns import LONGEST, slowness
+from faults.turns import MIB, attacked
 from sluicemq.protocol import wire
 from sluicemq.protocol.packed import pack
 from support.broker_under_test import ANY_PORT, BrokerUnderTest, serving
 from support.long_forms import long
 from support.raw_sockets import Smq, receive
 
-MIB = 2**20
-#: What is sent may come to so much more memory, while it is looked at.
-GROWTH = 150 * MIB
 DEVICE = {
     "kind": "forwarder", "stream": "prices", "frontend": ANY_PORT, "backend": ANY_PORT, "replay": ANY_PORT
 }  # fmt: skip
@@ -48,27 +44,9 @@ def shared(mongo_uri: str) -> Iterator[BrokerUnderTest]:
 
 @pytest.fixture
 def broker(shared: BrokerUnderTest) -> Iterator[BrokerUnderTest]:
-    """A broker that serves others while a test attacks it, in turns that are not long, and grows little."""
-    before = memory(shared)
-    assert shared.serves()
-    longest_turn(shared)
-    yield shared
-    assert shared.serves()
-    assert longest_turn(shared) < LONGEST * slowness()
-    assert memory(shared) < before + GROWTH
-    assert "Traceback" not in shared.process.log_text()
-    shared.close_sockets()
-
-
-def longest_turn(broker: BrokerUnderTest) -> float:
-    """Seconds that the longest turn since the last call has computed."""
-    broker.ask_counters()
-    longest, broker.longest_turn_cpu = broker.longest_turn_cpu, 0.0
-    return longest
-
-
-def memory(broker: BrokerUnderTest) -> int:
-    return int(psutil.Process(broker.process.pid).memory_info().rss)
+    """The broker that the tests of this file attack."""
+    with attacked(shared) as broker:
+        yield broker
 
 
 def patterns(count: int, words: int) -> list[bytes]:
