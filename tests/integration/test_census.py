@@ -168,7 +168,7 @@ def test_jobs_that_went_to_workers_are_reserved_in_an_estimate(broker: CensusRig
 
 def test_asking_for_all_begins_no_more_counts_than_there_is_time_for(broker: CensusRig) -> None:
     broker.open(*(f"q{number}" for number in range(10)))
-    broker.cost = census_module.ASKED / 2.5
+    broker.cost = census_module.QUESTION_TIME / 2.5
     rows = broker.asked_for_all()
     assert len(broker.counted) == 3
     assert sum(row["exact"] for row in rows.values()) == 3

@@ -217,7 +217,7 @@ def fan(parent: StoredJob, pages: QueueStore, count: int) -> StoredFanOut:
     made = some_jobs(count)
     for number, job in enumerate(made, 1):
         job.id = f"{parent.id}.{number}"
-        job.is_child_of(Parent("mail", parent.id, parent.seq, parent.under))
+        job.set_parent(Parent("mail", parent.id, parent.seq, parent.under))
     return StoredFanOut(parent, tuple(Child(pages, job, inherits=False) for job in made), b"all")
 
 

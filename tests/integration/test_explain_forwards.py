@@ -94,7 +94,7 @@ def test_fan_outs_children_and_progress_read_what_they_are_about(
     (parent, *_) = taken(mail, 2)
     made = [a_job(f"{parent.id}.{number}", priority=9) for number in range(FEW)]
     for job in made:
-        job.is_child_of(Parent("mail", parent.id, parent.seq, parent.under))
+        job.set_parent(Parent("mail", parent.id, parent.seq, parent.under))
     family = FanOut(parent, tuple(Child(other, job, inherits=True) for job in made), b"")
     with explainer.plans() as plans:
         assert fan_out(mail, [family], NOW + 2) == {}
@@ -125,7 +125,7 @@ def test_removing_children_and_looking_for_parents_reads_what_it_is_about(
     families = []
     for parent in parents:
         child = a_job(f"{parent.id}.1", priority=9)
-        child.is_child_of(Parent("mail", parent.id, parent.seq, parent.under))
+        child.set_parent(Parent("mail", parent.id, parent.seq, parent.under))
         families.append(FanOut(parent, (Child(other, child, inherits=False),), b""))
     assert fan_out(mail, families, NOW + 2) == {}
     orders = Removals(mail.jobs.database)

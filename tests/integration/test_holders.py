@@ -16,7 +16,7 @@ from sluicemq_broker.context.retry import Retry
 from sluicemq_broker.runtime.counters import Counters
 from sluicemq_broker.store import LeaseStore, Subscription, SubscriptionStore
 from sluicemq_broker.store.clock import ServerClock
-from sluicemq_broker.streams import NEWEST, StreamContext, Streams, Subscriptions, Wish, read_batch
+from sluicemq_broker.streams import NEWEST, Streams, StreamServices, Subscriptions, Wish, read_batch
 from support.jobs import NOW
 from support.waiting import TIMEOUT
 
@@ -28,7 +28,7 @@ class SubscriptionsRig:
         self.owner = owner
         self.leases = LeaseStore(documents)
         self.leases.begin(owner, owner, 15, NOW)
-        self.context = StreamContext(ServerClock(), Counters(), Retry(0.001, 0.002))
+        self.context = StreamServices(ServerClock(), Counters(), Retry(0.001, 0.002))
         self.streams = Streams(Config.default(), self.context, lambda _name: documents)
         self.subscriptions = Subscriptions(
             self.streams, self.context, cast("Owners", self), lambda _stream: SubscriptionStore(documents)

@@ -51,7 +51,7 @@ def waiting(store: QueueStore, pages: QueueStore, *ids: str, count: int = 3) -> 
     for parent in store.reserve(len(ids), NOW, "worker", 1).jobs:
         made = [a_job(f"{parent.id}.{number}") for number in range(1, count + 1)]
         for job in made:
-            job.is_child_of(Parent("mail", parent.id, parent.seq, parent.under))
+            job.set_parent(Parent("mail", parent.id, parent.seq, parent.under))
         fans.append(StoredFanOut(parent, tuple(Child(pages, job, inherits=False) for job in made), b"all"))
     assert fan_out(store, fans, LATER) == {}
     return list(pages.reserve(len(ids) * count, LATER, "worker", 2).jobs)

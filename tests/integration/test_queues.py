@@ -22,7 +22,7 @@ from sluicemq_broker.process.deadline import Deadline
 from sluicemq_broker.process.server import Server
 from sluicemq_broker.queue.intake import Push
 from sluicemq_broker.queue.verdict import Settlement, Verdict
-from sluicemq_broker.queues.orders import Delete
+from sluicemq_broker.queues.bulk_operations import Delete
 from sluicemq_broker.queues.queues import Queues
 from sluicemq_broker.runtime.counters import Counters
 from sluicemq_broker.statistics.census import Census
@@ -384,9 +384,9 @@ def test_a_queue_that_is_opened_after_it_was_paused_elsewhere_is_paused_from_its
 def test_no_large_message_is_read_on_while_jobs_on_their_way_take_all_memory(server: Server) -> None:
     size = server.config.broker.hwm_bytes
     server._ground.memory.pushes.take(1, size)
-    closed = server._doors._board.unfinished._closed
+    closed = server._listeners._board.unfinished._closed
     server._ground.memory.pushes.give(1, size)
-    assert (closed, server._doors._board.unfinished._closed) == (True, False)
+    assert (closed, server._listeners._board.unfinished._closed) == (True, False)
 
 
 def test_unreadable_messages_count_at_the_mark_of_their_door_until_they_are_kept(

@@ -53,7 +53,7 @@ def waiting(store: QueueStore, pages: QueueStore, job_id: str = "a", count: int 
     made = some_jobs(count)
     for number, job in enumerate(made, 1):
         job.id = f"{parent.id}.{number}"
-        job.is_child_of(Parent("mail", parent.id, parent.seq, parent.under))
+        job.set_parent(Parent("mail", parent.id, parent.seq, parent.under))
     family = StoredFanOut(parent, tuple(Child(pages, job, inherits=False) for job in made), b"all")
     assert fan_out(store, [family], LATER) == {}
     return parent
@@ -369,7 +369,7 @@ def test_a_removed_child_tells_the_parent_of_its_parent_as_well(
     inner.prepare()
     (leaf,) = some_jobs(1)
     leaf.id = "a.1.1"
-    leaf.is_child_of(Parent("pages", "a.1", child.seq, child.under))
+    leaf.set_parent(Parent("pages", "a.1", child.seq, child.under))
     fan_out(pages, [StoredFanOut(child, (Child(inner, leaf, inherits=False),), b"")], LATER)
     # When
     changes.cancel("inner", "a.1.1", LATER)
@@ -418,7 +418,7 @@ def test_children_of_a_former_fan_out_do_not_count_at_the_next_one(
     (again,) = store.reserve(1, LATER, "worker", 8).jobs
     (new,) = some_jobs(1)
     new.id = "a.9"
-    new.is_child_of(Parent("mail", "a", again.seq, again.under))
+    new.set_parent(Parent("mail", "a", again.seq, again.under))
     fan_out(store, [StoredFanOut(again, (Child(pages, new, inherits=False),), b"")], LATER)
     # When
     problems, parents = end_children(
@@ -441,7 +441,7 @@ def test_a_popped_child_that_could_not_be_sent_is_counted_once(store: QueueStore
         again = pages.reserve(2, LATER, "worker", hold).jobs
         popped = [Completed(job, b"", "worker", LATER) for job in again if job.id == jobs[0].id]
     assert stored(store, "a")["children"]["left"] == 1
-    jobs[0].renew()
+    jobs[0].reset()
     assert jobs[0].parent is None
 
 

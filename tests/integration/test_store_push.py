@@ -38,7 +38,10 @@ def test_a_pushed_job_comes_back_from_a_claim_as_it_was(store: QueueStore) -> No
     # Then
     assert answer == Pushed()
     kept = ATTRIBUTES - {"created_at", "dedupe", "eligible_at", "seq", "size"}
-    expected = {name: getattr(job, name) for name in kept} | {"held": Reservation(ME, 0), "attempts": 1}
+    expected = {name: getattr(job, name) for name in kept} | {
+        "reservation": Reservation(ME, 0),
+        "attempts": 1,
+    }
     assert {name: getattr(claimed, name) for name in kept} == expected
 
 

@@ -23,8 +23,8 @@ from sluicemq_broker.streams import (
     Expected,
     Stored,
     Stream,
-    StreamContext,
     Streams,
+    StreamServices,
     Topics,
     Wanted,
     read_batch,
@@ -66,7 +66,7 @@ class StreamsRig:
         self.answers: list[Stored | SluiceError] = []
         faulty: Any = FaultyDatabase(documents, self.line)
         config = dataclasses.replace(Config.default(), other_streams=StreamSettings(**settings))
-        context = StreamContext(time.clock(), self.counters, Retry(0.001, 0.002), passed=time.passed)
+        context = StreamServices(time.clock(), self.counters, Retry(0.001, 0.002), passed=time.passed)
         self.streams = Streams(config, context, lambda _name: faulty)
         self.stream: Stream = self.streams.open("orders")
 
@@ -382,7 +382,7 @@ class TestReading:
         segments, _kept = two[1].stream.segments(2)
         two[0].fails(Kind.AWAY, "find", times=1000)
 
-        two[0].streams.told_segment(BusEvent(BusKind.SEGMENT, "orders", 2, carried(segments[0])))
+        two[0].streams.on_segment(BusEvent(BusKind.SEGMENT, "orders", 2, carried(segments[0])))
 
         assert woken == [1]
         reading = two[0].stream.read_recent(Wanted(2, Topics(()), 10, 1000))
@@ -399,7 +399,7 @@ class TestReading:
         segments, _kept = two[1].stream.segments(3)
         two[0].stream.wait("me", 1, lambda: woken.append(1))
 
-        two[0].streams.told_segment(BusEvent(BusKind.SEGMENT, "orders", 3, carried(segments[0])))
+        two[0].streams.on_segment(BusEvent(BusKind.SEGMENT, "orders", 3, carried(segments[0])))
 
         assert woken == []
         assert two[0].read() == numbered("a", "b", "c")
@@ -577,7 +577,7 @@ def test_a_stream_that_a_forwarder_has_may_be_made_without_auto_create(
         broker=dataclasses.replace(default.broker, auto_create=False),
         devices=(DeviceSettings(kind="forwarder", stream="prices"),),
     )
-    context = StreamContext(StreamsTime().clock(), Counters(), Retry())
+    context = StreamServices(StreamsTime().clock(), Counters(), Retry())
     streams = Streams(config, context, lambda _name: documents)
 
     assert streams.for_publish("prices").name == "prices"

@@ -12,7 +12,7 @@ from pymongo.database import Database
 
 from sluicemq.protocol.errors import NotFound, Paused, QueueFull, Unavailable
 from sluicemq.protocol.wire import INTAKE
-from sluicemq_broker.queues.orders import PAGE
+from sluicemq_broker.queues.bulk_operations import PAGE
 from sluicemq_broker.queues.tasks import Task, Tasks
 from sluicemq_broker.store.jobs.outcomes import RolledBack
 from sluicemq_broker.store.jobs.queue_store import QueueStore
@@ -60,7 +60,7 @@ class TasksRig:
 
     def purge(self) -> Task:
         """A purge that is under way, and has left its first moment."""
-        task = self.first.tasks.order("purge", "mail", state="ready")
+        task = self.first.tasks.begin("purge", "mail", state="ready")
         come_to_rest()
         assert 0 < self.left() < JOBS, "it is over already"
         return task
@@ -96,7 +96,7 @@ def rig(documents: Database[dict[str, Any]], store: QueueStore) -> Iterator[Task
 
 def test_an_order_that_is_over_at_once_is_answered_and_leaves_no_trace(rig: TasksRig) -> None:
     rig.store.jobs.delete_many({"seq": {"$gt": stored(rig.store, rig_first(rig))["seq"]}})
-    task = rig.first.tasks.order("purge", "mail", state="ready")
+    task = rig.first.tasks.begin("purge", "mail", state="ready")
     come_to_rest()
     assert task.outcome() == 1
     assert rig.first.tasks.latest() == []
@@ -233,7 +233,7 @@ def test_while_mongodb_is_away_a_task_waits_and_goes_on_afterwards(rig: TasksRig
 
 def test_an_order_that_mongodb_does_not_take_at_all_is_refused_to_whoever_gave_it(rig: TasksRig) -> None:
     rig.first.line.fault = Fault(Kind.AWAY, "delete_many")
-    task = rig.first.tasks.order("purge", "mail", state="ready")
+    task = rig.first.tasks.begin("purge", "mail", state="ready")
     come_to_rest()
     with pytest.raises(Unavailable):
         task.outcome()
@@ -244,7 +244,7 @@ def test_a_redrive_with_a_limit_that_another_broker_ends_moves_no_more_than_that
     # Given
     rig.bury()
     limit = JOBS - PAGE // 2
-    task = rig.first.tasks.order("redrive", "mail", limit=limit)
+    task = rig.first.tasks.begin("redrive", "mail", limit=limit)
     come_to_rest()
     rig.die(rig.first, rig.second)
     assert 0 < rig.left() < limit
@@ -272,7 +272,7 @@ def test_a_redrive_goes_on_though_its_target_is_paused_or_full_by_then(rig: Task
     rig.bury()
     for broker in (rig.first, rig.second):
         broker.queues.open("other").prepare(anew=True)
-    task = rig.first.tasks.order("redrive", "mail", to="other")
+    task = rig.first.tasks.begin("redrive", "mail", to="other")
     come_to_rest()
     rig.first.tasks.stop()
     rig.time.passes(1.0)
@@ -285,7 +285,7 @@ def test_a_redrive_goes_on_though_its_target_is_paused_or_full_by_then(rig: Task
     assert rig.left("dead") == 0
     assert rig.second.tasks.find(task.id)["state"] == "done"
     with pytest.raises(Paused):
-        rig.second.tasks.order("redrive", "mail", to="other")
+        rig.second.tasks.begin("redrive", "mail", to="other")
 
 
 def test_a_task_that_can_not_be_taken_up_keeps_no_other_from_it(
@@ -319,9 +319,9 @@ def test_what_has_expired_beyond_a_page_is_ended_beside_all_else(rig: TasksRig) 
 def test_beyond_a_number_of_tasks_orders_are_refused(rig: TasksRig) -> None:
     queues = rig.first.queues
     tasks = Tasks(queues, queues._context, lambda _name: rig.documents, most=1)
-    tasks.order("purge", "mail", state="ready")
+    tasks.begin("purge", "mail", state="ready")
     with pytest.raises(QueueFull, match="1 tasks are under way"):
-        tasks.order("purge", "mail", state="dead")
+        tasks.begin("purge", "mail", state="dead")
     tasks.stop()
 
 

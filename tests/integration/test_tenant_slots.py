@@ -151,7 +151,7 @@ def _lose_its_owner(store: QueueStore, job: Job) -> None:
 
 def _fan_out(store: QueueStore, job: Job) -> None:
     child = a_job(f"{job.id}.1")
-    child.is_child_of(Parent("mail", job.id, job.seq, job.under))
+    child.set_parent(Parent("mail", job.id, job.seq, job.under))
     pages = QueueStore(store.jobs.database, collection("pages"))
     assert fan_out(store, [FanOut(job, (Child(pages, child, inherits=False),), b"")], NOW) == {}
 

@@ -108,7 +108,7 @@ def families(parents: list[Job], pages: QueueStore, each: int = 2) -> list[FanOu
     for parent in parents:
         children = [a_job(f"{parent.id}.{number}") for number in range(1, each + 1)]
         for child in children:
-            child.is_child_of(Parent("mail", parent.id, parent.seq, parent.under))
+            child.set_parent(Parent("mail", parent.id, parent.seq, parent.under))
         made.append(FanOut(parent, tuple(Child(pages, child, inherits=False) for child in children), b"all"))
     return made
 
@@ -297,7 +297,7 @@ def test_children_whose_parents_are_in_many_queues_end_in_transactions_of_few_st
         for fan in made:
             child = fan.children[0].job
             child.id = f"{store.name}.1"
-            child.is_child_of(
+            child.set_parent(
                 Parent(store.name.removeprefix("queue."), fan.job.id, fan.job.seq, fan.job.under)
             )
         fan_out(store, made, LATER)

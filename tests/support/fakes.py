@@ -11,7 +11,7 @@ from gevent.event import Event
 
 from sluicemq.protocol.errors import LeaseLost, SluiceError, Uncertain
 from sluicemq_broker.config import QueueSettings
-from sluicemq_broker.context.context import Context, Tell, nobody
+from sluicemq_broker.context.context import Context, NotifyBrokers, no_other_broker
 from sluicemq_broker.context.memory import Memory
 from sluicemq_broker.context.retry import Retry
 from sluicemq_broker.job.job import NOT_RESERVED, Job, Reservation, State
@@ -80,7 +80,7 @@ def a_context(
     retry: Retry | None = None,
     memory: Memory | None = None,
     timer: Timer | None = None,
-    tell: Tell = nobody,
+    notify_brokers: NotifyBrokers = no_other_broker,
 ) -> Context:
     """What every part needs; what is not given is a fake, or the real thing where it needs no MongoDB."""
     return Context(
@@ -90,7 +90,7 @@ def a_context(
         retry or Retry(),
         memory or Memory(),
         timer or Timer(),
-        tell=tell,
+        notify_brokers=notify_brokers,
     )
 
 

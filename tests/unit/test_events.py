@@ -14,7 +14,7 @@ def ids(told: dict[str, list[dict[str, str]]]) -> list[str]:
 def test_nothing_is_told_while_nobody_listens() -> None:
     events = Events()
     assert not events.wanted
-    events.tell("pushed", 1.0, [{"job": "a"}])
+    events.emit("pushed", 1.0, [{"job": "a"}])
     assert events.read(None, None, 10) == {"events": [], "after": 0, "missed": 0}
 
 
@@ -22,7 +22,7 @@ def test_who_listens_hears_of_what_happens_from_then_on() -> None:
     events = Events()
     mail = events.of("mail")
     after = events.read(None, None, 10)["after"]
-    mail.tell("pushed", 5.0, [{"job": "a"}, {"job": "b"}])
+    mail.emit("pushed", 5.0, [{"job": "a"}, {"job": "b"}])
     told = events.read(after, None, 10)
     assert told["events"][0] == {"at": 5.0, "event": "pushed", "queue": "mail", "job": "a"}
     assert ids(told) == ["a", "b"]
@@ -32,15 +32,15 @@ def test_who_listens_hears_of_what_happens_from_then_on() -> None:
 def test_one_queue_may_be_listened_to() -> None:
     events = Events()
     events.read(None, None, 10)
-    events.of("mail").tell("pushed", 5.0, [{"job": "a"}])
-    events.of("other").tell("pushed", 5.0, [{"job": "b"}])
+    events.of("mail").emit("pushed", 5.0, [{"job": "a"}])
+    events.of("other").emit("pushed", 5.0, [{"job": "b"}])
     assert ids(events.read(0, "other", 10)) == ["b"]
 
 
 def test_an_answer_has_so_many_and_the_next_one_goes_on() -> None:
     events = Events()
     events.read(None, None, 10)
-    events.tell("pushed", 5.0, [{"job": str(each)} for each in range(25)])
+    events.emit("pushed", 5.0, [{"job": str(each)} for each in range(25)])
     after, seen = 0, []
     for _ in range(3):
         told = events.read(after, None, 10)
@@ -52,7 +52,7 @@ def test_an_answer_has_so_many_and_the_next_one_goes_on() -> None:
 def test_who_is_too_slow_is_told_how_many_were_missed() -> None:
     events = Events()
     events.read(None, None, 10)
-    events.tell("pushed", 5.0, [{"job": str(each)} for each in range(HELD + 7)])
+    events.emit("pushed", 5.0, [{"job": str(each)} for each in range(HELD + 7)])
     told = events.read(0, None, 3)
     assert told["missed"] == 7
     assert ids(told) == ["7", "8", "9"]
@@ -63,7 +63,7 @@ def test_when_nobody_asks_any_more_nothing_is_told_and_nothing_held() -> None:
     time = VirtualTime()
     events = Events(time)
     events.read(None, None, 10)
-    events.tell("pushed", 5.0, [{"job": "a"}])
+    events.emit("pushed", 5.0, [{"job": "a"}])
     time.value += LISTENING - 1
     events.tick()
     assert events.wanted

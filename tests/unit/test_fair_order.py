@@ -8,7 +8,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicemq_broker.job import Job, Rounds
+from sluicemq_broker.job import Job, RoundRobin
 from sluicemq_broker.queue.order import FairOrder, PriorityOrder, order_of
 from sluicemq_broker.store import QueueDefaults
 from support.jobs import a_job, ids
@@ -22,7 +22,7 @@ def job(tenant: str, priority: int = 0) -> Job:
 
 
 def order(*jobs: Job, weights: dict[str, int] | None = None) -> FairOrder:
-    made = FairOrder(Rounds(weights))
+    made = FairOrder(RoundRobin(weights))
     made.add(jobs)
     return made
 
@@ -49,7 +49,7 @@ def test_each_tenants_jobs_go_out_in_the_order_of_a_plain_queue(
 @given(st.lists(names, min_size=1), weights)
 def test_nobody_waits_for_more_than_a_round(pushed: list[str], weights: dict[str, int]) -> None:
     # When
-    turns = Rounds(weights)
+    turns = RoundRobin(weights)
     out = [each.turn for each in order(*map(job, pushed), weights=weights).take(len(pushed), math.inf)]
     # Then before the first job of each tenant every other one has had one turn at most
     for tenant in set(pushed):
@@ -62,7 +62,7 @@ def test_what_goes_back_is_what_would_go_out_last(
     pushed: list[str], count: int, weights: dict[str, int]
 ) -> None:
     # Given
-    turns, jobs = Rounds(weights), [job(each) for each in pushed]
+    turns, jobs = RoundRobin(weights), [job(each) for each in pushed]
     fair = order(*jobs, weights=weights)
     # When
     back = fair.take_last(count)

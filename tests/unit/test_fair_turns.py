@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicemq_broker.job import Rounds
+from sluicemq_broker.job import RoundRobin
 
 NAMES = ("", "acme", "bolt", "cube", "dune", "echo")
 weights = st.dictionaries(st.sampled_from(NAMES[1:]), st.integers(1, 5))
@@ -16,7 +16,7 @@ counts = st.lists(st.integers(1, 30), min_size=1, max_size=40)
 tenants = st.sets(st.sampled_from(NAMES), min_size=1).map(sorted)
 
 
-def dealt(turns: Rounds, names: list[str], counts: list[int]) -> list[str]:
+def dealt(turns: RoundRobin, names: list[str], counts: list[int]) -> list[str]:
     """The tenants of all places of these claims, where each has jobs for whatever it gets."""
     return [
         name for count in counts for name, share in turns.share(names, count).items() for _ in range(share)
@@ -27,7 +27,7 @@ def dealt(turns: Rounds, names: list[str], counts: list[int]) -> list[str]:
 def test_every_place_is_given_to_somebody(
     weights: dict[str, int], names: list[str], counts: list[int]
 ) -> None:
-    turns = Rounds(weights)
+    turns = RoundRobin(weights)
     for count in counts:
         assert sum(turns.share(names, count).values()) == count
 
@@ -37,7 +37,7 @@ def test_after_any_number_of_claims_all_have_had_as_many_rounds_but_for_one(
     weights: dict[str, int], names: list[str], counts: list[int]
 ) -> None:
     # When
-    turns = Rounds(weights)
+    turns = RoundRobin(weights)
     got = Counter(dealt(turns, names, counts))
     # Then
     rounds = [got[each] / turns.weight(each) for each in names]
@@ -49,7 +49,7 @@ def test_between_two_turns_of_a_tenant_each_other_one_has_its_own(
     weights: dict[str, int], names: list[str], places: int
 ) -> None:
     # When the claims are of one job each
-    turns = Rounds(weights)
+    turns = RoundRobin(weights)
     order = dealt(turns, names, [1] * places)
     # Then
     a_round = sum(map(turns.weight, names))
@@ -64,7 +64,7 @@ def test_whoever_comes_and_goes_nobody_who_waits_is_passed_over_for_more_than_a_
     weights: dict[str, int], there: list[list[str]]
 ) -> None:
     # Given: acme has jobs all the time, others now and then
-    turns = Rounds(weights)
+    turns = RoundRobin(weights)
     since: Counter[str] = Counter()  # what others had since acme had any
     for names in there:
         (name,) = turns.share(sorted({*names, "acme"}), 1)
@@ -75,18 +75,18 @@ def test_whoever_comes_and_goes_nobody_who_waits_is_passed_over_for_more_than_a_
 
 
 def test_what_could_not_be_taken_is_taken_first_the_next_time() -> None:
-    turns = Rounds()
+    turns = RoundRobin()
     assert list(turns.share(["acme", "bolt", "cube"], 2)) == ["acme", "bolt"]
     turns.begin_with("acme")
     assert list(turns.share(["acme", "bolt", "cube"], 2)) == ["acme", "bolt"]
 
 
 def test_a_turn_goes_on_where_the_last_claim_has_ended() -> None:
-    turns = Rounds({"acme": 3})
+    turns = RoundRobin({"acme": 3})
     assert turns.share(["acme", "bolt"], 2) == {"acme": 2}
     assert turns.share(["acme", "bolt"], 2) == {"acme": 1, "bolt": 1}
     assert turns.share(["acme", "bolt"], 8) == {"acme": 6, "bolt": 2}
 
 
 def test_of_no_tenants_nobody_gets_anything() -> None:
-    assert Rounds().share([], 5) == {}
+    assert RoundRobin().share([], 5) == {}

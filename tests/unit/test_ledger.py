@@ -180,7 +180,7 @@ class Order(RuleBasedStateMachine):
     def is_ready_again(self, data: st.DataObject) -> None:
         job = data.draw(st.sampled_from(self.returning))
         self.returning.remove(job)
-        job.renew()
+        job.reset()
         self.ready.append(job)
         self.ledger.returned(1)
         self.ledger.some_ready(job.priority, 1)

@@ -208,10 +208,10 @@ def with_everything() -> Job:
     job, former = made({each.name: each.example for each in OF_JOBS}), Job("former", b"x")
     former.keep_result(60.0)
     job.accept(7, NOW)
-    job.succeed(former, {*OPTIONS, "payload"}, None, {"passed": [{"queue": "first"}]})
+    job.continue_from(former, {*OPTIONS, "payload"}, None, {"passed": [{"queue": "first"}]})
     job.reserve(Reservation("me", 3))
     parent = Parent("mail", "parent", 5, "them/1")
-    job.recall(losses=2, isolated=True, result_wanted=True, dedupe_until=NOW + 5, parent=parent)
+    job.restore_rare(losses=2, isolated=True, result_wanted=True, dedupe_until=NOW + 5, parent=parent)
     job.line_up(1)
     return job
 

@@ -1,4 +1,4 @@
-"""Places for questions to MongoDB: light peers first, and none takes all."""
+"""QuerySlots for questions to MongoDB: light peers first, and none takes all."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import gevent
 import pytest
 from gevent.event import Event
 
-from sluicemq_broker.runtime import Guest, Places
+from sluicemq_broker.runtime import QuerySlots, SlotUser
 from support.virtual_time import VirtualTime
 
 LONG = 1.0  # seconds of a question that is heavy
@@ -22,7 +22,7 @@ class Askers:
         self.over = Event()
         self._greenlets: list[gevent.Greenlet[..., None]] = []
 
-    def ask(self, guest: Guest, name: str, over: Event | None = None) -> None:
+    def ask(self, guest: SlotUser, name: str, over: Event | None = None) -> None:
         self._greenlets.append(gevent.spawn(self._ask, guest, name, over or self.over))
         gevent.idle()
 
@@ -30,8 +30,8 @@ class Askers:
         self.over.set()
         gevent.joinall(self._greenlets, raise_error=True, timeout=10)
 
-    def _ask(self, guest: Guest, name: str, over: Event) -> None:
-        with guest.place():
+    def _ask(self, guest: SlotUser, name: str, over: Event) -> None:
+        with guest.slot():
             self.inside.append(name)
             over.wait()
 
@@ -44,24 +44,26 @@ def askers() -> Iterator[Askers]:
 
 
 @pytest.fixture
-def places() -> Places:
-    return Places(8, VirtualTime().now)
+def places() -> QuerySlots:
+    return QuerySlots(8, VirtualTime().now)
 
 
-def heavy(places: Places) -> Guest:
-    guest = places.guest()
+def heavy(places: QuerySlots) -> SlotUser:
+    guest = places.user()
     guest.standing.used(LONG, more=True)
     return guest
 
 
-def light(places: Places) -> Guest:
-    guest = places.guest()
+def light(places: QuerySlots) -> SlotUser:
+    guest = places.user()
     for _ in range(10):
         guest.answered()
     return guest
 
 
-def test_a_light_peer_has_a_place_at_once_however_many_heavy_ones_ask(places: Places, askers: Askers) -> None:
+def test_a_light_peer_has_a_place_at_once_however_many_heavy_ones_ask(
+    places: QuerySlots, askers: Askers
+) -> None:
     for _ in range(60):
         askers.ask(heavy(places), "heavy")
     assert askers.inside == ["heavy"] * 6
@@ -72,7 +74,7 @@ def test_a_light_peer_has_a_place_at_once_however_many_heavy_ones_ask(places: Pl
 
 
 def test_one_peer_has_a_quarter_of_the_places_and_its_other_questions_come_later(
-    places: Places, askers: Askers
+    places: QuerySlots, askers: Askers
 ) -> None:
     guest = light(places)
     for _ in range(5):
@@ -85,7 +87,7 @@ def test_one_peer_has_a_quarter_of_the_places_and_its_other_questions_come_later
     assert askers.inside == ["one"] * 5
 
 
-def test_where_all_places_are_taken_a_light_peer_is_next(places: Places, askers: Askers) -> None:
+def test_where_all_places_are_taken_a_light_peer_is_next(places: QuerySlots, askers: Askers) -> None:
     first = Event()
     askers.ask(light(places), "first", first)
     for _ in range(7):
@@ -101,7 +103,7 @@ def test_where_all_places_are_taken_a_light_peer_is_next(places: Places, askers:
     assert askers.inside[8:] == ["light"]
 
 
-def test_a_peer_whose_questions_are_all_answered_gets_light_again(places: Places) -> None:
+def test_a_peer_whose_questions_are_all_answered_gets_light_again(places: QuerySlots) -> None:
     guest = heavy(places)
     level = guest.standing.level
     for _ in range(10):
@@ -109,10 +111,10 @@ def test_a_peer_whose_questions_are_all_answered_gets_light_again(places: Places
     assert guest.standing.level == 0 < level
 
 
-def test_a_question_that_fails_gives_its_place_back(places: Places, askers: Askers) -> None:
+def test_a_question_that_fails_gives_its_place_back(places: QuerySlots, askers: Askers) -> None:
     guest = light(places)
     for _ in range(20):
-        with pytest.raises(ValueError, match="fails"), guest.place():
+        with pytest.raises(ValueError, match="fails"), guest.slot():
             raise ValueError("it fails")
     askers.ask(guest, "next")
     assert askers.inside == ["next"]

@@ -21,7 +21,7 @@ class IdleDispatcher(FakeOutlet):
         super().__init__()
         self.store = FakeStore()
         self.told: Told = []
-        context = a_context(tell=lambda kind, number: self.told.append((kind, number)))
+        context = a_context(notify_brokers=lambda kind, number: self.told.append((kind, number)))
         self.dispatch = Dispatch(self.store, context, self, no_limits(context))  # type: ignore[arg-type]
         self.supply = self.dispatch.supply
         self.worker = FakeWorker(prefetch)

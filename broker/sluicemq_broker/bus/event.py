@@ -27,7 +27,7 @@ class BusKind(StrEnum):
     """Jobs of queue ``name`` have ended whose results are waited for at another broker."""
     FREED = "freed"
     """Jobs of queue ``name`` that its limits hold back may begin: some have ended, or permits are idle."""
-    QUEUES = "queues"
+    PAUSES = "queues"
     """What was ordered for queues, as a pause, has changed."""
     STREAM = "stream"
     """Stream ``name`` has a segment that begins with message ``number``."""

@@ -2,6 +2,7 @@
 
 from sluicemq_broker.config.declared import settings_of
 from sluicemq_broker.config.device_settings import ONLY, Ack, DeviceSettings, Envelope
+from sluicemq_broker.config.display import as_json, as_toml, describe
 from sluicemq_broker.config.loading import Config, ConfigError, Problem, default_devices, load
 from sluicemq_broker.config.mongo_uri import MongoUri
 from sluicemq_broker.config.redis_url import RedisUrl
@@ -17,7 +18,6 @@ from sluicemq_broker.config.settings import (
     ScheduleSettings,
     StreamSettings,
 )
-from sluicemq_broker.config.shown import as_json, as_toml, describe
 
 __all__ = [
     "ENVIRONMENT",

@@ -8,9 +8,9 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from sluicemq_broker.config.declared import settings_of
+from sluicemq_broker.config.display import as_toml
 from sluicemq_broker.config.loading import Config
 from sluicemq_broker.config.settings import QueueSettings
-from sluicemq_broker.config.shown import as_toml
 
 
 class Change(NamedTuple):

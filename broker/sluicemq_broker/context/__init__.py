@@ -1,9 +1,9 @@
 """What every part of a broker needs: who it is, how it tries again, what it may hold, whom it tells."""
 
-from sluicemq_broker.context.context import Context, Tell, nobody
+from sluicemq_broker.context.context import Context, NotifyBrokers, no_other_broker
 from sluicemq_broker.context.memory import HandsOut, Memory
 from sluicemq_broker.context.new_names import NewNames
 from sluicemq_broker.context.owners import Owners
 from sluicemq_broker.context.retry import Retry
 
-__all__ = ["Context", "HandsOut", "Memory", "NewNames", "Owners", "Retry", "Tell", "nobody"]
+__all__ = ["Context", "HandsOut", "Memory", "NewNames", "NotifyBrokers", "Owners", "Retry", "no_other_broker"]

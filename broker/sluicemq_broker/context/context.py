@@ -14,21 +14,21 @@ from sluicemq_broker.runtime import Counters, Events, Timer
 from sluicemq_broker.store import ServerClock
 
 #: Tells other brokers what has happened in a queue; the number is the event's.
-Tell = Callable[[BusKind, int], None]
+NotifyBrokers = Callable[[BusKind, int], None]
 
 
-def nobody(_kind: BusKind, _number: int) -> None:
+def no_other_broker(_kind: BusKind, _number: int) -> None:
     """There is no other broker."""
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What is the same for all queues of a broker, but that each has ``counters`` and ``tell`` of its own.
+    """Services that all queues of a broker share; ``counters`` and ``notify_brokers`` are each queue's own.
 
     ``clock``: the time of MongoDB's server, in which jobs have their times; ``timer``: that of this
     process; ``retry``: how a statement goes on when MongoDB is away; ``owners``: under which id jobs are
-    held; ``memory``: the bounds over all queues; ``events``: who hears of what happens to jobs; ``tell``:
-    what other brokers should look at again; ``names``: who may make new ones.
+    held; ``memory``: the bounds over all queues; ``events``: who hears of what happens to jobs;
+    ``notify_brokers``: what other brokers should look at again; ``names``: who may make new ones.
     """
 
     owners: Owners
@@ -38,5 +38,5 @@ class Context:
     memory: Memory = field(default_factory=Memory)
     timer: Timer = field(default_factory=Timer)
     events: Events = field(default_factory=Events)
-    tell: Tell = nobody
+    notify_brokers: NotifyBrokers = no_other_broker
     names: NewNames = field(default_factory=lambda: NewNames(Counters()))

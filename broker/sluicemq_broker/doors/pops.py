@@ -28,5 +28,5 @@ def push_anew(queue: Queue, deliveries: Sequence[Delivery], counters: Counters) 
     if gone:
         counters.add(Count.PUSHED_ANEW, len(gone))
         for job in gone:
-            job.renew()
+            job.reset()
         queue.push(Push(gone, stored))

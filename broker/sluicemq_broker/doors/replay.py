@@ -20,7 +20,7 @@ from sluicemq_broker.config import DeviceSettings
 from sluicemq_broker.doors.probes import without_probes
 from sluicemq_broker.doors.refusals import error_frames, refusal
 from sluicemq_broker.doors.services import Services
-from sluicemq_broker.runtime import Guest, Places, read_json
+from sluicemq_broker.runtime import QuerySlots, SlotUser, read_json
 from sluicemq_broker.streams import Reading, Streams, Topics, Usage, Wanted, check_stream
 from sluicemq_devices.doors import Lane, LaneDoor
 
@@ -45,7 +45,7 @@ class ReplayDoors:
         self._streams = streams
         self._counters = services.counters
         self._default = settings.stream
-        self._places = Places(_AT_ONCE)
+        self._places = QuerySlots(_AT_ONCE)
         self._doors = [
             LaneDoor(services.board, end, "ROUTER", self._came, max_frame=_LONGEST_QUESTION)
             for end in settings.replays
@@ -72,7 +72,7 @@ class ReplayDoors:
             door.stop()
 
     def _came(self, lane: Lane) -> None:
-        asker = _Asker(lane, Usage(), self._places.guest())
+        asker = _Asker(lane, Usage(), self._places.user())
         lane.on(receive=lambda questions: self._receive(asker, questions))
 
     def _receive(self, asker: _Asker, questions: list[list[bytes]]) -> None:
@@ -103,7 +103,7 @@ class ReplayDoors:
         after, since = _number(options, "after", 0, 2**62, 0), options.get("since")
         if since is not None:
             since = _number(options, "since", 0, 2**40, 0)
-        with asker.guest.place():
+        with asker.guest.slot():
             stream = self._streams.get(check_stream(name))
             first = at = after + 1 if since is None else stream.since(since)
         gone = 0
@@ -123,7 +123,7 @@ class _Asker(NamedTuple):
 
     lane: Lane
     usage: Usage
-    guest: Guest
+    guest: SlotUser
 
     @property
     def listens(self) -> bool:
@@ -133,7 +133,7 @@ class _Asker(NamedTuple):
     @contextmanager
     def page(self) -> Iterator[None]:
         """Wait for a place, and in it for memory, which few can hold so: have both for a page."""
-        with self.guest.place():
+        with self.guest.slot():
             has_room = self.lane.ration.reserve(_ROOM)
             try:
                 yield

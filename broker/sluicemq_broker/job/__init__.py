@@ -13,7 +13,7 @@ from sluicemq_broker.job.job import (
     Reservation,
     State,
 )
-from sluicemq_broker.job.rounds import Rounds
+from sluicemq_broker.job.round_robin import RoundRobin
 from sluicemq_broker.job.timetable import MOST_RUNS, Misfire, Plan, Timetable, plan
 
 __all__ = [
@@ -32,7 +32,7 @@ __all__ = [
     "Parent",
     "Plan",
     "Reservation",
-    "Rounds",
+    "RoundRobin",
     "State",
     "Timetable",
     "plan",

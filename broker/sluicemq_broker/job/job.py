@@ -131,7 +131,8 @@ class Job:
     ``result_wanted``: a client waits for its result at the broker that took the job in; every other broker
     keeps the result for :data:`RESULT_WANTED_FOR`. ``size`` is what it takes in memory and on the wire:
     payload and headers. ``story``: fields of its document that
-    tell of its life in other queues, of a job that comes from one. ``parent`` waits for it to be done.
+    tell of its life in other queues, of a job that comes from one.
+    ``parent`` waits for it to be done.
     """
 
     __slots__ = (
@@ -145,6 +146,7 @@ class Job:
         "max_attempts",
         "payload",
         "priority",
+        "reservation",
         "reservation",
         "seq",
         "size",
@@ -233,22 +235,22 @@ class Job:
         self.created_at = now
         self.eligible_at = max(now, self.eligible_at)
 
-    def reserve(self, held: Reservation) -> None:
+    def reserve(self, reservation: Reservation) -> None:
         """Reserved here, for its next delivery."""
-        self.reservation = held
+        self.reservation = reservation
         self.attempts += 1
 
-    def found(self, held: Reservation) -> None:
+    def found_reserved(self, reservation: Reservation) -> None:
         """Reserved here, as it has turned out: its delivery was counted then."""
-        self.reservation = held
+        self.reservation = reservation
 
-    def stands(self, priority: int, seq: int, attempts: int) -> None:
+    def restore(self, priority: int, seq: int, attempts: int) -> None:
         """So it is stored: where in the order, and delivered how often."""
         self.priority = priority
         self.seq = seq
         self.attempts = attempts
 
-    def recall(
+    def restore_rare(
         self, *, losses: int, isolated: bool, result_wanted: bool, dedupe_until: float, parent: Parent | None
     ) -> None:
         """So it is stored: what only few jobs have that were pushed."""
@@ -258,7 +260,7 @@ class Job:
         self.dedupe_until = dedupe_until
         self.parent = parent
 
-    def renew(self) -> None:
+    def reset(self) -> None:
         """It is no longer in MongoDB, and is pushed again as if it had never been delivered.
 
         Its parent has counted it as done: nobody waits for it any more.
@@ -268,7 +270,7 @@ class Job:
         self.parent = None
         self.place = FIRST
 
-    def join(self, group: str | None) -> None:
+    def join_group(self, group: str | None) -> None:
         """It goes on as one of this group, of which it was in another queue; None: it had none."""
         self.group = group
 
@@ -277,7 +279,9 @@ class Job:
         if self.place is None:
             self.place = place
 
-    def succeed(self, former: Job, said: Container[str], ttl: float | None, story: Mapping[str, Any]) -> None:
+    def continue_from(
+        self, former: Job, said: Container[str], ttl: float | None, story: Mapping[str, Any]
+    ) -> None:
         """It is this one, gone on from another queue: what is not ``said`` anew is as it was there.
 
         ``said``: options by their names, and ``payload``; ``ttl``, from now on, was its time to live there.
@@ -294,16 +298,16 @@ class Job:
         self.parent = former.parent
         self.size = len(self.payload) + own
 
-    def is_child_of(self, parent: Parent) -> None:
+    def set_parent(self, parent: Parent) -> None:
         """That one waits for it to be done."""
         self.parent = parent
 
-    def inherit(self, payload: bytes) -> None:
+    def inherit_payload(self, payload: bytes) -> None:
         """Its payload is its parent's."""
         self.size += len(payload) - len(self.payload)
         self.payload = payload
 
-    def take_name(self, until: float) -> None:
+    def claim_dedupe_id(self, until: float) -> None:
         """Nobody else may have its ``dedupe_id`` until then."""
         self.dedupe_until = until
 

@@ -13,7 +13,7 @@ from sluicemq_broker.config import Config
 from sluicemq_broker.process.duties import Duties, Duty, poll
 from sluicemq_broker.process.foundation import Foundation, retried
 from sluicemq_broker.queue import JobMaker
-from sluicemq_broker.queues import LostChildren, OnDead, Queues, Schedules, Sweeper, Tasks
+from sluicemq_broker.queues import MissingChildren, OnDead, Queues, Schedules, Sweeper, Tasks
 from sluicemq_broker.statistics import Census, History, Incidents
 from sluicemq_broker.store import Inspector, LeaseStore, ScheduleStore
 
@@ -34,14 +34,14 @@ class Jobs:
         ground.bus.on(BusKind.COMING, self.queues.on_coming)
         ground.bus.on(BusKind.ENDED, self.queues.on_ended)
         ground.bus.on(BusKind.FREED, self.queues.on_freed)
-        ground.bus.on(BusKind.QUEUES, self.queues.on_orders)
+        ground.bus.on(BusKind.PAUSES, self.queues.on_orders)
         self.tasks = Tasks(self.queues, context, ground.database)
         self.census = Census(self.queues, context, trusted=lambda: ground.store.reachable)
         self.history = History(self.queues, self.census, context, ground.database, database, ground.host)
         self.incidents = Incidents(self.queues, self.census, context, ground.database, database, ground.name)
         self.schedules = Schedules(ScheduleStore(ground.database(database)), self.queues, context, maker.make)
         self._on_dead = OnDead(self.queues, context)
-        self._lost_children = LostChildren(self.queues, context)
+        self._lost_children = MissingChildren(self.queues, context)
         self._sweeper = Sweeper(self.queues, context, self.tasks.expire, self.queues.survey)
         self._config = config
         self._ground = ground

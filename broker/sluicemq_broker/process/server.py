@@ -10,10 +10,10 @@ import gevent
 
 from sluicemq_broker.config import Config
 from sluicemq_broker.process.deadline import Deadline
-from sluicemq_broker.process.doors import Doors
 from sluicemq_broker.process.duties import Duties
 from sluicemq_broker.process.foundation import Foundation
 from sluicemq_broker.process.jobs import Jobs
+from sluicemq_broker.process.listeners import Listeners
 from sluicemq_broker.queue import JobMaker
 from sluicemq_broker.runtime import BALANCES
 
@@ -45,7 +45,7 @@ class Server:
         self._duties = Duties(self.counters)
         maker = JobMaker(self._ground.clock, config.broker.max_job_bytes)
         self._jobs = Jobs(config, self._ground, maker, self._duties)
-        self._doors = Doors(config, self._ground, self._jobs, maker, lambda: self._open)
+        self._listeners = Listeners(config, self._ground, self._jobs, maker, lambda: self._open)
         self._deadline = Deadline()
         self._started = self._open = False
 
@@ -56,20 +56,20 @@ class Server:
         address is taken.
         """
         self._started = True
-        self._doors.start_http()
+        self._listeners.start_http()
         self._duties.start([self._ground.watching()])
         self._ground.prepare()
         self._jobs.prepare(alone=self._alone)
         self._ground.bus.start(self._jobs.queues.databases)
-        self._doors.start()
-        for part in (self._ground, self._jobs, self._doors):
+        self._listeners.start()
+        for part in (self._ground, self._jobs, self._listeners):
             self._duties.start(part.duties())
         self._ground.turns.start()  # no greenlet: the hub itself tells how long each of its turns was
         self._open = True
 
     def describe(self) -> dict[str, Any]:
-        """The doors that are open, as :meth:`Doors.describe` tells them."""
-        return self._doors.describe()
+        """The doors that are open, as :meth:`Listeners.describe` tells them."""
+        return self._listeners.describe()
 
     def reconfigure(self, config: Config) -> None:
         """Take another configuration, of which only live settings differ."""
@@ -94,7 +94,7 @@ class Server:
         self._jobs.stop_orders()
         self._deadline.until(self._jobs.stop_granting, within=timeout * _READING_SHARE)
         self._read_until_quiet(timeout * _READING_SHARE)
-        self._doors.close_gates()
+        self._listeners.close_gates()
         self._write_what_came(timeout * _WRITING_SHARE)
         self._await_workers(self._deadline.left - timeout * _WRITING_SHARE)
         self._release_all()
@@ -120,17 +120,19 @@ class Server:
         """Closing the doors first would lose what lies in socket buffers."""
         latest = Deadline()
         latest.begin(min(seconds, self._deadline.left))
-        self._doors.read_all()
-        quiet, before = 0, self._doors.received
+        self._listeners.read_all()
+        quiet, before = 0, self._listeners.received
         while quiet < _QUIET_LOOKS and latest.left and self._deadline.left:
             self._deadline.until(lambda: False, within=_LOOK)
-            now = self._doors.received
+            now = self._listeners.received
             # While something is on its way to MongoDB a door may be held back by it, and is not quiet.
-            quiet = quiet + 1 if now == before and not self._doors.taking_in else 0
+            quiet = quiet + 1 if now == before and not self._listeners.taking_in else 0
             before = now
 
     def _write_what_came(self, seconds: float) -> None:
-        if not self._deadline.until(lambda: not (self._jobs.storing or self._doors.storing), within=seconds):
+        if not self._deadline.until(
+            lambda: not (self._jobs.storing or self._listeners.storing), within=seconds
+        ):
             for queue in self._jobs.queues:
                 queue.refuse_waiting()
 
@@ -143,7 +145,7 @@ class Server:
     def _release_all(self) -> None:
         """Give back what is held, then close the doors: what a lane still held is pushed anew."""
         self._jobs.release_all()
-        self._doors.stop()
+        self._listeners.stop()
         # What ends in one part may begin in another: jobs removed for a worker that is gone are pushed anew.
         self._deadline.until(lambda: not self._jobs.busy, at_least=_LAST_WRITES)
         self._ground.context.retry.give_up()
@@ -159,7 +161,7 @@ class Server:
         """End the lease and all connections; a MongoDB that does not answer is not waited for."""
         leaving = gevent.spawn(self._leave)
         self._deadline.until(lambda: bool(leaving.ready()), at_least=_LEAVING)
-        self._doors.stop_http()
+        self._listeners.stop_http()
         self._ground.turns.stop()
 
     def _leave(self) -> None:

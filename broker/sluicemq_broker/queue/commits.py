@@ -83,7 +83,7 @@ class Commits:
         self._retry = context.retry
         self._counters = context.counters
         self._events = context.events
-        self._tell = context.tell
+        self._tell = context.notify_brokers
         self._verdicts = context.memory.verdicts
         self._commits: Batcher[Commit] = Batcher(
             self._write_all,
@@ -142,7 +142,7 @@ class Commits:
         self._ended(Count.COMMITTED, len(commits) - len(problems))
         if self._events.wanted:
             done = [each.delivery for each in commits if each.delivery.job.id not in problems]
-            self._events.tell(Count.COMMITTED, now, ({"job": each.job.id, **_by(each)} for each in done))
+            self._events.emit(Count.COMMITTED, now, ({"job": each.job.id, **_by(each)} for each in done))
         if ends.awaited:
             self._tell(BusKind.ENDED, 0)
         self._settle(commits, problems)

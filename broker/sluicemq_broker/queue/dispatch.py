@@ -346,7 +346,7 @@ class Dispatch:
         accepted_before = self._clock.now()
         if self._events.wanted:
             given = ({"job": job.id, "attempt": job.attempts, "worker": worker.name} for job in jobs)
-            self._events.tell(Count.DELIVERED, accepted_before, given)
+            self._events.emit(Count.DELIVERED, accepted_before, given)
         self._counters.took(Timing.TIME_IN_QUEUE, [accepted_before - job.seq / 1e6 for job in jobs])
         if worker.pops:
             self._sent.take(sum([job.size for job in jobs]))

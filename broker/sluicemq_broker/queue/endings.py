@@ -34,7 +34,7 @@ class Endings:
         self._store = store
         self._clock = context.clock
         self._retry = context.retry
-        self._tell = context.tell
+        self._tell = context.notify_brokers
         self._counters = counters
         self._events = context.events
         self._waiters = waiters
@@ -50,7 +50,7 @@ class Endings:
     def died(self, ids: Iterable[str]) -> None:
         """These became dead letters when they were claimed."""
         dead = list(ids)
-        self._events.tell(Count.DEAD, self._clock.now(), ({"job": each} for each in dead))
+        self._events.emit(Count.DEAD, self._clock.now(), ({"job": each} for each in dead))
         self._waiters.check(dead)
 
     def take_deaths(self) -> bool:
@@ -89,6 +89,6 @@ class Endings:
 
     def _have_expired(self, expired: ExpiredJobs) -> None:
         self._counters.add(Count.EXPIRED, len(expired.ids))
-        self._events.tell(Count.EXPIRED, self._clock.now(), ({"job": each} for each in expired.ids))
+        self._events.emit(Count.EXPIRED, self._clock.now(), ({"job": each} for each in expired.ids))
         self._waiters.expired(expired.ids)
         self._groups.freed(expired.groups)

@@ -113,7 +113,7 @@ class FanOuts(Moves[Fanning, _Ready]):
         queue = self._others.for_push(onward.queue, by=worker.name, peer=worker.peer)
         payload = b"" if onward.payload is None else onward.payload
         job = self._others.make(queue.settings, payload, onward.options, job_id)
-        job.is_child_of(parent)
+        job.set_parent(parent)
         born[queue].append(job)
         return Child(queue.store, job, inherits=onward.payload is None)
 
@@ -132,7 +132,7 @@ class FanOuts(Moves[Fanning, _Ready]):
         self._counters.add(Count.FANNED_OUT, len(ready))
         self._counters.add(Count.CHILDREN, sum(len(each.entry.children) for each in ready))
         told = ({"job": each.job.id, "children": len(each.entry.children)} for each in ready)
-        self._events.tell(Count.FANNED_OUT, self._clock.now(), told)
+        self._events.emit(Count.FANNED_OUT, self._clock.now(), told)
         for each in ready:
             for queue, jobs in each.born.items():
                 queue.stored(jobs, existing=0)

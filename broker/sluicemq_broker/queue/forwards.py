@@ -70,7 +70,7 @@ class Forwards(Moves[Going, _Ready]):
         self._groups = dispatch.groups
         self._others = others
         self._timer = context.timer
-        self._tell = context.tell
+        self._tell = context.notify_brokers
 
     def _weigh(self, said: Going) -> int:
         return 1 + (said.delivery.job.size + said.size) * FORWARD // _BYTES
@@ -84,7 +84,7 @@ class Forwards(Moves[Going, _Ready]):
         payload = b"" if onward.payload is None else onward.payload
         on = self._others.make(queue.settings, payload, onward.options, job.id)
         if on.group is None:
-            on.join(job.group)
+            on.join_group(job.group)
         if job.result_wanted and job.id not in self._waiters:  # it is another broker where somebody waits
             job.keep_result(RESULT_WANTED_FOR)
         anew = frozenset(onward.options) | ({"payload"} if onward.payload is not None else frozenset())
@@ -109,7 +109,7 @@ class Forwards(Moves[Going, _Ready]):
                 shielded(self._waiters.follow, each.job.id, each.queue)
         if any(each.job.result_wanted and each.entry.kept_until for each in ready):
             self._tell(BusKind.ENDED, 0)  # somebody may wait for it at another broker
-        self._events.tell(Count.FORWARDED, self._clock.now(), map(_told, ready))
+        self._events.emit(Count.FORWARDED, self._clock.now(), map(_told, ready))
         self._groups.may_go_on([each.job for each in ready])
         for queue, jobs in _by_queue(ready).items():
             queue.stored(jobs, existing=0)

@@ -118,7 +118,7 @@ class Intake:
         now = self._clock.now()
         self._counters.add(Count.PUSHED, len(jobs))
         self._counters.add(Count.REPEATED, existing)
-        self._events.tell(Count.PUSHED, now, ({"job": job.id} for job in jobs))
+        self._events.emit(Count.PUSHED, now, ({"job": job.id} for job in jobs))
         plain = [job for job in jobs if job.group is None]
         self._supply.some_ready(HIGHEST, sum(job.eligible_at <= now for job in plain))
         self._supply.due_later([job.eligible_at for job in plain if job.eligible_at > now])
@@ -186,7 +186,7 @@ class Intake:
             if self._events.wanted:
                 absent = {*pushed.existing, *pushed.refused}
                 new = ({"job": job.id} for at, job in enumerate(jobs) if at not in absent)
-                self._events.tell(Count.PUSHED, now, new)
+                self._events.emit(Count.PUSHED, now, new)
             durable = self._timer.now()
             self._counters.took(Timing.PUSH_CONFIRMATION, [durable - push.began for push in pushes])
             _tell(pushes, pushed)

@@ -40,7 +40,7 @@ class Limits:
         self._store = store
         self._owners = context.owners
         self._clock = context.clock
-        self._tell = context.tell
+        self._tell = context.notify_brokers
         self._retry = context.retry
         self._timer = context.timer
         self._asking = BoundedSemaphore()  # so that the last answer is what MongoDB has

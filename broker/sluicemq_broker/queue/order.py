@@ -9,7 +9,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Final, Protocol
 
-from sluicemq_broker.job import Job, Rounds
+from sluicemq_broker.job import Job, RoundRobin
 from sluicemq_broker.store import QueueDefaults
 
 _TENANT: Final = attrgetter("turn")
@@ -41,7 +41,7 @@ class Order(Protocol):
 
 def order_of(defaults: QueueDefaults) -> Order:
     """The rule of a queue with these settings."""
-    return FairOrder(Rounds(defaults.weights)) if defaults.fair else PriorityOrder()
+    return FairOrder(RoundRobin(defaults.weights)) if defaults.fair else PriorityOrder()
 
 
 class PriorityOrder:
@@ -120,7 +120,7 @@ class FairOrder:
     A tenant that comes is the last of the round.
     """
 
-    def __init__(self, rounds: Rounds) -> None:
+    def __init__(self, rounds: RoundRobin) -> None:
         self._weight = rounds.weight
         self._lines: dict[str, PriorityOrder] = {}
         self._round: deque[str] = deque()  # the tenants; the first is the one whose turn it is

@@ -286,7 +286,7 @@ class Queue:
         """A job that waited was removed, the first of this group if it had one; whoever asks hears of it."""
         if group is not None:
             self.freed([group])
-        self.events.tell(Count.CANCELLED, self.now(), [{"job": job_id}])
+        self.events.emit(Count.CANCELLED, self.now(), [{"job": job_id}])
         self.no_result(job_id, NotFound(f"job {job_id!r} was cancelled"))
 
     def parent_ended(self, job_id: str, outcome: bytes | SluiceError) -> None:

@@ -49,7 +49,7 @@ class Returns:
         self._retry = context.retry
         self._counters = context.counters
         self._events = context.events
-        self._tell = context.tell
+        self._tell = context.notify_brokers
         self._verdicts = context.memory.verdicts
         self._returns: Batcher[Return] = Batcher(self._write_all, size=RETURN, failed=self._failed)
         self._releases: Batcher[Job] = Batcher(self._release_all, size=RETURN, failed=self._release_failed)
@@ -100,7 +100,7 @@ class Returns:
     def _announce(self, entries: list[RolledBack], now: float) -> None:
         if self._events.wanted:
             for event, dead in ((Count.ROLLED_BACK, False), (Count.DEAD, True)):
-                self._events.tell(event, now, [_told(each) for each in entries if each.dead == dead])
+                self._events.emit(event, now, [_told(each) for each in entries if each.dead == dead])
         for entry in entries:
             if entry.dead:
                 text = f"job {entry.job.id} is dead after {entry.reason!r}"
@@ -139,7 +139,7 @@ class Returns:
             self._release_held(held)
         self._dispatch.forget(jobs)
         self._counters.add(Count.RELEASED, len(jobs))
-        self._events.tell(Count.RELEASED, self._clock.now(), ({"job": job.id} for job in jobs))
+        self._events.emit(Count.RELEASED, self._clock.now(), ({"job": job.id} for job in jobs))
         self._supply.returned(len(jobs))
         self._supply.some_ready(count=len(jobs))
         self._expiries.watch(jobs)

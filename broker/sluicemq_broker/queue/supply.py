@@ -67,7 +67,7 @@ class Supply:
         self._counters = context.counters
         self._reservations = reservations
         self._demand = demand
-        self._tell = context.tell
+        self._tell = context.notify_brokers
         self._ledger = Ledger()
         self._told = 0.0  # others have jobs ready, accepted up to then, that nothing here has looked for yet
         self._unanswered: set[tuple[str, int]] = set()  # owner and hold of claims whose answer was lost

@@ -1,9 +1,9 @@
 """All queues: which there are, and what is done to many of their jobs, or at a time, or again and again."""
 
-from sluicemq_broker.queues.families import Families
-from sluicemq_broker.queues.lost_children import LostChildren
+from sluicemq_broker.queues.bulk_operations import Delete, Discard, Purge, Redrive
+from sluicemq_broker.queues.failed_parents import FailedParents
+from sluicemq_broker.queues.missing_children import MissingChildren
 from sluicemq_broker.queues.on_dead import OnDead
-from sluicemq_broker.queues.orders import Delete, Discard, Purge, Redrive
 from sluicemq_broker.queues.queues import Queues, check_name, databases
 from sluicemq_broker.queues.schedules import Schedules
 from sluicemq_broker.queues.sweeper import Sweeper
@@ -12,8 +12,8 @@ from sluicemq_broker.queues.tasks import Task, Tasks
 __all__ = [
     "Delete",
     "Discard",
-    "Families",
-    "LostChildren",
+    "FailedParents",
+    "MissingChildren",
     "OnDead",
     "Purge",
     "Queues",

@@ -18,7 +18,7 @@ from sluicemq.protocol.errors import BadQueue, SluiceError, Unavailable
 from sluicemq_broker.context import Context
 from sluicemq_broker.job import RESULT_WANTED_FOR, Parent
 from sluicemq_broker.queue import Queue
-from sluicemq_broker.queues.families import Families
+from sluicemq_broker.queues.failed_parents import FailedParents
 from sluicemq_broker.queues.queues import Queues
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.store import (
@@ -55,7 +55,7 @@ class OnDead:
 
     def __init__(self, queues: Queues, context: Context, *, step: int = _STEP, seldom: int = _SELDOM) -> None:
         self._queues = queues
-        self._families = Families(queues)
+        self._families = FailedParents(queues)
         self._clock = context.clock
         self._counters = context.counters
         self._step, self._seldom = step, seldom
@@ -196,7 +196,7 @@ class OnDead:
                 queue.counters.add(Count.DEAD_MOVED, moved)
                 for each in (queue, target):
                     each.capacity.recount()
-                target.events.tell(Count.DEAD_MOVED, now, [{"jobs": moved, "from": queue.name}])
+                target.events.emit(Count.DEAD_MOVED, now, [{"jobs": moved, "from": queue.name}])
                 target.freed(redriven.groups)
                 target.jobs_ready(moved)
             if self._stopping:

@@ -72,10 +72,10 @@ class Queues:
             settings, database = self._config.queue(check_name(name)), self.database_name(name)
             channel = self._channel(database)
 
-            def tell(kind: BusKind, number: int) -> None:
+            def notify(kind: BusKind, number: int) -> None:
                 channel.announce(BusEvent(kind, name, number))
 
-            context = replace(self._context, tell=tell)
+            context = replace(self._context, notify_brokers=notify)
             queue = self._open[name] = Queue(name, settings, self._database(database), context, self)
             queue.pause(self._pauses.of(database, name))
             for came in self._awaited.pop(name, ()):
@@ -138,12 +138,12 @@ class Queues:
             self.discover()
             self._looks_done = number
 
-    def await_queue(self, name: str, came: Callable[[Queue], None]) -> None:
+    def wait_for_queue(self, name: str, came: Callable[[Queue], None]) -> None:
         """Call ``came`` once, when a queue of this name is there; it must not block."""
         self._awaited.setdefault(name, {})[came] = None
 
-    def await_no_more(self, name: str, came: Callable[[Queue], None]) -> None:
-        """Whoever gave this to :meth:`await_queue` has gone."""
+    def stop_waiting_for(self, name: str, came: Callable[[Queue], None]) -> None:
+        """Whoever gave this to :meth:`wait_for_queue` has gone."""
         waiting = self._awaited.get(name, {})
         waiting.pop(came, None)
         if name in self._awaited and not waiting:
@@ -240,7 +240,7 @@ class Queues:
     def _order(self, name: str, statement: Callable[[PauseStore], None]) -> None:
         database = self.database_name(name)
         self._pauses.order(database, statement)
-        self._channel(database).announce(BusEvent(BusKind.QUEUES))
+        self._channel(database).announce(BusEvent(BusKind.PAUSES))
         self._apply_pauses()
 
     def _apply_pauses(self) -> None:

@@ -16,7 +16,7 @@ from typing import Final
 from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker.context import Context
 from sluicemq_broker.queue import Queue
-from sluicemq_broker.queues.orders import PAGE
+from sluicemq_broker.queues.bulk_operations import PAGE
 from sluicemq_broker.queues.queues import Queues
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.store import Surveyed, Unclear

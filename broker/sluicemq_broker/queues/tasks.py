@@ -20,7 +20,7 @@ from gevent.lock import BoundedSemaphore
 from sluicemq.protocol.errors import BadQueue, NotFound, QueueFull, SluiceError, Unavailable, from_code
 from sluicemq.protocol.wire import LOOKED, TaskField, TaskState
 from sluicemq_broker.context import Context
-from sluicemq_broker.queues.orders import ORDERS, PAGE, BulkOrder, Expire, Pages
+from sluicemq_broker.queues.bulk_operations import BULK_OPERATIONS, PAGE, BulkOperation, Expire, Pages
 from sluicemq_broker.queues.queues import Queues
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.store import Documents, Inspector, TaskStore, date, seconds
@@ -54,9 +54,9 @@ log = logging.getLogger("broker.tasks")
 class Task:
     """One order under way; of about ``total`` jobs, None if nobody knows how many there are."""
 
-    def __init__(self, order: BulkOrder, task_id: str, owner: str) -> None:
+    def __init__(self, operation: BulkOperation, task_id: str, owner: str) -> None:
         self.id = task_id
-        self.order = order
+        self.operation = operation
         self.owner = owner
         self.state = TaskState.RUNNING
         self.total: int | None = None
@@ -74,9 +74,9 @@ class Task:
         if self.error is not None:
             raise self.error
         if self.state == TaskState.DONE:
-            return self.order.answer()
+            return self.operation.answer()
         self.named = True
-        return {TaskField.TASK: self.id, TaskField.DONE: self.order.done, TaskField.TOTAL: self.total}
+        return {TaskField.TASK: self.id, TaskField.DONE: self.operation.done, TaskField.TOTAL: self.total}
 
 
 class Tasks:
@@ -104,7 +104,7 @@ class Tasks:
 
     # ------------------------------------------------------------------- orders
 
-    def order(self, kind: str, name: str, **arguments: Any) -> Task:
+    def begin(self, kind: str, name: str, **arguments: Any) -> Task:
         """Begin with an order for a queue; it goes on whatever becomes of the caller.
 
         Raises what the order is refused with at once, or :class:`QueueFull` if too many are under way.
@@ -112,15 +112,15 @@ class Tasks:
         if len(self._running) >= self._most:
             raise QueueFull(f"{self._most} tasks are under way here: wait for some, or cancel one")
         queue = self._queues.get(name)
-        order = ORDERS[kind](self._queues, self._context, queue, self._clock.now(), **arguments)
+        order = BULK_OPERATIONS[kind](self._queues, self._context, queue, self._clock.now(), **arguments)
         order.admit()
         return self._start(Task(order, token_hex(6), self._owners.current))
 
     def expire(self, name: str) -> None:
         """End what has expired in a queue, unless that is under way."""
-        under_way = {(each.order.kind, each.order.queue.name) for each in self._running.values()}
+        under_way = {(each.operation.kind, each.operation.queue.name) for each in self._running.values()}
         if (Expire.kind, name) not in under_way:
-            self.order(Expire.kind, name)
+            self.begin(Expire.kind, name)
 
     def cancel(self, task_id: str) -> None:
         """End a task, of whichever broker, after its next page; raises :class:`NotFound`."""
@@ -158,7 +158,7 @@ class Tasks:
             if key in shown:
                 shown[key] = round(seconds(shown[key]), 3)
         if task := self._running.get(stored["_id"]):
-            shown[TaskField.DONE], shown[LOOKED] = task.order.done, task.order.looked
+            shown[TaskField.DONE], shown[LOOKED] = task.operation.done, task.operation.looked
         elif stored["state"] == TaskState.RUNNING and stored["owner"] not in live:
             shown["state"] = TaskState.INTERRUPTED  # until it is taken up
         return {"id": stored["_id"], **shown}
@@ -189,7 +189,7 @@ class Tasks:
 
     def _take_up(self, store: TaskStore, stored: dict[str, Any]) -> None:
         task_id, former, mine = stored["_id"], stored["owner"], self._owners.current
-        kind = ORDERS.get(stored["kind"])
+        kind = BULK_OPERATIONS.get(stored["kind"])
         if kind is None or not kind.resumes or stored.get("cancel"):
             state = TaskState.CANCELLED if stored.get("cancel") else TaskState.INTERRUPTED
             store.end(task_id, former, self._clock.now(), {"state": state})
@@ -234,7 +234,7 @@ class Tasks:
         except SluiceError as error:
             task.error = error
         except Exception:
-            log.exception("%s of queue %s failed", task.order.kind, task.order.queue.name)
+            log.exception("%s of queue %s failed", task.operation.kind, task.operation.queue.name)
             task.error = Unavailable("the broker failed on this; its log says why")
         finally:
             self._forget(task)
@@ -242,7 +242,7 @@ class Tasks:
     def _over_at_once(self, task: Task) -> bool:
         """Carry out the first of an order; raises what goes wrong: who gave it hears of it, and may again."""
         try:
-            with self._beginning, closing(task.order.pages()) as pages:
+            with self._beginning, closing(task.operation.pages()) as pages:
                 until = self._timer.now() + AT_ONCE
                 while self._page(task, pages):
                     if self._timer.now() >= until:
@@ -259,7 +259,7 @@ class Tasks:
     def _carry_out(self, task: Task) -> bool:
         """Go on until it ends; False if MongoDB was away."""
         try:
-            with closing(task.order.pages()) as pages:
+            with closing(task.operation.pages()) as pages:
                 self._begin(task)
                 while self._goes_on(task):
                     if not self._page_in_turn(task, pages):
@@ -273,10 +273,10 @@ class Tasks:
 
     def _page_in_turn(self, task: Task, pages: Pages) -> bool:
         with self._one_page:
-            began, before = self._timer.now(), task.order.done
+            began, before = self._timer.now(), task.operation.done
             more = self._page(task, pages)
             if more:
-                self._pause(self._timer.now() - began, task.order.done - before)
+                self._pause(self._timer.now() - began, task.operation.done - before)
         return more
 
     def _page(self, task: Task, pages: Pages) -> bool:
@@ -285,7 +285,7 @@ class Tasks:
         done = next(pages, None)
         if done is None:
             return False
-        order, long = task.order, self._timer.now() - began > (_LONG if done else _LONG_LOOK)
+        order, long = task.operation, self._timer.now() - began > (_LONG if done else _LONG_LOOK)
         order.done += done
         order.page = max(_LEAST, order.page // 2) if long else min(PAGE, order.page * 2)
         return True
@@ -309,16 +309,16 @@ class Tasks:
     def _begin(self, task: Task) -> None:
         if task.noted:
             return
-        if task.order.state:
-            queue = task.order.queue
+        if task.operation.state:
+            queue = task.operation.queue
             counts = Inspector(self._queues.database_of(queue)).counts(queue.name, self._clock.now())
-            task.total = task.order.done + int(counts.get(task.order.state, 0))
+            task.total = task.operation.done + int(counts.get(task.operation.state, 0))
         self._store(task).begin(task.id, self._note(task))
         task.noted = True
 
     def _note(self, task: Task) -> dict[str, Any]:
         """What stands of it in MongoDB."""
-        order = task.order
+        order = task.operation
         return {
             "kind": order.kind,
             "queue": order.queue.name,
@@ -337,8 +337,8 @@ class Tasks:
     def _goes_on(self, task: Task) -> bool:
         """Note how far it is; False if it is not to go on here."""
         progress = {
-            TaskField.DONE: task.order.done,
-            LOOKED: task.order.looked,
+            TaskField.DONE: task.operation.done,
+            LOOKED: task.operation.looked,
             "changed_at": date(self._clock.now()),
         }
         if self._stopping.is_set():
@@ -352,9 +352,13 @@ class Tasks:
 
     def _end(self, task: Task, state: TaskState) -> None:
         """It has ended. Where that can't be written it is carried out once more, for nothing."""
-        what: dict[str, Any] = {"state": state, TaskField.DONE: task.order.done, LOOKED: task.order.looked}
+        what: dict[str, Any] = {
+            "state": state,
+            TaskField.DONE: task.operation.done,
+            LOOKED: task.operation.looked,
+        }
         if state == TaskState.DONE:
-            what["answer"] = task.order.answer()
+            what["answer"] = task.operation.answer()
         if task.error is not None:
             what["error"] = {"code": task.error.code, "message": str(task.error)}
         if task.noted:
@@ -371,4 +375,4 @@ class Tasks:
         task.left.set()
 
     def _store(self, task: Task) -> TaskStore:
-        return self._stores[self._queues.database_name(task.order.queue.name)]
+        return self._stores[self._queues.database_name(task.operation.queue.name)]

@@ -7,8 +7,8 @@ from sluicemq_broker.runtime.counts import BALANCES, Balance, Count, Gauge, Timi
 from sluicemq_broker.runtime.events import Events
 from sluicemq_broker.runtime.histogram import BOUNDS, Histogram
 from sluicemq_broker.runtime.json_values import read_json
-from sluicemq_broker.runtime.places import Guest, Places
 from sluicemq_broker.runtime.pulse import Pulse
+from sluicemq_broker.runtime.query_slots import QuerySlots, SlotUser
 from sluicemq_broker.runtime.server_time import Measure, better
 from sluicemq_broker.runtime.shield import shielded
 from sluicemq_broker.runtime.timer import Timer
@@ -24,13 +24,13 @@ __all__ = [
     "Counters",
     "Events",
     "Gauge",
-    "Guest",
     "Histogram",
     "Measure",
     "PartCounters",
-    "Places",
     "Pulse",
+    "QuerySlots",
     "QueueCounters",
+    "SlotUser",
     "Timer",
     "Timing",
     "Turns",

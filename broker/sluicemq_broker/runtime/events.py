@@ -36,7 +36,7 @@ class Events:
         """True if anybody listens: else nothing need be told."""
         return self._ring.wanted
 
-    def tell(self, event: str, at: float, jobs: Iterable[Mapping[str, Any]]) -> None:
+    def emit(self, event: str, at: float, jobs: Iterable[Mapping[str, Any]]) -> None:
         """Say what has happened to these, each ``{job, attempt?, worker?, reason?}``; server's time."""
         if self._ring.wanted:
             self._ring.add({"at": at, "event": event, "queue": self._queue, **each} for each in jobs)

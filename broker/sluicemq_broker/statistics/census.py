@@ -2,8 +2,8 @@
 
 To count one queue takes MongoDB some milliseconds, a thousand queues so some seconds. So a broker keeps what
 it has counted. Whoever asks for one queue has it counted; whoever asks for all has those counted that have
-changed, as far as :data:`ASKED` goes, and of the others what was counted last. In the background each is
-counted again and again, which finds what other brokers do.
+changed, as far as :data:`QUESTION_TIME` goes, and of the others what was counted last. In the background each
+is counted again and again, which finds what other brokers do.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sluicemq_broker.runtime import Count, Gauge
 from sluicemq_broker.store import COUNTED_EXACTLY, SHOWN_STATES, Inspector, Unclear
 
 #: Seconds of counting that one question for all queues begins.
-ASKED: Final = 0.1
+QUESTION_TIME: Final = 0.1
 _LOOK: Final = 0.25  # seconds until it is seen that MongoDB does not answer anybody
 #: Of each poll, seconds that are spent on counting: what was counted before, and what never was.
 _AGAIN, _FIRST = 0.05, 0.25
@@ -180,7 +180,7 @@ class Census:
 
     def _look(self) -> None:
         self._queues.discover()
-        self._count_for(ASKED, sorted(self._queues, key=self._urgency))
+        self._count_for(QUESTION_TIME, sorted(self._queues, key=self._urgency))
 
     def _urgency(self, queue: Queue) -> tuple[int, float]:
         tally = self._tallies.get(queue.name)

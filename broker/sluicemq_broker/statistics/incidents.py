@@ -23,7 +23,7 @@ from sluicemq_broker.queue import Queue
 from sluicemq_broker.queues import Queues
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.statistics.census import Census
-from sluicemq_broker.statistics.pushes import PushRate
+from sluicemq_broker.statistics.floods import FloodDetector
 from sluicemq_broker.statistics.series import SPANS
 from sluicemq_broker.store import DeadLetters, Documents, Incident, IncidentStore, Listing, Seen
 
@@ -306,7 +306,7 @@ class _Watched:
         self._changes = -1
         self._values = dict.fromkeys(_LOOKED_AT, 0)  # all is new that happened before the first look
         self._paused = frozenset(queue.paused)
-        self._pushes = PushRate()
+        self._pushes = FloodDetector()
 
     def look(self, now: float) -> None:
         """Note what is out of the ordinary since the last time."""

@@ -2,10 +2,10 @@
 
 from sluicemq_broker.streams.batch import Batch, Expected, Stored, read_batch
 from sluicemq_broker.streams.choosing import Usage
-from sluicemq_broker.streams.context import StreamContext
 from sluicemq_broker.streams.lags import Lags
 from sluicemq_broker.streams.route import Route
 from sluicemq_broker.streams.segments import Chosen
+from sluicemq_broker.streams.services import StreamServices
 from sluicemq_broker.streams.stream import MOST_BYTES, Reading, Stream, Wanted
 from sluicemq_broker.streams.streams import Streams, check_stream, summary
 from sluicemq_broker.streams.subscriptions import NEWEST, Subscriptions, Wish
@@ -22,7 +22,7 @@ __all__ = [
     "Route",
     "Stored",
     "Stream",
-    "StreamContext",
+    "StreamServices",
     "Streams",
     "Subscriptions",
     "Topics",

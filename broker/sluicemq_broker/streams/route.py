@@ -26,8 +26,8 @@ from sluicemq_broker.job import Job
 from sluicemq_broker.queue import JobMaker, Queue
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.store import Portions, Refused, RouteStore, Subscription
-from sluicemq_broker.streams.context import StreamContext
 from sluicemq_broker.streams.segments import Chosen
+from sluicemq_broker.streams.services import StreamServices
 from sluicemq_broker.streams.stream import Reading, Stream, Wanted
 from sluicemq_broker.streams.subscriptions import Subscriptions, Wish
 from sluicemq_broker.streams.topics import Topics
@@ -58,7 +58,7 @@ class Route:
         queue: Queue,
         subscriptions: Subscriptions,
         maker: JobMaker,
-        context: StreamContext,
+        context: StreamServices,
         broker: str,
     ) -> None:
         self._settings = settings

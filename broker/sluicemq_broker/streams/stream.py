@@ -22,8 +22,8 @@ from sluicemq_broker.store import Segment, StreamStore
 from sluicemq_broker.streams.batch import Batch
 from sluicemq_broker.streams.carried import carried
 from sluicemq_broker.streams.choosing import TURN
-from sluicemq_broker.streams.context import StreamContext
 from sluicemq_broker.streams.segments import Chosen, Recent, choose
+from sluicemq_broker.streams.services import StreamServices
 from sluicemq_broker.streams.topics import Topics
 from sluicemq_broker.streams.writer import Writer
 
@@ -70,7 +70,7 @@ class Stream:
         name: str,
         settings: StreamSettings,
         store: StreamStore,
-        context: StreamContext,
+        context: StreamServices,
         channel: Channel,
     ) -> None:
         self.name = name

@@ -12,8 +12,8 @@ from sluicemq_broker.config import Config
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.store import Documents, StreamStore, stream_names
 from sluicemq_broker.streams.carried import read_carried
-from sluicemq_broker.streams.context import StreamContext
 from sluicemq_broker.streams.retention import Retention
+from sluicemq_broker.streams.services import StreamServices
 from sluicemq_broker.streams.stream import Stream
 
 
@@ -26,7 +26,7 @@ class Streams:
     def __init__(
         self,
         config: Config,
-        context: StreamContext,
+        context: StreamServices,
         database: Callable[[str], Documents],
         channel: Callable[[str], Channel] = lambda _database: silent(),
     ) -> None:
@@ -111,14 +111,14 @@ class Streams:
             if stream.awaited:
                 stream.look()
 
-    def told_stored(self, event: BusEvent) -> None:
+    def on_stored(self, event: BusEvent) -> None:
         """Another broker has published something."""
         if not event.name:
             self.look()
         elif stream := self._open.get(event.name):
             stream.look(event.number)
 
-    def told_segment(self, event: BusEvent) -> None:
+    def on_segment(self, event: BusEvent) -> None:
         """Another broker has published something, and this is all of it."""
         stream = self._open.get(event.name)
         segment = read_carried(event.number, event.data)

@@ -21,7 +21,7 @@ from sluicemq.protocol.wire import KIND_RULE, QUEUE_NAME_RULE, is_kind, is_queue
 from sluicemq_broker.context import Owners
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.store import Holder, Subscription, SubscriptionStore
-from sluicemq_broker.streams.context import StreamContext
+from sluicemq_broker.streams.services import StreamServices
 from sluicemq_broker.streams.stream import Stream
 from sluicemq_broker.streams.streams import Streams
 
@@ -53,7 +53,7 @@ class Subscriptions:
     def __init__(
         self,
         streams: Streams,
-        context: StreamContext,
+        context: StreamServices,
         owners: Owners,
         store: Callable[[Stream], SubscriptionStore],
     ) -> None:

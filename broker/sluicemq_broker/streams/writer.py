@@ -18,7 +18,7 @@ from sluicemq.protocol.packed import scan
 from sluicemq_broker.runtime import Batcher, Count, shielded
 from sluicemq_broker.store import Appended, Segment, StreamStore, Tail
 from sluicemq_broker.streams.batch import Batch, Expected, Stored
-from sluicemq_broker.streams.context import StreamContext
+from sluicemq_broker.streams.services import StreamServices
 
 #: A segment has so many bytes, or a batch more: the hub reads and sends it in some milliseconds.
 _SEGMENT: Final = 1 << 20
@@ -54,7 +54,7 @@ class Writer:
     """
 
     def __init__(
-        self, store: StreamStore, context: StreamContext, window: float, stored: Callable[[Segment], None]
+        self, store: StreamStore, context: StreamServices, window: float, stored: Callable[[Segment], None]
     ) -> None:
         self._store = store
         self._context = context

@@ -19,7 +19,7 @@ from sluicemq_broker.queue import Queue, check_headers
 from sluicemq_broker.queues import (
     Delete,
     Discard,
-    Families,
+    FailedParents,
     Purge,
     Queues,
     Redrive,
@@ -180,11 +180,11 @@ class Admin:
     def purge(self, name: str, state: str) -> Task:
         """Remove all jobs of a state."""
         _check_state(state, [each for each in SHOWN_STATES if each != State.RESERVED])
-        return self._tasks.order(Purge.kind, name, state=state)
+        return self._tasks.begin(Purge.kind, name, state=state)
 
     def delete(self, name: str) -> Task:
         """Remove a queue and all its jobs; refused while workers are connected to it."""
-        return self._tasks.order(Delete.kind, name)
+        return self._tasks.begin(Delete.kind, name)
 
     def tasks(self) -> list[dict[str, Any]]:
         """The long orders of the last day, of all brokers, the latest first."""
@@ -228,12 +228,12 @@ class Admin:
     def redrive(self, name: str, which: dict[str, Any], to: str | None) -> Task:
         """Make dead letters ready again, here or in another queue."""
         _check_letters(which)
-        return self._tasks.order(Redrive.kind, name, to=to, **which)
+        return self._tasks.begin(Redrive.kind, name, to=to, **which)
 
     def discard(self, name: str, which: dict[str, Any]) -> Task:
         """Remove dead letters, all or some."""
         _check_letters(which)
-        return self._tasks.order(Discard.kind, name, **which)
+        return self._tasks.begin(Discard.kind, name, **which)
 
     def remove(self, name: str, job_id: str) -> None:
         """Remove one job that no worker has, whether it waits, is done, or is dead."""
@@ -279,7 +279,7 @@ class Admin:
         return Inspector(self._queues.database_of(queue))
 
     def _removals(self, queue: Queue) -> Removals:
-        return Removals(self._changed(queue), Families(self._queues))
+        return Removals(self._changed(queue), FailedParents(self._queues))
 
     def _changed(self, queue: Queue) -> Documents:
         """Where its jobs lie, of which some are about to change."""

@@ -86,7 +86,7 @@ class Assignments:
             worker.queue.worker_gone(worker, died=died)
         self.workers.clear()
         for name in self._absent:
-            self._queues.await_no_more(name, self._came)
+            self._queues.stop_waiting_for(name, self._came)
         self._absent.clear()
 
     def _make_absent(self, name: str) -> None:
@@ -122,11 +122,11 @@ class Assignments:
         if wanted.pop and wanted.credit and before:  # so many more
             wanted = wanted._replace(credit=before.credit + wanted.credit)
         self._absent[wanted.queue] = wanted
-        self._queues.await_queue(wanted.queue, self._came)
+        self._queues.wait_for_queue(wanted.queue, self._came)
 
     def _forget(self, name: str) -> None:
         self._absent.pop(name, None)
-        self._queues.await_no_more(name, self._came)
+        self._queues.stop_waiting_for(name, self._came)
 
     def _came(self, queue: Queue) -> None:
         """It is there now."""

@@ -15,7 +15,7 @@ from sluicemq.protocol import wire
 from sluicemq.protocol.errors import BadFrames, SluiceError, Unavailable
 from sluicemq_broker.doors.refusals import refusal
 from sluicemq_broker.doors.smq.fields import Fields, take
-from sluicemq_broker.runtime import Places
+from sluicemq_broker.runtime import QuerySlots
 from sluicemq_broker.streams import Reading, Stream, Streams, Topics, Usage, Wanted, check_stream
 from sluicemq_devices.doors import Lane, Ration
 from sluicemq_devices.hub import Shares, Watermark, nothing
@@ -51,7 +51,7 @@ class ReadBounds:
     """The bounds that the READs of all sessions share: places to ask MongoDB, memory for their topics."""
 
     def __init__(self) -> None:
-        self.places = Places(_ASK_AT_ONCE)
+        self.places = QuerySlots(_ASK_AT_ONCE)
         mark = Watermark(sys.maxsize, _TOPICS_BYTES, nothing, nothing)
         self._topics: Shares[Reads] = Shares(mark, lambda _reads: None)
 
@@ -79,7 +79,7 @@ class Reads:
     def __init__(self, streams: Streams, bounds: ReadBounds, lane: Lane, answered: Answered) -> None:
         self.streams = streams
         self._lane = lane
-        self.guest = bounds.places.guest()
+        self.guest = bounds.places.user()
         self.under_way: set[Read] = set()
         self._usage = Usage()
         self._bounds = bounds
@@ -153,7 +153,7 @@ class Read:
             self._stream.forget(self)
 
     def _find(self) -> None:
-        with self._reads.guest.place():
+        with self._reads.guest.slot():
             self._stream = self._reads.streams.get(self._name)
             if not self._first:
                 since = self._options.since
@@ -192,7 +192,7 @@ class Read:
         if self not in self._reads.under_way:
             self._give_back()
             return
-        self._take(self._stream.read(self._wanted(), self._reads.guest.place()))
+        self._take(self._stream.read(self._wanted(), self._reads.guest.slot()))
 
     def _take(self, reading: Reading) -> None:
         if self not in self._reads.under_way:

@@ -48,7 +48,7 @@ from sluicemq_broker.doors.smq.subscriptions import HELD_BY_ONE, HOLDING
 from sluicemq_broker.doors.smq.verdicts import Verdicts
 from sluicemq_broker.queue import Outcome, Queue
 from sluicemq_broker.queues import Task, check_name
-from sluicemq_broker.runtime import Batcher, Count, Places, Pulse
+from sluicemq_broker.runtime import Batcher, Count, Pulse, QuerySlots
 from sluicemq_broker.streams import Stream
 from sluicemq_devices.doors import SMALL, Lane, LaneDoor
 from sluicemq_devices.hub import Watermark, nothing
@@ -79,7 +79,7 @@ class SessionDoor:
         self.now = services.timer.now
         self._pulse = Pulse(settings.silence, self.now)
         self.sessions: set[Session] = set()
-        self.places = Places(_ASKED_AT_ONCE)
+        self.places = QuerySlots(_ASKED_AT_ONCE)
         self.look_ups = LookUps()
         self.sizes = AnswerSizes(settings.max_job_bytes)
         mark = Watermark(settings.hwm, settings.hwm_bytes, nothing, nothing)
@@ -141,7 +141,7 @@ class Session:
         self._gone = False
         self._full: set[Queue | Stream] = set()  # it pushes to them, and they have too much on their way
         self._questions: Batcher[Callable[[], None]] = Batcher(lambda batch: batch[0](), size=1)
-        self._guest = door.places.guest()
+        self._guest = door.places.user()
         self._holds = door.streams.holds(lambda: self.name, self.peer)
         self._results = Results(
             door.queues, self._questions, self._resulted, door.now, door.look_ups, self.read_on
@@ -325,7 +325,7 @@ class Session:
         """Administrative verbs ask MongoDB, so they wait in a greenlet, one after the other."""
         wait = seconds_to_wait(fields[len(types) :]) if question in ORDERS else None
         asked = _Asked(number, of, question, take(fields, *types))
-        turn = nullcontext if question in _AT_ONCE else self._guest.place
+        turn = nullcontext if question in _AT_ONCE else self._guest.slot
         if question in _LOOKS:
             self._questions.add(partial(self._look, asked, turn))
         else:

@@ -140,7 +140,7 @@ class _FanOut:
         for each in heirs:
             for child in each.children:
                 if child.inherits:
-                    child.job.inherit(payloads.get(each.job.id, b""))
+                    child.job.inherit_payload(payloads.get(each.job.id, b""))
 
     def _here(self) -> dict[str, Document]:
         births = {each.job.id: each.job.seq for each in self._fans}

@@ -302,7 +302,7 @@ class Claims:
             found = [read(each, self._defaults) for each in self.jobs.find(under, self._wanted).sort(ORDER)]
         jobs = [each for each in found if isinstance(each, Job) and not 0 < each.max_attempts < each.attempts]
         for each in jobs:
-            each.found(Reservation(owner, hold))
+            each.found_reserved(Reservation(owner, hold))
         return jobs
 
     def _spent_to_dead(self, jobs: list[Job], now: float) -> tuple[str, ...]:

@@ -268,7 +268,7 @@ def job(stored: Document, defaults: QueueDefaults) -> Job:
     # As this version writes them, without a look at each: a seq has 64 bits.
     if not (type(seq) is Int64 and type(priority) is type(attempts) is int):
         priority, seq, attempts = (_whole(key, stored[key]) for key in ("priority", "seq", "attempts"))
-    loaded.stands(priority, seq, attempts)
+    loaded.restore(priority, seq, attempts)
     return loaded
 
 
@@ -296,7 +296,7 @@ def _special(stored: Document, payload: bytes, defaults: QueueDefaults) -> Job:
     )
     if not _RECALLED.isdisjoint(stored):
         until = stored.get("dedupe_until")
-        loaded.recall(
+        loaded.restore_rare(
             losses=stored.get("losses", 0),
             isolated=bool(stored.get("suspect")),
             result_wanted=bool(stored.get("asked")),

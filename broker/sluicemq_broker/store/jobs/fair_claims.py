@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from pymongo.collection import Collection
 
-from sluicemq_broker.job import Rounds
+from sluicemq_broker.job import RoundRobin
 from sluicemq_broker.store.jobs.documents import HANDED_OUT_FAIRLY, ORDER
 from sluicemq_broker.store.jobs.index_models import FAIR_INDEX, JUST_READY, TURNS
 from sluicemq_broker.store.jobs.read_ahead import ReadAhead
@@ -66,7 +66,7 @@ class FairPages:
 
     def __init__(self, jobs: Collection[Document], weights: Mapping[str, int] | None) -> None:
         self._jobs = jobs
-        self._rounds = Rounds(weights)
+        self._rounds = RoundRobin(weights)
         self._many = False  # more tenants than were read at once the last time
         self._skipped = False
         self._changes = 0
@@ -186,7 +186,7 @@ class FairPage:
     """Jobs for one claim; read it once, then ask whether there are ``more``."""
 
     def __init__(
-        self, jobs: Collection[Document], due: Document, rounds: Rounds, plan: ClaimPlan, ahead: ReadAhead
+        self, jobs: Collection[Document], due: Document, rounds: RoundRobin, plan: ClaimPlan, ahead: ReadAhead
     ) -> None:
         self._jobs = jobs
         self._due = due

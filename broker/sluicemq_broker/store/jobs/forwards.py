@@ -169,7 +169,7 @@ def _succeed(forward: Forward, stored: Document, source: QueueStore, now: float)
     story: Document = {"passed": [*_passed(stored), _entry(forward, stored, source, now)][-PASSED_KEPT:]}
     if errors:
         story["errors"] = errors
-    forward.on.succeed(former, forward.said, ttl, story)
+    forward.on.continue_from(former, forward.said, ttl, story)
 
 
 def _passed(stored: Document) -> list[Any]:

@@ -117,7 +117,7 @@ def open_windows(jobs: Iterable[Job], at: float) -> None:
     """A job's window counts from the statement that stores it: nobody can know of it before."""
     for job in jobs:
         if job.dedupe:
-            job.take_name(at + job.dedupe.window)
+            job.claim_dedupe_id(at + job.dedupe.window)
 
 
 def judge(collection: _Jobs, jobs: Sequence[Job], at: float) -> Pushed:

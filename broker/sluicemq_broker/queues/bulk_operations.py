@@ -10,7 +10,7 @@ from sluicemq.protocol.errors import BadQueue, SluiceError
 from sluicemq_broker.context import Context
 from sluicemq_broker.job import State
 from sluicemq_broker.queue import Queue
-from sluicemq_broker.queues.families import Families
+from sluicemq_broker.queues.failed_parents import FailedParents
 from sluicemq_broker.queues.queues import Queues
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.store import DeadLetters, Redriven, Redrives, Removals
@@ -21,7 +21,7 @@ PAGE: Final = 500
 Pages = Generator[int, None, None]
 
 
-class BulkOrder:
+class BulkOperation:
     """One order for a queue. ``now`` is when it was given, in the server's time: what came later is spared.
 
     ``resumes``: carrying it out once more goes on where it was left, also after another broker's death.
@@ -45,7 +45,7 @@ class BulkOrder:
         self._owners = context.owners
         self._counters = context.counters
         self._database = queues.database_of(queue)
-        self._removals = Removals(self._database, Families(queues), context.counters.notice)
+        self._removals = Removals(self._database, FailedParents(queues), context.counters.notice)
 
     def admit(self) -> None:
         """It was given just now: raises what it is refused with. Once it has begun it goes on."""
@@ -64,7 +64,7 @@ class BulkOrder:
         return self.done
 
 
-class Purge(BulkOrder):
+class Purge(BulkOperation):
     """Remove all jobs of a state."""
 
     kind = "purge"
@@ -85,14 +85,14 @@ class Purge(BulkOrder):
             for removed in self._removals.purging(self.queue.name, self._state, self.now, lambda: self.page):
                 self._counters.add(Count.PURGED, removed)
                 self.queue.capacity.recount()
-                self.queue.events.tell(Count.PURGED, self.now, [{"jobs": removed, "state": self._state}])
+                self.queue.events.emit(Count.PURGED, self.now, [{"jobs": removed, "state": self._state}])
                 yield removed
             self.queue.look_for_headless(now=True)  # whoever ends it sooner leaves that to the sweep
         finally:
             self.queue.check_results()
 
 
-class _OfDeadLetters(BulkOrder):
+class _OfDeadLetters(BulkOperation):
     """An order for dead letters: which ids or reason, dead since when and until, at most how many."""
 
     resumes = True
@@ -182,7 +182,7 @@ class Redrive(_OfDeadLetters):
             self._counters.add(Count.REDRIVEN, moved)
             for each in (self.queue, self._target):
                 each.capacity.recount()
-            self._target.events.tell(Count.REDRIVEN, self.now, [{"jobs": moved, "from": self.queue.name}])
+            self._target.events.emit(Count.REDRIVEN, self.now, [{"jobs": moved, "from": self.queue.name}])
             self._target.freed(self._redriven.groups)
             self._target.jobs_ready(moved)
             yield moved
@@ -206,11 +206,11 @@ class Discard(_OfDeadLetters):
                 continue
             self._counters.add(Count.PURGED, removed)
             self.queue.capacity.recount()
-            self.queue.events.tell(Count.PURGED, self.now, [{"jobs": removed, "state": State.DEAD}])
+            self.queue.events.emit(Count.PURGED, self.now, [{"jobs": removed, "state": State.DEAD}])
             yield removed
 
 
-class Delete(BulkOrder):
+class Delete(BulkOperation):
     """Remove a queue and all its jobs: one statement, which takes no longer with a million jobs.
 
     Then parents of these become dead letters, page by page.
@@ -249,7 +249,7 @@ class Delete(BulkOrder):
         return count
 
 
-class Expire(BulkOrder):
+class Expire(BulkOperation):
     """End what was not taken in time."""
 
     kind = "expire"
@@ -262,7 +262,7 @@ class Expire(BulkOrder):
 
 
 #: By the kind that is stored.
-ORDERS: Final[dict[str, type[BulkOrder]]] = {
+BULK_OPERATIONS: Final[dict[str, type[BulkOperation]]] = {
     each.kind: each for each in (Purge, Redrive, Discard, Delete, Expire)
 }
 

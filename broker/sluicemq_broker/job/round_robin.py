@@ -13,7 +13,7 @@ from types import MappingProxyType
 _ALIKE: Mapping[str, int] = MappingProxyType({})
 
 
-class Rounds:
+class RoundRobin:
     """Where a queue is in its round. What is remembered is one name, and how much is left of its turn."""
 
     def __init__(self, weights: Mapping[str, int] | None = None) -> None:

@@ -25,7 +25,7 @@ from sluicemq_broker.process.foundation import Foundation
 from sluicemq_broker.process.jobs import Jobs
 from sluicemq_broker.queue import JobMaker
 from sluicemq_broker.store import SubscriptionStore
-from sluicemq_broker.streams import Lags, Route, Stream, StreamContext, Streams, Subscriptions
+from sluicemq_broker.streams import Lags, Route, Stream, Streams, StreamServices, Subscriptions
 from sluicemq_devices.doors import Switchboard
 from sluicemq_devices.relays import Kind
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from sluicemq_broker.http import HttpDoor
 
 
-class Doors:
+class Listeners:
     """All doors and devices of one broker, and what goes on behind them.
 
     ``ready``: true while the broker is open, for those who ask over HTTP.
@@ -57,12 +57,12 @@ class Doors:
         self._services = Services(settings, counters, self._board, jobs.queues, maker, ground.context.timer)
         ground.memory.follow(self._follow_memory)
         context = ground.context
-        streaming = StreamContext(
+        streaming = StreamServices(
             ground.clock, counters, context.retry, timer=context.timer, names=context.names
         )
         self._streams = Streams(config, streaming, ground.database, ground.bus.channel)
-        ground.bus.on(BusKind.SEGMENT, self._streams.told_segment)
-        ground.bus.on(BusKind.STREAM, self._streams.told_stored)
+        ground.bus.on(BusKind.SEGMENT, self._streams.on_segment)
+        ground.bus.on(BusKind.STREAM, self._streams.on_stored)
         subscriptions = Subscriptions(self._streams, streaming, ground.owners, self._subscriptions_of)
         self._streams.keep(subscriptions.unread)
         self._lags = Lags(subscriptions)

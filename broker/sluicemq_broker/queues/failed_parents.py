@@ -9,7 +9,7 @@ from sluicemq_broker.queues.queues import Queues
 from sluicemq_broker.store import FailedParent, QueueStore
 
 
-class Families:
+class FailedParents:
     """The queues of this broker, as the removal of a child sees them.
 
     What it tells is for those who wait at this broker: killed before that, they are gone with it, and other

@@ -7,7 +7,7 @@ from typing import Final
 from sluicemq.protocol.errors import SluiceError
 from sluicemq_broker.context import Context
 from sluicemq_broker.queue import Queue
-from sluicemq_broker.queues.families import Families
+from sluicemq_broker.queues.failed_parents import FailedParents
 from sluicemq_broker.queues.queues import Queues
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.store import (
@@ -26,7 +26,7 @@ _ROUND: Final = 5.0
 _QUEUES: Final = 20
 
 
-class LostChildren:
+class MissingChildren:
     """The search of one broker, through all its queues and anew.
 
     A turn looks at one page of parents, and rests for twenty times as long as that took. Killed at any
@@ -35,7 +35,7 @@ class LostChildren:
 
     def __init__(self, queues: Queues, context: Context) -> None:
         self._queues = queues
-        self._families = Families(queues)
+        self._families = FailedParents(queues)
         self._clock = context.clock
         self._timer = context.timer
         self._counters = context.counters

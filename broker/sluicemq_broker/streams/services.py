@@ -16,7 +16,7 @@ _CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 @dataclass(frozen=True, slots=True)
-class StreamContext:
+class StreamServices:
     """The same for all streams of a broker.
 
     ``clock``: MongoDB's; ``passed``: seconds that also pass while the machine sleeps; ``guard``: how long

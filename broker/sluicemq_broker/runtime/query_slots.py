@@ -18,7 +18,7 @@ _LIGHT: Final = 0.010
 _PART: Final = 4
 
 
-class Places:
+class QuerySlots:
     """A fixed number of places for questions, over all peers; others wait.
 
     A light peer is next, and peers that ask without end share the time by what they use
@@ -33,39 +33,39 @@ class Places:
         self._line = Line()
         self._now = now
 
-    def guest(self) -> Guest:
+    def user(self) -> SlotUser:
         """Return what one peer has of the places."""
-        return Guest(self)
+        return SlotUser(self)
 
     @contextmanager
-    def place(self, guest: Guest) -> Iterator[None]:
+    def slot(self, user: SlotUser) -> Iterator[None]:
         """Wait for a place, and have it for the body."""
-        self._enter(guest)
-        began, level = self._now(), guest.standing.level
+        self._enter(user)
+        began, level = self._now(), user.standing.level
         try:
             yield
         finally:
             took = self._now() - began
-            guest.standing.used(took, more=True)
+            user.standing.used(took, more=True)
             self._line.took(took, level)
-            self._leave(guest)
+            self._leave(user)
 
-    def _enter(self, guest: Guest) -> None:
+    def _enter(self, user: SlotUser) -> None:
         admitted = Event()
-        if guest.places < self._each:
-            guest.places += 1
-            self._line.add(admitted.set, guest.standing)
+        if user.slots < self._each:
+            user.slots += 1
+            self._line.add(admitted.set, user.standing)
             self._deal()
         else:
-            guest.later.append(admitted.set)
+            user.later.append(admitted.set)
         admitted.wait()
 
-    def _leave(self, guest: Guest) -> None:
+    def _leave(self, user: SlotUser) -> None:
         self._free += 1
-        if guest.later:
-            self._line.add(guest.later.popleft(), guest.standing)
+        if user.later:
+            self._line.add(user.later.popleft(), user.standing)
         else:
-            guest.places -= 1
+            user.slots -= 1
         self._deal()
 
     def _deal(self) -> None:
@@ -74,24 +74,24 @@ class Places:
             self._line.take()()
 
 
-class Guest:
+class SlotUser:
     """One peer that asks."""
 
-    __slots__ = ("_places", "later", "places", "standing")
+    __slots__ = ("_slots", "later", "slots", "standing")
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, slots: QuerySlots) -> None:
         self.standing = Standing(_LIGHT)
-        self.places = 0
+        self.slots = 0
         """Questions of the peer that have a place, or are in the line for one."""
         self.later: deque[Callable[[], None]] = deque()
         """Other questions of the peer."""
-        self._places = places
+        self._slots = slots
 
-    def place(self) -> AbstractContextManager[None]:
+    def slot(self) -> AbstractContextManager[None]:
         """Wait for a place, and have it for the body of ``with``."""
-        return self._places.place(self)
+        return self._slots.slot(self)
 
     def answered(self) -> None:
         """A question is answered; where it was the last, the next one is looked at anew."""
-        if not self.places:
+        if not self.slots:
             self.standing.used(0.0, more=False)

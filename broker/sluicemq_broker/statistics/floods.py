@@ -17,7 +17,7 @@ class Flood(NamedTuple):
     usual: int
 
 
-class PushRate:
+class FloodDetector:
     """What is usual follows slowly: a flood is none any more where it goes on for most of an hour."""
 
     def __init__(self) -> None:
