@@ -26,7 +26,6 @@ import gevent  # noqa: E402
 from gevent.event import Event  # noqa: E402
 
 from sluicemq.standard_streams import guarded  # noqa: E402
-from sluicemq_devices.doors import Endpoint, Outgoing, Switchboard, parse_endpoint  # noqa: E402
 from sluicemq_devices.hub import (  # noqa: E402
     Notices,
     OneLine,
@@ -35,6 +34,7 @@ from sluicemq_devices.hub import (  # noqa: E402
     unblock_stderr,
 )
 from sluicemq_devices.relays import HWM, HWM_BYTES, Device, Forwarder, Kind, Queue, Streamer  # noqa: E402
+from sluicemq_devices.sockets import Endpoint, Outgoing, Switchboard, parse_endpoint  # noqa: E402
 
 _DEVICES: dict[str, Callable[..., Device]] = {
     Kind.STREAMER: Streamer,

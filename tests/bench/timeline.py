@@ -105,8 +105,8 @@ def serve(arguments: list[str]) -> None:
 
     from sluicemq_broker.process.serve import main as serve_broker
     from sluicemq_broker.store.jobs.numbered_inserts import Insert
-    from sluicemq_devices.doors.connection import Connection
-    from sluicemq_devices.doors.outbox import Outbox
+    from sluicemq_devices.sockets.connection import Connection
+    from sluicemq_devices.sockets.outbox import Outbox
 
     noting(Connection, "_readable", before="read")
     noting(Insert, "send", before="insert", after="inserted")

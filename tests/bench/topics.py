@@ -22,9 +22,9 @@ from typing import Any, cast
 import psutil
 import zmq
 
-from sluicemq_devices.doors import RawLane
 from sluicemq_devices.relays.subscriber import Subscriber, Subscriptions
 from sluicemq_devices.relays.upstream import Upstream
+from sluicemq_devices.sockets import RawLane
 from sluicemq_devices.zmtp.frames import encode
 
 ANY_PORT = "tcp://127.0.0.1:0"

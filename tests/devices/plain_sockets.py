@@ -15,9 +15,9 @@ import psutil
 import zmq
 from gevent import socket as sockets
 
-from sluicemq_devices.doors.doors import Lane, LaneDoor
-from sluicemq_devices.doors.endpoints import Endpoint, host_and_port, parse
-from sluicemq_devices.doors.switchboard import Switchboard
+from sluicemq_devices.sockets.doors import Lane, LaneDoor
+from sluicemq_devices.sockets.endpoints import Endpoint, host_and_port, parse
+from sluicemq_devices.sockets.switchboard import Switchboard
 from sluicemq_devices.zmtp.frames import Message
 from support.raw_zmtp import hear_handshake
 from support.waiting import TIMEOUT

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from devices.plain_sockets import ANY_PORT, eventually, shake_hands
-from sluicemq_devices.doors.switchboard import Switchboard
 from sluicemq_devices.relays import Device, Forwarder, Queue, Streamer
+from sluicemq_devices.sockets.switchboard import Switchboard
 from sluicemq_devices.zmtp.frames import encode
 
 SCRIPT = """

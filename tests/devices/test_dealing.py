@@ -16,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from devices.plain_sockets import ANY_PORT, Clients, Notices, eventually, receive, send, shake_hands
-from sluicemq_devices.doors.connection import Connection
-from sluicemq_devices.doors.outbox import Outbox
-from sluicemq_devices.doors.switchboard import Switchboard
-from sluicemq_devices.hub.flow import Watermark
+from sluicemq_devices.hub.watermarks import Watermark
 from sluicemq_devices.relays.streamer import Streamer
+from sluicemq_devices.sockets.connection import Connection
+from sluicemq_devices.sockets.outbox import Outbox
+from sluicemq_devices.sockets.switchboard import Switchboard
 from sluicemq_devices.zmtp.frames import encode
 
 Started = Callable[[Any], Any]

@@ -25,9 +25,9 @@ from devices.plain_sockets import (
     send,
     shake_hands,
 )
-from sluicemq_devices.doors.doors import Lane, LaneDoor
-from sluicemq_devices.doors.endpoints import Endpoint, parse
-from sluicemq_devices.doors.switchboard import Switchboard
+from sluicemq_devices.sockets.doors import Lane, LaneDoor
+from sluicemq_devices.sockets.endpoints import Endpoint, parse
+from sluicemq_devices.sockets.switchboard import Switchboard
 from sluicemq_devices.zmtp.frames import Message
 
 Started = Callable[[Any], Any]
@@ -344,9 +344,9 @@ _AT_THE_LIMIT = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
 import gevent
-from sluicemq_devices.doors.doors import LaneDoor
-from sluicemq_devices.doors.endpoints import parse
-from sluicemq_devices.doors.switchboard import Switchboard
+from sluicemq_devices.sockets.doors import LaneDoor
+from sluicemq_devices.sockets.endpoints import parse
+from sluicemq_devices.sockets.switchboard import Switchboard
 refused = []
 board = Switchboard(notice=lambda kind, text: refused.append(kind), max_connections=1000)
 board.start()

@@ -2,7 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from sluicemq_devices.doors.endpoints import Endpoint, host_and_port, parse, source_of, tcp_address, unix_path
+from sluicemq_devices.sockets.endpoints import (
+    Endpoint,
+    host_and_port,
+    parse,
+    source_of,
+    tcp_address,
+    unix_path,
+)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from sluicemq_devices.hub.callbacks import nothing
-from sluicemq_devices.hub.flow import Fillers, Shares, Watermark
+from sluicemq_devices.hub.watermarks import Fillers, Shares, Watermark
 
 
 @pytest.fixture

@@ -23,8 +23,8 @@ from devices.plain_sockets import (
     send,
     shake_hands,
 )
-from sluicemq_devices.doors.doors import Lane, LaneDoor
-from sluicemq_devices.doors.switchboard import Switchboard
+from sluicemq_devices.sockets.doors import Lane, LaneDoor
+from sluicemq_devices.sockets.switchboard import Switchboard
 
 Started = Callable[[Any], Any]
 Python = Callable[..., subprocess.Popen]

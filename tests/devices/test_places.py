@@ -19,11 +19,11 @@ import zmq
 from gevent import socket as sockets
 
 from devices.plain_sockets import ANY_PORT, Clients, eventually, receive, send, shake_hands
-from sluicemq_devices.doors.doors import RawDoor
-from sluicemq_devices.doors.endpoints import Endpoint, host_and_port, parse
-from sluicemq_devices.doors.places import listen
-from sluicemq_devices.doors.switchboard import Switchboard
 from sluicemq_devices.relays.streamer import Streamer
+from sluicemq_devices.sockets.doors import RawDoor
+from sluicemq_devices.sockets.endpoints import Endpoint, host_and_port, parse
+from sluicemq_devices.sockets.resolving import listen
+from sluicemq_devices.sockets.switchboard import Switchboard
 
 Started = Callable[[Any], Any]
 
@@ -125,8 +125,8 @@ def test_an_address_of_a_link_is_listened_at_and_dialled_with_its_zone(
 
 _BOTH = """
 import gevent
-from sluicemq_devices.doors.endpoints import host_and_port
-from sluicemq_devices.doors.places import connect, listen
+from sluicemq_devices.sockets.endpoints import host_and_port
+from sluicemq_devices.sockets.resolving import connect, listen
 bound, address = listen("tcp://both:0")
 assert (bound.getsockname()[0], host_and_port(address)[0]) == ("127.0.0.1", "both"), address
 for host in ("[::1]", "127.0.0.1"):

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicemq_devices.relays import beginnings
+from sluicemq_devices.relays import prefixes
 from sluicemq_devices.relays.bounds import TOPIC_BOUNDS, TopicBounds
 from sluicemq_devices.relays.topics import Topics
 from sluicemq_devices.zmtp.frames import LONG, encode
@@ -221,9 +221,9 @@ def test_levels_are_few_however_topics_part() -> None:
     messages = [encode([topic]) for topic in comb]
     assert chosen(topics, messages) == {"a": messages}
     entry, levels = topics._beginnings.root, 0
-    while isinstance(entry, beginnings.Level):
+    while isinstance(entry, prefixes.Level):
         entry, levels = entry.groups.get(b"." * entry.size), levels + 1
-    assert 1 <= levels <= beginnings._DEEPEST
+    assert 1 <= levels <= prefixes._DEEPEST
 
 
 def test_of_topics_that_begin_each_other_most_messages_are_told_by_the_first_look(

@@ -33,7 +33,7 @@ from sluicemq_broker.store.jobs.documents import collection
 from sluicemq_broker.store.jobs.index_models import DEDUPE_INDEX, READY_INDEX
 from sluicemq_broker.store.jobs.inserts import Insertion
 from sluicemq_broker.store.write_results import Pushed
-from sluicemq_devices.hub.flow import boundless
+from sluicemq_devices.hub.watermarks import boundless
 from support.fakes import FakeWorker, Held, a_context, a_maker, go_on
 from support.jobs import NOW, a_job
 

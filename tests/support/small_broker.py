@@ -31,7 +31,7 @@ from sluicemq_broker.store.availability import StoreAvailability
 from sluicemq_broker.store.clock import ServerClock
 from sluicemq_broker.store.cluster.leases import LeaseStore
 from sluicemq_broker.store.jobs.schedules import ScheduleStore
-from sluicemq_devices.doors.switchboard import Switchboard
+from sluicemq_devices.sockets.switchboard import Switchboard
 from support.faulty_mongo import FaultyDatabase, Line
 from support.jobs import NOW
 from support.virtual_time import VirtualTime, come_to_rest

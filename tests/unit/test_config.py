@@ -25,7 +25,7 @@ from sluicemq_broker.config import (
 )
 from sluicemq_broker.config.rules import Rule, http_hosts
 from sluicemq_broker.process.serve import serve
-from sluicemq_devices.doors.endpoints import Endpoint
+from sluicemq_devices.sockets.endpoints import Endpoint
 
 
 def test_the_defaults_are_those_of_the_documentation() -> None:

@@ -9,7 +9,7 @@ import pytest
 from sluicemq_broker.job.job import Job
 from sluicemq_broker.queue.dispatch import MESSAGE, MESSAGE_BYTES
 from sluicemq_broker.store.errors import Unclear
-from sluicemq_devices.doors import SMALL
+from sluicemq_devices.sockets import SMALL
 from support.fakes import FakeWorker, Held, go_on
 from support.jobs import NOW, a_job, ids, some_jobs
 from support.virtual_time import VirtualTime

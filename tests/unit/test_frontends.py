@@ -18,9 +18,9 @@ from sluicemq_broker.queue.capacity import Capacity, Flow
 from sluicemq_broker.queue.intake import Push
 from sluicemq_broker.runtime.counters import Counters
 from sluicemq_broker.runtime.timer import Timer
-from sluicemq_devices.doors.outgoing import Outgoing
-from sluicemq_devices.doors.switchboard import Switchboard
-from sluicemq_devices.hub.flow import Watermark, boundless
+from sluicemq_devices.hub.watermarks import Watermark, boundless
+from sluicemq_devices.sockets.outgoing_budget import Outgoing
+from sluicemq_devices.sockets.switchboard import Switchboard
 from support.fakes import Clock
 
 

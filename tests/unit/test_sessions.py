@@ -20,8 +20,8 @@ from sluicemq_broker.queue.capacity import Capacity, Flow
 from sluicemq_broker.queue.intake import Push
 from sluicemq_broker.queue.worker import Delivery, DeliveryState, Worker
 from sluicemq_broker.runtime.counters import Counters
-from sluicemq_devices.doors.outgoing import Outgoing
-from sluicemq_devices.doors.switchboard import Switchboard
+from sluicemq_devices.sockets.outgoing_budget import Outgoing
+from sluicemq_devices.sockets.switchboard import Switchboard
 from support.fakes import Clock
 from support.virtual_time import VirtualTime
 

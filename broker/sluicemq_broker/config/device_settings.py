@@ -8,8 +8,8 @@ from typing import Any
 
 from sluicemq_broker.config import rules
 from sluicemq_broker.config.declared import MIB, setting
-from sluicemq_devices.doors import Endpoint
 from sluicemq_devices.relays import Kind
+from sluicemq_devices.sockets import Endpoint
 
 
 class Ack(StrEnum):

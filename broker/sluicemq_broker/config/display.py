@@ -13,7 +13,7 @@ from sluicemq_broker.config.loading import Config
 from sluicemq_broker.config.mongo_uri import MongoUri
 from sluicemq_broker.config.redis_url import RedisUrl
 from sluicemq_broker.config.secret import Secret
-from sluicemq_devices.doors import Endpoint
+from sluicemq_devices.sockets import Endpoint
 
 
 def describe(config: Config) -> str:

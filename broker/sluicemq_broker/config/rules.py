@@ -22,7 +22,7 @@ from sluicemq.protocol.wire import QUEUE_NAME_RULE, is_queue_name
 from sluicemq_broker.config import mongo_uri as uris
 from sluicemq_broker.config import redis_url
 from sluicemq_broker.config.secret import Secret
-from sluicemq_devices.doors import Endpoint, parse_endpoint
+from sluicemq_devices.sockets import Endpoint, parse_endpoint
 
 #: Rules of the library's that settings have, too.
 __all__ = ["Rule", "duration", "number", "whole"]

@@ -28,7 +28,7 @@ from sluicemq_broker.config.mongo_uri import MongoUri
 from sluicemq_broker.config.redis_url import RedisUrl
 from sluicemq_broker.config.secret import Secret
 from sluicemq_broker.job import BOUNDS, KINDS, Backoff, Misfire, OnExpiry, Timetable
-from sluicemq_devices.doors import Endpoint, tcp_address
+from sluicemq_devices.sockets import Endpoint, tcp_address
 
 #: MongoDB's documents end at 16 MiB; this leaves room for headers, result and history.
 MAX_JOB_BYTES = 15 * MIB

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Callable, Hashable
 from typing import Final, Protocol
 
-from sluicemq_devices.doors import Outgoing
 from sluicemq_devices.hub import Shares, Watermark
+from sluicemq_devices.sockets import Outgoing
 
 #: A claim may always bring so many bytes: a few hundred small jobs, or one large one.
 LEAST_CLAIM: Final = 64 * 2**10

@@ -18,8 +18,8 @@ from sluicemq_broker.doors.services import Services
 from sluicemq_broker.doors.worker_frames import commit_frames, unreadable
 from sluicemq_broker.queue import Delivery, Settlement, Verdict, Worker
 from sluicemq_broker.runtime import Count
-from sluicemq_devices.doors import Endpoint, Lane, LaneDoor
 from sluicemq_devices.hub import Watermark
+from sluicemq_devices.sockets import Endpoint, Lane, LaneDoor
 
 #: Unsettled jobs at one PULL worker, at most, where no number is given; with ``auto`` jobs removed at once.
 #: One with room commits within a round trip, in which it gets no more than these: on a machine where it waits

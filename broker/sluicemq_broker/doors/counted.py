@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sluicemq_devices.doors import LaneDoor, RawDoor
 from sluicemq_devices.hub import DeviceCount
+from sluicemq_devices.sockets import LaneDoor, RawDoor
 
 
 def of_device(*, received: int, sent: int, lost: int, paused: float = 0.0) -> dict[str, int]:

@@ -11,8 +11,8 @@ from sluicemq_broker.doors.frontends import Frontend, PushFrontend
 from sluicemq_broker.doors.questions import RequestFrontend
 from sluicemq_broker.doors.services import Services
 from sluicemq_broker.doors.stream_device import StreamDevice
-from sluicemq_devices.doors import Switchboard
 from sluicemq_devices.relays import Forwarder, Kind
+from sluicemq_devices.sockets import Switchboard
 
 _ENDS: dict[str, tuple[type[Frontend], type[Backend]]] = {
     Kind.STREAMER: (PushFrontend, PullBackend),

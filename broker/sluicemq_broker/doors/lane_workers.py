@@ -16,7 +16,7 @@ from sluicemq_broker.doors.pops import push_anew
 from sluicemq_broker.doors.worker_frames import answer, body, unreadable
 from sluicemq_broker.queue import Delivery, Settlement, Takes, Verdict, Worker
 from sluicemq_broker.runtime import Count
-from sluicemq_devices.doors import Lane
+from sluicemq_devices.sockets import Lane
 
 if TYPE_CHECKING:
     from sluicemq_broker.doors.backends import Backend

@@ -11,7 +11,7 @@ import gevent
 from sluicemq.protocol.errors import SluiceError, Unavailable
 from sluicemq_broker.doors.refusals import refusal
 from sluicemq_broker.queue import Outcome, StoredResult
-from sluicemq_devices.doors import SMALL, Lane
+from sluicemq_devices.sockets import SMALL, Lane
 
 #: A stored result is in memory as it came from MongoDB, taken apart, and as it is sent.
 _COPIES: Final = 3

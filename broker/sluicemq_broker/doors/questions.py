@@ -17,8 +17,8 @@ from sluicemq_broker.doors.services import Services
 from sluicemq_broker.job import Job
 from sluicemq_broker.queue import Outcome, Push, Queue
 from sluicemq_broker.runtime import Count
-from sluicemq_devices.doors import Endpoint, Lane, LaneDoor, Switchboard
 from sluicemq_devices.hub import Shares, Watermark, nothing
+from sluicemq_devices.sockets import Endpoint, Lane, LaneDoor, Switchboard
 
 #: A return envelope is kept until the answer, and counted nowhere: so it is short.
 _ENVELOPE_FRAMES: Final = 256

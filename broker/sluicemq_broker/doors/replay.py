@@ -22,7 +22,7 @@ from sluicemq_broker.doors.refusals import error_frames, refusal
 from sluicemq_broker.doors.services import Services
 from sluicemq_broker.runtime import QuerySlots, SlotUser, read_json
 from sluicemq_broker.streams import Reading, Streams, Topics, Usage, Wanted, check_stream
-from sluicemq_devices.doors import Lane, LaneDoor
+from sluicemq_devices.sockets import Lane, LaneDoor
 
 #: Messages of one answer, by default and at most; and about how many bytes.
 _LIMIT: Final = 1000

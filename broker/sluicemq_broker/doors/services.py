@@ -8,7 +8,7 @@ from sluicemq_broker.config import BrokerSettings
 from sluicemq_broker.queue import JobMaker
 from sluicemq_broker.queues import Queues
 from sluicemq_broker.runtime import Counters, Timer
-from sluicemq_devices.doors import Switchboard
+from sluicemq_devices.sockets import Switchboard
 
 
 class Services(NamedTuple):

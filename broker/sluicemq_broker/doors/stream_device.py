@@ -24,9 +24,9 @@ from sluicemq_broker.doors.services import Services
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.store import Segment
 from sluicemq_broker.streams import Stored, Stream, Streams, read_batch
-from sluicemq_devices.doors import RawDoor, RawLane
 from sluicemq_devices.hub import Watermark, in_turns
 from sluicemq_devices.relays import FanOut, Kind, Subscriber, Upstream
+from sluicemq_devices.sockets import RawDoor, RawLane
 
 #: Messages, and bytes, that make one batch on their way into the stream, at most.
 _BATCH: Final = 2048

@@ -21,7 +21,7 @@ from sluicemq_broker.http.handler import Handler
 from sluicemq_broker.http.lines import Line, Pace
 from sluicemq_broker.http.places import Doing, Places
 from sluicemq_broker.runtime import Count, Counters
-from sluicemq_devices.doors import Outgoing, resolved
+from sluicemq_devices.sockets import Outgoing, resolved
 
 log = logging.getLogger("broker.http")
 

@@ -17,7 +17,7 @@ import gevent
 from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker.http.lines import PATIENCE, Line, too_much
 from sluicemq_broker.http.places import Place, Places
-from sluicemq_devices.doors import Outgoing
+from sluicemq_devices.sockets import Outgoing
 
 #: Bytes that may lie unread when an answer is begun: one that may be large, and any other.
 _MOST_OF_LARGE: Final = 24 << 20

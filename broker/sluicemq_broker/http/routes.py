@@ -25,7 +25,7 @@ from sluicemq_broker.http.rights import Rights
 from sluicemq_broker.http.room import Room
 from sluicemq_broker.http.snapshots import Snapshots
 from sluicemq_broker.runtime import Count, Counters
-from sluicemq_devices.doors import Outgoing
+from sluicemq_devices.sockets import Outgoing
 
 #: Whoever asks through a browser gets nothing for another site: no frames, no scripts from elsewhere, no
 #: reading from there, no guessing of types, no copy in a cache.

@@ -11,7 +11,7 @@ from typing import Final
 
 from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker.config import Config, default_devices
-from sluicemq_devices.doors import host_and_port, parse_endpoint, resolved, unix_path
+from sluicemq_devices.sockets import host_and_port, parse_endpoint, resolved, unix_path
 
 #: A second broker's ports are so much higher than the first one's, or lower where these are high.
 _FURTHER: Final = 1000

@@ -34,7 +34,7 @@ from sluicemq_broker.store import (
     require_safe,
     why_no_primary,
 )
-from sluicemq_devices.doors import Outgoing
+from sluicemq_devices.sockets import Outgoing
 
 #: Seconds in which MongoDB must have answered one of a starting broker's tries, of each statement, which is
 #: as long as an election takes; and those between two tries.

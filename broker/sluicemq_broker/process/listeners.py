@@ -26,8 +26,8 @@ from sluicemq_broker.process.jobs import Jobs
 from sluicemq_broker.queue import JobMaker
 from sluicemq_broker.store import SubscriptionStore
 from sluicemq_broker.streams import Lags, Route, Stream, Streams, StreamServices, Subscriptions
-from sluicemq_devices.doors import Switchboard
 from sluicemq_devices.relays import Kind
+from sluicemq_devices.sockets import Switchboard
 
 if TYPE_CHECKING:
     from sluicemq_broker.http import HttpDoor

@@ -22,7 +22,7 @@ class QuerySlots:
     """A fixed number of places for questions, over all peers; others wait.
 
     A light peer is next, and peers that ask without end share the time by what they use
-    (:class:`~sluicemq_devices.hub.line.Line`). What counts is the time for which a peer has a place until
+    (:class:`~sluicemq_devices.hub.Line`). What counts is the time for which a peer has a place until
     all that it asked is answered. ``now``: monotonic seconds.
     """
 

@@ -3,16 +3,16 @@
 from sluicemq_devices.hub.callbacks import nothing, shielded
 from sluicemq_devices.hub.counts import DeviceCount, Metric, Mishap
 from sluicemq_devices.hub.cycles import look_for_cycles
-from sluicemq_devices.hub.flow import Fillers, Shares, Watermark, boundless
+from sluicemq_devices.hub.fair_line import Line
 from sluicemq_devices.hub.large_memory import give_back_large_memory
-from sluicemq_devices.hub.line import Line
 from sluicemq_devices.hub.notices import About, Notices
 from sluicemq_devices.hub.spare_time import SpareTime
-from sluicemq_devices.hub.standing import HEAVY, Standing
 from sluicemq_devices.hub.stderr import LONGEST_TRACEBACK, OneLine, shortened, unblock_stderr
+from sluicemq_devices.hub.time_used import HEAVY, Standing
 from sluicemq_devices.hub.turn_time import TurnTime
 from sluicemq_devices.hub.turns import in_turns
 from sluicemq_devices.hub.watchers import switch
+from sluicemq_devices.hub.watermarks import Fillers, Shares, Watermark, boundless
 
 __all__ = [
     "HEAVY",

@@ -9,8 +9,8 @@ from typing import Any, Final
 from gevent import get_hub
 
 from sluicemq_devices.hub.callbacks import shielded
-from sluicemq_devices.hub.line import Line, Turn
-from sluicemq_devices.hub.standing import Standing
+from sluicemq_devices.hub.fair_line import Line, Turn
+from sluicemq_devices.hub.time_used import Standing
 
 #: So much time, in seconds, is given in each so many: a tenth.
 _GIVEN: Final = 0.001

@@ -9,8 +9,8 @@ from typing import Any, Final
 from gevent import get_hub
 
 from sluicemq_devices.hub.callbacks import shielded
-from sluicemq_devices.hub.line import Line, Turn
-from sluicemq_devices.hub.standing import Standing
+from sluicemq_devices.hub.fair_line import Line, Turn
+from sluicemq_devices.hub.time_used import Standing
 
 #: Seconds of a turn, after which connections that have not been read wait for the next.
 _MOST: Final = 0.008
@@ -30,7 +30,7 @@ class TurnTime:
 
     Each connection is read in short pieces. In a crowd with light peers the hub looks at its sockets after
     each piece, so a light peer waits for one piece of one heavy peer, however many there are
-    (:class:`~sluicemq_devices.hub.line.Line`). It has a timer only while somebody waits.
+    (:class:`~sluicemq_devices.hub.Line`). It has a timer only while somebody waits.
     """
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ from enum import StrEnum
 
 import gevent
 
-from sluicemq_devices.doors import RawDoor
+from sluicemq_devices.sockets import RawDoor
 
 HWM = 10_000
 HWM_BYTES = 64 << 20

@@ -8,11 +8,11 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
-from sluicemq_devices.doors import Endpoint, RawDoor, RawLane, Switchboard
 from sluicemq_devices.hub import Mishap, Watermark, in_turns, nothing
 from sluicemq_devices.relays.bounds import BOUNDS, Bounds
 from sluicemq_devices.relays.subscriber import Subscriber, Subscriptions
 from sluicemq_devices.relays.upstream import Upstream
+from sluicemq_devices.sockets import Endpoint, RawDoor, RawLane, Switchboard
 
 _FEW = 32  # subscribers to whom a lot of messages goes in one turn
 _Deliveries = Iterator[tuple[Subscriber, list[bytes]] | None]

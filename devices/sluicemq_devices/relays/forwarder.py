@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from sluicemq_devices.doors import Endpoint, RawDoor, RawLane, Switchboard
 from sluicemq_devices.relays.bounds import BOUNDS, Bounds
 from sluicemq_devices.relays.device import HWM, HWM_BYTES, Device
 from sluicemq_devices.relays.fan_out import FanOut
 from sluicemq_devices.relays.upstream import Upstream
+from sluicemq_devices.sockets import Endpoint, RawDoor, RawLane, Switchboard
 
 
 class Forwarder(Device):

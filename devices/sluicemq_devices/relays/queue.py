@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 from functools import partial
 
-from sluicemq_devices.doors import Endpoint, RawDoor, RawLane, Switchboard
 from sluicemq_devices.hub import Mishap
+from sluicemq_devices.relays.backlog import HoldingDevice
 from sluicemq_devices.relays.device import HWM, HWM_BYTES
-from sluicemq_devices.relays.holding import HoldingDevice
+from sluicemq_devices.sockets import Endpoint, RawDoor, RawLane, Switchboard
 from sluicemq_devices.zmtp import LONG, MORE
 
 _LONGEST_IDENTITY = 255  # bytes

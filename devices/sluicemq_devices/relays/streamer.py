@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sluicemq_devices.doors import RawLane
-from sluicemq_devices.relays.holding import HoldingDevice
+from sluicemq_devices.relays.backlog import HoldingDevice
+from sluicemq_devices.sockets import RawLane
 
 
 class Streamer(HoldingDevice):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from sluicemq_devices.doors import RawLane
 from sluicemq_devices.hub import in_turns
 from sluicemq_devices.relays.bounds import BOUNDS, Bounds
 from sluicemq_devices.relays.topics import LONGEST_TOPIC, Topics
 from sluicemq_devices.relays.upstream import Upstream
+from sluicemq_devices.sockets import RawLane
 from sluicemq_devices.zmtp import LONG, first_frame
 
 _SUBSCRIBE = b"\x01"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import Any, Final, Generic, TypeVar
 
-from sluicemq_devices.relays.beginnings import in_common
+from sluicemq_devices.relays.prefixes import in_common
 
 S = TypeVar("S")
 """A subscriber: anything that can be in a set."""

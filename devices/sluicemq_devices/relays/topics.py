@@ -1,6 +1,6 @@
 """Which subscribers want a message: those of all topics that begin its first frame.
 
-The longest of these topics is found by its beginning (:mod:`~sluicemq_devices.relays.beginnings`), in one or
+The longest of these topics is found by its beginning (:mod:`~sluicemq_devices.relays.prefixes`), in one or
 two looks and a search in a list, however many topics there are and whatever their lengths. The others
 are those that begin it: the tree of topics tells which (:mod:`~sluicemq_devices.relays.topic_tree`). Who the
 subscribers of all of them are is learnt with the first message, and holds until a topic changes that begins
@@ -15,8 +15,8 @@ from operator import is_
 from typing import Any, Final, Generic
 from weakref import WeakValueDictionary
 
-from sluicemq_devices.relays.beginnings import Beginnings, SortedList
 from sluicemq_devices.relays.bounds import TOPIC_BOUNDS, TopicBounds
+from sluicemq_devices.relays.prefixes import Beginnings, SortedList
 from sluicemq_devices.relays.topic_tree import Node, S, TopicTree, Way
 from sluicemq_devices.zmtp import LONG
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from functools import partial
 
-from sluicemq_devices.doors import RawLane
 from sluicemq_devices.hub import in_turns
+from sluicemq_devices.sockets import RawLane
 
 _RUN = 100  # subscriptions sent at once: of a publisher that does not read, so many are held
 _TURN = 1000  # changes noted for a publisher, and told to one, in a turn of the hub

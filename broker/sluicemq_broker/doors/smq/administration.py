@@ -31,7 +31,7 @@ from sluicemq_broker.queues import (
 from sluicemq_broker.runtime import Count, Gauge, Turns
 from sluicemq_broker.statistics import Census, History
 from sluicemq_broker.store import SHOWN_STATES, Changes, Documents, Inspector, Removals, StoreAvailability
-from sluicemq_devices.doors import Switchboard
+from sluicemq_devices.sockets import Switchboard
 
 _CHANGEABLE: Final = frozenset(each.name for each in OPTIONS.values() if each.changeable)
 _MOST_PEEKED: Final = 1000

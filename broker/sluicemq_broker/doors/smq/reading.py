@@ -17,8 +17,8 @@ from sluicemq_broker.doors.refusals import refusal
 from sluicemq_broker.doors.smq.fields import Fields, take
 from sluicemq_broker.runtime import QuerySlots
 from sluicemq_broker.streams import Reading, Stream, Streams, Topics, Usage, Wanted, check_stream
-from sluicemq_devices.doors import Lane, Ration
 from sluicemq_devices.hub import Shares, Watermark, nothing
+from sluicemq_devices.sockets import Lane, Ration
 
 #: READs of one session that wait, or are being answered, at most.
 MOST_AT_ONCE: Final = 64

@@ -50,8 +50,8 @@ from sluicemq_broker.queue import Outcome, Queue
 from sluicemq_broker.queues import Task, check_name
 from sluicemq_broker.runtime import Batcher, Count, Pulse, QuerySlots
 from sluicemq_broker.streams import Stream
-from sluicemq_devices.doors import SMALL, Lane, LaneDoor
 from sluicemq_devices.hub import Watermark, nothing
+from sluicemq_devices.sockets import SMALL, Lane, LaneDoor
 
 #: Bytes that many small jobs or results in a message may come to, however small ``max_job_bytes`` is.
 _BATCH_BYTES: Final = 2 << 20

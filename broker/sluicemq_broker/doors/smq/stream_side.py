@@ -14,8 +14,8 @@ from sluicemq_broker.doors.smq.stream_admin import StreamAdmin
 from sluicemq_broker.doors.smq.subscriptions import Holds
 from sluicemq_broker.runtime import Counters
 from sluicemq_broker.streams import Stream, Streams, Subscriptions
-from sluicemq_devices.doors import Lane
 from sluicemq_devices.hub import Watermark, nothing
+from sluicemq_devices.sockets import Lane
 
 #: The administrative verbs of streams: which method answers, and the types of the fields that it takes.
 STREAM_QUESTIONS: Final[dict[bytes, tuple[Any, ...]]] = {

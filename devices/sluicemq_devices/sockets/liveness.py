@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from gevent import get_hub
 
-from sluicemq_devices.doors.kernel import unacknowledged, unread
+from sluicemq_devices.sockets.kernel_state import unacknowledged, unread
 from sluicemq_devices.zmtp import PING, Peer
 
 _TIMEOUT = 0.1  # of the time for a handshake: so long one may wait for our greeting with its own

@@ -9,9 +9,9 @@ from typing import Final
 
 from gevent import get_hub
 
-from sluicemq_devices.doors.kernel import has_left, outstanding
-from sluicemq_devices.doors.outbox import Outbox
 from sluicemq_devices.hub import shielded
+from sluicemq_devices.sockets.kernel_state import has_left, outstanding
+from sluicemq_devices.sockets.outbox import Outbox
 from sluicemq_devices.zmtp import ping
 
 #: Seconds between looks at what the kernel still has: each time twice as long, while nothing changes.

@@ -11,10 +11,10 @@ import gevent
 from gevent import socket as sockets
 from gevent.event import Event
 
-from sluicemq_devices.doors import places
-from sluicemq_devices.doors.endpoints import Endpoint, tcp_address
-from sluicemq_devices.doors.switchboard import Switchboard
 from sluicemq_devices.hub import Mishap, nothing
+from sluicemq_devices.sockets import resolving
+from sluicemq_devices.sockets.endpoints import Endpoint, tcp_address
+from sluicemq_devices.sockets.switchboard import Switchboard
 
 _log = logging.getLogger("devices")
 
@@ -51,7 +51,7 @@ class Entrance:
         if self._greenlet:
             return
         if self._endpoint.bind:
-            self._listener, self.address = places.listen(self._endpoint.address)
+            self._listener, self.address = resolving.listen(self._endpoint.address)
             self._greenlet = gevent.spawn(self._accept, self._listener)
         else:
             self._greenlet = gevent.spawn(self._dial)
@@ -72,7 +72,7 @@ class Entrance:
         if self._listener:
             self._listener.close()
             self._listener = None
-            places.leave(self._endpoint.address, self.address)
+            resolving.leave(self._endpoint.address, self.address)
 
     def _accept(self, listener: sockets.socket) -> None:
         while True:
@@ -120,7 +120,7 @@ class Entrance:
     def _dial_once(self) -> None:
         """Connect, and stay until the connection has ended."""
         try:
-            outside = places.connect(self._endpoint.address)
+            outside = resolving.connect(self._endpoint.address)
         except OSError as error:
             self._board.notice(Mishap.DIAL_FAILED, f"{self.address}: {error.strerror or error}")
             self._lost_at = self._lost_at or time.monotonic()

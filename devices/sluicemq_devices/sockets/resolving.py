@@ -11,7 +11,7 @@ from typing import Any
 from gevent import socket as sockets
 
 from sluicemq.protocol.hosts import interface_addresses
-from sluicemq_devices.doors.endpoints import host_and_port, source_of, tcp_address, unix_path
+from sluicemq_devices.sockets.endpoints import host_and_port, source_of, tcp_address, unix_path
 
 _BACKLOG = 1024
 _EVERY_INTERFACE = "0.0.0.0"  # noqa: S104 - only where the endpoint says *

@@ -8,7 +8,7 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Final
 
-from sluicemq_devices.hub.standing import HEAVY, Standing
+from sluicemq_devices.hub.time_used import HEAVY, Standing
 
 Turn = Callable[[], None]
 
@@ -33,7 +33,7 @@ class _Place:
 class Line:
     """Turns that wait, the next of which is taken in O(log n).
 
-    The lightest peer is next (:class:`~sluicemq_devices.hub.standing.Standing`). Peers of one level share
+    The lightest peer is next (:class:`~sluicemq_devices.hub.time_used.Standing`). Peers of one level share
     the time, not the turns: a peer whose last turn was longer waits longer for its next one (start-time fair
     queueing, Goyal, Vin and Cheng 1996). While lighter peers overtake others, a quarter of the time
     goes to the peer that has waited longest.

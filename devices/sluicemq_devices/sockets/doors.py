@@ -10,11 +10,11 @@ from typing import Generic, TypeVar
 from gevent import socket as sockets
 from gevent.event import Event
 
-from sluicemq_devices.doors.endpoints import Endpoint
-from sluicemq_devices.doors.entrance import Entrance
-from sluicemq_devices.doors.lane import Lane, RawLane
-from sluicemq_devices.doors.switchboard import Switchboard
 from sluicemq_devices.hub import Watermark
+from sluicemq_devices.sockets.endpoints import Endpoint
+from sluicemq_devices.sockets.lane import Lane, RawLane
+from sluicemq_devices.sockets.listener import Entrance
+from sluicemq_devices.sockets.switchboard import Switchboard
 
 __all__ = ["Lane", "LaneDoor", "RawDoor", "RawLane"]
 

@@ -8,9 +8,9 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
-from sluicemq_devices.doors.outgoing import Outgoing
-from sluicemq_devices.doors.unfinished import MOST_BYTES, Unfinished
 from sluicemq_devices.hub import Mishap, Notices, SpareTime, TurnTime
+from sluicemq_devices.sockets.incomplete import MOST_BYTES, Unfinished
+from sluicemq_devices.sockets.outgoing_budget import Outgoing
 
 _log = logging.getLogger("devices")
 #: For the door of the library and the commands: a twentieth of all connections, and so many at least.

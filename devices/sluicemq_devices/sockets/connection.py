@@ -9,14 +9,6 @@ from typing import Any, Generic
 
 from gevent import get_hub
 
-from sluicemq_devices.doors.arrivals import Arrivals
-from sluicemq_devices.doors.conduct import MOST_MALFORMED, MOST_UNTOLD, WITHIN, Conduct
-from sluicemq_devices.doors.kernel import half_close, has_left, outstanding, unread
-from sluicemq_devices.doors.life import Life
-from sluicemq_devices.doors.outbox import Outbox
-from sluicemq_devices.doors.outgoing import Ration
-from sluicemq_devices.doors.switchboard import Switchboard
-from sluicemq_devices.doors.unfinished import SMALL
 from sluicemq_devices.hub import (
     HEAVY,
     Mishap,
@@ -29,6 +21,14 @@ from sluicemq_devices.hub import (
     shielded,
     switch,
 )
+from sluicemq_devices.sockets.arrivals import Arrivals
+from sluicemq_devices.sockets.conduct import MOST_MALFORMED, MOST_UNTOLD, WITHIN, Conduct
+from sluicemq_devices.sockets.incomplete import SMALL
+from sluicemq_devices.sockets.kernel_state import half_close, has_left, outstanding, unread
+from sluicemq_devices.sockets.liveness import Life
+from sluicemq_devices.sockets.outbox import Outbox
+from sluicemq_devices.sockets.outgoing_budget import Ration
+from sluicemq_devices.sockets.switchboard import Switchboard
 from sluicemq_devices.zmtp import M, Peer
 
 _READ, _WRITE = 1, 2  # libev's EV_READ and EV_WRITE
@@ -57,12 +57,12 @@ class Connection(Generic[M]):
     paused ends with its peer: what that has asked, and was not read, has nobody to be answered to. Nor are
     many subscriptions of an XPUB's peer that has left looked at.
 
-    What the kernel has not taken counts in the board's :class:`~sluicemq_devices.doors.outgoing.Outgoing`. A
+    What the kernel has not taken counts in the board's :class:`~sluicemq_devices.sockets.Outgoing`. A
     peer that is answered (a ROUTER's, or with ``answers``) is not read while it leaves too much unread.
 
     With heartbeats one who knows them is cut when it gives no sign of life for ``silence``; any other is
     not asked for one, and cut when its kernel does not acknowledge what was sent for as long; so is one that
-    has to take messages first (:class:`~sluicemq_devices.doors.arrivals.Arrivals`).
+    has to take messages first (:class:`~sluicemq_devices.sockets.arrivals.Arrivals`).
 
     It is read in turns of some milliseconds, shorter ones while others wait, and light peers come first
     (:class:`~sluicemq_devices.hub.turn_time.TurnTime`). Whoever receives says what could not be used

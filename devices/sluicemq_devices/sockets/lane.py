@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sluicemq_devices.doors.arrivals import Arrivals
-from sluicemq_devices.doors.connection import Connection
+from sluicemq_devices.sockets.arrivals import Arrivals
+from sluicemq_devices.sockets.connection import Connection
 from sluicemq_devices.zmtp import FramePeer, Message, RawPeer
 
 
@@ -24,7 +24,7 @@ class Lane(Connection[Message]):
         """Send several, each now or as soon as the kernel takes it.
 
         ``arrived`` is called when the peer's ZeroMQ has taken them into its memory, so far as it can say so
-        (:class:`~sluicemq_devices.doors.arrivals.Arrivals`); never once the connection has ended.
+        (:class:`~sluicemq_devices.sockets.arrivals.Arrivals`); never once the connection has ended.
         """
         if self._closing:
             return

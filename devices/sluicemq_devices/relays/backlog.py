@@ -7,9 +7,9 @@ from collections import OrderedDict, deque
 from functools import partial
 from itertools import islice
 
-from sluicemq_devices.doors import Endpoint, RawDoor, RawLane, Switchboard
 from sluicemq_devices.hub import Watermark, nothing
 from sluicemq_devices.relays.device import HWM, HWM_BYTES, Device
+from sluicemq_devices.sockets import Endpoint, RawDoor, RawLane, Switchboard
 
 _RUN = 65_536  # bytes of held messages that are dealt at once: what a lane can't send waits in it
 
